@@ -1,0 +1,68 @@
+"""Every part that is chosen by name. A row names its home; the home is imported when it is used.
+
+To add a pooler, a source, a model kind or an index kind: write one file in its folder and add
+one row here. The contract tests run over these tables.
+"""
+
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any
+
+from lmkcli.errors import MissingExtra, UnknownName
+
+
+@dataclass(frozen=True)
+class Row:
+    """One part: where it lives, what it is, and the extra and package that it needs, if any."""
+
+    home: str
+    help: str
+    extra: str = ""
+    package: str = ""
+
+
+SOURCES: dict[str, Row] = {
+    "files": Row("lmkcli.sources.files:open_files", "a BEIR folder, or jsonl, tsv, parquet, stdin"),
+    "stdlib": Row(
+        "lmkcli.sources.stdlib:open_stdlib",
+        "functions and modules of this Python's standard library (offline): "
+        "stdlib/functions, stdlib/modules",
+    ),
+    "irds": Row("lmkcli.sources.irds:open_irds", "any ir_datasets id, such as beir/scifact/test"),
+}
+
+POOLERS: dict[str, Row] = {
+    "cls": Row("lmkcli.poolers.classic:Cls", "the state of the first special token"),
+    "last": Row("lmkcli.poolers.classic:Last", "the state of the last position (decoders: EOS)"),
+    "mean": Row("lmkcli.poolers.classic:Mean", "the mean over all positions, specials included"),
+    "mean@k": Row("lmkcli.poolers.classic:Mean", "the mean over every k-th position"),
+    "multicls": Row("lmkcli.poolers.landmark:MultiCls", "a CLS before every chunk, averaged"),
+    "lmk": Row("lmkcli.poolers.landmark:Landmark", "a landmark after every chunk, averaged"),
+}
+
+MODELS: dict[str, Row] = {
+    "transformer": Row(
+        "lmkcli.models.transformer:open_model", "any Hugging Face encoder or decoder"
+    ),
+}
+
+INDEXES: dict[str, Row] = {
+    "exact": Row("lmkcli.indexes.exact:Exact", "no index: every vector is compared"),
+    "hnsw": Row("lmkcli.indexes.ann:Ann", "FAISS HNSW graph", "cpu", "faiss"),
+    "ivf": Row("lmkcli.indexes.ann:Ann", "FAISS inverted lists", "cpu", "faiss"),
+    "bm25": Row("lmkcli.indexes.bm25:Bm25", "lexical BM25 (bm25s, no Java)"),
+}
+
+
+def load(table: dict[str, Row], name: str, what: str) -> Any:
+    """The object behind `name`; UnknownName with the nearest names, MissingExtra with the pip line."""
+    if name not in table:
+        raise UnknownName(what, name, table)
+    row = table[name]
+    module, attribute = row.home.split(":")
+    try:
+        return getattr(import_module(module), attribute)
+    except ModuleNotFoundError as error:
+        if row.package and error.name and error.name.split(".")[0] == row.package:
+            raise MissingExtra(row.package, row.extra, f"{what} '{name}'") from error
+        raise

@@ -1,0 +1,130 @@
+"""lmk encode: documents to vectors."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from lmkcli.cli import console, options
+from lmkcli.cli.options import DtypeName, IfExists, OverflowName, StoreName
+from lmkcli.recipe import EncodeSettings, Wishes
+
+if TYPE_CHECKING:
+    from lmkcli.jobs import Job
+
+_DEFAULT = EncodeSettings()
+
+
+def encode(
+    source: Annotated[
+        str, typer.Argument(metavar="INPUT", help="A collection, or a tokens folder.")
+    ],
+    model: options.Model,
+    output: options.Output = None,
+    revision: options.Revision = None,
+    trust_remote_code: options.TrustRemoteCode = False,
+    pool: options.Pool = "auto",
+    gran: options.Gran = None,
+    max_length: options.MaxLength = None,
+    query_max_length: options.QueryMaxLength = None,
+    query_prompt: options.QueryPrompt = None,
+    doc_prompt: options.DocPrompt = None,
+    dim: options.Dim = None,
+    normalize: options.Normalize = None,
+    fields: options.Fields = "",
+    map_ids: options.MapIds = False,
+    dtype: options.Dtype = DtypeName(_DEFAULT.dtype),
+    store_dtype: options.StoreDtype = StoreName(_DEFAULT.store_dtype),
+    device: options.Device = _DEFAULT.device,
+    batch_tokens: options.BatchTokens = _DEFAULT.batch_tokens,
+    batch_size: options.BatchSize = _DEFAULT.batch_size,
+    on_overflow: options.OnOverflow = OverflowName(_DEFAULT.on_overflow),
+    store_text: options.StoreText = _DEFAULT.store_text,
+    shard: options.ShardOption = "0/1",
+    offline: options.Offline = False,
+    if_exists: options.IfExistsOption = IfExists.resume,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Count, time a sample, print the plan; write nothing.")
+    ] = False,
+    json: options.Json = False,
+) -> None:
+    """Documents to vectors, in immutable parts: stop it at any moment, and the same command continues.
+
+    The recipe (model, pooling, prompts, lengths, for documents and for queries) is stored with the
+    vectors, so that nothing of it has to be said again when searching.
+    """
+    from lmkcli import jobs
+
+    wishes = Wishes(
+        model, revision, trust_remote_code, pool, gran, max_length, query_max_length,
+        query_prompt, doc_prompt, dim, normalize,
+    )  # fmt: skip
+    settings = EncodeSettings(
+        dtype.value,
+        store_dtype.value,
+        device,
+        batch_tokens,
+        batch_size,
+        on_overflow.value,
+        store_text,
+    )
+    spelling = options.with_fields(source, fields, map_ids)
+    job = jobs.plan(spelling, wishes, settings, shard, offline)
+    for line in jobs.describe(job):
+        console.note(line)
+    if dry_run:
+        return _dry_run(job, json)
+    folder = options.need(output, "-o/--output", "vectors/")
+    options.prepare_output(folder, if_exists)
+    with console.progress("encode") as progress, console.stoppable() as stopping:
+        jobs.run_encode(job, folder, progress, stopping)
+    _summary(folder, job, json)
+
+
+def _summary(folder: Path, job: "Job", json: bool) -> None:
+    from dataclasses import asdict
+
+    from lmkcli import parts
+    from lmkcli.tokens import sum_counts
+
+    mine = parts.cover(parts.list_parts(folder), job.shard)
+    counts = sum_counts(folder, mine)
+    if json:
+        return console.plain_json({"output": str(folder), **asdict(counts)})
+    share = counts.lost / counts.tokens if counts.tokens else 0.0
+    print(
+        f"{folder}: {console.number(counts.docs)} documents, {console.number(counts.tokens)} tokens; "
+        f"{console.number(counts.cut)} texts were cut and lost {share:.1%} of all tokens; "
+        f"{console.number(counts.empty)} were empty"
+    )
+
+
+def _dry_run(job: "Job", json: bool) -> None:
+    from lmkcli import jobs
+
+    with console.progress("dry run") as progress:
+        plan = jobs.forecast(job, progress)
+    facts = {
+        "documents": plan.docs,
+        "tokens": plan.tokens,
+        "texts cut": plan.cut,
+        "tokens lost": plan.lost,
+        "empty texts": plan.empty,
+        "disk": plan.disk,
+        "memory": plan.memory,
+        "seconds": plan.seconds,
+    }
+    if json:
+        return console.plain_json(facts)
+    shown = {
+        **facts,
+        "disk": f"{console.size(plan.disk)} at most",
+        "memory": f"about {console.size(plan.memory)}",
+        "time": "-"
+        if plan.seconds is None
+        else f"about {console.duration(plan.seconds)} on this machine",
+    }
+    del shown["seconds"]
+    console.table(
+        ["dry run", ""], [[key, value] for key, value in shown.items()], console.Format.table
+    )

@@ -1,0 +1,174 @@
+"""lmk search: queries to ranked documents."""
+
+import re
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from lmkcli.cli import console, options
+from lmkcli.cli.options import IfExists
+from lmkcli.errors import UsageError
+from lmkcli.recipe import SearchSettings
+
+if TYPE_CHECKING:
+    from lmkcli.index import Index
+    from lmkcli.run import Run
+
+_DEFAULT = SearchSettings()
+_SHOWN = 10
+_SNIPPET = 240
+
+
+def search(
+    index: Annotated[
+        Path, typer.Argument(metavar="INDEX", help="An index folder, or vectors (exact search).")
+    ],
+    queries: Annotated[
+        str | None, typer.Argument(metavar="[COLLECTION]", help="Where the queries come from.")
+    ] = None,
+    output: options.Output = None,
+    question: Annotated[
+        str | None, typer.Option("--query", "-q", help="One question; prints its documents.")
+    ] = None,
+    interactive: Annotated[
+        bool, typer.Option("--interactive", "-i", help="Ask question after question.")
+    ] = False,
+    k: Annotated[
+        int | None,
+        typer.Option(
+            "-k", "--hits", min=1, help=f"Documents a query ({_DEFAULT.k}; {_SHOWN} when shown)."
+        ),
+    ] = None,
+    all_queries: Annotated[
+        bool, typer.Option("--all-queries", help="Also queries that the split does not judge.")
+    ] = False,
+    tag: Annotated[str | None, typer.Option(help="The run's last column.")] = None,
+    model: Annotated[str, typer.Option(help="Where the query model is now, if it was moved.")] = "",
+    vectors: Annotated[
+        str, typer.Option(help="Where the index's vectors are now, if they were moved.")
+    ] = "",
+    device: options.Device = "auto",
+    dtype: Annotated[
+        options.DtypeName | None, typer.Option(help="For queries; else as the documents.")
+    ] = None,
+    ef_search: Annotated[
+        int, typer.Option(min=0, help="hnsw: breadth of the search; 0 grows with k.")
+    ] = 0,
+    nprobe: Annotated[
+        int, typer.Option(min=0, help="ivf: lists that are searched; 0 grows with k.")
+    ] = 0,
+    map_ids: options.MapIds = False,
+    offline: options.Offline = False,
+    if_exists: options.IfExistsOption = IfExists.resume,
+    json: options.Json = False,
+) -> None:
+    """Queries to the k best documents each, as a TREC run, or shown for one question.
+
+    The index knows how its queries must be encoded. Equal scores go by document id, descending, as
+    trec_eval sorts them.
+    """
+    from lmkcli import searching
+    from lmkcli.index import OpenSettings, open_index
+
+    if [queries is not None, question is not None, interactive].count(True) != 1:
+        raise UsageError("give a collection of queries, or one question with -q, or -i")
+    opened = open_index(
+        index,
+        OpenSettings(
+            model, vectors, device, dtype.value if dtype else "", offline, ef_search, nprobe
+        ),
+    )
+    if queries is not None:
+        spelling = options.with_fields(queries, "", map_ids)
+        asked, left_out = searching.queries_of(spelling, all_queries)
+        if left_out:
+            console.note(
+                f"{console.number(left_out)} queries that the split does not judge are left out "
+                "(--all-queries)"
+            )
+        path = options.need(output, "-o/--output", "run.trec")
+        options.prepare_output(path, if_exists)
+        made = searching.run_manifest(opened, spelling, asked, k or _DEFAULT.k)
+        if searching.is_done(path, made):
+            return console.note(
+                f"{path} is this very run already; --if-exists overwrite makes it again"
+            )
+        with console.progress("search") as progress:
+            run = searching.search(
+                opened, asked, k or _DEFAULT.k, tag or opened.opened.kind, progress
+            )
+        searching.write(path, run, made)
+        return _summary(path, run, json)
+    if output is not None or all_queries or tag:
+        raise UsageError(
+            "--output, --all-queries and --tag belong to a collection of queries, not to -q or -i"
+        )
+    if question is not None:
+        return _answer(opened, question, k or _SHOWN, json)
+    _prompt(opened, k or _SHOWN, json)
+
+
+def _summary(path: Path, run: "Run", json: bool) -> None:
+    lines = sum(len(ranking.doc_ids) for ranking in run.rankings.values())
+    silent = sum(not ranking.doc_ids for ranking in run.rankings.values())
+    if not path.resolve().is_file():
+        return None  # written to stdout or a pipe: nothing may follow it
+    if json:
+        return console.plain_json(
+            {"output": str(path), "queries": len(run.rankings), "lines": lines, "silent": silent}
+        )
+    found_nothing = f"; {silent} queries found nothing" if silent else ""
+    print(
+        f"{path}: {console.number(len(run.rankings))} queries, {console.number(lines)} lines{found_nothing}"
+    )
+
+
+def _answer(index: "Index", question: str, k: int, json: bool) -> None:
+    from lmkcli.collection import Query
+
+    ranking = index.search([Query("q", question)], k).rankings["q"]
+    docs = index.texts(ranking.doc_ids)
+    hits = [
+        {
+            "rank": rank,
+            "score": float(score),
+            "id": name,
+            "title": docs[name].title,
+            "text": snippet(docs[name].text, question),
+        }
+        for rank, (name, score) in enumerate(zip(ranking.doc_ids, ranking.scores, strict=True), 1)
+    ]
+    if json:
+        return console.plain_json(hits)
+    for hit in hits:
+        print(f"{hit['rank']:>3}  {hit['score']:.4f}  {hit['id']}  {hit['title']}".rstrip())
+        if hit["text"]:
+            print(f"     {hit['text']}")
+    if not hits:
+        print("no document found")
+
+
+def snippet(text: str, question: str) -> str:
+    """About 240 characters of `text` around most of the question's words, on one line."""
+    words = {word for word in re.findall(r"\w+", question.lower()) if len(word) > 2}
+    places = [m.start() for m in re.finditer(r"\w+", text) if m.group().lower() in words]
+    best = max(places, key=lambda p: sum(p <= q < p + _SNIPPET for q in places), default=0)
+    start = max(0, best - 40)
+    cut = text[start : start + _SNIPPET]
+    if start and " " in cut:
+        cut = cut[cut.index(" ") + 1 :]
+    shown = " ".join(cut.split())
+    return ("… " if start else "") + shown + (" …" if start + _SNIPPET < len(text) else "")
+
+
+def _prompt(index: "Index", k: int, json: bool) -> None:
+    while True:
+        if sys.stdin.isatty():
+            print("? ", end="", file=sys.stderr, flush=True)
+        line = sys.stdin.readline()
+        if not line:
+            return
+        if line.strip():
+            _answer(index, line.strip(), k, json)

@@ -1,0 +1,44 @@
+"""lmk verify: encode a sample again and compare."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from lmkcli.cli import console, options
+from lmkcli.errors import CheckFailed
+
+
+def verify(
+    folder: Annotated[Path, typer.Argument(metavar="VECTORS", help="A vectors folder.")],
+    sample: Annotated[
+        int, typer.Option(min=1, help="Documents to encode again, spread over the folder.")
+    ] = 100,
+    model: Annotated[str, typer.Option(help="Where the model is now, if it was moved.")] = "",
+    device: options.Device = "auto",
+    offline: options.Offline = False,
+    json: options.Json = False,
+) -> None:
+    """Encode a sample of the stored texts again and compare with the stored vectors; exit 4 if they differ.
+
+    The least cosine must be 0.99999 where fp32 was computed and 0.999 where bf16 or fp16 was.
+    """
+    from lmkcli.verifying import verify as run
+
+    result = run(folder, sample, model, device, offline)
+    facts = {
+        "documents": result.documents,
+        "least cosine": result.cosine,
+        "largest difference": result.difference,
+    }
+    if json:
+        console.plain_json({"vectors": str(folder), **facts, "tolerance": result.tolerance})
+    else:
+        print(
+            f"{folder}: {result.documents} documents encoded again, least cosine {result.cosine:.6f} "
+            f"(at least {result.tolerance} wanted), largest difference {result.difference:.2g}"
+        )
+    if result.cosine < result.tolerance:
+        raise CheckFailed(
+            f"{folder}: document {result.worst} came out otherwise (cosine {result.cosine:.6f})"
+        )

@@ -1,0 +1,234 @@
+"""What people see: results on stdout, progress and notes on stderr, tables in five forms."""
+
+import csv
+import errno
+import io
+import json
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from enum import StrEnum
+from types import FrameType
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, TextColumn, TimeElapsedColumn
+from rich.progress import Progress as Bar
+from rich.table import Table
+
+from lmkcli.progress import Progress, silent
+
+quiet = False
+verbose = False
+FULL_DISK = {errno.ENOSPC, errno.EDQUOT}
+_LINE_SECONDS = 30.0
+
+
+class Format(StrEnum):
+    """How a table is printed."""
+
+    table = "table"
+    json = "json"
+    markdown = "markdown"
+    csv = "csv"
+    latex = "latex"
+
+
+def error(message: str) -> None:
+    """One message on stderr, whatever the verbosity."""
+    print(f"lmk: {message}", file=sys.stderr)
+
+
+def note(message: str) -> None:
+    """Something worth knowing, on stderr."""
+    if not quiet:
+        print(message, file=sys.stderr)
+
+
+def number(value: int) -> str:
+    """1234567 -> '1,234,567'."""
+    return f"{value:,}"
+
+
+def size(count: float) -> str:
+    """Bytes for people: '3.4 MB' (powers of 1000)."""
+    for unit in ("B", "kB", "MB", "GB"):
+        if count < 1000:
+            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
+        count /= 1000
+    return f"{count:.1f} TB"
+
+
+def duration(seconds: float) -> str:
+    """Seconds for people: '42 s', '3 min 05 s', '2 h 10 min'."""
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60:02d} s"
+    return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
+
+
+def table(
+    columns: Sequence[str], rows: Sequence[Sequence[Any]], form: Format, title: str = ""
+) -> None:
+    """Print a table on stdout. Floats are shown with four decimals, except in JSON."""
+    _PRINTERS[form](list(columns), [list(row) for row in rows], title)
+
+
+def plain_json(value: Any) -> None:
+    """Print a JSON value on stdout."""
+    print(json.dumps(value, indent=1, ensure_ascii=False))
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, float):
+        return f"{value:.4f}"
+    return number(value) if isinstance(value, int) and not isinstance(value, bool) else str(value)
+
+
+def _rich(columns: list[str], rows: list[list[Any]], title: str) -> None:
+    made = Table(
+        title=title or None, title_justify="left", box=None, pad_edge=False, header_style="bold"
+    )
+    for i, column in enumerate(columns):
+        numeric = bool(rows) and all(isinstance(row[i], (int, float)) for row in rows)
+        made.add_column(column, justify="right" if numeric else "left", overflow="fold")
+    for row in rows:
+        made.add_row(*(_shown(value).replace("[", r"\[") for value in row))
+    width = None if sys.stdout.isatty() else 200
+    Console(width=width, soft_wrap=False, highlight=False).print(made)
+
+
+def _json(columns: list[str], rows: list[list[Any]], title: str) -> None:
+    plain_json([dict(zip(columns, row, strict=True)) for row in rows])
+
+
+def _markdown(columns: list[str], rows: list[list[Any]], title: str) -> None:
+    def line(cells: Sequence[str]) -> str:
+        return (
+            "| " + " | ".join(cell.replace("|", r"\|").replace("\n", " ") for cell in cells) + " |"
+        )
+
+    print(line(columns))
+    print("|" + "|".join("---:" if _numeric(rows, i) else "---" for i in range(len(columns))) + "|")
+    for row in rows:
+        print(line([_shown(value) for value in row]))
+
+
+def _numeric(rows: list[list[Any]], i: int) -> bool:
+    return bool(rows) and all(isinstance(row[i], (int, float)) for row in rows)
+
+
+def _csv(columns: list[str], rows: list[list[Any]], title: str) -> None:
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(columns)
+    writer.writerows([f"{v:.4f}" if isinstance(v, float) else v for v in row] for row in rows)
+    print(text.getvalue(), end="")
+
+
+def _latex(columns: list[str], rows: list[list[Any]], title: str) -> None:
+    align = "".join("r" if _numeric(rows, i) else "l" for i in range(len(columns)))
+    print(rf"\begin{{tabular}}{{{align}}}", r"\toprule", sep="\n")
+    print(" & ".join(map(_tex, columns)) + r" \\", r"\midrule", sep="\n")
+    for row in rows:
+        print(" & ".join(_tex(_shown(value)) for value in row) + r" \\")
+    print(r"\bottomrule", r"\end{tabular}", sep="\n")
+
+
+def _tex(text: str) -> str:
+    for character in r"\&%$#_{}":
+        text = text.replace(
+            character, r"\textbackslash{}" if character == "\\" else rf"\{character}"
+        )
+    return text
+
+
+_PRINTERS: dict[Format, Callable[[list[str], list[list[Any]], str], None]] = {
+    Format.table: _rich,
+    Format.json: _json,
+    Format.markdown: _markdown,
+    Format.csv: _csv,
+    Format.latex: _latex,
+}
+
+
+@contextmanager
+def progress(title: str) -> Iterator[Progress]:
+    """A callable for the library: a bar on a terminal, now and then a line elsewhere."""
+    if quiet:
+        yield silent
+    elif sys.stderr.isatty():
+        with _bar(title) as report:
+            yield report
+    else:
+        yield _Lines(title)
+
+
+@contextmanager
+def _bar(title: str) -> Iterator[Progress]:
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TextColumn("{task.fields[state]}"),
+        TimeElapsedColumn(),
+    )
+    with Bar(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(title, total=None, state="")
+        pace = _Pace()
+
+        def report(done: int, total: int | None, unit: str) -> None:
+            bar.update(task, completed=done, total=total, state=pace.line(done, total, unit))
+
+        yield report
+
+
+class _Pace:
+    """Rate and time left, from the work done since the first report."""
+
+    def __init__(self) -> None:
+        self._start = time.monotonic()
+
+    def line(self, done: int, total: int | None, unit: str) -> str:
+        rate = done / max(time.monotonic() - self._start, 1e-9)
+        text = f"{number(done)} {unit}, {number(round(rate))}/s"
+        if total and rate:
+            left = duration((total - done) / rate)
+            return f"{text}, {100 * done / total:.0f} % of about {number(total)}, {left} left"
+        return text
+
+
+class _Lines:
+    """One line every half minute, for logs."""
+
+    def __init__(self, title: str) -> None:
+        self._title, self._pace, self._last = title, _Pace(), time.monotonic()
+
+    def __call__(self, done: int, total: int | None, unit: str) -> None:
+        if time.monotonic() - self._last >= _LINE_SECONDS:
+            self._last = time.monotonic()
+            note(f"{self._title}: {self._pace.line(done, total, unit)}")
+
+
+@contextmanager
+def stoppable() -> Iterator[Callable[[], bool]]:
+    """Whether SIGTERM, SIGINT or SIGUSR1 has asked to stop; a second SIGINT interrupts at once."""
+    asked = False
+
+    def ask(number: int, frame: FrameType | None) -> None:
+        nonlocal asked
+        if asked and number == signal.SIGINT:
+            raise KeyboardInterrupt
+        asked = True
+        note(f"{signal.Signals(number).name}: closing the current part")
+
+    kinds = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
+    before = [signal.signal(kind, ask) for kind in kinds]
+    try:
+        yield lambda: asked
+    finally:
+        for kind, handler in zip(kinds, before, strict=True):
+            signal.signal(kind, handler)

@@ -1,0 +1,93 @@
+"""The `lmk` command: verbs, exit codes, and nothing that takes time to import."""
+
+import os
+import sys
+import traceback
+from typing import Annotated
+
+import typer
+
+from lmkcli import __version__
+from lmkcli.cli import (
+    cmd_demo,
+    cmd_encode,
+    cmd_eval,
+    cmd_index,
+    cmd_search,
+    cmd_show,
+    cmd_tokenize,
+    cmd_verify,
+    console,
+)
+from lmkcli.errors import LmkError
+
+app = typer.Typer(
+    name="lmk",
+    no_args_is_help=True,
+    rich_markup_mode="rich",
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"], "auto_envvar_prefix": "LMK"},
+    epilog="Exit codes: 0 done, 1 a bug, 2 usage, 3 bad input or data, 4 a check failed, "
+    "75 stopped early (run the same command again), 130 interrupted.",
+)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"lmk {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def root(
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress, no notes.")] = False,
+    verbose: Annotated[
+        bool, typer.Option("--verbose", "-v", help="Tracebacks for every error.")
+    ] = False,
+    version: Annotated[
+        bool, typer.Option("--version", help="Print the version.", callback=_version, is_eager=True)
+    ] = False,
+) -> None:
+    """Dense retrieval over documents of any length: tokenize, encode, index, search, eval."""
+    console.quiet = quiet
+    console.verbose = verbose
+
+
+app.command("tokenize")(cmd_tokenize.tokenize)
+app.command("encode")(cmd_encode.encode)
+app.command("index")(cmd_index.index)
+app.command("search")(cmd_search.search)
+app.command("eval")(cmd_eval.evaluate)
+app.command("show")(cmd_show.show)
+app.command("verify")(cmd_verify.verify)
+app.command("demo")(cmd_demo.demo)
+
+
+def main() -> None:
+    """Run a command line; every error becomes one message and the documented exit code."""
+    try:
+        app()
+    except LmkError as error:
+        if console.verbose:
+            traceback.print_exc()
+        console.error(str(error))
+        sys.exit(error.exit_code)
+    except BrokenPipeError:
+        # the reader of our output went away (`lmk … | head`): nothing is wrong
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(0)
+    except KeyboardInterrupt:
+        console.error("interrupted")
+        sys.exit(130)
+    except OSError as error:
+        if error.errno not in console.FULL_DISK:
+            raise
+        console.error(
+            f"no space left on the device ({error.filename or 'output'}); what was written whole stays. "
+            "Make room and run the same command again"
+        )
+        sys.exit(3)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,204 @@
+"""Options that several verbs share, declared once. Defaults are the fields of recipe.py."""
+
+import re
+from collections.abc import Mapping
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from lmkcli.errors import DataError, UsageError
+
+
+class IfExists(StrEnum):
+    """What to do when the output is there already."""
+
+    resume = "resume"
+    fail = "fail"
+    overwrite = "overwrite"
+
+
+class DtypeName(StrEnum):
+    """Compute dtypes."""
+
+    auto = "auto"
+    fp32 = "fp32"
+    bf16 = "bf16"
+    fp16 = "fp16"
+
+
+class StoreName(StrEnum):
+    """Dtypes of stored vectors."""
+
+    fp16 = "fp16"
+    fp32 = "fp32"
+
+
+class OverflowName(StrEnum):
+    """What to do with texts that do not fit."""
+
+    truncate = "truncate"
+    error = "error"
+
+
+_RECIPE, _WORK, _OUTPUT = "What a vector is", "How it is made", "Output"
+
+Model = Annotated[
+    str,
+    typer.Option(
+        "--model",
+        "-m",
+        help="A model folder, a hub name, or 'minilm' (extra demo).",
+        rich_help_panel=_RECIPE,
+    ),
+]
+Revision = Annotated[
+    str | None, typer.Option(help="Branch, tag or commit of a hub model.", rich_help_panel=_RECIPE)
+]
+TrustRemoteCode = Annotated[
+    bool,
+    typer.Option(
+        "--trust-remote-code", help="Run code that comes with the model.", rich_help_panel=_RECIPE
+    ),
+]
+Pool = Annotated[
+    str,
+    typer.Option(
+        help="auto (what the model folder says), cls, last, mean, mean@k, multicls, lmk.",
+        rich_help_panel=_RECIPE,
+    ),
+]
+Gran = Annotated[
+    str | None,
+    typer.Option(
+        help="Chunk length in tokens, or 'sentence' (lmk, multicls).", rich_help_panel=_RECIPE
+    ),
+]
+MaxLength = Annotated[
+    int | None,
+    typer.Option(
+        min=1, help="Positions of a document's input, specials included.", rich_help_panel=_RECIPE
+    ),
+]
+QueryMaxLength = Annotated[
+    int | None, typer.Option(min=1, help="The same for queries.", rich_help_panel=_RECIPE)
+]
+QueryPrompt = Annotated[
+    str | None, typer.Option(help="Text before every query.", rich_help_panel=_RECIPE)
+]
+DocPrompt = Annotated[
+    str | None, typer.Option(help="Text before every document.", rich_help_panel=_RECIPE)
+]
+Dim = Annotated[
+    int | None,
+    typer.Option(min=1, help="Keep this many components (matryoshka).", rich_help_panel=_RECIPE),
+]
+Normalize = Annotated[
+    bool | None,
+    typer.Option(
+        "--normalize/--no-normalize", help="Unit vectors or not.", rich_help_panel=_RECIPE
+    ),
+]
+Fields = Annotated[
+    str,
+    typer.Option(
+        help="Text fields of a record, joined by '+', such as headline+body.",
+        rich_help_panel=_RECIPE,
+    ),
+]
+Dtype = Annotated[
+    DtypeName, typer.Option(help="Compute dtype; auto is bf16 where native.", rich_help_panel=_WORK)
+]
+StoreDtype = Annotated[
+    StoreName, typer.Option(help="Dtype of the stored vectors.", rich_help_panel=_WORK)
+]
+Device = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:1.", rich_help_panel=_WORK)]
+BatchTokens = Annotated[
+    int, typer.Option(min=1, help="Positions per forward pass.", rich_help_panel=_WORK)
+]
+BatchSize = Annotated[
+    int, typer.Option(min=1, help="Sequences per forward pass, at most.", rich_help_panel=_WORK)
+]
+OnOverflow = Annotated[
+    OverflowName,
+    typer.Option(help="Texts that do not fit: cut and count, or stop.", rich_help_panel=_WORK),
+]
+StoreText = Annotated[
+    bool,
+    typer.Option(
+        "--store-text/--no-store-text",
+        help="Keep title and text beside the vectors.",
+        rich_help_panel=_WORK,
+    ),
+]
+ShardOption = Annotated[
+    str,
+    typer.Option(
+        "--shard",
+        help="Slice i/n of the collection, such as $SLURM_ARRAY_TASK_ID/16.",
+        rich_help_panel=_WORK,
+    ),
+]
+Offline = Annotated[
+    bool, typer.Option("--offline", help="Never use the network.", rich_help_panel=_WORK)
+]
+Output = Annotated[
+    Path | None,
+    typer.Option("--output", "-o", help="Where the result goes.", rich_help_panel=_OUTPUT),
+]
+IfExistsOption = Annotated[
+    IfExists,
+    typer.Option(
+        help="The output is there: continue it, fail, or replace it.", rich_help_panel=_OUTPUT
+    ),
+]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON.", rich_help_panel=_OUTPUT)]
+
+
+def need(value: Path | None, flag: str, example: str) -> Path:
+    """The value of an option that this use of the command cannot do without."""
+    if value is None:
+        raise UsageError(f"{flag} is missing, for instance {flag} {example}")
+    return value
+
+
+def prepare_output(path: Path, if_exists: IfExists) -> None:
+    """Refuse or clear what is at `path`, as --if-exists says; never touches what is not ours."""
+    from lmkcli.outputs import clear, is_artifact, is_empty
+
+    if is_empty(path):
+        return
+    if if_exists is IfExists.fail:
+        raise DataError(f"{path} exists; choose another output, or --if-exists resume or overwrite")
+    if not is_artifact(path):
+        raise DataError(
+            f"{path} exists and is not lmk's: nothing in it was touched; choose another output"
+        )
+    if if_exists is IfExists.overwrite:
+        clear(path)
+
+
+MapIds = Annotated[
+    bool, typer.Option("--map-ids", help="White space in ids becomes '_'.", rich_help_panel=_RECIPE)
+]
+
+
+def with_fields(spelling: str, fields: str, map_ids: bool) -> str:
+    """A collection's spelling with the options that also have flags."""
+    return spelling + (f",fields={fields}" if fields else "") + (",map_ids=1" if map_ids else "")
+
+
+def no_effect(flags: Mapping[str, object], beside: str) -> None:
+    """UsageError for flags that were given and mean nothing here."""
+    given = [f"--{name.replace('_', '-')}" for name, value in flags.items() if value is not None]
+    if given:
+        raise UsageError(f"{', '.join(given)} has no effect with {beside}; drop it")
+
+
+def parse_bytes(text: str) -> int:
+    """'16GB' -> 16000000000; UsageError for anything else."""
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([kMGT]?)i?B?", text.strip(), re.IGNORECASE)
+    if not match:
+        raise UsageError(f"{text!r} is no size; write for instance 16GB or 800MB")
+    return int(float(match[1]) * 1000 ** "_kmgt".index(match[2].lower() or "_"))

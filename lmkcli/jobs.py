@@ -1,0 +1,228 @@
+"""The two jobs that read a whole collection: tokenize and encode. Planned first, then run."""
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lmkcli import manifest, parts
+from lmkcli.collection import Collection, Shard, open_collection
+from lmkcli.encoder import Encoder, Resolved, make_placer, open_encoder, resolve, token_source
+from lmkcli.errors import Mismatch, UsageError
+from lmkcli.manifest import Manifest
+from lmkcli.models.tokenizer import Tokenizer, open_tokenizer
+from lmkcli.progress import Progress
+from lmkcli.recipe import EncodeSettings, Wishes
+from lmkcli.tokens import Report, TokenRow, Tokens, write_tokens
+from lmkcli.vectors import NUMPY, Target, write_vectors
+
+SAMPLE_TOKENS = 60_000  # encoded by --dry-run to measure the pace
+
+
+@dataclass(frozen=True)
+class Job:
+    """What will be read, how, and which slice of it."""
+
+    source: Collection | Tokens
+    resolved: Resolved
+    settings: EncodeSettings
+    shard: Shard
+
+    @property
+    def origin(self) -> dict[str, Any]:
+        """Where the text comes from: name, stamp; the same whether tokens were made before or not."""
+        if isinstance(self.source, Tokens):
+            return dict(self.source.manifest.execution["source"])
+        return {"name": self.source.name, "stamp": self.source.stamp()}
+
+    @property
+    def text(self) -> dict[str, str]:
+        """What decides the text of a document besides the data."""
+        if isinstance(self.source, Tokens):
+            return dict(self.source.manifest.identity["text"])
+        return self.source.settings
+
+    def tokenizer(self) -> Tokenizer:
+        """The document side's tokenizer."""
+        return open_tokenizer(self.resolved.folder, self.resolved.recipe.doc)
+
+
+def plan(
+    source: str, wishes: Wishes, settings: EncodeSettings, slice_: str, offline: bool = False
+) -> Job:
+    """A job over a collection or a tokens folder. `slice_` is a shard such as '3/16'.
+
+    Mismatch when tokens were made with another tokenizer, prompt or splitter.
+    """
+    resolved = resolve(wishes, offline)
+    given: Collection | Tokens
+    if (Path(source) / manifest.NAME).is_file():
+        given = Tokens(Path(source))
+        _check_tokens(given, resolved)
+    else:
+        given = open_collection(source)
+    return Job(given, resolved, settings, Shard.parse(slice_))
+
+
+def _check_tokens(tokens: Tokens, resolved: Resolved) -> None:
+    if tokens.state.unfinished:
+        raise UsageError(f"{tokens.folder} is not complete; run its tokenize command again")
+    here = {k: tokens.manifest.identity[k] for k in ("tokenizer", "prompt", "splitter")}
+    lines = manifest.differences(here, resolved.recipe.doc.tokens_identity())
+    if lines:
+        raise Mismatch(
+            f"{tokens.folder} was tokenized otherwise (there | needed here):\n  "
+            + "\n  ".join(lines)
+            + "\ntokenize the collection again with these settings"
+        )
+
+
+def run_tokenize(job: Job, folder: Path, progress: Progress, stopping: Callable[[], bool]) -> None:
+    """Tokenize one shard into `folder`."""
+    if isinstance(job.source, Tokens):
+        raise UsageError(f"{job.source.folder} is tokenized already; give a collection")
+    side = job.resolved.recipe.doc
+    identity = {**side.tokens_identity(), "text": job.text}
+    execution = {"source": job.origin, "shards": job.shard.count}
+    facts = {**manifest.environment(), "models": job.resolved.recipe.located()}
+    manifest.claim(folder, Manifest("tokens", identity, execution, facts))
+    if parts.done_rows(folder, job.shard) is None:
+        report = Report(progress, stopping, job.settings.store_text)
+        write_tokens(folder, job.shard, job.source.docs(job.shard), job.tokenizer(), report)
+
+
+def run_encode(job: Job, folder: Path, progress: Progress, stopping: Callable[[], bool]) -> None:
+    """Encode one shard into `folder`, continuing after what is there."""
+    settings = _continued(job.settings, folder)
+    recipe = job.resolved.recipe
+    encoder = open_encoder(recipe.doc, job.resolved.folder, settings)
+    identity = {"recipe": recipe.identity(), "dim": encoder.dim, "text": job.text}
+    execution = {
+        "source": job.origin,
+        "shards": job.shard.count,
+        "dtype": encoder.model.dtype,
+        "store_dtype": settings.store_dtype,
+        "attention": "packed" if encoder.model.packed else "padded",
+        "store_text": settings.store_text,
+    }
+    facts = {
+        **manifest.environment(),
+        "models": recipe.located(),
+        "device": str(encoder.model.device),
+    }
+    manifest.claim(folder, Manifest("vectors", identity, execution, facts))
+    if parts.done_rows(folder, job.shard) is not None:
+        return
+    target = Target(folder, job.shard, settings.store_dtype, settings.on_overflow)
+    source = token_source(job.source, encoder.tokenizer, job.shard, target.resume_row())
+    write_vectors(source, encoder, target, Report(progress, stopping, settings.store_text))
+
+
+def _continued(settings: EncodeSettings, folder: Path) -> EncodeSettings:
+    """`--dtype auto` continues in the dtype in which the folder was begun."""
+    if settings.dtype != "auto" or not (folder / manifest.NAME).is_file():
+        return settings
+    return replace(settings, dtype=manifest.read(folder).execution.get("dtype", "auto"))
+
+
+class Forecast(NamedTuple):
+    """What --dry-run found out. Seconds are an estimate from a sample; None without documents."""
+
+    docs: int
+    tokens: int
+    lengths: NDArray[np.int64]  # content tokens of each document
+    lost: int
+    cut: int
+    empty: int
+    disk: int  # bytes of vectors and texts (before compression)
+    memory: int  # bytes: weights, buffers, activations
+    seconds: float | None
+
+
+def forecast(job: Job, progress: Progress) -> Forecast:
+    """Counts all tokens of the shard, and times a sample through the model."""
+    encoder = open_encoder(job.resolved.recipe.doc, job.resolved.folder, job.settings)
+    source = token_source(job.source, encoder.tokenizer, job.shard, 0)
+    lengths: list[int] = []
+    kept, text = 0, 0
+    sample: list[TokenRow] = []
+    lost = cut = 0
+    for batch in source.batches:
+        for row in batch:
+            placed = encoder.placer.place(encoder.placer.content(row.ids, row.prompt, row.ends))
+            lost += len(row.ids) - placed.kept
+            cut += placed.kept < len(row.ids)
+            kept += len(placed.input_ids)
+            lengths.append(len(row.ids))
+            text += len(row.doc.text) + len(row.doc.title)
+        sample = _reservoir(sample, batch)
+        progress(len(lengths), None, "documents")
+    stored = text if job.settings.store_text else 0
+    disk = len(lengths) * encoder.dim * np.dtype(NUMPY[job.settings.store_dtype]).itemsize + stored
+    made = np.array(lengths, dtype=np.int64)
+    pace = _pace(encoder, sample)
+    return Forecast(
+        len(made), int(made.sum()), made, lost, cut, int((made == 0).sum()), disk, _memory(encoder),
+        kept / pace if pace else None,
+    )  # fmt: skip
+
+
+def _reservoir(sample: list[TokenRow], batch: list[TokenRow]) -> list[TokenRow]:
+    """A few documents of every batch, within the sample's budget of tokens."""
+    held = sum(len(row.ids) for row in sample)
+    room = SAMPLE_TOKENS - held
+    for row in batch[:: max(1, len(batch) // 20)]:
+        if room <= 0:
+            break
+        sample.append(row)
+        room -= len(row.ids)
+    return sample
+
+
+def _pace(encoder: Encoder, sample: list[TokenRow]) -> float:
+    """Positions per second through the model; 0 without a sample."""
+    if not sample:
+        return 0.0
+    encoder(sample[: max(1, len(sample) // 10)], Report())  # warm-up
+    start = time.perf_counter()
+    encoder(sample, Report())
+    placed = (encoder.placer.place(encoder.placer.content(r.ids, r.prompt, r.ends)) for r in sample)
+    return sum(len(p.input_ids) for p in placed) / (time.perf_counter() - start)
+
+
+def _memory(encoder: Encoder) -> int:
+    """Weights, one buffer of token rows and the activations of one pack, roughly."""
+    weights: int = sum(p.numel() * p.element_size() for p in encoder.model.model.parameters())
+    buffer = encoder.buffer_tokens * 40  # ids, spans and the text itself
+    activations = encoder.settings.batch_tokens * encoder.model.dim * 4 * 16
+    interpreter = 400 << 20  # Python with torch
+    return int(weights + buffer + activations + interpreter)
+
+
+def describe(job: Job) -> Iterator[str]:
+    """What was resolved, in lines for people."""
+    doc, query = job.resolved.recipe.doc, job.resolved.recipe.query
+    gran = f" gran {doc.gran}" if doc.gran else ""
+    yield (
+        f"{job.resolved.folder.name}: pool {doc.pool}{gran}, max length {doc.max_length}, {doc.similarity}"
+        f"{', normalised' if doc.normalize else ''}{f', first {doc.dim} components' if doc.dim else ''}"
+    )
+    if doc.prompt or query.prompt:
+        yield f"prompts: documents {doc.prompt!r}, queries {query.prompt!r}"
+    yield from job.resolved.notes
+
+
+__all__ = [
+    "Forecast",
+    "Job",
+    "describe",
+    "forecast",
+    "make_placer",
+    "plan",
+    "run_encode",
+    "run_tokenize",
+]

@@ -1,0 +1,163 @@
+"""Manifest: what an artifact is and where it came from, in one JSON file beside the data.
+
+Three parts (DESIGN §2.3): `identity` is compared, `execution` is frozen by the first writer,
+`facts` are never compared. It is written once, by create-if-absent, before the first part.
+"""
+
+import hashlib
+import json
+import os
+import platform
+import sys
+import time
+from dataclasses import asdict, dataclass, field
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from lmkcli import __version__
+from lmkcli.errors import DataError, Mismatch
+
+NAME = "manifest.json"
+FORMAT = 1
+_PACKAGES = (
+    "torch",
+    "transformers",
+    "tokenizers",
+    "numpy",
+    "faiss-cpu",
+    "faiss-gpu",
+    "bm25s",
+    "ir-measures",
+)
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """One artifact's identity, execution and facts; all JSON values."""
+
+    kind: str
+    identity: dict[str, Any]
+    execution: dict[str, Any] = field(default_factory=dict)
+    facts: dict[str, Any] = field(default_factory=dict)
+    format: int = FORMAT
+
+    @property
+    def fingerprint(self) -> str:
+        """Hex digest of kind and identity: equal fingerprints, equal recipe and sources."""
+        return digest({"kind": self.kind, "identity": self.identity})
+
+
+def digest(value: Any) -> str:
+    """sha256 of a JSON value in canonical form (sorted keys, no spaces)."""
+    text = json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def environment() -> dict[str, Any]:
+    """Versions, hardware, time and command line of this process."""
+    return {
+        "lmk": __version__,
+        "python": platform.python_version(),
+        "packages": {name: version for name in _PACKAGES if (version := _version(name))},
+        "machine": {"system": platform.platform(), "cpu": _cpu(), "cores": os.cpu_count()},
+        "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        "command": sys.argv,
+        "environment": {
+            k: v
+            for k, v in os.environ.items()
+            if k.startswith(("LMK_", "SLURM_JOB_ID", "SLURM_ARRAY"))
+        },
+    }
+
+
+def _version(package: str) -> str:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return ""
+
+
+def _cpu() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.processor()
+    return next(
+        (line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), ""
+    )
+
+
+def claim(folder: Path, manifest: Manifest) -> Manifest:
+    """Make `folder` an artifact described by `manifest`, or join the one that is there.
+
+    Returns the manifest on disk. Mismatch, with both sides printed, when the folder holds another
+    identity or execution. Safe among many processes: exactly one of them creates the file.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / NAME
+    if not path.exists():
+        _create(path, json.dumps(asdict(manifest), indent=1, ensure_ascii=False))
+    found = read(folder)
+    _compare("identity", found, manifest, folder)
+    _compare("execution", found, manifest, folder)
+    return found
+
+
+def _create(path: Path, text: str) -> None:
+    """Write `path` whole or leave the one that another process made first."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.{time.monotonic_ns()}")
+    with open(temporary, "x", encoding="utf-8", errors="surrogatepass") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    try:
+        os.link(temporary, path)  # fails when the file exists, unlike rename
+    except FileExistsError:
+        pass
+    except OSError:  # a file system without hard links: the later of two equal claims wins
+        os.replace(temporary, path)
+    temporary.unlink(missing_ok=True)
+
+
+def read(folder: Path, kind: str = "") -> Manifest:
+    """The manifest of an artifact folder; DataError when there is none or it is of another kind."""
+    path = folder / NAME
+    try:
+        data = json.loads(path.read_text(encoding="utf-8", errors="surrogatepass"))
+        manifest = Manifest(**data)
+    except FileNotFoundError:
+        raise DataError(f"{folder} is not an lmk artifact: it has no {NAME}") from None
+    except (ValueError, TypeError) as error:
+        raise DataError(f"{path} cannot be read ({error}); make the artifact again") from None
+    if manifest.format > FORMAT:
+        raise DataError(
+            f"{path} was written by a newer lmk (format {manifest.format}): pip install -U lmkcli"
+        )
+    if kind and manifest.kind != kind:
+        raise DataError(f"{folder} holds {manifest.kind}, but {kind} are needed here")
+    return manifest
+
+
+def _compare(part: str, found: Manifest, wanted: Manifest, folder: Path) -> None:
+    here, there = getattr(found, part), getattr(wanted, part)
+    lines = list(differences(here, there))
+    if found.kind != wanted.kind:
+        lines.insert(0, f"kind: {found.kind} | {wanted.kind}")
+    if lines:
+        raise Mismatch(
+            f"{folder} was made with another {part} (there | asked for):\n  "
+            + "\n  ".join(lines)
+            + "\nchoose another output folder, or --if-exists overwrite to replace it"
+        )
+
+
+def differences(here: Any, there: Any, path: str = "") -> list[str]:
+    """Every leaf in which two JSON values differ, as 'a.b: here | there'."""
+    if isinstance(here, dict) and isinstance(there, dict):
+        return [
+            line
+            for key in sorted(here.keys() | there.keys())
+            for line in differences(here.get(key), there.get(key), f"{path}.{key}" if path else key)
+        ]
+    return [] if here == there else [f"{path}: {here!r} | {there!r}"]

@@ -1,0 +1,293 @@
+"""Scores: measures by query, computed by ir_measures and the providers behind it.
+
+Measures are spelled as ir_measures prints them: `nDCG@10`, `AP(rel=2)@100`. Providers are given the
+ranking only: queries are numbered and scores replaced by whole numbers that fall from rank to rank,
+so no provider can order ties in its own way or stumble over an id.
+"""
+
+import contextlib
+import io
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import fmean
+
+import ir_measures
+from ir_measures import Measure
+
+from lmkcli.collection import Qrel
+from lmkcli.errors import DataError, Mismatch, UnknownName, UsageError
+from lmkcli.run import Ranking, Run
+
+_Judgements = Mapping[str, Mapping[str, int]]
+_DEFAULT_CUTOFF = 10
+# IPrec's engine knows recall levels by two decimals and would silently round others.
+_RECALL_LEVELS = {hundredth / 100 for hundredth in range(101)}
+_KINDS = {
+    "cutoff": "a whole number from 1",
+    "rel": "a whole number from 1",
+    "recall": "a number from 0.0 to 1.0 with at most two decimals",
+}
+
+
+@dataclass(frozen=True)
+class Coverage:
+    """What the numbers rest on; cut-offs are those of the measures (10 if they have none)."""
+
+    judged: int
+    """Queries with judgements; all of them count."""
+    answered: int
+    """Judged queries for which the run has documents."""
+    missing: list[str]
+    """Judged queries for which it has none: they score 0."""
+    unjudged: int
+    """Queries of the run without judgements, which are ignored."""
+    depth: int
+    """The most documents that the run has for an answered query."""
+    cutoff: int
+    """The largest cut-off: beyond `depth` there is nothing to measure."""
+    judged_at: dict[int, float]
+    """Cut-off -> share of the documents down to it with a judgement, mean over answered queries."""
+    tied_at: dict[int, float]
+    """Cut-off -> share of answered queries whose documents just above and below it score alike."""
+
+
+@dataclass(frozen=True)
+class Scores:
+    """A measure x query table of one run, by the measures' printed names in the order asked."""
+
+    aggregated: dict[str, float]
+    """Measure -> its value over all judged queries (a sum for counts such as NumRet, else a mean)."""
+    per_query: dict[str, dict[str, float]]
+    """Measure -> query id -> value, in the order of the judgements."""
+    coverage: Coverage
+
+
+def parse_measures(names: Sequence[str]) -> list[Measure]:
+    """The measures in the order asked, each once.
+
+    UsageError (UnknownName for a single unknown name) lists everything that is wrong at once: names,
+    parameters, and providers that are not installed, with their pip line.
+    """
+    measures: dict[Measure, None] = {}
+    faults: list[UsageError] = []
+    for name in names:
+        try:
+            measures[_parse(name)] = None
+        except UsageError as fault:
+            faults.append(fault)
+    if len(faults) == 1:
+        raise faults[0]
+    if faults:
+        raise UsageError("\n".join(map(str, faults)))
+    return list(measures)
+
+
+def _parse(name: str) -> Measure:
+    try:
+        measure = ir_measures.parse_measure(name)
+    except NameError:
+        raise _unknown(name) from None
+    except Exception as error:  # the parser fails in its own ways on what is not a measure
+        raise UsageError(
+            f"measure '{name}': write Name@cutoff or Name(parameter=value)@cutoff, such as nDCG@10 or "
+            "AP(rel=2)@100, each measure by itself"
+        ) from error
+    fault = _parameter_fault(measure) or _provider_fault(measure)
+    if fault:
+        raise UsageError(f"measure '{name}': {fault}")
+    _try(measure)
+    return measure
+
+
+def _try(measure: Measure) -> None:
+    """Compute it once, for a query whose only document is relevant.
+
+    Engines fail in their own ways on parameters that they cannot take, and Accuracy's on such queries.
+    """
+    try:
+        ir_measures.calc_aggregate([measure], {"1": {"d": 1}}, {"1": {"d": 1.0}})
+    except Exception as error:
+        raise UsageError(f"measure '{measure}' cannot be computed: {error}") from error
+
+
+def _unknown(name: str) -> UsageError:
+    """The error for a name that is not registered, with what it probably means."""
+    known = sorted(ir_measures.measures.registry)
+    head = re.split(r"[@(]", name)[0].strip()
+    folded = {measure.lower(): measure for measure in known}
+    meant = _from_trec_eval(name)
+    if not meant and head.lower() in folded:
+        meant = name.replace(head, folded[head.lower()], 1)
+    if meant:
+        return UsageError(f"unknown measure '{name}': did you mean {meant}?")
+    return UnknownName("measure", head, known)
+
+
+def _from_trec_eval(name: str) -> str:
+    """trec_eval's name as ir_measures writes it ('ndcg_cut_10' -> 'nDCG@10'), or ''."""
+    try:
+        with contextlib.redirect_stdout(io.StringIO()):  # it prints what it leaves out
+            return " ".join(map(str, ir_measures.parse_trec_measure(name)))
+    except ValueError:
+        return ""
+
+
+def _parameter_fault(measure: Measure) -> str:
+    """What is wrong with the parameters, or ''."""
+    known = measure.SUPPORTED_PARAMS
+    for key in measure.params:
+        if key not in known:
+            return f"it has no {key}; its parameters: {', '.join(known) or 'none'}"
+    for key, spec in known.items():
+        if key not in measure.params:
+            if spec.required:
+                example = f", such as {measure}@{_DEFAULT_CUTOFF}" if key == "cutoff" else ""
+                return f"it needs {key} ({spec.desc}){example}"
+            continue
+        value = measure.params[key]
+        if not spec.validate(value) or not _in_range(key, value):  # type: ignore[no-untyped-call]
+            kind = _KINDS.get(key) or f"of type {spec.dtype.__name__}"
+            return f"{key} ({spec.desc}) must be {kind}, not {value!r}"
+    return ""
+
+
+def _in_range(key: str, value: float) -> bool:
+    """Whether a value of the right type is one that the engines neither crash on nor round."""
+    if key in ("cutoff", "rel"):
+        return 1 <= value < 2**31
+    return key != "recall" or value in _RECALL_LEVELS
+
+
+def _provider_fault(measure: Measure) -> str:
+    """Why no engine computes the measure here, or ''."""
+    if ir_measures.pyndeval.supports(measure):
+        return "it needs judgements by subtopic, which are not read here"
+    able = [each for each in ir_measures.DefaultPipeline.providers if each.supports(measure)]
+    if not able:
+        known = ", ".join(measure.SUPPORTED_PARAMS) or "none"
+        return f"ir_measures has no provider for it with these parameters (it knows: {known})"
+    if not any(provider.is_available() for provider in able):
+        lines = [str(provider.install_instructions()) for provider in able]
+        return f"its provider is not installed: {' or '.join(lines)}"
+    return ""
+
+
+def evaluate(run: Run, qrels: Iterable[Qrel], measures: Sequence[Measure]) -> Scores:
+    """The measures of a run over all judged queries.
+
+    A judged query without documents scores 0 (its judgements still count into NumRel and NumQ), and
+    queries without judgements are ignored; `Scores.coverage` tells both. DataError for contradicting
+    or no judgements, Mismatch when the run and the judgements have no query in common.
+    """
+    judgements = _judgements(qrels)
+    answers = {
+        query_id: run.rankings[query_id]
+        for query_id in judgements
+        if query_id in run.rankings and run.rankings[query_id].doc_ids
+    }
+    if run.rankings and not answers:
+        raise Mismatch(
+            f"no query of the run is judged (the run has '{next(iter(run.rankings))}', the qrels "
+            f"have '{next(iter(judgements))}'): give the qrels of the queries that were run"
+        )
+    per_query = _per_query(answers, judgements, measures)
+    return Scores(
+        aggregated={
+            str(measure): _aggregate(measure, per_query[str(measure)]) for measure in measures
+        },
+        per_query=per_query,
+        coverage=_coverage(run, answers, judgements, measures),
+    )
+
+
+def _judgements(qrels: Iterable[Qrel]) -> dict[str, dict[str, int]]:
+    """Query id -> document id -> grade."""
+    judgements: dict[str, dict[str, int]] = {}
+    for query_id, doc_id, grade in qrels:
+        if judgements.setdefault(query_id, {}).setdefault(doc_id, grade) != grade:
+            raise DataError(
+                f"the qrels judge document '{doc_id}' twice for query '{query_id}', "
+                f"as {judgements[query_id][doc_id]} and as {grade}; keep one of the two"
+            )
+    if not judgements:
+        raise DataError("the qrels hold no judgements: give other qrels, or another split")
+    return judgements
+
+
+def _per_query(
+    answers: Mapping[str, Ranking], judgements: _Judgements, measures: Sequence[Measure]
+) -> dict[str, dict[str, float]]:
+    """Measure -> query id -> value, queries in the order of the judgements."""
+    query_ids = list(judgements)
+    numbers = {query_id: str(number) for number, query_id in enumerate(query_ids)}
+    metrics = ir_measures.iter_calc(
+        measures,
+        {numbers[query_id]: grades for query_id, grades in judgements.items()},
+        {numbers[query_id]: _by_rank(ranking) for query_id, ranking in answers.items()},
+    )
+    found: dict[tuple[str, str], float] = {}
+    for metric in metrics:
+        found[str(metric.measure), query_ids[int(metric.query_id)]] = float(metric.value)
+    for measure in measures:
+        for query_id in judgements.keys() - answers.keys():
+            found[str(measure), query_id] = _unanswered(measure, judgements[query_id])
+    return {
+        name: {query_id: found[name, query_id] for query_id in query_ids}
+        for name in map(str, measures)
+    }
+
+
+def _by_rank(ranking: Ranking) -> dict[str, float]:
+    """Document id -> a score that says no more than its rank (exact in float32, and positive)."""
+    depth = len(ranking.doc_ids)
+    return {doc_id: float(depth - rank) for rank, doc_id in enumerate(ranking.doc_ids)}
+
+
+def _unanswered(measure: Measure, grades: Mapping[str, int]) -> float:
+    """The value of a judged query without documents, as trec_eval -c has it."""
+    if measure.NAME == "NumQ":
+        return 1.0
+    if measure.NAME == "NumRel":
+        return float(sum(grade >= measure["rel"] for grade in grades.values()))
+    return float(measure.DEFAULT)
+
+
+def _aggregate(measure: Measure, values: Mapping[str, float]) -> float:
+    aggregator = measure.aggregator()
+    for value in values.values():
+        aggregator.add(value)
+    return float(aggregator.result())
+
+
+def _coverage(
+    run: Run, answers: Mapping[str, Ranking], judgements: _Judgements, measures: Sequence[Measure]
+) -> Coverage:
+    given = {measure.params["cutoff"] for measure in measures if "cutoff" in measure.params}
+    cutoffs = sorted(given) or [_DEFAULT_CUTOFF]
+    return Coverage(
+        judged=len(judgements),
+        answered=len(answers),
+        missing=[query_id for query_id in judgements if query_id not in answers],
+        unjudged=sum(query_id not in judgements for query_id in run.rankings),
+        depth=max((len(ranking.doc_ids) for ranking in answers.values()), default=0),
+        cutoff=cutoffs[-1],
+        judged_at={
+            k: _mean(_judged(answers[q], judgements[q], k) for q in answers) for k in cutoffs
+        },
+        tied_at={k: _mean(_tied(ranking, k) for ranking in answers.values()) for k in cutoffs},
+    )
+
+
+def _judged(ranking: Ranking, grades: Mapping[str, int], k: int) -> float:
+    return fmean(doc_id in grades for doc_id in ranking.doc_ids[:k])
+
+
+def _tied(ranking: Ranking, k: int) -> float:
+    scores = ranking.scores
+    return float(len(scores) > k and scores[k - 1] == scores[k])
+
+
+def _mean(values: Iterable[float]) -> float:
+    values = list(values)
+    return fmean(values) if values else 0.0

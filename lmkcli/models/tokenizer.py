@@ -1,0 +1,159 @@
+"""Tokenizer: text to content tokens, without special tokens, and the layout of those specials."""
+
+import re
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from tokenizers import normalizers
+from transformers import AutoTokenizer
+
+from lmkcli.errors import DataError
+from lmkcli.models.folder import ModelFolder
+from lmkcli.placement import Ints, Layout
+from lmkcli.recipe import Side
+from lmkcli.sentences import sentence_spans
+
+_SPACES = re.compile("  +")
+
+
+class Tokenized(NamedTuple):
+    """One text: content ids, their character spans [n, 2] in the text, and the prompt's ids.
+
+    `ends` are the exclusive token ends of the splitter's pieces; None without a splitter.
+    """
+
+    ids: Ints
+    spans: NDArray[np.int32]
+    prompt: Ints
+    ends: Ints | None
+
+
+@dataclass(frozen=True)
+class Tokenizer:
+    """A fast tokenizer with a prompt and a splitter: the three that decide token ids."""
+
+    fast: Any
+    layout: Layout
+    prompt: str = ""
+    splitter: str = ""
+
+    def __call__(self, texts: list[str]) -> list[Tokenized]:
+        """Content tokens of many texts at once (in parallel, without holding the interpreter).
+
+        Texts are stripped, as the official evaluation does; spans count in the text as given.
+        """
+        texts = [_valid(text) for text in texts]
+        if self.splitter:
+            return self._split(texts)
+        encoded = self._encode([self.prompt + text.strip() for text in texts])
+        leads = [len(text) - len(text.lstrip()) for text in texts]
+        return [
+            _one(item, len(self.prompt), lead) for item, lead in zip(encoded, leads, strict=True)
+        ]
+
+    def tokens(self, ids: Ints) -> list[str]:
+        """The vocabulary entries, for showing."""
+        return [self.fast.id_to_token(int(i)) or f"<{i}>" for i in ids]
+
+    def _encode(self, texts: list[str]) -> list[Any]:
+        return list(self.fast.encode_batch(texts, add_special_tokens=False))
+
+    def _split(self, texts: list[str]) -> list[Tokenized]:
+        """Sentences (and the prompt) are each tokenized alone (specs/lmk_details.md §4)."""
+        spans = [_sentences(text) for text in texts]
+        pieces = [text[a:b] for text, found in zip(texts, spans, strict=True) for a, b in found]
+        encoded = iter(self._encode([_SPACES.sub(" ", piece) for piece in pieces]))
+        prompt = np.array(self._encode([self.prompt.rstrip()])[0].ids, np.int32)
+        return [
+            _join([_piece(next(encoded), text[a:b], a) for a, b in found], prompt)
+            for text, found in zip(texts, spans, strict=True)
+        ]
+
+
+def _valid(text: str) -> str:
+    """Lone surrogates (from broken json escapes) become '?', one for one, so that offsets hold."""
+    return text if text.isascii() else text.encode("utf-8", "replace").decode()
+
+
+def _one(item: Any, prompt: int, lead: int) -> Tokenized:
+    """Tokens that end inside the prompt are the prompt's; one that straddles is content."""
+    ids = np.array(item.ids, dtype=np.int32)
+    spans = np.array(item.offsets, dtype=np.int32).reshape(-1, 2) - prompt
+    head = int(np.argmax(spans[:, 1] > 0)) if prompt and len(spans) and spans[-1, 1] > 0 else 0
+    if prompt and len(spans) and spans[-1, 1] <= 0:
+        head = len(ids)  # an empty text: all tokens are the prompt's
+    return Tokenized(ids[head:], np.maximum(spans[head:], 0) + lead, ids[:head], None)
+
+
+def _sentences(text: str) -> list[tuple[int, int]]:
+    """Sentence spans; the whole text where splitting lost over a tenth of it (official rule)."""
+    spans = sentence_spans(text)
+    kept = sum(len(_SPACES.sub(" ", text[a:b])) for a, b in spans)
+    body = text.strip()
+    if body and kept < 0.9 * len(body):
+        lead = len(text) - len(text.lstrip())
+        return [(lead, lead + len(body))]
+    return spans
+
+
+def _piece(item: Any, piece: str, start: int) -> tuple[Ints, NDArray[np.int32]]:
+    """Ids of one sentence, and spans in the text although runs of spaces were collapsed."""
+    spans = np.array(item.offsets, dtype=np.int32).reshape(-1, 2)
+    if "  " in piece:
+        spaces = np.array([character == " " for character in piece])
+        kept = np.flatnonzero(~(spaces & np.concatenate([[False], spaces[:-1]])))
+        spans = np.concatenate([kept, [len(piece)]])[spans].astype(np.int32)
+    return np.array(item.ids, dtype=np.int32), spans + start
+
+
+def _join(pieces: list[tuple[Ints, NDArray[np.int32]]], prompt: Ints) -> Tokenized:
+    pieces = [piece for piece in pieces if len(piece[0])]
+    if not pieces:
+        return Tokenized(
+            np.zeros(0, np.int32), np.zeros((0, 2), np.int32), prompt, np.zeros(0, np.int32)
+        )
+    ends = np.cumsum([len(ids) for ids, _ in pieces]).astype(np.int32)
+    return Tokenized(
+        np.concatenate([ids for ids, _ in pieces]),
+        np.concatenate([spans for _, spans in pieces]),
+        prompt,
+        ends,
+    )
+
+
+def open_tokenizer(folder: ModelFolder, side: Side) -> Tokenizer:
+    """The tokenizer of one side, with its prompt and splitter; DataError without a fast one."""
+    try:
+        loaded = AutoTokenizer.from_pretrained(
+            str(folder.encoder), trust_remote_code=side.trust_remote_code
+        )
+    except (OSError, ValueError, KeyError) as error:
+        first = str(error).strip().splitlines()[0]
+        raise DataError(f"the tokenizer of {folder.name} cannot be loaded: {first}") from None
+    if not loaded.is_fast:
+        raise DataError(
+            f"{folder.name} has only a slow tokenizer without offsets; save it with a tokenizer.json"
+        )
+    fast = loaded.backend_tokenizer
+    fast.no_truncation()
+    fast.no_padding()
+    if folder.lower_case:
+        parts = [normalizers.Lowercase(), *([fast.normalizer] if fast.normalizer else [])]
+        fast.normalizer = normalizers.Sequence(parts)
+    return Tokenizer(fast, _layout(loaded, side.append_eos), side.prompt, side.splitter)
+
+
+def _layout(loaded: Any, append_eos: bool) -> Layout:
+    """What the tokenizer's own template puts around content, found by encoding a word."""
+    bare = loaded.backend_tokenizer.encode("a", add_special_tokens=False).ids
+    full = loaded.backend_tokenizer.encode("a", add_special_tokens=True).ids
+    at = next((i for i in range(len(full) - len(bare) + 1) if full[i : i + len(bare)] == bare), 0)
+    prefix, suffix = tuple(full[:at]), tuple(full[at + len(bare) :])
+    eos = loaded.eos_token_id
+    if append_eos and eos is not None and eos not in suffix:
+        suffix = (*suffix, eos)
+    cls = loaded.cls_token_id if loaded.cls_token_id is not None else loaded.bos_token_id
+    landmark = loaded.sep_token_id if loaded.sep_token_id is not None else eos
+    return Layout(prefix, suffix, cls, landmark)

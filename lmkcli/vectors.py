@@ -1,0 +1,282 @@
+"""Vectors: document ids and vectors in immutable parts, memory-mapped."""
+
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import NamedTuple, Protocol
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from lmkcli import manifest, parts
+from lmkcli.building import Builder, Counts, part_summary, seen_ids
+from lmkcli.collection import CollectionDigest, Doc, Shard
+from lmkcli.doctable import DocRow, DocTable
+from lmkcli.errors import DataError
+from lmkcli.recipe import Recipe
+from lmkcli.tokens import Report, TokenRow, estimate, sum_counts
+
+NUMPY = {"fp16": "float16", "fp32": "float32"}
+BLOCK_BYTES = 64 << 20  # of float32 rows at a time, in whatever reads all vectors
+
+
+class Encoded(NamedTuple):
+    """Vectors [n, dim] float32 of some documents, one each, and the content tokens that each kept."""
+
+    vectors: NDArray[np.float32]
+    kept: list[int]
+
+
+class Encode(Protocol):
+    """What turns token rows into vectors (encoder.py)."""
+
+    dim: int
+
+    @property
+    def buffer_tokens(self) -> int:
+        """Content tokens that are sorted by length together."""
+
+    def __call__(self, rows: list[TokenRow], report: Report) -> Encoded:
+        """The vectors of the rows, in their order."""
+
+
+class Source(NamedTuple):
+    """Batches of token rows of one shard, and how much of the shard has been read."""
+
+    batches: Iterable[list[TokenRow]]
+    fraction: "Fraction"
+
+
+class Fraction(Protocol):
+    """The share of the shard that has been read; None when the end cannot be known."""
+
+    def __call__(self) -> float | None: ...
+
+
+class Target(NamedTuple):
+    """Where vectors go: a claimed folder, the shard, and how they are stored."""
+
+    folder: Path
+    shard: Shard
+    store_dtype: str
+    on_overflow: str
+
+    def resume_row(self) -> int:
+        """The first row of the shard that is not there yet."""
+        return parts.covered_rows(parts.cover(parts.list_parts(self.folder), self.shard))
+
+
+def write_vectors(source: Source, encode: Encode, target: Target, report: Report) -> None:
+    """Encode one shard from `target.resume_row()` on; every published part is whole."""
+    job = _Job(encode, target, report)
+    read = 0
+    buffer: list[TokenRow] = []
+    try:
+        for batch in source.batches:
+            for row in batch:
+                buffer.append(row)
+                read += len(row.ids)
+                if read - job.tokens >= encode.buffer_tokens:
+                    job.total = estimate(read, source.fraction())
+                    job.encode(buffer)
+                    buffer = []
+        job.total = read
+        job.encode(buffer)
+        job.finish()
+    finally:
+        job.builder.abandon()
+
+
+class _Job:
+    """The state of one shard's encoding: the growing part, ids seen, tokens done."""
+
+    def __init__(self, encode: Encode, target: Target, report: Report) -> None:
+        self._encode, self._target, self._report = encode, target, report
+        done = parts.cover(parts.list_parts(target.folder), target.shard)
+        self._seen = seen_ids(target.folder, done)
+        self._row = parts.covered_rows(done)
+        self.tokens = 0
+        self.total: int | None = None
+        self.builder = self._new()
+
+    def _new(self) -> Builder:
+        arrays = {"vectors": (NUMPY[self._target.store_dtype], (self._encode.dim,))}
+        return Builder(
+            self._target.folder, self._target.shard, self._row, arrays, self._report.store_text
+        )
+
+    def encode(self, rows: list[TokenRow]) -> None:
+        """Encode a buffer; publish when it is time, or when a signal asks to stop."""
+        if not rows:
+            return
+        self._seen.add((row.doc.id for row in rows), "this collection")
+        before = self.tokens
+        progress = self._report.progress
+        inner = self._report._replace(
+            progress=lambda done, _, unit: progress(before + done, self.total, unit)
+        )
+        try:
+            made = self._encode(rows, inner)
+        finally:
+            if self._report.stopping():
+                self._publish()
+        self._append(rows, made)
+        self.tokens += sum(len(row.ids) for row in rows)
+        if self.builder.full:
+            self._publish()
+            self.builder = self._new()
+
+    def _append(self, rows: list[TokenRow], made: Encoded) -> None:
+        stored = made.vectors.astype(NUMPY[self._target.store_dtype])
+        _check_finite(stored, rows, self._target.store_dtype)
+        for row, kept in zip(rows, made.kept, strict=True):
+            lost = len(row.ids) - kept
+            if lost and self._target.on_overflow == "error":
+                raise DataError(
+                    f"document {row.doc.id} has {len(row.ids)} tokens and {lost} of them do not fit; "
+                    "raise --max-length or allow --on-overflow truncate"
+                )
+            self.builder.add_doc(DocRow(row.doc, row.hash, len(row.ids), lost, 1))
+        self.builder.add_array("vectors", stored)
+
+    def _publish(self) -> None:
+        if not self.builder.empty:
+            self._row = self.builder.publish()
+
+    def finish(self) -> None:
+        """Publish the last part and say that the shard is complete."""
+        self._publish()
+        parts.finish(self._target.folder, self._target.shard, self._row)
+
+
+def _check_finite(stored: NDArray[np.floating], rows: list[TokenRow], dtype: str) -> None:
+    bad = np.flatnonzero(~np.isfinite(stored).all(axis=1))
+    if len(bad):
+        advice = (
+            "try --store-dtype fp32, then --dtype fp32" if dtype == "fp16" else "try --dtype fp32"
+        )
+        raise DataError(
+            f"the vector of document {rows[bad[0]].doc.id} has values that are not finite; {advice}"
+        )
+
+
+class Vectors:
+    """A vectors folder: rows in a frozen order, their documents, and the recipe that made them."""
+
+    def __init__(self, folder: Path, slices: list[parts.PartSlice] | None = None) -> None:
+        """Opens all parts, or the `slices` that an index froze. DataError when shards are missing."""
+        self.folder = folder
+        self.manifest = manifest.read(folder, "vectors")
+        self.recipe = Recipe.read(self.manifest.identity["recipe"], self.manifest.facts["models"])
+        self.slices = self._whole() if slices is None else slices
+        self._firsts = np.cumsum([0, *(piece.rows for piece in self.slices)])
+        self._tables: dict[int, DocTable] = {}
+        self._ids: dict[int, pa.ChunkedArray] = {}
+
+    def _whole(self) -> list[parts.PartSlice]:
+        shards = int(self.manifest.execution["shards"])
+        state = parts.state(self.folder, shards)
+        if state.unfinished:
+            numbers = ", ".join(map(str, state.unfinished[:20]))
+            raise DataError(
+                f"{self.folder} is not complete: of {shards} shards, {numbers} are not finished; "
+                "run their encode command again"
+            )
+        return state.slices
+
+    @property
+    def rows(self) -> int:
+        """How many documents (and, with unit doc, vectors) there are."""
+        return int(self._firsts[-1])
+
+    @property
+    def dim(self) -> int:
+        """Components of a vector."""
+        return int(self.manifest.identity["dim"])
+
+    def counts(self) -> Counts:
+        """Documents, tokens, cut and empty texts, summed over the parts."""
+        return sum_counts(self.folder, self.slices)
+
+    def collection_digest(self) -> str:
+        """The order-free digest of the documents that were encoded."""
+        return str(
+            CollectionDigest.sum(
+                part_summary(self.folder, p.name)["collection"] for p in self.slices
+            )
+        )
+
+    def digest(self) -> str:
+        """What an index or a run records of these vectors: identity and the parts' digests."""
+        summaries = sorted(part_summary(self.folder, piece.name)["digest"] for piece in self.slices)
+        return manifest.digest({"identity": self.manifest.identity, "parts": summaries})
+
+    def _part(self, number: int) -> Path:
+        return self.folder / parts.PARTS / str(self.slices[number].name)
+
+    def matrix(self, number: int) -> NDArray[np.floating]:
+        """The rows of slice `number` that count, memory-mapped, in the stored dtype."""
+        path = self._part(number) / "vectors.npy"
+        try:
+            matrix: NDArray[np.floating] = np.load(path, mmap_mode="r")
+            return matrix[self.slices[number].skip :]
+        except (OSError, ValueError) as error:
+            raise DataError(
+                f"{path} cannot be read ({error}); delete this part and encode again"
+            ) from None
+
+    def __iter__(self) -> Iterator[NDArray[np.float32]]:
+        """All vectors in row order, in float32 blocks of bounded size."""
+        size = max(1, BLOCK_BYTES // (4 * self.dim))
+        for number in range(len(self.slices)):
+            matrix = self.matrix(number)
+            for start in range(0, len(matrix), size):
+                yield np.ascontiguousarray(matrix[start : start + size], dtype=np.float32)
+
+    def at(self, rows: NDArray[np.int64]) -> NDArray[np.float32]:
+        """The vectors of some rows, [len(rows), dim] float32."""
+        made = np.empty((len(rows), self.dim), np.float32)
+        owners = self._owners(rows)
+        for number in np.unique(owners):
+            mine = owners == number
+            made[mine] = self.matrix(number)[rows[mine] - self._firsts[number]]
+        return made
+
+    def ids(self, rows: NDArray[np.int64]) -> list[str]:
+        """The document ids of some rows; whole id columns are read, once, only for many rows."""
+        made = np.empty(len(rows), dtype=object)
+        owners = self._owners(rows)
+        for number in np.unique(owners):
+            mine = np.flatnonzero(owners == number)
+            made[mine] = self._part_ids(number, rows[mine] - self._firsts[number])
+        return made.tolist()
+
+    def _part_ids(self, number: int, rows: NDArray[np.int64]) -> list[str]:
+        local = rows + self.slices[number].skip
+        if number not in self._ids and len(rows) < 100:
+            return self._table(number).ids_at(local)
+        if number not in self._ids:
+            self._ids[number] = self._table(number).ids()
+        return [str(value) for value in self._ids[number].take(pa.array(local)).to_pylist()]
+
+    def docs(self, rows: NDArray[np.int64]) -> list[Doc]:
+        """The documents of some rows, with title and text where they are stored."""
+        made: list[Doc] = []
+        owners = self._owners(rows)
+        for number in np.unique(owners):
+            local = rows[owners == number] - self._firsts[number] + self.slices[number].skip
+            made += self._table(number).docs_at(local)
+        return made
+
+    def by_ids(self, ids: list[str]) -> list[Doc]:
+        """The documents with some ids, in row order."""
+        found = (self._table(number).docs_by_ids(ids) for number in range(len(self.slices)))
+        return [doc for docs in found for doc in docs]
+
+    def _owners(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+        return np.asarray(np.searchsorted(self._firsts, rows, side="right") - 1, dtype=np.int64)
+
+    def _table(self, number: int) -> DocTable:
+        if number not in self._tables:
+            self._tables[number] = DocTable(self._part(number) / "docs.parquet")
+        return self._tables[number]

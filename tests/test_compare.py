@@ -1,0 +1,133 @@
+"""Paired tests and corrections: against scipy's other routes, by hand, and by what must hold."""
+
+import itertools
+from random import Random
+
+import numpy as np
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+from scipy import stats
+
+from lmkcli.compare import CORRECTIONS, Comparison, compare, correct
+from lmkcli.errors import DataError, Mismatch, UnknownName
+
+values = st.integers(0, 20).map(lambda twentieth: twentieth / 20)
+pairs = st.lists(st.tuples(values, values), min_size=2, max_size=9)
+p_values = st.lists(st.floats(0, 1), min_size=1, max_size=12)
+
+
+def compared(pairs: list[tuple[float, float]]) -> Comparison:
+    baseline = {f"q{number}": pair[0] for number, pair in enumerate(pairs)}
+    return compare(baseline, {f"q{number}": pair[1] for number, pair in enumerate(pairs)})
+
+
+@given(pairs)
+def test_t_test_is_scipys_paired_one(pairs: list[tuple[float, float]]) -> None:
+    a, b = np.array(pairs).T
+    assume(np.ptp(b - a) > 1e-9)
+    assert compared(pairs).t_test == pytest.approx(float(stats.ttest_rel(b, a).pvalue), abs=1e-9)
+
+
+@given(pairs)
+def test_randomisation_is_exact_for_few_queries(pairs: list[tuple[float, float]]) -> None:
+    differences = np.array([b - a for a, b in pairs])
+    signs = np.array(list(itertools.product((1, -1), repeat=len(pairs))))
+    means = signs @ differences / len(pairs)
+    above = np.mean(means >= differences.mean() - 1e-9)
+    below = np.mean(means <= differences.mean() + 1e-9)
+    assert compared(pairs).randomisation == pytest.approx(min(1.0, 2 * min(above, below)))
+
+
+def test_randomisation_agrees_with_the_t_test_on_many_normal_differences() -> None:
+    noise = np.random.default_rng(5).normal(0, 0.1, 80)
+    result = compared([(0.0, x) for x in noise - noise.mean() + 0.015])
+    assert 0.05 < result.t_test < 0.5
+    assert result.randomisation == pytest.approx(result.t_test, abs=0.02)
+
+
+def test_interval_is_close_to_the_normal_one() -> None:
+    differences = np.random.default_rng(3).normal(0.05, 0.2, 400)
+    result = compared([(0.0, x) for x in differences])
+    margin = 1.96 * differences.std(ddof=1) / 20
+    assert result.interval[0] == pytest.approx(differences.mean() - margin, abs=0.002)
+    assert result.interval[1] == pytest.approx(differences.mean() + margin, abs=0.002)
+
+
+@given(pairs)
+def test_turning_the_comparison_round(pairs: list[tuple[float, float]]) -> None:
+    there, back = compared(pairs), compared([(b, a) for a, b in pairs])
+    assert (there.wins, there.ties, there.losses) == (back.losses, back.ties, back.wins)
+    assert there.wins + there.ties + there.losses == there.queries == len(pairs)
+    assert there.difference == pytest.approx(-back.difference)
+    assert there.randomisation == pytest.approx(back.randomisation)
+    assert there.t_test == pytest.approx(back.t_test)
+    assert there.interval[0] - 1e-9 <= there.difference <= there.interval[1] + 1e-9
+
+
+def test_equal_runs_and_constant_differences() -> None:
+    same = compared([(0.1, 0.1), (0.4, 0.4), (0.9, 0.9)])
+    assert (same.t_test, same.randomisation, same.interval) == (1.0, 1.0, (0.0, 0.0))
+    assert same.ties == 3
+    shifted = compared([(0.25, 0.5), (0.5, 0.75)])
+    assert shifted.t_test == 0.0
+    assert shifted.randomisation == 0.5
+
+
+def test_last_bits_are_ties() -> None:
+    assert compared([(0.1 + 0.2, 0.3), (0.5, 0.6)]).ties == 1
+
+
+def test_the_same_seed_gives_the_same_numbers() -> None:
+    rng = np.random.default_rng(0)
+    baseline = {f"q{i}": float(x) for i, x in enumerate(rng.random(40))}
+    run = {query_id: value + float(rng.normal()) for query_id, value in baseline.items()}
+    turned = dict(reversed(run.items()))
+    assert compare(baseline, run) == compare(baseline, turned)
+    assert compare(baseline, run, seed=1) != compare(baseline, run, seed=2)
+
+
+def test_what_cannot_be_compared() -> None:
+    with pytest.raises(Mismatch, match="1 in one only, such as 'q2'"):
+        compare({"q1": 1.0, "q2": 0.0}, {"q1": 1.0})
+    with pytest.raises(DataError, match="two queries"):
+        compare({"q1": 1.0}, {"q1": 0.0})
+
+
+def test_holm_by_hand() -> None:
+    # Sorted: .005 x4 = .02, .01 x3 = .03, .03 x2 = .06, .04 x1 = .04 -> .06 (none falls)
+    assert correct([0.01, 0.04, 0.03, 0.005], "holm") == pytest.approx([0.03, 0.06, 0.06, 0.02])
+
+
+def test_the_others_by_hand() -> None:
+    assert correct([0.01, 0.4, 0.03], "bonferroni") == pytest.approx([0.03, 1.0, 0.09])
+    # Sorted: .01 x3/1 = .03, .02 x3/2 = .03, .5 x3/3 = .5
+    assert correct([0.5, 0.01, 0.02], "bh") == pytest.approx([0.5, 0.03, 0.03])
+
+
+@given(p_values)
+def test_corrections_are_ordered(p_values: list[float]) -> None:
+    bonferroni, holm, bh = (
+        np.array(correct(p_values, name)) for name in ("bonferroni", "holm", "bh")
+    )
+    assert np.all(np.array(p_values) <= bh + 1e-12)
+    assert np.all(bh <= holm + 1e-12)
+    assert np.all(holm <= bonferroni + 1e-12)
+    assert np.all(bonferroni <= 1)
+
+
+@given(p_values, st.sampled_from(sorted(CORRECTIONS)), st.randoms())
+def test_corrections_do_not_depend_on_the_order(
+    p_values: list[float], method: str, random: Random
+) -> None:
+    corrected = correct(p_values, method)
+    order = list(range(len(p_values)))
+    random.shuffle(order)
+    shuffled = correct([p_values[i] for i in order], method)
+    assert shuffled == pytest.approx([corrected[i] for i in order])
+
+
+def test_no_tests_and_an_unknown_correction() -> None:
+    assert correct([], "holm") == []
+    with pytest.raises(UnknownName, match="did you mean holm"):
+        correct([0.1], "holms")

@@ -1,0 +1,248 @@
+"""Measures: names and what is wrong with them, scores against arithmetic by hand, coverage."""
+
+import math
+import subprocess
+import sys
+
+import ir_measures
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lmkcli.collection import Qrel
+from lmkcli.errors import DataError, LmkError, Mismatch, UnknownName, UsageError
+from lmkcli.measures import Scores, evaluate, parse_measures
+from lmkcli.run import Run, ranked
+
+POOL = [
+    *("nDCG", "nDCG@1", "nDCG@10", "nDCG(judged_only=True)@5", "nDCG(gains={1:0,2:1})@10"),
+    *("AP", "AP(rel=2)", "AP@5", "AP(rel=2)@10", "P@1", "P(rel=2)@5", "R@5", "R(rel=2)@20"),
+    *("RR", "RR@3", "RR(rel=2)@10", "Rprec", "Bpref(rel=2)", "infAP", "Success(rel=2)@3"),
+    *("SetP", "SetR", "SetF", "SetF(beta=2.0)", "IPrec@0.1", "NumRet", "NumRelRet", "NumRel"),
+    *("NumQ", "Judged@5", "Compat(p=0.8)"),
+]
+GRADES = {"a": 3, "b": 0, "c": 1, "d": 2, "e": 0}
+QRELS = [Qrel(query, doc_id, grade) for query in ("q1", "q2") for doc_id, grade in GRADES.items()]
+
+
+def run_of(**documents: dict[str, float]) -> Run:
+    return Run({q: ranked(d, np.array(list(d.values()))) for q, d in documents.items()})
+
+
+def scores_of(names: list[str], qrels: list[Qrel], **documents: dict[str, float]) -> Scores:
+    return evaluate(run_of(**documents), qrels, parse_measures(names))
+
+
+@pytest.mark.parametrize("name", POOL)
+def test_a_printed_name_is_that_measure_again(name: str) -> None:
+    (measure,) = parse_measures([name])
+    assert parse_measures([str(measure)]) == [measure]
+
+
+def test_order_is_kept_and_repetitions_are_dropped() -> None:
+    names = ["R@10", "nDCG@10", "Recall@10", "MAP", "AP"]
+    assert list(map(str, parse_measures(names))) == ["R@10", "nDCG@10", "AP"]
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("ndcg@10", "did you mean nDCG@10"),
+        ("recall@100", "did you mean Recall@100"),
+        ("ndcg_cut_10", "did you mean nDCG@10"),
+        ("map", "did you mean AP"),
+        ("nDGC@10", "unknown measure 'nDGC': did you mean nDCG"),
+        ("hits@10", "unknown measure 'hits': known: AP,"),
+        ("R", "it needs cutoff .* such as R@10"),
+        ("P@0", "cutoff .* must be a whole number from 1, not 0"),
+        ("nDCG@-1", "write Name@cutoff"),
+        ("nDCG@10.5", "must be a whole number from 1, not 10.5"),
+        ("nDCG@99999999999999999999", "must be a whole number from 1"),
+        ("nDCG@10,P@5", "write Name@cutoff .* each measure by itself"),
+        ("", "write Name@cutoff"),
+        ("AP(rel=0)", "rel .* must be a whole number from 1, not 0"),
+        ("AP(level=2)", "it has no level; its parameters: cutoff, rel, judged_only"),
+        ("NumQ@5", "it has no cutoff; its parameters: none"),
+        ("NumRel(rel=2)", "no provider for it with these parameters"),
+        ("IPrec@0.105", "at most two decimals, not 0.105"),
+        ("SetF(beta=2)", "beta .* must be of type float, not 2"),
+        ("nDCG(gains={1:'x'})@5", "cannot be computed"),
+        ("alpha_nDCG@10", "judgements by subtopic"),
+        ("Accuracy@10", "cannot be computed"),  # its engine divides by the nonrelevant documents
+    ],
+)
+def test_a_bad_measure_is_explained(name: str, message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        parse_measures(["nDCG@10", name])
+
+
+def test_a_missing_provider_names_its_pip_line() -> None:
+    if ir_measures.cwl_eval.is_available():
+        assert parse_measures(["RBP(rel=1)"])
+        return
+    with pytest.raises(UsageError, match=r"pip install ir-measures\[cwl_eval\]"):
+        parse_measures(["RBP(rel=1)"])
+
+
+def test_all_bad_names_are_reported_at_once() -> None:
+    with pytest.raises(UsageError) as caught:
+        parse_measures(["ndcg@10", "AP", "R", "nope@3"])
+    lines = str(caught.value).splitlines()
+    assert [word in line for word, line in zip(["nDCG@10", "'R'", "'nope'"], lines, strict=True)]
+    with pytest.raises(UnknownName):
+        parse_measures(["AP", "nope@3"])
+
+
+@given(st.text(max_size=12) | st.from_regex(r"[A-Za-z]{1,6}(\([a-z]*=?[0-9.]*\))?@?[0-9.]*"))
+def test_any_text_is_a_measure_or_a_usage_error(name: str) -> None:
+    try:
+        measures = parse_measures([name])
+    except UsageError:
+        return
+    assert len(measures) == 1
+
+
+def test_values_by_hand() -> None:
+    names = ["nDCG@3", "AP", "AP(rel=2)", "P@2", "R@2", "RR(rel=2)@10", "NumRet", "Judged@4"]
+    scores = scores_of(names, QRELS[:5], q1={"b": 4.0, "a": 3.0, "x": 2.0, "d": 1.0})
+    dcg, ideal = 3 / math.log2(3), 3 + 2 / math.log2(3) + 1 / 2
+    expected = [
+        dcg / ideal,
+        (1 / 2 + 2 / 4) / 3,
+        (1 / 2 + 2 / 4) / 2,
+        1 / 2,
+        1 / 3,
+        1 / 2,
+        4,
+        3 / 4,
+    ]
+    assert list(scores.aggregated.values()) == pytest.approx(expected)
+    assert {name: table["q1"] for name, table in scores.per_query.items()} == scores.aggregated
+    assert list(scores.aggregated) == names
+
+
+def test_missing_queries_count_as_zero_and_unjudged_ones_do_not_count() -> None:
+    names = ["AP", "P@1", "NumRet", "NumRel", "NumQ"]
+    scores = scores_of(names, QRELS, q2={"a": 2.0}, q9={"z": 1.0}, q1={})
+    assert scores.per_query["P@1"] == {"q1": 0.0, "q2": 1.0}
+    assert list(scores.per_query["AP"]) == ["q1", "q2"]
+    assert scores.aggregated == pytest.approx(
+        {"AP": 1 / 6, "P@1": 0.5, "NumRet": 1, "NumRel": 6, "NumQ": 2}
+    )
+    coverage = scores.coverage
+    assert (coverage.judged, coverage.answered, coverage.unjudged) == (2, 1, 1)
+    assert coverage.missing == ["q1"]
+
+
+def test_an_empty_run_scores_zero() -> None:
+    scores = evaluate(Run(), QRELS, parse_measures(POOL))
+    known = {"NumRel": 6.0, "NumQ": 2.0}
+    assert scores.aggregated == {name: known.get(name, 0.0) for name in scores.aggregated}
+    assert scores.coverage.missing == ["q1", "q2"]
+    assert (scores.coverage.depth, scores.coverage.judged_at[5]) == (0, 0.0)
+
+
+def test_coverage_at_the_cutoffs() -> None:
+    scores = scores_of(
+        ["nDCG@2", "P@3", "AP"],
+        QRELS,
+        q1={"a": 3.0, "x": 2.0, "b": 2.0, "y": 1.0},  # a, x | b, y
+        q2={"a": 3.0, "b": 2.0},
+    )
+    coverage = scores.coverage
+    assert (coverage.depth, coverage.cutoff, coverage.missing) == (4, 3, [])
+    assert coverage.judged_at == pytest.approx({2: 3 / 4, 3: (2 / 3 + 1) / 2})
+    assert coverage.tied_at == {2: 0.5, 3: 0.0}
+    assert list(scores_of(["AP"], QRELS, q1={"a": 1.0}).coverage.judged_at) == [10]
+
+
+graded = st.dictionaries(st.sampled_from("abcdefghijkl"), st.integers(-1, 3), min_size=1)
+scored = st.dictionaries(st.sampled_from("abcdefghijklmnop"), st.sampled_from([-1.0, 0.0, 0.5]))
+
+
+@given(
+    st.lists(st.tuples(graded, scored), min_size=1, max_size=4),
+    st.lists(st.sampled_from(POOL), min_size=1, max_size=8, unique=True),
+)
+def test_measures_do_not_disturb_each_other(
+    queries: list[tuple[dict[str, int], dict[str, float]]], names: list[str]
+) -> None:
+    """Engines keep settings such as cut-offs and levels in common; together must equal alone."""
+    qrels = [
+        Qrel(f"q{number}", doc_id, grade)
+        for number, (grades, _) in enumerate(queries)
+        for doc_id, grade in grades.items()
+    ]
+    documents = {f"q{number}": scores for number, (_, scores) in enumerate(queries)}
+    if not any(documents.values()):
+        return
+    together = scores_of(names, qrels, **documents)
+    for name in names:
+        alone = scores_of([name], qrels, **documents)
+        for printed, value in alone.aggregated.items():
+            assert together.aggregated[printed] == pytest.approx(value, abs=1e-9)
+        for printed, table in alone.per_query.items():
+            assert together.per_query[printed] == pytest.approx(table, abs=1e-9)
+    judged = scores_of(["Judged@5"], qrels, **documents)
+    share = judged.coverage.judged_at[5] * judged.coverage.answered / judged.coverage.judged
+    assert judged.aggregated["Judged@5"] == pytest.approx(share)
+
+
+@pytest.mark.parametrize("name", ["RR@1", "P@1", "Judged@1", "nDCG@1", "AP@1", "Compat(p=0.8)"])
+def test_every_provider_sees_the_same_order_of_ties(name: str) -> None:
+    qrels = [Qrel("q", "z", 1)]
+    tied = scores_of([name], qrels, q={"a": 1.0, "z": 1.0, "m": 1.0})
+    assert tied.aggregated[name] == pytest.approx(1.0)
+    below_float32 = scores_of([name], qrels, q={"a": 1.0 + 1e-12, "z": 1.0})
+    assert below_float32.aggregated[name] == pytest.approx(1.0)
+
+
+def test_ids_of_any_kind() -> None:
+    """Some engines want numeric query ids, or cut them at a hyphen."""
+    qrels = [Qrel("MED-1", "doc-é", 1), Qrel("PLAIN-1", "b", 1), Qrel("日本", "c", 1)]
+    answers = {"MED-1": {"doc-é": 1.0}, "PLAIN-1": {"x": 1.0}, "日本": {"x": 2.0, "c": 1.0}}
+    scores = scores_of(["ERR@10", "AP"], qrels, **answers)
+    assert scores.per_query["AP"] == {"MED-1": 1.0, "PLAIN-1": 0.0, "日本": 0.5}
+    assert scores.per_query["ERR@10"] == {"MED-1": 0.0625, "PLAIN-1": 0.0, "日本": 0.03125}
+
+
+def test_what_cannot_be_evaluated() -> None:
+    with pytest.raises(Mismatch, match=r"the run has '301', the qrels have 'q1'"):
+        scores_of(["AP"], QRELS, **{"301": {"a": 1.0}})
+    with pytest.raises(DataError, match="no judgements"):
+        scores_of(["AP"], [], q1={"a": 1.0})
+    with pytest.raises(DataError, match="'a' twice for query 'q1', as 3 and as 0"):
+        scores_of(["AP"], [*QRELS, Qrel("q1", "a", 0)], q1={"a": 1.0})
+    assert scores_of(["AP"], [*QRELS, *QRELS], q1={"a": 1.0}) == scores_of(
+        ["AP"], QRELS, q1={"a": 1.0}
+    )
+
+
+def test_the_same_bits_in_every_process() -> None:
+    """The engines' order of queries varies with the hash seed; sums must not."""
+    code = (
+        "import sys; sys.path.insert(0, 'tests'); import numpy as np\n"
+        "from lmkcli.collection import Qrel; from lmkcli.run import Run, ranked\n"
+        "from lmkcli.measures import evaluate, parse_measures\n"
+        "rng = np.random.default_rng(0); ids = [f'd{i}' for i in range(30)]\n"
+        "qrels = [Qrel(f'q{q}', d, int(rng.integers(3))) for q in range(40) for d in ids]\n"
+        "run = Run({f'q{q}': ranked(ids, rng.random(30)) for q in range(39)})\n"
+        "print(evaluate(run, qrels, parse_measures(['nDCG@10', 'AP(rel=2)', 'RR@7'])))"
+    )
+    outputs = {
+        subprocess.run(
+            [sys.executable, "-c", code],
+            env={"PYTHONHASHSEED": seed, "PYTHONPATH": ":".join(sys.path)},
+            capture_output=True,
+            check=True,
+        ).stdout
+        for seed in ("1", "2")
+    }
+    assert len(outputs) == 1
+
+
+def test_errors_carry_the_exit_codes_of_usage_and_data() -> None:
+    with pytest.raises(LmkError) as caught:
+        parse_measures(["nope"])
+    assert caught.value.exit_code == 2
