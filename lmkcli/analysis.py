@@ -8,6 +8,7 @@ Then clitics and stop words go, and the language's Snowball stemmer (where there
 
 import hashlib
 import unicodedata
+from itertools import pairwise
 from typing import Any
 
 import regex
@@ -60,7 +61,7 @@ _QUOTES = dict.fromkeys("\u2018\u2019\u201b", "'")
 _DROPPED = [0xAD, *range(0x200C, 0x2010), *range(0x202A, 0x202F), *range(0x2060, 0x206A), 0xFEFF]
 _VOWELS = [0x640, *range(0x64B, 0x653), 0x670]
 _FOLDS = str.maketrans({**_QUOTES, **dict.fromkeys(map(chr, _DROPPED + _VOWELS)), "İ": "i"})
-_TURKISH = {**_FOLDS, ord("I"): "ı"}
+_TURKISH = {**_FOLDS, ord("I"): "\N{LATIN SMALL LETTER DOTLESS I}"}
 
 
 class Analyzer:
@@ -124,5 +125,4 @@ class Analyzer:
 def _pairs(run: str) -> list[str]:
     """Overlapping pairs of characters with their marks; a character alone stands for itself."""
     characters = _CHARACTER.findall(run)
-    pairs = zip(characters, characters[1:], strict=False)
-    return [first + second for first, second in pairs] or characters
+    return [first + second for first, second in pairwise(characters)] or characters

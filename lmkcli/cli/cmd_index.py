@@ -11,6 +11,9 @@ from lmkcli.errors import UsageError
 from lmkcli.recipe import AnnSettings, Bm25Settings
 
 
+_SHOWN = ("factory", "documents", "rows", "vocabulary", "postings", "training_rows", "bytes")
+
+
 def index(
     source: Annotated[
         str, typer.Argument(metavar="INPUT", help="A vectors folder; for bm25 a collection.")
@@ -68,10 +71,8 @@ def index(
         facts = _dense(Path(source), folder, AnnSettings(kind=kind, **chosen))
     if json:
         return console.plain_json({"output": str(folder), **facts})
-    print(
-        f"{folder}: "
-        + ", ".join(f"{key} {_shown(value)}" for key, value in facts.items() if key != "digest")
-    )
+    shown = [f"{key} {_shown(facts[key])}" for key in _SHOWN if key in facts]
+    print(f"{folder}: {', '.join(shown)}")
 
 
 def _shown(value: Any) -> str:

@@ -44,7 +44,8 @@ def error(message: str) -> None:
 def note(message: str) -> None:
     """Something worth knowing, on stderr."""
     if not quiet:
-        print(message, file=sys.stderr)
+        sys.stdout.flush()  # keeps the order when both go to one file
+        print(message, file=sys.stderr, flush=True)
 
 
 def number(value: int) -> str:

@@ -1,0 +1,84 @@
+import pytest
+import Stemmer
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lmkcli.analysis import LANGUAGES, Analyzer
+from lmkcli.errors import UnknownName
+
+
+@pytest.mark.parametrize(
+    ("language", "text", "terms"),
+    [
+        ("en", "The dog's cats' and O'Reilly’s", ["dog", "cat", "o'reilli"]),
+        (
+            "en",
+            "3.14 1,000 example.com wi-fi R&D C++",
+            "3.14 1,000 example.com wi fi r d c".split(),
+        ),
+        ("en", "end. Next 5. x", ["end", "next", "5", "x"]),
+        ("und", "snake_case __init__ _ ''", ["snake_case", "__init__"]),
+        ("und", "the dogs", ["the", "dogs"]),
+        (
+            "en",
+            "ﬁne ｆｕｌｌ １２ co\u00adoperate ❤️ İstanbul",
+            "fine full 12 cooper istanbul".split(),
+        ),
+        ("de", "Straße Häuser", ["strass", "haus"]),
+        ("fr", "L’école d'été aujourd'hui", ["écol", "été", "aujourd'hui"]),
+        ("tr", "IRMAK İrmak", ["ırmak", "irmak"]),
+        ("hi", "पैंथर्स ने", ["पैंथर्स", "न"]),
+        ("ar", "الكِتَابُ العـــربي", ["كتاب", "عرب"]),
+        (
+            "zh",
+            "我爱北京 iPhone15手机, 3月 中",
+            ["我爱", "爱北", "北京", "iphone15", "手机", "3", "月", "中"],
+        ),
+        ("en", "中.国 of 東京 towers", ["中", "国", "東京", "tower"]),
+        ("ja", "タワーへ ﾀﾜｰ", ["タワ", "ワー", "ーへ", "タワ", "ワー"]),
+        ("th", "ที่ดี", ["ที่ดี"]),
+        ("th", "ภาษา", ["ภา", "าษ", "ษา"]),
+        ("ko", "한국어는 좋다", ["한국", "국어", "어는", "좋다"]),
+        ("en", "", []),
+    ],
+)
+def test_terms(language: str, text: str, terms: list[str]) -> None:
+    assert Analyzer(language)(text) == terms
+
+
+def test_combining_marks_do_not_break_words() -> None:
+    word = "हिन्दी"
+    assert Analyzer("und")(f"{word} {word}") == [word, word]
+
+
+def test_persian_joiners_do_not_break_words() -> None:
+    assert Analyzer("fa")("می‌خواهم") == ["میخواهم"]
+
+
+def test_every_stemmer_exists() -> None:
+    assert {name for name in LANGUAGES.values() if name} <= set(Stemmer.algorithms())
+
+
+def test_an_unknown_language_is_refused_with_the_nearest() -> None:
+    with pytest.raises(UnknownName, match="did you mean en"):
+        Analyzer("eng")
+
+
+def test_identities_differ_when_terms_do() -> None:
+    english, german = Analyzer("en").identity(), Analyzer("de").identity()
+    assert english == Analyzer("en").identity() != german
+    assert english["stop_words_sha256"] != german["stop_words_sha256"]
+    assert english["snowball"] == Stemmer.version()
+
+
+@given(st.text(), st.sampled_from(sorted(LANGUAGES)))
+def test_any_text_gives_terms_that_hold_a_letter_or_a_digit(text: str, language: str) -> None:
+    terms = Analyzer(language)(text)
+    assert all(any(c.isalnum() for c in term) for term in terms)
+    assert not any(c.isspace() for term in terms for c in term)
+
+
+@given(st.text(), st.text())
+def test_a_space_parts_texts(one: str, other: str) -> None:
+    analyzer = Analyzer("und")
+    assert analyzer(f"{one} {other}") == analyzer(one) + analyzer(other)
