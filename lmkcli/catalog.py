@@ -44,6 +44,9 @@ MODELS: dict[str, Row] = {
     "transformer": Row(
         "lmkcli.models.transformer:open_model", "any Hugging Face encoder or decoder"
     ),
+    "crossencoder": Row(
+        "lmkcli.models.crossencoder:open_cross_encoder", "any sequence classifier, for reranking"
+    ),
 }
 
 INDEXES: dict[str, Row] = {

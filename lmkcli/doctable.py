@@ -77,7 +77,7 @@ class DocTableWriter:
 
 
 def _storable(text: str) -> str:
-    """Parquet holds UTF-8 alone: a lone surrogate (broken json escapes) becomes U+FFFD."""
+    """Parquet holds UTF-8 alone: a lone surrogate (broken json escapes) becomes '?'."""
     return (
         text.encode("utf-8", "replace").decode("utf-8")
         if not text.isascii() and _broken(text)
@@ -130,11 +130,11 @@ class DocTable:
         titles, texts = self._at("title", rows), self._at("text", rows)
         return [Doc(*values) for values in zip(ids, texts, titles, strict=True)]
 
-    def docs_by_ids(self, ids: list[str]) -> list[Doc]:
-        """The documents with some ids, in row order; the id column is read through once."""
-        wanted = pa.array(ids, pa.string())
-        rows = np.flatnonzero(pc.is_in(self.ids(), value_set=wanted).to_numpy())
-        return self.docs_at(rows)
+    def docs_by_ids(self, ids: list[str], first: int = 0) -> list[Doc]:
+        """The documents from row `first` on with some ids, in row order; reads the ids once."""
+        wanted = pa.array([_storable(identifier) for identifier in ids], pa.string())
+        found = pc.is_in(self.ids().slice(first), value_set=wanted)
+        return self.docs_at(np.flatnonzero(found.to_numpy()) + first)
 
     def _at(self, name: str, rows: NDArray[np.int64]) -> list[str]:
         groups: dict[int, list[str]] = {}

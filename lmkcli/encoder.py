@@ -10,10 +10,11 @@ from numpy.typing import NDArray
 
 from lmkcli import catalog
 from lmkcli.collection import Collection, Query, Shard
-from lmkcli.errors import LmkError, Mismatch, UsageError
-from lmkcli.models.folder import ModelFolder, read_model
+from lmkcli.errors import DataError, Mismatch, UsageError
+from lmkcli.models.folder import EMBEDDED, ModelFolder, read_model
 from lmkcli.models.heads import open_heads
 from lmkcli.models.tokenizer import Tokenizer, open_tokenizer
+from lmkcli.models.transformer import length_limit
 from lmkcli.packing import packs
 from lmkcli.placement import Layout, Placement, Placer, Pooler
 from lmkcli.pooling import pool
@@ -54,14 +55,15 @@ def resolve(wishes: Wishes, offline: bool = False) -> Resolved:
         raise UsageError(
             f"{folder.name} is scored by cosine, so its vectors must be normalised; drop --no-normalize"
         )
+    doc_length, query_length = _lengths(wishes, folder)
     doc = Side(
-        model=wishes.model if "/" not in folder.name or folder.revision else str(folder.path),
+        model=wishes.model if folder.revision or wishes.model == EMBEDDED else str(folder.path),
         revision=folder.revision,
         weights=folder.weights_digest,
         tokenizer=folder.tokenizer_digest,
         trust_remote_code=wishes.trust_remote_code,
         prompt=_first(wishes.doc_prompt, folder.doc_prompt),
-        max_length=wishes.max_length or folder.max_length or folder.positions or 512,
+        max_length=doc_length,
         pool=pool_name,
         gran=granularity(pool_name, wishes.gran),
         include_prompt=folder.include_prompt,
@@ -73,13 +75,26 @@ def resolve(wishes: Wishes, offline: bool = False) -> Resolved:
     query = replace(
         doc,
         prompt=_first(wishes.query_prompt, folder.query_prompt),
-        max_length=wishes.query_max_length or doc.max_length,
+        max_length=query_length,
     )
     return Resolved(Recipe(doc, query), folder, notes)
 
 
 def _first(wish: str | None, declared: str) -> str:
     return declared if wish is None else wish
+
+
+def _lengths(wishes: Wishes, folder: ModelFolder) -> tuple[int, int]:
+    """Positions of a document's and a query's input: wishes must fit, declarations are cut to fit."""
+    limit = length_limit(folder, wishes.trust_remote_code)
+    for flag, wish in (
+        ("--max-length", wishes.max_length),
+        ("--query-max-length", wishes.query_max_length),
+    ):
+        if wish and wish > limit:
+            raise UsageError(f"{flag} {wish}: {folder.name} has {limit} positions")
+    doc = wishes.max_length or min(folder.max_length or folder.positions or 512, limit)
+    return doc, wishes.query_max_length or doc
 
 
 def open_pooler(name: str) -> Pooler:
@@ -202,7 +217,7 @@ def _marks(placements: list[Placement]) -> tuple[torch.Tensor, torch.Tensor]:
 def _check_finite(vectors: NDArray[np.float32], queries: list[Query]) -> None:
     bad = np.flatnonzero(~np.isfinite(vectors).all(axis=1))
     if len(bad):
-        raise LmkError(
+        raise DataError(
             f"the vector of query {queries[bad[0]].id} has values that are not finite; try --dtype fp32"
         )
 

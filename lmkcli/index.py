@@ -196,7 +196,8 @@ class Rescored:
 
     def search(self, queries: NDArray[np.float32], k: int) -> Hits:
         """The k best of the candidates, and what ties with the last of them."""
-        _, rows = self._kind.candidates(queries, min(k + MARGIN, self._vectors.rows))
+        wanted = k * self._kind.overfetch + MARGIN
+        _, rows = self._kind.candidates(queries, min(wanted, self._vectors.rows))
         found = [row[row >= 0] for row in rows]
         scores = [rescore(self._vectors, q, r) for q, r in zip(queries, found, strict=True)]
         tops = [top(r, s, k) for r, s in zip(found, scores, strict=True)]
@@ -225,7 +226,7 @@ def build_dense(
     kind = catalog.load(catalog.INDEXES, family, "index kind")
     identity = {
         "family": family,
-        "settings": asdict(settings),
+        "settings": asdict(replace(settings, max_memory=0)),  # the machine's, not the index's
         "vectors": vectors.digest(),
         "parts": [piece.as_json() for piece in vectors.slices],
         "recipe": vectors.recipe.identity(),

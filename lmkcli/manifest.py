@@ -125,15 +125,15 @@ def read(folder: Path, kind: str = "") -> Manifest:
     path = folder / NAME
     try:
         data = json.loads(path.read_text(encoding="utf-8", errors="surrogatepass"))
+        if isinstance(data, dict) and data.get("format", FORMAT) > FORMAT:
+            raise DataError(
+                f"{path} was written by a newer lmk (format {data['format']}): pip install -U lmkcli"
+            )
         manifest = Manifest(**data)
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         raise DataError(f"{folder} is not an lmk artifact: it has no {NAME}") from None
     except (ValueError, TypeError) as error:
         raise DataError(f"{path} cannot be read ({error}); make the artifact again") from None
-    if manifest.format > FORMAT:
-        raise DataError(
-            f"{path} was written by a newer lmk (format {manifest.format}): pip install -U lmkcli"
-        )
     if kind and manifest.kind != kind:
         raise DataError(f"{folder} holds {manifest.kind}, but {kind} are needed here")
     return manifest

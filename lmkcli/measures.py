@@ -1,55 +1,37 @@
-"""Scores: measures by query, computed by ir_measures and the providers behind it.
+"""Scores: measures by query, computed by ir_measures and the engines behind it.
 
 Measures are spelled as ir_measures prints them: `nDCG@10`, `AP(rel=2)@100`. Providers are given the
 ranking only: queries are numbered and scores replaced by whole numbers that fall from rank to rank,
-so no provider can order ties in its own way or stumble over an id.
+so no engine can order ties in its own way or stumble over an id.
 """
 
 import contextlib
 import io
+import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from statistics import fmean
+from typing import Any
 
 import ir_measures
 from ir_measures import Measure
 
 from lmkcli.collection import Qrel
+from lmkcli.coverage import Coverage, Judgements, answers, cover
 from lmkcli.errors import DataError, Mismatch, UnknownName, UsageError
 from lmkcli.run import Ranking, Run
 
-_Judgements = Mapping[str, Mapping[str, int]]
 _DEFAULT_CUTOFF = 10
+# trec_eval's time and memory grow with the square of the largest grade; a larger one is a slip.
+_LARGEST_GRADE = 1000
 # IPrec's engine knows recall levels by two decimals and would silently round others.
 _RECALL_LEVELS = {hundredth / 100 for hundredth in range(101)}
 _KINDS = {
     "cutoff": "a whole number from 1",
     "rel": "a whole number from 1",
     "recall": "a number from 0.0 to 1.0 with at most two decimals",
+    "gains": f"whole numbers by grade, from 0 to {_LARGEST_GRADE}",
 }
-
-
-@dataclass(frozen=True)
-class Coverage:
-    """What the numbers rest on; cut-offs are those of the measures (10 if they have none)."""
-
-    judged: int
-    """Queries with judgements; all of them count."""
-    answered: int
-    """Judged queries for which the run has documents."""
-    missing: list[str]
-    """Judged queries for which it has none: they score 0."""
-    unjudged: int
-    """Queries of the run without judgements, which are ignored."""
-    depth: int
-    """The most documents that the run has for an answered query."""
-    cutoff: int
-    """The largest cut-off: beyond `depth` there is nothing to measure."""
-    judged_at: dict[int, float]
-    """Cut-off -> share of the documents down to it with a judgement, mean over answered queries."""
-    tied_at: dict[int, float]
-    """Cut-off -> share of answered queries whose documents just above and below it score alike."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +39,7 @@ class Scores:
     """A measure x query table of one run, by the measures' printed names in the order asked."""
 
     aggregated: dict[str, float]
-    """Measure -> its value over all judged queries (a sum for counts such as NumRet, else a mean)."""
+    """Measure -> its value over all judged queries (a sum for counts like NumRet, else a mean)."""
     per_query: dict[str, dict[str, float]]
     """Measure -> query id -> value, in the order of the judgements."""
     coverage: Coverage
@@ -66,8 +48,8 @@ class Scores:
 def parse_measures(names: Sequence[str]) -> list[Measure]:
     """The measures in the order asked, each once.
 
-    UsageError (UnknownName for a single unknown name) lists everything that is wrong at once: names,
-    parameters, and providers that are not installed, with their pip line.
+    UsageError (UnknownName for a single unknown name) lists everything that is wrong at once:
+    names, parameters, and providers that are not installed, with their pip line.
     """
     measures: dict[Measure, None] = {}
     faults: list[UsageError] = []
@@ -90,8 +72,8 @@ def _parse(name: str) -> Measure:
         raise _unknown(name) from None
     except Exception as error:  # the parser fails in its own ways on what is not a measure
         raise UsageError(
-            f"measure '{name}': write Name@cutoff or Name(parameter=value)@cutoff, such as nDCG@10 or "
-            "AP(rel=2)@100, each measure by itself"
+            f"measure '{name}': write Name@cutoff or Name(parameter=value)@cutoff, such as nDCG@10 "
+            "or AP(rel=2)@100, each measure by itself"
         ) from error
     fault = _parameter_fault(measure) or _provider_fault(measure)
     if fault:
@@ -103,7 +85,7 @@ def _parse(name: str) -> Measure:
 def _try(measure: Measure) -> None:
     """Compute it once, for a query whose only document is relevant.
 
-    Engines fail in their own ways on parameters that they cannot take, and Accuracy's on such queries.
+    Engines fail in their own ways on parameters that they cannot take, Accuracy's on such queries.
     """
     try:
         ir_measures.calc_aggregate([measure], {"1": {"d": 1}}, {"1": {"d": 1.0}})
@@ -152,10 +134,12 @@ def _parameter_fault(measure: Measure) -> str:
     return ""
 
 
-def _in_range(key: str, value: float) -> bool:
+def _in_range(key: str, value: Any) -> bool:
     """Whether a value of the right type is one that the engines neither crash on nor round."""
     if key in ("cutoff", "rel"):
-        return 1 <= value < 2**31
+        return bool(1 <= value < 2**31)
+    if key == "gains":
+        return all(gain in range(_LARGEST_GRADE + 1) for gain in value.values())
     return key != "recall" or value in _RECALL_LEVELS
 
 
@@ -176,28 +160,25 @@ def _provider_fault(measure: Measure) -> str:
 def evaluate(run: Run, qrels: Iterable[Qrel], measures: Sequence[Measure]) -> Scores:
     """The measures of a run over all judged queries.
 
-    A judged query without documents scores 0 (its judgements still count into NumRel and NumQ), and
-    queries without judgements are ignored; `Scores.coverage` tells both. DataError for contradicting
-    or no judgements, Mismatch when the run and the judgements have no query in common.
+    A judged query without documents scores 0 (its judgements still count into NumRel and NumQ),
+    and queries without judgements are ignored; `Scores.coverage` tells both. DataError for no
+    judgements, contradicting ones or grades above 1,000, Mismatch when the run and the judgements
+    have no query in common.
     """
     judgements = _judgements(qrels)
-    answers = {
-        query_id: run.rankings[query_id]
-        for query_id in judgements
-        if query_id in run.rankings and run.rankings[query_id].doc_ids
-    }
-    if run.rankings and not answers:
+    if run.rankings and run.rankings.keys().isdisjoint(judgements):
         raise Mismatch(
             f"no query of the run is judged (the run has '{next(iter(run.rankings))}', the qrels "
             f"have '{next(iter(judgements))}'): give the qrels of the queries that were run"
         )
-    per_query = _per_query(answers, judgements, measures)
+    per_query = _per_query(answers(run, judgements), judgements, measures)
+    cutoffs = {measure.params["cutoff"] for measure in measures if "cutoff" in measure.params}
     return Scores(
         aggregated={
             str(measure): _aggregate(measure, per_query[str(measure)]) for measure in measures
         },
         per_query=per_query,
-        coverage=_coverage(run, answers, judgements, measures),
+        coverage=cover(run, judgements, sorted(cutoffs) or [_DEFAULT_CUTOFF]),
     )
 
 
@@ -210,32 +191,59 @@ def _judgements(qrels: Iterable[Qrel]) -> dict[str, dict[str, int]]:
                 f"the qrels judge document '{doc_id}' twice for query '{query_id}', "
                 f"as {judgements[query_id][doc_id]} and as {grade}; keep one of the two"
             )
+        if grade > _LARGEST_GRADE:
+            raise DataError(
+                f"the qrels give document '{doc_id}' the grade {grade} for query '{query_id}', and "
+                f"{_LARGEST_GRADE} is the largest; are the columns in order?"
+            )
     if not judgements:
         raise DataError("the qrels hold no judgements: give other qrels, or another split")
     return judgements
 
 
 def _per_query(
-    answers: Mapping[str, Ranking], judgements: _Judgements, measures: Sequence[Measure]
+    answered: Mapping[str, Ranking], judgements: Judgements, measures: Sequence[Measure]
 ) -> dict[str, dict[str, float]]:
     """Measure -> query id -> value, queries in the order of the judgements."""
     query_ids = list(judgements)
     numbers = {query_id: str(number) for number, query_id in enumerate(query_ids)}
-    metrics = ir_measures.iter_calc(
-        measures,
-        {numbers[query_id]: grades for query_id, grades in judgements.items()},
-        {numbers[query_id]: _by_rank(ranking) for query_id, ranking in answers.items()},
-    )
+    grades = {numbers[query_id]: _gradable(judgements[query_id]) for query_id in query_ids}
+    ranks = {numbers[query_id]: _by_rank(ranking) for query_id, ranking in answered.items()}
     found: dict[tuple[str, str], float] = {}
-    for metric in metrics:
-        found[str(metric.measure), query_ids[int(metric.query_id)]] = float(metric.value)
+    for group in _groups(measures):
+        for metric in ir_measures.iter_calc(group, grades, ranks):
+            # No number is 0/0: judged_only left no document.
+            value = 0.0 if math.isnan(metric.value) else float(metric.value)
+            found[str(metric.measure), query_ids[int(metric.query_id)]] = value
     for measure in measures:
-        for query_id in judgements.keys() - answers.keys():
+        for query_id in judgements.keys() - answered.keys():
             found[str(measure), query_id] = _unanswered(measure, judgements[query_id])
     return {
         name: {query_id: found[name, query_id] for query_id in query_ids}
         for name in map(str, measures)
     }
+
+
+def _groups(measures: Sequence[Measure]) -> list[list[Measure]]:
+    """Measures that can be computed together.
+
+    ir_measures lets measures share a pass of an engine, and may put a plain nDCG into one with other
+    gains, or NumRet into one without the unjudged documents.
+    """
+    groups: dict[str, list[Measure]] = {}
+    for measure in measures:
+        key = f"{measure.params.get('gains')} {measure.params.get('judged_only', False)}"
+        groups.setdefault(key, []).append(measure)
+    return list(groups.values())
+
+
+def _gradable(grades: Mapping[str, int]) -> dict[str, int]:
+    """Grades as the engines can take them.
+
+    Where all are negative, trec_eval reads beyond its table of grades and may never come back; as
+    0 they are just as irrelevant.
+    """
+    return dict(grades) if max(grades.values()) >= 0 else dict.fromkeys(grades, 0)
 
 
 def _by_rank(ranking: Ranking) -> dict[str, float]:
@@ -258,36 +266,3 @@ def _aggregate(measure: Measure, values: Mapping[str, float]) -> float:
     for value in values.values():
         aggregator.add(value)
     return float(aggregator.result())
-
-
-def _coverage(
-    run: Run, answers: Mapping[str, Ranking], judgements: _Judgements, measures: Sequence[Measure]
-) -> Coverage:
-    given = {measure.params["cutoff"] for measure in measures if "cutoff" in measure.params}
-    cutoffs = sorted(given) or [_DEFAULT_CUTOFF]
-    return Coverage(
-        judged=len(judgements),
-        answered=len(answers),
-        missing=[query_id for query_id in judgements if query_id not in answers],
-        unjudged=sum(query_id not in judgements for query_id in run.rankings),
-        depth=max((len(ranking.doc_ids) for ranking in answers.values()), default=0),
-        cutoff=cutoffs[-1],
-        judged_at={
-            k: _mean(_judged(answers[q], judgements[q], k) for q in answers) for k in cutoffs
-        },
-        tied_at={k: _mean(_tied(ranking, k) for ranking in answers.values()) for k in cutoffs},
-    )
-
-
-def _judged(ranking: Ranking, grades: Mapping[str, int], k: int) -> float:
-    return fmean(doc_id in grades for doc_id in ranking.doc_ids[:k])
-
-
-def _tied(ranking: Ranking, k: int) -> float:
-    scores = ranking.scores
-    return float(len(scores) > k and scores[k - 1] == scores[k])
-
-
-def _mean(values: Iterable[float]) -> float:
-    values = list(values)
-    return fmean(values) if values else 0.0

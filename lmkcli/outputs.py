@@ -17,7 +17,7 @@ def sidecar(path: Path) -> Path:
 def is_empty(path: Path) -> bool:
     """Nothing there, an empty folder, or a device such as /dev/stdout."""
     if path.is_dir():
-        return not any(os.scandir(path))
+        return not os.listdir(path)
     return not path.exists() or not path.is_file()
 
 

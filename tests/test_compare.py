@@ -5,7 +5,7 @@ from random import Random
 
 import numpy as np
 import pytest
-from hypothesis import assume, given
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
@@ -22,6 +22,7 @@ def compared(pairs: list[tuple[float, float]]) -> Comparison:
     return compare(baseline, {f"q{number}": pair[1] for number, pair in enumerate(pairs)})
 
 
+@settings(deadline=None)
 @given(pairs)
 def test_t_test_is_scipys_paired_one(pairs: list[tuple[float, float]]) -> None:
     a, b = np.array(pairs).T
@@ -29,6 +30,7 @@ def test_t_test_is_scipys_paired_one(pairs: list[tuple[float, float]]) -> None:
     assert compared(pairs).t_test == pytest.approx(float(stats.ttest_rel(b, a).pvalue), abs=1e-9)
 
 
+@settings(deadline=None)
 @given(pairs)
 def test_randomisation_is_exact_for_few_queries(pairs: list[tuple[float, float]]) -> None:
     differences = np.array([b - a for a, b in pairs])
@@ -54,6 +56,7 @@ def test_interval_is_close_to_the_normal_one() -> None:
     assert result.interval[1] == pytest.approx(differences.mean() + margin, abs=0.002)
 
 
+@settings(deadline=None)
 @given(pairs)
 def test_turning_the_comparison_round(pairs: list[tuple[float, float]]) -> None:
     there, back = compared(pairs), compared([(b, a) for a, b in pairs])
@@ -105,6 +108,7 @@ def test_the_others_by_hand() -> None:
     assert correct([0.5, 0.01, 0.02], "bh") == pytest.approx([0.5, 0.03, 0.03])
 
 
+@settings(deadline=None)
 @given(p_values)
 def test_corrections_are_ordered(p_values: list[float]) -> None:
     bonferroni, holm, bh = (
@@ -116,6 +120,7 @@ def test_corrections_are_ordered(p_values: list[float]) -> None:
     assert np.all(bonferroni <= 1)
 
 
+@settings(deadline=None)
 @given(p_values, st.sampled_from(sorted(CORRECTIONS)), st.randoms())
 def test_corrections_do_not_depend_on_the_order(
     p_values: list[float], method: str, random: Random

@@ -3,11 +3,12 @@
 import math
 import subprocess
 import sys
+from typing import Any
 
 import ir_measures
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lmkcli.collection import Qrel
@@ -17,10 +18,11 @@ from lmkcli.run import Run, ranked
 
 POOL = [
     *("nDCG", "nDCG@1", "nDCG@10", "nDCG(judged_only=True)@5", "nDCG(gains={1:0,2:1})@10"),
+    *("P(judged_only=True)@1", "AP(judged_only=True,rel=2)"),
     *("AP", "AP(rel=2)", "AP@5", "AP(rel=2)@10", "P@1", "P(rel=2)@5", "R@5", "R(rel=2)@20"),
     *("RR", "RR@3", "RR(rel=2)@10", "Rprec", "Bpref(rel=2)", "infAP", "Success(rel=2)@3"),
     *("SetP", "SetR", "SetF", "SetF(beta=2.0)", "IPrec@0.1", "NumRet", "NumRelRet", "NumRel"),
-    *("NumQ", "Judged@5", "Compat(p=0.8)"),
+    *("NumQ", "Judged@5", "Compat(p=0.8)", "IPrec(judged_only=True)@0.0"),
 ]
 GRADES = {"a": 3, "b": 0, "c": 1, "d": 2, "e": 0}
 QRELS = [Qrel(query, doc_id, grade) for query in ("q1", "q2") for doc_id, grade in GRADES.items()]
@@ -67,7 +69,9 @@ def test_order_is_kept_and_repetitions_are_dropped() -> None:
         ("NumRel(rel=2)", "no provider for it with these parameters"),
         ("IPrec@0.105", "at most two decimals, not 0.105"),
         ("SetF(beta=2)", "beta .* must be of type float, not 2"),
-        ("nDCG(gains={1:'x'})@5", "cannot be computed"),
+        ("nDCG(gains={1:'x'})@5", "gains .* must be whole numbers by grade, from 0 to 1000"),
+        ("nDCG(gains={1:2000000000})", "from 0 to 1000"),
+        ("P@True", "cannot be computed"),
         ("alpha_nDCG@10", "judgements by subtopic"),
         ("Accuracy@10", "cannot be computed"),  # its engine divides by the nonrelevant documents
     ],
@@ -94,7 +98,14 @@ def test_all_bad_names_are_reported_at_once() -> None:
         parse_measures(["AP", "nope@3"])
 
 
-@given(st.text(max_size=12) | st.from_regex(r"[A-Za-z]{1,6}(\([a-z]*=?[0-9.]*\))?@?[0-9.]*"))
+names = st.sampled_from(sorted(ir_measures.measures.registry))
+arguments = st.from_regex(
+    r"(\((rel|beta|p|gains|dcg)=[0-9.{}:'a-z]{0,6}\))?(@[0-9.]{0,12})?", fullmatch=True
+)
+
+
+@settings(deadline=None)
+@given(st.text(max_size=12) | st.tuples(names, arguments).map("".join))
 def test_any_text_is_a_measure_or_a_usage_error(name: str) -> None:
     try:
         measures = parse_measures([name])
@@ -139,6 +150,7 @@ def test_an_empty_run_scores_zero() -> None:
     scores = evaluate(Run(), QRELS, parse_measures(POOL))
     known = {"NumRel": 6.0, "NumQ": 2.0}
     assert scores.aggregated == {name: known.get(name, 0.0) for name in scores.aggregated}
+    assert scores == evaluate(run_of(q1={}), QRELS, parse_measures(POOL))
     assert scores.coverage.missing == ["q1", "q2"]
     assert (scores.coverage.depth, scores.coverage.judged_at[5]) == (0, 0.0)
 
@@ -161,6 +173,7 @@ graded = st.dictionaries(st.sampled_from("abcdefghijkl"), st.integers(-1, 3), mi
 scored = st.dictionaries(st.sampled_from("abcdefghijklmnop"), st.sampled_from([-1.0, 0.0, 0.5]))
 
 
+@settings(deadline=None)
 @given(
     st.lists(st.tuples(graded, scored), min_size=1, max_size=4),
     st.lists(st.sampled_from(POOL), min_size=1, max_size=8, unique=True),
@@ -214,9 +227,42 @@ def test_what_cannot_be_evaluated() -> None:
         scores_of(["AP"], [], q1={"a": 1.0})
     with pytest.raises(DataError, match="'a' twice for query 'q1', as 3 and as 0"):
         scores_of(["AP"], [*QRELS, Qrel("q1", "a", 0)], q1={"a": 1.0})
+    with pytest.raises(DataError, match=r"grade 8841823 .* are the columns in order\?"):
+        scores_of(["AP"], [Qrel("q1", "a", 8841823)], q1={"a": 1.0})
     assert scores_of(["AP"], [*QRELS, *QRELS], q1={"a": 1.0}) == scores_of(
         ["AP"], QRELS, q1={"a": 1.0}
     )
+
+
+def test_negative_grades_alone_do_not_reach_the_engines(monkeypatch: pytest.MonkeyPatch) -> None:
+    """trec_eval's table of grades would be empty, and it may loop over what lies behind it."""
+    seen: list[dict[str, dict[str, int]]] = []
+    real = ir_measures.iter_calc
+
+    def spy(measures: Any, qrels: Any, run: Any) -> Any:
+        seen.append(qrels)
+        return real(measures, qrels, run)
+
+    monkeypatch.setattr(ir_measures, "iter_calc", spy)
+    qrels = [Qrel("n", "a", -1), Qrel("n", "b", -2), Qrel("p", "a", -1), Qrel("p", "b", 1)]
+    scores = scores_of(["nDCG", "infAP"], qrels, n={"a": 1.0}, p={"b": 1.0, "a": 0.5})
+    assert seen == [{"0": {"a": 0, "b": 0}, "1": {"a": -1, "b": 1}}]
+    assert scores.per_query["nDCG"] == {"n": 0.0, "p": 1.0}
+
+
+def test_gains_and_judged_only_stay_with_their_measure() -> None:
+    names = ["nDCG(gains={1:0,3:0})@10", "nDCG@1", "P(judged_only=True)@1", "NumRet", "P@1"]
+    for order in (names, names[::-1]):
+        scores = scores_of(order, QRELS[:5], q1={"x": 2.0, "a": 1.0})
+        assert [scores.aggregated[name] for name in names] == [0, 0, 1, 2, 0]
+        scores = scores_of(order, QRELS[:5], q1={"a": 1.0})
+        assert [scores.aggregated[name] for name in names] == [0, 1, 1, 1, 1]
+
+
+def test_no_judged_document_left_is_zero() -> None:
+    name = "IPrec(judged_only=True)@0.0"
+    scores = scores_of([name], QRELS, q1={"x": 1.0}, q2={"a": 1.0})
+    assert scores.per_query[name] == {"q1": 0.0, "q2": 1.0}
 
 
 def test_the_same_bits_in_every_process() -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lmkcli.errors import DataError
@@ -34,6 +34,7 @@ def ranking_of(documents: dict[str, float]) -> Ranking:
     return ranked(documents, np.array(list(documents.values()), dtype=np.float64))
 
 
+@settings(deadline=None)
 @given(documents)
 def test_order_is_score_then_id_both_descending(documents: dict[str, float]) -> None:
     ids, scores = ranking_of(documents)
@@ -43,6 +44,7 @@ def test_order_is_score_then_id_both_descending(documents: dict[str, float]) -> 
     assert pairs == sorted(pairs, reverse=True)
 
 
+@settings(deadline=None)
 @given(st.permutations([("a", 2.0), ("b", 1.0), ("c", 1.0), ("d", 1.0), ("e", -3.0)]))
 def test_order_does_not_depend_on_the_order_given(pairs: list[tuple[str, float]]) -> None:
     assert ranking_of(dict(pairs)).doc_ids == ["a", "d", "c", "b", "e"]
@@ -59,6 +61,7 @@ def test_no_documents() -> None:
     assert ranking_of({}).doc_ids == []
 
 
+@settings(deadline=None)
 @given(st.dictionaries(words, documents, max_size=4), words, st.sampled_from(["r.trec", "r.gz"]))
 def test_written_and_read_again(
     tmp_path_factory: pytest.TempPathFactory,
@@ -83,6 +86,7 @@ def test_six_columns_with_short_scores(tmp_path: Path) -> None:
     assert path.read_text() == ("7 Q0 d2 1 15.7806 me\n7 Q0 d1 2 0.1 me\n7 Q0 d3 3 -1e-05 me\n")
 
 
+@settings(deadline=None)
 @given(st.integers(0, 2**32 - 1))
 def test_any_float32_survives(tmp_path_factory: pytest.TempPathFactory, bits: int) -> None:
     (score,) = struct.unpack("f", struct.pack("I", bits))

@@ -182,7 +182,11 @@ def collection(folder: Path, docs: int = 60, queries: int = 12) -> Path:
     """A BEIR folder; three documents are judged for each query, and two queries for nothing."""
     (folder / "qrels").mkdir(parents=True)
     corpus = [
-        {"_id": f"d{i:03d}", "title": f"Title {i}" if i % 3 else "", "text": sentence(i, 5 + i % 50)}
+        {
+            "_id": f"d{i:03d}",
+            "title": f"Title {i}" if i % 3 else "",
+            "text": sentence(i, 5 + i % 50),
+        }
         for i in range(docs - len(STRANGE))
     ]
     corpus += [{"_id": f"s-{name}", "title": "", "text": text} for name, text in STRANGE.items()]

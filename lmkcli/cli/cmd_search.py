@@ -2,8 +2,9 @@
 
 import re
 import sys
+from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -13,17 +14,27 @@ from lmkcli.errors import UsageError
 from lmkcli.recipe import SearchSettings
 
 if TYPE_CHECKING:
-    from lmkcli.index import Index
+    from lmkcli.index import Index, OpenSettings
     from lmkcli.run import Run
 
 _DEFAULT = SearchSettings()
 _SHOWN = 10
 _SNIPPET = 240
+_STAGES = "After the first search"
+
+
+class ScaleName(StrEnum):
+    """How scores are scaled, per query, before they are added."""
+
+    minmax = "minmax"
+    zscore = "zscore"
+    none = "none"
 
 
 def search(
     index: Annotated[
-        Path, typer.Argument(metavar="INDEX", help="An index folder, or vectors (exact search).")
+        Path,
+        typer.Argument(metavar="INDEX", help="An index folder, vectors (exact search), or a run."),
     ],
     queries: Annotated[
         str | None, typer.Argument(metavar="[COLLECTION]", help="Where the queries come from.")
@@ -53,6 +64,43 @@ def search(
     dtype: Annotated[
         options.DtypeName | None, typer.Option(help="For queries; else as the documents.")
     ] = None,
+    rerank: Annotated[
+        Path | None,
+        typer.Option(help="Score the top again with these vectors.", rich_help_panel=_STAGES),
+    ] = None,
+    rerank_model: Annotated[
+        str | None,
+        typer.Option(help="Score the top again with this cross-encoder.", rich_help_panel=_STAGES),
+    ] = None,
+    rerank_depth: Annotated[
+        int | None,
+        typer.Option(
+            min=1, help="How many documents are scored again (100).", rich_help_panel=_STAGES
+        ),
+    ] = None,
+    interpolate: Annotated[
+        float | None,
+        typer.Option(
+            min=0,
+            max=1,
+            help="Weight of the new score beside the old one.",
+            rich_help_panel=_STAGES,
+        ),
+    ] = None,
+    others: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--with", help="Another index or run to fuse; repeat it.", rich_help_panel=_STAGES
+        ),
+    ] = None,
+    fuse: Annotated[
+        str | None,
+        typer.Option(help="rrf, rrf:60, linear or linear:0.3,0.7.", rich_help_panel=_STAGES),
+    ] = None,
+    fuse_scale: Annotated[
+        ScaleName | None,
+        typer.Option(help="How linear scales scores per query (minmax).", rich_help_panel=_STAGES),
+    ] = None,
     ef_search: Annotated[
         int, typer.Option(min=0, help="hnsw: breadth of the search; 0 grows with k.")
     ] = 0,
@@ -66,20 +114,22 @@ def search(
 ) -> None:
     """Queries to the k best documents each, as a TREC run, or shown for one question.
 
+    INDEX may also be a TREC run. --with and --fuse join several of them; --rerank scores the top again.
+
     The index knows how its queries must be encoded. Equal scores go by document id, descending, as
     trec_eval sorts them.
     """
     from lmkcli import searching
-    from lmkcli.index import OpenSettings, open_index
+    from lmkcli.index import OpenSettings
 
     if [queries is not None, question is not None, interactive].count(True) != 1:
         raise UsageError("give a collection of queries, or one question with -q, or -i")
-    opened = open_index(
-        index,
-        OpenSettings(
-            model, vectors, device, dtype.value if dtype else "", offline, ef_search, nprobe
-        ),
+    opening = OpenSettings(
+        model, vectors, device, dtype.value if dtype else "", offline, ef_search, nprobe
     )
+    opened = _fused([index, *(others or [])], fuse, fuse_scale, opening)
+    stage = {"rerank_depth": rerank_depth, "interpolate": interpolate}
+    opened = _reranked(opened, rerank, rerank_model, stage, opening)
     if queries is not None:
         spelling = options.with_fields(queries, "", map_ids)
         asked, left_out = searching.queries_of(spelling, all_queries)
@@ -100,6 +150,10 @@ def search(
                 opened, asked, k or _DEFAULT.k, tag or opened.opened.kind, progress
             )
         searching.write(path, run, made)
+        if unscored := getattr(opened, "unscored", 0):
+            console.note(
+                f"{console.number(unscored)} documents have no vector and keep their place at the end"
+            )
         return _summary(path, run, json)
     if output is not None or all_queries or tag:
         raise UsageError(
@@ -108,6 +162,47 @@ def search(
     if question is not None:
         return _answer(opened, question, k or _SHOWN, json)
     _prompt(opened, k or _SHOWN, json)
+
+
+def _fused(
+    paths: list[Path], fuse: str | None, scale: ScaleName | None, opening: "OpenSettings"
+) -> "Index":
+    from lmkcli import pipelines
+    from lmkcli.fusion import Fusion
+
+    if len(paths) == 1:
+        options.no_effect(
+            {"fuse": fuse, "fuse_scale": scale}, "a single index (add others by --with)"
+        )
+        return pipelines.open_searchable(paths[0], opening)
+    if fuse is None:
+        raise UsageError("--with needs --fuse rrf or --fuse linear")
+    fusion = Fusion.parse(fuse, scale.value if scale else "minmax")
+    if fusion.method == "rrf":
+        options.no_effect({"fuse_scale": scale}, "--fuse rrf, which sees ranks alone")
+    pipelines.check_distinct(paths)
+    return pipelines.Fused([pipelines.open_searchable(path, opening) for path in paths], fusion)
+
+
+def _reranked(
+    index: "Index",
+    rerank: Path | None,
+    rerank_model: str | None,
+    stage: dict[str, Any],
+    opening: "OpenSettings",
+) -> "Index":
+    from lmkcli import pipelines
+    from lmkcli.reranking import Rerank
+
+    if rerank is None and rerank_model is None:
+        options.no_effect(stage, "a search without --rerank or --rerank-model")
+        return index
+    if rerank is not None and rerank_model is not None:
+        raise UsageError("give --rerank or --rerank-model, not both")
+    settings = Rerank(stage["rerank_depth"] or Rerank().depth, stage["interpolate"])
+    if rerank is not None:
+        return pipelines.by_vectors(index, rerank, settings, opening)
+    return pipelines.by_model(index, str(rerank_model), settings, opening)
 
 
 def _summary(path: Path, run: "Run", json: bool) -> None:

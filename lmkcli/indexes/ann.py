@@ -29,6 +29,7 @@ TRAIN_ROWS = 64  # training rows per centroid that are drawn
 TRAIN_SAMPLE = 65536  # but at least so many, where there are: rotations and codes use them all
 MAX_LISTS = 65536
 GROWTH = 1.5  # measured: arrays that double while they grow hold about half as much again
+SMALL_ROW = 45  # bytes a row that short codes take besides, while lists grow (measured with PQ16)
 
 
 class Blocks(Protocol):
@@ -108,6 +109,11 @@ class Ann:
     def rows(self) -> int:
         """How many vectors there are."""
         return int(self._index.ntotal)
+
+    @property
+    def overfetch(self) -> int:
+        """How many times k to fetch for rescoring: 1 where vectors are kept as they are, else 4."""
+        return 1 if int(_storage_bytes(self._index)) >= 4 * int(self._index.d) else 4
 
     def candidates(self, queries: NDArray[np.float32], k: int) -> Candidates:
         """The approximately k best rows of each query [n, dim], scored as the index stores them."""
@@ -261,7 +267,15 @@ def _read(folder: Path, mapped: bool) -> Any:
 def forecast(index: Any, rows: int) -> int:
     """Bytes that building `index` with so many rows takes at its peak, training sample included."""
     sample = 8 * _sample_size(index, rows) * int(index.d)  # twice: FAISS copies what it trains on
-    return max(sample, int(GROWTH * rows * _row_bytes(index)))
+    return max(sample, int(rows * max(GROWTH * _row_bytes(index), _row_bytes(index) + SMALL_ROW)))
+
+
+def _storage_bytes(index: Any) -> int:
+    """Bytes in which the searching index keeps one vector."""
+    core = _core(index)
+    if isinstance(core, faiss.IndexHNSW):
+        core = faiss.downcast_index(core.storage)
+    return int(getattr(core, "code_size", 4 * core.d))
 
 
 def _row_bytes(index: Any) -> int:

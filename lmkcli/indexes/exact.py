@@ -4,6 +4,7 @@ Runs through torch on the CPU or a GPU alike. Candidates come from float32 produ
 is rescored in float64 and proven complete by an error bound, so the order is that of exact arithmetic.
 """
 
+import warnings
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple, Protocol
 
@@ -73,7 +74,7 @@ class Exact:
         tops = [Top(len(tile), k, self._device) for tile in tiles]
         first, norm = 0, 0.0
         for block in _blocks(self._matrix):
-            vectors = torch.from_numpy(block).to(self._device)
+            vectors = _shared(block).to(self._device)
             norm = max(norm, float(torch.linalg.vector_norm(vectors, dim=1).max()))
             for tile, top in zip(tiles, tops, strict=True):
                 top.offer(tile @ vectors.T, first)
@@ -102,6 +103,13 @@ def _blocks(matrix: Matrix) -> Iterable[NDArray[np.float32]]:
     for block in matrix:
         for start in range(0, len(block), BLOCK_ROWS):
             yield block[start : start + BLOCK_ROWS]
+
+
+def _shared(block: NDArray[np.float32]) -> torch.Tensor:
+    """The block as a tensor on the same memory; that of a read-only map is never written to."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "The given NumPy array is not writable", UserWarning)
+        return torch.from_numpy(block)
 
 
 class Top:

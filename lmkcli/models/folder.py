@@ -34,7 +34,8 @@ _LEGACY = {
     "pooling_mode_weightedmean_tokens": "weightedmean",
     "pooling_mode_lasttoken": "lasttoken",
 }
-_KNOWN = ("Transformer", "Pooling", "Dense", "LayerNorm", "Normalize", "Dropout")
+# The modules that lmk reads, and the order in which it applies them.
+_ORDER = {"Transformer": 0, "Pooling": 1, "Dense": 2, "LayerNorm": 2, "Dropout": 2, "Normalize": 3}
 
 
 @dataclass(frozen=True)
@@ -75,16 +76,15 @@ class ModelFolder:
     @property
     def positions(self) -> int | None:
         """The length that a plain folder was made for."""
-        return _tokenizer_length(self.encoder) or read_json(self.encoder / "config.json").get(
-            "max_position_embeddings"
-        )
+        return _length(self.encoder)
 
     @property
     def weights_digest(self) -> str:
         """sha256 over the weights, the configuration and the modules, each with its name."""
         files = [*self.encoder.glob("*.safetensors"), *self.encoder.glob("pytorch_model*.bin")]
         files = [*_one_format(files), self.encoder / "config.json"]
-        files += [file for module in self.modules for file in sorted(module.folder.iterdir())]
+        for module in self.modules:
+            files += sorted(file for file in module.folder.iterdir() if file.is_file())
         return _digest(files, self.path)
 
     @property
@@ -151,39 +151,56 @@ def _embedded() -> Path:
 
 
 def _sentence_folder(path: Path, name: str, commit: str) -> ModelFolder:
-    listed = read_json(path / "modules.json")
-    kinds = [(module["type"].rsplit(".", 1)[-1], path / module["path"]) for module in listed]
-    unknown = [kind for kind, _ in kinds if kind not in _KNOWN]
-    if unknown or kinds[0][0] != "Transformer":
-        raise DataError(
-            f"{path}/modules.json has the module {', '.join(unknown) or kinds[0][0]}, which lmk does not read "
-            f"(it reads {', '.join(_KNOWN)}, Transformer first)"
-        )
+    kinds = _modules(path)
     encoder = kinds[0][1]
     config = read_json(path / "config_sentence_transformers.json")
-    length = read_json(encoder / "sentence_bert_config.json")
-    pooling = read_json(
-        next((folder for kind, folder in kinds if kind == "Pooling"), path) / "config.json"
+    settings = next(iter(sorted(encoder.glob("sentence_*_config.json"))), encoder / "none.json")
+    length = read_json(settings)
+    pooling = next(
+        (read_json(where / "config.json") for kind, where in kinds if kind == "Pooling"), {}
     )
-    prompts = config.get("prompts") or {}
-    default = prompts.get(config.get("default_prompt_name") or "", "")
     return ModelFolder(
         path,
         name,
         commit,
         encoder=encoder,
-        pool=_pooling(pooling, path),
+        pool=_pooling(pooling, path) if pooling else "",
         include_prompt=pooling.get("include_prompt", True),
-        max_length=length.get("max_seq_length") or _tokenizer_length(encoder),
+        max_length=length.get("max_seq_length") or _length(encoder),
         lower_case=bool(length.get("do_lower_case", False)),
-        query_prompt=prompts.get("query") or default,
-        doc_prompt=prompts.get("document") or prompts.get("passage") or default,
+        query_prompt=_prompt(config, "query"),
+        doc_prompt=_prompt(config, "document", "passage", "corpus"),
         similarity=_similarity(config, path),
         normalize=any(kind == "Normalize" for kind, _ in kinds),
         modules=tuple(
-            Module(kind, folder) for kind, folder in kinds if kind in ("Dense", "LayerNorm")
+            Module(kind, where) for kind, where in kinds if kind in ("Dense", "LayerNorm")
         ),
     )
+
+
+def _modules(path: Path) -> list[tuple[str, Path]]:
+    """Kind and folder of every module; DataError for one that lmk does not read, or not in its place."""
+    listed = read_json(path / "modules.json")
+    if not isinstance(listed, list) or not listed:
+        raise DataError(f"{path}/modules.json lists no module; download the model again")
+    found = [(module["type"].rsplit(".", 1)[-1], path / module["path"]) for module in listed]
+    kinds = [kind for kind, _ in found]
+    unknown = [kind for kind in kinds if kind not in _ORDER]
+    if unknown or kinds[0] != "Transformer":
+        raise DataError(
+            f"{path}/modules.json has the module {', '.join(unknown) or kinds[0]}, which lmk does not "
+            f"read (it reads {', '.join(_ORDER)}, Transformer first)"
+        )
+    order = [_ORDER[kind] for kind in kinds]
+    if order != sorted(order) or order.count(0) > 1 or order.count(1) > 1:
+        raise DataError(
+            f"{path}/modules.json has its modules in the order {', '.join(kinds)}; lmk applies one "
+            "Transformer, one Pooling, Dense and LayerNorm, and Normalize last"
+        )
+    for kind, where in found:
+        if kind in ("Pooling", "Dense", "LayerNorm") and not (where / "config.json").is_file():
+            raise DataError(f"{where}/config.json is missing; download the model again")
+    return found
 
 
 def read_json(path: Path) -> Any:
@@ -196,9 +213,19 @@ def read_json(path: Path) -> Any:
         raise DataError(f"{path} is not valid JSON ({error})") from None
 
 
-def _tokenizer_length(encoder: Path) -> int | None:
-    length = read_json(encoder / "tokenizer_config.json").get("model_max_length")
-    return int(length) if length and length < 1_000_000 else None
+def _length(encoder: Path) -> int | None:
+    """The least of what the tokenizer and the model allow; None where neither says."""
+    tokenizer = read_json(encoder / "tokenizer_config.json").get("model_max_length")
+    model = read_json(encoder / "config.json").get("max_position_embeddings")
+    said = [int(length) for length in (tokenizer, model) if length and 0 < length < 1_000_000_000]
+    return min(said, default=None)
+
+
+def _prompt(config: dict[str, Any], *names: str) -> str:
+    """The first prompt that is declared, also an empty one; then the default prompt."""
+    prompts = config.get("prompts") or {}
+    names = (*names, config.get("default_prompt_name") or "")
+    return next((prompts[name] for name in names if name in prompts), "") or ""
 
 
 def _pooling(config: dict[str, Any], path: Path) -> str:

@@ -16,6 +16,7 @@ _ACTIVATIONS = {
     "GELU": torch.nn.GELU,
     "SiLU": torch.nn.SiLU,
 }
+_VECTOR = "sentence_embedding"  # where sentence-transformers keeps the pooled vector
 
 
 def open_heads(folder: ModelFolder, device: torch.device) -> torch.nn.Sequential:
@@ -30,6 +31,10 @@ def _dense(folder: Path) -> torch.nn.Module:
     if name not in _ACTIVATIONS:
         raise DataError(
             f"{folder}/config.json: unknown activation {name}; lmk knows {', '.join(_ACTIVATIONS)}"
+        )
+    if config.get("use_residual") or config.get("module_input_name", _VECTOR) != _VECTOR:
+        raise DataError(
+            f"{folder}/config.json: lmk applies Dense to the pooled vector, without a residual"
         )
     linear = torch.nn.Linear(
         config["in_features"], config["out_features"], config.get("bias", True)

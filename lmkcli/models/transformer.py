@@ -1,10 +1,13 @@
 """Any Hugging Face encoder or decoder: token ids to states."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
+from pickle import UnpicklingError
 from typing import Any
 
 import numpy as np
 import torch
+from safetensors import SafetensorError
 from transformers import AutoConfig, AutoModel
 from transformers.utils import logging as transformers_logging
 
@@ -14,7 +17,11 @@ from lmkcli.models.folder import ModelFolder
 from lmkcli.placement import Ints
 
 transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]
-_TORCH = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+TORCH = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+NO_LIMIT = (1 << 31) - 1
+_UNREADABLE = (
+    OSError, ValueError, ImportError, KeyError, RuntimeError, UnpicklingError, SafetensorError,
+)  # fmt: skip
 
 
 @dataclass
@@ -111,17 +118,19 @@ def open_model(folder: ModelFolder, dtype: str, device: str, trust: bool) -> Tra
     dtype = native_dtype(chosen) if dtype == "auto" else dtype
     try:
         config = AutoConfig.from_pretrained(str(folder.encoder), trust_remote_code=trust)
-        model = AutoModel.from_pretrained(
-            str(folder.encoder), config=config, dtype=_TORCH[dtype], trust_remote_code=trust
-        )
-    except (OSError, ValueError, ImportError) as error:
-        first = str(error).strip().splitlines()[0]
+        model, loaded = AutoModel.from_pretrained(
+            str(folder.encoder), config=config, dtype=TORCH[dtype], trust_remote_code=trust,
+            output_loading_info=True,
+        )  # fmt: skip
+    except _UNREADABLE as error:
+        first = (str(error).strip() or type(error).__name__).splitlines()[0]
         hint = (
             "; code from a model folder runs only with --trust-remote-code"
             if "trust_remote_code" in str(error)
             else ""
         )
         raise DataError(f"the model of {folder.name} cannot be loaded: {first}{hint}") from None
+    _check_whole(folder, loaded["missing_keys"])
     model = model.to(chosen).eval()
     text = config.get_text_config()
     kwargs = {"use_cache": False} if folder.causal else {}
@@ -130,6 +139,29 @@ def open_model(folder: ModelFolder, dtype: str, device: str, trust: bool) -> Tra
     )
     made.choose_attention()
     return made
+
+
+def _check_whole(folder: ModelFolder, missing: Iterable[str]) -> None:
+    """DataError for weights that are not there, which would be drawn at random; no one pools the pooler's."""
+    lost = sorted(name for name in missing if "pooler" not in name)
+    if lost:
+        raise DataError(
+            f"the weights of {folder.name} lack {len(lost)} tensors of its architecture ({lost[0]} …); "
+            "give a folder whose weights belong to its config.json"
+        )
+
+
+def length_limit(folder: ModelFolder, trust: bool) -> int:
+    """`position_limit` of a folder whose weights need not be there; unbounded if they are not known.
+
+    What is wrong with a folder is said when its model is opened.
+    """
+    try:
+        config = AutoConfig.from_pretrained(str(folder.encoder), trust_remote_code=trust)
+        with torch.device("meta"):
+            return position_limit(AutoModel.from_config(config, trust_remote_code=trust))
+    except _UNREADABLE:
+        return NO_LIMIT
 
 
 def _position_table(model: Any) -> Any:
@@ -148,7 +180,7 @@ def first_position(model: Any) -> int:
 def position_limit(model: Any) -> int:
     """The longest input that a table of positions allows; 2**31 - 1 where there is none."""
     table = _position_table(model)
-    return (1 << 31) - 1 if table is None else int(table.num_embeddings) - first_position(model)
+    return NO_LIMIT if table is None else int(table.num_embeddings) - first_position(model)
 
 
 def choose_device(name: str) -> torch.device:

@@ -41,20 +41,26 @@ class Landmark:
         ids = np.concatenate([head, np.insert(body, ends, np.int32(layout.landmark or 0))])[:limit]
         marks = (len(head) + ends + np.arange(len(ends))).astype(np.int32)
         marks = marks[marks < limit]
+        ids = ids.astype(np.int32, copy=False)
         if not len(marks):
-            return self._without_landmark(ids.astype(np.int32), layout, len(head))
+            kept = max(len(ids) - len(head), 0)
+            if self.force:
+                return self._overwritten(ids, layout, kept)
+            return _all(ids, marked_from, kept)
         kept = max(len(ids) - len(head) - len(marks), 0)
-        return Arrangement(ids.astype(np.int32), marks, np.arange(len(marks), dtype=np.int32), kept)
+        return Arrangement(ids, marks, np.arange(len(marks), dtype=np.int32), kept)
 
-    def _without_landmark(self, ids: Ints, layout: Layout, head: int) -> Arrangement:
-        kept = max(len(ids) - head, 0)
-        if self.force:
-            ids[-1] = layout.landmark or 0
-            return Arrangement(
-                ids, np.array([len(ids) - 1], np.int32), np.zeros(1, np.int32), kept - 1
-            )
-        marks = np.arange(len(ids), dtype=np.int32)
-        return Arrangement(ids, marks, np.full(len(ids), SHARED, np.int32), kept)
+    def _overwritten(self, ids: Ints, layout: Layout, kept: int) -> Arrangement:
+        last = len(ids) - 1
+        ids[last] = layout.landmark or 0
+        return Arrangement(ids, np.array([last], np.int32), np.zeros(1, np.int32), max(kept - 1, 0))
+
+
+def _all(ids: Ints, marked_from: int, kept: int) -> Arrangement:
+    """Every position is marked, less a prompt that is not averaged, unless that is all there is."""
+    first = marked_from if marked_from < len(ids) else 0
+    marks = np.arange(first, len(ids), dtype=np.int32)
+    return Arrangement(ids, marks, np.full(len(marks), SHARED, np.int32), kept)
 
 
 @dataclass(frozen=True)

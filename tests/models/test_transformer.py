@@ -1,0 +1,201 @@
+"""Packed states equal those of each sequence alone, and what a model may not do is refused."""
+
+import json
+import pickle
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from transformers import AutoModel
+
+from lmkcli.errors import DataError
+from lmkcli.models.folder import read_model
+from lmkcli.models.tokenizer import open_tokenizer
+from lmkcli.models.transformer import Transformer, choose_device, native_dtype, open_model
+from lmkcli.placement import Ints
+from lmkcli.recipe import Side
+from tests import tiny
+
+Models = Callable[[str], Path]
+LENGTHS = (5, 1, 17, 17, 2, 40, 5, 128)
+# ModernBERT and Mistral here reach 8 and 15 positions: around the reach, the window and the blocks.
+WINDOWED = (1, 8, 9, 16, 17, 63, 64, 65, 511, 512, 513, 513, 576, 640, 641)
+
+NEAR = {"rtol": 1e-4, "atol": 3e-5}  # random weights are large here, and so is their rounding
+
+
+def opened(folder: Path, dtype: str = "fp32", trust: bool = False) -> Transformer:
+    return open_model(read_model(str(folder)), dtype, "cpu", trust)
+
+
+def random_ids(lengths: tuple[int, ...]) -> list[Ints]:
+    random = np.random.default_rng(len(lengths))
+    return [random.integers(5, tiny.VOCABULARY, n).astype(np.int32) for n in lengths]
+
+
+def alone(folder: Path, sequences: list[Ints]) -> torch.Tensor:
+    """The states by transformers itself, one sequence at a time."""
+    model = AutoModel.from_pretrained(folder, attn_implementation="eager").eval()
+    with torch.inference_mode():
+        states = [
+            model(torch.from_numpy(ids).long()[None]).last_hidden_state[0] for ids in sequences
+        ]
+    return torch.cat(states)
+
+
+@pytest.mark.parametrize("name", tiny.KINDS)
+def test_states_of_a_pack_are_those_of_each_sequence_alone(tiny_model: Models, name: str) -> None:
+    model = opened(tiny_model(name))
+    assert model.packed == tiny.KINDS[name].packs
+    sequences = random_ids(LENGTHS)
+    torch.testing.assert_close(model.states(sequences), alone(tiny_model(name), sequences), **NEAR)
+
+
+@pytest.mark.parametrize("name", ["modernbert", "mistral"])
+def test_windows_hold_at_every_border(tiny_model: Models, name: str) -> None:
+    sequences = random_ids(WINDOWED)
+    states = opened(tiny_model(name)).states(sequences)
+    torch.testing.assert_close(states, alone(tiny_model(name), sequences), **NEAR)
+
+
+def test_a_decoder_sees_only_what_came_before(tiny_model: Models) -> None:
+    model = opened(tiny_model("qwen2"))
+    long, other = random_ids((30, 7))
+    torch.testing.assert_close(model.states([long])[:12], model.states([other, long[:12]])[7:])
+
+
+def test_a_model_that_cannot_be_packed_is_padded_and_says_why(tiny_model: Models) -> None:
+    model = opened(tiny_model("mpnet"))
+    assert not model.packed
+    assert "packed and padded states differ" in model.why_padded
+    assert opened(tiny_model("bert")).why_padded == ""
+
+
+@pytest.mark.parametrize(
+    ("name", "limit"), [("bert", 128), ("roberta", 128), ("distilbert", 128), ("modernbert", 2**31 - 1)]
+)  # fmt: skip
+def test_the_limit_is_that_of_the_position_table(tiny_model: Models, name: str, limit: int) -> None:
+    model = opened(tiny_model(name))
+    assert model.limit == limit
+    assert len(model.states(random_ids((min(limit, 200),)))) == min(limit, 200)
+
+
+def test_auto_is_the_dtype_that_the_hardware_computes(tiny_model: Models) -> None:
+    model = opened(tiny_model("bert"), "auto")
+    native = native_dtype(torch.device("cpu"))
+    assert model.dtype == native
+    wanted = {"fp32": torch.float32, "bf16": torch.bfloat16}[native]
+    assert model.states(random_ids((3,))).dtype == wanted
+
+
+@pytest.mark.parametrize("dtype", ["bf16", "fp16"])
+def test_half_precision_stays_near(tiny_model: Models, dtype: str) -> None:
+    sequences = random_ids(LENGTHS)
+    model = opened(tiny_model("modernbert"), dtype)
+    assert model.packed
+    states = model.states(sequences).float()
+    exact = alone(tiny_model("modernbert"), sequences)
+    assert torch.nn.functional.cosine_similarity(states, exact).min() > 0.99
+
+
+def test_devices_that_are_not_there_are_refused() -> None:
+    count = torch.cuda.device_count()
+    with pytest.raises(DataError, match=f"has {count} CUDA devices; use --device cpu"):
+        choose_device(f"cuda:{count}")
+    with pytest.raises(DataError, match="write auto, cpu, cuda"):
+        choose_device("quantum")
+
+
+def pickled(source: Path, folder: Path, weights: object) -> Path:
+    """A copy of a model whose weights are a pickle."""
+    shutil.copytree(source, folder)
+    (folder / "model.safetensors").unlink()
+    torch.save(weights, folder / "pytorch_model.bin")
+    return folder
+
+
+def test_pickled_weights_are_read_as_data(tiny_model: Models, tmp_path: Path) -> None:
+    bert = tiny_model("bert")
+    weights = AutoModel.from_pretrained(bert).state_dict()
+    folder = pickled(bert, tmp_path / "pickled", weights)
+    sequences = random_ids(LENGTHS)
+    torch.testing.assert_close(opened(folder).states(sequences), opened(bert).states(sequences))
+
+
+class Trap:
+    """Unpickled the trusting way, it makes a file."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> tuple[Callable[[Path], None], tuple[Path]]:
+        return Path.touch, (self.path,)
+
+
+def test_pickled_code_is_never_run(tiny_model: Models, tmp_path: Path) -> None:
+    sprung = tmp_path / "sprung"
+    pickle.loads(pickle.dumps(Trap(sprung)))
+    assert sprung.exists()  # the trap works
+    sprung.unlink()
+    folder = pickled(tiny_model("bert"), tmp_path / "trap", {"x": Trap(sprung)})
+    with pytest.raises(DataError, match="cannot be loaded"):
+        opened(folder)
+    assert not sprung.exists()
+
+
+def test_weights_cut_short_are_an_error_of_the_data(tiny_model: Models, tmp_path: Path) -> None:
+    folder = shutil.copytree(tiny_model("bert"), tmp_path / "cut")
+    whole = (folder / "model.safetensors").read_bytes()
+    (folder / "model.safetensors").write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(DataError, match="cannot be loaded"):
+        opened(folder)
+
+
+MODELLING = """
+from pathlib import Path
+from transformers import BertConfig, BertModel
+Path(__file__).with_name("ran").touch()
+class OwnConfig(BertConfig):
+    model_type = "own-architecture"
+class OwnModel(BertModel):
+    config_class = OwnConfig
+"""
+
+
+@pytest.fixture
+def own_code(tiny_model: Models, tmp_path: Path) -> Path:
+    """A folder whose architecture is a Python file beside it."""
+    folder = shutil.copytree(tiny_model("bert"), tmp_path / "own")
+    config = json.loads((folder / "config.json").read_text())
+    config |= {
+        "model_type": "own-architecture",
+        "auto_map": {"AutoConfig": "own.OwnConfig", "AutoModel": "own.OwnModel"},
+    }
+    (folder / "config.json").write_text(json.dumps(config))
+    (folder / "own.py").write_text(MODELLING)
+    return folder
+
+
+def test_a_folders_code_runs_only_when_trusted(
+    own_code: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("transformers.dynamic_module_utils.HF_MODULES_CACHE", str(tmp_path / "hub"))
+    with pytest.raises(DataError, match="only with --trust-remote-code"):
+        opened(own_code)
+    assert not list(tmp_path.rglob("ran"))
+    sequences = random_ids(LENGTHS)
+    assert opened(own_code, trust=True).states(sequences).shape == (sum(LENGTHS), tiny.WIDTH)
+    assert list(tmp_path.rglob("ran"))
+
+
+def test_a_tokenizer_of_foreign_code_is_refused_too(own_code: Path) -> None:
+    folder = read_model(str(own_code))
+    side = Side(model=str(own_code), weights="", tokenizer="")
+    (own_code / "tokenizer_config.json").write_text(
+        json.dumps({"auto_map": {"AutoTokenizer": ["own.OwnTokenizer", None]}})
+    )
+    with pytest.raises(DataError, match="custom code"):
+        open_tokenizer(folder, side)
