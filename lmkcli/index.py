@@ -1,5 +1,6 @@
 """Index: something with `search(queries, k) -> Run`, dense or lexical; building one and opening it."""
 
+import hashlib
 import json
 import os
 from collections.abc import Iterable, Iterator
@@ -27,7 +28,6 @@ from lmkcli.run import Ranking, Run, ranked
 from lmkcli.streams import batched
 from lmkcli.vectors import Vectors
 
-LEXICAL = {"bm25"}
 DOCS, BUILT = "docs.parquet", "built.json"
 
 
@@ -132,8 +132,11 @@ class Lexical:
         return self._kind.search(queries, k)  # type: ignore[no-any-return]
 
     def texts(self, ids: list[str]) -> dict[str, Doc]:
-        """Reads the stored documents through once."""
-        table = DocTable(Path(self.opened.path) / DOCS)
+        """Reads the stored documents through once; an index that lmk did not make gives ids alone."""
+        path = Path(self.opened.path) / DOCS
+        if not path.is_file():
+            return {name: Doc(name, "") for name in ids}
+        table = DocTable(path)
         return {doc.id: doc for doc in table.docs_by_ids(ids)}
 
 
@@ -146,7 +149,11 @@ def open_query_encoder(vectors: Vectors, settings: OpenSettings) -> Encoder:
 
 
 def open_index(folder: Path, settings: OpenSettings) -> Index:
-    """Whatever can be searched: an index folder, or vectors (exact search). DataError otherwise."""
+    """Whatever can be searched: an index folder, vectors (exact search), or what Anserini or pyserini
+    indexed. DataError otherwise.
+    """
+    if any(folder.glob("segments_*")):
+        return _foreign(folder, settings)
     found = manifest.read(folder)
     path = str(folder.absolute())
     if found.kind == "vectors":
@@ -163,7 +170,7 @@ def open_index(folder: Path, settings: OpenSettings) -> Index:
         raise DataError(f"{folder} is not complete; run its index command again")
     name = found.identity["family"]
     kind = catalog.load(catalog.INDEXES, name, "index kind")
-    if name in LEXICAL:
+    if name in catalog.LEXICAL:
         settings.refuse(
             f"a {name} index",
             settings.vectors,
@@ -179,6 +186,17 @@ def open_index(folder: Path, settings: OpenSettings) -> Index:
     opened = Opened(path, found.identity["settings"]["kind"], built["digest"], how)
     graph = kind.open(folder, replace(AnnSettings(**found.identity["settings"]), **how))
     return Dense(opened, vectors, Rescored(graph, vectors), settings)
+
+
+def _foreign(folder: Path, settings: OpenSettings) -> Lexical:
+    """A Lucene index that lmk did not make: English, and scored with the default k1 and b."""
+    asked = (settings.vectors, settings.ef_search, settings.nprobe, settings.model, settings.dtype)
+    settings.refuse("a Lucene index", *asked)
+    commit = max(folder.glob("segments_*"), key=lambda path: path.stat().st_mtime_ns)
+    lucene = catalog.load(catalog.INDEXES, "lucene", "index kind").read(folder, Bm25Settings())
+    digest = hashlib.sha256(commit.read_bytes()).hexdigest()  # it names its segments by random ids
+    path = str(folder.absolute())
+    return Lexical(Opened(path, "lucene", digest, asdict(Bm25Settings())), lucene)
 
 
 def exact(vectors: Vectors, settings: OpenSettings) -> Any:
@@ -211,8 +229,10 @@ def _frozen_vectors(folder: Path, found: Manifest, settings: OpenSettings) -> Ve
         raise DataError(
             f"the vectors of {folder} are not at {path}; say where they are with --vectors"
         )
-    vectors = Vectors(path, slices=[PartSlice.from_json(item) for item in found.identity["parts"]])
-    if vectors.digest() != found.identity["vectors"]:
+    slices = [PartSlice.from_json(item) for item in found.identity["parts"]]
+    vectors = Vectors(path, slices)
+    gone = {piece.name for piece in slices} - set(parts.list_parts(path))
+    if gone or vectors.digest() != found.identity["vectors"]:
         raise Mismatch(
             f"{path} are not the vectors that {folder} was built from; build the index again"
         )
@@ -290,7 +310,8 @@ def ready(folder: Path) -> dict[str, Any]:
 
 def _finish(folder: Path, facts: dict[str, Any], identity: dict[str, Any]) -> dict[str, Any]:
     """Say that the index is whole, with its digest for the chain."""
-    chain = manifest.digest({"identity": identity, "collection": facts.get("collection", "")})
+    made = {key: facts.get(key, "") for key in ("collection", "analysis")}
+    chain = manifest.digest({"identity": identity, **made})
     facts = {"digest": chain, **facts}
     with parts.atomic_file(folder / BUILT) as temporary:
         temporary.write_text(json.dumps(facts, indent=1))

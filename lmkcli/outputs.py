@@ -6,6 +6,7 @@ from pathlib import Path
 
 from lmkcli import manifest
 
+COMPLETE = {"done", "built.json"}  # what says that an artifact folder is complete
 SIDECAR = ".json"  # run.trec has its manifest in run.trec.json
 
 
@@ -15,9 +16,12 @@ def sidecar(path: Path) -> Path:
 
 
 def is_empty(path: Path) -> bool:
-    """Nothing there, an empty folder, or a device such as /dev/stdout."""
+    """Nothing there, an empty folder, or a device such as /dev/stdout.
+
+    A manifest that was killed before it had its name is nothing.
+    """
     if path.is_dir():
-        return not os.listdir(path)
+        return all(name.startswith(f".{manifest.NAME}.") for name in os.listdir(path))
     return not path.exists() or not path.is_file()
 
 
@@ -27,10 +31,23 @@ def is_artifact(path: Path) -> bool:
 
 
 def clear(path: Path) -> None:
-    """Remove an artifact; its manifest goes first, so that a half-removed one is never opened."""
-    if path.is_dir():
-        (path / manifest.NAME).unlink()
+    """Remove an artifact: first what says that it is complete, last what says that it is lmk's.
+
+    So a half-removed one is never taken for whole, and the same command can go on removing it.
+    """
+    if not path.is_dir():
+        path.unlink()
+        sidecar(path).unlink()
+        return
+    names = set(os.listdir(path))
+    for name in sorted(names & COMPLETE) + sorted(names - COMPLETE - {manifest.NAME}):
+        _remove(path / name)
+    (path / manifest.NAME).unlink()
+    path.rmdir()
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path)
     else:
-        sidecar(path).unlink()
         path.unlink()

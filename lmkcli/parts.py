@@ -163,6 +163,22 @@ def atomic_file(path: Path) -> Iterator[Path]:
         temporary.unlink(missing_ok=True)
 
 
+@contextmanager
+def atomic_folder(path: Path) -> Iterator[Path]:
+    """A temporary folder beside `path`; synced, and put in its place when the block ends well."""
+    growing = path.with_name(f".{path.name}.{os.getpid()}.{time.monotonic_ns()}")
+    growing.mkdir(parents=True)
+    try:
+        yield growing
+        for entry in [*growing.iterdir(), growing]:
+            _sync(entry)
+        shutil.rmtree(path, ignore_errors=True)  # left by a build that was killed before its end
+        os.rename(growing, path)
+        _sync(path.parent)
+    finally:
+        shutil.rmtree(growing, ignore_errors=True)
+
+
 def new_part_folder(folder: Path, shard: Shard) -> Path:
     """An empty temporary folder in which a part can grow; sweeps up what killed jobs left."""
     _sweep(folder, f".growing-{shard.number}-")

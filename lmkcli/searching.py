@@ -66,7 +66,7 @@ def run_manifest(index: Index, spelling: str, queries: list[Query], k: int) -> M
 
 def is_done(path: Path, wanted: Manifest) -> bool:
     """Whether `path` already holds this very run; Mismatch when it holds another one."""
-    if not outputs.sidecar(path).is_file():
+    if not (path.is_file() and outputs.sidecar(path).is_file()):
         return False
     found = read_manifest(path)
     lines = manifest.differences(found.identity, wanted.identity)
@@ -76,7 +76,7 @@ def is_done(path: Path, wanted: Manifest) -> bool:
             + "\n  ".join(lines)
             + "\nchoose another output, or --if-exists overwrite"
         )
-    return path.is_file()
+    return True
 
 
 def read_manifest(path: Path) -> Manifest:
@@ -91,12 +91,12 @@ def read_manifest(path: Path) -> Manifest:
 
 
 def write(path: Path, run: Run, made: Manifest) -> None:
-    """The run, then its manifest; a run without one is simply made again."""
+    """The manifest, then its run; a manifest without a run is nothing, and both are made again."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_run(path, run)
-    if path.resolve().is_file():
+    if path.resolve().is_file() or not path.exists():
         with atomic_file(outputs.sidecar(path)) as temporary:
             temporary.write_text(json.dumps(asdict(made), indent=1, ensure_ascii=False))
+    write_run(path, run)
 
 
 ProgressFactory = Callable[[str], Progress]

@@ -25,7 +25,11 @@ Models = Callable[[str], Path]
 Floats = NDArray[np.float32]
 FP32 = EncodeSettings(dtype="fp32", device="cpu")
 TEXTS = [*tiny.STRANGE.values(), *(tiny.sentence(i, 1 + 5 * i) for i in range(12)), ""]
-POOLED = [("cls", None), ("last", None), ("mean", None), ("mean@3", None), ("multicls", "5"), ("lmk", "5")]  # fmt: skip
+POOLED = [
+    *((pool, None) for pool in ("cls", "last", "mean", "mean@3")),
+    ("multicls", "5"),
+    ("lmk", "5"),
+]
 
 
 def opened(folder: Path, settings: EncodeSettings = FP32, **wishes: Any) -> Encoder:
@@ -68,7 +72,8 @@ def test_neither_batches_nor_order_change_a_vector(
     order = np.random.default_rng(0).permutation(len(TEXTS))
     for tokens, size in ((1, 512), (100, 3), (8192, 1), (8192, 512)):
         settings = EncodeSettings(dtype="fp32", device="cpu", batch_tokens=tokens, batch_size=size)
-        made = vectors(opened(tiny_model(name), settings, pool=pool, gran=gran), [TEXTS[i] for i in order])  # fmt: skip
+        encoder = opened(tiny_model(name), settings, pool=pool, gran=gran)
+        made = vectors(encoder, [TEXTS[i] for i in order])
         np.testing.assert_allclose(made, wanted[order], rtol=0, atol=1e-6)
 
 
@@ -354,7 +359,7 @@ def test_a_query_without_finite_values_is_named(tiny_model: Models, tmp_path: Pa
         model.embeddings.word_embeddings.weight[token] = torch.nan
     shutil.copytree(folder, tmp_path / "nan")
     model.save_pretrained(tmp_path / "nan")
-    with pytest.raises(DataError, match="the vector of query broken .*finite"):
+    with pytest.raises(DataError, match=r"the vector of query broken .*finite"):
         opened(tmp_path / "nan").queries([Query("fine", "rivers"), Query("broken", "copper")])
 
 

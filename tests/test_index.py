@@ -229,7 +229,7 @@ def test_vectors_that_were_moved_are_found_with_vectors(chain: Chain, tmp_path: 
 
 def test_other_vectors_are_a_mismatch(chain: Chain, tiny_model: Models, tmp_path: Path) -> None:
     other = Made(tmp_path / "v", tiny_model("bert")).fill(["a"], np.ones((1, 32), np.float32))
-    with pytest.raises(LmkError, match="not the vectors|cannot be read|build the index again"):
+    with pytest.raises(Mismatch, match="are not the vectors that"):
         chain.answer(chain.index, vectors=str(other))
 
 
@@ -245,7 +245,7 @@ def test_an_index_is_built_once(chain: Chain) -> None:
     stamp = (chain.index / "faiss.index").stat().st_mtime_ns
     build_dense(Vectors(chain.vectors), chain.index, "hnsw", AnnSettings(), silent)
     assert (chain.index / "faiss.index").stat().st_mtime_ns == stamp
-    with pytest.raises(Mismatch, match="settings.m: 32 | 8"):
+    with pytest.raises(Mismatch, match=r"settings\.m: 32 \| 8"):
         build_dense(Vectors(chain.vectors), chain.index, "hnsw", AnnSettings(m=8), silent)
 
 

@@ -104,9 +104,14 @@ def test_a_part_cannot_replace_a_file(tmp_path: Path) -> None:
 def test_a_file_is_replaced_whole_or_not_at_all(tmp_path: Path) -> None:
     path = tmp_path / "a.json"
     path.write_text("old")
-    with pytest.raises(ZeroDivisionError), parts.atomic_file(path) as temporary:
-        temporary.write_text("half")
-        raise ZeroDivisionError
+
+    def fail() -> None:
+        with parts.atomic_file(path) as temporary:
+            temporary.write_text("half")
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        fail()
     assert path.read_text() == "old"
     with parts.atomic_file(path) as temporary:
         temporary.write_text("new")

@@ -8,7 +8,9 @@ import pytest
 from lmkcli.errors import UsageError
 from lmkcli.recipe import AnnSettings, EncodeSettings, Recipe, Side, Wishes
 
-DOC = Side("models/a", "w1", "t1", revision="abc", prompt="passage: ", pool="lmk", gran="64", dim=256)
+DOC = Side(
+    "models/a", "w1", "t1", revision="abc", prompt="passage: ", pool="lmk", gran="64", dim=256
+)
 RECIPE = Recipe(DOC, replace(DOC, prompt="query: ", max_length=64))
 
 

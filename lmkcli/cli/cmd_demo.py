@@ -1,5 +1,6 @@
 """lmk demo: the main job on what is installed, without a network."""
 
+import shlex
 from pathlib import Path
 from typing import Annotated
 
@@ -26,7 +27,7 @@ def demo(
 
     start = time.monotonic()
     for line in commands(folder):
-        console.note("\n$ lmk " + " ".join(line))
+        console.note("\n$ lmk " + shlex.join(line))
         _run(line)
     console.note(
         f"\nAll of it took {console.duration(time.monotonic() - start)}; the artifacts are in {folder}/."

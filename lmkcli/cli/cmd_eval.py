@@ -32,7 +32,8 @@ def evaluate(
     ] = None,
     per_query: Annotated[bool, typer.Option("--per-query", "-p", help="One row a query.")] = False,
     form: Annotated[
-        Format, typer.Option("--format", "-f", help="How the table is printed.")
+        Format,
+        typer.Option("--format", "-f", envvar="LMK_EVAL_FORMAT", help="How the table is printed."),
     ] = Format.table,
     json: options.Json = False,
     strict: Annotated[

@@ -5,6 +5,7 @@ from typing import Annotated, Any
 
 import typer
 
+from lmkcli import catalog
 from lmkcli.cli import console, options
 from lmkcli.cli.options import IfExists
 from lmkcli.errors import UsageError
@@ -16,12 +17,15 @@ _SHOWN = ("factory", "documents", "rows", "vocabulary", "postings", "training_ro
 
 def index(
     source: Annotated[
-        str, typer.Argument(metavar="INPUT", help="A vectors folder; for bm25 a collection.")
+        str,
+        typer.Argument(metavar="INPUT", help="A vectors folder; for bm25 and lucene a collection."),
     ],
     output: options.Output = None,
     kind: Annotated[
         str,
-        typer.Option(help="hnsw, ivf, a FAISS factory string such as OPQ64,IVF4096,PQ64, or bm25."),
+        typer.Option(
+            help="hnsw, ivf, a FAISS factory string such as OPQ64,IVF4096,PQ64; bm25 or lucene."
+        ),
     ] = "hnsw",
     ef_construction: Annotated[
         int | None, typer.Option(min=1, help="hnsw: breadth while building.")
@@ -30,19 +34,19 @@ def index(
     max_memory: Annotated[
         str | None, typer.Option(help="Refuse to build beyond this, such as 16GB.")
     ] = None,
-    k1: Annotated[float | None, typer.Option(min=0, help="bm25: term saturation.")] = None,
+    k1: Annotated[float | None, typer.Option(min=0, help="bm25, lucene: term saturation.")] = None,
     b: Annotated[
-        float | None, typer.Option(min=0, max=1, help="bm25: length normalisation.")
+        float | None, typer.Option(min=0, max=1, help="bm25, lucene: length normalisation.")
     ] = None,
     language: Annotated[
-        str | None, typer.Option(help="bm25: stemmer and stop words, such as en, de, hi.")
+        str | None, typer.Option(help="bm25, lucene: stemmer and stop words, such as en, de, hi.")
     ] = None,
     fields: options.Fields = "",
     map_ids: options.MapIds = False,
     if_exists: options.IfExistsOption = IfExists.resume,
     json: options.Json = False,
 ) -> None:
-    """Vectors to a FAISS index, or a collection to a BM25 index. Exact search needs no index."""
+    """Vectors to a FAISS index, or a collection to a BM25 index (bm25s or Lucene). Exact search needs no index."""
     folder = options.need(output, "-o/--output", "index/")
     lexical = {
         "k1": k1,
@@ -53,7 +57,7 @@ def index(
     }
     dense = {"m": m, "ef_construction": ef_construction, "max_memory": max_memory}
     options.prepare_output(folder, if_exists)
-    if kind == "bm25":
+    if kind in catalog.LEXICAL:
         options.no_effect(dense, f"--kind {kind}")
         chosen: dict[str, Any] = {
             key: value
@@ -61,7 +65,7 @@ def index(
             if value is not None
         }
         facts = _lexical(
-            options.with_fields(source, fields, map_ids), folder, Bm25Settings(**chosen)
+            options.with_fields(source, fields, map_ids), folder, kind, Bm25Settings(**chosen)
         )
     else:
         options.no_effect(lexical, f"--kind {kind}")
@@ -79,12 +83,12 @@ def _shown(value: Any) -> str:
     return console.number(value) if isinstance(value, int) else str(value)
 
 
-def _lexical(spelling: str, folder: Path, settings: Bm25Settings) -> dict[str, Any]:
+def _lexical(spelling: str, folder: Path, kind: str, settings: Bm25Settings) -> dict[str, Any]:
     from lmkcli.collection import open_collection
     from lmkcli.index import build_lexical
 
     with console.progress("index") as progress:
-        return build_lexical(open_collection(spelling), folder, "bm25", settings, progress)
+        return build_lexical(open_collection(spelling), folder, kind, settings, progress)
 
 
 def _dense(source: Path, folder: Path, settings: AnnSettings) -> dict[str, Any]:

@@ -41,7 +41,10 @@ def search(
     ] = None,
     output: options.Output = None,
     question: Annotated[
-        str | None, typer.Option("--query", "-q", help="One question; prints its documents.")
+        str | None,
+        typer.Option(
+            "--query", "-q", envvar="LMK_SEARCH_QUERY", help="One question; prints its documents."
+        ),
     ] = None,
     interactive: Annotated[
         bool, typer.Option("--interactive", "-i", help="Ask question after question.")
@@ -49,7 +52,11 @@ def search(
     k: Annotated[
         int | None,
         typer.Option(
-            "-k", "--hits", min=1, help=f"Documents a query ({_DEFAULT.k}; {_SHOWN} when shown)."
+            "-k",
+            "--hits",
+            min=1,
+            envvar="LMK_SEARCH_HITS",
+            help=f"Documents a query ({_DEFAULT.k}; {_SHOWN} when shown).",
         ),
     ] = None,
     all_queries: Annotated[
@@ -90,7 +97,10 @@ def search(
     others: Annotated[
         list[Path] | None,
         typer.Option(
-            "--with", help="Another index or run to fuse; repeat it.", rich_help_panel=_STAGES
+            "--with",
+            envvar="LMK_SEARCH_WITH",
+            help="Another index or run to fuse; repeat it.",
+            rich_help_panel=_STAGES,
         ),
     ] = None,
     fuse: Annotated[

@@ -8,6 +8,7 @@ import typer
 from lmkcli import catalog
 from lmkcli.cli import console, options
 from lmkcli.cli.console import Format
+from lmkcli.collection import FILE_SUFFIXES
 from lmkcli.errors import DataError, UnknownName
 
 CATALOGS = {
@@ -37,7 +38,7 @@ def show(
         return _run(path, json)
     if path.is_file() and path.suffix == ".jsonl" and _is_log(path):
         return _log(path, json)
-    if path.is_file():
+    if path.is_file() and path.suffix not in FILE_SUFFIXES:
         raise DataError(f"{path} is neither a run with a manifest nor a score log")
     _collection(what, json)
 

@@ -11,11 +11,8 @@ result, so a query may have fewer than k.
 
 import json
 import os
-import shutil
-import time
 from array import array
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +26,7 @@ from lmkcli.analysis import Analyzer
 from lmkcli.collection import Doc, Query
 from lmkcli.errors import DataError, Mismatch
 from lmkcli.manifest import differences
+from lmkcli.parts import atomic_folder
 from lmkcli.progress import Progress
 from lmkcli.recipe import Bm25Settings
 from lmkcli.run import Ranking, Run, ranked
@@ -56,7 +54,7 @@ class Bm25:
         each distinct term of a document while scores are laid out. DataError when there are no terms at all.
         """
         analyzer = Analyzer(settings.language)
-        with _new_folder(folder / FOLDER) as growing:
+        with atomic_folder(folder / FOLDER) as growing:
             terms = _Terms(analyzer, growing / IDS)
             terms.read(docs, progress)
             index = bm25s.BM25(method="lucene", k1=settings.k1, b=settings.b, backend="numpy")
@@ -161,27 +159,3 @@ class _Terms:
             "vocabulary": len(self.vocabulary),
             "mean_length": sum(lengths) / len(lengths),
         }
-
-
-@contextmanager
-def _new_folder(path: Path) -> Iterator[Path]:
-    """A temporary folder beside `path`; synced, and put in its place when the block ends well."""
-    growing = path.with_name(f".{path.name}.{os.getpid()}.{time.monotonic_ns()}")
-    growing.mkdir(parents=True)
-    try:
-        yield growing
-        for entry in [*growing.iterdir(), growing]:
-            _sync(entry)
-        shutil.rmtree(path, ignore_errors=True)  # left by a build that was killed before its end
-        os.rename(growing, path)
-        _sync(path.parent)
-    finally:
-        shutil.rmtree(growing, ignore_errors=True)
-
-
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

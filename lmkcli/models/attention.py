@@ -4,6 +4,7 @@ Registered with transformers as the attention implementation 'lmk'. No n x n mas
 sequences of equal length are one batched call, and sliding windows are computed by blocks.
 """
 
+from collections.abc import Iterator
 from itertools import groupby
 from typing import Any, NamedTuple
 
@@ -12,6 +13,59 @@ from torch.nn.functional import pad, scaled_dot_product_attention
 from transformers import AttentionInterface
 
 NAME = "lmk"
+STEP = 16  # bf16 kernels on CPUs are about twice as fast on whole multiples of this length
+STEP_FROM = 33  # shorter sequences would pay more in the linear layers than attention saves
+
+
+class Pack(NamedTuple):
+    """The sequences in one row: how long each is, and how many positions it takes there."""
+
+    lengths: tuple[int, ...]
+    taken: tuple[int, ...]
+
+    @classmethod
+    def of(cls, lengths: list[int], aligned: bool) -> "Pack":
+        """Side by side, or each `aligned` to whole steps."""
+        if not aligned:
+            return cls(tuple(lengths), tuple(lengths))
+        taken = tuple(n if n < STEP_FROM else -(-n // STEP) * STEP for n in lengths)
+        return cls(tuple(lengths), taken)
+
+    def runs(self) -> Iterator["Run"]:
+        """Neighbours that take the same number of positions, as one batch."""
+        start = number = 0
+        for length, same in groupby(self.taken):
+            count = len(list(same))
+            yield Run(start, count, length, self.lengths[number : number + count])
+            start, number = start + count * length, number + count
+
+
+class Run(NamedTuple):
+    """`sequences` of them from `start` on, each taking `length` positions, of which some are filled."""
+
+    start: int
+    sequences: int
+    length: int
+    filled: tuple[int, ...]
+
+    def of(self, x: torch.Tensor) -> torch.Tensor:
+        """[1, heads, tokens, width] -> a view [count, heads, length, width]."""
+        part = x[0, :, self.start : self.start + self.sequences * self.length]
+        return part.view(part.shape[0], self.sequences, self.length, part.shape[2]).transpose(0, 1)
+
+    def keys(self, device: torch.device) -> torch.Tensor | None:
+        """True where a key is filled, [count, 1, 1, length]; None where all are."""
+        if min(self.filled) == self.length:
+            return None
+        filled = torch.tensor(self.filled, device=device)
+        return (torch.arange(self.length, device=device) < filled[:, None])[:, None, None]
+
+
+class Window(NamedTuple):
+    """How far a position sees: `reach` to either side, or to the left alone."""
+
+    reach: int
+    causal: bool
 
 
 def packed_attention(  # noqa: PLR0913 (the signature is that of transformers)
@@ -23,58 +77,61 @@ def packed_attention(  # noqa: PLR0913 (the signature is that of transformers)
     scaling: float | None = None,
     sliding_window: int | None = None,
     is_causal: bool | None = None,
-    lengths: tuple[int, ...] = (),
+    pack: Pack | None = None,
     **_: Any,
 ) -> tuple[torch.Tensor, None]:
-    """Attention over [1, heads, tokens, width]; `lengths` are the packed sequences' in order.
+    """Attention over [1, heads, tokens, width] within each sequence of the pack.
 
     Returns [1, tokens, heads, width], as transformers expects. `sliding_window` arrives one larger
     than the inclusive half-window.
     """
     causal = bool(getattr(module, "is_causal", False) if is_causal is None else is_causal)
-    groups = key.shape[1] != query.shape[1]
+    pack = pack or Pack.of([query.shape[2]], aligned=False)
     output = torch.empty_like(query.transpose(1, 2))
-    start = 0
-    for length, run in groupby(lengths or (query.shape[2],)):
-        count = len(list(run))
-        stop = start + count * length
-        q, k, v = (_batched(x, start, count, length) for x in (query, key, value))
-        reach = sliding_window - 1 if sliding_window else length
-        if length > _block(reach):
-            made = _windowed(q, k, v, Window(reach, causal), scaling)
+    for run in pack.runs():
+        window = Window(sliding_window - 1 if sliding_window else run.length, causal)
+        q, k, v = run.of(query), run.of(key), run.of(value)
+        if run.length > block(window.reach) and run.keys(q.device) is None:
+            made = _windowed(q, k, v, window, scaling)
         else:
-            mask = _near(length, reach, causal, q.device) if reach < length - 1 else None
-            made = scaled_dot_product_attention(
-                q, k, v, mask, is_causal=causal and mask is None, scale=scaling, enable_gqa=groups
-            )
-        output[0, start:stop].view(count, length, *output.shape[2:]).copy_(made.transpose(1, 2))
-        start = stop
+            made = _whole(q, k, v, (run, window), scaling)
+        place = output[0, run.start : run.start + run.sequences * run.length]
+        place.view(run.sequences, run.length, *output.shape[2:]).copy_(made.transpose(1, 2))
     return output, None
 
 
-def _batched(x: torch.Tensor, start: int, count: int, length: int) -> torch.Tensor:
-    """[1, heads, tokens, width] -> a view [count, heads, length, width] of equal-length sequences."""
-    part = x[0, :, start : start + count * length]
-    return part.view(part.shape[0], count, length, part.shape[2]).transpose(0, 1)
+def block(reach: int) -> int:
+    """Block-local work pays beyond about eight windows; below it one masked call is quicker."""
+    return max(8 * reach, 512)
 
 
-def _near(length: int, reach: int, causal: bool, device: torch.device) -> torch.Tensor:
+def _whole(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    seen: tuple[Run, Window],
+    scaling: float | None,
+) -> torch.Tensor:
+    """Every query sees all filled keys of its sequence that lie in the window."""
+    run, window = seen
+    mask = run.keys(query.device)
+    if window.reach < run.length - 1:
+        near = _near(run.length, window, query.device)
+        mask = near if mask is None else mask & near
+    alone = window.causal and mask is None  # the kernel's own causal mask
+    if window.causal and mask is not None:
+        mask = mask & _near(run.length, window, query.device)
+    gqa = key.shape[1] != query.shape[1]
+    return scaled_dot_product_attention(
+        query, key, value, mask, is_causal=alone, scale=scaling, enable_gqa=gqa
+    )
+
+
+def _near(length: int, window: Window, device: torch.device) -> torch.Tensor:
     """True where |i - j| <= reach (and j <= i when causal), [length, length]; for short inputs."""
     apart = torch.arange(length, device=device)[:, None] - torch.arange(length, device=device)
-    near = apart.abs() <= reach
-    return near & (apart >= 0) if causal else near
-
-
-def _block(reach: int) -> int:
-    """Block-local work pays beyond about four windows; below it one masked call is quicker."""
-    return max(4 * reach, 512)
-
-
-class Window(NamedTuple):
-    """How far a position sees: `reach` to either side, or to the left alone."""
-
-    reach: int
-    causal: bool
+    near = apart.abs() <= window.reach
+    return near & (apart >= 0) if window.causal else near
 
 
 def _windowed(
@@ -84,10 +141,9 @@ def _windowed(
     window: Window,
     scaling: float | None,
 ) -> torch.Tensor:
-    """Sliding-window attention by blocks of `size` queries, each seeing size + 2 x reach keys."""
-    reach = window.reach
+    """Sliding-window attention by blocks of 2 x reach queries, each seeing 4 x reach keys."""
+    reach, size = window.reach, max(2 * window.reach, 64)
     count, heads, length = query.shape[:3]
-    size = max(reach, 64)
     blocks = -(-length // size)
     spare = blocks * size - length
     q = pad(query, (0, 0, 0, spare)).view(count, heads, blocks, size, -1)
@@ -95,13 +151,13 @@ def _windowed(
         pad(x, (0, 0, reach, spare + reach)).unfold(2, size + 2 * reach, size).transpose(-1, -2)
         for x in (key, value)
     )
-    mask = _block_mask(blocks, size, window, length, query.device)
     if k.shape[1] != heads:
         k, v = (x.repeat_interleave(heads // x.shape[1], 1) for x in (k, v))
-    made = scaled_dot_product_attention(
-        q.flatten(0, 1), k.flatten(0, 1), v.flatten(0, 1), mask, scale=scaling
-    )
-    return made.view(count, heads, blocks * size, -1)[:, :, :length]
+    # blocks become the batch: the kernels take a mask for each of a batch, not of a head
+    q, k, v = (x.flatten(0, 1).transpose(0, 1) for x in (q, k, v))
+    mask = _block_mask(blocks, size, window, length, query.device)[:, None]
+    made = scaled_dot_product_attention(q, k, v, mask, scale=scaling)
+    return made.transpose(0, 1).reshape(count, heads, blocks * size, -1)[:, :, :length]
 
 
 def _block_mask(
@@ -111,11 +167,10 @@ def _block_mask(
 
     Rows beyond the sequence see everything, so that their softmax is finite; they are cut afterwards.
     """
-    reach = window.reach
     rows = torch.arange(blocks * size, device=device).view(blocks, size, 1)
-    columns = torch.arange(blocks, device=device).view(blocks, 1, 1) * size - reach
-    columns = columns + torch.arange(size + 2 * reach, device=device)
-    mask = ((rows - columns).abs() <= reach) & (columns >= 0) & (columns < length)
+    columns = torch.arange(blocks, device=device).view(blocks, 1, 1) * size - window.reach
+    columns = columns + torch.arange(size + 2 * window.reach, device=device)
+    mask = ((rows - columns).abs() <= window.reach) & (columns >= 0) & (columns < length)
     if window.causal:
         mask &= rows >= columns
     return mask | (rows >= length)

@@ -34,6 +34,9 @@ _LEGACY = {
     "pooling_mode_weightedmean_tokens": "weightedmean",
     "pooling_mode_lasttoken": "lasttoken",
 }
+_QUERY_PROMPTS, _DOC_PROMPTS = ("query",), ("document", "passage", "corpus")
+# Architectures whose position ids begin after that of the padding.
+_AFTER_PADDING = ("roberta", "xlm-roberta", "camembert", "mpnet", "longformer")
 # The modules that lmk reads, and the order in which it applies them.
 _ORDER = {"Transformer": 0, "Pooling": 1, "Dense": 2, "LayerNorm": 2, "Dropout": 2, "Normalize": 3}
 
@@ -154,22 +157,21 @@ def _sentence_folder(path: Path, name: str, commit: str) -> ModelFolder:
     kinds = _modules(path)
     encoder = kinds[0][1]
     config = read_json(path / "config_sentence_transformers.json")
-    settings = next(iter(sorted(encoder.glob("sentence_*_config.json"))), encoder / "none.json")
-    length = read_json(settings)
-    pooling = next(
-        (read_json(where / "config.json") for kind, where in kinds if kind == "Pooling"), {}
-    )
+    lengths = [read_json(file) for file in sorted(encoder.glob("sentence_*_config.json"))]
+    length = lengths[0] if lengths else {}
+    places = dict(kinds)
+    pooling = read_json(places["Pooling"] / "config.json") if "Pooling" in places else {}
     return ModelFolder(
         path,
         name,
         commit,
         encoder=encoder,
-        pool=_pooling(pooling, path) if pooling else "",
+        pool=_pooling(pooling, path) if "Pooling" in places else "",
         include_prompt=pooling.get("include_prompt", True),
         max_length=length.get("max_seq_length") or _length(encoder),
         lower_case=bool(length.get("do_lower_case", False)),
-        query_prompt=_prompt(config, "query"),
-        doc_prompt=_prompt(config, "document", "passage", "corpus"),
+        query_prompt=_prompt(config, *_QUERY_PROMPTS),
+        doc_prompt=_prompt(config, *_DOC_PROMPTS),
         similarity=_similarity(config, path),
         normalize=any(kind == "Normalize" for kind, _ in kinds),
         modules=tuple(
@@ -216,16 +218,24 @@ def read_json(path: Path) -> Any:
 def _length(encoder: Path) -> int | None:
     """The least of what the tokenizer and the model allow; None where neither says."""
     tokenizer = read_json(encoder / "tokenizer_config.json").get("model_max_length")
-    model = read_json(encoder / "config.json").get("max_position_embeddings")
+    config = read_json(encoder / "config.json")
+    model = config.get("max_position_embeddings")
+    if model and config.get("model_type") in _AFTER_PADDING:
+        model -= config.get("pad_token_id", 1) + 1
     said = [int(length) for length in (tokenizer, model) if length and 0 < length < 1_000_000_000]
     return min(said, default=None)
 
 
 def _prompt(config: dict[str, Any], *names: str) -> str:
-    """The first prompt that is declared, also an empty one; then the default prompt."""
+    """The first prompt that is declared; else the default, unless that is the other side's.
+
+    sentence-transformers fills in empty prompts when it saves, so an empty one declares nothing.
+    """
     prompts = config.get("prompts") or {}
-    names = (*names, config.get("default_prompt_name") or "")
-    return next((prompts[name] for name in names if name in prompts), "") or ""
+    default = config.get("default_prompt_name") or ""
+    others = {*_QUERY_PROMPTS, *_DOC_PROMPTS}.difference(names)
+    found = (prompts.get(name) for name in (*names, default) if name not in others)
+    return next((prompt for prompt in found if prompt), "")
 
 
 def _pooling(config: dict[str, Any], path: Path) -> str:

@@ -16,6 +16,7 @@ from lmkcli.recipe import Side
 from lmkcli.sentences import sentence_spans
 
 _SPACES = re.compile("  +")
+_MADE_UP = 2  # ordinary tokens of the tokenizers that transformers makes up where files are missing
 
 
 class Tokenized(NamedTuple):
@@ -135,6 +136,11 @@ def open_tokenizer(folder: ModelFolder, side: Side) -> Tokenizer:
     if not loaded.is_fast:
         raise DataError(
             f"{folder.name} has only a slow tokenizer without offsets; save it with a tokenizer.json"
+        )
+    if len(loaded) - len(set(loaded.all_special_ids)) <= _MADE_UP:
+        raise DataError(
+            f"the tokenizer of {folder.name} has no vocabulary: its files (tokenizer.json, vocab.txt …) "
+            f"are missing from {folder.encoder}"
         )
     fast = loaded.backend_tokenizer
     fast.no_truncation()

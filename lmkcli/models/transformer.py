@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from functools import cached_property
 from pickle import UnpicklingError
 from typing import Any
 
@@ -14,6 +15,7 @@ from transformers.utils import logging as transformers_logging
 from lmkcli.errors import DataError
 from lmkcli.models import attention
 from lmkcli.models.folder import ModelFolder
+from lmkcli.models.fused import Undo, fuse
 from lmkcli.placement import Ints
 
 transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]
@@ -43,15 +45,31 @@ class Transformer:
             return self._packed(sequences) if self.packed else self._padded(sequences)
 
     def _packed(self, sequences: list[Ints]) -> torch.Tensor:
-        ids = torch.from_numpy(np.concatenate(sequences)).long()
-        positions = torch.cat([torch.arange(len(s)) for s in sequences]) + self._first_position()
+        pack = attention.Pack.of([len(s) for s in sequences], self._aligned())
+        ids = np.zeros(sum(pack.taken), np.int64)
+        positions = np.zeros_like(ids)
+        starts = np.cumsum([0, *pack.taken[:-1]])
+        for start, sequence in zip(starts, sequences, strict=True):
+            ids[start : start + len(sequence)] = sequence
+            positions[start : start + len(sequence)] = np.arange(len(sequence))
         output = self.model(
-            input_ids=self._move(ids)[None],
-            position_ids=self._move(positions)[None],
-            lengths=tuple(len(s) for s in sequences),
+            input_ids=self._move(torch.from_numpy(ids))[None],
+            position_ids=self._move(torch.from_numpy(positions + self._first_position))[None],
+            pack=pack,
             **self._kwargs,
         )
-        return output.last_hidden_state[0]  # type: ignore[no-any-return]
+        states: torch.Tensor = output.last_hidden_state[0]
+        if pack.taken == pack.lengths:
+            return states
+        filled = np.concatenate(
+            [np.arange(n) + s for s, n in zip(starts, pack.lengths, strict=True)]
+        )
+        return states.index_select(0, self._move(torch.from_numpy(filled)))
+
+    def _aligned(self) -> bool:
+        """Whether sequences are laid out in whole steps: where bf16 kernels are slow on odd lengths."""
+        window = getattr(self.model.config, "sliding_window", None)
+        return self.device.type == "cpu" and self.dtype == "bf16" and not window
 
     def _padded(self, sequences: list[Ints]) -> torch.Tensor:
         lengths = torch.tensor([len(s) for s in sequences])
@@ -67,37 +85,46 @@ class Transformer:
             return tensor
         return tensor.pin_memory().to(self.device, non_blocking=True)
 
+    @cached_property
     def _first_position(self) -> int:
         return first_position(self.model)
 
-    def choose_attention(self) -> None:
-        """Pack when the packed result equals each sequence run alone; else pad, and say why."""
-        own = self.model.config._attn_implementation
+    def choose_path(self) -> None:
+        """Fuse and pack when the result equals each sequence run alone; else less; else pad."""
         sequences = self._probes()
-        alone = torch.cat([self._padded_alone(s) for s in sequences])
+        with torch.inference_mode():
+            alone = torch.cat([self._padded([sequence]) for sequence in sequences])
+        own = self.model.config._attn_implementation
+        tolerance = 1e-5 if self.dtype == "fp32" else 2e-3
+        apart: float | str = ""
+        for fused in (True, False) if self.device.type == "cpu" else (False,):
+            undo = fuse(self.model) if fused else Undo()
+            apart = self._try_packed(sequences, alone)
+            if isinstance(apart, float) and apart < tolerance:
+                self.packed = True
+                return
+            undo()
+        self.why_padded = f"packed and padded states differ ({apart})"
+        self.model.set_attn_implementation(own)
+
+    def _try_packed(self, sequences: list[Ints], alone: torch.Tensor) -> float | str:
+        """How far the packed states are from those of each sequence alone, or what went wrong."""
         try:
             self.model.set_attn_implementation(attention.NAME)
             with torch.inference_mode():
-                together = self._packed(sequences)
-            apart: float | str = _distance(alone, together)
+                return _distance(alone, self._packed(sequences))
         except (TypeError, ValueError, RuntimeError, IndexError, AttributeError, KeyError) as error:
-            apart = f"{type(error).__name__}: {error}".splitlines()[0]
-        tolerance = 1e-5 if self.dtype == "fp32" else 2e-3
-        self.packed = isinstance(apart, float) and apart < tolerance
-        if not self.packed:
-            self.why_padded = f"packed and padded states differ ({apart})"
-            self.model.set_attn_implementation(own)
-
-    def _padded_alone(self, sequence: Ints) -> torch.Tensor:
-        with torch.inference_mode():
-            return self._padded([sequence])
+            return f"{type(error).__name__}: {error}".splitlines()[0]
 
     def _probes(self) -> list[Ints]:
-        """A few sequences of different lengths, one longer than a sliding window where there is one."""
-        longest = min(self.limit, 600 if getattr(self.model.config, "sliding_window", None) else 40)
+        """A few sequences of different lengths, one longer than the blocks of a sliding window."""
+        window = getattr(self.model.config, "sliding_window", None)
+        longest = min(
+            self.limit, 40 if not window or window > 256 else attention.block(window) + 100
+        )
         random = np.random.default_rng(0)
         size = min(self.model.config.get_text_config().vocab_size, 30000)
-        lengths = sorted({min(n, longest) for n in (3, 7, 20, longest)})
+        lengths = sorted({min(n, longest) for n in (3, 7, 20, 37, longest)})
         return [
             random.integers(size // 2, size, n).astype(np.int32) for n in lengths for _ in range(2)
         ]
@@ -137,7 +164,7 @@ def open_model(folder: ModelFolder, dtype: str, device: str, trust: bool) -> Tra
     made = Transformer(
         model, int(text.hidden_size), position_limit(model), chosen, dtype, _kwargs=kwargs
     )
-    made.choose_attention()
+    made.choose_path()
     return made
 
 
@@ -159,7 +186,8 @@ def length_limit(folder: ModelFolder, trust: bool) -> int:
     try:
         config = AutoConfig.from_pretrained(str(folder.encoder), trust_remote_code=trust)
         with torch.device("meta"):
-            return position_limit(AutoModel.from_config(config, trust_remote_code=trust))
+            made = AutoModel.from_config(config, trust_remote_code=trust)  # type: ignore[no-untyped-call]
+            return position_limit(made)
     except _UNREADABLE:
         return NO_LIMIT
 

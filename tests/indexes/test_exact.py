@@ -42,7 +42,9 @@ def check(vectors: Floats, queries: Floats, k: int) -> Hits:
     for query, rows, scores in zip(queries, hits.rows, hits.scores, strict=True):
         assert len(set(rows.tolist())) == len(rows)
         assert set(rows.tolist()) == oracle(vectors, query, k)
-        np.testing.assert_allclose(scores, rescore(Held(vectors), query, rows), rtol=1e-12, atol=1e-14)
+        np.testing.assert_allclose(
+            scores, rescore(Held(vectors), query, rows), rtol=1e-12, atol=1e-14
+        )
     return hits
 
 

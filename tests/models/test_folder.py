@@ -123,6 +123,14 @@ def test_positions_are_the_tokenizers_or_the_models(
     assert read_model(str(tmp_path)).positions == positions
 
 
+@pytest.mark.parametrize("kind", ["roberta", "xlm-roberta", "mpnet"])
+def test_positions_that_begin_after_the_padding_are_fewer(tmp_path: Path, kind: str) -> None:
+    """RoBERTa's 514 rows of positions hold 512 tokens."""
+    config = {"model_type": kind, "max_position_embeddings": 514, "pad_token_id": 1}
+    encoder(tmp_path, config, length=None)
+    assert read_model(str(tmp_path)).positions == 512
+
+
 @pytest.mark.parametrize(
     ("kind", "causal"), [("bert", False), ("modernbert", False), ("qwen2", True), ("mistral", True)]
 )
@@ -182,7 +190,7 @@ def test_every_pooling_mode_is_read_or_refused(old: Make, new: Make, mode: str) 
         if mode in names:
             assert make().pool == names[mode]
         else:
-            with pytest.raises(DataError, match="no average of marked positions.*--pool mean"):
+            with pytest.raises(DataError, match=r"no average of marked positions.*--pool mean"):
                 make()
 
 
@@ -196,6 +204,7 @@ def test_several_modes_at_once_are_refused(old: Make, new: Make) -> None:
 
 def test_a_pooling_that_says_nothing_is_the_mean(old: Make) -> None:
     assert old(pooling={"word_embedding_dimension": 8}).pool == "mean"
+    assert old(pooling={}).pool == "mean"
 
 
 def test_without_a_pooling_module_nothing_is_declared(old: Make) -> None:
@@ -241,13 +250,13 @@ def test_an_order_that_would_give_other_vectors_is_refused(
 
 
 def test_a_folder_without_modules_or_config_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="neither modules.json nor config.json"):
+    with pytest.raises(DataError, match=r"neither modules\.json nor config\.json"):
         read_model(str(tmp_path))
     put(tmp_path / "modules.json", [])
     with pytest.raises(DataError, match="lists no module"):
         read_model(str(tmp_path))
     (tmp_path / "modules.json").write_text("[{")
-    with pytest.raises(DataError, match="modules.json is not valid JSON"):
+    with pytest.raises(DataError, match=r"modules\.json is not valid JSON"):
         read_model(str(tmp_path))
 
 
@@ -259,6 +268,12 @@ def test_a_folder_without_modules_or_config_is_refused(tmp_path: Path) -> None:
         ({"prompts": {"query": "q: ", "document": "d: "}}, "q: ", "d: "),
         ({"prompts": {"query": "q: ", "passage": "p: "}}, "q: ", "p: "),
         ({"prompts": {"query": "q: "}}, "q: ", ""),
+        ({"prompts": {"query": "q: ", "document": "", "passage": "p: "}}, "q: ", "p: "),
+        (
+            {"prompts": {"query": "", "document": "", "a": "a: "}, "default_prompt_name": "a"},
+            "a: ",
+            "a: ",
+        ),
         ({"prompts": {"all": "a: "}, "default_prompt_name": "all"}, "a: ", "a: "),
         ({"prompts": {"query": "q: ", "document": ""}, "default_prompt_name": "query"}, "q: ", ""),
         (
@@ -269,7 +284,7 @@ def test_a_folder_without_modules_or_config_is_refused(tmp_path: Path) -> None:
     ],
 )
 def test_prompts_are_those_of_each_side(old: Make, settings: Any, query: str, doc: str) -> None:
-    """A prompt of its own wins, also an empty one; then the default."""
+    """A prompt of its own wins; then the default, which is not the other side's."""
     made = old(settings=settings)
     assert (made.query_prompt, made.doc_prompt) == (query, doc)
 
@@ -322,6 +337,15 @@ def test_pickled_weights_count_where_there_are_no_others(tmp_path: Path) -> None
     assert made.weights_digest != before
 
 
+def test_the_name_of_a_file_counts(tmp_path: Path) -> None:
+    encoder(tmp_path)
+    (tmp_path / "vocab.json").write_text("the same")
+    made = read_model(str(tmp_path))
+    before = made.tokenizer_digest
+    (tmp_path / "vocab.json").rename(tmp_path / "merges.txt")
+    assert made.tokenizer_digest != before
+
+
 def test_lower_case_makes_another_tokenizer(old: Make) -> None:
     one = old(length={"max_seq_length": 256, "do_lower_case": False}).tokenizer_digest
     assert old(length={"max_seq_length": 256, "do_lower_case": True}).tokenizer_digest != one
@@ -331,7 +355,7 @@ def test_lower_case_makes_another_tokenizer(old: Make) -> None:
 def test_a_missing_module_is_a_data_error(old: Make, tmp_path: Path, name: str) -> None:
     old("Transformer", "Pooling", "Dense")
     (tmp_path / name / "config.json").unlink()
-    with pytest.raises(DataError, match=f"{name}/config.json is missing"):
+    with pytest.raises(DataError, match=rf"{name}/config\.json is missing"):
         read_model(str(tmp_path))
 
 

@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from lmkcli import catalog
 from lmkcli.errors import UsageError
 from lmkcli.placement import SHARED, Content, Layout, Placement, Placer, Pooler, chunk_ends
-from lmkcli.pooling import pool
 from lmkcli.poolers.landmark import Landmark
+from lmkcli.pooling import pool
 
 CLS, SEP = 1, 2
 PROMPT, CONTENT = 100, 1000  # the first ids of a prompt and of a text; ids rise by one from there

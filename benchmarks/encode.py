@@ -1,0 +1,137 @@
+"""Encoding speed of lmk against sentence-transformers, alternating in one run, with medians.
+
+    python benchmarks/encode.py                    # MiniLM (extra demo), mixed short texts, CPU
+    python benchmarks/encode.py --model FOLDER --tokens 2048 --texts 8
+    python benchmarks/encode.py --device cuda --repeats 5
+
+Prints a markdown table with hardware, lengths and dtypes. Both sides are given the same texts and the
+same maximum length; loading is not counted, tokenizing is. Ratios are of medians in this run.
+"""
+
+import argparse
+import random
+import statistics
+import time
+from collections.abc import Callable
+
+import numpy as np
+import torch
+from sentence_transformers import SentenceTransformer
+
+from lmkcli import manifest
+from lmkcli.collection import Doc, open_collection
+from lmkcli.encoder import open_encoder, resolve
+from lmkcli.models.folder import read_model
+from lmkcli.models.tokenizer import open_tokenizer
+from lmkcli.recipe import EncodeSettings, Wishes
+from lmkcli.tokens import Report, tokenized
+
+TORCH = {"fp32": torch.float32, "bf16": torch.bfloat16}
+
+
+def texts_of(count: int, tokens: int | None) -> list[str]:
+    """Mixed texts of the standard library; with `tokens`, long ones of about that many."""
+    docs = [doc.content for doc in open_collection("stdlib/functions").docs()]
+    random.Random(0).shuffle(docs)
+    if tokens is None:
+        return docs[:count]
+    whole = " ".join(docs)
+    size = tokens * 3  # characters: more than the tokens, both sides cut at the maximum length
+    return [whole[i * size : (i + 1) * size] for i in range(count)]
+
+
+def ours(
+    model: str, dtype: str, device: str, length: int | None
+) -> Callable[[list[str]], np.ndarray]:
+    """lmk from text to vectors, as `lmk encode` does without the disk."""
+    resolved = resolve(Wishes(model=model, max_length=length), offline=True)
+    settings = EncodeSettings(dtype=dtype, device=device)
+    encoder = open_encoder(resolved.recipe.doc, resolved.folder, settings)
+
+    def run(texts: list[str]) -> np.ndarray:
+        docs = [Doc(str(i), text) for i, text in enumerate(texts)]
+        rows = [row for batch in tokenized(docs, encoder.tokenizer) for row in batch]
+        return encoder(rows, Report()).vectors
+
+    return run
+
+
+def theirs(
+    model: str, dtype: str, device: str, length: int | None, batch: int
+) -> Callable[[list[str]], np.ndarray]:
+    """sentence-transformers' encode."""
+    path = str(read_model(model).path)
+    peer = SentenceTransformer(path, device=device, model_kwargs={"dtype": TORCH[dtype]})
+    if length:
+        peer.max_seq_length = length
+    return lambda texts: peer.encode(
+        texts, batch_size=batch, show_progress_bar=False, normalize_embeddings=True
+    )
+
+
+def medians(runs: dict[str, Callable[[], object]], repeats: int) -> dict[str, float]:
+    """Median seconds of each, after a warm-up, taking turns so that drift hits all alike."""
+    for run in runs.values():
+        run()
+    seconds: dict[str, list[float]] = {name: [] for name in runs}
+    for _ in range(repeats):
+        for name, run in runs.items():
+            start = time.perf_counter()
+            run()
+            if torch.cuda.is_available():
+                torch.cuda.synchronize()
+            seconds[name].append(time.perf_counter() - start)
+    return {name: statistics.median(values) for name, values in seconds.items()}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--model", default="minilm")
+    parser.add_argument("--texts", type=int, default=600)
+    parser.add_argument("--tokens", type=int, help="long texts of this many tokens")
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--dtypes", nargs="+", default=["fp32", "bf16"])
+    parser.add_argument("--batches", nargs="+", type=int, default=[8, 32, 128])
+    parser.add_argument("--repeats", type=int, default=5)
+    args = parser.parse_args()
+    texts = texts_of(args.texts, args.tokens)
+    runs: dict[str, Callable[[], object]] = {}
+    for dtype in args.dtypes:
+        mine = ours(args.model, dtype, args.device, args.tokens)
+        runs[f"lmk {dtype}"] = lambda mine=mine: mine(texts)
+        for batch in args.batches:
+            peer = theirs(args.model, dtype, args.device, args.tokens, batch)
+            runs[f"sentence-transformers {dtype}, batch {batch}"] = lambda peer=peer: peer(texts)
+    show(args, texts, medians(runs, args.repeats))
+
+
+def show(args: argparse.Namespace, texts: list[str], seconds: dict[str, float]) -> None:
+    """The table, with what it was measured on."""
+    resolved = resolve(Wishes(model=args.model, max_length=args.tokens), offline=True)
+    tokenizer = open_tokenizer(resolved.folder, resolved.recipe.doc)
+    limit = resolved.recipe.doc.max_length
+    lengths = [min(len(made.ids) + 2, limit) for made in tokenizer(texts)]
+    machine = manifest.environment()["machine"]
+    where = torch.cuda.get_device_name() if args.device.startswith("cuda") else machine["cpu"]
+    print(
+        f"{len(texts)} texts, {sum(lengths):,} positions (mean {np.mean(lengths):.0f}, at most {limit}); "
+        f"{where}, {machine['cores']} cores; torch {torch.__version__}; median of {args.repeats}\n"
+    )
+    best = {
+        d: min(v for k, v in seconds.items() if k.startswith(f"sentence-transformers {d}"))
+        for d in args.dtypes
+    }
+    print(
+        "| | seconds | tokens/s | times the speed of sentence-transformers' best in the same dtype |"
+    )
+    print("|---|---:|---:|---:|")
+    for name, value in seconds.items():
+        dtype = next(d for d in args.dtypes if d in name)
+        print(f"| {name} | {value:.2f} | {sum(lengths) / value:,.0f} | {best[dtype] / value:.2f} |")
+    if "lmk bf16" in seconds and "sentence-transformers fp32, batch 32" in seconds:
+        ratio = seconds["sentence-transformers fp32, batch 32"] / seconds["lmk bf16"]
+        print(f"\nlmk bf16 against sentence-transformers' default (fp32, batch 32): {ratio:.1f}x")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,125 @@
+"""Rewrites the generated tables of the documentation: each command's flags, and landmark arithmetic.
+
+`python docs/reference.py` writes the pages; with `--check` it changes nothing and fails when one of
+them is stale. A generated table stands between `<!-- name -->` and `<!-- /name -->`.
+"""
+
+import re
+import sys
+from collections.abc import Iterator
+from enum import Enum
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from typer.core import TyperArgument
+from typer.main import get_command
+
+from lmkcli import catalog
+from lmkcli.cli.main import app
+from lmkcli.placement import Layout, Placer
+
+DOCS = Path(__file__).resolve().parent
+LENGTHS, GRANULARITIES = (512, 8192, 32768), (32, 64, 128, 256)
+_VALUES = {int: "N", float: "X", Path: "PATH", str: "TEXT"}
+
+
+def pages() -> dict[Path, str]:
+    """Every page that has a generated table, with the text that it should have."""
+    group: Any = get_command(app)
+    made = {
+        DOCS / f"{name}.md": _filled(DOCS / f"{name}.md", "flags", _flags(command))
+        for name, command in group.commands.items()
+    }
+    root = [param for param in group.params if param.name in ("quiet", "verbose", "version")]
+    made[DOCS / "README.md"] = _filled(DOCS / "README.md", "flags", _table(map(_row, root)))
+    made[DOCS / "poolers.md"] = _filled(DOCS / "poolers.md", "truncation", _truncation())
+    return made
+
+
+def _filled(page: Path, name: str, table: str) -> str:
+    text = page.read_text(encoding="utf-8")
+    head, start, rest = text.partition(f"<!-- {name} -->\n")
+    _, end, tail = rest.partition(f"<!-- /{name} -->")
+    if not start or not end:
+        raise SystemExit(f"{page}: there is no <!-- {name} --> … <!-- /{name} --> in it")
+    return f"{head}{start}{table}{end}{tail}"
+
+
+def _flags(command: Any) -> str:
+    return _table(_row(param) for param in command.params)
+
+
+def _table(rows: Iterator[list[str]]) -> str:
+    lines = [["flag", "default", "meaning"], ["---", "---", "---"], *rows]
+    return "".join(f"| {' | '.join(cells)} |\n" for cells in lines)
+
+
+def _row(param: Any) -> list[str]:
+    name = _argument(param) if isinstance(param, TyperArgument) else _option(param)
+    help_text = re.sub(r"\s+", " ", param.help or "").replace("|", r"\|")
+    return [name, _default(param), help_text + (" Repeatable." if param.multiple else "")]
+
+
+def _argument(param: Any) -> str:
+    return f"`{param.metavar or param.name.upper()}`"
+
+
+def _option(param: Any) -> str:
+    names = sorted(param.opts, key=len) + param.secondary_opts
+    value = "" if param.is_flag else f" {_value(param.type_descriptor.annotation)}"
+    return ", ".join(f"`{name}`" for name in names) + value
+
+
+def _value(annotation: Any) -> str:
+    inner = getattr(annotation, "__args__", (annotation,))[0]
+    if isinstance(inner, type) and issubclass(inner, Enum):
+        return " \\| ".join(f"`{choice.value}`" for choice in inner)
+    return _VALUES[inner]
+
+
+def _default(param: Any) -> str:
+    if param.required:
+        return "required"
+    value = param.default.value if isinstance(param.default, Enum) else param.default
+    if isinstance(value, bool) and param.secondary_opts:
+        return f"`{(param.opts if value else param.secondary_opts)[0]}`"
+    return "" if value in (None, "", False) else f"`{value}`"
+
+
+def _truncation() -> str:
+    """landmarks / content / dangling of texts that fill every length, from the placement itself."""
+    lines = ["| length | " + " | ".join(f"gran {g}" for g in GRANULARITIES) + " |"]
+    lines += ["|---:|" + "---:|" * len(GRANULARITIES)]
+    for length in LENGTHS:
+        cells = " | ".join(_full(length, gran) for gran in GRANULARITIES)
+        lines.append(f"| {length} | {cells} |")
+    return "\n".join(lines) + "\n"
+
+
+def _full(length: int, gran: int) -> str:
+    pooler = catalog.load(catalog.POOLERS, "lmk", "pooler")()
+    layout = Layout(prefix=(1,), suffix=(2,), cls=1, landmark=2)
+    placer = Placer(pooler, layout, length, str(gran), include_prompt=True)
+    text, none = np.full(2 * length, 7, np.int32), np.zeros(0, np.int32)
+    placed = placer.place(placer.content(text, none, None))
+    landmarks = len(placed.marks)
+    return f"{landmarks} / {placed.kept} / {placed.kept - landmarks * gran}"
+
+
+def main() -> None:
+    """Write the stale pages, or name them and fail."""
+    stale = {
+        page: text for page, text in pages().items() if page.read_text(encoding="utf-8") != text
+    }
+    if "--check" in sys.argv[1:]:
+        if stale:
+            names = ", ".join(page.name for page in stale)
+            raise SystemExit(f"stale: {names}; run python docs/reference.py")
+        return
+    for page, text in stale.items():
+        page.write_text(text, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

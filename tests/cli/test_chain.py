@@ -1,0 +1,247 @@
+"""The whole chain on a tiny collection with tiny models: every pooler, every verb, every table."""
+
+import json
+import unicodedata
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lmkcli.vectors import Vectors
+from tests import tiny
+
+Models = Callable[[str], Path]
+Lmk = Callable[..., Any]
+POOLERS = [
+    ["--pool", "cls"],
+    ["--pool", "last"],
+    ["--pool", "mean"],
+    ["--pool", "mean@4"],
+    ["--pool", "multicls", "--gran", "8"],
+    ["--pool", "lmk", "--gran", "8"],
+    ["--pool", "lmk", "--gran", "sentence"],
+]
+MEASURES = {"nDCG@10", "R@100", "RR@10"}
+
+
+@pytest.mark.parametrize("pooling", POOLERS, ids=lambda words: "-".join(words[1::2]))
+def test_documents_to_scores(
+    lmk: Lmk, tiny_model: Models, beir: Path, tmp_path: Path, pooling: list[str]
+) -> None:
+    model = tiny_model("bert")
+    tokens, vectors, graph, run = (tmp_path / name for name in ("t", "v", "i", "r.trec"))
+    split = ["--gran", "sentence", "--pool", "lmk"] if "sentence" in pooling else []
+    assert (
+        lmk("tokenize", beir, "-m", model, "-o", tokens, *split, "--json").json["documents"] == 60
+    )
+    for source in (beir, tokens):  # the same vectors either way, so the second run does nothing
+        made = lmk("encode", source, "-m", model, "-o", vectors, *pooling, "--json").json
+        assert (made["docs"], made["vectors"], made["empty"]) == (60, 60, 0)
+    lmk("index", vectors, "-o", graph)
+    for place in (vectors, graph):
+        path = run.with_stem(place.name)
+        shown = lmk("search", place, beir, "-k", 100, "-o", path, "--json").json
+        assert (shown["queries"], shown["lines"], shown["silent"]) == (12, 12 * 60, 0)
+        scores = lmk("eval", path, "--json").json[0]
+        assert scores.keys() >= MEASURES
+        assert scores["R@100"] == 1.0  # every document is there
+    exact, ann = ((tmp_path / f"{name}.trec").read_text().split() for name in "vi")
+    assert exact[2::6] == ann[2::6]
+
+
+def test_a_query_finds_its_own_text(
+    lmk: Lmk, tiny_model: Models, beir: Path, tmp_path: Path
+) -> None:
+    """Random weights still map a text to itself: the first hit of each document is that document."""
+    docs = [json.loads(line) for line in (beir / "corpus.jsonl").open(encoding="utf-8")]
+    asked = tmp_path / "asked.jsonl"
+    tiny.write_jsonl(asked, [{"_id": d["_id"], "text": f"{d['title']} {d['text']}"} for d in docs])
+    vectors, run = tmp_path / "v", tmp_path / "run.trec"
+    lmk("encode", beir, "-m", tiny_model("bert"), "-o", vectors, "--pool", "lmk", "--gran", "4")
+    lmk("search", vectors, asked, "-k", 1, "-o", run)
+    lines = [line.split() for line in run.read_text().splitlines()]
+    assert [line[0] for line in lines] == [d["_id"] for d in docs]
+    assert sum(line[0] == line[2] for line in lines) >= 58  # NFC and NFD are one text to this one
+
+
+@pytest.mark.parametrize("name", ["modernbert", "mpnet", "qwen2"])
+def test_other_architectures(
+    lmk: Lmk, tiny_model: Models, beir: Path, tmp_path: Path, name: str
+) -> None:
+    vectors, run = tmp_path / "v", tmp_path / "run.trec"
+    lmk("encode", beir, "-m", tiny_model(name), "-o", vectors, "--pool", "lmk", "--gran", 16)
+    lmk("search", vectors, beir, "-o", run)
+    assert lmk("eval", run, "--json").json[0]["R@100"] == 1.0
+    attention = lmk("show", vectors, "--json").json["execution"]["attention"]
+    assert attention == ("packed" if tiny.KINDS[name].packs else "padded")
+
+
+@pytest.fixture
+def chain(lmk: Lmk, tiny_model: Models, beir: Path, tmp_path: Path) -> Path:
+    """A folder with one artifact of each kind."""
+    model = tiny_model("bert")
+    lmk("tokenize", beir, "-m", model, "-o", tmp_path / "tokens")
+    lmk("encode", beir, "-m", model, "-o", tmp_path / "vectors", "--dtype", "fp32")
+    lmk("index", tmp_path / "vectors", "-o", tmp_path / "hnsw")
+    lmk("index", beir, "--kind", "bm25", "-o", tmp_path / "bm25")
+    lmk("search", tmp_path / "vectors", beir, "-o", tmp_path / "run.trec")
+    lmk("eval", tmp_path / "run.trec", "--log", tmp_path / "scores.jsonl")
+    return tmp_path
+
+
+def test_every_table_is_json_too(lmk: Lmk, chain: Path, tiny_model: Models, beir: Path) -> None:
+    model = tiny_model("bert")
+    shown = lmk("tokenize", "--show", "copper conducts", "-m", model, "--json").json
+    assert len(shown["ids"]) == len(shown["tokens"])
+    plan = lmk("encode", beir, "-m", model, "--dry-run", "--json").json
+    assert (plan["documents"], plan["empty texts"]) == (60, 0)
+    assert lmk("index", chain / "vectors", "-o", chain / "hnsw", "--json").json["rows"] == 60
+    assert lmk("index", beir, "--kind", "bm25", "-o", chain / "bm25", "--json").json
+    hits = lmk("search", chain / "vectors", "-q", "copper", "--json").json
+    assert [hit["rank"] for hit in hits] == list(range(1, 11))
+    assert lmk("search", chain / "bm25", "-q", "copper electricity", "--json").json
+    assert lmk("eval", chain / "run.trec", "--json").json
+    queries = lmk("eval", chain / "run.trec", "-p", "--json").json
+    assert {row["query"] for row in queries} == {f"q{i}" for i in range(12)}
+    assert lmk("verify", chain / "vectors", "--json").json["least cosine"] > 0.99999
+
+
+@pytest.mark.parametrize(
+    "what",
+    [
+        *("tokens", "vectors", "hnsw", "bm25", "run.trec", "scores.jsonl"),
+        *("sources", "poolers", "models", "indexes"),
+    ],
+)
+def test_show_is_json_too(lmk: Lmk, chain: Path, what: str) -> None:
+    path = chain / what
+    target = path if path.exists() else what
+    assert lmk("show", target, "--json").json
+    assert lmk("show", target).out.strip()
+
+
+def test_show_counts_a_collection(lmk: Lmk, beir: Path) -> None:
+    facts = lmk("show", beir, "--json").json
+    assert (facts["documents"], facts["judged queries"], facts["judgements"]) == (60, 12, 36)
+
+
+def test_lineage_reaches_from_the_run_to_the_collection(lmk: Lmk, chain: Path, beir: Path) -> None:
+    lmk("search", chain / "hnsw", beir, "-o", chain / "ann.trec")
+    facts = lmk("show", chain / "ann.trec", "--json").json
+    vectors = facts["from"]["from"]
+    assert facts["from"]["artifact"].startswith("index")
+    assert vectors["artifact"].startswith("vectors")
+    assert Path(vectors["from"]["collection"]).name == "beir"
+
+
+@pytest.mark.parametrize("form", ["markdown", "csv", "latex", "table"])
+def test_scores_in_every_form(lmk: Lmk, chain: Path, form: str) -> None:
+    value = lmk("eval", chain / "run.trec", "-m", "RR@10", "--json").json[0]["RR@10"]
+    assert f"{value:.4f}" in lmk("eval", chain / "run.trec", "-m", "RR@10", "-f", form).out
+
+
+def test_the_same_command_again_changes_nothing(
+    lmk: Lmk, chain: Path, tiny_model: Models, beir: Path
+) -> None:
+    before = {path: path.stat().st_mtime_ns for path in chain.rglob("*") if path.is_file()}
+    model = tiny_model("bert")
+    lmk("tokenize", beir, "-m", model, "-o", chain / "tokens")
+    lmk("encode", beir, "-m", model, "-o", chain / "vectors", "--dtype", "fp32")
+    lmk("index", chain / "vectors", "-o", chain / "hnsw")
+    lmk("index", beir, "--kind", "bm25", "-o", chain / "bm25")
+    again = lmk("search", chain / "vectors", beir, "-o", chain / "run.trec")
+    assert "this very run already" in again.err
+    assert {path: path.stat().st_mtime_ns for path in chain.rglob("*") if path.is_file()} == before
+
+
+def test_shards_are_the_whole(lmk: Lmk, chain: Path, tiny_model: Models, beir: Path) -> None:
+    command = ["encode", beir, "-m", tiny_model("bert"), "-o", chain / "shards", "--dtype", "fp32"]
+    for number in (2, 0):
+        lmk(*command, "--shard", f"{number}/3")
+    early = lmk("search", chain / "shards", beir, "-o", chain / "early.trec", code=3)
+    assert "of 3 shards, 1 are not finished" in early.err
+    assert not (chain / "early.trec").exists()
+    lmk(*command, "--shard", "1/3")
+    lmk("search", chain / "shards", beir, "-o", chain / "shards.trec")
+    runs = [(chain / name).read_text().split()[2::6] for name in ("run.trec", "shards.trec")]
+    assert runs[0] == runs[1]
+    assert (
+        Vectors(chain / "shards").collection_digest()
+        == Vectors(chain / "vectors").collection_digest()
+    )
+
+
+def test_verify_fails_where_vectors_are_others(lmk: Lmk, chain: Path) -> None:
+    (path,) = (chain / "vectors" / "parts").glob("*/vectors.npy")
+    data = bytearray(path.read_bytes())
+    data[-64:] = data[-128:-64]  # the last vector becomes the one before it
+    path.write_bytes(bytes(data))
+    failed = lmk("verify", chain / "vectors", code=4)
+    assert "came out otherwise" in failed.err
+
+
+def test_interactive_answers_line_by_line(
+    lmk: Lmk, chain: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import io
+
+    monkeypatch.setattr("sys.stdin", io.StringIO("copper wire\n\nrivers\n"))
+    assert lmk("search", chain / "vectors", "-i", "-k", 2).out.count("  1  ") == 2
+
+
+def test_unicode_comes_back_as_it_went_in(
+    lmk: Lmk, tiny_model: Models, beir: Path, tmp_path: Path
+) -> None:
+    lmk("encode", beir, "-m", tiny_model("roberta"), "-o", tmp_path / "v")
+    lmk("index", beir, "--kind", "bm25", "-o", tmp_path / "bm25")
+    for name, text in tiny.STRANGE.items():
+        first = lmk("search", tmp_path / "v", "-q", text, "-k", 1, "--json").json[0]
+        assert (first["id"], first["text"]) == (f"s-{name}", " ".join(text.split()))
+    found = lmk("search", tmp_path / "v", "-q", tiny.STRANGE["nfd"], "-k", 1, "--json")
+    assert unicodedata.is_normalized("NFD", found.json[0]["text"])
+    assert "\\u" not in found.out  # readable, not escaped
+    lexical = lmk("search", tmp_path / "bm25", "-q", "family waves", "-k", 1, "--json").json[0]
+    assert lexical["text"] == tiny.STRANGE["emoji"]
+
+
+def test_ids_of_every_script_survive_a_run(lmk: Lmk, tiny_model: Models, tmp_path: Path) -> None:
+    ids = ["\u00e9", "e\u0301", "文書", "وثيقة", "👩‍👧", "a#b", "x/y:z"]
+    corpus = tmp_path / "c.jsonl"
+    tiny.write_jsonl(
+        corpus, [{"_id": name, "text": tiny.sentence(i, 9)} for i, name in enumerate(ids)]
+    )
+    lmk("encode", corpus, "-m", tiny_model("bert"), "-o", tmp_path / "v")
+    lmk("search", tmp_path / "v", corpus, "-o", tmp_path / "r.trec")
+    lines = [line.split() for line in (tmp_path / "r.trec").read_text("utf-8").splitlines()]
+    assert len(lines) == len(ids) ** 2
+    assert {line[0] for line in lines} == {line[2] for line in lines} == set(ids)
+
+
+def test_qrels_first_as_in_trec_eval(lmk: Lmk, chain: Path, beir: Path) -> None:
+    qrels = chain / "q.qrels"
+    rows = (beir / "qrels" / "test.tsv").read_text().splitlines()[1:]
+    qrels.write_text("".join("{} 0 {} {}\n".format(*row.split("\t")) for row in rows))
+    own = lmk("eval", chain / "run.trec", "--json").json
+    assert lmk("eval", qrels, chain / "run.trec", "--json").json == own
+    assert lmk("eval", chain / "run.trec", "--qrels", beir, "--json").json == own
+
+
+def test_all_queries(lmk: Lmk, chain: Path, beir: Path) -> None:
+    some = lmk("search", chain / "vectors", beir, "-o", chain / "a.trec", "--if-exists", "fail")
+    assert "2 queries that the split does not judge are left out" in some.err
+    shown = lmk(
+        "search", chain / "vectors", beir, "-o", chain / "b.trec", "--all-queries", "--json"
+    )
+    assert shown.json["queries"] == 14
+    assert "2 queries without judgements ignored" in lmk("eval", chain / "b.trec").err
+
+
+def test_a_model_named_without_a_slash_is_found_again_from_elsewhere(
+    lmk: Lmk, tiny_model: Models, beir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "mine").symlink_to(tiny_model("bert"))
+    monkeypatch.chdir(tmp_path)
+    lmk("encode", beir, "-m", "mine", "-o", tmp_path / "v")
+    monkeypatch.chdir(tmp_path.parent)
+    assert lmk("search", tmp_path / "v", "-q", "copper", "--json").json

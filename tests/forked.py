@@ -1,0 +1,48 @@
+"""One `lmk` command line in a child process, with small parts. Used by test_kill.py.
+
+A file of its own, so that the children import nothing but what they run.
+"""
+
+import os
+import signal
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from lmkcli import building, tokens
+from lmkcli.cli import main
+
+PART_BYTES, BATCH_CHARACTERS = 15_000, 15_000  # many borders, also in a tiny collection
+
+
+def lmk(words: list[str], log: str) -> None:
+    """Runs `lmk` with stdout and stderr appended to `log`; leaves with its exit code."""
+    building.PART_BYTES = PART_BYTES
+    tokens.BATCH_CHARACTERS = BATCH_CHARACTERS
+    sys.argv = ["lmk", *words]
+    with open(log, "a", encoding="utf-8") as file:
+        os.dup2(file.fileno(), 1)
+        os.dup2(file.fileno(), 2)
+    main.main()
+
+
+STEPS = ("link", "replace", "rename", "unlink", "mkdir", "rmdir")  # what changes names on a disk
+
+
+def lmk_dying(words: list[str], log: str, moment: int) -> None:
+    """The same, killed just before the `moment`-th change of a name; counted from zero."""
+    left = moment
+
+    def dying(step: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*args: Any, **named: Any) -> Any:
+            nonlocal left
+            if left == 0:
+                os.kill(os.getpid(), signal.SIGKILL)
+            left -= 1
+            return step(*args, **named)
+
+        return call
+
+    for name in STEPS:
+        setattr(os, name, dying(getattr(os, name)))
+    lmk(words, log)

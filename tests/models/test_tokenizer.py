@@ -1,0 +1,359 @@
+"""Content tokens and their spans, for the three kinds of fast tokenizers, made offline."""
+
+import json
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tokenizers import Tokenizer as Fast
+from tokenizers import models, normalizers, pre_tokenizers, processors, trainers
+from transformers import PreTrainedTokenizerFast
+
+from lmkcli.errors import DataError
+from lmkcli.models import tokenizer as tokenizer_module
+from lmkcli.models.folder import ModelFolder
+from lmkcli.models.tokenizer import Tokenized, Tokenizer, open_tokenizer
+from lmkcli.placement import Layout
+from lmkcli.recipe import Side
+from lmkcli.sentences import sentence_spans
+
+TEXTS = [
+    "The cat sat on the mat. Dr. Smith saw it!  Did he? Yes.",
+    "query: what is dense retrieval over documents of any length",
+    "日本語のテキスト。中文也可以",
+    "שלום עולם مرحبا بالعالم",
+    "Käse café naïve Übergröße",
+    "\U0001f468\u200d\U0001f469\u200d\U0001f467 and \U0001f1e9\U0001f1ea flags",
+]
+STRANGE = [
+    *TEXTS,
+    "",
+    "   ",
+    " \t\n leading and trailing \u2028 ",
+    "e\u0301 composed \u00e9",
+    "İSTANBUL ǅ ß",
+    "a lone \ud83d surrogate \udc00.",
+    "x" * 300,
+    "null \x00 byte",
+    "「引用」！？。",
+]
+KINDS = ("wordpiece", "bytes", "unigram")
+SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]"]
+Save = Callable[..., ModelFolder]
+
+
+def wordpiece() -> Fast:
+    fast = Fast(models.WordPiece(unk_token="[UNK]"))
+    fast.normalizer = normalizers.BertNormalizer(lowercase=True)
+    fast.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    trainer = trainers.WordPieceTrainer(vocab_size=200, special_tokens=SPECIAL, show_progress=False)
+    fast.train_from_iterator(TEXTS, trainer)
+    return fast
+
+
+def byte_level() -> Fast:
+    fast = Fast(models.BPE())
+    fast.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    trainer = trainers.BpeTrainer(
+        vocab_size=330, special_tokens=SPECIAL, show_progress=False,
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+    )  # fmt: skip
+    fast.train_from_iterator(TEXTS, trainer)
+    return fast
+
+
+def unigram() -> Fast:
+    fast = Fast(models.Unigram())
+    fast.pre_tokenizer = pre_tokenizers.Metaspace()
+    trainer = trainers.UnigramTrainer(
+        vocab_size=150, special_tokens=SPECIAL, unk_token="[UNK]", show_progress=False
+    )
+    fast.train_from_iterator(TEXTS * 3, trainer)
+    return fast
+
+
+MAKERS = {"wordpiece": wordpiece, "bytes": byte_level, "unigram": unigram}
+
+
+@pytest.fixture(scope="module")
+def save(tmp_path_factory: pytest.TempPathFactory) -> Save:
+    """Saves a tokenizer of a kind with a template and names; returns the folder."""
+
+    def save(kind: str, template: str = "[CLS] $A [SEP]", **names: str) -> ModelFolder:
+        fast = MAKERS[kind]()
+        fast.post_processor = processors.TemplateProcessing(
+            single=template, special_tokens=[(name, fast.token_to_id(name)) for name in SPECIAL]
+        )
+        folder = tmp_path_factory.mktemp(kind)
+        names = names or {"cls_token": "[CLS]", "sep_token": "[SEP]"}
+        PreTrainedTokenizerFast(
+            tokenizer_object=fast, unk_token="[UNK]", pad_token="[PAD]", **names
+        ).save_pretrained(folder)
+        return ModelFolder(folder, kind, encoder=folder)
+
+    return save
+
+
+@pytest.fixture(scope="module")
+def folders(save: Save) -> dict[str, ModelFolder]:
+    return {kind: save(kind) for kind in KINDS}
+
+
+@pytest.fixture(params=KINDS)
+def folder(request: pytest.FixtureRequest, folders: dict[str, ModelFolder]) -> ModelFolder:
+    return folders[request.param]
+
+
+def opened(folder: ModelFolder, prompt: str = "", gran: str = "") -> Tokenizer:
+    return open_tokenizer(folder, Side("", "", "", prompt=prompt, gran=gran))
+
+
+def cut(text: str, made: Tokenized) -> list[str]:
+    return [clean(text)[a:b] for a, b in made.spans.tolist()]
+
+
+def clean(text: str) -> str:
+    """The text as tokenizers can read it: '?' for each lone surrogate."""
+    return text.encode("utf-8", "replace").decode()
+
+
+def check(text: str, made: Tokenized) -> None:
+    """Spans lie in the text, one for each token, in order."""
+    assert made.ids.dtype == made.spans.dtype == made.prompt.dtype == np.int32
+    assert made.spans.shape == (len(made.ids), 2)
+    assert (made.spans >= 0).all()
+    assert (made.spans <= len(text)).all()
+    assert (made.spans[:, 0] <= made.spans[:, 1]).all()
+    assert (np.diff(made.spans[:, 0]) >= 0).all()
+    assert (np.diff(made.spans[:, 1]) >= 0).all()
+
+
+def bytes_of(tokens: list[str]) -> bytes:
+    """What tokens of the byte-level vocabulary stand for."""
+    printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
+    others = [byte for byte in range(256) if byte not in printable]
+    table = {chr(b): b for b in printable} | {chr(256 + i): b for i, b in enumerate(others)}
+    return bytes(table[letter] for token in tokens for letter in token)
+
+
+def test_spans_lie_in_order_in_the_text(folder: ModelFolder) -> None:
+    tokenizer = opened(folder)
+    for text, made in zip(STRANGE, tokenizer(STRANGE), strict=True):
+        check(text, made)
+        assert (len(made.prompt), made.ends) == (0, None)
+
+
+def test_wordpieces_are_the_words_in_lower_case(folders: dict[str, ModelFolder]) -> None:
+    tokenizer = opened(folders["wordpiece"])
+    for text, made in zip(STRANGE, tokenizer(STRANGE), strict=True):
+        for token, piece in zip(tokenizer.tokens(made.ids), cut(text, made), strict=True):
+            if token != "[UNK]":
+                bare = normalizers.BertNormalizer(lowercase=True).normalize_str(piece)
+                assert bare.strip() == token.removeprefix("##")  # CJK comes with spaces
+
+
+def test_bytes_are_those_of_the_text(folders: dict[str, ModelFolder]) -> None:
+    tokenizer = opened(folders["bytes"])
+    for text, made in zip(STRANGE, tokenizer(STRANGE), strict=True):
+        tokens = tokenizer.tokens(made.ids)
+        assert bytes_of(tokens).decode() == clean(text).strip()
+        for token, piece in zip(tokens, cut(text, made), strict=True):
+            assert bytes_of([token]).strip() in piece.encode()
+
+
+def test_unigrams_are_pieces_of_the_text(folders: dict[str, ModelFolder]) -> None:
+    tokenizer = opened(folders["unigram"])
+    for text, made in zip(STRANGE, tokenizer(STRANGE), strict=True):
+        for token, piece in zip(tokenizer.tokens(made.ids), cut(text, made), strict=True):
+            if token != "[UNK]":
+                assert token.strip("▁") in (piece.strip(), "")  # '▁' alone stands on a letter
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("gran", ["", "sentence"])
+@given(text=st.text(st.characters(exclude_categories=())), spaces=st.integers(0, 3))
+def test_every_text_has_spans_in_order(
+    folders: dict[str, ModelFolder], kind: str, gran: str, text: str, spaces: int
+) -> None:
+    text = " " * spaces + text
+    [made] = prompted(folders[kind], gran)([text])
+    check(text, made)
+
+
+@cache
+def prompted(folder: ModelFolder, gran: str) -> Tokenizer:
+    return opened(folder, "query: ", gran)
+
+
+def test_texts_are_stripped_and_spans_count_in_what_was_given(folder: ModelFolder) -> None:
+    tokenizer = opened(folder)
+    bare, led = tokenizer(["The cat sat.", " \n The cat sat. \u3000"])
+    np.testing.assert_array_equal(bare.ids, led.ids)
+    np.testing.assert_array_equal(bare.spans + 3, led.spans)
+
+
+def test_a_text_does_not_depend_on_its_neighbours(folder: ModelFolder) -> None:
+    tokenizer = opened(folder, "query: ")
+    together = tokenizer(STRANGE)
+    for text, made in zip(STRANGE, together, strict=True):
+        [alone] = tokenizer([text])
+        assert alone.ids.tolist() == made.ids.tolist()
+        assert alone.spans.tolist() == made.spans.tolist()
+    assert tokenizer([]) == []
+
+
+@pytest.mark.parametrize("prompt", ["query: ", "Find what answers. \n", "q"])
+def test_prompt_and_content_together_are_the_tokens_of_both(
+    folder: ModelFolder, prompt: str
+) -> None:
+    """No token is lost or added, and a token of the prompt alone is not content."""
+    tokenizer = opened(folder, prompt)
+    for text, made in zip(STRANGE, tokenizer(STRANGE), strict=True):
+        whole = tokenizer.fast.encode(prompt + clean(text).strip(), add_special_tokens=False)
+        assert [*made.prompt, *made.ids] == whole.ids
+        head = len(made.prompt)
+        assert all(b <= len(prompt) for _, b in whole.offsets[:head])
+        assert all(b > len(prompt) for _, b in whole.offsets[head:])
+        check(text, made)
+
+
+def test_a_token_that_straddles_is_content(folders: dict[str, ModelFolder]) -> None:
+    """Without a space between them, prompt and text may share one: here 'queryable'."""
+    [made] = opened(folders["wordpiece"], "doc")(["uments of any length"])
+    assert cut("uments of any length", made)[0] == "uments"
+    assert made.prompt.tolist() == []
+
+
+def test_an_empty_text_with_a_prompt_is_all_prompt(folder: ModelFolder) -> None:
+    for gran in ("", "sentence"):
+        [made] = opened(folder, "query: what", gran)(["  "])
+        assert len(made.prompt) > 0
+        assert (len(made.ids), made.spans.shape) == (0, (0, 2))
+        assert gran == "" or made.ends is not None
+
+
+def test_sentences_are_tokenized_alone(folder: ModelFolder) -> None:
+    text = " The cat  sat on the mat. Dr. Smith  saw it! Did he? Yes, he did.\nIt was. "
+    tokenizer = opened(folder, "query: ", "sentence")
+    [made] = tokenizer([text])
+    assert made.ends is not None
+    assert made.prompt.tolist() == tokenizer.fast.encode("query:", add_special_tokens=False).ids
+    spans = sentence_spans(text)
+    assert len(made.ends) == len(spans) == 5
+    for start, end, (a, b) in zip([0, *made.ends[:-1]], made.ends, spans, strict=True):
+        sentence = " ".join(text[a:b].split())
+        assert (
+            made.ids[start:end].tolist()
+            == tokenizer.fast.encode(sentence, add_special_tokens=False).ids
+        )
+        assert (made.spans[start, 0], made.spans[end - 1, 1]) == (a, b)
+    check(text, made)
+
+
+def test_a_text_that_splitting_would_cut_short_is_one_sentence(folder: ModelFolder) -> None:
+    """Where sentences make up less than nine tenths of it: the official rule."""
+    text = "One. " + " " * 40 + "Two."
+    [made] = opened(folder, gran="sentence")([text])
+    assert made.ends is not None
+    assert made.ends.tolist() == [len(made.ids)]
+    assert [made.spans[0, 0], made.spans[-1, 1]] == [0, len(text)]
+
+
+def test_sentences_of_strange_texts_end_where_chunks_end(folder: ModelFolder) -> None:
+    for text, made in zip(STRANGE, opened(folder, gran="sentence")(STRANGE), strict=True):
+        check(text, made)
+        assert made.ends is not None
+        assert made.ends.dtype == np.int32
+        assert (np.diff([0, *made.ends]) > 0).all()
+        assert (made.ends[-1] if len(made.ends) else 0) == len(made.ids)
+
+
+def test_spans_hold_where_runs_of_spaces_were_collapsed(folders: dict[str, ModelFolder]) -> None:
+    text = "The   cat     sat  on   the mat."
+    [made] = opened(folders["wordpiece"], gran="sentence")([text])
+    words = "".join(cut(text, made))
+    assert words == "Thecatsatonthemat."
+
+
+def test_lower_case_comes_before_the_normalizer(save: Save) -> None:
+    plain = save("bytes")
+    lower = ModelFolder(plain.path, "lower", encoder=plain.encoder, lower_case=True)
+    one, other = opened(plain), opened(lower)
+    assert one(["The CAT"])[0].ids.tolist() != one(["the cat"])[0].ids.tolist()
+    assert other(["The CAT"])[0].ids.tolist() == one(["the cat"])[0].ids.tolist()
+    text = "İSTANBUL ÀB"
+    [made] = other([text])
+    check(text, made)
+    assert made.spans[-1].tolist()[1] == len(text)
+
+
+def test_truncation_and_padding_of_the_file_are_switched_off(save: Save) -> None:
+    folder = save("wordpiece")
+    fast = Fast.from_file(str(folder.encoder / "tokenizer.json"))
+    fast.enable_truncation(4)
+    fast.enable_padding(length=16)
+    fast.save(str(folder.encoder / "tokenizer.json"))
+    short, long = opened(folder)(["cat", "the cat sat on the mat " * 50])
+    assert len(short.ids) < 10
+    assert len(long.ids) > 200
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    ("template", "names", "append", "expected"),
+    [
+        ("[CLS] $A [SEP]", {"cls_token": "[CLS]", "sep_token": "[SEP]"}, False, ((2,), (3,), 2, 3)),
+        ("[CLS] $A", {"bos_token": "[CLS]", "eos_token": "[SEP]"}, False, ((2,), (), 2, 3)),
+        ("[CLS] $A", {"bos_token": "[CLS]", "eos_token": "[SEP]"}, True, ((2,), (3,), 2, 3)),
+        ("$A [SEP]", {"eos_token": "[SEP]"}, True, ((), (3,), None, 3)),
+        ("$A", {"eos_token": "[SEP]"}, False, ((), (), None, 3)),
+        ("$A", {"bos_token": "[CLS]"}, True, ((), (), 2, None)),
+    ],
+)
+def test_the_layout_is_the_template_of_the_tokenizer(
+    save: Save, kind: str, template: str, names: dict[str, str], append: bool, expected: Any
+) -> None:
+    side = Side("", "", "", append_eos=append)
+    tokenizer = open_tokenizer(save(kind, template, **names), side)
+    ids = [tokenizer.fast.token_to_id(name) for name in SPECIAL]
+
+    def real(value: Any) -> Any:
+        return tuple(map(real, value)) if isinstance(value, tuple) else value and ids[value]
+
+    assert tokenizer.layout == Layout(*map(real, expected))
+
+
+def test_a_slow_tokenizer_is_refused(folder: ModelFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Slow:
+        is_fast = False
+
+    monkeypatch.setattr(tokenizer_module.AutoTokenizer, "from_pretrained", lambda *_, **__: Slow())
+    with pytest.raises(
+        DataError, match=r"slow tokenizer without offsets; save it with a tokenizer\.json"
+    ):
+        opened(folder)
+
+
+def test_a_folder_without_a_tokenizer_is_a_data_error(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text('{"model_type": "modernbert"}')
+    with pytest.raises(DataError, match="the tokenizer of bare cannot be loaded"):
+        opened(ModelFolder(tmp_path, "bare", encoder=tmp_path))
+
+
+@pytest.mark.parametrize("kind", ["bert", "xlm-roberta", "mpnet", "deberta-v2", "t5", "gpt2"])
+def test_a_tokenizer_without_a_vocabulary_is_refused(tmp_path: Path, kind: str) -> None:
+    """transformers makes one up, in which every word is unknown."""
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": kind}))
+    with pytest.raises(DataError, match="the tokenizer of bare has no vocabulary"):
+        opened(ModelFolder(tmp_path, "bare", encoder=tmp_path))
+
+
+def test_tokens_are_shown_by_name(folder: ModelFolder) -> None:
+    tokenizer = opened(folder)
+    cls = tokenizer.layout.cls
+    assert tokenizer.tokens(np.array([cls, 10**6], np.int32)) == ["[CLS]", "<1000000>"]

@@ -1,0 +1,345 @@
+"""SIGKILL at any moment: nothing half-made is taken for whole, and the same command completes.
+
+A server process imports everything once and forks a child for each command line, so that a round
+takes the time of the work alone. Parts are made small, so that there are many borders to be killed at.
+"""
+
+import multiprocessing
+import os
+import random
+import shutil
+import signal
+import time
+from collections.abc import Callable
+from multiprocessing.context import ForkServerContext, ForkServerProcess
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+
+from lmkcli import building, manifest, parts
+from lmkcli.collection import Shard
+from lmkcli.doctable import DocTable
+from lmkcli.errors import DataError
+from lmkcli.index import BUILT, OpenSettings, open_index, ready
+from lmkcli.run import read_run
+from lmkcli.tokens import Tokens
+from lmkcli.vectors import Vectors
+from tests import forked, tiny
+
+DOCS = 1000
+PRELOAD = [  # what a command imports when it needs it, imported once by the server instead
+    *("tests.forked", "lmkcli.jobs", "lmkcli.index", "lmkcli.searching", "lmkcli.pipelines"),
+    *(
+        "lmkcli.indexes.ann",
+        "lmkcli.models.transformer",
+        "lmkcli.sources.files",
+        "lmkcli.poolers.landmark",
+    ),
+    *(
+        "pytest",
+        "transformers.models.bert.modeling_bert",
+        "transformers.models.bert.tokenization_bert",
+    ),
+]
+
+
+class Step(NamedTuple):
+    """A command line without its output, and what makes two outputs the same."""
+
+    words: list[str]
+    same: Callable[[Path, Path], None]
+    whole: Callable[[Path], bool]
+
+
+class Machine:
+    """Runs command lines in children; `errors` holds what they printed."""
+
+    def __init__(self, context: ForkServerContext, errors: Path) -> None:
+        self.context, self.errors = context, errors
+
+    def start(self, step: Step, output: Path) -> ForkServerProcess:
+        words = [*step.words, "-o", str(output)]
+        child = self.context.Process(target=forked.lmk, args=(words, str(self.errors)))
+        child.start()
+        return child
+
+    def run(self, step: Step, output: Path) -> float:
+        """To the end; returns the seconds it took."""
+        begin = time.monotonic()
+        child = self.start(step, output)
+        child.join(120)
+        assert child.exitcode == 0, self.errors.read_text()
+        return time.monotonic() - begin
+
+    def stop(self, step: Step, output: Path, after: float, number: int) -> int:
+        """Send a signal `after` seconds; returns the exit code (negative: died of that signal)."""
+        child = self.start(step, output)
+        child.join(after)
+        if child.exitcode is None:
+            os.kill(int(child.pid or 0), number)
+        child.join(60)
+        assert child.exitcode is not None, "still running a minute after the signal"
+        return child.exitcode
+
+
+@pytest.fixture(scope="module")
+def context() -> ForkServerContext:
+    made = multiprocessing.get_context("forkserver")
+    made.set_forkserver_preload(PRELOAD)
+    return made
+
+
+@pytest.fixture
+def machine(context: ForkServerContext, tmp_path: Path) -> Machine:
+    return Machine(context, tmp_path / "errors.txt")
+
+
+class Made(NamedTuple):
+    """The collection and the artifacts that nobody disturbed."""
+
+    folder: Path
+    steps: dict[str, Step]
+    seconds: dict[str, float]
+
+
+@pytest.fixture(scope="module")
+def made(
+    context: ForkServerContext,
+    tmp_path_factory: pytest.TempPathFactory,
+    tiny_model: Callable[[str], Path],
+) -> Made:
+    return make(context, tmp_path_factory.mktemp("many"), tiny_model("bert"), DOCS)
+
+
+@pytest.fixture(scope="module")
+def few(
+    context: ForkServerContext,
+    tmp_path_factory: pytest.TempPathFactory,
+    tiny_model: Callable[[str], Path],
+) -> Made:
+    """So few documents that they make two or three parts."""
+    return make(context, tmp_path_factory.mktemp("few"), tiny_model("bert"), 90)
+
+
+def make(context: ForkServerContext, folder: Path, bert: Path, docs: int) -> Made:
+    beir = str(tiny.collection(folder / "beir", docs, docs // 10))
+    model = ["-m", str(bert)]
+    small = ["--pool", "lmk", "--gran", "8", "--batch-tokens", "128", "--dtype", "fp32"]
+    vectors = str(folder / "encode")
+    steps = {
+        "tokenize": Step(["tokenize", beir, *model], same_tokens, whole_parts),
+        "encode": Step(["encode", beir, *model, *small], same_vectors, whole_parts),
+        "index": Step(["index", vectors, "--ef-construction", "400"], same_index, whole_index),
+        "search": Step(["search", vectors, beir, "-k", "50"], same_run, whole_run),
+    }
+    machine = Machine(context, folder / "errors.txt")
+    for name, step in steps.items():
+        machine.run(step, folder / name)  # the first time, the server itself still imports
+    seconds = {name: machine.run(step, folder / f"{name}-again") for name, step in steps.items()}
+    return Made(folder, steps, seconds)
+
+
+# --- what is whole, and what is the same ----------------------------------------------------------
+
+
+WHOLE = Shard()
+
+
+def whole_parts(folder: Path) -> bool:
+    """Whether tokens or vectors are complete; every part that is there is whole either way."""
+    names = parts.list_parts(folder)
+    if not (folder / manifest.NAME).exists():
+        assert not names  # the manifest comes first
+        return False
+    slices = parts.cover(names, WHOLE)
+    for piece in slices:
+        assert building.part_summary(folder, piece.name)["docs"] == piece.rows
+        assert DocTable(folder / "parts" / str(piece.name) / "docs.parquet").rows == piece.rows
+    if parts.done_rows(folder, WHOLE) is None:
+        refused(folder)
+        return False
+    assert parts.covered_rows(slices) == parts.done_rows(folder, WHOLE)
+    return True
+
+
+def refused(folder: Path) -> None:
+    """What is not complete is refused by whoever would read it."""
+    if manifest.read(folder).kind == "tokens":
+        assert Tokens(folder).state.unfinished == [0]
+    else:
+        with pytest.raises(DataError, match="not complete"):
+            Vectors(folder)
+
+
+def whole_index(folder: Path) -> bool:
+    if not (folder / manifest.NAME).exists():
+        assert not folder.exists() or not (folder / BUILT).exists()
+        return False
+    if not ready(folder):
+        with pytest.raises(DataError, match="not complete"):
+            open_index(folder, OpenSettings())
+        return False
+    return len(open_index(folder, OpenSettings()).texts(["d001"])) == 1
+
+
+def whole_run(path: Path) -> bool:
+    """A run is there with all its lines or not at all."""
+    if not path.exists():
+        return False
+    assert {len(ranking.doc_ids) for ranking in read_run(path).rankings.values()} == {50}
+    return True
+
+
+def same_tokens(one: Path, other: Path) -> None:
+    count = Tokens(other).docs
+    rows = ([r for batch in Tokens(path).rows(0, count) for r in batch] for path in (one, other))
+    for mine, theirs in zip(*rows, strict=True):
+        assert mine.doc == theirs.doc
+        np.testing.assert_array_equal(mine.ids, theirs.ids)
+        np.testing.assert_array_equal(mine.spans, theirs.spans)
+    assert Tokens(one).counts() == Tokens(other).counts()
+
+
+def same_vectors(one: Path, other: Path) -> None:
+    mine, theirs = Vectors(one), Vectors(other)
+    rows = np.arange(theirs.rows)
+    assert mine.docs(rows) == theirs.docs(rows)
+    assert mine.counts() == theirs.counts()
+    assert mine.collection_digest() == theirs.collection_digest()
+    step = 1e-6 + 2**-12  # stored in fp16, where vectors within 1e-6 may round to neighbours
+    np.testing.assert_allclose(mine.at(rows), theirs.at(rows), rtol=0, atol=step)
+
+
+def same_index(one: Path, other: Path) -> None:
+    assert (one / "faiss.index").stat().st_size == (other / "faiss.index").stat().st_size
+    assert ready(one)["digest"] == ready(other)["digest"]
+    assert not [
+        path.name for path in one.iterdir() if path.name not in {p.name for p in other.iterdir()}
+    ]
+
+
+def same_run(one: Path, other: Path) -> None:
+    assert one.read_text() == other.read_text()
+
+
+# --- the tests ------------------------------------------------------------------------------------
+
+
+def rounds(made: Made, machine: Machine, name: str, output: Path, count: int) -> None:
+    """Kill `count` times at random moments, each time going on with what is there; then complete."""
+    step = made.steps[name]
+    moments = random.Random(name)
+    killed = 0
+    for _ in range(count):
+        code = machine.stop(
+            step, output, moments.uniform(0, 1.1 * made.seconds[name]), signal.SIGKILL
+        )
+        assert code in (0, -signal.SIGKILL), machine.errors.read_text()
+        killed += code != 0
+        if step.whole(output):
+            step.same(output, made.folder / name)
+            output = output.with_name(f"{output.name}-")  # it was quicker: begin another
+    machine.run(step, output)
+    assert killed
+    assert step.whole(output)
+    step.same(output, made.folder / name)
+
+
+@pytest.mark.parametrize("name", ["tokenize", "encode", "index", "search"])
+def test_the_same_command_completes_what_was_killed(
+    made: Made, machine: Machine, tmp_path: Path, name: str
+) -> None:
+    rounds(made, machine, name, tmp_path / name, 10)
+
+
+def last_moment(machine: Machine, step: Step, few: Path, fresh: Callable[[int], Path]) -> int:
+    """Kill before each change of a name on disk in turn, and complete; how many changes there are.
+
+    `fresh` makes an output for each moment to begin with.
+    """
+    for moment in range(1000):
+        output = fresh(moment)
+        words = [*step.words, "-o", str(output)]
+        target = (words, str(machine.errors), moment)
+        child = machine.context.Process(target=forked.lmk_dying, args=target)
+        child.start()
+        child.join(60)
+        if child.exitcode == 0:
+            return moment
+        assert child.exitcode == -signal.SIGKILL, machine.errors.read_text()
+        if step.whole(output):
+            step.same(output, few)
+        machine.run(step, output)
+        assert step.whole(output)
+        step.same(output, few)
+    raise AssertionError("it never came to an end")
+
+
+@pytest.mark.parametrize("name", ["tokenize", "encode", "index", "search"])
+def test_no_moment_between_two_names_is_fatal(
+    few: Made, machine: Machine, tmp_path: Path, name: str
+) -> None:
+    step, there = few.steps[name], few.folder / name
+    assert last_moment(machine, step, there, lambda i: tmp_path / f"{name}-{i}") > 1
+
+
+@pytest.mark.parametrize("name", ["tokenize", "index", "search"])
+def test_no_moment_of_an_overwriting_is_fatal(
+    few: Made, machine: Machine, tmp_path: Path, name: str
+) -> None:
+    step, there = few.steps[name], few.folder / name
+    step = step._replace(words=[*step.words, "--if-exists", "overwrite"])
+
+    def full(moment: int) -> Path:
+        copy = tmp_path / f"{name}-{moment}"
+        if there.is_dir():
+            shutil.copytree(there, copy)
+        else:
+            shutil.copy(there, copy)
+            shutil.copy(f"{there}.json", f"{copy}.json")
+        return copy
+
+    assert last_moment(machine, step, there, full) > 4
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["tokenize", "encode", "index", "search"])
+def test_the_same_command_completes_what_was_killed_often(
+    made: Made, machine: Machine, tmp_path: Path, name: str
+) -> None:
+    rounds(made, machine, name, tmp_path / name, 60)
+
+
+@pytest.mark.parametrize(
+    ("name", "number"),
+    [
+        ("tokenize", signal.SIGTERM),
+        ("encode", signal.SIGTERM),
+        ("encode", signal.SIGINT),
+        ("encode", signal.SIGUSR1),
+    ],
+)
+def test_a_signal_stops_with_75_and_the_same_command_goes_on(
+    made: Made, machine: Machine, tmp_path: Path, name: str, number: int
+) -> None:
+    step, output = made.steps[name], tmp_path / name
+    child = machine.start(step, output)
+    deadline = time.monotonic() + 60
+    while not parts.list_parts(output):  # well under way
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+    os.kill(int(child.pid or 0), number)
+    asked = time.monotonic()
+    child.join(60)
+    assert child.exitcode == 75, machine.errors.read_text()
+    assert time.monotonic() - asked < 10
+    assert "Run the same command again" in machine.errors.read_text()
+    assert not list((output / "parts").glob(".growing*"))
+    kept = parts.list_parts(output)
+    assert kept
+    assert not step.whole(output)
+    machine.run(step, output)
+    assert set(kept) <= set(parts.list_parts(output))
+    step.same(output, made.folder / name)
