@@ -58,7 +58,7 @@ def _table(rows: Iterator[list[str]]) -> str:
 def _row(param: Any) -> list[str]:
     name = _argument(param) if isinstance(param, TyperArgument) else _option(param)
     help_text = re.sub(r"\s+", " ", param.help or "").replace("|", r"\|")
-    return [name, _default(param), help_text + (" Repeatable." if param.multiple else "")]
+    return [name, _default(param), help_text]
 
 
 def _argument(param: Any) -> str:
@@ -67,7 +67,7 @@ def _argument(param: Any) -> str:
 
 def _option(param: Any) -> str:
     names = sorted(param.opts, key=len) + param.secondary_opts
-    value = "" if param.is_flag else f" {_value(param.type_descriptor.annotation)}"
+    value = "" if param.is_flag else f" {param.metavar or _value(param.type_descriptor.annotation)}"
     return ", ".join(f"`{name}`" for name in names) + value
 
 

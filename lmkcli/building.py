@@ -167,6 +167,36 @@ def seen_ids(folder: Path, slices: list[PartSlice]) -> SeenIds:
     return seen
 
 
+def finish(folder: Path, shard: Shard, rows: int) -> None:
+    """Say that a shard is complete; whoever finishes last looks for ids that occur in two shards."""
+    last = _others_done(folder, shard)
+    if last:
+        check_across(folder, shard.count)
+    parts.finish(folder, shard, rows)
+    if not last and _others_done(folder, shard):  # two finished together, and neither was the last
+        try:
+            check_across(folder, shard.count)
+        except DataError:
+            parts.done_path(folder, shard).unlink()
+            raise
+
+
+def _others_done(folder: Path, shard: Shard) -> bool:
+    others = (Shard(number, shard.count) for number in range(shard.count) if number != shard.number)
+    return all(parts.done_rows(folder, other) is not None for other in others)
+
+
+def check_across(folder: Path, shards: int) -> None:
+    """DataError for a document id that occurs in two shards; reads all ids unless there is one shard."""
+    if shards == 1:
+        return  # its own writer has seen them all
+    seen = SeenIds()
+    for piece in parts.state(folder, shards).slices:
+        ids = DocTable(folder / parts.PARTS / str(piece.name) / "docs.parquet").ids()
+        where = f"{folder}, shard {piece.name.shard.number}/{shards} and an earlier one"
+        seen.add(ids.slice(piece.skip).to_pylist(), where)
+
+
 def part_summary(folder: Path, name: PartName) -> dict[str, Any]:
     """The part.json of one part."""
     path = folder / parts.PARTS / str(name) / "part.json"

@@ -137,6 +137,9 @@ class Collection(ABC):
         """
         return {}
 
+    def fetch(self) -> None:  # noqa: B027 (what lies on this machine has nothing to fetch)
+        """Bring everything into the cache of this machine, once for all jobs that ask for it."""
+
     def has_qrels(self) -> bool:
         """Whether the chosen split has judgements."""
         return True

@@ -60,6 +60,7 @@ def _parted(path: Path, found: Manifest) -> dict[str, Any]:
         "execution": {k: v for k, v in found.execution.items() if k not in ("shards", "source")},
         "from": {
             "collection": found.execution["source"]["name"],
+            "only": found.execution["source"].get("only"),
             "digest": str(CollectionDigest.sum(digests)) if whole else "",
             "text": found.identity["text"],
         },

@@ -35,6 +35,15 @@ class Fusion:
             return cls("linear", weights=weights, scale=scale)
         raise UsageError(f"--fuse {text}: write rrf, rrf:60, linear or linear:0.3,0.7")
 
+    def shares(self, count: int) -> tuple[float, ...]:
+        """A weight for each of `count` runs, equal ones by default; UsageError for too few or many."""
+        weights = self.weights or (1.0 / count,) * count
+        if len(weights) != count:
+            raise UsageError(
+                f"--fuse has {len(weights)} weights for {count} runs; give one for each"
+            )
+        return weights
+
 
 def fuse(runs: Sequence[Run], fusion: Fusion, k: int) -> Run:
     """The k best documents of each query that any run answers, under the fused score.
@@ -43,11 +52,7 @@ def fuse(runs: Sequence[Run], fusion: Fusion, k: int) -> Run:
     linear: weighted sum of the runs' scores, each scaled per query; a missing document gets the
     least scaled score of that run's ranking, as if it stood at its end.
     """
-    weights = fusion.weights or (1.0 / len(runs),) * len(runs)
-    if len(weights) != len(runs):
-        raise UsageError(
-            f"--fuse has {len(weights)} weights for {len(runs)} runs; give one for each"
-        )
+    weights = fusion.shares(len(runs))
     queries = dict.fromkeys(query for run in runs for query in run.rankings)
     empty = ranked([], np.zeros(0, np.float32))
     fused = {}

@@ -19,8 +19,8 @@ from lmkcli.encoder import Encoder, open_encoder
 from lmkcli.errors import DataError, Mismatch, UnknownName, UsageError
 from lmkcli.indexes.exact import MARGIN, Hits, rescore, top
 from lmkcli.manifest import Manifest
+from lmkcli.models.devices import choose_device
 from lmkcli.models.folder import read_model
-from lmkcli.models.transformer import choose_device
 from lmkcli.parts import PartSlice
 from lmkcli.progress import Progress
 from lmkcli.recipe import AnnSettings, Bm25Settings, EncodeSettings, Recipe
@@ -267,6 +267,7 @@ def build_lexical(
     identity = {
         "family": family,
         "settings": asdict(settings),
+        "analysis": kind.analysis(settings),
         "collection": {"name": collection.name, "settings": collection.settings},
     }
     stamp = {"stamp": collection.stamp()}
@@ -310,8 +311,7 @@ def ready(folder: Path) -> dict[str, Any]:
 
 def _finish(folder: Path, facts: dict[str, Any], identity: dict[str, Any]) -> dict[str, Any]:
     """Say that the index is whole, with its digest for the chain."""
-    made = {key: facts.get(key, "") for key in ("collection", "analysis")}
-    chain = manifest.digest({"identity": identity, **made})
+    chain = manifest.digest({"identity": identity, "collection": facts.get("collection", "")})
     facts = {"digest": chain, **facts}
     with parts.atomic_file(folder / BUILT) as temporary:
         temporary.write_text(json.dumps(facts, indent=1))

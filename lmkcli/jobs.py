@@ -17,6 +17,7 @@ from lmkcli.manifest import Manifest
 from lmkcli.models.tokenizer import Tokenizer, open_tokenizer
 from lmkcli.progress import Progress
 from lmkcli.recipe import EncodeSettings, Wishes
+from lmkcli.selecting import Selected
 from lmkcli.tokens import Report, TokenRow, Tokens, write_tokens
 from lmkcli.vectors import NUMPY, Target, write_vectors
 
@@ -37,7 +38,11 @@ class Job:
         """Where the text comes from: name, stamp; the same whether tokens were made before or not."""
         if isinstance(self.source, Tokens):
             return dict(self.source.manifest.execution["source"])
-        return {"name": self.source.name, "stamp": self.source.stamp()}
+        origin = {"name": self.source.name, "stamp": self.source.stamp()}
+        if isinstance(self.source, Selected):
+            named = {"documents": len(self.source.ids), "digest": self.source.digest}
+            return {**origin, "only": named}
+        return origin
 
     @property
     def text(self) -> dict[str, str]:
@@ -66,6 +71,21 @@ def plan(
     else:
         given = open_collection(source)
     return Job(given, resolved, settings, Shard.parse(slice_))
+
+
+def narrowed(job: Job, run: Path) -> Job:
+    """The same job over the documents that a run names; UsageError when its source is tokens."""
+    if isinstance(job.source, Tokens):
+        raise UsageError("--only chooses among the documents of a collection, not of tokens")
+    return replace(job, source=Selected(job.source, run))
+
+
+def absent(job: Job, folder: Path) -> int | None:
+    """How many documents a run named that the collection does not have; None while shards are to come."""
+    if not isinstance(job.source, Selected):
+        return 0
+    state = parts.state(folder, job.shard.count)
+    return None if state.unfinished else len(job.source.ids) - sum(p.rows for p in state.slices)
 
 
 def _check_tokens(tokens: Tokens, resolved: Resolved) -> None:
@@ -219,9 +239,11 @@ def describe(job: Job) -> Iterator[str]:
 __all__ = [
     "Forecast",
     "Job",
+    "absent",
     "describe",
     "forecast",
     "make_placer",
+    "narrowed",
     "plan",
     "run_encode",
     "run_tokenize",

@@ -7,6 +7,7 @@ from pathlib import Path
 from lmkcli import manifest
 
 COMPLETE = {"done", "built.json"}  # what says that an artifact folder is complete
+REMOVED = ".removed."
 SIDECAR = ".json"  # run.trec has its manifest in run.trec.json
 
 
@@ -31,23 +32,28 @@ def is_artifact(path: Path) -> bool:
 
 
 def clear(path: Path) -> None:
-    """Remove an artifact: first what says that it is complete, last what says that it is lmk's.
+    """Remove an artifact; FileNotFoundError, and nothing is touched, where it has no manifest.
 
-    So a half-removed one is never taken for whole, and the same command can go on removing it.
+    What says that it is complete goes first, its manifest last: a half-removed artifact is never
+    taken for whole, and the same command can go on removing it.
     """
     if not path.is_dir():
+        sidecar(path).stat()
         path.unlink()
         sidecar(path).unlink()
         return
-    names = set(os.listdir(path))
-    for name in sorted(names & COMPLETE) + sorted(names - COMPLETE - {manifest.NAME}):
+    (path / manifest.NAME).stat()
+    names = set(os.listdir(path)) - {manifest.NAME}
+    for name in sorted(names & COMPLETE) + sorted(names - COMPLETE):
         _remove(path / name)
     (path / manifest.NAME).unlink()
     path.rmdir()
 
 
 def _remove(path: Path) -> None:
-    if path.is_dir() and not path.is_symlink():
-        shutil.rmtree(path)
-    else:
-        path.unlink()
+    """Remove a file or a folder; a folder loses its name at once."""
+    if not path.is_dir() or path.is_symlink():
+        return path.unlink()
+    if not path.name.startswith(REMOVED):
+        path = path.rename(path.with_name(REMOVED + path.name))
+    shutil.rmtree(path)

@@ -116,14 +116,15 @@ def state(folder: Path, shards: int) -> State:
     unfinished = []
     for number in range(shards):
         shard = Shard(number, shards)
-        mine = cover(names, shard)
+        done = _done(folder, shard)
+        mine = cover([n for n in names if str(n) in done["parts"]] if done else names, shard)
         slices += mine
-        rows = done_rows(folder, shard)
-        if rows is None:
+        if done is None:
             unfinished.append(number)
-        elif covered_rows(mine) != rows:
+        elif covered_rows(mine) != done["rows"]:
             raise DataError(
-                f"{folder}: shard {number}/{shards} should have {rows} rows and has {covered_rows(mine)}; "
+                f"{folder}: shard {number}/{shards} should have {done['rows']} rows and has "
+                f"{covered_rows(mine)}; "
                 f"a part is missing: delete {done_path(folder, shard)} and run the same command again"
             )
     return State(slices, unfinished)
@@ -136,18 +137,29 @@ def done_path(folder: Path, shard: Shard) -> Path:
 
 def done_rows(folder: Path, shard: Shard) -> int | None:
     """How many rows a finished shard has; None while it is not finished."""
+    done = _done(folder, shard)
+    return int(done["rows"]) if done else None
+
+
+def _done(folder: Path, shard: Shard) -> dict[str, Any] | None:
     try:
-        return int(json.loads(done_path(folder, shard).read_text())["rows"])
+        return dict(json.loads(done_path(folder, shard).read_text()))
     except FileNotFoundError:
         return None
 
 
 def finish(folder: Path, shard: Shard, rows: int) -> None:
-    """Record that a shard is complete (empty shards too)."""
+    """Record that a shard is complete (empty shards too) and which parts it is made of.
+
+    The first life of a task to get here decides: what another one publishes later changes nothing.
+    """
     path = done_path(folder, shard)
+    if path.exists():
+        return
     path.parent.mkdir(exist_ok=True)
+    made = [str(piece.name) for piece in cover(list_parts(folder), shard)]
     with atomic_file(path) as temporary:
-        temporary.write_text(json.dumps({"rows": rows}))
+        temporary.write_text(json.dumps({"rows": rows, "parts": made}))
 
 
 @contextmanager

@@ -2,6 +2,7 @@
 
 import hashlib
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ from numpy.typing import NDArray
 from lmkcli import catalog, manifest
 from lmkcli.collection import Doc, Query
 from lmkcli.encoder import Encoder
-from lmkcli.errors import DataError
+from lmkcli.errors import UsageError
 from lmkcli.fusion import Fusion, fuse
 from lmkcli.index import Index, Opened, OpenSettings, open_index, open_query_encoder
 from lmkcli.progress import silent
@@ -22,9 +23,39 @@ from lmkcli.vectors import Vectors
 POOL = 1000  # documents that each fused index is asked for, at least
 
 
+# Which settings of opening mean something to what.
+_QUERIES = {"model", "dtype"}
+_SEARCH = {"vectors", "ef_search", "nprobe"}
+
+
 def open_searchable(path: Path, settings: OpenSettings) -> Index:
     """An index folder, vectors, or a TREC run that stands where an index does."""
-    return FromRun(path) if path.is_file() else open_index(path, settings)
+    if not path.is_file():
+        return open_index(path, settings)
+    settings.refuse("a run", *(getattr(settings, name) for name in _QUERIES | _SEARCH))
+    return FromRun(path)
+
+
+def open_all(paths: Sequence[Path], settings: OpenSettings, reranked: bool) -> list[Index]:
+    """Several indexes, or one that is `reranked` by vectors. Each is given the settings that mean
+    something to it; UsageError for one that means nothing to any of them.
+    """
+    takes = [_takes(path) for path in paths]
+    taken = set().union(*takes, _QUERIES if reranked else set())
+    none: dict[str, Any] = {name: getattr(OpenSettings(), name) for name in taken}
+    return [
+        open_searchable(path, replace(settings, **{n: none[n] for n in taken - mine}))
+        for path, mine in zip(paths, takes, strict=True)
+    ]
+
+
+def _takes(path: Path) -> set[str]:
+    if not (path / manifest.NAME).is_file():
+        return set()
+    found = manifest.read(path)
+    if found.kind == "vectors":
+        return _QUERIES
+    return set() if found.identity.get("family") in catalog.LEXICAL else _QUERIES | _SEARCH
 
 
 class FromRun:
@@ -50,9 +81,10 @@ class Fused:
     """Several indexes asked the same; their rankings fused."""
 
     def __init__(self, indexes: Sequence[Index], fusion: Fusion) -> None:
+        fusion.shares(len(indexes))
         self._indexes, self._fusion = indexes, fusion
         chain = manifest.digest([index.opened.digest for index in indexes])
-        how = {"fuse": _plain(fusion), "of": [[i.opened.path, i.opened.search] for i in indexes]}
+        how = {"fuse": _plain(fusion), "of": [i.opened.search for i in indexes]}
         self.opened = Opened(indexes[0].opened.path, fusion.method, chain, how)
 
     def search(self, queries: list[Query], k: int) -> Run:
@@ -77,7 +109,7 @@ class Reranked:
         self, index: Index, make: Callable[[list[Query]], Scorer], settings: Rerank, by: Opened
     ) -> None:
         self._index, self._make, self._settings = index, make, settings
-        how = {**index.opened.search, "rerank": settings._asdict(), "by": by.path}
+        how = {**index.opened.search, "rerank": settings._asdict(), "by": by.kind}
         chain = manifest.digest([index.opened.digest, by.digest])
         self.opened = Opened(index.opened.path, f"{index.opened.kind}-rerank", chain, how)
         self.unscored = 0
@@ -138,14 +170,19 @@ def _plain(fusion: Fusion) -> dict[str, Any]:
 
 
 def check_distinct(paths: Sequence[Path]) -> None:
-    """DataError when an index is to be fused with itself."""
-    absolute = [path.absolute() for path in paths]
-    if len(set(absolute)) < len(absolute):
-        raise DataError("--with names an index twice; a fusion needs different ones")
+    """UsageError when an index is to be fused with itself."""
+    real = [path.resolve() for path in paths]
+    if len(set(real)) < len(real):
+        raise UsageError("--with names an index twice; a fusion needs different ones")
 
 
 def by_model(index: Index, name: str, settings: Rerank, opening: OpenSettings) -> Reranked:
-    """Rerank by a cross-encoder that reads the stored texts."""
+    """Rerank by a cross-encoder that reads the stored texts; UsageError for a run, which has none."""
+    if isinstance(index, FromRun):
+        raise UsageError(
+            f"{index.opened.path} is a run and holds no texts for --rerank-model; "
+            "rerank the index that it came from"
+        )
     model = catalog.load(catalog.MODELS, "crossencoder", "model kind")(
         name, opening.device, opening.offline
     )

@@ -115,13 +115,12 @@ def write_run(path: Path, run: Run) -> None:
     A suffix `.gz` compresses. The file appears whole or not at all; a pipe or a device is written
     straight. DataError when an id or the tag could not be read back (empty or with white space).
     """
-    target = path.resolve()
     compress = path.suffix == ".gz"
     try:
-        if target.exists() and not target.is_file():
-            _write(target, run, compress)
+        if path.exists() and not path.is_file():  # asked before it is resolved: a pipe has no name
+            _write(path, run, compress)
             return
-        with atomic_file(target) as temporary:
+        with atomic_file(path.resolve()) as temporary:
             _write(temporary, run, compress)
     except OSError as error:
         raise DataError(f"{path}: cannot be written ({error.strerror or error})") from error

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lmkcli import manifest, parts
-from lmkcli.building import Builder, Counts, part_summary, seen_ids
+from lmkcli.building import Builder, Counts, finish, part_summary, seen_ids
 from lmkcli.collection import Doc, DocStream, Shard, doc_hash
 from lmkcli.doctable import DocRow, DocTable
 from lmkcli.errors import Stopped
@@ -74,7 +74,7 @@ def write_tokens(
         row = row if builder.empty else builder.publish()
     finally:
         builder.abandon()
-    parts.finish(folder, shard, row)
+    finish(folder, shard, row)
 
 
 def _append(builder: Builder, batch: list[TokenRow]) -> None:

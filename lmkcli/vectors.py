@@ -9,7 +9,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from lmkcli import manifest, parts
-from lmkcli.building import Builder, Counts, part_summary, seen_ids
+from lmkcli.building import Builder, Counts, finish, part_summary, seen_ids
 from lmkcli.collection import CollectionDigest, Doc, Shard
 from lmkcli.doctable import DocRow, DocTable
 from lmkcli.errors import DataError, Stopped
@@ -147,7 +147,7 @@ class _Job:
     def finish(self) -> None:
         """Publish the last part and say that the shard is complete."""
         self._publish()
-        parts.finish(self._target.folder, self._target.shard, self._row)
+        finish(self._target.folder, self._target.shard, self._row)
 
 
 def _check_finite(stored: NDArray[np.floating], rows: list[TokenRow], dtype: str) -> None:

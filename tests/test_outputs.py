@@ -1,5 +1,6 @@
 """What may happen to an output that is there already."""
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -39,6 +40,31 @@ def test_clearing_removes_an_artifact_and_its_manifest(tmp_path: Path) -> None:
     outputs.clear(run)
     outputs.clear(folder)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_removal_that_was_killed_can_go_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Half-removed, it is still an artifact, and no longer says that it is complete."""
+    folder = tmp_path / "vectors"
+    for name in ("parts/a", "done"):
+        (folder / name).mkdir(parents=True)
+    (folder / "done/0of1.json").write_text("{}")
+    (folder / manifest.NAME).write_text("{}")
+
+    def killed(path: Path) -> None:
+        if path.name.endswith("parts"):
+            raise KeyboardInterrupt
+        shutil.rmtree(path)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(outputs, "_remove", killed)
+        with pytest.raises(KeyboardInterrupt):
+            outputs.clear(folder)
+    assert outputs.is_artifact(folder)
+    assert not (folder / "done").exists()
+    outputs.clear(folder)
+    assert not folder.exists()
 
 
 def test_what_has_no_manifest_is_not_cleared(tmp_path: Path) -> None:

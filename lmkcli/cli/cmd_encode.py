@@ -31,6 +31,10 @@ def encode(
     doc_prompt: options.DocPrompt = None,
     dim: options.Dim = None,
     normalize: options.Normalize = None,
+    only: Annotated[
+        Path | None,
+        typer.Option(metavar="RUN", help="Encode only the documents that this run names."),
+    ] = None,
     fields: options.Fields = "",
     map_ids: options.MapIds = False,
     dtype: options.Dtype = DtypeName(_DEFAULT.dtype),
@@ -70,6 +74,8 @@ def encode(
     )
     spelling = options.with_fields(source, fields, map_ids)
     job = jobs.plan(spelling, wishes, settings, shard, offline)
+    if only is not None:
+        job = jobs.narrowed(job, only)
     for line in jobs.describe(job):
         console.note(line)
     if dry_run:
@@ -78,6 +84,8 @@ def encode(
     options.prepare_output(folder, if_exists)
     with console.progress("encode") as progress, console.stoppable() as stopping:
         jobs.run_encode(job, folder, progress, stopping)
+    if absent := jobs.absent(job, folder):
+        console.note(f"documents of {only} that {source} does not have: {console.number(absent)}")
     _summary(folder, job, json)
 
 

@@ -11,7 +11,6 @@ from lmkcli.cli.options import IfExists
 from lmkcli.errors import UsageError
 from lmkcli.recipe import AnnSettings, Bm25Settings
 
-
 _SHOWN = ("factory", "documents", "rows", "vocabulary", "postings", "training_rows", "bytes")
 
 
@@ -46,7 +45,7 @@ def index(
     if_exists: options.IfExistsOption = IfExists.resume,
     json: options.Json = False,
 ) -> None:
-    """Vectors to a FAISS index, or a collection to a BM25 index (bm25s or Lucene). Exact search needs no index."""
+    """Vectors to a FAISS index, or a collection to a BM25 index. Exact search needs no index."""
     folder = options.need(output, "-o/--output", "index/")
     lexical = {
         "k1": k1,

@@ -4,7 +4,7 @@ import re
 import sys
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -14,7 +14,9 @@ from lmkcli.errors import UsageError
 from lmkcli.recipe import SearchSettings
 
 if TYPE_CHECKING:
-    from lmkcli.index import Index, OpenSettings
+    from lmkcli.fusion import Fusion
+    from lmkcli.index import Index
+    from lmkcli.reranking import Rerank
     from lmkcli.run import Run
 
 _DEFAULT = SearchSettings()
@@ -129,7 +131,7 @@ def search(
     The index knows how its queries must be encoded. Equal scores go by document id, descending, as
     trec_eval sorts them.
     """
-    from lmkcli import searching
+    from lmkcli import pipelines, searching
     from lmkcli.index import OpenSettings
 
     if [queries is not None, question is not None, interactive].count(True) != 1:
@@ -137,9 +139,15 @@ def search(
     opening = OpenSettings(
         model, vectors, device, dtype.value if dtype else "", offline, ef_search, nprobe
     )
-    opened = _fused([index, *(others or [])], fuse, fuse_scale, opening)
-    stage = {"rerank_depth": rerank_depth, "interpolate": interpolate}
-    opened = _reranked(opened, rerank, rerank_model, stage, opening)
+    paths = [index, *(others or [])]
+    fusion = _fusion(paths, fuse, fuse_scale)
+    stage = _stage(rerank, rerank_model, rerank_depth, interpolate, k)
+    parts = pipelines.open_all(paths, opening, reranked=rerank is not None)
+    opened: Index = pipelines.Fused(parts, fusion) if fusion else parts[0]
+    if stage and rerank is not None:
+        opened = pipelines.by_vectors(opened, rerank, stage, opening)
+    elif stage:
+        opened = pipelines.by_model(opened, str(rerank_model), stage, opening)
     if queries is not None:
         spelling = options.with_fields(queries, "", map_ids)
         asked, left_out = searching.queries_of(spelling, all_queries)
@@ -162,7 +170,8 @@ def search(
         searching.write(path, run, made)
         if unscored := getattr(opened, "unscored", 0):
             console.note(
-                f"{console.number(unscored)} documents have no vector and keep their place at the end"
+                f"{console.number(unscored)} documents could not be scored again (no vector, or no "
+                "text) and stand at the end"
             )
         return _summary(path, run, json)
     if output is not None or all_queries or tag:
@@ -174,45 +183,47 @@ def search(
     _prompt(opened, k or _SHOWN, json)
 
 
-def _fused(
-    paths: list[Path], fuse: str | None, scale: ScaleName | None, opening: "OpenSettings"
-) -> "Index":
-    from lmkcli import pipelines
+def _fusion(paths: list[Path], fuse: str | None, scale: ScaleName | None) -> "Fusion | None":
     from lmkcli.fusion import Fusion
+    from lmkcli.pipelines import check_distinct
 
     if len(paths) == 1:
         options.no_effect(
             {"fuse": fuse, "fuse_scale": scale}, "a single index (add others by --with)"
         )
-        return pipelines.open_searchable(paths[0], opening)
+        return None
     if fuse is None:
         raise UsageError("--with needs --fuse rrf or --fuse linear")
     fusion = Fusion.parse(fuse, scale.value if scale else "minmax")
     if fusion.method == "rrf":
         options.no_effect({"fuse_scale": scale}, "--fuse rrf, which sees ranks alone")
-    pipelines.check_distinct(paths)
-    return pipelines.Fused([pipelines.open_searchable(path, opening) for path in paths], fusion)
+    check_distinct(paths)
+    return fusion
 
 
-def _reranked(
-    index: "Index",
+def _stage(
     rerank: Path | None,
     rerank_model: str | None,
-    stage: dict[str, Any],
-    opening: "OpenSettings",
-) -> "Index":
-    from lmkcli import pipelines
+    depth: int | None,
+    interpolate: float | None,
+    k: int | None,
+) -> "Rerank | None":
     from lmkcli.reranking import Rerank
 
     if rerank is None and rerank_model is None:
-        options.no_effect(stage, "a search without --rerank or --rerank-model")
-        return index
+        options.no_effect(
+            {"rerank_depth": depth, "interpolate": interpolate},
+            "a search without --rerank or --rerank-model",
+        )
+        return None
     if rerank is not None and rerank_model is not None:
         raise UsageError("give --rerank or --rerank-model, not both")
-    settings = Rerank(stage["rerank_depth"] or Rerank().depth, stage["interpolate"])
-    if rerank is not None:
-        return pipelines.by_vectors(index, rerank, settings, opening)
-    return pipelines.by_model(index, str(rerank_model), settings, opening)
+    made = Rerank(depth or Rerank().depth, interpolate)
+    if k and k > made.depth:
+        raise UsageError(
+            f"-k {k}: only {made.depth} documents are scored again; raise --rerank-depth"
+        )
+    return made
 
 
 def _summary(path: Path, run: "Run", json: bool) -> None:

@@ -12,6 +12,7 @@ from lmkcli.cli import (
     cmd_demo,
     cmd_encode,
     cmd_eval,
+    cmd_fetch,
     cmd_index,
     cmd_search,
     cmd_show,
@@ -60,13 +61,14 @@ app.command("search")(cmd_search.search)
 app.command("eval")(cmd_eval.evaluate)
 app.command("show")(cmd_show.show)
 app.command("verify")(cmd_verify.verify)
+app.command("fetch")(cmd_fetch.fetch)
 app.command("demo")(cmd_demo.demo)
 
 
 def main() -> None:
     """Run a command line; every error becomes one message and the documented exit code."""
     try:
-        app()
+        _run()
     except LmkError as error:
         if console.verbose:
             traceback.print_exc()
@@ -87,6 +89,16 @@ def main() -> None:
             "Make room and run the same command again"
         )
         sys.exit(3)
+
+
+def _run() -> None:
+    try:
+        app()
+    except SystemExit as left:
+        if isinstance(left.__context__, BrokenPipeError):  # typer made it exit code 1, a bug's
+            raise left.__context__ from None
+        sys.stdout.flush()  # here, where a reader that went away is still caught
+        raise
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from lmkcli import network
 from lmkcli.errors import DataError, UsageError
 
 
@@ -140,8 +141,22 @@ ShardOption = Annotated[
         rich_help_panel=_WORK,
     ),
 ]
+
+
+def _offline(wanted: bool) -> bool:
+    if wanted:
+        network.forbid()
+    return wanted
+
+
 Offline = Annotated[
-    bool, typer.Option("--offline", help="Never use the network.", rich_help_panel=_WORK)
+    bool,
+    typer.Option(
+        "--offline",
+        help="Never use the network (as with HF_HUB_OFFLINE=1).",
+        rich_help_panel=_WORK,
+        callback=_offline,
+    ),
 ]
 Output = Annotated[
     Path | None,

@@ -44,6 +44,11 @@ class Bm25:
         self._ids = ids
         self._analyzer = analyzer
 
+    @staticmethod
+    def analysis(settings: Bm25Settings) -> dict[str, Any]:
+        """Everything that decides terms; UnknownName for a language that is in no list."""
+        return Analyzer(settings.language).identity()
+
     @classmethod
     def build(
         cls, docs: Iterable[Doc], folder: Path, settings: Bm25Settings, progress: Progress

@@ -1,11 +1,11 @@
 """Exact search: every vector is compared, block by block, in bounded memory; no index is built.
 
-Runs through torch on the CPU or a GPU alike. Candidates come from float32 products; what is returned
-is rescored in float64 and proven complete by an error bound, so the order is that of exact arithmetic.
+Runs through torch on the CPU or a GPU alike. Candidates come from float32 products; what is
+returned is rescored in float64 and proven complete by an error bound, so the order is that of exact
+arithmetic.
 """
 
-import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -14,11 +14,14 @@ from numpy.typing import NDArray
 
 QUERY_TILE = 1024
 BLOCK_ROWS = 16384  # with a tile of queries: 64 MB of scores at a time
+SAMPLE_ROWS = 8192  # rows that tell roughly how high the k-th score lies
 MARGIN = 32
+HELD = 4 << 20  # candidates of a tile that may wait before the best are picked out
+RESCORED_AT_ONCE = 16  # queries
 
 
 class Matrix(Protocol):
-    """All vectors: blocks of float32 rows in order, and any rows at once."""
+    """All vectors: blocks of rows in order, and any rows at once as float32."""
 
     @property
     def rows(self) -> int: ...
@@ -38,6 +41,14 @@ class Hits(NamedTuple):
     scores: list[NDArray[np.float64]]
 
 
+class Candidates(NamedTuple):
+    """Rows of each query, the float32 score that no other row exceeds, and the largest norm."""
+
+    rows: list[NDArray[np.int64]]
+    floors: NDArray[np.float32]
+    norm: float
+
+
 class Exact:
     """Brute force over a Matrix."""
 
@@ -53,116 +64,159 @@ class Exact:
         """
         rows: list[NDArray[np.int64]] = [np.zeros(0, np.int64)] * len(queries)
         scores: list[NDArray[np.float64]] = [np.zeros(0)] * len(queries)
-        left = np.arange(len(queries))
+        k = min(k, self._matrix.rows)
         wanted = min(k + MARGIN, self._matrix.rows)
-        while len(left):
-            found = self._candidates(queries[left], wanted)
+        left = np.arange(len(queries))
+        sampled = self._matrix.rows >= 8 * SAMPLE_ROWS
+        while len(left) and k:
+            found = self._candidates(queries[left], wanted, sampled)
+            exact = rescore_all(self._matrix, queries[left], found.rows)
             again = []
             for i, number in enumerate(left):
-                exact = rescore(self._matrix, queries[number], found.rows[i])
-                if wanted < self._matrix.rows and not _complete(
-                    exact, found, i, queries[number], k
-                ):
+                if not self._complete(exact[i], queries[number], (found, i), k):
                     again.append(number)
-                rows[number], scores[number] = top(found.rows[i], exact, k)
-            left = np.array(again, dtype=np.int64)
-            wanted = min(wanted * 4, self._matrix.rows)  # many ties at the cut-off: look deeper
+                    continue
+                rows[number], scores[number] = top(found.rows[i], exact[i], k)
+            # ties at the cut-off, or a sample that misled: look deeper, without it
+            left, sampled = np.array(again, dtype=np.int64), False
+            wanted = min(wanted * 4, self._matrix.rows)
         return Hits(rows, scores)
 
-    def _candidates(self, queries: NDArray[np.float32], k: int) -> "Candidates":
+    def _complete(
+        self,
+        exact: NDArray[np.float64],
+        query: NDArray[np.float32],
+        of: tuple[Candidates, int],
+        k: int,
+    ) -> bool:
+        """Whether no row outside the candidates can reach the k-th exact score."""
+        found, number = of
+        if len(exact) == self._matrix.rows:
+            return True
+        if len(exact) < k:
+            return False
+        error = len(query) * 2.0**-24 * float(np.linalg.norm(query)) * found.norm
+        kth = np.partition(exact, -k)[-k]
+        return bool(found.floors[number] + error < np.float32(kth))
+
+    def _candidates(self, queries: NDArray[np.float32], k: int, sampled: bool) -> Candidates:
         tiles = [torch.from_numpy(t).to(self._device) for t in _tiles(queries)]
-        tops = [Top(len(tile), k, self._device) for tile in tiles]
+        sample = self._sample() if sampled else None
+        tops = [Top(tile, k, sample, self._matrix.rows) for tile in tiles]
         first, norm = 0, 0.0
-        for block in _blocks(self._matrix):
-            vectors = _shared(block).to(self._device)
+        for vectors in self._blocks():
             norm = max(norm, float(torch.linalg.vector_norm(vectors, dim=1).max()))
-            for tile, top in zip(tiles, tops, strict=True):
-                top.offer(tile @ vectors.T, first)
-            first += len(block)
-        made = [top.result() for top in tops]
-        return Candidates(
-            np.concatenate([scores for scores, _ in made]),
-            np.concatenate([rows for _, rows in made]),
-            norm,
-        )
+            for tile, best in zip(tiles, tops, strict=True):
+                best.offer(tile @ vectors.T, first)
+            first += len(vectors)
+        made = [best.result() for best in tops]
+        rows = [row for some, _ in made for row in some]
+        return Candidates(rows, np.concatenate([floors for _, floors in made]), norm)
 
+    def _blocks(self) -> Iterator[torch.Tensor]:
+        for block in self._matrix:
+            for start in range(0, len(block), BLOCK_ROWS):
+                part = block[start : start + BLOCK_ROWS]
+                # torch warns of read-only maps, which it would leave alone here
+                yield torch.from_numpy(np.require(part, requirements="W")).to(self._device)
 
-class Candidates(NamedTuple):
-    """float32 scores and rows [n, k], best first, and the largest norm of any vector."""
-
-    scores: NDArray[np.float32]
-    rows: NDArray[np.int64]
-    norm: float
+    def _sample(self) -> torch.Tensor:
+        """Rows spread evenly over the whole."""
+        rows = np.linspace(0, self._matrix.rows - 1, SAMPLE_ROWS).astype(np.int64)
+        return torch.from_numpy(self._matrix.at(rows)).to(self._device)
 
 
 def _tiles(queries: NDArray[np.float32]) -> list[NDArray[np.float32]]:
     return [queries[i : i + QUERY_TILE] for i in range(0, len(queries), QUERY_TILE)]
 
 
-def _blocks(matrix: Matrix) -> Iterable[NDArray[np.float32]]:
-    for block in matrix:
-        for start in range(0, len(block), BLOCK_ROWS):
-            yield block[start : start + BLOCK_ROWS]
-
-
-def _shared(block: NDArray[np.float32]) -> torch.Tensor:
-    """The block as a tensor on the same memory; that of a read-only map is never written to."""
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "The given NumPy array is not writable", UserWarning)
-        return torch.from_numpy(block)
-
-
 class Top:
-    """The running k best of each query; later blocks are filtered by the k-th score so far."""
+    """The running k best of each query of a tile; only scores above a query's bar are looked at.
 
-    def __init__(self, queries: int, k: int, device: torch.device) -> None:
+    The bar comes from a sample of all rows, low enough to let about twice k pass; where it was too
+    high, fewer than k candidates come out, and the caller asks again without a sample.
+    """
+
+    def __init__(self, tile: torch.Tensor, k: int, sample: torch.Tensor | None, rows: int) -> None:
         self._k = k
-        self._scores = torch.full((queries, k), -torch.inf, device=device)
-        self._rows = torch.full((queries, k), -1, dtype=torch.long, device=device)
+        self._bar = torch.full((len(tile),), -torch.inf, device=tile.device)
+        self._open = sample is None
+        if sample is not None:
+            mean = k * len(sample) / rows
+            rank = min(int(mean + 4 * mean**0.5 + 4), len(sample))
+            self._bar = (tile @ sample.T).topk(rank, dim=1).values[:, -1]
+        self._held: list[tuple[torch.Tensor, torch.Tensor, torch.Tensor]] = []
+        self._count = 0
 
     def offer(self, scores: torch.Tensor, first: int) -> None:
         """Take in the scores [queries, rows] of rows `first` onwards."""
-        bar = self._scores[:, -1:]
-        query, column = torch.nonzero(scores > bar, as_tuple=True)
-        counts = torch.bincount(query, minlength=len(scores))
-        widest = int(counts.max())
-        if widest == 0:
+        if self._open:
+            self._offer_all(scores, first)
             return
-        if widest > scores.shape[1] // 4:  # early blocks: nearly everything passes
-            best, at = scores.topk(min(self._k, scores.shape[1]), dim=1)
-            self._merge(best, at + first)
+        query, column = torch.nonzero(scores > self._bar[:, None], as_tuple=True)
+        self._hold(query, column + first, scores[query, column])
+
+    def _offer_all(self, scores: torch.Tensor, first: int) -> None:
+        """Without a bar nearly everything would pass: the block's k best are enough."""
+        best, at = scores.topk(min(self._k, scores.shape[1]), dim=1)
+        query = torch.arange(len(scores), device=scores.device)[:, None].expand_as(at)
+        self._hold(query.flatten(), at.flatten() + first, best.flatten())
+        self._pick()
+
+    def _hold(self, query: torch.Tensor, rows: torch.Tensor, scores: torch.Tensor) -> None:
+        self._held.append((query, rows, scores))
+        self._count += len(rows)
+        if self._count > max(HELD, 4 * self._k * len(self._bar)):
+            self._pick()
+
+    def _pick(self) -> None:
+        """Keep the k best of each query; the k-th becomes the bar."""
+        if not self._count:
             return
-        slot = torch.arange(len(query), device=query.device) - (counts.cumsum(0) - counts)[query]
-        passed = scores.new_full((len(scores), widest), -torch.inf)
-        rows = torch.full_like(passed, -1, dtype=torch.long)
-        passed[query, slot] = scores[query, column]
-        rows[query, slot] = column + first
-        self._merge(passed, rows)
+        query, rows, scores = (torch.cat(parts) for parts in zip(*self._held, strict=True))
+        order = torch.argsort(scores, descending=True)
+        order = order[torch.argsort(query[order], stable=True)]
+        query, rows, scores = query[order], rows[order], scores[order]
+        counts = torch.bincount(query, minlength=len(self._bar))
+        starts = counts.cumsum(0) - counts
+        rank = torch.arange(len(query), device=query.device) - starts[query]
+        full = counts >= self._k
+        last = scores[(starts + self._k - 1).clamp(max=len(scores) - 1)]
+        self._bar = torch.where(full, torch.maximum(last, self._bar), self._bar)
+        self._open = self._open and not bool(full.all())
+        kept = rank < self._k
+        self._held = [(query[kept], rows[kept], scores[kept])]
+        self._count = int(kept.sum())
 
-    def _merge(self, scores: torch.Tensor, rows: torch.Tensor) -> None:
-        both = torch.cat([self._scores, scores], dim=1)
-        self._scores, at = both.topk(self._k, dim=1)
-        self._rows = torch.cat([self._rows, rows], dim=1).gather(1, at)
+    def result(self) -> tuple[list[NDArray[np.int64]], NDArray[np.float32]]:
+        """The rows of each query, and the score that no row left out exceeds."""
+        self._pick()
+        if not self._held:
+            return [np.zeros(0, np.int64)] * len(self._bar), self._bar.cpu().numpy()
+        query, rows, _ = (part.cpu().numpy() for part in self._held[0])
+        ends = np.cumsum(np.bincount(query, minlength=len(self._bar)))
+        return np.split(rows, ends[:-1]), self._bar.cpu().numpy()
 
-    def result(self) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
-        """Scores and rows, best first."""
-        return self._scores.cpu().numpy(), self._rows.cpu().numpy()
+
+def rescore_all(
+    matrix: Matrix, queries: NDArray[np.float32], rows: list[NDArray[np.int64]]
+) -> list[NDArray[np.float64]]:
+    """float64 dot products of each query with its rows."""
+    made: list[NDArray[np.float64]] = []
+    for start in range(0, len(queries), RESCORED_AT_ONCE):
+        some = rows[start : start + RESCORED_AT_ONCE]
+        vectors = torch.from_numpy(matrix.at(np.concatenate(some))).double()
+        parts = torch.split(vectors, [len(part) for part in some])
+        asked = torch.from_numpy(queries[start : start + RESCORED_AT_ONCE]).double()
+        made += [(part @ query).numpy() for part, query in zip(parts, asked, strict=True)]
+    return made
 
 
 def rescore(
     matrix: Matrix, query: NDArray[np.float32], rows: NDArray[np.int64]
 ) -> NDArray[np.float64]:
     """float64 dot products of one query with some rows."""
-    return np.asarray(matrix.at(rows), dtype=np.float64) @ query.astype(np.float64)
-
-
-def _complete(
-    exact: NDArray[np.float64], found: Candidates, number: int, query: NDArray[np.float32], k: int
-) -> bool:
-    """Whether no row outside the candidates can reach the k-th exact score."""
-    error = len(query) * 2.0**-24 * float(np.linalg.norm(query)) * found.norm
-    kth = np.partition(exact, -k)[-k]
-    return bool(found.scores[number, -1] + error < np.float32(kth))
+    return rescore_all(matrix, query[None], [rows])[0]
 
 
 def top(

@@ -53,6 +53,20 @@ class Lucene:
         similarity = java_class("org.apache.lucene.search.similarities.BM25Similarity")
         self._searcher.setSimilarity(similarity(settings.k1, settings.b))
 
+    @staticmethod
+    def analysis(settings: Bm25Settings) -> dict[str, Any]:
+        """Everything that decides terms; UnknownName for a language without an analyzer."""
+        analyzer = open_analyzer(settings.language)
+        stop = _stop_words(analyzer)
+        return {
+            "language": settings.language,
+            "analyzer": analyzer.getClass().getName(),
+            "stemmer": "porter" if settings.language == "en" else "the analyzer's",
+            "stop_words": len(stop),
+            "stop_words_sha256": hashlib.sha256(" ".join(stop).encode()).hexdigest(),
+            "lucene": ".".join(_lucene().split(".")[:2]),  # analyzers may change with it
+        }
+
     @classmethod
     def build(
         cls, docs: Iterable[Doc], folder: Path, settings: Bm25Settings, progress: Progress
@@ -67,7 +81,7 @@ class Lucene:
         with atomic_folder(path) as growing, _refusals(f"{path} cannot be written"):
             seen, empty = _write(docs, growing, analyzer, progress)
             facts = _counts(growing)
-            made = analysis(settings.language)
+            made = cls.analysis(settings)
             (growing / ANALYSIS).write_text(json.dumps(made, indent=1))
             size = sum(entry.stat().st_size for entry in os.scandir(growing))
         facts = {"documents": seen, "empty": empty, **facts, "bytes": size}
@@ -85,7 +99,7 @@ class Lucene:
             made = json.loads((path / ANALYSIS).read_text())
         except (OSError, ValueError) as error:
             raise DataError(f"{path} cannot be read ({error}); build the index again") from None
-        if lines := differences(made, analysis(settings.language)):
+        if lines := differences(made, cls.analysis(settings)):
             raise Mismatch(
                 f"{path} was analysed in another way than queries would be here (there | here):\n  "
                 + "\n  ".join(lines)
@@ -130,24 +144,11 @@ def open_analyzer(language: str) -> Any:
     return known.getLanguageSpecificAnalyzer(language)
 
 
-def analysis(language: str) -> dict[str, Any]:
-    """Everything that decides terms; two indexes with equal analyses compare alike."""
-    analyzer = open_analyzer(language)
-    stop = _stop_words(analyzer)
-    return {
-        "language": language,
-        "analyzer": analyzer.getClass().getName(),
-        "stemmer": "porter" if language == "en" else "the analyzer's",
-        "stop_words": len(stop),
-        "stop_words_sha256": hashlib.sha256(" ".join(stop).encode()).hexdigest(),
-        "lucene": ".".join(_lucene().split(".")[:2]),  # analyzers may change with it
-    }
-
-
 def _stop_words(analyzer: Any) -> list[str]:
-    if not hasattr(analyzer, "getStopwordSet"):
+    itself = cast(analyzer.getClass().getName(), analyzer)  # not merely an Analyzer
+    if not hasattr(itself, "getStopwordSet"):
         return []
-    return sorted(analyzer.getStopwordSet().toString()[1:-1].split(", "))
+    return sorted(itself.getStopwordSet().toString()[1:-1].split(", "))
 
 
 def versions() -> dict[str, str]:

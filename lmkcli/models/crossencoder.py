@@ -7,11 +7,14 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
+from transformers.utils import logging as transformers_logging
 
 from lmkcli.errors import DataError
+from lmkcli.models.devices import TORCH, choose_device, native_dtype
 from lmkcli.models.folder import read_model
-from lmkcli.models.transformer import TORCH, choose_device, native_dtype
 from lmkcli.packing import packs
+
+transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]
 
 
 @dataclass
@@ -27,9 +30,9 @@ class CrossEncoder:
     batch_tokens: int = 8192
 
     def __call__(self, query: str, texts: list[str]) -> NDArray[np.float64]:
-        """One raw score (logit) for each text; documents are cut to what fits beside the query."""
+        """One raw score (logit) for each text; the longer of query and text is cut until both fit."""
         encoded = [
-            self.tokenizer(query, text, truncation="only_second", max_length=self.limit)
+            self.tokenizer(query, text, truncation="longest_first", max_length=self.limit)
             for text in texts
         ]
         lengths = [len(item["input_ids"]) for item in encoded]
@@ -49,18 +52,22 @@ class CrossEncoder:
 
 
 def open_cross_encoder(name: str, device: str, offline: bool) -> CrossEncoder:
-    """The classifier of a folder or hub name; DataError when it has more than two outputs."""
+    """The classifier of a folder or hub name; DataError when it is none, or has more than two outputs."""
     folder = read_model(name, None, offline)
     chosen = choose_device(device)
     try:
         tokenizer = AutoTokenizer.from_pretrained(str(folder.path))
-        model = AutoModelForSequenceClassification.from_pretrained(
-            str(folder.path), dtype=TORCH[native_dtype(chosen)]
+        model, report = AutoModelForSequenceClassification.from_pretrained(
+            str(folder.path), dtype=TORCH[native_dtype(chosen)], output_loading_info=True
         )
     except (OSError, ValueError) as error:
         raise DataError(
             f"the cross-encoder {name} cannot be loaded: {str(error).splitlines()[0]}"
         ) from None
+    if report["missing_keys"]:
+        raise DataError(
+            f"{name} is no cross-encoder: it has no weights for {', '.join(sorted(report['missing_keys']))}"
+        )
     if model.config.num_labels > 2:
         raise DataError(
             f"{name} has {model.config.num_labels} outputs; a cross-encoder for ranking has one or two"

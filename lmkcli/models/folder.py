@@ -18,6 +18,7 @@ from transformers.models.auto.modeling_auto import (
     MODEL_FOR_MASKED_LM_MAPPING_NAMES,
 )
 
+from lmkcli import network
 from lmkcli.errors import DataError, MissingExtra, UsageError
 
 EMBEDDED = "minilm"  # all-MiniLM-L6-v2 from the package index, the offline default of the demo
@@ -132,13 +133,15 @@ def locate(name: str, revision: str | None, offline: bool) -> tuple[Path, str]:
         raise DataError(
             f"there is no model folder {name}; a hub model is written organisation/name"
         )
+    offline = offline or network.forbidden()
     try:
         found = Path(snapshot_download(name, revision=revision, local_files_only=offline))
     except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OSError) as error:
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        hub = "is not asked offline" if offline else f"did not answer ({reason})"
         raise DataError(
-            f"model {name} is neither a folder nor in the local cache, and the hub did not answer "
-            f"({reason}); give a folder, or run once with a network"
+            f"model {name} is neither a folder nor in the local cache, and the hub {hub}; "
+            f"give a folder, or run 'lmk fetch -m {name}' once with a network"
         ) from None
     return found, found.name
 

@@ -14,12 +14,12 @@ from transformers.utils import logging as transformers_logging
 
 from lmkcli.errors import DataError
 from lmkcli.models import attention
+from lmkcli.models.devices import TORCH, choose_device, native_dtype
 from lmkcli.models.folder import ModelFolder
 from lmkcli.models.fused import Undo, fuse
 from lmkcli.placement import Ints
 
 transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]
-TORCH = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 NO_LIMIT = (1 << 31) - 1
 _UNREADABLE = (
     OSError, ValueError, ImportError, KeyError, RuntimeError, UnpicklingError, SafetensorError,
@@ -209,26 +209,3 @@ def position_limit(model: Any) -> int:
     """The longest input that a table of positions allows; 2**31 - 1 where there is none."""
     table = _position_table(model)
     return NO_LIMIT if table is None else int(table.num_embeddings) - first_position(model)
-
-
-def choose_device(name: str) -> torch.device:
-    """'auto' is the first GPU, else the CPU; DataError for a GPU that is not there."""
-    if name == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    try:
-        device = torch.device(name)
-    except RuntimeError:
-        raise DataError(f"--device {name}: write auto, cpu, cuda or cuda:0") from None
-    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
-        raise DataError(
-            f"--device {name}: this machine has {torch.cuda.device_count()} CUDA devices; use --device cpu"
-        )
-    return device
-
-
-def native_dtype(device: torch.device) -> str:
-    """bf16 where it is computed natively (AMX, AVX512-BF16, Ampere and later), else fp32."""
-    if device.type == "cuda":
-        return "bf16" if torch.cuda.get_device_capability(device) >= (8, 0) else "fp32"
-    native = torch.cpu._is_amx_tile_supported() or torch.cpu._is_avx512_bf16_supported()
-    return "bf16" if native else "fp32"

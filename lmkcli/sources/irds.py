@@ -3,14 +3,17 @@
 import difflib
 import os
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import ir_datasets
 from filelock import FileLock
+from ir_datasets import lazy_libs
+from ir_datasets.indices import PickleLz4FullStore
 
+from lmkcli import network
 from lmkcli.collection import (
     WHOLE,
     Collection,
@@ -28,6 +31,49 @@ from lmkcli.formats import Fields
 
 BLOCK = 1000
 OPTIONS = ("fields", "map_ids")
+
+
+class _Gate:
+    """Stands before the two ways in which ir_datasets begins something: requests and building.
+
+    It has no offline mode, and many jobs that build one docstore at a time would spoil it.
+    """
+
+    def __init__(self) -> None:
+        self.shut = False
+        self.refused = ""
+        self._requests, self._build = lazy_libs.requests, PickleLz4FullStore.build
+
+    def install(self) -> None:
+        lazy_libs.requests = self.requests
+        PickleLz4FullStore.build = lambda store: self.build(store)
+
+    @contextmanager
+    def closed(self) -> Iterator[None]:
+        """Nothing new begins meanwhile."""
+        self.shut = True
+        try:
+            yield
+        finally:
+            self.shut = False
+
+    def requests(self) -> Any:
+        if self.shut or network.forbidden():
+            self._refuse("it is not downloaded")
+        return self._requests()
+
+    def build(self, store: Any) -> None:
+        if self.shut and not store.built():
+            self._refuse("its docstore is not built")
+        self._build(store)
+
+    def _refuse(self, why: str) -> None:
+        self.refused = why
+        raise DataError(why)
+
+
+_gate = _Gate()
+_gate.install()
 
 
 def open_irds(name: str, options: dict[str, str]) -> "IrdsCollection":
@@ -67,6 +113,9 @@ class IrdsCollection(Collection):
     def docs(self, shard: Shard = WHOLE) -> DocStream:
         if not self._dataset.has_docs():
             raise DataError(f"{self.name}: this dataset has no documents, only parts of it do")
+        if shard.count > 1:
+            with _gate.closed():
+                self._begin()
         total = self._dataset.docs_count()
         if total is None:
             return CountedDocs(lambda: self._docs(lambda: self._dealt(shard)), None)
@@ -92,8 +141,18 @@ class IrdsCollection(Collection):
     def has_qrels(self) -> bool:
         return bool(self._dataset.has_qrels())
 
+    def fetch(self) -> None:
+        with _lock(self._id.split("/")[0]):
+            if self._dataset.has_docs():
+                self._begin()
+            if self._dataset.has_queries():
+                next(self.queries(), None)
+            if self.has_qrels():
+                next(self.qrels(), None)
+
     def _docs(self, start: Callable[[], Iterable[Any]]) -> Iterator[Doc]:
-        self._prepare()
+        with _lock(self._id.split("/")[0]):
+            self._begin()
         for record in self._guarded("documents", start):
             yield self._doc(record)
 
@@ -107,14 +166,10 @@ class IrdsCollection(Collection):
             return Doc(name, text[len(title) + 1 :], title)
         return Doc(name, text)
 
-    def _prepare(self) -> None:
-        """Let ir_datasets download and build what the first document needs, one job at a time.
-
-        Two jobs that build one docstore together would write every document twice into it.
-        """
-        with _lock(self._id.split("/")[0]):
-            for _ in self._guarded("documents", lambda: islice(self._dataset.docs_iter(), 1)):
-                break
+    def _begin(self) -> None:
+        """Let ir_datasets download and build what the first document needs."""
+        for _ in self._guarded("documents", lambda: islice(self._dataset.docs_iter(), 1)):
+            break
 
     def _slice(self, start: int, stop: int | None) -> Iterable[Any]:
         docs = self._dataset.docs_iter()
@@ -129,16 +184,26 @@ class IrdsCollection(Collection):
                 yield record
 
     def _guarded(self, what: str, start: Callable[[], Iterable[Any]]) -> Iterator[Any]:
+        _gate.refused = ""
         try:
             yield from start()
         except Exception as error:  # each dataset has its own ways to fail
-            family = self._id.split("/")[0]
-            raise DataError(
-                f"{self.name}: ir_datasets could not read its {what} "
-                f"({type(error).__name__}: {str(error)[:300]}). Without a network, copy "
-                f"{ir_datasets.util.home_path() / family} from a machine that has it; "
-                f"https://ir-datasets.com/{family}.html says which collections need a licence"
-            ) from error
+            raise self._unreadable(what, error) from error
+
+    def _unreadable(self, what: str, error: Exception) -> DataError:
+        if _gate.refused:
+            who = "an offline job" if network.forbidden() else "one shard of many"
+            return DataError(
+                f"{self.name}: its {what} cannot be read yet: {_gate.refused}, and {who} does not "
+                f"do that. Run 'lmk fetch {self._id}' once, on a machine with a network"
+            )
+        family = self._id.split("/")[0]
+        return DataError(
+            f"{self.name}: ir_datasets could not read its {what} "
+            f"({type(error).__name__}: {str(error)[:300]}). Without a network, copy "
+            f"{ir_datasets.util.home_path() / family} from a machine that has it; "
+            f"https://ir-datasets.com/{family}.html says which collections need a licence"
+        )
 
 
 def _content(record: Any) -> str:

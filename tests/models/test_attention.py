@@ -6,11 +6,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
-from lmkcli.models import attention
+from lmkcli.models.attention import NAME, Pack
 
 # Block-local work begins at 512 positions; a reach of 8 makes blocks of 64 queries.
-BORDERS = st.sampled_from([1, 2, 8, 9, 16, 17, 64, 65, 511, 512, 513, 528, 575, 576, 577, 640])
+BORDERS = st.sampled_from(
+    [1, 2, 8, 9, 16, 17, 32, 33, 47, 64, 65, 511, 512, 513, 528, 575, 576, 577, 640]
+)
 LENGTHS = st.lists(BORDERS, min_size=1, max_size=3)
+HEADS = st.sampled_from([(2, 2), (4, 2)])
 WIDTH = 4
 
 
@@ -30,58 +33,68 @@ def dense(
     return scores.softmax(-1) @ v
 
 
-def random(lengths: list[int], heads: int, seed: int) -> torch.Tensor:
+def random(pack: Pack, heads: int, seed: int) -> torch.Tensor:
     generator = torch.Generator().manual_seed(seed)
-    return torch.randn(1, heads, sum(lengths), WIDTH, generator=generator) * 2
+    return torch.randn(1, heads, sum(pack.taken), WIDTH, generator=generator) * 2
 
 
-@settings(max_examples=25, deadline=None)
-@given(
-    LENGTHS, st.sampled_from([None, 1, 8, 150]), st.booleans(), st.sampled_from([(2, 2), (4, 2)])
-)
-def test_equals_the_definition(
-    lengths: list[int], reach: int | None, causal: bool, heads: tuple[int, int]
-) -> None:
-    q, k, v = (random(lengths, n, seed) for seed, n in enumerate((heads[0], heads[1], heads[1])))
-    module = torch.nn.Module()
-    run = ALL_ATTENTION_FUNCTIONS[attention.NAME]
-    made, weights = run(
-        module, q, k, v, None,
+def run(
+    pack: Pack, states: tuple[torch.Tensor, ...], reach: int | None, causal: bool
+) -> torch.Tensor:
+    """As transformers calls it."""
+    made, weights = ALL_ATTENTION_FUNCTIONS[NAME](
+        torch.nn.Module(), *states, None,
         scaling=WIDTH**-0.5, sliding_window=None if reach is None else reach + 1,
-        is_causal=causal, lengths=tuple(lengths),
+        is_causal=causal, pack=pack,
     )  # fmt: skip
     assert weights is None
-    assert made.shape == (1, sum(lengths), heads[0], WIDTH)
-    at = 0
-    for n in lengths:
-        part = (x[0, :, at : at + n].double() for x in (q, k, v))
+    return made
+
+
+def places(pack: Pack) -> list[slice]:
+    """Where the filled positions of each sequence are."""
+    starts = [sum(pack.taken[:i]) for i in range(len(pack.taken))]
+    return [slice(start, start + n) for start, n in zip(starts, pack.lengths, strict=True)]
+
+
+@settings(max_examples=40, deadline=None)
+@given(LENGTHS, st.sampled_from([None, 1, 8, 60, 150]), st.booleans(), st.booleans(), HEADS)
+def test_equals_the_definition(
+    lengths: list[int], reach: int | None, causal: bool, aligned: bool, heads: tuple[int, int]
+) -> None:
+    pack = Pack.of(lengths, aligned)
+    q, k, v = (random(pack, n, seed) for seed, n in enumerate((heads[0], heads[1], heads[1])))
+    made = run(pack, (q, k, v), reach, causal)
+    assert made.shape == (1, sum(pack.taken), heads[0], WIDTH)
+    for place in places(pack):
+        part = (x[0, :, place].double() for x in (q, k, v))
         wanted = dense(*part, reach, causal).transpose(0, 1)
-        torch.testing.assert_close(made[0, at : at + n].double(), wanted, rtol=1e-5, atol=1e-5)
-        at += n
+        torch.testing.assert_close(made[0, place].double(), wanted, rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize("length", [40, 600])
-def test_a_window_as_long_as_the_text_changes_nothing(length: int) -> None:
-    q, k, v = (random([length], 2, seed) for seed in range(3))
-    module = torch.nn.Module()
-    windowed, _ = attention.packed_attention(
-        module, q, k, v, None, sliding_window=length, lengths=(length,)
-    )
-    whole, _ = attention.packed_attention(module, q, k, v, None, lengths=(length,))
-    torch.testing.assert_close(windowed, whole)
+@pytest.mark.parametrize("aligned", [False, True])
+@pytest.mark.parametrize("reach", [None, 8])
+def test_other_sequences_never_reach_a_state(aligned: bool, reach: int | None) -> None:
+    """Nor does what fills a place up: huge keys and values beside a sequence change nothing."""
+    pack = Pack.of([600, 70, 9, 530], aligned)
+    q, k, v = (random(pack, 2, seed) for seed in range(3))
+    before = run(pack, (q, k, v), reach, causal=False)
+    for mine in places(pack):
+        others = torch.ones(sum(pack.taken), dtype=torch.bool)
+        others[mine] = False
+        loud = [x.clone() for x in (k, v)]
+        for x in loud:
+            x[:, :, others] = 1e4
+        after = run(pack, (q, *loud), reach, causal=False)
+        torch.testing.assert_close(after[:, mine], before[:, mine], rtol=1e-6, atol=1e-6)
 
 
-def test_padding_never_reaches_a_state() -> None:
-    """Blocks are filled up with zeros; a huge value anywhere else must not pass through them."""
-    lengths = [600, 70]
-    q, k, v = (random(lengths, 2, seed) for seed in range(3))
-    module = torch.nn.Module()
-    before, _ = attention.packed_attention(
-        module, q, k, v, None, sliding_window=9, lengths=tuple(lengths)
-    )
-    k[:, :, 600:] = 1e4
-    v[:, :, 600:] = torch.nan
-    after, _ = attention.packed_attention(
-        module, q, k, v, None, sliding_window=9, lengths=tuple(lengths)
-    )
-    assert torch.equal(after[:, :600], before[:, :600])
+@given(LENGTHS, st.booleans())
+def test_a_pack_has_room_for_its_sequences(lengths: list[int], aligned: bool) -> None:
+    pack = Pack.of(lengths, aligned)
+    assert pack.lengths == tuple(lengths)
+    assert all(a <= b for a, b in zip(pack.lengths, pack.taken, strict=True))
+    assert aligned or pack.taken == pack.lengths
+    runs = list(pack.runs())
+    assert [n for part in runs for n in part.filled] == lengths
+    assert sum(part.sequences * part.length for part in runs) == sum(pack.taken)

@@ -14,6 +14,7 @@ from ir_datasets.datasets.beir import BeirDocs, BeirQrels, BeirQueries, BeirTitl
 from ir_datasets.formats import BaseDocs, GenericQuery, TsvDocs
 from ir_datasets.util import LocalDownload
 
+from lmkcli import network
 from lmkcli.collection import Doc, Shard
 from lmkcli.errors import DataError, UnknownName
 from lmkcli.formats import Fields
@@ -84,6 +85,35 @@ def test_readers_that_start_together_build_one_docstore(shared: Path) -> None:
 
     with ThreadPoolExecutor(3) as pool:
         assert list(pool.map(count, range(3))) == [240] * 3
+
+
+def test_a_shard_builds_no_docstore(shared: Path) -> None:
+    dataset = beir_dataset(shared / "data/xquad-en", "cold")
+    collection = IrdsCollection("mini/cold", dataset, Fields())
+    with pytest.raises(DataError, match=r"docstore is not built, .*Run 'lmk fetch mini/cold' once"):
+        collection.docs(Shard(1, 2))
+    assert not dataset.docs_store().built()
+    collection.fetch()
+    assert sum(1 for number in range(2) for _ in collection.docs(Shard(number, 2))) == 240
+
+
+def test_two_fetches_build_one_docstore(shared: Path) -> None:
+    corpus = LocalDownload(shared / "data/xquad-en/corpus.jsonl", mkdir=False)
+    datasets = [Dataset(SlowDocs("twice", corpus, BeirTitleDoc)) for _ in range(2)]
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(lambda d: IrdsCollection("mini/twice", d, Fields()).fetch(), datasets))
+    assert datasets[0].docs_count() == 240
+
+
+def test_offline_asks_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(network.VARIABLE, "1")
+    monkeypatch.setattr("socket.getaddrinfo", lambda *_: pytest.fail("a name was looked up"))
+    collection = open_irds("vaswani", {})
+    for read in (collection.docs, collection.queries, collection.qrels):
+        with pytest.raises(DataError, match=r"not downloaded, and an offline job .*lmk fetch vasw"):
+            list(read())
+    with pytest.raises(DataError, match="lmk fetch vaswani"):
+        collection.fetch()
 
 
 def test_streamed_collections_are_dealt_without_a_docstore(tmp_path: Path) -> None:
@@ -157,6 +187,7 @@ def test_all_of_a_records_text() -> None:
 
 def test_what_was_never_downloaded(monkeypatch: pytest.MonkeyPatch) -> None:
     # A proxy that refuses stands for a machine without a network.
+    monkeypatch.delenv(network.VARIABLE)
     for name in ("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY"):
         monkeypatch.setenv(name, "http://127.0.0.1:9")
     collection = open_irds("vaswani", {})

@@ -1,0 +1,136 @@
+"""Exact search of lmk against FAISS IndexFlatIP, alternating in one run, with medians.
+
+    python benchmarks/exact.py --rows 400000 --dim 384 --queries 1000 --k 1000
+
+lmk reads vectors from a memory-mapped fp16 file, rescores in float64 and proves the top complete; FAISS
+holds float32 in memory. Prints seconds, memory above the start, and how far each order is from float64.
+"""
+
+import argparse
+import resource
+import statistics
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import faiss
+import numpy as np
+import torch
+
+from lmkcli import manifest
+from lmkcli.indexes.exact import Exact
+
+BLOCK = 1 << 16
+
+
+class Stored:
+    """A memory-mapped fp16 matrix, read in float32 blocks."""
+
+    def __init__(self, path: Path) -> None:
+        self._matrix = np.load(path, mmap_mode="r")
+        self.rows, self.dim = self._matrix.shape
+
+    def __iter__(self) -> Iterator[np.ndarray]:
+        for start in range(0, self.rows, BLOCK):
+            yield self._matrix[start : start + BLOCK].astype(np.float32)
+
+    def at(self, rows: np.ndarray) -> np.ndarray:
+        return self._matrix[rows].astype(np.float32)
+
+
+def clustered(rows: int, dim: int, seed: int) -> np.ndarray:
+    """Unit vectors around 1,000 centres, as texts are."""
+    random = np.random.default_rng(seed)
+    centres = random.standard_normal((1000, dim), dtype=np.float32)
+    made = centres[random.integers(0, 1000, rows)] + random.standard_normal(
+        (rows, dim), dtype=np.float32
+    )
+    return made / np.linalg.norm(made, axis=1, keepdims=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--rows", type=int, default=400_000)
+    parser.add_argument("--dim", type=int, default=384)
+    parser.add_argument("--queries", type=int, default=1000)
+    parser.add_argument("--k", type=int, default=1000)
+    parser.add_argument("--repeats", type=int, default=3)
+    args = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "vectors.npy"
+        np.save(path, clustered(args.rows, args.dim, 0).astype(np.float16))
+        run(args, Stored(path))
+
+
+def run(args: argparse.Namespace, stored: Stored) -> None:
+    """Alternate the two and print the table."""
+    queries = clustered(args.queries, args.dim, 1)
+    start = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    ours = Exact(stored, torch.device("cpu"))
+    hits = ours.search(queries, args.k)
+    ours_peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - start
+    flat = faiss.IndexFlatIP(args.dim)
+    for block in stored:
+        flat.add(block)
+    seconds: dict[str, list[float]] = {"lmk exact": [], "FAISS IndexFlatIP": []}
+    for _ in range(args.repeats):
+        at = time.perf_counter()
+        hits = ours.search(queries, args.k)
+        seconds["lmk exact"].append(time.perf_counter() - at)
+        at = time.perf_counter()
+        _, rows = flat.search(queries, args.k)
+        seconds["FAISS IndexFlatIP"].append(time.perf_counter() - at)
+    show(
+        args,
+        seconds,
+        ours_peak,
+        (in_order(stored, queries, hits), faiss_order(stored, queries, rows)),
+    )
+
+
+def in_order(stored: Stored, queries: np.ndarray, hits: object) -> float:
+    """Share of 50 queries whose top k equals that of float64 brute force, scores compared in order."""
+    return share(
+        stored,
+        queries,
+        [r[np.argsort(-s, kind="stable")] for r, s in zip(hits.rows, hits.scores, strict=True)],
+    )  # type: ignore[attr-defined]
+
+
+def faiss_order(stored: Stored, queries: np.ndarray, rows: np.ndarray) -> float:
+    return share(stored, queries, list(rows))
+
+
+def share(stored: Stored, queries: np.ndarray, found: list[np.ndarray]) -> float:
+    same = 0
+    chosen = range(0, len(queries), max(1, len(queries) // 50))
+    for number in chosen:
+        exact = np.concatenate(
+            [b.astype(np.float64) @ queries[number].astype(np.float64) for b in stored]
+        )
+        best = np.sort(exact)[::-1][: len(found[number])]
+        same += bool(np.array_equal(exact[found[number]], best))
+    return same / len(chosen)
+
+
+def show(
+    args: argparse.Namespace,
+    seconds: dict[str, list[float]],
+    peak: int,
+    orders: tuple[float, float],
+) -> None:
+    machine = manifest.environment()["machine"]
+    print(
+        f"{args.rows:,} x {args.dim}, {args.queries:,} queries, top {args.k:,}; {machine['cpu']}, "
+        f"{machine['cores']} cores; fp16 on disk for lmk, fp32 in memory for FAISS; median of {args.repeats}\n"
+    )
+    memory = (f"{peak / 1e3:,.0f}", f"{args.rows * args.dim * 4 / 1e6:,.0f} (the matrix)")
+    print("| | seconds | MB above the start | in float64's order |")
+    print("|---|---:|---:|---:|")
+    for (name, values), used, order in zip(seconds.items(), memory, orders, strict=True):
+        print(f"| {name} | {statistics.median(values):.2f} | {used} | {order:.0%} |")
+
+
+if __name__ == "__main__":
+    main()

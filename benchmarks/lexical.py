@@ -1,0 +1,116 @@
+"""The two lexical kinds side by side: bm25 (bm25s) against lucene, alternating, with medians.
+
+    python benchmarks/lexical.py                       # this Python's standard library
+    python benchmarks/lexical.py path/to/beir-folder --repeats 5
+
+Prints a markdown table with hardware and versions. Building and searching are timed in one process,
+without reading the collection and without loading the libraries; start-up is a fresh process that
+loads the kind, opens the index and answers one query.
+"""
+
+import argparse
+import itertools
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from lmkcli import catalog, manifest
+from lmkcli.collection import Doc, Query, open_collection
+from lmkcli.progress import silent
+from lmkcli.recipe import Bm25Settings
+
+KINDS = sorted(catalog.LEXICAL)
+QUERIES = 1000
+START_UP = """
+import sys
+from pathlib import Path
+from lmkcli import catalog
+from lmkcli.collection import Query
+from lmkcli.recipe import Bm25Settings
+index = catalog.load(catalog.INDEXES, sys.argv[1], "index kind").open(Path(sys.argv[2]), Bm25Settings())
+index.search([Query("q", sys.argv[3])], 10)
+"""
+COLUMNS = {
+    "index": "index, s",
+    "k=10": "1,000 queries k=10, s",
+    "k=1000": "1,000 queries k=1000, s",
+    "start": "start-up, s",
+    "size": "size, MB",
+}
+
+
+def tasks(
+    kind: str, folder: Path, docs: list[Doc], queries: list[Query]
+) -> dict[str, Callable[[], object]]:
+    """What is timed for one kind; the index that was built first is searched."""
+    home = catalog.load(catalog.INDEXES, kind, "index kind")
+    settings = Bm25Settings()
+    home.build(docs, folder, settings, silent)
+    index = home.open(folder, settings)
+    process = [sys.executable, "-c", START_UP, kind, str(folder), queries[0].text]
+    return {
+        "index": lambda: home.build(docs, folder.with_suffix(".again"), settings, silent),
+        "k=10": lambda: index.search(queries, 10),
+        "k=1000": lambda: index.search(queries, 1000),
+        "start": lambda: subprocess.run(process, check=True),
+    }
+
+
+def seconds(run: Callable[[], object]) -> float:
+    start = time.perf_counter()
+    run()
+    return time.perf_counter() - start
+
+
+def measure(
+    runs: dict[str, dict[str, Callable[[], object]]], repeats: int
+) -> dict[tuple[str, str], float]:
+    """Median seconds of each kind and task, the kinds taking turns, after one round of warm-up."""
+    found: dict[tuple[str, str], list[float]] = {}
+    for round_ in range(repeats + 1):
+        for task, kind in itertools.product(["index", "k=10", "k=1000", "start"], runs):
+            took = seconds(runs[kind][task])
+            if round_:
+                found.setdefault((kind, task), []).append(took)
+    return {key: statistics.median(times) for key, times in found.items()}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("collection", nargs="?", default="stdlib/functions")
+    parser.add_argument("--repeats", type=int, default=5)
+    given = parser.parse_args()
+    collection = open_collection(given.collection)
+    docs = list(collection.docs())
+    asked = itertools.islice(itertools.cycle(collection.queries()), QUERIES)
+    queries = [Query(str(number), query.text) for number, query in enumerate(asked)]
+    with tempfile.TemporaryDirectory() as folder:
+        places = {kind: Path(folder, kind) for kind in KINDS}
+        runs = {kind: tasks(kind, place, docs, queries) for kind, place in places.items()}
+        medians = measure(runs, given.repeats)
+        sizes = {
+            kind: sum(path.stat().st_size for path in place.rglob("*") if path.is_file()) / 1e6
+            for kind, place in places.items()
+        }
+    show(medians, sizes)
+    machine = manifest.environment()["machine"]
+    print(
+        f"\n{len(docs):,} documents of {collection.name}; median of {given.repeats} rounds; "
+        f"{machine['cpu']}, {machine['cores']} cores"
+    )
+
+
+def show(medians: dict[tuple[str, str], float], sizes: dict[str, float]) -> None:
+    print("| kind | " + " | ".join(COLUMNS.values()) + " |")
+    print("|---|" + "---:|" * len(COLUMNS))
+    for kind in KINDS:
+        values = [medians[kind, task] for task in list(COLUMNS)[:-1]] + [sizes[kind]]
+        print(f"| {kind} | " + " | ".join(f"{value:.2f}" for value in values) + " |")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,37 @@
+"""lmk fetch: collections and models into the caches of this machine."""
+
+from typing import Annotated
+
+import typer
+
+from lmkcli.cli import console, options
+from lmkcli.errors import UsageError
+
+
+def fetch(
+    names: Annotated[
+        list[str] | None, typer.Argument(metavar="[COLLECTION...]", help="Collections, by name.")
+    ] = None,
+    model: Annotated[
+        list[str] | None, typer.Option("--model", "-m", help="A hub name; repeat it.")
+    ] = None,
+    revision: options.Revision = None,
+) -> None:
+    """Bring collections (ir_datasets) and models (the hub) here once, before many jobs need them.
+
+    What is there already is left as it is, and several fetches of the same thing wait for each other.
+    """
+    from lmkcli.collection import open_collection
+    from lmkcli.models.folder import read_model
+
+    if not names and not model:
+        raise UsageError("say what to fetch: collections, or models with -m")
+    if revision is not None and len(model or []) != 1:
+        raise UsageError("--revision belongs to one model; give exactly one -m with it")
+    for collection in [open_collection(name) for name in names or []]:
+        collection.fetch()
+        print(f"{collection.name}: here")
+    for name in model or []:
+        console.note(f"fetching {name}")
+        found = read_model(name, revision)
+        print(f"{name}: {found.path}")

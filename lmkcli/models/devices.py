@@ -1,0 +1,30 @@
+"""Devices and dtypes: what `auto` means on this machine."""
+
+import torch
+
+from lmkcli.errors import DataError
+
+TORCH = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+
+
+def choose_device(name: str) -> torch.device:
+    """'auto' is the first GPU, else the CPU; DataError for a GPU that is not there."""
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+    except RuntimeError:
+        raise DataError(f"--device {name}: write auto, cpu, cuda or cuda:0") from None
+    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
+        raise DataError(
+            f"--device {name}: this machine has {torch.cuda.device_count()} CUDA devices; use --device cpu"
+        )
+    return device
+
+
+def native_dtype(device: torch.device) -> str:
+    """bf16 where it is computed natively (AMX, AVX512-BF16, Ampere and later), else fp32."""
+    if device.type == "cuda":
+        return "bf16" if torch.cuda.get_device_capability(device) >= (8, 0) else "fp32"
+    native = torch.cpu._is_amx_tile_supported() or torch.cpu._is_avx512_bf16_supported()
+    return "bf16" if native else "fp32"

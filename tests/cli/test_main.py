@@ -1,0 +1,93 @@
+"""Exit codes and streams of the process as a whole."""
+
+import errno
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lmkcli import __version__
+
+Models = Callable[[str], Path]
+Lmk = Callable[..., Any]
+LMK = [sys.executable, "-m", "lmkcli.cli.main"]
+
+
+def test_version_and_help(lmk: Lmk) -> None:
+    assert lmk("--version").out == f"lmk {__version__}\n"
+    assert "tokenize" in lmk("--help").out
+    assert "--pool" in lmk("encode", "-h").out
+
+
+def test_a_process_leaves_with_the_documented_code() -> None:
+    done = subprocess.run([*LMK, "search", "./nothing", "-q", "x"], capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (3, "")
+    assert done.stderr.startswith("lmk: ")
+    assert done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("words", [["show", "poolers"], ["show", "poolers", "--json"]])
+def test_a_reader_that_goes_away_is_no_error(words: list[str]) -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    done = subprocess.run([*LMK, *words], stdout=writer, stderr=subprocess.PIPE, text=True)
+    os.close(writer)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_a_bug_is_shown_with_its_traceback(lmk: Lmk, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: object) -> None:
+        raise ZeroDivisionError("a bug")
+
+    monkeypatch.setattr("lmkcli.cli.cmd_show._catalog", broken)
+    with pytest.raises(ZeroDivisionError):  # Python itself prints it and leaves with 1
+        lmk("show", "poolers")
+
+
+def test_interrupted(lmk: Lmk, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("lmkcli.cli.cmd_show._catalog", interrupted)
+    lmk("show", "poolers", code=130)
+
+
+def test_a_full_disk_says_so_and_the_same_command_goes_on(
+    lmk: Lmk, tiny_model: Models, beir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    command = ["encode", beir, "-m", tiny_model("bert"), "-o", tmp_path / "v"]
+    rename = os.rename
+
+    def full(source: Path, target: Path) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(target))
+
+    monkeypatch.setattr(os, "rename", full)
+    assert "no space left" in lmk(*command, code=3).err
+    assert not list((tmp_path / "v").glob("parts/0*"))
+    monkeypatch.setattr(os, "rename", rename)
+    assert lmk(*command, "--json").json["docs"] == 60
+
+
+def test_verbose_shows_where_an_error_came_from(lmk: Lmk) -> None:
+    assert "Traceback" in lmk("-v", "verify", "./nothing", code=3).err
+    assert "Traceback" not in lmk("verify", "./nothing", code=3).err
+
+
+def test_quiet_leaves_results_alone(
+    lmk: Lmk, tiny_model: Models, beir: Path, tmp_path: Path
+) -> None:
+    done = lmk("-q", "encode", beir, "-m", tiny_model("bert"), "-o", tmp_path / "v")
+    assert done.err == ""
+    assert "60 documents" in done.out
+
+
+def test_a_run_may_go_into_a_pipe(lmk: Lmk, tiny_model: Models, beir: Path, tmp_path: Path) -> None:
+    lmk("encode", beir, "-m", tiny_model("bert"), "-o", tmp_path / "v")
+    words = ["search", str(tmp_path / "v"), str(beir), "-k", "3", "-o", "/dev/stdout"]
+    done = subprocess.run([*LMK, *words], capture_output=True, text=True)
+    assert done.returncode == 0
+    assert [len(line.split()) for line in done.stdout.splitlines()] == [6] * 36

@@ -1,0 +1,203 @@
+"""The documentation is kept true: pages, flags, command lines, snippets and links."""
+
+import contextlib
+import io
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+from typer.core import TyperArgument
+from typer.main import get_command
+
+from lmkcli.cli.main import app
+
+ROOT = Path(__file__).resolve().parents[1]
+PAGES = sorted([ROOT / "README.md", ROOT / "CHANGELOG.md", *(ROOT / "docs").glob("*.md")])
+GROUP: Any = get_command(app)
+NOTES = ROOT / "docs" / "README.md"
+
+
+class Block(NamedTuple):
+    """A fenced block of a page: its language and text, and those of the block that follows it."""
+
+    language: str
+    text: str
+    next_language: str
+    next_text: str
+
+
+def blocks(page: Path) -> list[Block]:
+    text = page.read_text(encoding="utf-8")
+    found = re.findall(r"^```(\w*)\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
+    return [Block(*one, *other) for one, other in pairwise([*found, ("", "")])]
+
+
+def command_lines() -> Iterator[tuple[str, str]]:
+    """(page, line) for each line of a console block that runs lmk."""
+    for page in PAGES:
+        for block in blocks(page):
+            if block.language == "console":
+                lines = block.text.replace("\\\n", " ").splitlines()
+                yield from ((page.name, line[2:]) for line in lines if line.startswith("$ "))
+
+
+def page_ids(pages: list[Path]) -> list[str]:
+    return [page.name for page in pages]
+
+
+def parse(line: str) -> None:
+    """Parse `[VARIABLE=value …] lmk …` as the shell and lmk would, and run nothing."""
+    words = shlex.split(line)
+    at = words.index("lmk")
+    for variable in words[:at]:
+        assert variable.partition("=")[0] in variables(), f"no flag has the variable {variable}"
+    parent = GROUP.make_context("lmk", words[at + 1 :])
+    _, command, rest = GROUP.resolve_command(parent, [*parent._protected_args, *parent.args])
+    command.make_context(command.name, rest, parent=parent)
+
+
+def variables() -> set[str]:
+    """LMK_<COMMAND>_<FLAG> of every flag, by its longest spelling."""
+    names = set()
+    for verb, command in GROUP.commands.items():
+        for option in options(command):
+            longest = max(option.opts, key=len)
+            names.add(f"LMK_{verb}{longest[1:]}".upper().replace("-", "_"))
+    return names
+
+
+def options(command: Any) -> list[Any]:
+    return [param for param in command.params if not isinstance(param, TyperArgument)]
+
+
+def test_the_generated_tables_are_fresh() -> None:
+    made = subprocess.run(
+        [sys.executable, "docs/reference.py", "--check"], cwd=ROOT, capture_output=True, text=True
+    )
+    assert made.returncode == 0, made.stderr
+
+
+@pytest.mark.parametrize("verb", list(GROUP.commands))
+def test_every_command_and_flag_has_help_and_stands_on_its_page(verb: str) -> None:
+    command = GROUP.commands[verb]
+    page = (ROOT / "docs" / f"{verb}.md").read_text(encoding="utf-8")
+    assert (command.help or "").strip()
+    assert f"({verb}.md)" in NOTES.read_text(encoding="utf-8")
+    for param in command.params:
+        assert (param.help or "").strip(), f"{verb} {param.name} has no help"
+    for option in options(command):
+        for spelling in (*option.opts, *option.secondary_opts):
+            assert f"`{spelling}`" in page, f"{verb}.md lacks {spelling}"
+
+
+def test_no_page_is_left_without_its_command() -> None:
+    shared = {"README", "collections", "poolers", "artifacts", "errors", "python"}
+    assert {page.stem for page in (ROOT / "docs").glob("*.md")} == shared | set(GROUP.commands)
+
+
+@pytest.mark.parametrize(("page", "line"), list(command_lines()))
+def test_command_lines_parse(page: str, line: str) -> None:
+    assert "lmk" in shlex.split(line), f"{page}: a console block shows lmk alone"
+    parse(line)
+
+
+def test_the_parser_of_command_lines_refuses_what_lmk_would() -> None:
+    for line in (
+        "lmk encode x -m minilm --no-such-flag 1",
+        "lmk encode x",
+        "lmk search v -q a -k none",
+        "lmk nosuch",
+    ):
+        with pytest.raises(Exception, match=r"(?i)no such|missing|valid integer"):
+            parse(line)
+    with pytest.raises(AssertionError, match="LMK_SEARCH_K"):
+        parse("LMK_SEARCH_K=3 lmk search v -q a")
+
+
+@pytest.fixture(scope="module")
+def examples(tmp_path_factory: pytest.TempPathFactory, minilm: Path) -> Path:
+    """A folder with the notes.jsonl of docs/README.md and its vectors."""
+    from lmkcli.jobs import plan, run_encode
+    from lmkcli.progress import silent
+    from lmkcli.recipe import EncodeSettings, Wishes
+
+    folder = tmp_path_factory.mktemp("examples")
+    notes = next(block.text for block in blocks(NOTES) if block.language == "json")
+    (folder / "notes.jsonl").write_text(notes, encoding="utf-8")
+    job = plan(str(folder / "notes.jsonl"), Wishes(model="minilm"), EncodeSettings(), "0/1")
+    run_encode(job, folder / "notes-vectors", silent, lambda: False)
+    return folder
+
+
+SNIPPETS = [page for page in PAGES if any(block.language == "python" for block in blocks(page))]
+
+
+@pytest.mark.parametrize("page", SNIPPETS, ids=page_ids(SNIPPETS))
+def test_python_snippets_run_and_print_what_the_page_shows(
+    page: Path, examples: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copytree(examples, tmp_path, dirs_exist_ok=True)
+    monkeypatch.chdir(tmp_path)
+    for block in blocks(page):
+        if block.language != "python":
+            continue
+        printed = io.StringIO()
+        with contextlib.redirect_stdout(printed):
+            exec(compile(block.text, page.name, "exec"), {})
+        assert block.next_language == "text", "each snippet is followed by what it prints"
+        assert printed.getvalue() == block.next_text
+
+
+@pytest.mark.parametrize("page", PAGES, ids=page_ids(PAGES))
+def test_relative_links_lead_somewhere(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    for target in re.findall(r"\]\(([^)\s]+)\)", text):
+        if target.startswith("http"):
+            continue
+        path, _, anchor = target.partition("#")
+        found = page.parent / path if path else page
+        assert found.is_file(), f"{page.name} links to {target}"
+        assert not anchor or anchor in anchors(found), f"{page.name} links to {target}"
+
+
+def anchors(page: Path) -> set[str]:
+    headings = re.findall(r"^#+ (.+)$", page.read_text(encoding="utf-8"), re.MULTILINE)
+    return {
+        re.sub(r"[^\w\- ]", "", heading).strip().lower().replace(" ", "-") for heading in headings
+    }
+
+
+def test_the_command_lines_of_the_readme_are_those_of_ci() -> None:
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    demo, test = re.findall(r"^python3 -m venv .*$", readme, re.MULTILINE)
+    assert demo.endswith(
+        '.venv/bin/pip install -c constraints.txt ".[cpu,demo]" && .venv/bin/lmk demo'
+    )
+    assert test.endswith(" && .venv/bin/python -m pytest")
+    ci = (ROOT / ".ci" / "run").read_text(encoding="utf-8").replace(" --quiet", "")
+    shown = re.search(r"pip (install -c .*?) &&", test)
+    assert shown is not None
+    assert f'pip" {shown[1]}\n' in ci
+    assert '/bin/python" -m pytest' in ci
+
+
+def test_the_extras_of_the_readme_exist() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    named = re.findall(r'"\.\[([\w,]+)\]"', (ROOT / "README.md").read_text(encoding="utf-8"))
+    assert named
+    for extra in ",".join(named).split(","):
+        assert extra in project["optional-dependencies"]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=page_ids(PAGES))
+def test_no_page_names_a_folder_of_some_machine(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    assert set(re.findall(r"(?<![^\s\"'`(=])/(\w+)/", text)) <= {"data", "dev"}
