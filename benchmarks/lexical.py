@@ -99,7 +99,7 @@ def main() -> None:
     show(medians, sizes)
     machine = manifest.environment()["machine"]
     print(
-        f"\n{len(docs):,} documents of {collection.name}; median of {given.repeats} rounds; "
+        f"\n{len(docs):,} documents of {Path(given.collection).name}; median of {given.repeats} rounds; "
         f"{machine['cpu']}, {machine['cores']} cores"
     )
 

@@ -38,6 +38,8 @@ def pages() -> dict[Path, str]:
 
 
 def _filled(page: Path, name: str, table: str) -> str:
+    if not page.is_file():
+        raise SystemExit(f"{page.name} is missing: every command has a page")
     text = page.read_text(encoding="utf-8")
     head, start, rest = text.partition(f"<!-- {name} -->\n")
     _, end, tail = rest.partition(f"<!-- /{name} -->")

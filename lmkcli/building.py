@@ -4,6 +4,7 @@ import hashlib
 import json
 import time
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from lmkcli.collection import CollectionDigest, Shard
 from lmkcli.doctable import DocRow, DocTable, DocTableWriter
 from lmkcli.errors import DataError
 from lmkcli.manifest import digest
-from lmkcli.parts import NpyAppender, PartName, PartSlice
+from lmkcli.parts import PartName, PartSlice
 
 Arrays = Mapping[str, tuple[str, tuple[int, ...]]]  # stem -> (dtype, width after the first axis)
 PART_BYTES = 256 << 20
@@ -42,6 +43,48 @@ class Counts:
         self.cut += row.lost > 0
         self.empty += row.tokens == 0
         self.vectors += row.vectors
+
+
+class NpyAppender:
+    """A .npy file that grows along its first axis; its header is set right when it is closed."""
+
+    def __init__(self, path: Path, dtype: str, width: tuple[int, ...] = ()) -> None:
+        self._file = open(path, "wb")  # noqa: SIM115 (open until close())
+        self._dtype = np.dtype(dtype)
+        self._width = width
+        self.rows = 0
+        self._write_header()
+
+    def _write_header(self) -> None:
+        # NumPy pads headers so that the first axis can grow in place
+        np.lib.format.write_array_header_1_0(
+            self._file,
+            {
+                "descr": np.lib.format.dtype_to_descr(self._dtype),
+                "fortran_order": False,
+                "shape": (self.rows, *self._width),
+            },
+        )
+
+    def append(self, array: NDArray[Any]) -> bytes:
+        """Add rows, converted to the file's dtype; returns the bytes that were written."""
+        data = np.ascontiguousarray(array, dtype=self._dtype).tobytes()
+        self._file.write(data)
+        self.rows += len(array)
+        return data
+
+    def abandon(self) -> None:
+        """Close a file that nobody will read, whether or not it can still be written."""
+        with suppress(OSError):
+            self._file.close()
+
+    def close(self) -> None:
+        """Set the number of rows and close; nothing happens the second time."""
+        if self._file.closed:
+            return
+        self._file.seek(0)
+        self._write_header()
+        self._file.close()
 
 
 class Builder:
@@ -96,6 +139,7 @@ class Builder:
         self._docs.close()
         stop = self._start + self._counts.docs
         summary = {**asdict(self._counts), "collection": str(self._collection)}
+        summary["bytes"] = self._bytes
         hashes = {stem: value.hexdigest() for stem, value in self._hashes.items()}
         summary["digest"] = digest({"arrays": hashes, "collection": str(self._collection)})
         (self._growing / "part.json").write_text(json.dumps(summary, indent=1))
@@ -108,11 +152,11 @@ class Builder:
         return self._counts.docs == 0
 
     def abandon(self) -> None:
-        """Close and remove what has grown so far."""
+        """Close and remove what has grown so far, also when the disk could not take it."""
         for appender in self._arrays.values():
-            appender.close()
-        self._docs.close()
+            appender.abandon()
         parts.remove(self._growing)
+        self._docs.abandon()
 
 
 class SeenIds:
@@ -206,3 +250,19 @@ def part_summary(folder: Path, name: PartName) -> dict[str, Any]:
         raise DataError(
             f"{path} cannot be read ({error}); delete this part and run the same command again"
         ) from None
+
+
+def collection_digest(folder: Path, slices: list[PartSlice]) -> str:
+    """The order-free digest of the documents that count."""
+    return str(CollectionDigest.sum(_collection(folder, piece) for piece in slices))
+
+
+def _collection(folder: Path, piece: PartSlice) -> str:
+    if not piece.dead:
+        return str(part_summary(folder, piece.name)["collection"])
+    made = CollectionDigest()
+    hashes = DocTable(folder / parts.PARTS / str(piece.name) / "docs.parquet").hashes()
+    for doc_hash, counts in zip(hashes, piece.alive, strict=True):
+        if counts:
+            made.add(doc_hash)
+    return str(made)

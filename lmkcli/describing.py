@@ -1,11 +1,13 @@
 """Describing: an artifact, its parts and its lineage as nested facts, for people and for JSON."""
 
+import shlex
+from collections import Counter
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from lmkcli import manifest, parts
-from lmkcli.building import part_summary
+from lmkcli.building import collection_digest
 from lmkcli.collection import Collection, CollectionDigest
 from lmkcli.index import BUILT, ready
 from lmkcli.manifest import Manifest
@@ -49,22 +51,62 @@ def _made(found: Manifest) -> dict[str, Any]:
 def _parted(path: Path, found: Manifest) -> dict[str, Any]:
     shards = int(found.execution["shards"])
     state = parts.state(path, shards)
-    digests = (part_summary(path, piece.name)["collection"] for piece in state.slices)
-    whole = all(not piece.skip for piece in state.slices)
+    updated = parts.generation(path)
     return {
         **_recipe(found),
         "contents": asdict(sum_counts(path, state.slices)),
+        "generation": updated.number if updated else None,
         "parts": len(state.slices),
         "shards": f"{shards - len(state.unfinished)} of {shards} finished",
-        "unfinished": ", ".join(map(str, state.unfinished)),
+        **_unfinished(path, found, state),
         "execution": {k: v for k, v in found.execution.items() if k not in ("shards", "source")},
         "from": {
             "collection": found.execution["source"]["name"],
             "only": found.execution["source"].get("only"),
-            "digest": str(CollectionDigest.sum(digests)) if whole else "",
+            "digest": collection_digest(path, state.slices),
             "text": found.identity["text"],
         },
     }
+
+
+def _unfinished(path: Path, found: Manifest, state: parts.State) -> dict[str, Any]:
+    """Which shards are not complete, how far each is, and the command line that completes them."""
+    if not state.unfinished:
+        return {}
+    count = int(found.execution["shards"])
+    rows: Counter[int] = Counter()
+    for piece in state.slices:
+        rows[piece.name.shard.number] += piece.rows
+    return {
+        "unfinished shards, documents done": {str(i): rows[i] for i in state.unfinished},
+        "finish with": completion(found.facts.get("command", []), state.unfinished, count),
+    }
+
+
+def completion(command: list[str], unfinished: list[int], count: int) -> str:
+    """The shell line that completes these of `count` shards, from the command that began them."""
+    words = ["lmk", *command[1:]]
+    if count == 1:
+        return shlex.join(words)
+    text = f"{shlex.join(_without_shard(words))} --shard $SLURM_ARRAY_TASK_ID/{count}"
+    return f"sbatch --array={ranges(unfinished)} job.sh  # in it: {text}"
+
+
+def _without_shard(words: list[str]) -> list[str]:
+    at = next((i for i, word in enumerate(words) if word == "--shard"), len(words))
+    rest = words[:at] + words[at + 2 :]
+    return [word for word in rest if not word.startswith("--shard=")]
+
+
+def ranges(numbers: list[int]) -> str:
+    """[2, 5, 7, 8, 9] -> '2,5,7-9', as sbatch writes an array."""
+    runs: list[list[int]] = []
+    for number in sorted(numbers):
+        if runs and number == runs[-1][-1] + 1:
+            runs[-1].append(number)
+        else:
+            runs.append([number])
+    return ",".join(str(r[0]) if len(r) == 1 else f"{r[0]}-{r[-1]}" for r in runs)
 
 
 def _recipe(found: Manifest) -> dict[str, Any]:
@@ -87,9 +129,10 @@ def _index(path: Path, found: Manifest) -> dict[str, Any]:
     made = {
         "kind": found.identity["family"],
         "settings": found.identity["settings"],
-        "built": built or f"no: {BUILT} is missing",
+        "unfinished shards": built.get("of", {}).get("unfinished shards"),
+        "built": {k: v for k, v in built.items() if k != "of"} or f"no: {BUILT} is missing",
     }
-    if "vectors" not in found.identity:
+    if "vectors" not in found.facts:
         return made | {
             "from": {**found.identity["collection"], "digest": built.get("collection", "")}
         }

@@ -75,6 +75,13 @@ class DocTableWriter:
             self._flush()
         self._writer.close()
 
+    def abandon(self) -> None:
+        """Close a file that nobody will read, whether or not it can still be written."""
+        try:
+            self._writer.close()
+        except OSError:
+            self._writer.is_open = False  # or it tries again, aloud, when it is collected
+
 
 def _storable(text: str) -> str:
     """Parquet holds UTF-8 alone: a lone surrogate (broken json escapes) becomes '?'."""
@@ -130,11 +137,10 @@ class DocTable:
         titles, texts = self._at("title", rows), self._at("text", rows)
         return [Doc(*values) for values in zip(ids, texts, titles, strict=True)]
 
-    def docs_by_ids(self, ids: list[str], first: int = 0) -> list[Doc]:
-        """The documents from row `first` on with some ids, in row order; reads the ids once."""
+    def rows_by_ids(self, ids: list[str]) -> NDArray[np.int64]:
+        """The rows of the documents with some ids, ascending; reads the ids once."""
         wanted = pa.array([_storable(identifier) for identifier in ids], pa.string())
-        found = pc.is_in(self.ids().slice(first), value_set=wanted)
-        return self.docs_at(np.flatnonzero(found.to_numpy()) + first)
+        return np.flatnonzero(pc.is_in(self.ids(), value_set=wanted).to_numpy())
 
     def _at(self, name: str, rows: NDArray[np.int64]) -> list[str]:
         groups: dict[int, list[str]] = {}
@@ -145,6 +151,14 @@ class DocTable:
                     self._file.read_row_group(group, columns=[name]).column(name).to_pylist()
                 )
         return [groups[int(row) // ROW_GROUP][int(row) % ROW_GROUP] for row in rows]
+
+    def doc_rows(self) -> Iterator[list[DocRow]]:
+        """All documents as they were appended, one row group at a time."""
+        docs = self.docs()
+        for group in range(self._file.num_row_groups):
+            names = ["hash", "tokens", "lost", "vectors"]
+            table = self._file.read_row_group(group, columns=names).to_pydict()
+            yield [DocRow(next(docs), *rest) for rest in zip(*table.values(), strict=True)]
 
     def docs(self) -> Iterator[Doc]:
         """All documents in order, one row group at a time."""

@@ -18,6 +18,7 @@ from lmkcli.models.transformer import length_limit
 from lmkcli.packing import packs
 from lmkcli.placement import Layout, Placement, Placer, Pooler
 from lmkcli.pooling import pool
+from lmkcli.progress import Note, mute
 from lmkcli.recipe import EncodeSettings, Recipe, Side, Wishes
 from lmkcli.streams import ahead
 from lmkcli.tokens import Report, TokenRow, Tokens, tokenized
@@ -146,6 +147,13 @@ def check_folder(side: Side, folder: ModelFolder) -> None:
             )
 
 
+class _Pack(NamedTuple):
+    """Numbers of placements that went through the model together, and their vectors."""
+
+    numbers: list[int]
+    vectors: NDArray[np.float32]
+
+
 @dataclass
 class Encoder:
     """One side of a recipe, ready to run. Called with token rows, it returns their vectors."""
@@ -169,9 +177,9 @@ class Encoder:
         placements = [self.placer.place(content) for content in contents]
         vectors = np.empty((len(rows), self.dim), np.float32)
         done = 0
-        for pack in self._packs(placements):
-            vectors[pack] = self._vectors([placements[i] for i in pack])
-            done += sum(len(contents[i].ids) for i in pack)
+        for pack in self._encoded(placements, [row.doc.id for row in rows], report.note):
+            vectors[pack.numbers] = pack.vectors
+            done += sum(len(contents[i].ids) for i in pack.numbers)
             report.progress(done, None, "tokens")
             report.check_stop()
         return Encoded(vectors, [placement.kept for placement in placements])
@@ -182,15 +190,51 @@ class Encoder:
         contents = [self.placer.content(t.ids, t.prompt, t.ends) for t in texts]
         placements = [self.placer.place(content) for content in contents]
         vectors = np.empty((len(queries), self.dim), np.float32)
-        for pack in self._packs(placements):
-            vectors[pack] = self._vectors([placements[i] for i in pack])
+        for pack in self._encoded(placements, [query.id for query in queries], mute):
+            vectors[pack.numbers] = pack.vectors
         _check_finite(vectors, queries)
         return vectors
 
-    def _packs(self, placements: list[Placement]) -> Iterator[list[int]]:
-        lengths = [len(placement.input_ids) for placement in placements]
-        settings = self.settings
-        yield from packs(lengths, settings.batch_tokens, settings.batch_size, not self.model.packed)
+    def _encoded(self, placements: list[Placement], ids: list[str], note: Note) -> Iterator[_Pack]:
+        """All packs with their vectors; where memory runs out, the rest goes in packs half as large."""
+        left = self._packs(placements, list(range(len(placements))))
+        while left:
+            pack, *rest = left
+            made = self._tried([placements[i] for i in pack])
+            if made is None:
+                self._halve([len(placements[i].input_ids) for i in pack], ids[pack[0]], note)
+                left = self._packs(placements, sorted(i for p in left for i in p))
+            else:
+                yield _Pack(pack, made)
+                left = rest
+
+    def _packs(self, placements: list[Placement], numbers: list[int]) -> list[list[int]]:
+        lengths = [len(placements[i].input_ids) for i in numbers]
+        tokens, size = self.settings.batch_tokens, self.settings.batch_size
+        made = packs(lengths, tokens, size, not self.model.packed)
+        return [[numbers[i] for i in pack] for pack in made]
+
+    def _tried(self, placements: list[Placement]) -> NDArray[np.float32] | None:
+        try:
+            return self._vectors(placements)
+        except torch.OutOfMemoryError:
+            return None  # what the traceback held is free by the time that it is tried again
+
+    def _halve(self, lengths: list[int], longest: str, note: Note) -> None:
+        if len(lengths) == 1:
+            raise DataError(
+                f"{longest} alone, with {lengths[0]} positions, does not fit into the memory of "
+                f"{self.model.device}; lower --max-length, or use --dtype bf16 or another device"
+            )
+        if torch.cuda.is_available():
+            torch.cuda.empty_cache()
+        taken = sum(lengths) if self.model.packed else max(lengths) * len(lengths)
+        budget = max(1, min(taken, self.settings.batch_tokens) // 2)
+        note(
+            f"out of memory on {self.model.device}: going on with {budget} positions a pass "
+            f"(--batch-tokens {budget} says so from the start)"
+        )
+        self.settings = replace(self.settings, batch_tokens=budget)
 
     def _vectors(self, placements: list[Placement]) -> NDArray[np.float32]:
         """states -> pool -> sentence modules -> cut to dim -> normalise (DESIGN §2.1, fixed order)."""

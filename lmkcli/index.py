@@ -55,12 +55,16 @@ class Index(Protocol):
 
 
 class Opened(NamedTuple):
-    """An artifact that can be searched: its folder, kind and digest, and how it is searched."""
+    """An artifact that can be searched: its folder, kind and digest, and how it is searched.
+
+    `note` is what its user should know, such as that its vectors were updated since.
+    """
 
     path: str
     kind: str
     digest: str
     search: dict[str, Any]
+    note: str = ""
 
 
 @dataclass(frozen=True)
@@ -121,11 +125,11 @@ class Dense:
 
 
 class Lexical:
-    """A lexical kind with the documents that it indexed."""
+    """A lexical kind with the documents that it indexed, which are beside it in `folder`."""
 
-    def __init__(self, opened: Opened, kind: Any) -> None:
+    def __init__(self, opened: Opened, kind: Any, folder: Path) -> None:
         self.opened = opened
-        self._kind = kind
+        self._kind, self._folder = kind, folder
 
     def search(self, queries: list[Query], k: int) -> Run:
         """As the kind ranks; documents without a query term are not returned."""
@@ -133,11 +137,11 @@ class Lexical:
 
     def texts(self, ids: list[str]) -> dict[str, Doc]:
         """Reads the stored documents through once; an index that lmk did not make gives ids alone."""
-        path = Path(self.opened.path) / DOCS
+        path = self._folder / DOCS
         if not path.is_file():
             return {name: Doc(name, "") for name in ids}
         table = DocTable(path)
-        return {doc.id: doc for doc in table.docs_by_ids(ids)}
+        return {doc.id: doc for doc in table.docs_at(table.rows_by_ids(ids))}
 
 
 def open_query_encoder(vectors: Vectors, settings: OpenSettings) -> Encoder:
@@ -155,8 +159,8 @@ def open_index(folder: Path, settings: OpenSettings) -> Index:
     if any(folder.glob("segments_*")):
         return _foreign(folder, settings)
     found = manifest.read(folder)
-    path = str(folder.absolute())
     if found.kind == "vectors":
+        path = str(folder.absolute())
         settings.refuse("vectors", settings.vectors, settings.ef_search, settings.nprobe)
         vectors = Vectors(folder)
         opened = Opened(path, "exact", vectors.digest(), {})
@@ -168,6 +172,18 @@ def open_index(folder: Path, settings: OpenSettings) -> Index:
     built = ready(folder)
     if not built:
         raise DataError(f"{folder} is not complete; run its index command again")
+    try:
+        return _open_built(folder, found, built, settings)
+    except DataError:
+        if ready(folder) == built:
+            raise
+        return open_index(folder, settings)  # it was refreshed just now
+
+
+def _open_built(
+    folder: Path, found: Manifest, built: dict[str, Any], settings: OpenSettings
+) -> Index:
+    path, where = str(folder.absolute()), folder / built["at"]
     name = found.identity["family"]
     kind = catalog.load(catalog.INDEXES, name, "index kind")
     if name in catalog.LEXICAL:
@@ -179,13 +195,34 @@ def open_index(folder: Path, settings: OpenSettings) -> Index:
             settings.model,
             settings.dtype,
         )
-        lexical = kind.open(folder, Bm25Settings(**found.identity["settings"]))
-        return Lexical(Opened(path, name, built["digest"], {}), lexical)
-    vectors = _frozen_vectors(folder, found, settings)
+        lexical = kind.open(where, Bm25Settings(**found.identity["settings"]))
+        return Lexical(Opened(path, name, built["digest"], {}), lexical, where)
+    vectors = _frozen_vectors(folder, found, built["of"], settings)
     how: dict[str, Any] = {"ef_search": settings.ef_search, "nprobe": settings.nprobe}
-    opened = Opened(path, found.identity["settings"]["kind"], built["digest"], how)
-    graph = kind.open(folder, replace(AnnSettings(**found.identity["settings"]), **how))
-    return Dense(opened, vectors, Rescored(graph, vectors), settings)
+    note = " ".join(filter(None, [_incomplete(folder, built), _behind(folder, vectors)]))
+    opened = Opened(path, found.identity["settings"]["kind"], built["digest"], how, note)
+    graph = kind.open(where, replace(AnnSettings(**found.identity["settings"]), **how))
+    numbering = [PartSlice.from_json(item) for item in built["of"]["numbering"]]
+    return Dense(opened, vectors, Rescored(graph, vectors, numbering), settings)
+
+
+def _incomplete(folder: Path, built: dict[str, Any]) -> str:
+    """What to say when the index was built before its vectors were complete."""
+    shards = built["of"].get("unfinished shards")
+    if not shards:
+        return ""
+    return f"{folder} lacks what the shards {', '.join(map(str, shards))} had not finished."
+
+
+def _behind(folder: Path, vectors: Vectors) -> str:
+    """What to say when the vectors have moved on since the index was built or refreshed."""
+    if Vectors.so_far(vectors.folder).digest() == vectors.digest():
+        return ""
+    return (
+        f"{folder} is behind {os.path.normpath(vectors.folder)}, which was updated since; "
+        "it searches what it was built from. Bring it up to date with its index command and "
+        "--if-exists update"
+    )
 
 
 def _foreign(folder: Path, settings: OpenSettings) -> Lexical:
@@ -196,7 +233,7 @@ def _foreign(folder: Path, settings: OpenSettings) -> Lexical:
     lucene = catalog.load(catalog.INDEXES, "lucene", "index kind").read(folder, Bm25Settings())
     digest = hashlib.sha256(commit.read_bytes()).hexdigest()  # it names its segments by random ids
     path = str(folder.absolute())
-    return Lexical(Opened(path, "lucene", digest, asdict(Bm25Settings())), lucene)
+    return Lexical(Opened(path, "lucene", digest, asdict(Bm25Settings())), lucene, folder)
 
 
 def exact(vectors: Vectors, settings: OpenSettings) -> Any:
@@ -207,62 +244,143 @@ def exact(vectors: Vectors, settings: OpenSettings) -> Any:
 
 
 class Rescored:
-    """An approximate kind whose candidates are scored again in float64 from the stored vectors."""
+    """An approximate kind whose candidates are scored again in float64 from the stored vectors.
 
-    def __init__(self, kind: Any, vectors: Vectors) -> None:
+    `numbering` says what the kind's rows number; those that do not count any more are passed over.
+    """
+
+    def __init__(self, kind: Any, vectors: Vectors, numbering: list[PartSlice]) -> None:
         self._kind, self._vectors = kind, vectors
+        alive = still_alive(numbering, vectors.slices)
+        self._rows = len(alive)
+        self._numbers = None if alive.all() else np.where(alive, np.cumsum(alive) - 1, -1)
 
     def search(self, queries: NDArray[np.float32], k: int) -> Hits:
         """The k best of the candidates, and what ties with the last of them."""
-        wanted = k * self._kind.overfetch + MARGIN
-        _, rows = self._kind.candidates(queries, min(wanted, self._vectors.rows))
-        found = [row[row >= 0] for row in rows]
+        found = self._candidates(queries, k * self._kind.overfetch + MARGIN)
         scores = [rescore(self._vectors, q, r) for q, r in zip(queries, found, strict=True)]
         tops = [top(r, s, k) for r, s in zip(found, scores, strict=True)]
         return Hits([r for r, _ in tops], [s for _, s in tops])
 
+    def _candidates(self, queries: NDArray[np.float32], wanted: int) -> list[NDArray[np.int64]]:
+        """Rows of the vectors; looks deeper while dead rows leave too few of those that there are."""
+        wanted = min(wanted, self._vectors.rows)
+        depth = -(-wanted * self._rows // max(1, self._vectors.rows))
+        while True:
+            _, rows = self._kind.candidates(queries, depth)
+            found = [row[row >= 0] for row in rows]
+            if self._numbers is None:
+                return found
+            found = [numbers[numbers >= 0] for numbers in (self._numbers[row] for row in found)]
+            full = (len(f) >= wanted or row[-1] < 0 for f, row in zip(found, rows, strict=True))
+            if depth >= self._rows or all(full):
+                return found
+            depth = min(4 * depth, self._rows)
 
-def _frozen_vectors(folder: Path, found: Manifest, settings: OpenSettings) -> Vectors:
+
+def still_alive(numbering: list[PartSlice], now: list[PartSlice]) -> NDArray[np.bool_]:
+    """For each row that an index numbers, whether it counts among the slices `now`."""
+    there = {piece.name: piece for piece in now}
+    masks = [
+        there[piece.name].alive[piece.alive] if piece.name in there else np.zeros(piece.rows, bool)
+        for piece in numbering
+    ]
+    return np.concatenate([np.zeros(0, np.bool_), *masks])
+
+
+def _frozen_vectors(
+    folder: Path, found: Manifest, of: dict[str, Any], settings: OpenSettings
+) -> Vectors:
     """The vectors that an index was built from: found beside it or where --vectors says, checked."""
     path = Path(settings.vectors) if settings.vectors else folder / found.facts["vectors"]
     if not (path / manifest.NAME).exists():
         raise DataError(
             f"the vectors of {folder} are not at {path}; say where they are with --vectors"
         )
-    slices = [PartSlice.from_json(item) for item in found.identity["parts"]]
+    slices = [PartSlice.from_json(item) for item in of["parts"]]
     vectors = Vectors(path, slices)
     gone = {piece.name for piece in slices} - set(parts.list_parts(path))
-    if gone or vectors.digest() != found.identity["vectors"]:
+    if gone or vectors.digest() != of["vectors"]:
         raise Mismatch(
             f"{path} are not the vectors that {folder} was built from; build the index again"
         )
     return vectors
 
 
+def memory_of(vectors: Vectors, settings: AnnSettings) -> int:
+    """Bytes that building an index takes at its peak, roughly."""
+    kind = catalog.load(catalog.INDEXES, family(settings.kind), "index kind")
+    return int(kind.memory(vectors, settings))
+
+
 def build_dense(
     vectors: Vectors, folder: Path, family: str, settings: Any, progress: Progress
 ) -> dict[str, Any]:
-    """Build an index over vectors; returns its facts. A finished one of the same identity is kept."""
+    """Build an index over vectors; returns its facts. A finished one of the same vectors is kept.
+
+    Mismatch when one is there with other settings, or of other vectors.
+    """
+    claim_dense(vectors, folder, family, settings)
+    if built := ready(folder):
+        if built["of"]["vectors"] != vectors.digest():
+            raise Mismatch(
+                f"{folder} was built from other vectors than {vectors.folder} holds now; bring it up "
+                "to date with --if-exists update, or replace it with --if-exists overwrite"
+            )
+        return built
     kind = catalog.load(catalog.INDEXES, family, "index kind")
+    made = kind.build(vectors, folder, settings, progress)
+    return finish(folder, made, built_of(vectors, vectors.slices), "")
+
+
+def claim_dense(vectors: Vectors, folder: Path, family: str, settings: Any) -> None:
+    """Make `folder` an index of this kind; Mismatch when it is one with other settings."""
     identity = {
         "family": family,
         "settings": asdict(replace(settings, max_memory=0)),  # the machine's, not the index's
-        "vectors": vectors.digest(),
-        "parts": [piece.as_json() for piece in vectors.slices],
         "recipe": vectors.recipe.identity(),
     }
     facts = {**manifest.environment(), "vectors": os.path.relpath(vectors.folder, folder)}
     manifest.claim(folder, Manifest("index", identity, facts=facts))
-    if built := ready(folder):
-        return built
-    made = kind.build(vectors, folder, settings, progress)
-    return _finish(folder, made, identity)
+
+
+def built_of(vectors: Vectors, numbering: list[PartSlice]) -> dict[str, Any]:
+    """What an index records of its vectors: which rows of which parts, and what its own rows number."""
+    order = {piece.name: number for number, piece in enumerate(numbering)}
+    now = sorted(vectors.slices, key=lambda piece: order[piece.name])
+    return {
+        "vectors": vectors.digest(),
+        "parts": [piece.as_json() for piece in now],
+        "numbering": [piece.as_json() for piece in numbering],
+        "digests": {str(piece.name): vectors.part_digest(piece.name) for piece in now},
+        **({"unfinished shards": vectors.unfinished} if vectors.unfinished else {}),
+    }
 
 
 def build_lexical(
     collection: Collection, folder: Path, family: str, settings: Any, progress: Progress
 ) -> dict[str, Any]:
-    """Build a lexical index, with the documents beside it; returns its facts."""
+    """Build a lexical index, with the documents beside it; returns its facts.
+
+    Mismatch when one is there with other settings, or of what the collection was before.
+    """
+    claim_lexical(collection, folder, family, settings)
+    if built := ready(folder):
+        lines = manifest.differences(built["of"]["stamp"], collection.stamp())
+        if lines:
+            raise Mismatch(
+                f"{collection.name} has changed since {folder} was built (then | now):\n  "
+                + "\n  ".join(lines)
+                + "\nbring the index up to date with --if-exists update"
+            )
+        return built
+    stamp = collection.stamp()
+    made = build_words(collection, folder, family, settings, progress)
+    return finish(folder, made, {"stamp": stamp}, "")
+
+
+def claim_lexical(collection: Collection, folder: Path, family: str, settings: Any) -> None:
+    """Make `folder` an index of this kind; Mismatch when it is one with other settings."""
     kind = catalog.load(catalog.INDEXES, family, "index kind")
     identity = {
         "family": family,
@@ -270,13 +388,17 @@ def build_lexical(
         "analysis": kind.analysis(settings),
         "collection": {"name": collection.name, "settings": collection.settings},
     }
-    stamp = {"stamp": collection.stamp()}
-    manifest.claim(folder, Manifest("index", identity, stamp, manifest.environment()))
-    if built := ready(folder):
-        return built
-    kept = _Kept(folder)
-    made = kind.build(kept.through(collection.docs()), folder, settings, progress)
-    return _finish(folder, {**made, "collection": str(kept.digest)}, identity)
+    manifest.claim(folder, Manifest("index", identity, facts=manifest.environment()))
+
+
+def build_words(
+    collection: Collection, where: Path, family: str, settings: Any, progress: Progress
+) -> dict[str, Any]:
+    """The files of a lexical index and its documents, written into a folder; returns facts."""
+    kind = catalog.load(catalog.INDEXES, family, "index kind")
+    kept = _Kept(where)
+    made = kind.build(kept.through(collection.docs()), where, settings, progress)
+    return {**made, "collection": str(kept.digest)}
 
 
 class _Kept:
@@ -309,10 +431,12 @@ def ready(folder: Path) -> dict[str, Any]:
         return {}
 
 
-def _finish(folder: Path, facts: dict[str, Any], identity: dict[str, Any]) -> dict[str, Any]:
-    """Say that the index is whole, with its digest for the chain."""
-    chain = manifest.digest({"identity": identity, "collection": facts.get("collection", "")})
-    facts = {"digest": chain, **facts}
+def finish(folder: Path, facts: dict[str, Any], of: dict[str, Any], at: str) -> dict[str, Any]:
+    """Say that the index whose files are in subfolder `at` is whole, with its digest for the chain."""
+    identity = manifest.read(folder).identity
+    made_of = [facts.get("collection", ""), of.get("vectors", ""), of.get("numbering", [])]
+    chain = manifest.digest({"identity": identity, "of": made_of})
+    facts = {**facts, "digest": chain, "of": of, "at": at}
     with parts.atomic_file(folder / BUILT) as temporary:
         temporary.write_text(json.dumps(facts, indent=1))
     return facts

@@ -15,7 +15,7 @@ from lmkcli.encoder import Encoder, Resolved, make_placer, open_encoder, resolve
 from lmkcli.errors import Mismatch, UsageError
 from lmkcli.manifest import Manifest
 from lmkcli.models.tokenizer import Tokenizer, open_tokenizer
-from lmkcli.progress import Progress
+from lmkcli.progress import Note, Progress, mute
 from lmkcli.recipe import EncodeSettings, Wishes
 from lmkcli.selecting import Selected
 from lmkcli.tokens import Report, TokenRow, Tokens, write_tokens
@@ -105,6 +105,7 @@ def run_tokenize(job: Job, folder: Path, progress: Progress, stopping: Callable[
     """Tokenize one shard into `folder`."""
     if isinstance(job.source, Tokens):
         raise UsageError(f"{job.source.folder} is tokenized already; give a collection")
+    _check_source(job, folder)
     side = job.resolved.recipe.doc
     identity = {**side.tokens_identity(), "text": job.text}
     execution = {"source": job.origin, "shards": job.shard.count}
@@ -115,11 +116,30 @@ def run_tokenize(job: Job, folder: Path, progress: Progress, stopping: Callable[
         write_tokens(folder, job.shard, job.source.docs(job.shard), job.tokenizer(), report)
 
 
-def run_encode(job: Job, folder: Path, progress: Progress, stopping: Callable[[], bool]) -> None:
+def run_encode(
+    job: Job,
+    folder: Path,
+    progress: Progress,
+    stopping: Callable[[], bool],
+    note: Note = mute,
+) -> None:
     """Encode one shard into `folder`, continuing after what is there."""
-    settings = _continued(job.settings, folder)
+    _check_source(job, folder)
+    settings = continued(job.settings, folder)
+    encoder = open_encoder(job.resolved.recipe.doc, job.resolved.folder, settings)
+    made = vectors_manifest(job, encoder, settings)
+    updated = parts.generation(folder) is not None
+    manifest.claim(folder, as_begun(made, folder) if updated else made)
+    if updated or parts.done_rows(folder, job.shard) is not None:
+        return
+    target = Target(folder, job.shard, settings.store_dtype, settings.on_overflow)
+    source = token_source(job.source, encoder.tokenizer, job.shard, target.resume_row())
+    write_vectors(source, encoder, target, Report(progress, stopping, settings.store_text, note))
+
+
+def vectors_manifest(job: Job, encoder: Encoder, settings: EncodeSettings) -> Manifest:
+    """What the vectors of a job are, and how they are made."""
     recipe = job.resolved.recipe
-    encoder = open_encoder(recipe.doc, job.resolved.folder, settings)
     identity = {"recipe": recipe.identity(), "dim": encoder.dim, "text": job.text}
     execution = {
         "source": job.origin,
@@ -134,15 +154,39 @@ def run_encode(job: Job, folder: Path, progress: Progress, stopping: Callable[[]
         "models": recipe.located(),
         "device": str(encoder.model.device),
     }
-    manifest.claim(folder, Manifest("vectors", identity, execution, facts))
-    if parts.done_rows(folder, job.shard) is not None:
+    return Manifest("vectors", identity, execution, facts)
+
+
+def as_begun(made: Manifest, folder: Path) -> Manifest:
+    """`made`, with what an update leaves as it was taken from the folder: shards, and the first stamp."""
+    if not (folder / manifest.NAME).is_file():
+        return made
+    began = manifest.read(folder).execution
+    source = {**made.execution["source"], "stamp": began.get("source", {}).get("stamp")}
+    frozen = {"source": source, "shards": began.get("shards")}
+    return replace(made, execution={**made.execution, **frozen})
+
+
+def _check_source(job: Job, folder: Path) -> None:
+    """Mismatch when the source is not as it was when the folder was begun."""
+    if not (folder / manifest.NAME).is_file():
         return
-    target = Target(folder, job.shard, settings.store_dtype, settings.on_overflow)
-    source = token_source(job.source, encoder.tokenizer, job.shard, target.resume_row())
-    write_vectors(source, encoder, target, Report(progress, stopping, settings.store_text))
+    updated = parts.generation(folder)
+    began = updated.source if updated else manifest.read(folder).execution.get("source", {})
+    now = job.origin
+    if began.get("name") == now["name"]:
+        lines = manifest.differences(began.get("stamp"), now["stamp"])
+        if lines:
+            raise Mismatch(
+                f"{now['name']} has changed since {folder} was begun "
+                "(size in bytes, time in ns: then | now):\n  "
+                + "\n  ".join(lines)
+                + "\nwhat is there cannot be continued: choose another output folder, or "
+                "--if-exists overwrite to begin again"
+            )
 
 
-def _continued(settings: EncodeSettings, folder: Path) -> EncodeSettings:
+def continued(settings: EncodeSettings, folder: Path) -> EncodeSettings:
     """`--dtype auto` continues in the dtype in which the folder was begun."""
     if settings.dtype != "auto" or not (folder / manifest.NAME).is_file():
         return settings
@@ -240,6 +284,8 @@ __all__ = [
     "Forecast",
     "Job",
     "absent",
+    "as_begun",
+    "continued",
     "describe",
     "forecast",
     "make_placer",
@@ -247,4 +293,5 @@ __all__ = [
     "plan",
     "run_encode",
     "run_tokenize",
+    "vectors_manifest",
 ]

@@ -6,7 +6,11 @@ from pathlib import Path
 
 from lmkcli import manifest
 
-COMPLETE = {"done", "built.json"}  # what says that an artifact folder is complete
+COMPLETE = {
+    "done",
+    "built.json",
+    "generation.json",
+}  # what says that an artifact folder is complete
 REMOVED = ".removed."
 SIDECAR = ".json"  # run.trec has its manifest in run.trec.json
 

@@ -1,17 +1,22 @@
-"""Immutable parts: names, ranges, atomic writing, shards.
+"""Immutable parts: names, ranges, atomic writing, shards, generations.
 
 An artifact's `parts/` holds folders named `<shard>of<shards>-<first>-<stop>`: the rows of that
 shard's slice of the source, counted from zero. A part is written under a temporary name, synced and
-renamed, so it is whole or it is not there; nobody ever edits one.
+renamed, so it is whole or it is not there; nobody ever edits one. Without `generation.json` all rows
+of all shards count; with it, those that it names.
 """
 
+import fcntl
 import json
 import os
 import re
 import shutil
+import socket
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -19,9 +24,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lmkcli.collection import Shard
-from lmkcli.errors import DataError
+from lmkcli.errors import DataError, Stopped
 
-PARTS, DONE = "parts", "done"
+PARTS, DONE, GENERATION, LOCK = "parts", "done", "generation.json", "update.lock"
+ADDED = Shard(0, 0)  # the parts that updates and compactions wrote, numbered on for ever
 ABANDONED_SECONDS = 3600.0
 _NAME = re.compile(r"(\d{5})of(\d{5})-(\d{12})-(\d{12})")
 
@@ -46,28 +52,60 @@ class PartName(NamedTuple):
         return cls(Shard(number, count), start, stop)
 
 
-class PartSlice(NamedTuple):
-    """The rows that count of one part: `skip` leading rows belong to an earlier part."""
+@dataclass(frozen=True)
+class PartSlice:
+    """The rows that count of one part: all but those in `dead`, ascending ranges (first, stop)."""
 
     name: PartName
-    skip: int
+    dead: tuple[tuple[int, int], ...] = ()
 
     @property
     def rows(self) -> int:
         """How many rows count."""
-        return self.name.stop - self.name.start - self.skip
+        return self.name.stop - self.name.start - sum(stop - first for first, stop in self.dead)
+
+    @property
+    def skip(self) -> int:
+        """How many leading rows do not count (they belong to an earlier part)."""
+        return self.dead[0][1] if self.dead and self.dead[0][0] == 0 else 0
+
+    @property
+    def alive(self) -> NDArray[np.bool_]:
+        """For each row of the part, whether it counts."""
+        mask = np.ones(self.name.stop - self.name.start, np.bool_)
+        for first, stop in self.dead:
+            mask[first:stop] = False
+        return mask
+
+    def at(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Where in the part the given ones of the rows that count are."""
+        before, shifts = self._shifts
+        return np.asarray(rows + shifts[np.searchsorted(before, rows, side="right")])
+
+    @cached_property
+    def _shifts(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """How many rows count before each dead range; how many are dead up to its end, from 0 on."""
+        ranges = np.array(self.dead, np.int64).reshape(-1, 2)
+        gone = np.concatenate([[0], np.cumsum(ranges[:, 1] - ranges[:, 0])])
+        return ranges[:, 0] - gone[:-1], gone
 
     def as_json(self) -> list[Any]:
-        """[name, skipped rows], as an index records it."""
-        return [str(self.name), self.skip]
+        """[name, dead ranges], as generations and indexes record it."""
+        return [str(self.name), [list(ends) for ends in self.dead]]
 
     @classmethod
     def from_json(cls, item: list[Any]) -> "PartSlice":
         """The slice that `as_json` wrote."""
         name = PartName.parse(item[0])
         if name is None:
-            raise DataError(f"'{item[0]}' is not the name of a part; build the index again")
-        return cls(name, int(item[1]))
+            raise DataError(f"'{item[0]}' is not the name of a part; make the artifact again")
+        return cls(name, tuple((int(first), int(stop)) for first, stop in item[1]))
+
+    @classmethod
+    def of(cls, name: PartName, alive: NDArray[np.bool_]) -> "PartSlice":
+        """The slice in which the rows count for which `alive` is true."""
+        edges = np.flatnonzero(np.diff(np.concatenate([[True], alive, [True]])))
+        return cls(name, tuple((int(first), int(stop)) for first, stop in edges.reshape(-1, 2)))
 
 
 def list_parts(folder: Path) -> list[PartName]:
@@ -93,7 +131,8 @@ def cover(names: list[PartName], shard: Shard) -> list[PartSlice]:
         if not usable:
             return chosen
         best = max(usable, key=lambda name: (name.stop, -name.start))
-        chosen.append(PartSlice(best, covered - best.start))
+        skip = covered - best.start
+        chosen.append(PartSlice(best, ((0, skip),) if skip else ()))
         covered = best.stop
 
 
@@ -110,7 +149,9 @@ class State(NamedTuple):
 
 
 def state(folder: Path, shards: int) -> State:
-    """Reads the names of parts and done files; DataError when a finished shard has lost a part."""
+    """Reads the generation, else the names of parts and done files; DataError when a part is lost."""
+    if made := generation(folder):
+        return State(made.slices, [])
     names = list_parts(folder)
     slices: list[PartSlice] = []
     unfinished = []
@@ -160,6 +201,54 @@ def finish(folder: Path, shard: Shard, rows: int) -> None:
     made = [str(piece.name) for piece in cover(list_parts(folder), shard)]
     with atomic_file(path) as temporary:
         temporary.write_text(json.dumps({"rows": rows, "parts": made}))
+
+
+class Generation(NamedTuple):
+    """What counts since the last update: which rows of which parts, in order, made of which source."""
+
+    number: int
+    source: dict[str, Any]  # its name and stamp when it was read
+    slices: list[PartSlice]
+    rows: int  # numbers below it belong to parts of this or an earlier generation
+
+
+def generation(folder: Path) -> Generation | None:
+    """The one that counts now; None where nothing was ever updated. DataError when a part is lost."""
+    path = folder / GENERATION
+    try:
+        text = path.read_text()
+        data = json.loads(text)
+        slices = [PartSlice.from_json(item) for item in data["parts"]]
+        made = Generation(data["number"], data["source"], slices, data["rows"])
+    except FileNotFoundError:
+        return None
+    except (ValueError, KeyError, TypeError) as error:
+        raise DataError(f"{path} cannot be read ({error}); make the artifact again") from None
+    lost = {piece.name for piece in slices} - set(list_parts(folder))
+    if not lost:
+        return made
+    if path.read_text() == text:
+        raise DataError(f"{folder}: part {min(lost)} is missing; make the artifact again")
+    return generation(folder)  # it was replaced while this was looking
+
+
+@contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Only one process at a time is in here; Stopped, naming the other one, when there is one."""
+    with open(folder / LOCK, "a+", encoding="utf-8") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            file.seek(0)
+            raise Stopped(
+                f"{folder} is being changed by {file.read().strip() or 'another process'}; "
+                "nothing was done. Run the same command again later"
+            ) from None
+        file.truncate(0)
+        since = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+        file.write(f"process {os.getpid()} on {socket.gethostname()} since {since}\n")
+        file.flush()
+        yield
 
 
 @contextmanager
@@ -228,6 +317,13 @@ def publish(growing: Path, name: PartName) -> Path:
     return final
 
 
+def retire(part: Path) -> None:
+    """Remove a published part; it loses its name at once, so that nobody finds half of it."""
+    hidden = part.with_name(f".growing-{ADDED.number}-{part.name}")
+    os.rename(part, hidden)
+    remove(hidden)
+
+
 def remove(growing: Path) -> None:
     """Remove a part that will not be published."""
     shutil.rmtree(growing, ignore_errors=True)
@@ -239,40 +335,3 @@ def _sync(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
-
-
-class NpyAppender:
-    """A .npy file that grows along its first axis; its header is set right when it is closed."""
-
-    def __init__(self, path: Path, dtype: str, width: tuple[int, ...] = ()) -> None:
-        self._file = open(path, "wb")  # noqa: SIM115 (open until close())
-        self._dtype = np.dtype(dtype)
-        self._width = width
-        self.rows = 0
-        self._write_header()
-
-    def _write_header(self) -> None:
-        # NumPy pads headers so that the first axis can grow in place
-        np.lib.format.write_array_header_1_0(
-            self._file,
-            {
-                "descr": np.lib.format.dtype_to_descr(self._dtype),
-                "fortran_order": False,
-                "shape": (self.rows, *self._width),
-            },
-        )
-
-    def append(self, array: NDArray[Any]) -> bytes:
-        """Add rows, converted to the file's dtype; returns the bytes that were written."""
-        data = np.ascontiguousarray(array, dtype=self._dtype).tobytes()
-        self._file.write(data)
-        self.rows += len(array)
-        return data
-
-    def close(self) -> None:
-        """Set the number of rows and close; nothing happens the second time."""
-        if self._file.closed:
-            return
-        self._file.seek(0)
-        self._write_header()
-        self._file.close()

@@ -10,5 +10,16 @@ class Progress(Protocol):
         """`done` units of work so far, `total` at the end (an estimate; None when unknown)."""
 
 
+class Note(Protocol):
+    """Called with something that people should know, seldom."""
+
+    def __call__(self, message: str) -> None:
+        """`message` is one line."""
+
+
+def mute(message: str) -> None:
+    """The default: nothing is said."""
+
+
 def silent(done: int, total: int | None, unit: str) -> None:
     """The default: nothing is reported."""

@@ -13,7 +13,7 @@ from lmkcli.collection import Doc, DocStream, Shard, doc_hash
 from lmkcli.doctable import DocRow, DocTable
 from lmkcli.errors import Stopped
 from lmkcli.placement import Ints
-from lmkcli.progress import Progress, silent
+from lmkcli.progress import Note, Progress, mute, silent
 from lmkcli.streams import ahead, batched
 
 BATCH_CHARACTERS = 1 << 19  # per tokenizer call: enough for all cores, small beside the text itself
@@ -108,6 +108,7 @@ class Report(NamedTuple):
     progress: Progress = silent
     stopping: Callable[[], bool] = lambda: False
     store_text: bool = True
+    note: Note = mute
 
     def check_stop(self) -> None:
         """Stopped when a signal asked for it; everything that was published stays."""
@@ -189,17 +190,17 @@ def _row(arrays: dict[str, NDArray[Any]], number: int, doc: Doc, digest: bytes) 
 
 
 def sum_counts(folder: Path, slices: list[parts.PartSlice]) -> Counts:
-    """Counts of the rows that count; parts of which some rows are skipped are counted by row."""
+    """Counts of the rows that count; parts of which some rows do not are counted by row."""
     total = Counts()
     for piece in slices:
         summary = part_summary(folder, piece.name)
-        if not piece.skip:
+        if not piece.dead:
             for name in vars(total):
                 setattr(total, name, getattr(total, name) + summary[name])
             continue
         table = DocTable(folder / parts.PARTS / str(piece.name) / "docs.parquet")
         columns = (
-            table.column(name)[piece.skip :].tolist() for name in ("tokens", "lost", "vectors")
+            table.column(name)[piece.alive].tolist() for name in ("tokens", "lost", "vectors")
         )
         for tokens, lost, vectors in zip(*columns, strict=True):
             total.add(DocRow(Doc("", ""), b"", tokens, lost, vectors))

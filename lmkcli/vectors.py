@@ -9,8 +9,8 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from lmkcli import manifest, parts
-from lmkcli.building import Builder, Counts, finish, part_summary, seen_ids
-from lmkcli.collection import CollectionDigest, Doc, Shard
+from lmkcli.building import Builder, Counts, collection_digest, finish, part_summary, seen_ids
+from lmkcli.collection import Doc, Shard
 from lmkcli.doctable import DocRow, DocTable
 from lmkcli.errors import DataError, Stopped
 from lmkcli.recipe import Recipe
@@ -60,14 +60,30 @@ class Target(NamedTuple):
     shard: Shard
     store_dtype: str
     on_overflow: str
+    first: int | None = None  # where an update begins; None continues after what is there
+
+    def done(self) -> list[parts.PartSlice]:
+        """The parts of the shard that are there already; none belong to an update."""
+        if self.first is not None:
+            return []
+        return parts.cover(parts.list_parts(self.folder), self.shard)
 
     def resume_row(self) -> int:
         """The first row of the shard that is not there yet."""
-        return parts.covered_rows(parts.cover(parts.list_parts(self.folder), self.shard))
+        return parts.covered_rows(self.done()) if self.first is None else self.first
 
 
 def write_vectors(source: Source, encode: Encode, target: Target, report: Report) -> None:
-    """Encode one shard from `target.resume_row()` on; every published part is whole."""
+    """Encode one shard from `target.resume_row()` on, and say that it is complete."""
+    rows = append_vectors(source, encode, target, report)
+    finish(target.folder, target.shard, rows)
+
+
+def append_vectors(source: Source, encode: Encode, target: Target, report: Report) -> int:
+    """Encode documents into parts from `target.resume_row()` on; returns the row after the last.
+
+    Every published part is whole.
+    """
     job = _Job(encode, target, report)
     read = 0
     buffer: list[TokenRow] = []
@@ -82,7 +98,7 @@ def write_vectors(source: Source, encode: Encode, target: Target, report: Report
                     buffer = []
         job.total = read
         job.encode(buffer)
-        job.finish()
+        return job.finish()
     finally:
         job.builder.abandon()
 
@@ -92,9 +108,8 @@ class _Job:
 
     def __init__(self, encode: Encode, target: Target, report: Report) -> None:
         self._encode, self._target, self._report = encode, target, report
-        done = parts.cover(parts.list_parts(target.folder), target.shard)
-        self._seen = seen_ids(target.folder, done)
-        self._row = parts.covered_rows(done)
+        self._seen = seen_ids(target.folder, target.done())
+        self._row = target.resume_row()
         self.tokens = 0
         self.total: int | None = None
         self.builder = self._new()
@@ -144,10 +159,10 @@ class _Job:
         if not self.builder.empty:
             self._row = self.builder.publish()
 
-    def finish(self) -> None:
-        """Publish the last part and say that the shard is complete."""
+    def finish(self) -> int:
+        """Publish the last part; returns the row after it."""
         self._publish()
-        finish(self._target.folder, self._target.shard, self._row)
+        return self._row
 
 
 def _check_finite(stored: NDArray[np.floating], rows: list[TokenRow], dtype: str) -> None:
@@ -170,6 +185,7 @@ class Vectors:
         self.manifest = manifest.read(folder, "vectors")
         self.recipe = Recipe.read(self.manifest.identity["recipe"], self.manifest.facts["models"])
         self.slices = self._whole() if slices is None else slices
+        self.unfinished: list[int] = []
         self._firsts = np.cumsum([0, *(piece.rows for piece in self.slices)])
         self._tables: dict[int, DocTable] = {}
         self._ids: dict[int, pa.ChunkedArray] = {}
@@ -181,9 +197,18 @@ class Vectors:
             numbers = ", ".join(map(str, state.unfinished[:20]))
             raise DataError(
                 f"{self.folder} is not complete: of {shards} shards, {numbers} are not finished; "
-                "run their encode command again"
+                f"run their encode command again (lmk show {self.folder} prints it)"
             )
         return state.slices
+
+    @classmethod
+    def so_far(cls, folder: Path) -> "Vectors":
+        """What there is of a folder that need not be complete; `unfinished` names its shards to come."""
+        shards = int(manifest.read(folder, "vectors").execution["shards"])
+        state = parts.state(folder, shards)
+        made = cls(folder, state.slices)
+        made.unfinished = state.unfinished
+        return made
 
     @property
     def rows(self) -> int:
@@ -201,26 +226,30 @@ class Vectors:
 
     def collection_digest(self) -> str:
         """The order-free digest of the documents that were encoded."""
-        return str(
-            CollectionDigest.sum(
-                part_summary(self.folder, p.name)["collection"] for p in self.slices
-            )
-        )
+        return collection_digest(self.folder, self.slices)
 
     def digest(self) -> str:
-        """What an index or a run records of these vectors: identity and the parts' digests."""
-        summaries = sorted(part_summary(self.folder, piece.name)["digest"] for piece in self.slices)
-        return manifest.digest({"identity": self.manifest.identity, "parts": summaries})
+        """What an index or a run records of these vectors: identity, the parts' digests, dead rows."""
+        digests = sorted(self._digest(piece) for piece in self.slices)
+        return manifest.digest({"identity": self.manifest.identity, "parts": digests})
+
+    def _digest(self, piece: parts.PartSlice) -> str:
+        made = self.part_digest(piece.name)
+        return manifest.digest([made, piece.dead]) if piece.dead else made
+
+    def part_digest(self, name: parts.PartName) -> str:
+        """The digest of all that is in a part."""
+        return str(part_summary(self.folder, name)["digest"])
 
     def _part(self, number: int) -> Path:
         return self.folder / parts.PARTS / str(self.slices[number].name)
 
     def matrix(self, number: int) -> NDArray[np.floating]:
-        """The rows of slice `number` that count, memory-mapped, in the stored dtype."""
+        """The whole part of slice `number`, dead rows too, memory-mapped, in the stored dtype."""
         path = self._part(number) / "vectors.npy"
         try:
             matrix: NDArray[np.floating] = np.load(path, mmap_mode="r")
-            return matrix[self.slices[number].skip :]
+            return matrix
         except (OSError, ValueError) as error:
             raise DataError(
                 f"{path} cannot be read ({error}); delete this part and encode again"
@@ -229,10 +258,20 @@ class Vectors:
     def __iter__(self) -> Iterator[NDArray[np.float32]]:
         """All vectors in row order, in float32 blocks of bounded size."""
         size = max(1, BLOCK_BYTES // (4 * self.dim))
-        for number in range(len(self.slices)):
+        for number, piece in enumerate(self.slices):
             matrix = self.matrix(number)
-            for start in range(0, len(matrix), size):
-                yield np.ascontiguousarray(matrix[start : start + size], dtype=np.float32)
+            for start in range(0, piece.rows, size):
+                at = piece.at(np.arange(start, min(start + size, piece.rows)))
+                yield np.ascontiguousarray(matrix[_together(at)], dtype=np.float32)
+
+    def stored(self) -> Iterator[tuple[list[DocRow], NDArray[np.floating]]]:
+        """All documents and their vectors as they are stored, in row order, about 1,000 at a time."""
+        for number, piece in enumerate(self.slices):
+            matrix, alive, first = self.matrix(number), piece.alive, 0
+            for docs in self._table(number).doc_rows():
+                at = np.flatnonzero(alive[first : first + len(docs)])
+                yield [docs[i] for i in at], matrix[first + at]
+                first += len(docs)
 
     def at(self, rows: NDArray[np.int64]) -> NDArray[np.float32]:
         """The vectors of some rows, [len(rows), dim] float32."""
@@ -240,7 +279,7 @@ class Vectors:
         owners = self._owners(rows)
         for number in np.unique(owners):
             mine = owners == number
-            made[mine] = self.matrix(number)[rows[mine] - self._firsts[number]]
+            made[mine] = self.matrix(number)[self._local(number, rows[mine])]
         return made
 
     def ids(self, rows: NDArray[np.int64]) -> list[str]:
@@ -249,12 +288,11 @@ class Vectors:
         owners = self._owners(rows)
         for number in np.unique(owners):
             mine = np.flatnonzero(owners == number)
-            made[mine] = self._part_ids(number, rows[mine] - self._firsts[number])
+            made[mine] = self._part_ids(number, self._local(number, rows[mine]))
         return made.tolist()
 
-    def _part_ids(self, number: int, rows: NDArray[np.int64]) -> list[str]:
-        local = rows + self.slices[number].skip
-        if number not in self._ids and len(rows) < 100:
+    def _part_ids(self, number: int, local: NDArray[np.int64]) -> list[str]:
+        if number not in self._ids and len(local) < 100:
             return self._table(number).ids_at(local)
         if number not in self._ids:
             self._ids[number] = self._table(number).ids()
@@ -266,7 +304,8 @@ class Vectors:
         return {name: row for row, name in enumerate(names)}
 
     def _part_names(self, number: int) -> list[str]:
-        return self._table(number).ids().slice(self.slices[number].skip).to_pylist()  # type: ignore[no-any-return]
+        alive = pa.array(self.slices[number].alive)
+        return self._table(number).ids().filter(alive).to_pylist()  # type: ignore[no-any-return]
 
     def docs(self, rows: NDArray[np.int64]) -> list[Doc]:
         """The documents of some rows, with title and text where they are stored."""
@@ -274,17 +313,21 @@ class Vectors:
         owners = self._owners(rows)
         for number in np.unique(owners):
             mine = rows[owners == number]
-            local = mine - self._firsts[number] + self.slices[number].skip
-            made |= zip(mine.tolist(), self._table(number).docs_at(local), strict=True)
+            found = self._table(number).docs_at(self._local(number, mine))
+            made |= zip(mine.tolist(), found, strict=True)
         return [made[row] for row in rows.tolist()]
 
     def by_ids(self, ids: list[str]) -> list[Doc]:
         """The documents with some ids, in row order."""
-        return [
-            doc
-            for number, piece in enumerate(self.slices)
-            for doc in self._table(number).docs_by_ids(ids, piece.skip)
-        ]
+        docs = []
+        for number, piece in enumerate(self.slices):
+            rows = self._table(number).rows_by_ids(ids)
+            docs += self._table(number).docs_at(rows[piece.alive[rows]])
+        return docs
+
+    def _local(self, number: int, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Where in the files of slice `number` some of its rows are."""
+        return self.slices[number].at(rows - self._firsts[number])
 
     def _owners(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
         return np.asarray(np.searchsorted(self._firsts, rows, side="right") - 1, dtype=np.int64)
@@ -293,3 +336,10 @@ class Vectors:
         if number not in self._tables:
             self._tables[number] = DocTable(self._part(number) / "docs.parquet")
         return self._tables[number]
+
+
+def _together(rows: NDArray[np.int64]) -> slice | NDArray[np.int64]:
+    """Ascending rows as a slice where none is missing between them: nothing is copied then."""
+    if rows[-1] - rows[0] + 1 == len(rows):
+        return slice(int(rows[0]), int(rows[-1]) + 1)
+    return rows

@@ -6,6 +6,7 @@ A file of its own, so that the children import nothing but what they run.
 import os
 import signal
 import sys
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -46,3 +47,17 @@ def lmk_dying(words: list[str], log: str, moment: int) -> None:
     for name in STEPS:
         setattr(os, name, dying(getattr(os, name)))
     lmk(words, log)
+
+
+def lmk_paced(pause: float) -> None:
+    """`lmk` on this process's command line, with a rest before each part gets its name."""
+    publish = building.Builder.publish
+
+    def slowly(builder: building.Builder) -> int:
+        time.sleep(pause)
+        return publish(builder)
+
+    building.Builder.publish = slowly  # type: ignore[method-assign]
+    building.PART_BYTES = PART_BYTES
+    tokens.BATCH_CHARACTERS = BATCH_CHARACTERS
+    main.main()

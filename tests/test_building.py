@@ -150,8 +150,8 @@ def test_many_small_batches_stay_in_few_runs() -> None:
 
 def test_ids_of_resumed_parts_count_without_the_rows_that_are_skipped(tmp_path: Path) -> None:
     slices = [
-        PartSlice(grown(tmp_path, DOCS[:2]), 0),
-        PartSlice(grown(tmp_path, DOCS[1:], start=1), 1),
+        PartSlice(grown(tmp_path, DOCS[:2])),
+        PartSlice(grown(tmp_path, DOCS[1:], start=1), ((0, 1),)),
     ]
     seen = seen_ids(tmp_path, slices)
     seen.add(["d"], "here")

@@ -54,7 +54,7 @@ def test_lone_surrogates_become_question_marks(tmp_path: Path) -> None:
     table = write(tmp_path / "docs.parquet", [doc])
     assert list(table.docs()) == [Doc("a?", "x ? é", "?")]
     assert table.hashes() == [doc_hash(doc)]
-    assert table.docs_by_ids(["a\ud800"]) == list(table.docs())
+    assert table.docs_at(table.rows_by_ids(["a\ud800"])) == list(table.docs())
 
 
 def test_rows_are_read_by_their_row_groups(tmp_path: Path) -> None:
@@ -67,7 +67,7 @@ def test_rows_are_read_by_their_row_groups(tmp_path: Path) -> None:
     assert table.docs_at(rows) == [docs[row] for row in rows]
     assert table.ids_at(rows) == [f"d{row}" for row in rows]
     assert list(table.docs()) == docs
-    assert table.docs_by_ids(["d2001", "nowhere", "d3"]) == [docs[3], docs[2001]]
+    assert table.docs_at(table.rows_by_ids(["d2001", "nowhere", "d3"])) == [docs[3], docs[2001]]
     assert table.docs_at(np.array([], np.int64)) == []
 
 
@@ -77,7 +77,7 @@ def test_without_stored_text_there_are_only_ids(tmp_path: Path) -> None:
     assert not table.has_text
     assert list(table.docs()) == bare
     assert table.docs_at(np.array([2, 0])) == [bare[2], bare[0]]
-    assert table.docs_by_ids(["empty"]) == [bare[3]]
+    assert table.docs_at(table.rows_by_ids(["empty"])) == [bare[3]]
     assert table.hashes() == [doc_hash(doc) for doc in STRANGE]
 
 

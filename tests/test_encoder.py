@@ -381,3 +381,52 @@ def test_a_weights_file_of_another_shape_is_an_error_of_the_data(
     (folder / "config.json").write_text(json.dumps(config | {"vocab_size": 300}))
     with pytest.raises(DataError, match="cannot be loaded"):
         opened(folder)
+
+
+# --- memory ---------------------------------------------------------------------------------------
+
+
+class Small:
+    """A model on a device that holds `room` positions at a time; remembers what it was given."""
+
+    def __init__(self, model: Any, room: int) -> None:
+        self._model, self._room = model, room
+        self.ran: list[int] = []
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._model, name)
+
+    def states(self, sequences: list[Any]) -> torch.Tensor:
+        positions = sum(map(len, sequences))
+        if positions > self._room:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        self.ran.append(positions)
+        return self._model.states(sequences)  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize("name", ["bert", "mpnet"])  # packed, padded
+def test_out_of_memory_halves_the_budget_says_so_and_changes_nothing(
+    tiny_model: Models, name: str
+) -> None:
+    encoder = opened(tiny_model(name), EncodeSettings(dtype="fp32", device="cpu", batch_tokens=640))
+    texts = [tiny.sentence(i, 5 + i % 40) for i in range(60)]
+    wanted = vectors(encoder, texts)
+    encoder.model = Small(encoder.model, 200)
+    said: list[str] = []
+    made = encoder.tokenizer(texts)
+    rows = [TokenRow(Doc(str(i), ""), b"", *tokens) for i, tokens in enumerate(made)]
+    for _ in range(2):  # the second time, the budget is right from the start
+        again = encoder(rows, Report(note=said.append)).vectors
+        np.testing.assert_allclose(again, wanted, rtol=0, atol=1e-6)
+    assert 1 <= len(said) <= 3
+    assert "out of memory on cpu: going on with" in said[0]
+    assert encoder.settings.batch_tokens <= 320
+    assert len(encoder.model.ran) < 2 * len(texts)  # still packs, not one text at a time
+    np.testing.assert_allclose(query_vectors(encoder, texts), wanted, rtol=0, atol=1e-6)
+
+
+def test_a_text_that_does_not_fit_alone_is_named(tiny_model: Models) -> None:
+    encoder = opened(tiny_model("bert"))
+    encoder.model = Small(encoder.model, 20)
+    with pytest.raises(DataError, match=r"11 alone, with .* positions, does not fit"):
+        vectors(encoder, [tiny.sentence(i, 1 + 5 * i) for i in range(12)])

@@ -11,9 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lmkcli import parts
+from lmkcli.building import NpyAppender
 from lmkcli.collection import WHOLE, Shard
 from lmkcli.errors import DataError
-from lmkcli.parts import NpyAppender, PartName, PartSlice
+from lmkcli.parts import PartName, PartSlice
 
 RANGES = st.lists(st.tuples(st.integers(0, 30), st.integers(1, 15)), max_size=12, unique=True)
 
@@ -61,15 +62,45 @@ def test_the_cover_reaches_as_far_as_any(ranges: list[tuple[int, int]]) -> None:
 
 def test_of_overlapping_parts_the_one_that_reaches_farthest_goes_on() -> None:
     names = [name(0, 4), name(0, 6), name(4, 9), name(5, 12), name(6, 12), name(14, 20)]
-    assert parts.cover(names, WHOLE) == [PartSlice(name(0, 6), 0), PartSlice(name(5, 12), 1)]
+    assert parts.cover(names, WHOLE) == [PartSlice(name(0, 6)), PartSlice(name(5, 12), ((0, 1),))]
 
 
 def test_a_slice_is_recorded_and_read_again() -> None:
-    piece = PartSlice(name(5, 12, Shard(3, 16)), 2)
+    piece = PartSlice(name(5, 12, Shard(3, 16)), ((0, 2), (5, 6)))
     assert PartSlice.from_json(json.loads(json.dumps(piece.as_json()))) == piece
-    assert piece.rows == 5
-    with pytest.raises(DataError, match="build the index again"):
-        PartSlice.from_json(["nonsense", 0])
+    assert piece.rows == 4
+    with pytest.raises(DataError, match="make the artifact again"):
+        PartSlice.from_json(["nonsense", []])
+
+
+@given(st.lists(st.booleans(), min_size=1, max_size=40))
+def test_a_slice_of_a_mask_counts_the_rows_of_the_mask(counts: list[bool]) -> None:
+    alive = np.array(counts)
+    piece = PartSlice.of(name(7, 7 + len(counts)), alive)
+    where = np.flatnonzero(alive)
+    assert piece.rows == len(where)
+    np.testing.assert_array_equal(piece.alive, alive)
+    np.testing.assert_array_equal(piece.at(np.arange(piece.rows)), where)
+    np.testing.assert_array_equal(piece.at(np.arange(piece.rows)[::-1]), where[::-1])
+    assert alive[: piece.skip].any() == 0
+    assert piece.skip == len(counts) or alive[piece.skip]
+    assert PartSlice.from_json(json.loads(json.dumps(piece.as_json()))) == piece
+
+
+def test_a_generation_says_what_counts(tmp_path: Path) -> None:
+    make(tmp_path, 0, 4)
+    parts.finish(tmp_path, WHOLE, 4)
+    assert parts.generation(tmp_path) is None
+    make(tmp_path, 0, 3, parts.ADDED)  # of an update that has published nothing
+    assert parts.state(tmp_path, 1) == parts.State([PartSlice(name(0, 4))], [])
+    slices = [PartSlice(name(0, 3, parts.ADDED)), PartSlice(name(0, 4), ((1, 3),))]
+    data = {"number": 2, "source": {}, "rows": 3, "parts": [piece.as_json() for piece in slices]}
+    (tmp_path / parts.GENERATION).write_text(json.dumps(data))
+    assert parts.generation(tmp_path) == parts.Generation(2, {}, slices, 3)
+    assert parts.state(tmp_path, 1) == parts.State(slices, [])
+    (tmp_path / parts.GENERATION).write_text(json.dumps(data)[:-9])
+    with pytest.raises(DataError, match=r"generation\.json cannot be read"):
+        parts.state(tmp_path, 1)
 
 
 def test_parts_are_listed_by_shard_and_row_whatever_else_is_there(tmp_path: Path) -> None:

@@ -6,11 +6,12 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from lmkcli.cli import console, options
-from lmkcli.cli.options import DtypeName, IfExists, OverflowName, StoreName
+from lmkcli.cli.options import DtypeName, IfExistsUpdate, OverflowName, StoreName
 from lmkcli.recipe import EncodeSettings, Wishes
 
 if TYPE_CHECKING:
     from lmkcli.jobs import Job
+    from lmkcli.updating import Updated
 
 _DEFAULT = EncodeSettings()
 
@@ -46,7 +47,7 @@ def encode(
     store_text: options.StoreText = _DEFAULT.store_text,
     shard: options.ShardOption = "0/1",
     offline: options.Offline = False,
-    if_exists: options.IfExistsOption = IfExists.resume,
+    if_exists: options.IfExistsUpdateOption = IfExistsUpdate.resume,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Count, time a sample, print the plan; write nothing.")
     ] = False,
@@ -57,7 +58,7 @@ def encode(
     The recipe (model, pooling, prompts, lengths, for documents and for queries) is stored with the
     vectors, so that nothing of it has to be said again when searching.
     """
-    from lmkcli import jobs
+    from lmkcli import jobs, updating
 
     wishes = Wishes(
         model, revision, trust_remote_code, pool, gran, max_length, query_max_length,
@@ -83,10 +84,25 @@ def encode(
     folder = options.need(output, "-o/--output", "vectors/")
     options.prepare_output(folder, if_exists)
     with console.progress("encode") as progress, console.stoppable() as stopping:
-        jobs.run_encode(job, folder, progress, stopping)
+        if if_exists is IfExistsUpdate.update:
+            updated = updating.run_update(job, folder, progress, stopping, console.note)
+        else:
+            jobs.run_encode(job, folder, progress, stopping, console.note)
     if absent := jobs.absent(job, folder):
         console.note(f"documents of {only} that {source} does not have: {console.number(absent)}")
+    if if_exists is IfExistsUpdate.update:
+        return _changes(folder, updated, json)
     _summary(folder, job, json)
+
+
+def _changes(folder: Path, made: "Updated", json: bool) -> None:
+    if json:
+        return console.plain_json({"output": str(folder), **made._asdict()})
+    print(
+        f"{folder}: generation {made.generation}, {console.number(made.encoded)} documents encoded, "
+        f"{console.number(made.removed)} removed (a changed one counts as both), "
+        f"{console.number(made.kept)} kept"
+    )
 
 
 def _summary(folder: Path, job: "Job", json: bool) -> None:
@@ -95,7 +111,8 @@ def _summary(folder: Path, job: "Job", json: bool) -> None:
     from lmkcli import parts
     from lmkcli.tokens import sum_counts
 
-    mine = parts.cover(parts.list_parts(folder), job.shard)
+    updated = parts.generation(folder)
+    mine = updated.slices if updated else parts.cover(parts.list_parts(folder), job.shard)
     counts = sum_counts(folder, mine)
     if json:
         return console.plain_json({"output": str(folder), **asdict(counts)})

@@ -1,5 +1,6 @@
 """lmk eval: runs to scores."""
 
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -12,6 +13,15 @@ from lmkcli.errors import CheckFailed, DataError, UsageError
 if TYPE_CHECKING:
     from lmkcli.collection import Qrel
     from lmkcli.measures import Scores
+
+
+class Correction(StrEnum):
+    """Corrections for many tests."""
+
+    holm = "holm"
+    bonferroni = "bonferroni"
+    bh = "bh"
+
 
 MEASURES = ["nDCG@10", "R@100", "RR@10"]
 
@@ -31,6 +41,13 @@ def evaluate(
         ),
     ] = None,
     per_query: Annotated[bool, typer.Option("--per-query", "-p", help="One row a query.")] = False,
+    baseline: Annotated[
+        Path | None,
+        typer.Option(help="Test every other run against this one of the runs, query by query."),
+    ] = None,
+    correction: Annotated[
+        Correction, typer.Option(help="Of the p-values, for the number of tests.")
+    ] = Correction.holm,
     form: Annotated[
         Format,
         typer.Option("--format", "-f", envvar="LMK_EVAL_FORMAT", help="How the table is printed."),
@@ -46,7 +63,9 @@ def evaluate(
 ) -> None:
     """Runs to measures. Judged queries that a run lacks count as 0 and are reported.
 
-    Without --qrels, the judgements are those of the collection whose queries made the run.
+    Without --qrels, the judgements are those of the collection whose queries made the run. With
+    --baseline, differences come with a 95 % bootstrap interval, wins/ties/losses, and the p-values of a
+    paired t-test and a randomisation test.
     """
     from lmkcli.measures import evaluate as score
     from lmkcli.measures import parse_measures
@@ -59,12 +78,17 @@ def evaluate(
         judgements = _qrels(qrels, path)
         results.append((path, score(read_run(path), judgements, measures)))
     form = Format.json if json else form
+    if baseline is not None and per_query:
+        raise UsageError("--per-query and --baseline print different tables; give one of them")
     if log is not None:
         from lmkcli.scorelog import append
 
         for path, scores in results:
             append(log, path, qrels, scores)
-    (_per_query if per_query else _means)(results, form)
+    if baseline is not None:
+        _compare(results, baseline, correction, form)
+    else:
+        (_per_query if per_query else _means)(results, form)
     for path, scores in results:
         _coverage(path, scores)
     missing = [
@@ -128,6 +152,32 @@ def _per_query(results: "list[tuple[Path, Scores]]", form: Format) -> None:
             for query in scores.per_query[names[0]]
         ]
     console.table(["run", "query", *results[0][1].per_query], rows, form)
+
+
+def _compare(
+    results: "list[tuple[Path, Scores]]", baseline: Path, correction: Correction, form: Format
+) -> None:
+    """One row a run and measure; p-values are corrected over all rows of the table."""
+    from lmkcli.compare import compare, correct
+
+    base = next((scores for path, scores in results if path == baseline), None)
+    others = [(path, scores) for path, scores in results if path != baseline]
+    if base is None or not others:
+        raise UsageError(f"--baseline {baseline} must be one of two or more runs given")
+    tests = [
+        (path, name, compare(base.per_query[name], scores.per_query[name]))
+        for path, scores in others
+        for name in scores.per_query
+    ]
+    t_tests = correct([test.t_test for *_, test in tests], correction.value)
+    flips = correct([test.randomisation for *_, test in tests], correction.value)
+    console.note(f"{len(tests)} tests against {baseline}; p-values corrected by {correction.value}")
+    rows = [
+        [str(path), name, test.difference, *test.interval, test.wins, test.ties, test.losses, p, q]
+        for (path, name, test), p, q in zip(tests, t_tests, flips, strict=True)
+    ]
+    columns = ["run", "measure", "difference", "low", "high", "wins", "ties", "losses"]
+    console.table([*columns, "p (t-test)", "p (randomisation)"], rows, form)
 
 
 def _coverage(path: Path, scores: "Scores") -> None:

@@ -1,15 +1,18 @@
 """lmk index: vectors or a collection to something that is quick to search."""
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from lmkcli import catalog
 from lmkcli.cli import console, options
-from lmkcli.cli.options import IfExists
+from lmkcli.cli.options import IfExistsUpdate
 from lmkcli.errors import UsageError
 from lmkcli.recipe import AnnSettings, Bm25Settings
+
+if TYPE_CHECKING:
+    from lmkcli.vectors import Vectors
 
 _SHOWN = ("factory", "documents", "rows", "vocabulary", "postings", "training_rows", "bytes")
 
@@ -42,7 +45,14 @@ def index(
     ] = None,
     fields: options.Fields = "",
     map_ids: options.MapIds = False,
-    if_exists: options.IfExistsOption = IfExists.resume,
+    allow_incomplete: Annotated[
+        bool,
+        typer.Option(
+            "--allow-incomplete",
+            help="Index what there is of vectors whose shards are not all done.",
+        ),
+    ] = False,
+    if_exists: options.IfExistsUpdateOption = IfExistsUpdate.resume,
     json: options.Json = False,
 ) -> None:
     """Vectors to a FAISS index, or a collection to a BM25 index. Exact search needs no index."""
@@ -54,8 +64,14 @@ def index(
         "fields": fields or None,
         "map_ids": map_ids or None,
     }
-    dense = {"m": m, "ef_construction": ef_construction, "max_memory": max_memory}
+    dense = {
+        "m": m,
+        "ef_construction": ef_construction,
+        "max_memory": max_memory,
+        "allow_incomplete": allow_incomplete or None,
+    }
     options.prepare_output(folder, if_exists)
+    update = if_exists is IfExistsUpdate.update
     if kind in catalog.LEXICAL:
         options.no_effect(dense, f"--kind {kind}")
         chosen: dict[str, Any] = {
@@ -63,16 +79,18 @@ def index(
             for key, value in (("k1", k1), ("b", b), ("language", language))
             if value is not None
         }
-        facts = _lexical(
-            options.with_fields(source, fields, map_ids), folder, kind, Bm25Settings(**chosen)
-        )
+        spelling = options.with_fields(source, fields, map_ids)
+        facts = _lexical(spelling, folder, kind, Bm25Settings(**chosen), update)
     else:
         options.no_effect(lexical, f"--kind {kind}")
+        del dense["allow_incomplete"]
         chosen = {key: value for key, value in dense.items() if value is not None}
         if max_memory is not None:
             chosen["max_memory"] = options.parse_bytes(max_memory)
-        facts = _dense(Path(source), folder, AnnSettings(kind=kind, **chosen))
+        vectors = _open(Path(source), allow_incomplete)
+        facts = _dense(vectors, folder, AnnSettings(kind=kind, **chosen), update)
     if json:
+        del facts["of"]
         return console.plain_json({"output": str(folder), **facts})
     shown = [f"{key} {_shown(facts[key])}" for key in _SHOWN if key in facts]
     print(f"{folder}: {', '.join(shown)}")
@@ -82,22 +100,53 @@ def _shown(value: Any) -> str:
     return console.number(value) if isinstance(value, int) else str(value)
 
 
-def _lexical(spelling: str, folder: Path, kind: str, settings: Bm25Settings) -> dict[str, Any]:
+def _lexical(
+    spelling: str, folder: Path, kind: str, settings: Bm25Settings, update: bool
+) -> dict[str, Any]:
     from lmkcli.collection import open_collection
     from lmkcli.index import build_lexical
+    from lmkcli.refreshing import refresh_lexical
 
+    collection = open_collection(spelling)
     with console.progress("index") as progress:
-        return build_lexical(open_collection(spelling), folder, kind, settings, progress)
+        if not update:
+            return build_lexical(collection, folder, kind, settings, progress)
+        made = refresh_lexical(collection, folder, kind, settings, progress)
+    console.note(f"{folder}: {made.how}")
+    return made.facts
 
 
-def _dense(source: Path, folder: Path, settings: AnnSettings) -> dict[str, Any]:
+def _open(source: Path, allow_incomplete: bool) -> "Vectors":
     from lmkcli import manifest
-    from lmkcli.index import build_dense, family
     from lmkcli.vectors import Vectors
 
     if not (source / manifest.NAME).is_file():
         raise UsageError(
             f"{source} is no vectors folder; make one with lmk encode (a collection goes with --kind bm25)"
         )
+    if not allow_incomplete:
+        return Vectors(source)
+    vectors = Vectors.so_far(source)
+    if vectors.unfinished:
+        numbers = ", ".join(map(str, vectors.unfinished))
+        console.note(
+            f"left out: what the unfinished shards {numbers} of {source} lack; "
+            f"{console.number(vectors.rows)} documents are there"
+        )
+    return vectors
+
+
+def _dense(vectors: "Vectors", folder: Path, settings: AnnSettings, update: bool) -> dict[str, Any]:
+    from lmkcli.index import build_dense, family, memory_of
+    from lmkcli.refreshing import refresh_dense
+
+    needed = console.size(memory_of(vectors, settings))
+    console.note(
+        f"{settings.kind} over {console.number(vectors.rows)} x {vectors.dim}: about {needed} to build"
+    )
     with console.progress("index") as progress:
-        return build_dense(Vectors(source), folder, family(settings.kind), settings, progress)
+        if not update:
+            return build_dense(vectors, folder, family(settings.kind), settings, progress)
+        made = refresh_dense(vectors, folder, family(settings.kind), settings, progress)
+    console.note(f"{folder}: {made.how}")
+    return made.facts

@@ -143,6 +143,7 @@ def search(
     fusion = _fusion(paths, fuse, fuse_scale)
     stage = _stage(rerank, rerank_model, rerank_depth, interpolate, k)
     parts = pipelines.open_all(paths, opening, reranked=rerank is not None)
+    _notes(parts)
     opened: Index = pipelines.Fused(parts, fusion) if fusion else parts[0]
     if stage and rerank is not None:
         opened = pipelines.by_vectors(opened, rerank, stage, opening)
@@ -181,6 +182,12 @@ def search(
     if question is not None:
         return _answer(opened, question, k or _SHOWN, json)
     _prompt(opened, k or _SHOWN, json)
+
+
+def _notes(indexes: "list[Index]") -> None:
+    for index in indexes:
+        if index.opened.note:
+            console.note(index.opened.note)
 
 
 def _fusion(paths: list[Path], fuse: str | None, scale: ScaleName | None) -> "Fusion | None":

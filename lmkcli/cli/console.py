@@ -214,6 +214,26 @@ class _Lines:
             note(f"{self._title}: {self._pace.line(done, total, unit)}")
 
 
+class Asked(BaseException):
+    """A signal asked to stop when there was nothing that had to be closed."""
+
+
+@contextmanager
+def leaving() -> Iterator[None]:
+    """SIGTERM and SIGUSR1 raise Asked wherever the command is, also while it starts."""
+
+    def ask(number: int, frame: FrameType | None) -> None:
+        raise Asked(signal.Signals(number).name)
+
+    kinds = (signal.SIGTERM, signal.SIGUSR1)
+    before = [signal.signal(kind, ask) for kind in kinds]
+    try:
+        yield
+    finally:
+        for kind, handler in zip(kinds, before, strict=True):
+            signal.signal(kind, handler)
+
+
 @contextmanager
 def stoppable() -> Iterator[Callable[[], bool]]:
     """Whether SIGTERM, SIGINT or SIGUSR1 has asked to stop; a second SIGINT interrupts at once."""

@@ -9,6 +9,7 @@ import typer
 
 from lmkcli import __version__
 from lmkcli.cli import (
+    cmd_compact,
     cmd_demo,
     cmd_encode,
     cmd_eval,
@@ -20,7 +21,7 @@ from lmkcli.cli import (
     cmd_verify,
     console,
 )
-from lmkcli.errors import LmkError
+from lmkcli.errors import LmkError, Stopped
 
 app = typer.Typer(
     name="lmk",
@@ -59,6 +60,7 @@ app.command("encode")(cmd_encode.encode)
 app.command("index")(cmd_index.index)
 app.command("search")(cmd_search.search)
 app.command("eval")(cmd_eval.evaluate)
+app.command("compact")(cmd_compact.compact)
 app.command("show")(cmd_show.show)
 app.command("verify")(cmd_verify.verify)
 app.command("fetch")(cmd_fetch.fetch)
@@ -68,7 +70,11 @@ app.command("demo")(cmd_demo.demo)
 def main() -> None:
     """Run a command line; every error becomes one message and the documented exit code."""
     try:
-        _run()
+        with console.leaving():
+            _run()
+    except console.Asked as asked:
+        console.error(f"{asked}: stopped early; run the same command again to continue")
+        sys.exit(Stopped.exit_code)
     except LmkError as error:
         if console.verbose:
             traceback.print_exc()

@@ -20,6 +20,15 @@ class IfExists(StrEnum):
     overwrite = "overwrite"
 
 
+class IfExistsUpdate(StrEnum):
+    """The same for what can be brought up to date."""
+
+    resume = "resume"
+    fail = "fail"
+    overwrite = "overwrite"
+    update = "update"
+
+
 class DtypeName(StrEnum):
     """Compute dtypes."""
 
@@ -168,6 +177,13 @@ IfExistsOption = Annotated[
         help="The output is there: continue it, fail, or replace it.", rich_help_panel=_OUTPUT
     ),
 ]
+IfExistsUpdateOption = Annotated[
+    IfExistsUpdate,
+    typer.Option(
+        help="The output is there: continue it, fail, replace it, or bring it up to date.",
+        rich_help_panel=_OUTPUT,
+    ),
+]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.", rich_help_panel=_OUTPUT)]
 
 
@@ -178,19 +194,19 @@ def need(value: Path | None, flag: str, example: str) -> Path:
     return value
 
 
-def prepare_output(path: Path, if_exists: IfExists) -> None:
+def prepare_output(path: Path, if_exists: IfExists | IfExistsUpdate) -> None:
     """Refuse or clear what is at `path`, as --if-exists says; never touches what is not ours."""
     from lmkcli.outputs import clear, is_artifact, is_empty
 
     if is_empty(path):
         return
-    if if_exists is IfExists.fail:
+    if if_exists == IfExists.fail:
         raise DataError(f"{path} exists; choose another output, or --if-exists resume or overwrite")
     if not is_artifact(path):
         raise DataError(
             f"{path} exists and is not lmk's: nothing in it was touched; choose another output"
         )
-    if if_exists is IfExists.overwrite:
+    if if_exists == IfExists.overwrite:
         clear(path)
 
 

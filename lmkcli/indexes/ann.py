@@ -84,18 +84,16 @@ class Ann:
         return {**_write(index, folder), "factory": factory, "training_rows": trained}
 
     @classmethod
-    def append(
-        cls, blocks: Blocks, folder: Path, settings: AnnSettings, progress: Progress
-    ) -> dict[str, Any]:
-        """Add the rows of `blocks` behind those of the index and replace its file; returns facts.
+    def append(cls, blocks: Blocks, old: Path, folder: Path, progress: Progress) -> dict[str, Any]:
+        """Write the index of folder `old` to `folder` with the rows of `blocks` behind its own; facts.
 
         What was trained stays as it was. DataError when the index has another dimension or its
         kind cannot grow.
         """
-        index = _read(folder, mapped=False)
+        index = _read(old, mapped=False)
         if index.d != blocks.dim:
             raise DataError(
-                f"{folder} holds vectors of {index.d} dimensions, and these have {blocks.dim}"
+                f"{old} holds vectors of {index.d} dimensions, and these have {blocks.dim}"
             )
         _add(index, blocks, progress)
         return _write(index, folder)
@@ -104,6 +102,11 @@ class Ann:
     def open(cls, folder: Path, settings: AnnSettings) -> "Ann":
         """The index in `folder`, mapped from disk where FAISS can; DataError if unreadable."""
         return cls(_read(folder, mapped=True), settings)
+
+    @staticmethod
+    def memory(blocks: Blocks, settings: AnnSettings) -> int:
+        """Bytes that building takes at its peak, roughly; UsageError for an unknown factory string."""
+        return _forecast_of(factory_string(settings, blocks.rows), blocks)
 
     @property
     def rows(self) -> int:

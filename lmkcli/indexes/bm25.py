@@ -9,6 +9,7 @@ the mean count all documents, empty ones too. A document without any term of the
 result, so a query may have fewer than k.
 """
 
+import errno
 import json
 import os
 from array import array
@@ -65,7 +66,7 @@ class Bm25:
             index = bm25s.BM25(method="lucene", k1=settings.k1, b=settings.b, backend="numpy")
             corpus = (terms.rows, terms.vocabulary)
             index.index(corpus, create_empty_token=False, show_progress=False)
-            index.save(growing, show_progress=False)
+            _save(index, growing)
             (growing / ANALYSIS).write_text(json.dumps(analyzer.identity(), indent=1))
             size = sum(entry.stat().st_size for entry in os.scandir(growing))
         facts = {**terms.counts(), "postings": len(index.scores["data"]), "bytes": size}
@@ -115,6 +116,14 @@ class Bm25:
         for term in set(terms):
             hit[rows[starts[term] : starts[term + 1]]] = True
         return np.flatnonzero(hit)
+
+
+def _save(index: Any, folder: Path) -> None:
+    """What bm25s writes; OSError with the number of a full disk, which NumPy leaves out."""
+    try:
+        index.save(folder, show_progress=False)
+    except OSError as error:
+        raise OSError(error.errno or errno.ENOSPC, str(error), str(folder.parent)) from error
 
 
 def _best(rows: NDArray[np.int64], scores: NDArray[np.float32], k: int) -> NDArray[np.int64]:

@@ -13,11 +13,10 @@ import torch
 from numpy.typing import NDArray
 
 QUERY_TILE = 1024
-BLOCK_ROWS = 16384  # with a tile of queries: 64 MB of scores at a time
+BLOCK_ROWS = 4096  # with a tile of queries: 16 MB of scores at a time, which caches help with
 SAMPLE_ROWS = 8192  # rows that tell roughly how high the k-th score lies
 MARGIN = 32
 HELD = 4 << 20  # candidates of a tile that may wait before the best are picked out
-RESCORED_AT_ONCE = 16  # queries
 
 
 class Matrix(Protocol):
@@ -106,8 +105,8 @@ class Exact:
         first, norm = 0, 0.0
         for vectors in self._blocks():
             norm = max(norm, float(torch.linalg.vector_norm(vectors, dim=1).max()))
-            for tile, best in zip(tiles, tops, strict=True):
-                best.offer(tile @ vectors.T, first)
+            for best in tops:
+                best.offer(vectors, first)
             first += len(vectors)
         made = [best.result() for best in tops]
         rows = [row for some, _ in made for row in some]
@@ -138,8 +137,10 @@ class Top:
     """
 
     def __init__(self, tile: torch.Tensor, k: int, sample: torch.Tensor | None, rows: int) -> None:
-        self._k = k
-        self._bar = torch.full((len(tile),), -torch.inf, device=tile.device)
+        self._tile, self._k = tile, k
+        self._scores = tile.new_empty(len(tile), BLOCK_ROWS)
+        self._passed = torch.empty_like(self._scores, dtype=torch.bool)
+        self._bar = tile.new_full((len(tile),), -torch.inf)
         self._open = sample is None
         if sample is not None:
             mean = k * len(sample) / rows
@@ -148,12 +149,19 @@ class Top:
         self._held: list[tuple[torch.Tensor, torch.Tensor, torch.Tensor]] = []
         self._count = 0
 
-    def offer(self, scores: torch.Tensor, first: int) -> None:
-        """Take in the scores [queries, rows] of rows `first` onwards."""
+    def offer(self, vectors: torch.Tensor, first: int) -> None:
+        """Score the vectors of rows `first` onwards, BLOCK_ROWS of them at most."""
+        scores, passed = self._scores, self._passed
+        if len(vectors) < BLOCK_ROWS:
+            scores, passed = (
+                x.flatten()[: len(x) * len(vectors)].view(len(x), -1) for x in (scores, passed)
+            )
+        torch.mm(self._tile, vectors.T, out=scores)
         if self._open:
             self._offer_all(scores, first)
             return
-        query, column = torch.nonzero(scores > self._bar[:, None], as_tuple=True)
+        torch.gt(scores, self._bar[:, None], out=passed)
+        query, column = torch.nonzero(passed, as_tuple=True)
         self._hold(query, column + first, scores[query, column])
 
     def _offer_all(self, scores: torch.Tensor, first: int) -> None:
@@ -202,13 +210,12 @@ def rescore_all(
     matrix: Matrix, queries: NDArray[np.float32], rows: list[NDArray[np.int64]]
 ) -> list[NDArray[np.float64]]:
     """float64 dot products of each query with its rows."""
+    longest = max((len(some) for some in rows), default=0)
+    work = torch.empty(longest, matrix.dim, dtype=torch.float64)  # once: fresh pages are dear
     made: list[NDArray[np.float64]] = []
-    for start in range(0, len(queries), RESCORED_AT_ONCE):
-        some = rows[start : start + RESCORED_AT_ONCE]
-        vectors = torch.from_numpy(matrix.at(np.concatenate(some))).double()
-        parts = torch.split(vectors, [len(part) for part in some])
-        asked = torch.from_numpy(queries[start : start + RESCORED_AT_ONCE]).double()
-        made += [(part @ query).numpy() for part, query in zip(parts, asked, strict=True)]
+    for some, query in zip(rows, torch.from_numpy(queries).double(), strict=True):
+        vectors = work[: len(some)].copy_(torch.from_numpy(matrix.at(some)))
+        made.append((vectors @ query).numpy())
     return made
 
 

@@ -2,7 +2,7 @@
 
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import BinaryIO
 
@@ -88,15 +88,17 @@ def _splits(folder: Path) -> list[str]:
 
 
 class FileDocs(DocStream):
-    """The documents in records."""
+    """The documents in records; `unchanged` is asked at the end whether they were read from one file."""
 
-    def __init__(self, records: Records, fields: Fields) -> None:
+    def __init__(self, records: Records, fields: Fields, unchanged: Callable[[], None]) -> None:
         self._records = records
         self._fields = fields
+        self._unchanged = unchanged
 
     def __iter__(self) -> Iterator[Doc]:
         for where, record in self._records:
             yield self._fields.doc(record, where)
+        self._unchanged()
 
     @property
     def fraction(self) -> float | None:
@@ -112,11 +114,13 @@ class FileCollection(Collection):
         self._paths = paths
         self._fields = fields
         self._stdin: BinaryIO | None = sys.stdin.buffer if "-" in paths.values() else None
+        self._stamp = self._look()
 
     def docs(self, shard: Shard = WHOLE) -> DocStream:
         if "docs" not in self._paths:
             raise DataError(f"{self.name}: there is no corpus.jsonl in it, only queries")
-        return FileDocs(self._open(self._paths["docs"], shard, self._fields), self._fields)
+        records = self._open(self._paths["docs"], shard, self._fields)
+        return FileDocs(records, self._fields, self._check_unchanged)
 
     def queries(self) -> Iterator[Query]:
         path = self._paths.get("queries")
@@ -143,6 +147,16 @@ class FileCollection(Collection):
         return Path(self._paths.get("qrels", "-")).expanduser().is_file()
 
     def stamp(self) -> dict[str, list[int]]:
+        return self._stamp
+
+    def _check_unchanged(self) -> None:
+        if self._look() != self._stamp:
+            raise DataError(
+                f"{self._paths['docs']} was changed while it was read: run the command again with "
+                "--if-exists overwrite when nothing writes into it any more"
+            )
+
+    def _look(self) -> dict[str, list[int]]:
         path = Path(self._paths.get("docs", "-")).expanduser()
         if not path.is_file():
             return {}

@@ -269,7 +269,7 @@ def test_a_collection_that_changed_is_refused(
     lmk(*command)
     with open(mine / "corpus.jsonl", "a") as file:
         file.write('{"_id": "new", "text": "new"}\n')
-    refused(*command, code=DATA, says="stamp")
+    refused(*command, code=DATA, says="has changed since")
 
 
 def test_tokens_of_another_tokenizer_are_refused(

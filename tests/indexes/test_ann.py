@@ -95,7 +95,7 @@ def test_search_settings_are_those_of_opening(tmp_path: Path) -> None:
 def test_appended_vectors_follow(tmp_path: Path, kind: str) -> None:
     settings = AnnSettings(kind=kind)
     Ann.build(Matrix(VECTORS[:3000]), tmp_path, settings, silent)
-    facts = Ann.append(Matrix(VECTORS[3000:]), tmp_path, settings, silent)
+    facts = Ann.append(Matrix(VECTORS[3000:]), tmp_path, tmp_path, silent)
     index = Ann.open(tmp_path, settings)
     assert facts["rows"] == index.rows == 4000
     assert recall(index, 10) >= 0.9
@@ -105,7 +105,7 @@ def test_appended_vectors_follow(tmp_path: Path, kind: str) -> None:
 def test_other_dimensions_are_not_appended(tmp_path: Path) -> None:
     opened(tmp_path, "hnsw")
     with pytest.raises(DataError, match="32 dimensions, and these have 16"):
-        Ann.append(Matrix(clustered(5, 16)), tmp_path, AnnSettings(), silent)
+        Ann.append(Matrix(clustered(5, 16)), tmp_path, tmp_path, silent)
 
 
 def test_a_kind_that_cannot_grow_says_so(tmp_path: Path) -> None:

@@ -1,0 +1,277 @@
+"""Shards through the command line: any number of them, two lives of one task, what is refused, show."""
+
+import gzip
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from lmkcli import building, parts, tokens
+from lmkcli.collection import Shard
+from lmkcli.describing import completion, ranges
+from lmkcli.formats import Fields
+from lmkcli.jobs import plan, run_encode
+from lmkcli.progress import silent
+from lmkcli.recipe import EncodeSettings, Wishes
+from lmkcli.sources.files import open_files
+from lmkcli.vectors import Vectors
+from tests import tiny
+
+Models = Callable[[str], Path]
+Lmk = Callable[..., Any]
+DATA = 3
+FP32 = ("--dtype", "fp32", "--store-dtype", "fp32")
+
+
+@pytest.fixture
+def encode(lmk: Lmk, tiny_model: Models) -> Callable[..., Any]:
+    """`lmk encode SOURCE -o OUTPUT …` in fp32 with the tiny BERT."""
+
+    def run(source: object, output: Path, *words: object, code: int = 0) -> Any:
+        model = tiny_model("bert")
+        return lmk("encode", source, "-m", model, "-o", output, *FP32, *words, code=code)
+
+    return run
+
+
+@pytest.fixture
+def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A part for every few documents."""
+    monkeypatch.setattr(tokens, "BATCH_CHARACTERS", 1000)
+    monkeypatch.setattr(building, "PART_BYTES", 1)
+
+
+def gzipped(beir: Path, folder: Path) -> Path:
+    path = folder / "corpus.jsonl.gz"
+    path.write_bytes(gzip.compress((beir / "corpus.jsonl").read_bytes()))
+    return path
+
+
+def same(one: Path, other: Path) -> None:
+    """The same documents with the same vectors, in whatever order the shards have them."""
+    mine, theirs = Vectors(one), Vectors(other)
+    assert mine.counts() == theirs.counts()
+    assert mine.collection_digest() == theirs.collection_digest()
+    rows = np.arange(theirs.rows)
+    order = [mine.numbers()[name] for name in theirs.ids(rows)]
+    np.testing.assert_allclose(mine.at(np.array(order)), theirs.at(rows), rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("kind", "count"), [("folder", 7), ("folder", 97), ("gzip", 3), ("tokens", 7), ("tokens", 97)]
+)
+def test_any_number_of_shards_is_the_whole(
+    lmk: Lmk,
+    encode: Callable[..., Any],
+    tiny_model: Models,
+    beir: Path,
+    tmp_path: Path,
+    kind: str,
+    count: int,
+) -> None:
+    """60 documents: 7 does not divide them, 97 are more, and gzip is dealt in blocks of 1,000."""
+    source: Path = {"folder": beir, "gzip": tmp_path / "c.gz", "tokens": tmp_path / "t"}[kind]
+    if kind == "gzip":
+        source = gzipped(beir, tmp_path)
+    if kind == "tokens":
+        lmk("tokenize", beir, "-m", tiny_model("bert"), "-o", source)
+    whole, shards = tmp_path / "whole", tmp_path / "shards"
+    encode(source, whole)
+    made = (encode(source, shards, "--shard", f"{i}/{count}", "--json") for i in range(count))
+    sizes = [one.json["docs"] for one in made]
+    assert sum(sizes) == 60
+    assert (0 in sizes) == (count > 60 or kind == "gzip")
+    same(shards, whole)
+
+
+@pytest.mark.usefixtures("small_parts")
+def test_two_lives_of_one_task_make_one_shard(
+    encode: Callable[..., Any],
+    tiny_model: Models,
+    beir: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The first life is not dead: while it writes, the second begins, overlaps it and finishes."""
+    encode(beir, tmp_path / "whole")
+    folder, first_publish = tmp_path / "v", building.Builder.publish
+    digests = []
+
+    def second_life() -> None:
+        monkeypatch.setattr(tokens, "BATCH_CHARACTERS", 1700)  # other borders than the first's
+        settings = EncodeSettings(dtype="fp32", store_dtype="fp32", batch_tokens=3)
+        job = plan(str(beir), Wishes(str(tiny_model("bert"))), settings, "0/1")
+        run_encode(job, folder, silent, lambda: False)
+        digests.append(Vectors(folder).digest())
+
+    def publish(builder: building.Builder) -> int:
+        stop = first_publish(builder)
+        if len(parts.list_parts(folder)) == 2:
+            monkeypatch.setattr(building.Builder, "publish", first_publish)
+            second_life()
+        return stop
+
+    monkeypatch.setattr(building.Builder, "publish", publish)
+    encode(beir, folder, "--batch-tokens", "2")
+    names = parts.list_parts(folder)
+    assert any(a.start < b.start < a.stop for a in names for b in names)  # they did overlap
+    same(folder, tmp_path / "whole")
+    assert [Vectors(folder).digest()] == digests  # what came after the end changes nothing
+
+
+def test_a_source_that_changed_between_two_shards(
+    encode: Callable[..., Any], beir: Path, tmp_path: Path
+) -> None:
+    source = tmp_path / "c.jsonl"
+    source.write_bytes((beir / "corpus.jsonl").read_bytes())
+    encode(source, tmp_path / "v", "--shard", "0/2")
+    os.utime(source, ns=(1, 1))
+    later = encode(source, tmp_path / "v", "--shard", "1/2", code=DATA)
+    assert f"{source} has changed since" in later.err
+    assert "size in bytes, time in ns" in later.err
+    assert parts.state(tmp_path / "v", 2).unfinished == [1]
+
+
+def test_a_source_that_changes_while_it_is_read(
+    encode: Callable[..., Any], beir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = tmp_path / "c.jsonl"
+    source.write_bytes((beir / "corpus.jsonl").read_bytes())
+    docs = open_files(str(source), {}).docs
+    assert len(list(docs())) == 60
+    read = Fields.doc
+
+    def touch(fields: Fields, record: Any, where: str) -> Any:
+        os.utime(source, ns=(1, 1))
+        return read(fields, record, where)
+
+    monkeypatch.setattr(Fields, "doc", touch)
+    failed = encode(source, tmp_path / "v", code=DATA)
+    assert "was changed while it was read" in failed.err
+    assert not (tmp_path / "v" / "done").exists()
+
+
+@pytest.mark.parametrize("order", [(0, 1, 2), (2, 0, 1)])
+def test_an_id_in_two_shards_is_named_by_whoever_finishes_last(
+    lmk: Lmk, encode: Callable[..., Any], tmp_path: Path, order: tuple[int, ...]
+) -> None:
+    records = [{"_id": f"d{i}", "text": tiny.sentence(i, 9)} for i in range(30)]
+    records[29]["_id"] = "d3"
+    tiny.write_jsonl(tmp_path / "c.jsonl", records)
+    *early, last = order
+    for number in early:
+        encode(tmp_path / "c.jsonl", tmp_path / "v", "--shard", f"{number}/3")
+    for _ in range(2):  # it stays so
+        failed = encode(tmp_path / "c.jsonl", tmp_path / "v", "--shard", f"{last}/3", code=DATA)
+        assert "the document id 'd3' occurs twice" in failed.err
+        assert "shard 2/3" in failed.err
+    assert parts.state(tmp_path / "v", 3).unfinished == [last]
+    lmk("search", tmp_path / "v", "-q", "x", code=DATA)
+
+
+def test_two_shards_that_finish_together_are_looked_at_all_the_same(
+    encode: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    records = [{"_id": "same", "text": tiny.sentence(i, 9)} for i in range(2)]
+    tiny.write_jsonl(tmp_path / "c.jsonl", records)
+    encode(tmp_path / "c.jsonl", tmp_path / "v", "--shard", "0/2")
+    whole, asked = building._others_done, []
+
+    def not_yet(folder: Path, shard: Shard) -> bool:
+        asked.append(shard)
+        return len(asked) > 1 and whole(folder, shard)
+
+    monkeypatch.setattr(building, "_others_done", not_yet)
+    failed = encode(tmp_path / "c.jsonl", tmp_path / "v", "--shard", "1/2", code=DATA)
+    assert "'same' occurs twice" in failed.err
+    assert parts.state(tmp_path / "v", 2).unfinished == [1]
+
+
+# --- what show says, and what an incomplete folder is good for ------------------------------------
+
+
+@pytest.fixture
+def incomplete(
+    encode: Callable[..., Any],
+    small_parts: None,
+    beir: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> Path:
+    """Vectors of shards 0, 2 and 3 of 6; shard 5 was stopped after its first part."""
+    folder, publish = tmp_path / "v", building.Builder.publish
+    for number in (0, 2, 3):
+        encode(beir, folder, "--shard", f"{number}/6", "--batch-tokens", "2")
+
+    def stop(builder: building.Builder) -> int:
+        os.kill(os.getpid(), signal.SIGTERM)
+        return publish(builder)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(building.Builder, "publish", stop)
+        stopped = encode(beir, folder, "--shard", "5/6", "--batch-tokens", "2", code=75)
+    assert "Run the same command again" in stopped.err
+    return folder
+
+
+def test_show_says_what_is_missing_and_how_to_finish_it(
+    lmk: Lmk, encode: Callable[..., Any], incomplete: Path, beir: Path
+) -> None:
+    shown = lmk("show", incomplete, "--json").json
+    assert shown["shards"] == "3 of 6 finished"
+    left = shown["unfinished shards, documents done"]
+    assert (left["1"], left["4"]) == (0, 0)
+    assert left.keys() == {"1", "4", "5"}
+    assert 0 < left["5"] < 10
+    line = shown["finish with"]
+    assert line.startswith("sbatch --array=1,4-5 job.sh  # in it: lmk encode ")
+    assert line.endswith("--shard $SLURM_ARRAY_TASK_ID/6")
+    assert line.count("--shard") == 1
+    assert f"  5: {left['5']}" in lmk("show", incomplete).out
+    words = line.partition("lmk encode ")[2]
+    for number in (1, 4, 5):  # what it says to run does finish it
+        lmk("encode", *words.replace("$SLURM_ARRAY_TASK_ID", str(number)).split())
+    whole = lmk("show", incomplete, "--json").json
+    assert whole["shards"] == "6 of 6 finished"
+    assert "finish with" not in whole
+    encode(beir, incomplete.with_name("w"))
+    same(incomplete, incomplete.with_name("w"))
+
+
+def test_a_job_without_shards_is_finished_by_its_own_command() -> None:
+    words = ["/some/where/lmk", "encode", "a file.jsonl", "-m", "x", "-o", "v"]
+    assert completion(words, [0], 1) == "lmk encode 'a file.jsonl' -m x -o v"
+    equals = completion([*words, "--shard=2/4"], [1, 3], 4)
+    assert equals == (
+        "sbatch --array=1,3 job.sh  # in it: lmk encode 'a file.jsonl' -m x -o v "
+        "--shard $SLURM_ARRAY_TASK_ID/4"
+    )
+
+
+def test_ranges_are_written_as_sbatch_reads_them() -> None:
+    assert ranges([8, 2, 5, 7, 9]) == "2,5,7-9"
+    assert ranges([0, 1]) == "0-1"
+    assert ranges([4]) == "4"
+
+
+def test_what_is_incomplete_is_indexed_only_when_allowed(
+    lmk: Lmk, incomplete: Path, beir: Path
+) -> None:
+    graph = incomplete.with_name("i")
+    for words in (["index", incomplete, "-o", graph], ["search", incomplete, "-q", "x"]):
+        refused = lmk(*words, code=DATA)
+        assert "of 6 shards, 1, 4, 5 are not finished" in refused.err
+        assert f"lmk show {incomplete}" in refused.err
+    built = lmk("index", incomplete, "-o", graph, "--allow-incomplete", "--json")
+    assert "left out: what the unfinished shards 1, 4, 5" in built.err
+    assert 30 < built.json["rows"] < 40
+    assert lmk("show", graph, "--json").json["unfinished shards"] == [1, 4, 5]
+    found = lmk("search", graph, "-q", "copper", "-k", 100, "--json")
+    assert len(found.json) == built.json["rows"]
+    assert "lacks what the shards 1, 4, 5" in found.err
+    lexical = ["index", beir, "--kind", "bm25", "-o", incomplete.with_name("b")]
+    lmk(*lexical, "--allow-incomplete", code=2)

@@ -1,0 +1,127 @@
+"""`--if-exists update` and `lmk compact` as a cron line uses them."""
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lmkcli import parts
+from lmkcli.vectors import Vectors
+from tests import tiny
+
+Models = Callable[[str], Path]
+Lmk = Callable[..., Any]
+UPDATE = ("--if-exists", "update")
+
+
+class Cron:
+    """A collection, and the command lines that follow it."""
+
+    def __init__(self, lmk: Lmk, root: Path, model: Path, beir: Path) -> None:
+        self.lmk, self.model = lmk, model
+        self.beir = shutil.copytree(beir, root / "beir")
+        self.vectors, self.index = root / "vectors", root / "index"
+
+    def encode(self, *words: object, code: int = 0) -> Any:
+        command = ("encode", self.beir, "-m", self.model, "-o", self.vectors)
+        return self.lmk(*command, *UPDATE, *words, code=code)
+
+    def change(self, **texts: str) -> None:
+        """The first five documents go, and these come."""
+        path = self.beir / "corpus.jsonl"
+        docs = [json.loads(line) for line in path.open(encoding="utf-8")]
+        tiny.write_jsonl(path, docs[5:] + [{"_id": n, "text": t} for n, t in texts.items()])
+
+
+@pytest.fixture
+def cron(lmk: Lmk, tmp_path: Path, tiny_model: Models, beir: Path) -> Cron:
+    return Cron(lmk, tmp_path, tiny_model("bert"), beir)
+
+
+def test_the_same_lines_every_night(cron: Cron) -> None:
+    lmk, index = cron.lmk, ("index", cron.vectors, "-o", cron.index, *UPDATE)
+    assert cron.encode("--json").json["encoded"] == 60
+    lmk(*index)
+    cron.change(fresh="copper conducts electricity")
+    made = cron.encode("--json").json
+    assert (made["generation"], made["kept"], made["encoded"], made["removed"]) == (2, 55, 1, 5)
+    question = ("-q", "copper conducts electricity", "-k", 1, "--json")
+    found = lmk("search", cron.vectors, *question)
+    assert (found.json[0]["id"], found.err) == ("fresh", "")
+    old = lmk("search", cron.index, *question)
+    assert old.json[0]["id"] != "fresh"
+    assert "is behind" in old.err
+    assert "1 rows appended, 5 are dead and passed over" in lmk(*index).err
+    now = lmk("search", cron.index, *question)
+    assert (now.json[0]["id"], now.err) == ("fresh", "")
+    assert "up to date already" in lmk(*index).err
+    assert lmk("show", cron.vectors, "--json").json["generation"] == 2
+    made = lmk("compact", cron.vectors, "--json").json
+    assert (made["written"], made["deleted"], made["kept"]) == (1, 0, 2)
+    made = lmk("compact", cron.vectors, "--keep-hours", 0)
+    assert "0 parts written, 2 deleted, 0 kept" in made.out
+    assert lmk("search", cron.vectors, *question).json == found.json
+    lmk("verify", cron.vectors)
+
+
+def test_the_plain_command_leaves_an_updated_folder_alone_until_the_source_changes(
+    cron: Cron,
+) -> None:
+    cron.encode()
+    cron.change(fresh="new")
+    cron.encode()
+    plain = ("encode", cron.beir, "-m", cron.model, "-o", cron.vectors)
+    assert cron.lmk(*plain, "--json").json["docs"] == 56
+    cron.change(other="newer")
+    assert "has changed since" in cron.lmk(*plain, code=3).err
+    assert cron.encode("--json").json["encoded"] == 1
+
+
+def test_a_second_updater_stops_with_75(cron: Cron) -> None:
+    cron.encode()
+    cron.change(fresh="new")
+    with parts.locked(cron.vectors):
+        assert "is being changed by process" in cron.encode(code=75).err
+        assert "Run the same command again" in cron.lmk("compact", cron.vectors, code=75).err
+    assert Vectors(cron.vectors).rows == 60
+    cron.encode()
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (("--pool", "cls"), "recipe.doc.pool: 'mean' | 'cls'"),
+        (("--store-dtype", "fp32"), "store_dtype: 'fp16' | 'fp32'"),
+        (("--no-store-text",), "store_text: True | False"),
+        (("--fields", "text"), "text.fields"),
+    ],
+)
+def test_another_recipe_is_no_update(cron: Cron, words: tuple[str, ...], says: str) -> None:
+    cron.encode()
+    cron.change(fresh="new")
+    assert says in cron.encode(*words, code=3).err
+    assert Vectors(cron.vectors).rows == 60
+
+
+def test_what_cannot_be_updated_says_so(cron: Cron, tmp_path: Path) -> None:
+    lmk, tokens = cron.lmk, tmp_path / "t"
+    assert "drop --shard" in cron.encode("--shard", "0/2", code=2).err
+    lmk("tokenize", cron.beir, "-m", cron.model, "-o", tokens)
+    made = lmk("encode", tokens, "-m", cron.model, "-o", cron.vectors, *UPDATE, code=2)
+    assert "give the collection that they were made of" in made.err
+    lmk("tokenize", cron.beir, "-m", cron.model, "-o", tokens, *UPDATE, code=2)
+    assert "not an lmk artifact" in lmk("compact", cron.beir, code=3).err
+    assert "holds tokens" in lmk("compact", tokens, code=3).err
+
+
+def test_bm25_is_built_again(cron: Cron, tmp_path: Path) -> None:
+    index = ("index", cron.beir, "--kind", "bm25", "-o", tmp_path / "b")
+    cron.lmk(*index)
+    cron.change(fresh="quokka")
+    assert "--if-exists update" in cron.lmk(*index, code=3).err
+    assert "built again" in cron.lmk(*index, *UPDATE).err
+    found = cron.lmk("search", tmp_path / "b", "-q", "quokka", "--json").json
+    assert [(hit["id"], hit["text"]) for hit in found] == [("fresh", "quokka")]
