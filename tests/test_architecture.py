@@ -30,7 +30,16 @@ ROWS = [row for table in TABLES for row in table.values()]
 HOMES = {row.home.partition(":")[0] for row in ROWS}
 
 NOUNS, KINDS, CLI = 2, 3, 6
-STEPS = ("jobs", "searching", "pipelines", "refreshing", "describing", "scorelog", "updating", "verifying")
+STEPS = (
+    "jobs",
+    "searching",
+    "pipelines",
+    "refreshing",
+    "describing",
+    "scorelog",
+    "updating",
+    "verifying",
+)
 LAYERS = {
     **dict.fromkeys(("lmkcli", "errors", "recipe", "progress"), 0),
     **dict.fromkeys(("catalog", "manifest"), 1),

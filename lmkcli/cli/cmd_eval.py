@@ -52,6 +52,7 @@ def evaluate(
         Format,
         typer.Option("--format", "-f", envvar="LMK_EVAL_FORMAT", help="How the table is printed."),
     ] = Format.table,
+    offline: options.Offline = False,
     json: options.Json = False,
     strict: Annotated[
         bool, typer.Option("--strict", help="Exit 4 when a judged query is missing from a run.")

@@ -45,6 +45,7 @@ def index(
     ] = None,
     fields: options.Fields = "",
     map_ids: options.MapIds = False,
+    offline: options.Offline = False,
     allow_incomplete: Annotated[
         bool,
         typer.Option(

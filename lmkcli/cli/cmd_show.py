@@ -26,6 +26,7 @@ def show(
             help="An artifact, a run, a score log, a collection; or sources, poolers, models, indexes."
         ),
     ],
+    offline: options.Offline = False,
     json: options.Json = False,
 ) -> None:
     """Explain an artifact and its lineage, or list what can be chosen by name."""

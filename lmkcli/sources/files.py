@@ -153,7 +153,7 @@ class FileCollection(Collection):
         if self._look() != self._stamp:
             raise DataError(
                 f"{self._paths['docs']} was changed while it was read: run the command again with "
-                "--if-exists overwrite when nothing writes into it any more"
+                "--if-exists overwrite (or update) when nothing writes into it any more"
             )
 
     def _look(self) -> dict[str, list[int]]:

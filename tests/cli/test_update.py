@@ -1,7 +1,11 @@
 """`--if-exists update` and `lmk compact` as a cron line uses them."""
 
 import json
+import os
+import re
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -125,3 +129,26 @@ def test_bm25_is_built_again(cron: Cron, tmp_path: Path) -> None:
     assert "built again" in cron.lmk(*index, *UPDATE).err
     found = cron.lmk("search", tmp_path / "b", "-q", "quokka", "--json").json
     assert [(hit["id"], hit["text"]) for hit in found] == [("fresh", "quokka")]
+
+
+@pytest.mark.slow
+def test_the_crontab_of_the_page_works(tmp_path: Path, minilm: Path) -> None:
+    page = Path(__file__).resolve().parents[2] / "docs" / "update.md"
+    table = re.search(r"```crontab\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL)
+    assert table is not None
+    path, *lines = table[1].replace("/data ", f"{tmp_path} ").splitlines()
+    assert path == "PATH=/data/venv/bin:/usr/bin:/bin"
+    corpus = tmp_path / "corpus.jsonl"
+    where = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    for number, docs in enumerate(({"a": "tea", "b": "bread"}, {"b": "bread", "c": "a puncture"})):
+        tiny.write_jsonl(corpus, [{"_id": name, "text": text} for name, text in docs.items()])
+        for line in lines:
+            command = re.sub(r"^(\S+ +){5}", "", line)
+            subprocess.run(command, shell=True, check=True, env={**os.environ, "PATH": where})
+        log = (tmp_path / "night.log").read_text()
+        made = f"vectors: generation {number + 1}, {2 - number} documents encoded"
+        assert made in log, log
+        found = Vectors(tmp_path / "vectors")
+        assert sorted(found.numbers()) == sorted(docs)
+        of = json.loads((tmp_path / "index" / "built.json").read_text())["of"]
+        assert (of["vectors"] == found.digest()) == (number == 0)  # compact came after it
