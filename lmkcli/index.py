@@ -1,9 +1,8 @@
-"""Index: something with `search(queries, k) -> Run`, dense or lexical; building one and opening it."""
+"""Index: something with `search(queries, k) -> Run`, dense or lexical, and opening one."""
 
 import hashlib
 import json
 import os
-from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
@@ -12,9 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lmkcli import catalog, manifest, parts
-from lmkcli.building import SeenIds
-from lmkcli.collection import Collection, CollectionDigest, Doc, Query, doc_hash
-from lmkcli.doctable import DocRow, DocTable, DocTableWriter
+from lmkcli.collection import Doc, Query
+from lmkcli.doctable import DocTable
 from lmkcli.encoder import Encoder, open_encoder
 from lmkcli.errors import DataError, Mismatch, UnknownName, UsageError
 from lmkcli.indexes.exact import MARGIN, Hits, rescore, top
@@ -22,16 +20,14 @@ from lmkcli.manifest import Manifest
 from lmkcli.models.devices import choose_device
 from lmkcli.models.folder import read_model
 from lmkcli.parts import PartSlice
-from lmkcli.progress import Progress
 from lmkcli.recipe import AnnSettings, Bm25Settings, EncodeSettings, Recipe
 from lmkcli.run import Ranking, Run, ranked
-from lmkcli.streams import batched
 from lmkcli.vectors import Vectors
 
 DOCS, BUILT = "docs.parquet", "built.json"
 
 
-def family(kind: str) -> str:
+def family_of(kind: str) -> str:
     """The catalog row of an index kind; a FAISS factory string belongs to that of hnsw."""
     if kind in catalog.INDEXES:
         return kind
@@ -307,136 +303,9 @@ def _frozen_vectors(
     return vectors
 
 
-def memory_of(vectors: Vectors, settings: AnnSettings) -> int:
-    """Bytes that building an index takes at its peak, roughly."""
-    kind = catalog.load(catalog.INDEXES, family(settings.kind), "index kind")
-    return int(kind.memory(vectors, settings))
-
-
-def build_dense(
-    vectors: Vectors, folder: Path, family: str, settings: Any, progress: Progress
-) -> dict[str, Any]:
-    """Build an index over vectors; returns its facts. A finished one of the same vectors is kept.
-
-    Mismatch when one is there with other settings, or of other vectors.
-    """
-    claim_dense(vectors, folder, family, settings)
-    if built := ready(folder):
-        if built["of"]["vectors"] != vectors.digest():
-            raise Mismatch(
-                f"{folder} was built from other vectors than {vectors.folder} holds now; bring it up "
-                "to date with --if-exists update, or replace it with --if-exists overwrite"
-            )
-        return built
-    kind = catalog.load(catalog.INDEXES, family, "index kind")
-    made = kind.build(vectors, folder, settings, progress)
-    return finish(folder, made, built_of(vectors, vectors.slices), "")
-
-
-def claim_dense(vectors: Vectors, folder: Path, family: str, settings: Any) -> None:
-    """Make `folder` an index of this kind; Mismatch when it is one with other settings."""
-    identity = {
-        "family": family,
-        "settings": asdict(replace(settings, max_memory=0)),  # the machine's, not the index's
-        "recipe": vectors.recipe.identity(),
-    }
-    facts = {**manifest.environment(), "vectors": os.path.relpath(vectors.folder, folder)}
-    manifest.claim(folder, Manifest("index", identity, facts=facts))
-
-
-def built_of(vectors: Vectors, numbering: list[PartSlice]) -> dict[str, Any]:
-    """What an index records of its vectors: which rows of which parts, and what its own rows number."""
-    order = {piece.name: number for number, piece in enumerate(numbering)}
-    now = sorted(vectors.slices, key=lambda piece: order[piece.name])
-    return {
-        "vectors": vectors.digest(),
-        "parts": [piece.as_json() for piece in now],
-        "numbering": [piece.as_json() for piece in numbering],
-        "digests": {str(piece.name): vectors.part_digest(piece.name) for piece in now},
-        **({"unfinished shards": vectors.unfinished} if vectors.unfinished else {}),
-    }
-
-
-def build_lexical(
-    collection: Collection, folder: Path, family: str, settings: Any, progress: Progress
-) -> dict[str, Any]:
-    """Build a lexical index, with the documents beside it; returns its facts.
-
-    Mismatch when one is there with other settings, or of what the collection was before.
-    """
-    claim_lexical(collection, folder, family, settings)
-    if built := ready(folder):
-        lines = manifest.differences(built["of"]["stamp"], collection.stamp())
-        if lines:
-            raise Mismatch(
-                f"{collection.name} has changed since {folder} was built (then | now):\n  "
-                + "\n  ".join(lines)
-                + "\nbring the index up to date with --if-exists update"
-            )
-        return built
-    stamp = collection.stamp()
-    made = build_words(collection, folder, family, settings, progress)
-    return finish(folder, made, {"stamp": stamp}, "")
-
-
-def claim_lexical(collection: Collection, folder: Path, family: str, settings: Any) -> None:
-    """Make `folder` an index of this kind; Mismatch when it is one with other settings."""
-    kind = catalog.load(catalog.INDEXES, family, "index kind")
-    identity = {
-        "family": family,
-        "settings": asdict(settings),
-        "analysis": kind.analysis(settings),
-        "collection": {"name": collection.name, "settings": collection.settings},
-    }
-    manifest.claim(folder, Manifest("index", identity, facts=manifest.environment()))
-
-
-def build_words(
-    collection: Collection, where: Path, family: str, settings: Any, progress: Progress
-) -> dict[str, Any]:
-    """The files of a lexical index and its documents, written into a folder; returns facts."""
-    kind = catalog.load(catalog.INDEXES, family, "index kind")
-    kept = _Kept(where)
-    made = kind.build(kept.through(collection.docs()), where, settings, progress)
-    return {**made, "collection": str(kept.digest)}
-
-
-class _Kept:
-    """Writes documents to docs.parquet while they pass by, and sums their digest."""
-
-    def __init__(self, folder: Path) -> None:
-        self._path = folder / DOCS
-        self.digest = CollectionDigest()
-
-    def through(self, docs: Iterable[Doc]) -> Iterator[Doc]:
-        """The same documents; DataError for an id that comes twice."""
-        seen = SeenIds()
-        with parts.atomic_file(self._path) as temporary:
-            table = DocTableWriter(temporary, store_text=True)
-            for batch in batched(docs, lambda doc: len(doc.text) + 64, 1 << 20):
-                seen.add((doc.id for doc in batch), "this collection")
-                for doc in batch:
-                    row = DocRow(doc, doc_hash(doc), 0, 0, 0)
-                    table.append(row)
-                    self.digest.add(row.hash)
-                    yield doc
-            table.close()
-
-
 def ready(folder: Path) -> dict[str, Any]:
     """What built.json says; empty while the index is not finished."""
     try:
         return dict(json.loads((folder / BUILT).read_text()))
     except FileNotFoundError:
         return {}
-
-
-def finish(folder: Path, facts: dict[str, Any], of: dict[str, Any], at: str) -> dict[str, Any]:
-    """Say that the index whose files are in subfolder `at` is whole, with its digest for the chain."""
-    identity = manifest.read(folder).identity
-    made_of = [facts.get("collection", ""), of.get("vectors", ""), of.get("numbering", [])]
-    chain = manifest.digest({"identity": identity, "of": made_of})
-    facts = {**facts, "digest": chain, "of": of, "at": at}
-    with parts.atomic_file(folder / BUILT) as temporary:
-        temporary.write_text(json.dumps(facts, indent=1))
-    return facts

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -15,6 +16,7 @@ from lmkcli.encoder import Encoder, Resolved, make_placer, open_encoder, resolve
 from lmkcli.errors import Mismatch, UsageError
 from lmkcli.manifest import Manifest
 from lmkcli.models.tokenizer import Tokenizer, open_tokenizer
+from lmkcli.outputs import as_it_was
 from lmkcli.progress import Note, Progress, mute
 from lmkcli.recipe import EncodeSettings, Wishes
 from lmkcli.selecting import Selected
@@ -110,10 +112,16 @@ def run_tokenize(job: Job, folder: Path, progress: Progress, stopping: Callable[
     identity = {**side.tokens_identity(), "text": job.text}
     execution = {"source": job.origin, "shards": job.shard.count}
     facts = {**manifest.environment(), "models": job.resolved.recipe.located()}
-    manifest.claim(folder, Manifest("tokens", identity, execution, facts))
-    if parts.done_rows(folder, job.shard) is None:
-        report = Report(progress, stopping, job.settings.store_text)
-        write_tokens(folder, job.shard, job.source.docs(job.shard), job.tokenizer(), report)
+    with _refusing(job, folder):
+        manifest.claim(folder, Manifest("tokens", identity, execution, facts))
+        if parts.done_rows(folder, job.shard) is None:
+            report = Report(progress, stopping, job.settings.store_text)
+            write_tokens(folder, job.shard, job.source.docs(job.shard), job.tokenizer(), report)
+
+
+def _refusing(job: Job, folder: Path) -> AbstractContextManager[None]:
+    """A refused collection leaves no claim; other shards' claims are never touched."""
+    return as_it_was(folder) if job.shard.count == 1 else nullcontext()
 
 
 def run_encode(
@@ -129,12 +137,14 @@ def run_encode(
     encoder = open_encoder(job.resolved.recipe.doc, job.resolved.folder, settings)
     made = vectors_manifest(job, encoder, settings)
     updated = parts.generation(folder) is not None
-    manifest.claim(folder, as_begun(made, folder) if updated else made)
-    if updated or parts.done_rows(folder, job.shard) is not None:
-        return
-    target = Target(folder, job.shard, settings.store_dtype, settings.on_overflow)
-    source = token_source(job.source, encoder.tokenizer, job.shard, target.resume_row())
-    write_vectors(source, encoder, target, Report(progress, stopping, settings.store_text, note))
+    report = Report(progress, stopping, settings.store_text, note)
+    with _refusing(job, folder):
+        manifest.claim(folder, as_begun(made, folder) if updated else made)
+        if updated or parts.done_rows(folder, job.shard) is not None:
+            return
+        target = Target(folder, job.shard, settings.store_dtype, settings.on_overflow)
+        source = token_source(job.source, encoder.tokenizer, job.shard, target.resume_row())
+        write_vectors(source, encoder, target, report)
 
 
 def vectors_manifest(job: Job, encoder: Encoder, settings: EncodeSettings) -> Manifest:
@@ -263,7 +273,7 @@ def _memory(encoder: Encoder) -> int:
     weights: int = sum(p.numel() * p.element_size() for p in encoder.model.model.parameters())
     buffer = encoder.buffer_tokens * 40  # ids, spans and the text itself
     activations = encoder.settings.batch_tokens * encoder.model.dim * 4 * 16
-    interpreter = 400 << 20  # Python with torch
+    interpreter = 700 << 20  # Python with torch, what loading takes for a moment, parts
     return int(weights + buffer + activations + interpreter)
 
 

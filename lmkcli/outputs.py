@@ -2,9 +2,12 @@
 
 import os
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from lmkcli import manifest
+from lmkcli.errors import LmkError, Stopped
 
 COMPLETE = {
     "done",
@@ -33,6 +36,27 @@ def is_empty(path: Path) -> bool:
 def is_artifact(path: Path) -> bool:
     """Whether lmk made what is there."""
     return (path / manifest.NAME).is_file() if path.is_dir() else sidecar(path).is_file()
+
+
+@contextmanager
+def as_it_was(folder: Path) -> Iterator[None]:
+    """A refusal leaves no claim behind: the folder is free again if it was, and nothing is whole."""
+    fresh = is_empty(folder)
+    try:
+        yield
+    except Stopped:
+        raise
+    except LmkError:
+        if fresh and is_artifact(folder) and not _holds_work(folder):
+            clear(folder)
+        raise
+
+
+def _holds_work(folder: Path) -> bool:
+    """Whether anything in an artifact folder is complete: a part, a shard, an index."""
+    parts = folder / "parts"
+    published = parts.is_dir() and any(not name.startswith(".") for name in os.listdir(parts))
+    return published or bool(COMPLETE & set(os.listdir(folder)))
 
 
 def clear(path: Path) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from lmkcli import catalog, index, manifest, parts
+from lmkcli import catalog, index, indexing, manifest, parts
 from lmkcli.collection import Collection
 from lmkcli.errors import DataError
 from lmkcli.index import BUILT, still_alive
@@ -34,12 +34,12 @@ def refresh_dense(
 
     Mismatch when the index was made with other settings, Stopped when another process refreshes it.
     """
-    index.claim_dense(vectors, folder, family, settings)
+    indexing.claim_dense(vectors, folder, family, settings)
     with parts.locked(folder):
         built = index.ready(folder)
         if not built:
             return Refreshed(
-                index.build_dense(vectors, folder, family, settings, progress), "built"
+                indexing.build_dense(vectors, folder, family, settings, progress), "built"
             )
         if built["of"]["vectors"] == vectors.digest():
             return Refreshed(built, "it is up to date already")
@@ -54,7 +54,7 @@ def refresh_dense(
         def build(where: Path) -> dict[str, Any]:
             return dict(kind.build(vectors, where, settings, progress))
 
-        facts = _replace(folder, built, build, index.built_of(vectors, vectors.slices))
+        facts = _replace(folder, built, build, indexing.built_of(vectors, vectors.slices))
         return Refreshed(facts, f"built again: {reason}")
 
 
@@ -85,13 +85,13 @@ def _extend(
     numbering = _numbering(built["of"])
     names = {piece.name for piece in numbering}
     added = [piece for piece in vectors.slices if piece.name not in names]
-    of = index.built_of(vectors, numbering + added)
+    of = indexing.built_of(vectors, numbering + added)
     dead = int((~still_alive(numbering + added, vectors.slices)).sum())
     new = sum(piece.rows for piece in added)
     how = f"{new} rows appended, {dead} are dead and passed over"
     if not added:
         old = {key: value for key, value in built.items() if key not in ("digest", "of", "at")}
-        return Refreshed(index.finish(folder, old, of, built["at"]), how)
+        return Refreshed(indexing.finish(folder, old, of, built["at"]), how)
 
     def append(where: Path) -> dict[str, Any]:
         source = folder / built["at"]
@@ -105,18 +105,18 @@ def refresh_lexical(
     collection: Collection, folder: Path, family: str, settings: Any, progress: Progress
 ) -> Refreshed:
     """Build again from what the collection is now, unless its files are as they were."""
-    index.claim_lexical(collection, folder, family, settings)
+    indexing.claim_lexical(collection, folder, family, settings)
     with parts.locked(folder):
         built = index.ready(folder)
         if not built:
-            facts = index.build_lexical(collection, folder, family, settings, progress)
+            facts = indexing.build_lexical(collection, folder, family, settings, progress)
             return Refreshed(facts, "built")
         stamp = collection.stamp()
         if stamp and stamp == built["of"]["stamp"]:
             return Refreshed(built, "it is up to date already")
 
         def build(where: Path) -> dict[str, Any]:
-            return index.build_words(collection, where, family, settings, progress)
+            return indexing.build_words(collection, where, family, settings, progress)
 
         facts = _replace(folder, built, build, {"stamp": stamp})
         return Refreshed(facts, f"built again: {family} counts words over the whole collection")
@@ -133,7 +133,7 @@ def _replace(
     where = folder / at
     shutil.rmtree(where, ignore_errors=True)  # left by a refresh that was killed
     where.mkdir()
-    facts = index.finish(folder, make(where), of, at)
+    facts = indexing.finish(folder, make(where), of, at)
     for entry in folder.iterdir():
         if entry.name not in (manifest.NAME, BUILT, parts.LOCK, at):
             _remove(entry)

@@ -8,6 +8,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from lmkcli import building, tokens
@@ -47,6 +48,16 @@ def lmk_dying(words: list[str], log: str, moment: int) -> None:
     for name in STEPS:
         setattr(os, name, dying(getattr(os, name)))
     lmk(words, log)
+
+
+def program(folder: Path, pause: float = 0.0) -> Path:
+    """Makes an `lmk` in a folder for PATH: the real one, with small parts and a rest before each."""
+    folder.mkdir()
+    code = f"import sys; sys.argv[0] = 'lmk'; from tests import forked; forked.lmk_paced({pause})"
+    path = folder / "lmk"
+    path.write_text(f'#!/bin/sh\nexec {sys.executable} -c "{code}" "$@"\n')
+    path.chmod(0o755)
+    return path
 
 
 def lmk_paced(pause: float) -> None:

@@ -44,7 +44,7 @@ LAYERS = {
     **dict.fromkeys(("lmkcli", "errors", "recipe", "progress"), 0),
     **dict.fromkeys(("catalog", "manifest"), 1),
     **dict.fromkeys(("sources", "poolers", "models", "indexes"), KINDS),
-    **dict.fromkeys(("encoder", "index", "measures", "compare"), 4),
+    **dict.fromkeys(("encoder", "index", "indexing", "measures", "compare"), 4),
     **dict.fromkeys(STEPS, 5),
     "cli": CLI,
 }

@@ -30,7 +30,7 @@ from tests import forked, tiny
 
 DOCS = 600
 PRELOAD = [  # what a command imports when it needs it, imported once by the server instead
-    *("tests.forked", "lmkcli.jobs", "lmkcli.index", "lmkcli.searching", "lmkcli.pipelines"),
+    *("tests.forked", "lmkcli.jobs", "lmkcli.indexing", "lmkcli.searching", "lmkcli.pipelines"),
     *(
         "lmkcli.indexes.ann",
         "lmkcli.models.transformer",

@@ -12,7 +12,8 @@ from lmkcli.collection import Query, open_collection
 from lmkcli.encoder import open_encoder
 from lmkcli.errors import UsageError
 from lmkcli.fusion import Fusion, fuse
-from lmkcli.index import OpenSettings, build_dense, build_lexical, open_index
+from lmkcli.index import OpenSettings, open_index
+from lmkcli.indexing import build_dense, build_lexical
 from lmkcli.models.folder import read_model
 from lmkcli.progress import silent
 from lmkcli.recipe import AnnSettings, Bm25Settings, EncodeSettings, Wishes

@@ -10,7 +10,6 @@ import re
 import shutil
 import socket
 import subprocess
-import sys
 import tempfile
 import time
 import warnings
@@ -23,7 +22,7 @@ import pytest
 from lmkcli import parts
 from lmkcli.collection import Shard
 from lmkcli.vectors import Vectors
-from tests import tiny
+from tests import forked, tiny
 
 pytestmark = pytest.mark.slow
 ROOT = Path(__file__).resolve().parents[1]
@@ -94,9 +93,7 @@ class Cluster:
         key.chmod(0o400)
         host = socket.gethostname().split(".")[0]
         (self.folder / "slurm.conf").write_text(
-            CONF.format(
-                host=host, ports=free_ports(2), user=getpass.getuser(), folder=self.folder
-            )
+            CONF.format(host=host, ports=free_ports(2), user=getpass.getuser(), folder=self.folder)
         )
         files = ("socket", "pid-file", "seed-file", "log-file")
         places = [f"--{name}={self.folder}/munge.{name.split('-')[0]}" for name in files]
@@ -148,9 +145,7 @@ class Cluster:
 def cluster() -> Iterator[Cluster]:
     missing = [name for name in PROGRAMS if shutil.which(name) is None]
     if missing:
-        message = (
-            f"SLURM IS NOT TESTED: there is no {', '.join(missing)} (apt-get install slurm-wlm munge)"
-        )
+        message = f"SLURM IS NOT TESTED: there is no {', '.join(missing)} (apt-get install slurm-wlm munge)"
         warnings.warn(message, stacklevel=2)
         pytest.skip(message)
     folder = Path(tempfile.mkdtemp(prefix="lmk-slurm-"))  # sockets want a short path
@@ -169,7 +164,7 @@ def script() -> str:
     return next(b for b in re.findall(r"```bash\n(.*?)```", text, re.DOTALL) if "#SBATCH" in b)
 
 
-def collection(folder: Path) -> str:
+def collection() -> str:
     """scifact where it is, else what every Python has."""
     scifact = ROOT.parent / "shared" / "data" / "scifact"
     return str(scifact) if scifact.is_dir() else "stdlib/functions"
@@ -179,20 +174,15 @@ def test_an_array_whose_tasks_are_stopped_in_the_middle_equals_one_process(
     cluster: Cluster, tiny_model: Callable[[str], Path], tmp_path: Path
 ) -> None:
     vectors, whole = tmp_path / "vectors", tmp_path / "whole"
-    programs = tmp_path / "bin"
-    programs.mkdir()
-    lmk = programs / "lmk"  # the real one, with small parts and a rest after each
-    code = "import sys; sys.argv[0] = 'lmk'; from tests import forked; forked.lmk_paced(0.5)"
-    lmk.write_text(f'#!/bin/sh\nexec {sys.executable} -c "{code}" "$@"\n')
-    lmk.chmod(0o755)
+    lmk = forked.program(tmp_path / "bin", pause=0.5)
     job = cluster.folder / "job.sh"
     job.write_text(script())
     settings = {"DTYPE": "fp32", "STORE_DTYPE": "fp32", "BATCH_TOKENS": "2048"}
     cluster.env |= {f"LMK_ENCODE_{name}": value for name, value in settings.items()} | {
-        "COLLECTION": collection(tmp_path),
+        "COLLECTION": collection(),
         "MODEL": str(tiny_model("bert")),
         "VECTORS": str(vectors),
-        "PATH": f"{programs}:{os.environ['PATH']}",
+        "PATH": f"{lmk.parent}:{os.environ['PATH']}",
         "PYTHONPATH": str(ROOT),
     }
 
@@ -232,5 +222,5 @@ def test_an_array_whose_tasks_are_stopped_in_the_middle_equals_one_process(
     assert mine.counts() == theirs.counts()
     assert mine.collection_digest() == theirs.collection_digest()
     np.testing.assert_allclose(mine.at(rows), theirs.at(rows), rtol=0, atol=1e-6)
-    assert tiny.WIDTH == mine.dim
+    assert mine.dim == tiny.WIDTH
     assert not list((vectors / "parts").glob(".growing*"))

@@ -19,11 +19,12 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from lmkcli import building, index, jobs, parts, tokens, updating
+from lmkcli import building, index, indexing, jobs, parts, tokens, updating
 from lmkcli.collection import WHOLE, Collection, CountedDocs, Doc, DocStream, Query, Shard, doc_hash
 from lmkcli.encoder import resolve
 from lmkcli.errors import DataError, Mismatch, Stopped, UsageError
-from lmkcli.index import OpenSettings, build_dense, open_index
+from lmkcli.index import OpenSettings, open_index
+from lmkcli.indexing import build_dense
 from lmkcli.jobs import Job
 from lmkcli.progress import silent
 from lmkcli.recipe import AnnSettings, EncodeSettings, Wishes
@@ -465,7 +466,7 @@ def test_a_lexical_index_is_built_again(tmp_path: Path) -> None:
     assert built({"a": "green tea", "b": "bread"}) == "it is up to date already"
     assert built({"a": "green tea", "c": "black tea"}).startswith("built again: bm25")
     with pytest.raises(Mismatch, match="has changed since"):
-        index.build_lexical(Words({}), tmp_path / "b", "bm25", Bm25Settings(), silent)
+        indexing.build_lexical(Words({}), tmp_path / "b", "bm25", Bm25Settings(), silent)
 
 
 # --- with a real model ----------------------------------------------------------------------------

@@ -105,7 +105,7 @@ def _lexical(
     spelling: str, folder: Path, kind: str, settings: Bm25Settings, update: bool
 ) -> dict[str, Any]:
     from lmkcli.collection import open_collection
-    from lmkcli.index import build_lexical
+    from lmkcli.indexing import build_lexical
     from lmkcli.refreshing import refresh_lexical
 
     collection = open_collection(spelling)
@@ -138,7 +138,8 @@ def _open(source: Path, allow_incomplete: bool) -> "Vectors":
 
 
 def _dense(vectors: "Vectors", folder: Path, settings: AnnSettings, update: bool) -> dict[str, Any]:
-    from lmkcli.index import build_dense, family, memory_of
+    from lmkcli.index import family_of
+    from lmkcli.indexing import build_dense, memory_of
     from lmkcli.refreshing import refresh_dense
 
     needed = console.size(memory_of(vectors, settings))
@@ -147,7 +148,7 @@ def _dense(vectors: "Vectors", folder: Path, settings: AnnSettings, update: bool
     )
     with console.progress("index") as progress:
         if not update:
-            return build_dense(vectors, folder, family(settings.kind), settings, progress)
-        made = refresh_dense(vectors, folder, family(settings.kind), settings, progress)
+            return build_dense(vectors, folder, family_of(settings.kind), settings, progress)
+        made = refresh_dense(vectors, folder, family_of(settings.kind), settings, progress)
     console.note(f"{folder}: {made.how}")
     return made.facts

@@ -16,8 +16,9 @@ from hypothesis import strategies as st
 from lmkcli import catalog
 from lmkcli.collection import Doc, Query, open_collection
 from lmkcli.errors import DataError, Mismatch, MissingExtra, UnknownName, UsageError
-from lmkcli.index import OpenSettings, build_lexical, open_index
+from lmkcli.index import OpenSettings, open_index
 from lmkcli.indexes.bm25 import Bm25
+from lmkcli.indexing import build_lexical
 from lmkcli.progress import silent
 from lmkcli.recipe import Bm25Settings
 
@@ -241,14 +242,14 @@ def test_a_lucene_index_of_something_else_is_refused(tmp_path: Path) -> None:
 KILLED = """
 import os, signal, sys
 from pathlib import Path
-from lmkcli import index
+from lmkcli import indexing
 from lmkcli.collection import open_collection
 from lmkcli.recipe import Bm25Settings
 
 def progress(done, total, unit):
     os.kill(os.getpid(), signal.SIGKILL)
 
-index.build_lexical(open_collection(sys.argv[1]), Path(sys.argv[2]), "lucene", Bm25Settings(), progress)
+indexing.build_lexical(open_collection(sys.argv[1]), Path(sys.argv[2]), "lucene", Bm25Settings(), progress)
 """
 
 

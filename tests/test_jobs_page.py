@@ -1,0 +1,77 @@
+"""The loop for several GPUs and the crontab of docs/jobs.md, run as they stand there."""
+
+import fcntl
+import os
+import re
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from lmkcli.vectors import Vectors
+from tests import forked, tiny
+
+ROOT = Path(__file__).resolve().parents[1]
+PAGE = (ROOT / "docs" / "jobs.md").read_text(encoding="utf-8")
+Models = Callable[[str], Path]
+
+
+def block(language: str, word: str) -> str:
+    """The one fenced block of the page that has a word in it."""
+    found = re.findall(rf"```{language}\n(.*?)```", PAGE, re.DOTALL)
+    (one,) = [text for text in found if word in text]
+    return str(one)
+
+
+def shell(text: str, folder: Path, **env: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        ["sh", "-c", text], cwd=folder, env=env, capture_output=True, text=True, timeout=300
+    )
+
+
+@pytest.mark.slow
+def test_the_loop_over_gpus_and_show_names_what_failed(tiny_model: Models, tmp_path: Path) -> None:
+    records = [{"_id": f"d{i}", "text": tiny.sentence(i, 20)} for i in range(40)]
+    corpus = tmp_path / "c.jsonl"
+    tiny.write_jsonl(corpus, records)
+    good = corpus.read_bytes()
+    corpus.write_bytes(good[:-3] + b"!!\n")  # the last shard will not like its last line
+    stat = corpus.stat()
+    lmk = forked.program(tmp_path / "bin")
+    env = {
+        "PATH": f"{lmk.parent}:{os.environ['PATH']}",
+        "PYTHONPATH": str(ROOT),
+        "COLLECTION": str(corpus),
+        "MODEL": str(tiny_model("bert")),
+        "VECTORS": str(tmp_path / "v"),
+    }
+    first = shell(block("bash", "CUDA_VISIBLE_DEVICES"), tmp_path, **env)
+    assert "not valid JSON" in first.stderr
+    assert "shards: 3 of 4 finished" in first.stdout
+    assert re.search(r"^  3: \d+$", first.stdout, re.MULTILINE)
+    corpus.write_bytes(good)
+    os.utime(corpus, ns=(stat.st_atime_ns, stat.st_mtime_ns))
+    again = shell(block("bash", "CUDA_VISIBLE_DEVICES"), tmp_path, **env)
+    assert "shards: 4 of 4 finished" in again.stdout, again.stderr
+    assert Vectors(tmp_path / "v").rows == 40
+
+
+def test_the_crontab_runs_alone(tiny_model: Models, beir: Path, tmp_path: Path) -> None:
+    """As cron does: sh, an almost empty environment, and no other working folder than home."""
+    path, line = block("crontab", "flock").splitlines()
+    schedule, command = re.fullmatch(r"((?:\S+ ){5}) *(.*)", line).groups()  # type: ignore[union-attr]
+    assert all(re.fullmatch(r"[\d*,/-]+", field) for field in schedule.split())
+    assert "%" not in command  # a newline, to cron
+    (tmp_path / "corpus.jsonl").write_bytes((beir / "corpus.jsonl").read_bytes())
+    forked.program(tmp_path / "bin")
+    command = command.replace("/data", str(tmp_path)).replace("minilm", str(tiny_model("bert")))
+    env = {"PATH": f"{tmp_path / 'bin'}:{path.partition(':')[2]}", "PYTHONPATH": str(ROOT)}
+    with open(tmp_path / "encode.lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        assert shell(command, ROOT, **env).returncode == 1  # another one is at it
+    assert not (tmp_path / "vectors").exists()
+    done = shell(command, ROOT, **env)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    assert Vectors(tmp_path / "vectors").rows == 60
+    assert "60 documents" in (tmp_path / "encode.log").read_text()
