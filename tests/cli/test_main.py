@@ -2,6 +2,7 @@
 
 import errno
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -91,3 +92,15 @@ def test_a_run_may_go_into_a_pipe(lmk: Lmk, tiny_model: Models, beir: Path, tmp_
     done = subprocess.run([*LMK, *words], capture_output=True, text=True)
     assert done.returncode == 0
     assert [len(line.split()) for line in done.stdout.splitlines()] == [6] * 36
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1])
+def test_a_signal_before_the_work_began_is_75_too(
+    lmk: Lmk, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, number: int
+) -> None:
+    """A task that is requeued while it still starts; its batch script goes by the code."""
+    before = signal.getsignal(number)
+    monkeypatch.setattr("lmkcli.jobs.plan", lambda *_: os.kill(os.getpid(), number))
+    done = lmk("encode", "x.jsonl", "-m", "m", "-o", tmp_path / "v", code=75)
+    assert "run the same command again" in done.err
+    assert signal.getsignal(number) is before
