@@ -24,7 +24,12 @@ from lmkcli.streams import ahead
 from lmkcli.tokens import Report, TokenRow, Tokens, tokenized
 from lmkcli.vectors import Encoded, Source
 
-BUFFER_PACKS = 32  # packs' worth of tokens that are sorted by length together
+BUFFER_PACKS = 32  # packs' worth of tokens that are sorted by length together, but
+BUFFER_TOKENS = 1 << 17  # so many at least
+CPU_STATES = (
+    1_572_864  # numbers in a pack's states: 4,096 positions 384 wide, 2,048 positions 768 wide
+)
+GPU_POSITIONS = 65_536
 
 
 class Resolved(NamedTuple):
@@ -169,7 +174,7 @@ class Encoder:
     @property
     def buffer_tokens(self) -> int:
         """Content tokens that are sorted by length together; what memory is bounded by."""
-        return self.settings.batch_tokens * BUFFER_PACKS
+        return max(self.settings.batch_tokens * BUFFER_PACKS, BUFFER_TOKENS)
 
     def __call__(self, rows: list[TokenRow], report: Report) -> Encoded:
         """Vectors [len(rows), dim] float32 in the order of the rows, and the tokens kept of each."""
@@ -281,7 +286,14 @@ def open_encoder(side: Side, folder: ModelFolder, settings: EncodeSettings) -> E
     whole = _width(heads, model.dim)
     if side.dim > whole:
         raise UsageError(f"--dim {side.dim}: {folder.name} makes vectors of {whole} components")
+    if not settings.batch_tokens:
+        settings = replace(settings, batch_tokens=_pack_size(model))
     return Encoder(side, tokenizer, placer, model, heads, settings, side.dim or whole)
+
+
+def _pack_size(model: Any) -> int:
+    """Positions per forward pass: on a CPU what caches and the allocator bear, on a GPU what fills it."""
+    return GPU_POSITIONS if model.device.type == "cuda" else max(512, CPU_STATES // model.dim)
 
 
 def _width(heads: torch.nn.Module, dim: int) -> int:

@@ -107,14 +107,14 @@ class EncodeSettings:
     dtype: Dtype = "auto"
     store_dtype: StoreDtype = "fp16"
     device: str = "auto"
-    batch_tokens: int = 8192  # positions per forward pass
+    batch_tokens: int = 0  # positions per forward pass; 0 is chosen from the model and the device
     batch_size: int = 512  # at most so many sequences per forward pass
     on_overflow: Overflow = "truncate"
     store_text: bool = True
 
     def __post_init__(self) -> None:
-        if self.batch_tokens < 1 or self.batch_size < 1:
-            raise UsageError("--batch-tokens and --batch-size must be at least 1")
+        if self.batch_tokens < 0 or self.batch_size < 1:
+            raise UsageError("--batch-tokens cannot be negative, and --batch-size must be at least 1")
 
 
 @dataclass(frozen=True)

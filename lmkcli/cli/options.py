@@ -125,7 +125,12 @@ StoreDtype = Annotated[
 ]
 Device = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:1.", rich_help_panel=_WORK)]
 BatchTokens = Annotated[
-    int, typer.Option(min=1, help="Positions per forward pass.", rich_help_panel=_WORK)
+    int,
+    typer.Option(
+        min=0,
+        help="Positions per forward pass; 0: as model and device like it.",
+        rich_help_panel=_WORK,
+    ),
 ]
 BatchSize = Annotated[
     int, typer.Option(min=1, help="Sequences per forward pass, at most.", rich_help_panel=_WORK)
