@@ -56,7 +56,7 @@ def test_token_ids_depend_on_three_things() -> None:
 
 def test_settings_that_cannot_be_are_refused() -> None:
     for bad in ({"batch_tokens": -1}, {"batch_size": -1}):
-        with pytest.raises(UsageError, match="--batch-tokens and --batch-size"):
+        with pytest.raises(UsageError, match="--batch-tokens cannot be negative, and --batch-size"):
             EncodeSettings(**bad)
     for bad in ({"m": 1}, {"ef_construction": 0}):
         with pytest.raises(UsageError, match="--m of at least 2"):
