@@ -24,8 +24,7 @@ from lmkcli.streams import ahead
 from lmkcli.tokens import Report, TokenRow, Tokens, tokenized
 from lmkcli.vectors import Encoded, Source
 
-BUFFER_PACKS = 32  # packs' worth of tokens that are sorted by length together, but
-BUFFER_TOKENS = 1 << 17  # so many at least
+BUFFER_PACKS = 32  # packs' worth of tokens that are sorted by length together
 CPU_STATES = (
     1_572_864  # numbers in a pack's states: 4,096 positions 384 wide, 2,048 positions 768 wide
 )
@@ -174,7 +173,7 @@ class Encoder:
     @property
     def buffer_tokens(self) -> int:
         """Content tokens that are sorted by length together; what memory is bounded by."""
-        return max(self.settings.batch_tokens * BUFFER_PACKS, BUFFER_TOKENS)
+        return self.settings.batch_tokens * BUFFER_PACKS
 
     def __call__(self, rows: list[TokenRow], report: Report) -> Encoded:
         """Vectors [len(rows), dim] float32 in the order of the rows, and the tokens kept of each."""
