@@ -61,7 +61,7 @@ def vectors(lmk: Lmk, bert: Path, beir: Path, tmp_path: Path) -> Path:
         (["--grann", "8"], "--grann"),
         (["--pool", "lmk"], "--gran"),
         (["--shard", "3/3"], "--shard 3/3: write i/n"),
-        (["--batch-tokens", "0"], "greater than or equal to 1"),
+        (["--batch-size", "0"], "greater than or equal to 1"),
         (["--max-length", "2"], "--max-length"),
     ],
 )
