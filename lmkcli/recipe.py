@@ -114,7 +114,9 @@ class EncodeSettings:
 
     def __post_init__(self) -> None:
         if self.batch_tokens < 0 or self.batch_size < 1:
-            raise UsageError("--batch-tokens cannot be negative, and --batch-size must be at least 1")
+            raise UsageError(
+                "--batch-tokens cannot be negative, and --batch-size must be at least 1"
+            )
 
 
 @dataclass(frozen=True)
