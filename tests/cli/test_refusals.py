@@ -62,6 +62,7 @@ def vectors(lmk: Lmk, bert: Path, beir: Path, tmp_path: Path) -> Path:
         (["--pool", "lmk"], "--gran"),
         (["--shard", "3/3"], "--shard 3/3: write i/n"),
         (["--batch-size", "0"], "greater than or equal to 1"),
+        (["--batch-tokens", "-1"], "greater than or equal to 0"),
         (["--max-length", "2"], "--max-length"),
     ],
 )
