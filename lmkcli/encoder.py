@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from lmkcli import catalog
 from lmkcli.collection import Collection, Query, Shard
+from lmkcli.encoding import Encoded, Source
 from lmkcli.errors import DataError, Mismatch, UsageError
 from lmkcli.models.folder import EMBEDDED, ModelFolder, read_model
 from lmkcli.models.heads import open_heads
@@ -22,7 +23,6 @@ from lmkcli.progress import Note, mute
 from lmkcli.recipe import EncodeSettings, Recipe, Side, Wishes
 from lmkcli.streams import ahead
 from lmkcli.tokens import Report, TokenRow, Tokens, tokenized
-from lmkcli.vectors import Encoded, Source
 
 BUFFER_PACKS = 32  # packs' worth of tokens that are sorted by length together
 CPU_STATES = (

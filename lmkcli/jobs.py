@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from lmkcli import manifest, parts
 from lmkcli.collection import Collection, Shard, open_collection
 from lmkcli.encoder import Encoder, Resolved, make_placer, open_encoder, resolve, token_source
+from lmkcli.encoding import Target, write_vectors
 from lmkcli.errors import Mismatch, UsageError
 from lmkcli.manifest import Manifest
 from lmkcli.models.tokenizer import Tokenizer, open_tokenizer
@@ -21,7 +22,7 @@ from lmkcli.progress import Note, Progress, mute
 from lmkcli.recipe import EncodeSettings, Wishes
 from lmkcli.selecting import Selected
 from lmkcli.tokens import Report, TokenRow, Tokens, write_tokens
-from lmkcli.vectors import NUMPY, Target, write_vectors
+from lmkcli.vectors import NUMPY
 
 SAMPLE_TOKENS = 60_000  # encoded by --dry-run to measure the pace
 

@@ -20,13 +20,14 @@ from lmkcli.building import Builder, SeenIds, part_summary
 from lmkcli.collection import WHOLE, Collection, Doc, DocStream, Qrel, Query, Shard, doc_hash
 from lmkcli.doctable import DocTable
 from lmkcli.encoder import open_encoder, token_source
+from lmkcli.encoding import Target, append_vectors
 from lmkcli.errors import UsageError
 from lmkcli.jobs import Job
 from lmkcli.parts import ADDED, Generation, PartSlice
 from lmkcli.progress import Note, Progress, mute
 from lmkcli.streams import batched
 from lmkcli.tokens import Report, Tokens
-from lmkcli.vectors import NUMPY, Target, Vectors, append_vectors
+from lmkcli.vectors import NUMPY, Vectors
 
 READ_CHARACTERS = 1 << 19
 KEY = "S16"  # of a document's hash: half of it is more than enough, and half the memory

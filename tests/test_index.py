@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from lmkcli import building, index, manifest
 from lmkcli.collection import Doc, Query, Shard, doc_hash
 from lmkcli.encoder import resolve
+from lmkcli.encoding import Encoded, Source, Target, write_vectors
 from lmkcli.errors import DataError, LmkError, Mismatch, UnknownName, UsageError
 from lmkcli.index import OpenSettings, family_of, open_index
 from lmkcli.indexing import build_dense
@@ -21,7 +22,7 @@ from lmkcli.progress import silent
 from lmkcli.recipe import AnnSettings, EncodeSettings, Wishes
 from lmkcli.run import Run
 from lmkcli.tokens import Report, TokenRow
-from lmkcli.vectors import Encoded, Source, Target, Vectors, write_vectors
+from lmkcli.vectors import Vectors
 
 Floats = NDArray[np.float32]
 Models = Callable[[str], Path]

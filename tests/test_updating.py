@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from lmkcli import building, index, indexing, jobs, parts, tokens, updating
 from lmkcli.collection import WHOLE, Collection, CountedDocs, Doc, DocStream, Query, Shard, doc_hash
 from lmkcli.encoder import resolve
+from lmkcli.encoding import Encoded
 from lmkcli.errors import DataError, Mismatch, Stopped, UsageError
 from lmkcli.index import OpenSettings, open_index
 from lmkcli.indexing import build_dense
@@ -31,7 +32,7 @@ from lmkcli.recipe import AnnSettings, EncodeSettings, Wishes
 from lmkcli.refreshing import refresh_dense, refresh_lexical
 from lmkcli.tokens import TokenRow
 from lmkcli.updating import Compacted, Updated, compact, run_update
-from lmkcli.vectors import Encoded, Vectors
+from lmkcli.vectors import Vectors
 from tests import forked, tiny
 from tests.test_kill import PRELOAD, Machine, Step, last_moment
 

@@ -11,11 +11,12 @@ from lmkcli import building, manifest, parts, vectors
 from lmkcli.building import Builder
 from lmkcli.collection import WHOLE, CollectionDigest, Doc, Shard, doc_hash
 from lmkcli.doctable import DocRow
+from lmkcli.encoding import Encoded, Source, Target, write_vectors
 from lmkcli.errors import DataError, Stopped
 from lmkcli.manifest import Manifest
 from lmkcli.recipe import Recipe, Side
 from lmkcli.tokens import Report, TokenRow
-from lmkcli.vectors import Encoded, Source, Target, Vectors, write_vectors
+from lmkcli.vectors import Vectors
 
 SIDE = Side("a/model", "w", "t", pool="mean")
 RECIPE = Recipe(SIDE, SIDE)
