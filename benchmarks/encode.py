@@ -5,7 +5,9 @@
     python benchmarks/encode.py --device cuda --repeats 5
 
 Prints a markdown table with hardware, lengths and dtypes. Both sides are given the same texts and the
-same maximum length; loading is not counted, tokenizing is. Ratios are of medians in this run.
+same maximum length; loading is not counted, tokenizing is. Ratios are of medians in this run. "Share of
+the best matrix product" is what linear layers and attention compute in a second, against the best rate
+of a square product in the same dtype, measured in the same run.
 """
 
 import argparse
@@ -17,13 +19,15 @@ from collections.abc import Callable
 import numpy as np
 import torch
 from sentence_transformers import SentenceTransformer
+from transformers import AutoConfig, AutoModel
 
 from lmkcli import manifest
 from lmkcli.collection import Doc, open_collection
-from lmkcli.encoder import open_encoder, resolve
+from lmkcli.encoder import open_encoder
 from lmkcli.models.folder import read_model
 from lmkcli.models.tokenizer import open_tokenizer
 from lmkcli.recipe import EncodeSettings, Wishes
+from lmkcli.resolving import resolve
 from lmkcli.tokens import Report, tokenized
 
 TORCH = {"fp32": torch.float32, "bf16": torch.bfloat16}
@@ -51,7 +55,7 @@ def ours(
     def run(texts: list[str]) -> np.ndarray:
         docs = [Doc(str(i), text) for i, text in enumerate(texts)]
         rows = [row for batch in tokenized(docs, encoder.tokenizer) for row in batch]
-        return encoder(rows, Report()).vectors
+        return encoder(rows, Report()).vectors.vectors
 
     return run
 
@@ -67,6 +71,35 @@ def theirs(
     return lambda texts: peer.encode(
         texts, batch_size=batch, show_progress_bar=False, normalize_embeddings=True
     )
+
+
+def work(model: str, lengths: list[int]) -> float:
+    """Floating-point operations of linear layers and attention for inputs of these lengths."""
+    config = AutoConfig.from_pretrained(str(read_model(model).encoder))
+    with torch.device("meta"):
+        layers = AutoModel.from_config(config)
+    weights = sum(m.weight.numel() for m in layers.modules() if isinstance(m, torch.nn.Linear))
+    kinds = getattr(config, "layer_types", None) or ["full_attention"] * config.num_hidden_layers
+    window = 2 * (getattr(config, "sliding_window", None) or 0) + 1
+    seen = [min(n, window) if kind == "sliding_attention" else n for kind in kinds for n in lengths]
+    attention = sum(n * s for n, s in zip(lengths * len(kinds), seen, strict=True))
+    return 2.0 * weights * sum(lengths) + 4.0 * config.hidden_size * attention
+
+
+def best_rate(dtype: str, device: str) -> float:
+    """The best rate of a square matrix product, in operations a second."""
+    rates = []
+    for size in (512, 1024, 2048) if device == "cpu" else (4096, 8192):
+        one = torch.randn(size, size, device=device, dtype=TORCH[dtype])
+        layer = torch.nn.Linear(size, size, bias=False).to(one)
+        for _ in range(10):
+            start = time.perf_counter()
+            with torch.inference_mode():
+                layer(one)
+            if device != "cpu":
+                torch.cuda.synchronize()
+            rates.append(2 * size**3 / (time.perf_counter() - start))
+    return max(rates)
 
 
 def medians(runs: dict[str, Callable[[], object]], repeats: int) -> dict[str, float]:
@@ -122,12 +155,20 @@ def show(args: argparse.Namespace, texts: list[str], seconds: dict[str, float]) 
         for d in args.dtypes
     }
     print(
-        "| | seconds | tokens/s | times the speed of sentence-transformers' best in the same dtype |"
+        "| | seconds | tokens/s | times the speed of sentence-transformers' best in the same dtype "
+        "| share of the best matrix product |"
     )
-    print("|---|---:|---:|---:|")
+    print("|---|---:|---:|---:|---:|")
+    todo = work(args.model, lengths)
+    rates = {dtype: best_rate(dtype, args.device) for dtype in args.dtypes}
     for name, value in seconds.items():
         dtype = next(d for d in args.dtypes if d in name)
-        print(f"| {name} | {value:.2f} | {sum(lengths) / value:,.0f} | {best[dtype] / value:.2f} |")
+        share = todo / value / rates[dtype]
+        print(
+            f"| {name} | {value:.2f} | {sum(lengths) / value:,.0f} | {best[dtype] / value:.2f} "
+            f"| {share:.0%} |"
+        )
+    print(", ".join(f"\nbest {d} product: {r / 1e12:.2f} TFLOP/s" for d, r in rates.items()))
     if "lmk bf16" in seconds and "sentence-transformers fp32, batch 32" in seconds:
         ratio = seconds["sentence-transformers fp32, batch 32"] / seconds["lmk bf16"]
         print(f"\nlmk bf16 against sentence-transformers' default (fp32, batch 32): {ratio:.1f}x")

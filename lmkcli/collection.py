@@ -11,14 +11,22 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from lmkcli import catalog
+from lmkcli import catalog, known, layouts
 from lmkcli.errors import DataError, UnknownName, UsageError
 
 FILE_SUFFIXES = frozenset({".jsonl", ".json", ".tsv", ".txt", ".parquet", ".gz"})
 
 
+CHUNK = "\f"  # a form feed in a document's text ends a chunk that the collection itself gives
+
+
+def join_chunks(chunks: Iterable[str]) -> str:
+    """The text of a document that is given in chunks; `--gran given` cuts it there again."""
+    return CHUNK.join(chunk.replace(CHUNK, " ") for chunk in chunks)
+
+
 class Doc(NamedTuple):
-    """One document. `title` may be empty."""
+    """One document. `title` may be empty; form feeds in the text are chunk boundaries (CHUNK)."""
 
     id: str
     text: str
@@ -144,6 +152,13 @@ class Collection(ABC):
         """Whether the chosen split has judgements."""
         return True
 
+    def query_facts(self, name: str) -> dict[str, str | float]:
+        """Query id -> what the collection says of it under `name` ('position', 'language').
+
+        Queries of which it says nothing are left out.
+        """
+        return {}
+
     def judged_queries(self) -> list[Query]:
         """The queries that the split judges, in their order; all if nothing is judged."""
         if not self.has_qrels():
@@ -156,8 +171,8 @@ def open_collection(spelling: str, fields: str = "") -> Collection:
     """The collection behind a spelling: 'data/scifact:test', 'x.jsonl', 'beir/scifact/test'.
 
     '-' is stdin; './x', an absolute path, an existing path with a slash and any file is read from
-    disk; 'irds:' forces ir_datasets; anything else is a name, also where a folder happens to be
-    called so. 'name,key=value' passes options to the source. `fields` are the record's text
+    disk; 'irds:' forces ir_datasets and 'hf:' the hub; anything else is a name, also where a folder
+    happens to be called so. 'name,key=value' passes options to the source. `fields` are the record's text
     fields joined by '+'. UnknownName carries the nearest names.
     """
     head, *pairs = [spelling] if os.path.exists(spelling) else spelling.split(",")
@@ -180,15 +195,32 @@ def _pair(pair: str, spelling: str) -> tuple[str, str]:
 def _kind(head: str) -> tuple[str, str]:
     if head.startswith("irds:"):
         return "irds", head.removeprefix("irds:")
+    if head.startswith("hf:"):
+        return "hub", head
     if head.startswith("stdlib/"):
         return "stdlib", head
+    if head.startswith(("passkey/", "needle/")):
+        return "synthetic", head
+    if head == "haystack":
+        return "haystack", head
     if head == "-" or head.startswith((".", "/", "~")):
         return "files", head
     path = head if os.path.exists(head) else head.rsplit(":", 1)[0]
     on_disk = os.path.isfile(path) or (os.path.exists(path) and "/" in path)
     if on_disk or Path(path).suffix in FILE_SUFFIXES:
         return "files", head
-    return "irds", head
+    return _source(head), head
+
+
+def _source(name: str) -> str:
+    """The hub's layout for what only the hub has, and for what the mirror folder has."""
+    if members := known.group(name):
+        raise UsageError(
+            f"'{name}' is a group of {len(members)} collections: name one of them, such as {members[0]}"
+        )
+    found = known.known(name)
+    layout = layouts.layout(name) if found else None
+    return "hub" if found and layout and (found.source == "hub" or layout.mirrored) else "irds"
 
 
 def check_options(name: str, options: dict[str, str], known: Iterable[str]) -> None:

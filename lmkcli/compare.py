@@ -1,14 +1,18 @@
 """Whether one run beats another: paired tests over queries, and corrections for many of them."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
 from lmkcli.errors import DataError, Mismatch, UnknownName
+from lmkcli.progress import Progress, silent
+from lmkcli.results import Result
 
+LEVEL = 0.05  # a corrected p-value below it is called significant
 _RESAMPLES = 10_000
 _BATCH = 200  # resamples in memory at a time
 # Sums in another order give values that differ in the last bits; such queries are ties.
@@ -31,6 +35,68 @@ class Comparison:
     wins: int
     ties: int
     losses: int
+
+
+class PairedTest(NamedTuple):
+    """A comparison between two systems on one collection, with p-values corrected over all tests."""
+
+    run: str
+    against: str
+    collection: str
+    measure: str
+    """As it was computed."""
+    score: float
+    comparison: Comparison
+    t_test: float
+    randomisation: float
+
+    @property
+    def significant(self) -> bool:
+        """Whether the corrected p-value of the paired t-test is below 0.05."""
+        return self.t_test < LEVEL
+
+
+def compare_all(
+    results: Sequence[Result],
+    baseline: str | None,
+    correction: str,
+    progress: Progress = silent,
+) -> list[PairedTest]:
+    """Every system against the baseline, or each pair (the later against the earlier) without one.
+
+    Two systems are compared where both have a result on a collection, by every measure as asked;
+    p-values are corrected over all tests that this makes. The same errors as `compare`.
+    """
+    pairs = list(_pairs(results, baseline))
+    asked = list(results[0].measures)
+    compared = []
+    for number, (run, against) in enumerate(pairs):
+        compared += [compare(against.by_query(name), run.by_query(name)) for name in asked]
+        progress(number + 1, len(pairs), "pairs")
+    t_tests = correct([each.t_test for each in compared], correction)
+    flips = correct([each.randomisation for each in compared], correction)
+    cells = [(run, against, name) for run, against in pairs for name in asked]
+    return [
+        PairedTest(
+            *(run.system, against.system, run.collection, str(run.measures[name])),
+            *(run.value(name), found, t, flip),
+        )
+        for (run, against, name), found, t, flip in zip(
+            cells, compared, t_tests, flips, strict=True
+        )
+    ]
+
+
+def _pairs(results: Sequence[Result], baseline: str | None) -> Iterator[tuple[Result, Result]]:
+    systems = list(dict.fromkeys(result.system for result in results))
+    found = {(result.system, result.collection): result for result in results}
+    for run in results:
+        earlier = systems[: systems.index(run.system)]
+        others = earlier if baseline is None else [baseline] * (run.system != baseline)
+        for system in others:
+            against = found.get((system, run.collection))
+            if against is not None:
+                yield run, against
 
 
 def compare(baseline: Mapping[str, float], run: Mapping[str, float], seed: int = 0) -> Comparison:

@@ -1,6 +1,6 @@
 """What the numbers of an evaluation rest on: missing queries, unjudged documents, ties, depth."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from statistics import fmean
 
@@ -8,6 +8,7 @@ from lmkcli.run import Ranking, Run
 
 Judgements = Mapping[str, Mapping[str, int]]
 """Query id -> document id -> grade."""
+_NO_CUTOFF = 10  # where documents and ties are looked at when no measure has a cut-off
 
 
 @dataclass(frozen=True)
@@ -24,12 +25,16 @@ class Coverage:
     """Queries of the run without judgements, which are ignored."""
     depth: int
     """The most documents that the run has for an answered query."""
-    cutoff: int
-    """The largest cut-off: a measure that looks deeper than `depth` sees nothing there."""
+    beyond: list[str]
+    """Measures whose cut-off is below `depth` in the ranking: they see nothing from there on."""
     judged_at: dict[int, float]
     """Cut-off -> share of the documents down to it with a judgement, mean over answered queries."""
     tied_at: dict[int, float]
     """Cut-off -> share of answered queries whose documents just above and below it score alike."""
+    self_hits: int
+    """Judged queries for which the run holds a document of the query's own id."""
+    self_dropped: bool
+    """Whether these documents were removed before anything else was counted."""
 
 
 def answers(run: Run, judgements: Judgements) -> dict[str, Ranking]:
@@ -38,23 +43,41 @@ def answers(run: Run, judgements: Judgements) -> dict[str, Ranking]:
     return {query_id: ranking for query_id, ranking in found.items() if ranking and ranking.doc_ids}
 
 
-def cover(run: Run, judgements: Judgements, cutoffs: Sequence[int]) -> Coverage:
-    """The coverage of a run at one cut-off or several."""
+def without_self(run: Run) -> Run:
+    """The run without documents that have the id of their query."""
+    return Run({query_id: _others(query_id, r) for query_id, r in run.rankings.items()}, run.tag)
+
+
+def _others(query_id: str, ranking: Ranking) -> Ranking:
+    kept = [row for row, doc_id in enumerate(ranking.doc_ids) if doc_id != query_id]
+    if len(kept) == len(ranking.doc_ids):
+        return ranking
+    return Ranking([ranking.doc_ids[row] for row in kept], ranking.scores[kept])
+
+
+def cover(
+    run: Run, judgements: Judgements, cutoffs: Mapping[str, int], drop_self: bool = False
+) -> Coverage:
+    """The coverage of a run as it was read; `cutoffs` are those of the measures that have one."""
+    hits = sum(query_id in run.rankings[query_id].doc_ids for query_id in answers(run, judgements))
+    run = without_self(run) if drop_self else run
     answered = answers(run, judgements)
+    depth = max((len(ranking.doc_ids) for ranking in answered.values()), default=0)
+    levels = sorted(set(cutoffs.values())) or [_NO_CUTOFF]
     return Coverage(
         judged=len(judgements),
         answered=len(answered),
         missing=[query_id for query_id in judgements if query_id not in answered],
         unjudged=sum(query_id not in judgements for query_id in run.rankings),
-        depth=max((len(ranking.doc_ids) for ranking in answered.values()), default=0),
-        cutoff=max(cutoffs),
+        depth=depth,
+        beyond=[measure for measure, cutoff in cutoffs.items() if cutoff > depth],
         judged_at={
-            k: _mean(
-                _judged(ranking, judgements[query_id], k) for query_id, ranking in answered.items()
-            )
-            for k in cutoffs
+            k: _mean(_judged(ranking, judgements[q], k) for q, ranking in answered.items())
+            for k in levels
         },
-        tied_at={k: _mean(_tied(ranking, k) for ranking in answered.values()) for k in cutoffs},
+        tied_at={k: _mean(_tied(ranking, k) for ranking in answered.values()) for k in levels},
+        self_hits=hits,
+        self_dropped=drop_self,
     )
 
 

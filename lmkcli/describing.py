@@ -1,12 +1,13 @@
 """Describing: an artifact, its parts and its lineage as nested facts, for people and for JSON."""
 
+import os
 import shlex
 from collections import Counter
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from lmkcli import manifest, parts
+from lmkcli import known, layouts, lineage, manifest, parts
 from lmkcli.building import collection_digest
 from lmkcli.collection import Collection, CollectionDigest
 from lmkcli.index import BUILT, ready
@@ -37,6 +38,8 @@ def artifact(path: Path) -> dict[str, Any]:
     }
     if found.kind == "index":
         return facts | _index(path, found)
+    if found.kind == "export":
+        return facts | {"to": found.identity["to"], "made of": found.facts["from"]}
     return facts | _parted(path, found)
 
 
@@ -152,12 +155,33 @@ def run(path: Path) -> dict[str, Any]:
         **_made(found),
         "depth": found.identity["k"],
         "queries of": found.facts["collection"],
+        **found.identity["search"],
     }
-    where = Path(found.facts["index"])
-    lineage = (
-        artifact(where) if (where / manifest.NAME).is_file() else f"index {where}, not there now"
-    )
-    return facts | {"from": lineage}
+    where = found.facts["index"]
+    others = [each for each in lineage.inputs(lineage.read(path)) if each != where]
+    made_from = {"from": _source(Path(where))}
+    return facts | made_from | {f"and from {Path(o).name}": _source(Path(o)) for o in others}
+
+
+def _source(where: Path) -> dict[str, Any] | str:
+    if (where / manifest.NAME).is_file():
+        return artifact(where)
+    return f"{where}" if where.is_file() else f"{where}, not there now"
+
+
+def log(entries: list[dict[str, Any]]) -> tuple[list[str], list[list[Any]]]:
+    """Columns and rows of a score log: number, time, run, and every measure that any entry has."""
+    names = list(dict.fromkeys(name for entry in entries for name in entry["scores"]))
+    rows = [
+        [number, entry["time"], _near(entry["run"]), *(entry["scores"].get(n, "") for n in names)]
+        for number, entry in enumerate(entries, 1)
+    ]
+    return ["#", "time", "run", *names], rows
+
+
+def _near(path: str) -> str:
+    """As seen from the current folder, where it is below that."""
+    return path.removeprefix(f"{os.getcwd()}{os.sep}")
 
 
 def collection(given: Collection) -> dict[str, Any]:
@@ -181,4 +205,10 @@ def collection(given: Collection) -> dict[str, Any]:
             "judged queries": len(given.judged_queries()),
             "judgements": sum(1 for _ in given.qrels()),
         }
-    return facts
+    counts = facts["documents"], facts.get("judged queries")
+    differ = known.differences(given.name, *counts)
+    return facts | {
+        "stamp": given.stamp(),
+        "differs": "; ".join(differ),
+        "published": layouts.published(given.name),
+    }

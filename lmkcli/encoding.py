@@ -13,20 +13,28 @@ from lmkcli.collection import Shard
 from lmkcli.doctable import DocRow
 from lmkcli.errors import DataError, Stopped
 from lmkcli.tokens import Report, TokenRow, estimate
-from lmkcli.vectors import NUMPY
+from lmkcli.vectors import NUMPY, Ragged
 
 
 class Encoded(NamedTuple):
-    """Vectors [n, dim] float32 of some documents, one each, and the content tokens that each kept."""
+    """Vectors of some documents, the content tokens that each kept, and where chunks lie.
 
-    vectors: NDArray[np.float32]
+    `spans` [vectors, 2] are characters in each document's content (unit chunk), else None.
+    """
+
+    vectors: Ragged
     kept: list[int]
+    spans: NDArray[np.int32] | None = None
 
 
 class Encode(Protocol):
     """What turns token rows into vectors (encoder.py)."""
 
     dim: int
+
+    @property
+    def spans(self) -> bool:
+        """Whether vectors stand for chunks, which lie somewhere in the text."""
 
     @property
     def buffer_tokens(self) -> int:
@@ -111,7 +119,7 @@ class _Job:
         self.builder = self._new()
 
     def _new(self) -> Builder:
-        arrays = {"vectors": (NUMPY[self._target.store_dtype], (self._encode.dim,))}
+        arrays = part_arrays(self._target.store_dtype, self._encode.dim, self._encode.spans)
         return Builder(
             self._target.folder, self._target.shard, self._row, arrays, self._report.store_text
         )
@@ -139,17 +147,20 @@ class _Job:
             self.builder = self._new()
 
     def _append(self, rows: list[TokenRow], made: Encoded) -> None:
-        stored = made.vectors.astype(NUMPY[self._target.store_dtype])
-        _check_finite(stored, rows, self._target.store_dtype)
-        for row, kept in zip(rows, made.kept, strict=True):
+        stored = made.vectors.vectors.astype(NUMPY[self._target.store_dtype])
+        _check_finite(made.vectors._replace(vectors=stored), rows, self._target.store_dtype)
+        counts = made.vectors.counts.tolist()
+        for row, kept, count in zip(rows, made.kept, counts, strict=True):
             lost = len(row.ids) - kept
             if lost and self._target.on_overflow == "error":
                 raise DataError(
                     f"document {row.doc.id} has {len(row.ids)} tokens and {lost} of them do not fit; "
                     "raise --max-length or allow --on-overflow truncate"
                 )
-            self.builder.add_doc(DocRow(row.doc, row.hash, len(row.ids), lost, 1))
+            self.builder.add_doc(DocRow(row.doc, row.hash, len(row.ids), lost, count))
         self.builder.add_array("vectors", stored)
+        if made.spans is not None:
+            self.builder.add_array("spans", made.spans)
 
     def _publish(self) -> None:
         if not self.builder.empty:
@@ -161,12 +172,19 @@ class _Job:
         return self._row
 
 
-def _check_finite(stored: NDArray[np.floating], rows: list[TokenRow], dtype: str) -> None:
-    bad = np.flatnonzero(~np.isfinite(stored).all(axis=1))
+def part_arrays(store_dtype: str, dim: int, spans: bool) -> dict[str, tuple[str, tuple[int, ...]]]:
+    """The arrays of a part of vectors: dtype and width of each."""
+    arrays: dict[str, tuple[str, tuple[int, ...]]] = {"vectors": (NUMPY[store_dtype], (dim,))}
+    return arrays | ({"spans": ("int32", (2,))} if spans else {})
+
+
+def _check_finite(stored: Ragged, rows: list[TokenRow], dtype: str) -> None:
+    bad = np.flatnonzero(~np.isfinite(stored.vectors).all(axis=1))
     if len(bad):
+        number = int(np.searchsorted(stored.starts, bad[0], side="right")) - 1
         advice = (
             "try --store-dtype fp32, then --dtype fp32" if dtype == "fp16" else "try --dtype fp32"
         )
         raise DataError(
-            f"the vector of document {rows[bad[0]].doc.id} has values that are not finite; {advice}"
+            f"the vector of document {rows[number].doc.id} has values that are not finite; {advice}"
         )

@@ -13,14 +13,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from lmkcli.collection import Doc, Qrel, Query, check_id, map_id
+from lmkcli.collection import Doc, Qrel, Query, check_id, join_chunks, map_id
 from lmkcli.errors import DataError, UsageError
 
 ID_FIELDS = ("_id", "id", "docid", "doc_id")
 TEXT_FIELDS = ("text", "contents")
+CHUNKS = "chunks"  # a list of texts: the chunks of a document, where the collection gives them
 QUERY_ID_FIELDS = (*ID_FIELDS, "query_id", "qid")
 QUERY_TEXT_FIELDS = (*TEXT_FIELDS, "query", "title")
 BOM = b"\xef\xbb\xbf"
+METADATA = "metadata"  # where BEIR's records keep what is neither id nor text
 JSON_SUFFIXES = (".jsonl", ".json", ".ndjson")
 Record = dict[str, Any]
 Parse = Callable[[bytes, str], Record]
@@ -30,7 +32,8 @@ Parse = Callable[[bytes, str], Record]
 class Fields:
     """Which fields of a record are its text, and whether white space in ids is mapped to '_'.
 
-    Without `names` a document is `text` or `contents`, after its `title` if it has one, and a query
+    Without `names` a document is its list of `chunks`, else `text` or `contents`, after its `title`
+    if it has one, and a query
     is the first of `text`, `contents`, `query`, `title`. With names, exactly those are read and
     joined by a space; each record must have them all.
     """
@@ -55,14 +58,18 @@ class Fields:
     @property
     def known(self) -> frozenset[str]:
         """Every field that may be looked at."""
-        return frozenset((*QUERY_ID_FIELDS, *QUERY_TEXT_FIELDS, *self.names))
+        return frozenset((*QUERY_ID_FIELDS, *QUERY_TEXT_FIELDS, CHUNKS, *self.names))
 
     def doc(self, record: Record, where: str) -> Doc:
         """The document in a record. DataError naming `where` when it has no usable id or text."""
         name = self.id(_value(record, ID_FIELDS, "id", where), where, "document")
         if self.names:
             return Doc(name, self._chosen(record, where))
-        text = _text(_value(record, TEXT_FIELDS, "text", where), where)
+        given = record.get(CHUNKS)
+        if isinstance(given, list):
+            text = join_chunks(_text(chunk, where) for chunk in given)
+        else:
+            text = _text(_value(record, TEXT_FIELDS, "text", where), where)
         return Doc(name, text, _text(record.get("title"), where))
 
     def query(self, record: Record, where: str) -> Query:
@@ -83,6 +90,16 @@ class Fields:
     def _chosen(self, record: Record, where: str) -> str:
         values = (_text(_value(record, (name,), "text", where), where) for name in self.names)
         return " ".join(value for value in values if value)
+
+
+def fact_of(record: Record, name: str) -> str | float | None:
+    """The number or text in the field `name`, or in that field of the metadata; None without one."""
+    inner = record.get(METADATA)
+    places = (record, inner if isinstance(inner, dict) else {})
+    found = next((place[name] for place in places if place.get(name) is not None), None)
+    if isinstance(found, bool) or not isinstance(found, str | int | float):
+        return None
+    return found
 
 
 def _value(record: Record, names: Sequence[str], what: str, where: str) -> Any:

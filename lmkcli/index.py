@@ -8,21 +8,23 @@ from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
-from numpy.typing import NDArray
+import torch
 
 from lmkcli import catalog, manifest, parts
 from lmkcli.collection import Doc, Query
 from lmkcli.doctable import DocTable
 from lmkcli.encoder import Encoder, open_encoder
 from lmkcli.errors import DataError, Mismatch, UnknownName, UsageError
-from lmkcli.indexes.exact import MARGIN, Hits, rescore, top
 from lmkcli.manifest import Manifest
-from lmkcli.models.devices import choose_device
+from lmkcli.models.devices import choose_device, native_dtype
 from lmkcli.models.folder import read_model
 from lmkcli.parts import PartSlice
+from lmkcli.passages import Passage, best_passages, passages_of
 from lmkcli.recipe import AnnSettings, Bm25Settings, EncodeSettings, Recipe
+from lmkcli.rescoring import Numbered, Numbering, Rescored
 from lmkcli.run import Ranking, Run, ranked
 from lmkcli.vectors import Vectors
+from lmkcli.views import Rows
 
 DOCS, BUILT = "docs.parquet", "built.json"
 
@@ -49,6 +51,9 @@ class Index(Protocol):
     def texts(self, ids: list[str]) -> dict[str, Doc]:
         """The documents behind some ids, as far as their text was stored."""
 
+    def passages(self, query: Query, ids: list[str]) -> dict[str, Passage]:
+        """The best chunk of each document, where there are vectors of chunks; else nothing."""
+
 
 class Opened(NamedTuple):
     """An artifact that can be searched: its folder, kind and digest, and how it is searched.
@@ -74,28 +79,38 @@ class OpenSettings:
     offline: bool = False
     ef_search: int = 0  # hnsw: how widely to search; 0 grows with k
     nprobe: int = 0  # ivf: lists that are searched; 0 grows with k
+    aggregate: str = ""  # of several vectors of a document: max (the default), sum, avg or first
+    level: str = ""  # 'chunk' ranks chunks instead of documents
+
+    @property
+    def chosen(self) -> list[object]:
+        """What concerns vectors, an index of them, or the encoding of queries."""
+        dense = (self.vectors, self.ef_search, self.nprobe, self.aggregate, self.level)
+        return [*dense, self.model, self.dtype]
 
     def refuse(self, what: str, *given: object) -> None:
         """UsageError when a setting was given that means nothing for `what`."""
         if any(given):
-            flags = "--vectors, --ef-search, --nprobe, --model or --dtype"
+            flags = "--vectors, --ef-search, --nprobe, --aggregate, --level, --model or --dtype"
             raise UsageError(f"one of {flags} has no effect on {what}; drop it")
 
 
 class Dense:
     """Vectors with a way of searching them; queries are encoded as the recipe says."""
 
-    def __init__(self, opened: Opened, vectors: Vectors, kind: Any, settings: OpenSettings) -> None:
+    def __init__(self, opened: Opened, rows: Rows, kind: Any, settings: OpenSettings) -> None:
         self.opened = opened
-        self._vectors, self._kind, self._settings = vectors, kind, settings
+        self._rows, self._kind, self._settings = rows, kind, settings
         self._encoder: Encoder | None = None
 
     def search(self, queries: list[Query], k: int) -> Run:
         """Candidates of the kind, rescored in float64, ties by document id."""
-        if not queries or not self._vectors.rows:
+        if not queries or not self._rows.matrix.rows:
             return Run({query.id: ranked([], np.zeros(0, np.float32)) for query in queries})
-        hits = self._kind.search(self.encoder().queries(queries), min(k, self._vectors.rows))
-        ids = self._vectors.ids(np.concatenate(hits.rows))
+        encoded = self.encoder().queries(queries)
+        self._rows.check(encoded)
+        hits = self._kind.search(encoded, min(k, self._rows.matrix.rows))
+        ids = self._rows.matrix.ids(np.concatenate(hits.rows))
         starts = np.cumsum([0, *(len(rows) for rows in hits.rows)])
         rankings = {}
         for query, start, stop, scores in zip(
@@ -112,12 +127,24 @@ class Dense:
     def encoder(self) -> Encoder:
         """The query side's encoder, loaded when it is first needed."""
         if self._encoder is None:
-            self._encoder = open_query_encoder(self._vectors, self._settings)
+            self._encoder = open_query_encoder(self._rows.vectors, self._settings)
         return self._encoder
 
     def texts(self, ids: list[str]) -> dict[str, Doc]:
-        """Looks rows up by id; the ids of all parts are read once."""
-        return {doc.id: doc for doc in self._vectors.by_ids(ids)}
+        """Looks rows up by id; the ids of all parts are read once. The text of a chunk is its own."""
+        if self._rows.level == "doc":
+            return {doc.id: doc for doc in self._rows.vectors.by_ids(ids)}
+        found = passages_of(self._rows.vectors, ids)
+        return {name: Doc(name, part.text, doc.title) for name, (doc, part) in found.items()}
+
+    def passages(self, query: Query, ids: list[str]) -> dict[str, Passage]:
+        """The best chunk of each document, or the chunks that the ids name."""
+        vectors = self._rows.vectors
+        if self._rows.level == "chunk":
+            return {name: part for name, (_, part) in passages_of(vectors, ids).items()}
+        if vectors.recipe.doc.unit != "chunk":
+            return {}
+        return best_passages(vectors, self.encoder().queries([query]).vectors, ids)
 
 
 class Lexical:
@@ -130,6 +157,10 @@ class Lexical:
     def search(self, queries: list[Query], k: int) -> Run:
         """As the kind ranks; documents without a query term are not returned."""
         return self._kind.search(queries, k)  # type: ignore[no-any-return]
+
+    def passages(self, query: Query, ids: list[str]) -> dict[str, Passage]:
+        """None: words are counted over whole documents."""
+        return {}
 
     def texts(self, ids: list[str]) -> dict[str, Doc]:
         """Reads the stored documents through once; an index that lmk did not make gives ids alone."""
@@ -158,9 +189,9 @@ def open_index(folder: Path, settings: OpenSettings) -> Index:
     if found.kind == "vectors":
         path = str(folder.absolute())
         settings.refuse("vectors", settings.vectors, settings.ef_search, settings.nprobe)
-        vectors = Vectors(folder)
-        opened = Opened(path, "exact", vectors.digest(), {})
-        return Dense(opened, vectors, exact(vectors, settings), settings)
+        rows = Rows(Vectors(folder), settings.level, settings.aggregate)
+        opened = Opened(path, "exact", rows.vectors.digest(), rows.identity)
+        return Dense(opened, rows, exact(rows.matrix, settings), settings)
     if found.kind != "index":
         raise DataError(
             f"{folder} holds {found.kind}, which cannot be searched; give vectors or an index"
@@ -183,23 +214,21 @@ def _open_built(
     name = found.identity["family"]
     kind = catalog.load(catalog.INDEXES, name, "index kind")
     if name in catalog.LEXICAL:
-        settings.refuse(
-            f"a {name} index",
-            settings.vectors,
-            settings.ef_search,
-            settings.nprobe,
-            settings.model,
-            settings.dtype,
-        )
+        settings.refuse(f"a {name} index", *settings.chosen)
         lexical = kind.open(where, Bm25Settings(**found.identity["settings"]))
         return Lexical(Opened(path, name, built["digest"], {}), lexical, where)
     vectors = _frozen_vectors(folder, found, built["of"], settings)
     how: dict[str, Any] = {"ef_search": settings.ef_search, "nprobe": settings.nprobe}
     note = " ".join(filter(None, [_incomplete(folder, built), _behind(folder, vectors)]))
-    opened = Opened(path, found.identity["settings"]["kind"], built["digest"], how, note)
     graph = kind.open(where, replace(AnnSettings(**found.identity["settings"]), **how))
-    numbering = [PartSlice.from_json(item) for item in built["of"]["numbering"]]
-    return Dense(opened, vectors, Rescored(graph, vectors, numbering), settings)
+    rows = Rows(vectors, settings.level, settings.aggregate)
+    how |= rows.identity
+    opened = Opened(path, found.identity["settings"]["kind"], built["digest"], how, note)
+    numbered = [Numbered.from_json(item) for item in built["of"]["numbering"]]
+    numbering = Numbering(vectors, numbered)
+    rows_of = numbering.flat if rows.level == "chunk" else numbering.docs
+    search = Rescored(graph, rows.matrix, rows_of, exact(rows.matrix, settings))
+    return Dense(opened, rows, search, settings)
 
 
 def _incomplete(folder: Path, built: dict[str, Any]) -> str:
@@ -223,8 +252,7 @@ def _behind(folder: Path, vectors: Vectors) -> str:
 
 def _foreign(folder: Path, settings: OpenSettings) -> Lexical:
     """A Lucene index that lmk did not make: English, and scored with the default k1 and b."""
-    asked = (settings.vectors, settings.ef_search, settings.nprobe, settings.model, settings.dtype)
-    settings.refuse("a Lucene index", *asked)
+    settings.refuse("a Lucene index", *settings.chosen)
     commit = max(folder.glob("segments_*"), key=lambda path: path.stat().st_mtime_ns)
     lucene = catalog.load(catalog.INDEXES, "lucene", "index kind").read(folder, Bm25Settings())
     digest = hashlib.sha256(commit.read_bytes()).hexdigest()  # it names its segments by random ids
@@ -232,56 +260,13 @@ def _foreign(folder: Path, settings: OpenSettings) -> Lexical:
     return Lexical(Opened(path, "lucene", digest, asdict(Bm25Settings())), lucene, folder)
 
 
-def exact(vectors: Vectors, settings: OpenSettings) -> Any:
+def exact(matrix: Any, settings: OpenSettings) -> Any:
     """Brute force over vectors, on the device that queries are encoded on."""
-    return catalog.load(catalog.INDEXES, "exact", "index kind")(
-        vectors, choose_device(settings.device)
-    )
-
-
-class Rescored:
-    """An approximate kind whose candidates are scored again in float64 from the stored vectors.
-
-    `numbering` says what the kind's rows number; those that do not count any more are passed over.
-    """
-
-    def __init__(self, kind: Any, vectors: Vectors, numbering: list[PartSlice]) -> None:
-        self._kind, self._vectors = kind, vectors
-        alive = still_alive(numbering, vectors.slices)
-        self._rows = len(alive)
-        self._numbers = None if alive.all() else np.where(alive, np.cumsum(alive) - 1, -1)
-
-    def search(self, queries: NDArray[np.float32], k: int) -> Hits:
-        """The k best of the candidates, and what ties with the last of them."""
-        found = self._candidates(queries, k * self._kind.overfetch + MARGIN)
-        scores = [rescore(self._vectors, q, r) for q, r in zip(queries, found, strict=True)]
-        tops = [top(r, s, k) for r, s in zip(found, scores, strict=True)]
-        return Hits([r for r, _ in tops], [s for _, s in tops])
-
-    def _candidates(self, queries: NDArray[np.float32], wanted: int) -> list[NDArray[np.int64]]:
-        """Rows of the vectors; looks deeper while dead rows leave too few of those that there are."""
-        wanted = min(wanted, self._vectors.rows)
-        depth = -(-wanted * self._rows // max(1, self._vectors.rows))
-        while True:
-            _, rows = self._kind.candidates(queries, depth)
-            found = [row[row >= 0] for row in rows]
-            if self._numbers is None:
-                return found
-            found = [numbers[numbers >= 0] for numbers in (self._numbers[row] for row in found)]
-            full = (len(f) >= wanted or row[-1] < 0 for f, row in zip(found, rows, strict=True))
-            if depth >= self._rows or all(full):
-                return found
-            depth = min(4 * depth, self._rows)
-
-
-def still_alive(numbering: list[PartSlice], now: list[PartSlice]) -> NDArray[np.bool_]:
-    """For each row that an index numbers, whether it counts among the slices `now`."""
-    there = {piece.name: piece for piece in now}
-    masks = [
-        there[piece.name].alive[piece.alive] if piece.name in there else np.zeros(piece.rows, bool)
-        for piece in numbering
-    ]
-    return np.concatenate([np.zeros(0, np.bool_), *masks])
+    device = choose_device(settings.device)
+    # a GPU is quick enough in float32, and cuBLAS may add parts of bfloat16 sums in bfloat16
+    low = device.type == "cpu" and native_dtype(device) == "bf16"
+    kind = catalog.load(catalog.INDEXES, "exact", "index kind")
+    return kind(matrix, device, torch.bfloat16 if low else torch.float32)
 
 
 def _frozen_vectors(

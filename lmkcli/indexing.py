@@ -15,17 +15,18 @@ from lmkcli.errors import Mismatch
 from lmkcli.index import BUILT, DOCS, family_of, ready
 from lmkcli.manifest import Manifest
 from lmkcli.outputs import as_it_was
-from lmkcli.parts import PartSlice
 from lmkcli.progress import Progress
 from lmkcli.recipe import AnnSettings
+from lmkcli.rescoring import Numbered
 from lmkcli.streams import batched
 from lmkcli.vectors import Vectors
+from lmkcli.views import flat
 
 
 def memory_of(vectors: Vectors, settings: AnnSettings) -> int:
     """Bytes that building an index takes at its peak, roughly."""
     kind = catalog.load(catalog.INDEXES, family_of(settings.kind), "index kind")
-    return int(kind.memory(vectors, settings))
+    return int(kind.memory(flat(vectors), settings))
 
 
 def build_dense(
@@ -45,8 +46,8 @@ def build_dense(
                 )
             return built
         kind = catalog.load(catalog.INDEXES, family, "index kind")
-        made = kind.build(vectors, folder, settings, progress)
-        return finish(folder, made, built_of(vectors, vectors.slices), "")
+        made = kind.build(flat(vectors), folder, settings, progress)
+        return finish(folder, made, built_of(vectors, numbered(vectors)), "")
 
 
 def claim_dense(vectors: Vectors, folder: Path, family: str, settings: Any) -> None:
@@ -60,14 +61,19 @@ def claim_dense(vectors: Vectors, folder: Path, family: str, settings: Any) -> N
     manifest.claim(folder, Manifest("index", identity, facts=facts))
 
 
-def built_of(vectors: Vectors, numbering: list[PartSlice]) -> dict[str, Any]:
+def numbered(vectors: Vectors) -> list[Numbered]:
+    """All that there is, in its order."""
+    return [Numbered(*item) for item in zip(vectors.slices, vectors.part_totals(), strict=True)]
+
+
+def built_of(vectors: Vectors, numbering: list[Numbered]) -> dict[str, Any]:
     """What an index records of its vectors: which rows of which parts, and what its own rows number."""
-    order = {piece.name: number for number, piece in enumerate(numbering)}
+    order = {piece.name: number for number, (piece, _) in enumerate(numbering)}
     now = sorted(vectors.slices, key=lambda piece: order[piece.name])
     return {
         "vectors": vectors.digest(),
         "parts": [piece.as_json() for piece in now],
-        "numbering": [piece.as_json() for piece in numbering],
+        "numbering": [item.as_json() for item in numbering],
         "digests": {str(piece.name): vectors.part_digest(piece.name) for piece in now},
         **({"unfinished shards": vectors.unfinished} if vectors.unfinished else {}),
     }

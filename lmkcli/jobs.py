@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from lmkcli import manifest, parts
 from lmkcli.collection import Collection, Shard, open_collection
-from lmkcli.encoder import Encoder, Resolved, make_placer, open_encoder, resolve, token_source
+from lmkcli.encoder import Encoder, open_encoder, token_source
 from lmkcli.encoding import Target, write_vectors
 from lmkcli.errors import Mismatch, UsageError
 from lmkcli.manifest import Manifest
@@ -20,6 +20,7 @@ from lmkcli.models.tokenizer import Tokenizer, open_tokenizer
 from lmkcli.outputs import as_it_was
 from lmkcli.progress import Note, Progress, mute
 from lmkcli.recipe import EncodeSettings, Wishes
+from lmkcli.resolving import Resolved, resolve
 from lmkcli.selecting import Selected
 from lmkcli.tokens import Report, TokenRow, Tokens, write_tokens
 from lmkcli.vectors import NUMPY
@@ -136,6 +137,8 @@ def run_encode(
     _check_source(job, folder)
     settings = continued(job.settings, folder)
     encoder = open_encoder(job.resolved.recipe.doc, job.resolved.folder, settings)
+    if encoder.model.why_padded:
+        note(f"inputs go padded through {job.resolved.folder.name}: {encoder.model.why_padded}")
     made = vectors_manifest(job, encoder, settings)
     updated = parts.generation(folder) is not None
     report = Report(progress, stopping, settings.store_text, note)
@@ -213,6 +216,7 @@ class Forecast(NamedTuple):
     lost: int
     cut: int
     empty: int
+    vectors: int
     disk: int  # bytes of vectors and texts (before compression)
     memory: int  # bytes: weights, buffers, activations
     seconds: float | None
@@ -223,26 +227,25 @@ def forecast(job: Job, progress: Progress) -> Forecast:
     encoder = open_encoder(job.resolved.recipe.doc, job.resolved.folder, job.settings)
     source = token_source(job.source, encoder.tokenizer, job.shard, 0)
     lengths: list[int] = []
-    kept, text = 0, 0
+    positions = text = vectors = lost = cut = 0
     sample: list[TokenRow] = []
-    lost = cut = 0
     for batch in source.batches:
-        for row in batch:
-            placed = encoder.placer.place(encoder.placer.content(row.ids, row.prompt, row.ends))
+        for row, placed in zip(batch, encoder.placed(batch), strict=True):
             lost += len(row.ids) - placed.kept
             cut += placed.kept < len(row.ids)
-            kept += len(placed.input_ids)
+            positions += sum(len(one.ids) for one in placed.inputs)
+            vectors += 1 if encoder.side.unit == "doc" else placed.vectors
             lengths.append(len(row.ids))
             text += len(row.doc.text) + len(row.doc.title)
         sample = _reservoir(sample, batch)
         progress(len(lengths), None, "documents")
     stored = text if job.settings.store_text else 0
-    disk = len(lengths) * encoder.dim * np.dtype(NUMPY[job.settings.store_dtype]).itemsize + stored
+    disk = vectors * encoder.dim * np.dtype(NUMPY[job.settings.store_dtype]).itemsize + stored
     made = np.array(lengths, dtype=np.int64)
     pace = _pace(encoder, sample)
     return Forecast(
-        len(made), int(made.sum()), made, lost, cut, int((made == 0).sum()), disk, _memory(encoder),
-        kept / pace if pace else None,
+        len(made), int(made.sum()), made, lost, cut, int((made == 0).sum()), vectors, disk,
+        _memory(encoder), positions / pace if pace else None,
     )  # fmt: skip
 
 
@@ -265,15 +268,15 @@ def _pace(encoder: Encoder, sample: list[TokenRow]) -> float:
     encoder(sample[: max(1, len(sample) // 10)], Report())  # warm-up
     start = time.perf_counter()
     encoder(sample, Report())
-    placed = (encoder.placer.place(encoder.placer.content(r.ids, r.prompt, r.ends)) for r in sample)
-    return sum(len(p.input_ids) for p in placed) / (time.perf_counter() - start)
+    seconds = time.perf_counter() - start
+    return sum(len(i.ids) for placed in encoder.placed(sample) for i in placed.inputs) / seconds
 
 
 def _memory(encoder: Encoder) -> int:
     """Weights, one buffer of token rows and the activations of one pack, roughly."""
-    weights: int = sum(p.numel() * p.element_size() for p in encoder.model.model.parameters())
+    weights = encoder.model.weight_bytes
     buffer = encoder.buffer_tokens * 40  # ids, spans and the text itself
-    activations = encoder.settings.batch_tokens * encoder.model.dim * 4 * 16
+    activations = encoder.passes.settings.batch_tokens * encoder.model.dim * 4 * 16
     interpreter = 700 << 20  # Python with torch, what loading takes for a moment, parts
     return int(weights + buffer + activations + interpreter)
 
@@ -282,8 +285,12 @@ def describe(job: Job) -> Iterator[str]:
     """What was resolved, in lines for people."""
     doc, query = job.resolved.recipe.doc, job.resolved.recipe.query
     gran = f" gran {doc.gran}" if doc.gran else ""
+    unit = f", a vector for each {doc.unit}" if doc.unit != "doc" else ""
+    window = f", window {doc.window}" if doc.window != "full" else ""
+    window += f" overlap {doc.overlap}" if doc.overlap else ""
     yield (
-        f"{job.resolved.folder.name}: pool {doc.pool}{gran}, max length {doc.max_length}, {doc.similarity}"
+        f"{job.resolved.folder.name}: pool {doc.pool}{gran}{unit}{window}, "
+        f"max length {doc.max_length}{f' (positions {doc.extend})' if doc.extend else ''}, {doc.similarity}"
         f"{', normalised' if doc.normalize else ''}{f', first {doc.dim} components' if doc.dim else ''}"
     )
     if doc.prompt or query.prompt:
@@ -299,7 +306,6 @@ __all__ = [
     "continued",
     "describe",
     "forecast",
-    "make_placer",
     "narrowed",
     "plan",
     "run_encode",

@@ -28,8 +28,11 @@ _PACKAGES = (
     "faiss-cpu",
     "faiss-gpu",
     "bm25s",
+    "pyserini",
     "ir-measures",
+    "pytrec-eval-terrier",
 )
+call: dict[str, Any] = {}  # the verb and its parameters, set by the command line while one runs
 
 
 @dataclass(frozen=True)
@@ -55,20 +58,41 @@ def digest(value: Any) -> str:
 
 
 def environment() -> dict[str, Any]:
-    """Versions, hardware, time and command line of this process."""
+    """Versions, hardware, time, command line and (from the command line) `call` of this process."""
     return {
         "lmk": __version__,
         "python": platform.python_version(),
         "packages": {name: version for name in _PACKAGES if (version := _version(name))},
-        "machine": {"system": platform.platform(), "cpu": _cpu(), "cores": os.cpu_count()},
+        "machine": _machine(),
         "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         "command": sys.argv,
+        "directory": os.getcwd(),
+        "call": call,
         "environment": {
             k: v
             for k, v in os.environ.items()
             if k.startswith(("LMK_", "SLURM_JOB_ID", "SLURM_ARRAY"))
         },
     }
+
+
+def _machine() -> dict[str, Any]:
+    return {
+        "system": platform.platform(),
+        "cpu": _cpu(),
+        "cores": os.cpu_count(),
+        "memory": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
+        "gpus": _gpus(),
+    }
+
+
+def _gpus() -> list[str]:
+    """The models of NVIDIA's devices, read without loading a library that knows them."""
+    found = []
+    for path in sorted(Path("/proc/driver/nvidia/gpus").glob("*/information")):
+        lines = path.read_text().splitlines()
+        found += [line.split(":", 1)[1].strip() for line in lines if line.startswith("Model:")]
+    return found
 
 
 def _version(package: str) -> str:

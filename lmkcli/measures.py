@@ -17,7 +17,7 @@ import ir_measures
 from ir_measures import Measure
 
 from lmkcli.collection import Qrel
-from lmkcli.coverage import Coverage, Judgements, answers, cover
+from lmkcli.coverage import Coverage, Judgements, answers, cover, without_self
 from lmkcli.errors import DataError, Mismatch, UnknownName, UsageError
 from lmkcli.run import Ranking, Run
 
@@ -45,8 +45,12 @@ class Scores:
     coverage: Coverage
 
 
-def parse_measures(names: Sequence[str]) -> list[Measure]:
+def parse_measures(names: Sequence[str], rel: int = 1) -> list[Measure]:
     """The measures in the order asked, each once.
+
+    A binary measure that names no `rel` itself takes documents of grade `rel` and above for relevant,
+    and says so in its name: with rel=2, 'R@100' is R(rel=2)@100. Those that count (NumRet, NumRel)
+    stay as they are.
 
     UsageError (UnknownName for a single unknown name) lists everything that is wrong at once:
     names, parameters, and providers that are not installed, with their pip line.
@@ -55,7 +59,7 @@ def parse_measures(names: Sequence[str]) -> list[Measure]:
     faults: list[UsageError] = []
     for name in names:
         try:
-            measures[_parse(name)] = None
+            measures[_at_grade(_parse(name), rel)] = None
         except UsageError as fault:
             faults.append(fault)
     if len(faults) == 1:
@@ -80,6 +84,15 @@ def _parse(name: str) -> Measure:
         raise UsageError(f"measure '{name}': {fault}")
     _try(measure)
     return measure
+
+
+def _at_grade(measure: Measure, rel: int) -> Measure:
+    """The measure with `rel` where 1 stands for it unsaid, as far as an engine has it so."""
+    spec = measure.SUPPORTED_PARAMS.get("rel")
+    if rel == 1 or spec is None or spec.default != 1 or "rel" in measure.params:
+        return measure
+    raised = measure(rel=rel)
+    return measure if _provider_fault(raised) else raised
 
 
 def _try(measure: Measure) -> None:
@@ -157,13 +170,15 @@ def _provider_fault(measure: Measure) -> str:
     return ""
 
 
-def evaluate(run: Run, qrels: Iterable[Qrel], measures: Sequence[Measure]) -> Scores:
+def evaluate(
+    run: Run, qrels: Iterable[Qrel], measures: Sequence[Measure], drop_self: bool = False
+) -> Scores:
     """The measures of a run over all judged queries.
 
     A judged query without documents scores 0 (its judgements still count into NumRel and NumQ),
-    and queries without judgements are ignored; `Scores.coverage` tells both. DataError for no
-    judgements, contradicting ones or grades above 1,000, Mismatch when the run and the judgements
-    have no query in common.
+    and queries without judgements are ignored; `Scores.coverage` tells both. With `drop_self`,
+    documents of the query's own id are removed first. DataError for no judgements, contradicting
+    ones or grades above 1,000, Mismatch when the run and the judgements have no query in common.
     """
     judgements = _judgements(qrels)
     if run.rankings and run.rankings.keys().isdisjoint(judgements):
@@ -171,14 +186,13 @@ def evaluate(run: Run, qrels: Iterable[Qrel], measures: Sequence[Measure]) -> Sc
             f"no query of the run is judged (the run has '{next(iter(run.rankings))}', the qrels "
             f"have '{next(iter(judgements))}'): give the qrels of the queries that were run"
         )
-    per_query = _per_query(answers(run, judgements), judgements, measures)
-    cutoffs = {measure.params["cutoff"] for measure in measures if "cutoff" in measure.params}
+    ranked = without_self(run) if drop_self else run
+    per_query = _per_query(answers(ranked, judgements), judgements, measures)
+    cutoffs = {str(m): m.params["cutoff"] for m in measures if "cutoff" in m.params}
     return Scores(
-        aggregated={
-            str(measure): _aggregate(measure, per_query[str(measure)]) for measure in measures
-        },
+        aggregated={str(m): aggregate(m, per_query[str(m)].values()) for m in measures},
         per_query=per_query,
-        coverage=cover(run, judgements, sorted(cutoffs) or [_DEFAULT_CUTOFF]),
+        coverage=cover(run, judgements, cutoffs, drop_self),
     )
 
 
@@ -261,8 +275,9 @@ def _unanswered(measure: Measure, grades: Mapping[str, int]) -> float:
     return float(measure.DEFAULT)
 
 
-def _aggregate(measure: Measure, values: Mapping[str, float]) -> float:
+def aggregate(measure: Measure, values: Iterable[float]) -> float:
+    """One value from those of several queries: the sum of counts, else the mean."""
     aggregator = measure.aggregator()
-    for value in values.values():
+    for value in values:
         aggregator.add(value)
     return float(aggregator.result())

@@ -15,10 +15,14 @@ from lmkcli.encoder import Encoder
 from lmkcli.errors import UsageError
 from lmkcli.fusion import Fusion, fuse
 from lmkcli.index import Index, Opened, OpenSettings, open_index, open_query_encoder
+from lmkcli.indexes.exact import rescore
+from lmkcli.passages import Passage, best_passages
 from lmkcli.progress import silent
+from lmkcli.ragged import Ragged
 from lmkcli.reranking import Rerank, Scorer, rerank
 from lmkcli.run import Ranking, Run, ranked, read_run
 from lmkcli.vectors import Vectors
+from lmkcli.views import Rows
 
 POOL = 1000  # documents that each fused index is asked for, at least
 
@@ -26,22 +30,31 @@ POOL = 1000  # documents that each fused index is asked for, at least
 # Which settings of opening mean something to what.
 _QUERIES = {"model", "dtype"}
 _SEARCH = {"vectors", "ef_search", "nprobe"}
+_SEVERAL = {"aggregate", "level"}  # vectors of a document
 
 
 def open_searchable(path: Path, settings: OpenSettings) -> Index:
     """An index folder, vectors, or a TREC run that stands where an index does."""
     if not path.is_file():
         return open_index(path, settings)
-    settings.refuse("a run", *(getattr(settings, name) for name in _QUERIES | _SEARCH))
+    settings.refuse("a run", *settings.chosen)
     return FromRun(path)
 
 
-def open_all(paths: Sequence[Path], settings: OpenSettings, reranked: bool) -> list[Index]:
-    """Several indexes, or one that is `reranked` by vectors. Each is given the settings that mean
-    something to it; UsageError for one that means nothing to any of them.
+def open_all(
+    paths: Sequence[Path], settings: OpenSettings, rerank: Path | None = None
+) -> list[Index]:
+    """Several indexes, or one that is reranked by the vectors in `rerank`. Each is given the settings
+    that mean something to it; UsageError for one that means nothing to any of them.
     """
     takes = [_takes(path) for path in paths]
-    taken = set().union(*takes, _QUERIES if reranked else set())
+    alone = len(paths) == 1 or all("level" in mine for mine in takes)
+    if settings.level == "chunk" and (rerank or not alone):
+        raise UsageError(
+            f"--level {settings.level} needs vectors of unit chunk, or indexes of them, alone: what "
+            "ranks documents cannot be fused with chunks, nor rerank them"
+        )
+    taken = set().union(*takes, _takes(rerank) - _SEARCH if rerank else set())
     none: dict[str, Any] = {name: getattr(OpenSettings(), name) for name in taken}
     return [
         open_searchable(path, replace(settings, **{n: none[n] for n in taken - mine}))
@@ -53,9 +66,10 @@ def _takes(path: Path) -> set[str]:
     if not (path / manifest.NAME).is_file():
         return set()
     found = manifest.read(path)
-    if found.kind == "vectors":
-        return _QUERIES
-    return set() if found.identity.get("family") in catalog.LEXICAL else _QUERIES | _SEARCH
+    if "recipe" not in found.identity:
+        return set()
+    several = _SEVERAL if found.identity["recipe"]["doc"]["unit"] != "doc" else set()
+    return _QUERIES | several | (set() if found.kind == "vectors" else _SEARCH)
 
 
 class FromRun:
@@ -75,6 +89,10 @@ class FromRun:
     def texts(self, ids: list[str]) -> dict[str, Doc]:
         """A run has ids alone."""
         return {name: Doc(name, "") for name in ids}
+
+    def passages(self, query: Query, ids: list[str]) -> dict[str, Passage]:
+        """None."""
+        return {}
 
 
 class Fused:
@@ -101,15 +119,25 @@ class Fused:
             }
         return found
 
+    def passages(self, query: Query, ids: list[str]) -> dict[str, Passage]:
+        """From the first index that has vectors of chunks."""
+        found: dict[str, Passage] = {}
+        for index in reversed(self._indexes):
+            found |= index.passages(query, ids)
+        return found
+
 
 class Reranked:
     """The top of an index scored again by `scorer`, which is made for the queries at hand."""
+
+    passages: Callable[[Query, list[str]], dict[str, Passage]]  # of what scored last
 
     def __init__(
         self, index: Index, make: Callable[[list[Query]], Scorer], settings: Rerank, by: Opened
     ) -> None:
         self._index, self._make, self._settings = index, make, settings
-        how = {**index.opened.search, "rerank": settings._asdict(), "by": by.kind}
+        self.passages = index.passages
+        how = {**index.opened.search, "rerank": settings._asdict(), "by": by.kind, **by.search}
         chain = manifest.digest([index.opened.digest, by.digest])
         self.opened = Opened(index.opened.path, f"{index.opened.kind}-rerank", chain, how)
         self.unscored = 0
@@ -128,38 +156,43 @@ class Reranked:
 
 
 def by_vectors(index: Index, path: Path, settings: Rerank, opening: OpenSettings) -> Reranked:
-    """Rerank by the dot product with stored vectors (BM25 rerank, LoCo Table 10)."""
+    """Rerank by the score with stored vectors (BM25 rerank, LoCo Table 10)."""
     vectors = Vectors(path)
+    rows = Rows(vectors, aggregate="" if vectors.single else opening.aggregate)
     encoder: list[Encoder] = []
 
-    def make(queries: list[Query]) -> Scorer:
+    def encoded(queries: list[Query]) -> Ragged:
         if not encoder:
             encoder.append(open_query_encoder(vectors, opening))
-        return ByVectors(vectors, queries, encoder[0].queries(queries))
+        made = encoder[0].queries(queries)
+        rows.check(made)
+        return made
 
-    by = Opened(str(path.absolute()), "vectors", vectors.digest(), {})
-    return Reranked(index, make, settings, by)
+    def passages(query: Query, ids: list[str]) -> dict[str, Passage]:
+        return best_passages(vectors, encoded([query]).vectors, ids)
+
+    by = Opened(str(path.absolute()), "vectors", vectors.digest(), rows.identity)
+    reranked = Reranked(index, lambda q: ByVectors(rows, q, encoded(q)), settings, by)
+    if vectors.recipe.doc.unit == "chunk":
+        reranked.passages = passages
+    return reranked
 
 
 class ByVectors:
-    """Scores documents by float64 dot products; NaN for documents without a vector."""
+    """Scores documents in float64; NaN for documents without a vector."""
 
-    def __init__(
-        self, vectors: Vectors, queries: list[Query], encoded: NDArray[np.float32]
-    ) -> None:
-        self._vectors = vectors
-        self._queries = {query.id: vector for query, vector in zip(queries, encoded, strict=True)}
-        self._rows: dict[str, int] | None = None
+    def __init__(self, rows: Rows, queries: list[Query], encoded: Ragged) -> None:
+        self._rows = rows
+        self._asked = {query.id: encoded.text(number) for number, query in enumerate(queries)}
+        self._numbers: dict[str, int] | None = None
 
     def __call__(self, query: Query, doc_ids: Sequence[str]) -> NDArray[np.float64]:
-        if self._rows is None:
-            self._rows = self._vectors.numbers()
-        rows = np.array([self._rows.get(name, -1) for name in doc_ids], dtype=np.int64)
+        if self._numbers is None:
+            self._numbers = self._rows.vectors.numbers()
+        rows = np.array([self._numbers.get(name, -1) for name in doc_ids], dtype=np.int64)
         scores = np.full(len(rows), np.nan)
         known = rows >= 0
-        if known.any():
-            matrix = self._vectors.at(rows[known]).astype(np.float64)
-            scores[known] = matrix @ self._queries[query.id].astype(np.float64)
+        scores[known] = rescore(self._rows.matrix, self._asked[query.id], rows[known])
         return scores
 
 

@@ -4,6 +4,7 @@ This is the one arithmetic idea of the project (DESIGN §2.1). A pooler arranges
 input and marks positions; `pooling.pool` averages the states there. Plain NumPy, exact.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
@@ -13,6 +14,7 @@ from numpy.typing import NDArray
 from lmkcli.errors import UsageError
 
 Ints = NDArray[np.int32]
+SPLITTERS = ("sentence", "given")  # granularities that are cut before tokens are made
 SHARED = -1  # the owner of a mark that stands for the document as a whole and for no chunk
 
 
@@ -23,14 +25,20 @@ class Layout(NamedTuple):
     suffix: tuple[int, ...] = ()
     cls: int | None = None  # CLS, else BOS
     landmark: int | None = None  # SEP, else EOS (specs: no new vocabulary)
+    separator: int | None = None  # SEP, else PAD: between chunks that the collection gives
 
 
 class Content(NamedTuple):
-    """One text's tokens. `ends` are the exclusive ends of its chunks; the last is len(ids)."""
+    """One text's tokens. `ends` are the exclusive ends of its chunks; the last is len(ids).
+
+    There is always a chunk: an empty text is one empty chunk. `separator` stands between the chunks
+    where the collection gave them and the pooler puts no token of its own there.
+    """
 
     ids: Ints
     ends: Ints
     prompt: Ints
+    separator: int | None = None
 
 
 class Arrangement(NamedTuple):
@@ -45,7 +53,11 @@ class Arrangement(NamedTuple):
 class Pooler(Protocol):
     """Arranges content for one pooling method."""
 
-    chunked: bool  # whether the layout depends on the chunks
+    chunked: bool  # whether every chunk gets a token of its own
+    per: str  # what has a mark each: 'input', 'step' (some tokens), 'chunk' or 'token'
+
+    def specials(self, layout: Layout) -> int:
+        """Positions of an input that neither content, prompt nor chunks take."""
 
     def arrange(
         self, content: Content, layout: Layout, limit: int, marked_from: int
@@ -56,53 +68,193 @@ class Pooler(Protocol):
         """UsageError when the tokenizer lacks a special token that this pooler needs."""
 
 
-class Placement(NamedTuple):
-    """One model input and the number of the vector to which each of its marks belongs."""
+class Input(NamedTuple):
+    """One model input: ids, marked positions, and the text's vector to which each mark belongs.
 
-    input_ids: Ints
+    Positions from `attended` on are seen by nobody (the filling of late-interaction queries).
+    """
+
+    ids: Ints
     marks: Ints
     groups: Ints
+    attended: int
+
+
+class Placement(NamedTuple):
+    """The inputs of one text. Vectors are numbered over them, 0 … vectors - 1, in reading order.
+
+    With unit doc each window makes one vector, and their mean is the text's. `covers` [vectors, 2]
+    says which content tokens a vector stands for (unit chunk), `kept` how many tokens any stands for.
+    """
+
+    inputs: list[Input]
+    vectors: int
+    covers: Ints
     kept: int
+
+
+class Expansion(NamedTuple):
+    """Late-interaction queries are filled up to the limit with a token whose states are scored."""
+
+    token: int
+    attended: bool  # whether the other tokens see it
+
+
+class Window(NamedTuple):
+    """Chunks first … stop-1 are seen together; those before `fresh` were emitted by a window before."""
+
+    first: int
+    fresh: int
+    stop: int
 
 
 @dataclass(frozen=True)
 class Placer:
-    """Places texts for one side of a recipe."""
+    """Places texts for one side of a recipe: pool x unit x window (DESIGN §2.1)."""
 
     pooler: Pooler
     layout: Layout
     limit: int
     gran: str
     include_prompt: bool
+    unit: str = "doc"
+    window: str = "full"
+    overlap: int = 0
+    skip: frozenset[int] = frozenset()  # unit token: ids whose states are no vectors
+    expansion: Expansion | None = None  # unit token: what queries are filled up with
 
     def __post_init__(self) -> None:
         self.pooler.check(self.layout)
         specials = len(self.layout.prefix) + len(self.layout.suffix)
         if self.limit <= specials:
+            flag = "--window" if self.window.isdigit() else "--max-length"
             raise UsageError(
-                f"--max-length {self.limit} leaves no room beside {specials} special tokens"
+                f"{flag} {self.limit} leaves no room beside {specials} special tokens"
             )
 
     def content(self, ids: Ints, prompt: Ints, ends: Ints | None) -> Content:
         """Chunk ends from the granularity; `ends` are given where the splitter made them."""
-        if self.gran == "sentence" and ends is not None:
-            return Content(ids, ends, prompt)
-        size = int(self.gran) if self.gran.isdigit() else len(ids)
-        return Content(ids, chunk_ends(len(ids), size), prompt)
+        given = self.gran == "given" and not self.pooler.chunked
+        separator = self.layout.separator if given else None
+        if self.gran in SPLITTERS and ends is not None:
+            return Content(ids, ends if len(ends) else np.zeros(1, np.int32), prompt, separator)
+        if self.gran.isdigit():
+            return Content(ids, chunk_ends(len(ids), int(self.gran)), prompt)
+        one = 1 if self.window.isdigit() else len(ids)  # windows may be cut at any token
+        return Content(ids, chunk_ends(len(ids), one), prompt)
 
     def place(self, content: Content) -> Placement:
-        """The model input for one text (unit doc, window full: one vector)."""
+        """The model inputs of one text, and which marks become which vector."""
+        inputs: list[Input] = []
+        covers: list[tuple[int, int]] = []
+        kept = vectors = 0
+        for window in self._windows(content):
+            made = self._arranged(content, window)
+            attended = len(made.ids)
+            if self.expansion is not None:
+                made = _expanded(made, self.expansion.token, self.limit)
+                attended = len(made.ids) if self.expansion.attended else attended
+            marks, groups, mine, seen = self._grouped(content, window, made)
+            inputs.append(Input(made.ids, made.marks[marks], groups + vectors, attended))
+            covers += mine
+            kept += seen
+            vectors += int(groups[-1]) + 1 if len(groups) else 0
+        if not vectors:  # nothing that a vector may stand for was marked: the first input as a whole
+            made = self._arranged(content, Window(0, 0, len(content.ends)))
+            one = np.zeros(len(made.marks), np.int32)
+            inputs = [Input(made.ids, made.marks, one, len(made.ids))]
+            return Placement(inputs, 1, np.array([[0, made.kept]], np.int32), made.kept)
+        return Placement(inputs, vectors, np.array(covers, np.int32).reshape(-1, 2), kept)
+
+    def _windows(self, content: Content) -> Iterator[Window]:
+        count = len(content.ends)
+        if self.window == "full":
+            yield Window(0, 0, count)
+        elif self.window == "chunk":
+            yield from (Window(i, i, i + 1) for i in range(count))
+        else:
+            yield from self._filled(content)
+
+    def _filled(self, content: Content) -> Iterator[Window]:
+        """Windows that are filled with whole chunks, after chunks of up to `overlap` tokens again."""
+        per_chunk = int(self.pooler.chunked or content.separator is not None)
+        sizes = np.diff(content.ends, prepend=0) + per_chunk
+        # taken[i]: positions of the chunks before chunk i
+        taken = np.concatenate([[0], np.cumsum(sizes)])
+        tokens = np.concatenate([[0], content.ends])
+        room = self.limit - self.pooler.specials(self.layout) - len(content.prompt)
+        room += content.separator is not None  # none follows the last chunk
+        fresh, count = 0, len(sizes)
+        while fresh < count:
+            first = int(np.searchsorted(tokens, tokens[fresh] - self.overlap))
+            # what is seen again leaves room for one chunk more, or is left out
+            first = max(first, int(np.searchsorted(taken, taken[fresh + 1] - room)))
+            first = min(first, fresh)
+            stop = int(np.searchsorted(taken, taken[first] + room, side="right")) - 1
+            stop = min(max(stop, fresh + 1), count)
+            yield Window(first, fresh, stop)
+            fresh = stop
+
+    def _arranged(self, content: Content, window: Window) -> Arrangement:
+        start = int(content.ends[window.first - 1]) if window.first else 0
+        ends = content.ends[window.first : window.stop] - start
+        part = content._replace(ids=content.ids[start : start + int(ends[-1])], ends=ends)
         hidden = 0
         if len(content.prompt) and not self.include_prompt:
             hidden = len(self.layout.prefix) + len(content.prompt)
-        made = self.pooler.arrange(content, self.layout, self.limit, hidden)
-        return Placement(made.ids, made.marks, np.zeros(len(made.marks), np.int32), made.kept)
+        made = self.pooler.arrange(part, self.layout, self.limit, hidden)
+        if not len(made.ids):  # an empty text, and no special tokens around it
+            filler = self.layout.landmark if self.layout.cls is None else self.layout.cls
+            one = np.zeros(1, np.int32)
+            return Arrangement(np.array([filler or 0], np.int32), one, one, 0)
+        return made
+
+    def _grouped(
+        self, content: Content, window: Window, made: Arrangement
+    ) -> tuple[NDArray[np.intp], Ints, list[tuple[int, int]], int]:
+        """Which marks count, the vector of each from 0 on, the tokens of each vector, tokens kept."""
+        tokens = np.concatenate([[0], content.ends])
+        begin, fresh = int(tokens[window.first]), int(tokens[window.fresh])
+        seen = max(begin + made.kept - fresh, 0)
+        every = np.arange(len(made.marks))
+        if self.unit == "doc":
+            return every, np.zeros(len(every), np.int32), [(fresh, fresh + seen)], seen
+        owners = made.owners
+        alone = window.stop - window.first == 1
+        if self.window == "chunk" or (alone and (owners == SHARED).all()):
+            owners = np.zeros(len(every), np.int32)  # the only chunk owns the whole input
+        chunks = np.where(owners == SHARED, SHARED, owners + window.first)
+        if self.unit == "token":
+            fit = (chunks == SHARED) | (chunks >= window.fresh)
+            kept = np.flatnonzero(fit & self._scored(made))
+            return kept, np.arange(len(kept), dtype=np.int32), [], seen
+        kept = np.flatnonzero(chunks >= window.fresh)
+        numbers, groups = np.unique(chunks[kept], return_inverse=True)
+        stop = begin + made.kept
+        covers = [(int(tokens[n]), min(int(tokens[n + 1]), stop)) for n in numbers]
+        return kept, groups.astype(np.int32), covers, sum(b - a for a, b in covers)
+
+    def _scored(self, made: Arrangement) -> NDArray[np.bool_]:
+        if not self.skip:
+            return np.ones(len(made.marks), bool)
+        return np.array([int(token) not in self.skip for token in made.ids[made.marks]], bool)
+
+
+def _expanded(made: Arrangement, token: int, limit: int) -> Arrangement:
+    filling = np.full(limit - len(made.ids), token, np.int32)
+    places = np.arange(len(made.ids), limit, dtype=np.int32)
+    return Arrangement(
+        np.concatenate([made.ids, filling]),
+        np.concatenate([made.marks, places]),
+        np.concatenate([made.owners, np.full(len(places), SHARED, np.int32)]),
+        made.kept,
+    )
 
 
 def chunk_ends(length: int, size: int) -> Ints:
-    """Exclusive ends of chunks of `size` tokens; the last chunk may be shorter. Empty for length 0."""
+    """Exclusive ends of chunks of `size` tokens; the last may be shorter. One empty chunk for length 0."""
     if length == 0:
-        return np.zeros(0, np.int32)
+        return np.zeros(1, np.int32)
     ends = np.arange(size, length + size, size, dtype=np.int32)
     ends[-1] = length
     return ends
@@ -112,8 +264,24 @@ def plain(content: Content, layout: Layout, limit: int) -> tuple[Ints, int]:
     """prefix + prompt + content + suffix, cut before the suffix; and the content tokens kept."""
     room = limit - len(layout.prefix) - len(layout.suffix)
     prompt = content.prompt[:room]
-    body = content.ids[: room - len(prompt)]
+    body = separated(content)[: room - len(prompt)]
+    between = 0 if content.separator is None else int((separators(content) < len(body)).sum())
     ids = np.concatenate(
         [np.array(layout.prefix, np.int32), prompt, body, np.array(layout.suffix, np.int32)]
     ).astype(np.int32, copy=False)
-    return ids, len(body)
+    return ids, len(body) - between
+
+
+def separated(content: Content) -> Ints:
+    """The content's ids, with its separator between the chunks where it has one."""
+    if content.separator is None:
+        return content.ids
+    return np.insert(content.ids, content.ends[:-1], np.int32(content.separator))
+
+
+def separators(content: Content) -> Ints:
+    """Where the separators stand in `separated(content)`."""
+    if content.separator is None:
+        return np.zeros(0, np.int32)
+    before = np.arange(len(content.ends) - 1, dtype=np.int32)
+    return (content.ends[:-1] + before).astype(np.int32, copy=False)

@@ -27,23 +27,31 @@ class Side:
     prompt: str = ""
     max_length: int = 512  # positions of one model input, specials and landmarks included
     pool: str = "mean"
-    gran: str = ""  # chunk length in tokens, or 'sentence'; empty where the pooler has no chunks
-    unit: str = "doc"
-    window: str = "full"
+    gran: str = ""  # chunk length in tokens, 'sentence' or 'given'; empty where nothing is cut
+    unit: str = "doc"  # what a vector stands for: 'doc', 'chunk' or 'token'
+    window: str = "full"  # what the model sees at once: 'full', 'chunk', or so many positions
+    overlap: int = 0  # tokens that a window sees of the one before
+    extend: str = ""  # positions beyond training, such as 'grouped:4096'
     include_prompt: bool = True  # whether the states of prompt (and CLS) tokens are averaged
     append_eos: bool = False  # decoders: EOS after the content where the tokenizer adds none
+    pad_to_max: bool = False  # whether inputs are padded to the model's length (M2-BERT sees it)
+    prefix_token: int | None = None  # late interaction: a token after CLS that tells the sides apart
+    skip: tuple[int, ...] = ()  # late interaction: token ids that make no vector (punctuation)
+    expansion: int | None = None  # late interaction: what queries are filled up with, and scored
+    attend_expansion: bool = False  # whether the real tokens see that filling
     dim: int = 0  # leading components kept (matryoshka); 0 keeps all
     normalize: bool = True
     similarity: Similarity = "cosine"
 
     def identity(self) -> dict[str, Any]:
-        """The fields that two artifacts must share."""
-        return {f.name: getattr(self, f.name) for f in fields(self) if f.compare}
+        """The fields that two artifacts must share, as JSON holds them."""
+        made = {f.name: getattr(self, f.name) for f in fields(self) if f.compare}
+        return made | {"skip": list(self.skip)}
 
     @property
     def splitter(self) -> str:
-        """What cuts the text before it is tokenized: 'sentence' or nothing."""
-        return "sentence" if self.gran == "sentence" else ""
+        """What cuts the text before it is tokenized: 'sentence', 'given' or nothing."""
+        return self.gran if self.gran in ("sentence", "given") else ""
 
     def tokens_identity(self) -> dict[str, Any]:
         """The three things that decide token ids: tokenizer, prompt and splitter."""
@@ -72,8 +80,8 @@ class Recipe:
     def read(cls, identity: dict[str, Any], located: dict[str, Any]) -> "Recipe":
         """The recipe of which `identity` and `located` were recorded."""
         return cls(
-            doc=Side(**identity["doc"], **located["doc"]),
-            query=Side(**identity["query"], **located["query"]),
+            doc=_side(identity["doc"], located["doc"]),
+            query=_side(identity["query"], located["query"]),
         )
 
     def moved(self, model: str) -> "Recipe":
@@ -81,6 +89,10 @@ class Recipe:
         return replace(
             self, doc=replace(self.doc, model=model), query=replace(self.query, model=model)
         )
+
+
+def _side(identity: dict[str, Any], located: dict[str, Any]) -> Side:
+    return Side(**{**identity, "skip": tuple(identity.get("skip", ()))}, **located)
 
 
 @dataclass(frozen=True)
@@ -92,6 +104,11 @@ class Wishes:
     trust_remote_code: bool = False
     pool: str = "auto"
     gran: str | None = None
+    unit: str | None = None
+    window: str | None = None
+    overlap: int | None = None
+    extend: str | None = None
+    pad_to_max: bool | None = None
     max_length: int | None = None
     query_max_length: int | None = None
     query_prompt: str | None = None

@@ -12,10 +12,11 @@ from typing import Any, NamedTuple
 from lmkcli import catalog, index, indexing, manifest, parts
 from lmkcli.collection import Collection
 from lmkcli.errors import DataError
-from lmkcli.index import BUILT, still_alive
-from lmkcli.parts import PartSlice
+from lmkcli.index import BUILT
 from lmkcli.progress import Progress
+from lmkcli.rescoring import Numbered, still_alive
 from lmkcli.vectors import Vectors
+from lmkcli.views import flat
 
 DEAD_SHARE = 0.25  # of an index's rows, beyond which it is built again
 
@@ -52,19 +53,20 @@ def refresh_dense(
                 reason = str(error)
 
         def build(where: Path) -> dict[str, Any]:
-            return dict(kind.build(vectors, where, settings, progress))
+            return dict(kind.build(flat(vectors), where, settings, progress))
 
-        facts = _replace(folder, built, build, indexing.built_of(vectors, vectors.slices))
+        of = indexing.built_of(vectors, indexing.numbered(vectors))
+        facts = _replace(folder, built, build, of)
         return Refreshed(facts, f"built again: {reason}")
 
 
-def _numbering(of: dict[str, Any]) -> list[PartSlice]:
-    return [PartSlice.from_json(item) for item in of["numbering"]]
+def _numbering(of: dict[str, Any]) -> list[Numbered]:
+    return [Numbered.from_json(item) for item in of["numbering"]]
 
 
 def _obstacle(of: dict[str, Any], vectors: Vectors) -> str:
     """Why an index cannot be brought from what it was built of to `vectors`; empty if it can."""
-    numbered = {piece.name: piece for piece in _numbering(of)}
+    numbered = {piece.name: piece for piece, _ in _numbering(of)}
     old = [piece for piece in vectors.slices if piece.name in numbered]
     for piece in old:
         same = of["digests"].get(str(piece.name)) == vectors.part_digest(piece.name)
@@ -83,19 +85,20 @@ def _extend(
 ) -> Refreshed:
     """The parts that the index lacks behind those that it has."""
     numbering = _numbering(built["of"])
-    names = {piece.name for piece in numbering}
+    names = {piece.name for piece, _ in numbering}
     added = [piece for piece in vectors.slices if piece.name not in names]
-    of = indexing.built_of(vectors, numbering + added)
-    dead = int((~still_alive(numbering + added, vectors.slices)).sum())
-    new = sum(piece.rows for piece in added)
-    how = f"{new} rows appended, {dead} are dead and passed over"
+    fresh = Vectors(vectors.folder, added)
+    numbering += indexing.numbered(fresh)
+    of = indexing.built_of(vectors, numbering)
+    dead = int((~still_alive(numbering, vectors.slices)).sum())
+    how = f"{fresh.rows} rows appended, {dead} are dead and passed over"
     if not added:
         old = {key: value for key, value in built.items() if key not in ("digest", "of", "at")}
         return Refreshed(indexing.finish(folder, old, of, built["at"]), how)
 
     def append(where: Path) -> dict[str, Any]:
         source = folder / built["at"]
-        made = kind.append(Vectors(vectors.folder, added), source, where, progress)
+        made = kind.append(flat(fresh), source, where, progress)
         return {**{k: built[k] for k in ("factory", "training_rows") if k in built}, **made}
 
     return Refreshed(_replace(folder, built, append, of), how)

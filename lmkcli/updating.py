@@ -20,14 +20,14 @@ from lmkcli.building import Builder, SeenIds, part_summary
 from lmkcli.collection import WHOLE, Collection, Doc, DocStream, Qrel, Query, Shard, doc_hash
 from lmkcli.doctable import DocTable
 from lmkcli.encoder import open_encoder, token_source
-from lmkcli.encoding import Target, append_vectors
+from lmkcli.encoding import Target, append_vectors, part_arrays
 from lmkcli.errors import UsageError
 from lmkcli.jobs import Job
 from lmkcli.parts import ADDED, Generation, PartSlice
 from lmkcli.progress import Note, Progress, mute
 from lmkcli.streams import batched
 from lmkcli.tokens import Report, Tokens
-from lmkcli.vectors import NUMPY, Vectors
+from lmkcli.vectors import Vectors
 
 READ_CHARACTERS = 1 << 19
 KEY = "S16"  # of a document's hash: half of it is more than enough, and half the memory
@@ -245,15 +245,18 @@ def _is_full(folder: Path, piece: PartSlice) -> bool:
 def _rewrite(old: Vectors, row: int, report: Report) -> None:
     """Copy what counts of `old` into parts from row `row` on."""
     execution = old.manifest.execution
-    arrays = {"vectors": (NUMPY[execution["store_dtype"]], (old.dim,))}
+    chunks = old.recipe.doc.unit == "chunk"
+    arrays = part_arrays(execution["store_dtype"], old.dim, chunks)
     text = bool(execution["store_text"])
     builder = Builder(old.folder, ADDED, row, arrays, text)
     done = 0
     try:
-        for docs, stored in old.stored():
+        for blocks in zip(*(old.stored(stem) for stem in arrays), strict=True):
+            docs = blocks[0][0]
             for doc in docs:
                 builder.add_doc(doc)
-            builder.add_array("vectors", stored)
+            for stem, (_, stored) in zip(arrays, blocks, strict=True):
+                builder.add_array(stem, stored)
             done += len(docs)
             report.progress(done, old.rows, "documents")
             report.check_stop()

@@ -1,8 +1,14 @@
-"""Vectors: document ids and vectors in immutable parts, memory-mapped."""
+"""Vectors: document ids and vectors in immutable parts, memory-mapped.
 
+A row is a document. With unit doc each has one vector; with chunk or token one or more, which follow
+each other in `vectors.npy`, and `docs.parquet` says how many.
+"""
+
+import warnings
 from collections.abc import Iterator
+from functools import cached_property
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -14,38 +20,13 @@ from lmkcli.building import Counts, collection_digest, part_summary
 from lmkcli.collection import Doc
 from lmkcli.doctable import DocRow, DocTable
 from lmkcli.errors import DataError
+from lmkcli.ragged import Ragged as Ragged
+from lmkcli.ragged import cut, ranges
 from lmkcli.recipe import Recipe
 from lmkcli.tokens import sum_counts
 
 NUMPY = {"fp16": "float16", "fp32": "float32"}
-BLOCK_BYTES = 64 << 20  # of float32 rows at a time, in whatever reads all vectors
-
-
-class Ragged(NamedTuple):
-    """Vectors of n texts, one after another: [total, dim] float32; text i has starts[i]:starts[i+1]."""
-
-    vectors: NDArray[np.float32]
-    starts: NDArray[np.int64]
-
-    @classmethod
-    def single(cls, vectors: NDArray[np.float32]) -> "Ragged":
-        """One vector a text."""
-        return cls(vectors, np.arange(len(vectors) + 1))
-
-    @classmethod
-    def of(cls, vectors: NDArray[np.float32], counts: NDArray[np.int64]) -> "Ragged":
-        """`counts[i]` vectors for text i."""
-        return cls(vectors, np.concatenate([[0], np.cumsum(counts)]).astype(np.int64))
-
-    @property
-    def counts(self) -> NDArray[np.int64]:
-        """How many vectors each text has."""
-        return np.diff(self.starts)
-
-
-def _float32(rows: NDArray[np.floating]) -> NDArray[np.float32]:
-    """A float32 copy; torch converts fp16 many times quicker than NumPy does."""
-    return torch.from_numpy(np.array(rows)).float().numpy()
+BLOCK_BYTES = 16 << 20  # of float32 rows at a time, in whatever reads all vectors
 
 
 class Vectors:
@@ -60,7 +41,9 @@ class Vectors:
         self.unfinished: list[int] = []
         self._firsts = np.cumsum([0, *(piece.rows for piece in self.slices)])
         self._tables: dict[int, DocTable] = {}
-        self._matrices: dict[int, NDArray[np.floating]] = {}
+        self._arrays: dict[tuple[int, str], NDArray[Any]] = {}
+        self._tensors: dict[int, torch.Tensor] = {}
+        self._starts: dict[int, NDArray[np.int64]] = {}
         self._ids: dict[int, pa.ChunkedArray] = {}
 
     def _whole(self) -> list[parts.PartSlice]:
@@ -85,8 +68,24 @@ class Vectors:
 
     @property
     def rows(self) -> int:
-        """How many documents (and, with unit doc, vectors) there are."""
+        """How many documents there are."""
         return int(self._firsts[-1])
+
+    @property
+    def single(self) -> bool:
+        """Whether each document has one vector."""
+        return self.recipe.doc.unit == "doc"
+
+    @property
+    def total(self) -> int:
+        """How many vectors there are."""
+        return self.rows if self.single else int(self.starts[-1])
+
+    @cached_property
+    def starts(self) -> NDArray[np.int64]:
+        """The vectors of row i are starts[i] to starts[i + 1] of all; 8 bytes a document."""
+        counts = [np.diff(self._part_starts(n))[piece.alive] for n, piece in enumerate(self.slices)]
+        return np.concatenate([[0], *counts]).cumsum().astype(np.int64)
 
     @property
     def dim(self) -> int:
@@ -118,47 +117,109 @@ class Vectors:
         return self.folder / parts.PARTS / str(self.slices[number].name)
 
     def matrix(self, number: int) -> NDArray[np.floating]:
-        """The whole part of slice `number`, dead rows too, memory-mapped, in the stored dtype."""
-        if number in self._matrices:
-            return self._matrices[number]
-        path = self._part(number) / "vectors.npy"
+        """All vectors of the part of slice `number`, dead ones too, memory-mapped, as stored."""
+        return self._array(number, "vectors")
+
+    def _array(self, number: int, stem: str) -> NDArray[Any]:
+        if (number, stem) in self._arrays:
+            return self._arrays[number, stem]
+        path = self._part(number) / f"{stem}.npy"
         try:
-            self._matrices[number] = np.load(path, mmap_mode="r")
-            return self._matrices[number]
+            self._arrays[number, stem] = np.load(path, mmap_mode="r")
+            return self._arrays[number, stem]
         except (OSError, ValueError) as error:
             raise DataError(
                 f"{path} cannot be read ({error}); delete this part and encode again"
             ) from None
 
-    def __iter__(self) -> Iterator[NDArray[np.float32]]:
-        """All vectors in row order, in float32 blocks of bounded size."""
+    def _part_starts(self, number: int) -> NDArray[np.int64]:
+        """The vectors of document i of the part are starts[i] to starts[i + 1] of its matrix."""
+        if self.single:
+            name = self.slices[number].name
+            return np.arange(name.stop - name.start + 1)
+        if number not in self._starts:
+            counts = self._table(number).column("vectors")
+            self._starts[number] = np.concatenate([[0], np.cumsum(counts)])
+        return self._starts[number]
+
+    def __iter__(self) -> Iterator[Ragged]:
+        """All documents in row order, in blocks of bounded size; a larger document is one alone."""
         size = max(1, BLOCK_BYTES // (4 * self.dim))
         for number, piece in enumerate(self.slices):
-            matrix = self.matrix(number)
-            for start in range(0, piece.rows, size):
-                at = piece.at(np.arange(start, min(start + size, piece.rows)))
-                yield _float32(matrix[_together(at)])
+            starts = self._part_starts(number)
+            alive = np.flatnonzero(piece.alive)
+            counts = np.diff(starts)[alive]
+            for first, stop in cut(np.concatenate([[0], np.cumsum(counts)]), size):
+                at = ranges(starts[alive[first:stop]], counts[first:stop])
+                yield Ragged.of(self._float32(number, _together(at)), counts[first:stop])
 
-    def stored(self) -> Iterator[tuple[list[DocRow], NDArray[np.floating]]]:
-        """All documents and their vectors as they are stored, in row order, about 1,000 at a time."""
+    def stored(self, stem: str = "vectors") -> Iterator[tuple[list[DocRow], NDArray[Any]]]:
+        """All documents and their rows of an array as they are stored, about 1,000 documents at a time."""
         for number, piece in enumerate(self.slices):
-            matrix, alive, first = self.matrix(number), piece.alive, 0
+            array, alive, first = self._array(number, stem), piece.alive, 0
+            starts = self._part_starts(number)
             for docs in self._table(number).doc_rows():
-                at = np.flatnonzero(alive[first : first + len(docs)])
-                yield [docs[i] for i in at], matrix[first + at]
+                at = first + np.flatnonzero(alive[first : first + len(docs)])
+                yield [docs[i - first] for i in at], array[ranges(starts[at], np.diff(starts)[at])]
                 first += len(docs)
 
-    def at(self, rows: NDArray[np.int64]) -> NDArray[np.float32]:
-        """The vectors of some rows, [len(rows), dim] float32."""
+    def at(self, rows: NDArray[np.int64]) -> Ragged:
+        """The vectors of some documents, in float32."""
         owners = self._owners(rows)
         found = np.unique(owners)
         if len(found) == 1:
-            return _float32(self.matrix(found[0])[self._local(found[0], rows)])
-        made = np.empty((len(rows), self.dim), np.float32)
+            begins, counts = self._where(found[0], rows)
+            at = begins if self.single else ranges(begins, counts)
+            return Ragged.of(self._float32(found[0], at), counts)
+        places = np.empty((2, len(rows)), np.int64)
         for number in found:
             mine = owners == number
-            made[mine] = _float32(self.matrix(number)[self._local(number, rows[mine])])
+            places[:, mine] = self._where(number, rows[mine])
+        begins, counts = places
+        made = Ragged.of(np.empty((int(counts.sum()), self.dim), np.float32), counts)
+        for number in found:
+            mine = owners == number
+            to = ranges(made.starts[:-1][mine], counts[mine])
+            made.vectors[to] = self._float32(number, ranges(begins[mine], counts[mine]))
         return made
+
+    def _float32(self, number: int, at: slice | NDArray[np.int64]) -> NDArray[np.float32]:
+        """Copies of rows of a matrix; torch gathers and converts fp16 many times quicker than NumPy."""
+        if number not in self._tensors:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", UserWarning)  # the map is read-only, and only read
+                self._tensors[number] = torch.from_numpy(self.matrix(number))
+        whole = self._tensors[number]
+        if isinstance(at, slice):
+            return whole[at].to(torch.float32, copy=True).numpy()
+        return whole.index_select(0, torch.from_numpy(at)).float().numpy()
+
+    def _where(
+        self, number: int, rows: NDArray[np.int64]
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Where in the matrix of slice `number` the vectors of its rows begin, and how many there are."""
+        local = self._local(number, rows)
+        if self.single:
+            return local, np.ones(len(local), np.int64)
+        starts = self._part_starts(number)
+        return starts[local], starts[local + 1] - starts[local]
+
+    def part_counts(self, name: parts.PartName) -> NDArray[np.int64] | None:
+        """Vectors of each document of a part, dead ones too; None when it is none of these."""
+        number = next((n for n, piece in enumerate(self.slices) if piece.name == name), None)
+        return None if number is None else np.diff(self._part_starts(number))
+
+    def part_totals(self) -> list[int]:
+        """How many vectors of each slice count."""
+        if self.single:
+            return [piece.rows for piece in self.slices]
+        return [int(total) for total in np.diff(self.starts[self._firsts])]
+
+    def spans(self, row: int) -> NDArray[np.int32]:
+        """Where the chunks of a document are (unit chunk), [chunks, 2]: characters of its content."""
+        number = int(self._owners(np.array([row]))[0])
+        begins, counts = self._where(number, np.array([row]))
+        return self._array(number, "spans")[begins[0] : begins[0] + counts[0]]
 
     def ids(self, rows: NDArray[np.int64]) -> list[str]:
         """The document ids of some rows; whole id columns are read, once, only for many rows."""
@@ -194,6 +255,16 @@ class Vectors:
             found = self._table(number).docs_at(self._local(number, mine))
             made |= zip(mine.tolist(), found, strict=True)
         return [made[row] for row in rows.tolist()]
+
+    def rows_of(self, ids: list[str]) -> dict[str, int]:
+        """The rows of the documents with some ids; reads the ids of all parts through."""
+        found: dict[str, int] = {}
+        for number, piece in enumerate(self.slices):
+            rows = self._table(number).rows_by_ids(ids)
+            rows = rows[piece.alive[rows]]
+            before = np.cumsum(piece.alive)[rows] - 1 + self._firsts[number]
+            found |= zip(self._table(number).ids_at(rows), before.tolist(), strict=True)
+        return found
 
     def by_ids(self, ids: list[str]) -> list[Doc]:
         """The documents with some ids, in row order."""

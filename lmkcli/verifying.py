@@ -1,5 +1,6 @@
 """Verifying: a sample of stored documents is encoded again and compared with its vectors."""
 
+import math
 from pathlib import Path
 from typing import NamedTuple
 
@@ -40,15 +41,18 @@ def verify(folder: Path, sample: int, model: str, device: str, offline: bool) ->
     encoder = open_encoder(recipe.doc, made_from, EncodeSettings(dtype=dtype, device=device))
     tokens = encoder.tokenizer([doc.content for doc in docs])
     token_rows = [TokenRow(doc, b"", *made) for doc, made in zip(docs, tokens, strict=True)]
-    again = encoder(token_rows, Report()).vectors.astype(np.float64)
-    stored = vectors.at(rows).astype(np.float64)
-    norms = np.linalg.norm(again, axis=1) * np.linalg.norm(stored, axis=1)
-    cosines = (again * stored).sum(axis=1) / np.maximum(norms, 1e-300)
+    again, stored = encoder(token_rows, Report()).vectors, vectors.at(rows)
+    differing = np.flatnonzero(again.counts != stored.counts)
+    if len(differing):
+        return Verified(len(rows), 0.0, docs[differing[0]].id, math.inf, TOLERANCE[dtype])
+    new, old = (one.vectors.astype(np.float64) for one in (again, stored))
+    norms = np.linalg.norm(new, axis=1) * np.linalg.norm(old, axis=1)
+    cosines = (new * old).sum(axis=1) / np.maximum(norms, 1e-300)
     worst = int(cosines.argmin())
     return Verified(
         len(rows),
         float(cosines[worst]),
-        docs[worst].id,
-        float(np.abs(again - stored).max()),
+        docs[int(np.searchsorted(stored.starts, worst, side="right")) - 1].id,
+        float(np.abs(new - old).max()),
         TOLERANCE[dtype],
     )

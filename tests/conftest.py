@@ -1,6 +1,7 @@
 """Fixtures that many tests share. Nothing here reaches the network."""
 
 import os
+import tempfile
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -9,6 +10,8 @@ import pytest
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
+_CACHE = tempfile.TemporaryDirectory(prefix="lmk-tests-")  # what is found out is found out anew
+os.environ["XDG_CACHE_HOME"] = _CACHE.name
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # tiny models: threads would wait for each other
 
 

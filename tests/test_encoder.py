@@ -15,9 +15,10 @@ from sentence_transformers.sentence_transformer import modules
 from transformers import AutoModel, AutoTokenizer
 
 from lmkcli.collection import Doc, Query, open_collection
-from lmkcli.encoder import Encoder, open_encoder, resolve
+from lmkcli.encoder import Encoder, open_encoder
 from lmkcli.errors import DataError, Mismatch, UnknownName, UsageError
 from lmkcli.recipe import EncodeSettings, Wishes
+from lmkcli.resolving import resolve
 from lmkcli.tokens import Report, TokenRow
 from tests import tiny
 
@@ -47,12 +48,12 @@ def vectors(encoder: Encoder, texts: Sequence[str]) -> Floats:
     """As `lmk encode` makes them."""
     made = encoder.tokenizer(list(texts))
     rows = [TokenRow(Doc(str(i), ""), b"", *tokens) for i, tokens in enumerate(made)]
-    return encoder(rows, Report()).vectors
+    return encoder(rows, Report()).vectors.vectors
 
 
 def query_vectors(encoder: Encoder, texts: Sequence[str]) -> Floats:
     """As `lmk search` makes them."""
-    return encoder.queries([Query(str(i), text) for i, text in enumerate(texts)])
+    return encoder.queries([Query(str(i), text) for i, text in enumerate(texts)]).vectors
 
 
 def cosines(one: Floats, other: Floats) -> NDArray[np.float64]:
@@ -396,7 +397,8 @@ class Small:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._model, name)
 
-    def states(self, sequences: list[Any]) -> torch.Tensor:
+    def states(self, sequences: list[Any], attended: list[int] | None = None) -> torch.Tensor:
+        assert attended is None
         positions = sum(map(len, sequences))
         if positions > self._room:
             raise torch.OutOfMemoryError("CUDA out of memory")
@@ -411,22 +413,22 @@ def test_out_of_memory_halves_the_budget_says_so_and_changes_nothing(
     encoder = opened(tiny_model(name), EncodeSettings(dtype="fp32", device="cpu", batch_tokens=640))
     texts = [tiny.sentence(i, 5 + i % 40) for i in range(60)]
     wanted = vectors(encoder, texts)
-    encoder.model = Small(encoder.model, 200)
+    encoder.passes.model = Small(encoder.model, 200)
     said: list[str] = []
     made = encoder.tokenizer(texts)
     rows = [TokenRow(Doc(str(i), ""), b"", *tokens) for i, tokens in enumerate(made)]
     for _ in range(2):  # the second time, the budget is right from the start
-        again = encoder(rows, Report(note=said.append)).vectors
+        again = encoder(rows, Report(note=said.append)).vectors.vectors
         np.testing.assert_allclose(again, wanted, rtol=0, atol=1e-6)
     assert 1 <= len(said) <= 3
     assert "out of memory on cpu: going on with" in said[0]
-    assert encoder.settings.batch_tokens <= 320
+    assert encoder.passes.settings.batch_tokens <= 320
     assert len(encoder.model.ran) < 2 * len(texts)  # still packs, not one text at a time
     np.testing.assert_allclose(query_vectors(encoder, texts), wanted, rtol=0, atol=1e-6)
 
 
 def test_a_text_that_does_not_fit_alone_is_named(tiny_model: Models) -> None:
     encoder = opened(tiny_model("bert"))
-    encoder.model = Small(encoder.model, 20)
+    encoder.passes.model = Small(encoder.model, 20)
     with pytest.raises(DataError, match=r"11 alone, with .* positions, does not fit"):
         vectors(encoder, [tiny.sentence(i, 1 + 5 * i) for i in range(12)])

@@ -1,7 +1,9 @@
 """Search over vectors on disk: the order of exact arithmetic, and artifacts that belong together."""
 
+import re
 import shutil
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -12,14 +14,15 @@ from numpy.typing import NDArray
 
 from lmkcli import building, index, manifest
 from lmkcli.collection import Doc, Query, Shard, doc_hash
-from lmkcli.encoder import resolve
 from lmkcli.encoding import Encoded, Source, Target, write_vectors
 from lmkcli.errors import DataError, LmkError, Mismatch, UnknownName, UsageError
 from lmkcli.index import OpenSettings, family_of, open_index
 from lmkcli.indexing import build_dense
 from lmkcli.manifest import Manifest
 from lmkcli.progress import silent
+from lmkcli.ragged import Ragged
 from lmkcli.recipe import AnnSettings, EncodeSettings, Wishes
+from lmkcli.resolving import resolve
 from lmkcli.run import Run
 from lmkcli.tokens import Report, TokenRow
 from lmkcli.vectors import Vectors
@@ -30,26 +33,34 @@ NONE = np.zeros(0, np.int32)
 
 
 class Given:
-    """Stands in for a model: row i of the collection has vector i."""
+    """Stands in for a model: row i of the collection has vectors i, with spans one for each word."""
 
     buffer_tokens = 1
 
-    def __init__(self, vectors: Floats) -> None:
-        self.vectors, self.dim = vectors, vectors.shape[1]
+    def __init__(self, vectors: Ragged, spans: bool = False) -> None:
+        self.vectors, self.dim, self.spans = vectors, vectors.vectors.shape[1], spans
 
     def __call__(self, rows: list[TokenRow], report: Report) -> Encoded:
-        numbers = [int(row.doc.text) for row in rows]
-        return Encoded(self.vectors[numbers], [0] * len(rows))
+        numbers = np.array([int(row.doc.text.split()[0]) for row in rows])
+        kept, of = [0] * len(rows), self.vectors.take(numbers)
+        if not self.spans:
+            return Encoded(of, kept)
+        ends = [m.span() for row in rows for m in re.finditer(r"\S+", row.doc.text)]
+        return Encoded(of, kept, np.array(ends, np.int32))
 
 
 class Asked:
-    """Stands in for the query side's encoder: query 'i' has vector i."""
+    """Stands in for the query side's encoder: query 'i' has vectors i."""
 
-    def __init__(self, vectors: Floats) -> None:
-        self.vectors = vectors
+    def __init__(self, vectors: Floats | Ragged) -> None:
+        self.vectors = ragged(vectors)
 
-    def queries(self, queries: list[Query]) -> Floats:
-        return self.vectors[[int(query.text) for query in queries]]
+    def queries(self, queries: list[Query]) -> Ragged:
+        return self.vectors.take(np.array([int(query.text) for query in queries]))
+
+
+def ragged(vectors: Floats | Ragged) -> Ragged:
+    return vectors if isinstance(vectors, Ragged) else Ragged.single(vectors)
 
 
 class Made:
@@ -59,8 +70,13 @@ class Made:
         self.folder, self.store, self.shards = folder, store, shards
         self.recipe = resolve(Wishes(str(model))).recipe
 
-    def fill(self, ids: Sequence[str], vectors: Floats) -> Path:
-        identity = {"recipe": self.recipe.identity(), "dim": vectors.shape[1], "text": {}}
+    def unit(self, name: str) -> "Made":
+        self.recipe = replace(self.recipe, doc=replace(self.recipe.doc, unit=name))
+        return self
+
+    def fill(self, ids: Sequence[str], vectors: Floats | Ragged) -> Path:
+        of, spans = ragged(vectors), self.recipe.doc.unit == "chunk"
+        identity = {"recipe": self.recipe.identity(), "dim": of.vectors.shape[1], "text": {}}
         execution = {
             "shards": self.shards,
             "dtype": "fp32",
@@ -72,12 +88,16 @@ class Made:
         manifest.claim(self.folder, Manifest("vectors", identity, execution, facts))
         for number in range(self.shards):
             shard = Shard(number, self.shards)
-            docs = [Doc(ids[i], str(i)) for i in shard.rows(len(ids))]
+            docs = [Doc(ids[i], text(i, int(of.counts[i]))) for i in shard.rows(len(ids))]
             rows = [TokenRow(d, doc_hash(d), np.ones(1, np.int32), NONE, NONE, None) for d in docs]
             source = Source([[row] for row in rows], lambda: None)
             target = Target(self.folder, shard, self.store, "truncate")
-            write_vectors(source, Given(vectors), target, Report())
+            write_vectors(source, Given(of, spans), target, Report())
         return self.folder
+
+
+def text(number: int, words: int) -> str:
+    return " ".join([str(number), *(f"w{word}" for word in range(1, words))])
 
 
 def oracle(

@@ -209,7 +209,7 @@ def same_vectors(one: Path, other: Path) -> None:
     assert mine.docs(rows) == theirs.docs(rows)
     assert mine.counts() == theirs.counts()
     assert mine.collection_digest() == theirs.collection_digest()
-    np.testing.assert_allclose(mine.at(rows), theirs.at(rows), rtol=0, atol=1e-6)
+    np.testing.assert_allclose(mine.at(rows).vectors, theirs.at(rows).vectors, rtol=0, atol=1e-6)
 
 
 def same_index(one: Path, other: Path) -> None:

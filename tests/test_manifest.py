@@ -150,7 +150,8 @@ def test_the_environment_is_json_and_names_what_decides(monkeypatch: pytest.Monk
     monkeypatch.setenv("HOME_ADDRESS", "private")
     made = environment()
     assert json.loads(json.dumps(made)) == made
-    assert {"lmk", "python", "packages", "machine", "time", "command", "environment"} == made.keys()
+    keys = {"lmk", "python", "packages", "machine", "time", "command", "directory", "call"}
+    assert keys | {"environment"} == made.keys()
     assert made["packages"]["numpy"]
     assert made["environment"]["LMK_ENCODE_DTYPE"] == "fp32"
     assert "HOME_ADDRESS" not in made["environment"]

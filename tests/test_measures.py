@@ -163,10 +163,45 @@ def test_coverage_at_the_cutoffs() -> None:
         q2={"a": 3.0, "b": 2.0},
     )
     coverage = scores.coverage
-    assert (coverage.depth, coverage.cutoff, coverage.missing) == (4, 3, [])
+    assert (coverage.depth, coverage.beyond, coverage.missing) == (4, [], [])
     assert coverage.judged_at == pytest.approx({2: 3 / 4, 3: (2 / 3 + 1) / 2})
     assert coverage.tied_at == {2: 0.5, 3: 0.0}
     assert list(scores_of(["AP"], QRELS, q1={"a": 1.0}).coverage.judged_at) == [10]
+
+
+def test_a_cutoff_below_the_depth_of_the_run_is_named() -> None:
+    scores = scores_of(["nDCG@2", "P@3", "R@100", "AP"], QRELS, q1={"a": 3.0, "b": 2.0})
+    assert scores.coverage.depth == 2
+    assert scores.coverage.beyond == ["P@3", "R@100"]
+
+
+def test_documents_of_the_querys_own_id_are_counted_and_dropped() -> None:
+    qrels = [Qrel("q1", "a", 1), Qrel("q2", "b", 1), Qrel("q3", "c", 1), Qrel("q4", "d", 1)]
+    documents = {
+        "q1": {"q1": 3.0, "a": 2.0},
+        "q2": {"q2": 1.0},
+        "q3": {"c": 1.0, "q1": 0.5},
+        "q9": {"q9": 1.0},
+    }
+    kept = evaluate(run_of(**documents), qrels, parse_measures(["RR@10", "NumRet"]))
+    assert kept.per_query["RR@10"] == {"q1": 0.5, "q2": 0, "q3": 1, "q4": 0}
+    assert (kept.coverage.self_hits, kept.coverage.self_dropped) == (2, False)
+    assert kept.coverage.missing == ["q4"]
+    dropped = evaluate(run_of(**documents), qrels, parse_measures(["RR@10", "NumRet"]), True)
+    assert dropped.per_query["RR@10"] == {"q1": 1, "q2": 0, "q3": 1, "q4": 0}
+    assert dropped.aggregated["NumRet"] == 3
+    assert (dropped.coverage.self_hits, dropped.coverage.self_dropped) == (2, True)
+    assert dropped.coverage.missing == ["q2", "q4"]  # nothing is left of q2's answer
+
+
+def test_a_track_s_grade_goes_into_binary_measures_that_name_none() -> None:
+    asked = "R@100 R(rel=1)@100 AP RR@10 nDCG@10 ERR@10 P(judged_only=True)@5 NumRel NumRet".split()
+    computed = "R(rel=2)@100 R@100 AP(rel=2) RR(rel=2)@10 nDCG@10 ERR@10 ".split()
+    computed += ["P(judged_only=True,rel=2)@5", "NumRel", "NumRet"]
+    assert list(map(str, parse_measures(asked, rel=2))) == computed
+    assert list(map(str, parse_measures(asked[:1] + asked[2:]))) == asked[:1] + asked[2:]
+    scores = evaluate(run_of(q1={"a": 1.0}), QRELS[:5], parse_measures(["R@5"], rel=2))
+    assert scores.aggregated == {"R(rel=2)@5": 1 / 2}
 
 
 graded = st.dictionaries(st.sampled_from("abcdefghijkl"), st.integers(-1, 3), min_size=1)

@@ -24,6 +24,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+import ir_measures
 import pytest
 
 from lmkcli.formats import read_qrels
@@ -156,6 +157,39 @@ def test_every_command_is_shown_or_declared_out(shared: Path) -> None:
     ]
     assert len(listed) == 15
     assert sorted(shown) == sorted(wanted)
+
+
+# A measure as pytrec_eval has it, of a run of some depth; another provider, and the same from it.
+# (Not cwl_eval's AP, which is divided by the relevant documents that were found.)
+TWINS = [
+    ("RR(rel=2)", 10, "msmarco", "RR(rel=2)@10"),
+    ("nDCG(gains={1:1,2:3,3:7})@10", 100, "gdeval", "nDCG(dcg='exp-log2')@10"),
+    ("P(rel=2)@5", 100, "cwl_eval", "P(rel=2)@5"),
+    ("RR(rel=2)", 100, "cwl_eval", "RR(rel=2)"),
+]
+
+
+@pytest.mark.parametrize(("name", "depth", "other", "spelling"), TWINS)
+def test_providers_agree_query_by_query(
+    shared: Path, name: str, depth: int, other: str, spelling: str
+) -> None:
+    provider = getattr(ir_measures, other)
+    if not provider.is_available():
+        pytest.skip(provider.install_instructions())
+    file = "dl19.splade_p_p_ensemble_distil.txt"
+    run = cut(read_run(shared / "data" / "trec-runs" / file), depth)
+    judgements = list(read_qrels(qrels_of(shared, file)))
+    qrels = [ir_measures.Qrel(*qrel) for qrel in judgements]
+    scored = [
+        ir_measures.ScoredDoc(query, doc_id, float(score))
+        for query, ranking in run.rankings.items()
+        for doc_id, score in zip(ranking.doc_ids, ranking.scores, strict=True)
+    ]
+    theirs = {
+        m.query_id: m.value for m in provider.iter_calc(parse_measures([spelling]), qrels, scored)
+    }
+    (ours,) = evaluate(run, judgements, parse_measures([name])).per_query.values()
+    assert theirs == pytest.approx(ours, abs=5e-5)
 
 
 QRELS = {"dl19": "dl19-passage", "dl20": "dl20-passage"}

@@ -68,7 +68,7 @@ def vectors_of(folder: Path, texts: list[str]) -> Any:
     recipe = Vectors(folder).recipe
     model = read_model(recipe.query.model, None, True)
     encoder = open_encoder(recipe.doc, model, EncodeSettings(dtype="fp32", device="cpu"))
-    return encoder.queries([Query(str(i), text) for i, text in enumerate(texts)])
+    return encoder.queries([Query(str(i), text) for i, text in enumerate(texts)]).vectors
 
 
 def test_a_run_answers_the_queries_that_it_has(made: Made) -> None:
@@ -139,7 +139,7 @@ def test_interpolation_is_its_formula(made: Made) -> None:
 
 
 def test_an_index_and_a_run_are_fused_as_their_runs_are(made: Made) -> None:
-    parts = pipelines.open_all([made.vectors, made.run], PLAIN, reranked=False)
+    parts = pipelines.open_all([made.vectors, made.run], PLAIN)
     fused = pipelines.Fused(parts, Fusion("rrf"))
     runs = [part.search(made.queries, 1000) for part in parts]
     expected = fuse(runs, Fusion("rrf"), 9).rankings
@@ -150,7 +150,7 @@ def test_an_index_and_a_run_are_fused_as_their_runs_are(made: Made) -> None:
 
 
 def test_a_fusion_can_be_reranked(made: Made) -> None:
-    parts = pipelines.open_all([made.bm25, made.run], PLAIN, reranked=True)
+    parts = pipelines.open_all([made.bm25, made.run], PLAIN, made.vectors)
     fused = pipelines.Fused(parts, Fusion("linear"))
     run = pipelines.by_vectors(fused, made.vectors, Rerank(4), PLAIN).search(made.queries[:1], 4)
     first = fused.search(made.queries[:1], 4).rankings[made.queries[0].id].doc_ids
@@ -179,21 +179,21 @@ def test_a_cross_encoder_reads_the_stored_texts(
 def test_a_setting_must_mean_something_to_one_of_the_indexes(made: Made) -> None:
     model = OpenSettings(model="elsewhere", device="cpu")
     with pytest.raises(UsageError, match="no effect on a bm25 index"):
-        pipelines.open_all([made.bm25], model, reranked=False)
+        pipelines.open_all([made.bm25], model)
     with pytest.raises(UsageError, match="no effect on a run"):
-        pipelines.open_all([made.run, made.bm25], model, reranked=False)
+        pipelines.open_all([made.run, made.bm25], model)
     for paths in ([made.bm25, made.vectors], [made.run, made.graph]):
-        assert len(pipelines.open_all(paths, model, reranked=False)) == 2
-    assert pipelines.open_all([made.run], model, reranked=True)
+        assert len(pipelines.open_all(paths, model)) == 2
+    assert pipelines.open_all([made.run], model, made.vectors)
     broad = OpenSettings(ef_search=50, device="cpu")
-    assert pipelines.open_all([made.bm25, made.vectors, made.graph], broad, reranked=False)
+    assert pipelines.open_all([made.bm25, made.vectors, made.graph], broad)
     with pytest.raises(UsageError, match="no effect on a bm25 index"):
-        pipelines.open_all([made.bm25], broad, reranked=True)
+        pipelines.open_all([made.bm25], broad, made.vectors)
 
 
 def test_what_decides_a_run_is_in_its_digest(made: Made) -> None:
     def opened(rerank: Rerank, fusion: Fusion) -> Any:
-        parts = pipelines.open_all([made.bm25, made.run], PLAIN, reranked=True)
+        parts = pipelines.open_all([made.bm25, made.run], PLAIN, made.vectors)
         return pipelines.by_vectors(
             pipelines.Fused(parts, fusion), made.vectors, rerank, PLAIN
         ).opened
@@ -208,14 +208,14 @@ def test_what_decides_a_run_is_in_its_digest(made: Made) -> None:
     ):
         assert other.search != base.search
     assert str(made.vectors) not in str(base.search)  # what was moved is the same still
-    swapped = pipelines.open_all([made.run, made.bm25], NONE, reranked=False)
-    straight = pipelines.open_all([made.bm25, made.run], NONE, reranked=False)
+    swapped = pipelines.open_all([made.run, made.bm25], NONE)
+    straight = pipelines.open_all([made.bm25, made.run], NONE)
     digests = {pipelines.Fused(x, Fusion("rrf")).opened.digest for x in (swapped, straight)}
     assert len(digests) == 2
 
 
 def test_weights_and_indexes_are_checked_before_anything_is_searched(made: Made) -> None:
-    parts = pipelines.open_all([made.bm25, made.run], NONE, reranked=False)
+    parts = pipelines.open_all([made.bm25, made.run], NONE)
     with pytest.raises(UsageError, match="3 weights for 2 runs"):
         pipelines.Fused(parts, Fusion.parse("linear:1,2,3"))
     with pytest.raises(UsageError, match="names an index twice"):

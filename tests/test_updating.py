@@ -21,15 +21,16 @@ from numpy.typing import NDArray
 
 from lmkcli import building, index, indexing, jobs, parts, tokens, updating
 from lmkcli.collection import WHOLE, Collection, CountedDocs, Doc, DocStream, Query, Shard, doc_hash
-from lmkcli.encoder import resolve
 from lmkcli.encoding import Encoded
 from lmkcli.errors import DataError, Mismatch, Stopped, UsageError
 from lmkcli.index import OpenSettings, open_index
 from lmkcli.indexing import build_dense
 from lmkcli.jobs import Job
 from lmkcli.progress import silent
+from lmkcli.ragged import Ragged
 from lmkcli.recipe import AnnSettings, EncodeSettings, Wishes
 from lmkcli.refreshing import refresh_dense, refresh_lexical
+from lmkcli.resolving import resolve
 from lmkcli.tokens import TokenRow
 from lmkcli.updating import Compacted, Updated, compact, run_update
 from lmkcli.vectors import Vectors
@@ -69,7 +70,7 @@ class Given(Collection):
 class Table:
     """Stands in for an encoder: text 'i' has vector i. Counts what it encodes."""
 
-    buffer_tokens = 1
+    buffer_tokens, spans = 1, False
     model = SimpleNamespace(dtype="fp32", packed=False, device="cpu")
 
     def __init__(self, vectors: Floats) -> None:
@@ -83,10 +84,11 @@ class Table:
     def __call__(self, rows: list[TokenRow], report: Any) -> Encoded:
         report.check_stop()
         self.encoded += len(rows)
-        return Encoded(self.vectors[[int(row.doc.text) for row in rows]], [9] * len(rows))
+        vectors = self.vectors[[int(row.doc.text) for row in rows]]
+        return Encoded(Ragged.single(vectors), [9] * len(rows))
 
-    def queries(self, queries: list[Query]) -> Floats:
-        return self.vectors[[int(query.text) for query in queries]]
+    def queries(self, queries: list[Query]) -> Ragged:
+        return Ragged.single(self.vectors[[int(query.text) for query in queries]])
 
 
 class Folder:
@@ -110,8 +112,8 @@ class Folder:
         numbers = {doc.id: int(doc.text) for doc in docs}
         wanted = self.table.vectors[list(numbers.values())]
         assert len(numbers) == found.rows == found.counts().docs == found.counts().vectors
-        np.testing.assert_array_equal(np.concatenate([wanted[:0], *found]), wanted)
-        np.testing.assert_array_equal(found.at(rows[::-1]), wanted[::-1])
+        np.testing.assert_array_equal(np.concatenate([wanted[:0], *(b.vectors for b in found)]), wanted)
+        np.testing.assert_array_equal(found.at(rows[::-1]).vectors, wanted[::-1])
         assert found.ids(rows[:5]) == found.ids(rows)[:5] == list(numbers)[:5]
         assert found.numbers() == {name: row for row, name in enumerate(numbers)}
         assert found.by_ids(list(numbers)[3:6]) == docs[3:6]
@@ -281,14 +283,14 @@ def test_compact_rewrites_what_counts_and_deletes_the_rest_in_time(
     for stop in (20, 23, 26, 30):
         folder.update(docs(stop - 20, stop))
     held, old = folder.holds(), set(parts.list_parts(folder.path))
-    before = Vectors(folder.path).at(np.arange(20))
+    before = Vectors(folder.path).at(np.arange(20)).vectors
     monkeypatch.setattr(building, "PART_BYTES", 1 << 20)  # so that no part is full
     made = compact(folder.path, 24, silent, lambda: False)
     assert (made.generation, made.deleted, made.kept) == (5, 0, len(old))
     assert old < set(parts.list_parts(folder.path))
     assert sorted(folder.holds()) == sorted(held)
     order = [list(held).index(name) for name in folder.holds()]
-    np.testing.assert_array_equal(Vectors(folder.path).at(np.arange(20)), before[order])
+    np.testing.assert_array_equal(Vectors(folder.path).at(np.arange(20)).vectors, before[order])
     assert compact(folder.path, 24, silent, lambda: False) == Compacted(5, 0, 0, len(old))
     path = folder.path / "parts" / str(min(old))
     os.utime(path, (time.time() - 25 * 3600, time.time() - 25 * 3600))
@@ -546,7 +548,7 @@ def watch(folder: Path, done: Any, results: Any) -> None:
         ids = found.ids(rows)
         time.sleep(random.random() / 50)
         there = {doc.id: doc.text for doc in found.docs(rows)}
-        vectors = np.concatenate(list(found))
+        vectors = np.concatenate([block.vectors for block in found])
         seal = there.pop("seal")
         whole = sealed(there)["seal"] == seal and list(found.numbers()) == ids
         if not whole or len(vectors) != len(ids) or len(there) + 1 != len(ids):
@@ -603,7 +605,7 @@ class WordTable(Table):
 
     def __call__(self, rows: list[TokenRow], report: Any) -> Encoded:
         numbers = [int.from_bytes(row.hash[:2], "little") % 6000 for row in rows]
-        return Encoded(self.vectors[numbers], [9] * len(rows))
+        return Encoded(Ragged.single(self.vectors[numbers]), [9] * len(rows))
 
 
 # --- SIGKILL --------------------------------------------------------------------------------------

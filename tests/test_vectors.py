@@ -14,6 +14,7 @@ from lmkcli.doctable import DocRow
 from lmkcli.encoding import Encoded, Source, Target, write_vectors
 from lmkcli.errors import DataError, Stopped
 from lmkcli.manifest import Manifest
+from lmkcli.ragged import Ragged
 from lmkcli.recipe import Recipe, Side
 from lmkcli.tokens import Report, TokenRow
 from lmkcli.vectors import Vectors
@@ -38,7 +39,7 @@ def token_row(doc: Doc) -> TokenRow:
 class Fake:
     """Keeps five tokens of a text; looks for a stop after each document, or never."""
 
-    dim = DIM
+    dim, spans = DIM, False
     buffer_tokens = 20
 
     def __init__(
@@ -55,7 +56,7 @@ class Fake:
                 report.check_stop()
             assert row.hash == doc_hash(row.doc)
         made = np.array([vector(row.doc) for row in rows], np.float32)
-        return Encoded(self._change(made), [min(len(row.ids), LIMIT) for row in rows])
+        return Encoded(Ragged.single(self._change(made)), [min(len(row.ids), LIMIT) for row in rows])
 
 
 @pytest.fixture(autouse=True)
@@ -95,6 +96,10 @@ def overlapping(folder: Path, ranges: list[tuple[int, int]]) -> Vectors:
     return Vectors(folder)
 
 
+def all_of(found: Vectors) -> Any:
+    return np.concatenate([block.vectors for block in found])
+
+
 @pytest.fixture(params=["parts", "overlaps", "shards"])
 def made(request: pytest.FixtureRequest, tmp_path: Path) -> Vectors:
     """The same sixty documents, written in three ways."""
@@ -114,8 +119,8 @@ def test_vectors_are_in_the_order_of_the_source(made: Vectors) -> None:
     assert made.dim == DIM
     assert len(made.slices) > 2
     expected = np.array([vector(doc) for doc in DOCS], np.float32)
-    np.testing.assert_array_equal(np.concatenate(list(made)), expected)
-    np.testing.assert_array_equal(made.at(np.arange(60)), expected)
+    np.testing.assert_array_equal(np.concatenate([b.vectors for b in made]), expected)
+    np.testing.assert_array_equal(made.at(np.arange(60)).vectors, expected)
     assert made.ids(np.arange(60)) == [doc.id for doc in DOCS]
     assert made.docs(np.arange(60)) == DOCS
 
@@ -128,8 +133,8 @@ def test_rows_are_read_in_any_order_and_more_than_once(made: Vectors) -> None:
         assert made.ids(rows) == [doc.id for doc in wanted]
         assert made.docs(rows) == wanted
         expected = np.array([vector(doc) for doc in wanted], np.float32).reshape(-1, DIM)
-        np.testing.assert_array_equal(made.at(rows), expected)
-        assert made.at(rows).dtype == np.float32
+        np.testing.assert_array_equal(made.at(rows).vectors, expected)
+        assert made.at(rows).vectors.dtype == np.float32
 
 
 def test_documents_are_found_by_id_once(made: Vectors) -> None:
@@ -150,10 +155,10 @@ def test_counts_and_digests_do_not_know_the_parts(made: Vectors) -> None:
 
 def test_blocks_are_bounded(made: Vectors, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(vectors, "BLOCK_BYTES", 4 * DIM * 7)
-    blocks = list(made)
+    blocks = [block.vectors for block in made]
     assert max(map(len, blocks)) == 7
     assert all(block.dtype == np.float32 and block.flags.c_contiguous for block in blocks)
-    np.testing.assert_array_equal(np.concatenate(blocks), made.at(np.arange(60)))
+    np.testing.assert_array_equal(np.concatenate(blocks), made.at(np.arange(60)).vectors)
 
 
 def test_the_recipe_comes_back(made: Vectors) -> None:
@@ -191,7 +196,7 @@ def test_vectors_are_stored_as_asked(tmp_path: Path, store: str, dtype: Any) -> 
     found = Vectors(tmp_path)
     assert found.matrix(0).dtype == dtype
     expected = np.array([vector(doc) for doc in DOCS]).astype(dtype).astype(np.float32)
-    np.testing.assert_array_equal(found.at(np.arange(60)), expected)
+    np.testing.assert_array_equal(found.at(np.arange(60)).vectors, expected)
 
 
 @pytest.mark.parametrize(
@@ -216,7 +221,7 @@ def test_a_vector_that_is_not_finite_names_its_document(
 
 def test_a_large_value_that_float32_holds_is_stored(tmp_path: Path) -> None:
     write(tmp_path, encode=Fake(lambda made: made * 1e6), store="fp32")
-    assert Vectors(tmp_path).at(np.array([59]))[0, 0] == np.float32(59e6)
+    assert Vectors(tmp_path).at(np.array([59])).vectors[0, 0] == np.float32(59e6)
 
 
 def test_an_overflow_is_an_error_where_that_was_asked(tmp_path: Path) -> None:
@@ -253,7 +258,7 @@ def test_a_stop_keeps_what_is_whole_and_the_same_command_continues(
     found = Vectors(tmp_path)
     write(tmp_path / "undisturbed")
     whole = Vectors(tmp_path / "undisturbed")
-    np.testing.assert_array_equal(np.concatenate(list(found)), np.concatenate(list(whole)))
+    np.testing.assert_array_equal(all_of(found), all_of(whole))
     assert found.docs(np.arange(60)) == DOCS
     assert found.counts() == whole.counts()
     assert found.collection_digest() == whole.collection_digest()
@@ -296,7 +301,7 @@ def test_empty_collections_and_empty_shards_are_complete(tmp_path: Path) -> None
     write(tmp_path, [])
     empty = Vectors(tmp_path)
     assert (empty.rows, list(empty), empty.by_ids(["d1"])) == (0, [], [])
-    assert empty.at(np.zeros(0, np.int64)).shape == (0, DIM)
+    assert empty.at(np.zeros(0, np.int64)).vectors.shape == (0, DIM)
     assert (empty.ids(np.zeros(0, np.int64)), empty.docs(np.zeros(0, np.int64))) == ([], [])
     assert empty.counts().docs == 0
     for number in range(3):

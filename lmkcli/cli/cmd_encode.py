@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from lmkcli.cli import console, options
+from lmkcli.cli.groups import note_differences, over_groups
 from lmkcli.cli.options import DtypeName, IfExistsUpdate, OverflowName, StoreName
 from lmkcli.recipe import EncodeSettings, Wishes
 
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
 _DEFAULT = EncodeSettings()
 
 
+@over_groups("source")
 def encode(
     source: Annotated[
         str, typer.Argument(metavar="INPUT", help="A collection, or a tokens folder.")
@@ -26,6 +28,11 @@ def encode(
     trust_remote_code: options.TrustRemoteCode = False,
     pool: options.Pool = "auto",
     gran: options.Gran = None,
+    unit: options.Unit = None,
+    window: options.Window = None,
+    overlap: options.Overlap = None,
+    extend: options.Extend = None,
+    pad_to_max: options.PadToMax = None,
     max_length: options.MaxLength = None,
     query_max_length: options.QueryMaxLength = None,
     query_prompt: options.QueryPrompt = None,
@@ -61,8 +68,8 @@ def encode(
     from lmkcli import jobs, updating
 
     wishes = Wishes(
-        model, revision, trust_remote_code, pool, gran, max_length, query_max_length,
-        query_prompt, doc_prompt, dim, normalize,
+        model, revision, trust_remote_code, pool, gran, unit, window, overlap, extend, pad_to_max,
+        max_length, query_max_length, query_prompt, doc_prompt, dim, normalize,
     )  # fmt: skip
     settings = EncodeSettings(
         dtype.value,
@@ -114,12 +121,15 @@ def _summary(folder: Path, job: "Job", json: bool) -> None:
     updated = parts.generation(folder)
     mine = updated.slices if updated else parts.cover(parts.list_parts(folder), job.shard)
     counts = sum_counts(folder, mine)
+    if job.shard.count == 1 and "only" not in job.origin:
+        note_differences(job.origin["name"], docs=counts.docs)
     if json:
         return console.plain_json({"output": str(folder), **asdict(counts)})
     share = counts.lost / counts.tokens if counts.tokens else 0.0
+    vectors = f", {console.number(counts.vectors)} vectors" if counts.vectors != counts.docs else ""
     print(
-        f"{folder}: {console.number(counts.docs)} documents, {console.number(counts.tokens)} tokens; "
-        f"{console.number(counts.cut)} texts were cut and lost {share:.1%} of all tokens; "
+        f"{folder}: {console.number(counts.docs)} documents, {console.number(counts.tokens)} tokens"
+        f"{vectors}; {console.number(counts.cut)} texts were cut and lost {share:.1%} of all tokens; "
         f"{console.number(counts.empty)} were empty"
     )
 
@@ -135,6 +145,7 @@ def _dry_run(job: "Job", json: bool) -> None:
         "texts cut": plan.cut,
         "tokens lost": plan.lost,
         "empty texts": plan.empty,
+        "vectors": plan.vectors,
         "disk": plan.disk,
         "memory": plan.memory,
         "seconds": plan.seconds,

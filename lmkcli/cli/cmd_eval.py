@@ -2,17 +2,17 @@
 
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from lmkcli.cli import console, options
+from lmkcli.cli import console, options, scoretables
 from lmkcli.cli.console import Format
 from lmkcli.errors import CheckFailed, DataError, UsageError
 
 if TYPE_CHECKING:
-    from lmkcli.collection import Qrel
-    from lmkcli.measures import Scores
+    from lmkcli.results import Result
+    from lmkcli.scoring import Judge
 
 
 class Correction(StrEnum):
@@ -23,31 +23,67 @@ class Correction(StrEnum):
     bh = "bh"
 
 
-MEASURES = ["nDCG@10", "R@100", "RR@10"]
+class DropSelf(StrEnum):
+    """Whether documents of the query's own id are removed."""
+
+    auto = "auto"
+    yes = "yes"
+    no = "no"
 
 
 def evaluate(
     runs: Annotated[
         list[Path],
-        typer.Argument(metavar="RUN...", help="TREC runs; qrels may come first, as in trec_eval."),
+        typer.Argument(
+            metavar="RUN...",
+            help="TREC runs, or folders of runs that lmk made; qrels may come first, as in trec_eval.",
+        ),
     ],
     qrels: Annotated[
-        str | None, typer.Option(help="A qrels file or a collection; else as the run says.")
+        list[str] | None,
+        typer.Option(
+            help="A qrels file or a collection, for all runs or, repeated, one for each; else as "
+            "each run says."
+        ),
     ] = None,
     measure: Annotated[
         list[str] | None,
         typer.Option(
-            "--measure", "-m", help="ir-measures names; repeat it. Default: " + ", ".join(MEASURES)
+            "--measure",
+            "-m",
+            help="ir-measures names; repeat it. Default: the collection's own if it is known, else "
+            "nDCG@10, R@100, RR@10.",
         ),
     ] = None,
     per_query: Annotated[bool, typer.Option("--per-query", "-p", help="One row a query.")] = False,
     baseline: Annotated[
-        Path | None,
+        str | None,
         typer.Option(help="Test every other run against this one of the runs, query by query."),
     ] = None,
+    all_pairs: Annotated[
+        bool, typer.Option("--all-pairs", help="Test every run against every other.")
+    ] = False,
     correction: Annotated[
         Correction, typer.Option(help="Of the p-values, for the number of tests.")
     ] = Correction.holm,
+    by: Annotated[
+        str | None,
+        typer.Option(
+            help="Break scores down by length (words of the relevant documents), query-length, or "
+            "what the collection says of its queries, such as position or language."
+        ),
+    ] = None,
+    bins: Annotated[
+        str | None,
+        typer.Option(help="Edges for --by, such as 0,512,2048,8192; else quarters of the queries."),
+    ] = None,
+    drop_self: Annotated[
+        DropSelf,
+        typer.Option(
+            help="Remove documents of the query's own id first; auto: where the collection is known "
+            "to need it (ArguAna, Quora)."
+        ),
+    ] = DropSelf.auto,
     form: Annotated[
         Format,
         typer.Option("--format", "-f", envvar="LMK_EVAL_FORMAT", help="How the table is printed."),
@@ -61,56 +97,113 @@ def evaluate(
         Path | None,
         typer.Option(help="Append each result with its provenance to this JSON-lines file."),
     ] = None,
+    ir_metadata: Annotated[
+        bool,
+        typer.Option("--ir-metadata", help="Write what is known of each run beside it, as YAML."),
+    ] = False,
+    plot: Annotated[
+        Path | None,
+        typer.Option(
+            help="Draw the means with intervals; with --baseline the differences query by query, with "
+            "--by a curve over the groups (.png, .svg or .pdf; extra plot)."
+        ),
+    ] = None,
 ) -> None:
     """Runs to measures. Judged queries that a run lacks count as 0 and are reported.
 
-    Without --qrels, the judgements are those of the collection whose queries made the run. With
-    --baseline, differences come with a 95 % bootstrap interval, wins/ties/losses, and the p-values of a
-    paired t-test and a randomisation test.
+    Without --qrels, the judgements are those of the collection whose queries made the run; runs on
+    several collections make a table of systems x collections with arithmetic and geometric means.
+    With --baseline or --all-pairs, differences come with a 95 % bootstrap interval, wins/ties/losses,
+    and the p-values of a paired t-test and a randomisation test.
     """
-    from lmkcli.measures import evaluate as score
-    from lmkcli.measures import parse_measures
-    from lmkcli.run import read_run
+    from lmkcli import scoring
 
-    measures = parse_measures(measure or MEASURES)
-    runs, qrels = _order(runs, qrels)
-    results = []
-    for path in runs:
-        judgements = _qrels(qrels, path)
-        results.append((path, score(read_run(path), judgements, measures)))
+    _one_table(per_query=per_query, baseline=baseline, all_pairs=all_pairs, by=by)
+    if bins is not None and by is None:
+        raise UsageError("--bins has no effect without --by; add --by length, or drop it")
     form = Format.json if json else form
-    if baseline is not None and per_query:
-        raise UsageError("--per-query and --baseline print different tables; give one of them")
+    runs, spellings = _order(runs, qrels or [])
+    judges = scoring.judges(runs, spellings)
+    drop = {"yes": True, "no": False}.get(drop_self.value)
+    results = scoring.score_all(runs, judges, measure or scoring.default_measures(judges), drop)
     if log is not None:
         from lmkcli.scorelog import append
 
-        for path, scores in results:
-            append(log, path, qrels, scores)
-    if baseline is not None:
-        _compare(results, baseline, correction, form)
+        for number, (result, judge) in enumerate(zip(results, judges, strict=True)):
+            spelling = spellings[number] if spellings else None
+            append(log, result.run, result.scores, spelling, judge.qrels)
+    if ir_metadata:
+        _ir_metadata(results, judges, spellings)
+    if plot is not None and by is None:
+        _plot(results, _system(results, baseline) if baseline else None, plot)
+    if by is not None:
+        _breakdown(results, judges, by, _edges(bins), form, plot)
+    elif per_query:
+        scoretables.per_query(results, form)
     else:
-        (_per_query if per_query else _means)(results, form)
-    for path, scores in results:
-        _coverage(path, scores)
+        _scores(results, baseline, all_pairs, correction, form)
+    scoretables.notes(results, judges)
     missing = [
-        f"{path} lacks {len(s.coverage.missing)} judged queries"
-        for path, s in results
-        if s.coverage.missing
+        f"{each.run} lacks {len(each.scores.coverage.missing)} of the judged queries"
+        for each in results
+        if each.scores.coverage.missing
     ]
     if strict and missing:
         raise CheckFailed("; ".join(missing))
 
 
-def _order(runs: list[Path], qrels: str | None) -> tuple[list[Path], str | None]:
-    """trec_eval's order, qrels first, is recognised by their four columns."""
+def _ir_metadata(results: "list[Result]", judges: "list[Judge]", spellings: list[str]) -> None:
+    from lmkcli import irmetadata, scorelog
+
+    asked: list[str | None] = [*spellings] or [None] * len(results)
+    for result, judge, spelling in zip(results, judges, asked, strict=True):
+        known = scorelog.entry_of(result.run, result.scores, spelling, judge.qrels)
+        console.note(f"{result.run}: what is known of it is in {irmetadata.write(known)}")
+
+
+def _plot(results: "list[Result]", baseline: str | None, path: Path) -> None:
+    from lmkcli.cli import plotting
+
+    if baseline is None:
+        plotting.scores(results, path)
+    else:
+        plotting.differences(results, baseline, path)
+    console.note(f"the plot is in {path}")
+
+
+def _one_table(**flags: object) -> None:
+    """Of the flags that choose a table, one at most."""
+    given = [f"--{name.replace('_', '-')}" for name, value in flags.items() if value]
+    if len(given) > 1:
+        raise UsageError(f"{' and '.join(given)} print different tables; give one of them")
+
+
+def _order(runs: list[Path], qrels: list[str]) -> tuple[list[Path], list[str]]:
+    """The runs, and one spelling of qrels for each or none at all.
+
+    trec_eval's order, qrels first, is recognised by their four columns.
+    """
+    runs = [run for path in runs for run in _runs_in(path)]
     missing = [str(path) for path in runs if not path.is_file()]
     if missing:
         raise DataError(f"no such run: {', '.join(missing)}")
-    if qrels is None and len(runs) > 1 and _columns(runs[0]) in (3, 4):
-        return runs[1:], str(runs[0])
+    if not qrels and len(runs) > 1 and _columns(runs[0]) in (3, 4):
+        runs, qrels = runs[1:], [str(runs[0])]
     if _columns(runs[0]) in (3, 4):
         raise UsageError(f"{runs[0]} looks like qrels, not like a run; give a run after it")
-    return runs, qrels
+    return runs, qrels * len(runs) if len(qrels) == 1 else qrels
+
+
+def _runs_in(path: Path) -> list[Path]:
+    """A folder's runs, known by the manifests beside them, by name; a file itself."""
+    from lmkcli.outputs import SIDECAR, sidecar
+
+    if not path.is_dir():
+        return [path]
+    found = sorted(each for each in path.iterdir() if sidecar(each).is_file())
+    if not found:
+        raise DataError(f"{path}: no run with its manifest (<run>{SIDECAR}) in this folder")
+    return found
 
 
 def _columns(path: Path) -> int:
@@ -121,76 +214,82 @@ def _columns(path: Path) -> int:
         return len(next((line for line in file if line.strip()), "").split())
 
 
-def _qrels(given: str | None, run: Path) -> "list[Qrel]":
-    from lmkcli.collection import open_collection
-    from lmkcli.formats import read_qrels
-
-    if given is not None:
-        path = Path(given)
-        return list(read_qrels(path) if path.is_file() else open_collection(given).qrels())
-    from lmkcli.outputs import sidecar
-    from lmkcli.searching import read_manifest
-
-    if not sidecar(run).is_file():
-        raise UsageError(
-            f"{run} does not say which queries made it: give the judgements with --qrels"
-        )
-    return list(open_collection(read_manifest(run).facts["collection"]).qrels())
-
-
-def _means(results: "list[tuple[Path, Scores]]", form: Format) -> None:
-    names = list(results[0][1].aggregated)
-    rows: list[list[Any]] = [[str(path), *scores.aggregated.values()] for path, scores in results]
-    console.table(["run", *names], rows, form)
-
-
-def _per_query(results: "list[tuple[Path, Scores]]", form: Format) -> None:
-    rows: list[list[Any]] = []
-    for path, scores in results:
-        names = list(scores.per_query)
-        rows += [
-            [str(path), query, *(scores.per_query[name][query] for name in names)]
-            for query in scores.per_query[names[0]]
-        ]
-    console.table(["run", "query", *results[0][1].per_query], rows, form)
-
-
-def _compare(
-    results: "list[tuple[Path, Scores]]", baseline: Path, correction: Correction, form: Format
+def _scores(
+    results: "list[Result]",
+    baseline: str | None,
+    all_pairs: bool,
+    correction: Correction,
+    form: Format,
 ) -> None:
-    """One row a run and measure; p-values are corrected over all rows of the table."""
-    from lmkcli.compare import compare, correct
+    """The scores with the marks of the tests, then the tests; programs get the tests alone."""
+    from lmkcli.compare import compare_all
+    from lmkcli.results import collections_of
 
-    base = next((scores for path, scores in results if path == baseline), None)
-    others = [(path, scores) for path, scores in results if path != baseline]
-    if base is None or not others:
-        raise UsageError(f"--baseline {baseline} must be one of two or more runs given")
-    tests = [
-        (path, name, compare(base.per_query[name], scores.per_query[name]))
-        for path, scores in others
-        for name in scores.per_query
-    ]
-    t_tests = correct([test.t_test for *_, test in tests], correction.value)
-    flips = correct([test.randomisation for *_, test in tests], correction.value)
-    console.note(f"{len(tests)} tests against {baseline}; p-values corrected by {correction.value}")
-    rows = [
-        [str(path), name, test.difference, *test.interval, test.wins, test.ties, test.losses, p, q]
-        for (path, name, test), p, q in zip(tests, t_tests, flips, strict=True)
-    ]
-    columns = ["run", "measure", "difference", "low", "high", "wins", "ties", "losses"]
-    console.table([*columns, "p (t-test)", "p (randomisation)"], rows, form)
+    letters = scoretables.letters_of(results) if all_pairs else {}
+    tests = []
+    if baseline is not None or all_pairs:
+        against = _system(results, baseline) if baseline else None
+        with console.progress("comparing") as progress:
+            tests = compare_all(results, against, correction.value, progress)
+        if not tests:
+            raise UsageError("a comparison needs two runs of the same queries at least")
+    if not (tests and form in scoretables.PROGRAMS):
+        marks = scoretables.marks_of(tests, letters)
+        several = len(collections_of(results)) > 1
+        (scoretables.across if several else scoretables.means)(results, marks, letters, form)
+    if tests:
+        scoretables.legend(tests, letters, correction.value, form)
+        scoretables.differences(tests, form)
 
 
-def _coverage(path: Path, scores: "Scores") -> None:
-    c = scores.coverage
-    judged = ", ".join(f"judged@{k} {share:.1%}" for k, share in c.judged_at.items())
-    tied = ", ".join(f"ties at {k}: {share:.1%}" for k, share in c.tied_at.items())
-    line = f"{path}: {c.answered} of {c.judged} judged queries answered; depth {c.depth}; {judged}; {tied}"
-    if c.missing:
-        few = ", ".join(c.missing[:3]) + (" …" if len(c.missing) > 3 else "")
-        line += f"; {len(c.missing)} missing count as 0 ({few})"
-    if c.unjudged:
-        line += f"; {c.unjudged} queries without judgements ignored"
-    if c.depth < c.cutoff:
-        line += f"; the run is shallower than the cut-off {c.cutoff}"
-    console.note(line)
+def _system(results: "list[Result]", baseline: str) -> str:
+    """The system that --baseline names, by its run or by its row."""
+    for each in results:
+        if baseline == each.system or Path(baseline) == each.run:
+            return each.system
+    known = ", ".join(dict.fromkeys(each.system for each in results))
+    raise UsageError(f"--baseline {baseline} must be one of two or more runs given: {known}")
+
+
+def _edges(bins: str | None) -> list[float]:
+    try:
+        return [float(edge) for edge in bins.split(",")] if bins else []
+    except ValueError:
+        raise UsageError(f"--bins {bins}: write numbers, such as 0,512,2048,8192") from None
+
+
+def _breakdown(
+    results: "list[Result]",
+    judges: "list[Judge]",
+    by: str,
+    edges: list[float],
+    form: Format,
+    plot: Path | None,
+) -> None:
+    from lmkcli import breakdown
+    from lmkcli.cli import plotting
+
+    values: dict[breakdown.Key, breakdown.Value] = {}
+    judged = 0
+    for judge in {judge.name: judge for judge in judges}.values():
+        if judge.collection is None:
+            raise UsageError(
+                f"--by {by} needs the collection, and {judge.name} holds judgements alone: name the "
+                "collection with --qrels"
+            )
+        asked = {qrel.query_id for qrel in judge.qrels}
+        judged += len(asked)
+        with console.progress(judge.name) as progress:
+            found = breakdown.values_of(by, judge.collection, judge.qrels, judge.rel, progress)
+        values |= {(judge.name, q): value for q, value in found.items() if q in asked}
+    strata = breakdown.strata(values, edges)
+    grids = [breakdown.grid(results, strata, name) for name in results[0].measures]
+    scoretables.groups(grids, strata, by, form)
+    if plot is not None:
+        plotting.groups(grids, [[values[key] for key in each.queries] for each in strata], by, plot)
+        console.note(f"the plot is in {plot}")
+    left = judged - sum(len(each.queries) for each in strata)
+    if left:
+        console.note(
+            f"{left} of {judged} queries are in no group: their {by} is unknown or too low"
+        )

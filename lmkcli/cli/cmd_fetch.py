@@ -4,20 +4,22 @@ from typing import Annotated
 
 import typer
 
+from lmkcli import known
 from lmkcli.cli import console, options
 from lmkcli.errors import UsageError
 
 
 def fetch(
     names: Annotated[
-        list[str] | None, typer.Argument(metavar="[COLLECTION...]", help="Collections, by name.")
+        list[str] | None,
+        typer.Argument(metavar="[COLLECTION...]", help="Collections or groups, by name."),
     ] = None,
     model: Annotated[
         list[str] | None, typer.Option("--model", "-m", help="A hub name; repeat it.")
     ] = None,
     revision: options.Revision = None,
 ) -> None:
-    """Bring collections (ir_datasets) and models (the hub) here once, before many jobs need them.
+    """Bring collections (ir_datasets, the hub) and models here once, before many jobs need them.
 
     What is there already is left as it is, and several fetches of the same thing wait for each other.
     """
@@ -28,7 +30,8 @@ def fetch(
         raise UsageError("say what to fetch: collections, or models with -m")
     if revision is not None and len(model or []) != 1:
         raise UsageError("--revision belongs to one model; give exactly one -m with it")
-    for collection in [open_collection(name) for name in names or []]:
+    wanted = [each for name in names or [] for each in known.group(name) or [name]]
+    for collection in [open_collection(name) for name in wanted]:
         collection.fetch()
         print(f"{collection.name}: here")
     for name in model or []:

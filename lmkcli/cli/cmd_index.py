@@ -7,6 +7,7 @@ import typer
 
 from lmkcli import catalog
 from lmkcli.cli import console, options
+from lmkcli.cli.groups import note_differences, over_groups
 from lmkcli.cli.options import IfExistsUpdate
 from lmkcli.errors import UsageError
 from lmkcli.recipe import AnnSettings, Bm25Settings
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 _SHOWN = ("factory", "documents", "rows", "vocabulary", "postings", "training_rows", "bytes")
 
 
+@over_groups("source")
 def index(
     source: Annotated[
         str,
@@ -82,6 +84,7 @@ def index(
         }
         spelling = options.with_fields(source, fields, map_ids)
         facts = _lexical(spelling, folder, kind, Bm25Settings(**chosen), update)
+        note_differences(spelling, docs=facts["documents"])
     else:
         options.no_effect(lexical, f"--kind {kind}")
         del dense["allow_incomplete"]
@@ -144,7 +147,7 @@ def _dense(vectors: "Vectors", folder: Path, settings: AnnSettings, update: bool
 
     needed = console.size(memory_of(vectors, settings))
     console.note(
-        f"{settings.kind} over {console.number(vectors.rows)} x {vectors.dim}: about {needed} to build"
+        f"{settings.kind} over {console.number(vectors.total)} x {vectors.dim}: about {needed} to build"
     )
     with console.progress("index") as progress:
         if not update:

@@ -1,19 +1,19 @@
 """lmk search: queries to ranked documents."""
 
-import re
-import sys
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from lmkcli.cli import console, options
+from lmkcli.cli import answers, console, options
+from lmkcli.cli.groups import note_differences, over_groups
 from lmkcli.cli.options import IfExists
 from lmkcli.errors import UsageError
 from lmkcli.recipe import SearchSettings
 
 if TYPE_CHECKING:
+    from lmkcli.collection import Query
     from lmkcli.fusion import Fusion
     from lmkcli.index import Index
     from lmkcli.reranking import Rerank
@@ -21,8 +21,23 @@ if TYPE_CHECKING:
 
 _DEFAULT = SearchSettings()
 _SHOWN = 10
-_SNIPPET = 240
 _STAGES = "After the first search"
+
+
+class AggregateName(StrEnum):
+    """What the scores of a document's vectors become."""
+
+    max = "max"
+    sum = "sum"
+    avg = "avg"
+    first = "first"
+
+
+class LevelName(StrEnum):
+    """What is ranked."""
+
+    doc = "doc"
+    chunk = "chunk"
 
 
 class ScaleName(StrEnum):
@@ -33,6 +48,7 @@ class ScaleName(StrEnum):
     none = "none"
 
 
+@over_groups("queries", ".trec")
 def search(
     index: Annotated[
         Path,
@@ -119,6 +135,14 @@ def search(
     nprobe: Annotated[
         int, typer.Option(min=0, help="ivf: lists that are searched; 0 grows with k.")
     ] = 0,
+    aggregate: Annotated[
+        AggregateName | None,
+        typer.Option(help="Several vectors a document: which of their scores counts (max)."),
+    ] = None,
+    level: Annotated[
+        LevelName | None,
+        typer.Option(help="chunk: rank chunks, under ids doc#number; -k is chunks then."),
+    ] = None,
     map_ids: options.MapIds = False,
     offline: options.Offline = False,
     if_exists: options.IfExistsOption = IfExists.resume,
@@ -137,12 +161,13 @@ def search(
     if [queries is not None, question is not None, interactive].count(True) != 1:
         raise UsageError("give a collection of queries, or one question with -q, or -i")
     opening = OpenSettings(
-        model, vectors, device, dtype.value if dtype else "", offline, ef_search, nprobe
-    )
+        model, vectors, device, str(dtype or ""), offline, ef_search, nprobe,
+        str(aggregate or ""), str(level or ""),
+    )  # fmt: skip
     paths = [index, *(others or [])]
     fusion = _fusion(paths, fuse, fuse_scale)
     stage = _stage(rerank, rerank_model, rerank_depth, interpolate, k)
-    parts = pipelines.open_all(paths, opening, reranked=rerank is not None)
+    parts = pipelines.open_all(paths, opening, rerank)
     _notes(parts)
     opened: Index = pipelines.Fused(parts, fusion) if fusion else parts[0]
     if stage and rerank is not None:
@@ -151,12 +176,7 @@ def search(
         opened = pipelines.by_model(opened, str(rerank_model), stage, opening)
     if queries is not None:
         spelling = options.with_fields(queries, "", map_ids)
-        asked, left_out = searching.queries_of(spelling, all_queries)
-        if left_out:
-            console.note(
-                f"{console.number(left_out)} queries that the split does not judge are left out "
-                "(--all-queries)"
-            )
+        asked = _asked(spelling, all_queries)
         path = options.need(output, "-o/--output", "run.trec")
         options.prepare_output(path, if_exists)
         made = searching.run_manifest(opened, spelling, asked, k or _DEFAULT.k)
@@ -180,8 +200,21 @@ def search(
             "--output, --all-queries and --tag belong to a collection of queries, not to -q or -i"
         )
     if question is not None:
-        return _answer(opened, question, k or _SHOWN, json)
-    _prompt(opened, k or _SHOWN, json)
+        return answers.answer(opened, question, k or _SHOWN, json)
+    answers.prompt(opened, k or _SHOWN, json)
+
+
+def _asked(spelling: str, all_queries: bool) -> "list[Query]":
+    from lmkcli import searching
+
+    asked, left_out = searching.queries_of(spelling, all_queries)
+    if left_out:
+        console.note(
+            f"{console.number(left_out)} queries that the split does not judge are left out "
+            "(--all-queries)"
+        )
+    note_differences(spelling, queries=None if all_queries else len(asked))
+    return asked
 
 
 def _notes(indexes: "list[Index]") -> None:
@@ -246,52 +279,3 @@ def _summary(path: Path, run: "Run", json: bool) -> None:
     print(
         f"{path}: {console.number(len(run.rankings))} queries, {console.number(lines)} lines{found_nothing}"
     )
-
-
-def _answer(index: "Index", question: str, k: int, json: bool) -> None:
-    from lmkcli.collection import Query
-
-    ranking = index.search([Query("q", question)], k).rankings["q"]
-    docs = index.texts(ranking.doc_ids)
-    hits = [
-        {
-            "rank": rank,
-            "score": float(score),
-            "id": name,
-            "title": docs[name].title,
-            "text": snippet(docs[name].text, question),
-        }
-        for rank, (name, score) in enumerate(zip(ranking.doc_ids, ranking.scores, strict=True), 1)
-    ]
-    if json:
-        return console.plain_json(hits)
-    for hit in hits:
-        print(f"{hit['rank']:>3}  {hit['score']:.4f}  {hit['id']}  {hit['title']}".rstrip())
-        if hit["text"]:
-            print(f"     {hit['text']}")
-    if not hits:
-        print("no document found")
-
-
-def snippet(text: str, question: str) -> str:
-    """About 240 characters of `text` around most of the question's words, on one line."""
-    words = {word for word in re.findall(r"\w+", question.lower()) if len(word) > 2}
-    places = [m.start() for m in re.finditer(r"\w+", text) if m.group().lower() in words]
-    best = max(places, key=lambda p: sum(p <= q < p + _SNIPPET for q in places), default=0)
-    start = max(0, best - 40)
-    cut = text[start : start + _SNIPPET]
-    if start and " " in cut:
-        cut = cut[cut.index(" ") + 1 :]
-    shown = " ".join(cut.split())
-    return ("… " if start else "") + shown + (" …" if start + _SNIPPET < len(text) else "")
-
-
-def _prompt(index: "Index", k: int, json: bool) -> None:
-    while True:
-        if sys.stdin.isatty():
-            print("? ", end="", file=sys.stderr, flush=True)
-        line = sys.stdin.readline()
-        if not line:
-            return
-        if line.strip():
-            _answer(index, line.strip(), k, json)

@@ -5,11 +5,11 @@ from typing import Annotated, Any
 
 import typer
 
-from lmkcli import catalog
+from lmkcli import catalog, known
 from lmkcli.cli import console, options
 from lmkcli.cli.console import Format
 from lmkcli.collection import FILE_SUFFIXES
-from lmkcli.errors import DataError, UnknownName
+from lmkcli.errors import DataError, UnknownName, UsageError
 
 CATALOGS = {
     "sources": catalog.SOURCES,
@@ -23,15 +23,27 @@ def show(
     what: Annotated[
         str,
         typer.Argument(
-            help="An artifact, a run, a score log, a collection; or sources, poolers, models, indexes."
+            help="An artifact, a run, a score log, a collection or a group of them; or sources, "
+            "poolers, models, indexes."
         ),
     ],
+    name: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[NAME]",
+            help="After 'sources' a group, such as beir; after 'source' a collection.",
+        ),
+    ] = None,
     offline: options.Offline = False,
     json: options.Json = False,
 ) -> None:
     """Explain an artifact and its lineage, or list what can be chosen by name."""
+    if name is not None:
+        return _published(what, name, json)
     if what in CATALOGS:
         return _catalog(what, json)
+    if known.group(what):
+        return _group(what, json)
     path = Path(what)
     if path.is_dir() and (path / "manifest.json").is_file():
         return _artifact(path, json)
@@ -49,7 +61,44 @@ def _catalog(name: str, json: bool) -> None:
         [key, row.help, f'pip install "lmkcli[{row.extra}]"' if row.extra else ""]
         for key, row in CATALOGS[name].items()
     ]
+    if name == "sources":
+        rows += [[each, _members(each), ""] for each in known.groups()]
     console.table([name, "what it is", "needs"], rows, Format.json if json else Format.table)
+
+
+def _members(name: str) -> str:
+    members = known.group(name)
+    return f"group of {len(members)}: {members[0]}" + (" …" if len(members) > 1 else "")
+
+
+def _published(what: str, name: str, json: bool) -> None:
+    """'sources GROUP' and 'source NAME'; either takes the other's name as well."""
+    if what not in ("source", "sources"):
+        raise UsageError(f"'{what} {name}': a second name follows only 'sources' or 'source'")
+    if known.group(name):
+        return _group(name, json)
+    if known.known(name) is None:
+        raise UnknownName("source", name, known.near(name))
+    from lmkcli.layouts import published
+
+    facts = published(name)
+    if json:
+        return console.plain_json(facts)
+    _print(facts)
+
+
+def _group(name: str, json: bool) -> None:
+    found = [each for member in known.group(name) if (each := known.known(member))]
+    rows = [
+        [each.name, _or(each.docs), _or(each.queries), " ".join(each.measures), each.licence]
+        for each in found
+    ]
+    columns = [name, "documents", "queries", "measures", "licence"]
+    console.table(columns, rows, Format.json if json else Format.table)
+
+
+def _or(count: int | None) -> int | str:
+    return "" if count is None else count
 
 
 def _artifact(path: Path, json: bool) -> None:
@@ -97,17 +146,13 @@ def _is_log(path: Path) -> bool:
 
 
 def _log(path: Path, json: bool) -> None:
+    from lmkcli import describing
     from lmkcli.scorelog import read
 
     entries = read(path)
     if json:
         return console.plain_json(entries)
-    names = list(dict.fromkeys(name for entry in entries for name in entry["scores"]))
-    rows = [
-        [i, e["time"], e["run"], *(e["scores"].get(n, "") for n in names)]
-        for i, e in enumerate(entries, 1)
-    ]
-    console.table(["#", "time", "run", *names], rows, Format.table)
+    console.table(*describing.log(entries), Format.table)
 
 
 def _collection(spelling: str, json: bool) -> None:
@@ -117,7 +162,9 @@ def _collection(spelling: str, json: bool) -> None:
     try:
         collection = open_collection(spelling)
     except UnknownName as error:
-        raise UnknownName("name or artifact", spelling, [*CATALOGS], f"({error})") from None
+        raise UnknownName(
+            "name or artifact", spelling, [*CATALOGS, *known.groups()], f"({error})"
+        ) from None
     facts = describing.collection(collection)
     if json:
         return console.plain_json(facts)

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from lmkcli.cli import console, options
+from lmkcli.cli.groups import note_differences, over_groups
 from lmkcli.cli.options import IfExists
 from lmkcli.errors import UsageError
 from lmkcli.recipe import EncodeSettings, Wishes
@@ -17,6 +18,7 @@ LENGTHS = (512, 2048, 8192, 32768)
 GRANULARITIES = (32, 64, 128, 256)
 
 
+@over_groups("source")
 def tokenize(
     model: options.Model,
     source: Annotated[
@@ -30,6 +32,9 @@ def tokenize(
     trust_remote_code: options.TrustRemoteCode = False,
     pool: options.Pool = "auto",
     gran: options.Gran = None,
+    unit: options.Unit = None,
+    window: options.Window = None,
+    overlap: options.Overlap = None,
     max_length: options.MaxLength = None,
     doc_prompt: options.DocPrompt = None,
     fields: options.Fields = "",
@@ -50,7 +55,7 @@ def tokenize(
 
     wishes = Wishes(
         model=model, revision=revision, trust_remote_code=trust_remote_code, pool=pool, gran=gran,
-        max_length=max_length, doc_prompt=doc_prompt,
+        unit=unit, window=window, overlap=overlap, max_length=max_length, doc_prompt=doc_prompt,
     )  # fmt: skip
     if show is not None:
         return _show(show, wishes, source, output, offline, json)
@@ -67,7 +72,10 @@ def tokenize(
     options.prepare_output(folder, if_exists)
     with console.progress("tokenize") as progress, console.stoppable() as stopping:
         jobs.run_tokenize(job, folder, progress, stopping)
-    print_lengths(Tokens(folder), json)
+    tokens = Tokens(folder)
+    if job.shard.count == 1:
+        note_differences(job.origin["name"], docs=len(tokens.lengths()))
+    print_lengths(tokens, json)
 
 
 def print_lengths(tokens: "Tokens", json: bool) -> None:
@@ -115,8 +123,9 @@ def _show(
         raise UsageError(
             "--show prints one text and writes nothing; drop the collection and --output"
         )
-    from lmkcli.encoder import make_placer, resolve
+    from lmkcli.encoder import make_placer
     from lmkcli.models.tokenizer import open_tokenizer
+    from lmkcli.resolving import resolve
 
     resolved = resolve(wishes, offline)
     side = resolved.recipe.doc
@@ -124,19 +133,32 @@ def _show(
     placer = make_placer(side, tokenizer.layout)
     made = tokenizer([text])[0]
     placed = placer.place(placer.content(made.ids, made.prompt, made.ends))
-    tokens = tokenizer.tokens(placed.input_ids)
-    marked = set(placed.marks.tolist())
+    lost = len(made.ids) - placed.kept
     if json:
-        return console.plain_json(
+        inputs = [
             {
-                "ids": placed.input_ids.tolist(),
-                "tokens": tokens,
-                "marks": sorted(marked),
-                "lost": len(made.ids) - placed.kept,
+                "ids": one.ids.tolist(),
+                "tokens": tokenizer.tokens(one.ids),
+                "marks": one.marks.tolist(),
+                "vectors": one.groups.tolist(),
             }
-        )
-    print(" ".join(f"«{token}»" if i in marked else token for i, token in enumerate(tokens)))
-    console.note(
-        f"{len(tokens)} positions: {placed.kept} of {len(made.ids)} content tokens; "
-        f"«marked»: {len(marked)} positions whose states are averaged"
+            for one in placed.inputs
+        ]
+        return console.plain_json({"inputs": inputs, "vectors": placed.vectors, "lost": lost})
+    for one in placed.inputs:
+        marked = set(one.marks.tolist())
+        tokens = tokenizer.tokens(one.ids)
+        print(" ".join(f"«{token}»" if i in marked else token for i, token in enumerate(tokens)))
+    positions, marks = (
+        sum(len(part) for part in parts)
+        for parts in zip(*((one.ids, one.marks) for one in placed.inputs), strict=True)
     )
+    console.note(
+        f"{_count(len(placed.inputs), 'input')} of {positions} positions: {placed.kept} of "
+        f"{len(made.ids)} content tokens; «marked»: {marks} positions whose states are averaged to "
+        + _count(placed.vectors, "vector")
+    )
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}" if number == 1 else f"{number} {what}s"

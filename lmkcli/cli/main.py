@@ -13,13 +13,18 @@ from lmkcli.cli import (
     cmd_demo,
     cmd_encode,
     cmd_eval,
+    cmd_export,
     cmd_fetch,
+    cmd_import,
     cmd_index,
+    cmd_plot,
+    cmd_repro,
     cmd_search,
     cmd_show,
     cmd_tokenize,
     cmd_verify,
     console,
+    recording,
 )
 from lmkcli.errors import LmkError, Stopped
 
@@ -63,8 +68,15 @@ app.command("eval")(cmd_eval.evaluate)
 app.command("compact")(cmd_compact.compact)
 app.command("show")(cmd_show.show)
 app.command("verify")(cmd_verify.verify)
+app.command("repro")(cmd_repro.repro)
+app.command("plot")(cmd_plot.plot)
+app.command("export")(cmd_export.export)
+app.command("import")(cmd_import.import_)
 app.command("fetch")(cmd_fetch.fetch)
 app.command("demo")(cmd_demo.demo)
+
+for _info in app.registered_commands:
+    _info.cls = recording.Recorded
 
 
 def main() -> None:

@@ -75,14 +75,53 @@ TrustRemoteCode = Annotated[
 Pool = Annotated[
     str,
     typer.Option(
-        help="auto (what the model folder says), cls, last, mean, mean@k, multicls, lmk.",
+        help="auto (what the model folder says), cls, last, mean, mean@k, multicls, lmk, latent.",
         rich_help_panel=_RECIPE,
     ),
 ]
 Gran = Annotated[
     str | None,
     typer.Option(
-        help="Chunk length in tokens, or 'sentence' (lmk, multicls).", rich_help_panel=_RECIPE
+        help="How text is cut into chunks: so many tokens, 'sentence', or 'given' by the collection.",
+        rich_help_panel=_RECIPE,
+    ),
+]
+Unit = Annotated[
+    str | None,
+    typer.Option(
+        help="What a vector stands for: doc, chunk or token.",
+        show_default="doc",
+        rich_help_panel=_RECIPE,
+    ),
+]
+Window = Annotated[
+    str | None,
+    typer.Option(
+        help="What the model sees at once: full (the rest is cut), chunk, or so many positions.",
+        show_default="full",
+        rich_help_panel=_RECIPE,
+    ),
+]
+Overlap = Annotated[
+    int | None,
+    typer.Option(
+        min=0, help="Tokens that a window sees of the one before.", rich_help_panel=_RECIPE
+    ),
+]
+Extend = Annotated[
+    str | None,
+    typer.Option(
+        help="Positions beyond training, up to --max-length: grouped or interpolate (tables of "
+        "positions), ntk (rotary).",
+        rich_help_panel=_RECIPE,
+    ),
+]
+PadToMax = Annotated[
+    bool | None,
+    typer.Option(
+        "--pad-to-max/--no-pad-to-max",
+        help="Models that see padding (M2-BERT): to full length, as released vectors are made, or not.",
+        rich_help_panel=_RECIPE,
     ),
 ]
 MaxLength = Annotated[

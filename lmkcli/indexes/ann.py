@@ -20,6 +20,7 @@ from lmkcli.errors import DataError, UsageError
 from lmkcli.memory import free_memory
 from lmkcli.parts import atomic_file
 from lmkcli.progress import Progress
+from lmkcli.ragged import Ragged
 from lmkcli.recipe import AnnSettings
 
 FILE = "faiss.index"
@@ -33,7 +34,7 @@ SMALL_ROW = 45  # bytes a row that short codes take besides, while lists grow (m
 
 
 class Blocks(Protocol):
-    """All vectors, in float32 blocks [n, dim] in row order; can be iterated again."""
+    """All vectors, one a row, in float32 blocks in row order; can be iterated again."""
 
     @property
     def rows(self) -> int: ...
@@ -41,7 +42,7 @@ class Blocks(Protocol):
     @property
     def dim(self) -> int: ...
 
-    def __iter__(self) -> Iterator[NDArray[np.float32]]: ...
+    def __iter__(self) -> Iterator[Ragged]: ...
 
 
 class Candidates(NamedTuple):
@@ -229,9 +230,9 @@ def _gather(blocks: Blocks, chosen: NDArray[np.int64]) -> NDArray[np.float32]:
     made = np.empty((len(chosen), blocks.dim), np.float32)
     first = 0
     for block in blocks:
-        here = slice(*np.searchsorted(chosen, (first, first + len(block))))
-        made[here] = block[chosen[here] - first]
-        first += len(block)
+        here = slice(*np.searchsorted(chosen, (first, first + len(block.vectors))))
+        made[here] = block.vectors[chosen[here] - first]
+        first += len(block.vectors)
     return made
 
 
@@ -239,12 +240,12 @@ def _add(index: Any, blocks: Blocks, progress: Progress) -> None:
     done = 0
     for block in blocks:
         try:
-            index.add(block)
+            index.add(block.vectors)
         except RuntimeError as error:
             raise DataError(
                 f"FAISS could not add vectors to this kind of index: {_said(error)}"
             ) from None
-        done += len(block)
+        done += len(block.vectors)
         progress(done, blocks.rows, "vectors")
 
 

@@ -1,8 +1,11 @@
 """Exact search: every vector is compared, block by block, in bounded memory; no index is built.
 
-Runs through torch on the CPU or a GPU alike. Candidates come from float32 products; what is
-returned is rescored in float64 and proven complete by an error bound, so the order is that of exact
-arithmetic.
+score(q, d) = sum over query vectors of the max over document vectors of their dot product: MaxSim,
+which with one vector on either side is a dot product, and with one query vector MaxP.
+
+Runs through torch on the CPU or a GPU alike. Products in float32, or in bfloat16 where that is much
+quicker, choose candidates; a bound on their error proves that no other row can be among the best; and
+the candidates are scored again in float64. So the order is that of exact arithmetic.
 """
 
 from collections.abc import Iterator
@@ -12,218 +15,228 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-QUERY_TILE = 1024
+from lmkcli.indexes.best import Best, Error
+from lmkcli.ragged import Ragged, cut
+
+QUERY_TILE = 1024  # query vectors that are scored together
 BLOCK_ROWS = 4096  # with a tile of queries: 16 MB of scores at a time, which caches help with
-SAMPLE_ROWS = 8192  # rows that tell roughly how high the k-th score lies
-MARGIN = 32
-HELD = 4 << 20  # candidates of a tile that may wait before the best are picked out
+SAMPLE = 16384  # vectors that tell roughly how high the k-th score lies
+LOW_FROM = 32  # query vectors from which bfloat16 pays for converting the others
+AGAIN = 512  # vectors at a time that are scored in float64
+SAFE = 1.02  # for the higher orders of the error bounds, and norms that are rounded themselves
 
 
 class Matrix(Protocol):
-    """All vectors: blocks of rows in order, and any rows at once as float32."""
+    """Rows of one vector or more: all in blocks of whole rows, in order, and any at once."""
 
     @property
     def rows(self) -> int: ...
 
     @property
+    def total(self) -> int:
+        """How many vectors there are."""
+
+    @property
     def dim(self) -> int: ...
 
-    def __iter__(self) -> Iterator[NDArray[np.float32]]: ...
+    @property
+    def single(self) -> bool:
+        """Whether each row has one vector."""
 
-    def at(self, rows: NDArray[np.int64]) -> NDArray[np.float32]: ...
+    def __iter__(self) -> Iterator[Ragged]: ...
+
+    def at(self, rows: NDArray[np.int64]) -> Ragged: ...
 
 
 class Hits(NamedTuple):
-    """Per query: vector rows and their float64 scores, unordered, the top k and all ties with it."""
+    """Per query: rows and their float64 scores, unordered, the top k and all ties with it."""
 
     rows: list[NDArray[np.int64]]
     scores: list[NDArray[np.float64]]
 
 
-class Candidates(NamedTuple):
-    """Rows of each query, the float32 score that no other row exceeds, and the largest norm."""
+class Tile(NamedTuple):
+    """Whole queries: their vectors, which they are, and which vector is whose.
 
-    rows: list[NDArray[np.int64]]
-    floors: NDArray[np.float32]
+    `groups` [vectors, queries] is one where a vector is a query's; None if each has one.
+    """
+
+    vectors: torch.Tensor
+    queries: slice
+    groups: torch.Tensor | None
+
+
+class Piece(NamedTuple):
+    """Whole rows: their vectors, how many rows, and the row of each vector (None if each has one).
+
+    `norm` is the largest norm, `off` that of what the dtype's rounding took away.
+    """
+
+    vectors: torch.Tensor
+    rows: int
+    owners: torch.Tensor | None
     norm: float
+    off: float
 
 
 class Exact:
-    """Brute force over a Matrix."""
+    """Brute force over a Matrix on a device, with products in float32 or in bfloat16."""
 
-    def __init__(self, matrix: Matrix, device: torch.device) -> None:
-        self._matrix = matrix
-        self._device = device
+    def __init__(
+        self, matrix: Matrix, device: torch.device, dtype: torch.dtype = torch.float32
+    ) -> None:
+        self._matrix, self._device, self._dtype = matrix, device, dtype
 
-    def search(self, queries: NDArray[np.float32], k: int) -> Hits:
-        """The k best rows of each query [n, dim], with every row that ties with the last of them.
-
-        A row is left out only when its float32 score lies below the k-th float64 score by more than
-        the rounding error of a float32 dot product, dim * 2**-24 * |q| * |d|.
-        """
-        rows: list[NDArray[np.int64]] = [np.zeros(0, np.int64)] * len(queries)
-        scores: list[NDArray[np.float64]] = [np.zeros(0)] * len(queries)
-        k = min(k, self._matrix.rows)
-        wanted = min(k + MARGIN, self._matrix.rows)
-        left = np.arange(len(queries))
-        sampled = self._matrix.rows >= 8 * SAMPLE_ROWS
-        while len(left) and k:
-            found = self._candidates(queries[left], wanted, sampled)
-            exact = rescore_all(self._matrix, queries[left], found.rows)
-            again = []
-            for i, number in enumerate(left):
-                if not self._complete(exact[i], queries[number], (found, i), k):
-                    again.append(number)
-                    continue
-                rows[number], scores[number] = top(found.rows[i], exact[i], k)
-            # ties at the cut-off, or a sample that misled: look deeper, without it
-            left, sampled = np.array(again, dtype=np.int64), False
-            wanted = min(wanted * 4, self._matrix.rows)
-        return Hits(rows, scores)
-
-    def _complete(
-        self,
-        exact: NDArray[np.float64],
-        query: NDArray[np.float32],
-        of: tuple[Candidates, int],
-        k: int,
-    ) -> bool:
-        """Whether no row outside the candidates can reach the k-th exact score."""
-        found, number = of
-        if len(exact) == self._matrix.rows:
-            return True
-        if len(exact) < k:
-            return False
-        error = len(query) * 2.0**-24 * float(np.linalg.norm(query)) * found.norm
-        kth = np.partition(exact, -k)[-k]
-        return bool(found.floors[number] + error < np.float32(kth))
-
-    def _candidates(self, queries: NDArray[np.float32], k: int, sampled: bool) -> Candidates:
-        tiles = [torch.from_numpy(t).to(self._device) for t in _tiles(queries)]
-        sample = self._sample() if sampled else None
-        tops = [Top(tile, k, sample, self._matrix.rows) for tile in tiles]
-        first, norm = 0, 0.0
-        for vectors in self._blocks():
-            norm = max(norm, float(torch.linalg.vector_norm(vectors, dim=1).max()))
-            for best in tops:
-                best.offer(vectors, first)
-            first += len(vectors)
-        made = [best.result() for best in tops]
-        rows = [row for some, _ in made for row in some]
-        return Candidates(rows, np.concatenate([floors for _, floors in made]), norm)
-
-    def _blocks(self) -> Iterator[torch.Tensor]:
-        for block in self._matrix:
-            for start in range(0, len(block), BLOCK_ROWS):
-                part = block[start : start + BLOCK_ROWS]
-                # torch warns of read-only maps, which it would leave alone here
-                yield torch.from_numpy(np.require(part, requirements="W")).to(self._device)
-
-    def _sample(self) -> torch.Tensor:
-        """Rows spread evenly over the whole."""
-        rows = np.linspace(0, self._matrix.rows - 1, SAMPLE_ROWS).astype(np.int64)
-        return torch.from_numpy(self._matrix.at(rows)).to(self._device)
-
-
-def _tiles(queries: NDArray[np.float32]) -> list[NDArray[np.float32]]:
-    return [queries[i : i + QUERY_TILE] for i in range(0, len(queries), QUERY_TILE)]
-
-
-class Top:
-    """The running k best of each query of a tile; only scores above a query's bar are looked at.
-
-    The bar comes from a sample of all rows, low enough to let about twice k pass; where it was too
-    high, fewer than k candidates come out, and the caller asks again without a sample.
-    """
-
-    def __init__(self, tile: torch.Tensor, k: int, sample: torch.Tensor | None, rows: int) -> None:
-        self._tile, self._k = tile, k
-        self._scores = tile.new_empty(len(tile), BLOCK_ROWS)
-        self._passed = torch.empty_like(self._scores, dtype=torch.bool)
-        self._bar = tile.new_full((len(tile),), -torch.inf)
-        self._open = sample is None
-        if sample is not None:
-            mean = k * len(sample) / rows
-            rank = min(int(mean + 4 * mean**0.5 + 4), len(sample))
-            self._bar = (tile @ sample.T).topk(rank, dim=1).values[:, -1]
-        self._held: list[tuple[torch.Tensor, torch.Tensor, torch.Tensor]] = []
-        self._count = 0
-
-    def offer(self, vectors: torch.Tensor, first: int) -> None:
-        """Score the vectors of rows `first` onwards, BLOCK_ROWS of them at most."""
-        scores, passed = self._scores, self._passed
-        if len(vectors) < BLOCK_ROWS:
-            scores, passed = (
-                x.flatten()[: len(x) * len(vectors)].view(len(x), -1) for x in (scores, passed)
+    def search(self, queries: Ragged, k: int) -> Hits:
+        """The k best rows of each query, with every row that ties with the last of them in float32."""
+        count, k = len(queries.counts), min(k, self._matrix.rows)
+        made = Hits([np.zeros(0, np.int64)] * count, [np.zeros(0)] * count)
+        left = np.arange(count if k else 0)
+        sure = torch.full((len(left),), -torch.inf, dtype=torch.float64, device=self._device)
+        guessing = self._matrix.total >= 8 * SAMPLE
+        while len(left):
+            asked = Asked(queries.take(left), self._device, self._dtype)
+            guess = self._guess(asked, k) if guessing else torch.full_like(sure, -torch.inf)
+            best = Best(asked.error, k, sure, guess)
+            self._offer_all(asked, best)
+            found, failed = best.result()
+            for number, rows, fails in zip(left.tolist(), found, failed, strict=True):
+                if not fails:
+                    exact = rescore(self._matrix, queries.text(number), rows)
+                    made.rows[number], made.scores[number] = top(rows, exact, k)
+            left, sure, guessing = (
+                left[failed],
+                best.sure[torch.from_numpy(failed).to(self._device)],
+                False,
             )
-        torch.mm(self._tile, vectors.T, out=scores)
-        if self._open:
-            self._offer_all(scores, first)
-            return
-        torch.gt(scores, self._bar[:, None], out=passed)
-        query, column = torch.nonzero(passed, as_tuple=True)
-        self._hold(query, column + first, scores[query, column])
+        return made
 
-    def _offer_all(self, scores: torch.Tensor, first: int) -> None:
-        """Without a bar nearly everything would pass: the block's k best are enough."""
-        best, at = scores.topk(min(self._k, scores.shape[1]), dim=1)
-        query = torch.arange(len(scores), device=scores.device)[:, None].expand_as(at)
-        self._hold(query.flatten(), at.flatten() + first, best.flatten())
-        self._pick()
+    def _offer_all(self, asked: "Asked", best: Best) -> None:
+        first = 0
+        for piece in self._pieces(self._matrix, asked.dtype):
+            error = asked.error.of(piece.norm, piece.off)
+            for tile in asked.tiles:
+                best.offer(asked.scores(tile, piece), tile.queries, first, error)
+            first += piece.rows
 
-    def _hold(self, query: torch.Tensor, rows: torch.Tensor, scores: torch.Tensor) -> None:
-        self._held.append((query, rows, scores))
-        self._count += len(rows)
-        if self._count > max(HELD, 4 * self._k * len(self._bar)):
-            self._pick()
+    def _pieces(self, blocks: "Matrix | list[Ragged]", dtype: torch.dtype) -> Iterator[Piece]:
+        for block in blocks:
+            for first, stop in cut(block.starts, BLOCK_ROWS):
+                part = block.vectors[block.starts[first] : block.starts[stop]]
+                # torch warns of read-only maps, which it would leave alone here
+                whole = torch.from_numpy(np.require(part, requirements="W")).to(self._device)
+                low = whole.to(dtype)
+                off = 0.0 if low is whole else _norm(whole - low)
+                counts = torch.from_numpy(block.counts[first:stop]).to(self._device)
+                owners = None if self._matrix.single else _owners(counts)
+                yield Piece(low, stop - first, owners, _norm(whole), off)
 
-    def _pick(self) -> None:
-        """Keep the k best of each query; the k-th becomes the bar."""
-        if not self._count:
-            return
-        query, rows, scores = (torch.cat(parts) for parts in zip(*self._held, strict=True))
-        order = torch.argsort(scores, descending=True)
-        order = order[torch.argsort(query[order], stable=True)]
-        query, rows, scores = query[order], rows[order], scores[order]
-        counts = torch.bincount(query, minlength=len(self._bar))
-        starts = counts.cumsum(0) - counts
-        rank = torch.arange(len(query), device=query.device) - starts[query]
-        full = counts >= self._k
-        last = scores[(starts + self._k - 1).clamp(max=len(scores) - 1)]
-        self._bar = torch.where(full, torch.maximum(last, self._bar), self._bar)
-        self._open = self._open and not bool(full.all())
-        kept = rank < self._k
-        self._held = [(query[kept], rows[kept], scores[kept])]
-        self._count = int(kept.sum())
-
-    def result(self) -> tuple[list[NDArray[np.int64]], NDArray[np.float32]]:
-        """The rows of each query, and the score that no row left out exceeds."""
-        self._pick()
-        if not self._held:
-            return [np.zeros(0, np.int64)] * len(self._bar), self._bar.cpu().numpy()
-        query, rows, _ = (part.cpu().numpy() for part in self._held[0])
-        ends = np.cumsum(np.bincount(query, minlength=len(self._bar)))
-        return np.split(rows, ends[:-1]), self._bar.cpu().numpy()
+    def _guess(self, asked: "Asked", k: int) -> torch.Tensor:
+        """A score that, going by a sample of the rows, a good k of them reach with all their error."""
+        matrix = self._matrix
+        size = max(1, SAMPLE * matrix.rows // matrix.total)
+        mean = k * size / matrix.rows
+        rank = min(int(mean + 4 * mean**0.5 + 4), size)
+        rows = np.linspace(0, matrix.rows - 1, size).astype(np.int64)
+        pieces = list(self._pieces([matrix.at(rows)], asked.dtype))
+        norm, off = max(piece.norm for piece in pieces), max(piece.off for piece in pieces)
+        values = []
+        for tile in asked.tiles:
+            scores = torch.cat([asked.scores(tile, piece).float().clone() for piece in pieces], 1)
+            values.append(scores.topk(rank, dim=1, sorted=False).values.amin(1).double())
+        error = asked.error.of(norm, off)
+        return asked.error.lowered(torch.cat(values)) - 2 * error
 
 
-def rescore_all(
-    matrix: Matrix, queries: NDArray[np.float32], rows: list[NDArray[np.int64]]
-) -> list[NDArray[np.float64]]:
-    """float64 dot products of each query with its rows."""
-    longest = max((len(some) for some in rows), default=0)
-    work = torch.empty(longest, matrix.dim, dtype=torch.float64)  # once: fresh pages are dear
-    made: list[NDArray[np.float64]] = []
-    for some, query in zip(rows, torch.from_numpy(queries).double(), strict=True):
-        vectors = work[: len(some)].copy_(torch.from_numpy(matrix.at(some)))
-        made.append((vectors @ query).numpy())
-    return made
+def _norm(vectors: torch.Tensor) -> float:
+    return float(torch.linalg.vector_norm(vectors, dim=1).max()) if len(vectors) else 0.0
+
+
+def _owners(counts: torch.Tensor) -> torch.Tensor:
+    return torch.repeat_interleave(torch.arange(len(counts), device=counts.device), counts)
+
+
+class Asked:
+    """Queries on the device, in tiles, and how far their scores can be from the exact ones."""
+
+    def __init__(self, queries: Ragged, device: torch.device, dtype: torch.dtype) -> None:
+        self.dtype = dtype = dtype if len(queries.vectors) >= LOW_FROM else torch.float32
+        whole = torch.from_numpy(queries.vectors).to(device)
+        low = whole.to(dtype)
+        starts, counts = queries.starts, torch.from_numpy(queries.counts).to(device)
+        single = bool((counts == 1).all())
+        self.tiles = []
+        for first, stop in cut(starts, QUERY_TILE):
+            groups = None if single else _groups(counts[first:stop])
+            vectors = low[int(starts[first]) : int(starts[stop])]
+            self.tiles.append(Tile(vectors, slice(first, stop), groups))
+        self.error = _error(whole, low, counts)
+        longest = max((len(tile.vectors) for tile in self.tiles), default=0)
+        # once: fresh pages are dear
+        self._room = low.new_empty(longest * BLOCK_ROWS)
+
+    def scores(self, tile: Tile, piece: Piece) -> torch.Tensor:
+        """[queries, rows]; holds until the next call."""
+        if piece.owners is None:
+            made = self._product(tile.vectors, piece.vectors)
+            return made if tile.groups is None else tile.groups.T @ made.float()
+        most = tile.vectors.new_full((piece.rows, len(tile.vectors)), -torch.inf)
+        for first in range(0, len(piece.vectors), BLOCK_ROWS):
+            made = self._product(piece.vectors[first : first + BLOCK_ROWS], tile.vectors)
+            owners = piece.owners[first : first + BLOCK_ROWS, None].expand_as(made)
+            most.scatter_reduce_(0, owners, made, "amax")
+        return (most if tile.groups is None else most.float() @ tile.groups).T.contiguous()
+
+    def _product(self, rows: torch.Tensor, columns: torch.Tensor) -> torch.Tensor:
+        room = self._room[: len(rows) * len(columns)].view(len(rows), len(columns))
+        return torch.mm(rows, columns.T, out=room)
+
+
+def _groups(counts: torch.Tensor) -> torch.Tensor:
+    """[vectors, queries]: sums over query vectors are products with it."""
+    return torch.nn.functional.one_hot(_owners(counts), len(counts)).float()
+
+
+def _error(whole: torch.Tensor, low: torch.Tensor, counts: torch.Tensor) -> Error:
+    """The bound for each query, summed over its vectors.
+
+    A product of dim terms, and a sum of as many as there are query vectors, err by one unit roundoff
+    of float32 per addition. Rounded factors: <q, d> - <q', d'> = <q - q', d> + <q', d - d'>. Products
+    in bfloat16 are rounded once more when they are stored.
+    """
+    owners = _owners(counts)
+    norms = torch.linalg.vector_norm(low.float(), dim=1).double() * SAFE
+    lost = torch.linalg.vector_norm(whole - low, dim=1).double() * SAFE
+    stored = 0.0 if low.dtype == torch.float32 else 2.0**-8
+    alone = (counts == 1).double()
+    steps = (whole.shape[1] + counts) * 2.0**-24 + (1 - alone) * stored
+    norm = torch.zeros_like(alone).index_add_(0, owners, norms * steps[owners] + lost)
+    off = torch.zeros_like(alone).index_add_(0, owners, norms)
+    return Error(norm, off, alone * stored)
 
 
 def rescore(
-    matrix: Matrix, query: NDArray[np.float32], rows: NDArray[np.int64]
+    matrix: Matrix, query: NDArray[np.floating], rows: NDArray[np.int64]
 ) -> NDArray[np.float64]:
-    """float64 dot products of one query with some rows."""
-    return rescore_all(matrix, query[None], [rows])[0]
+    """float64 scores of one query, [vectors, dim], with some rows."""
+    asked = torch.from_numpy(query).double()
+    step = max(1, AGAIN * matrix.rows // max(1, matrix.total))
+    made = np.empty(len(rows))
+    for first in range(0, len(rows), step):
+        found = matrix.at(rows[first : first + step])
+        made[first : first + step] = _maxsim(asked, found)
+    return made
+
+
+def _maxsim(asked: torch.Tensor, found: Ragged) -> NDArray[np.float64]:
+    """Scores of one query's vectors with each of some texts, in float64."""
+    vectors = torch.from_numpy(found.vectors).double()
+    if len(asked) == 1:
+        products = torch.mv(vectors, asked[0]).numpy()
+        single = len(products) == len(found.starts) - 1
+        return products if single else np.maximum.reduceat(products, found.starts[:-1])
+    products = (vectors @ asked.T).numpy()
+    return np.maximum.reduceat(products, found.starts[:-1], axis=0).sum(1)
 
 
 def top(

@@ -1,14 +1,17 @@
 """Packed attention: sequences of different lengths in one row, each attending to itself alone.
 
 Registered with transformers as the attention implementation 'lmk'. No n x n mask is ever built:
-sequences of equal length are one batched call, and sliding windows are computed by blocks.
+on a CPU sequences of equal length are one batched call, and sliding windows are computed by blocks;
+on a GPU torch's kernel for sequences of various lengths does both.
 """
 
 from collections.abc import Iterator
-from itertools import groupby
+from functools import lru_cache
+from itertools import accumulate, groupby
 from typing import Any, NamedTuple
 
 import torch
+from torch.nn.attention.varlen import varlen_attn
 from torch.nn.functional import pad, scaled_dot_product_attention
 from transformers import AttentionInterface
 
@@ -18,7 +21,7 @@ STEP_FROM = 33  # shorter sequences would pay more in the linear layers than att
 
 
 class Pack(NamedTuple):
-    """The sequences in one row: how long each is, and how many positions it takes there."""
+    """The sequences in one row: how many positions are seen of each, and how many it takes there."""
 
     lengths: tuple[int, ...]
     taken: tuple[int, ...]
@@ -87,6 +90,9 @@ def packed_attention(  # noqa: PLR0913 (the signature is that of transformers)
     """
     causal = bool(getattr(module, "is_causal", False) if is_causal is None else is_causal)
     pack = pack or Pack.of([query.shape[2]], aligned=False)
+    if query.is_cuda and query.dtype != torch.float32 and pack.taken == pack.lengths:
+        reach = sliding_window - 1 if sliding_window else -1
+        return _varlen(query, key, value, (pack, Window(reach, causal)), scaling), None
     output = torch.empty_like(query.transpose(1, 2))
     for run in pack.runs():
         window = Window(sliding_window - 1 if sliding_window else run.length, causal)
@@ -98,6 +104,31 @@ def packed_attention(  # noqa: PLR0913 (the signature is that of transformers)
         place = output[0, run.start : run.start + run.sequences * run.length]
         place.view(run.sequences, run.length, *output.shape[2:]).copy_(made.transpose(1, 2))
     return output, None
+
+
+def _varlen(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    seen: tuple[Pack, Window],
+    scaling: float | None,
+) -> torch.Tensor:
+    """torch's own kernel for packed sequences (flash attention), which exists for half precision on GPUs."""
+    pack, window = seen
+    bounds = _bounds(pack.taken, query.device)
+    q, k, v = (x[0].transpose(0, 1) for x in (query, key, value))
+    made: Any = varlen_attn(
+        q, k, v, bounds, bounds, max(pack.taken), max(pack.taken), scale=scaling,
+        window_size=(window.reach, 0 if window.causal else window.reach),
+        enable_gqa=k.shape[1] != q.shape[1],
+    )  # fmt: skip
+    return made[None]  # type: ignore[no-any-return]
+
+
+@lru_cache(maxsize=4)
+def _bounds(lengths: tuple[int, ...], device: torch.device) -> torch.Tensor:
+    """Where sequences begin, and where the last ends; every layer of a pass asks for the same."""
+    return torch.tensor([0, *accumulate(lengths)], dtype=torch.int32, device=device)
 
 
 def block(reach: int) -> int:

@@ -7,7 +7,8 @@ here but JSON; the one thing that may touch the network is `locate`, for names t
 import hashlib
 import importlib
 import json
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from transformers.models.auto.modeling_auto import (
 
 from lmkcli import network
 from lmkcli.errors import DataError, MissingExtra, UsageError
+from lmkcli.models.late import MASK, Late, Vocabulary, is_late, read_late
 
 EMBEDDED = "minilm"  # all-MiniLM-L6-v2 from the package index, the offline default of the demo
 _TOKENIZER_FILES = (
@@ -36,10 +38,17 @@ _LEGACY = {
     "pooling_mode_lasttoken": "lasttoken",
 }
 _QUERY_PROMPTS, _DOC_PROMPTS = ("query",), ("document", "passage", "corpus")
+# Model kinds beside 'transformer', by the model_type of a config.json; each makes one vector itself.
+_KINDS = {"tite": "tite", "m2-bert": "m2bert", "m2_bert": "m2bert", "m2bert": "m2bert"}
 # Architectures whose position ids begin after that of the padding.
 _AFTER_PADDING = ("roberta", "xlm-roberta", "camembert", "mpnet", "longformer")
+PLACED, MARKED = "PlacedTransformer", "MarkedPooling"  # lmk's own modules (sentence_modules.py)
 # The modules that lmk reads, and the order in which it applies them.
-_ORDER = {"Transformer": 0, "Pooling": 1, "Dense": 2, "LayerNorm": 2, "Dropout": 2, "Normalize": 3}
+_ORDER = {
+    "Transformer": 0, PLACED: 0, "Pooling": 1, MARKED: 1, "Dense": 2, "LayerNorm": 2, "Dropout": 2,
+    MASK: 3, "Normalize": 4,
+}  # fmt: skip
+_LATENT = "latent_attn_model"  # the folder of a learned token head, as LMK's training names it
 
 
 @dataclass(frozen=True)
@@ -59,14 +68,41 @@ class ModelFolder:
     revision: str = ""
     encoder: Path = Path()  # where config.json and the weights are
     pool: str = ""
+    gran: str = ""  # with a pool that has chunks, as a folder that lmk exported declares it
     include_prompt: bool = True
+    append_eos: bool = False
     max_length: int | None = None
+    query_length: int | None = None  # None: as long as documents
     lower_case: bool = False
     query_prompt: str = ""
     doc_prompt: str = ""
     similarity: str = "cosine"
     normalize: bool = False
     modules: tuple[Module, ...] = field(default=())
+    projections: tuple[Module, ...] = ()  # of a ColBERT folder: Dense modules that act on states
+    late: Late | None = None  # what only a ColBERT folder declares
+
+    @property
+    def latent(self) -> Path | None:
+        """The folder of a latent attention that acts on states, where there is one."""
+        found = self.path / _LATENT
+        return found if found.is_dir() else None
+
+    @property
+    def kind(self) -> str:
+        """The model kind that opens it, a name of catalog.MODELS."""
+        config = read_json(self.encoder / "config.json")
+        if config.get("monarch_mixer_sequence_mixing"):  # whatever type an M2-BERT calls itself
+            return "m2bert"
+        named = config.get("backbone_model_type") or config.get(
+            "model_type"
+        )  # lightning-ir has both
+        return _KINDS.get(named, "transformer")
+
+    @property
+    def sees_padding(self) -> bool:
+        """Whether vectors depend on padding, so that inputs are padded to full length."""
+        return self.kind == "m2bert"
 
     @property
     def causal(self) -> bool:
@@ -82,16 +118,18 @@ class ModelFolder:
         """The length that a plain folder was made for."""
         return _length(self.encoder)
 
-    @property
+    @cached_property
     def weights_digest(self) -> str:
         """sha256 over the weights, the configuration and the modules, each with its name."""
         files = [*self.encoder.glob("*.safetensors"), *self.encoder.glob("pytorch_model*.bin")]
+        files += self.encoder.glob("model.bin")  # as M2-BERT is released too
         files = [*_one_format(files), self.encoder / "config.json"]
-        for module in self.modules:
-            files += sorted(file for file in module.folder.iterdir() if file.is_file())
+        places = [module.folder for module in (*self.modules, *self.projections)]
+        for place in [*places, *([self.latent] if self.latent else [])]:
+            files += sorted(file for file in place.iterdir() if file.is_file())
         return _digest(files, self.path)
 
-    @property
+    @cached_property
     def tokenizer_digest(self) -> str:
         """sha256 over the tokenizer's files."""
         files = [self.encoder / name for name in _TOKENIZER_FILES if (self.encoder / name).exists()]
@@ -116,14 +154,30 @@ def read_model(name: str, revision: str | None = None, offline: bool = False) ->
     """The declaration behind a folder, a hub name or 'minilm'; DataError says what is missing."""
     path, commit = locate(name, revision, offline)
     if (path / "modules.json").exists():
-        return _sentence_folder(path, name, commit)
+        made = _sentence_folder(path, name, commit)
+        return made if made.kind == "transformer" else replace(made, pool="model")
     if (path / "config.json").exists():
-        return ModelFolder(path, name, commit, encoder=path)
+        return _plain_folder(ModelFolder(path, name, commit, encoder=path, pool=_undeclared(path)))
     raise DataError(f"{path} is no model folder: it has neither modules.json nor config.json")
+
+
+def _plain_folder(folder: ModelFolder) -> ModelFolder:
+    """What is known of the model kinds (specs/tite.md §11, specs/m2bert.md §3)."""
+    if folder.kind == "transformer":
+        return folder
+    if folder.kind == "m2bert":
+        config = read_json(folder.encoder / "config.json")  # the tokenizer is BERT's and says 512
+        return replace(folder, pool="model", max_length=config.get("max_position_embeddings"))
+    return replace(folder, pool="model", similarity="dot", query_length=32)
 
 
 def locate(name: str, revision: str | None, offline: bool) -> tuple[Path, str]:
     """The local folder of a model and, from the hub, its commit."""
+    if not name:
+        raise DataError(
+            "no model was named, so there is nothing to encode text with; name it with -m "
+            "(vectors that were imported without one must be imported again)"
+        )
     if name == EMBEDDED:
         return _embedded(), ""
     path = Path(name).expanduser()
@@ -164,23 +218,55 @@ def _sentence_folder(path: Path, name: str, commit: str) -> ModelFolder:
     length = lengths[0] if lengths else {}
     places = dict(kinds)
     pooling = read_json(places["Pooling"] / "config.json") if "Pooling" in places else {}
-    return ModelFolder(
+    placed = length if PLACED in places else {}
+    declared = _pooling(pooling, path) if "Pooling" in places else _undeclared(path)
+    late = _late(kinds, config, length)
+    made = ModelFolder(
         path,
         name,
         commit,
         encoder=encoder,
-        pool=_pooling(pooling, path) if "Pooling" in places else "",
-        include_prompt=pooling.get("include_prompt", True),
+        pool=placed.get("pool", declared),
+        gran=placed.get("gran", ""),
+        include_prompt=(placed or pooling).get("include_prompt", True),
+        append_eos=bool(placed.get("append_eos", False)),
         max_length=length.get("max_seq_length") or _length(encoder),
+        query_length=length.get("query_length"),
         lower_case=bool(length.get("do_lower_case", False)),
         query_prompt=_prompt(config, *_QUERY_PROMPTS),
         doc_prompt=_prompt(config, *_DOC_PROMPTS),
-        similarity=_similarity(config, path),
+        similarity="cosine" if late else _similarity(config, path),
         normalize=any(kind == "Normalize" for kind, _ in kinds),
         modules=tuple(
             Module(kind, where) for kind, where in kinds if kind in ("Dense", "LayerNorm")
         ),
     )
+    return _as_late(made, late) if late else made
+
+
+def _undeclared(path: Path) -> str:
+    """The pooling of a folder that does not name one."""
+    return "latent" if (path / _LATENT).is_dir() else ""
+
+
+def _late(
+    kinds: list[tuple[str, Path]], config: dict[str, Any], length: dict[str, Any]
+) -> Late | None:
+    places = dict(kinds)
+    if not is_late(config, list(places)):
+        return None
+    encoder = kinds[0][1]
+    mask = read_json(places[MASK] / "config.json") if MASK in places else {}
+    words = Vocabulary(encoder, read_json(encoder / "tokenizer_config.json"))
+    return read_late(config, length, mask, words)
+
+
+def _as_late(made: ModelFolder, late: Late) -> ModelFolder:
+    """A ColBERT: its modules act on states, and every state is a unit vector of its own."""
+    return replace(
+        made, late=late, projections=made.modules, modules=(), pool="mean", normalize=True,
+        max_length=late.doc_length or made.max_length, query_length=late.query_length,
+    )  # fmt: skip
 
 
 def _modules(path: Path) -> list[tuple[str, Path]]:
@@ -191,7 +277,7 @@ def _modules(path: Path) -> list[tuple[str, Path]]:
     found = [(module["type"].rsplit(".", 1)[-1], path / module["path"]) for module in listed]
     kinds = [kind for kind, _ in found]
     unknown = [kind for kind in kinds if kind not in _ORDER]
-    if unknown or kinds[0] != "Transformer":
+    if unknown or _ORDER[kinds[0]] != 0:
         raise DataError(
             f"{path}/modules.json has the module {', '.join(unknown) or kinds[0]}, which lmk does not "
             f"read (it reads {', '.join(_ORDER)}, Transformer first)"

@@ -1,4 +1,5 @@
-"""Sentence modules of a model folder: what happens to a pooled vector before it is normalised."""
+"""Heads of a model folder: what happens to states before they are pooled, and to a pooled vector
+before it is normalised."""
 
 from pathlib import Path
 from typing import Any
@@ -6,8 +7,9 @@ from typing import Any
 import torch
 from safetensors.torch import load_file
 
-from lmkcli.errors import DataError
+from lmkcli.errors import DataError, UsageError
 from lmkcli.models.folder import ModelFolder, read_json
+from lmkcli.models.latent import open_latent
 
 _ACTIVATIONS = {
     "Identity": torch.nn.Identity,
@@ -16,7 +18,8 @@ _ACTIVATIONS = {
     "GELU": torch.nn.GELU,
     "SiLU": torch.nn.SiLU,
 }
-_VECTOR = "sentence_embedding"  # where sentence-transformers keeps the pooled vector
+# where sentence-transformers keeps the pooled vector, and the states before
+_VECTOR, _STATES = "sentence_embedding", "token_embeddings"
 
 
 def open_heads(folder: ModelFolder, device: torch.device) -> torch.nn.Sequential:
@@ -25,17 +28,56 @@ def open_heads(folder: ModelFolder, device: torch.device) -> torch.nn.Sequential
     return torch.nn.Sequential(*made).to(device).eval()
 
 
+class TokenHead(torch.nn.Sequential):
+    """Modules that act on states [n, d], each position alone, in float32; often there are none."""
+
+    def forward(self, states: torch.Tensor) -> torch.Tensor:
+        """[n, d] in any floating dtype -> [n, d'] in float32; without modules as it came."""
+        made = states.float() if len(self) else states
+        for module in self:
+            made = module(made)
+        return made
+
+
+def open_token_head(folder: ModelFolder, pool: str, device: torch.device) -> TokenHead:
+    """What the states go through before pooling: latent attention where `pool` is 'latent', then the
+    projections of a ColBERT folder; empty for most models.
+
+    UsageError for 'latent' where the folder has no latent attention.
+    """
+    if pool == "latent" and folder.latent is None:
+        raise UsageError(
+            f"--pool latent averages states after a learned head, and {folder.name} has no folder "
+            "latent_attn_model; choose another --pool, for instance mean"
+        )
+    made: list[torch.nn.Module] = []
+    if pool == "latent" and folder.latent is not None:
+        made.append(open_latent(folder.latent))
+    made += [_PROJECTIONS[module.kind](module.folder) for module in folder.projections]
+    return TokenHead(*made).to(device).eval()
+
+
+def _projection(folder: Path) -> torch.nn.Module:
+    """PyLate's Dense: a linear map, without an activation unless its settings name one."""
+    config = {"activation_function": "Identity", "bias": False} | read_json(folder / "config.json")
+    return _linear(folder, config, _STATES)
+
+
 def _dense(folder: Path) -> torch.nn.Module:
-    config = read_json(folder / "config.json")
-    name = config.get("activation_function", "torch.nn.modules.activation.Tanh").rsplit(".", 1)[-1]
+    return _linear(
+        folder, {"activation_function": "Tanh"} | read_json(folder / "config.json"), _VECTOR
+    )
+
+
+def _linear(folder: Path, config: dict[str, Any], acts_on: str) -> torch.nn.Module:
+    name = config["activation_function"].rsplit(".", 1)[-1]
     if name not in _ACTIVATIONS:
         raise DataError(
             f"{folder}/config.json: unknown activation {name}; lmk knows {', '.join(_ACTIVATIONS)}"
         )
-    if config.get("use_residual") or config.get("module_input_name", _VECTOR) != _VECTOR:
-        raise DataError(
-            f"{folder}/config.json: lmk applies Dense to the pooled vector, without a residual"
-        )
+    if config.get("use_residual") or config.get("module_input_name", acts_on) != acts_on:
+        what = "the pooled vector" if acts_on == _VECTOR else "the states of a ColBERT model"
+        raise DataError(f"{folder}/config.json: lmk applies Dense to {what}, without a residual")
     linear = torch.nn.Linear(
         config["in_features"], config["out_features"], config.get("bias", True)
     )
@@ -50,6 +92,7 @@ def _layer_norm(folder: Path) -> torch.nn.Module:
 
 
 _BUILDERS = {"Dense": _dense, "LayerNorm": _layer_norm}
+_PROJECTIONS = {"Dense": _projection, "LayerNorm": _layer_norm}
 
 
 def _load(module: torch.nn.Module, folder: Path, prefix: str) -> None:

@@ -9,7 +9,8 @@ from numpy.typing import NDArray
 from tokenizers import normalizers
 from transformers import AutoTokenizer
 
-from lmkcli.errors import DataError
+from lmkcli.collection import CHUNK
+from lmkcli.errors import DataError, UsageError
 from lmkcli.models.folder import ModelFolder
 from lmkcli.placement import Ints, Layout
 from lmkcli.recipe import Side
@@ -22,7 +23,8 @@ _MADE_UP = 2  # ordinary tokens of the tokenizers that transformers makes up whe
 class Tokenized(NamedTuple):
     """One text: content ids, their character spans [n, 2] in the text, and the prompt's ids.
 
-    `ends` are the exclusive token ends of the splitter's pieces; None without a splitter.
+    `ends` are the exclusive token ends of the splitter's pieces; None without a splitter. Separators
+    of given chunks are not among the ids: what stands between chunks is the placement's.
     """
 
     ids: Ints
@@ -46,6 +48,9 @@ class Tokenizer:
         Texts are stripped, as the official evaluation does; spans count in the text as given.
         """
         texts = [_valid(text) for text in texts]
+        if self.splitter == "given":
+            return self._given(texts)
+        texts = [text.replace(CHUNK, " ") for text in texts]  # some normalizers would delete it
         if self.splitter:
             return self._split(texts)
         encoded = self._encode([self.prompt + text.strip() for text in texts])
@@ -71,6 +76,37 @@ class Tokenizer:
             _join([_piece(next(encoded), text[a:b], a) for a, b in found], prompt)
             for text, found in zip(texts, spans, strict=True)
         ]
+
+    def _given(self, texts: list[str]) -> list[Tokenized]:
+        """Given chunks, tokenized together with the separator between them (specs/contextual.md §1)."""
+        separator = self.fast.id_to_token(self.layout.separator)
+        joined = [text.replace(CHUNK, separator) for text in texts]
+        encoded = self._encode([self.prompt + text for text in joined])
+        made = [_one(item, len(self.prompt), 0) for item in encoded]
+        return [
+            _parted(tokens, text, separator, int(self.layout.separator or 0))
+            for tokens, text in zip(made, texts, strict=True)
+        ]
+
+
+def _parted(tokens: Tokenized, text: str, separator: str, number: int) -> Tokenized:
+    """The tokens of a joined text without its separators, spans counted in the text as given."""
+    breaks = np.array([i for i, character in enumerate(text) if character == CHUNK], np.int64)
+    longer = len(separator) - len(CHUNK)
+    places = breaks + longer * np.arange(len(breaks))  # where separators stand in the joined text
+    spans = tokens.spans.astype(np.int64)
+    nearest = np.searchsorted(places, spans[:, 0])
+    hit = np.append(places, -1)[nearest]
+    between = (tokens.ids == number) & (spans[:, 0] <= hit) & (hit < spans[:, 1])
+    if between.sum() != len(breaks):
+        raise DataError(
+            f"the tokenizer did not keep the separator {separator!r} between given chunks; "
+            "use --gran with a number of tokens"
+        )
+    chunk = np.cumsum(between)[~between]
+    back = (spans[~between] - longer * chunk[:, None]).astype(np.int32)
+    ends = np.append(np.flatnonzero(between) - np.arange(len(breaks)), len(chunk))
+    return Tokenized(tokens.ids[~between], back, tokens.prompt, ends.astype(np.int32))
 
 
 def _valid(text: str) -> str:
@@ -148,18 +184,26 @@ def open_tokenizer(folder: ModelFolder, side: Side) -> Tokenizer:
     if folder.lower_case:
         parts = [normalizers.Lowercase(), *([fast.normalizer] if fast.normalizer else [])]
         fast.normalizer = normalizers.Sequence(parts)
-    return Tokenizer(fast, _layout(loaded, side.append_eos), side.prompt, side.splitter)
+    layout = layout_of(loaded, side)
+    if side.splitter == "given" and layout.separator is None:
+        raise UsageError(
+            f"--gran given needs a tokenizer with a SEP or PAD token, and {folder.name} has neither"
+        )
+    return Tokenizer(fast, layout, side.prompt, side.splitter)
 
 
-def _layout(loaded: Any, append_eos: bool) -> Layout:
+def layout_of(loaded: Any, side: Side) -> Layout:
     """What the tokenizer's own template puts around content, found by encoding a word."""
     bare = loaded.backend_tokenizer.encode("a", add_special_tokens=False).ids
     full = loaded.backend_tokenizer.encode("a", add_special_tokens=True).ids
     at = next((i for i in range(len(full) - len(bare) + 1) if full[i : i + len(bare)] == bare), 0)
     prefix, suffix = tuple(full[:at]), tuple(full[at + len(bare) :])
     eos = loaded.eos_token_id
-    if append_eos and eos is not None and eos not in suffix:
+    if side.append_eos and eos is not None and eos not in suffix:
         suffix = (*suffix, eos)
     cls = loaded.cls_token_id if loaded.cls_token_id is not None else loaded.bos_token_id
     landmark = loaded.sep_token_id if loaded.sep_token_id is not None else eos
-    return Layout(prefix, suffix, cls, landmark)
+    separator = loaded.sep_token_id if loaded.sep_token_id is not None else loaded.pad_token_id
+    if side.prefix_token is not None:
+        prefix = (*prefix[:1], side.prefix_token, *prefix[1:])
+    return Layout(prefix, suffix, cls, landmark, separator)

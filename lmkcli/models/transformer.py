@@ -15,8 +15,11 @@ from transformers.utils import logging as transformers_logging
 from lmkcli.errors import DataError
 from lmkcli.models import attention
 from lmkcli.models.devices import TORCH, choose_device, native_dtype
+from lmkcli.models.extend import extend as extend_positions
+from lmkcli.models.extend import parse
 from lmkcli.models.folder import ModelFolder
 from lmkcli.models.fused import Undo, fuse
+from lmkcli.models.routes import Route, remembered, route_key
 from lmkcli.placement import Ints
 
 transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]
@@ -37,15 +40,32 @@ class Transformer:
     dtype: str
     packed: bool = False
     why_padded: str = ""
+    one_vector: bool = False
+    pad_to: int = 0
     _kwargs: dict[str, Any] = field(default_factory=dict)
 
-    def states(self, sequences: list[Ints]) -> torch.Tensor:
-        """The last hidden states of all sequences, one after another: [total positions, dim]."""
-        with torch.inference_mode():
-            return self._packed(sequences) if self.packed else self._padded(sequences)
+    @property
+    def weight_bytes(self) -> int:
+        """What the weights take in memory."""
+        return sum(p.numel() * p.element_size() for p in self.model.parameters())
 
-    def _packed(self, sequences: list[Ints]) -> torch.Tensor:
-        pack = attention.Pack.of([len(s) for s in sequences], self._aligned())
+    def states(self, sequences: list[Ints], attended: list[int] | None = None) -> torch.Tensor:
+        """The last hidden states of all sequences, one after another: [total positions, dim].
+
+        Where `attended` is given, no position sees more than so many of its sequence.
+        """
+        with torch.inference_mode():
+            if not self.packed:
+                return self._padded(sequences, attended)
+            lengths = [len(s) for s in sequences]
+            if attended is not None:
+                return self._packed(sequences, attention.Pack(tuple(attended), tuple(lengths)))
+            pack = attention.Pack.of(lengths, self._aligned())
+            states = self._packed(sequences, pack)
+            return states if pack.taken == pack.lengths else self._filled(states, pack)
+
+    def _packed(self, sequences: list[Ints], pack: attention.Pack) -> torch.Tensor:
+        """States of all positions that the pack takes."""
         ids = np.zeros(sum(pack.taken), np.int64)
         positions = np.zeros_like(ids)
         starts = np.cumsum([0, *pack.taken[:-1]])
@@ -58,9 +78,10 @@ class Transformer:
             pack=pack,
             **self._kwargs,
         )
-        states: torch.Tensor = output.last_hidden_state[0]
-        if pack.taken == pack.lengths:
-            return states
+        return output.last_hidden_state[0]  # type: ignore[no-any-return]
+
+    def _filled(self, states: torch.Tensor, pack: attention.Pack) -> torch.Tensor:
+        starts = np.cumsum([0, *pack.taken[:-1]])
         filled = np.concatenate(
             [np.arange(n) + s for s, n in zip(starts, pack.lengths, strict=True)]
         )
@@ -71,14 +92,16 @@ class Transformer:
         window = getattr(self.model.config, "sliding_window", None)
         return self.device.type == "cpu" and self.dtype == "bf16" and not window
 
-    def _padded(self, sequences: list[Ints]) -> torch.Tensor:
-        lengths = torch.tensor([len(s) for s in sequences])
-        mask = torch.arange(int(lengths.max()))[None] < lengths[:, None]
-        ids = torch.full(mask.shape, self.model.config.pad_token_id or 0, dtype=torch.long)
-        ids[mask] = torch.from_numpy(np.concatenate(sequences)).long()
-        mask = self._move(mask)
-        output = self.model(input_ids=self._move(ids), attention_mask=mask.long(), **self._kwargs)
-        return output.last_hidden_state[mask]  # type: ignore[no-any-return]
+    def _padded(self, sequences: list[Ints], attended: list[int] | None = None) -> torch.Tensor:
+        lengths = [len(s) for s in sequences]
+        there = _first(lengths, max(lengths))
+        seen = there if attended is None else _first(attended, max(lengths))
+        ids = torch.full(there.shape, self.model.config.pad_token_id or 0, dtype=torch.long)
+        ids[there] = torch.from_numpy(np.concatenate(sequences)).long()
+        output = self.model(
+            input_ids=self._move(ids), attention_mask=self._move(seen.long()), **self._kwargs
+        )
+        return output.last_hidden_state[self._move(there)]  # type: ignore[no-any-return]
 
     def _move(self, tensor: torch.Tensor) -> torch.Tensor:
         if self.device.type == "cpu":
@@ -89,8 +112,8 @@ class Transformer:
     def _first_position(self) -> int:
         return first_position(self.model)
 
-    def choose_path(self) -> None:
-        """Fuse and pack when the result equals each sequence run alone; else less; else pad."""
+    def check(self) -> Route:
+        """Fused and packed where the result equals each sequence run alone; else less; else padded."""
         sequences = self._probes()
         with torch.inference_mode():
             alone = torch.cat([self._padded([sequence]) for sequence in sequences])
@@ -100,19 +123,31 @@ class Transformer:
         for fused in (True, False) if self.device.type == "cpu" else (False,):
             undo = fuse(self.model) if fused else Undo()
             apart = self._try_packed(sequences, alone)
-            if isinstance(apart, float) and apart < tolerance:
-                self.packed = True
-                return
             undo()
-        self.why_padded = f"packed and padded states differ ({apart})"
+            if isinstance(apart, float) and apart < tolerance:
+                break
         self.model.set_attn_implementation(own)
+        if isinstance(apart, float) and apart < tolerance:
+            return Route(fused, packed=True)
+        return Route(
+            fused=False, packed=False, why_padded=f"packed and padded states differ ({apart})"
+        )
+
+    def take(self, route: Route) -> None:
+        """Run as a check found right."""
+        self.packed, self.why_padded = route.packed, route.why_padded
+        if route.fused:
+            fuse(self.model)
+        if route.packed:
+            self.model.set_attn_implementation(attention.NAME)
 
     def _try_packed(self, sequences: list[Ints], alone: torch.Tensor) -> float | str:
         """How far the packed states are from those of each sequence alone, or what went wrong."""
         try:
             self.model.set_attn_implementation(attention.NAME)
             with torch.inference_mode():
-                return _distance(alone, self._packed(sequences))
+                pack = attention.Pack.of([len(s) for s in sequences], self._aligned())
+                return _distance(alone, self._filled(self._packed(sequences, pack), pack))
         except (TypeError, ValueError, RuntimeError, IndexError, AttributeError, KeyError) as error:
             return f"{type(error).__name__}: {error}".splitlines()[0]
 
@@ -130,16 +165,24 @@ class Transformer:
         ]
 
 
+def _first(counts: list[int], width: int) -> torch.Tensor:
+    """[n, width]: which positions are among the first `counts[i]` of a row."""
+    return torch.arange(width)[None] < torch.tensor(counts)[:, None]
+
+
 def _distance(one: torch.Tensor, other: torch.Tensor) -> float:
     """1 - mean cosine of the states."""
     cosine = torch.nn.functional.cosine_similarity(one.double(), other.double(), dim=-1)
     return float(1 - cosine.mean())
 
 
-def open_model(folder: ModelFolder, dtype: str, device: str, trust: bool) -> Transformer:
+def open_model(
+    folder: ModelFolder, dtype: str, device: str, trust: bool, extend: str = ""
+) -> Transformer:
     """The model of a folder on a device, ready to run; DataError when it cannot be loaded.
 
     `dtype` is fp32, bf16, fp16 or auto: bf16 where the hardware computes it natively, else fp32.
+    `extend` stretches its positions, such as 'grouped:4096'.
     """
     chosen = choose_device(device)
     dtype = native_dtype(chosen) if dtype == "auto" else dtype
@@ -159,12 +202,15 @@ def open_model(folder: ModelFolder, dtype: str, device: str, trust: bool) -> Tra
         raise DataError(f"the model of {folder.name} cannot be loaded: {first}{hint}") from None
     _check_whole(folder, loaded["missing_keys"])
     model = model.to(chosen).eval()
+    if extend:
+        extend_positions(model, *parse(extend))
     text = config.get_text_config()
     kwargs = {"use_cache": False} if folder.causal else {}
     made = Transformer(
         model, int(text.hidden_size), position_limit(model), chosen, dtype, _kwargs=kwargs
     )
-    made.choose_path()
+    key = route_key(folder.weights_digest, dtype, chosen, extend)
+    made.take(remembered(key, made.check))
     return made
 
 

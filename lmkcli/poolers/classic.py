@@ -1,11 +1,11 @@
-"""cls, last, mean and mean@k: the ordinary layout, other marks (specs/lmk_details.md §2)."""
+"""cls, last, mean, mean@k, model: the ordinary layout, other marks (specs/lmk_details.md §2)."""
 
 from dataclasses import dataclass
 
 import numpy as np
 
 from lmkcli.errors import UsageError
-from lmkcli.placement import SHARED, Arrangement, Content, Ints, Layout, plain
+from lmkcli.placement import SHARED, Arrangement, Content, Ints, Layout, plain, separators
 
 
 @dataclass(frozen=True)
@@ -13,6 +13,10 @@ class Cls:
     """Marks position 0, the state of the first special token."""
 
     chunked = False
+    per = "input"
+
+    def specials(self, layout: Layout) -> int:
+        return len(layout.prefix) + len(layout.suffix)
 
     def check(self, layout: Layout) -> None:
         if not layout.prefix:
@@ -32,6 +36,10 @@ class Last:
     """Marks the last position: EOS of a decoder, SEP of an encoder."""
 
     chunked = False
+    per = "input"
+
+    def specials(self, layout: Layout) -> int:
+        return len(layout.prefix) + len(layout.suffix)
 
     def check(self, layout: Layout) -> None:
         """Every layout has a last position."""
@@ -44,11 +52,44 @@ class Last:
 
 
 @dataclass(frozen=True)
+class Own:
+    """Marks the one vector that the model itself makes of an input (TITE, M2-BERT)."""
+
+    chunked = False
+    per = "input"
+
+    def specials(self, layout: Layout) -> int:
+        return len(layout.prefix) + len(layout.suffix)
+
+    def check(self, layout: Layout) -> None:
+        """Any layout will do."""
+
+    def arrange(
+        self, content: Content, layout: Layout, limit: int, marked_from: int
+    ) -> Arrangement:
+        ids, kept = plain(content, layout, limit)
+        return Arrangement(ids, np.zeros(1, np.int32), _shared(1), kept)
+
+
+@dataclass(frozen=True)
 class Mean:
-    """Marks every `step`-th position from 0 on, specials included; step 1 is the plain mean."""
+    """Marks every `step`-th position from 0 on, specials included; step 1 is the plain mean.
+
+    What precedes the content belongs to the first chunk, as in late chunking without a prompt
+    (specs/contextual.md §1); separators and what follows belong to none, unless a chunk has nothing
+    else.
+    """
 
     step: int = 1
     chunked = False
+
+    @property
+    def per(self) -> str:
+        """Every token has a mark, or some do."""
+        return "token" if self.step == 1 else "step"
+
+    def specials(self, layout: Layout) -> int:
+        return len(layout.prefix) + len(layout.suffix)
 
     def check(self, layout: Layout) -> None:
         """Any layout has positions to average."""
@@ -61,9 +102,25 @@ class Mean:
         visible = marks[marks >= marked_from]
         marks = visible if len(visible) else marks  # nothing but a prompt: it is all there is
         first = len(layout.prefix) + len(content.prompt)
-        owners = np.searchsorted(content.ends, marks - first, side="right").astype(np.int32)
-        owners[marks >= first + kept] = SHARED
-        return Arrangement(ids, marks, owners, kept)
+        body = max(len(ids) - first - len(layout.suffix), 0)
+        return Arrangement(ids, marks, _owners(content, body, marks - first), kept)
+
+
+def _owners(content: Content, body: int, places: Ints) -> Ints:
+    """The chunk of each place; places count from the first content token, `body` of them are content.
+
+    A chunk reaches to the end of its separator, which it owns only when it has no token.
+    """
+    between = separators(content)
+    stops = content.ends + np.arange(1, len(content.ends) + 1) * bool(len(between))
+    owners = np.searchsorted(stops, places, side="right").astype(np.int32)
+    empty = np.diff(content.ends, prepend=0) == 0
+    if len(between):
+        owners[np.isin(places, between[~empty[:-1]])] = SHARED
+    owners[places >= body] = SHARED
+    if empty[-1] and body == len(content.ids) + len(between):
+        owners[places == body] = len(empty) - 1  # the suffix ends an empty chunk
+    return owners
 
 
 def _shared(count: int) -> Ints:

@@ -22,6 +22,10 @@ class Landmark:
 
     force: bool = False
     chunked = True
+    per = "chunk"
+
+    def specials(self, layout: Layout) -> int:
+        return len(layout.prefix)
 
     def check(self, layout: Layout) -> None:
         if layout.landmark is None:
@@ -34,10 +38,7 @@ class Landmark:
     ) -> Arrangement:
         head = np.concatenate([np.array(layout.prefix, np.int32), content.prompt])
         body = content.ids[:limit]
-        ends = (
-            content.ends if len(content.ids) else np.zeros(1, np.int32)
-        )  # empty text: one landmark
-        ends = ends[ends <= len(body)]
+        ends = content.ends[content.ends <= len(body)]
         ids = np.concatenate([head, np.insert(body, ends, np.int32(layout.landmark or 0))])[:limit]
         marks = (len(head) + ends + np.arange(len(ends))).astype(np.int32)
         marks = marks[marks < limit]
@@ -68,6 +69,10 @@ class MultiCls:
     """Every chunk is preceded by CLS; cut before one final suffix; the CLS positions are marked."""
 
     chunked = True
+    per = "chunk"
+
+    def specials(self, layout: Layout) -> int:
+        return len(layout.suffix)
 
     def check(self, layout: Layout) -> None:
         if layout.cls is None:
@@ -81,7 +86,7 @@ class MultiCls:
         room = limit - len(layout.suffix)
         body = content.ids[:room]
         starts = np.concatenate([np.zeros(1, np.int32), content.ends[:-1]])
-        starts = starts[starts < max(len(body), 1)]
+        starts = starts[starts < len(body) + (len(body) == len(content.ids))]
         joined = np.insert(body, starts, np.int32(layout.cls or 0))
         # the prompt follows the first CLS and belongs to the first chunk
         joined = np.concatenate([joined[:1], content.prompt, joined[1:]])[:room]

@@ -18,7 +18,7 @@ from lmkcli.collection import (
     spell,
 )
 from lmkcli.errors import DataError, UnknownName, UsageError
-from lmkcli.formats import Fields, read_qrels
+from lmkcli.formats import METADATA, Fields, fact_of, read_qrels
 from lmkcli.records import ONCE, PipedLines, Records, open_records
 
 OPTIONS = ("fields", "map_ids", "qrels", "queries")
@@ -145,6 +145,19 @@ class FileCollection(Collection):
 
     def has_qrels(self) -> bool:
         return Path(self._paths.get("qrels", "-")).expanduser().is_file()
+
+    def query_facts(self, name: str) -> dict[str, str | float]:
+        path = self._paths.get("queries", "-")
+        if path == "-":
+            return {}
+        fields = Fields(map_ids=self._fields.map_ids)
+        wanted = fields.known | {name, METADATA}
+        facts = {}
+        for where, record in open_records(path, WHOLE, wanted):
+            fact = fact_of(record, name)
+            if fact is not None:
+                facts[fields.query(record, where).id] = fact
+        return facts
 
     def stamp(self) -> dict[str, list[int]]:
         return self._stamp

@@ -1,19 +1,24 @@
-"""Any ir_datasets id, such as 'beir/scifact/test'."""
+"""Any ir_datasets id, such as 'beir/scifact/test'; and collections of ours under ids of their own."""
 
 import difflib
+import hashlib
+import json
 import os
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import ir_datasets
 from filelock import FileLock
 from ir_datasets import lazy_libs
+from ir_datasets.datasets.base import Dataset
+from ir_datasets.formats import BaseDocs, BaseQrels, BaseQueries, GenericQuery, TrecQrel
 from ir_datasets.indices import PickleLz4FullStore
 
-from lmkcli import network
+from lmkcli import known, network
 from lmkcli.collection import (
     WHOLE,
     Collection,
@@ -91,12 +96,12 @@ def open_irds(name: str, options: dict[str, str]) -> "IrdsCollection":
 
 
 def _unknown(name: str) -> UnknownName:
-    ids = list(ir_datasets.registry)
+    ids = sorted({*ir_datasets.registry, *known.names(), *known.groups()})
     near = difflib.get_close_matches(name, ids, n=3, cutoff=0.5)
     families = sorted({identifier.split("/")[0] for identifier in ids})
     path = name.rsplit(":", 1)[0]
     here = f"there is a folder of that name: write ./{name}" if Path(path).exists() else ""
-    hint = here or "(ir_datasets ids; no file or folder has that name either)"
+    hint = here or "(no file or folder has that name either; 'lmk show sources' lists known ones)"
     return UnknownName("collection", name, near or families, hint)
 
 
@@ -116,7 +121,8 @@ class IrdsCollection(Collection):
         if shard.count > 1:
             with _gate.closed():
                 self._begin()
-        total = self._dataset.docs_count()
+        with _lock(self._id.split("/")[0]):  # a docstore that is being begun cannot even be opened
+            total = self._dataset.docs_count()
         if total is None:
             return CountedDocs(lambda: self._docs(lambda: self._dealt(shard)), None)
         mine = shard.rows(total)
@@ -218,3 +224,98 @@ def _lock(family: str) -> AbstractContextManager[object]:
     home = ir_datasets.util.home_path()
     # A shared home that cannot be written holds finished collections only.
     return FileLock(home / f".lmk-{family}.lock") if os.access(home, os.W_OK) else nullcontext()
+
+
+class TitledDoc(NamedTuple):
+    """A document as ir_datasets gives it out."""
+
+    doc_id: str
+    text: str
+    title: str
+
+    def default_text(self) -> str:
+        """What is encoded: title and text, joined as everywhere here."""
+        return Doc(*self).content
+
+
+class _Store(PickleLz4FullStore):  # type: ignore[misc]
+    """A docstore that one process builds while the others wait."""
+
+    def build(self) -> None:
+        with FileLock(f"{self.path}.lock"):
+            super().build()
+
+
+Opening = Callable[[], Collection]
+
+
+class _Docs(BaseDocs):  # type: ignore[misc]
+    """Documents of ours; the docstore, and slices, are built on first use in ir_datasets' home."""
+
+    def __init__(self, name: str, opening: Opening) -> None:
+        self._name = name
+        self._opening = opening
+
+    def docs_iter(self) -> Any:
+        return ir_datasets.util.DocstoreSplitter(self._records(), self.docs_store())
+
+    def docs_store(self, **options: Any) -> _Store:
+        stamp = json.dumps(self._opening().stamp(), sort_keys=True).encode()
+        path = self.docs_path() / f"{hashlib.sha256(stamp).hexdigest()[:16]}.pklz4"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        return _Store(str(path), self._records, TitledDoc, "doc_id", ["doc_id"], **options)
+
+    def docs_path(self, force: bool = True) -> Path:
+        return Path(ir_datasets.util.home_path(), self._name, "docs")
+
+    def docs_cls(self) -> type[TitledDoc]:
+        return TitledDoc
+
+    def docs_count(self) -> int:
+        store = self.docs_store()
+        store.build()
+        return int(store.count())
+
+    def _records(self) -> Iterator[TitledDoc]:
+        return (TitledDoc(*doc) for doc in self._opening().docs())
+
+
+class _Queries(BaseQueries):  # type: ignore[misc]
+    """The queries of ours that are judged."""
+
+    def __init__(self, opening: Opening) -> None:
+        self._opening = opening
+
+    def queries_iter(self) -> Iterator[GenericQuery]:
+        return (GenericQuery(*query) for query in self._opening().judged_queries())
+
+
+class _Qrels(BaseQrels):  # type: ignore[misc]
+    """The judgements of ours."""
+
+    def __init__(self, opening: Opening) -> None:
+        self._opening = opening
+
+    def qrels_iter(self) -> Iterator[TrecQrel]:
+        for query_id, doc_id, grade in self._opening().qrels():
+            yield TrecQrel(query_id, doc_id, grade, "0")
+
+    def qrels_cls(self) -> Any:
+        return TrecQrel
+
+    def qrels_defs(self) -> dict[int, str]:
+        return {}
+
+
+def offer(names: Iterable[str], opening: Callable[[str], Collection]) -> list[str]:
+    """Register names with ir_datasets that it does not have yet; which they were.
+
+    `opening` opens the collection of a name, when something of it is asked for.
+    """
+    free = [name for name in names if name not in ir_datasets.registry]
+    for name in free:
+        mine = partial(opening, name)
+        ir_datasets.registry.register(
+            name, Dataset(_Docs(name, mine), _Queries(mine), _Qrels(mine))
+        )
+    return free

@@ -1,5 +1,7 @@
-"""lmk eval --baseline, through the command line, on runs whose numbers can be done by hand."""
+"""lmk eval through the command line, on runs whose numbers can be done by hand."""
 
+import csv
+import io
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -43,11 +45,15 @@ def test_bonferroni_multiplies_by_the_number_of_tests(lmk: Lmk, runs: Path) -> N
     assert twice[0]["p (t-test)"] == pytest.approx(2 * once[0]["p (t-test)"])
 
 
-def test_a_baseline_must_be_one_of_the_runs(lmk: Lmk, runs: Path) -> None:
+def test_tables_that_exclude_each_other(lmk: Lmk, runs: Path) -> None:
     words = ["eval", runs / "better.trec", "--qrels", runs / "qrels.txt"]
     assert "one of two or more" in lmk(*words, "--baseline", runs / "base.trec", code=2).err
-    both = [*words, runs / "base.trec", "--baseline", runs / "base.trec", "--per-query"]
-    assert "different tables" in lmk(*both, code=2).err
+    both = [*words, runs / "base.trec", "--baseline", runs / "base.trec"]
+    assert "--per-query and --baseline print different" in lmk(*both, "--per-query", code=2).err
+    assert "--baseline and --all-pairs print" in lmk(*both, "--all-pairs", code=2).err
+    assert "needs two runs" in lmk(*words, "--all-pairs", code=2).err
+    assert "no effect without --by" in lmk(*words, "--bins", "1,2", code=2).err
+    assert "needs the collection" in lmk(*words, "--by", "length", code=2).err
 
 
 def test_the_log_keeps_one_line_an_evaluation(lmk: Lmk, runs: Path) -> None:
@@ -56,3 +62,298 @@ def test_the_log_keeps_one_line_an_evaluation(lmk: Lmk, runs: Path) -> None:
         lmk("eval", runs / "base.trec", "--qrels", runs / "qrels.txt", "-m", "P@1", "--log", log)
     shown = json.loads(lmk("show", log, "--json").out)
     assert [entry["scores"] for entry in shown] == [{"P@1": 0.4}] * 2
+
+
+PLANTED = {  # query: documents and their scores; d is relevant
+    "q1": {"d": 3.0, "x": 2.0, "y": 1.0},  # found first
+    "q2": {"x": 2.0, "d": 2.0, "y": 2.0},  # a tie: by id, descending, y x d
+    "q3": {"q3": 9.0, "d": 2.0},  # finds itself first
+    "q5": {"x": 1.0, "y": 0.5, "z": 0.5},  # finds nothing
+    "q9": {"d": 1.0},  # is not judged
+}
+
+
+@pytest.fixture
+def planted(tmp_path: Path) -> Path:
+    """A run with a tie, a missing query (q4), a self-hit and an unjudged query; and qrels."""
+    lines = [
+        f"{query} Q0 {doc} 1 {score} planted\n"
+        for query, documents in PLANTED.items()
+        for doc, score in documents.items()
+    ]
+    (tmp_path / "planted.trec").write_text("".join(lines))
+    judged = "".join(f"q{n} 0 d 2\nq{n} 0 x 0\n" for n in range(1, 6))
+    (tmp_path / "qrels.txt").write_text(judged)
+    return tmp_path
+
+
+def test_a_planted_run_gives_the_documented_numbers(lmk: Lmk, planted: Path) -> None:
+    words = ["eval", planted / "planted.trec", "--qrels", planted / "qrels.txt"]
+    words += ["-m", "RR@2", "-m", "P@1", "-m", "R@5"]
+    done = lmk(*words, "--json")
+    # reciprocal ranks 1, 1/3 (beyond 2), 1/2, missing, none; over all five judged queries
+    assert done.json[0] == pytest.approx(
+        {"run": str(planted / "planted.trec"), "RR@2": 1.5 / 5, "P@1": 1 / 5, "R@5": 3 / 5}
+    )
+    # judged@1: d; y not; q3 not; x. judged@2: 2/2, 1/2, 1/2, 1/2. judged@5: 2/3, 2/3, 1/2, 1/3
+    # ties at 1: q2; at 2: q2 and q5; at 5 there is nothing below
+    assert done.err == (
+        f"{planted / 'planted.trec'}: 4 of 5 judged queries answered; depth 3; "
+        "judged@1 50.0%, judged@2 62.5%, judged@5 54.2%; "
+        "ties at 1: 25.0%, ties at 2: 50.0%, ties at 5: 0.0%; 1 missing count as 0 (q4); "
+        "1 without judgements ignored; the run is shallower than R@5\n"
+    )
+    dropped = lmk(*words, "--drop-self", "yes", "--json")
+    assert dropped.json[0]["RR@2"] == 2 / 5
+    assert "; self-hits dropped: 1" in dropped.err
+    assert lmk(*words, "--strict", code=4).err.endswith(
+        "planted.trec lacks 1 of the judged queries\n"
+    )
+
+
+def test_a_run_that_mostly_finds_its_queries_is_told_so(lmk: Lmk, tmp_path: Path) -> None:
+    (tmp_path / "r.trec").write_text("a Q0 a 1 2 t\na Q0 d 2 1 t\nb Q0 d 1 1 t\nc Q0 c 1 1 t\n")
+    (tmp_path / "qrels.txt").write_text("a 0 d 1\nb 0 d 1\nc 0 d 1\n")
+    words = ["eval", tmp_path / "r.trec", "--qrels", tmp_path / "qrels.txt", "-m", "P@1"]
+    assert "2 find the document of their own id (--drop-self yes" in lmk(*words).err
+    assert "own id" not in lmk(*words, "--drop-self", "yes").err
+
+
+def test_a_document_twice_is_refused(lmk: Lmk, planted: Path) -> None:
+    with open(planted / "planted.trec", "a") as file:
+        file.write("q1 Q0 d 9 0.5 planted\n")
+    words = ["eval", planted / "planted.trec", "--qrels", planted / "qrels.txt"]
+    assert "line 13: document 'd' comes twice for query 'q1'" in lmk(*words, code=3).err
+
+
+FIRST, SECOND, THIRD = "d1 d2 d3", "d2 d1 d3", "d3 d2 d1"
+
+
+@pytest.fixture
+def three(tmp_path: Path) -> Path:
+    """Twenty queries; `good` is best in all, `fair` and `poor` differ in one only."""
+    (tmp_path / "qrels.txt").write_text("".join(f"q{i} 0 d1 1\n" for i in range(20)))
+    found = {
+        "good": [FIRST] * 20,
+        "fair": [SECOND] * 19 + [THIRD],
+        "poor": [SECOND] * 18 + [THIRD] * 2,
+    }
+    for name, orders in found.items():
+        lines = [
+            f"q{i} Q0 {doc} {rank} {9 - rank} {name}\n"
+            for i, order in enumerate(orders)
+            for rank, doc in enumerate(order.split(), 1)
+        ]
+        (tmp_path / f"{name}.trec").write_text("".join(lines))
+    return tmp_path
+
+
+def against(three: Path, *words: object) -> list[object]:
+    files = [three / f"{name}.trec" for name in ("poor", "fair", "good")]
+    return ["-q", "eval", *files, "--qrels", three / "qrels.txt", "-m", "RR@10", *words]
+
+
+def test_marks_and_p_values_in_every_format(
+    lmk: Lmk, three: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(three)
+    words = ["-q", "eval", "poor.trec", "fair.trec", "good.trec", "--qrels", "qrels.txt"]
+    words += ["-m", "RR@10", "--baseline", "poor.trec"]
+    note = "†: differs from poor.trec, p < 0.05 (two-sided paired t-test, Holm-Bonferroni over 2 tests)."
+    table = lmk(*words).out
+    assert table.splitlines()[:6] == [
+        "run         RR@10 ",
+        "poor.trec  0.4833 ",
+        "fair.trec  0.4917 ",
+        "good.trec  1.0000†",
+        note,
+        "",
+    ]
+    assert table.splitlines()[8].split() == (
+        "good.trec RR@10 0.5167 [0.5000, 0.5417] 20/0/0 <0.0001 0.0004".split()
+    )
+    markdown = lmk(*words, "-f", "markdown").out
+    assert "| good.trec | **1.0000**<sup>†</sup> |\n\n" + note + "\n\n| run |" in markdown
+    latex = lmk(*words, "-f", "latex").out
+    assert r"good.trec & \textbf{1.0000}$^{\dagger}$ \\" in latex
+    assert f"\\end{{tabular}}\n% {note}\n" in latex
+    assert "[0.5000, 0.5417] & 20/0/0 & $<$0.0001 & 0.0004" in latex
+    (fair, good) = csv.DictReader(io.StringIO(lmk(*words, "-f", "csv").out))
+    assert fair["p (t-test)"] == "0.3299"
+    assert 0 < float(good["p (t-test)"]) < 1e-15
+    assert (good["score"], good["against"]) == ("1.0000", "poor.trec")
+    for text in (table, markdown, latex, lmk(*words, "-f", "csv").out):
+        assert "0.0000 " not in text
+
+
+def test_letters_of_all_pairs(lmk: Lmk, three: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(three)
+    out = lmk(
+        "-q",
+        "eval",
+        "poor.trec",
+        "fair.trec",
+        "good.trec",
+        "--qrels",
+        "qrels.txt",
+        "-m",
+        "RR@10",
+        "--all-pairs",
+    ).out.splitlines()
+    assert [line.split() for line in out[1:4]] == [
+        ["(a)", "poor.trec", "0.4833"],
+        ["(b)", "fair.trec", "0.4917"],
+        ["(c)", "good.trec", "1.0000ab"],
+    ]
+    assert out[4].startswith("Letters: better than the run of that letter, p < 0.05")
+    assert [line.split()[:2] for line in out[7:]] == [
+        ["fair.trec", "poor.trec"],
+        ["good.trec", "poor.trec"],
+        ["good.trec", "fair.trec"],
+    ]
+
+
+@pytest.fixture
+def two(three: Path) -> Path:
+    """The same systems on a second collection, where `poor` finds everything and `fair` is absent."""
+    (three / "two.txt").write_text("".join(f"p{i} 0 d1 1\n" for i in range(3)))
+    for name, order in {"good": SECOND, "poor": FIRST}.items():
+        lines = [
+            f"p{i} Q0 {doc} {rank} {9 - rank} {name}\n"
+            for i in range(3)
+            for rank, doc in enumerate(order.split(), 1)
+        ]
+        (three / f"{name}.two.trec").write_text("".join(lines))
+    return three
+
+
+ACROSS = "poor.trec fair.trec good.trec poor.two.trec good.two.trec".split()
+BY_RUN = [*["--qrels", "qrels.txt"] * 3, *["--qrels", "two.txt"] * 2]
+
+
+def test_several_collections_make_one_table(
+    lmk: Lmk, two: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(two)
+    words = ["-q", "eval", *ACROSS, *BY_RUN, "-m", "RR@10"]
+    assert [line.split() for line in lmk(*words).out.splitlines()] == [
+        ["system", "(RR@10)", "qrels.txt", "two.txt", "mean", "geometric", "mean"],
+        ["poor", "0.4833", "1.0000", "0.7417", "0.6952"],
+        ["fair", "0.4917", "-", "-", "-"],
+        ["good", "1.0000", "0.5000", "0.7500", "0.7071"],
+    ]
+    assert (
+        "| good | **1.0000** | 0.5000 | **0.7500** | **0.7071** |"
+        in lmk(*words, "-f", "markdown").out
+    )
+    rows = lmk(*words, "--json").json
+    assert [(row["system"], row["collection"]) for row in rows] == [
+        *(("poor", "qrels.txt"), ("fair", "qrels.txt"), ("good", "qrels.txt")),
+        *(("poor", "two.txt"), ("good", "two.txt")),
+        *((name, mean) for name in ("poor", "fair", "good") for mean in ("mean", "geometric mean")),
+    ]
+    assert rows[-1]["score"] == pytest.approx(0.5**0.5)
+    assert rows[7]["score"] is None
+
+
+def test_a_folder_stands_for_the_runs_that_lmk_made_in_it(
+    lmk: Lmk, two: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(two)
+    for name in ("x", "y"):
+        (two / name / "qrels").mkdir(parents=True)
+        (two / name / "queries.jsonl").write_text('{"_id": "q0", "text": "x"}\n')
+    (two / "qrels.txt").rename(two / "x" / "qrels" / "test.tsv")
+    (two / "two.txt").rename(two / "y" / "qrels" / "test.tsv")
+    for system in ("poor", "good"):
+        (two / system).mkdir()
+        for run, collection in ((f"{system}.trec", "x"), (f"{system}.two.trec", "y")):
+            made = {"kind": "run", "identity": {}, "facts": {"collection": str(two / collection)}}
+            (two / run).rename(two / system / f"{collection}.trec")
+            (two / system / f"{collection}.trec.json").write_text(json.dumps(made))
+    assert [
+        line.split() for line in lmk("-q", "eval", "poor", "good", "-m", "P@1").out.splitlines()
+    ] == [
+        ["system", "(P@1)", "x", "y", "mean", "geometric", "mean"],
+        ["poor", "0.0000", "1.0000", "0.5000", "0.0000"],
+        ["good", "1.0000", "0.0000", "0.5000", "0.0000"],
+    ]
+    assert "no run with its manifest" in lmk("eval", "x", code=3).err
+
+
+def test_marks_across_collections(lmk: Lmk, two: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(two)
+    words = ["-q", "eval", *ACROSS, *BY_RUN, "-m", "RR@10", "-m", "P@1", "--baseline", "poor"]
+    latex = lmk(*words, "-f", "latex").out
+    dagger = r"$^{\dagger}$"
+    assert (
+        rf"good & RR@10 & \textbf{{1.0000}}{dagger} & 0.5000{dagger} & \textbf{{0.7500}}" in latex
+    )
+    assert r"poor & RR@10 & 0.4833 & \textbf{1.0000} &" in latex
+    assert r"fair & P@1 & 0.0000 & - & - & - \\" in latex
+    assert "over 6 tests" in latex
+    per_query = lmk("-q", "eval", *ACROSS, *BY_RUN, "-m", "P@1", "-p", "--json").json
+    assert per_query[-1] == {"system": "good", "collection": "two.txt", "query": "p2", "P@1": 0.0}
+
+
+def test_a_breakdown_in_every_format(lmk: Lmk, three: Path) -> None:
+    folder = three / "c"
+    (folder / "qrels").mkdir(parents=True)
+    record = '{{"_id": "q{0}", "text": "{1}", "position": {2}}}\n'
+    queries = [record.format(i, "word " * (i + 1), i % 2) for i in range(20)]
+    (folder / "queries.jsonl").write_text("".join(queries))
+    (folder / "qrels" / "test.tsv").write_text("".join(f"q{i}\td1\t1\n" for i in range(20)))
+    runs = [three / "fair.trec", three / "good.trec"]
+    words = ["eval", *runs, "--qrels", folder, "-m", "RR@10"]
+    shown = lmk(*words, "--by", "query-length", "--bins", "5,19.5", "-f", "markdown")
+    assert shown.out.splitlines() == [
+        "| run (RR@10) | [5, 19.5) | [19.5, ∞) |",
+        "|---|---:|---:|",
+        "| (queries) | 15 | 1 |",
+        f"| {runs[0]} | 0.5000 | 0.3333 |",
+        f"| {runs[1]} | **1.0000** | **1.0000** |",
+    ]
+    assert "4 of 20 queries are in no group" in shown.err
+    (row, *_) = lmk(*words, "--by", "query-length", "--json").json
+    assert row == {
+        "run": str(runs[0]),
+        "measure": "RR@10",
+        "query-length": "[1, 6)",
+        "queries": 5,
+        "score": 0.5,
+    }
+    rows = lmk(*words, "--by", "position", "-f", "csv").out.splitlines()
+    assert rows[:3] == [
+        "run,measure,position,queries,score",
+        f"{runs[0]},RR@10,0,10,0.5000",
+        f"{runs[0]},RR@10,1,10,0.4833",
+    ]
+    assert "$\\infty$" in lmk(*words, "--by", "query-length", "--bins", "5", "-f", "latex").out
+    assert "nothing about the colour" in lmk(*words, "--by", "colour", code=3).err
+
+
+def test_the_threshold_of_a_known_collection_is_named(
+    lmk: Lmk, shared: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The name is known, and the judgements lie in a folder: no network."""
+    from lmkcli import scoring
+
+    real = scoring.open_collection
+
+    def local(spelling: str) -> Any:
+        made = real(str(shared / "data" / "topics-qrels" / "dl19-passage"))
+        made.name = spelling
+        return made
+
+    monkeypatch.setattr(scoring, "open_collection", local)
+    name = "msmarco-passage/trec-dl-2019/judged"
+    run = shared / "data" / "trec-runs" / "dl19.bm25.txt"
+    done = lmk("eval", run, "--qrels", name, "-m", "R@100", "-m", "R(rel=1)@100", "--json")
+    assert {key: round(value, 4) for key, value in done.json[0].items() if key != "run"} == {
+        "R(rel=2)@100": 0.4910,
+        "R@100": 0.4531,
+    }
+    assert done.err.startswith(f"{name}: relevant from grade 2 on; R@100 is R(rel=2)@100\n")
+    usual = lmk("eval", run, "--qrels", name, "--json")
+    assert list(usual.json[0])[1:] == ["nDCG@10", "R(rel=2)@1000", "AP(rel=2)", "RR(rel=2)@10"]
+    assert usual.err.endswith("; the run is shallower than R(rel=2)@1000\n")

@@ -13,7 +13,7 @@ from lmkcli.cli.main import app
 from lmkcli.recipe import EncodeSettings
 
 ROOT: Any = typer.main.get_command(app)
-VERBS = ["tokenize", "encode", "index", "search", "eval", "show", "verify", "demo"]
+VERBS = sorted(ROOT.commands)
 
 
 def context(verb: str) -> Any:
@@ -33,10 +33,6 @@ FLAGS = [
     for verb in VERBS
     for option in options(verb)
 ]
-
-
-def test_the_verbs() -> None:
-    assert set(VERBS) <= set(ROOT.commands)
 
 
 @pytest.mark.parametrize(("verb", "flag"), FLAGS, ids=lambda value: value)

@@ -15,6 +15,7 @@ from lmkcli.errors import DataError, UsageError
 from lmkcli.indexes import ann
 from lmkcli.indexes.ann import Ann, factory_string, forecast, training_rows
 from lmkcli.progress import silent
+from lmkcli.ragged import Ragged
 from lmkcli.recipe import AnnSettings
 
 
@@ -25,9 +26,9 @@ class Matrix:
         self._array, self._block = array, block
         self.rows, self.dim = array.shape
 
-    def __iter__(self) -> Iterator[NDArray[np.float32]]:
+    def __iter__(self) -> Iterator[Ragged]:
         for start in range(0, self.rows, self._block):
-            yield self._array[start : start + self._block]
+            yield Ragged.single(self._array[start : start + self._block])
 
 
 def clustered(rows: int, dim: int = 32, seed: int = 0) -> NDArray[np.float32]:

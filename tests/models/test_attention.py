@@ -1,12 +1,15 @@
 """The packed attention against one n x n softmax in float64, sequence by sequence."""
 
+import itertools
+
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
-from lmkcli.models.attention import NAME, Pack
+from lmkcli.models import attention
+from lmkcli.models.attention import NAME, Pack, Window
 
 # Block-local work begins at 512 positions; a reach of 8 makes blocks of 64 queries.
 BORDERS = st.sampled_from(
@@ -98,3 +101,41 @@ def test_a_pack_has_room_for_its_sequences(lengths: list[int], aligned: bool) ->
     runs = list(pack.runs())
     assert [n for part in runs for n in part.filled] == lengths
     assert sum(part.sequences * part.length for part in runs) == sum(pack.taken)
+
+
+def by_definition(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *rest: object, **how: object
+) -> torch.Tensor:
+    """What torch documents of varlen_attn, [tokens, heads, width] in and out."""
+    bounds, other, longest, longest_key = rest
+    left, right = how["window_size"]  # type: ignore[misc]
+    assert bounds is other
+    assert how["scale"] == WIDTH**-0.5
+    assert how["enable_gqa"] == (q.shape[1] != k.shape[1])
+    starts = bounds.tolist()  # type: ignore[attr-defined]
+    assert longest == longest_key == max(b - a for a, b in itertools.pairwise(starts))
+    assert right == (0 if how.get("causal") or right == 0 else left)
+    made = [
+        dense(
+            *(x[a:b].transpose(0, 1) for x in (q, k, v)),
+            None if left == -1 else left,
+            right == 0,
+        ).transpose(0, 1)
+        for a, b in itertools.pairwise(starts)
+    ]
+    return torch.cat(made)
+
+
+@settings(max_examples=20, deadline=None)
+@given(LENGTHS, HEADS, st.sampled_from([None, 8]), st.booleans())
+def test_the_kernel_of_gpus_is_asked_for_the_same(
+    lengths: list[int], heads: tuple[int, int], reach: int | None, causal: bool
+) -> None:
+    """Its arguments mean what the path of the CPU computes; the kernel itself needs a GPU."""
+    pack = Pack.of(lengths, aligned=False)
+    states = tuple(random(pack, n, seed) for seed, n in enumerate((heads[0], heads[1], heads[1])))
+    window = Window(-1 if reach is None else reach, causal)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(attention, "varlen_attn", by_definition)
+        made = attention._varlen(*states, (pack, window), WIDTH**-0.5)
+    torch.testing.assert_close(made, run(pack, states, reach, causal), rtol=1e-4, atol=1e-5)

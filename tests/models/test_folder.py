@@ -3,6 +3,7 @@
 import json
 import os
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -310,8 +311,8 @@ def test_a_changed_byte_changes_one_digest(old: Make, tmp_path: Path, name: str)
     weights, tokenizer = made.weights_digest, made.tokenizer_digest
     data = (tmp_path / name).read_bytes()
     (tmp_path / name).write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
-    assert (made.weights_digest != weights) == (name in WEIGHTS)
-    assert (made.tokenizer_digest != tokenizer) == (name in TOKENIZER)
+    assert (replace(made).weights_digest != weights) == (name in WEIGHTS)
+    assert (replace(made).tokenizer_digest != tokenizer) == (name in TOKENIZER)
 
 
 def test_digests_know_neither_time_nor_place_nor_other_files(old: Make, tmp_path: Path) -> None:
@@ -322,6 +323,7 @@ def test_digests_know_neither_time_nor_place_nor_other_files(old: Make, tmp_path
     (tmp_path / "README.md").write_text("a model card")
     (tmp_path / "pytorch_model.bin").write_bytes(b"the same weights, pickled")
     (tmp_path / "3_Dense/.cache").mkdir()
+    made = replace(made)
     assert (made.weights_digest, made.tokenizer_digest) == before
     moved = tmp_path.rename(tmp_path.with_name("moved"))
     again = read_model(str(moved))
@@ -334,7 +336,7 @@ def test_pickled_weights_count_where_there_are_no_others(tmp_path: Path) -> None
     made = read_model(str(tmp_path))
     before = made.weights_digest
     (tmp_path / "pytorch_model.bin").write_bytes(b"other weights")
-    assert made.weights_digest != before
+    assert replace(made).weights_digest != before
 
 
 def test_the_name_of_a_file_counts(tmp_path: Path) -> None:
@@ -343,7 +345,7 @@ def test_the_name_of_a_file_counts(tmp_path: Path) -> None:
     made = read_model(str(tmp_path))
     before = made.tokenizer_digest
     (tmp_path / "vocab.json").rename(tmp_path / "merges.txt")
-    assert made.tokenizer_digest != before
+    assert replace(made).tokenizer_digest != before
 
 
 def test_lower_case_makes_another_tokenizer(old: Make) -> None:

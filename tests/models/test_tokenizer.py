@@ -307,12 +307,12 @@ def test_truncation_and_padding_of_the_file_are_switched_off(save: Save) -> None
 @pytest.mark.parametrize(
     ("template", "names", "append", "expected"),
     [
-        ("[CLS] $A [SEP]", {"cls_token": "[CLS]", "sep_token": "[SEP]"}, False, ((2,), (3,), 2, 3)),
-        ("[CLS] $A", {"bos_token": "[CLS]", "eos_token": "[SEP]"}, False, ((2,), (), 2, 3)),
-        ("[CLS] $A", {"bos_token": "[CLS]", "eos_token": "[SEP]"}, True, ((2,), (3,), 2, 3)),
-        ("$A [SEP]", {"eos_token": "[SEP]"}, True, ((), (3,), None, 3)),
-        ("$A", {"eos_token": "[SEP]"}, False, ((), (), None, 3)),
-        ("$A", {"bos_token": "[CLS]"}, True, ((), (), 2, None)),
+        ("[CLS] $A [SEP]", {"cls_token": "[CLS]", "sep_token": "[SEP]"}, False, ((2,), (3,), 2, 3, 3)),
+        ("[CLS] $A", {"bos_token": "[CLS]", "eos_token": "[SEP]"}, False, ((2,), (), 2, 3, 0)),
+        ("[CLS] $A", {"bos_token": "[CLS]", "eos_token": "[SEP]"}, True, ((2,), (3,), 2, 3, 0)),
+        ("$A [SEP]", {"eos_token": "[SEP]"}, True, ((), (3,), None, 3, 0)),
+        ("$A", {"eos_token": "[SEP]"}, False, ((), (), None, 3, 0)),
+        ("$A", {"bos_token": "[CLS]"}, True, ((), (), 2, None, 0)),
     ],
 )
 def test_the_layout_is_the_template_of_the_tokenizer(
@@ -326,6 +326,22 @@ def test_the_layout_is_the_template_of_the_tokenizer(
         return tuple(map(real, value)) if isinstance(value, tuple) else value and ids[value]
 
     assert tokenizer.layout == Layout(*map(real, expected))
+
+
+def test_a_token_that_tells_the_sides_apart_follows_cls(save: Save) -> None:
+    """Late interaction (specs/contextual.md §4)."""
+    folder = save(KINDS[0], "[CLS] $A [SEP]", cls_token="[CLS]", sep_token="[SEP]")
+    layout = open_tokenizer(folder, Side("", "", "", prefix_token=7)).layout
+    assert layout.prefix == (layout.cls, 7)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_form_feed_is_white_space_where_chunks_are_not_given(save: Save, kind: str) -> None:
+    """Some normalizers would delete it and join the words."""
+    tokenizer = open_tokenizer(save(kind, "$A"), Side("", "", ""))
+    one, other = tokenizer(["cat\fsat", "cat sat"])
+    assert one.ids.tolist() == other.ids.tolist()
+    assert one.spans.tolist() == other.spans.tolist()
 
 
 def test_a_slow_tokenizer_is_refused(folder: ModelFolder, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from lmkcli import catalog
 from lmkcli.errors import UsageError
-from lmkcli.placement import SHARED, Content, Layout, Placement, Placer, Pooler, chunk_ends
+from lmkcli.placement import SHARED, Content, Layout, Placer, Pooler, chunk_ends
 from lmkcli.poolers.landmark import Landmark
 from lmkcli.pooling import pool
 
@@ -36,6 +36,23 @@ def open_pooler(name: str) -> Pooler:
 
 
 POOLERS = {name: open_pooler(name) for name in catalog.POOLERS} | {"forced": Landmark(force=True)}
+
+
+class One(NamedTuple):
+    """The only input of a text with one vector."""
+
+    input_ids: Any
+    marks: Any
+    groups: Any
+    kept: int
+
+
+def placed(placer: Placer, content: Content) -> One:
+    made = placer.place(content)
+    assert made.vectors == len(made.inputs) == 1
+    only = made.inputs[0]
+    assert only.attended == len(only.ids)
+    return One(only.ids, only.marks, only.groups, made.kept)
 
 
 class Case(NamedTuple):
@@ -85,13 +102,13 @@ def fits(pooler: Pooler, layout: Layout) -> bool:
     return True
 
 
-def contents(placement: Placement) -> list[int]:
+def contents(placement: One) -> list[int]:
     return [int(i) for i in placement.input_ids if i >= CONTENT]
 
 
 @given(cases())
 def test_a_placement_is_one_input_with_marks_in_it(case: Case) -> None:
-    made = case.placer.place(case.content)
+    made = placed(case.placer, case.content)
     assert 1 <= len(made.input_ids) <= case.placer.limit
     assert len(made.marks) > 0
     assert (np.diff(made.marks) > 0).all()
@@ -103,7 +120,7 @@ def test_a_placement_is_one_input_with_marks_in_it(case: Case) -> None:
 
 @given(cases())
 def test_what_is_kept_is_the_beginning_of_the_text(case: Case) -> None:
-    made = case.placer.place(case.content)
+    made = placed(case.placer, case.content)
     ids = case.content.ids.tolist()
     assert 0 <= made.kept <= len(ids)
     assert contents(made) == ids[: made.kept]
@@ -117,7 +134,7 @@ def test_nothing_is_cut_from_what_fits(case: Case) -> None:
     layout = case.placer.layout
     chunks = max(len(case.content.ends), 1)
     size = len(case.content.ids) + len(case.content.prompt) + chunks
-    made = case.placer.place(case.content)
+    made = placed(case.placer, case.content)
     if size + len(layout.prefix) + len(layout.suffix) <= case.placer.limit:
         assert made.kept == len(case.content.ids)
 
@@ -125,7 +142,7 @@ def test_nothing_is_cut_from_what_fits(case: Case) -> None:
 @given(cases(("mean", "mean@k", "lmk")))
 def test_a_prompt_that_is_not_included_bears_no_mark(case: Case) -> None:
     """mean@k may have no step behind it; then its steps in the prompt are all there is."""
-    made = case.placer.place(case.content)
+    made = placed(case.placer, case.content)
     beyond = made.marks >= case.hidden
     assert beyond.all() or not beyond.any()
     seen = len(made.input_ids) > case.hidden
@@ -134,7 +151,7 @@ def test_a_prompt_that_is_not_included_bears_no_mark(case: Case) -> None:
 
 @given(cases(("cls", "last")))
 def test_one_position_is_the_first_or_the_last(case: Case) -> None:
-    made = case.placer.place(case.content)
+    made = placed(case.placer, case.content)
     first = case.placer.pooler == POOLERS["cls"]
     assert made.marks.tolist() == [0 if first else len(made.input_ids) - 1]
 
@@ -144,21 +161,21 @@ def test_the_classic_poolers_share_one_layout(case: Case) -> None:
     layout = case.placer.layout
     room = case.placer.limit - len(layout.prefix) - len(layout.suffix)
     body = [*case.content.prompt, *case.content.ids][:room]
-    made = case.placer.place(case.content)
+    made = placed(case.placer, case.content)
     assert made.input_ids.tolist() == [*layout.prefix, *body, *layout.suffix]
 
 
 @given(cases(("mean", "mean@k")))
 def test_the_mean_marks_every_step(case: Case) -> None:
     step = case.placer.pooler.step  # type: ignore[attr-defined]
-    made = case.placer.place(replace_prompt(case.content))
+    made = placed(case.placer, replace_prompt(case.content))
     assert made.marks.tolist() == list(range(0, len(made.input_ids), step))
 
 
 @given(cases(("lmk", "forced", "multicls")))
 def test_marks_of_chunks_are_special_tokens(case: Case) -> None:
     """Unless no landmark survived the cut, where all positions are averaged."""
-    made = case.placer.place(case.content)
+    made = placed(case.placer, case.content)
     special = CLS if case.placer.pooler == POOLERS["multicls"] else SEP
     ids = made.input_ids[made.marks]
     if case.placer.pooler == POOLERS["lmk"] and SEP not in made.input_ids:
@@ -172,7 +189,7 @@ def test_marks_of_chunks_are_special_tokens(case: Case) -> None:
 
 @given(cases(("lmk",)))
 def test_a_landmark_follows_its_chunk(case: Case) -> None:
-    made = case.placer.place(case.content)
+    made = placed(case.placer, case.content)
     if SEP not in made.input_ids or not len(case.content.ids):
         return
     ends = case.content.ends[: len(made.marks)]
@@ -181,7 +198,7 @@ def test_a_landmark_follows_its_chunk(case: Case) -> None:
 
 @given(cases(("multicls",)))
 def test_a_cls_stands_before_its_chunk(case: Case) -> None:
-    made = case.placer.place(replace_prompt(case.content))
+    made = placed(case.placer, replace_prompt(case.content))
     starts = [0, *case.content.ends.tolist()]
     for number, mark in enumerate(made.marks.tolist()):
         if mark + 1 < len(made.input_ids) and made.input_ids[mark + 1] >= CONTENT:
@@ -205,7 +222,7 @@ def test_owners_are_the_chunks_of_their_marks(case: Case) -> None:
 @pytest.mark.parametrize("name", POOLERS)
 def test_an_empty_text_has_a_vector(name: str) -> None:
     placer = Placer(POOLERS[name], LAYOUTS[0], 8, "4", True)
-    made = placer.place(placer.content(rising(0, 0), rising(0, 0), None))
+    made = placed(placer, placer.content(rising(0, 0), rising(0, 0), None))
     assert made.input_ids.tolist() == [CLS, SEP]
     assert made.kept == 0
 
@@ -213,7 +230,7 @@ def test_an_empty_text_has_a_vector(name: str) -> None:
 @pytest.mark.parametrize("name", POOLERS)
 def test_a_prompt_longer_than_the_limit_leaves_nothing(name: str) -> None:
     placer = Placer(POOLERS[name], LAYOUTS[0], 8, "4", False)
-    made = placer.place(placer.content(rising(CONTENT, 5), rising(PROMPT, 20), None))
+    made = placed(placer, placer.content(rising(CONTENT, 5), rising(PROMPT, 20), None))
     assert len(made.input_ids) == 8
     assert made.kept == 0
     assert len(made.marks)
@@ -232,9 +249,9 @@ def test_a_layout_without_the_token_is_refused(name: str, layout: Layout, advice
         Placer(POOLERS[name], layout, 8, "4", True)
 
 
-def place(length: int, gran: int, limit: int, pooler: Pooler = POOLERS["lmk"]) -> Placement:
+def place(length: int, gran: int, limit: int, pooler: Pooler = POOLERS["lmk"]) -> One:
     placer = Placer(pooler, Layout((CLS,), (SEP,), CLS, SEP), limit, str(gran), True)
-    return placer.place(placer.content(rising(CONTENT, length), rising(0, 0), None))
+    return placed(placer, placer.content(rising(CONTENT, length), rising(0, 0), None))
 
 
 @given(st.integers(1, 400), st.integers(1, 80), st.integers(3, 200))
@@ -292,7 +309,7 @@ def test_sentences_are_chunks() -> None:
         ("multicls", [CLS, 1000, 1001, CLS, 1002, CLS, 1003, 1004, 1005, 1006, SEP]),
     ):
         placer = Placer(POOLERS[name], LAYOUTS[0], 32, "sentence", True)
-        made = placer.place(placer.content(rising(CONTENT, 7), rising(0, 0), ends))
+        made = placed(placer, placer.content(rising(CONTENT, 7), rising(0, 0), ends))
         assert made.input_ids.tolist() == expected
         assert (made.input_ids[made.marks] == (SEP if name == "lmk" else CLS)).all()
         assert len(made.marks) == 3

@@ -23,7 +23,7 @@ def ids(pooler: Any, case: dict[str, Any], gran: str) -> list[int]:
     content = placer.content(
         np.arange(10, 10 + case["n"], dtype=np.int32), np.zeros(0, np.int32), None
     )
-    return placer.place(content).input_ids.tolist()
+    return placer.place(content).inputs[0].ids.tolist()
 
 
 def test_training_layout(shared: Path) -> None:

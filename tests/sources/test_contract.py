@@ -14,7 +14,7 @@ from ir_datasets.datasets.base import Dataset
 from ir_datasets.formats import TsvDocs, TsvQueries
 from ir_datasets.util import LocalDownload
 
-from lmkcli import catalog
+from lmkcli import catalog, layouts
 from lmkcli.collection import (
     Collection,
     CollectionDigest,
@@ -24,6 +24,7 @@ from lmkcli.collection import (
     doc_hash,
     open_collection,
 )
+from tests import mirrors
 
 ROWS = [
     {"id": f"d{number}", "title": f"T{number}" * (number % 2), "text": f"text\u2028{number} é"}
@@ -33,6 +34,9 @@ EXAMPLES = {
     "files": ["beir", "c.jsonl", "c.jsonl.gz", "c.tsv", "c.parquet", "topics.txt"],
     "stdlib": ["stdlib/functions", "stdlib/modules"],
     "irds": ["irds:contract-mini"],
+    "hub": ["mldr/en/test", "mteb-v2/scidocs", "loco/qasper_title", "conteb/football"],
+    "synthetic": ["passkey/256", "needle/512,seed=3"],
+    "haystack": ["haystack,distractors=5,from=stdlib/functions,docs=20"],
 }
 
 
@@ -54,6 +58,10 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     (folder / "irds.tsv").write_text("".join(f"{row['id']}\t{row['text']}\n" for row in ROWS))
     local = LocalDownload(folder / "irds.tsv")
     registry.register("contract-mini", Dataset(TsvDocs(local), TsvQueries(local)))
+    mirrors.mldr(folder / "mirror", "en")
+    mirrors.mteb(folder / "mirror/mteb/scidocs")
+    mirrors.loco(folder / "mirror", ["qmsum", "qasper_title"])
+    mirrors.conteb(folder / "mirror", "football", "train", "chunk_id")
     yield folder
     del registry._registered["contract-mini"]
 
@@ -63,6 +71,7 @@ def collection(
     request: pytest.FixtureRequest, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Collection:
     monkeypatch.setenv("IR_DATASETS_HOME", str(folder / "home"))
+    monkeypatch.setenv(layouts.MIRROR, str(folder / "mirror"))
     name: str = request.param
     options = ",fields=title" if name == "topics.txt" else ""
     found = (folder / name).exists()
@@ -78,7 +87,7 @@ def digest(docs: Iterable[Doc]) -> CollectionDigest:
 
 def in_order(collection: Collection) -> bool:
     """Whether shards are slices; gzip and what has no count deal blocks instead."""
-    return not collection.name.endswith((".gz", "contract-mini"))
+    return not collection.name.endswith((".gz", "contract-mini", "mldr/en/test"))
 
 
 def test_every_source_has_examples() -> None:

@@ -1,0 +1,75 @@
+"""What `lmk encode` takes beyond the forward passes: reading, tokenizing, placing, pooling, writing.
+
+    python benchmarks/overhead.py                        # stdlib/functions with MiniLM (extra demo)
+    python benchmarks/overhead.py --source data/scifact --dtype fp32
+
+Runs the whole job as the command does, in this process, with a clock around the model's forward passes.
+Loading the model is not counted. Prints the seconds of each and the overhead as a share of the passes.
+"""
+
+import argparse
+import statistics
+import tempfile
+import time
+from pathlib import Path
+
+from lmkcli import jobs
+from lmkcli.models import transformer
+from lmkcli.progress import silent
+from lmkcli.recipe import EncodeSettings, Wishes
+
+
+class Clock:
+    """Seconds in the forward passes, and when the first began."""
+
+    def __init__(self) -> None:
+        self.passes = self.tokens = 0.0
+        self._states = transformer.Transformer.states
+        self._open = jobs.open_encoder
+        self.opened = 0.0
+
+    def __enter__(self) -> "Clock":
+        clock = self
+
+        def states(model, sequences, attended=None):  # type: ignore[no-untyped-def]
+            start = time.perf_counter()
+            made = clock._states(model, sequences, attended)
+            clock.passes += time.perf_counter() - start
+            clock.tokens += sum(map(len, sequences))
+            return made
+
+        def opened(*how):  # type: ignore[no-untyped-def]
+            made = clock._open(*how)
+            clock.opened = time.perf_counter()
+            clock.passes = clock.tokens = 0.0
+            return made
+
+        transformer.Transformer.states, jobs.open_encoder = states, opened  # type: ignore[method-assign]
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        transformer.Transformer.states, jobs.open_encoder = self._states, self._open  # type: ignore[method-assign]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--source", default="stdlib/functions")
+    parser.add_argument("--model", default="minilm")
+    parser.add_argument("--dtype", default="auto")
+    parser.add_argument("--repeats", type=int, default=3)
+    args = parser.parse_args()
+    shares = []
+    for _ in range(args.repeats):
+        job = jobs.plan(args.source, Wishes(args.model), EncodeSettings(dtype=args.dtype), "0/1")
+        with tempfile.TemporaryDirectory() as folder, Clock() as clock:
+            jobs.run_encode(job, Path(folder) / "vectors", silent, lambda: False)
+            whole = time.perf_counter() - clock.opened
+        shares.append(whole / clock.passes - 1)
+        print(
+            f"{clock.tokens:,.0f} positions: {whole:.2f} s, of these {clock.passes:.2f} s in forward passes"
+        )
+    print(f"overhead over the passes: {statistics.median(shares):.1%} (median of {args.repeats})")
+
+
+if __name__ == "__main__":
+    main()

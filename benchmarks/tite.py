@@ -1,0 +1,195 @@
+"""Texts per second of TITE against BERT, DistilBERT and Funnel: the rows of Table 4 of the TITE paper.
+
+    python benchmarks/tite.py                          # bf16, CPU
+    python benchmarks/tite.py --dtype fp32 --texts 128
+    python benchmarks/tite.py --only BERT "TITE 2 late" --repeats 9
+
+Random weights of the published shapes and random tokens of the lengths of MS MARCO's queries (mean 8)
+and passages (mean 70); scores would mean nothing, the arithmetic is real. All models take turns, and
+ratios are of medians in this run, to BERT with lmk's packed attention. Tokenizing is not counted.
+"""
+
+import argparse
+import statistics
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+import transformers
+from numpy.typing import NDArray
+from transformers import AutoModel
+
+from lmkcli import manifest
+from lmkcli.models.devices import TORCH, choose_device
+from lmkcli.models.tite import Tite, TiteModel
+from lmkcli.models.tite_config import TiteConfig
+from lmkcli.models.tite_fused import fuse
+from lmkcli.models.transformer import Transformer
+from lmkcli.packing import packs
+
+Sequences = list[NDArray[np.int32]]
+Run = Callable[[Sequences], object]
+WORDS = 30522
+POSITIONS = {"cpu": 2048, "cuda": 65_536}  # of a pass, as lmk chooses them for this width
+LATE_2, STAGGERED_2 = [None] * 3 + [2] * 9, [None, 2, 2, 2] * 3
+LATE_3, STAGGERED_3 = [None] * 6 + [3] * 6, [None, 3] * 6
+UPSCALED = {
+    "hidden_sizes": [768] * 3 + [1024] * 3 + [1280] * 3 + [1536] * 3,
+    "num_attention_heads": [12] * 3 + [16] * 3 + [20] * 3 + [24] * 3,
+    "intermediate_sizes": [3072] * 3 + [4096] * 3 + [5120] * 3 + [6144] * 3,
+}
+TITES: dict[str, dict[str, Any]] = {
+    "TITE 2 late": {"kernel_sizes": LATE_2},
+    "TITE 2 staggered": {"kernel_sizes": STAGGERED_2},
+    "TITE 3 late": {"kernel_sizes": LATE_3},
+    "TITE 3 staggered": {"kernel_sizes": STAGGERED_3},
+    "TITE 2 late, pre": {"kernel_sizes": LATE_2, "pooling_location": "pre"},
+    "TITE 2 late, post": {"kernel_sizes": LATE_2, "pooling_location": "post"},
+    "TITE 2 late, upscaled": {"kernel_sizes": LATE_2, **UPSCALED},
+}
+BERT, DISTILBERT, FUNNEL = (
+    transformers.BertConfig(vocab_size=WORDS),
+    transformers.DistilBertConfig(vocab_size=WORDS),
+    transformers.FunnelConfig(vocab_size=WORDS),
+)
+
+
+class Bench:
+    """Makes the models, each as a function that reads all sequences."""
+
+    def __init__(self, dtype: str, device: str) -> None:
+        self.dtype, self.device = dtype, choose_device(device)
+        self.positions = POSITIONS[self.device.type]
+
+    def packed(self, config: Any) -> Run:
+        """An encoder of transformers through lmk."""
+        model = AutoModel.from_config(config).to(self.device, TORCH[self.dtype]).eval()
+        made = Transformer(model, 768, 512, self.device, self.dtype)
+        made.take(made.check())
+        assert made.packed, made.why_padded
+        return self._run(made)
+
+    def tite(self, more: dict[str, Any]) -> Run:
+        """A TITE through lmk: layer norms after the sums, learned and rotary positions."""
+        config = TiteConfig(
+            strides=more["kernel_sizes"], norm_location="post", norm_type="layer",
+            absolute_positional_embedding_type="learned", **more,
+        )  # fmt: skip
+        model = TiteModel(config).to(self.device, TORCH[self.dtype]).eval()
+        if self.device.type == "cpu":
+            fuse(model.encoder)
+        return self._run(Tite(model, config.hidden_size, 512, self.device, self.dtype, 0))
+
+    def _run(self, made: Any) -> Run:
+        def run(sequences: Sequences) -> None:
+            for pack in self._packs(sequences, padded=False):
+                made.states([sequences[i] for i in pack])
+
+        return run
+
+    def padded(self, config: Any, base: Any = AutoModel.from_config) -> Run:
+        """An encoder of transformers by its own code, in padded batches of like lengths."""
+        model = base(config).to(self.device, TORCH[self.dtype]).eval()
+
+        def run(sequences: Sequences) -> None:
+            for pack in self._packs(sequences, padded=True):
+                lengths = torch.tensor([len(sequences[i]) for i in pack])
+                width = (
+                    -(-int(lengths.max()) // 8) * 8
+                )  # as tokenizers pad; Funnel needs 5 at least
+                mask = torch.arange(width) < lengths[:, None]
+                ids = torch.zeros(mask.shape, dtype=torch.long)
+                ids[mask] = torch.from_numpy(np.concatenate([sequences[i] for i in pack])).long()
+                with torch.inference_mode():
+                    model(ids.to(self.device), attention_mask=mask.long().to(self.device))
+
+        return run
+
+    def _packs(self, sequences: Sequences, padded: bool) -> list[list[int]]:
+        return packs([len(s) for s in sequences], self.positions, 512, padded)
+
+    def models(self) -> dict[str, Callable[[], Run]]:
+        """The rows of the table, each made when it is asked for."""
+        rows: dict[str, Callable[[], Run]] = {
+            "BERT": lambda: self.packed(BERT),
+            "BERT, transformers (sdpa)": lambda: self.padded(BERT),
+            "DistilBERT": lambda: self.packed(DISTILBERT),
+            "DistilBERT, transformers (sdpa)": lambda: self.padded(DISTILBERT),
+            "Funnel, transformers (eager)": lambda: self.padded(
+                FUNNEL, transformers.FunnelBaseModel
+            ),
+        }
+        return rows | {name: lambda more=more: self.tite(more) for name, more in TITES.items()}
+
+
+def texts(count: int) -> dict[str, Sequences]:
+    """Tokens of queries and of passages; lengths as in MS MARCO."""
+    random = np.random.default_rng(0)
+    lengths = {
+        "queries": 1 + random.poisson(7, 4 * count),
+        "passages": np.clip(random.normal(70, 25, count), 10, 256).astype(int),
+    }
+    return {
+        name: [random.integers(1000, WORDS, n).astype(np.int32) for n in ns]
+        for name, ns in lengths.items()
+    }
+
+
+def medians(runs: dict[str, Run], sequences: Sequences, repeats: int) -> dict[str, float]:
+    """Median seconds of each, after a warm-up, taking turns so that drift hits all alike."""
+    seconds: dict[str, list[float]] = {name: [] for name in runs}
+    for turn in range(repeats + 1):
+        for name, run in runs.items():
+            start = time.perf_counter()
+            run(sequences)
+            if torch.cuda.is_available():
+                torch.cuda.synchronize()
+            seconds[name] += [time.perf_counter() - start] * bool(turn)
+    return {name: statistics.median(values) for name, values in seconds.items()}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument(
+        "--texts", type=int, default=256, help="passages; queries are 4 times as many"
+    )
+    parser.add_argument("--dtype", default="bf16", choices=["fp32", "bf16"])
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--only", nargs="+", help="these rows alone (and BERT, the measure of all)")
+    args = parser.parse_args()
+    bench = Bench(args.dtype, args.device)
+    wanted = {"BERT", *args.only} if args.only else set(bench.models())
+    runs = {name: make() for name, make in bench.models().items() if name in wanted}
+    read = texts(args.texts)
+    took = {kind: medians(runs, read[kind], args.repeats) for kind in read}
+    show(args, read, took)
+
+
+def show(
+    args: argparse.Namespace, read: dict[str, Sequences], took: dict[str, dict[str, float]]
+) -> None:
+    """The table, with what it was measured on."""
+    machine = manifest.environment()["machine"]
+    where = torch.cuda.get_device_name() if args.device.startswith("cuda") else machine["cpu"]
+    sizes = ", ".join(
+        f"{len(all_)} {kind} of {np.mean([len(s) for s in all_]):.1f} tokens in the mean"
+        for kind, all_ in read.items()
+    )
+    print(
+        f"{sizes}; {args.dtype}, {where}, {machine['cores']} cores; torch {torch.__version__}; "
+        f"median of {args.repeats}\n"
+    )
+    print("| | queries/s | | passages/s | |\n|---|---:|---:|---:|---:|")
+    for name in took["queries"]:
+        cells = [
+            f"{len(read[kind]) / took[kind][name]:,.1f} | {took[kind]['BERT'] / took[kind][name]:.2f}"
+            for kind in ("queries", "passages")
+        ]
+        print(f"| {name} | {' | '.join(cells)} |")
+
+
+if __name__ == "__main__":
+    main()

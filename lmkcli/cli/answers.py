@@ -1,0 +1,88 @@
+"""Answers to single questions, for people and as JSON."""
+
+import re
+import sys
+from typing import TYPE_CHECKING
+
+from lmkcli.cli import console
+
+if TYPE_CHECKING:
+    from lmkcli.collection import Doc
+    from lmkcli.index import Index
+    from lmkcli.passages import Passage
+
+_SNIPPET = 240
+_PASSAGE = 1000
+
+
+def answer(index: "Index", question: str, k: int, json: bool) -> None:
+    """Print the k best documents for one question, with the best passage where chunks have vectors."""
+    from lmkcli.collection import Query
+
+    query = Query("q", question)
+    ranking = index.search([query], k).rankings["q"]
+    docs = index.texts(ranking.doc_ids)
+    passages = index.passages(query, ranking.doc_ids)
+    hits = [
+        {
+            "rank": rank,
+            "score": float(score),
+            "id": name,
+            "title": docs[name].title,
+            **_shown(docs[name], passages.get(name), question),
+        }
+        for rank, (name, score) in enumerate(zip(ranking.doc_ids, ranking.scores, strict=True), 1)
+    ]
+    if json:
+        return console.plain_json(hits)
+    for hit in hits:
+        print(f"{hit['rank']:>3}  {hit['score']:.4f}  {hit['id']}  {hit['title']}".rstrip())
+        if "chunk" in hit:
+            print(f"     {_place(passages[str(hit['id'])])}")
+        if text := hit.get("passage", hit.get("text")):
+            print(f"     {text if 'text' in hit else snippet(str(text), question, _PASSAGE)}")
+    if not hits:
+        print("no document found")
+
+
+def _shown(doc: "Doc", passage: "Passage | None", question: str) -> dict[str, object]:
+    """A piece of the text, or the passage with its place."""
+    if passage is None:
+        return {"text": snippet(doc.text, question)}
+    return {
+        "chunk": passage.chunk,
+        "chunks": passage.chunks,
+        "begin": passage.begin,
+        "end": passage.end,
+        "passage": passage.text,
+    }
+
+
+def _place(passage: "Passage") -> str:
+    begin, end = console.number(passage.begin), console.number(passage.end)
+    return f"chunk {passage.chunk + 1} of {passage.chunks}, characters {begin}\u2013{end}"
+
+
+def snippet(text: str, question: str, size: int = _SNIPPET) -> str:
+    """About `size` characters of `text` around most of the question's words, on one line."""
+    words = {word for word in re.findall(r"\w+", question.lower()) if len(word) > 2}
+    places = [m.start() for m in re.finditer(r"\w+", text) if m.group().lower() in words]
+    best = max(places, key=lambda p: sum(p <= q < p + size for q in places), default=0)
+    start = max(0, best - 40)
+    cut = text[start : start + size]
+    if start and " " in cut:
+        cut = cut[cut.index(" ") + 1 :]
+    shown = " ".join(cut.split())
+    return ("… " if start else "") + shown + (" …" if start + size < len(text) else "")
+
+
+def prompt(index: "Index", k: int, json: bool) -> None:
+    """Answer question after question until the input ends."""
+    while True:
+        if sys.stdin.isatty():
+            print("? ", end="", file=sys.stderr, flush=True)
+        line = sys.stdin.readline()
+        if not line:
+            return
+        if line.strip():
+            answer(index, line.strip(), k, json)

@@ -1,0 +1,202 @@
+"""lmk repro: what was recorded, made again from its sources and compared."""
+
+import contextlib
+import os
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from lmkcli.cli import console, options
+from lmkcli.cli.console import Format
+from lmkcli.errors import CheckFailed, DataError, LmkError, Stopped
+
+if TYPE_CHECKING:
+    from lmkcli.lineage import Step
+    from lmkcli.repro import Row
+
+_SAME = {True: "yes", False: "NO", None: "-"}
+# What a step is not asked again: where it wrote, which share of it, how it was shown.
+_DROPPED = ("output", "if_exists", "shard", "json", "dry_run", "log")
+_KEPT_OF_EVAL = ("verb", "qrels", "drop_self", "offline")
+
+
+def repro(
+    what: Annotated[
+        str,
+        typer.Argument(
+            metavar="LOG#N|ARTIFACT",
+            help="An entry of a score log, a run, or an artifact's folder.",
+        ),
+    ],
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", "-o", help="Keep what is made again in this new folder."),
+    ] = None,
+    tolerance: Annotated[
+        float, typer.Option(min=0, help="How far scores may differ, in runs and in measures.")
+    ] = 1e-4,
+    offline: options.Offline = False,
+    json: options.Json = False,
+) -> None:
+    """Make the recorded steps again from their sources and compare each; exit 4 if one differs.
+
+    The commands that made the artifact, and all before it, run again in a temporary folder. The first
+    difference is named with its reason: other documents, another model, other library versions.
+    """
+    from lmkcli.repro import first_difference
+
+    led, entry = _recorded(what)
+    with _folder(output) as folder:
+        again = _Again(folder, tolerance)
+        for step in led:
+            again.make(step)
+        if entry is not None:
+            again.score(entry)
+    if json:
+        console.plain_json([row._asdict() for row in again.rows])
+    else:
+        shown = [[row.what, row.recorded, row.now, _SAME[row.same]] for row in again.rows]
+        console.table(["step", "recorded", "now", "same"], shown, Format.table)
+    _versions(led, entry)
+    odd = first_difference(again.rows)
+    if odd is not None:
+        raise CheckFailed(f"{what} is not reproduced. First to differ: {odd.what}. {odd.why}")
+    console.note(f"{what} is reproduced")
+
+
+def _recorded(what: str) -> "tuple[list[Step], dict[str, Any] | None]":
+    """The steps that led to it, sources first, and its entry if it is one of a log."""
+    from lmkcli import lineage, scorelog
+    from lmkcli.lineage import Step
+
+    path = Path(what)
+    if path.is_dir() or Path(what + ".json").is_file():
+        return lineage.steps(path), None
+    if not Path(what.rpartition("#")[0] or what).is_file():
+        raise DataError(f"{what}: no such artifact, run or log")
+    entry = scorelog.pick(what)
+    if "lineage" not in entry:
+        raise DataError(f"{what} was written before logs held what led to a run; evaluate it again")
+    return [Step(**step) for step in entry["lineage"]], entry
+
+
+@contextlib.contextmanager
+def _folder(output: Path | None) -> Iterator[Path]:
+    if output is None:
+        with tempfile.TemporaryDirectory(prefix="lmk-repro-") as name:
+            yield Path(name)
+        return
+    if output.exists() and (not output.is_dir() or any(output.iterdir())):
+        raise DataError(f"{output} is there already; choose a new folder")
+    output.mkdir(parents=True, exist_ok=True)
+    yield output.absolute()
+
+
+class _Again:
+    """Steps made again in a folder, and the rows of their comparison."""
+
+    def __init__(self, folder: Path, tolerance: float) -> None:
+        self._folder, self._tolerance = folder, tolerance
+        self._made: dict[str, str] = {}  # where a step was -> where it is made again
+        self.rows: list[Row] = []
+
+    def make(self, step: "Step") -> None:
+        """Run a step's command on what was made again before it."""
+        from lmkcli import lineage, repro
+
+        name = f"{len(self._made) + 1}-{Path(step.path).name}"
+        _check(step)
+        call = {key: value for key, value in step.call.items() if key not in _DROPPED}
+        call |= {key: self._moved(step, call[key]) for key in lineage.INPUTS if key in call}
+        path = self._folder / name
+        with _from(step.facts.get("directory", ""), step.path):
+            _run({**call, "output": str(path)}, step.path)
+        self._made[step.path] = str(path)
+        rows = repro.compare(step, lineage.read(path), self._tolerance)
+        self.rows += [row for row in rows if row not in self.rows]  # one collection, read by two
+
+    def _moved(self, step: "Step", value: Any) -> Any:
+        if isinstance(value, list):
+            return [self._moved(step, item) for item in value]
+        return self._made.get(step.resolved(value), value) if value else value
+
+    def score(self, entry: dict[str, Any]) -> None:
+        """Evaluate the run that was made again, as the entry was."""
+        from lmkcli import repro, scorelog
+
+        run, log = self._made.get(entry["run"], entry["run"]), self._folder / "scores.jsonl"
+        call = {key: value for key, value in entry["call"].items() if key in _KEPT_OF_EVAL}
+        call |= {"verb": "eval", "runs": [run], "measure": list(entry["scores"]), "log": str(log)}
+        if not self._made:
+            self.rows.append(_same_run(entry))
+        with _from(entry["directory"], entry["run"]):
+            _run({**call, **_qrels(entry)}, "the scores")
+        self.rows += repro.scores(entry, scorelog.read(log)[-1], self._tolerance)
+
+
+def _qrels(entry: dict[str, Any]) -> dict[str, str]:
+    return {"qrels": entry["qrels"]} if entry["qrels"] else {}
+
+
+def _same_run(entry: dict[str, Any]) -> "Row":
+    """A run that lmk did not make is a source itself."""
+    from lmkcli import lineage
+    from lmkcli.repro import Row
+
+    path = Path(entry["run"])
+    if not path.is_file():
+        raise DataError(f"{path}, which lmk did not make, is not there any more")
+    before, now = entry["run_sha256"], lineage.file_digest(path)
+    same = before == now
+    return Row(
+        f"run {path.name}", before[:12], now[:12], same, "" if same else "the run has changed"
+    )
+
+
+def _check(step: "Step") -> None:
+    if not step.call:
+        raise DataError(
+            f"{step.path} does not say which command of lmk made it (it was made from Python, or by an "
+            "older lmk), so it cannot be made again"
+        )
+    if "-" in (step.call.get("source"), step.call.get("queries")):
+        raise DataError(f"{step.path} was made from stdin, which cannot be read again")
+
+
+@contextlib.contextmanager
+def _from(directory: str, what: str) -> Iterator[None]:
+    """Inside the folder from which a command ran: its relative paths mean what they meant."""
+    if not os.path.isdir(directory):
+        raise DataError(f"{what} was made in {directory}, which is not there any more")
+    with contextlib.chdir(directory):
+        yield
+
+
+def _run(call: dict[str, Any], what: str) -> None:
+    import shlex
+
+    from lmkcli.cli import recording
+    from lmkcli.cli.main import app
+
+    line = recording.words(app, call)
+    console.note("$ lmk " + shlex.join(line))
+    try:
+        recording.run(app, line)
+    except Stopped:
+        raise
+    except (LmkError, typer.BadParameter) as error:
+        raise DataError(f"{what} cannot be made again: {error}") from error
+
+
+def _versions(led: "list[Step]", entry: dict[str, Any] | None) -> None:
+    """Say which libraries are others than those that made any step."""
+    from lmkcli import manifest
+    from lmkcli.repro import versions
+
+    now = manifest.environment()
+    recorded = [step.facts for step in led] + ([entry] if entry else [])
+    for line in dict.fromkeys(line for then in recorded for line in versions(then, now)):
+        console.note(f"another version: {line}")

@@ -1,0 +1,58 @@
+"""What is known of collections, where a command takes one: groups of them, and their sizes."""
+
+from collections.abc import Callable
+from functools import wraps
+from pathlib import Path
+from typing import Any, TypeVar
+
+from lmkcli import known
+from lmkcli.cli import console, recording
+
+Command = TypeVar("Command", bound=Callable[..., None])
+INPUTS = ("index", "rerank", "others", "only")  # what may hold a folder or a run for each member
+
+
+def over_groups(argument: str, suffix: str = "") -> Callable[[Command], Command]:
+    """A command that is run once for each member when its `argument` names a group.
+
+    The output of a member is OUTPUT/<name><suffix>, with '-' for '/' in the name; input folders that
+    hold something under that name stand for it ('lmk search vectors/ beir -o runs/').
+    """
+
+    def decorate(command: Command) -> Command:
+        @wraps(command)
+        def run(**given: Any) -> None:
+            members = known.group(given.get(argument) or "")
+            for name in members:
+                console.note(f"{name}:")
+                member = _of_member(given, name, suffix) | {argument: name}
+                with recording.narrowed(member):
+                    command(**given | member)
+            if not members:
+                command(**given)
+
+        return run  # type: ignore[return-value]
+
+    return decorate
+
+
+def note_differences(name: str, docs: int | None = None, queries: int | None = None) -> None:
+    """A line for each count that is not the published one."""
+    for line in known.differences(name, docs, queries):
+        console.note(line)
+
+
+def _of_member(given: dict[str, Any], name: str, suffix: str) -> dict[str, Any]:
+    """The paths of a command line as they are for one member."""
+    file = name.replace("/", "-")
+    output = given.get("output")
+    made = {"output": output / f"{file}{suffix}"} if output else {}
+    return made | {key: _inside(given[key], file) for key in INPUTS if given.get(key)}
+
+
+def _inside(given: Path | list[Path], file: str) -> Path | list[Path]:
+    """The member's own artifact or run, where the folder has one."""
+    if isinstance(given, list):
+        return [path for each in given if isinstance(path := _inside(each, file), Path)]
+    found = (given / f"{file}{suffix}" for suffix in ("", ".trec", ".trec.gz"))
+    return next((path for path in found if path.exists()), given)

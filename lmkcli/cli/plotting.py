@@ -1,0 +1,79 @@
+"""What lmk eval plots: scored runs, or their differences from a baseline query by query."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from statistics import median
+from typing import TYPE_CHECKING
+
+from lmkcli import catalog
+from lmkcli.errors import UsageError
+
+if TYPE_CHECKING:
+    from lmkcli.breakdown import Value
+    from lmkcli.results import Grid, Result
+
+
+def scores(results: "Sequence[Result]", path: Path) -> None:
+    """A bar a run and measure, with the 95 % bootstrap interval of the mean; one collection."""
+    bars = catalog.load(catalog.PLOTS, "bars", "plot")
+    from lmkcli.compare import compare
+    from lmkcli.plots import Bar  # here, where the line above has told how to install its library
+
+    _one_collection(results)
+    panels: dict[str, dict[str, Bar]] = {}
+    for each in results:
+        for name, values in each.scores.per_query.items():
+            mean = compare(dict.fromkeys(values, 0.0), values)  # how far it is from nothing
+            panels.setdefault(name, {})[each.system] = Bar(mean.difference, *mean.interval)
+    bars(panels, f"means of {_queries(results)}, 95 % bootstrap intervals", path)
+
+
+def differences(results: "Sequence[Result]", baseline: str, path: Path) -> None:
+    """For each other run and measure, the differences from the baseline's system, sorted."""
+    draw = catalog.load(catalog.PLOTS, "differences", "plot")
+    _one_collection(results)
+    base = next(each for each in results if each.system == baseline)
+    panels = {
+        f"{name}\n{each.system} less {baseline}": [
+            value - base.scores.per_query[name][query] for query, value in values.items()
+        ]
+        for each in results
+        if each is not base
+        for name, values in each.scores.per_query.items()
+    }
+    draw(panels, f"{_queries(results)}; above 0 the run is better than {baseline}", path)
+
+
+def groups(grids: "Sequence[Grid]", values: "Sequence[list[Value]]", by: str, path: Path) -> None:
+    """A curve a run and measure; a group stands at the median of what its queries are grouped by."""
+    draw = catalog.load(catalog.PLOTS, "curve", "plot")
+    numbers = [[value for value in group if not isinstance(value, str)] for group in values]
+    if any(len(kept) < len(group) for kept, group in zip(numbers, values, strict=True)):
+        raise UsageError(f"--plot draws groups along a line, and {by} is no number; drop --plot")
+    lines = {
+        f"{system} {grid.measure}" if len(grids) > 1 else system: [
+            (median(group), score)
+            for group, score in zip(numbers, scores, strict=False)
+            if score is not None
+        ]
+        for grid in grids
+        for system, scores in grid.rows.items()
+    }
+    draw(lines, f"{by}, median of each group", _measure(grids), path)
+
+
+def _measure(grids: "Sequence[Grid]") -> str:
+    return grids[0].measure if len(grids) == 1 else "score"
+
+
+def _one_collection(results: "Sequence[Result]") -> None:
+    names = list(dict.fromkeys(each.collection for each in results))
+    if len(names) > 1:
+        raise UsageError(
+            f"--plot shows runs on one collection, and these are on {', '.join(names)}; "
+            "plot each by itself"
+        )
+
+
+def _queries(results: "Sequence[Result]") -> str:
+    return f"{results[0].scores.coverage.judged:,} queries"

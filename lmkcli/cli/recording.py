@@ -1,0 +1,121 @@
+"""Command lines as data: what a verb was asked is recorded with what it makes, and asked again."""
+
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stdout
+from enum import Enum
+from pathlib import Path
+from typing import Any
+
+import typer
+from typer.core import TyperArgument, TyperCommand
+
+from lmkcli.cli import console
+from lmkcli.errors import DataError
+
+
+class Recorded(TyperCommand):
+    """A command whose parameters are in the manifests of what it makes, as `call`."""
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run the command; parameters without a value are left out."""
+        from lmkcli import manifest
+
+        given = {name: _plain(value) for name, value in ctx.params.items()}
+        before = manifest.call
+        manifest.call = {"verb": ctx.info_name}
+        manifest.call |= {key: value for key, value in given.items() if value not in (None, [])}
+        try:
+            return super().invoke(ctx)
+        finally:
+            manifest.call = before
+
+
+@contextmanager
+def narrowed(given: dict[str, Any]) -> Iterator[None]:
+    """A call that is one of several that a command makes: what is made says what it was given."""
+    from lmkcli import manifest
+
+    before = manifest.call
+    manifest.call = {**before, **{name: _plain(value) for name, value in given.items()}}
+    try:
+        yield
+    finally:
+        manifest.call = before
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    if isinstance(value, Enum):
+        return value.value
+    return str(value) if isinstance(value, Path) else value
+
+
+def words(app: typer.Typer, call: dict[str, Any]) -> list[str]:
+    """The words after `lmk` that ask for a recorded call; DataError when this lmk cannot be asked so."""
+    from typer.main import get_command
+
+    group: Any = get_command(app)
+    command = group.commands.get(call["verb"])
+    if command is None:
+        raise DataError(f"this lmk has no command '{call['verb']}'; install the one that made it")
+    unknown = call.keys() - {"verb", *(param.name for param in command.params)}
+    if unknown:
+        raise DataError(
+            f"this lmk's {call['verb']} knows no {', '.join(sorted(unknown))}; install the lmk that made it"
+        )
+    flags: list[str] = []
+    arguments: list[str] = []
+    for param in command.params:
+        value = call.get(param.name)
+        if isinstance(param, TyperArgument):
+            arguments += _texts(value)
+        elif value != _plain(param.default):
+            flags += _flag(param, value)
+    return [call["verb"], *flags, "--", *arguments]
+
+
+def _flag(param: Any, value: Any) -> list[str]:
+    name = max(param.opts, key=len)
+    if isinstance(value, bool):
+        return [name if value else param.secondary_opts[0]]
+    return [f"{name}={text}" for text in _texts(value)]
+
+
+def _texts(value: Any) -> list[str]:
+    if isinstance(value, list):
+        return [str(item) for item in value]
+    return [] if value is None else [str(value)]
+
+
+def run(app: typer.Typer, line: list[str]) -> None:
+    """Run a command line in this process, its results unseen; variables for its flags do not count."""
+    loud = ["--quiet"] * console.quiet + ["--verbose"] * console.verbose
+    with (
+        _argv(["lmk", *line]),
+        _no_variables(line[0]),
+        open(os.devnull, "w") as nowhere,
+        redirect_stdout(nowhere),
+    ):
+        app([*loud, *line], standalone_mode=False)
+
+
+@contextmanager
+def _argv(words: list[str]) -> Iterator[None]:
+    before, sys.argv = sys.argv, words
+    try:
+        yield
+    finally:
+        sys.argv = before
+
+
+@contextmanager
+def _no_variables(verb: str) -> Iterator[None]:
+    start = f"LMK_{verb.upper()}_"
+    hidden = {name: os.environ.pop(name) for name in list(os.environ) if name.startswith(start)}
+    try:
+        yield
+    finally:
+        os.environ.update(hidden)

@@ -1,0 +1,275 @@
+"""The tables of lmk eval, and the lines below them.
+
+People (table, markdown, latex) get wide tables, with the best of a column in bold and significance
+marks; programs (csv, json) get one value a row wherever there is more than one collection or group.
+"""
+
+from collections.abc import Mapping, Sequence
+from string import ascii_lowercase
+from typing import TYPE_CHECKING, Any
+
+from lmkcli.cli import console
+from lmkcli.cli.console import Cell, Format, PValue
+from lmkcli.errors import UsageError
+
+if TYPE_CHECKING:
+    from lmkcli.breakdown import Stratum
+    from lmkcli.compare import PairedTest
+    from lmkcli.results import Column, Grid, Result
+    from lmkcli.scoring import Judge
+
+Marks = Mapping[tuple[str, str, str], str]  # system, collection, measure as computed
+PROGRAMS = (Format.csv, Format.json)
+CORRECTIONS = {"holm": "Holm-Bonferroni", "bonferroni": "Bonferroni", "bh": "Benjamini-Hochberg"}
+
+
+def means(
+    results: "Sequence[Result]", marks: Marks, letters: Mapping[str, str], form: Format
+) -> None:
+    """One collection: a row for each run, a column for each measure."""
+    names = list(results[0].scores.aggregated)
+    columns = [[result.scores.aggregated[name] for result in results] for name in names]
+    cells = [_best(column, name) for name, column in zip(names, columns, strict=True)]
+    rows = []
+    for number, result in enumerate(results):
+        values = [
+            column[number]._replace(mark=marks.get((result.system, result.collection, name), ""))
+            for name, column in zip(names, cells, strict=True)
+        ]
+        rows.append([_labelled(result.system, letters), *values])
+    console.table(["run", *names], rows, form)
+
+
+def across(
+    results: "Sequence[Result]", marks: Marks, letters: Mapping[str, str], form: Format
+) -> None:
+    """Several collections: systems x collections and their means, for each measure."""
+    from lmkcli.results import collections_of, columns_of, grid
+
+    asked = list(results[0].measures)
+    grids = [grid(results, name) for name in asked]
+    columns = columns_of(collections_of(results))
+    if form in PROGRAMS:
+        return _long(results, grids, columns, form)
+    rows = []
+    for each in grids:
+        computed = {r.collection: str(r.measures[each.measure]) for r in results}
+        of_column = [c.collections[0] if len(c.collections) == 1 else "" for c in columns]
+        keys = [(name, computed.get(name, "")) for name in of_column]
+        for system, cells in _cells(each).items():
+            found = [marks.get((system, *key), "") for key in keys]
+            found += [""] * (len(cells) - len(found))
+            values = [cell._replace(mark=mark) for cell, mark in zip(cells, found, strict=True)]
+            rows.append([_labelled(system, letters), each.measure, *values])
+    _wide(["system", "measure", *grids[0].columns], rows, form)
+    parts = [c for c in columns if len(c.collections) > 1]
+    console.legend([f"{c.name}: mean of {len(c.collections)} collections" for c in parts], form)
+
+
+def groups(grids: "Sequence[Grid]", strata: "Sequence[Stratum]", by: str, form: Format) -> None:
+    """A breakdown: systems x groups of queries, for each measure."""
+    counts = [len(each.queries) for each in strata]
+    if form in PROGRAMS:
+        rows = [
+            [system, grid.measure, group.name, len(group.queries), value]
+            for grid in grids
+            for system, values in grid.rows.items()
+            for group, value in zip(strata, values, strict=True)
+        ]
+        return console.table(["run", "measure", by, "queries", "score"], rows, form)
+    shown: list[list[Any]] = [["(queries)", "", *counts]]
+    for grid in grids:
+        shown += [[system, grid.measure, *cells] for system, cells in _cells(grid).items()]
+    _wide(["run", "measure", *grids[0].columns], shown, form)
+
+
+def per_query(results: "Sequence[Result]", form: Format) -> None:
+    """One row a query; the collection has a column where there are several."""
+    from lmkcli.results import collections_of, headings
+
+    short = headings(collections_of(results))
+    several = len(short) > 1
+    names = list(results[0].measures if several else results[0].scores.per_query)
+    rows: list[list[Any]] = []
+    for each in results:
+        tables = [each.by_query(n) if several else each.scores.per_query[n] for n in names]
+        name = each.collection if form in PROGRAMS else short[each.collection]
+        head = [each.system, name] if several else [each.system]
+        rows += [[*head, query, *(table[query] for table in tables)] for query in tables[0]]
+    console.table(
+        [*(["system", "collection"] if several else ["run"]), "query", *names], rows, form
+    )
+
+
+def differences(tests: "Sequence[PairedTest]", form: Format) -> None:
+    """One row a test, below the scores if they are for people."""
+    from lmkcli.results import headings
+
+    program = form in PROGRAMS
+    short = headings(list(dict.fromkeys(test.collection for test in tests)))
+    pairs = len({test.against for test in tests}) > 1
+    rows = []
+    for test in tests:
+        row: dict[str, Any] = {"run": test.run}
+        row |= {"against": test.against} if pairs or program else {}
+        if program or len(short) > 1:
+            row["collection"] = test.collection if program else short[test.collection]
+        row |= {"measure": test.measure}
+        row |= _numbers(test) if program else _readable(test)
+        row |= {"p (t-test)": PValue(test.t_test), "p (randomisation)": PValue(test.randomisation)}
+        rows.append(row)
+    if not program:
+        print()
+    console.table(list(rows[0]), [list(row.values()) for row in rows], form)
+
+
+def _numbers(test: "PairedTest") -> dict[str, Any]:
+    found = test.comparison
+    return {
+        "score": test.score,
+        "difference": found.difference,
+        "low": found.interval[0],
+        "high": found.interval[1],
+        "wins": found.wins,
+        "ties": found.ties,
+        "losses": found.losses,
+    }
+
+
+def _readable(test: "PairedTest") -> dict[str, Any]:
+    found = test.comparison
+    low, high = found.interval
+    return {
+        "difference": found.difference,
+        "95 % interval": f"[{low:.4f}, {high:.4f}]",
+        "wins/ties/losses": f"{found.wins}/{found.ties}/{found.losses}",
+    }
+
+
+def letters_of(results: "Sequence[Result]") -> dict[str, str]:
+    """System -> the letter that stands for it; UsageError for more than 26."""
+    systems = list(dict.fromkeys(result.system for result in results))
+    if len(systems) > len(ascii_lowercase):
+        raise UsageError(
+            f"--all-pairs marks runs by letters, and {len(systems)} are more than there are: give "
+            "26 runs at most, or one of them as --baseline"
+        )
+    return dict(zip(systems, ascii_lowercase, strict=False))
+
+
+def marks_of(
+    tests: "Sequence[PairedTest]", letters: Mapping[str, str]
+) -> dict[tuple[str, str, str], str]:
+    """A dagger for what differs from the baseline; with letters, those of the runs that are beaten."""
+    found: dict[tuple[str, str, str], str] = {}
+    for test in tests:
+        if test.significant and not letters:
+            found[test.run, test.collection, test.measure] = "†"
+        elif test.significant:
+            pair = (test.run, test.against)
+            winner, loser = pair if test.comparison.difference > 0 else pair[::-1]
+            key = (winner, test.collection, test.measure)
+            found[key] = "".join(sorted(found.get(key, "") + letters[loser]))
+    return found
+
+
+def legend(
+    tests: "Sequence[PairedTest]", letters: Mapping[str, str], correction: str, form: Format
+) -> None:
+    """What the marks of a table mean."""
+    from lmkcli.compare import LEVEL
+
+    how = "two-sided paired t-test"
+    if len(tests) > 1:
+        how += f", {CORRECTIONS[correction]} over {len(tests)} tests"
+    if letters:
+        line = f"Letters: better than the run of that letter, p < {LEVEL} ({how})."
+    else:
+        line = f"†: differs from {tests[0].against}, p < {LEVEL} ({how})."
+    console.legend([line], form)
+
+
+def notes(results: "Sequence[Result]", judges: "Sequence[Judge]") -> None:
+    """What the numbers rest on: a line for each known collection that changes a measure, and run."""
+    told = set()
+    for result, judge in zip(results, judges, strict=True):
+        raised = [
+            f"{asked} is {measure}"
+            for asked, measure in result.measures.items()
+            if "rel=" in str(measure) and "rel=" not in asked
+        ]
+        if judge.rel > 1 and raised and judge.name not in told:
+            told.add(judge.name)
+            console.note(f"{judge.name}: relevant from grade {judge.rel} on; {', '.join(raised)}")
+    for result in results:
+        console.note(f"{result.run}: {_coverage(result)}")
+
+
+def _coverage(result: "Result") -> str:
+    c = result.scores.coverage
+    judged = ", ".join(f"judged@{k} {share:.1%}" for k, share in c.judged_at.items())
+    tied = ", ".join(f"ties at {k}: {share:.1%}" for k, share in c.tied_at.items())
+    line = f"{c.answered} of {c.judged} judged queries answered; depth {c.depth}; {judged}; {tied}"
+    if c.missing:
+        few = ", ".join(c.missing[:3]) + (" …" if len(c.missing) > 3 else "")
+        line += f"; {len(c.missing)} missing count as 0 ({few})"
+    if c.unjudged:
+        line += f"; {c.unjudged} without judgements ignored"
+    if c.self_dropped:
+        line += f"; self-hits dropped: {c.self_hits}"
+    elif 2 * c.self_hits > c.answered:
+        line += f"; {c.self_hits} find the document of their own id (--drop-self yes removes it)"
+    if c.beyond:
+        line += f"; the run is shallower than {', '.join(c.beyond)}"
+    return line
+
+
+def _labelled(system: str, letters: Mapping[str, str]) -> str:
+    return f"({letters[system]}) {system}" if letters else system
+
+
+def _cells(grid: "Grid") -> dict[str, list[Cell]]:
+    """The rows of a grid, with the best of each column."""
+    columns = [
+        _best([row[number] for row in grid.rows.values()], grid.measure)
+        for number in range(len(grid.columns))
+    ]
+    return {
+        system: [column[number] for column in columns] for number, system in enumerate(grid.rows)
+    }
+
+
+def _best(values: Sequence[float | None], measure: str) -> list[Cell]:
+    """One column; the best are all that print like the highest. Of counts there is no best."""
+    shown = [-1.0 if value is None else round(value, 4) for value in values]
+    top = max(shown) if len(values) > 1 and not measure.startswith("Num") else None
+    return [Cell(value, best=mine == top) for value, mine in zip(values, shown, strict=True)]
+
+
+def _wide(columns: list[str], rows: list[list[Any]], form: Format) -> None:
+    """A table whose second column, the measure, is left out where it is always the same."""
+    if len({row[1] for row in rows if row[1]}) == 1:
+        measure = next(row[1] for row in rows if row[1])
+        columns = [f"{columns[0]} ({measure})", *columns[2:]]
+        rows = [[row[0], *row[2:]] for row in rows]
+    console.table(columns, rows, form)
+
+
+def _long(
+    results: "Sequence[Result]", grids: "Sequence[Grid]", columns: "Sequence[Column]", form: Format
+) -> None:
+    """One value a row: every result, then what was averaged."""
+    rows: list[list[Any]] = [
+        [each.system, each.collection, name, value]
+        for each in results
+        for name, value in each.scores.aggregated.items()
+    ]
+    plain = {number for number, column in enumerate(columns) if len(column.collections) == 1}
+    rows += [
+        [system, grid.columns[number], grid.measure, value]
+        for grid in grids
+        for system, values in grid.rows.items()
+        for number, value in enumerate(values)
+        if number not in plain
+    ]
+    console.table(["system", "collection", "measure", "score"], rows, form)

@@ -1,0 +1,306 @@
+"""Importing: vectors that another tool made become a vectors folder.
+
+Their manifest says that they were imported, and from which model if that was told; without one nothing
+can encode a query for them, but they can be indexed and exported.
+"""
+
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lmkcli import manifest, parts
+from lmkcli.building import Builder, finish, seen_ids
+from lmkcli.collection import WHOLE, Doc, doc_hash, map_id
+from lmkcli.doctable import DocRow
+from lmkcli.encoder import open_encoder
+from lmkcli.errors import DataError, Mismatch, UnknownName, UsageError
+from lmkcli.flatfile import open_flat
+from lmkcli.manifest import Manifest
+from lmkcli.outputs import as_it_was
+from lmkcli.recipe import EncodeSettings, Recipe, Side
+from lmkcli.resolving import Resolved
+from lmkcli.tokens import Report
+from lmkcli.vectors import Vectors
+
+ROWS = 1000  # at a time
+UNIT = 1e-3  # how far from 1 the length of a unit vector may be
+
+
+class Row(NamedTuple):
+    """One document that comes in: where it stands, its id, its text if there is one, its vector."""
+
+    where: str
+    id: str
+    text: str
+    vector: NDArray[np.floating]
+
+
+@dataclass(frozen=True)
+class Incoming:
+    """Vectors of another tool: `rows()` reads them; `dtype` is float16 or float32, as they are stored."""
+
+    kind: str
+    files: list[Path]
+    dim: int
+    dtype: str
+    has_text: bool
+    rows: Callable[[], Iterator[Row]]
+
+
+class Imported(NamedTuple):
+    """What came in, and how many vectors were brought to unit length on the way."""
+
+    documents: int
+    dim: int
+    normalized: int
+
+
+def open_incoming(source: Path, kind: str, ids: Path | None) -> Incoming:
+    """What is at `source`, written by `kind`. UnknownName, UsageError or DataError if that cannot be."""
+    if kind not in READERS:
+        raise UnknownName("import format", kind, READERS)
+    if not source.exists():
+        raise DataError(f"there is no {source}; give the vectors that another tool wrote")
+    return READERS[kind](source, ids)
+
+
+def _open_numpy(source: Path, ids: Path | None) -> Incoming:
+    """A matrix in a .npy file and its ids, one a line; or a folder with vectors.npy and ids.txt."""
+    matrix = source / "vectors.npy" if source.is_dir() else source
+    lines = ids or (source / "ids.txt" if source.is_dir() else None)
+    if lines is None:
+        raise UsageError(
+            f"whose are the rows of {source}? Give a file with an id a line: --ids FILE"
+        )
+    try:
+        array = np.load(matrix, mmap_mode="r", allow_pickle=False)
+    except (OSError, ValueError) as error:
+        raise DataError(f"{matrix} cannot be read as a .npy file ({error})") from None
+    if array.ndim != 2 or array.dtype.kind != "f":
+        raise DataError(
+            f"{matrix} holds {array.dtype} of shape {array.shape}; vectors are floating-point rows "
+            "[documents, components]"
+        )
+    dtype = "float16" if array.dtype == np.float16 else "float32"
+    named = _named(array, lines)
+    return Incoming("numpy", [matrix, lines], array.shape[1], dtype, False, named)
+
+
+def _open_pyserini(source: Path, ids: Path | None) -> Incoming:
+    """A folder with `index` and `docid`, or with the .jsonl files that pyserini.encode writes."""
+    if ids is not None:
+        raise UsageError(
+            "--ids has no effect with --from pyserini, whose files name their rows; drop it"
+        )
+    if (source / "index").is_file():
+        array = open_flat(source / "index")
+        named = _named(array, source / "docid")
+        files = [source / "index", source / "docid"]
+        return Incoming("pyserini", files, array.shape[1], "float32", False, named)
+    files = sorted(source.glob("*.jsonl")) if source.is_dir() else [source]
+    if not files:
+        raise DataError(f"{source} has neither 'index' and 'docid' nor any .jsonl file of pyserini")
+
+    def rows() -> Iterator[Row]:
+        return (row for file in files for row in _json_rows(file))
+
+    first = next(rows(), None)
+    if first is None:
+        raise DataError(f"{source} has no vectors in it")
+    return Incoming("pyserini", files, len(first.vector), "float32", True, rows)
+
+
+READERS: dict[str, Callable[[Path, Path | None], Incoming]] = {
+    "numpy": _open_numpy,
+    "pyserini": _open_pyserini,
+}
+
+
+def _named(array: NDArray[np.floating], path: Path) -> Callable[[], Iterator[Row]]:
+    """Rows of a matrix with the ids of a file beside it; DataError when their numbers differ."""
+    count = sum(1 for _ in _lines(path))
+    if count != len(array):
+        raise DataError(f"{path} has {count} ids for {len(array)} vectors; a line each is needed")
+    plain = np.asarray(array)  # rows of a memory map are slow to make
+
+    def rows() -> Iterator[Row]:
+        for number, name in enumerate(_lines(path)):
+            yield Row(f"{path} line {number + 1}", name, "", plain[number])
+
+    return rows
+
+
+def _lines(path: Path) -> Iterator[str]:
+    try:
+        with open(path, encoding="utf-8", newline="\n") as file:
+            for line in file:
+                yield line.rstrip("\r\n")
+    except (OSError, UnicodeDecodeError) as error:
+        raise DataError(
+            f"the ids {path} cannot be read ({error}); one id a line is needed"
+        ) from None
+
+
+def _json_rows(path: Path) -> Iterator[Row]:
+    with open(path, encoding="utf-8") as file:
+        for number, line in enumerate(file, start=1):
+            if line.strip():
+                yield _json_row(line, f"{path} line {number}")
+
+
+def _json_row(line: str, where: str) -> Row:
+    try:
+        record = json.loads(line)
+        name = next(record[key] for key in ("id", "_id", "docid") if key in record)
+        vector = np.asarray(record["vector"], np.float32)
+    except (ValueError, TypeError, KeyError, StopIteration):
+        raise DataError(
+            f"{where}: this is not what pyserini.encode writes, one JSON object with 'id' and 'vector'"
+        ) from None
+    if vector.ndim != 1:
+        raise DataError(f"{where}: 'vector' is no list of numbers")
+    return Row(where, str(name), str(record.get("contents") or ""), vector)
+
+
+def unknown_recipe() -> Recipe:
+    """The recipe of vectors of which nobody said what made them."""
+    side = Side("", "", "", pool="", normalize=False, similarity="dot")
+    return Recipe(side, side)
+
+
+def check_width(incoming: Incoming, resolved: Resolved) -> None:
+    """Mismatch when the model that shall encode the queries makes vectors of another width."""
+    settings = EncodeSettings(dtype="fp32", device="cpu")
+    made = open_encoder(resolved.recipe.query, resolved.folder, settings).dim
+    if made != incoming.dim:
+        raise Mismatch(
+            f"{incoming.files[0]} has vectors of {incoming.dim} components, and {resolved.folder.name} "
+            f"makes {made}; give the model that made them with -m"
+        )
+
+
+def run_import(
+    incoming: Incoming, recipe: Recipe, folder: Path, map_ids: bool, report: Report
+) -> Imported:
+    """Write `folder`, going on after the parts that are there; a refusal leaves nothing claimed.
+
+    DataError, with the place, for ids that are empty, repeated or have white space, and for vectors of
+    another width or with values that are not finite; Mismatch when something else is in the folder.
+    """
+    made = _manifest(incoming, recipe)
+    with as_it_was(folder):
+        manifest.claim(folder, made)
+        normalized = 0
+        if parts.done_rows(folder, WHOLE) is None:
+            job = _Job(incoming, folder, report)
+            normalized = job.run(recipe.doc.normalize, map_ids)
+    return Imported(Vectors(folder).rows, incoming.dim, normalized)
+
+
+def _manifest(incoming: Incoming, recipe: Recipe) -> Manifest:
+    identity = {
+        "recipe": recipe.identity(),
+        "dim": incoming.dim,
+        "text": {"fields": "contents"} if incoming.has_text else {},
+        "imported": incoming.kind,
+    }
+    stats = [(file, file.stat()) for file in incoming.files]
+    stamp = {file.name: [stat.st_size, stat.st_mtime_ns] for file, stat in stats}
+    execution = {
+        "source": {"name": str(incoming.files[0].parent), "stamp": stamp},
+        "shards": 1,
+        "dtype": "fp32",  # in which queries are encoded; of the documents nobody knows
+        "store_dtype": "fp16" if incoming.dtype == "float16" else "fp32",
+        "store_text": incoming.has_text,
+    }
+    facts = {**manifest.environment(), "models": recipe.located()}
+    return Manifest("vectors", identity, execution, facts)
+
+
+class _Job:
+    """The rows that come in, on their way into parts."""
+
+    def __init__(self, incoming: Incoming, folder: Path, report: Report) -> None:
+        self._incoming, self._folder, self._report = incoming, folder, report
+        done = parts.cover(parts.list_parts(folder), WHOLE)
+        self._row = parts.covered_rows(done)
+        self._seen = seen_ids(folder, done)
+        self._builder = self._new()
+
+    def _new(self) -> Builder:
+        arrays = {"vectors": (self._incoming.dtype, (self._incoming.dim,))}
+        return Builder(self._folder, WHOLE, self._row, arrays, self._incoming.has_text)
+
+    def run(self, normalize: bool, map_ids: bool) -> int:
+        """Write everything; returns how many vectors were brought to unit length."""
+        changed = 0
+        try:
+            for rows in _grouped(self._incoming.rows(), self._row):
+                rows = [_checked(row, map_ids) for row in rows]
+                self._seen.add((row.id for row in rows), rows[0].where.rsplit(" line ", 1)[0])
+                changed += self._append(rows, normalize)
+            if not self._builder.empty:
+                self._row = self._builder.publish()
+            finish(self._folder, WHOLE, self._row)
+            return changed
+        finally:
+            self._builder.abandon()
+
+    def _append(self, rows: list[Row], normalize: bool) -> int:
+        vectors = _matrix(rows, self._incoming.dim)
+        off = np.zeros(0, np.int64)
+        if normalize:
+            lengths = np.linalg.norm(vectors, axis=1)
+            off = np.flatnonzero((abs(lengths - 1) > UNIT) & (lengths > 0))
+            vectors[off] /= lengths[off, None]
+        for row in rows:
+            doc = Doc(row.id, row.text)
+            self._builder.add_doc(DocRow(doc, doc_hash(doc), 0, 0, 1))
+        self._builder.add_array("vectors", vectors.astype(self._incoming.dtype))
+        self._report.progress(self._row + self._builder.rows("vectors"), None, "vectors")
+        if self._builder.full or self._report.stopping():
+            self._row = self._builder.publish()
+            self._report.check_stop()
+            self._builder = self._new()
+        return len(off)
+
+
+def _grouped(rows: Iterator[Row], skip: int) -> Iterator[list[Row]]:
+    held: list[Row] = []
+    for number, row in enumerate(rows):
+        if number >= skip:
+            held.append(row)
+        if len(held) == ROWS:
+            yield held
+            held = []
+    if held:
+        yield held
+
+
+def _checked(row: Row, map_ids: bool) -> Row:
+    if row.id.split() == [row.id]:
+        return row
+    if row.id and map_ids:
+        return row._replace(id=map_id(row.id))
+    reason = "has white space, which no TREC run can hold; --map-ids makes it '_'"
+    raise DataError(f"{row.where}: the id {row.id!r} {reason if row.id else 'is empty'}")
+
+
+def _matrix(rows: list[Row], dim: int) -> NDArray[np.float32]:
+    """[rows, dim] float32; DataError for the first row of another width or with NaN or infinity."""
+    for row in rows:
+        if len(row.vector) != dim:
+            raise DataError(
+                f"{row.where}: {len(row.vector)} components, but the first vector has {dim}; "
+                "one model makes vectors of one width"
+            )
+    made = np.stack([row.vector for row in rows]).astype(np.float32)
+    bad = np.flatnonzero(~np.isfinite(made).all(axis=1))
+    if len(bad):
+        raise DataError(f"{rows[bad[0]].where}: the vector has values that are not finite")
+    return made

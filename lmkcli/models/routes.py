@@ -1,0 +1,58 @@
+"""Which way through a model was found right, remembered so that it is checked once, not at every start.
+
+One small file for each model, dtype, kind of device and version of the libraries, in
+$XDG_CACHE_HOME/lmk/routes (~/.cache without that variable). A cache that cannot be read or written is
+done without.
+"""
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+import transformers
+
+from lmkcli import __version__
+from lmkcli.manifest import digest
+from lmkcli.parts import atomic_file
+
+
+class Route(NamedTuple):
+    """How a model runs: layers fused or not, inputs packed or padded, and why they are padded."""
+
+    fused: bool
+    packed: bool
+    why_padded: str = ""
+
+
+def route_key(weights: str, dtype: str, device: torch.device, extend: str) -> str:
+    """Everything on which the outcome of the check may depend."""
+    chip = (
+        torch.cuda.get_device_name(device)
+        if device.type == "cuda"
+        else torch.backends.cpu.get_cpu_capability()
+    )
+    versions = [__version__, torch.__version__, transformers.__version__]
+    return digest([weights, dtype, device.type, chip, extend, versions])
+
+
+def remembered(key: str, check: Callable[[], Route]) -> Route:
+    """The route of this key; checked, and kept, where it is not known."""
+    path = _folder() / f"{key[:32]}.json"
+    try:
+        return Route(**json.loads(path.read_text()))
+    except (OSError, ValueError, TypeError):
+        found = check()
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with atomic_file(path) as temporary:
+            temporary.write_text(json.dumps(found._asdict()))
+    except OSError:
+        pass  # a home that cannot be written: checked again the next time
+    return found
+
+
+def _folder() -> Path:
+    return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "lmk" / "routes"

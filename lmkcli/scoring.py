@@ -1,0 +1,115 @@
+"""The eval step: runs and what judges them to results, with what is known of a collection.
+
+Known collections (known.py) decide three things that nobody then has to remember: which measures
+are reported, from which grade a document is relevant, and whether a text may find itself.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from lmkcli import results
+from lmkcli.collection import Collection, Qrel, open_collection
+from lmkcli.errors import DataError, Mismatch, UsageError
+from lmkcli.formats import read_qrels
+from lmkcli.known import Known, known
+from lmkcli.measures import evaluate, parse_measures
+from lmkcli.outputs import sidecar
+from lmkcli.results import Result
+from lmkcli.run import read_run
+
+MEASURES = ("nDCG@10", "R@100", "RR@10")
+ACROSS = ("nDCG@10",)  # over collections whose own measures differ
+
+
+@dataclass(frozen=True)
+class Judge:
+    """What a run is held against. `collection` is None where only a qrels file was given."""
+
+    name: str
+    qrels: list[Qrel]
+    collection: Collection | None = None
+
+    @property
+    def known(self) -> Known | None:
+        """What is published about the collection."""
+        return known(self.name) if self.collection else None
+
+    @property
+    def rel(self) -> int:
+        """The least grade that counts as relevant."""
+        return self.known.rel if self.known else 1
+
+
+def judges(runs: Sequence[Path], qrels: Sequence[str]) -> list[Judge]:
+    """What judges each run: the one `qrels` for all, its own of as many, or what its manifest says.
+
+    `qrels` are qrels files or collections; each is read once. UsageError for another number of them
+    and for a run without a manifest when there are none.
+    """
+    if len(qrels) > 1 and len(qrels) != len(runs):
+        raise UsageError(
+            f"{len(qrels)} --qrels for {len(runs)} runs: give one for all of them, or one for each "
+            "in the same order"
+        )
+    spellings = list(qrels) * len(runs) if len(qrels) == 1 else list(qrels)
+    spellings = spellings or [_said_by(run) for run in runs]
+    read = {spelling: _judge(spelling) for spelling in dict.fromkeys(spellings)}
+    return [read[spelling] for spelling in spellings]
+
+
+def _said_by(run: Path) -> str:
+    """The collection whose queries made the run."""
+    if not sidecar(run).is_file():
+        raise UsageError(
+            f"{run} does not say which queries made it: give the judgements with --qrels"
+        )
+    from lmkcli.searching import read_manifest  # and with it all that makes runs
+
+    return str(read_manifest(run).facts["collection"])
+
+
+def _judge(spelling: str) -> Judge:
+    path = Path(spelling)
+    if path.is_file():
+        return Judge(spelling, list(read_qrels(path)))
+    collection = open_collection(spelling)
+    return Judge(collection.name, list(collection.qrels()), collection)
+
+
+def default_measures(judged_by: Sequence[Judge]) -> list[str]:
+    """The measures that the collections are reported with, or nDCG@10 where they do not agree."""
+    usual = {judge.known.measures if judge.known else MEASURES for judge in judged_by}
+    return list(usual.pop() if len(usual) == 1 else ACROSS)
+
+
+def score(run: Path, judge: Judge, asked: Sequence[str], drop_self: bool | None = None) -> Result:
+    """One run, scored. Without `drop_self`, what is known of the collection decides.
+
+    The errors are those of parse_measures, read_run and evaluate.
+    """
+    if drop_self is None:
+        drop_self = bool(judge.known and judge.known.drop_self)
+    measures = {name: parse_measures([name], judge.rel)[0] for name in asked}
+    found = read_run(run)
+    computed = list(dict.fromkeys(measures.values()))
+    try:
+        scores = evaluate(found, judge.qrels, computed, drop_self)
+    except (DataError, Mismatch) as error:
+        raise type(error)(f"{run}, judged by {judge.name}: {error}") from error
+    return Result(run, found.tag, judge.name, scores, measures)
+
+
+def score_all(
+    runs: Sequence[Path],
+    judged_by: Sequence[Judge],
+    asked: Sequence[str],
+    drop_self: bool | None = None,
+) -> list[Result]:
+    """Every run, scored, each with the name of its row."""
+    parse_measures(asked)
+    found = [
+        score(run, judge, asked, drop_self) for run, judge in zip(runs, judged_by, strict=True)
+    ]
+    rows = results.names([(each.run, each.system, each.collection) for each in found])
+    return [replace(each, system=row) for each, row in zip(found, rows, strict=True)]

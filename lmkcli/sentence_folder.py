@@ -1,0 +1,178 @@
+"""A recipe as a sentence-transformers folder: the model's own files, and modules that pool as lmk does.
+
+cls, mean and last are sentence-transformers' own pooling, so such a folder loads anywhere. The other
+poolers place tokens of their own, which the modules of `sentence_modules.py` do where lmkcli is
+installed. Only files are written here: sentence-transformers itself is not needed.
+"""
+
+import json
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from lmkcli import manifest
+from lmkcli.errors import DataError, UsageError
+from lmkcli.exporting import write_once
+from lmkcli.manifest import Manifest
+from lmkcli.models.folder import ModelFolder, read_json
+from lmkcli.recipe import Side
+from lmkcli.resolving import Resolved
+
+_OWN, _THEIRS = "lmkcli.sentence_modules", "sentence_transformers.models"
+_MODES = {"cls": "cls_token", "mean": "mean_tokens", "last": "lasttoken"}
+_ALL_MODES = ("cls_token", "max_tokens", "mean_tokens", "mean_sqrt_len_tokens",
+              "weightedmean_tokens", "lasttoken")  # fmt: skip
+_PLACED = ("lmk", "multicls", "mean")  # poolers of sentence_modules.py, mean as mean@k
+_SUFFIXES = {".json", ".jinja", ".model", ".py", ".safetensors", ".txt"}
+_WRITTEN = {"modules.json", "config_sentence_transformers.json", manifest.NAME}
+_WIDTHS = ("hidden_size", "dim", "d_model", "n_embd")  # what configurations call the states' width
+
+
+class ExportedModel(NamedTuple):
+    """The classes of an exported folder, and whether loading them takes trust_remote_code."""
+
+    modules: list[str]
+    trust_remote_code: bool
+
+    @property
+    def loaded_by(self) -> str:
+        """The Python expression that loads it."""
+        trust = ", trust_remote_code=True" if self.trust_remote_code else ""
+        return f"SentenceTransformer(folder{trust})"
+
+
+class _Module(NamedTuple):
+    """One line of modules.json; `config` is written into `path`, or `weights` copied to it."""
+
+    type: str
+    path: str
+    config: dict[str, Any] | None = None
+    weights: Path | None = None
+
+
+def export_model(resolved: Resolved, folder: Path) -> ExportedModel:
+    """Write `folder`, whole or not at all; UsageError for a recipe that has no place in one."""
+    recipe, source = resolved.recipe, resolved.folder
+    _check(recipe.doc, source)
+    facts = {**manifest.environment(), "from": source.name, "models": recipe.located()}
+    identity = {"to": "sentence-transformers", "recipe": recipe.identity()}
+    modules = list(_modules(recipe.doc, recipe.query, source))
+
+    def write(growing: Path) -> None:
+        for file in _model_files(source.encoder):
+            shutil.copyfile(file, growing / file.name)
+        for module in modules:
+            _write_module(growing, module)
+        _write(growing / "modules.json", _listed(modules))
+        _write(growing / "config_sentence_transformers.json", _settings(recipe.doc, recipe.query))
+
+    write_once(folder, Manifest("export", identity, facts=facts), write)
+    own = any(module.type.startswith(_OWN) for module in modules)
+    trust = own or recipe.doc.trust_remote_code
+    return ExportedModel([module.type for module in modules], trust)
+
+
+def _check(side: Side, source: ModelFolder) -> None:
+    if source.kind != "transformer" or source.late:
+        raise UsageError(
+            f"{source.name} is run by lmk itself, and sentence-transformers has no module for it; "
+            "export its vectors instead"
+        )
+    if side.pool not in _MODES and side.pool.partition("@")[0] not in _PLACED:
+        raise UsageError(
+            f"--pool {side.pool} has no form as sentence-transformers modules; export one of "
+            f"{', '.join(_MODES)}, mean@k, multicls, lmk"
+        )
+    if side.unit != "doc" or side.window != "full" or side.extend:
+        raise UsageError(
+            "sentence-transformers makes one vector of one input: several vectors a document, windows "
+            "and extended positions have no place in its folders"
+        )
+
+
+def _modules(doc: Side, query: Side, source: ModelFolder) -> Iterator[_Module]:
+    settings: dict[str, Any] = {
+        "max_seq_length": doc.max_length,
+        "do_lower_case": source.lower_case,
+    }
+    if query.max_length != doc.max_length:
+        settings["query_length"] = query.max_length
+    if doc.pool in _MODES and not doc.append_eos:
+        yield _Module(f"{_THEIRS}.Transformer", "", settings)
+        yield _Module(f"{_THEIRS}.Pooling", "1_Pooling", _pooling(doc, source))
+    else:
+        settings |= {
+            "pool": doc.pool,
+            "gran": doc.gran,
+            "include_prompt": doc.include_prompt,
+            "append_eos": doc.append_eos,
+        }
+        yield _Module(f"{_OWN}.PlacedTransformer", "", settings)
+        yield _Module(f"{_OWN}.MarkedPooling", "1_MarkedPooling", {})
+    for number, module in enumerate(source.modules, start=2):
+        path = f"{number}_{module.kind}"
+        yield _Module(f"{_THEIRS}.{module.kind}", path, weights=module.folder)
+    if doc.normalize:
+        yield _Module(f"{_THEIRS}.Normalize", f"{len(source.modules) + 2}_Normalize", {})
+
+
+def _pooling(doc: Side, source: ModelFolder) -> dict[str, Any]:
+    """The old spelling, which every version reads. Only mean looks at whether prompts are included."""
+    return {
+        "word_embedding_dimension": _width(source),
+        **{f"pooling_mode_{mode}": mode == _MODES[doc.pool] for mode in _ALL_MODES},
+        "include_prompt": doc.include_prompt or doc.pool != "mean",
+    }
+
+
+def _width(source: ModelFolder) -> int:
+    config = read_json(source.encoder / "config.json")
+    config = config.get("text_config", config)
+    found = next((config[name] for name in _WIDTHS if name in config), None)
+    if found is None:
+        raise DataError(
+            f"{source.encoder}/config.json does not say how wide the states are: none of "
+            f"{', '.join(_WIDTHS)} is in it"
+        )
+    return int(found)
+
+
+def _model_files(encoder: Path) -> Iterator[Path]:
+    """Configuration, tokenizer, code and weights; pytorch_model.bin only where nothing safer is."""
+    files = [file for file in sorted(encoder.iterdir()) if file.is_file()]
+    safe = any(file.suffix == ".safetensors" for file in files)
+    for file in files:
+        rewritten = file.name in _WRITTEN or file.match("sentence_*_config.json")
+        weights = file.match("pytorch_model*.bin") and not safe
+        if not rewritten and (file.suffix in _SUFFIXES or weights):
+            yield file
+
+
+def _write_module(growing: Path, module: _Module) -> None:
+    if module.weights is not None:
+        shutil.copytree(module.weights, growing / module.path)
+        return
+    (growing / module.path).mkdir(exist_ok=True)
+    name = "config.json" if module.path else "sentence_bert_config.json"
+    _write(growing / module.path / name, module.config)
+
+
+def _listed(modules: list[_Module]) -> list[dict[str, Any]]:
+    return [
+        {"idx": number, "name": str(number), "path": module.path, "type": module.type}
+        for number, module in enumerate(modules)
+    ]
+
+
+def _settings(doc: Side, query: Side) -> dict[str, Any]:
+    return {
+        "model_type": "SentenceTransformer",
+        "prompts": {"query": query.prompt, "document": doc.prompt},
+        "default_prompt_name": None,
+        "similarity_fn_name": doc.similarity,
+    }
+
+
+def _write(path: Path, value: Any) -> None:
+    path.write_text(json.dumps(value, indent=1, ensure_ascii=False), encoding="utf-8")

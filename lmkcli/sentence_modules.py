@@ -1,0 +1,105 @@
+"""Modules for sentence-transformers that pool as lmk does: tokens are placed and marked, marks averaged.
+
+The folders of `lmk export --to sentence-transformers` name these classes, so that
+`SentenceTransformer(folder, trust_remote_code=True)` makes the vectors of `lmk encode`.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from sentence_transformers.base.modules import Module, Transformer
+
+from lmkcli.encoder import make_placer
+from lmkcli.errors import UsageError
+from lmkcli.models.tokenizer import Tokenizer, layout_of
+from lmkcli.placement import Input
+from lmkcli.pooling import pool
+from lmkcli.recipe import Side
+
+_KEYS = ("pool", "gran", "include_prompt", "append_eos")
+
+
+class PlacedTransformer(Transformer):
+    """The model, whose inputs an lmk pooler arranges; positions that it marks are in 'marks'."""
+
+    config_keys: list[str] = [*Transformer.config_keys, *_KEYS]  # noqa: RUF012 (the base's type)
+
+    def __init__(
+        self,
+        model_name_or_path: str,
+        *,
+        pool: str,
+        gran: str = "",
+        include_prompt: bool = True,
+        append_eos: bool = False,
+        **settings: Any,
+    ) -> None:
+        super().__init__(model_name_or_path, **settings)
+        self.pool, self.gran = pool, gran
+        self.include_prompt, self.append_eos = include_prompt, append_eos
+        self._fast.no_truncation()  # both may be saved in its file
+        self._fast.no_padding()
+
+    @property
+    def _fast(self) -> Any:
+        tokenizer: Any = self.tokenizer
+        return tokenizer.backend_tokenizer
+
+    def preprocess(
+        self,
+        inputs: Sequence[Any],
+        prompt: str | None = None,
+        processing_kwargs: Any = None,
+        **settings: Any,
+    ) -> dict[str, Any]:
+        """input_ids, attention_mask and marks, [texts, longest], padded on the right."""
+        if not all(isinstance(text, str) for text in inputs):
+            raise UsageError("this model reads texts alone: give a list of strings")
+        placed = self._placed(list(inputs), prompt or "", self._limit(settings))
+        lengths = torch.tensor([len(one.ids) for one in placed])
+        mask = torch.arange(int(lengths.max()))[None] < lengths[:, None]
+        ids = torch.full(mask.shape, self.config.pad_token_id or 0, dtype=torch.long)
+        ids[mask] = torch.from_numpy(np.concatenate([one.ids for one in placed])).long()
+        marks = torch.zeros(mask.shape, dtype=torch.bool)
+        for row, one in zip(marks, placed, strict=True):
+            row[torch.from_numpy(one.marks).long()] = True
+        return {"input_ids": ids, "attention_mask": mask.long(), "marks": marks, "modality": "text"}
+
+    def _limit(self, settings: dict[str, Any]) -> int:
+        by_task = {"query": self.query_length, "document": self.document_length}
+        asked = settings.get("max_length") or by_task.get(settings.get("task", ""))
+        return int(asked or self.max_seq_length or self.config.max_position_embeddings)
+
+    def _placed(self, texts: list[str], prompt: str, limit: int) -> list[Input]:
+        side = Side(
+            model="", weights="", tokenizer="", prompt=prompt, max_length=limit, pool=self.pool,
+            gran=self.gran, include_prompt=self.include_prompt, append_eos=self.append_eos,
+        )  # fmt: skip
+        layout = layout_of(self.tokenizer, side)
+        placer = make_placer(side, layout)
+        tokenized = Tokenizer(self._fast, layout, side.prompt, side.splitter)(texts)
+        contents = [placer.content(text.ids, text.prompt, text.ends) for text in tokenized]
+        return [placer.place(content).inputs[0] for content in contents]
+
+    def forward(self, features: dict[str, Any], **settings: Any) -> dict[str, Any]:
+        """Adds 'token_embeddings' [texts, longest, dim]; the marks are kept from the model."""
+        marks = features.pop("marks")
+        return {**super().forward(features, **settings), "marks": marks}
+
+
+class MarkedPooling(Module):
+    """The mean of the marked states of each text; it has no weights and no settings."""
+
+    def forward(self, features: dict[str, Any], **settings: Any) -> dict[str, Any]:
+        """Adds 'sentence_embedding' [texts, dim], averaged in float32, in the dtype of the states."""
+        states, marks = features["token_embeddings"], features["marks"]
+        groups = marks.nonzero()[:, 0]
+        positions = marks.flatten().nonzero()[:, 0]
+        vectors = pool(states.flatten(0, 1), positions, groups, len(marks))
+        return {**features, "sentence_embedding": vectors.to(states.dtype)}
+
+    def save(self, output_path: str, *args: Any, **settings: Any) -> None:
+        """Writes an empty configuration, so that the folder is there."""
+        self.save_config(output_path)

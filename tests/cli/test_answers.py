@@ -1,0 +1,105 @@
+"""One question to vectors of chunks: the passage and its place; and chunks in a run of their own."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lmkcli.cli import main
+from lmkcli.collection import open_collection
+from lmkcli.run import read_run
+
+Lmk = Callable[..., Any]
+Models = Callable[[str], Path]
+QUESTION = "rivers carry water"
+
+
+@pytest.fixture(scope="module")
+def made(beir: Path, tiny_model: Models, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with chunks/ (vectors), graph/ over them, docs/ (one vector each) and bm25/."""
+    folder = tmp_path_factory.mktemp("answers")
+    model = tiny_model("bert")
+    for words in (
+        ["encode", beir, "-m", model, "--unit", "chunk", "--gran", 4, "-o", folder / "chunks"],
+        ["encode", beir, "-m", model, "-o", folder / "docs"],
+        ["index", folder / "chunks", "-o", folder / "graph"],
+        ["index", beir, "--kind", "bm25", "-o", folder / "bm25"],
+    ):
+        main.app(["-q", *map(str, words)], standalone_mode=False)
+    return folder
+
+
+@pytest.mark.parametrize("index", ["chunks", "graph"])
+def test_a_question_shows_the_best_passage_and_where_it_is(
+    lmk: Lmk, made: Path, beir: Path, index: str
+) -> None:
+    texts = {doc.id: doc.content for doc in open_collection(str(beir)).docs()}
+    hits = lmk("search", made / index, "-q", QUESTION, "-k", 4, "--json").json
+    assert len({hit["id"] for hit in hits}) == 4
+    for hit in hits:
+        assert hit["passage"] == texts[hit["id"]][hit["begin"] : hit["end"]] != ""
+        assert 0 <= hit["chunk"] < hit["chunks"]
+        assert "text" not in hit
+    lines = lmk("search", made / index, "-q", QUESTION, "-k", 4).out.splitlines()
+    first = hits[0]
+    place = f"chunk {first['chunk'] + 1} of {first['chunks']}, "
+    assert lines[1].strip() == place + f"characters {first['begin']}\u2013{first['end']}"
+    assert lines[2].strip() == " ".join(first["passage"].split())
+
+
+def test_reranking_by_chunks_shows_their_passages(lmk: Lmk, made: Path) -> None:
+    hits = lmk("search", made / "bm25", "-q", QUESTION, "--rerank", made / "chunks", "--json").json
+    assert hits
+    assert all("passage" in hit for hit in hits)
+    plain = lmk("search", made / "docs", "-q", QUESTION, "--json").json
+    assert all("text" in hit and "passage" not in hit for hit in plain)
+
+
+def test_chunks_are_ranked_where_that_is_asked(
+    lmk: Lmk, made: Path, beir: Path, tmp_path: Path
+) -> None:
+    chunks, docs = tmp_path / "chunks.trec", tmp_path / "docs.trec"
+    lmk("search", made / "chunks", beir, "-k", 7, "--level", "chunk", "-o", chunks)
+    lmk("search", made / "chunks", beir, "-k", 7, "-o", docs)
+    for query, ranking in read_run(chunks).rankings.items():
+        names = [name.rpartition("#") for name in ranking.doc_ids]
+        assert len(names) == 7
+        assert all(number.isdecimal() for *_, number in names)
+        assert names[0][0] == read_run(docs).rankings[query].doc_ids[0]
+    hit = lmk("search", made / "graph", "-q", QUESTION, "--level", "chunk", "-k", 1, "--json").json[
+        0
+    ]
+    assert hit["id"].endswith(f"#{hit['chunk']}")
+    lmk("search", made / "chunks", beir, "-k", 7, "-o", chunks, code=3)  # it is another run
+
+
+def test_aggregates_make_other_runs(lmk: Lmk, made: Path, beir: Path, tmp_path: Path) -> None:
+    scores = {}
+    for how in ("max", "sum", "avg", "first"):
+        path = tmp_path / f"{how}.trec"
+        lmk("search", made / "chunks", beir, "--aggregate", how, "-k", 60, "-o", path)
+        ranking = read_run(path).rankings["q0"]
+        scores[how] = dict(zip(ranking.doc_ids, ranking.scores.tolist(), strict=True))
+    assert all(scores["max"][name] >= scores["avg"][name] - 1e-6 for name in scores["max"])
+    assert all(scores["max"][name] >= scores["first"][name] - 1e-6 for name in scores["max"])
+    assert list(scores["sum"]) != list(scores["avg"])
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        (["docs", "--aggregate", "sum"], "one vector for each document"),
+        (["docs", "--level", "chunk"], "one vector for each document"),
+        (["bm25", "--aggregate", "sum"], "no effect on a bm25 index"),
+        (["bm25", "--level", "chunk"], "no effect on a bm25 index"),
+        (["chunks", "--level", "chunk", "--rerank", "docs"], "cannot be fused with chunks"),
+        (["chunks", "--level", "chunk", "--with", "docs", "--fuse", "rrf"], "cannot be fused"),
+        (["chunks", "--level", "chunk", "--aggregate", "max"], "drop --aggregate"),
+        (["chunks", "--aggregate", "mean"], "is not one of"),
+    ],
+)
+def test_what_means_nothing_is_refused(lmk: Lmk, made: Path, flags: list[str], said: str) -> None:
+    names = {"docs", "bm25", "chunks"}
+    words = [made / word if word in names else word for word in flags]
+    assert said in " ".join(lmk("search", *words, "-q", QUESTION, code=2).err.split())

@@ -1,0 +1,98 @@
+"""lmk plot and lmk eval --plot, through the command line."""
+
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("matplotlib")
+
+Lmk = Callable[..., Any]
+
+
+@pytest.fixture
+def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Two runs of four queries: `good` finds d1 first, `bad` second."""
+    monkeypatch.chdir(tmp_path)
+    Path("qrels.txt").write_text("".join(f"q{i} 0 d1 1\n" for i in range(4)))
+    for name, docs in {"good": "d1 d2", "bad": "d2 d1"}.items():
+        lines = [
+            f"q{i} Q0 {doc} {rank} {9 - rank} {name}\n"
+            for i in range(4)
+            for rank, doc in enumerate(docs.split(), 1)
+        ]
+        Path(f"{name}.trec").write_text("".join(lines))
+    return tmp_path
+
+
+def log(granularities: dict[str, float]) -> None:
+    """A score log of runs in vectors that were encoded with these granularities."""
+    lines = [
+        {
+            "scores": {"nDCG@10": score, "R@100": 0.5},
+            "lineage": [{"identity": {"recipe": {"doc": {"gran": gran}}}, "facts": {}}],
+        }
+        for gran, score in granularities.items()
+    ]
+    Path("scores.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+
+
+def test_a_curve_over_a_parameter(lmk: Lmk, runs: Path) -> None:
+    log({"16": 0.6, "64": 0.66, "256": 0.63, "sentence": 0.5})
+    words = ["plot", "scores.jsonl", "--x", "gran", "-o", "curve.svg"]
+    done = lmk(*words, "-m", "nDCG@10")
+    assert done.out == "curve.svg: 3 points, 1 lines\n"
+    assert "1 entries without a numeric gran" in done.err
+    text = Path("curve.svg").read_text()
+    assert all(f">{word}<" in text for word in ("gran", "nDCG@10", "16", "64", "256"))
+    assert lmk(*words).out == "curve.svg: 6 points, 2 lines\n"
+    assert ">R@100<" in Path("curve.svg").read_text()
+
+
+def test_what_cannot_be_plotted_is_refused(lmk: Lmk, runs: Path) -> None:
+    log({"16": 0.6})
+    assert "no entry" in lmk("plot", "scores.jsonl", "--x", "dim", "-o", "c.svg", code=2).err
+    assert "-o/--output" in lmk("plot", "scores.jsonl", "--x", "gran", code=2).err
+    assert ".png, .svg" in lmk("plot", "scores.jsonl", "--x", "gran", "-o", "c.bmp", code=2).err
+    assert "no such score log" in lmk("plot", "none", "--x", "gran", "-o", "c.svg", code=3).err
+
+
+def test_runs_are_bars_with_intervals(lmk: Lmk, runs: Path) -> None:
+    words = ["eval", "good.trec", "bad.trec", "--qrels", "qrels.txt", "-m", "RR@10", "-m", "P@1"]
+    lmk(*words, "--plot", "bars.svg")
+    text = Path("bars.svg").read_text()
+    for word in (">RR@10<", ">P@1<", ">1.000<", ">0.500<", ">0.000<", "of 4 queries"):
+        assert word in text
+
+
+def test_with_a_baseline_differences_are_plotted(lmk: Lmk, runs: Path) -> None:
+    words = ["eval", "good.trec", "bad.trec", "--qrels", "qrels.txt", "-m", "RR@10"]
+    lmk(*words, "--baseline", "bad.trec", "--plot", "d.svg")
+    text = Path("d.svg").read_text()
+    assert "good" in text
+    assert "less" in text
+    assert text.count("fill: #0072b2") == 4  # four wins, no loss
+    assert "fill: #d55e00" not in text
+
+
+def test_groups_of_queries_are_a_curve(lmk: Lmk, runs: Path, beir: Path) -> None:
+    lmk("index", beir, "--kind", "bm25", "-o", "bm25")
+    lmk("search", "bm25", beir, "-o", "run.trec")
+    words = ["eval", "run.trec", "-m", "nDCG@10", "--by", "length", "--bins", "0,20,200"]
+    shown = lmk(*words, "--plot", "c.svg", "--json").json
+    text = Path("c.svg").read_text()
+    assert "length, median of each group" in text
+    assert len(shown) == 2
+    assert len(re.findall(r'<use xlink:href="#m[0-9a-f]+"[^>]*fill: #0072b2', text)) == 2
+
+
+def test_ir_metadata_is_written_beside_the_run(lmk: Lmk, runs: Path) -> None:
+    words = ["eval", "good.trec", "--qrels", "qrels.txt", "-m", "RR@10", "--ir-metadata"]
+    done = lmk(*words)
+    assert "good.trec.ir_metadata.yml" in done.err
+    assert 'tag: "good"' in Path("good.trec.ir_metadata.yml").read_text()
+    lmk(*words)  # again, and the same
+    assert "is there already" in lmk(*words, "-m", "P@1", code=3).err

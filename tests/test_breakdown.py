@@ -1,0 +1,162 @@
+"""Groups of queries: words, bins that hold each query once, and scores that add up."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lmkcli.breakdown import Stratum, grid, strata, values_of, words
+from lmkcli.collection import Collection, Qrel, open_collection
+from lmkcli.errors import DataError, UsageError
+from lmkcli.measures import evaluate, parse_measures
+from lmkcli.results import Result
+from lmkcli.run import Run, ranked
+
+TEXTS = {"short": "one two", "long": " ".join(["word"] * 10), "other": "x"}
+QUERIES: dict[str, dict[str, object]] = {
+    "q1": {"text": "who", "position": 0.25, "language": "en"},
+    "q2": {"text": "what is it", "metadata": {"position": 0.75, "language": "de"}},
+    "q3": {"text": "你好 world", "language": "zh"},
+}
+QRELS = [
+    ("q1", "short", 1),
+    ("q1", "long", 2),
+    ("q2", "long", 1),
+    ("q3", "lost", 1),
+    ("q2", "other", 0),
+]
+
+
+@pytest.fixture
+def collection(tmp_path: Path) -> Collection:
+    docs = [{"_id": name, "title": "", "text": text} for name, text in TEXTS.items()]
+    queries = [{"_id": name, **record} for name, record in QUERIES.items()]
+    (tmp_path / "qrels").mkdir()
+    (tmp_path / "corpus.jsonl").write_text("".join(json.dumps(doc) + "\n" for doc in docs))
+    (tmp_path / "queries.jsonl").write_text("".join(json.dumps(q) + "\n" for q in queries))
+    (tmp_path / "qrels" / "test.tsv").write_text("".join(f"{q}\t{d}\t{g}\n" for q, d, g in QRELS))
+    return open_collection(str(tmp_path))
+
+
+def values(by: str, collection: Collection, rel: int = 1) -> dict[str, object]:
+    return dict(values_of(by, collection, list(collection.qrels()), rel))
+
+
+def test_what_a_query_can_be_grouped_by(collection: Collection) -> None:
+    assert values("length", collection) == {"q1": 6.0, "q2": 10.0}  # q3's document is nowhere
+    assert values("length", collection, rel=2) == {"q1": 10.0}
+    chunk = [Qrel("q1", "long#3", 1), Qrel("q1", "short", 1), Qrel("q2", "#", 1)]
+    assert values_of("length", collection, chunk, 1) == {"q1": 6.0}
+    assert values("query-length", collection) == {"q1": 1.0, "q2": 3.0, "q3": 3.0}
+    assert values("position", collection) == {"q1": 0.25, "q2": 0.75}
+    assert values("language", collection) == {"q1": "en", "q2": "de", "q3": "zh"}
+    collection.query_facts = lambda name: {"q1": 0.0}  # type: ignore[method-assign]
+    assert values("position", collection) == {"q1": 0.0}
+    with pytest.raises(DataError, match="none of the documents that its qrels call relevant"):
+        values_of("length", collection, [Qrel("q3", "lost", 1)], 1)
+
+
+def test_what_nothing_is_known_about(collection: Collection) -> None:
+    with pytest.raises(DataError, match="says nothing about the colour of its queries"):
+        values("colour", collection)
+
+
+def test_the_language_of_a_known_collection_is_in_its_name(collection: Collection) -> None:
+    collection.query_facts = lambda name: {}  # type: ignore[method-assign]
+    collection.name = "miracl/sw/dev"
+    assert set(values("language", collection).values()) == {"sw"}
+    for name in ("beir/nq", "my/sw/dev"):
+        collection.name = name
+        with pytest.raises(DataError, match="nothing about the language"):
+            values("language", collection)
+
+
+@pytest.mark.parametrize(
+    ("text", "count"), [("", 0), (" a  b\n", 2), ("don't stop-gap", 2), ("日本の car", 4)]
+)
+def test_words(text: str, count: int) -> None:
+    assert words(text) == count
+
+
+def keyed(numbers: list[float]) -> dict[tuple[str, str], str | float]:
+    return {("c", str(n)): value for n, value in enumerate(numbers)}
+
+
+def test_given_edges_are_half_open_and_the_last_bin_has_no_end() -> None:
+    found = strata(keyed([0, 511, 512, 2048, 90000, -1]), [0, 512, 2048, 8192])
+    assert [(each.name, len(each.queries)) for each in found] == [
+        ("[0, 512)", 2),
+        ("[512, 2048)", 1),
+        ("[2048, 8192)", 1),
+        ("[8192, ∞)", 1),
+    ]
+
+
+def test_empty_bins_are_left_out() -> None:
+    assert [each.name for each in strata(keyed([5, 700]), [0, 10, 20, 100])] == [
+        "[0, 10)",
+        "[100, ∞)",
+    ]
+
+
+def test_quarters_are_the_default_and_few_numbers_stand_alone() -> None:
+    quarters = strata(keyed([float(n) for n in range(1, 101)]))
+    assert [len(each.queries) for each in quarters] == [25, 25, 25, 25]
+    assert [each.name for each in quarters] == ["[1, 26)", "[26, 51)", "[51, 76)", "[76, 100]"]
+    few = strata(keyed([0.5, 0.25, 0.5, 1000000]))
+    assert [(each.name, len(each.queries)) for each in few] == [
+        ("0.25", 1),
+        ("0.5", 2),
+        ("1000000", 1),
+    ]
+
+
+def test_numbers_in_a_table_are_text_and_names_are_sorted() -> None:
+    assert [each.name for each in strata(keyed(["10", "2"]))] == ["2", "10"]  # type: ignore[list-item]
+    assert [each.name for each in strata(keyed(["en", "de", "en"]))] == ["de", "en"]  # type: ignore[list-item]
+
+
+def test_edges_that_cannot_be() -> None:
+    with pytest.raises(UsageError, match=r"are for numbers, and here the values are texts \('en'"):
+        strata(keyed(["en"]), [0, 1])  # type: ignore[list-item]
+    with pytest.raises(UsageError, match="must rise"):
+        strata(keyed([1.0]), [0, 0])
+
+
+@given(st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=60))
+def test_without_edges_every_query_is_in_one_group(numbers: list[float]) -> None:
+    found = strata(keyed(numbers))
+    members = [key for each in found for key in each.queries]
+    assert sorted(members) == sorted(keyed(numbers))
+    assert len({each.name for each in found}) <= 10
+
+
+def test_scores_of_groups_add_up_to_the_whole() -> None:
+    rng = np.random.default_rng(1)
+    qrels = [Qrel(f"q{n}", "d", 1) for n in range(40)]
+    orders = {f"q{n}": ranked(["d", "e", "f"], rng.random(3)) for n in range(39)}  # q39 is missing
+    names = ["RR@3", "NumRet"]
+    measures = dict(zip(names, parse_measures(names), strict=True))
+    scores = evaluate(Run(orders), qrels, list(measures.values()))
+    each = Result(Path("r"), "s", "c", scores, measures)
+    groups = strata({("c", f"q{n}"): float(n) for n in range(40)})
+    rr, count = (grid([each], groups, name).rows["s"] for name in names)
+    sizes = [len(group.queries) for group in groups]
+    assert sum(
+        s * x for s, x in zip(sizes, rr, strict=True) if x is not None
+    ) / 40 == pytest.approx(scores.aggregated["RR@3"])
+    assert count == [30.0, 30.0, 30.0, 27.0]  # a sum, and nothing of the missing query
+
+
+def test_a_system_without_the_collection_of_a_group_has_no_value_there() -> None:
+    measures = {"P@1": parse_measures(["P@1"])[0]}
+    scores = evaluate(Run(), [Qrel("q", "d", 1)], list(measures.values()))
+    runs = [
+        Result(Path("r"), "a", "c", scores, measures),
+        Result(Path("r"), "b", "e", scores, measures),
+    ]
+    made = grid(runs, [Stratum("x", [("c", "q")]), Stratum("y", [("c", "q"), ("e", "q")])], "P@1")
+    assert made.rows == {"a": [0.0, None], "b": [None, None]}

@@ -1,0 +1,301 @@
+"""Vectors that come in from numpy and pyserini: kept exactly, checked, resumed."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from lmkcli import building, manifest
+from lmkcli.collection import Query
+from lmkcli.encoder import open_encoder
+from lmkcli.errors import DataError, Mismatch, Stopped, UnknownName, UsageError
+from lmkcli.exporting import export
+from lmkcli.flatfile import write_flat
+from lmkcli.importing import (
+    Imported,
+    check_width,
+    open_incoming,
+    run_import,
+    unknown_recipe,
+)
+from lmkcli.jobs import plan, run_encode
+from lmkcli.models.folder import read_model
+from lmkcli.progress import silent
+from lmkcli.recipe import EncodeSettings, Recipe, Wishes
+from lmkcli.resolving import resolve
+from lmkcli.tokens import Report
+from lmkcli.vectors import Vectors
+from lmkcli.verifying import verify
+
+Models = Callable[[str], Path]
+DIM = 4
+VECTORS = np.random.default_rng(0).standard_normal((2500, DIM)).astype(np.float32)
+IDS = [f"d{number}" for number in range(len(VECTORS))]
+SETTINGS = EncodeSettings(dtype="fp32", store_dtype="fp32", device="cpu")
+
+
+def bring(
+    source: Path, folder: Path, kind: str = "numpy", ids: Path | None = None,
+    recipe: Recipe | None = None, map_ids: bool = False, **report: Any,
+) -> Imported:  # fmt: skip
+    incoming = open_incoming(source, kind, ids)
+    recipe = recipe or unknown_recipe()
+    return run_import(incoming, recipe, folder, map_ids, Report(**report))
+
+
+def put_numpy(folder: Path, vectors: Any = VECTORS, ids: list[str] = IDS) -> Path:
+    folder.mkdir()
+    np.save(folder / "vectors.npy", vectors)
+    (folder / "ids.txt").write_text("".join(f"{name}\n" for name in ids), "utf-8")
+    return folder
+
+
+def put_jsonl(folder: Path, records: list[dict[str, Any]]) -> Path:
+    folder.mkdir()
+    half = len(records) // 2
+    for name, part in (("b.jsonl", records[half:]), ("a.jsonl", records[:half])):
+        lines = (json.dumps(record) + "\n" for record in part)
+        (folder / name).write_text("".join(lines), "utf-8")
+    return folder
+
+
+def records(ids: list[str] = IDS, vectors: Any = VECTORS) -> list[dict[str, Any]]:
+    return [
+        {"id": name, "contents": f"text of {name}", "vector": vector.tolist()}
+        for name, vector in zip(ids, vectors, strict=True)
+    ]
+
+
+def put_flat(folder: Path) -> Path:
+    folder.mkdir()
+    write_flat(folder / "index", len(VECTORS), DIM, [VECTORS])
+    (folder / "docid").write_text("\n".join(IDS))  # no line feed at the end: also a file
+    return folder
+
+
+def same(folder: Path) -> Vectors:
+    made = Vectors(folder)
+    every = np.arange(made.rows)
+    assert made.ids(every) == IDS
+    np.testing.assert_array_equal(made.at(every).vectors, VECTORS)
+    return made
+
+
+@pytest.mark.parametrize("kind", ["numpy", "jsonl", "flat"])
+def test_ids_and_vectors_come_in_as_they_are(tmp_path: Path, kind: str) -> None:
+    if kind == "jsonl":
+        source = put_jsonl(tmp_path / "in", records())
+    else:
+        source = (put_numpy if kind == "numpy" else put_flat)(tmp_path / "in")
+    made = bring(source, tmp_path / "v", "numpy" if kind == "numpy" else "pyserini")
+    assert made == Imported(2500, DIM, 0)
+    vectors = same(tmp_path / "v")
+    identity = vectors.manifest.identity
+    assert identity["imported"] == ("numpy" if kind == "numpy" else "pyserini")
+    assert vectors.manifest.execution["store_dtype"] == "fp32"
+    text = "text of d7" if kind == "jsonl" else ""
+    assert vectors.docs(np.array([7]))[0].text == text
+
+
+def test_one_file_and_its_ids(tmp_path: Path) -> None:
+    folder = put_numpy(tmp_path / "in")
+    with pytest.raises(UsageError, match="--ids"):
+        bring(folder / "vectors.npy", tmp_path / "v")
+    bring(folder / "vectors.npy", tmp_path / "v", ids=folder / "ids.txt")
+    same(tmp_path / "v")
+
+
+def test_half_precision_stays_so(tmp_path: Path) -> None:
+    half = VECTORS.astype(np.float16)
+    bring(put_numpy(tmp_path / "in", half), tmp_path / "v")
+    made = Vectors(tmp_path / "v")
+    assert made.matrix(0).dtype == np.float16
+    np.testing.assert_array_equal(made.matrix(0), half)
+    bring(put_numpy(tmp_path / "double", VECTORS.astype(np.float64)), tmp_path / "w")
+    same(tmp_path / "w")
+
+
+@pytest.mark.parametrize("to", ["numpy", "pyserini"])
+def test_there_and_back(tmp_path: Path, to: str) -> None:
+    bring(put_numpy(tmp_path / "in"), tmp_path / "v")
+    export(Vectors(tmp_path / "v"), to, tmp_path / "out", silent)
+    bring(tmp_path / "out", tmp_path / "w", to)
+    same(tmp_path / "w")
+
+
+def test_a_stopped_import_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(building, "PART_BYTES", 1)
+    source = put_numpy(tmp_path / "in")
+    seen: list[int] = []
+
+    def progress(done: int, total: int | None, unit: str) -> None:
+        seen.append(done)
+
+    with pytest.raises(Stopped):
+        bring(source, tmp_path / "v", stopping=lambda: len(seen) == 2, progress=progress)
+    assert seen == [1000, 2000]
+    with pytest.raises(DataError, match="not complete"):
+        Vectors(tmp_path / "v")
+    bring(source, tmp_path / "v", progress=progress)
+    assert seen == [1000, 2000, 2500]
+    bring(source, tmp_path / "v", progress=progress)
+    assert len(seen) == 3
+    assert len(same(tmp_path / "v").slices) == 3
+
+
+def test_another_source_is_another_folder(tmp_path: Path) -> None:
+    bring(put_numpy(tmp_path / "in"), tmp_path / "v")
+    other = put_numpy(tmp_path / "other", -VECTORS)
+    with pytest.raises(Mismatch, match="choose another output folder"):
+        bring(other, tmp_path / "v")
+    same(tmp_path / "v")
+
+
+BAD_IDS = {
+    "occurs twice": "d3",
+    "is empty": "",
+    "white space": "d 7",
+}
+
+
+@pytest.mark.parametrize("reason", BAD_IDS)
+@pytest.mark.parametrize("kind", ["numpy", "pyserini"])
+def test_bad_ids_are_named_and_leave_nothing(tmp_path: Path, kind: str, reason: str) -> None:
+    ids = [*IDS[:1800], BAD_IDS[reason], *IDS[1801:]]
+    if kind == "numpy":
+        source, where = put_numpy(tmp_path / "in", ids=ids), r"ids.txt line 1801"
+    else:
+        source, where = put_jsonl(tmp_path / "in", records(ids)), r"b.jsonl line 551"
+    where = "" if "twice" in reason else where
+    with pytest.raises(DataError, match=f"{where}.*{reason}"):
+        bring(source, tmp_path / "v", kind)
+    assert not (tmp_path / "v").exists()
+
+
+def test_white_space_in_ids_can_be_mapped(tmp_path: Path) -> None:
+    ids = ["a b", "c\td", *IDS[2:]]
+    bring(put_numpy(tmp_path / "in", ids=ids), tmp_path / "v", map_ids=True)
+    assert Vectors(tmp_path / "v").ids(np.arange(3)) == ["a_b", "c_d", "d2"]
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_values_that_are_not_finite(tmp_path: Path, value: float) -> None:
+    vectors = VECTORS.copy()
+    vectors[1234, 2] = value
+    with pytest.raises(DataError, match=r"ids.txt line 1235: .*not finite"):
+        bring(put_numpy(tmp_path / "in", vectors), tmp_path / "v")
+    assert not (tmp_path / "v").exists()
+
+
+def test_a_vector_of_another_width(tmp_path: Path) -> None:
+    made = records()
+    made[1300]["vector"] = [1.0, 2.0]
+    with pytest.raises(DataError, match=r"b.jsonl line 51: 2 components, .* has 4"):
+        bring(put_jsonl(tmp_path / "in", made), tmp_path / "v", "pyserini")
+
+
+@pytest.mark.parametrize(
+    "line",
+    ['{"id": "a"', '{"vector": [1, 2]}', '{"id": "a", "vector": ["x"]}', "[1]",
+     '{"id": "a", "vector": 3}', '{"id": "a", "vector": [[1, 2]]}'],
+)  # fmt: skip
+def test_what_pyserini_does_not_write(tmp_path: Path, line: str) -> None:
+    path = tmp_path / "x.jsonl"
+    path.write_text('{"id": "d", "vector": [1, 2]}\n' + line + "\n")
+    with pytest.raises(DataError, match=r"x.jsonl line 2: "):
+        bring(path, tmp_path / "v", "pyserini")
+
+
+@pytest.mark.parametrize(
+    ("array", "message"),
+    [
+        (VECTORS[0], "shape"),
+        (VECTORS.astype(np.int32), "int32"),
+        (np.array([[1, "x"]], dtype=object), "cannot be read"),
+        (VECTORS[:10], "2500 ids for 10 vectors"),
+    ],
+)
+def test_arrays_that_are_no_vectors(tmp_path: Path, array: Any, message: str) -> None:
+    """An array of objects is a pickle, and pickles are not read."""
+    with pytest.raises(DataError, match=message):
+        bring(put_numpy(tmp_path / "in", array), tmp_path / "v")
+
+
+def test_what_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(UnknownName, match="did you mean numpy"):
+        bring(tmp_path, tmp_path / "v", "nunpy")
+    with pytest.raises(DataError, match="there is no"):
+        bring(tmp_path / "none", tmp_path / "v")
+    with pytest.raises(DataError, match="neither 'index' and 'docid' nor any"):
+        bring(tmp_path, tmp_path / "v", "pyserini")
+    (tmp_path / "index").write_bytes(b"IxPT and more, which is longer than any header of FAISS")
+    with pytest.raises(DataError, match="no flat inner-product index"):
+        bring(tmp_path, tmp_path / "v", "pyserini")
+    with pytest.raises(UsageError, match="--ids"):
+        bring(tmp_path, tmp_path / "v", "pyserini", ids=tmp_path / "ids.txt")
+    (tmp_path / "empty.jsonl").write_text("\n")
+    with pytest.raises(DataError, match="no vectors in it"):
+        bring(tmp_path / "empty.jsonl", tmp_path / "v", "pyserini")
+    with pytest.raises(DataError, match=r"cannot be read as a .npy"):
+        bring(tmp_path / "empty.jsonl", tmp_path / "v", ids=tmp_path / "empty.jsonl")
+
+
+def test_a_model_says_how_queries_are_encoded(
+    tiny_model: Models, beir: Path, tmp_path: Path
+) -> None:
+    """Vectors go out to pyserini's jsonl and come back: the recipe is that of the flags."""
+    wishes = Wishes(str(tiny_model("bert")), pool="lmk", gran="8", query_prompt="query: ")
+    job = plan(str(beir), wishes, SETTINGS, "0/1")
+    run_encode(job, tmp_path / "v", silent, lambda: False)
+    native = Vectors(tmp_path / "v")
+    every = np.arange(native.rows)
+    written = [
+        {"id": doc.id, "contents": doc.content, "vector": vector.tolist()}
+        for doc, vector in zip(native.docs(every), native.at(every).vectors, strict=True)
+    ]
+    source = put_jsonl(tmp_path / "in", written)
+    resolved = resolve(wishes)
+    check_width(open_incoming(source, "pyserini", None), resolved)
+    bring(source, tmp_path / "w", "pyserini", recipe=resolved.recipe)
+    made = Vectors(tmp_path / "w")
+    assert made.recipe == native.recipe
+    assert made.manifest.fingerprint != native.manifest.fingerprint
+    folder = read_model(made.recipe.query.model)
+    encoder = open_encoder(made.recipe.query, folder, SETTINGS)
+    asked = encoder.queries([Query("q", "copper conducts")]).vectors
+    scores = made.at(every).vectors @ asked[0]
+    assert scores == pytest.approx(native.at(every).vectors @ asked[0])
+    found = verify(tmp_path / "w", 20, "", "cpu", offline=True)
+    assert found.cosine > 0.99999
+
+
+def test_a_model_of_another_width_is_refused(tiny_model: Models, tmp_path: Path) -> None:
+    incoming = open_incoming(put_numpy(tmp_path / "in"), "numpy", None)
+    with pytest.raises(Mismatch, match=r"4 components, .* makes 32"):
+        check_width(incoming, resolve(Wishes(str(tiny_model("bert")))))
+
+
+def test_vectors_for_a_cosine_are_brought_to_unit_length(
+    tiny_model: Models, tmp_path: Path
+) -> None:
+    vectors = np.random.default_rng(1).standard_normal((6, 32)).astype(np.float32)
+    vectors[:2] /= np.linalg.norm(vectors[:2], axis=1, keepdims=True)
+    vectors[2] = 0
+    recipe = resolve(Wishes(str(tiny_model("bert")))).recipe
+    assert recipe.doc.normalize
+    source = put_numpy(tmp_path / "in", vectors, IDS[:6])
+    assert bring(source, tmp_path / "v", recipe=recipe).normalized == 3
+    made = Vectors(tmp_path / "v").at(np.arange(6)).vectors
+    np.testing.assert_allclose(np.linalg.norm(made, axis=1), [1, 1, 0, 1, 1, 1], rtol=1e-6)
+    np.testing.assert_array_equal(made[:3], vectors[:3])
+
+
+def test_nothing_encodes_for_vectors_without_a_model(tmp_path: Path) -> None:
+    bring(put_numpy(tmp_path / "in"), tmp_path / "v")
+    recipe = Vectors(tmp_path / "v").recipe
+    assert manifest.read(tmp_path / "v").identity["recipe"]["query"]["weights"] == ""
+    with pytest.raises(DataError, match="imported without one"):
+        read_model(recipe.query.model)

@@ -1,0 +1,103 @@
+"""Plots: what is in the files, that the same data make the same bytes, and what is refused."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from lmkcli import catalog
+from lmkcli.errors import DataError, MissingExtra, UsageError
+
+plots = pytest.importorskip("lmkcli.plots")
+
+LINES = {"lmk": [(64, 0.66), (16, 0.61), (256, 0.62)], "mean": [(16, 0.6), (256, 0.6)]}
+BARS = {
+    measure: {"bm25": plots.Bar(0.68, 0.64, 0.72), "dense": plots.Bar(0.7, 0.66, 0.74)}
+    for measure in ("nDCG@10", "R@100")
+}
+
+
+def draw_all(folder: Path, suffix: str) -> dict[str, bytes]:
+    plots.curve(LINES, "granularity (tokens)", "nDCG@10", folder / f"curve{suffix}")
+    plots.bars(BARS, "95 % intervals over 300 queries", folder / f"bars{suffix}")
+    plots.differences({"dense less bm25": [0.2, -0.1, 0.0]}, "3 queries", folder / f"d{suffix}")
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+@pytest.mark.parametrize("suffix", [".png", ".svg", ".pdf"])
+def test_the_same_data_make_the_same_bytes(tmp_path: Path, suffix: str) -> None:
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+    first, second = draw_all(tmp_path / "one", suffix), draw_all(tmp_path / "two", suffix)
+    assert first == second
+    assert len(first) == 3
+
+
+def test_labels_and_captions_are_text(tmp_path: Path) -> None:
+    made = {name: data.decode() for name, data in draw_all(tmp_path, ".svg").items()}
+    for word in ("granularity (tokens)", "nDCG@10", ">lmk<", ">mean<", ">16<", ">64<", ">256<"):
+        assert word in made["curve.svg"]
+    for word in ("nDCG@10", "R@100", ">bm25<", ">dense<", ">0.680<", "300 queries"):
+        assert word in made["bars.svg"]
+    assert "dense less bm25" in made["d.svg"]
+    assert not any(re.search(r"<dc:date>", text) for text in made.values())
+
+
+def test_points_are_joined_in_the_order_of_x(tmp_path: Path) -> None:
+    """On a logarithmic axis from 16 to 256, 64 is in the middle."""
+    plots.curve({"lmk": LINES["lmk"]}, "gran", "nDCG@10", tmp_path / "c.svg")
+    text = (tmp_path / "c.svg").read_text()
+    path = next(m[1] for m in re.finditer(r'<path d="(M [^"]*)"[^>]*stroke: #0072b2', text))
+    xs = [float(x) for x, _ in re.findall(r"[ML] (\S+) (\S+)", path)]
+    assert xs == sorted(xs)
+    assert xs[1] - xs[0] == pytest.approx(xs[2] - xs[1], rel=1e-4)
+
+
+def test_wins_are_drawn_in_another_colour_than_losses(tmp_path: Path) -> None:
+    plots.differences({"x": [0.5, 0.25, -0.125]}, "", tmp_path / "d.svg")
+    text = (tmp_path / "d.svg").read_text()
+    assert text.count("fill: #0072b2") == 2
+    assert text.count("fill: #d55e00") == 1
+
+
+def test_one_point_one_bar_and_negative_values_can_be_drawn(tmp_path: Path) -> None:
+    plots.curve({"a": [(0.0, 0.5)]}, "x", "y", tmp_path / "c.png")
+    plots.bars({"m": {"a": plots.Bar(0.0, 0.0, 0.0)}}, "", tmp_path / "b.png")
+    plots.bars({"m": {"a": plots.Bar(-0.5, -0.75, -0.25)}}, "", tmp_path / "n.png")
+    plots.curve({"a": [(-1.0, 0.5), (1.0, 0.5)], "b": []}, "x", "y", tmp_path / "e.png")
+    assert all(path.stat().st_size > 1000 for path in tmp_path.iterdir())
+
+
+def test_what_is_refused_writes_nothing(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"\.png, \.svg, \.pdf"):
+        plots.curve(LINES, "x", "y", tmp_path / "curve.jpg")
+    with pytest.raises(DataError, match="nothing to plot"):
+        plots.curve({"a": []}, "x", "y", tmp_path / "curve.svg")
+    with pytest.raises(DataError, match="nothing to plot"):
+        plots.bars({}, "", tmp_path / "bars.svg")
+    assert not list(tmp_path.iterdir())
+
+
+def test_without_matplotlib_the_pip_line_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, "lmkcli.plots")
+    for name in [name for name in sys.modules if name.split(".")[0] == "matplotlib"]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setattr(sys, "path", [])
+    monkeypatch.setattr(sys, "path_importer_cache", {})
+    monkeypatch.setattr(sys, "meta_path", [_Without(), *sys.meta_path])
+    with pytest.raises(MissingExtra, match=r"pip install .lmkcli\[plot\]"):
+        catalog.load(catalog.PLOTS, "curve", "plot")
+
+
+class _Without:
+    def find_spec(self, name: str, *_: object) -> None:
+        if name == "matplotlib":
+            raise ModuleNotFoundError("No module named 'matplotlib'", name="matplotlib")
+
+
+def test_no_window_and_no_global_figure() -> None:
+    code = "import sys, lmkcli.plots; print('matplotlib.pyplot' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "False\n"

@@ -1,0 +1,158 @@
+"""Systems x collections: which rows, which columns, and what their means are over."""
+
+from pathlib import Path
+from statistics import fmean, geometric_mean
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lmkcli.collection import Qrel
+from lmkcli.errors import UsageError
+from lmkcli.known import group
+from lmkcli.measures import evaluate, parse_measures
+from lmkcli.results import Grid, Result, columns_of, geometric, grid, headings, names
+from lmkcli.run import Run, ranked
+
+CQADUPSTACK = group("beir/cqadupstack")
+
+
+def result(system: str, collection: str, hits: int) -> Result:
+    """A result whose P@1 is `hits` quarters."""
+    one = np.ones(1, np.float32)
+    rankings = {f"q{n}": ranked(["d" if n < hits else "x"], one) for n in range(4)}
+    (measure,) = parse_measures(["P@1"])
+    scores = evaluate(Run(rankings), [Qrel(f"q{n}", "d", 1) for n in range(4)], [measure])
+    return Result(Path(f"{system}.trec"), system, collection, scores, {"P@1": measure})
+
+
+def table(cells: dict[tuple[str, str], int]) -> Grid:
+    return grid([result(*key, hits) for key, hits in cells.items()], "P@1")
+
+
+def test_means_over_collections() -> None:
+    made = table({("a", "x/one"): 4, ("a", "x/two"): 1, ("b", "x/one"): 2, ("b", "x/two"): 2})
+    assert made.columns == ["one", "two", "mean", "geometric mean"]
+    assert made.rows == {
+        "a": [1.0, 0.25, 0.625, pytest.approx(0.5)],
+        "b": [0.5, 0.5, 0.5, pytest.approx(0.5)],
+    }
+
+
+def test_a_system_that_lacks_a_collection_has_no_mean() -> None:
+    made = table({("a", "one"): 4, ("a", "two"): 1, ("b", "two"): 2})
+    assert made.rows["b"] == [None, 0.5, None, None]
+
+
+def test_the_twelve_of_cqadupstack_are_averaged_first() -> None:
+    assert len(CQADUPSTACK) == 12
+    scores = [0, 4, 2] * 4  # their mean is 1/2
+    cells = {("a", name): score for name, score in zip(CQADUPSTACK, scores, strict=True)}
+    made = table({("a", "beir/scifact/test"): 4} | cells)
+    assert made.columns == ["scifact/test", "cqadupstack", "mean", "geometric mean"]
+    assert made.rows["a"] == pytest.approx([1, 1 / 2, 3 / 4, (1 / 2) ** 0.5])
+    alone = table({key: score for key, score in cells.items() if key[1] != CQADUPSTACK[0]})
+    assert len(alone.columns) == 11 + 2
+    short = table(
+        {
+            ("a", "beir/scifact/test"): 4,
+            **dict(list(cells.items())[:3]),
+            ("b", "beir/scifact/test"): 1,
+        }
+    )
+    assert short.rows["b"][1] is None
+
+
+def test_folders_of_cqadupstack_are_known_by_their_name() -> None:
+    columns = columns_of(["/x/scifact", "/x/cqadupstack/unix", "/x/cqadupstack-tex", "/x/nq"])
+    assert [column.name for column in columns] == ["scifact", "cqadupstack", "nq"]
+    assert columns[1].collections == ("/x/cqadupstack/unix", "/x/cqadupstack-tex")
+
+
+def test_each_known_benchmark_has_its_own_means() -> None:
+    tracks = ["msmarco-passage/trec-dl-2019/judged", "msmarco-passage/trec-dl-2020/judged"]
+    beir = ["beir/scifact/test", "beir/arguana"]
+    made = table(
+        {("a", name): hits for name, hits in zip(tracks + beir, (1, 3, 2, 4), strict=True)}
+    )
+    assert made.columns[4:] == [
+        "trec-dl mean",
+        "trec-dl geometric mean",
+        "beir mean",
+        "beir geometric mean",
+    ]
+    assert made.rows["a"][4::2] == [0.5, 0.75]
+    one_of_them = table({("a", name): 2 for name in [tracks[0], *beir]})
+    assert one_of_them.columns[3:] == ["beir mean", "beir geometric mean"]
+    with_a_stranger = table({("a", name): 2 for name in [*tracks, "my/own"]})
+    assert with_a_stranger.columns[3:] == ["mean", "geometric mean"]
+
+
+@given(st.lists(st.floats(1e-6, 1), min_size=1, max_size=20))
+def test_geometric_mean(values: list[float]) -> None:
+    found = geometric(values)
+    assert found is not None
+    assert found == pytest.approx(geometric_mean(values))
+    assert found <= sum(values) / len(values) * (1 + 1e-9)
+    assert geometric([*values, 0.0]) == 0.0
+    assert geometric([*values, None]) is None
+
+
+PUBLISHED = {  # nDCG@10 of two systems on 14 collections of BEIR, and their means (TITE, table 1)
+    "BM25": (
+        ".397 .165 .302 .318 .651 .236 .633 .322 .305 .789 .149 .679 .595 .442",
+        (0.427, 0.379),
+    ),
+    "BERT": (
+        ".336 .224 .319 .369 .727 .317 .574 .303 .510 .844 .146 .603 .756 .256",
+        (0.449, 0.399),
+    ),
+}
+
+
+@pytest.mark.parametrize("system", PUBLISHED)
+def test_published_means_come_out(system: str) -> None:
+    text, means = PUBLISHED[system]
+    scores = list(map(float, text.split()))
+    assert (fmean(scores), geometric(scores)) == pytest.approx(means, abs=5e-4)
+
+
+def test_headings_leave_out_what_all_share() -> None:
+    assert list(headings(["beir/nq/test", "beir/fiqa/test"]).values()) == ["nq", "fiqa"]
+    mixed = ["/data/nq", "/data/fiqa", "haystack,from=/data/nq,distractors=9"]
+    assert list(headings(mixed).values()) == ["nq", "fiqa", "haystack"]
+    assert list(headings(["/data/nq", "beir/nq/test"]).values()) == ["nq", "beir/nq/test"]
+    same = ["haystack,position=1", "haystack,position=2"]
+    assert list(headings(same).values()) == same
+
+
+def test_rows_are_paths_on_one_collection_and_systems_on_several() -> None:
+    one = [(Path("r/a.trec"), "bm25", "x"), (Path("r/b.trec"), "bm25", "x")]
+    assert names(one) == ["r/a.trec", "r/b.trec"]
+    tags = [(Path("1.trec"), "bm25", "x"), (Path("2.trec"), "tasb", "x"), (Path("3"), "bm25", "y")]
+    assert names(tags) == ["bm25", "tasb", "bm25"]
+
+
+@pytest.mark.parametrize(
+    "paths",
+    [
+        ["dl19.bm25.txt", "dl19.tasb.txt", "dl20.bm25.txt", "dl20.tasb.txt"],
+        [
+            "r/dl19/bm25.trec.gz",
+            "r/dl19/tasb.trec.gz",
+            "r/dl20/bm25.trec.gz",
+            "r/dl20/tasb.trec.gz",
+        ],
+        ["bm25/dl19.trec", "tasb/dl19.trec", "bm25/dl20.trec", "tasb/dl20.trec"],
+    ],
+)
+def test_where_tags_repeat_the_paths_tell_systems_apart(paths: list[str]) -> None:
+    runs = [(Path(path), "lmk", path[-20:].count("20") * "dl20" or "dl19") for path in paths]
+    assert names(runs) == ["bm25", "tasb", "bm25", "tasb"]
+
+
+def test_two_runs_of_one_name_on_a_collection_are_refused() -> None:
+    same = [(Path("a.trec"), "t", "x"), (Path("a.trec"), "t", "x"), (Path("b.trec"), "t", "y")]
+    with pytest.raises(UsageError, match=r"two runs on x are both called 'a'.*--tag"):
+        names(same)
