@@ -2,8 +2,9 @@
 
     python benchmarks/exact.py --rows 400000 --dim 384 --queries 1000 --k 1000
 
-lmk reads vectors from a memory-mapped fp16 file, rescores in float64 and proves the top complete; FAISS
-holds float32 in memory. Prints seconds, memory above the start, and how far each order is from float64.
+lmk reads vectors from a memory-mapped fp16 file, chooses candidates in bfloat16 where the processor has
+it (--dtype fp32 not), rescores in float64 and proves the top complete; FAISS holds float32 in memory.
+Prints seconds, memory above the start, and how far each order is from float64.
 """
 
 import argparse
@@ -20,23 +21,29 @@ import torch
 
 from lmkcli import manifest
 from lmkcli.indexes.exact import Exact
+from lmkcli.models.devices import native_dtype
+from lmkcli.ragged import Ragged
 
-BLOCK = 1 << 16
+BLOCK = 10_000
+DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 
 
 class Stored:
     """A memory-mapped fp16 matrix, read in float32 blocks."""
 
+    single = True
+
     def __init__(self, path: Path) -> None:
-        self._matrix = np.load(path, mmap_mode="r")
+        self._matrix = torch.from_numpy(np.load(path, mmap_mode="c"))
         self.rows, self.dim = self._matrix.shape
+        self.total = self.rows
 
-    def __iter__(self) -> Iterator[np.ndarray]:
+    def __iter__(self) -> Iterator[Ragged]:
         for start in range(0, self.rows, BLOCK):
-            yield torch.from_numpy(np.array(self._matrix[start : start + BLOCK])).float().numpy()
+            yield Ragged.single(self._matrix[start : start + BLOCK].float().numpy())
 
-    def at(self, rows: np.ndarray) -> np.ndarray:
-        return torch.from_numpy(self._matrix[rows]).float().numpy()
+    def at(self, rows: np.ndarray) -> Ragged:
+        return Ragged.single(self._matrix.index_select(0, torch.from_numpy(rows)).float().numpy())
 
 
 def clustered(rows: int, dim: int, seed: int) -> np.ndarray:
@@ -56,6 +63,7 @@ def main() -> None:
     parser.add_argument("--queries", type=int, default=1000)
     parser.add_argument("--k", type=int, default=1000)
     parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--dtype", choices=DTYPES, default=native_dtype(torch.device("cpu")))
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "vectors.npy"
@@ -66,18 +74,19 @@ def main() -> None:
 def run(args: argparse.Namespace, stored: Stored) -> None:
     """Alternate the two and print the table."""
     queries = clustered(args.queries, args.dim, 1)
-    ours = Exact(stored, torch.device("cpu"))
+    ours = Exact(stored, torch.device("cpu"), DTYPES[args.dtype])
+    asked = Ragged.single(queries)
     start = _held()
     with Peak() as peak:
-        hits = ours.search(queries, args.k)
+        hits = ours.search(asked, args.k)
     ours_peak = peak.bytes - start
     flat = faiss.IndexFlatIP(args.dim)
     for block in stored:
-        flat.add(block)
+        flat.add(block.vectors)
     seconds: dict[str, list[float]] = {"lmk exact": [], "FAISS IndexFlatIP": []}
     for _ in range(args.repeats):
         at = time.perf_counter()
-        hits = ours.search(queries, args.k)
+        hits = ours.search(asked, args.k)
         seconds["lmk exact"].append(time.perf_counter() - at)
         at = time.perf_counter()
         _, rows = flat.search(queries, args.k)
@@ -133,7 +142,7 @@ def share(stored: Stored, queries: np.ndarray, found: list[np.ndarray]) -> float
     chosen = range(0, len(queries), max(1, len(queries) // 50))
     for number in chosen:
         exact = np.concatenate(
-            [b.astype(np.float64) @ queries[number].astype(np.float64) for b in stored]
+            [b.vectors.astype(np.float64) @ queries[number].astype(np.float64) for b in stored]
         )
         best = np.sort(exact)[::-1][: len(found[number])]
         same += bool(np.array_equal(exact[found[number]], best))

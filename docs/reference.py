@@ -105,7 +105,7 @@ def _full(length: int, gran: int) -> str:
     placer = Placer(pooler, layout, length, str(gran), include_prompt=True)
     text, none = np.full(2 * length, 7, np.int32), np.zeros(0, np.int32)
     placed = placer.place(placer.content(text, none, None))
-    landmarks = len(placed.marks)
+    landmarks = len(placed.inputs[0].marks)
     return f"{landmarks} / {placed.kept} / {placed.kept - landmarks * gran}"
 
 

@@ -18,6 +18,10 @@ from lmkcli.tokens import sum_counts
 _SIDE = (
     "pool",
     "gran",
+    "unit",
+    "window",
+    "overlap",
+    "extend",
     "max_length",
     "prompt",
     "dim",
@@ -124,7 +128,7 @@ def _recipe(found: Manifest) -> dict[str, Any]:
 
 
 def _side(side: dict[str, Any]) -> dict[str, Any]:
-    return {key: side[key] for key in _SIDE}
+    return {key: side.get(key) for key in _SIDE}
 
 
 def _index(path: Path, found: Manifest) -> dict[str, Any]:

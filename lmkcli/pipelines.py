@@ -15,7 +15,7 @@ from lmkcli.encoder import Encoder
 from lmkcli.errors import UsageError
 from lmkcli.fusion import Fusion, fuse
 from lmkcli.index import Index, Opened, OpenSettings, open_index, open_query_encoder
-from lmkcli.indexes.exact import rescore
+from lmkcli.indexes.exact import Rescore
 from lmkcli.passages import Passage, best_passages
 from lmkcli.progress import silent
 from lmkcli.ragged import Ragged
@@ -182,7 +182,7 @@ class ByVectors:
     """Scores documents in float64; NaN for documents without a vector."""
 
     def __init__(self, rows: Rows, queries: list[Query], encoded: Ragged) -> None:
-        self._rows = rows
+        self._rows, self._rescore = rows, Rescore(rows.matrix)
         self._asked = {query.id: encoded.text(number) for number, query in enumerate(queries)}
         self._numbers: dict[str, int] | None = None
 
@@ -192,7 +192,7 @@ class ByVectors:
         rows = np.array([self._numbers.get(name, -1) for name in doc_ids], dtype=np.int64)
         scores = np.full(len(rows), np.nan)
         known = rows >= 0
-        scores[known] = rescore(self._rows.matrix, self._asked[query.id], rows[known])
+        scores[known] = self._rescore(self._asked[query.id], rows[known])
         return scores
 
 

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from lmkcli.indexes.exact import Exact, Hits, Matrix, rescore, top
+from lmkcli.indexes.exact import Exact, Hits, Matrix, Rescore, top
 from lmkcli.parts import PartSlice
 from lmkcli.ragged import Ragged
 from lmkcli.vectors import Vectors
@@ -94,9 +94,9 @@ class Rescored:
     def search(self, queries: Ragged, k: int) -> Hits:
         """The k best of the candidates, and what ties with the last of them."""
         k = min(k, self._matrix.rows)
-        made = Hits([], [])
+        made, rescore = Hits([], []), Rescore(self._matrix)
         for number, rows in enumerate(self._candidates(queries, k)):
-            best, scores = top(rows, rescore(self._matrix, queries.text(number), rows), k)
+            best, scores = top(rows, rescore(queries.text(number), rows), k)
             made.rows.append(best)
             made.scores.append(scores)
         lacking = np.flatnonzero([len(rows) < k for rows in made.rows])

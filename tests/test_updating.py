@@ -71,7 +71,7 @@ class Table:
     """Stands in for an encoder: text 'i' has vector i. Counts what it encodes."""
 
     buffer_tokens, spans = 1, False
-    model = SimpleNamespace(dtype="fp32", packed=False, device="cpu")
+    model = SimpleNamespace(dtype="fp32", packed=False, device="cpu", why_padded="")
 
     def __init__(self, vectors: Floats) -> None:
         self.vectors, self.dim = vectors, vectors.shape[1]
@@ -112,7 +112,9 @@ class Folder:
         numbers = {doc.id: int(doc.text) for doc in docs}
         wanted = self.table.vectors[list(numbers.values())]
         assert len(numbers) == found.rows == found.counts().docs == found.counts().vectors
-        np.testing.assert_array_equal(np.concatenate([wanted[:0], *(b.vectors for b in found)]), wanted)
+        np.testing.assert_array_equal(
+            np.concatenate([wanted[:0], *(b.vectors for b in found)]), wanted
+        )
         np.testing.assert_array_equal(found.at(rows[::-1]).vectors, wanted[::-1])
         assert found.ids(rows[:5]) == found.ids(rows)[:5] == list(numbers)[:5]
         assert found.numbers() == {name: row for row, name in enumerate(numbers)}

@@ -56,7 +56,9 @@ class Fake:
                 report.check_stop()
             assert row.hash == doc_hash(row.doc)
         made = np.array([vector(row.doc) for row in rows], np.float32)
-        return Encoded(Ragged.single(self._change(made)), [min(len(row.ids), LIMIT) for row in rows])
+        return Encoded(
+            Ragged.single(self._change(made)), [min(len(row.ids), LIMIT) for row in rows]
+        )
 
 
 @pytest.fixture(autouse=True)

@@ -2,6 +2,7 @@
 
 import re
 import sys
+import textwrap
 from typing import TYPE_CHECKING
 
 from lmkcli.cli import console
@@ -13,6 +14,7 @@ if TYPE_CHECKING:
 
 _SNIPPET = 240
 _PASSAGE = 1000
+_INDENT = " " * 5
 
 
 def answer(index: "Index", question: str, k: int, json: bool) -> None:
@@ -38,9 +40,11 @@ def answer(index: "Index", question: str, k: int, json: bool) -> None:
     for hit in hits:
         print(f"{hit['rank']:>3}  {hit['score']:.4f}  {hit['id']}  {hit['title']}".rstrip())
         if "chunk" in hit:
-            print(f"     {_place(passages[str(hit['id'])])}")
-        if text := hit.get("passage", hit.get("text")):
-            print(f"     {text if 'text' in hit else snippet(str(text), question, _PASSAGE)}")
+            print(f"{_INDENT}{_place(passages[str(hit['id'])])}")
+            text = snippet(str(hit["passage"]), question, _PASSAGE)
+            print(textwrap.fill(text, 100, initial_indent=_INDENT, subsequent_indent=_INDENT))
+        elif hit["text"]:
+            print(f"{_INDENT}{hit['text']}")
     if not hits:
         print("no document found")
 
@@ -68,7 +72,7 @@ def snippet(text: str, question: str, size: int = _SNIPPET) -> str:
     words = {word for word in re.findall(r"\w+", question.lower()) if len(word) > 2}
     places = [m.start() for m in re.finditer(r"\w+", text) if m.group().lower() in words]
     best = max(places, key=lambda p: sum(p <= q < p + size for q in places), default=0)
-    start = max(0, best - 40)
+    start = max(0, best - 40) if len(text) > size else 0
     cut = text[start : start + size]
     if start and " " in cut:
         cut = cut[cut.index(" ") + 1 :]

@@ -1,7 +1,7 @@
 """The rows that may belong to the k best of each query, by scores that err by no more than a bound.
 
-A query is sure of `sure`: k rows have exact scores of at least that. A row whose score and error stay
-below it is out. The bound rises while scores come in; a guess may stand in for it meanwhile, and
+Of each query something is sure: k rows have exact scores of at least that. A row whose score and error
+stay below it is out. This bound rises while scores come in; a guess may stand in for it meanwhile, and
 whether it was low enough is looked at in the end.
 """
 
@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-ROOM = 4096  # places of each query beyond those for 2k
+ROOM = 8192  # places of each query beyond those for 2k: two blocks of rows
 
 
 class Error(NamedTuple):
@@ -35,15 +35,19 @@ class Error(NamedTuple):
 
 
 class Best:
-    """Up to about 2k rows of each query and their scores; more only where errors and ties demand it."""
+    """Some 2k rows of each query and their scores. Several queries are given no more room than that:
+    one that would need it, because very many rows tie, fails.
+    """
 
-    def __init__(self, error: Error, k: int, sure: torch.Tensor, guess: torch.Tensor) -> None:
-        self._error, self._k, self._guess = error, k, guess
-        self._sure = sure
+    def __init__(self, error: Error, k: int, guess: torch.Tensor | None) -> None:
+        self._error, self._k = error, k
+        self._sure = sure = torch.full_like(error.norm, -torch.inf)
+        self._guess = sure if guess is None else guess
         self._most = torch.zeros_like(sure)  # the largest absolute error so far
         self._filled = torch.zeros(len(sure), dtype=torch.int64, device=sure.device)
         self._scores = sure.new_empty((len(sure), 2 * k + ROOM), dtype=torch.float32)
         self._rows = torch.empty_like(self._scores, dtype=torch.int64)
+        self._passed = torch.empty(0, dtype=torch.bool, device=sure.device)
 
     def offer(self, scores: torch.Tensor, queries: slice, first: int, error: torch.Tensor) -> None:
         """Scores [queries, n] of rows `first` onwards, and their absolute error for all queries."""
@@ -53,7 +57,14 @@ class Best:
         if scores.dtype == torch.float32:  # else it is rounded as the scores were
             bar = self._error.lowered(bar)
         bar = bar[queries]
-        at = _true(scores >= bar.to(scores.dtype)[:, None])
+        if len(self._passed) < scores.numel():  # kept: fresh pages are dear
+            self._passed = torch.empty(scores.numel(), dtype=torch.bool, device=scores.device)
+        passed = self._passed[: scores.numel()].view(scores.shape)
+        bar, bits = bar.to(scores.dtype), scores
+        if scores.dtype == torch.bfloat16 and bool((bar > 0).all()):
+            # positive floats are in the order of their bits, and integers are compared quicker
+            bar, bits = bar.view(torch.int16), scores.view(torch.int16)
+        at = _true(torch.ge(bits, bar[:, None], out=passed))
         query, column = at // scores.shape[1], at % scores.shape[1]
         self._append(query + queries.start, scores.flatten()[at].float(), column + first)
 
@@ -61,10 +72,13 @@ class Best:
         if int(self._filled[queries].max()) + n <= self._scores.shape[1]:
             return
         self._raise()
-        needed = int(self._filled.max()) + n
-        if needed > self._scores.shape[1]:
-            self._scores = _widened(self._scores, 2 * needed)
-            self._rows = _widened(self._rows, 2 * needed)
+        full = self._filled + n > self._scores.shape[1]
+        if len(full) > 1:  # for a query alone there is room
+            self._filled[full] = 0
+            self._guess = torch.where(full, torch.inf, self._guess)
+        elif bool(full):
+            self._scores = _widened(self._scores, 2 * self._scores.shape[1] + n)
+            self._rows = _widened(self._rows, self._scores.shape[1])
 
     def _append(self, query: torch.Tensor, scores: torch.Tensor, rows: torch.Tensor) -> None:
         """Entries in the order of their queries."""
@@ -95,16 +109,11 @@ class Best:
         self._append(query, kept, rows)
 
     def result(self) -> tuple[list[NDArray[np.int64]], NDArray[np.bool_]]:
-        """The rows of each query, and for which queries the guess was too high: their rows lack some."""
+        """The rows of each query, and which queries failed: their rows are not complete."""
         self._raise()
         failed = (self._guess + self._most > self._sure).cpu().numpy()
         rows, filled = self._rows.cpu().numpy(), self._filled.tolist()
         return [row[:count].copy() for row, count in zip(rows, filled, strict=True)], failed
-
-    @property
-    def sure(self) -> torch.Tensor:
-        """What the k best of each query score at least; -inf where nothing is known."""
-        return self._sure
 
 
 def _true(mask: torch.Tensor) -> torch.Tensor:

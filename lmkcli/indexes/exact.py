@@ -91,25 +91,33 @@ class Exact:
         """The k best rows of each query, with every row that ties with the last of them in float32."""
         count, k = len(queries.counts), min(k, self._matrix.rows)
         made = Hits([np.zeros(0, np.int64)] * count, [np.zeros(0)] * count)
-        left = np.arange(count if k else 0)
-        sure = torch.full((len(left),), -torch.inf, dtype=torch.float64, device=self._device)
-        guessing = self._matrix.total >= 8 * SAMPLE
-        while len(left):
-            asked = Asked(queries.take(left), self._device, self._dtype)
-            guess = self._guess(asked, k) if guessing else torch.full_like(sure, -torch.inf)
-            best = Best(asked.error, k, sure, guess)
-            self._offer_all(asked, best)
-            found, failed = best.result()
-            for number, rows, fails in zip(left.tolist(), found, failed, strict=True):
-                if not fails:
-                    exact = rescore(self._matrix, queries.text(number), rows)
-                    made.rows[number], made.scores[number] = top(rows, exact, k)
-            left, sure, guessing = (
-                left[failed],
-                best.sure[torch.from_numpy(failed).to(self._device)],
-                False,
-            )
+        left = self._search(queries, np.arange(count if k else 0), k, made, first=True)
+        left = self._search(queries, left, k, made)
+        for query in left.tolist():  # with more ties than there is room for beside other queries
+            self._search(queries, np.array([query]), k, made)
         return made
+
+    def _search(
+        self, queries: Ragged, numbers: NDArray[np.int64], k: int, made: Hits, first: bool = False
+    ) -> NDArray[np.int64]:
+        """Find the k best of some queries in one pass; returns those for which that did not do.
+
+        The first pass may go by a guess and by rough products; what they fail at is left to the next.
+        """
+        if not len(numbers):
+            return numbers
+        guessing = first and self._matrix.total >= 8 * SAMPLE
+        dtype = self._dtype if first and len(queries.vectors) >= LOW_FROM else torch.float32
+        asked = Asked(queries.take(numbers), self._device, dtype)
+        best = Best(asked.error, k, self._guess(asked, k) if guessing else None)
+        self._offer_all(asked, best)
+        found, failed = best.result()
+        rescore = Rescore(self._matrix)
+        for number, rows, fails in zip(numbers.tolist(), found, failed, strict=True):
+            if not fails:
+                exact = rescore(queries.text(number), rows)
+                made.rows[number], made.scores[number] = top(rows, exact, k)
+        return numbers[failed]
 
     def _offer_all(self, asked: "Asked", best: Best) -> None:
         first = 0
@@ -160,7 +168,7 @@ class Asked:
     """Queries on the device, in tiles, and how far their scores can be from the exact ones."""
 
     def __init__(self, queries: Ragged, device: torch.device, dtype: torch.dtype) -> None:
-        self.dtype = dtype = dtype if len(queries.vectors) >= LOW_FROM else torch.float32
+        self.dtype = dtype
         whole = torch.from_numpy(queries.vectors).to(device)
         low = whole.to(dtype)
         starts, counts = queries.starts, torch.from_numpy(queries.counts).to(device)
@@ -215,28 +223,37 @@ def _error(whole: torch.Tensor, low: torch.Tensor, counts: torch.Tensor) -> Erro
     return Error(norm, off, alone * stored)
 
 
-def rescore(
-    matrix: Matrix, query: NDArray[np.floating], rows: NDArray[np.int64]
-) -> NDArray[np.float64]:
-    """float64 scores of one query, [vectors, dim], with some rows."""
-    asked = torch.from_numpy(query).double()
-    step = max(1, AGAIN * matrix.rows // max(1, matrix.total))
-    made = np.empty(len(rows))
-    for first in range(0, len(rows), step):
-        found = matrix.at(rows[first : first + step])
-        made[first : first + step] = _maxsim(asked, found)
-    return made
+class Rescore:
+    """Scores in float64 of one query, [vectors, dim], with some rows."""
+
+    def __init__(self, matrix: Matrix) -> None:
+        self._matrix = matrix
+        self._step = max(1, AGAIN * matrix.rows // max(1, matrix.total))
+        self._room = torch.empty(0, matrix.dim, dtype=torch.float64)  # kept: fresh pages are dear
+
+    def __call__(self, query: NDArray[np.floating], rows: NDArray[np.int64]) -> NDArray[np.float64]:
+        asked = torch.from_numpy(query).double()
+        made = np.empty(len(rows))
+        for first in range(0, len(rows), self._step):
+            found = self._matrix.at(rows[first : first + self._step])
+            made[first : first + self._step] = self._maxsim(asked, found)
+        return made
+
+    def _maxsim(self, asked: torch.Tensor, found: Ragged) -> NDArray[np.float64]:
+        if len(self._room) < len(found.vectors):
+            self._room = self._room.new_empty(len(found.vectors), self._matrix.dim)
+        vectors = self._room[: len(found.vectors)].copy_(torch.from_numpy(found.vectors))
+        if len(asked) == 1:
+            products: NDArray[np.float64] = torch.mv(vectors, asked[0]).numpy()
+            return products if self._matrix.single else _most(products, found)
+        scores: NDArray[np.float64] = _most((vectors @ asked.T).numpy(), found).sum(1)
+        return scores
 
 
-def _maxsim(asked: torch.Tensor, found: Ragged) -> NDArray[np.float64]:
-    """Scores of one query's vectors with each of some texts, in float64."""
-    vectors = torch.from_numpy(found.vectors).double()
-    if len(asked) == 1:
-        products = torch.mv(vectors, asked[0]).numpy()
-        single = len(products) == len(found.starts) - 1
-        return products if single else np.maximum.reduceat(products, found.starts[:-1])
-    products = (vectors @ asked.T).numpy()
-    return np.maximum.reduceat(products, found.starts[:-1], axis=0).sum(1)
+def _most(products: NDArray[np.float64], of: Ragged) -> NDArray[np.float64]:
+    """The maximum of the vectors of each row."""
+    most: NDArray[np.float64] = np.maximum.reduceat(products, of.starts[:-1], axis=0)
+    return most
 
 
 def top(

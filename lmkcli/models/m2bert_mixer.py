@@ -4,8 +4,8 @@ Channels come before positions here, [batch, channels, positions], because an FF
 """
 
 import math
-from collections.abc import Callable
-from typing import cast
+from collections.abc import Callable, Iterator
+from typing import NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
@@ -13,8 +13,9 @@ from torch.nn import functional
 
 from lmkcli.models.m2bert_config import M2BertConfig
 
-BLOCK = 1 << 21  # numbers that a block of channels takes: what caches and the allocator bear
-LEAST = 64  # channels of a block, however long the input is
+BLOCK = 1 << 20  # numbers that a block of channels has: what caches and the allocator bear
+LEAST = 128  # channels of such a block, however long the input is
+FFT_BLOCK = 1 << 19  # numbers that are transformed together
 ROWS = 1024  # positions that go through a linear layer together, for the same reason
 
 
@@ -68,6 +69,24 @@ def decays(channels: int) -> Tensor:
     return torch.linspace(math.log(0.01) / 1.5, math.log(0.01) / 0.3, channels)[None, None]
 
 
+class Filter(NamedTuple):
+    """The transform of a filter [channels, n + 1], complex, and what lag 0 has beside it [channels, 1]."""
+
+    spectrum: Tensor
+    bias: Tensor
+
+    def at(self, channels: slice) -> "Filter":
+        """The same for some channels."""
+        return Filter(self.spectrum[channels], self.bias[channels])
+
+    def convolved(self, x: Tensor) -> Tensor:
+        """[batch, channels, n] of any dtype -> the same shape in float32 or wider."""
+        n = x.shape[-1]
+        x = x.to(torch.promote_types(x.dtype, torch.float32))
+        y = torch.fft.irfft(torch.fft.rfft(x, n=2 * n) * self.spectrum, n=2 * n, norm="forward")
+        return torch.addcmul(y[..., :n], self.bias, x)
+
+
 class LongConv(nn.Module):
     """A convolution as long as the input, whose filter is a small network of the position.
 
@@ -92,30 +111,21 @@ class LongConv(nn.Module):
         networks = (self.implicit_filter, self.implicit_filter_rev)
         return [network(z) * decay for network in networks if network is not None]
 
-    def spectrum(self, n: int) -> Tensor:
-        """The filters' transform for inputs of n positions: [channels, n + 1], complex."""
+    def filter(self, n: int) -> Filter:
+        """What convolves inputs of n positions."""
         if torch.is_grad_enabled() or not self.keep:
-            return self._spectrum(n)
+            return Filter(self._spectrum(n), self.bias[:, None])
         weights = (*self.parameters(), *self.buffers())
         state = (n, *((tensor.data_ptr(), _version(tensor)) for tensor in weights))
         if self._kept is None or self._kept[0] != state:
             self._kept = (state, self._spectrum(n))
-        return self._kept[1]
+        return Filter(self._kept[1], self.bias[:, None])
 
     def _spectrum(self, n: int) -> Tensor:
         """Lag 0 is the forward filter's; the reverse filter begins at distance 1, at the far end."""
         forward, *reverse = (kernel.T for kernel in self.kernels(n))
         kernel = torch.cat([forward, *(taps.flip(-1) for taps in reverse)], dim=-1)
         return cast(Tensor, torch.fft.rfft(kernel, n=2 * n, norm="forward"))
-
-    def forward(self, x: Tensor, spectrum: Tensor, channels: slice) -> Tensor:
-        """[batch, channels, n] of any dtype -> the same shape in float32 or wider."""
-        n = x.shape[-1]
-        x = x.to(torch.promote_types(x.dtype, torch.float32))
-        y = torch.fft.irfft(
-            torch.fft.rfft(x, n=2 * n) * spectrum[channels], n=2 * n, norm="forward"
-        )
-        return torch.addcmul(y[..., :n], self.bias[channels, None], x)
 
 
 def _version(tensor: Tensor) -> int:
@@ -149,42 +159,35 @@ class SequenceMixer(nn.Module):
         """[batch, n, width] -> [batch, n, width]; positions outside `mask` [batch, 1, n] are not seen."""
         x = x if self.layernorm is None else self.layernorm(x)
         x = flip(x)
-        spectra = [conv.spectrum(x.shape[2]) for conv in self._convs]
-        if torch.is_grad_enabled():
-            mixed = self._mixed(x, spectra, mask, slice(0, x.shape[1]))
-        else:
-            mixed = torch.empty_like(x)
-            step = max(LEAST, BLOCK // (2 * x[:, 0].numel()))
-            for start in range(0, x.shape[1], step):
-                channels = slice(start, min(start + step, x.shape[1]))
-                mixed[:, channels] = self._mixed(x, spectra, mask, channels)
+        filters = [conv.filter(x.shape[2]) for conv in (self.filter_fn, self.filter_fn2) if conv]
+        mixed = torch.empty_like(x)
+        for channels in blocks(x, BLOCK, LEAST):
+            x1, x2, v = self._short(x, channels).chunk(3, dim=1)
+            own, made = [one.at(channels) for one in filters], mixed[:, channels]
+            for some in blocks(made, FFT_BLOCK):
+                inputs = [v[:, some] * x1[:, some], x[:, channels][:, some]]
+                if mask is not None:
+                    inputs = [one * mask for one in inputs]
+                pairs = zip(own, inputs, strict=False)
+                gated, *residual = (one.at(some).convolved(given) for one, given in pairs)
+                made[:, some] = sum(residual, x2[:, some] * gated)
         return flip(_affine(mixed, self.out_linear.weight, self.out_linear.bias))
 
-    @property
-    def _convs(self) -> list[LongConv]:
-        return [conv for conv in (self.filter_fn, self.filter_fn2) if conv is not None]
-
-    def _mixed(
-        self, x: Tensor, spectra: list[Tensor], mask: Tensor | None, channels: slice
-    ) -> Tensor:
-        """Some channels [batch, some, n] of what goes into the last linear layer; x has all channels."""
-        weight, bias = (
-            _thirds(self.in_linear.weight, channels),
-            _thirds(self.in_linear.bias, channels),
-        )
-        u = _affine(x, weight, bias)
-        short = self.short_filter
+    def _short(self, x: Tensor, channels: slice) -> Tensor:
+        """The first linear layer and the short filter: these channels of x1, x2 and v."""
+        linear, short = self.in_linear, self.short_filter
+        u = _affine(x, _thirds(linear.weight, channels), _thirds(linear.bias, channels))
         weight, bias = _thirds(short.weight, channels), _thirds(cast(Tensor, short.bias), channels)
-        u = functional.conv1d(u, weight, bias, padding=2, groups=len(weight))[..., : x.shape[-1]]
-        x1, x2, v = u.chunk(3, dim=1)
-        inputs = [v * x1, x[:, channels]]
-        if mask is not None:
-            inputs = [one * mask for one in inputs]
-        y = x2 * self.filter_fn(inputs[0], spectra[0], channels)
-        if self.filter_fn2 is not None:
-            y = y + self.filter_fn2(inputs[1], spectra[1], channels)
-        made: Tensor = y.to(x.dtype)
-        return made
+        made = functional.conv1d(u, weight, bias, padding=2, groups=len(weight))
+        return made[..., : x.shape[-1]]
+
+
+def blocks(x: Tensor, numbers: int, least: int = 1) -> Iterator[slice]:
+    """The channels of x: about so many numbers at a time, or all where gradients are wanted."""
+    whole = torch.is_grad_enabled()
+    step = max(least, numbers * (64 if x.is_cuda else 1) // x[:, 0].numel())
+    for start in range(0, x.shape[1], x.shape[1] if whole else step):
+        yield slice(start, x.shape[1] if whole else min(start + step, x.shape[1]))
 
 
 def _affine(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
@@ -208,11 +211,11 @@ def _thirds(parameter: Tensor, channels: slice) -> Tensor:
 
 
 def by_rows(function: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
-    """`function` [batch, some, width] -> the same shape, of all positions of x, some at a time."""
-    if torch.is_grad_enabled() or x.shape[1] <= ROWS:
+    """`function` [some, width] -> the same shape, of all positions of x [..., width], some at a time."""
+    rows = x.flatten(0, -2)
+    if torch.is_grad_enabled() or x.is_cuda or len(rows) <= ROWS:
         return function(x)
-    made = torch.empty(x.shape, dtype=x.dtype, device=x.device)
-    for start in range(0, x.shape[1], ROWS):
-        rows = slice(start, start + ROWS)
-        made[:, rows] = function(x[:, rows])
-    return made
+    made = torch.empty_like(rows)
+    for start in range(0, len(rows), ROWS):
+        made[start : start + ROWS] = function(rows[start : start + ROWS])
+    return made.view(x.shape)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from lmkcli.indexes import best, exact
-from lmkcli.indexes.exact import Exact, Hits, rescore, top
+from lmkcli.indexes.exact import Exact, Hits, Rescore, top
 from lmkcli.ragged import Ragged
 
 Floats = NDArray[np.float32]
@@ -190,11 +190,29 @@ def test_rows_in_rising_order_are_found_late() -> None:
     assert hits.rows[0].max() == 999
 
 
+def test_a_query_that_ties_with_everything_takes_no_room_from_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(exact, "BLOCK_ROWS", 64)
+    monkeypatch.setattr(best, "ROOM", 128)
+    random = np.random.default_rng(6)
+    vectors = random.standard_normal((2000, 4)).astype(np.float32)
+    queries = random.standard_normal((9, 4)).astype(np.float32)
+    queries[[2, 5]] = 0
+    widths = []
+    widened = best._widened
+    monkeypatch.setattr(best, "_widened", lambda *x: widths.append(len(x[0])) or widened(*x))
+    hits = check(Ragged.single(vectors), Ragged.single(queries), 10)
+    assert len(hits.rows[2]) == len(hits.rows[5]) == 2000
+    assert set(widths) == {1}
+
+
 def test_few_rows_are_scored_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """What float64 costs stays near k, though products are rounded to bfloat16."""
     counted: list[int] = []
+    again = Rescore.__call__
     monkeypatch.setattr(
-        exact, "rescore", lambda m, q, rows: counted.append(len(rows)) or rescore(m, q, rows)
+        Rescore, "__call__", lambda s, q, rows: counted.append(len(rows)) or again(s, q, rows)
     )
     random = np.random.default_rng(3)
     vectors = random.standard_normal((20_000, 64)).astype(np.float32)
@@ -222,7 +240,7 @@ def test_maxsim_is_the_official_one_under_its_zero_padding(shared: Path) -> None
     docs, queries = (unit(given[name]) for name in ("chunk_tokens", "qt"))
     padded = Held(Ragged.of(docs.reshape(-1, 8), np.full(12, 10)))
     asked = Ragged.of(queries.reshape(-1, 8), np.full(6, 5))
-    made = np.stack([rescore(padded, asked.text(i), np.arange(12)) for i in range(6)])
+    made = np.stack([Rescore(padded)(asked.text(i), np.arange(12)) for i in range(6)])
     np.testing.assert_allclose(made, given["maxsim"], atol=1e-6)
     hits = Exact(padded, CPU).search(asked, 12)
     for rows, scores, official in zip(*hits, given["maxsim"], strict=True):

@@ -14,6 +14,7 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoConfig, AutoModel
 
 from lmkcli.errors import DataError, UsageError
+from lmkcli.models import tite_rows
 from lmkcli.models.folder import read_model
 from lmkcli.models.tite import Tite, TiteModel, open_model
 from lmkcli.models.tite_config import TiteConfig, pooled_length
@@ -241,15 +242,38 @@ def test_fused_layers_change_nothing(config: dict[str, Any], dtype: str) -> None
     assert near.max() < (1e-9 if dtype == "fp32" else 1e-2)
 
 
-def test_keys_that_fill_up_a_step_are_not_seen() -> None:
-    config = RELEASED | TINY | {"dropout_prob": 0.0, "initializer_range": 0.3}
-    model = random_model(config)
-    lengths = np.array([33, 40, 47, 63, 32])
-    ids = torch.randint(0, 97, (int(lengths.sum()),))
-    with torch.inference_mode():
-        exact = model.packed(ids, lengths)
-        rounded = model.bfloat16().packed(ids, lengths).float()
-    assert torch.cosine_similarity(exact, rounded).min() > 0.99
+def test_the_kernel_of_gpus_is_told_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A GPU is not at hand: what would be called is given its documented meaning."""
+
+    def by_definition(q, k, v, ends_q, ends_k, max_q, max_k):
+        assert ends_q.dtype == ends_k.dtype == torch.int32
+        assert (max_q, max_k) == (int(ends_q.diff().max()), int(ends_k.diff().max()))
+        made = []
+        for (a, b), (c, d) in zip(ends_q.unfold(0, 2, 1), ends_k.unfold(0, 2, 1), strict=True):
+            scores = torch.einsum("qhw,khw->hqk", q[a:b], k[c:d]) / q.shape[2] ** 0.5
+            made.append(torch.einsum("hqk,khw->qhw", scores.softmax(-1), v[c:d]))
+        return torch.cat(made)
+
+    lined = tite_rows.Lined(np.array([3, 0, 3, 1, 5]), np.array([6, 0, 5, 1, 9]))
+    q = torch.randn(int(lined.queries.sum()), 2, 8)
+    k, v = (torch.randn(int(lined.keys.sum()), 2, 8) for _ in range(2))
+    monkeypatch.setattr(tite_rows, "varlen_attn", by_definition)
+    torch.testing.assert_close(
+        tite_rows._varlen(q, k, v, lined), tite_rows.attend(q, k, v, lined, None)
+    )
+
+
+@pytest.mark.parametrize("biased", [False, True])
+def test_keys_that_fill_up_a_step_are_not_seen(biased: bool) -> None:
+    torch.manual_seed(0)
+    lined = tite_rows.Lined(np.array([33, 24, 20, 32]), np.array([33, 47, 40, 32]))
+    q = torch.randn(int(lined.queries.sum()), 2, 16)
+    k, v = (torch.randn(int(lined.keys.sum()), 2, 16) - 1 for _ in range(2))
+    distances = tite_rows.alibi(2, CPU) if biased else None
+    exact = tite_rows.attend(q, k, v, lined, distances)
+    parts = (part.bfloat16() for part in (q, k, v))
+    rounded = tite_rows.attend(*parts, lined, distances)
+    torch.testing.assert_close(rounded.float(), exact, rtol=0, atol=0.03)
 
 
 @given(st.lists(st.integers(0, 40), min_size=1, max_size=8), st.integers(1, 6), st.integers(1, 6))
@@ -406,10 +430,14 @@ def test_an_official_pretraining_checkpoint(shared: Path, tmp_path: Path) -> Non
     near(model.states(sequences), arrays["last_hidden_state"][:, 0])
 
 
-def test_a_lightning_ir_checkpoint_with_marker_tokens(tiny: TiteModel, tmp_path: Path) -> None:
+@pytest.mark.parametrize("prefix", ["", "tite."])
+def test_a_lightning_ir_checkpoint_with_marker_tokens(
+    tiny: TiteModel, tmp_path: Path, prefix: str
+) -> None:
     config = tiny.config.to_dict() | {"model_type": "lir-dpr", "backbone_model_type": "tite"}
     tiny.resize_token_embeddings(99)
-    folder = saved(tmp_path / "m", config, weights_of(tiny))
+    weights = {prefix + name: value for name, value in weights_of(tiny).items()}
+    folder = saved(tmp_path / "m", config, weights)
     declared = read_model(str(folder))
     assert (declared.kind, declared.pool, declared.similarity) == ("tite", "model", "dot")
     assert opened(folder).states([np.array([98, 97, 5], np.int32)]).shape == (1, 48)
@@ -469,6 +497,7 @@ def test_an_empty_sequence_is_a_zero_vector(tiny: TiteModel, tmp_path: Path) -> 
     assert not made[0].any()
     assert not made[2].any()
     near(made[1], model.states([some])[0])
+    near(model.states([some, some], [3, 7])[0], model.states([some[:3]])[0])
     assert model.states([none, none]).tolist() == [[0.0] * 48] * 2
 
 
