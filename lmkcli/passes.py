@@ -138,4 +138,7 @@ class Passes:
 
 def _pack_size(model: Model) -> int:
     """Positions per forward pass: on a CPU what caches and the allocator bear, on a GPU what fills it."""
-    return GPU_POSITIONS if model.device.type == "cuda" else max(512, CPU_STATES // model.dim)
+    if model.device.type == "cuda":
+        return GPU_POSITIONS
+    shrinking = 2 if model.one_vector and model.packed else 1  # TITE's states soon are half as many
+    return shrinking * max(512, CPU_STATES // model.dim)

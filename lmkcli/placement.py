@@ -26,6 +26,7 @@ class Layout(NamedTuple):
     cls: int | None = None  # CLS, else BOS
     landmark: int | None = None  # SEP, else EOS (specs: no new vocabulary)
     separator: int | None = None  # SEP, else PAD: between chunks that the collection gives
+    cuts_suffix: bool = False  # whether a text that is too long loses its suffix (M2-BERT)
 
 
 class Content(NamedTuple):
@@ -54,7 +55,7 @@ class Pooler(Protocol):
     """Arranges content for one pooling method."""
 
     chunked: bool  # whether every chunk gets a token of its own
-    per: str  # what has a mark each: 'input', 'step' (some tokens), 'chunk' or 'token'
+    per: str  # what is marked: 'input' (one position), 'step', 'chunk', 'token', or 'model' for nothing
 
     def specials(self, layout: Layout) -> int:
         """Positions of an input that neither content, prompt nor chunks take."""
@@ -203,7 +204,7 @@ class Placer:
         if len(content.prompt) and not self.include_prompt:
             hidden = len(self.layout.prefix) + len(content.prompt)
         made = self.pooler.arrange(part, self.layout, self.limit, hidden)
-        if not len(made.ids):  # an empty text, and no special tokens around it
+        if not len(made.ids) and self.pooler.per != "model":  # an empty text without special tokens
             filler = self.layout.landmark if self.layout.cls is None else self.layout.cls
             one = np.zeros(1, np.int32)
             return Arrangement(np.array([filler or 0], np.int32), one, one, 0)
@@ -261,15 +262,15 @@ def chunk_ends(length: int, size: int) -> Ints:
 
 
 def plain(content: Content, layout: Layout, limit: int) -> tuple[Ints, int]:
-    """prefix + prompt + content + suffix, cut before the suffix; and the content tokens kept."""
-    room = limit - len(layout.prefix) - len(layout.suffix)
+    """prefix + prompt + content + suffix, cut before the suffix or with it; and the content tokens kept."""
+    room = limit - len(layout.prefix) - (0 if layout.cuts_suffix else len(layout.suffix))
     prompt = content.prompt[:room]
     body = separated(content)[: room - len(prompt)]
     between = 0 if content.separator is None else int((separators(content) < len(body)).sum())
     ids = np.concatenate(
         [np.array(layout.prefix, np.int32), prompt, body, np.array(layout.suffix, np.int32)]
     ).astype(np.int32, copy=False)
-    return ids, len(body) - between
+    return ids[:limit], len(body) - between
 
 
 def separated(content: Content) -> Ints:

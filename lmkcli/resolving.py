@@ -7,7 +7,7 @@ from lmkcli import catalog
 from lmkcli.errors import UsageError
 from lmkcli.models import extend
 from lmkcli.models.folder import EMBEDDED, ModelFolder, read_model
-from lmkcli.models.transformer import length_limit
+from lmkcli.models.transformer import NO_LIMIT, length_limit
 from lmkcli.placement import SPLITTERS, Pooler
 from lmkcli.recipe import Recipe, Side, Wishes
 
@@ -182,9 +182,14 @@ def _query_length(wishes: Wishes, folder: ModelFolder, limit: int) -> int:
 
 def _limit(wishes: Wishes, folder: ModelFolder, window: str) -> tuple[int, str]:
     """The positions that a model allows, extended where that is wished; and how that is spelled."""
-    limit = length_limit(folder, wishes.trust_remote_code)
+    if folder.kind == "transformer":
+        limit = length_limit(folder, wishes.trust_remote_code)
+    else:
+        limit = folder.positions or NO_LIMIT
     if not wishes.extend:
         return limit, ""
+    if folder.kind != "transformer":
+        raise UsageError(f"--extend {wishes.extend}: the positions of {folder.name} do not stretch")
     length = int(window) if window.isdigit() else wishes.max_length
     if not length:
         raise UsageError(f"--extend {wishes.extend}: say to what length with --max-length")
@@ -218,10 +223,10 @@ def check_unit(pool: str, pooler: Pooler, unit: str, window: str) -> None:
         raise UsageError(
             f"--unit token makes a vector of every state, and --pool {pool} picks some; use --pool mean"
         )
-    if unit == "chunk" and window != "chunk" and pooler.per in ("input", "step"):
+    if unit == "chunk" and window != "chunk" and pooler.per in ("input", "model", "step"):
         why = (
-            "marks one position of an input"
-            if pooler.per == "input"
+            "makes one vector of an input"
+            if pooler.per != "step"
             else "marks every k-th position, so that a chunk may have none"
         )
         raise UsageError(

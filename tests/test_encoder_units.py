@@ -190,7 +190,7 @@ def test_conteb_pools_as_the_official_code_does(shared: Path) -> None:
 @pytest.mark.parametrize(
     ("wishes", "why"),
     [
-        ({"pool": "cls", "unit": "chunk", "gran": "4"}, "marks one position of an input"),
+        ({"pool": "cls", "unit": "chunk", "gran": "4"}, "makes one vector of an input"),
         ({"pool": "mean@4", "unit": "chunk", "gran": "4"}, "marks every k-th position"),
         ({"pool": "lmk", "unit": "token", "gran": "4"}, "picks some"),
         ({"pool": "mean", "unit": "chunk"}, "--unit chunk cuts text into chunks"),

@@ -41,7 +41,8 @@ def test_every_field_is_either_identity_or_place() -> None:
 @pytest.mark.parametrize("name", [field.name for field in fields(Side) if field.compare])
 def test_every_compared_field_makes_another_recipe(name: str) -> None:
     value = getattr(DOC, name)
-    other = not value if isinstance(value, bool) else value * 2 + type(value)(1)
+    others = {type(None): 7, tuple: (7,), bool: not value}
+    other = others[type(value)] if type(value) in others else value * 2 + type(value)(1)
     changed = replace(DOC, **{name: other})
     assert changed != DOC
     assert changed.identity() != DOC.identity()

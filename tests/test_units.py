@@ -249,8 +249,17 @@ def test_an_expanded_query_is_filled_up_and_scored(attended: bool, seen: int) ->
 
 
 def test_a_text_without_anything_to_read_has_a_vector() -> None:
-    """TITE's layout has no special tokens; an empty text then reads one of the vocabulary."""
-    placer = Placer(Own(), Layout(cls=CLS, landmark=SEP), 8, "", True)
-    made = placer.place(placer.content(NONE, NONE, None))
-    assert [one.ids.tolist() for one in made.inputs] == [[CLS]]
-    assert made.vectors == 1
+    """Without special tokens an empty text reads one of the vocabulary; TITE's own vector is zero."""
+    for pooler, read in ((Mean(), [CLS]), (Own(), [])):
+        placer = Placer(pooler, Layout(cls=CLS, landmark=SEP), 8, "", True)
+        made = placer.place(placer.content(NONE, NONE, None))
+        assert [one.ids.tolist() for one in made.inputs] == [read]
+        assert made.vectors == 1
+
+
+def test_m2bert_cuts_its_suffix_with_the_rest() -> None:
+    placer = Placer(Own(), LAYOUT._replace(cuts_suffix=True), 5, "", True)
+    long, short = (placer.place(placer.content(rising(n), NONE, None)) for n in (6, 3))
+    assert long.inputs[0].ids.tolist() == [CLS, 1000, 1001, 1002, 1003]
+    assert long.kept == 4
+    assert short.inputs[0].ids.tolist() == [CLS, 1000, 1001, 1002, SEP]

@@ -146,16 +146,17 @@ def _show(
         ]
         return console.plain_json({"inputs": inputs, "vectors": placed.vectors, "lost": lost})
     for one in placed.inputs:
-        marked = set(one.marks.tolist())
+        marked = set() if side.pool == "model" else set(one.marks.tolist())
         tokens = tokenizer.tokens(one.ids)
         print(" ".join(f"«{token}»" if i in marked else token for i, token in enumerate(tokens)))
     positions, marks = (
         sum(len(part) for part in parts)
         for parts in zip(*((one.ids, one.marks) for one in placed.inputs), strict=True)
     )
+    averaged = f"«marked»: {marks} positions whose states are averaged to "
     console.note(
         f"{_count(len(placed.inputs), 'input')} of {positions} positions: {placed.kept} of "
-        f"{len(made.ids)} content tokens; «marked»: {marks} positions whose states are averaged to "
+        f"{len(made.ids)} content tokens; {'' if side.pool == 'model' else averaged}"
         + _count(placed.vectors, "vector")
     )
 

@@ -19,7 +19,7 @@ from transformers.models.auto.modeling_auto import (
     MODEL_FOR_MASKED_LM_MAPPING_NAMES,
 )
 
-from lmkcli import network
+from lmkcli import catalog, network
 from lmkcli.errors import DataError, MissingExtra, UsageError
 from lmkcli.models.late import MASK, Late, Vocabulary, is_late, read_late
 
@@ -105,6 +105,11 @@ class ModelFolder:
         return self.kind == "m2bert"
 
     @property
+    def cuts_suffix(self) -> bool:
+        """Whether texts are cut after the special tokens were added (specs/m2bert.md §3)."""
+        return self.kind == "m2bert"
+
+    @property
     def causal(self) -> bool:
         """Whether the architecture is a decoder: one that has a causal head and no masked one."""
         kind = read_json(self.encoder / "config.json").get("model_type", "")
@@ -155,10 +160,14 @@ def read_model(name: str, revision: str | None = None, offline: bool = False) ->
     path, commit = locate(name, revision, offline)
     if (path / "modules.json").exists():
         made = _sentence_folder(path, name, commit)
-        return made if made.kind == "transformer" else replace(made, pool="model")
-    if (path / "config.json").exists():
-        return _plain_folder(ModelFolder(path, name, commit, encoder=path, pool=_undeclared(path)))
-    raise DataError(f"{path} is no model folder: it has neither modules.json nor config.json")
+        made = made if made.kind == "transformer" else replace(made, pool="model")
+    elif (path / "config.json").exists():
+        made = _plain_folder(ModelFolder(path, name, commit, encoder=path, pool=_undeclared(path)))
+    else:
+        raise DataError(f"{path} is no model folder: it has neither modules.json nor config.json")
+    if made.kind != "transformer":  # from here on transformers knows this architecture
+        catalog.load(catalog.MODELS, made.kind, "model kind")
+    return made
 
 
 def _plain_folder(folder: ModelFolder) -> ModelFolder:

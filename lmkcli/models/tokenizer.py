@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 from tokenizers import normalizers
-from transformers import AutoTokenizer
+from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from lmkcli.collection import CHUNK
 from lmkcli.errors import DataError, UsageError
@@ -163,9 +163,7 @@ def _join(pieces: list[tuple[Ints, NDArray[np.int32]]], prompt: Ints) -> Tokeniz
 def open_tokenizer(folder: ModelFolder, side: Side) -> Tokenizer:
     """The tokenizer of one side, with its prompt and splitter; DataError without a fast one."""
     try:
-        loaded = AutoTokenizer.from_pretrained(
-            str(folder.encoder), trust_remote_code=side.trust_remote_code
-        )
+        loaded = _opened(folder, side.trust_remote_code)
     except (OSError, ValueError, KeyError) as error:
         first = str(error).strip().splitlines()[0]
         raise DataError(f"the tokenizer of {folder.name} cannot be loaded: {first}") from None
@@ -184,12 +182,19 @@ def open_tokenizer(folder: ModelFolder, side: Side) -> Tokenizer:
     if folder.lower_case:
         parts = [normalizers.Lowercase(), *([fast.normalizer] if fast.normalizer else [])]
         fast.normalizer = normalizers.Sequence(parts)
-    layout = layout_of(loaded, side)
+    layout = layout_of(loaded, side)._replace(cuts_suffix=folder.cuts_suffix)
     if side.splitter == "given" and layout.separator is None:
         raise UsageError(
             f"--gran given needs a tokenizer with a SEP or PAD token, and {folder.name} has neither"
         )
     return Tokenizer(fast, layout, side.prompt, side.splitter)
+
+
+def _opened(folder: ModelFolder, trust: bool) -> Any:
+    """TITE's tokenizer calls itself BERT's and is not: its file, without special tokens, is what counts."""
+    whole = folder.kind == "tite" and (folder.encoder / "tokenizer.json").is_file()
+    opener = PreTrainedTokenizerFast if whole else AutoTokenizer
+    return opener.from_pretrained(str(folder.encoder), trust_remote_code=trust)
 
 
 def layout_of(loaded: Any, side: Side) -> Layout:

@@ -56,7 +56,7 @@ class Own:
     """Marks the one vector that the model itself makes of an input (TITE, M2-BERT)."""
 
     chunked = False
-    per = "input"
+    per = "model"
 
     def specials(self, layout: Layout) -> int:
         return len(layout.prefix) + len(layout.suffix)

@@ -67,12 +67,13 @@ def test_all_five_verbs(lmk: Lmk, m2bert: Path, beir: Path, tmp_path: Path) -> N
 
 
 def from_python(folder: Path, text: str, pad: bool) -> np.ndarray:
-    """The released protocol without lmk: special tokens, right padding to full length, cosine."""
-    tokenizer = AutoTokenizer.from_pretrained(folder)
-    padding = "max_length" if pad else "do_not_pad"
-    inputs = tokenizer(
-        text, max_length=LENGTH, truncation=True, padding=padding, return_tensors="pt"
-    )
+    """The released protocol without lmk: special tokens, cut by slicing, right padding, cosine."""
+    found = AutoTokenizer.from_pretrained(folder)(text)["input_ids"][:LENGTH]
+    filling = [0] * (LENGTH - len(found) if pad else 0)
+    inputs = {
+        "input_ids": torch.tensor([found + filling]),
+        "attention_mask": torch.tensor([[1] * len(found) + filling]),
+    }
     with torch.inference_mode():
         made = M2BertModel.from_pretrained(folder)(**inputs).pooler_output[0]
     return torch.nn.functional.normalize(made, dim=-1).numpy()
@@ -200,7 +201,7 @@ def test_what_it_declares(m2bert: Path) -> None:
         conv.keep = False
     assert whole - padded.weight_bytes == 4 * WIDTH * (LENGTH + 1) * 8  # complex64, 2 layers of 2
     conv.keep = True
-    assert conv.spectrum(LENGTH).nbytes == WIDTH * (LENGTH + 1) * 8
+    assert conv.filter(LENGTH).spectrum.nbytes == WIDTH * (LENGTH + 1) * 8
 
 
 def test_filters_are_not_kept_where_memory_is_short(

@@ -187,8 +187,9 @@ def random_model(config: dict[str, Any]) -> TiteModel:
     torch.manual_seed(3)
     model = TiteModel(TiteConfig(**config)).eval()
     for name, parameter in model.named_parameters():  # biases and norms that do something
-        if name.endswith("bias") or ".norm." in name:
-            torch.nn.init.normal_(parameter, 0.5, 0.4)
+        if parameter.dim() == 1:
+            mean = 1.0 if name.endswith("norm.weight") else 0.0
+            torch.nn.init.normal_(parameter, mean, 0.2)
     return model
 
 
