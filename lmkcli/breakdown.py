@@ -120,13 +120,13 @@ def strata(values: Mapping[Key, Value], edges: Sequence[float] = ()) -> list[Str
     A bin [a, b) holds a <= x < b, and the last of given `edges` is open; without edges there are the
     four quarters of the queries, or one group for each number where there are at most ten. A bin
     that no query falls into is left out, and so are queries below the first edge. UsageError when
-    edges are given for texts, or do not rise.
+    edges are given for texts, do not rise, or are above all queries.
     """
     numbers = _numbers(values)
     if edges and numbers is None:
         example = next(iter(values.values()))
         raise UsageError(f"--bins are for numbers, and here the values are texts ('{example}')")
-    if any(low >= high for low, high in pairwise(edges)):
+    if not all(low < high for low, high in pairwise(edges)):
         raise UsageError("--bins must rise from each number to the next, as in 0,512,2048,8192")
     if numbers is None:
         return _groups({key: str(value) for key, value in values.items()})
@@ -166,6 +166,11 @@ def _bins(numbers: Mapping[Key, float], edges: Sequence[float]) -> list[Stratum]
         end = f"{_number(max(data))}]" if math.isinf(high) and not edges else f"{_number(high)})"
         queries = [key for key, value in numbers.items() if low <= value < high]
         found.append(Stratum(f"[{_number(low)}, {end}", queries))
+    if not any(group.queries for group in found):
+        raise UsageError(
+            f"--bins begin at {_number(lows[0])}, and no query has that much: the largest value is "
+            f"{_number(max(data))}"
+        )
     return [group for group in found if group.queries]
 
 

@@ -79,9 +79,13 @@ def _open_numpy(source: Path, ids: Path | None) -> Incoming:
         )
     try:
         array = np.load(matrix, mmap_mode="r", allow_pickle=False)
-    except (OSError, ValueError) as error:
-        raise DataError(f"{matrix} cannot be read as a .npy file ({error})") from None
-    if array.ndim != 2 or array.dtype.kind != "f":
+    except OSError as error:
+        raise DataError(f"{matrix} cannot be read ({error.strerror or error})") from None
+    except (ValueError, EOFError):  # their messages say how to load pickles
+        raise DataError(
+            f"{matrix} cannot be read as a .npy file of numbers (pickles and arrays of objects never are)"
+        ) from None
+    if array.ndim != 2 or array.dtype.kind != "f" or not array.shape[1]:
         raise DataError(
             f"{matrix} holds {array.dtype} of shape {array.shape}; vectors are floating-point rows "
             "[documents, components]"
@@ -110,7 +114,7 @@ def _open_pyserini(source: Path, ids: Path | None) -> Incoming:
         return (row for file in files for row in _json_rows(file))
 
     first = next(rows(), None)
-    if first is None:
+    if first is None or not len(first.vector):
         raise DataError(f"{source} has no vectors in it")
     return Incoming("pyserini", files, len(first.vector), "float32", True, rows)
 
@@ -141,24 +145,22 @@ def _lines(path: Path) -> Iterator[str]:
             for line in file:
                 yield line.rstrip("\r\n")
     except (OSError, UnicodeDecodeError) as error:
-        raise DataError(
-            f"the ids {path} cannot be read ({error}); one id a line is needed"
-        ) from None
+        raise DataError(f"{path} cannot be read as lines in UTF-8 ({error})") from None
 
 
 def _json_rows(path: Path) -> Iterator[Row]:
-    with open(path, encoding="utf-8") as file:
-        for number, line in enumerate(file, start=1):
-            if line.strip():
-                yield _json_row(line, f"{path} line {number}")
+    for number, line in enumerate(_lines(path), start=1):
+        if line.strip():
+            yield _json_row(line, f"{path} line {number}")
 
 
 def _json_row(line: str, where: str) -> Row:
     try:
         record = json.loads(line)
-        name = next(record[key] for key in ("id", "_id", "docid") if key in record)
-        vector = np.asarray(record["vector"], np.float32)
-    except (ValueError, TypeError, KeyError, StopIteration):
+        name = next(record[key] for key in ("id", "_id", "docid") if record.get(key) is not None)
+        with np.errstate(over="ignore"):
+            vector = np.asarray(record["vector"], np.float32)
+    except (ValueError, TypeError, AttributeError, KeyError, StopIteration):
         raise DataError(
             f"{where}: this is not what pyserini.encode writes, one JSON object with 'id' and 'vector'"
         ) from None
@@ -299,8 +301,11 @@ def _matrix(rows: list[Row], dim: int) -> NDArray[np.float32]:
                 f"{row.where}: {len(row.vector)} components, but the first vector has {dim}; "
                 "one model makes vectors of one width"
             )
-    made = np.stack([row.vector for row in rows]).astype(np.float32)
+    with np.errstate(over="ignore"):
+        made = np.stack([row.vector for row in rows]).astype(np.float32)
     bad = np.flatnonzero(~np.isfinite(made).all(axis=1))
     if len(bad):
-        raise DataError(f"{rows[bad[0]].where}: the vector has values that are not finite")
+        raise DataError(
+            f"{rows[bad[0]].where}: the vector has values that are not finite in float32"
+        )
     return made

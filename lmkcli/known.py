@@ -41,7 +41,7 @@ def known(name: str) -> Known | None:
     """The facts of the collection of this name, however it is spelled; None when there are none.
 
     'irds:' and 'hf:' before it and ',key=value' after it are no part of a name, and another name of
-    the same collection ('beir/nq/test') finds it too.
+    the same collection ('beir/nfcorpus') finds it too.
     """
     plain = name.split(",")[0].removeprefix("irds:").removeprefix("hf:")
     table = _table()

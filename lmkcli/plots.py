@@ -14,6 +14,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, ScalarFormatter
 
 from lmkcli.errors import DataError, UsageError
+from lmkcli.parts import atomic_file
 
 _WIDTH, _INCH_PER_BAR, _DPI = 6.4, 0.28, 160
 # Okabe and Ito's colours, which most colour-blind readers tell apart; black and yellow left out.
@@ -147,4 +148,5 @@ def _figure(path: Path, caption: str, height: float) -> Iterator[Any]:
         figure.supxlabel(caption, fontsize=7.5, color="#555555")
         yield figure
         path.parent.mkdir(parents=True, exist_ok=True)
-        figure.savefig(path, dpi=_DPI, metadata=_DATELESS[suffix])
+        with atomic_file(path.resolve()) as temporary:
+            figure.savefig(temporary, format=suffix[1:], dpi=_DPI, metadata=_DATELESS[suffix])

@@ -2,6 +2,7 @@
 
 import fcntl
 import json
+import math
 import os
 from collections.abc import Iterable
 from dataclasses import asdict
@@ -37,14 +38,36 @@ def entry_of(
 def append(
     log: Path, run: Path, scores: Scores, qrels: str | None, judgements: Iterable[Qrel]
 ) -> None:
-    """Append one line to a log; lines stay whole however many processes write."""
+    """Append one line to a log; lines stay whole however many processes write.
+
+    A line that does not fit on the disk is taken back. What a killed writer left gets a line of its own.
+    DataError when the file is no log: runs and collections are lines as well.
+    """
     entry = entry_of(run, scores, qrels, judgements)
     line = (json.dumps(entry, ensure_ascii=False) + "\n").encode("utf-8", "surrogatepass")
     log.parent.mkdir(parents=True, exist_ok=True)
-    with open(log, "ab", buffering=0) as file:
+    with open(log, "a+b", buffering=0) as file:
         fcntl.flock(file, fcntl.LOCK_EX)
-        file.write(line)
-        os.fsync(file.fileno())
+        _check(log)
+        end = file.seek(0, os.SEEK_END)
+        file.seek(max(0, end - 1))
+        line = line if file.read(1) in (b"", b"\n") else b"\n" + line
+        try:
+            while line:
+                line = line[file.write(line) :]
+            os.fsync(file.fileno())
+        except OSError:
+            file.truncate(end)
+            raise
+
+
+def _check(log: Path) -> None:
+    with open(log, "rb") as file:
+        first = next((line for line in file if line.strip()), b'"scores":')
+    if b'"scores":' not in first:
+        raise DataError(
+            f"{log} is there already and is no score log; choose another file for --log"
+        )
 
 
 def qrels_digest(judgements: Iterable[Qrel]) -> str:
@@ -53,23 +76,25 @@ def qrels_digest(judgements: Iterable[Qrel]) -> str:
 
 
 def read(log: Path) -> list[dict[str, Any]]:
-    """All entries; DataError names the line that cannot be read."""
-    entries = []
-    for number, line in enumerate(_lines(log), 1):
-        try:
-            entry = dict(json.loads(line))
-            entry["scores"].keys()
-        except (ValueError, TypeError, KeyError, AttributeError) as error:
-            raise DataError(
-                f"{log} line {number}: not a score log entry ({error!r}); remove the line"
-            ) from None
-        entries.append(entry)
+    """All entries; DataError names the line that cannot be read, or says that there is none."""
+    lines = log.read_bytes().split(b"\n")
+    entries = [
+        _entry(line, f"{log} line {number}") for number, line in enumerate(lines, 1) if line.strip()
+    ]
+    if not entries:
+        raise DataError(f"{log} has no entries; lmk eval --log {log} appends them")
     return entries
 
 
-def _lines(log: Path) -> list[str]:
-    text = log.read_text("utf-8", "surrogatepass")
-    return text.removesuffix("\n").split("\n") if text else []  # U+2028 parts no lines here
+def _entry(line: bytes, where: str) -> dict[str, Any]:
+    try:
+        entry = dict(json.loads(line.decode("utf-8", "surrogatepass")))
+        math.fsum(entry["scores"].values())
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise DataError(
+            f"{where}: not a score log entry ({error!r}); remove the line, or give a log"
+        ) from None
+    return entry
 
 
 def pick(spelling: str) -> dict[str, Any]:

@@ -4,6 +4,7 @@ Known collections (known.py) decide three things that nobody then has to remembe
 are reported, from which grade a document is relevant, and whether a text may find itself.
 """
 
+import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -72,7 +73,10 @@ def _said_by(run: Path) -> str:
 def _judge(spelling: str) -> Judge:
     path = Path(spelling)
     if path.is_file():
-        return Judge(spelling, list(read_qrels(path)))
+        try:
+            return Judge(spelling, list(read_qrels(path)))
+        except (OSError, EOFError, zlib.error) as error:
+            raise DataError(f"{path}: cannot be read ({error})") from error
     collection = open_collection(spelling)
     return Judge(collection.name, list(collection.qrels()), collection)
 

@@ -1,6 +1,7 @@
 """Groups of queries: words, bins that hold each query once, and scores that add up."""
 
 import json
+import math
 from pathlib import Path
 
 import numpy as np
@@ -83,6 +84,12 @@ def test_words(text: str, count: int) -> None:
 
 def keyed(numbers: list[float]) -> dict[tuple[str, str], str | float]:
     return {("c", str(n)): value for n, value in enumerate(numbers)}
+
+
+@pytest.mark.parametrize("edges", [[3.0, 3.0], [5.0, 3.0], [math.nan, 3.0], [10.0], [math.nan]])
+def test_edges_that_part_nothing(edges: list[float]) -> None:
+    with pytest.raises(UsageError, match="--bins"):
+        strata(keyed([0, 1, 2]), edges)
 
 
 def test_given_edges_are_half_open_and_the_last_bin_has_no_end() -> None:

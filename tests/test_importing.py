@@ -190,6 +190,28 @@ def test_values_that_are_not_finite(tmp_path: Path, value: float) -> None:
     assert not (tmp_path / "v").exists()
 
 
+@pytest.mark.filterwarnings("error")
+def test_values_beyond_float32(tmp_path: Path) -> None:
+    line = '{"id": "a", "vector": [1e300, 1]}\n'
+    (tmp_path / "in.jsonl").write_text(line)
+    with pytest.raises(DataError, match="line 1: the vector has values that are not finite"):
+        bring(tmp_path / "in.jsonl", tmp_path / "v", "pyserini")
+    np.save(tmp_path / "in.npy", np.array([[1e300, 1]]))
+    (tmp_path / "ids.txt").write_text("a\n")
+    with pytest.raises(DataError, match="line 1: the vector has values that are not finite"):
+        bring(tmp_path / "in.npy", tmp_path / "v", ids=tmp_path / "ids.txt")
+
+
+@pytest.mark.parametrize(
+    "line", [b'{"id": null, "vector": [1]}', b'{"id": "a", "vector": []}', b"\xff\xfe", b"[1]"]
+)
+def test_lines_that_are_no_vectors(tmp_path: Path, line: bytes) -> None:
+    (tmp_path / "in.jsonl").write_bytes(line + b"\n")
+    with pytest.raises(DataError, match=r"in\.jsonl"):
+        bring(tmp_path / "in.jsonl", tmp_path / "v", "pyserini")
+    assert not (tmp_path / "v").exists()
+
+
 def test_a_vector_of_another_width(tmp_path: Path) -> None:
     made = records()
     made[1300]["vector"] = [1.0, 2.0]

@@ -101,3 +101,21 @@ def test_no_window_and_no_global_figure() -> None:
     code = "import sys, lmkcli.plots; print('matplotlib.pyplot' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "False\n"
+
+
+def test_a_plot_that_fails_leaves_the_one_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "curve.svg"
+    plots.curve(LINES, "x", "y", path)
+    before = path.read_bytes()
+
+    def full(figure: object, file: Path, **_: object) -> None:
+        file.write_text("half")
+        raise OSError("disk full")
+
+    monkeypatch.setattr(plots.Figure, "savefig", full)
+    with pytest.raises(OSError, match="disk full"):
+        plots.curve(LINES, "another x", "y", path)
+    assert path.read_bytes() == before
+    assert list(tmp_path.iterdir()) == [path]

@@ -1,7 +1,9 @@
 """The score log: whole lines from many processes, what stands in one, and how it is read."""
 
+import errno
 import json
 import multiprocessing
+import os
 from pathlib import Path
 from typing import Any
 
@@ -69,6 +71,52 @@ def test_a_damaged_line_is_named(tmp_path: Path, run: Path) -> None:
     log.write_text('{"no": "scores"}\n')
     with pytest.raises(DataError, match="line 1"):
         scorelog.read(log)
+
+
+def test_what_a_killed_writer_left_does_not_swallow_the_next_entry(
+    tmp_path: Path, run: Path
+) -> None:
+    log = tmp_path / "log.jsonl"
+    write(log, run, 1)
+    with log.open("a") as file:
+        file.write('{"run": "cut of')
+    write(log, run, 1)
+    with pytest.raises(DataError, match="line 2"):
+        scorelog.read(log)
+    log.write_text(log.read_text().replace('{"run": "cut of', "") + "\n")  # empty lines are none
+    assert [entry["run"] for entry in scorelog.read(log)] == [str(run)] * 2
+
+
+@pytest.mark.parametrize("text", ["q1 Q0 d1 1 2.0 tag\n", '{"_id": "d1", "text": "scores"}'])
+def test_nothing_is_appended_to_what_is_no_log(tmp_path: Path, run: Path, text: str) -> None:
+    other = tmp_path / "other"
+    other.write_text(text)
+    with pytest.raises(DataError, match="no score log"):
+        write(other, run, 1)
+    assert other.read_text() == text
+
+
+def test_a_line_that_does_not_fit_is_taken_back(
+    tmp_path: Path, run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = tmp_path / "log.jsonl"
+    write(log, run, 1)
+    before = log.read_bytes()
+
+    def full(number: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match="No space"):
+        write(log, run, 1)
+    assert log.read_bytes() == before
+
+
+@pytest.mark.parametrize("text", [b"", b"\n", b"[1]\n", b'{"scores": {"P@1": "x"}}', b"\xff\xfe"])
+def test_what_is_no_log(tmp_path: Path, text: bytes) -> None:
+    (tmp_path / "log.jsonl").write_bytes(text)
+    with pytest.raises(DataError, match=r"log\.jsonl"):
+        scorelog.read(tmp_path / "log.jsonl")
 
 
 def test_a_line_separator_in_a_name_parts_no_line(tmp_path: Path, run: Path) -> None:

@@ -1,5 +1,6 @@
 """What judges a run, and what is decided by what is known of a collection."""
 
+import gzip
 import json
 from pathlib import Path
 
@@ -114,3 +115,11 @@ def test_rows_of_runs_on_one_collection_are_their_paths(run: Path) -> None:
     other = Judge("y", QRELS)
     both = score_all([run, run], [judge, other], ["P@1"])
     assert [each.system for each in both] == [read_run(run).tag] * 2 == ["sys", "sys"]
+
+
+@pytest.mark.parametrize("content", [b"q1 0 d1 1", gzip.compress(b"q1 0 d1 1\n" * 99)[:-12]])
+def test_damaged_judgements_are_named(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "some.qrels.gz"
+    path.write_bytes(content)
+    with pytest.raises(DataError, match=r"some\.qrels\.gz: cannot be read"):
+        judges([tmp_path / "a.trec"], [str(path)])

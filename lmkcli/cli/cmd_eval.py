@@ -1,6 +1,8 @@
 """lmk eval: runs to scores."""
 
+from collections.abc import Callable
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -11,6 +13,7 @@ from lmkcli.cli.console import Format
 from lmkcli.errors import CheckFailed, DataError, UsageError
 
 if TYPE_CHECKING:
+    from lmkcli.compare import PairedTest
     from lmkcli.results import Result
     from lmkcli.scoring import Judge
 
@@ -64,8 +67,11 @@ def evaluate(
         bool, typer.Option("--all-pairs", help="Test every run against every other.")
     ] = False,
     correction: Annotated[
-        Correction, typer.Option(help="Of the p-values, for the number of tests.")
-    ] = Correction.holm,
+        Correction | None,
+        typer.Option(
+            help="Of the p-values, for the number of tests. Default: holm.", show_default="holm"
+        ),
+    ] = None,
     by: Annotated[
         str | None,
         typer.Option(
@@ -121,27 +127,33 @@ def evaluate(
     _one_table(per_query=per_query, baseline=baseline, all_pairs=all_pairs, by=by)
     if bins is not None and by is None:
         raise UsageError("--bins has no effect without --by; add --by length, or drop it")
+    if correction is not None and baseline is None and not all_pairs:
+        raise UsageError(
+            "--correction has no effect without --baseline or --all-pairs; add one, or drop it"
+        )
+    if json and form not in (Format.table, Format.json):
+        raise UsageError(f"--json and --format {form.value} print different tables; drop one")
     form = Format.json if json else form
     runs, spellings = _order(runs, qrels or [])
     judges = scoring.judges(runs, spellings)
     drop = {"yes": True, "no": False}.get(drop_self.value)
     results = scoring.score_all(runs, judges, measure or scoring.default_measures(judges), drop)
-    if log is not None:
-        from lmkcli.scorelog import append
-
-        for number, (result, judge) in enumerate(zip(results, judges, strict=True)):
-            spelling = spellings[number] if spellings else None
-            append(log, result.run, result.scores, spelling, judge.qrels)
+    against = None if baseline is None else _system(results, baseline)
+    if by is not None:
+        show = _breakdown(results, judges, by, _edges(bins), form, plot)
+    elif per_query:
+        show = partial(scoretables.per_query, results, form)
+    else:
+        method = correction or Correction.holm
+        tests = _tests(results, against, method) if against or all_pairs else []
+        show = partial(_scores, results, tests, all_pairs, method, form)
+    if plot is not None and by is None:
+        _plot(results, against, plot)
     if ir_metadata:
         _ir_metadata(results, judges, spellings)
-    if plot is not None and by is None:
-        _plot(results, _system(results, baseline) if baseline else None, plot)
-    if by is not None:
-        _breakdown(results, judges, by, _edges(bins), form, plot)
-    elif per_query:
-        scoretables.per_query(results, form)
-    else:
-        _scores(results, baseline, all_pairs, correction, form)
+    if log is not None:  # after all that can be refused: the same command again would log twice
+        _log(log, results, judges, spellings)
+    show()
     scoretables.notes(results, judges)
     missing = [
         f"{each.run} lacks {len(each.scores.coverage.missing)} of the judged queries"
@@ -150,6 +162,14 @@ def evaluate(
     ]
     if strict and missing:
         raise CheckFailed("; ".join(missing))
+
+
+def _log(log: Path, results: "list[Result]", judges: "list[Judge]", spellings: list[str]) -> None:
+    from lmkcli.scorelog import append
+
+    asked: list[str | None] = [*spellings] or [None] * len(results)
+    for result, judge, spelling in zip(results, judges, asked, strict=True):
+        append(log, result.run, result.scores, spelling, judge.qrels)
 
 
 def _ir_metadata(results: "list[Result]", judges: "list[Judge]", spellings: list[str]) -> None:
@@ -181,7 +201,8 @@ def _one_table(**flags: object) -> None:
 def _order(runs: list[Path], qrels: list[str]) -> tuple[list[Path], list[str]]:
     """The runs, and one spelling of qrels for each or none at all.
 
-    trec_eval's order, qrels first, is recognised by their four columns.
+    trec_eval's order, qrels first, is recognised by their four columns. One run may come twice only
+    with judgements of its own each time.
     """
     runs = [run for path in runs for run in _runs_in(path)]
     missing = [str(path) for path in runs if not path.is_file()]
@@ -191,6 +212,9 @@ def _order(runs: list[Path], qrels: list[str]) -> tuple[list[Path], list[str]]:
         runs, qrels = runs[1:], [str(runs[0])]
     if _columns(runs[0]) in (3, 4):
         raise UsageError(f"{runs[0]} looks like qrels, not like a run; give a run after it")
+    twice = [str(run) for run in dict.fromkeys(runs) if runs.count(run) > 1]
+    if twice and len(qrels) <= 1:
+        raise UsageError(f"{', '.join(twice)}: given twice; give each run once")
     return runs, qrels * len(runs) if len(qrels) == 1 else qrels
 
 
@@ -208,31 +232,41 @@ def _runs_in(path: Path) -> list[Path]:
 
 def _columns(path: Path) -> int:
     import gzip
+    import zlib
 
     opener = gzip.open if path.suffix == ".gz" else open
-    with opener(path, "rt", errors="replace") as file:
-        return len(next((line for line in file if line.strip()), "").split())
+    try:
+        with opener(path, "rt", errors="replace") as file:
+            return len(next((line for line in file if line.strip()), "").split())
+    except (OSError, EOFError, zlib.error) as error:
+        raise DataError(f"{path}: cannot be read ({error})") from error
+
+
+def _tests(
+    results: "list[Result]", against: str | None, correction: Correction
+) -> "list[PairedTest]":
+    from lmkcli.compare import compare_all
+
+    if against is None:
+        scoretables.letters_of(results)  # before any work: there may be too many
+    with console.progress("comparing") as progress:
+        tests = compare_all(results, against, correction.value, progress)
+    if not tests:
+        raise UsageError("a comparison needs two runs of the same queries at least")
+    return tests
 
 
 def _scores(
     results: "list[Result]",
-    baseline: str | None,
+    tests: "list[PairedTest]",
     all_pairs: bool,
     correction: Correction,
     form: Format,
 ) -> None:
     """The scores with the marks of the tests, then the tests; programs get the tests alone."""
-    from lmkcli.compare import compare_all
     from lmkcli.results import collections_of
 
     letters = scoretables.letters_of(results) if all_pairs else {}
-    tests = []
-    if baseline is not None or all_pairs:
-        against = _system(results, baseline) if baseline else None
-        with console.progress("comparing") as progress:
-            tests = compare_all(results, against, correction.value, progress)
-        if not tests:
-            raise UsageError("a comparison needs two runs of the same queries at least")
     if not (tests and form in scoretables.PROGRAMS):
         marks = scoretables.marks_of(tests, letters)
         several = len(collections_of(results)) > 1
@@ -265,7 +299,8 @@ def _breakdown(
     edges: list[float],
     form: Format,
     plot: Path | None,
-) -> None:
+) -> Callable[[], None]:
+    """Draws the groups if `plot` says where, and returns what prints their table."""
     from lmkcli import breakdown
     from lmkcli.cli import plotting
 
@@ -284,7 +319,6 @@ def _breakdown(
         values |= {(judge.name, q): value for q, value in found.items() if q in asked}
     strata = breakdown.strata(values, edges)
     grids = [breakdown.grid(results, strata, name) for name in results[0].measures]
-    scoretables.groups(grids, strata, by, form)
     if plot is not None:
         plotting.groups(grids, [[values[key] for key in each.queries] for each in strata], by, plot)
         console.note(f"the plot is in {plot}")
@@ -293,3 +327,4 @@ def _breakdown(
         console.note(
             f"{left} of {judged} queries are in no group: their {by} is unknown or too low"
         )
+    return partial(scoretables.groups, grids, strata, by, form)

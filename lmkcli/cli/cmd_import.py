@@ -84,7 +84,7 @@ def _recipe(wishes: Wishes, incoming: "Incoming", offline: bool) -> Recipe:
         given = {
             key: value for key, value in vars(wishes).items() if value != getattr(Wishes(), key)
         }
-        options.no_effect(given, "an import without a model: add -m")
+        options.no_effect(given, "an import that names no model (-m)")
         console.note(
             "no model (-m): these vectors can be indexed and exported, not searched with text"
         )

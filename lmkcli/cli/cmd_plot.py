@@ -40,7 +40,13 @@ def plot(
         raise DataError(f"{log}: no such score log")
     curve = catalog.load(catalog.PLOTS, "curve", "plot")
     entries = scorelog.read(log)
-    names = measure or list(dict.fromkeys(name for each in entries for name in each["scores"]))
+    logged = list(dict.fromkeys(name for each in entries for name in each["scores"]))
+    names = measure or logged
+    unknown = [name for name in names if name not in logged]
+    if unknown:
+        raise UsageError(f"{log} has no {', '.join(unknown)}: its measures are {', '.join(logged)}")
+    if by is not None and all(scorelog.setting(each, by) is None for each in entries):
+        raise UsageError(f"no entry of {log} has a {by}; drop --by, or name another parameter")
     found = scorelog.series(entries, x, by, names)
     if not found.lines:
         raise UsageError(f"no entry of {log} has a numeric {x} and one of {', '.join(names)}")

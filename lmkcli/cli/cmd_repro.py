@@ -77,6 +77,8 @@ def _recorded(what: str) -> "tuple[list[Step], dict[str, Any] | None]":
         return lineage.steps(path), None
     if not Path(what.rpartition("#")[0] or what).is_file():
         raise DataError(f"{what}: no such artifact, run or log")
+    if path.is_file() and not path.read_bytes().lstrip().startswith(b"{"):
+        raise DataError(f"{what} has no manifest beside it ({what}.json): lmk did not make it")
     entry = scorelog.pick(what)
     if "lineage" not in entry:
         raise DataError(f"{what} was written before logs held what led to a run; evaluate it again")

@@ -1,5 +1,6 @@
 """lmk show: what an artifact is, where it came from, and what can be chosen by name."""
 
+import difflib
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -40,6 +41,8 @@ def show(
     """Explain an artifact and its lineage, or list what can be chosen by name."""
     if name is not None:
         return _published(what, name, json)
+    if what == "source":
+        raise UsageError("which one? for instance: lmk show source beir/scifact/test")
     if what in CATALOGS:
         return _catalog(what, json)
     if known.group(what):
@@ -152,7 +155,8 @@ def _log(path: Path, json: bool) -> None:
     entries = read(path)
     if json:
         return console.plain_json(entries)
-    console.table(*describing.log(entries), Format.table)
+    shown = [{"time": "", "run": ""} | entry for entry in entries]  # any program may write a log
+    console.table(*describing.log(shown), Format.table)
 
 
 def _collection(spelling: str, json: bool) -> None:
@@ -161,10 +165,10 @@ def _collection(spelling: str, json: bool) -> None:
 
     try:
         collection = open_collection(spelling)
-    except UnknownName as error:
-        raise UnknownName(
-            "name or artifact", spelling, [*CATALOGS, *known.groups()], f"({error})"
-        ) from None
+    except UnknownName:
+        if difflib.get_close_matches(spelling, CATALOGS):
+            raise UnknownName("name", spelling, CATALOGS) from None
+        raise
     facts = describing.collection(collection)
     if json:
         return console.plain_json(facts)

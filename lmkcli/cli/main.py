@@ -104,12 +104,17 @@ def main() -> None:
         console.error("interrupted")
         sys.exit(130)
     except OSError as error:
-        if error.errno not in console.FULL_DISK:
+        if error.errno in console.FULL_DISK:
+            console.error(
+                f"no space left on the device ({error.filename or 'output'}); what was written whole "
+                "stays. Make room and run the same command again"
+            )
+            sys.exit(3)
+        if error.filename is None:
             raise
-        console.error(
-            f"no space left on the device ({error.filename or 'output'}); what was written whole stays. "
-            "Make room and run the same command again"
-        )
+        if console.verbose:
+            traceback.print_exc()
+        console.error(f"{error.filename2 or error.filename}: {error.strerror}")
         sys.exit(3)
 
 

@@ -251,7 +251,23 @@ def prepare_output(path: Path, if_exists: IfExists | IfExistsUpdate) -> None:
             f"{path} exists and is not lmk's: nothing in it was touched; choose another output"
         )
     if if_exists == IfExists.overwrite:
+        _keep_inputs(path)
         clear(path)
+
+
+def _keep_inputs(path: Path) -> None:
+    """UsageError where what is to be replaced is, or holds, what the command reads."""
+    from lmkcli import lineage, manifest
+
+    for name in (*lineage.INPUTS, "queries", "ids"):
+        value = manifest.call.get(name, [])
+        for given in filter(None, value if isinstance(value, list) else [value]):
+            source = Path(given.partition(",")[0])
+            if path.resolve() in (source.resolve(), *source.resolve().parents):
+                raise UsageError(
+                    f"--if-exists overwrite would remove {source}, which is read for it; choose "
+                    "another output"
+                )
 
 
 MapIds = Annotated[

@@ -20,6 +20,8 @@ def scores(results: "Sequence[Result]", path: Path) -> None:
     from lmkcli.plots import Bar  # here, where the line above has told how to install its library
 
     _one_collection(results)
+    if results[0].scores.coverage.judged < 2:
+        raise UsageError("--plot draws intervals over queries, and one is judged; drop --plot")
     panels: dict[str, dict[str, Bar]] = {}
     for each in results:
         for name, values in each.scores.per_query.items():

@@ -1,6 +1,7 @@
 """lmk eval through the command line, on runs whose numbers can be done by hand."""
 
 import csv
+import gzip
 import io
 import json
 from collections.abc import Callable
@@ -54,6 +55,37 @@ def test_tables_that_exclude_each_other(lmk: Lmk, runs: Path) -> None:
     assert "needs two runs" in lmk(*words, "--all-pairs", code=2).err
     assert "no effect without --by" in lmk(*words, "--bins", "1,2", code=2).err
     assert "needs the collection" in lmk(*words, "--by", "length", code=2).err
+
+
+def test_flags_that_would_do_nothing(lmk: Lmk, runs: Path) -> None:
+    words = ["eval", runs / "better.trec", "--qrels", runs / "qrels.txt"]
+    assert "no effect without --baseline" in lmk(*words, "--correction", "holm", code=2).err
+    assert "--json and --format csv" in lmk(*words, "--json", "-f", "csv", code=2).err
+    both = [*words, runs / "base.trec"]
+    assert "one of two or more" in lmk(*both, "--baseline", "", code=2).err
+    assert "given twice" in lmk(*both, runs / "base.trec", "--all-pairs", code=2).err
+
+
+def test_what_is_refused_is_not_logged(lmk: Lmk, runs: Path) -> None:
+    log = runs / "scores.jsonl"
+    words = ["eval", runs / "better.trec", runs / "base.trec", "--qrels", runs / "qrels.txt"]
+    words += ["-m", "P@1", "--log", log]
+    lmk(*words, "--baseline", "none", code=2)
+    lmk(*words, "--plot", runs / "a.gif", code=2)
+    lmk(*words, "--by", "length", code=2)
+    (runs / "qrels.txt").write_text("q0 0 d1 1\n")
+    assert "two queries at least" in lmk(*words, "--all-pairs", code=3).err
+    assert "one is judged" in lmk(*words, "--plot", runs / "a.svg", code=2).err
+    assert not log.exists()
+
+
+@pytest.mark.parametrize("cut", [False, True])
+def test_a_damaged_run_is_named(lmk: Lmk, runs: Path, cut: bool) -> None:
+    path = runs / "better.trec.gz"
+    whole = gzip.compress((runs / "better.trec").read_bytes())
+    path.write_bytes(whole[:20] if cut else b"no archive")
+    for words in ([path, "--qrels", runs / "qrels.txt"], [path, runs / "base.trec"]):
+        assert "better.trec.gz: cannot be read" in lmk("eval", *words, code=3).err
 
 
 def test_the_log_keeps_one_line_an_evaluation(lmk: Lmk, runs: Path) -> None:

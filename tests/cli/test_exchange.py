@@ -62,6 +62,21 @@ def test_what_may_happen_to_an_output(lmk: Lmk, vectors: Path, tmp_path: Path) -
     assert [path.name for path in (tmp_path / "mine").iterdir()] == ["notes"]
 
 
+@pytest.mark.parametrize("inside", [False, True])
+def test_what_is_read_is_never_replaced(
+    lmk: Lmk, vectors: Path, exported: Path, inside: bool
+) -> None:
+    def refused(*words: Any) -> None:
+        assert "is read for it" in lmk(*words, "--if-exists", "overwrite", code=USAGE).err
+
+    refused("export", vectors / "." if inside else vectors, "--to", "numpy", "-o", vectors)
+    refused("index", vectors, "--kind", "hnsw", "-o", vectors)
+    given = [exported / "vectors.npy", "--ids", exported / "ids.txt"] if inside else [exported]
+    refused("import", *given, "--from", "numpy", "-o", exported)
+    assert lmk("show", vectors, "--json").json["documents"]
+    assert len(list(exported.iterdir())) == 3
+
+
 def test_a_model_out_and_in(lmk: Lmk, bert: Path, beir: Path, tmp_path: Path) -> None:
     recipe = ("--pool", "lmk", "--gran", "8", "--max-length", "40", "--doc-prompt", "passage: ")
     out = tmp_path / "st"

@@ -77,6 +77,8 @@ def test_sources_are_shown_by_group_and_by_name(lmk: Lmk) -> None:
         assert "licence: MIT" in shown
     assert "unknown source 'bier': did you mean beir" in lmk("show", "sources", "bier", code=2).err
     assert "known: beir, beir/cqad" in lmk("show", "source", "zzzzzz", code=2).err
+    assert "which one?" in lmk("show", "source", code=2).err
+    assert "did you mean poolers" in lmk("show", "poolrs", code=2).err
     assert "follows only 'sources' or 'source'" in lmk("show", "beir", "nq", code=2).err
 
 

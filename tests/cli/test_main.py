@@ -73,6 +73,15 @@ def test_a_full_disk_says_so_and_the_same_command_goes_on(
     assert lmk(*command, "--json").json["docs"] == 60
 
 
+def test_a_path_that_cannot_be_written_is_named(lmk: Lmk, tmp_path: Path) -> None:
+    run, qrels = tmp_path / "a.trec", tmp_path / "qrels.txt"
+    run.write_text("q1 Q0 d1 1 2.0 t\n")
+    qrels.write_text("q1 0 d1 1\n")
+    words = ["eval", run, "--qrels", qrels, "-m", "P@1", "--log"]
+    assert lmk(*words, tmp_path, code=3).err.startswith(f"lmk: {tmp_path}: Is a directory")
+    assert "Traceback" in lmk("-v", *words, tmp_path, code=3).err
+
+
 def test_verbose_shows_where_an_error_came_from(lmk: Lmk) -> None:
     assert "Traceback" in lmk("-v", "verify", "./nothing", code=3).err
     assert "Traceback" not in lmk("verify", "./nothing", code=3).err

@@ -57,6 +57,13 @@ def test_what_cannot_be_plotted_is_refused(lmk: Lmk, runs: Path) -> None:
     assert "no entry" in lmk("plot", "scores.jsonl", "--x", "dim", "-o", "c.svg", code=2).err
     assert "-o/--output" in lmk("plot", "scores.jsonl", "--x", "gran", code=2).err
     assert ".png, .svg" in lmk("plot", "scores.jsonl", "--x", "gran", "-o", "c.bmp", code=2).err
+    unknown = lmk(
+        "plot", "scores.jsonl", "--x", "gran", "-o", "c.svg", "-m", "R@100", "-m", "AP", code=2
+    )
+    assert "has no AP: its measures are nDCG@10, R@100" in unknown.err
+    by = lmk("plot", "scores.jsonl", "--x", "gran", "--by", "pol", "-o", "c.svg", code=2)
+    assert "has a pol" in by.err
+    assert not Path("c.svg").exists()
     assert "no such score log" in lmk("plot", "none", "--x", "gran", "-o", "c.svg", code=3).err
 
 

@@ -205,6 +205,8 @@ def test_what_no_command_made_cannot_be_made_again(lmk: Lmk, own: Path) -> None:
     (own / "bm25" / "manifest.json").write_text(json.dumps(found))
     assert "knows no no_such" in lmk("repro", "bm25", code=3).err
     assert "no such artifact" in lmk("repro", "nothing", code=3).err
+    Path("other.trec").write_text("q1 Q0 d1 1 2.0 t\n")
+    assert "lmk did not make it" in lmk("repro", "other.trec", code=3).err
 
 
 def test_a_run_that_lmk_did_not_make_is_evaluated_again(lmk: Lmk, own: Path) -> None:
