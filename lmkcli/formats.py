@@ -241,7 +241,10 @@ def read_qrels(path: str | Path, map_ids: bool = False) -> Iterator[Qrel]:
     """
     fields = Fields(map_ids=map_ids)
     for number, line in enumerate(_lines(Path(path)), start=1):
-        text = line.decode("utf-8-sig", "replace").strip("\r\n ")
+        try:
+            text = line.decode("utf-8-sig").strip("\r\n ")
+        except UnicodeDecodeError:
+            raise DataError(f"{path} line {number}: not UTF-8; convert the file") from None
         if text and text[0] != "#" and not (number == 1 and text.startswith("query-id")):
             yield _qrel(text, f"{path} line {number}", fields)
 

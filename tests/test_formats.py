@@ -203,3 +203,10 @@ def test_trec_evals_own_comments(shared: Path) -> None:
     count = sum(not line.startswith("#") for line in commented.read_text().splitlines())
     assert len(list(read_qrels(commented))) == count
     assert next(read_qrels(commented)) == next(read_qrels(plain))
+
+
+def test_qrels_that_are_no_utf8_are_refused(tmp_path: Path) -> None:
+    """Replaced bytes would make other ids, and every score 0."""
+    (tmp_path / "q.tsv").write_bytes("1 0 d1 1\n2 0 caf\u00e9 1\n".encode("latin-1"))
+    with pytest.raises(DataError, match="line 2: not UTF-8"):
+        list(read_qrels(tmp_path / "q.tsv"))

@@ -1,5 +1,6 @@
 """lmk encode: documents to vectors."""
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -65,6 +66,9 @@ def encode(
     The recipe (model, pooling, prompts, lengths, for documents and for queries) is stored with the
     vectors, so that nothing of it has to be said again when searching.
     """
+    # Threads that wait asleep: where other work runs beside, waiting at full speed takes half the
+    # machine. It counts from the import of torch, which follows.
+    os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     from lmkcli import jobs, updating
 
     wishes = Wishes(

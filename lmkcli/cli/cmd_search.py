@@ -178,6 +178,8 @@ def search(
         spelling = options.with_fields(queries, "", map_ids)
         asked = _asked(spelling, all_queries)
         path = options.need(output, "-o/--output", "run.trec")
+        if path.is_dir():
+            raise UsageError(f"-o {path} is a folder; name a file for the run, such as run.trec")
         options.prepare_output(path, if_exists)
         made = searching.run_manifest(opened, spelling, asked, k or _DEFAULT.k)
         if searching.is_done(path, made):

@@ -28,10 +28,6 @@ from lmkcli.cli import (
 )
 from lmkcli.errors import LmkError, Stopped
 
-# Threads that wait asleep: where other work runs beside, waiting at full speed takes half the machine.
-# It counts from the import of torch, which comes later.
-os.environ.setdefault("OMP_WAIT_POLICY", "passive")
-
 app = typer.Typer(
     name="lmk",
     no_args_is_help=True,
