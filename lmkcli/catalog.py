@@ -49,7 +49,9 @@ POOLERS: dict[str, Row] = {
     "mean": Row("lmkcli.poolers.classic:Mean", "the mean over all positions, specials included"),
     "mean@k": Row("lmkcli.poolers.classic:Mean", "the mean over every k-th position"),
     "latent": Row("lmkcli.poolers.classic:Mean", "the mean after the model's latent attention"),
-    "model": Row("lmkcli.poolers.classic:Own", "the one vector that the model makes (TITE, M2-BERT)"),
+    "model": Row(
+        "lmkcli.poolers.classic:Own", "the one vector that the model makes (TITE, M2-BERT)"
+    ),
     "multicls": Row("lmkcli.poolers.landmark:MultiCls", "a CLS before every chunk, averaged"),
     "lmk": Row("lmkcli.poolers.landmark:Landmark", "a landmark after every chunk, averaged"),
 }
@@ -60,7 +62,8 @@ MODELS: dict[str, Row] = {
     ),
     "tite": Row("lmkcli.models.tite:open_model", "TITE: pools its sequence down to one vector"),
     "m2bert": Row(
-        "lmkcli.models.m2bert:open_model", "M2-BERT: long convolutions, one vector of up to 32k tokens"
+        "lmkcli.models.m2bert:open_model",
+        "M2-BERT: long convolutions, one vector of up to 32k tokens",
     ),
     "crossencoder": Row(
         "lmkcli.models.crossencoder:open_cross_encoder", "any sequence classifier, for reranking"

@@ -129,9 +129,7 @@ class Placer:
         specials = len(self.layout.prefix) + len(self.layout.suffix)
         if self.limit <= specials:
             flag = "--window" if self.window.isdigit() else "--max-length"
-            raise UsageError(
-                f"{flag} {self.limit} leaves no room beside {specials} special tokens"
-            )
+            raise UsageError(f"{flag} {self.limit} leaves no room beside {specials} special tokens")
 
     def content(self, ids: Ints, prompt: Ints, ends: Ints | None) -> Content:
         """Chunk ends from the granularity; `ends` are given where the splitter made them."""
@@ -160,7 +158,9 @@ class Placer:
             covers += mine
             kept += seen
             vectors += int(groups[-1]) + 1 if len(groups) else 0
-        if not vectors:  # nothing that a vector may stand for was marked: the first input as a whole
+        if (
+            not vectors
+        ):  # nothing that a vector may stand for was marked: the first input as a whole
             made = self._arranged(content, Window(0, 0, len(content.ends)))
             one = np.zeros(len(made.marks), np.int32)
             inputs = [Input(made.ids, made.marks, one, len(made.ids))]

@@ -35,7 +35,9 @@ class Side:
     include_prompt: bool = True  # whether the states of prompt (and CLS) tokens are averaged
     append_eos: bool = False  # decoders: EOS after the content where the tokenizer adds none
     pad_to_max: bool = False  # whether inputs are padded to the model's length (M2-BERT sees it)
-    prefix_token: int | None = None  # late interaction: a token after CLS that tells the sides apart
+    prefix_token: int | None = (
+        None  # late interaction: a token after CLS that tells the sides apart
+    )
     skip: tuple[int, ...] = ()  # late interaction: token ids that make no vector (punctuation)
     expansion: int | None = None  # late interaction: what queries are filled up with, and scored
     attend_expansion: bool = False  # whether the real tokens see that filling

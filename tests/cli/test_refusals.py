@@ -379,7 +379,10 @@ def test_damaged_runs_and_qrels_name_the_line(refused: Any, beir: Path, tmp_path
 def test_a_missing_query_fails_a_strict_check(lmk: Lmk, beir: Path, tmp_path: Path) -> None:
     run = corpus(tmp_path / "r.trec", "q0 Q0 d000 1 1.0 x")
     assert "11 missing count as 0" in lmk("eval", run, "--qrels", beir).err
-    assert "lacks 11 of the judged queries" in lmk("eval", run, "--qrels", beir, "--strict", code=4).err
+    assert (
+        "lacks 11 of the judged queries"
+        in lmk("eval", run, "--qrels", beir, "--strict", code=4).err
+    )
 
 
 def test_queries_that_come_twice(refused: Any, vectors: Path, tmp_path: Path) -> None:

@@ -58,7 +58,9 @@ def same(one: Path, other: Path) -> None:
     assert mine.collection_digest() == theirs.collection_digest()
     rows = np.arange(theirs.rows)
     order = [mine.numbers()[name] for name in theirs.ids(rows)]
-    np.testing.assert_allclose(mine.at(np.array(order)).vectors, theirs.at(rows).vectors, rtol=0, atol=1e-6)
+    np.testing.assert_allclose(
+        mine.at(np.array(order)).vectors, theirs.at(rows).vectors, rtol=0, atol=1e-6
+    )
 
 
 @pytest.mark.parametrize(

@@ -307,7 +307,12 @@ def test_truncation_and_padding_of_the_file_are_switched_off(save: Save) -> None
 @pytest.mark.parametrize(
     ("template", "names", "append", "expected"),
     [
-        ("[CLS] $A [SEP]", {"cls_token": "[CLS]", "sep_token": "[SEP]"}, False, ((2,), (3,), 2, 3, 3)),
+        (
+            "[CLS] $A [SEP]",
+            {"cls_token": "[CLS]", "sep_token": "[SEP]"},
+            False,
+            ((2,), (3,), 2, 3, 3),
+        ),
         ("[CLS] $A", {"bos_token": "[CLS]", "eos_token": "[SEP]"}, False, ((2,), (), 2, 3, 0)),
         ("[CLS] $A", {"bos_token": "[CLS]", "eos_token": "[SEP]"}, True, ((2,), (3,), 2, 3, 0)),
         ("$A [SEP]", {"eos_token": "[SEP]"}, True, ((), (3,), None, 3, 0)),
