@@ -32,7 +32,8 @@ class Coverage:
     tied_at: dict[int, float]
     """Cut-off -> share of answered queries whose documents just above and below it score alike."""
     self_hits: int
-    """Judged queries for which the run holds a document of the query's own id."""
+    """Judged queries for which the run holds a document of the query's own id (unless it was dropped,
+    one that is judged for it is no hit on itself)."""
     self_dropped: bool
     """Whether these documents were removed before anything else was counted."""
 
@@ -59,7 +60,10 @@ def cover(
     run: Run, judgements: Judgements, cutoffs: Mapping[str, int], drop_self: bool = False
 ) -> Coverage:
     """The coverage of a run as it was read; `cutoffs` are those of the measures that have one."""
-    hits = sum(query_id in run.rankings[query_id].doc_ids for query_id in answers(run, judgements))
+    hits = sum(
+        query_id in ranking.doc_ids and (drop_self or query_id not in judgements[query_id])
+        for query_id, ranking in answers(run, judgements).items()
+    )
     run = without_self(run) if drop_self else run
     answered = answers(run, judgements)
     depth = max((len(ranking.doc_ids) for ranking in answered.values()), default=0)

@@ -385,6 +385,15 @@ def test_a_missing_query_fails_a_strict_check(lmk: Lmk, beir: Path, tmp_path: Pa
     )
 
 
+def test_a_run_never_takes_the_place_of_a_folder(refused: Any, vectors: Path, beir: Path) -> None:
+    """Not even of one that lmk made, and was told to overwrite."""
+    says = "is a folder; name a file for the run"
+    refused(
+        "search", vectors, beir, "-o", vectors, "--if-exists", "overwrite", code=USAGE, says=says
+    )
+    assert (vectors / "manifest.json").is_file()
+
+
 def test_queries_that_come_twice(refused: Any, vectors: Path, tmp_path: Path) -> None:
     asked = corpus(tmp_path / "q.jsonl", *GOOD, '{"_id": "a", "text": "again"}')
     says = "the query id 'a' occurs twice"
