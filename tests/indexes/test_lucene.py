@@ -268,6 +268,7 @@ def test_an_index_whose_building_was_killed_is_not_opened_and_built_again(
 
 SIGNALS = """
 import os, signal, time
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a background shell ignores it
 import lmkcli.indexes.lucene
 try:
     os.kill(os.getpid(), signal.SIGINT)
