@@ -15,7 +15,7 @@ from lmkcli.encoder import Encoder
 from lmkcli.errors import UsageError
 from lmkcli.fusion import Fusion, fuse
 from lmkcli.index import Index, Opened, OpenSettings, open_index, open_query_encoder
-from lmkcli.indexes.exact import Rescore
+from lmkcli.indexes.rescore import Rescore
 from lmkcli.passages import Passage, best_passages
 from lmkcli.progress import silent
 from lmkcli.ragged import Ragged
@@ -183,7 +183,7 @@ class ByVectors:
 
     def __init__(self, rows: Rows, queries: list[Query], encoded: Ragged) -> None:
         self._rows, self._rescore = rows, Rescore(rows.matrix)
-        self._asked = {query.id: encoded.text(number) for number, query in enumerate(queries)}
+        self._asked = {query.id: encoded.one(number) for number, query in enumerate(queries)}
         self._numbers: dict[str, int] | None = None
 
     def __call__(self, query: Query, doc_ids: Sequence[str]) -> NDArray[np.float64]:
@@ -192,7 +192,7 @@ class ByVectors:
         rows = np.array([self._numbers.get(name, -1) for name in doc_ids], dtype=np.int64)
         scores = np.full(len(rows), np.nan)
         known = rows >= 0
-        scores[known] = self._rescore(self._asked[query.id], rows[known])
+        (scores[known],) = self._rescore(self._asked[query.id], [rows[known]])
         return scores
 
 

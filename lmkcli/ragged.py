@@ -32,6 +32,10 @@ class Ragged(NamedTuple):
         """The vectors of one text."""
         return self.vectors[self.starts[number] : self.starts[number + 1]]
 
+    def one(self, number: int) -> "Ragged":
+        """One text alone."""
+        return Ragged.of(self.text(number), self.counts[number : number + 1])
+
     def take(self, texts: NDArray[np.int64]) -> "Ragged":
         """The vectors of some texts."""
         counts = self.counts[texts]

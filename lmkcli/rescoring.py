@@ -6,7 +6,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from lmkcli.indexes.exact import Exact, Hits, Matrix, Rescore, top
+from lmkcli.indexes.exact import Exact, Hits
+from lmkcli.indexes.products import Matrix
+from lmkcli.indexes.rescore import Rescore, top
 from lmkcli.parts import PartSlice
 from lmkcli.ragged import Ragged
 from lmkcli.vectors import Vectors
@@ -94,9 +96,9 @@ class Rescored:
     def search(self, queries: Ragged, k: int) -> Hits:
         """The k best of the candidates, and what ties with the last of them."""
         k = min(k, self._matrix.rows)
-        made, rescore = Hits([], []), Rescore(self._matrix)
-        for number, rows in enumerate(self._candidates(queries, k)):
-            best, scores = top(rows, rescore(queries.text(number), rows), k)
+        made, found = Hits([], []), self._candidates(queries, k)
+        for rows, exact in zip(found, Rescore(self._matrix)(queries, found), strict=True):
+            best, scores = top(rows, exact, k)
             made.rows.append(best)
             made.scores.append(scores)
         lacking = np.flatnonzero([len(rows) < k for rows in made.rows])

@@ -29,6 +29,10 @@ class Error(NamedTuple):
         """The absolute part for rows of such a norm and rounding."""
         return self.norm * norm + self.off * off
 
+    def part(self, queries: slice) -> "Error":
+        """Of some of the queries."""
+        return Error(*(each[queries] for each in self))
+
     def lowered(self, scores: torch.Tensor) -> torch.Tensor:
         """Scores less the relative part; -inf stays what it is."""
         return torch.where(scores.isneginf(), scores, scores - self.relative * scores.abs())
@@ -64,7 +68,7 @@ class Best:
         if scores.dtype == torch.bfloat16 and bool((bar > 0).all()):
             # positive floats are in the order of their bits, and integers are compared quicker
             bar, bits = bar.view(torch.int16), scores.view(torch.int16)
-        at = _true(torch.ge(bits, bar[:, None], out=passed))
+        at = true_places(torch.ge(bits, bar[:, None], out=passed))
         query, column = at // scores.shape[1], at % scores.shape[1]
         self._append(query + queries.start, scores.flatten()[at].float(), column + first)
 
@@ -116,7 +120,7 @@ class Best:
         return [row[:count].copy() for row, count in zip(rows, filled, strict=True)], failed
 
 
-def _true(mask: torch.Tensor) -> torch.Tensor:
+def true_places(mask: torch.Tensor) -> torch.Tensor:
     """Where a mask that is seldom true is, in the order of its memory: eight places at a glance."""
     if mask.numel() % 8:
         return torch.nonzero(mask.flatten()).squeeze(1)

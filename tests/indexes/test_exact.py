@@ -10,8 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from lmkcli.indexes import best, exact
-from lmkcli.indexes.exact import Exact, Hits, Rescore, top
+from lmkcli.indexes import best, exact, products, rescore
+from lmkcli.indexes.exact import Exact, Hits
+from lmkcli.indexes.rescore import Rescore, top
 from lmkcli.ragged import Ragged
 
 Floats = NDArray[np.float32]
@@ -38,6 +39,7 @@ class Held:
 @pytest.fixture(autouse=True)
 def low_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(exact, "LOW_FROM", 1)
+    monkeypatch.setattr(rescore, "LOW_FROM", 1)
 
 
 def score(query: Floats, doc: Floats) -> float:
@@ -135,8 +137,10 @@ def test_late_interaction_is_its_definition(seed: int, k: int, most: int, low: b
 def test_blocks_tiles_and_room_change_nothing(
     monkeypatch: pytest.MonkeyPatch, block: int, tile: int, single: bool, dtype: torch.dtype
 ) -> None:
-    monkeypatch.setattr(exact, "BLOCK_ROWS", block)
-    monkeypatch.setattr(exact, "QUERY_TILE", tile)
+    monkeypatch.setattr(products, "BLOCK_ROWS", block)
+    monkeypatch.setattr(rescore, "BLOCK_ROWS", block)
+    monkeypatch.setattr(products, "QUERY_TILE", tile)
+    monkeypatch.setattr(rescore, "QUERY_TILE", tile)
     monkeypatch.setattr(best, "ROOM", block)
     random = np.random.default_rng(block + tile)
     vectors = random.integers(-3, 4, (900, 6)).astype(np.float32)
@@ -156,7 +160,7 @@ def test_a_sample_changes_nothing_even_where_it_misleads(
 ) -> None:
     """Every fiftieth row is far better than the others, and just those are the sample."""
     monkeypatch.setattr(exact, "SAMPLE", 20)
-    monkeypatch.setattr(exact, "BLOCK_ROWS", 16)
+    monkeypatch.setattr(products, "BLOCK_ROWS", 16)
     random = np.random.default_rng(4)
     for lucky in (False, True):
         vectors = random.standard_normal((1000, 8)).astype(np.float32)
@@ -193,7 +197,7 @@ def test_rows_in_rising_order_are_found_late() -> None:
 def test_a_query_that_ties_with_everything_takes_no_room_from_others(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(exact, "BLOCK_ROWS", 64)
+    monkeypatch.setattr(products, "BLOCK_ROWS", 64)
     monkeypatch.setattr(best, "ROOM", 128)
     random = np.random.default_rng(6)
     vectors = random.standard_normal((2000, 4)).astype(np.float32)
@@ -212,7 +216,7 @@ def test_few_rows_are_scored_again(monkeypatch: pytest.MonkeyPatch) -> None:
     counted: list[int] = []
     again = Rescore.__call__
     monkeypatch.setattr(
-        Rescore, "__call__", lambda s, q, rows: counted.append(len(rows)) or again(s, q, rows)
+        Rescore, "__call__", lambda s, q, rows: counted.extend(map(len, rows)) or again(s, q, rows)
     )
     random = np.random.default_rng(3)
     vectors = random.standard_normal((20_000, 64)).astype(np.float32)
@@ -240,7 +244,7 @@ def test_maxsim_is_the_official_one_under_its_zero_padding(shared: Path) -> None
     docs, queries = (unit(given[name]) for name in ("chunk_tokens", "qt"))
     padded = Held(Ragged.of(docs.reshape(-1, 8), np.full(12, 10)))
     asked = Ragged.of(queries.reshape(-1, 8), np.full(6, 5))
-    made = np.stack([Rescore(padded)(asked.text(i), np.arange(12)) for i in range(6)])
+    made = np.stack(Rescore(padded)(asked, [np.arange(12)] * 6))
     np.testing.assert_allclose(made, given["maxsim"], atol=1e-6)
     hits = Exact(padded, CPU).search(asked, 12)
     for rows, scores, official in zip(*hits, given["maxsim"], strict=True):
