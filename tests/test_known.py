@@ -4,8 +4,8 @@ import ir_datasets
 import pytest
 
 from lmkcli import known, layouts
+from lmkcli.evaluation.measures import parse_measures
 from lmkcli.known import Known
-from lmkcli.measures import parse_measures
 
 SIZES = {
     "beir": 26, "beir/cqadupstack": 12, "coir": 20, "coir/codesearchnet": 6,

@@ -13,9 +13,9 @@ from lmkcli.cli.console import Format
 from lmkcli.errors import CheckFailed, DataError, UsageError
 
 if TYPE_CHECKING:
-    from lmkcli.compare import PairedTest
-    from lmkcli.results import Result
-    from lmkcli.scoring import Judge
+    from lmkcli.evaluation.compare import PairedTest
+    from lmkcli.evaluation.results import Result
+    from lmkcli.evaluation.scoring import Judge
 
 
 class Correction(StrEnum):
@@ -122,7 +122,7 @@ def evaluate(
     With --baseline or --all-pairs, differences come with a 95 % bootstrap interval, wins/ties/losses,
     and the p-values of a paired t-test and a randomisation test.
     """
-    from lmkcli import scoring
+    from lmkcli.evaluation import scoring
 
     _one_table(per_query=per_query, baseline=baseline, all_pairs=all_pairs, by=by)
     if bins is not None and by is None:
@@ -165,7 +165,7 @@ def evaluate(
 
 
 def _log(log: Path, results: "list[Result]", judges: "list[Judge]", spellings: list[str]) -> None:
-    from lmkcli.scorelog import append
+    from lmkcli.evaluation.scorelog import append
 
     asked: list[str | None] = [*spellings] or [None] * len(results)
     for result, judge, spelling in zip(results, judges, asked, strict=True):
@@ -173,7 +173,7 @@ def _log(log: Path, results: "list[Result]", judges: "list[Judge]", spellings: l
 
 
 def _ir_metadata(results: "list[Result]", judges: "list[Judge]", spellings: list[str]) -> None:
-    from lmkcli import irmetadata, scorelog
+    from lmkcli.evaluation import irmetadata, scorelog
 
     asked: list[str | None] = [*spellings] or [None] * len(results)
     for result, judge, spelling in zip(results, judges, asked, strict=True):
@@ -245,7 +245,7 @@ def _columns(path: Path) -> int:
 def _tests(
     results: "list[Result]", against: str | None, correction: Correction
 ) -> "list[PairedTest]":
-    from lmkcli.compare import compare_all
+    from lmkcli.evaluation.compare import compare_all
 
     if against is None:
         scoretables.letters_of(results)  # before any work: there may be too many
@@ -264,7 +264,7 @@ def _scores(
     form: Format,
 ) -> None:
     """The scores with the marks of the tests, then the tests; programs get the tests alone."""
-    from lmkcli.results import collections_of
+    from lmkcli.evaluation.results import collections_of
 
     letters = scoretables.letters_of(results) if all_pairs else {}
     if not (tests and form in scoretables.PROGRAMS):
@@ -301,8 +301,8 @@ def _breakdown(
     plot: Path | None,
 ) -> Callable[[], None]:
     """Draws the groups if `plot` says where, and returns what prints their table."""
-    from lmkcli import breakdown
     from lmkcli.cli import plotting
+    from lmkcli.evaluation import breakdown
 
     values: dict[breakdown.Key, breakdown.Value] = {}
     judged = 0

@@ -64,7 +64,7 @@ def export(
 
 
 def _vectors(source: Path, to: Target, folder: Path, if_exists: IfExists, json: bool) -> None:
-    from lmkcli.exporting import export as write
+    from lmkcli.exchange.exporting import export as write
     from lmkcli.vectors import Vectors
 
     vectors = Vectors(source)
@@ -78,8 +78,8 @@ def _vectors(source: Path, to: Target, folder: Path, if_exists: IfExists, json: 
 
 
 def _model(wishes: Wishes, folder: Path, offline: bool, if_exists: IfExists, json: bool) -> None:
+    from lmkcli.exchange.sentence_folder import export_model
     from lmkcli.resolving import resolve
-    from lmkcli.sentence_folder import export_model
 
     resolved = resolve(wishes, offline)
     for line in resolved.notes:

@@ -11,7 +11,7 @@ from lmkcli.cli.options import IfExists
 from lmkcli.recipe import Recipe, Wishes
 
 if TYPE_CHECKING:
-    from lmkcli.importing import Incoming
+    from lmkcli.exchange.importing import Incoming
 
 
 class Origin(StrEnum):
@@ -53,7 +53,7 @@ def import_(
     -m and the flags of the recipe say what made them, and so how queries are encoded; without a model
     they cannot be searched with text.
     """
-    from lmkcli.importing import open_incoming, run_import
+    from lmkcli.exchange.importing import open_incoming, run_import
     from lmkcli.tokens import Report
 
     folder = options.need(output, "-o/--output", "vectors/")
@@ -77,7 +77,7 @@ def import_(
 
 
 def _recipe(wishes: Wishes, incoming: "Incoming", offline: bool) -> Recipe:
-    from lmkcli.importing import check_width, unknown_recipe
+    from lmkcli.exchange.importing import check_width, unknown_recipe
     from lmkcli.resolving import resolve
 
     if not wishes.model:

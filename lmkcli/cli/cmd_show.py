@@ -150,7 +150,7 @@ def _is_log(path: Path) -> bool:
 
 def _log(path: Path, json: bool) -> None:
     from lmkcli import describing
-    from lmkcli.scorelog import read
+    from lmkcli.evaluation.scorelog import read
 
     entries = read(path)
     if json:

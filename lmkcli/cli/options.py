@@ -257,7 +257,8 @@ def prepare_output(path: Path, if_exists: IfExists | IfExistsUpdate) -> None:
 
 def _keep_inputs(path: Path) -> None:
     """UsageError where what is to be replaced is, or holds, what the command reads."""
-    from lmkcli import lineage, manifest
+    from lmkcli import manifest
+    from lmkcli.evaluation import lineage
 
     for name in (*lineage.INPUTS, "queries", "ids"):
         value = manifest.call.get(name, [])

@@ -9,15 +9,17 @@ from lmkcli import catalog
 from lmkcli.errors import UsageError
 
 if TYPE_CHECKING:
-    from lmkcli.breakdown import Value
-    from lmkcli.results import Grid, Result
+    from lmkcli.evaluation.breakdown import Value
+    from lmkcli.evaluation.results import Grid, Result
 
 
 def scores(results: "Sequence[Result]", path: Path) -> None:
     """A bar a run and measure, with the 95 % bootstrap interval of the mean; one collection."""
     bars = catalog.load(catalog.PLOTS, "bars", "plot")
-    from lmkcli.compare import compare
-    from lmkcli.plots import Bar  # here, where the line above has told how to install its library
+    from lmkcli.evaluation.compare import compare
+    from lmkcli.evaluation.plots import (
+        Bar,  # here, where the line above has told how to install its library
+    )
 
     _one_collection(results)
     if results[0].scores.coverage.judged < 2:

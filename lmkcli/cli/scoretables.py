@@ -13,10 +13,10 @@ from lmkcli.cli.console import Cell, Format, PValue
 from lmkcli.errors import UsageError
 
 if TYPE_CHECKING:
-    from lmkcli.breakdown import Stratum
-    from lmkcli.compare import PairedTest
-    from lmkcli.results import Column, Grid, Result
-    from lmkcli.scoring import Judge
+    from lmkcli.evaluation.breakdown import Stratum
+    from lmkcli.evaluation.compare import PairedTest
+    from lmkcli.evaluation.results import Column, Grid, Result
+    from lmkcli.evaluation.scoring import Judge
 
 Marks = Mapping[tuple[str, str, str], str]  # system, collection, measure as computed
 PROGRAMS = (Format.csv, Format.json)
@@ -44,7 +44,7 @@ def across(
     results: "Sequence[Result]", marks: Marks, letters: Mapping[str, str], form: Format
 ) -> None:
     """Several collections: systems x collections and their means, for each measure."""
-    from lmkcli.results import collections_of, columns_of, grid
+    from lmkcli.evaluation.results import collections_of, columns_of, grid
 
     asked = list(results[0].measures)
     grids = [grid(results, name) for name in asked]
@@ -85,7 +85,7 @@ def groups(grids: "Sequence[Grid]", strata: "Sequence[Stratum]", by: str, form: 
 
 def per_query(results: "Sequence[Result]", form: Format) -> None:
     """One row a query; the collection has a column where there are several."""
-    from lmkcli.results import collections_of, headings
+    from lmkcli.evaluation.results import collections_of, headings
 
     short = headings(collections_of(results))
     several = len(short) > 1
@@ -103,7 +103,7 @@ def per_query(results: "Sequence[Result]", form: Format) -> None:
 
 def differences(tests: "Sequence[PairedTest]", form: Format) -> None:
     """One row a test, below the scores if they are for people."""
-    from lmkcli.results import headings
+    from lmkcli.evaluation.results import headings
 
     program = form in PROGRAMS
     short = headings(list(dict.fromkeys(test.collection for test in tests)))
@@ -177,7 +177,7 @@ def legend(
     tests: "Sequence[PairedTest]", letters: Mapping[str, str], correction: str, form: Format
 ) -> None:
     """What the marks of a table mean."""
-    from lmkcli.compare import LEVEL
+    from lmkcli.evaluation.compare import LEVEL
 
     how = "two-sided paired t-test"
     if len(tests) > 1:

@@ -202,7 +202,7 @@ def test_marks_and_p_values_in_every_format(
         "",
     ]
     assert table.splitlines()[8].split() == (
-        "good.trec RR@10 0.5167 [0.5000, 0.5417] 20/0/0 <0.0001 0.0004".split()
+        "good.trec RR@10 0.5167 [0.5000, 0.5417] 20/0/0 <0.0001 0.0002".split()
     )
     markdown = lmk(*words, "-f", "markdown").out
     assert "| good.trec | **1.0000**<sup>†</sup> |\n\n" + note + "\n\n| run |" in markdown
@@ -368,7 +368,7 @@ def test_the_threshold_of_a_known_collection_is_named(
     lmk: Lmk, shared: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The name is known, and the judgements lie in a folder: no network."""
-    from lmkcli import scoring
+    from lmkcli.evaluation import scoring
 
     real = scoring.open_collection
 

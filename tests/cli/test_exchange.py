@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from lmkcli import manifest
-from lmkcli.exporting import FORMATS
+from lmkcli.exchange.exporting import FORMATS
 
 Models = Callable[[str], Path]
 Lmk = Callable[..., Any]
@@ -86,7 +86,7 @@ def test_a_model_out_and_in(lmk: Lmk, bert: Path, beir: Path, tmp_path: Path) ->
     assert done.out == f"{out}: {bert}, pool lmk gran 8; load it with {load}\n"
     made = lmk(*to, "-m", bert, *recipe, "--json").json
     assert made["trust_remote_code"] is True
-    assert made["modules"][0] == "lmkcli.sentence_modules.PlacedTransformer"
+    assert made["modules"][0] == "lmkcli.exchange.sentence_modules.PlacedTransformer"
     assert "gran: '8' | '16'" in lmk(*to, "-m", bert, "--pool", "lmk", "--gran", 16, code=3).err
     assert lmk("show", out, "--json").json["to"] == "sentence-transformers"
     lmk("encode", beir, "-m", bert, *recipe, "-o", tmp_path / "native")

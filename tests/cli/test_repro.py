@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from lmkcli import lineage, manifest
+from lmkcli import manifest
+from lmkcli.evaluation import lineage
 from tests import tiny
 
 Models = Callable[[str], Path]

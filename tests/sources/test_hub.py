@@ -24,7 +24,7 @@ from lmkcli.collection import (
 )
 from lmkcli.encoder import Encoder, open_encoder
 from lmkcli.errors import DataError, UnknownName, UsageError
-from lmkcli.measures import evaluate, parse_measures
+from lmkcli.evaluation.measures import evaluate, parse_measures
 from lmkcli.recipe import EncodeSettings, Wishes
 from lmkcli.resolving import resolve
 from lmkcli.run import Run, ranked

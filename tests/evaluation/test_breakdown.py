@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lmkcli.breakdown import Stratum, grid, strata, values_of, words
 from lmkcli.collection import Collection, Qrel, open_collection
 from lmkcli.errors import DataError, UsageError
-from lmkcli.measures import evaluate, parse_measures
-from lmkcli.results import Result
+from lmkcli.evaluation.breakdown import Stratum, grid, strata, values_of, words
+from lmkcli.evaluation.measures import evaluate, parse_measures
+from lmkcli.evaluation.results import Result
 from lmkcli.run import Run, ranked
 
 TEXTS = {"short": "one two", "long": " ".join(["word"] * 10), "other": "x"}

@@ -9,8 +9,8 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from lmkcli.errors import DataError, Mismatch, UnknownName
+from lmkcli.evaluation.results import Result
 from lmkcli.progress import Progress, silent
-from lmkcli.results import Result
 
 LEVEL = 0.05  # a corrected p-value below it is called significant
 _RESAMPLES = 10_000

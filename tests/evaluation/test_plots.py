@@ -10,7 +10,7 @@ import pytest
 from lmkcli import catalog
 from lmkcli.errors import DataError, MissingExtra, UsageError
 
-plots = pytest.importorskip("lmkcli.plots")
+plots = pytest.importorskip("lmkcli.evaluation.plots")
 
 LINES = {"lmk": [(64, 0.66), (16, 0.61), (256, 0.62)], "mean": [(16, 0.6), (256, 0.6)]}
 BARS = {
@@ -81,7 +81,7 @@ def test_what_is_refused_writes_nothing(tmp_path: Path) -> None:
 
 
 def test_without_matplotlib_the_pip_line_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delitem(sys.modules, "lmkcli.plots")
+    monkeypatch.delitem(sys.modules, "lmkcli.evaluation.plots")
     for name in [name for name in sys.modules if name.split(".")[0] == "matplotlib"]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setattr(sys, "path", [])
@@ -98,7 +98,7 @@ class _Without:
 
 
 def test_no_window_and_no_global_figure() -> None:
-    code = "import sys, lmkcli.plots; print('matplotlib.pyplot' in sys.modules)"
+    code = "import sys, lmkcli.evaluation.plots; print('matplotlib.pyplot' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "False\n"
 

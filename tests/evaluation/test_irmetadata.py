@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 import yaml
 
-from lmkcli import irmetadata
 from lmkcli.errors import DataError
+from lmkcli.evaluation import irmetadata
 
 FACTS: dict[str, Any] = {
     "lmk": "0.1.0",

@@ -27,8 +27,8 @@ from typing import NamedTuple
 import ir_measures
 import pytest
 
+from lmkcli.evaluation.measures import Scores, evaluate, parse_measures
 from lmkcli.formats import read_qrels
-from lmkcli.measures import Scores, evaluate, parse_measures
 from lmkcli.run import Ranking, Run, read_run
 
 OUT_COMMANDS = {"out.test.prefs", "out.test.qrels_prefs", "out.test.qrels_jg", "out.test.aqZ"}

@@ -17,8 +17,8 @@ import ir_measures
 from ir_measures import Measure
 
 from lmkcli.collection import Qrel
-from lmkcli.coverage import Coverage, Judgements, answers, cover, without_self
 from lmkcli.errors import DataError, Mismatch, UnknownName, UsageError
+from lmkcli.evaluation.coverage import Coverage, Judgements, answers, cover, without_self
 from lmkcli.run import Ranking, Run
 
 _DEFAULT_CUTOFF = 10

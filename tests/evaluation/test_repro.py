@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lmkcli import repro
-from lmkcli.lineage import Step
-from lmkcli.repro import Row
+from lmkcli.evaluation import repro
+from lmkcli.evaluation.lineage import Step
+from lmkcli.evaluation.repro import Row
 from lmkcli.run import Ranking, ranked
 
 FACTS: dict[str, Any] = {

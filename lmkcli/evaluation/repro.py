@@ -8,9 +8,10 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from lmkcli import lineage, manifest, outputs
+from lmkcli import manifest, outputs
 from lmkcli.errors import LmkError
-from lmkcli.lineage import Step
+from lmkcli.evaluation import lineage
+from lmkcli.evaluation.lineage import Step
 from lmkcli.run import Ranking, read_run
 from lmkcli.vectors import Vectors
 from lmkcli.verifying import TOLERANCE

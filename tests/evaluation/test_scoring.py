@@ -8,9 +8,9 @@ import pytest
 
 from lmkcli.collection import Qrel, open_collection
 from lmkcli.errors import DataError, Mismatch, UsageError
+from lmkcli.evaluation.scoring import Judge, default_measures, judges, score, score_all
 from lmkcli.formats import read_qrels
 from lmkcli.run import read_run
-from lmkcli.scoring import Judge, default_measures, judges, score, score_all
 
 DL19 = "msmarco-passage/trec-dl-2019/judged"
 

@@ -9,14 +9,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from lmkcli import results
 from lmkcli.collection import Collection, Qrel, open_collection
 from lmkcli.errors import DataError, Mismatch, UsageError
+from lmkcli.evaluation import results
+from lmkcli.evaluation.measures import evaluate, parse_measures
+from lmkcli.evaluation.results import Result
 from lmkcli.formats import read_qrels
 from lmkcli.known import Known, known
-from lmkcli.measures import evaluate, parse_measures
 from lmkcli.outputs import sidecar
-from lmkcli.results import Result
 from lmkcli.run import read_run
 
 MEASURES = ("nDCG@10", "R@100", "RR@10")

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from lmkcli.errors import DataError
-from lmkcli.lineage import Step
+from lmkcli.evaluation.lineage import Step
 from lmkcli.parts import atomic_file
 
 SCHEMA = 0.2

@@ -12,15 +12,15 @@ from lmkcli import building, manifest
 from lmkcli.collection import Query
 from lmkcli.encoder import open_encoder
 from lmkcli.errors import DataError, Mismatch, Stopped, UnknownName, UsageError
-from lmkcli.exporting import export
-from lmkcli.flatfile import write_flat
-from lmkcli.importing import (
+from lmkcli.exchange.exporting import export
+from lmkcli.exchange.importing import (
     Imported,
     check_width,
     open_incoming,
     run_import,
     unknown_recipe,
 )
+from lmkcli.flatfile import write_flat
 from lmkcli.jobs import plan, run_encode
 from lmkcli.models.folder import read_model
 from lmkcli.progress import silent

@@ -13,8 +13,8 @@ from statistics import fmean, geometric_mean
 from typing import Any, NamedTuple
 
 from lmkcli.errors import UsageError
+from lmkcli.evaluation.measures import Scores
 from lmkcli.known import known
-from lmkcli.measures import Scores
 
 _CQADUPSTACK = re.compile(r"\bcqadupstack[/-]\w+")
 

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from lmkcli import scorelog
 from lmkcli.collection import Qrel
 from lmkcli.errors import DataError, UsageError
-from lmkcli.measures import evaluate, parse_measures
+from lmkcli.evaluation import scorelog
+from lmkcli.evaluation.measures import evaluate, parse_measures
 from lmkcli.run import read_run
 
 QRELS = [Qrel("q1", "d1", 1), Qrel("q2", "d9", 1)]

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from lmkcli.collection import Qrel
 from lmkcli.errors import UsageError
+from lmkcli.evaluation.measures import evaluate, parse_measures
+from lmkcli.evaluation.results import Grid, Result, columns_of, geometric, grid, headings, names
 from lmkcli.known import group
-from lmkcli.measures import evaluate, parse_measures
-from lmkcli.results import Grid, Result, columns_of, geometric, grid, headings, names
 from lmkcli.run import Run, ranked
 
 CQADUPSTACK = group("beir/cqadupstack")

@@ -14,10 +14,10 @@ import numpy as np
 
 from lmkcli.collection import Collection, Qrel
 from lmkcli.errors import DataError, UsageError
+from lmkcli.evaluation.measures import aggregate
+from lmkcli.evaluation.results import Grid, Result
 from lmkcli.known import known
-from lmkcli.measures import aggregate
 from lmkcli.progress import Progress, silent
-from lmkcli.results import Grid, Result
 
 Value = str | float
 Key = tuple[str, str]  # collection, query id

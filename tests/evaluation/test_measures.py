@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from lmkcli.collection import Qrel
 from lmkcli.errors import DataError, LmkError, Mismatch, UnknownName, UsageError
-from lmkcli.measures import Scores, evaluate, parse_measures
+from lmkcli.evaluation.measures import Scores, evaluate, parse_measures
 from lmkcli.run import Run, ranked
 
 POOL = [
@@ -305,7 +305,7 @@ def test_the_same_bits_in_every_process() -> None:
     code = (
         "import sys; sys.path.insert(0, 'tests'); import numpy as np\n"
         "from lmkcli.collection import Qrel; from lmkcli.run import Run, ranked\n"
-        "from lmkcli.measures import evaluate, parse_measures\n"
+        "from lmkcli.evaluation.measures import evaluate, parse_measures\n"
         "rng = np.random.default_rng(0); ids = [f'd{i}' for i in range(30)]\n"
         "qrels = [Qrel(f'q{q}', d, int(rng.integers(3))) for q in range(40) for d in ids]\n"
         "run = Run({f'q{q}': ranked(ids, rng.random(30)) for q in range(39)})\n"

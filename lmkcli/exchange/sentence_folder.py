@@ -13,13 +13,13 @@ from typing import Any, NamedTuple
 
 from lmkcli import manifest
 from lmkcli.errors import DataError, UsageError
-from lmkcli.exporting import write_once
+from lmkcli.exchange.exporting import write_once
 from lmkcli.manifest import Manifest
 from lmkcli.models.folder import ModelFolder, read_json
 from lmkcli.recipe import Side
 from lmkcli.resolving import Resolved
 
-_OWN, _THEIRS = "lmkcli.sentence_modules", "sentence_transformers.models"
+_OWN, _THEIRS = "lmkcli.exchange.sentence_modules", "sentence_transformers.models"
 _MODES = {"cls": "cls_token", "mean": "mean_tokens", "last": "lasttoken"}
 _ALL_MODES = ("cls_token", "max_tokens", "mean_tokens", "mean_sqrt_len_tokens",
               "weightedmean_tokens", "lasttoken")  # fmt: skip

@@ -10,10 +10,11 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from lmkcli import exporting, manifest
+from lmkcli import manifest
 from lmkcli.cli.cmd_export import Target
 from lmkcli.errors import DataError, Mismatch, UnknownName, UsageError
-from lmkcli.exporting import FORMATS, export
+from lmkcli.exchange import exporting
+from lmkcli.exchange.exporting import FORMATS, export
 from lmkcli.flatfile import open_flat
 from lmkcli.jobs import plan, run_encode
 from lmkcli.progress import silent

@@ -12,10 +12,17 @@ from scipy import stats
 from statsmodels.stats.multitest import multipletests
 
 from lmkcli.collection import Qrel
-from lmkcli.compare import CORRECTIONS, Comparison, PairedTest, compare, compare_all, correct
 from lmkcli.errors import DataError, Mismatch, UnknownName
-from lmkcli.measures import evaluate, parse_measures
-from lmkcli.results import Result
+from lmkcli.evaluation.compare import (
+    CORRECTIONS,
+    Comparison,
+    PairedTest,
+    compare,
+    compare_all,
+    correct,
+)
+from lmkcli.evaluation.measures import evaluate, parse_measures
+from lmkcli.evaluation.results import Result
 from lmkcli.run import Run, ranked
 
 values = st.integers(0, 20).map(lambda twentieth: twentieth / 20)

@@ -9,10 +9,11 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from lmkcli import lineage, manifest, outputs
+from lmkcli import manifest, outputs
 from lmkcli.collection import Qrel
 from lmkcli.errors import DataError, UsageError
-from lmkcli.measures import Scores
+from lmkcli.evaluation import lineage
+from lmkcli.evaluation.measures import Scores
 
 
 def entry_of(

@@ -1,0 +1,1 @@
+"""Vectors and models from other tools and for them."""
