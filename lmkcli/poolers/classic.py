@@ -8,55 +8,10 @@ from lmkcli.errors import UsageError
 from lmkcli.placement import SHARED, Arrangement, Content, Ints, Layout, plain, separators
 
 
-@dataclass(frozen=True)
-class Cls:
-    """Marks position 0, the state of the first special token."""
+class _Ordinary:
+    """The ordinary layout, which any tokenizer has."""
 
     chunked = False
-    per = "input"
-
-    def specials(self, layout: Layout) -> int:
-        return len(layout.prefix) + len(layout.suffix)
-
-    def check(self, layout: Layout) -> None:
-        if not layout.prefix:
-            raise UsageError(
-                "--pool cls needs a tokenizer that begins with a special token; try mean or last"
-            )
-
-    def arrange(
-        self, content: Content, layout: Layout, limit: int, marked_from: int
-    ) -> Arrangement:
-        ids, kept = plain(content, layout, limit)
-        return Arrangement(ids, np.zeros(1, np.int32), _shared(1), kept)
-
-
-@dataclass(frozen=True)
-class Last:
-    """Marks the last position: EOS of a decoder, SEP of an encoder."""
-
-    chunked = False
-    per = "input"
-
-    def specials(self, layout: Layout) -> int:
-        return len(layout.prefix) + len(layout.suffix)
-
-    def check(self, layout: Layout) -> None:
-        """Every layout has a last position."""
-
-    def arrange(
-        self, content: Content, layout: Layout, limit: int, marked_from: int
-    ) -> Arrangement:
-        ids, kept = plain(content, layout, limit)
-        return Arrangement(ids, np.array([len(ids) - 1], np.int32), _shared(1), kept)
-
-
-@dataclass(frozen=True)
-class Own:
-    """Marks the one vector that the model itself makes of an input (TITE, M2-BERT)."""
-
-    chunked = False
-    per = "model"
 
     def specials(self, layout: Layout) -> int:
         return len(layout.prefix) + len(layout.suffix)
@@ -64,15 +19,48 @@ class Own:
     def check(self, layout: Layout) -> None:
         """Any layout will do."""
 
+
+class _One(_Ordinary):
+    """Marks one position."""
+
+    per = "input"
+    position = 0
+
     def arrange(
         self, content: Content, layout: Layout, limit: int, marked_from: int
     ) -> Arrangement:
         ids, kept = plain(content, layout, limit)
-        return Arrangement(ids, np.zeros(1, np.int32), _shared(1), kept)
+        mark = self.position % max(1, len(ids))  # an input of no token is the model's own affair
+        return Arrangement(ids, np.array([mark], np.int32), _shared(1), kept)
 
 
 @dataclass(frozen=True)
-class Mean:
+class Cls(_One):
+    """Marks position 0, the state of the first special token."""
+
+    def check(self, layout: Layout) -> None:
+        if not layout.prefix:
+            raise UsageError(
+                "--pool cls needs a tokenizer that begins with a special token; try mean or last"
+            )
+
+
+@dataclass(frozen=True)
+class Last(_One):
+    """Marks the last position: EOS of a decoder, SEP of an encoder."""
+
+    position = -1
+
+
+@dataclass(frozen=True)
+class Own(_One):
+    """Marks the one vector that the model itself makes of an input (TITE, M2-BERT)."""
+
+    per = "model"
+
+
+@dataclass(frozen=True)
+class Mean(_Ordinary):
     """Marks every `step`-th position from 0 on, specials included; step 1 is the plain mean.
 
     What precedes the content belongs to the first chunk, as in late chunking without a prompt
@@ -81,18 +69,11 @@ class Mean:
     """
 
     step: int = 1
-    chunked = False
 
     @property
     def per(self) -> str:
         """Every token has a mark, or some do."""
         return "token" if self.step == 1 else "step"
-
-    def specials(self, layout: Layout) -> int:
-        return len(layout.prefix) + len(layout.suffix)
-
-    def check(self, layout: Layout) -> None:
-        """Any layout has positions to average."""
 
     def arrange(
         self, content: Content, layout: Layout, limit: int, marked_from: int
