@@ -177,6 +177,8 @@ def open_collection(spelling: str, fields: str = "") -> Collection:
     """
     head, *pairs = [spelling] if os.path.exists(spelling) else spelling.split(",")
     options = dict(_pair(pair, spelling) for pair in pairs)
+    if len(options) < len(set(pairs)):
+        raise UsageError(f"'{spelling}' has an option with two values; leave one of them out")
     if fields:
         options["fields"] = fields
     kind, name = _kind(head)

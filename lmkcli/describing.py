@@ -3,7 +3,7 @@
 import os
 import shlex
 from collections import Counter
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ from lmkcli.collection import Collection, CollectionDigest
 from lmkcli.evaluation import lineage
 from lmkcli.index import BUILT, ready
 from lmkcli.manifest import Manifest
+from lmkcli.recipe import Side
 from lmkcli.searching import read_manifest
 from lmkcli.tokens import sum_counts
 
@@ -129,7 +130,9 @@ def _recipe(found: Manifest) -> dict[str, Any]:
 
 
 def _side(side: dict[str, Any]) -> dict[str, Any]:
-    return {key: side.get(key) for key in _SIDE}
+    rest = {f.name: f.default for f in fields(Side) if f.name in side and f.name not in _SIDE}
+    unusual = {key: side[key] for key, usual in rest.items() if side[key] not in (usual, [])}
+    return {key: side.get(key) for key in _SIDE} | unusual
 
 
 def _index(path: Path, found: Manifest) -> dict[str, Any]:

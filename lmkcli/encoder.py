@@ -160,7 +160,8 @@ def _spans(row: TokenRow, covers: Ints) -> NDArray[np.int32]:
     if not len(row.spans):
         return np.zeros_like(covers)
     begins = row.spans[np.minimum(covers[:, 0], len(row.spans) - 1), 0]
-    ends = row.spans[np.maximum(covers[:, 1] - 1, 0), 1]
+    ends = np.where(covers[:, 1] > 0, row.spans[np.maximum(covers[:, 1] - 1, 0), 1], 0)
+    begins = np.where(covers[:, 0] < covers[:, 1], begins, ends)  # a chunk may be empty
     return np.stack([begins, np.maximum(begins, ends)], axis=1).astype(np.int32)
 
 

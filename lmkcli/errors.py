@@ -32,8 +32,9 @@ class UnknownName(UsageError):
     def __init__(self, what: str, name: str, known: Iterable[str], hint: str = "") -> None:
         known = sorted(known)
         near = difflib.get_close_matches(name, known, n=3, cutoff=0.5)
-        advice = f"did you mean {' or '.join(near)}?" if near else f"known: {', '.join(known)}"
-        super().__init__(f"unknown {what} '{name}': {advice}{' ' + hint if hint else ''}")
+        known_ones = f"known: {', '.join(known)}" if known else ""
+        advice = f"did you mean {' or '.join(near)}?" if near else known_ones
+        super().__init__(f"unknown {what} '{name}': {' '.join(filter(None, (advice, hint)))}")
 
 
 class DataError(LmkError):

@@ -7,7 +7,8 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from lmkcli import catalog, manifest, parts
+from lmkcli import catalog, manifest
+from lmkcli.atomic import atomic_file
 from lmkcli.building import SeenIds
 from lmkcli.collection import Collection, CollectionDigest, Doc, doc_hash
 from lmkcli.doctable import DocRow, DocTableWriter
@@ -138,7 +139,7 @@ class _Kept:
     def through(self, docs: Iterable[Doc]) -> Iterator[Doc]:
         """The same documents; DataError for an id that comes twice."""
         seen = SeenIds()
-        with parts.atomic_file(self._path) as temporary:
+        with atomic_file(self._path) as temporary:
             table = DocTableWriter(temporary, store_text=True)
             for batch in batched(docs, lambda doc: len(doc.text) + 64, 1 << 20):
                 seen.add((doc.id for doc in batch), "this collection")
@@ -156,6 +157,6 @@ def finish(folder: Path, facts: dict[str, Any], of: dict[str, Any], at: str) -> 
     made_of = [facts.get("collection", ""), of.get("vectors", ""), of.get("numbering", [])]
     chain = manifest.digest({"identity": identity, "of": made_of})
     facts = {**facts, "digest": chain, "of": of, "at": at}
-    with parts.atomic_file(folder / BUILT) as temporary:
+    with atomic_file(folder / BUILT) as temporary:
         temporary.write_text(json.dumps(facts, indent=1))
     return facts

@@ -290,7 +290,8 @@ def describe(job: Job) -> Iterator[str]:
     window += f" overlap {doc.overlap}" if doc.overlap else ""
     yield (
         f"{job.resolved.folder.name}: pool {doc.pool}{gran}{unit}{window}, "
-        f"max length {doc.max_length}{f' (positions {doc.extend})' if doc.extend else ''}, {doc.similarity}"
+        f"max length {doc.max_length}{f' (positions {doc.extend})' if doc.extend else ''}"
+        f"{', padded to full length' if doc.pad_to_max else ''}, {doc.similarity}"
         f"{', normalised' if doc.normalize else ''}{f', first {doc.dim} components' if doc.dim else ''}"
     )
     if doc.prompt or query.prompt:

@@ -1,4 +1,4 @@
-"""Immutable parts: names, ranges, atomic writing, shards, generations.
+"""Immutable parts: names, ranges, publishing, shards, generations.
 
 An artifact's `parts/` holds folders named `<shard>of<shards>-<first>-<stop>`: the rows of that
 shard's slice of the source, counted from zero. A part is written under a temporary name, synced and
@@ -23,6 +23,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from lmkcli.atomic import atomic_file, sync
 from lmkcli.collection import Shard
 from lmkcli.errors import DataError, Stopped
 
@@ -251,35 +252,6 @@ def locked(folder: Path) -> Iterator[None]:
         yield
 
 
-@contextmanager
-def atomic_file(path: Path) -> Iterator[Path]:
-    """A temporary name beside `path`; synced and renamed onto it when the block ends well."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.{time.monotonic_ns()}")
-    try:
-        yield temporary
-        _sync(temporary)
-        os.replace(temporary, path)
-        _sync(path.parent)
-    finally:
-        temporary.unlink(missing_ok=True)
-
-
-@contextmanager
-def atomic_folder(path: Path) -> Iterator[Path]:
-    """A temporary folder beside `path`; synced, and put in its place when the block ends well."""
-    growing = path.with_name(f".{path.name}.{os.getpid()}.{time.monotonic_ns()}")
-    growing.mkdir(parents=True)
-    try:
-        yield growing
-        for entry in [*growing.iterdir(), growing]:
-            _sync(entry)
-        shutil.rmtree(path, ignore_errors=True)  # left by a build that was killed before its end
-        os.rename(growing, path)
-        _sync(path.parent)
-    finally:
-        shutil.rmtree(growing, ignore_errors=True)
-
-
 def new_part_folder(folder: Path, shard: Shard) -> Path:
     """An empty temporary folder in which a part can grow; sweeps up what killed jobs left."""
     _sweep(folder, f".growing-{shard.number}-")
@@ -305,15 +277,15 @@ def publish(growing: Path, name: PartName) -> Path:
     """Sync a grown part and give it its name; if that part is already there, drop this one."""
     final = growing.parent / str(name)
     for entry in os.scandir(growing):
-        _sync(Path(entry.path))
-    _sync(growing)
+        sync(Path(entry.path))
+    sync(growing)
     try:
         os.rename(growing, final)
     except OSError:
         if not final.is_dir():
             raise
         shutil.rmtree(growing)  # another life of the same task was quicker
-    _sync(final.parent)
+    sync(final.parent)
     return final
 
 
@@ -327,11 +299,3 @@ def retire(part: Path) -> None:
 def remove(growing: Path) -> None:
     """Remove a part that will not be published."""
     shutil.rmtree(growing, ignore_errors=True)
-
-
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

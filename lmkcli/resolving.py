@@ -6,7 +6,7 @@ from typing import NamedTuple
 from lmkcli import catalog
 from lmkcli.errors import UsageError
 from lmkcli.models import extend
-from lmkcli.models.folder import EMBEDDED, ModelFolder, read_model
+from lmkcli.models.folder import EMBEDDED, ModelFolder, check_revision, read_model
 from lmkcli.models.transformer import NO_LIMIT, length_limit
 from lmkcli.placement import SPLITTERS, Pooler
 from lmkcli.recipe import Recipe, Side, Wishes
@@ -25,6 +25,7 @@ class Resolved(NamedTuple):
 def resolve(wishes: Wishes, offline: bool = False) -> Resolved:
     """The recipe that a model folder and a user's wishes make together (DESIGN §6, `--pool auto`)."""
     folder = read_model(wishes.model, wishes.revision, offline)
+    check_revision(folder, wishes.revision)
     notes = (
         [] if folder.pool else [f"{folder.name} declares no pooling: this is a guess, set --pool"]
     )
@@ -32,8 +33,8 @@ def resolve(wishes: Wishes, offline: bool = False) -> Resolved:
     unit = wishes.unit or ("token" if folder.late else "doc")
     window = _window(wishes.window or "full")
     pooler = open_pooler(pool)
-    check_unit(pool, pooler, unit, window)
     _check_model(pool, folder)
+    check_unit(pool, pooler, unit, window)
     gran = granularity(pool, _gran(wishes, folder), unit, window)
     lengths = _lengths(wishes, folder, window)
     doc = Side(
@@ -165,11 +166,19 @@ def _lengths(wishes: Wishes, folder: ModelFolder, window: str) -> _Lengths:
         if wish and wish > limit:
             raise UsageError(
                 f"{name} {wish}: {folder.name} has {limit} positions"
-                + ("" if spelling else "; --extend can stretch them, or use --window")
+                + _longer(name, folder, spelling)
             )
     declared = min(folder.max_length or folder.positions or 512, limit)
     query = wishes.query_max_length or _query_length(wishes, folder, limit)
     return _Lengths(asked or declared, query, spelling)
+
+
+def _longer(flag: str, folder: ModelFolder, spelling: str) -> str:
+    """What lets a document be longer than the positions of its model."""
+    stretch = "--extend can stretch them" if folder.kind == "transformer" and not spelling else ""
+    window = "--window reads longer texts in pieces" if flag == "--max-length" else ""
+    advice = ", or ".join(filter(None, (stretch, window)))
+    return f"; {advice}" if advice else ""
 
 
 def _query_length(wishes: Wishes, folder: ModelFolder, limit: int) -> int:
@@ -188,18 +197,29 @@ def _limit(wishes: Wishes, folder: ModelFolder, window: str) -> tuple[int, str]:
         limit = folder.positions or NO_LIMIT
     if not wishes.extend:
         return limit, ""
-    if folder.kind != "transformer":
-        raise UsageError(f"--extend {wishes.extend}: the positions of {folder.name} do not stretch")
     length = int(window) if window.isdigit() else wishes.max_length
-    if not length:
-        raise UsageError(f"--extend {wishes.extend}: say to what length with --max-length")
-    if length <= limit and wishes.extend != "ntk":
+    length = _extended_length(wishes.extend, folder, limit, length)
+    return extend.extended_limit(limit, wishes.extend, length), f"{wishes.extend}:{length}"
+
+
+def _extended_length(how: str, folder: ModelFolder, limit: int, length: int | None) -> int:
+    """The length itself; UsageError for an extension that is none, not this model's, or not needed."""
+    if folder.kind != "transformer":
+        raise UsageError(f"--extend {how}: the positions of {folder.name} do not stretch")
+    if how not in extend.NAMES:
+        raise UsageError(f"--extend {how}: write one of {', '.join(extend.NAMES)}")
+    if how == "ntk" and limit < NO_LIMIT:
         raise UsageError(
-            f"--extend {wishes.extend} has no effect: {folder.name} has {limit} positions; drop it"
+            f"--extend ntk is for rotary positions, and {folder.name} has a table of {limit}; "
+            "use --extend grouped or interpolate"
         )
-    spelling = f"{wishes.extend}:{length}"
-    extend.parse(spelling)
-    return extend.extended_limit(limit, wishes.extend, length), spelling
+    if not length:
+        raise UsageError(f"--extend {how}: say to what length with --max-length")
+    if length <= limit and how != "ntk":
+        raise UsageError(
+            f"--extend {how} has no effect: {folder.name} has {limit} positions; drop it"
+        )
+    return length
 
 
 def open_pooler(name: str) -> Pooler:
@@ -219,11 +239,16 @@ def check_unit(pool: str, pooler: Pooler, unit: str, window: str) -> None:
     """UsageError when pool x unit x window has no meaning."""
     if unit not in UNITS:
         raise UsageError(f"--unit {unit}: write {', '.join(UNITS)}")
+    if unit != "doc" and pooler.per == "model" and (unit, window) != ("chunk", "chunk"):
+        raise UsageError(
+            f"--unit {unit}: the model makes one vector of an input and leaves no states of its "
+            "tokens; for a vector per chunk use --unit chunk --gran 256 --window chunk"
+        )
     if unit == "token" and pooler.per != "token":
         raise UsageError(
             f"--unit token makes a vector of every state, and --pool {pool} picks some; use --pool mean"
         )
-    if unit == "chunk" and window != "chunk" and pooler.per in ("input", "model", "step"):
+    if unit == "chunk" and window != "chunk" and pooler.per in ("input", "step"):
         why = (
             "makes one vector of an input"
             if pooler.per != "step"

@@ -17,8 +17,8 @@ from typing import NamedTuple, TextIO
 import numpy as np
 from numpy.typing import NDArray
 
+from lmkcli.atomic import atomic_file
 from lmkcli.errors import DataError
-from lmkcli.parts import atomic_file
 
 
 class Ranking(NamedTuple):

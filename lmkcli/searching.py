@@ -6,11 +6,11 @@ from dataclasses import asdict
 from pathlib import Path
 
 from lmkcli import manifest, outputs
+from lmkcli.atomic import atomic_file
 from lmkcli.collection import Query, open_collection
 from lmkcli.errors import DataError, Mismatch
 from lmkcli.index import Index
 from lmkcli.manifest import Manifest
-from lmkcli.parts import atomic_file
 from lmkcli.progress import Progress
 from lmkcli.run import Ranking, Run, write_run
 

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lmkcli import building, jobs, manifest, parts
+from lmkcli.atomic import atomic_file
 from lmkcli.building import Builder, SeenIds, part_summary
 from lmkcli.collection import WHOLE, Collection, Doc, DocStream, Qrel, Query, Shard, doc_hash
 from lmkcli.doctable import DocTable
@@ -116,7 +117,7 @@ def _publish(folder: Path, before: Generation, now: Generation) -> Generation:
         os.utime(folder / parts.PARTS / str(name))  # compact counts its hours from here
     data = {**now._asdict(), "parts": [piece.as_json() for piece in now.slices]}
     del data["slices"]
-    with parts.atomic_file(folder / parts.GENERATION) as temporary:
+    with atomic_file(folder / parts.GENERATION) as temporary:
         temporary.write_text(json.dumps(data, ensure_ascii=False))
     return now
 

@@ -30,7 +30,10 @@ def verify(folder: Path, sample: int, model: str, device: str, offline: bool) ->
     """Encode up to `sample` documents again in the dtype in which they were made."""
     vectors = Vectors(folder)
     if not vectors.manifest.execution["store_text"]:
-        raise DataError(f"{folder} was made with --no-store-text: there is nothing to encode again")
+        raise DataError(
+            f"{folder} holds no texts (--no-store-text, or an import without them): there is nothing "
+            "to encode again"
+        )
     if not vectors.rows:
         raise DataError(f"{folder} has no documents to verify")
     recipe = vectors.recipe.moved(model) if model else vectors.recipe

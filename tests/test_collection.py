@@ -87,6 +87,8 @@ def test_a_path_may_hold_a_comma_or_a_colon(folder: Path) -> None:
 
 
 def test_bad_options_are_usage_errors(folder: Path) -> None:
+    with pytest.raises(UsageError, match="has an option with two values"):
+        open_collection("haystack,from=beir/scifact/test,docs=3,docs=4")
     with pytest.raises(UsageError, match="name,key=value"):
         open_collection("data/mini,fields")
     with pytest.raises(UnknownName, match="did you mean fields"):

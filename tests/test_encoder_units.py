@@ -158,6 +158,14 @@ def test_given_chunks_are_joined_by_the_separator(tiny_model: Models) -> None:
         assert [text[a:b].strip() for a, b in spans.tolist()] == [c.strip() for c in chunks]
 
 
+def test_an_empty_chunk_has_no_words_of_its_neighbours(tiny_model: Models) -> None:
+    encoder = opened(tiny_model("bert"), pool="mean", unit="chunk", gran="given")
+    text = join_chunks(["", "rivers carry silt", "", "copper", ""])
+    spans = encoded(encoder, text).spans
+    assert spans is not None
+    assert [text[a:b] for a, b in spans.tolist()] == ["", "rivers carry silt", "", "copper", ""]
+
+
 def test_form_feeds_inside_a_chunk_are_spaces() -> None:
     assert join_chunks([f"a{CHUNK}b", "c"]) == f"a b{CHUNK}c"
 
@@ -208,6 +216,11 @@ def test_conteb_pools_as_the_official_code_does(shared: Path) -> None:
             "does not depend on padding|do not depend on padding",
         ),
         ({"pool": "mean", "extend": "grouped"}, "say to what length with --max-length"),
+        ({"extend": "grouped:400", "max_length": 400}, "write one of grouped, interpolate, ntk"),
+        (
+            {"extend": "ntk", "max_length": 400},
+            "ntk is for rotary positions, .* use --extend group",
+        ),
     ],
 )
 def test_what_has_no_meaning_is_refused_with_the_reason(

@@ -1,4 +1,4 @@
-"""Names, ranges, atomic writing: what is there is whole, and every row counts once."""
+"""Names, ranges, publishing: what is there is whole, and every row counts once."""
 
 import json
 import os
@@ -130,26 +130,6 @@ def test_a_part_cannot_replace_a_file(tmp_path: Path) -> None:
     with pytest.raises(OSError, match="directory"):
         parts.publish(growing, name(0, 5))
     assert growing.is_dir()
-
-
-def test_a_file_is_replaced_whole_or_not_at_all(tmp_path: Path) -> None:
-    path = tmp_path / "a.json"
-    path.write_text("old")
-
-    def fail() -> None:
-        with parts.atomic_file(path) as temporary:
-            temporary.write_text("half")
-            raise ZeroDivisionError
-
-    with pytest.raises(ZeroDivisionError):
-        fail()
-    assert path.read_text() == "old"
-    with parts.atomic_file(path) as temporary:
-        temporary.write_text("new")
-        assert path.read_text() == "old"
-        assert temporary.parent == path.parent
-    assert path.read_text() == "new"
-    assert os.listdir(tmp_path) == ["a.json"]
 
 
 def test_a_folder_is_complete_when_every_shard_has_said_so(tmp_path: Path) -> None:

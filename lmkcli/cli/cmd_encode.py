@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from lmkcli.cli import console, options
+from lmkcli.cli import console, options, tables
 from lmkcli.cli.groups import note_differences, over_groups
 from lmkcli.cli.options import DtypeName, IfExistsUpdate, OverflowName, StoreName
 from lmkcli.recipe import EncodeSettings, Wishes
@@ -165,6 +165,6 @@ def _dry_run(job: "Job", json: bool) -> None:
         else f"about {console.duration(plan.seconds)} on this machine",
     }
     del shown["seconds"]
-    console.table(
-        ["dry run", ""], [[key, value] for key, value in shown.items()], console.Format.table
+    tables.table(
+        ["dry run", ""], [[key, value] for key, value in shown.items()], tables.Format.table
     )

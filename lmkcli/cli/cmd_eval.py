@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from lmkcli.cli import console, options, scoretables
-from lmkcli.cli.console import Format
+from lmkcli.cli.tables import Format
 from lmkcli.errors import CheckFailed, DataError, UsageError
 
 if TYPE_CHECKING:

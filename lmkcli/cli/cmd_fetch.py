@@ -24,7 +24,7 @@ def fetch(
     What is there already is left as it is, and several fetches of the same thing wait for each other.
     """
     from lmkcli.collection import open_collection
-    from lmkcli.models.folder import read_model
+    from lmkcli.models.folder import check_revision, read_model
 
     if not names and not model:
         raise UsageError("say what to fetch: collections, or models with -m")
@@ -37,4 +37,5 @@ def fetch(
     for name in model or []:
         console.note(f"fetching {name}")
         found = read_model(name, revision)
+        check_revision(found, revision)
         print(f"{name}: {found.path}")

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from lmkcli.cli import console, options
-from lmkcli.cli.console import Format
+from lmkcli.cli import console, options, tables
+from lmkcli.cli.tables import Format
 from lmkcli.errors import CheckFailed, DataError, LmkError, Stopped
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ def repro(
         console.plain_json([row._asdict() for row in again.rows])
     else:
         shown = [[row.what, row.recorded, row.now, _SAME[row.same]] for row in again.rows]
-        console.table(["step", "recorded", "now", "same"], shown, Format.table)
+        tables.table(["step", "recorded", "now", "same"], shown, Format.table)
     _versions(led, entry)
     odd = first_difference(again.rows)
     if odd is not None:

@@ -7,8 +7,8 @@ from typing import Annotated, Any
 import typer
 
 from lmkcli import catalog, known
-from lmkcli.cli import console, options
-from lmkcli.cli.console import Format
+from lmkcli.cli import console, options, tables
+from lmkcli.cli.tables import Format
 from lmkcli.collection import FILE_SUFFIXES
 from lmkcli.errors import DataError, UnknownName, UsageError
 
@@ -66,7 +66,7 @@ def _catalog(name: str, json: bool) -> None:
     ]
     if name == "sources":
         rows += [[each, _members(each), ""] for each in known.groups()]
-    console.table([name, "what it is", "needs"], rows, Format.json if json else Format.table)
+    tables.table([name, "what it is", "needs"], rows, Format.json if json else Format.table)
 
 
 def _members(name: str) -> str:
@@ -97,7 +97,7 @@ def _group(name: str, json: bool) -> None:
         for each in found
     ]
     columns = [name, "documents", "queries", "measures", "licence"]
-    console.table(columns, rows, Format.json if json else Format.table)
+    tables.table(columns, rows, Format.json if json else Format.table)
 
 
 def _or(count: int | None) -> int | str:
@@ -156,7 +156,7 @@ def _log(path: Path, json: bool) -> None:
     if json:
         return console.plain_json(entries)
     shown = [{"time": "", "run": ""} | entry for entry in entries]  # any program may write a log
-    console.table(*describing.log(shown), Format.table)
+    tables.table(*describing.log(shown), Format.table)
 
 
 def _collection(spelling: str, json: bool) -> None:

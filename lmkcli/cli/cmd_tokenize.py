@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from lmkcli.cli import console, options
+from lmkcli.cli import console, options, tables
 from lmkcli.cli.groups import note_differences, over_groups
 from lmkcli.cli.options import IfExists
 from lmkcli.errors import UsageError
@@ -87,7 +87,7 @@ def print_lengths(tokens: "Tokens", json: bool) -> None:
         [key, f"{value:.1%}" if isinstance(value, float) and key != "mean" else _whole(value)]
         for key, value in facts.items()
     ]
-    console.table([str(tokens.folder), ""], rows, console.Format.table)
+    tables.table([str(tokens.folder), ""], rows, tables.Format.table)
 
 
 def _whole(value: Any) -> str:

@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 from string import ascii_lowercase
 from typing import TYPE_CHECKING, Any
 
-from lmkcli.cli import console
-from lmkcli.cli.console import Cell, Format, PValue
+from lmkcli.cli import console, tables
+from lmkcli.cli.tables import Cell, Format, PValue
 from lmkcli.errors import UsageError
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ def means(
             for name, column in zip(names, cells, strict=True)
         ]
         rows.append([_labelled(result.system, letters), *values])
-    console.table(["run", *names], rows, form)
+    tables.table(["run", *names], rows, form)
 
 
 def across(
@@ -63,7 +63,7 @@ def across(
             rows.append([_labelled(system, letters), each.measure, *values])
     _wide(["system", "measure", *grids[0].columns], rows, form)
     parts = [c for c in columns if len(c.collections) > 1]
-    console.legend([f"{c.name}: mean of {len(c.collections)} collections" for c in parts], form)
+    tables.legend([f"{c.name}: mean of {len(c.collections)} collections" for c in parts], form)
 
 
 def groups(grids: "Sequence[Grid]", strata: "Sequence[Stratum]", by: str, form: Format) -> None:
@@ -76,7 +76,7 @@ def groups(grids: "Sequence[Grid]", strata: "Sequence[Stratum]", by: str, form: 
             for system, values in grid.rows.items()
             for group, value in zip(strata, values, strict=True)
         ]
-        return console.table(["run", "measure", by, "queries", "score"], rows, form)
+        return tables.table(["run", "measure", by, "queries", "score"], rows, form)
     shown: list[list[Any]] = [["(queries)", "", *counts]]
     for grid in grids:
         shown += [[system, grid.measure, *cells] for system, cells in _cells(grid).items()]
@@ -92,13 +92,11 @@ def per_query(results: "Sequence[Result]", form: Format) -> None:
     names = list(results[0].measures if several else results[0].scores.per_query)
     rows: list[list[Any]] = []
     for each in results:
-        tables = [each.by_query(n) if several else each.scores.per_query[n] for n in names]
+        columns = [each.by_query(n) if several else each.scores.per_query[n] for n in names]
         name = each.collection if form in PROGRAMS else short[each.collection]
         head = [each.system, name] if several else [each.system]
-        rows += [[*head, query, *(table[query] for table in tables)] for query in tables[0]]
-    console.table(
-        [*(["system", "collection"] if several else ["run"]), "query", *names], rows, form
-    )
+        rows += [[*head, query, *(column[query] for column in columns)] for query in columns[0]]
+    tables.table([*(["system", "collection"] if several else ["run"]), "query", *names], rows, form)
 
 
 def differences(tests: "Sequence[PairedTest]", form: Format) -> None:
@@ -120,7 +118,7 @@ def differences(tests: "Sequence[PairedTest]", form: Format) -> None:
         rows.append(row)
     if not program:
         print()
-    console.table(list(rows[0]), [list(row.values()) for row in rows], form)
+    tables.table(list(rows[0]), [list(row.values()) for row in rows], form)
 
 
 def _numbers(test: "PairedTest") -> dict[str, Any]:
@@ -186,7 +184,7 @@ def legend(
         line = f"Letters: better than the run of that letter, p < {LEVEL} ({how})."
     else:
         line = f"†: differs from {tests[0].against}, p < {LEVEL} ({how})."
-    console.legend([line], form)
+    tables.legend([line], form)
 
 
 def notes(results: "Sequence[Result]", judges: "Sequence[Judge]") -> None:
@@ -252,7 +250,7 @@ def _wide(columns: list[str], rows: list[list[Any]], form: Format) -> None:
         measure = next(row[1] for row in rows if row[1])
         columns = [f"{columns[0]} ({measure})", *columns[2:]]
         rows = [[row[0], *row[2:]] for row in rows]
-    console.table(columns, rows, form)
+    tables.table(columns, rows, form)
 
 
 def _long(
@@ -272,4 +270,4 @@ def _long(
         for number, value in enumerate(values)
         if number not in plain
     ]
-    console.table(["system", "collection", "measure", "score"], rows, form)
+    tables.table(["system", "collection", "measure", "score"], rows, form)

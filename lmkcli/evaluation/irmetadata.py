@@ -12,9 +12,9 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from lmkcli.atomic import atomic_file
 from lmkcli.errors import DataError
 from lmkcli.evaluation.lineage import Step
-from lmkcli.parts import atomic_file
 
 SCHEMA = 0.2
 SUFFIX = ".ir_metadata.yml"

@@ -13,8 +13,8 @@ import matplotlib
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, ScalarFormatter
 
+from lmkcli.atomic import atomic_file
 from lmkcli.errors import DataError, UsageError
-from lmkcli.parts import atomic_file
 
 _WIDTH, _INCH_PER_BAR, _DPI = 6.4, 0.28, 160
 # Okabe and Ito's colours, which most colour-blind readers tell apart; black and yellow left out.

@@ -16,11 +16,11 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from lmkcli import manifest
+from lmkcli.atomic import atomic_folder
 from lmkcli.building import NpyAppender
 from lmkcli.errors import DataError, UnknownName, UsageError
 from lmkcli.flatfile import write_flat
 from lmkcli.manifest import Manifest
-from lmkcli.parts import atomic_folder
 from lmkcli.progress import Progress
 from lmkcli.vectors import Vectors
 

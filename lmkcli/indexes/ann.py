@@ -16,9 +16,9 @@ import faiss
 import numpy as np
 from numpy.typing import NDArray
 
+from lmkcli.atomic import atomic_file
 from lmkcli.errors import DataError, UsageError
 from lmkcli.memory import free_memory
-from lmkcli.parts import atomic_file
 from lmkcli.progress import Progress
 from lmkcli.ragged import Ragged
 from lmkcli.recipe import AnnSettings

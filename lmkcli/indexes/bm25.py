@@ -24,10 +24,10 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from lmkcli.analysis import Analyzer
+from lmkcli.atomic import atomic_folder
 from lmkcli.collection import Doc, Query
 from lmkcli.errors import DataError, Mismatch
 from lmkcli.manifest import differences
-from lmkcli.parts import atomic_folder
 from lmkcli.progress import Progress
 from lmkcli.recipe import Bm25Settings
 from lmkcli.run import Ranking, Run, ranked

@@ -18,11 +18,11 @@ from typing import Any
 
 import numpy as np
 
+from lmkcli.atomic import atomic_folder
 from lmkcli.collection import Doc, Query
 from lmkcli.errors import DataError, Mismatch, UnknownName
 from lmkcli.indexes.jvm import HOME, JavaException, cast, java_class, java_version, silence
 from lmkcli.manifest import differences
-from lmkcli.parts import atomic_folder
 from lmkcli.progress import Progress
 from lmkcli.recipe import Bm25Settings
 from lmkcli.run import Ranking, Run, ranked

@@ -170,6 +170,15 @@ def read_model(name: str, revision: str | None = None, offline: bool = False) ->
     return made
 
 
+def check_revision(folder: ModelFolder, revision: str | None) -> None:
+    """UsageError for a revision of a model that is not the hub's."""
+    if revision and not folder.revision:
+        raise UsageError(
+            f"--revision {revision}: {folder.name} is not read from the hub, so it has no revisions; "
+            "drop it"
+        )
+
+
 def _plain_folder(folder: ModelFolder) -> ModelFolder:
     """What is known of the model kinds (specs/tite.md §11, specs/m2bert.md §3)."""
     if folder.kind == "transformer":

@@ -96,13 +96,15 @@ def open_irds(name: str, options: dict[str, str]) -> "IrdsCollection":
 
 
 def _unknown(name: str) -> UnknownName:
+    if os.path.exists(name.rsplit(":", 1)[0]):
+        return UnknownName(
+            "collection", name, [], f"there is a folder of that name: write ./{name}"
+        )
     ids = sorted({*ir_datasets.registry, *known.names(), *known.groups()})
-    near = difflib.get_close_matches(name, ids, n=3, cutoff=0.5)
-    families = sorted({identifier.split("/")[0] for identifier in ids})
-    path = name.rsplit(":", 1)[0]
-    here = f"there is a folder of that name: write ./{name}" if Path(path).exists() else ""
-    hint = here or "(no file or folder has that name either; 'lmk show sources' lists known ones)"
-    return UnknownName("collection", name, near or families, hint)
+    parts_of = sorted((each for each in ids if name in each.split("/")), key=len)
+    near = parts_of[:3] or difflib.get_close_matches(name, ids, n=3, cutoff=0.6)
+    hint = "no file or folder has that name either; 'lmk show sources' lists known ones"
+    return UnknownName("collection", name, near, f"({hint})" if near else hint)
 
 
 class IrdsCollection(Collection):

@@ -46,7 +46,8 @@ def open_synthetic(name: str, options: dict[str, str]) -> "SyntheticCollection":
     """'passkey/256' … 'passkey/32768', 'needle/256' …; the option `seed` makes another of its kind."""
     check_options(name, options, ("seed",))
     if name not in NAMES:
-        raise UnknownName("collection", name, NAMES)
+        lengths = ", ".join(map(str, LENGTHS))
+        raise UnknownName("collection", name, [], f"the lengths are {lengths}")
     return SyntheticCollection(spell(name, options), whole_number(name, options, "seed", 0))
 
 

@@ -117,7 +117,7 @@ def test_vectors_in(
         (tmp_path / "run").unlink()
         (tmp_path / "run.json").unlink()
     assert runs[0] == runs[1]
-    assert "nothing to encode again" in lmk("verify", made, code=DATA).err
+    assert "an import without them): there is nothing" in lmk("verify", made, code=DATA).err
 
 
 def test_without_a_model_nothing_encodes_a_question(

@@ -51,7 +51,7 @@ def test_all_five_verbs(lmk: Lmk, m2bert: Path, beir: Path, tmp_path: Path) -> N
     for source in (beir, tokens):  # the same vectors either way, so the second run does nothing
         made = lmk("encode", source, "-m", m2bert, "-o", vectors, "--json")
         assert (made.json["docs"], made.json["vectors"], made.json["empty"]) == (60, 60, 0)
-    assert f"pool model, max length {LENGTH}, cosine, normalised" in made.err
+    assert f"pool model, max length {LENGTH}, padded to full length, cosine" in made.err
     assert "guess" not in made.err
     lmk("index", vectors, "-o", graph)
     for place in (vectors, graph):
@@ -59,7 +59,9 @@ def test_all_five_verbs(lmk: Lmk, m2bert: Path, beir: Path, tmp_path: Path) -> N
         lmk("search", place, beir, "-k", 100, "-o", path)
         assert lmk("eval", path, "--json").json[0]["R@100"] == 1.0  # every document is there
     assert lmk("verify", vectors, "--json").json["least cosine"] > 0.999
-    assert lmk("show", vectors, "--json").json["execution"]["attention"] == "padded"
+    shown = lmk("show", vectors, "--json").json
+    assert shown["execution"]["attention"] == "padded"
+    assert shown["documents"]["pad_to_max"] is shown["queries"]["pad_to_max"] is True
     recipe = Vectors(vectors).recipe
     assert (recipe.doc.max_length, recipe.query.max_length) == (LENGTH, LENGTH)
     assert recipe.doc.pad_to_max

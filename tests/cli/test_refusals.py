@@ -64,6 +64,7 @@ def vectors(lmk: Lmk, bert: Path, beir: Path, tmp_path: Path) -> Path:
         (["--batch-size", "0"], "greater than or equal to 1"),
         (["--batch-tokens", "-1"], "greater than or equal to 0"),
         (["--max-length", "2"], "--max-length"),
+        (["--revision", "x"], "is not read from the hub, so it has no revisions"),
     ],
 )
 def test_flags_that_cannot_be(

@@ -108,13 +108,17 @@ def test_an_empty_text_is_counted(lmk: Lmk, tite: Path, tmp_path: Path) -> None:
     ("flags", "message"),
     [
         (["--pool", "mean"], "makes one vector by itself"),
-        (["--max-length", "41"], "has 40 positions"),
+        (["--max-length", "41"], "has 40 positions; --window reads longer texts in pieces"),
+        (["--unit", "token"], "leaves no states of its tokens"),
+        (["--unit", "chunk", "--gran", "8"], "use --unit chunk --gran 256 --window chunk"),
     ],
 )
 def test_what_it_cannot_do_is_refused(
     lmk: Lmk, tite: Path, beir: Path, tmp_path: Path, flags: list[str], message: str
 ) -> None:
-    assert message in lmk("encode", beir, "-m", tite, "-o", tmp_path / "v", *flags, code=2).err
+    said = lmk("encode", beir, "-m", tite, "-o", tmp_path / "v", *flags, code=2).err
+    assert message in said
+    assert "--extend" not in said
 
 
 def test_other_weights_are_another_model(tite: Path, tmp_path: Path) -> None:

@@ -109,7 +109,9 @@ def contents(placement: One) -> list[int]:
 @given(cases())
 def test_a_placement_is_one_input_with_marks_in_it(case: Case) -> None:
     made = placed(case.placer, case.content)
-    own = case.placer.pooler.per == "model"  # such a model has a vector for an input of no token too
+    own = (
+        case.placer.pooler.per == "model"
+    )  # such a model has a vector for an input of no token too
     assert (0 if own else 1) <= len(made.input_ids) <= case.placer.limit
     assert len(made.marks) > 0
     assert (np.diff(made.marks) > 0).all()

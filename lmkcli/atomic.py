@@ -1,0 +1,46 @@
+"""Files and folders that appear whole or not at all: written beside their place, synced, renamed."""
+
+import os
+import shutil
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+
+@contextmanager
+def atomic_file(path: Path) -> Iterator[Path]:
+    """A temporary name beside `path`; synced and renamed onto it when the block ends well."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.{time.monotonic_ns()}")
+    try:
+        yield temporary
+        sync(temporary)
+        os.replace(temporary, path)
+        sync(path.parent)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+@contextmanager
+def atomic_folder(path: Path) -> Iterator[Path]:
+    """A temporary folder beside `path`; synced, and put in its place when the block ends well."""
+    growing = path.with_name(f".{path.name}.{os.getpid()}.{time.monotonic_ns()}")
+    growing.mkdir(parents=True)
+    try:
+        yield growing
+        for entry in [*growing.iterdir(), growing]:
+            sync(entry)
+        shutil.rmtree(path, ignore_errors=True)  # left by a build that was killed before its end
+        os.rename(growing, path)
+        sync(path.parent)
+    finally:
+        shutil.rmtree(growing, ignore_errors=True)
+
+
+def sync(path: Path) -> None:
+    """Bring what was written of a file, or the names in a folder, to the disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
