@@ -52,8 +52,8 @@ class Vectors:
         if state.unfinished:
             numbers = ", ".join(map(str, state.unfinished[:20]))
             raise DataError(
-                f"{self.folder} is not complete: of {shards} shards, {numbers} are not finished; "
-                f"run their encode command again (lmk show {self.folder} prints it)"
+                f"{self.folder} is not complete: of {shards} shards (numbered from 0), not finished: "
+                f"{numbers}; run their encode command again (lmk show {self.folder} prints it)"
             )
         return state.slices
 

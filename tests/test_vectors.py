@@ -254,7 +254,7 @@ def test_a_stop_keeps_what_is_whole_and_the_same_command_continues(
         assert not list((tmp_path / "parts").glob(".growing*"))
         rows.append(parts.covered_rows(parts.cover(parts.list_parts(tmp_path), WHOLE)))
         assert rows[-1] > rows[-2]
-        with pytest.raises(DataError, match="of 1 shards, 0 are not finished"):
+        with pytest.raises(DataError, match="not finished: 0;"):
             Vectors(tmp_path)
     assert len(rows) > 2
     found = Vectors(tmp_path)
@@ -313,7 +313,7 @@ def test_empty_collections_and_empty_shards_are_complete(tmp_path: Path) -> None
 
 def test_missing_shards_are_named(tmp_path: Path) -> None:
     write(tmp_path, DOCS[:20], shard=Shard(0, 3))
-    with pytest.raises(DataError, match="of 3 shards, 1, 2 are not finished"):
+    with pytest.raises(DataError, match="not finished: 1, 2;"):
         Vectors(tmp_path)
 
 

@@ -5,8 +5,9 @@ from functools import wraps
 from pathlib import Path
 from typing import Any, TypeVar
 
-from lmkcli import known
+from lmkcli import known, manifest
 from lmkcli.cli import console, recording
+from lmkcli.errors import UsageError
 
 Command = TypeVar("Command", bound=Callable[..., None])
 INPUTS = ("index", "rerank", "others", "only")  # what may hold a folder or a run for each member
@@ -23,6 +24,8 @@ def over_groups(argument: str, suffix: str = "") -> Callable[[Command], Command]
         @wraps(command)
         def run(**given: Any) -> None:
             members = known.group(given.get(argument) or "")
+            if members:
+                _check_output(given.get("output"))
             for name in members:
                 console.note(f"{name}:")
                 member = _of_member(given, name, suffix) | {argument: name}
@@ -40,6 +43,15 @@ def note_differences(name: str, docs: int | None = None, queries: int | None = N
     """A line for each count that is not the published one."""
     for line in known.differences(name, docs, queries):
         console.note(line)
+
+
+def _check_output(output: Path | None) -> None:
+    """UsageError where a folder for the entries of a group cannot be."""
+    taken = output is not None and (output.is_file() or (output / manifest.NAME).is_file())
+    if taken:
+        raise UsageError(
+            f"-o {output} is one artifact or file already; a group needs a folder for its members"
+        )
 
 
 def _of_member(given: dict[str, Any], name: str, suffix: str) -> dict[str, Any]:

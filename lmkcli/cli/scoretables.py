@@ -208,6 +208,10 @@ def _coverage(result: "Result") -> str:
     judged = ", ".join(f"judged@{k} {share:.1%}" for k, share in c.judged_at.items())
     tied = ", ".join(f"ties at {k}: {share:.1%}" for k, share in c.tied_at.items())
     line = f"{c.answered} of {c.judged} judged queries answered; depth {c.depth}; {judged}; {tied}"
+    if c.strangers:
+        mine, judged = c.strangers
+        line += f"; not one judged document is in the run: it has ids such as '{mine}', the qrels '{judged}'"
+        line += " (--level chunk ranks chunks)" if "#" in judged and "#" not in mine else ""
     if c.missing:
         few = ", ".join(c.missing[:3]) + (" …" if len(c.missing) > 3 else "")
         line += f"; {len(c.missing)} missing count as 0 ({few})"

@@ -36,6 +36,8 @@ class Coverage:
     one that is judged for it is no hit on itself)."""
     self_dropped: bool
     """Whether these documents were removed before anything else was counted."""
+    strangers: tuple[str, str] | None = None
+    """A document of the run and a judged one, where the run holds not one judged document."""
 
 
 def answers(run: Run, judgements: Judgements) -> dict[str, Ranking]:
@@ -82,7 +84,18 @@ def cover(
         tied_at={k: _mean(_tied(ranking, k) for ranking in answered.values()) for k in levels},
         self_hits=hits,
         self_dropped=drop_self,
+        strangers=_strangers(answered, judgements),
     )
+
+
+def _strangers(answered: Mapping[str, Ranking], judgements: Judgements) -> tuple[str, str] | None:
+    for query_id, ranking in answered.items():
+        if not judgements[query_id].keys().isdisjoint(ranking.doc_ids):
+            return None
+    for query_id, ranking in answered.items():
+        for judged in judgements[query_id]:
+            return ranking.doc_ids[0], judged
+    return None
 
 
 def _judged(ranking: Ranking, grades: Mapping[str, int], k: int) -> float:

@@ -100,6 +100,8 @@ def _unknown(name: str) -> UnknownName:
         return UnknownName(
             "collection", name, [], f"there is a folder of that name: write ./{name}"
         )
+    if name in known.names():
+        return UnknownName("collection of ir_datasets", name, [], "leave out 'irds:'")
     ids = sorted({*ir_datasets.registry, *known.names(), *known.groups()})
     parts_of = sorted((each for each in ids if name in each.split("/")), key=len)
     near = parts_of[:3] or difflib.get_close_matches(name, ids, n=3, cutoff=0.6)

@@ -96,6 +96,13 @@ def test_the_log_keeps_one_line_an_evaluation(lmk: Lmk, runs: Path) -> None:
     assert [entry["scores"] for entry in shown] == [{"P@1": 0.4}] * 2
 
 
+def test_chunks_judged_and_documents_ranked(lmk: Lmk, runs: Path) -> None:
+    (runs / "chunks.txt").write_text("q0 0 d1#0 1\nq1 0 d1#2 1\n")
+    said = lmk("eval", runs / "base.trec", "--qrels", runs / "chunks.txt", "-m", "P@1").err
+    assert "not one judged document is in the run" in said
+    assert "'d1#0' (--level chunk ranks chunks)" in said
+
+
 PLANTED = {  # query: documents and their scores; d is relevant
     "q1": {"d": 3.0, "x": 2.0, "y": 1.0},  # found first
     "q2": {"x": 2.0, "d": 2.0, "y": 2.0},  # a tie: by id, descending, y x d

@@ -55,6 +55,16 @@ def test_lexical_over_a_group(lmk: Lmk, tiny_model: Callable[[str], Path]) -> No
     assert done.out == "".join(f"longembed/passkey/{n}: here\n" for n in mirrors.LENGTHS)
 
 
+def test_members_are_not_put_into_an_artifact_or_a_file(lmk: Lmk) -> None:
+    lmk("index", "longembed/passkey/256", "--kind", "bm25", "-o", "one")
+    Path("run.trec").write_text("")
+    before = sorted(Path("one").rglob("*"))
+    for output in ("one", "run.trec"):
+        refused = lmk("index", "longembed/passkey", "--kind", "bm25", "-o", output, code=2)
+        assert "a group needs a folder for its members" in refused.err
+    assert sorted(Path("one").rglob("*")) == before
+
+
 def test_the_first_that_fails_ends_it(lmk: Lmk) -> None:
     err = lmk("index", "longembed", "--kind", "bm25", "-o", "b", code=3).err
     assert "longembed/narrativeqa:\n" in err

@@ -266,7 +266,7 @@ def test_what_is_incomplete_is_indexed_only_when_allowed(
     graph = incomplete.with_name("i")
     for words in (["index", incomplete, "-o", graph], ["search", incomplete, "-q", "x"]):
         refused = lmk(*words, code=DATA)
-        assert "of 6 shards, 1, 4, 5 are not finished" in refused.err
+        assert "not finished: 1, 4, 5;" in refused.err
         assert f"lmk show {incomplete}" in refused.err
     built = lmk("index", incomplete, "-o", graph, "--allow-incomplete", "--json")
     assert "left out: what the unfinished shards 1, 4, 5" in built.err

@@ -175,6 +175,16 @@ def test_a_cutoff_below_the_depth_of_the_run_is_named() -> None:
     assert scores.coverage.beyond == ["P@3", "R@100"]
 
 
+def test_a_run_of_other_ids_than_the_judged_ones_is_noticed() -> None:
+    chunks = [Qrel("q1", "a#0", 1), Qrel("q2", "b#1", 1)]
+    documents = {"q1": {"a": 1.0, "b": 0.5}, "q2": {"b": 1.0}}
+    assert evaluate(run_of(**documents), chunks, parse_measures(["P@1"])).coverage.strangers == (
+        "a", "a#0",
+    )  # fmt: skip
+    assert scores_of(["P@1"], QRELS, q1={"x": 3.0, "a": 1.0}).coverage.strangers is None
+    assert evaluate(Run(), QRELS, parse_measures(["P@1"])).coverage.strangers is None
+
+
 def test_documents_of_the_querys_own_id_are_counted_and_dropped() -> None:
     qrels = [Qrel("q1", "a", 1), Qrel("q2", "b", 1), Qrel("q3", "c", 1), Qrel("q4", "d", 1)]
     documents = {

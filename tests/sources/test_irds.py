@@ -213,6 +213,8 @@ def test_unknown_ids_are_not_answered_with_the_whole_registry() -> None:
         open_irds("beir/scifact/tset", {})
     with pytest.raises(UnknownName, match=r"did you mean (longembed|loco)/qmsum"):
         open_irds("qmsum", {})
+    with pytest.raises(UnknownName, match="leave out 'irds:'"):
+        open_irds("mldr/en/test", {})
     with pytest.raises(UnknownName) as caught:
         open_irds("zzzzzz", {})
     assert "'lmk show sources'" in str(caught.value)
