@@ -17,6 +17,7 @@ from lmkcli import network
 from lmkcli.collection import Doc, Shard
 from lmkcli.errors import DataError, UnknownName
 from lmkcli.formats import Fields
+from lmkcli.sources import irds
 from lmkcli.sources.files import open_files
 from lmkcli.sources.irds import IrdsCollection, open_irds
 
@@ -213,8 +214,8 @@ def test_unknown_ids_are_not_answered_with_the_whole_registry() -> None:
         open_irds("beir/scifact/tset", {})
     with pytest.raises(UnknownName, match=r"did you mean (longembed|loco)/qmsum"):
         open_irds("qmsum", {})
-    with pytest.raises(UnknownName, match="leave out 'irds:'"):
-        open_irds("mldr/en/test", {})
+    # asked of the answer itself: another test may have registered the name with ir_datasets
+    assert "leave out 'irds:'" in str(irds._unknown("mldr/en/test"))
     with pytest.raises(UnknownName) as caught:
         open_irds("zzzzzz", {})
     assert "'lmk show sources'" in str(caught.value)
