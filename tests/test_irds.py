@@ -1,11 +1,13 @@
 """Our collections under ir_datasets' own interface, in any program that imports lmkcli.irds."""
 
+import time
 from collections.abc import Iterator
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from pathlib import Path
 
 import ir_datasets
 import pytest
+from filelock import FileLock
 
 from lmkcli import irds, known, layouts
 from lmkcli.collection import open_collection
@@ -90,6 +92,21 @@ def test_ours_read_back_through_ir_datasets_are_the_same(mirror: Path) -> None:
 
 def _count(name: str) -> int:
     return int(ir_datasets.load(name).docs_count())
+
+
+def test_a_docstore_that_is_being_begun_is_waited_for(mirror: Path) -> None:
+    """ir_datasets writes its fields first, and refuses a docstore in which they are not there yet."""
+    load = ir_datasets.load("mldr/en/test").docs_store
+    begun = Path(load().path)
+    with ThreadPoolExecutor(1) as pool:
+        with FileLock(f"{begun}.lock"):
+            begun.mkdir()
+            (begun / "bin.meta").touch()
+            waiting = pool.submit(load)
+            time.sleep(0.2)
+            assert not waiting.done()
+            (begun / "bin.meta").write_text("doc_id text title")
+        assert waiting.result().count() == 6
 
 
 def test_processes_build_one_docstore(mirror: Path) -> None:

@@ -267,7 +267,8 @@ class _Docs(BaseDocs):  # type: ignore[misc]
         stamp = json.dumps(self._opening().stamp(), sort_keys=True).encode()
         path = self.docs_path() / f"{hashlib.sha256(stamp).hexdigest()[:16]}.pklz4"
         path.parent.mkdir(parents=True, exist_ok=True)
-        return _Store(str(path), self._records, TitledDoc, "doc_id", ["doc_id"], **options)
+        with FileLock(f"{path}.lock"):  # a docstore that is being begun cannot even be opened
+            return _Store(str(path), self._records, TitledDoc, "doc_id", ["doc_id"], **options)
 
     def docs_path(self, force: bool = True) -> Path:
         return Path(ir_datasets.util.home_path(), self._name, "docs")
