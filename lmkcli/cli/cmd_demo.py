@@ -2,7 +2,7 @@
 
 import shlex
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -13,6 +13,7 @@ MODEL = "minilm"
 
 
 def demo(
+    context: typer.Context,
     folder: Annotated[
         Path,
         typer.Argument(metavar="[FOLDER]", help="Where the artifacts go; kept for you to look at."),
@@ -25,10 +26,11 @@ def demo(
     """
     import time
 
+    lmk: Any = context.find_root().command
     start = time.monotonic()
     for line in commands(folder):
         console.note("\n$ lmk " + shlex.join(line))
-        _run(line)
+        lmk.main([*console.flags(), *line], standalone_mode=False)
     console.note(
         f"\nAll of it took {console.duration(time.monotonic() - start)}; the artifacts are in {folder}/."
     )
@@ -47,9 +49,3 @@ def commands(folder: Path) -> list[list[str]]:
         ["eval", run, lexical, "-m", "nDCG@10", "-m", "R@100", "-m", "RR@10"],
         ["search", vectors, "-q", "split a path into its components", "-k", "5"],
     ]
-
-
-def _run(line: list[str]) -> None:
-    from lmkcli.cli.main import app
-
-    app(line, standalone_mode=False)

@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import shlex
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -24,6 +25,7 @@ _KEPT_OF_EVAL = ("verb", "qrels", "drop_self", "offline")
 
 
 def repro(
+    context: typer.Context,
     what: Annotated[
         str,
         typer.Argument(
@@ -50,7 +52,7 @@ def repro(
 
     led, entry = _recorded(what)
     with _folder(output) as folder:
-        again = _Again(folder, tolerance)
+        again = _Again(context.find_root().command, folder, tolerance)
         for step in led:
             again.make(step)
         if entry is not None:
@@ -100,8 +102,8 @@ def _folder(output: Path | None) -> Iterator[Path]:
 class _Again:
     """Steps made again in a folder, and the rows of their comparison."""
 
-    def __init__(self, folder: Path, tolerance: float) -> None:
-        self._folder, self._tolerance = folder, tolerance
+    def __init__(self, lmk: Any, folder: Path, tolerance: float) -> None:
+        self._lmk, self._folder, self._tolerance = lmk, folder, tolerance
         self._made: dict[str, str] = {}  # where a step was -> where it is made again
         self.rows: list[Row] = []
 
@@ -115,7 +117,7 @@ class _Again:
         call |= {key: self._moved(step, call[key]) for key in lineage.INPUTS if key in call}
         path = self._folder / name
         with _from(step.facts.get("directory", ""), step.path):
-            _run({**call, "output": str(path)}, step.path)
+            self._run({**call, "output": str(path)}, step.path)
         self._made[step.path] = str(path)
         rows = repro.compare(step, lineage.read(path), self._tolerance)
         self.rows += [row for row in rows if row not in self.rows]  # one collection, read by two
@@ -135,8 +137,20 @@ class _Again:
         if not self._made:
             self.rows.append(_same_run(entry))
         with _from(entry["directory"], entry["run"]):
-            _run({**call, **_qrels(entry)}, "the scores")
+            self._run({**call, **_qrels(entry)}, "the scores")
         self.rows += repro.scores(entry, scorelog.read(log)[-1], self._tolerance)
+
+    def _run(self, call: dict[str, Any], what: str) -> None:
+        from lmkcli.cli import recording
+
+        line = recording.words(self._lmk, call)
+        console.note("$ lmk " + shlex.join(line))
+        try:
+            recording.run(self._lmk, line)
+        except Stopped:
+            raise
+        except (LmkError, typer.BadParameter) as error:
+            raise DataError(f"{what} cannot be made again: {error}") from error
 
 
 def _qrels(entry: dict[str, Any]) -> dict[str, str]:
@@ -175,22 +189,6 @@ def _from(directory: str, what: str) -> Iterator[None]:
         raise DataError(f"{what} was made in {directory}, which is not there any more")
     with contextlib.chdir(directory):
         yield
-
-
-def _run(call: dict[str, Any], what: str) -> None:
-    import shlex
-
-    from lmkcli.cli import recording
-    from lmkcli.cli.main import app
-
-    line = recording.words(app, call)
-    console.note("$ lmk " + shlex.join(line))
-    try:
-        recording.run(app, line)
-    except Stopped:
-        raise
-    except (LmkError, typer.BadParameter) as error:
-        raise DataError(f"{what} cannot be made again: {error}") from error
 
 
 def _versions(led: "list[Step]", entry: dict[str, Any] | None) -> None:

@@ -23,6 +23,11 @@ _LINE_SECONDS = 30.0
 _SMALLEST = 0.0001
 
 
+def flags() -> list[str]:
+    """The flags that ask a command line run within this one for the same loudness."""
+    return ["--quiet"] * quiet + ["--verbose"] * verbose
+
+
 def error(message: str) -> None:
     """One message on stderr, whatever the verbosity."""
     print(f"lmk: {message}", file=sys.stderr)

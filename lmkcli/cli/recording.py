@@ -8,7 +8,6 @@ from enum import Enum
 from pathlib import Path
 from typing import Any
 
-import typer
 from typer.core import TyperArgument, TyperCommand
 
 from lmkcli.cli import console
@@ -53,12 +52,12 @@ def _plain(value: Any) -> Any:
     return str(value) if isinstance(value, Path) else value
 
 
-def words(app: typer.Typer, call: dict[str, Any]) -> list[str]:
-    """The words after `lmk` that ask for a recorded call; DataError when this lmk cannot be asked so."""
-    from typer.main import get_command
+def words(lmk: Any, call: dict[str, Any]) -> list[str]:
+    """The words after `lmk` that ask for a recorded call; DataError when this lmk cannot be asked so.
 
-    group: Any = get_command(app)
-    command = group.commands.get(call["verb"])
+    `lmk` is the command that holds the verbs.
+    """
+    command = lmk.commands.get(call["verb"])
     if command is None:
         raise DataError(f"this lmk has no command '{call['verb']}'; install the one that made it")
     unknown = call.keys() - {"verb", *(param.name for param in command.params)}
@@ -90,16 +89,15 @@ def _texts(value: Any) -> list[str]:
     return [] if value is None else [str(value)]
 
 
-def run(app: typer.Typer, line: list[str]) -> None:
+def run(lmk: Any, line: list[str]) -> None:
     """Run a command line in this process, its results unseen; variables for its flags do not count."""
-    loud = ["--quiet"] * console.quiet + ["--verbose"] * console.verbose
     with (
         _argv(["lmk", *line]),
         _no_variables(line[0]),
         open(os.devnull, "w") as nowhere,
         redirect_stdout(nowhere),
     ):
-        app([*loud, *line], standalone_mode=False)
+        lmk.main([*console.flags(), *line], standalone_mode=False)
 
 
 @contextmanager

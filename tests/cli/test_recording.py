@@ -42,7 +42,7 @@ def test_recorded_words_ask_for_the_same(line: str, monkeypatch: pytest.MonkeyPa
     context = command.make_context(line.split()[0], shlex.split(line)[1:])
     command.invoke(context)
     (call,) = recorded
-    again = recording.words(app, json.loads(json.dumps(call)))
+    again = recording.words(GROUP, json.loads(json.dumps(call)))
     assert asked(again) == context.params
     assert manifest.call == {}  # nothing stays behind
 
@@ -60,9 +60,9 @@ def test_a_call_is_narrowed_to_one_of_several() -> None:
 
 def test_what_this_lmk_does_not_know_is_refused() -> None:
     with pytest.raises(DataError, match="no command 'train'"):
-        recording.words(app, {"verb": "train"})
+        recording.words(GROUP, {"verb": "train"})
     with pytest.raises(DataError, match="index knows no magic"):
-        recording.words(app, {"verb": "index", "source": "x", "magic": True})
+        recording.words(GROUP, {"verb": "index", "source": "x", "magic": True})
 
 
 def test_manifests_hold_the_call_and_the_folder(lmk: Lmk, beir: Path, tmp_path: Path) -> None:
@@ -80,7 +80,7 @@ def test_a_line_that_is_run_again_leaves_the_process_as_it_was(
     monkeypatch.setattr("sys.argv", ["lmk", "repro"])
     monkeypatch.setattr(console, "quiet", True)
     monkeypatch.setenv("LMK_INDEX_K1", "2.5")
-    recording.run(app, ["index", "--kind=bm25", f"--output={tmp_path / 'bm25'}", "--", str(beir)])
+    recording.run(GROUP, ["index", "--kind=bm25", f"--output={tmp_path / 'bm25'}", "--", str(beir)])
     found = manifest.read(tmp_path / "bm25")
     assert found.identity["settings"]["k1"] == 0.9
     assert found.facts["command"][:2] == ["lmk", "index"]
