@@ -33,9 +33,8 @@ class Fields:
     """Which fields of a record are its text, and whether white space in ids is mapped to '_'.
 
     Without `names` a document is its list of `chunks`, else `text` or `contents`, after its `title`
-    if it has one, and a query
-    is the first of `text`, `contents`, `query`, `title`. With names, exactly those are read and
-    joined by a space; each record must have them all.
+    if it has one, and a query is the first of `text`, `contents`, `query`, `title`. With names,
+    exactly those are read and joined by a space; each record must have them all.
     """
 
     names: tuple[str, ...] = ()

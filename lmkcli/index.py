@@ -68,6 +68,13 @@ class Opened(NamedTuple):
     note: str = ""
 
 
+# Which of the settings below mean something to what.
+QUERIES = ("model", "dtype")  # the encoding of queries
+SEARCH = ("vectors", "ef_search", "nprobe")  # an index of vectors
+SEVERAL = ("aggregate", "level")  # several vectors of a document
+DENSE = (*SEARCH, *SEVERAL, *QUERIES)
+
+
 @dataclass(frozen=True)
 class OpenSettings:
     """Where to look when things were moved, and how queries are encoded."""
@@ -82,17 +89,11 @@ class OpenSettings:
     aggregate: str = ""  # of several vectors of a document: max (the default), sum, avg or first
     level: str = ""  # 'chunk' ranks chunks instead of documents
 
-    @property
-    def chosen(self) -> list[object]:
-        """What concerns vectors, an index of them, or the encoding of queries."""
-        dense = (self.vectors, self.ef_search, self.nprobe, self.aggregate, self.level)
-        return [*dense, self.model, self.dtype]
-
-    def refuse(self, what: str, *given: object) -> None:
-        """UsageError when a setting was given that means nothing for `what`."""
-        if any(given):
-            flags = "--vectors, --ef-search, --nprobe, --aggregate, --level, --model or --dtype"
-            raise UsageError(f"one of {flags} has no effect on {what}; drop it")
+    def refuse(self, what: str, *names: str) -> None:
+        """UsageError when one of the named settings was given and means nothing for `what`."""
+        given = [f"--{name.replace('_', '-')}" for name in names if getattr(self, name)]
+        if given:
+            raise UsageError(f"{', '.join(given)} has no effect on {what}; drop it")
 
 
 class Dense:
@@ -188,7 +189,7 @@ def open_index(folder: Path, settings: OpenSettings) -> Index:
     found = manifest.read(folder)
     if found.kind == "vectors":
         path = str(folder.absolute())
-        settings.refuse("vectors", settings.vectors, settings.ef_search, settings.nprobe)
+        settings.refuse("vectors", *SEARCH)
         rows = Rows(Vectors(folder), settings.level, settings.aggregate)
         opened = Opened(path, "exact", rows.vectors.digest(), rows.identity)
         return Dense(opened, rows, exact(rows.matrix, settings), settings)
@@ -214,7 +215,7 @@ def _open_built(
     name = found.identity["family"]
     kind = catalog.load(catalog.INDEXES, name, "index kind")
     if name in catalog.LEXICAL:
-        settings.refuse(f"a {name} index", *settings.chosen)
+        settings.refuse(f"a {name} index", *DENSE)
         lexical = kind.open(where, Bm25Settings(**found.identity["settings"]))
         return Lexical(Opened(path, name, built["digest"], {}), lexical, where)
     vectors = _frozen_vectors(folder, found, built["of"], settings)
@@ -252,7 +253,7 @@ def _behind(folder: Path, vectors: Vectors) -> str:
 
 def _foreign(folder: Path, settings: OpenSettings) -> Lexical:
     """A Lucene index that lmk did not make: English, and scored with the default k1 and b."""
-    settings.refuse("a Lucene index", *settings.chosen)
+    settings.refuse("a Lucene index", *DENSE)
     commit = max(folder.glob("segments_*"), key=lambda path: path.stat().st_mtime_ns)
     lucene = catalog.load(catalog.INDEXES, "lucene", "index kind").read(folder, Bm25Settings())
     digest = hashlib.sha256(commit.read_bytes()).hexdigest()  # it names its segments by random ids

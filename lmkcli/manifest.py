@@ -155,12 +155,21 @@ def read(folder: Path, kind: str = "") -> Manifest:
             )
         manifest = Manifest(**data)
     except (FileNotFoundError, NotADirectoryError):
-        raise DataError(f"{folder} is not an lmk artifact: it has no {NAME}") from None
+        raise DataError(f"{folder} is not an lmk artifact: {_inside(folder)}") from None
     except (ValueError, TypeError) as error:
         raise DataError(f"{path} cannot be read ({error}); make the artifact again") from None
     if kind and manifest.kind != kind:
         raise DataError(f"{folder} holds {manifest.kind}, but {kind} are needed here")
     return manifest
+
+
+def _inside(folder: Path) -> str:
+    """What there is instead of a manifest: the artifacts of a group's members, or nothing."""
+    found = sorted(path.parent.name for path in folder.glob(f"*/{NAME}"))
+    if not found:
+        return f"it has no {NAME}"
+    more = f" and {len(found) - 5} more" if len(found) > 5 else ""
+    return f"it is a folder of {', '.join(found[:5])}{more}; name one of them"
 
 
 def _compare(part: str, found: Manifest, wanted: Manifest, folder: Path) -> None:

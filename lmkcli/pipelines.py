@@ -14,7 +14,17 @@ from lmkcli.collection import Doc, Query
 from lmkcli.encoder import Encoder
 from lmkcli.errors import UsageError
 from lmkcli.fusion import Fusion, fuse
-from lmkcli.index import Index, Opened, OpenSettings, open_index, open_query_encoder
+from lmkcli.index import (
+    DENSE,
+    QUERIES,
+    SEARCH,
+    SEVERAL,
+    Index,
+    Opened,
+    OpenSettings,
+    open_index,
+    open_query_encoder,
+)
 from lmkcli.indexes.rescore import Rescore
 from lmkcli.passages import Passage, best_passages
 from lmkcli.progress import silent
@@ -27,17 +37,11 @@ from lmkcli.views import Rows
 POOL = 1000  # documents that each fused index is asked for, at least
 
 
-# Which settings of opening mean something to what.
-_QUERIES = {"model", "dtype"}
-_SEARCH = {"vectors", "ef_search", "nprobe"}
-_SEVERAL = {"aggregate", "level"}  # vectors of a document
-
-
 def open_searchable(path: Path, settings: OpenSettings) -> Index:
     """An index folder, vectors, or a TREC run that stands where an index does."""
     if not path.is_file():
         return open_index(path, settings)
-    settings.refuse("a run", *settings.chosen)
+    settings.refuse("a run", *DENSE)
     return FromRun(path)
 
 
@@ -54,7 +58,7 @@ def open_all(
             f"--level {settings.level} needs vectors of unit chunk, or indexes of them, alone: what "
             "ranks documents cannot be fused with chunks, nor rerank them"
         )
-    taken = set().union(*takes, _takes(rerank) - _SEARCH if rerank else set())
+    taken = set().union(*takes, _takes(rerank).difference(SEARCH) if rerank else set())
     none: dict[str, Any] = {name: getattr(OpenSettings(), name) for name in taken}
     return [
         open_searchable(path, replace(settings, **{n: none[n] for n in taken - mine}))
@@ -68,8 +72,8 @@ def _takes(path: Path) -> set[str]:
     found = manifest.read(path)
     if "recipe" not in found.identity:
         return set()
-    several = _SEVERAL if found.identity["recipe"]["doc"]["unit"] != "doc" else set()
-    return _QUERIES | several | (set() if found.kind == "vectors" else _SEARCH)
+    several = SEVERAL if found.identity["recipe"]["doc"]["unit"] != "doc" else ()
+    return {*QUERIES, *several, *(() if found.kind == "vectors" else SEARCH)}
 
 
 class FromRun:

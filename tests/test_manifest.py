@@ -157,3 +157,10 @@ def test_the_environment_is_json_and_names_what_decides(monkeypatch: pytest.Monk
     assert "HOME_ADDRESS" not in made["environment"]
     monkeypatch.setattr(manifest, "_PACKAGES", ("no-such-package",))
     assert environment()["packages"] == {}
+
+
+def test_a_folder_of_artifacts_names_them(tmp_path: Path) -> None:
+    for name in ("beir-nq", "beir-quora"):
+        claim(tmp_path / name, MADE)
+    with pytest.raises(DataError, match="a folder of beir-nq, beir-quora; name one of them"):
+        read(tmp_path)

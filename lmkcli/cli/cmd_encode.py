@@ -127,6 +127,10 @@ def _summary(folder: Path, job: "Job", json: bool) -> None:
     counts = sum_counts(folder, mine)
     if job.shard.count == 1 and "only" not in job.origin:
         note_differences(job.origin["name"], docs=counts.docs)
+    if job.resolved.recipe.doc.splitter == "given" and counts.vectors == counts.docs:
+        console.note(
+            f"{job.origin['name']} gives no document more than one chunk (a list under `chunks`)"
+        )
     if json:
         return console.plain_json({"output": str(folder), **asdict(counts)})
     share = counts.lost / counts.tokens if counts.tokens else 0.0

@@ -35,9 +35,11 @@ class Draws:
         return left[:k]
 
 
-def whole_number(name: str, options: dict[str, str], key: str, default: int) -> int:
-    """The option `key` of 'name,key=value' as a number from 0 on; UsageError for anything else."""
-    text = options.get(key, str(default))
-    if not text.isdecimal():
-        raise UsageError(f"{name},{key}={text}: write a whole number")
+def whole_number(name: str, options: dict[str, str], key: str, default: int, least: int = 0) -> int:
+    """The option `key` of 'name,key=value', a number from `least` on; UsageError for anything else."""
+    text = options.get(key)
+    if text is None:
+        return default
+    if not text.isdecimal() or int(text) < least:
+        raise UsageError(f"{name},{key}={text}: write a whole number, {least} or more")
     return int(text)

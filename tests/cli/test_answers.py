@@ -91,7 +91,7 @@ def test_aggregates_make_other_runs(lmk: Lmk, made: Path, beir: Path, tmp_path: 
     [
         (["docs", "--aggregate", "sum"], "one vector for each document"),
         (["docs", "--level", "chunk"], "one vector for each document"),
-        (["bm25", "--aggregate", "sum"], "no effect on a bm25 index"),
+        (["bm25", "--aggregate", "sum"], "lmk: --aggregate has no effect on a bm25 index"),
         (["bm25", "--level", "chunk"], "no effect on a bm25 index"),
         (["chunks", "--level", "chunk", "--rerank", "docs"], "cannot be fused with chunks"),
         (["chunks", "--level", "chunk", "--with", "docs", "--fuse", "rrf"], "cannot be fused"),
@@ -103,3 +103,13 @@ def test_what_means_nothing_is_refused(lmk: Lmk, made: Path, flags: list[str], s
     names = {"docs", "bm25", "chunks"}
     words = [made / word if word in names else word for word in flags]
     assert said in " ".join(lmk("search", *words, "-q", QUESTION, code=2).err.split())
+
+
+def test_chunks_that_the_collection_does_not_give_are_missed(
+    lmk: Lmk, tiny_model: Callable[[str], Path], beir: Path, tmp_path: Path
+) -> None:
+    given = ["-m", tiny_model("bert"), "--unit", "chunk", "--gran", "given", "-o"]
+    assert "no document more than one chunk" in lmk("encode", beir, *given, tmp_path / "v").err
+    rows = tmp_path / "chunks.jsonl"
+    rows.write_text('{"_id": "d", "chunks": ["one", "two"]}\n')
+    assert "more than one chunk" not in lmk("encode", rows, *given, tmp_path / "w").err

@@ -140,6 +140,7 @@ def test_a_chunk_of_a_passage_is_no_chunk_of_the_document(tmp_path: Path) -> Non
         ({"position": "40"}, "with 39 distractors the positions are 0 to 39"),
         ({"distractors": "-1"}, "distractors=-1: write a whole number"),
         ({"position": "first"}, "position=first: write a whole number"),
+        ({"docs": "0"}, "docs=0: write a whole number, 1 or more"),
     ],
 )
 def test_bad_options_are_refused(beir: Path, options: dict[str, str], message: str) -> None:
