@@ -9,13 +9,15 @@ Then clitics and stop words go, and the language's Snowball stemmer (where there
 import hashlib
 import unicodedata
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import regex
 import Stemmer
 
-from lmkcli.errors import UnknownName
+from lmkcli.errors import DataError, UnknownName
 
+NONE = "none"  # the stemmer that leaves words as they are, the list of no stop words
 # Snowball algorithm for each language code; '' where there is none and terms stay as they are
 LANGUAGES = {
     "ar": "arabic", "bn": "", "ca": "catalan", "da": "danish", "de": "german", "el": "greek",
@@ -65,19 +67,29 @@ _TURKISH = {**_FOLDS, ord("I"): "\N{LATIN SMALL LETTER DOTLESS I}"}
 
 
 class Analyzer:
-    """Text -> terms, for one language (ISO 639-1, or 'und' for none in particular)."""
+    """Text -> terms, for one language (ISO 639-1, or 'und' for none in particular).
 
-    def __init__(self, language: str = "en") -> None:
-        """UnknownName when the language is in no list."""
+    A `stemmer` (a Snowball algorithm, or 'none') and `stopwords` (with spaces between) take the place
+    of the language's own.
+    """
+
+    def __init__(
+        self, language: str = "en", stemmer: str = "", stopwords: str | None = None
+    ) -> None:
+        """UnknownName when the language or the stemmer is in no list."""
         if language not in LANGUAGES:
             hint = "('und' stands for any other language)"
             raise UnknownName("language", language, LANGUAGES, hint)
+        if stemmer not in ("", NONE, *Stemmer.algorithms()):
+            raise UnknownName("stemmer", stemmer, [NONE, *Stemmer.algorithms()])
         self.language = language
-        self._algorithm = LANGUAGES[language]
+        self._algorithm = {"": LANGUAGES[language], NONE: ""}.get(stemmer, stemmer)
         self._stemmer = Stemmer.Stemmer(self._algorithm) if self._algorithm else None
-        self._stop = frozenset(STOP_WORDS.get(language, ()))
         self._elisions = frozenset(ELISIONS.get(language, ()))
         self._folds = _TURKISH if language == "tr" else _FOLDS
+        self._given = stopwords is not None
+        own = STOP_WORDS.get(language, ())
+        self._stop = frozenset(own if stopwords is None else self._words(stopwords))
 
     def __call__(self, text: str) -> list[str]:
         """The terms of a text in order, repetitions included; none for an empty text."""
@@ -111,11 +123,16 @@ class Analyzer:
         return {
             "language": self.language,
             "tokenizer": "NFKC, lower case, UAX #29 words, character pairs (1)",
-            "stop_words": f"lucene-{self.language}" if stop else "none",
+            "stop_words": self._list_name(),
             "stop_words_sha256": hashlib.sha256(stop.encode()).hexdigest(),
             "stemmer": f"snowball {self._algorithm}" if self._algorithm else "none",
             "snowball": Stemmer.version() if self._algorithm else "",
         }
+
+    def _list_name(self) -> str:
+        if not self._stop:
+            return NONE
+        return "as given" if self._given else f"lucene-{self.language}"
 
     def versions(self) -> dict[str, str]:
         """What else a character's class may depend on: the Unicode tables in use."""
@@ -126,3 +143,15 @@ def _pairs(run: str) -> list[str]:
     """Overlapping pairs of characters with their marks; a character alone stands for itself."""
     characters = _CHARACTER.findall(run)
     return [first + second for first, second in pairwise(characters)] or characters
+
+
+def read_stopwords(path: Path) -> str:
+    """A file's words, one a line ('#' begins a comment), with spaces between; DataError without any."""
+    try:
+        lines = path.read_text("utf-8-sig").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise DataError(f"{path}: stop words cannot be read ({error})") from error
+    words = " ".join(word for line in lines for word in line.partition("#")[0].split())
+    if not words:
+        raise DataError(f"{path} holds no stop words; write one a line, or say --stopwords {NONE}")
+    return words

@@ -174,3 +174,5 @@ class Bm25Settings:
     k1: float = 0.9
     b: float = 0.4
     language: str = "en"
+    stemmer: str = ""  # its name, or 'none'; empty: the language's own
+    stopwords: str | None = None  # the words, with spaces between; None: the language's own

@@ -1,11 +1,13 @@
+from pathlib import Path
+
 import pytest
 import regex
 import Stemmer
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lmkcli.analysis import LANGUAGES, Analyzer
-from lmkcli.errors import UnknownName
+from lmkcli.analysis import LANGUAGES, Analyzer, read_stopwords
+from lmkcli.errors import DataError, UnknownName
 
 
 @pytest.mark.parametrize(
@@ -70,6 +72,43 @@ def test_identities_differ_when_terms_do() -> None:
     assert english == Analyzer("en").identity() != german
     assert english["stop_words_sha256"] != german["stop_words_sha256"]
     assert english["snowball"] == Stemmer.version()
+
+
+@pytest.mark.parametrize(
+    ("stemmer", "stopwords", "terms"),
+    [
+        ("", None, ["dog", "fli"]),
+        ("none", None, ["dogs", "flying"]),
+        ("german", None, ["dog", "flying"]),
+        ("", "", ["the", "dog", "fli"]),
+        ("none", "Flying o'er", ["the", "dogs"]),  # cut and folded as texts are
+    ],
+)
+def test_stemmer_and_stop_words_can_be_chosen(
+    stemmer: str, stopwords: str | None, terms: list[str]
+) -> None:
+    chosen = Analyzer("en", stemmer, stopwords)
+    assert chosen("The dogs flying") == terms
+    assert (chosen.identity() == Analyzer("en").identity()) == (not stemmer and stopwords is None)
+
+
+def test_an_unknown_stemmer_is_refused_with_the_nearest() -> None:
+    with pytest.raises(UnknownName, match="did you mean porter"):
+        Analyzer("en", "portr")
+
+
+def test_stop_words_are_read_from_a_file(tmp_path: Path) -> None:
+    path = tmp_path / "words.txt"
+    path.write_text("\ufeff# articles\nthe  # definite\n\na an\n", "utf-8")
+    assert read_stopwords(path) == "the a an"
+    path.write_text("# nothing\n")
+    with pytest.raises(DataError, match="holds no stop words"):
+        read_stopwords(path)
+    path.write_bytes(b"\xff")
+    with pytest.raises(DataError, match="cannot be read"):
+        read_stopwords(path)
+    with pytest.raises(DataError, match="cannot be read"):
+        read_stopwords(tmp_path / "nowhere.txt")
 
 
 @given(st.text(), st.sampled_from(sorted(LANGUAGES)))

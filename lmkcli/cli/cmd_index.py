@@ -45,6 +45,17 @@ def index(
     language: Annotated[
         str | None, typer.Option(help="bm25, lucene: stemmer and stop words, such as en, de, hi.")
     ] = None,
+    stemmer: Annotated[
+        str | None,
+        typer.Option(
+            help="Another than the language's, or none. bm25: Snowball's, such as porter; lucene: "
+            "porter or krovetz."
+        ),
+    ] = None,
+    stopwords: Annotated[
+        str | None,
+        typer.Option(metavar="FILE", help="bm25, lucene: other stop words, one a line; or none."),
+    ] = None,
     fields: options.Fields = "",
     map_ids: options.MapIds = False,
     offline: options.Offline = False,
@@ -60,13 +71,8 @@ def index(
 ) -> None:
     """Vectors to a FAISS index, or a collection to a BM25 index. Exact search needs no index."""
     folder = options.need(output, "-o/--output", "index/")
-    lexical = {
-        "k1": k1,
-        "b": b,
-        "language": language,
-        "fields": fields or None,
-        "map_ids": map_ids or None,
-    }
+    terms = {"k1": k1, "b": b, "language": language, "stemmer": stemmer, "stopwords": stopwords}
+    lexical = {**terms, "fields": fields or None, "map_ids": map_ids or None}
     dense = {
         "m": m,
         "ef_construction": ef_construction,
@@ -77,18 +83,13 @@ def index(
     update = if_exists is IfExistsUpdate.update
     if kind in catalog.LEXICAL:
         options.no_effect(dense, f"--kind {kind}")
-        chosen: dict[str, Any] = {
-            key: value
-            for key, value in (("k1", k1), ("b", b), ("language", language))
-            if value is not None
-        }
         spelling = options.with_fields(source, fields, map_ids)
-        facts = _lexical(spelling, folder, kind, Bm25Settings(**chosen), update)
+        facts = _lexical(spelling, folder, kind, _bm25(terms), update)
         note_differences(spelling, docs=facts["documents"])
     else:
         options.no_effect(lexical, f"--kind {kind}")
         del dense["allow_incomplete"]
-        chosen = {key: value for key, value in dense.items() if value is not None}
+        chosen: dict[str, Any] = {key: value for key, value in dense.items() if value is not None}
         if max_memory is not None:
             chosen["max_memory"] = options.parse_bytes(max_memory)
         vectors = _open(Path(source), allow_incomplete)
@@ -102,6 +103,17 @@ def index(
 
 def _shown(value: Any) -> str:
     return console.number(value) if isinstance(value, int) else str(value)
+
+
+def _bm25(given: dict[str, Any]) -> Bm25Settings:
+    """The settings from their flags; stop words are read from their file here."""
+    from lmkcli.analysis import NONE, read_stopwords
+
+    chosen = {key: value for key, value in given.items() if value is not None}
+    words = chosen.get("stopwords")
+    if words is not None:
+        chosen["stopwords"] = "" if words == NONE else read_stopwords(Path(words))
+    return Bm25Settings(**chosen)
 
 
 def _lexical(

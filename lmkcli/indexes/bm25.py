@@ -47,8 +47,8 @@ class Bm25:
 
     @staticmethod
     def analysis(settings: Bm25Settings) -> dict[str, Any]:
-        """Everything that decides terms; UnknownName for a language that is in no list."""
-        return Analyzer(settings.language).identity()
+        """Everything that decides terms; UnknownName for a language or stemmer that is in no list."""
+        return _analyzer(settings).identity()
 
     @classmethod
     def build(
@@ -59,7 +59,7 @@ class Bm25:
         Texts pass by once; what is held is four bytes for each of their terms, and about forty for
         each distinct term of a document while scores are laid out. DataError when there are no terms at all.
         """
-        analyzer = Analyzer(settings.language)
+        analyzer = _analyzer(settings)
         with atomic_folder(folder / FOLDER) as growing:
             terms = _Terms(analyzer, growing / IDS)
             terms.read(docs, progress)
@@ -81,7 +81,7 @@ class Bm25:
         another way than the documents were.
         """
         path = folder / FOLDER
-        analyzer = Analyzer(settings.language)
+        analyzer = _analyzer(settings)
         try:
             made = json.loads((path / ANALYSIS).read_text())
             scores = bm25s.BM25.load(path, mmap=True, show_progress=False)
@@ -116,6 +116,10 @@ class Bm25:
         for term in set(terms):
             hit[rows[starts[term] : starts[term + 1]]] = True
         return np.flatnonzero(hit)
+
+
+def _analyzer(settings: Bm25Settings) -> Analyzer:
+    return Analyzer(settings.language, settings.stemmer, settings.stopwords)
 
 
 def _save(index: Any, folder: Path) -> None:

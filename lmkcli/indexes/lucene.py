@@ -20,7 +20,7 @@ import numpy as np
 
 from lmkcli.atomic import atomic_folder
 from lmkcli.collection import Doc, Query
-from lmkcli.errors import DataError, Mismatch, UnknownName
+from lmkcli.errors import DataError, Mismatch, UnknownName, UsageError
 from lmkcli.indexes.jvm import HOME, JavaException, cast, java_class, java_version, silence
 from lmkcli.manifest import differences
 from lmkcli.progress import Progress
@@ -30,6 +30,7 @@ from lmkcli.run import Ranking, Run, ranked
 silence()
 
 FOLDER, ANALYSIS = "lucene", "analysis.json"
+STEMMERS = ("porter", "krovetz", "none")  # of English; the first is Anserini's own choice
 BUFFER_MB = 256.0  # of postings in memory before they are written
 REPORT_EVERY = 1000  # documents
 ID, CONTENTS = "id", "contents"  # Anserini's names of the two fields
@@ -48,20 +49,21 @@ class Lucene:
     """An opened Lucene index."""
 
     def __init__(self, reader: Any, settings: Bm25Settings) -> None:
-        self._analyzer = open_analyzer(settings.language)
+        self._analyzer = open_analyzer(settings)
         self._searcher = _searcher(cast("org.apache.lucene.index.IndexReader", reader))
         similarity = java_class("org.apache.lucene.search.similarities.BM25Similarity")
         self._searcher.setSimilarity(similarity(settings.k1, settings.b))
 
     @staticmethod
     def analysis(settings: Bm25Settings) -> dict[str, Any]:
-        """Everything that decides terms; UnknownName for a language without an analyzer."""
-        analyzer = open_analyzer(settings.language)
+        """Everything that decides terms; errors as of open_analyzer."""
+        analyzer = open_analyzer(settings)
         stop = _stop_words(analyzer)
         return {
             "language": settings.language,
             "analyzer": analyzer.getClass().getName(),
-            "stemmer": "porter" if settings.language == "en" else "the analyzer's",
+            "stemmer": settings.stemmer
+            or ("porter" if settings.language == "en" else "the analyzer's"),
             "stop_words": len(stop),
             "stop_words_sha256": hashlib.sha256(" ".join(stop).encode()).hexdigest(),
             "lucene": ".".join(_lucene().split(".")[:2]),  # analyzers may change with it
@@ -73,10 +75,10 @@ class Lucene:
     ) -> dict[str, Any]:
         """Write `folder/lucene/` whole or not at all; returns facts: counts, bytes, analysis, versions.
 
-        DataError when there are no terms at all, or when Lucene cannot write; UnknownName for a
-        language without an analyzer.
+        DataError when there are no terms at all, or when Lucene cannot write; others as of
+        open_analyzer.
         """
-        analyzer = open_analyzer(settings.language)
+        analyzer = open_analyzer(settings)
         path = folder / FOLDER
         with atomic_folder(path) as growing, _refusals(f"{path} cannot be written"):
             seen, empty = _write(docs, growing, analyzer, progress)
@@ -133,22 +135,48 @@ class Lucene:
         return ranked(found.docids, np.array(found.scores, dtype=np.float32))
 
 
-def open_analyzer(language: str) -> Any:
-    """Anserini's analyzer for a language (ISO 639-1); UnknownName with those that it has."""
-    if language == "en":
-        return java_class("io.anserini.analysis.DefaultEnglishAnalyzer").newDefaultInstance()
+def open_analyzer(settings: Bm25Settings) -> Any:
+    """Anserini's analyzer for a language (ISO 639-1).
+
+    UnknownName for a language or a stemmer that it has not; UsageError for a stemmer or stop words of
+    one's own in a language whose analyzer takes none.
+    """
+    if settings.language == "en":
+        return _english(settings)
     known = java_class("io.anserini.analysis.AnalyzerMap")
     languages = [entry.getKey() for entry in known.analyzerMap.entrySet().toArray()]
-    if language not in languages:
-        raise UnknownName("language of Lucene", language, ["en", *languages])
-    return known.getLanguageSpecificAnalyzer(language)
+    if settings.language not in languages:
+        raise UnknownName("language of Lucene", settings.language, ["en", *languages])
+    if settings.stemmer or settings.stopwords is not None:
+        raise UsageError(
+            f"--kind lucene has one analyzer for --language {settings.language}, with its own stemmer "
+            "and stop words; drop --stemmer and --stopwords, or use --kind bm25"
+        )
+    return known.getLanguageSpecificAnalyzer(settings.language)
+
+
+def _english(settings: Bm25Settings) -> Any:
+    if settings.stemmer not in ("", *STEMMERS):
+        raise UnknownName("stemmer of Lucene", settings.stemmer, STEMMERS)
+    made = java_class("io.anserini.analysis.DefaultEnglishAnalyzer")
+    words = java_class("org.apache.lucene.analysis.CharArraySet")
+    if settings.stopwords is None:
+        stop = java_class("org.apache.lucene.analysis.en.EnglishAnalyzer").getDefaultStopSet()
+    else:
+        given = settings.stopwords.split()
+        stop = words(len(given), True)  # whatever the case
+        for word in given:
+            stop.add(word)
+    if settings.stemmer == "none":
+        return made.newNonStemmingInstance(stop)
+    return made.newStemmingInstance(settings.stemmer or STEMMERS[0], stop)
 
 
 def _stop_words(analyzer: Any) -> list[str]:
     itself = cast(analyzer.getClass().getName(), analyzer)  # not merely an Analyzer
     if not hasattr(itself, "getStopwordSet"):
         return []
-    return sorted(itself.getStopwordSet().toString()[1:-1].split(", "))
+    return sorted(filter(None, itself.getStopwordSet().toString()[1:-1].split(", ")))
 
 
 def versions() -> dict[str, str]:

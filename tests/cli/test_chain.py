@@ -246,3 +246,29 @@ def test_a_model_named_without_a_slash_is_found_again_from_elsewhere(
     lmk("encode", beir, "-m", "mine", "-o", tmp_path / "v")
     monkeypatch.chdir(tmp_path.parent)
     assert lmk("search", tmp_path / "v", "-q", "copper", "--json").json
+
+
+def test_stemmer_and_stop_words_of_an_index_are_those_of_its_queries(
+    lmk: Lmk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    corpus, stop = Path("c.jsonl"), Path("stop.txt")
+    tiny.write_jsonl(
+        corpus, [{"_id": "1", "text": "the river"}, {"_id": "2", "text": "two rivers"}]
+    )
+    stop.write_text("two\n")
+    chosen = ["--kind", "bm25", "--stemmer", "none", "--stopwords"]
+    lmk("index", corpus, *chosen, stop, "-o", "own")
+    lmk("index", corpus, *chosen, "none", "-o", "all")
+    stop.unlink()  # the words are in the manifest
+
+    def found(index: str, question: str) -> list[str]:
+        return [hit["id"] for hit in lmk("search", index, "-q", question, "--json").json]
+
+    assert found("own", "two the rivers") == ["2", "1"]
+    assert (found("own", "two"), found("all", "two")) == ([], ["2"])
+    assert found("all", "river") == ["1"]
+    assert (
+        "own was made with another identity"
+        in lmk("index", corpus, *chosen, "none", "-o", "own", code=3).err
+    )

@@ -173,6 +173,16 @@ def test_queries_are_not_analysed_otherwise_than_documents(tmp_path: Path) -> No
         Bm25.open(tmp_path, Bm25Settings())
 
 
+def test_a_stemmer_and_stop_words_of_ones_own_are_used_for_both_sides(tmp_path: Path) -> None:
+    texts = ["universities of one", "university the"]
+    chosen = Bm25Settings(stemmer="none", stopwords="one")
+    index = indexed(tmp_path, texts, chosen)
+    assert found(index, "universities") == ["d0"]
+    assert found(index, "the one") == ["d1"]
+    with pytest.raises(Mismatch, match="stop_words: 'as given'"):
+        Bm25.open(tmp_path, Bm25Settings(stemmer="none"))
+
+
 # nDCG@10 that was measured, to be kept within rounding; scifact is .6789 with Lucene
 @pytest.mark.parametrize(
     ("name", "language", "expected"),

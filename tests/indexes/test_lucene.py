@@ -193,6 +193,31 @@ def test_languages_have_their_own_stemmers_and_stop_words(tmp_path: Path) -> Non
         Lucene.analysis(Bm25Settings(language="xx"))
 
 
+@pytest.mark.parametrize(
+    ("settings", "matching"),
+    [
+        (Bm25Settings(), {"house": ["d1", "d0"], "the": [], "houses": ["d1", "d0"]}),
+        (Bm25Settings(stemmer="none"), {"house": ["d0"], "houses": ["d1"]}),
+        (Bm25Settings(stemmer="krovetz"), {"running": ["d2"], "run": []}),
+        (Bm25Settings(stopwords=""), {"the": ["d0"]}),
+        (Bm25Settings(stopwords="house running"), {"the": ["d0"], "house": [], "run": []}),
+    ],
+)
+def test_stemmer_and_stop_words_can_be_chosen_in_english(
+    tmp_path: Path, settings: Bm25Settings, matching: dict[str, list[str]]
+) -> None:
+    index = indexed(tmp_path, ["the house", "of houses", "running"], settings)
+    assert {query: found(index, query) for query in matching} == matching
+
+
+def test_stemmers_and_stop_words_that_lucene_has_not_are_refused() -> None:
+    with pytest.raises(UnknownName, match="stemmer of Lucene 'english'"):
+        Lucene.analysis(Bm25Settings(stemmer="english"))
+    for chosen in (Bm25Settings(1, 0.5, "de", "porter"), Bm25Settings(1, 0.5, "de", stopwords="")):
+        with pytest.raises(UsageError, match="one analyzer for --language de"):
+            Lucene.analysis(chosen)
+
+
 def test_the_manifest_decides_the_analysis_before_anything_is_written(
     beir: Path, tmp_path: Path
 ) -> None:
