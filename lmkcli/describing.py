@@ -53,7 +53,7 @@ def _made(found: Manifest) -> dict[str, Any]:
     facts = found.facts
     return {
         "made": f"{facts.get('time', '')} with lmk {facts.get('lmk', '')}",
-        "command": " ".join(facts.get("command", [])),
+        "command": shlex.join(facts.get("command", [])),
     }
 
 
@@ -88,23 +88,39 @@ def _unfinished(path: Path, found: Manifest, state: parts.State) -> dict[str, An
         rows[piece.name.shard.number] += piece.rows
     return {
         "unfinished shards, documents done": {str(i): rows[i] for i in state.unfinished},
-        "finish with": completion(found.facts.get("command", []), state.unfinished, count),
+        "finish with": completion(
+            found.facts.get("command", []),
+            state.unfinished,
+            count,
+            found.facts.get("directory", ""),
+        ),
     }
 
 
-def completion(command: list[str], unfinished: list[int], count: int) -> str:
-    """The shell line that completes these of `count` shards, from the command that began them."""
-    words = ["lmk", *command[1:]]
+def completion(command: list[str], unfinished: list[int], count: int, directory: str = "") -> str:
+    """The shell line that completes these of `count` shards, from the command that began them in
+    `directory`."""
+    words = _without(["lmk", *command[1:]], "--if-exists", "overwrite", "fail")
+    there = f"cd {shlex.quote(directory)} && " if directory not in ("", os.getcwd()) else ""
     if count == 1:
-        return shlex.join(words)
-    text = f"{shlex.join(_without_shard(words))} --shard $SLURM_ARRAY_TASK_ID/{count}"
+        return there + shlex.join(words)
+    text = f"{there}{shlex.join(_without(words, '--shard'))} --shard $SLURM_ARRAY_TASK_ID/{count}"
     return f"sbatch --array={ranges(unfinished)} job.sh  # in it: {text}"
 
 
-def _without_shard(words: list[str]) -> list[str]:
-    at = next((i for i, word in enumerate(words) if word == "--shard"), len(words))
-    rest = words[:at] + words[at + 2 :]
-    return [word for word in rest if not word.startswith("--shard=")]
+def _without(words: list[str], flag: str, *values: str) -> list[str]:
+    """The words without a flag and its value; only where it is one of `values`, if there are any."""
+    made: list[str] = []
+    rest = iter(words)
+    for word in rest:
+        name, equals, value = word.partition("=")
+        if name != flag:
+            made.append(word)
+            continue
+        value = value if equals else next(rest, "")
+        if values and value not in values:
+            made += [flag, value]
+    return made
 
 
 def ranges(numbers: list[int]) -> str:
@@ -192,13 +208,27 @@ def _near(path: str) -> str:
     return path.removeprefix(f"{os.getcwd()}{os.sep}")
 
 
+def _document(judged: str) -> str:
+    """The document of a judged chunk, 'doc#3'."""
+    return judged.rpartition("#")[0]
+
+
+def _some(names: set[str]) -> str:
+    """How many, and one of them; nothing for none."""
+    return f"{len(names):,} documents, such as {min(names)}" if names else ""
+
+
 def collection(given: Collection) -> dict[str, Any]:
     """Counts, settings and digest of a collection; reads it through."""
     from lmkcli.collection import doc_hash
 
     digest = CollectionDigest()
     characters = 0
+    judged = {each.doc_id for each in given.qrels()} if given.has_qrels() else set()
+    wanted = judged | {_document(name) for name in judged}
+    there = set()
     for doc in given.docs():
+        there.update(wanted & {doc.id})
         digest.add(doc_hash(doc))
         characters += len(doc.content)
     facts: dict[str, Any] = {
@@ -212,6 +242,7 @@ def collection(given: Collection) -> dict[str, Any]:
         facts |= {
             "judged queries": len(given.judged_queries()),
             "judgements": sum(1 for _ in given.qrels()),
+            "judged but not there": _some({n for n in judged if not {n, _document(n)} & there}),
         }
     counts = facts["documents"], facts.get("judged queries")
     differ = known.differences(given.name, *counts)

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -26,6 +27,8 @@ from lmkcli.vectors import Ragged
 
 BUFFER_PACKS = 32  # packs' worth of tokens that are sorted by length together
 TOKEN_PACKS = 4  # the same where every token makes a vector
+# Bytes of weights times tokens that take about twenty seconds: a stop loses a buffer at most.
+BUFFER_WORK = {"cpu": 20e12, "cuda": 2000e12}
 
 
 def make_placer(side: Side, layout: Layout) -> Placer:
@@ -105,8 +108,15 @@ class Encoder:
     @property
     def buffer_tokens(self) -> int:
         """Content tokens that are sorted by length together; what memory is bounded by."""
+        pack = self.passes.settings.batch_tokens
         packs = TOKEN_PACKS if self.side.unit == "token" else BUFFER_PACKS
-        return self.passes.settings.batch_tokens * packs
+        return min(pack * packs, max(pack, self._affordable))
+
+    @cached_property
+    def _affordable(self) -> int:
+        """Tokens that take some twenty seconds; by a rule, not a clock, so that batches repeat."""
+        work = BUFFER_WORK.get(self.model.device.type, BUFFER_WORK["cpu"])
+        return int(work / max(1, self.model.weight_bytes))
 
     def __call__(self, rows: list[TokenRow], report: Report) -> Encoded:
         """The vectors of the rows, in their order, the tokens kept of each, and spans of chunks."""

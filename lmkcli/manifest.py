@@ -159,12 +159,15 @@ def read(folder: Path, kind: str = "") -> Manifest:
     except (ValueError, TypeError) as error:
         raise DataError(f"{path} cannot be read ({error}); make the artifact again") from None
     if kind and manifest.kind != kind:
-        raise DataError(f"{folder} holds {manifest.kind}, but {kind} are needed here")
+        article = "an " if manifest.kind[0] in "aeiou" else ""  # tokens, vectors; an index
+        raise DataError(f"{folder} holds {article}{manifest.kind}, but {kind} are needed here")
     return manifest
 
 
 def _inside(folder: Path) -> str:
     """What there is instead of a manifest: the artifacts of a group's members, or nothing."""
+    if not folder.exists():
+        return "no such file or folder"
     found = sorted(path.parent.name for path in folder.glob(f"*/{NAME}"))
     if not found:
         return f"it has no {NAME}"

@@ -10,9 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lmkcli import catalog, manifest
-from lmkcli.collection import Doc, Query
+from lmkcli.collection import Collection, Doc, Query
 from lmkcli.encoder import Encoder
-from lmkcli.errors import UsageError
+from lmkcli.errors import DataError, UsageError
 from lmkcli.fusion import Fusion, fuse
 from lmkcli.index import (
     DENSE,
@@ -31,25 +31,30 @@ from lmkcli.progress import silent
 from lmkcli.ragged import Ragged
 from lmkcli.reranking import Rerank, Scorer, rerank
 from lmkcli.run import Ranking, Run, ranked, read_run
+from lmkcli.selecting import Selected
 from lmkcli.vectors import Vectors
 from lmkcli.views import Rows
 
 POOL = 1000  # documents that each fused index is asked for, at least
 
 
-def open_searchable(path: Path, settings: OpenSettings) -> Index:
-    """An index folder, vectors, or a TREC run that stands where an index does."""
+def open_searchable(path: Path, settings: OpenSettings, texts: Collection | None = None) -> Index:
+    """An index folder, vectors, or a TREC run that stands where an index does, with texts of `texts`."""
     if not path.is_file():
         return open_index(path, settings)
     settings.refuse("a run", *DENSE)
-    return FromRun(path)
+    return FromRun(path, texts)
 
 
 def open_all(
-    paths: Sequence[Path], settings: OpenSettings, rerank: Path | None = None
+    paths: Sequence[Path],
+    settings: OpenSettings,
+    rerank: Path | None = None,
+    texts: Collection | None = None,
 ) -> list[Index]:
-    """Several indexes, or one that is reranked by the vectors in `rerank`. Each is given the settings
-    that mean something to it; UsageError for one that means nothing to any of them.
+    """Several indexes, or one that is reranked by the vectors in `rerank`; runs have their texts from
+    `texts`. Each is given the settings that mean something to it; UsageError for one that means
+    nothing to any of them.
     """
     takes = [_takes(path) for path in paths]
     alone = len(paths) == 1 or all("level" in mine for mine in takes)
@@ -61,7 +66,7 @@ def open_all(
     taken = set().union(*takes, _takes(rerank).difference(SEARCH) if rerank else set())
     none: dict[str, Any] = {name: getattr(OpenSettings(), name) for name in taken}
     return [
-        open_searchable(path, replace(settings, **{n: none[n] for n in taken - mine}))
+        open_searchable(path, replace(settings, **{n: none[n] for n in taken - mine}), texts)
         for path, mine in zip(paths, takes, strict=True)
     ]
 
@@ -77,12 +82,20 @@ def _takes(path: Path) -> set[str]:
 
 
 class FromRun:
-    """A finished run: answers the queries that it has."""
+    """A finished run: answers the queries that it has.
 
-    def __init__(self, path: Path) -> None:
+    With `texts` it holds those of all documents that it names; DataError when there are none.
+    """
+
+    def __init__(self, path: Path, texts: Collection | None = None) -> None:
         self._run = read_run(path)
+        self.held = {doc.id: doc for doc in Selected(texts, path).docs()} if texts else {}
+        if texts and not self.held:
+            raise DataError(f"{texts.name} has none of the documents of {path}")
         digest = hashlib.sha256(path.read_bytes()).hexdigest()
-        self.opened = Opened(str(path.absolute()), self._run.tag, digest, {})
+        read = sorted((doc.id, doc.content) for doc in self.held.values())
+        how = {"texts": manifest.digest(read)} if read else {}
+        self.opened = Opened(str(path.absolute()), self._run.tag, digest, how)
 
     def search(self, queries: list[Query], k: int) -> Run:
         """The run's first k documents of each query; none for a query that it lacks."""
@@ -91,8 +104,8 @@ class FromRun:
         return Run({name: Ranking(r.doc_ids[:k], r.scores[:k]) for name, r in found.items()})
 
     def texts(self, ids: list[str]) -> dict[str, Doc]:
-        """A run has ids alone."""
-        return {name: Doc(name, "") for name in ids}
+        """Those that it holds; a run itself has ids alone."""
+        return {name: self.held.get(name, Doc(name, "")) for name in ids}
 
     def passages(self, query: Query, ids: list[str]) -> dict[str, Passage]:
         """None."""
@@ -214,8 +227,8 @@ def check_distinct(paths: Sequence[Path]) -> None:
 
 
 def by_model(index: Index, name: str, settings: Rerank, opening: OpenSettings) -> Reranked:
-    """Rerank by a cross-encoder that reads the stored texts; UsageError for a run, which has none."""
-    if isinstance(index, FromRun):
+    """Rerank by a cross-encoder that reads the stored texts; UsageError for a run without any."""
+    if isinstance(index, FromRun) and not index.held:
         raise UsageError(
             f"{index.opened.path} is a run and holds no texts for --rerank-model; "
             "rerank the index that it came from"

@@ -22,7 +22,7 @@ from lmkcli.collection import WHOLE, Collection, Doc, DocStream, Qrel, Query, Sh
 from lmkcli.doctable import DocTable
 from lmkcli.encoder import open_encoder, token_source
 from lmkcli.encoding import Target, append_vectors, part_arrays
-from lmkcli.errors import UsageError
+from lmkcli.errors import DataError, UsageError
 from lmkcli.jobs import Job
 from lmkcli.parts import ADDED, Generation, PartSlice
 from lmkcli.progress import Note, Progress, mute
@@ -70,6 +70,7 @@ def run_update(
         append_vectors(fresh, encoder, target, report)
         report.check_stop()
         slices = known.seen() + _unseen(folder, first)
+        _refuse_nothing(job, slices, before)
         rows = _next_row(folder, before.rows)
         now = Generation(before.number, origin, slices, rows)
         return _account(before, _publish(folder, before, now))
@@ -88,6 +89,16 @@ def _source(job: Job, folder: Path) -> Collection:
         if shards > 1 and parts.state(folder, shards).unfinished:
             raise UsageError(f"{folder} is not complete; finish its {shards} shards first")
     return job.source
+
+
+def _refuse_nothing(job: Job, slices: list[PartSlice], before: Generation) -> None:
+    """DataError where an update would remove all that there is: rather a source that was cut off."""
+    had = sum(piece.rows for piece in before.slices)
+    if had and not slices:
+        raise DataError(
+            f"{job.origin['name']} holds no document, and the update would remove all {had:,}; if that "
+            "is meant, remove the folder or say --if-exists overwrite"
+        )
 
 
 def _before(folder: Path) -> Generation:

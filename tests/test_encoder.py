@@ -14,6 +14,7 @@ from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer import modules
 from transformers import AutoModel, AutoTokenizer
 
+from lmkcli import encoder
 from lmkcli.collection import Doc, Query, open_collection
 from lmkcli.encoder import Encoder, open_encoder
 from lmkcli.errors import DataError, Mismatch, UnknownName, UsageError
@@ -59,6 +60,17 @@ def query_vectors(encoder: Encoder, texts: Sequence[str]) -> Floats:
 def cosines(one: Floats, other: Floats) -> NDArray[np.float64]:
     a, b = one.astype(np.float64), other.astype(np.float64)
     return (a * b).sum(axis=1) / (np.linalg.norm(a, axis=1) * np.linalg.norm(b, axis=1))
+
+
+def test_a_buffer_is_small_enough_for_a_stop_to_lose_little(
+    tiny_model: Models, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = opened(tiny_model("bert"), EncodeSettings(dtype="fp32", device="cpu", batch_tokens=100))
+    assert one.buffer_tokens == 3200
+    for tokens, buffer in ((1000, 1000), (10, 100)):  # what a larger model can do; a pack at least
+        big = opened(tiny_model("bert"), one.passes.settings)
+        monkeypatch.setitem(encoder.BUFFER_WORK, "cpu", tokens * big.model.weight_bytes)
+        assert big.buffer_tokens == buffer
 
 
 # --- sameness -----------------------------------------------------------------------------------

@@ -172,13 +172,22 @@ def test_an_update_without_a_change_writes_no_part_and_keeps_the_digest(folder: 
     assert parts.list_parts(folder.path) == names
 
 
-def test_everything_may_go_and_come_back(folder: Folder) -> None:
+def test_all_that_was_there_may_go_and_come_back(folder: Folder) -> None:
     folder.update(docs(0, 30))
-    assert folder.update({}) == Updated(2, 0, 0, 30)
-    assert folder.holds() == {}
-    assert folder.update(docs(0, 30)) == Updated(3, 0, 30, 0)
+    assert folder.update(docs(30, 31)) == Updated(2, 0, 1, 30)
+    assert folder.holds() == docs(30, 31)
+    assert folder.update(docs(0, 31)) == Updated(3, 1, 30, 0)
+    assert folder.holds() == docs(0, 31)
+    assert folder.table.encoded == 61  # a row that was dead once stays dead: indexes rely on it
+
+
+def test_an_empty_collection_removes_nothing(folder: Folder) -> None:
+    assert folder.update({}) == Updated(1, 0, 0, 0)  # nothing from nothing is no loss
+    folder.update(docs(0, 30))
+    with pytest.raises(DataError, match="holds no document, and the update would remove all 30"):
+        folder.update({})
     assert folder.holds() == docs(0, 30)
-    assert folder.table.encoded == 60  # a row that was dead once stays dead: indexes rely on it
+    assert folder.update(docs(0, 29)) == Updated(3, 29, 0, 1)
 
 
 @pytest.mark.parametrize("shards", [1, 3])

@@ -93,7 +93,7 @@ def encode(
     if dry_run:
         return _dry_run(job, json)
     folder = options.need(output, "-o/--output", "vectors/")
-    options.prepare_output(folder, if_exists)
+    options.prepare_output(folder, if_exists, job.shard.count)
     with console.progress("encode") as progress, console.stoppable() as stopping:
         if if_exists is IfExistsUpdate.update:
             updated = updating.run_update(job, folder, progress, stopping, console.note)

@@ -68,9 +68,7 @@ def evaluate(
     ] = False,
     correction: Annotated[
         Correction | None,
-        typer.Option(
-            help="Of the p-values, for the number of tests. Default: holm.", show_default="holm"
-        ),
+        typer.Option(help="Of the p-values, for the number of tests.", show_default="holm"),
     ] = None,
     by: Annotated[
         str | None,

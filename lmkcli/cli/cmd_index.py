@@ -79,6 +79,8 @@ def index(
         "max_memory": max_memory,
         "allow_incomplete": allow_incomplete or None,
     }
+    if kind == "exact":
+        raise UsageError(f"exact search needs no index: lmk search {source} compares every vector")
     options.prepare_output(folder, if_exists)
     update = if_exists is IfExistsUpdate.update
     if kind in catalog.LEXICAL:
@@ -119,10 +121,13 @@ def _bm25(given: dict[str, Any]) -> Bm25Settings:
 def _lexical(
     spelling: str, folder: Path, kind: str, settings: Bm25Settings, update: bool
 ) -> dict[str, Any]:
+    from lmkcli import manifest
     from lmkcli.collection import open_collection
     from lmkcli.indexing import build_lexical
     from lmkcli.refreshing import refresh_lexical
 
+    if (Path(spelling) / manifest.NAME).is_file():
+        raise UsageError(f"{spelling} is made by lmk; --kind {kind} takes the collection itself")
     collection = open_collection(spelling)
     with console.progress("index") as progress:
         if not update:

@@ -13,7 +13,7 @@ from lmkcli.errors import UsageError
 from lmkcli.recipe import SearchSettings
 
 if TYPE_CHECKING:
-    from lmkcli.collection import Query
+    from lmkcli.collection import Collection, Query
     from lmkcli.fusion import Fusion
     from lmkcli.index import Index
     from lmkcli.reranking import Rerank
@@ -165,9 +165,12 @@ def search(
         str(aggregate or ""), str(level or ""),
     )  # fmt: skip
     paths = [index, *(others or [])]
+    _askable(paths, queries)
     fusion = _fusion(paths, fuse, fuse_scale)
     stage = _stage(rerank, rerank_model, rerank_depth, interpolate, k)
-    parts = pipelines.open_all(paths, opening, rerank)
+    spelling = options.with_fields(queries or "", "", map_ids)
+    texts = _texts(paths, spelling, rerank_model)
+    parts = pipelines.open_all(paths, opening, rerank, texts)
     _notes(parts)
     opened: Index = pipelines.Fused(parts, fusion) if fusion else parts[0]
     if stage and rerank is not None:
@@ -175,7 +178,6 @@ def search(
     elif stage:
         opened = pipelines.by_model(opened, str(rerank_model), stage, opening)
     if queries is not None:
-        spelling = options.with_fields(queries, "", map_ids)
         asked = _asked(spelling, all_queries)
         path = options.need(output, "-o/--output", "run.trec")
         if path.is_dir():
@@ -204,6 +206,25 @@ def search(
     if question is not None:
         return answers.answer(opened, question, k or _SHOWN, json)
     answers.prompt(opened, k or _SHOWN, json)
+
+
+def _askable(paths: list[Path], queries: str | None) -> None:
+    """UsageError for a question to a run."""
+    for path in paths:
+        if queries is None and path.is_file():
+            raise UsageError(
+                f"{path} is a run, which answers the queries that it has and no other: give their "
+                "collection in the place of -q or -i"
+            )
+
+
+def _texts(paths: list[Path], spelling: str, rerank_model: str | None) -> "Collection | None":
+    """What a cross-encoder reads where runs alone are reranked: the collection of their queries."""
+    from lmkcli.collection import open_collection
+
+    if rerank_model is None or not all(path.is_file() for path in paths):
+        return None
+    return open_collection(spelling)
 
 
 def _asked(spelling: str, all_queries: bool) -> "list[Query]":

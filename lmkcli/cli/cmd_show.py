@@ -24,8 +24,9 @@ def show(
     what: Annotated[
         str,
         typer.Argument(
+            metavar="WHAT",
             help="An artifact, a run, a score log, a collection or a group of them; or sources, "
-            "poolers, models, indexes."
+            "poolers, models, indexes.",
         ),
     ],
     name: Annotated[

@@ -69,7 +69,7 @@ def tokenize(
         offline,
     )
     folder = options.need(output, "-o/--output", "tokens/")
-    options.prepare_output(folder, if_exists)
+    options.prepare_output(folder, if_exists, job.shard.count)
     with console.progress("tokenize") as progress, console.stoppable() as stopping:
         jobs.run_tokenize(job, folder, progress, stopping)
     tokens = Tokens(folder)

@@ -153,7 +153,6 @@ Fields = Annotated[
     str,
     typer.Option(
         help="Text fields of a record, joined by '+', such as headline+body.",
-        rich_help_panel=_RECIPE,
     ),
 ]
 Dtype = Annotated[
@@ -207,7 +206,6 @@ Offline = Annotated[
     typer.Option(
         "--offline",
         help="Never use the network (as with HF_HUB_OFFLINE=1).",
-        rich_help_panel=_WORK,
         callback=_offline,
     ),
 ]
@@ -234,14 +232,19 @@ Json = Annotated[bool, typer.Option("--json", help="Print JSON.", rich_help_pane
 def need(value: Path | None, flag: str, example: str) -> Path:
     """The value of an option that this use of the command cannot do without."""
     if value is None:
-        raise UsageError(f"{flag} is missing, for instance {flag} {example}")
+        raise UsageError(f"{flag} is missing, for instance {flag.partition('/')[0]} {example}")
     return value
 
 
-def prepare_output(path: Path, if_exists: IfExists | IfExistsUpdate) -> None:
+def prepare_output(path: Path, if_exists: IfExists | IfExistsUpdate, shards: int = 1) -> None:
     """Refuse or clear what is at `path`, as --if-exists says; never touches what is not ours."""
     from lmkcli.outputs import clear, is_artifact, is_empty
 
+    if shards > 1 and if_exists == IfExists.overwrite:
+        raise UsageError(
+            f"--if-exists overwrite would remove what other shards have written; "
+            f"remove {path} once, then run every shard without it"
+        )
     if is_empty(path):
         return
     if if_exists == IfExists.fail:
@@ -271,9 +274,7 @@ def _keep_inputs(path: Path) -> None:
                 )
 
 
-MapIds = Annotated[
-    bool, typer.Option("--map-ids", help="White space in ids becomes '_'.", rich_help_panel=_RECIPE)
-]
+MapIds = Annotated[bool, typer.Option("--map-ids", help="White space in ids becomes '_'.")]
 
 
 def with_fields(spelling: str, fields: str, map_ids: bool) -> str:

@@ -38,7 +38,7 @@ def differences(results: "Sequence[Result]", baseline: str, path: Path) -> None:
     _one_collection(results)
     base = next(each for each in results if each.system == baseline)
     panels = {
-        f"{name}\n{each.system} less {baseline}": [
+        f"{name}: {each.system} less {baseline}": [
             value - base.scores.per_query[name][query] for query, value in values.items()
         ]
         for each in results

@@ -4,7 +4,7 @@ People (table, markdown, latex) get wide tables, with the best of a column in bo
 marks; programs (csv, json) get one value a row wherever there is more than one collection or group.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from string import ascii_lowercase
 from typing import TYPE_CHECKING, Any
 
@@ -201,6 +201,24 @@ def notes(results: "Sequence[Result]", judges: "Sequence[Judge]") -> None:
             console.note(f"{judge.name}: relevant from grade {judge.rel} on; {', '.join(raised)}")
     for result in results:
         console.note(f"{result.run}: {_coverage(result)}")
+    for line in _depths(results):
+        console.note(line)
+
+
+def _depths(results: "Sequence[Result]") -> Iterator[str]:
+    """A line for each collection with runs twice as deep as others, where a measure has no cut-off."""
+    whole = [
+        asked
+        for asked, measure in results[0].measures.items()
+        if "cutoff" in measure.SUPPORTED_PARAMS and "cutoff" not in measure.params
+    ]
+    for name in dict.fromkeys(each.collection for each in results):
+        depths = [each.scores.coverage.depth for each in results if each.collection == name]
+        if whole and 0 < 2 * min(depths) <= max(depths):
+            yield (
+                f"{name}: runs of depth {min(depths)} to {max(depths)} are compared to the end of each by "
+                f"{', '.join(whole)}; fair is a cut-off such as {whole[0]}@{min(depths)}"
+            )
 
 
 def _coverage(result: "Result") -> str:

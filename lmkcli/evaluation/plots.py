@@ -7,6 +7,7 @@ ids. Figures are drawn without pyplot, so no window and no global state is touch
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from textwrap import fill
 from typing import Any, NamedTuple
 
 import matplotlib
@@ -17,6 +18,7 @@ from lmkcli.atomic import atomic_file
 from lmkcli.errors import DataError, UsageError
 
 _WIDTH, _INCH_PER_BAR, _DPI = 6.4, 0.28, 160
+_LETTERS_PER_LINE = 90  # of a title, at most: as many as the width holds
 # Okabe and Ito's colours, which most colour-blind readers tell apart; black and yellow left out.
 _COLOURS = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00"]
 _MARKS = ["o", "s", "^", "D", "v", "P"]
@@ -120,7 +122,7 @@ def differences(panels: Mapping[str, Sequence[float]], caption: str, path: Path)
         axes = figure.subplots(len(panels), squeeze=False)[:, 0]
         for axis, (label, values) in zip(axes, panels.items(), strict=True):
             _sorted_bars(axis, sorted(values, reverse=True))
-            axis.set_ylabel(label, fontsize=8)
+            axis.set_title(fill(label, _LETTERS_PER_LINE), fontsize=8, loc="left")
         axes[-1].set_xlabel("queries, by difference")
 
 

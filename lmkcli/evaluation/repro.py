@@ -75,9 +75,15 @@ def _models(then: Step, now: Step) -> Iterator[Row]:
 
 
 def _queries(then: Step, now: Step) -> Iterator[Row]:
-    if then.kind == "run":
-        before, after = then.identity["queries"], now.identity["queries"]
-        yield _digests(f"queries of {then.source}", before, after, "the queries have changed")
+    """And the texts of them that a cross-encoder read to rerank a run."""
+    if then.kind != "run":
+        return
+    before, after = then.identity["queries"], now.identity["queries"]
+    yield _digests(f"queries of {then.source}", before, after, "the queries have changed")
+    before, after = (step.identity["search"].get("texts", "") for step in (then, now))
+    if before and after:
+        why = "the collection has changed: the documents of the run have other texts"
+        yield _digests(f"documents of {then.source}", before, after, why)
 
 
 def _digests(what: str, before: str, after: str, why: str) -> Row:
@@ -109,6 +115,8 @@ def _own(step: Step) -> dict[str, Any]:
         kept["recipe"] = recipe
     if step.kind == "tokens":
         del kept["tokenizer"]
+    if step.kind == "run":
+        kept["search"] = {key: value for key, value in kept["search"].items() if key != "texts"}
     return kept
 
 
@@ -117,7 +125,9 @@ def _contents(then: Step, now: Step, tolerance: float) -> Row:
     if then.digest == now.digest:
         return Row(what, _short(then.digest), _short(now.digest), True)
     row = Row(what, _short(then.digest), _short(now.digest), None)
-    if then.kind not in ("vectors", "run") or not _still_there(then):
+    if then.kind not in ("vectors", "run"):
+        return row._replace(why=f"{then.kind} of another digest cannot be compared by value")
+    if not _still_there(then):
         return row._replace(why="it is not there any more as it was recorded")
     if then.kind == "vectors":
         return _vectors(row, then, now)

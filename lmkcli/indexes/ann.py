@@ -305,7 +305,7 @@ def _check_memory(settings: AnnSettings, blocks: Blocks) -> None:
     advice = f"these fit: {', '.join(fitting)}" if fitting else "no kind of index fits"
     raise DataError(
         f"an index of kind {settings.kind} over {blocks.rows} vectors of {blocks.dim} dimensions "
-        f"takes about {_gigabytes(needed)} to build, and {_gigabytes(limit)} may be used; "
+        f"takes about {_size(needed)} to build, and {_size(limit)} may be used; "
         f"{advice}; exact search needs no index and little memory"
     )
 
@@ -323,5 +323,5 @@ def _alternatives(blocks: Blocks) -> list[str]:
     return [kind for kind in kinds if training_rows(_make(kind, blocks.dim)) <= blocks.rows]
 
 
-def _gigabytes(size: int) -> str:
-    return f"{size / 1e9:.3g} GB"
+def _size(size: int) -> str:
+    return f"{size / 1e9:.3g} GB" if size >= 1e8 else f"{size / 1e6:.3g} MB"

@@ -8,6 +8,7 @@ import hashlib
 import importlib
 import json
 from dataclasses import dataclass, field, replace
+from difflib import get_close_matches
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -202,8 +203,10 @@ def locate(name: str, revision: str | None, offline: bool) -> tuple[Path, str]:
     if path.is_dir():
         return path.absolute(), ""
     if name.startswith((".", "/", "~")) or name.count("/") != 1:
+        near = EMBEDDED in name.lower() or get_close_matches(name, [EMBEDDED])
+        meant = f"did you mean {EMBEDDED}? " if near else ""
         raise DataError(
-            f"there is no model folder {name}; a hub model is written organisation/name"
+            f"there is no model folder {name}; {meant}a hub model is written organisation/name"
         )
     offline = offline or network.forbidden()
     try:

@@ -127,6 +127,16 @@ def test_show_counts_a_collection(lmk: Lmk, beir: Path) -> None:
     assert (facts["documents"], facts["judged queries"], facts["judgements"]) == (60, 12, 36)
 
 
+def test_show_counts_judged_documents_that_the_collection_lacks(
+    lmk: Lmk, beir: Path, tmp_path: Path
+) -> None:
+    qrels = tmp_path / "more.qrels"
+    qrels.write_text("q0 0 d000 1\nq0 0 d001#2 1\nq1 0 nowhere 1\n")
+    facts = lmk("show", f"{beir},qrels={qrels}", "--json").json
+    assert facts["judged but not there"] == "1 documents, such as nowhere"
+    assert not lmk("show", beir, "--json").json["judged but not there"]
+
+
 def test_lineage_reaches_from_the_run_to_the_collection(lmk: Lmk, chain: Path, beir: Path) -> None:
     lmk("search", chain / "hnsw", beir, "-o", chain / "ann.trec")
     facts = lmk("show", chain / "ann.trec", "--json").json

@@ -150,6 +150,19 @@ def test_a_planted_run_gives_the_documented_numbers(lmk: Lmk, planted: Path) -> 
     )
 
 
+def test_runs_of_different_depth_under_a_measure_without_a_cutoff(lmk: Lmk, planted: Path) -> None:
+    deep, flat, qrels = planted / "planted.trec", planted / "flat.trec", planted / "qrels.txt"
+    flat.write_text("q1 Q0 d 1 0.5 flat\n")
+    said = (
+        "runs of depth 1 to 3 are compared to the end of each by AP; fair is a cut-off such as AP@1"
+    )
+    words = ["eval", deep, flat, "--qrels", qrels]
+    assert said in lmk(*words, "-m", "AP", "-m", "RR@2").err
+    for measure in ("AP@3", "Rprec"):
+        assert "to the end of each" not in lmk(*words, "-m", measure).err
+    assert "to the end of each" not in lmk("eval", deep, "--qrels", qrels, "-m", "AP").err
+
+
 def test_a_run_that_mostly_finds_its_queries_is_told_so(lmk: Lmk, tmp_path: Path) -> None:
     (tmp_path / "r.trec").write_text("a Q0 a 1 2 t\na Q0 d 2 1 t\nb Q0 d 1 1 t\nc Q0 c 1 1 t\n")
     (tmp_path / "qrels.txt").write_text("a 0 d 1\nb 0 d 1\nc 0 d 1\n")

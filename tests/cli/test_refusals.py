@@ -84,6 +84,7 @@ def test_unknown_names_come_with_the_nearest(
     refused("search", vectors, f"{beir}:tset", "-o", out, code=USAGE, says="did you mean test")
     refused("index", vectors, "--kind", "hnws", "-o", out, code=USAGE, says="did you mean hnsw")
     refused("enocde", code=USAGE, says="No such command")
+    refused("encode", beir, "-m", "minlm", "-o", out, code=DATA, says="did you mean minilm?")
     refused("show", "poolerz", code=USAGE, says="poolers")
     run = tmp_path / "run.trec"
     run.write_text("q0 Q0 d000 1 1.0 x\n")
@@ -98,9 +99,10 @@ def test_missing_things_say_what_is_missing(
     refused("encode", tmp_path / "no.jsonl", "-m", bert, "-o", out, code=DATA, says="no such file")
     refused("encode", beir, "-m", "./nothing", "-o", out, code=DATA, says="no model folder")
     refused("encode", beir, "-m", tmp_path, "-o", out, code=DATA, says="no model folder")
-    refused("encode", beir, "-m", bert, code=USAGE, says="-o/--output is missing")
+    refused("encode", beir, "-m", bert, code=USAGE, says="for instance -o vectors/")
     refused("encode", beir, "-o", out, code=USAGE, says="--model")
-    refused("search", tmp_path / "no", beir, "-o", out, code=DATA, says="not an lmk artifact")
+    says = "not an lmk artifact: no such file or folder"
+    refused("search", tmp_path / "no", beir, "-o", out, code=DATA, says=says)
     refused("search", vectors, code=USAGE, says="-q")
     refused("search", vectors, bert, "-o", out, code=DATA, says="neither a corpus nor queries")
     refused("index", beir, "-o", out, code=USAGE, says="no vectors folder")
@@ -318,7 +320,7 @@ def test_artifacts_are_not_taken_for_each_other(
     lmk("index", vectors, "-o", tmp_path / "i")
     refused("search", tmp_path / "t", "-q", "x", code=DATA, says="holds tokens")
     refused("index", tmp_path / "t", "-o", tmp_path / "x", code=DATA, says="holds tokens")
-    refused("verify", tmp_path / "i", code=DATA, says="holds index, but vectors are needed")
+    refused("verify", tmp_path / "i", code=DATA, says="holds an index, but vectors are needed")
     refused("encode", beir, "-m", bert, "-o", tmp_path / "t", code=DATA, says="tokens | vectors")
     refused("encode", vectors, "-m", bert, "-o", tmp_path / "x", code=DATA, says="holds vectors")
 
@@ -399,3 +401,13 @@ def test_queries_that_come_twice(refused: Any, vectors: Path, tmp_path: Path) ->
     asked = corpus(tmp_path / "q.jsonl", *GOOD, '{"_id": "a", "text": "again"}')
     says = "the query id 'a' occurs twice"
     refused("search", vectors, asked, "-o", tmp_path / "r.trec", code=DATA, says=says)
+
+
+def test_what_an_index_is_not_made_of_is_said(
+    refused: Callable[..., str], vectors: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "i"
+    says = "takes the collection itself"
+    refused("index", vectors, "--kind", "bm25", "-o", out, code=USAGE, says=says)
+    says = "exact search needs no index"
+    refused("index", vectors, "--kind", "exact", "-o", out, code=USAGE, says=says)

@@ -252,6 +252,24 @@ def test_a_job_without_shards_is_finished_by_its_own_command() -> None:
         "sbatch --array=1,3 job.sh  # in it: lmk encode 'a file.jsonl' -m x -o v "
         "--shard $SLURM_ARRAY_TASK_ID/4"
     )
+    for again in (["--if-exists", "overwrite"], ["--if-exists=fail"]):  # would not continue
+        assert completion([*words, *again, "--shard", "2/4"], [1, 3], 4) == equals
+        assert completion([*words, *again], [0], 1) == completion(words, [0], 1)
+    update = completion([*words, "--if-exists=update"], [0], 1)
+    assert update == "lmk encode 'a file.jsonl' -m x -o v --if-exists update"
+
+
+def test_one_shard_does_not_overwrite_the_others(
+    lmk: Lmk, encode: Callable[..., Any], tiny_model: Models, beir: Path, tmp_path: Path
+) -> None:
+    encode(beir, tmp_path / "v", "--shard", "0/2")
+    again = ("--if-exists", "overwrite", "--shard", "1/2")
+    for folder in (tmp_path / "v", tmp_path / "new"):
+        assert "would remove what other" in encode(beir, folder, *again, code=2).err
+    words = ("tokenize", beir, "-m", tiny_model("bert"), "-o", tmp_path / "t")
+    assert "would remove what other" in lmk(*words, *again, code=2).err
+    assert lmk("show", tmp_path / "v", "--json").json["shards"] == "1 of 2 finished"
+    assert not (tmp_path / "new").exists()
 
 
 def test_ranges_are_written_as_sbatch_reads_them() -> None:

@@ -105,7 +105,22 @@ def test_a_run_takes_no_flags_of_an_index(lmk: Lmk, made: Path, beir: Path, tmp_
     out = ["-o", tmp_path / "x.trec"]
     run = made / "bm25.trec"
     assert "on a run" in lmk("search", run, beir, "--nprobe", 3, *out, code=2).err
-    assert "holds no texts" in lmk("search", run, beir, "--rerank-model", "m", *out, code=2).err
+    assert "answers the queries that it has" in lmk("search", run, "-q", "river", code=2).err
+
+
+def test_a_cross_encoder_reads_a_run_s_texts_in_the_collection(
+    lmk: Lmk, made: Path, beir: Path, tmp_path: Path
+) -> None:
+    stage = ["--rerank-model", save(tmp_path, 1), "--rerank-depth", 5]
+    for name, index in {"index": made / "bm25", "run": made / "bm25.trec"}.items():
+        lmk("search", index, beir, *stage, "-o", tmp_path / f"{name}.trec")
+    found, expected = (read_run(tmp_path / f"{name}.trec").rankings for name in ("run", "index"))
+    assert {q: r.doc_ids for q, r in found.items()} == {q: r.doc_ids for q, r in expected.items()}
+    assert json.loads((tmp_path / "run.trec.json").read_text())["identity"]["search"]["texts"]
+    (tmp_path / "other.trec").write_text("q0 Q0 unheard-of 1 0.5 x\n")
+    out = ["-o", tmp_path / "x.trec"]
+    said = lmk("search", tmp_path / "other.trec", beir, *stage, *out, code=3).err
+    assert "has none of the documents of" in said
 
 
 def test_lucene_from_collection_to_scores(lmk: Lmk, beir: Path, tmp_path: Path) -> None:

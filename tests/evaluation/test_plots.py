@@ -62,6 +62,16 @@ def test_wins_are_drawn_in_another_colour_than_losses(tmp_path: Path) -> None:
     assert text.count("fill: #d55e00") == 1
 
 
+def test_a_label_of_any_length_stays_within_its_panel(tmp_path: Path) -> None:
+    """Above the panel and on lines of its own; along the axis it would run into the neighbours'."""
+    name = "runs/" + "long-" * 40
+    plots.differences({name: [0.5], name + "2": [-0.5]}, "", tmp_path / "d.svg")
+    shown = re.findall(r"<text([^>]*)>([^<]*long-[^<]*)<", (tmp_path / "d.svg").read_text())
+    assert "".join(text.strip() for _, text in shown) == name + name + "2"
+    assert not any("rotate(-90" in how for how, _ in shown)
+    assert max(len(text) for _, text in shown) <= 90
+
+
 def test_one_point_one_bar_and_negative_values_can_be_drawn(tmp_path: Path) -> None:
     plots.curve({"a": [(0.0, 0.5)]}, "x", "y", tmp_path / "c.png")
     plots.bars({"m": {"a": plots.Bar(0.0, 0.0, 0.0)}}, "", tmp_path / "b.png")

@@ -87,6 +87,13 @@ def test_other_queries_are_named() -> None:
     )
 
 
+def test_other_texts_of_a_reranked_run_are_named() -> None:
+    then, now = (replace(RUN, identity={**RUN.identity, "search": {"texts": t}}) for t in "ab")
+    (_, row, _) = repro.compare(then, replace(now, digest="sha2"), 1e-4)
+    assert (row.what, row.same) == ("documents of c", False)
+    assert "other texts" in row.why
+
+
 def test_the_digest_of_an_index_does_not_decide_over_a_run() -> None:
     """Parts that were cut otherwise give another digest and the same ranking."""
     assert not repro.first_difference(
@@ -98,6 +105,10 @@ def test_what_cannot_be_compared_is_neither_the_same_nor_different() -> None:
     (*_, row) = repro.compare(RUN, replace(RUN, digest="sha2"), 1e-4)
     assert row.same is None
     assert "not there any more" in row.why
+    index = Step("/there/bm25", "index", {"family": "bm25"}, {}, FACTS, "digest1", "10:aa")
+    (*_, row) = repro.compare(index, replace(index, digest="digest2"), 1e-4)
+    assert row.same is None
+    assert "cannot be compared by value" in row.why
 
 
 def test_versions_are_named() -> None:
