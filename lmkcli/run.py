@@ -122,6 +122,8 @@ def write_run(path: Path, run: Run) -> None:
             return
         with atomic_file(path.resolve()) as temporary:
             _write(temporary, run, compress)
+    except BrokenPipeError:
+        raise  # whoever reads has enough
     except OSError as error:
         raise DataError(f"{path}: cannot be written ({error.strerror or error})") from error
 

@@ -180,6 +180,7 @@ def search(
     if queries is not None:
         asked = _asked(spelling, all_queries)
         path = options.need(output, "-o/--output", "run.trec")
+        path = Path("/dev/stdout") if str(path) == "-" else path
         if path.is_dir():
             raise UsageError(f"-o {path} is a folder; name a file for the run, such as run.trec")
         options.prepare_output(path, if_exists)

@@ -95,12 +95,21 @@ def test_quiet_leaves_results_alone(
     assert "60 documents" in done.out
 
 
-def test_a_run_may_go_into_a_pipe(lmk: Lmk, tiny_model: Models, beir: Path, tmp_path: Path) -> None:
-    lmk("encode", beir, "-m", tiny_model("bert"), "-o", tmp_path / "v")
-    words = ["search", str(tmp_path / "v"), str(beir), "-k", "3", "-o", "/dev/stdout"]
-    done = subprocess.run([*LMK, *words], capture_output=True, text=True)
+@pytest.mark.parametrize("output", ["/dev/stdout", "-"])
+def test_a_run_may_go_into_a_pipe(lmk: Lmk, beir: Path, tmp_path: Path, output: str) -> None:
+    lmk("index", beir, "--kind", "bm25", "-o", tmp_path / "b")
+    words = ["search", str(tmp_path / "b"), str(beir), "-k", "3", "-o", output]
+    done = subprocess.run([*LMK, *words], capture_output=True, text=True, cwd=tmp_path)
     assert done.returncode == 0
-    assert [len(line.split()) for line in done.stdout.splitlines()] == [6] * 36
+    lines = [line.split() for line in done.stdout.splitlines()]
+    assert len(lines) > 12
+    assert {len(line) for line in lines} == {6}
+    assert [path.name for path in tmp_path.iterdir()] == ["b"]
+    reader, writer = os.pipe()
+    os.close(reader)
+    left = subprocess.run([*LMK, "-q", *words], stdout=writer, stderr=subprocess.PIPE, text=True)
+    os.close(writer)
+    assert (left.returncode, left.stderr) == (0, "")
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1])
