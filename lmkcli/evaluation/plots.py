@@ -109,7 +109,7 @@ def _ticks(axis: Any, values: list[float]) -> None:
         axis.xaxis.set_major_formatter(ScalarFormatter())
         axis.xaxis.set_minor_locator(matplotlib.ticker.NullLocator())
     if len(values) <= 12:
-        axis.set_xticks(values, [f"{value:g}" for value in values])
+        axis.set_xticks(values, [f"{v:.0f}" if v >= 100 else f"{v:.3g}" for v in values])
 
 
 def differences(panels: Mapping[str, Sequence[float]], caption: str, path: Path) -> None:

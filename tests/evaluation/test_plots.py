@@ -55,6 +55,13 @@ def test_points_are_joined_in_the_order_of_x(tmp_path: Path) -> None:
     assert xs[1] - xs[0] == pytest.approx(xs[2] - xs[1], rel=1e-4)
 
 
+def test_ticks_are_values_that_can_be_read(tmp_path: Path) -> None:
+    points = [(0.125, 0.1), (12.5, 0.2), (225.252, 0.3), (32768, 0.4)]
+    plots.curve({"a": points}, "x", "y", tmp_path / "c.svg")
+    text = (tmp_path / "c.svg").read_text()
+    assert [tick for tick in ("0.125", "12.5", "225", "32768") if f">{tick}<" not in text] == []
+
+
 def test_wins_are_drawn_in_another_colour_than_losses(tmp_path: Path) -> None:
     plots.differences({"x": [0.5, 0.25, -0.125]}, "", tmp_path / "d.svg")
     text = (tmp_path / "d.svg").read_text()
