@@ -67,7 +67,13 @@ def _said_by(run: Path) -> str:
         )
     from lmkcli.searching import read_manifest  # and with it all that makes runs
 
-    return str(read_manifest(run).facts["collection"])
+    made_by = str(read_manifest(run).facts["collection"])
+    if Path(made_by).is_file():
+        raise UsageError(
+            f"{run} was made with the queries of {made_by}, a file without judgements: give them with "
+            "--qrels"
+        )
+    return made_by
 
 
 def _judge(spelling: str) -> Judge:

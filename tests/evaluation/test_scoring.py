@@ -98,6 +98,13 @@ def test_what_judges_a_run(run: Path, folder: Path, tmp_path: Path) -> None:
         json.dumps({"kind": "run", "identity": {}, "facts": {"collection": str(folder)}})
     )
     assert judges([run], [])[0].name == str(folder)
+    questions = tmp_path / "questions.tsv"
+    questions.write_text("q1\twhat\n")
+    (tmp_path / "run.trec.json").write_text(
+        json.dumps({"kind": "run", "identity": {}, "facts": {"collection": str(questions)}})
+    )
+    with pytest.raises(UsageError, match=r"questions.tsv, a file without judgements: give them"):
+        judges([run], [])
 
 
 def test_errors_name_the_run_and_what_judges_it(run: Path) -> None:
