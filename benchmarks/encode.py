@@ -22,13 +22,13 @@ from sentence_transformers import SentenceTransformer
 from transformers import AutoConfig, AutoModel
 
 from lmkcli import manifest
-from lmkcli.collection import Doc, open_collection
-from lmkcli.encoder import open_encoder
+from lmkcli.data.collection import Doc, open_collection
+from lmkcli.encoding.encoder import open_encoder
+from lmkcli.encoding.resolving import resolve
 from lmkcli.models.folder import read_model
 from lmkcli.models.tokenizer import open_tokenizer
 from lmkcli.recipe import EncodeSettings, Wishes
-from lmkcli.resolving import resolve
-from lmkcli.tokens import Report, tokenized
+from lmkcli.store.tokens import Report, tokenized
 
 TORCH = {"fp32": torch.float32, "bf16": torch.bfloat16}
 

@@ -20,9 +20,9 @@ import numpy as np
 import torch
 
 from lmkcli import manifest
-from lmkcli.indexes.exact import Exact
 from lmkcli.models.devices import native_dtype
-from lmkcli.ragged import Ragged
+from lmkcli.retrieval.indexes.exact import Exact
+from lmkcli.store.ragged import Ragged
 
 BLOCK = 10_000
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}

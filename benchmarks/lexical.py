@@ -19,7 +19,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from lmkcli import catalog, manifest
-from lmkcli.collection import Doc, Query, open_collection
+from lmkcli.data.collection import Doc, Query, open_collection
 from lmkcli.progress import silent
 from lmkcli.recipe import Bm25Settings
 
@@ -29,7 +29,7 @@ START_UP = """
 import sys
 from pathlib import Path
 from lmkcli import catalog
-from lmkcli.collection import Query
+from lmkcli.data.collection import Query
 from lmkcli.recipe import Bm25Settings
 index = catalog.load(catalog.INDEXES, sys.argv[1], "index kind").open(Path(sys.argv[2]), Bm25Settings())
 index.search([Query("q", sys.argv[3])], 10)

@@ -29,11 +29,11 @@ from transformers import AutoModel
 
 from lmkcli import manifest
 from lmkcli.models.devices import TORCH, choose_device
-from lmkcli.models.m2bert import M2Bert
-from lmkcli.models.m2bert_config import M2BertConfig
-from lmkcli.models.m2bert_model import M2BertModel
+from lmkcli.models.m2bert.config import M2BertConfig
+from lmkcli.models.m2bert.kind import M2Bert
+from lmkcli.models.m2bert.model import M2BertModel
+from lmkcli.models.packing import packs
 from lmkcli.models.transformer import Transformer
-from lmkcli.packing import packs
 
 Document = NDArray[np.int32]
 POSITIONS = {"cpu": 2048, "cuda": 65_536}  # of a pass, as lmk chooses them for this width

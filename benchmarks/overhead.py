@@ -13,7 +13,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from lmkcli import jobs
+from lmkcli.encoding import jobs
 from lmkcli.models import transformer
 from lmkcli.progress import silent
 from lmkcli.recipe import EncodeSettings, Wishes

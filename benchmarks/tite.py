@@ -23,11 +23,12 @@ from transformers import AutoModel
 
 from lmkcli import manifest
 from lmkcli.models.devices import TORCH, choose_device
-from lmkcli.models.tite import Tite, TiteModel
-from lmkcli.models.tite_config import TiteConfig
-from lmkcli.models.tite_fused import fuse
+from lmkcli.models.packing import packs
+from lmkcli.models.tite import TiteModel
+from lmkcli.models.tite.config import TiteConfig
+from lmkcli.models.tite.fused import fuse
+from lmkcli.models.tite.kind import Tite
 from lmkcli.models.transformer import Transformer
-from lmkcli.packing import packs
 
 Sequences = list[NDArray[np.int32]]
 Run = Callable[[Sequences], object]

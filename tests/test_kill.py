@@ -18,24 +18,31 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 
-from lmkcli import building, manifest, parts
-from lmkcli.collection import Shard
-from lmkcli.doctable import DocTable
+from lmkcli import manifest
+from lmkcli.data.collection import Shard
+from lmkcli.data.run import read_run
 from lmkcli.errors import DataError
-from lmkcli.index import BUILT, OpenSettings, open_index, ready
-from lmkcli.run import read_run
-from lmkcli.tokens import Tokens
-from lmkcli.vectors import Vectors
+from lmkcli.retrieval.index import BUILT, OpenSettings, open_index, ready
+from lmkcli.store import part_writer, parts
+from lmkcli.store.doctable import DocTable
+from lmkcli.store.tokens import Tokens
+from lmkcli.store.vectors import Vectors
 from tests import forked, tiny
 
 DOCS = 600
 PRELOAD = [  # what a command imports when it needs it, imported once by the server instead
-    *("tests.forked", "lmkcli.jobs", "lmkcli.indexing", "lmkcli.searching", "lmkcli.pipelines"),
     *(
-        "lmkcli.indexes.ann",
+        "tests.forked",
+        "lmkcli.encoding.jobs",
+        "lmkcli.retrieval.indexing",
+        "lmkcli.retrieval.searching",
+        "lmkcli.retrieval.pipelines",
+    ),
+    *(
+        "lmkcli.retrieval.indexes.ann",
         "lmkcli.models.transformer",
-        "lmkcli.sources.files",
-        "lmkcli.poolers.landmark",
+        "lmkcli.data.sources.files",
+        "lmkcli.pooling.landmark",
     ),
     *(
         "pytest",
@@ -156,7 +163,7 @@ def whole_parts(folder: Path) -> bool:
         return False
     slices = parts.cover(names, WHOLE)
     for piece in slices:
-        assert building.part_summary(folder, piece.name)["docs"] == piece.rows
+        assert part_writer.part_summary(folder, piece.name)["docs"] == piece.rows
         assert DocTable(folder / "parts" / str(piece.name) / "docs.parquet").rows == piece.rows
     if parts.done_rows(folder, WHOLE) is None:
         refused(folder)

@@ -19,9 +19,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from lmkcli import parts
-from lmkcli.collection import Shard
-from lmkcli.vectors import Vectors
+from lmkcli.data.collection import Shard
+from lmkcli.store import parts
+from lmkcli.store.vectors import Vectors
 from tests import forked, tiny
 
 pytestmark = pytest.mark.slow

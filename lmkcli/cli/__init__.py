@@ -1,0 +1,1 @@
+"""Flags to calls; the only room that knows typer and rich."""

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 from lmkcli.cli import console
 
 if TYPE_CHECKING:
-    from lmkcli.collection import Doc
-    from lmkcli.index import Index
-    from lmkcli.passages import Passage
+    from lmkcli.data.collection import Doc
+    from lmkcli.retrieval.index import Index
+    from lmkcli.retrieval.passages import Passage
 
 _SNIPPET = 240
 _PASSAGE = 1000
@@ -19,7 +19,7 @@ _INDENT = " " * 5
 
 def answer(index: "Index", question: str, k: int, json: bool) -> None:
     """Print the k best documents for one question, with the best passage where chunks have vectors."""
-    from lmkcli.collection import Query
+    from lmkcli.data.collection import Query
 
     query = Query("q", question)
     ranking = index.search([query], k).rankings["q"]

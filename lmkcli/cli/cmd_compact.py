@@ -21,7 +21,7 @@ def compact(
     What is not needed any more is deleted after --keep-hours: a search that is running, or an index
     that was not refreshed yet, may still read it.
     """
-    from lmkcli import updating
+    from lmkcli.encoding import updating
 
     with console.progress("compact") as progress, console.stoppable() as stopping:
         made = updating.compact(vectors, keep_hours, progress, stopping)

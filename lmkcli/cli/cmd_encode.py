@@ -12,8 +12,8 @@ from lmkcli.cli.options import DtypeName, IfExistsUpdate, OverflowName, StoreNam
 from lmkcli.recipe import EncodeSettings, Wishes
 
 if TYPE_CHECKING:
-    from lmkcli.jobs import Job
-    from lmkcli.updating import Updated
+    from lmkcli.encoding.jobs import Job
+    from lmkcli.encoding.updating import Updated
 
 _DEFAULT = EncodeSettings()
 
@@ -69,7 +69,7 @@ def encode(
     # Threads that wait asleep: where other work runs beside, waiting at full speed takes half the
     # machine. It counts from the import of torch, which follows.
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
-    from lmkcli import jobs, updating
+    from lmkcli.encoding import jobs, updating
 
     wishes = Wishes(
         model, revision, trust_remote_code, pool, gran, unit, window, overlap, extend, pad_to_max,
@@ -119,8 +119,8 @@ def _changes(folder: Path, made: "Updated", json: bool) -> None:
 def _summary(folder: Path, job: "Job", json: bool) -> None:
     from dataclasses import asdict
 
-    from lmkcli import parts
-    from lmkcli.tokens import sum_counts
+    from lmkcli.store import parts
+    from lmkcli.store.tokens import sum_counts
 
     updated = parts.generation(folder)
     mine = updated.slices if updated else parts.cover(parts.list_parts(folder), job.shard)
@@ -143,7 +143,7 @@ def _summary(folder: Path, job: "Job", json: bool) -> None:
 
 
 def _dry_run(job: "Job", json: bool) -> None:
-    from lmkcli import jobs
+    from lmkcli.encoding import jobs
 
     with console.progress("dry run") as progress:
         plan = jobs.forecast(job, progress)

@@ -163,7 +163,7 @@ def evaluate(
 
 
 def _log(log: Path, results: "list[Result]", judges: "list[Judge]", spellings: list[str]) -> None:
-    from lmkcli.evaluation.scorelog import append
+    from lmkcli.provenance.scorelog import append
 
     asked: list[str | None] = [*spellings] or [None] * len(results)
     for result, judge, spelling in zip(results, judges, asked, strict=True):
@@ -171,7 +171,7 @@ def _log(log: Path, results: "list[Result]", judges: "list[Judge]", spellings: l
 
 
 def _ir_metadata(results: "list[Result]", judges: "list[Judge]", spellings: list[str]) -> None:
-    from lmkcli.evaluation import irmetadata, scorelog
+    from lmkcli.provenance import irmetadata, scorelog
 
     asked: list[str | None] = [*spellings] or [None] * len(results)
     for result, judge, spelling in zip(results, judges, asked, strict=True):
@@ -218,7 +218,7 @@ def _order(runs: list[Path], qrels: list[str]) -> tuple[list[Path], list[str]]:
 
 def _runs_in(path: Path) -> list[Path]:
     """A folder's runs, known by the manifests beside them, by name; a file itself."""
-    from lmkcli.outputs import SIDECAR, sidecar
+    from lmkcli.store.outputs import SIDECAR, sidecar
 
     if not path.is_dir():
         return [path]

@@ -65,7 +65,7 @@ def export(
 
 def _vectors(source: Path, to: Target, folder: Path, if_exists: IfExists, json: bool) -> None:
     from lmkcli.exchange.exporting import export as write
-    from lmkcli.vectors import Vectors
+    from lmkcli.store.vectors import Vectors
 
     vectors = Vectors(source)
     options.prepare_output(folder, if_exists)
@@ -78,8 +78,8 @@ def _vectors(source: Path, to: Target, folder: Path, if_exists: IfExists, json: 
 
 
 def _model(wishes: Wishes, folder: Path, offline: bool, if_exists: IfExists, json: bool) -> None:
+    from lmkcli.encoding.resolving import resolve
     from lmkcli.exchange.sentence_folder import export_model
-    from lmkcli.resolving import resolve
 
     resolved = resolve(wishes, offline)
     for line in resolved.notes:

@@ -4,8 +4,8 @@ from typing import Annotated
 
 import typer
 
-from lmkcli import known
 from lmkcli.cli import console, options
+from lmkcli.data import known
 from lmkcli.errors import UsageError
 
 
@@ -23,7 +23,7 @@ def fetch(
 
     What is there already is left as it is, and several fetches of the same thing wait for each other.
     """
-    from lmkcli.collection import open_collection
+    from lmkcli.data.collection import open_collection
     from lmkcli.models.folder import check_revision, read_model
 
     if not names and not model:

@@ -54,7 +54,7 @@ def import_(
     they cannot be searched with text.
     """
     from lmkcli.exchange.importing import open_incoming, run_import
-    from lmkcli.tokens import Report
+    from lmkcli.store.tokens import Report
 
     folder = options.need(output, "-o/--output", "vectors/")
     wishes = Wishes(
@@ -77,8 +77,8 @@ def import_(
 
 
 def _recipe(wishes: Wishes, incoming: "Incoming", offline: bool) -> Recipe:
+    from lmkcli.encoding.resolving import resolve
     from lmkcli.exchange.importing import check_width, unknown_recipe
-    from lmkcli.resolving import resolve
 
     if not wishes.model:
         given = {

@@ -13,7 +13,7 @@ from lmkcli.errors import UsageError
 from lmkcli.recipe import AnnSettings, Bm25Settings
 
 if TYPE_CHECKING:
-    from lmkcli.vectors import Vectors
+    from lmkcli.store.vectors import Vectors
 
 _SHOWN = ("factory", "documents", "rows", "vocabulary", "postings", "training_rows", "bytes")
 
@@ -109,7 +109,7 @@ def _shown(value: Any) -> str:
 
 def _bm25(given: dict[str, Any]) -> Bm25Settings:
     """The settings from their flags; stop words are read from their file here."""
-    from lmkcli.analysis import NONE, read_stopwords
+    from lmkcli.text.analysis import NONE, read_stopwords
 
     chosen = {key: value for key, value in given.items() if value is not None}
     words = chosen.get("stopwords")
@@ -122,9 +122,9 @@ def _lexical(
     spelling: str, folder: Path, kind: str, settings: Bm25Settings, update: bool
 ) -> dict[str, Any]:
     from lmkcli import manifest
-    from lmkcli.collection import open_collection
-    from lmkcli.indexing import build_lexical
-    from lmkcli.refreshing import refresh_lexical
+    from lmkcli.data.collection import open_collection
+    from lmkcli.retrieval.indexing import build_lexical
+    from lmkcli.retrieval.refreshing import refresh_lexical
 
     if (Path(spelling) / manifest.NAME).is_file():
         raise UsageError(f"{spelling} is made by lmk; --kind {kind} takes the collection itself")
@@ -139,7 +139,7 @@ def _lexical(
 
 def _open(source: Path, allow_incomplete: bool) -> "Vectors":
     from lmkcli import manifest
-    from lmkcli.vectors import Vectors
+    from lmkcli.store.vectors import Vectors
 
     if not (source / manifest.NAME).is_file():
         raise UsageError(
@@ -158,9 +158,9 @@ def _open(source: Path, allow_incomplete: bool) -> "Vectors":
 
 
 def _dense(vectors: "Vectors", folder: Path, settings: AnnSettings, update: bool) -> dict[str, Any]:
-    from lmkcli.index import family_of
-    from lmkcli.indexing import build_dense, memory_of
-    from lmkcli.refreshing import refresh_dense
+    from lmkcli.retrieval.index import family_of
+    from lmkcli.retrieval.indexing import build_dense, memory_of
+    from lmkcli.retrieval.refreshing import refresh_dense
 
     needed = console.size(memory_of(vectors, settings))
     console.note(

@@ -33,7 +33,7 @@ def plot(
     The parameter is looked up in what led to each run: in the recipe, the index and the search, then
     in the commands. The suffix of the output chooses PNG, SVG or PDF.
     """
-    from lmkcli.evaluation import scorelog
+    from lmkcli.provenance import scorelog
 
     path = options.need(output, "-o/--output", "curve.svg")
     if not log.is_file():

@@ -15,8 +15,8 @@ from lmkcli.cli.tables import Format
 from lmkcli.errors import CheckFailed, DataError, LmkError, Stopped
 
 if TYPE_CHECKING:
-    from lmkcli.evaluation.lineage import Step
-    from lmkcli.evaluation.repro import Row
+    from lmkcli.provenance.lineage import Step
+    from lmkcli.provenance.repro import Row
 
 _SAME = {True: "yes", False: "NO", None: "-"}
 # What a step is not asked again: where it wrote, which share of it, how it was shown.
@@ -48,7 +48,7 @@ def repro(
     The commands that made the artifact, and all before it, run again in a temporary folder. The first
     difference is named with its reason: other documents, another model, other library versions.
     """
-    from lmkcli.evaluation.repro import first_difference
+    from lmkcli.provenance.repro import first_difference
 
     led, entry = _recorded(what)
     with _folder(output) as folder:
@@ -71,8 +71,8 @@ def repro(
 
 def _recorded(what: str) -> "tuple[list[Step], dict[str, Any] | None]":
     """The steps that led to it, sources first, and its entry if it is one of a log."""
-    from lmkcli.evaluation import lineage, scorelog
-    from lmkcli.evaluation.lineage import Step
+    from lmkcli.provenance import lineage, scorelog
+    from lmkcli.provenance.lineage import Step
 
     path = Path(what)
     if path.is_dir() or Path(what + ".json").is_file():
@@ -109,7 +109,7 @@ class _Again:
 
     def make(self, step: "Step") -> None:
         """Run a step's command on what was made again before it."""
-        from lmkcli.evaluation import lineage, repro
+        from lmkcli.provenance import lineage, repro
 
         name = f"{len(self._made) + 1}-{Path(step.path).name}"
         _check(step)
@@ -129,7 +129,7 @@ class _Again:
 
     def score(self, entry: dict[str, Any]) -> None:
         """Evaluate the run that was made again, as the entry was."""
-        from lmkcli.evaluation import repro, scorelog
+        from lmkcli.provenance import repro, scorelog
 
         run, log = self._made.get(entry["run"], entry["run"]), self._folder / "scores.jsonl"
         call = {key: value for key, value in entry["call"].items() if key in _KEPT_OF_EVAL}
@@ -159,8 +159,8 @@ def _qrels(entry: dict[str, Any]) -> dict[str, str]:
 
 def _same_run(entry: dict[str, Any]) -> "Row":
     """A run that lmk did not make is a source itself."""
-    from lmkcli.evaluation import lineage
-    from lmkcli.evaluation.repro import Row
+    from lmkcli.provenance import lineage
+    from lmkcli.provenance.repro import Row
 
     path = Path(entry["run"])
     if not path.is_file():
@@ -194,7 +194,7 @@ def _from(directory: str, what: str) -> Iterator[None]:
 def _versions(led: "list[Step]", entry: dict[str, Any] | None) -> None:
     """Say which libraries are others than those that made any step."""
     from lmkcli import manifest
-    from lmkcli.evaluation.repro import versions
+    from lmkcli.provenance.repro import versions
 
     now = manifest.environment()
     recorded = [step.facts for step in led] + ([entry] if entry else [])

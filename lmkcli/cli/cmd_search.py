@@ -13,11 +13,11 @@ from lmkcli.errors import UsageError
 from lmkcli.recipe import SearchSettings
 
 if TYPE_CHECKING:
-    from lmkcli.collection import Collection, Query
-    from lmkcli.fusion import Fusion
-    from lmkcli.index import Index
-    from lmkcli.reranking import Rerank
-    from lmkcli.run import Run
+    from lmkcli.data.collection import Collection, Query
+    from lmkcli.data.run import Run
+    from lmkcli.retrieval.fusion import Fusion
+    from lmkcli.retrieval.index import Index
+    from lmkcli.retrieval.reranking import Rerank
 
 _DEFAULT = SearchSettings()
 _SHOWN = 10
@@ -155,8 +155,8 @@ def search(
     The index knows how its queries must be encoded. Equal scores go by document id, descending, as
     trec_eval sorts them.
     """
-    from lmkcli import pipelines, searching
-    from lmkcli.index import OpenSettings
+    from lmkcli.retrieval import pipelines, searching
+    from lmkcli.retrieval.index import OpenSettings
 
     if [queries is not None, question is not None, interactive].count(True) != 1:
         raise UsageError("give a collection of queries, or one question with -q, or -i")
@@ -221,7 +221,7 @@ def _askable(paths: list[Path], queries: str | None) -> None:
 
 def _texts(paths: list[Path], spelling: str, rerank_model: str | None) -> "Collection | None":
     """What a cross-encoder reads where runs alone are reranked: the collection of their queries."""
-    from lmkcli.collection import open_collection
+    from lmkcli.data.collection import open_collection
 
     if rerank_model is None or not all(path.is_file() for path in paths):
         return None
@@ -229,7 +229,7 @@ def _texts(paths: list[Path], spelling: str, rerank_model: str | None) -> "Colle
 
 
 def _asked(spelling: str, all_queries: bool) -> "list[Query]":
-    from lmkcli import searching
+    from lmkcli.retrieval import searching
 
     asked, left_out = searching.queries_of(spelling, all_queries)
     if left_out:
@@ -248,8 +248,8 @@ def _notes(indexes: "list[Index]") -> None:
 
 
 def _fusion(paths: list[Path], fuse: str | None, scale: ScaleName | None) -> "Fusion | None":
-    from lmkcli.fusion import Fusion
-    from lmkcli.pipelines import check_distinct
+    from lmkcli.retrieval.fusion import Fusion
+    from lmkcli.retrieval.pipelines import check_distinct
 
     if len(paths) == 1:
         options.no_effect(
@@ -272,7 +272,7 @@ def _stage(
     interpolate: float | None,
     k: int | None,
 ) -> "Rerank | None":
-    from lmkcli.reranking import Rerank
+    from lmkcli.retrieval.reranking import Rerank
 
     if rerank is None and rerank_model is None:
         options.no_effect(

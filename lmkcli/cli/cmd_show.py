@@ -6,10 +6,11 @@ from typing import Annotated, Any
 
 import typer
 
-from lmkcli import catalog, known
+from lmkcli import catalog
 from lmkcli.cli import console, options, tables
 from lmkcli.cli.tables import Format
-from lmkcli.collection import FILE_SUFFIXES
+from lmkcli.data import known
+from lmkcli.data.collection import FILE_SUFFIXES
 from lmkcli.errors import DataError, UnknownName, UsageError
 
 CATALOGS = {
@@ -83,7 +84,7 @@ def _published(what: str, name: str, json: bool) -> None:
         return _group(name, json)
     if known.known(name) is None:
         raise UnknownName("source", name, known.near(name))
-    from lmkcli.layouts import published
+    from lmkcli.data.hub_layouts import published
 
     facts = published(name)
     if json:
@@ -106,18 +107,18 @@ def _or(count: int | None) -> int | str:
 
 
 def _artifact(path: Path, json: bool) -> None:
-    from lmkcli import describing
+    from lmkcli.provenance import description
 
-    facts = describing.artifact(path)
+    facts = description.artifact(path)
     if json:
         return console.plain_json(facts)
     _print(facts)
 
 
 def _run(path: Path, json: bool) -> None:
-    from lmkcli import describing
+    from lmkcli.provenance import description
 
-    facts = describing.run(path)
+    facts = description.run(path)
     if json:
         return console.plain_json(facts)
     _print(facts)
@@ -150,19 +151,19 @@ def _is_log(path: Path) -> bool:
 
 
 def _log(path: Path, json: bool) -> None:
-    from lmkcli import describing
-    from lmkcli.evaluation.scorelog import read
+    from lmkcli.provenance import description
+    from lmkcli.provenance.scorelog import read
 
     entries = read(path)
     if json:
         return console.plain_json(entries)
     shown = [{"time": "", "run": ""} | entry for entry in entries]  # any program may write a log
-    tables.table(*describing.log(shown), Format.table)
+    tables.table(*description.log(shown), Format.table)
 
 
 def _collection(spelling: str, json: bool) -> None:
-    from lmkcli import describing
-    from lmkcli.collection import open_collection
+    from lmkcli.data.collection import open_collection
+    from lmkcli.provenance import description
 
     try:
         collection = open_collection(spelling)
@@ -170,7 +171,7 @@ def _collection(spelling: str, json: bool) -> None:
         if difflib.get_close_matches(spelling, CATALOGS):
             raise UnknownName("name", spelling, CATALOGS) from None
         raise
-    facts = describing.collection(collection)
+    facts = description.collection(collection)
     if json:
         return console.plain_json(facts)
     _print(facts)

@@ -12,7 +12,7 @@ from lmkcli.errors import UsageError
 from lmkcli.recipe import EncodeSettings, Wishes
 
 if TYPE_CHECKING:
-    from lmkcli.tokens import Tokens
+    from lmkcli.store.tokens import Tokens
 
 LENGTHS = (512, 2048, 8192, 32768)
 GRANULARITIES = (32, 64, 128, 256)
@@ -50,8 +50,8 @@ def tokenize(
     Prints length statistics: what would be cut at which length, and what landmarks cost. The pooler
     matters only for --show and for --gran sentence, where each sentence is tokenized by itself.
     """
-    from lmkcli import jobs
-    from lmkcli.tokens import Tokens
+    from lmkcli.encoding import jobs
+    from lmkcli.store.tokens import Tokens
 
     wishes = Wishes(
         model=model, revision=revision, trust_remote_code=trust_remote_code, pool=pool, gran=gran,
@@ -123,9 +123,9 @@ def _show(
         raise UsageError(
             "--show prints one text and writes nothing; drop the collection and --output"
         )
-    from lmkcli.encoder import make_placer
+    from lmkcli.encoding.encoder import make_placer
+    from lmkcli.encoding.resolving import resolve
     from lmkcli.models.tokenizer import open_tokenizer
-    from lmkcli.resolving import resolve
 
     resolved = resolve(wishes, offline)
     side = resolved.recipe.doc

@@ -23,7 +23,7 @@ def verify(
 
     The least cosine must be 0.99999 where fp32 was computed and 0.999 where bf16 or fp16 was.
     """
-    from lmkcli.verifying import verify as run
+    from lmkcli.encoding.verifying import verify as run
 
     result = run(folder, sample, model, device, offline)
     facts = {

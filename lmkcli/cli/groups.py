@@ -5,8 +5,9 @@ from functools import wraps
 from pathlib import Path
 from typing import Any, TypeVar
 
-from lmkcli import known, manifest
+from lmkcli import manifest
 from lmkcli.cli import console, recording
+from lmkcli.data import known
 from lmkcli.errors import UsageError
 
 Command = TypeVar("Command", bound=Callable[..., None])

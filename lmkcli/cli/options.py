@@ -8,8 +8,8 @@ from typing import Annotated
 
 import typer
 
-from lmkcli import network
 from lmkcli.errors import DataError, UsageError
+from lmkcli.system import network
 
 
 class IfExists(StrEnum):
@@ -238,7 +238,7 @@ def need(value: Path | None, flag: str, example: str) -> Path:
 
 def prepare_output(path: Path, if_exists: IfExists | IfExistsUpdate, shards: int = 1) -> None:
     """Refuse or clear what is at `path`, as --if-exists says; never touches what is not ours."""
-    from lmkcli.outputs import clear, is_artifact, is_empty
+    from lmkcli.store.outputs import clear, is_artifact, is_empty
 
     if shards > 1 and if_exists == IfExists.overwrite:
         raise UsageError(
@@ -261,7 +261,7 @@ def prepare_output(path: Path, if_exists: IfExists | IfExistsUpdate, shards: int
 def _keep_inputs(path: Path) -> None:
     """UsageError where what is to be replaced is, or holds, what the command reads."""
     from lmkcli import manifest
-    from lmkcli.evaluation import lineage
+    from lmkcli.provenance import lineage
 
     for name in (*lineage.INPUTS, "queries", "ids"):
         value = manifest.call.get(name, [])

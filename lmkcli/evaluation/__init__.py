@@ -1,1 +1,1 @@
-"""Scores: measures, coverage, comparisons, breakdowns, plots; what made them, and making them again."""
+"""Runs to numbers."""

@@ -12,11 +12,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from lmkcli.collection import Collection, Qrel
+from lmkcli.data.collection import Collection, Qrel
+from lmkcli.data.known import known
 from lmkcli.errors import DataError, UsageError
 from lmkcli.evaluation.measures import aggregate
 from lmkcli.evaluation.results import Grid, Result
-from lmkcli.known import known
 from lmkcli.progress import Progress, silent
 
 Value = str | float

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from statistics import fmean
 
-from lmkcli.run import Ranking, Run
+from lmkcli.data.run import Ranking, Run
 
 Judgements = Mapping[str, Mapping[str, int]]
 """Query id -> document id -> grade."""

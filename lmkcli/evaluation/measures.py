@@ -16,10 +16,10 @@ from typing import Any
 import ir_measures
 from ir_measures import Measure
 
-from lmkcli.collection import Qrel
+from lmkcli.data.collection import Qrel
+from lmkcli.data.run import Ranking, Run
 from lmkcli.errors import DataError, Mismatch, UnknownName, UsageError
 from lmkcli.evaluation.coverage import Coverage, Judgements, answers, cover, without_self
-from lmkcli.run import Ranking, Run
 
 _DEFAULT_CUTOFF = 10
 # trec_eval's time and memory grow with the square of the largest grade; a larger one is a slip.

@@ -14,8 +14,8 @@ import matplotlib
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, ScalarFormatter
 
-from lmkcli.atomic import atomic_file
 from lmkcli.errors import DataError, UsageError
+from lmkcli.system.atomic import atomic_file
 
 _WIDTH, _INCH_PER_BAR, _DPI = 6.4, 0.28, 160
 _LETTERS_PER_LINE = 90  # of a title, at most: as many as the width holds

@@ -12,9 +12,9 @@ from pathlib import Path
 from statistics import fmean, geometric_mean
 from typing import Any, NamedTuple
 
+from lmkcli.data.known import known
 from lmkcli.errors import UsageError
 from lmkcli.evaluation.measures import Scores
-from lmkcli.known import known
 
 _CQADUPSTACK = re.compile(r"\bcqadupstack[/-]\w+")
 

@@ -9,15 +9,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from lmkcli.collection import Collection, Qrel, open_collection
+from lmkcli.data.collection import Collection, Qrel, open_collection
+from lmkcli.data.formats import read_qrels
+from lmkcli.data.known import Known, known
+from lmkcli.data.run import read_run
 from lmkcli.errors import DataError, Mismatch, UsageError
 from lmkcli.evaluation import results
 from lmkcli.evaluation.measures import evaluate, parse_measures
 from lmkcli.evaluation.results import Result
-from lmkcli.formats import read_qrels
-from lmkcli.known import Known, known
-from lmkcli.outputs import sidecar
-from lmkcli.run import read_run
+from lmkcli.store.outputs import sidecar
 
 MEASURES = ("nDCG@10", "R@100", "RR@10")
 ACROSS = ("nDCG@10",)  # over collections whose own measures differ
@@ -65,7 +65,7 @@ def _said_by(run: Path) -> str:
         raise UsageError(
             f"{run} does not say which queries made it: give the judgements with --qrels"
         )
-    from lmkcli.searching import read_manifest  # and with it all that makes runs
+    from lmkcli.retrieval.searching import read_manifest  # and with it all that makes runs
 
     made_by = str(read_manifest(run).facts["collection"])
     if Path(made_by).is_file():

@@ -1,1 +1,1 @@
-"""Vectors and models from other tools and for them."""
+"""Other tools' formats."""

@@ -16,13 +16,13 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from lmkcli import manifest
-from lmkcli.atomic import atomic_folder
-from lmkcli.building import NpyAppender
 from lmkcli.errors import DataError, UnknownName, UsageError
-from lmkcli.flatfile import write_flat
+from lmkcli.exchange.flatfile import write_flat
 from lmkcli.manifest import Manifest
 from lmkcli.progress import Progress
-from lmkcli.vectors import Vectors
+from lmkcli.store.part_writer import NpyAppender
+from lmkcli.store.vectors import Vectors
+from lmkcli.system.atomic import atomic_folder
 
 PICKLE_BYTES = 256 << 20  # of vectors in one file: tevatron reads files one after another
 PROTOCOL = 4  # the newest that every NumPy since 1.26 reads alike

@@ -13,19 +13,20 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from lmkcli import manifest, parts
-from lmkcli.building import Builder, finish, seen_ids
-from lmkcli.collection import WHOLE, Doc, doc_hash, map_id
-from lmkcli.doctable import DocRow
-from lmkcli.encoder import open_encoder
+from lmkcli import manifest
+from lmkcli.data.collection import WHOLE, Doc, doc_hash, map_id
+from lmkcli.encoding.encoder import open_encoder
+from lmkcli.encoding.resolving import Resolved
 from lmkcli.errors import DataError, Mismatch, UnknownName, UsageError
-from lmkcli.flatfile import open_flat
+from lmkcli.exchange.flatfile import open_flat
 from lmkcli.manifest import Manifest
-from lmkcli.outputs import as_it_was
 from lmkcli.recipe import EncodeSettings, Recipe, Side
-from lmkcli.resolving import Resolved
-from lmkcli.tokens import Report
-from lmkcli.vectors import Vectors
+from lmkcli.store import parts
+from lmkcli.store.doctable import DocRow
+from lmkcli.store.outputs import as_it_was
+from lmkcli.store.part_writer import Builder, finish, seen_ids
+from lmkcli.store.tokens import Report
+from lmkcli.store.vectors import Vectors
 
 ROWS = 1000  # at a time
 UNIT = 1e-3  # how far from 1 the length of a unit vector may be

@@ -12,12 +12,12 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from lmkcli import manifest
+from lmkcli.encoding.resolving import Resolved
 from lmkcli.errors import DataError, UsageError
 from lmkcli.exchange.exporting import write_once
 from lmkcli.manifest import Manifest
 from lmkcli.models.folder import ModelFolder, read_json
 from lmkcli.recipe import Side
-from lmkcli.resolving import Resolved
 
 _OWN, _THEIRS = "lmkcli.exchange.sentence_modules", "sentence_transformers.models"
 _MODES = {"cls": "cls_token", "mean": "mean_tokens", "last": "lasttoken"}

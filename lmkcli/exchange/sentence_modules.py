@@ -11,11 +11,11 @@ import numpy as np
 import torch
 from sentence_transformers.base.modules import Module, Transformer
 
-from lmkcli.encoder import make_placer
+from lmkcli.encoding.encoder import make_placer
 from lmkcli.errors import UsageError
 from lmkcli.models.tokenizer import Tokenizer, layout_of
-from lmkcli.placement import Input
-from lmkcli.pooling import pool
+from lmkcli.pooling.placement import Input
+from lmkcli.pooling.segment_mean import pool
 from lmkcli.recipe import Side
 
 _KEYS = ("pool", "gran", "include_prompt", "append_eos")

@@ -20,9 +20,10 @@ from transformers.models.auto.modeling_auto import (
     MODEL_FOR_MASKED_LM_MAPPING_NAMES,
 )
 
-from lmkcli import catalog, network
+from lmkcli import catalog
 from lmkcli.errors import DataError, MissingExtra, UsageError
 from lmkcli.models.late import MASK, Late, Vocabulary, is_late, read_late
+from lmkcli.system import network
 
 EMBEDDED = "minilm"  # all-MiniLM-L6-v2 from the package index, the offline default of the demo
 _TOKENIZER_FILES = (

@@ -15,8 +15,8 @@ import torch
 import transformers
 
 from lmkcli import __version__
-from lmkcli.atomic import atomic_file
 from lmkcli.manifest import digest
+from lmkcli.system.atomic import atomic_file
 
 
 class Route(NamedTuple):

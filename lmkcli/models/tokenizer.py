@@ -9,12 +9,12 @@ from numpy.typing import NDArray
 from tokenizers import normalizers
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
-from lmkcli.collection import CHUNK
+from lmkcli.data.collection import CHUNK
 from lmkcli.errors import DataError, UsageError
 from lmkcli.models.folder import ModelFolder
-from lmkcli.placement import Ints, Layout
+from lmkcli.pooling.placement import Ints, Layout
 from lmkcli.recipe import Side
-from lmkcli.sentences import sentence_spans
+from lmkcli.text.sentences import sentence_spans
 
 _SPACES = re.compile("  +")
 _MADE_UP = 2  # ordinary tokens of the tokenizers that transformers makes up where files are missing

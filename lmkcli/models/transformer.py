@@ -20,7 +20,7 @@ from lmkcli.models.extend import parse
 from lmkcli.models.folder import ModelFolder
 from lmkcli.models.fused import Undo, fuse
 from lmkcli.models.routes import Route, remembered, route_key
-from lmkcli.placement import Ints
+from lmkcli.pooling.placement import Ints
 
 transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]
 NO_LIMIT = (1 << 31) - 1

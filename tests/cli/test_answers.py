@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from lmkcli.cli import main
-from lmkcli.collection import open_collection
-from lmkcli.run import read_run
+from lmkcli.data.collection import open_collection
+from lmkcli.data.run import read_run
 
 Lmk = Callable[..., Any]
 Models = Callable[[str], Path]

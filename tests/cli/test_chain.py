@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from lmkcli.vectors import Vectors
+from lmkcli.store.vectors import Vectors
 from tests import tiny
 
 Models = Callable[[str], Path]

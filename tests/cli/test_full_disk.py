@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from lmkcli import building, parts
-from lmkcli.building import NpyAppender
-from lmkcli.vectors import Vectors
+from lmkcli.store import part_writer, parts
+from lmkcli.store.part_writer import NpyAppender
+from lmkcli.store.vectors import Vectors
 from tests import tiny
 
 Models = Callable[[str], Path]
@@ -74,8 +74,8 @@ def test_parts_that_were_whole_before_stay(
     verb: str,
 ) -> None:
     """Without a file system of one's own: the eleventh write fails as on a full disk."""
-    monkeypatch.setattr(building, "PART_BYTES", 1)
-    monkeypatch.setattr("lmkcli.tokens.BATCH_CHARACTERS", 1000)
+    monkeypatch.setattr(part_writer, "PART_BYTES", 1)
+    monkeypatch.setattr("lmkcli.store.tokens.BATCH_CHARACTERS", 1000)
     append, calls, out = NpyAppender.append, [0], tmp_path / "out"
 
     def full(self: NpyAppender, array: Any) -> bytes:

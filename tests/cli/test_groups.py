@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from lmkcli import known, layouts
+from lmkcli.data import hub_layouts, known
 from tests import mirrors
 from tests.cli.conftest import Lmk
 
@@ -19,7 +19,7 @@ def mirror(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder = tmp_path / "mirror"
     mirrors.longembed(folder, "passkey", mirrors.LENGTHS)
     mirrors.conteb(folder, "football", "train", "chunk_id")
-    monkeypatch.setenv(layouts.MIRROR, str(folder))
+    monkeypatch.setenv(hub_layouts.MIRROR, str(folder))
     monkeypatch.chdir(tmp_path)
     return folder
 

@@ -11,13 +11,13 @@ import pytest
 import torch
 from transformers import AutoTokenizer
 
-from lmkcli.collection import open_collection
+from lmkcli.data.collection import open_collection
 from lmkcli.errors import DataError
 from lmkcli.models.folder import read_model
-from lmkcli.models.m2bert import M2Bert, open_model
-from lmkcli.models.m2bert_config import M2BertConfig
-from lmkcli.models.m2bert_model import M2BertModel
-from lmkcli.vectors import Vectors
+from lmkcli.models.m2bert.config import M2BertConfig
+from lmkcli.models.m2bert.kind import M2Bert, open_model
+from lmkcli.models.m2bert.model import M2BertModel
+from lmkcli.store.vectors import Vectors
 from tests import tiny
 
 Lmk = Callable[..., Any]
@@ -210,7 +210,7 @@ def test_filters_are_not_kept_where_memory_is_short(
     m2bert: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert all(conv.keep for conv in opened(m2bert, True).model.long_convs)
-    monkeypatch.setattr("lmkcli.models.m2bert.free_memory", lambda: 1000)
+    monkeypatch.setattr("lmkcli.models.m2bert.kind.free_memory", lambda: 1000)
     short = opened(m2bert, True)
     assert not any(conv.keep for conv in short.model.long_convs)
     sequences = [np.array([2, 9, 3], np.int32)]

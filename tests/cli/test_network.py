@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 import pytest
 from typer.main import get_command
 
-from lmkcli import network
 from lmkcli.cli.main import app
+from lmkcli.system import network
 
 Models = Callable[[str], Path]
 Lmk = Callable[..., Any]

@@ -179,7 +179,7 @@ def test_a_mended_file_continues_under_the_same_command(
 def test_duplicates_far_apart_and_across_a_resume_are_found(
     lmk: Lmk, bert: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("lmkcli.building.PART_BYTES", 2000)
+    monkeypatch.setattr("lmkcli.store.part_writer.PART_BYTES", 2000)
     lines = [json.dumps({"_id": f"d{i}", "text": tiny.sentence(i, 9)}) for i in range(500)]
     path = corpus(tmp_path / "c.jsonl", *lines, '{"_id": "d3", "text": "again"}')
     command = ["encode", path, "-m", bert, "-o", tmp_path / "v", "--batch-tokens", 64]

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from lmkcli import manifest
-from lmkcli.evaluation import lineage
+from lmkcli.provenance import lineage
 from tests import tiny
 
 Models = Callable[[str], Path]

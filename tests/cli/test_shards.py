@@ -10,15 +10,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from lmkcli import building, parts, tokens
-from lmkcli.collection import Shard
-from lmkcli.describing import completion, ranges
-from lmkcli.formats import Fields
-from lmkcli.jobs import plan, run_encode
+from lmkcli.data.collection import Shard
+from lmkcli.data.formats import Fields
+from lmkcli.data.sources.files import open_files
+from lmkcli.encoding.jobs import plan, run_encode
 from lmkcli.progress import silent
+from lmkcli.provenance.description import completion, ranges
 from lmkcli.recipe import EncodeSettings, Wishes
-from lmkcli.sources.files import open_files
-from lmkcli.vectors import Vectors
+from lmkcli.store import part_writer, parts, tokens
+from lmkcli.store.vectors import Vectors
 from tests import tiny
 
 Models = Callable[[str], Path]
@@ -42,7 +42,7 @@ def encode(lmk: Lmk, tiny_model: Models) -> Callable[..., Any]:
 def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     """A part for every few documents."""
     monkeypatch.setattr(tokens, "BATCH_CHARACTERS", 1000)
-    monkeypatch.setattr(building, "PART_BYTES", 1)
+    monkeypatch.setattr(part_writer, "PART_BYTES", 1)
 
 
 def gzipped(beir: Path, folder: Path) -> Path:
@@ -100,7 +100,7 @@ def test_two_lives_of_one_task_make_one_shard(
 ) -> None:
     """The first life is not dead: while it writes, the second begins, overlaps it and finishes."""
     encode(beir, tmp_path / "whole")
-    folder, first_publish = tmp_path / "v", building.Builder.publish
+    folder, first_publish = tmp_path / "v", part_writer.Builder.publish
     digests = []
 
     def second_life() -> None:
@@ -110,14 +110,14 @@ def test_two_lives_of_one_task_make_one_shard(
         run_encode(job, folder, silent, lambda: False)
         digests.append(Vectors(folder).digest())
 
-    def publish(builder: building.Builder) -> int:
+    def publish(builder: part_writer.Builder) -> int:
         stop = first_publish(builder)
         if len(parts.list_parts(folder)) == 2:
-            monkeypatch.setattr(building.Builder, "publish", first_publish)
+            monkeypatch.setattr(part_writer.Builder, "publish", first_publish)
             second_life()
         return stop
 
-    monkeypatch.setattr(building.Builder, "publish", publish)
+    monkeypatch.setattr(part_writer.Builder, "publish", publish)
     encode(beir, folder, "--batch-tokens", "2")
     names = parts.list_parts(folder)
     assert any(a.start < b.start < a.stop for a in names for b in names)  # they did overlap
@@ -181,13 +181,13 @@ def test_two_shards_that_finish_together_are_looked_at_all_the_same(
     records = [{"_id": "same", "text": tiny.sentence(i, 9)} for i in range(2)]
     tiny.write_jsonl(tmp_path / "c.jsonl", records)
     encode(tmp_path / "c.jsonl", tmp_path / "v", "--shard", "0/2")
-    whole, asked = building._others_done, []
+    whole, asked = part_writer._others_done, []
 
     def not_yet(folder: Path, shard: Shard) -> bool:
         asked.append(shard)
         return len(asked) > 1 and whole(folder, shard)
 
-    monkeypatch.setattr(building, "_others_done", not_yet)
+    monkeypatch.setattr(part_writer, "_others_done", not_yet)
     failed = encode(tmp_path / "c.jsonl", tmp_path / "v", "--shard", "1/2", code=DATA)
     assert "'same' occurs twice" in failed.err
     assert parts.state(tmp_path / "v", 2).unfinished == [1]
@@ -205,16 +205,16 @@ def incomplete(
     monkeypatch: pytest.MonkeyPatch,
 ) -> Path:
     """Vectors of shards 0, 2 and 3 of 6; shard 5 was stopped after its first part."""
-    folder, publish = tmp_path / "v", building.Builder.publish
+    folder, publish = tmp_path / "v", part_writer.Builder.publish
     for number in (0, 2, 3):
         encode(beir, folder, "--shard", f"{number}/6", "--batch-tokens", "2")
 
-    def stop(builder: building.Builder) -> int:
+    def stop(builder: part_writer.Builder) -> int:
         os.kill(os.getpid(), signal.SIGTERM)
         return publish(builder)
 
     with monkeypatch.context() as patch:
-        patch.setattr(building.Builder, "publish", stop)
+        patch.setattr(part_writer.Builder, "publish", stop)
         stopped = encode(beir, folder, "--shard", "5/6", "--batch-tokens", "2", code=75)
     assert "Run the same command again" in stopped.err
     return folder

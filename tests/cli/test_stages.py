@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from lmkcli.cli import main
-from lmkcli.collection import open_collection
-from lmkcli.run import read_run
+from lmkcli.data.collection import open_collection
+from lmkcli.data.run import read_run
 from tests.models.test_crossencoder import save
 
 Lmk = Callable[..., Any]

@@ -9,11 +9,11 @@ import pytest
 import torch
 from transformers import AutoTokenizer
 
-from lmkcli.collection import open_collection
+from lmkcli.data.collection import open_collection
 from lmkcli.models.folder import read_model
 from lmkcli.models.tite import TiteModel
-from lmkcli.models.tite_config import TiteConfig
-from lmkcli.vectors import Vectors
+from lmkcli.models.tite.config import TiteConfig
+from lmkcli.store.vectors import Vectors
 from tests import tiny
 
 Lmk = Callable[..., Any]

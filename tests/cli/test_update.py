@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from lmkcli import parts
-from lmkcli.vectors import Vectors
+from lmkcli.store import parts
+from lmkcli.store.vectors import Vectors
 from tests import tiny
 
 Models = Callable[[str], Path]

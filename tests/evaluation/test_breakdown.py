@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lmkcli.collection import Collection, Qrel, open_collection
+from lmkcli.data.collection import Collection, Qrel, open_collection
+from lmkcli.data.run import Run, ranked
 from lmkcli.errors import DataError, UsageError
 from lmkcli.evaluation.breakdown import Stratum, grid, strata, values_of, words
 from lmkcli.evaluation.measures import evaluate, parse_measures
 from lmkcli.evaluation.results import Result
-from lmkcli.run import Run, ranked
 
 TEXTS = {"short": "one two", "long": " ".join(["word"] * 10), "other": "x"}
 QUERIES: dict[str, dict[str, object]] = {

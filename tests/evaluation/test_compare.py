@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from scipy import stats
 from statsmodels.stats.multitest import multipletests
 
-from lmkcli.collection import Qrel
+from lmkcli.data.collection import Qrel
+from lmkcli.data.run import Run, ranked
 from lmkcli.errors import DataError, Mismatch, UnknownName
 from lmkcli.evaluation.compare import (
     CORRECTIONS,
@@ -23,7 +24,6 @@ from lmkcli.evaluation.compare import (
 )
 from lmkcli.evaluation.measures import evaluate, parse_measures
 from lmkcli.evaluation.results import Result
-from lmkcli.run import Run, ranked
 
 values = st.integers(0, 20).map(lambda twentieth: twentieth / 20)
 pairs = st.lists(st.tuples(values, values), min_size=2, max_size=9)

@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lmkcli.collection import Qrel
+from lmkcli.data.collection import Qrel
+from lmkcli.data.run import Run, ranked
 from lmkcli.errors import DataError, LmkError, Mismatch, UnknownName, UsageError
 from lmkcli.evaluation.measures import Scores, evaluate, parse_measures
-from lmkcli.run import Run, ranked
 
 POOL = [
     *("nDCG", "nDCG@1", "nDCG@10", "nDCG(judged_only=True)@5", "nDCG(gains={1:0,2:1})@10"),
@@ -314,7 +314,7 @@ def test_the_same_bits_in_every_process() -> None:
     """The engines' order of queries varies with the hash seed; sums must not."""
     code = (
         "import sys; sys.path.insert(0, 'tests'); import numpy as np\n"
-        "from lmkcli.collection import Qrel; from lmkcli.run import Run, ranked\n"
+        "from lmkcli.data.collection import Qrel; from lmkcli.data.run import Run, ranked\n"
         "from lmkcli.evaluation.measures import evaluate, parse_measures\n"
         "rng = np.random.default_rng(0); ids = [f'd{i}' for i in range(30)]\n"
         "qrels = [Qrel(f'q{q}', d, int(rng.integers(3))) for q in range(40) for d in ids]\n"

@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lmkcli.collection import Qrel
+from lmkcli.data.collection import Qrel
+from lmkcli.data.known import group
+from lmkcli.data.run import Run, ranked
 from lmkcli.errors import UsageError
 from lmkcli.evaluation.measures import evaluate, parse_measures
 from lmkcli.evaluation.results import Grid, Result, columns_of, geometric, grid, headings, names
-from lmkcli.known import group
-from lmkcli.run import Run, ranked
 
 CQADUPSTACK = group("beir/cqadupstack")
 

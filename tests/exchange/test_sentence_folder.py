@@ -11,16 +11,16 @@ import pytest
 import torch
 
 from lmkcli import manifest
-from lmkcli.collection import Query, join_chunks, open_collection
-from lmkcli.encoder import open_encoder
+from lmkcli.data.collection import Query, join_chunks, open_collection
+from lmkcli.encoding.encoder import open_encoder
+from lmkcli.encoding.jobs import plan, run_encode
+from lmkcli.encoding.resolving import resolve
 from lmkcli.errors import Mismatch, UsageError
 from lmkcli.exchange.sentence_folder import ExportedModel, export_model
-from lmkcli.jobs import plan, run_encode
 from lmkcli.models.folder import read_model
 from lmkcli.progress import silent
 from lmkcli.recipe import EncodeSettings, Wishes
-from lmkcli.resolving import resolve
-from lmkcli.vectors import Vectors
+from lmkcli.store.vectors import Vectors
 from tests.tiny import WIDTH, wordpiece
 
 sentence_transformers = pytest.importorskip("sentence_transformers", minversion="5.4")

@@ -16,7 +16,7 @@ from lmkcli.errors import UsageError
 from lmkcli.models import extend as extending
 from lmkcli.models.extend import extend, extended_limit, longer, ntk_factor, parse, stride
 from lmkcli.models.transformer import Transformer, position_limit
-from lmkcli.placement import Ints
+from lmkcli.pooling.placement import Ints
 from tests import tiny
 
 Models = Callable[[str], Path]

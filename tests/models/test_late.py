@@ -13,16 +13,16 @@ from safetensors.torch import save_file
 from sentence_transformers import MultiVectorEncoder
 from transformers import AutoModel
 
-from lmkcli.collection import Doc, Query
-from lmkcli.encoder import open_encoder
+from lmkcli.data.collection import Doc, Query
+from lmkcli.encoding.encoder import open_encoder
+from lmkcli.encoding.resolving import resolve
 from lmkcli.errors import DataError
 from lmkcli.models.folder import read_model
 from lmkcli.models.heads import open_token_head
 from lmkcli.models.late import Late
 from lmkcli.recipe import EncodeSettings, Wishes
-from lmkcli.resolving import resolve
-from lmkcli.tokens import Report, tokenized
-from lmkcli.vectors import Ragged
+from lmkcli.store.tokens import Report, tokenized
+from lmkcli.store.vectors import Ragged
 from tests import tiny
 
 Make = Callable[..., Path]

@@ -16,10 +16,11 @@ from torch.nn import functional
 from transformers import AutoConfig, AutoModel
 
 from lmkcli.errors import DataError, UsageError
-from lmkcli.models import m2bert_mixer, m2bert_weights
-from lmkcli.models.m2bert_config import M2BertConfig
-from lmkcli.models.m2bert_mixer import LongConv, SequenceMixer
-from lmkcli.models.m2bert_model import BlockDiagonal, GatedMlp, M2BertModel
+from lmkcli.models.m2bert import mixer as m2bert_mixer
+from lmkcli.models.m2bert import weights as m2bert_weights
+from lmkcli.models.m2bert.config import M2BertConfig
+from lmkcli.models.m2bert.mixer import LongConv, SequenceMixer
+from lmkcli.models.m2bert.model import BlockDiagonal, GatedMlp, M2BertModel
 
 LENGTH, WIDTH = 24, 16
 CASES = ("tiny", "tiny_dense", "tiny_poolall")

@@ -14,12 +14,13 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoConfig, AutoModel
 
 from lmkcli.errors import DataError, UsageError
-from lmkcli.models import tite_rows
 from lmkcli.models.folder import read_model
-from lmkcli.models.tite import Tite, TiteModel, open_model
-from lmkcli.models.tite_config import TiteConfig, pooled_length
-from lmkcli.models.tite_fused import fuse
-from lmkcli.models.tite_rows import windows_over
+from lmkcli.models.tite import TiteModel
+from lmkcli.models.tite import rows as tite_rows
+from lmkcli.models.tite.config import TiteConfig, pooled_length
+from lmkcli.models.tite.fused import fuse
+from lmkcli.models.tite.kind import Tite, open_model
+from lmkcli.models.tite.rows import windows_over
 from tests.models import tite_reference
 
 CASES = (

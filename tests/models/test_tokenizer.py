@@ -18,9 +18,9 @@ from lmkcli.errors import DataError
 from lmkcli.models import tokenizer as tokenizer_module
 from lmkcli.models.folder import ModelFolder
 from lmkcli.models.tokenizer import Tokenized, Tokenizer, open_tokenizer
-from lmkcli.placement import Layout
+from lmkcli.pooling.placement import Layout
 from lmkcli.recipe import Side
-from lmkcli.sentences import sentence_spans
+from lmkcli.text.sentences import sentence_spans
 
 TEXTS = [
     "The cat sat on the mat. Dr. Smith saw it!  Did he? Yes.",

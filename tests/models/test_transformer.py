@@ -16,7 +16,7 @@ from lmkcli.models.devices import choose_device, native_dtype
 from lmkcli.models.folder import read_model
 from lmkcli.models.tokenizer import open_tokenizer
 from lmkcli.models.transformer import Transformer, open_model
-from lmkcli.placement import Ints
+from lmkcli.pooling.placement import Ints
 from lmkcli.recipe import Side
 from tests import tiny
 

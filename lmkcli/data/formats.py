@@ -1,0 +1,269 @@
+"""How files are written: jsonl and tsv lines, TREC topics, qrels; and what a record's fields mean.
+
+A record is a dict from field name to value, whatever file it came from; `records.py` reads whole
+files of them, and in shards.
+"""
+
+import gzip
+import json
+import re
+import xml.etree.ElementTree as ElementTree
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from lmkcli.data.collection import Doc, Qrel, Query, check_id, join_chunks, map_id
+from lmkcli.errors import DataError, UsageError
+
+ID_FIELDS = ("_id", "id", "docid", "doc_id")
+TEXT_FIELDS = ("text", "contents")
+CHUNKS = "chunks"  # a list of texts: the chunks of a document, where the collection gives them
+QUERY_ID_FIELDS = (*ID_FIELDS, "query_id", "qid")
+QUERY_TEXT_FIELDS = (*TEXT_FIELDS, "query", "title")
+BOM = b"\xef\xbb\xbf"
+METADATA = "metadata"  # where BEIR's records keep what is neither id nor text
+JSON_SUFFIXES = (".jsonl", ".json", ".ndjson")
+Record = dict[str, Any]
+Parse = Callable[[bytes, str], Record]
+
+
+@dataclass(frozen=True)
+class Fields:
+    """Which fields of a record are its text, and whether white space in ids is mapped to '_'.
+
+    Without `names` a document is its list of `chunks`, else `text` or `contents`, after its `title`
+    if it has one, and a query is the first of `text`, `contents`, `query`, `title`. With names,
+    exactly those are read and joined by a space; each record must have them all.
+    """
+
+    names: tuple[str, ...] = ()
+    map_ids: bool = False
+
+    @classmethod
+    def parse(cls, options: dict[str, str]) -> "Fields":
+        """From a collection's options `fields=a+b` and `map_ids=1`."""
+        map_ids = options.get("map_ids", "0")
+        if map_ids not in ("0", "1"):
+            raise UsageError(f"map_ids={map_ids}: write 1 to replace white space in ids by '_'")
+        return cls(tuple(filter(None, options.get("fields", "").split("+"))), map_ids == "1")
+
+    @property
+    def settings(self) -> dict[str, str]:
+        """What a Collection records of this."""
+        chosen = {"fields": "+".join(self.names) or "title+text"}
+        return chosen | ({"map_ids": "1"} if self.map_ids else {})
+
+    @property
+    def known(self) -> frozenset[str]:
+        """Every field that may be looked at."""
+        return frozenset((*QUERY_ID_FIELDS, *QUERY_TEXT_FIELDS, CHUNKS, *self.names))
+
+    def doc(self, record: Record, where: str) -> Doc:
+        """The document in a record. DataError naming `where` when it has no usable id or text."""
+        name = self.id(_value(record, ID_FIELDS, "id", where), where, "document")
+        if self.names:
+            return Doc(name, self._chosen(record, where))
+        given = record.get(CHUNKS)
+        if isinstance(given, list):
+            text = join_chunks(_text(chunk, where) for chunk in given)
+        else:
+            text = _text(_value(record, TEXT_FIELDS, "text", where), where)
+        return Doc(name, text, _text(record.get("title"), where))
+
+    def query(self, record: Record, where: str) -> Query:
+        """The query in a record. DataError naming `where` when it has no usable id or text."""
+        name = self.id(_value(record, QUERY_ID_FIELDS, "id", where), where, "query")
+        if self.names:
+            return Query(name, self._chosen(record, where))
+        return Query(name, _text(_value(record, QUERY_TEXT_FIELDS, "text", where), where))
+
+    def id(self, value: object, where: str, what: str) -> str:
+        """The id as text that can stand in a TREC run; numbers become their digits."""
+        if not isinstance(value, str):
+            if not isinstance(value, int):
+                raise DataError(f"{where}: the {what} id is {value!r}; write it as a string")
+            value = str(value)
+        return check_id(map_id(value) if self.map_ids else value, where, what)
+
+    def _chosen(self, record: Record, where: str) -> str:
+        values = (_text(_value(record, (name,), "text", where), where) for name in self.names)
+        return " ".join(value for value in values if value)
+
+
+def fact_of(record: Record, name: str) -> str | float | None:
+    """The number or text in the field `name`, or in that field of the metadata; None without one."""
+    inner = record.get(METADATA)
+    places = (record, inner if isinstance(inner, dict) else {})
+    found = next((place[name] for place in places if place.get(name) is not None), None)
+    if isinstance(found, bool) or not isinstance(found, str | int | float):
+        return None
+    return found
+
+
+def _value(record: Record, names: Sequence[str], what: str, where: str) -> Any:
+    for name in names:
+        if name in record:
+            return record[name]
+    fix = "choose the text with --fields a+b" if what == "text" else f"rename one to '{names[0]}'"
+    raise DataError(
+        f"{where}: no {what} field: looked for {', '.join(names)}; "
+        f"found {', '.join(map(str, record)) or 'nothing'}; {fix}"
+    )
+
+
+def _text(value: object, where: str) -> str:
+    if isinstance(value, str):
+        return value
+    if value is None:
+        return ""
+    if isinstance(value, int | float):
+        return "" if value != value else str(value)  # NaN is how pandas writes a missing text
+    raise DataError(
+        f"{where}: a text field holds a {type(value).__name__}, not text; "
+        "choose other fields with --fields a+b"
+    )
+
+
+class LineFormat(NamedTuple):
+    """How a line becomes a record, and whether the first line is a header."""
+
+    parse: Parse
+    header: bool = False
+
+
+def line_format(first: bytes, path: str, wanted: frozenset[str]) -> LineFormat | None:
+    """The format of a file of lines by its name or first line; None when it is TREC topics."""
+    suffix = Path(path.removesuffix(".gz")).suffix
+    first = first.removeprefix(BOM).strip(b"\r\n ")
+    if suffix in JSON_SUFFIXES or (suffix != ".tsv" and first.startswith(b"{")):
+        return LineFormat(parse_json)
+    if suffix != ".tsv" and first.startswith(b"<"):
+        return None
+    if suffix != ".tsv" and first and b"\t" not in first:
+        raise DataError(
+            f"{path}: neither jsonl, tsv nor TREC topics; the first line begins {first[:40]!r}"
+        )
+    names = first.decode("utf-8", "replace").split("\t")
+    known = names[0].lower() in QUERY_ID_FIELDS and any(name in wanted for name in names[1:])
+    return LineFormat(_tsv_parser(names if known else None), header=known)
+
+
+def parse_json(line: bytes, where: str) -> Record:
+    """One line of jsonl. DataError naming `where` when it is not a JSON object in UTF-8."""
+    try:
+        record = json.loads(line.decode("utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise DataError(f"{where}: not valid JSON ({error})") from error
+    if not isinstance(record, dict):
+        raise DataError(f"{where}: not a JSON object but a {type(record).__name__}")
+    # Half a surrogate pair can only come from an escape, and no file could be written with it.
+    return _whole_characters(record) if b"\\ud" in line or b"\\uD" in line else record
+
+
+def _whole_characters(record: Record) -> Record:
+    return {
+        name: value.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+        if isinstance(value, str)
+        else value
+        for name, value in record.items()
+    }
+
+
+def _tsv_parser(header: list[str] | None) -> Parse:
+    """Columns by the header's names; without one, id and text, or id, title and text."""
+    layouts = [header] if header else [["id", "text"], ["id", "title", "text"]]
+    by_length = {len(names): names for names in layouts}
+
+    def parse(line: bytes, where: str) -> Record:
+        try:
+            columns = line.decode("utf-8").rstrip("\r\n").split("\t")
+        except UnicodeDecodeError as error:
+            raise DataError(f"{where}: not UTF-8 ({error})") from error
+        if len(columns) not in by_length:
+            expected = " or ".join(", ".join(names) for names in layouts)
+            raise DataError(
+                f"{where}: {len(columns)} columns, expected {expected} separated by tabs "
+                "(a first line 'id⇥title⇥…' names others)"
+            )
+        return dict(zip(by_length[len(columns)], columns, strict=True))
+
+    return parse
+
+
+TOPIC_TAGS = {"num": "id", "title": "title", "desc": "description", "narr": "narrative"}
+TOPIC_FIELD = re.compile(
+    r"<(num|title|desc|narr)>\s*(?:(?:Number|Topic|Description|Narrative):)?"
+    r"(.*?)(?=</\1>|<(?:num|title|desc|narr)>|\Z)",
+    re.DOTALL | re.IGNORECASE,
+)
+
+
+def read_topics(path: Path) -> list[Record]:
+    """All topics of a file, plain or .gz, as records. DataError when it holds none."""
+    data = path.read_bytes()
+    try:
+        text = (gzip.decompress(data) if path.suffix == ".gz" else data).decode("utf-8-sig")
+    except ValueError as error:
+        raise DataError(f"{path}: not UTF-8 ({error}); convert it with iconv -t utf-8") from error
+    blocks = re.findall(r"<top>(.*?)</top>", text, re.DOTALL | re.IGNORECASE)
+    topics = [_topic(block) for block in blocks] if blocks else _xml_topics(text, path)
+    if not topics:
+        raise DataError(f"{path}: no <top> … </top> and no <topic number=…> in it")
+    return topics
+
+
+def _topic(block: str) -> Record:
+    found = TOPIC_FIELD.findall(block)
+    return {TOPIC_TAGS[tag.lower()]: " ".join(text.split()) for tag, text in found}
+
+
+def _xml_topics(text: str, path: Path) -> list[Record]:
+    try:
+        root = ElementTree.fromstring(text)
+    except ElementTree.ParseError as error:
+        raise DataError(f"{path}: neither TREC topics nor XML ({error})") from error
+    return [
+        {"id": topic.get("number", "")}
+        | {field.tag: " ".join("".join(field.itertext()).split()) for field in topic}
+        for topic in root.iter("topic")
+    ]
+
+
+def read_qrels(path: str | Path, map_ids: bool = False) -> Iterator[Qrel]:
+    """The judgements of a file, plain or .gz: TREC's 4 columns, or BEIR's 3.
+
+    Columns are separated by tabs or other white space; BEIR's header (query-id, corpus-id, score),
+    empty lines and lines that begin with '#' are passed over. `map_ids` replaces white space inside
+    an id by '_'. Lines come in file order, repeated ones too. DataError with the line where a line
+    is neither.
+    """
+    fields = Fields(map_ids=map_ids)
+    for number, line in enumerate(_lines(Path(path)), start=1):
+        try:
+            text = line.decode("utf-8-sig").strip("\r\n ")
+        except UnicodeDecodeError:
+            raise DataError(f"{path} line {number}: not UTF-8; convert the file") from None
+        if text and text[0] != "#" and not (number == 1 and text.startswith("query-id")):
+            yield _qrel(text, f"{path} line {number}", fields)
+
+
+def _lines(path: Path) -> Iterator[bytes]:
+    if not path.is_file():
+        raise DataError(f"{path}: no such file")
+    with gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb") as file:
+        yield from file
+
+
+def _qrel(line: str, where: str, fields: Fields) -> Qrel:
+    columns = line.split("\t")
+    if len(columns) not in (3, 4):
+        columns = line.split()
+    grade = columns[-1].strip()
+    if len(columns) not in (3, 4) or not grade.removeprefix("-").isdecimal():
+        raise DataError(
+            f"{where}: {line[:80]!r} is not a judgement; write 4 columns (query id, 0, document "
+            "id, integer grade) or BEIR's 3 (query id, document id, integer grade)"
+        )
+    query_id = fields.id(columns[0].strip(), where, "query")
+    return Qrel(query_id, fields.id(columns[-2].strip(), where, "document"), int(grade))

@@ -1,0 +1,223 @@
+"""Encoder: tokenizer + model + pooler, described by one side of a Recipe. Text in, vectors out."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from lmkcli import catalog
+from lmkcli.data.collection import Collection, Query, Shard
+from lmkcli.encoding.batches import Model, Passes
+from lmkcli.encoding.resolving import open_pooler
+from lmkcli.encoding.writer import Encoded, Source
+from lmkcli.errors import DataError, Mismatch, UsageError
+from lmkcli.models.folder import ModelFolder
+from lmkcli.models.heads import open_heads, open_token_head
+from lmkcli.models.tokenizer import Tokenizer, open_tokenizer
+from lmkcli.pooling.placement import Expansion, Input, Ints, Layout, Placement, Placer
+from lmkcli.pooling.segment_mean import pool
+from lmkcli.recipe import EncodeSettings, Side
+from lmkcli.store.tokens import Report, TokenRow, Tokens, tokenized
+from lmkcli.store.vectors import Ragged
+from lmkcli.system.streams import ahead
+
+BUFFER_PACKS = 32  # packs' worth of tokens that are sorted by length together
+TOKEN_PACKS = 4  # the same where every token makes a vector
+# Bytes of weights times tokens that take about twenty seconds: a stop loses a buffer at most.
+BUFFER_WORK = {"cpu": 20e12, "cuda": 2000e12}
+
+
+def make_placer(side: Side, layout: Layout) -> Placer:
+    """The placement arithmetic of one side."""
+    return Placer(
+        open_pooler(side.pool), layout, side.max_length, side.gran, side.include_prompt,
+        side.unit, side.window, side.overlap, frozenset(side.skip),
+        None if side.expansion is None else Expansion(side.expansion, side.attend_expansion),
+    )  # fmt: skip
+
+
+def check_folder(side: Side, folder: ModelFolder) -> None:
+    """Mismatch when a model folder is not the one that a recipe was made with."""
+    for what, here, there in (
+        ("weights", folder.weights_digest, side.weights),
+        ("tokenizer", folder.tokenizer_digest, side.tokenizer),
+    ):
+        if here != there:
+            raise Mismatch(
+                f"the {what} of {folder.name} ({here[:12]}) are not those that made these "
+                f"vectors ({there[:12]}); give the original model with --model"
+            )
+
+
+class Text(Protocol):
+    """Tokens of one text: content ids, the prompt's ids, chunk ends where a splitter made them."""
+
+    @property
+    def ids(self) -> Ints: ...
+    @property
+    def prompt(self) -> Ints: ...
+    @property
+    def ends(self) -> Ints | None: ...
+
+
+class _Work(NamedTuple):
+    """All inputs of some texts; marks are grouped by vectors numbered over all texts."""
+
+    inputs: list[Input]
+    owners: list[int]  # the text of each input
+    tokens: list[float]  # the content tokens that an input stands for, for progress
+    vectors: NDArray[np.int64]  # how many each text makes, its windows counted apart
+
+    @classmethod
+    def of(cls, texts: Sequence[Text], placements: list[Placement]) -> "_Work":
+        vectors = np.array([placement.vectors for placement in placements], np.int64)
+        firsts = np.cumsum(vectors) - vectors
+        made = cls([], [], [], vectors)
+        for number, (text, placement) in enumerate(zip(texts, placements, strict=True)):
+            for one in placement.inputs:
+                made.inputs.append(one._replace(groups=one.groups + firsts[number]))
+                made.owners.append(number)
+                made.tokens.append(len(text.ids) / len(placement.inputs))
+        return made
+
+
+@dataclass
+class Encoder:
+    """One side of a recipe, ready to run. Called with token rows, it returns their vectors."""
+
+    side: Side
+    tokenizer: Tokenizer
+    placer: Placer
+    passes: Passes
+    dim: int
+
+    @property
+    def model(self) -> Model:
+        """What makes the states."""
+        return self.passes.model
+
+    @property
+    def spans(self) -> bool:
+        """Whether vectors stand for chunks, which lie somewhere in the text."""
+        return self.side.unit == "chunk"
+
+    @property
+    def buffer_tokens(self) -> int:
+        """Content tokens that are sorted by length together; what memory is bounded by."""
+        pack = self.passes.settings.batch_tokens
+        packs = TOKEN_PACKS if self.side.unit == "token" else BUFFER_PACKS
+        return min(pack * packs, max(pack, self._affordable))
+
+    @cached_property
+    def _affordable(self) -> int:
+        """Tokens that take some twenty seconds; by a rule, not a clock, so that batches repeat."""
+        work = BUFFER_WORK.get(self.model.device.type, BUFFER_WORK["cpu"])
+        return int(work / max(1, self.model.weight_bytes))
+
+    def __call__(self, rows: list[TokenRow], report: Report) -> Encoded:
+        """The vectors of the rows, in their order, the tokens kept of each, and spans of chunks."""
+        placements = self.placed(rows)
+        vectors = self._encoded(_Work.of(rows, placements), [row.doc.id for row in rows], report)
+        spans = None
+        if self.spans:
+            found = [_spans(row, made.covers) for row, made in zip(rows, placements, strict=True)]
+            spans = np.concatenate(found)
+        return Encoded(vectors, [placement.kept for placement in placements], spans)
+
+    def queries(self, queries: list[Query]) -> Ragged:
+        """The vectors of query texts."""
+        texts = self.tokenizer([query.text for query in queries])
+        work = _Work.of(texts, self.placed(texts))
+        ids = [query.id for query in queries]
+        vectors = self._encoded(work, ids, Report())
+        _check_finite(vectors, ids)
+        return vectors
+
+    def placed(self, texts: Sequence[Text]) -> list[Placement]:
+        """The inputs of each text."""
+        contents = (self.placer.content(text.ids, text.prompt, text.ends) for text in texts)
+        return [self.placer.place(content) for content in contents]
+
+    def _encoded(self, work: _Work, ids: list[str], report: Report) -> Ragged:
+        made = np.empty((int(work.vectors.sum()), self.passes.width), np.float32)
+        done = 0.0
+        for one in self.passes(work.inputs, lambda i: ids[work.owners[i]], report.note):
+            made[one.numbers] = one.vectors
+            done += sum(work.tokens[i] for i in one.inputs)
+            report.progress(round(done), None, "tokens")
+            report.check_stop()
+        return self._finished(made, work.vectors)
+
+    def _finished(self, made: NDArray[np.float32], counts: NDArray[np.int64]) -> Ragged:
+        """-> average of the windows -> cut to dim -> normalised (DESIGN §2.1, in this order)."""
+        vectors = torch.from_numpy(made)
+        if self.side.unit == "doc":
+            texts = torch.from_numpy(np.repeat(np.arange(len(counts)), counts))
+            vectors = pool(vectors, torch.arange(len(vectors)), texts, len(counts))
+            counts = np.ones_like(counts)
+        vectors = vectors[:, : self.dim]
+        if self.side.normalize:
+            vectors = torch.nn.functional.normalize(vectors, dim=-1)
+        return Ragged.of(vectors.contiguous().numpy(), counts)
+
+
+def _spans(row: TokenRow, covers: Ints) -> NDArray[np.int32]:
+    """Character spans [n, 2] in a document's content of the token ranges `covers`."""
+    if not len(row.spans):
+        return np.zeros_like(covers)
+    begins = row.spans[np.minimum(covers[:, 0], len(row.spans) - 1), 0]
+    ends = np.where(covers[:, 1] > 0, row.spans[np.maximum(covers[:, 1] - 1, 0), 1], 0)
+    begins = np.where(covers[:, 0] < covers[:, 1], begins, ends)  # a chunk may be empty
+    return np.stack([begins, np.maximum(begins, ends)], axis=1).astype(np.int32)
+
+
+def _check_finite(made: Ragged, ids: list[str]) -> None:
+    bad = np.flatnonzero(~np.isfinite(made.vectors).all(axis=1))
+    if len(bad):
+        text = int(np.searchsorted(made.starts, bad[0], side="right")) - 1
+        raise DataError(
+            f"the vector of query {ids[text]} has values that are not finite; try --dtype fp32"
+        )
+
+
+def open_encoder(side: Side, folder: ModelFolder, settings: EncodeSettings) -> Encoder:
+    """Loads what one side needs; UsageError or Mismatch when it cannot work as the recipe says."""
+    check_folder(side, folder)
+    tokenizer = open_tokenizer(folder, side)
+    placer = make_placer(side, tokenizer.layout)
+    model = _open_model(side, folder, settings)
+    if side.max_length > model.limit:
+        raise UsageError(
+            f"--max-length {side.max_length}: {folder.name} has {model.limit} positions"
+        )
+    heads = open_heads(folder, model.device)
+    passes = Passes(model, open_token_head(folder, side.pool, model.device), heads, settings)
+    if side.dim > passes.width:
+        raise UsageError(
+            f"--dim {side.dim}: {folder.name} makes vectors of {passes.width} components"
+        )
+    return Encoder(side, tokenizer, placer, passes, side.dim or passes.width)
+
+
+def _open_model(side: Side, folder: ModelFolder, settings: EncodeSettings) -> Model:
+    opened = catalog.load(catalog.MODELS, folder.kind, "model kind")
+    how: dict[str, Any] = {"extend": side.extend} if side.extend else {}
+    if folder.sees_padding:
+        how["pad_to_max"] = side.pad_to_max
+    made: Model = opened(folder, settings.dtype, settings.device, side.trust_remote_code, **how)
+    return made
+
+
+def token_source(
+    given: Collection | Tokens, tokenizer: Tokenizer, shard: Shard, skip: int
+) -> Source:
+    """Token rows of one shard from `skip` on: tokenized on the fly in the background, or read."""
+    if isinstance(given, Tokens):
+        rows = shard.rows(given.docs)
+        return Source(ahead(given.rows(rows.start + skip, rows.stop), 2), lambda: None)
+    docs = given.docs(shard)
+    return Source(ahead(tokenized(docs, tokenizer, skip), 2), lambda: docs.fraction)

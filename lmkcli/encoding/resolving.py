@@ -1,0 +1,290 @@
+"""Resolving: the recipe that a model folder and a user's wishes make together."""
+
+from dataclasses import replace
+from typing import NamedTuple
+
+from lmkcli import catalog
+from lmkcli.errors import UsageError
+from lmkcli.models import extend
+from lmkcli.models.folder import EMBEDDED, ModelFolder, check_revision, read_model
+from lmkcli.models.transformer import NO_LIMIT, length_limit
+from lmkcli.pooling.placement import SPLITTERS, Pooler
+from lmkcli.recipe import Recipe, Side, Wishes
+
+UNITS = ("doc", "chunk", "token")
+
+
+class Resolved(NamedTuple):
+    """A recipe and, for people, where each of its choices came from."""
+
+    recipe: Recipe
+    folder: ModelFolder
+    notes: list[str]
+
+
+def resolve(wishes: Wishes, offline: bool = False) -> Resolved:
+    """The recipe that a model folder and a user's wishes make together (DESIGN §6, `--pool auto`)."""
+    folder = read_model(wishes.model, wishes.revision, offline)
+    check_revision(folder, wishes.revision)
+    notes = (
+        [] if folder.pool else [f"{folder.name} declares no pooling: this is a guess, set --pool"]
+    )
+    pool = wishes.pool if wishes.pool != "auto" else _declared_pool(folder)
+    unit = wishes.unit or ("token" if folder.late else "doc")
+    window = _window(wishes.window or "full")
+    pooler = open_pooler(pool)
+    _check_model(pool, folder)
+    check_unit(pool, pooler, unit, window)
+    gran = granularity(pool, _gran(wishes, folder), unit, window)
+    lengths = _lengths(wishes, folder, window)
+    doc = Side(
+        model=wishes.model if folder.revision or wishes.model == EMBEDDED else str(folder.path),
+        revision=folder.revision,
+        weights=folder.weights_digest,
+        tokenizer=folder.tokenizer_digest,
+        trust_remote_code=wishes.trust_remote_code,
+        prompt=_first(wishes.doc_prompt, folder.doc_prompt),
+        max_length=lengths.doc,
+        pool=pool,
+        gran=gran,
+        unit=unit,
+        window=window,
+        overlap=_overlap(wishes.overlap, window),
+        extend=lengths.extend,
+        include_prompt=folder.include_prompt,
+        append_eos=folder.append_eos or (pool == "last" and not folder.pool and folder.causal),
+        pad_to_max=_pad_to_max(wishes.pad_to_max, folder),
+        dim=wishes.dim or 0,
+        normalize=_normalize(wishes.normalize, folder),
+        similarity="dot" if folder.similarity == "dot" else "cosine",
+    )
+    query = replace(
+        doc,
+        prompt=_first(wishes.query_prompt, folder.query_prompt),
+        max_length=lengths.query,
+        gran=gran if pooler.chunked else "",
+        unit="token" if unit == "token" else "doc",
+        window="full",
+        overlap=0,
+    )
+    return Resolved(_late(Recipe(doc, query), folder), folder, notes)
+
+
+def _declared_pool(folder: ModelFolder) -> str:
+    return folder.pool or ("last" if folder.causal else "mean")
+
+
+def _gran(wishes: Wishes, folder: ModelFolder) -> str | None:
+    """What was asked for; else, with the folder's own pooling, what the folder declares."""
+    return wishes.gran or (folder.gran if wishes.pool == "auto" else "") or None
+
+
+def _first(wish: str | None, declared: str) -> str:
+    return declared if wish is None else wish
+
+
+def _normalize(wish: bool | None, folder: ModelFolder) -> bool:
+    cosine = folder.similarity == "cosine"
+    if wish is None:
+        return folder.normalize or cosine
+    if cosine and not wish:
+        raise UsageError(
+            f"{folder.name} is scored by cosine, so its vectors must be normalised; drop --no-normalize"
+        )
+    return wish
+
+
+def _pad_to_max(wish: bool | None, folder: ModelFolder) -> bool:
+    if wish is not None and not folder.sees_padding:
+        raise UsageError(
+            f"--pad-to-max has no effect with {folder.name}, whose vectors do not depend on padding"
+        )
+    return folder.sees_padding if wish is None else wish
+
+
+def _late(recipe: Recipe, folder: ModelFolder) -> Recipe:
+    """The two sides of a late-interaction folder (specs/contextual.md §4)."""
+    late = folder.late
+    if late is None:
+        return recipe
+    doc = replace(recipe.doc, prefix_token=late.doc_prefix_id)
+    query = replace(recipe.query, prefix_token=late.query_prefix_id)
+    if recipe.doc.unit == "token":
+        doc = replace(doc, skip=late.skip)
+        query = replace(query, expansion=late.expansion_id, attend_expansion=late.attend_expansion)
+    return Recipe(doc, query)
+
+
+def _check_model(pool: str, folder: ModelFolder) -> None:
+    own = folder.pool == "model"
+    if own and pool != "model":
+        raise UsageError(
+            f"{folder.name} makes one vector by itself, so there are no states for --pool {pool}; "
+            "drop --pool"
+        )
+    if pool == "model" and not own:
+        raise UsageError(f"{folder.name} makes no vector by itself; use --pool mean or cls")
+
+
+def _window(window: str) -> str:
+    if window in ("full", "chunk"):
+        return window
+    if window.isdigit() and int(window) > 0:
+        return str(int(window))
+    raise UsageError(f"--window {window}: write full, chunk, or a number of positions such as 512")
+
+
+def _overlap(overlap: int | None, window: str) -> int:
+    if overlap is None:
+        return 0
+    if not window.isdigit():
+        raise UsageError(f"--overlap has no effect with --window {window}; use --window N")
+    if overlap >= int(window):
+        raise UsageError(f"--overlap {overlap} must be smaller than --window {window}")
+    return overlap
+
+
+class _Lengths(NamedTuple):
+    """Positions of one input of a document and of a query, and how positions were extended."""
+
+    doc: int
+    query: int
+    extend: str
+
+
+def _lengths(wishes: Wishes, folder: ModelFolder, window: str) -> _Lengths:
+    """Wishes must fit, declarations are cut to fit; a window is the length of its inputs."""
+    if window.isdigit() and wishes.max_length:
+        raise UsageError(
+            f"--window {window} is the length of a document's inputs, and all of the document is "
+            "read; drop --max-length (queries have --query-max-length)"
+        )
+    limit, spelling = _limit(wishes, folder, window)
+    flag = "--window" if window.isdigit() else "--max-length"
+    asked = int(window) if window.isdigit() else wishes.max_length
+    for name, wish in ((flag, asked), ("--query-max-length", wishes.query_max_length)):
+        if wish and wish > limit:
+            raise UsageError(
+                f"{name} {wish}: {folder.name} has {limit} positions"
+                + _longer(name, folder, spelling)
+            )
+    declared = min(folder.max_length or folder.positions or 512, limit)
+    query = wishes.query_max_length or _query_length(wishes, folder, limit)
+    return _Lengths(asked or declared, query, spelling)
+
+
+def _longer(flag: str, folder: ModelFolder, spelling: str) -> str:
+    """What lets a document be longer than the positions of its model."""
+    stretch = "--extend can stretch them" if folder.kind == "transformer" and not spelling else ""
+    window = "--window reads longer texts in pieces" if flag == "--max-length" else ""
+    advice = ", or ".join(filter(None, (stretch, window)))
+    return f"; {advice}" if advice else ""
+
+
+def _query_length(wishes: Wishes, folder: ModelFolder, limit: int) -> int:
+    """A declared length of queries, else that of documents; a window's only where it is longer."""
+    if folder.query_length:
+        return min(folder.query_length, limit)
+    declared = min(folder.max_length or folder.positions or 512, limit)
+    return wishes.max_length or declared
+
+
+def _limit(wishes: Wishes, folder: ModelFolder, window: str) -> tuple[int, str]:
+    """The positions that a model allows, extended where that is wished; and how that is spelled."""
+    if folder.kind == "transformer":
+        limit = length_limit(folder, wishes.trust_remote_code)
+    else:
+        limit = folder.positions or NO_LIMIT
+    if not wishes.extend:
+        return limit, ""
+    length = int(window) if window.isdigit() else wishes.max_length
+    length = _extended_length(wishes.extend, folder, limit, length)
+    return extend.extended_limit(limit, wishes.extend, length), f"{wishes.extend}:{length}"
+
+
+def _extended_length(how: str, folder: ModelFolder, limit: int, length: int | None) -> int:
+    """The length itself; UsageError for an extension that is none, not this model's, or not needed."""
+    if folder.kind != "transformer":
+        raise UsageError(f"--extend {how}: the positions of {folder.name} do not stretch")
+    if how not in extend.NAMES:
+        raise UsageError(f"--extend {how}: write one of {', '.join(extend.NAMES)}")
+    if how == "ntk" and limit < NO_LIMIT:
+        raise UsageError(
+            f"--extend ntk is for rotary positions, and {folder.name} has a table of {limit}; "
+            "use --extend grouped or interpolate"
+        )
+    if not length:
+        raise UsageError(f"--extend {how}: say to what length with --max-length")
+    if length <= limit and how != "ntk":
+        raise UsageError(
+            f"--extend {how} has no effect: {folder.name} has {limit} positions; drop it"
+        )
+    return length
+
+
+def open_pooler(name: str) -> Pooler:
+    """The pooler of a name such as 'lmk' or 'mean@4'."""
+    stem, at, step = name.partition("@")
+    home = catalog.load(catalog.POOLERS, "mean@k" if stem == "mean" and at else name, "pooler")
+    if not at:
+        return home()  # type: ignore[no-any-return]
+    if not step.isdigit() or int(step) < 1:
+        raise UsageError(
+            f"--pool {name}: write mean@k with a whole number k of at least 1, such as mean@8"
+        )
+    return home(int(step))  # type: ignore[no-any-return]
+
+
+def check_unit(pool: str, pooler: Pooler, unit: str, window: str) -> None:
+    """UsageError when pool x unit x window has no meaning."""
+    if unit not in UNITS:
+        raise UsageError(f"--unit {unit}: write {', '.join(UNITS)}")
+    if unit != "doc" and pooler.per == "model" and (unit, window) != ("chunk", "chunk"):
+        raise UsageError(
+            f"--unit {unit}: the model makes one vector of an input and leaves no states of its "
+            "tokens; for a vector per chunk use --unit chunk --gran 256 --window chunk"
+        )
+    if unit == "token" and pooler.per != "token":
+        raise UsageError(
+            f"--unit token makes a vector of every state, and --pool {pool} picks some; use --pool mean"
+        )
+    if unit == "chunk" and window != "chunk" and pooler.per in ("input", "step"):
+        why = (
+            "makes one vector of an input"
+            if pooler.per != "step"
+            else "marks every k-th position, so that a chunk may have none"
+        )
+        raise UsageError(
+            f"--pool {pool} {why}: for a vector per chunk embed each chunk alone with "
+            "--window chunk, or use --pool mean, lmk or multicls"
+        )
+
+
+def granularity(pool: str, gran: str | None, unit: str = "doc", window: str = "full") -> str:
+    """The granularity in its canonical spelling; UsageError when it is none, or has no effect."""
+    chunked = open_pooler(pool).chunked
+    needs = [
+        text
+        for text, needed in (
+            (f"--pool {pool}", chunked),
+            ("--unit chunk", unit == "chunk"),
+            ("--window chunk", window == "chunk"),
+        )
+        if needed
+    ]
+    if gran is None:
+        if needs:
+            raise UsageError(
+                f"{needs[0]} cuts text into chunks: say how long with --gran, for instance --gran 64"
+            )
+        return ""
+    if not needs and not window.isdigit():
+        raise UsageError(
+            f"--gran {gran} has no effect with --pool {pool}, --unit {unit} and --window {window}; "
+            "drop it, or use --pool lmk or --unit chunk"
+        )
+    if gran in SPLITTERS or (gran.isdigit() and int(gran) > 0):
+        return gran if gran in SPLITTERS else str(int(gran))
+    raise UsageError(
+        f"--gran {gran}: write a number of tokens of at least 1, 'sentence' or 'given'"
+    )

@@ -1,0 +1,294 @@
+"""Updating vectors to a collection that changed, and compacting what updates leave behind.
+
+An update reads the collection once. A document whose content hash has a vector keeps it; only new
+and changed ones are encoded, into parts that nobody sees until `generation.json` names them. What a
+killed update has encoded counts as there for the next one.
+"""
+
+import json
+import os
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lmkcli import manifest
+from lmkcli.data.collection import WHOLE, Collection, Doc, DocStream, Qrel, Query, Shard, doc_hash
+from lmkcli.encoding import jobs
+from lmkcli.encoding.encoder import open_encoder, token_source
+from lmkcli.encoding.jobs import Job
+from lmkcli.encoding.writer import Target, append_vectors, part_arrays
+from lmkcli.errors import DataError, UsageError
+from lmkcli.progress import Note, Progress, mute
+from lmkcli.store import part_writer, parts
+from lmkcli.store.doctable import DocTable
+from lmkcli.store.part_writer import Builder, SeenIds, part_summary
+from lmkcli.store.parts import ADDED, Generation, PartSlice
+from lmkcli.store.tokens import Report, Tokens
+from lmkcli.store.vectors import Vectors
+from lmkcli.system.atomic import atomic_file
+from lmkcli.system.streams import batched
+
+READ_CHARACTERS = 1 << 19
+KEY = "S16"  # of a document's hash: half of it is more than enough, and half the memory
+
+
+class Updated(NamedTuple):
+    """The generation that counts now, and how many documents kept, got and lost their vector."""
+
+    generation: int
+    kept: int
+    encoded: int
+    removed: int
+
+
+def run_update(
+    job: Job,
+    folder: Path,
+    progress: Progress,
+    stopping: Callable[[], bool],
+    note: Note = mute,
+) -> Updated:
+    """Bring `folder` to what the collection is now; a folder that is not there yet is made.
+
+    UsageError for a source or a folder that cannot be updated, Mismatch when recipe, dtype or
+    settings are not those of the folder, Stopped when another process is updating it.
+    """
+    source, origin = _source(job, folder), job.origin
+    settings = jobs.continued(job.settings, folder)
+    encoder = open_encoder(job.resolved.recipe.doc, job.resolved.folder, settings)
+    made = jobs.vectors_manifest(job, encoder, settings)
+    manifest.claim(folder, jobs.as_begun(made, folder))
+    report = Report(progress, stopping, settings.store_text, note)
+    with parts.locked(folder):
+        before = _before(folder)
+        known = Known(folder, before.slices + _unseen(folder, before.rows))
+        first = _next_row(folder, before.rows)
+        target = Target(folder, ADDED, settings.store_dtype, settings.on_overflow, first)
+        fresh = token_source(Unknown(source, known, stopping), encoder.tokenizer, WHOLE, 0)
+        append_vectors(fresh, encoder, target, report)
+        report.check_stop()
+        slices = known.seen() + _unseen(folder, first)
+        _refuse_nothing(job, slices, before)
+        rows = _next_row(folder, before.rows)
+        now = Generation(before.number, origin, slices, rows)
+        return _account(before, _publish(folder, before, now))
+
+
+def _source(job: Job, folder: Path) -> Collection:
+    if isinstance(job.source, Tokens):
+        raise UsageError(
+            f"{job.source.folder} holds tokens, which cannot be updated; give the collection that "
+            "they were made of"
+        )
+    if job.shard != WHOLE:
+        raise UsageError("an update reads the whole collection in one job; drop --shard")
+    if (folder / manifest.NAME).is_file():
+        shards = manifest.read(folder).execution.get("shards", 1)
+        if shards > 1 and parts.state(folder, shards).unfinished:
+            raise UsageError(f"{folder} is not complete; finish its {shards} shards first")
+    return job.source
+
+
+def _refuse_nothing(job: Job, slices: list[PartSlice], before: Generation) -> None:
+    """DataError where an update would remove all that there is: rather a source that was cut off."""
+    had = sum(piece.rows for piece in before.slices)
+    if had and not slices:
+        raise DataError(
+            f"{job.origin['name']} holds no document, and the update would remove all {had:,}; if that "
+            "is meant, remove the folder or say --if-exists overwrite"
+        )
+
+
+def _before(folder: Path) -> Generation:
+    """The generation that counts; for a folder that was never updated all its rows, as number 0."""
+    found = parts.generation(folder)
+    if found:
+        return found
+    began = manifest.read(folder).execution
+    return Generation(0, began["source"], parts.state(folder, began["shards"]).slices, 0)
+
+
+def _unseen(folder: Path, first: int) -> list[PartSlice]:
+    """What updates have written from row `first` on."""
+    names = parts.list_parts(folder)
+    return [PartSlice(name) for name in names if name.shard == ADDED and name.start >= first]
+
+
+def _next_row(folder: Path, least: int) -> int:
+    """A number that no row of an update has had, and none has that compact deleted."""
+    return max([least, *(piece.name.stop for piece in _unseen(folder, 0))])
+
+
+def _publish(folder: Path, before: Generation, now: Generation) -> Generation:
+    """Let `now` count from this moment on, under the next number if its rows are others."""
+    now = now._replace(number=before.number + (now.slices != before.slices or not before.number))
+    for name in {p.name for p in before.slices} - {p.name for p in now.slices}:
+        os.utime(folder / parts.PARTS / str(name))  # compact counts its hours from here
+    data = {**now._asdict(), "parts": [piece.as_json() for piece in now.slices]}
+    del data["slices"]
+    with atomic_file(folder / parts.GENERATION) as temporary:
+        temporary.write_text(json.dumps(data, ensure_ascii=False))
+    return now
+
+
+def _account(before: Generation, now: Generation) -> Updated:
+    names = {piece.name for piece in before.slices}
+    kept = sum(piece.rows for piece in now.slices if piece.name in names)
+    old, new = (sum(piece.rows for piece in made.slices) for made in (before, now))
+    return Updated(now.number, kept, new - kept, old - kept)
+
+
+class Known:
+    """Which documents have a vector, by content hash; 24 bytes a row. Remembers which were asked for."""
+
+    def __init__(self, folder: Path, slices: list[PartSlice]) -> None:
+        self._slices = slices
+        keys = [_keys(folder, piece) for piece in slices]
+        every = np.concatenate([np.zeros(0, KEY), *keys])
+        self._order = np.argsort(every, kind="stable")
+        self._keys = every[self._order]
+        self._asked = np.zeros(len(every), np.bool_)
+
+    def lacks(self, hashes: list[bytes]) -> NDArray[np.bool_]:
+        """For each hash whether it has no vector."""
+        keys = np.array(hashes, "S32").astype(KEY)
+        at = np.searchsorted(self._keys, keys)  # of equal ones the first, which counts already
+        at[at == len(self._keys)] = 0
+        found = self._keys[at] == keys if len(self._keys) else np.zeros(len(keys), np.bool_)
+        self._asked[self._order[at[found]]] = True
+        return ~found
+
+    def seen(self) -> list[PartSlice]:
+        """The rows that were asked for; parts without any are left out."""
+        made, first = [], 0
+        for piece in self._slices:
+            asked = self._asked[first : first + piece.rows]
+            first += piece.rows
+            alive = piece.alive
+            alive[np.flatnonzero(alive)] = asked
+            if asked.any():
+                made.append(PartSlice.of(piece.name, alive))
+        return made
+
+
+def _keys(folder: Path, piece: PartSlice) -> NDArray[np.bytes_]:
+    hashes = DocTable(folder / parts.PARTS / str(piece.name) / "docs.parquet").hashes()
+    return np.array(hashes, "S32").astype(KEY)[piece.alive]
+
+
+class Unknown(Collection):
+    """The documents of `whole` that have no vector; ends early when it should stop."""
+
+    def __init__(self, whole: Collection, known: Known, stopping: Callable[[], bool]) -> None:
+        self._whole, self._known, self._stopping = whole, known, stopping
+        self.name, self.settings = whole.name, whole.settings
+
+    def docs(self, shard: Shard = WHOLE) -> DocStream:
+        """DataError for an id that comes twice, encoded or not."""
+        return _UnknownDocs(self._whole.docs(shard), self._known, self._stopping)
+
+    def queries(self) -> Iterator[Query]:
+        """As the whole collection."""
+        return self._whole.queries()
+
+    def qrels(self) -> Iterator[Qrel]:
+        """As the whole collection."""
+        return self._whole.qrels()
+
+
+class _UnknownDocs(DocStream):
+    def __init__(self, docs: DocStream, known: Known, stopping: Callable[[], bool]) -> None:
+        self._docs, self._known, self._stopping = docs, known, stopping
+
+    def __iter__(self) -> Iterator[Doc]:
+        ids = SeenIds()
+        for batch in batched(self._docs, lambda doc: len(doc.text) + 64, READ_CHARACTERS):
+            ids.add((doc.id for doc in batch), "this collection")
+            lacks = self._known.lacks([doc_hash(doc) for doc in batch])
+            yield from (doc for doc, lacking in zip(batch, lacks, strict=True) if lacking)
+            if self._stopping():
+                return
+
+    @property
+    def fraction(self) -> float | None:
+        return self._docs.fraction
+
+
+class Compacted(NamedTuple):
+    """The generation that counts now; parts written, deleted, and kept for whoever still reads them."""
+
+    generation: int
+    written: int
+    deleted: int
+    kept: int
+
+
+def compact(
+    folder: Path, keep_hours: float, progress: Progress, stopping: Callable[[], bool]
+) -> Compacted:
+    """Rewrite small parts and parts with dead rows into fresh ones; delete what nobody needs.
+
+    A part is deleted when the generation does not name it and has not for `keep_hours`.
+    """
+    Vectors(folder)  # DataError when shards are missing
+    with parts.locked(folder):
+        before = _before(folder)
+        kept = [piece for piece in before.slices if _is_full(folder, piece)]
+        rest = [piece for piece in before.slices if piece not in kept]
+        fresh: list[PartSlice] = []
+        now = before
+        if len(rest) > 1 or any(piece.dead for piece in rest):
+            first = _next_row(folder, before.rows)
+            _rewrite(Vectors(folder, rest), first, Report(progress, stopping))
+            fresh = _unseen(folder, first)
+            rows = _next_row(folder, before.rows)
+            now = _publish(folder, before, before._replace(slices=kept + fresh, rows=rows))
+        deleted, waiting = _sweep(folder, now, keep_hours)
+        return Compacted(now.number, len(fresh), deleted, waiting)
+
+
+def _is_full(folder: Path, piece: PartSlice) -> bool:
+    size = part_summary(folder, piece.name).get("bytes", 0)
+    return not piece.dead and size >= part_writer.PART_BYTES // 2
+
+
+def _rewrite(old: Vectors, row: int, report: Report) -> None:
+    """Copy what counts of `old` into parts from row `row` on."""
+    execution = old.manifest.execution
+    chunks = old.recipe.doc.unit == "chunk"
+    arrays = part_arrays(execution["store_dtype"], old.dim, chunks)
+    text = bool(execution["store_text"])
+    builder = Builder(old.folder, ADDED, row, arrays, text)
+    done = 0
+    try:
+        for blocks in zip(*(old.stored(stem) for stem in arrays), strict=True):
+            docs = blocks[0][0]
+            for doc in docs:
+                builder.add_doc(doc)
+            for stem, (_, stored) in zip(arrays, blocks, strict=True):
+                builder.add_array(stem, stored)
+            done += len(docs)
+            report.progress(done, old.rows, "documents")
+            report.check_stop()
+            if builder.full:
+                row = builder.publish()
+                builder = Builder(old.folder, ADDED, row, arrays, text)
+        if not builder.empty:
+            builder.publish()
+    finally:
+        builder.abandon()
+
+
+def _sweep(folder: Path, now: Generation, keep_hours: float) -> tuple[int, int]:
+    """Delete the parts that nobody needs any more; returns how many, and how many must wait."""
+    named = {piece.name for piece in now.slices}
+    left = [folder / parts.PARTS / str(n) for n in parts.list_parts(folder) if n not in named]
+    limit = time.time() - keep_hours * 3600
+    old = [path for path in left if path.stat().st_mtime <= limit]
+    for path in old:
+        parts.retire(path)
+    return len(old), len(left) - len(old)

@@ -1,0 +1,61 @@
+"""Verifying: a sample of stored documents is encoded again and compared with its vectors."""
+
+import math
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from lmkcli.encoding.encoder import open_encoder
+from lmkcli.errors import DataError
+from lmkcli.models.folder import read_model
+from lmkcli.recipe import EncodeSettings
+from lmkcli.store.tokens import Report, TokenRow
+from lmkcli.store.vectors import Vectors
+
+TOLERANCE = {"fp32": 0.99999, "bf16": 0.999, "fp16": 0.999}
+
+
+class Verified(NamedTuple):
+    """How near the vectors came: the least cosine, whose it was, and the largest difference."""
+
+    documents: int
+    cosine: float
+    worst: str
+    difference: float
+    tolerance: float
+
+
+def verify(folder: Path, sample: int, model: str, device: str, offline: bool) -> Verified:
+    """Encode up to `sample` documents again in the dtype in which they were made."""
+    vectors = Vectors(folder)
+    if not vectors.manifest.execution["store_text"]:
+        raise DataError(
+            f"{folder} holds no texts (--no-store-text, or an import without them): there is nothing "
+            "to encode again"
+        )
+    if not vectors.rows:
+        raise DataError(f"{folder} has no documents to verify")
+    recipe = vectors.recipe.moved(model) if model else vectors.recipe
+    rows = np.unique(np.linspace(0, vectors.rows - 1, min(sample, vectors.rows)).astype(np.int64))
+    docs = vectors.docs(rows)
+    made_from = read_model(recipe.doc.model, recipe.doc.revision or None, offline)
+    dtype = vectors.manifest.execution["dtype"]
+    encoder = open_encoder(recipe.doc, made_from, EncodeSettings(dtype=dtype, device=device))
+    tokens = encoder.tokenizer([doc.content for doc in docs])
+    token_rows = [TokenRow(doc, b"", *made) for doc, made in zip(docs, tokens, strict=True)]
+    again, stored = encoder(token_rows, Report()).vectors, vectors.at(rows)
+    differing = np.flatnonzero(again.counts != stored.counts)
+    if len(differing):
+        return Verified(len(rows), 0.0, docs[differing[0]].id, math.inf, TOLERANCE[dtype])
+    new, old = (one.vectors.astype(np.float64) for one in (again, stored))
+    norms = np.linalg.norm(new, axis=1) * np.linalg.norm(old, axis=1)
+    cosines = (new * old).sum(axis=1) / np.maximum(norms, 1e-300)
+    worst = int(cosines.argmin())
+    return Verified(
+        len(rows),
+        float(cosines[worst]),
+        docs[int(np.searchsorted(stored.starts, worst, side="right")) - 1].id,
+        float(np.abs(new - old).max()),
+        TOLERANCE[dtype],
+    )

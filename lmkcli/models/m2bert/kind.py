@@ -1,0 +1,84 @@
+"""M2-BERT as a model kind: one vector for each input, padded to full length or not at all."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from transformers.utils import logging as transformers_logging
+
+from lmkcli.models.devices import TORCH, choose_device, native_dtype
+from lmkcli.models.folder import ModelFolder
+from lmkcli.models.m2bert.config import M2BertConfig
+from lmkcli.models.m2bert.model import M2BertModel
+from lmkcli.pooling.placement import Ints
+from lmkcli.system.memory import free_memory
+
+transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]
+
+
+@dataclass
+class M2Bert:
+    """A loaded M2-BERT. `pad_to` is the model's length, or 0 where padding is hidden from it."""
+
+    model: Any
+    dim: int
+    limit: int
+    device: torch.device
+    dtype: str
+    pad_to: int
+    packed: bool = False
+    why_padded: str = ""  # it is as it should be
+    one_vector: bool = True
+
+    @property
+    def weight_bytes(self) -> int:
+        """What the weights take in memory, with the filters' transforms that are kept."""
+        own: int = sum(p.numel() * p.element_size() for p in self.model.parameters())
+        kept = any(conv.keep for conv in self.model.long_convs)
+        return own + (_filter_bytes(self.model) if kept else 0)
+
+    def states(self, sequences: list[Ints], attended: list[int] | None = None) -> torch.Tensor:
+        """The vectors [sequences, dim]; `attended` has no meaning for it."""
+        lengths = np.array([len(sequence) for sequence in sequences])
+        mask = torch.arange(self.pad_to or _steps(int(lengths.max()), self.limit)) < torch.tensor(
+            lengths[:, None]
+        )
+        ids = torch.full(mask.shape, self.model.config.pad_token_id or 0)
+        ids[mask] = torch.from_numpy(np.concatenate(sequences)).long()
+        with torch.inference_mode():
+            output = self.model(
+                ids.to(self.device), mask.long().to(self.device), mask_padding=not self.pad_to
+            )
+        vectors: torch.Tensor = output.pooler_output
+        return vectors
+
+
+def _steps(length: int, limit: int) -> int:
+    """The least of 4, 5, 6 or 7 times a power of two: few lengths need few transforms of filters."""
+    power = 1 << max(0, (length - 1).bit_length() - 3)
+    return min(-(-length // power) * power, limit)
+
+
+def _filter_bytes(model: Any) -> int:
+    config: M2BertConfig = model.config
+    return 8 * config.hidden_size * (config.limit + 1) * len(model.long_convs)
+
+
+def open_model(
+    folder: ModelFolder, dtype: str, device: str, trust: bool, pad_to_max: bool = True
+) -> M2Bert:
+    """The M2-BERT of a folder on a device, ready to run; DataError when it cannot be loaded.
+
+    `dtype` is fp32, bf16, fp16 or auto: bf16 where the hardware computes it natively, else fp32;
+    filters and transforms are fp32 in all of them. `trust` has no effect: no code of the folder is run.
+    With `pad_to_max` inputs are padded to the model's length, as the released vectors were made.
+    """
+    chosen = choose_device(device)
+    dtype = native_dtype(chosen) if dtype == "auto" else dtype
+    model = M2BertModel.from_pretrained(folder.encoder, dtype=TORCH[dtype]).to(chosen).eval()
+    free = torch.cuda.mem_get_info(chosen)[0] if chosen.type == "cuda" else free_memory()
+    for conv in model.long_convs:
+        conv.keep = _filter_bytes(model) < free // 2
+    limit = model.config.limit
+    return M2Bert(model, model.config.hidden_size, limit, chosen, dtype, limit if pad_to_max else 0)

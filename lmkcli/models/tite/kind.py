@@ -1,0 +1,126 @@
+"""TITE as a model kind: each sequence comes out as one vector."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors import SafetensorError, safe_open
+from transformers.utils import logging as transformers_logging
+
+from lmkcli.errors import DataError, UsageError
+from lmkcli.models.devices import TORCH, choose_device, native_dtype
+from lmkcli.models.folder import ModelFolder
+from lmkcli.models.routes import Route, remembered, route_key
+from lmkcli.models.tite.config import TiteConfig
+from lmkcli.models.tite.fused import fuse
+from lmkcli.models.tite.model import TiteModel
+from lmkcli.pooling.placement import Ints
+
+transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]
+_UNREADABLE = (OSError, ValueError, ImportError, KeyError, RuntimeError, SafetensorError)
+_TABLE = "embeddings.word_embeddings.weight"
+
+
+@dataclass
+class Tite:
+    """A loaded TITE. `states` has one row for each sequence, which is its vector."""
+
+    model: Any
+    dim: int
+    limit: int
+    device: torch.device
+    dtype: str
+    weight_bytes: int
+    packed: bool = True
+    why_padded: str = ""
+    one_vector: bool = True
+    pad_to: int = 0
+
+    def states(self, sequences: list[Ints], attended: list[int] | None = None) -> torch.Tensor:
+        """[sequences, dim]; zeros for one without tokens. No padded batch is ever computed.
+
+        Only the first `attended` tokens of a sequence are read.
+        """
+        if attended is not None:
+            sequences = [s[:count] for s, count in zip(sequences, attended, strict=True)]
+        lengths = np.array([len(sequence) for sequence in sequences], np.int64)
+        ids = torch.from_numpy(np.concatenate(sequences).astype(np.int64)).to(self.device)
+        with torch.inference_mode():
+            made: torch.Tensor = self.model.packed(ids, lengths)
+            if lengths.all():
+                return made
+            filled = torch.from_numpy(np.flatnonzero(lengths)).to(self.device)
+            return made.new_zeros(len(sequences), self.dim).index_copy(0, filled, made)
+
+    def check(self) -> Route:
+        """Whether a pack through fused layers equals each sequence alone through plain ones."""
+        random = np.random.default_rng(0)
+        lengths = [min(n, self.limit) for n in (1, 2, 7, 20, 40, 75)]
+        size = self.model.config.vocab_size
+        sequences = [random.integers(1, size, n).astype(np.int32) for n in lengths]
+        alone = torch.cat([self.states([sequence]) for sequence in sequences]).double()
+        undo = fuse(self.model.encoder)
+        apart = 1 - torch.cosine_similarity(alone, self.states(sequences).double()).min()
+        undo()
+        return Route(fused=bool(apart < (1e-5 if self.dtype == "fp32" else 2e-3)), packed=True)
+
+
+def open_model(folder: ModelFolder, dtype: str, device: str, trust: bool, extend: str = "") -> Tite:
+    """The TITE of a folder on a device, ready to run; DataError when it cannot be loaded.
+
+    `dtype` is fp32, bf16, fp16 or auto: bf16 where the hardware computes it natively, else fp32.
+    `trust` has no effect, for no code of the folder is run; positions cannot be extended.
+    """
+    if extend:
+        raise UsageError(f"--extend {extend}: {folder.name} pools so many positions and no more")
+    chosen = choose_device(device)
+    dtype = native_dtype(chosen) if dtype == "auto" else dtype
+    model = _load(folder, dtype).to(chosen).eval()
+    if not model.config.pools:
+        raise DataError(
+            f"{folder.name} pools in no layer (kernel_sizes in config.json), so it makes no vector"
+        )
+    size = sum(p.numel() * p.element_size() for p in model.parameters())
+    made = Tite(model, model.config.hidden_size, model.config.longest, chosen, dtype, size)
+    if (
+        chosen.type == "cpu"
+        and remembered(route_key(folder.weights_digest, dtype, chosen, ""), made.check).fused
+    ):
+        fuse(model.encoder)
+    return made
+
+
+def _load(folder: ModelFolder, dtype: str) -> Any:
+    """The model, all of whose tensors come from the folder."""
+    from_pretrained: Any = TiteModel.from_pretrained
+    try:
+        declared, _ = TiteConfig.get_config_dict(str(folder.encoder))
+        config = TiteConfig.from_dict(declared | _vocabulary(folder.encoder))
+        model, loaded = from_pretrained(
+            str(folder.encoder), config=config, dtype=TORCH[dtype], output_loading_info=True
+        )
+    except _UNREADABLE as error:
+        first = (str(error).strip() or type(error).__name__).splitlines()[0]
+        raise DataError(f"the TITE of {folder.name} cannot be loaded: {first}") from None
+    for which, names in (
+        ("lack", loaded["missing_keys"]),
+        ("have unknown", loaded["unexpected_keys"]),
+    ):
+        if names:
+            raise DataError(
+                f"the weights of {folder.name} {which} {len(names)} tensors ({min(names)} …); "
+                "give a folder whose weights belong to its config.json"
+            )
+    return model
+
+
+def _vocabulary(folder: Path) -> dict[str, int]:
+    """The rows of the table of tokens, which fine-tuning with marker tokens makes two more."""
+    for file in folder.glob("*.safetensors"):
+        with safe_open(file, "pt") as weights:
+            for name in weights.keys():  # noqa: SIM118 (no mapping)
+                if name.removeprefix("tite.") == _TABLE:
+                    return {"vocab_size": weights.get_slice(name).get_shape()[0]}
+    return {}

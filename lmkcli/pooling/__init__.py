@@ -1,0 +1,1 @@
+"""Which positions become which vector."""

@@ -1,0 +1,1 @@
+"""How an artifact or a number came to be."""

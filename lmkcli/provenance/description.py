@@ -1,0 +1,255 @@
+"""Describing: an artifact, its parts and its lineage as nested facts, for people and for JSON."""
+
+import os
+import shlex
+from collections import Counter
+from dataclasses import asdict, fields
+from pathlib import Path
+from typing import Any
+
+from lmkcli import manifest
+from lmkcli.data import hub_layouts, known
+from lmkcli.data.collection import Collection, CollectionDigest
+from lmkcli.manifest import Manifest
+from lmkcli.provenance import lineage
+from lmkcli.recipe import Side
+from lmkcli.retrieval.index import BUILT, ready
+from lmkcli.retrieval.searching import read_manifest
+from lmkcli.store import parts
+from lmkcli.store.part_writer import collection_digest
+from lmkcli.store.tokens import sum_counts
+
+_SIDE = (
+    "pool",
+    "gran",
+    "unit",
+    "window",
+    "overlap",
+    "extend",
+    "max_length",
+    "prompt",
+    "dim",
+    "similarity",
+    "normalize",
+    "weights",
+    "tokenizer",
+)
+
+
+def artifact(path: Path) -> dict[str, Any]:
+    """What a folder is: kind, recipe, contents, completeness, lineage."""
+    found = manifest.read(path)
+    facts = {
+        "artifact": f"{found.kind} {path}",
+        "fingerprint": found.fingerprint[:16],
+        **_made(found),
+    }
+    if found.kind == "index":
+        return facts | _index(path, found)
+    if found.kind == "export":
+        return facts | {"to": found.identity["to"], "made of": found.facts["from"]}
+    return facts | _parted(path, found)
+
+
+def _made(found: Manifest) -> dict[str, Any]:
+    facts = found.facts
+    return {
+        "made": f"{facts.get('time', '')} with lmk {facts.get('lmk', '')}",
+        "command": shlex.join(facts.get("command", [])),
+    }
+
+
+def _parted(path: Path, found: Manifest) -> dict[str, Any]:
+    shards = int(found.execution["shards"])
+    state = parts.state(path, shards)
+    updated = parts.generation(path)
+    return {
+        **_recipe(found),
+        "contents": asdict(sum_counts(path, state.slices)),
+        "generation": updated.number if updated else None,
+        "parts": len(state.slices),
+        "shards": f"{shards - len(state.unfinished)} of {shards} finished",
+        **_unfinished(path, found, state),
+        "execution": {k: v for k, v in found.execution.items() if k not in ("shards", "source")},
+        "from": {
+            "collection": found.execution["source"]["name"],
+            "only": found.execution["source"].get("only"),
+            "digest": collection_digest(path, state.slices),
+            "text": found.identity["text"],
+        },
+    }
+
+
+def _unfinished(path: Path, found: Manifest, state: parts.State) -> dict[str, Any]:
+    """Which shards are not complete, how far each is, and the command line that completes them."""
+    if not state.unfinished:
+        return {}
+    count = int(found.execution["shards"])
+    rows: Counter[int] = Counter()
+    for piece in state.slices:
+        rows[piece.name.shard.number] += piece.rows
+    return {
+        "unfinished shards, documents done": {str(i): rows[i] for i in state.unfinished},
+        "finish with": completion(
+            found.facts.get("command", []),
+            state.unfinished,
+            count,
+            found.facts.get("directory", ""),
+        ),
+    }
+
+
+def completion(command: list[str], unfinished: list[int], count: int, directory: str = "") -> str:
+    """The shell line that completes these of `count` shards, from the command that began them in
+    `directory`."""
+    words = _without(["lmk", *command[1:]], "--if-exists", "overwrite", "fail")
+    there = f"cd {shlex.quote(directory)} && " if directory not in ("", os.getcwd()) else ""
+    if count == 1:
+        return there + shlex.join(words)
+    text = f"{there}{shlex.join(_without(words, '--shard'))} --shard $SLURM_ARRAY_TASK_ID/{count}"
+    return f"sbatch --array={ranges(unfinished)} job.sh  # in it: {text}"
+
+
+def _without(words: list[str], flag: str, *values: str) -> list[str]:
+    """The words without a flag and its value; only where it is one of `values`, if there are any."""
+    made: list[str] = []
+    rest = iter(words)
+    for word in rest:
+        name, equals, value = word.partition("=")
+        if name != flag:
+            made.append(word)
+            continue
+        value = value if equals else next(rest, "")
+        if values and value not in values:
+            made += [flag, value]
+    return made
+
+
+def ranges(numbers: list[int]) -> str:
+    """[2, 5, 7, 8, 9] -> '2,5,7-9', as sbatch writes an array."""
+    runs: list[list[int]] = []
+    for number in sorted(numbers):
+        if runs and number == runs[-1][-1] + 1:
+            runs[-1].append(number)
+        else:
+            runs.append([number])
+    return ",".join(str(r[0]) if len(r) == 1 else f"{r[0]}-{r[-1]}" for r in runs)
+
+
+def _recipe(found: Manifest) -> dict[str, Any]:
+    if found.kind == "tokens":
+        return {"tokens of": {k: found.identity[k] for k in ("tokenizer", "prompt", "splitter")}}
+    recipe, models = found.identity["recipe"], found.facts["models"]
+    return {
+        "vectors of": f"{found.identity['dim']} components",
+        "documents": {"model": models["doc"]["model"], **_side(recipe["doc"])},
+        "queries": {"model": models["query"]["model"], **_side(recipe["query"])},
+    }
+
+
+def _side(side: dict[str, Any]) -> dict[str, Any]:
+    rest = {f.name: f.default for f in fields(Side) if f.name in side and f.name not in _SIDE}
+    unusual = {key: side[key] for key, usual in rest.items() if side[key] not in (usual, [])}
+    return {key: side.get(key) for key in _SIDE} | unusual
+
+
+def _index(path: Path, found: Manifest) -> dict[str, Any]:
+    built = ready(path)
+    made = {
+        "kind": found.identity["family"],
+        "settings": found.identity["settings"],
+        "unfinished shards": built.get("of", {}).get("unfinished shards"),
+        "built": {k: v for k, v in built.items() if k != "of"} or f"no: {BUILT} is missing",
+    }
+    if "vectors" not in found.facts:
+        return made | {
+            "from": {**found.identity["collection"], "digest": built.get("collection", "")}
+        }
+    where = path / found.facts["vectors"]
+    lineage = (
+        artifact(where) if (where / manifest.NAME).is_file() else f"vectors {where}, not there now"
+    )
+    return made | {"from": lineage}
+
+
+def run(path: Path) -> dict[str, Any]:
+    """What a run is and which index it came from."""
+    found = read_manifest(path)
+    facts = {
+        "artifact": f"run {path}",
+        "fingerprint": found.fingerprint[:16],
+        **_made(found),
+        "depth": found.identity["k"],
+        "queries of": found.facts["collection"],
+        **found.identity["search"],
+    }
+    where = found.facts["index"]
+    others = [each for each in lineage.inputs(lineage.read(path)) if each != where]
+    made_from = {"from": _source(Path(where))}
+    return facts | made_from | {f"and from {Path(o).name}": _source(Path(o)) for o in others}
+
+
+def _source(where: Path) -> dict[str, Any] | str:
+    if (where / manifest.NAME).is_file():
+        return artifact(where)
+    return f"{where}" if where.is_file() else f"{where}, not there now"
+
+
+def log(entries: list[dict[str, Any]]) -> tuple[list[str], list[list[Any]]]:
+    """Columns and rows of a score log: number, time, run, and every measure that any entry has."""
+    names = list(dict.fromkeys(name for entry in entries for name in entry["scores"]))
+    rows = [
+        [number, entry["time"], _near(entry["run"]), *(entry["scores"].get(n, "") for n in names)]
+        for number, entry in enumerate(entries, 1)
+    ]
+    return ["#", "time", "run", *names], rows
+
+
+def _near(path: str) -> str:
+    """As seen from the current folder, where it is below that."""
+    return path.removeprefix(f"{os.getcwd()}{os.sep}")
+
+
+def _document(judged: str) -> str:
+    """The document of a judged chunk, 'doc#3'."""
+    return judged.rpartition("#")[0]
+
+
+def _some(names: set[str]) -> str:
+    """How many, and one of them; nothing for none."""
+    return f"{len(names):,} documents, such as {min(names)}" if names else ""
+
+
+def collection(given: Collection) -> dict[str, Any]:
+    """Counts, settings and digest of a collection; reads it through."""
+    from lmkcli.data.collection import doc_hash
+
+    digest = CollectionDigest()
+    characters = 0
+    judged = {each.doc_id for each in given.qrels()} if given.has_qrels() else set()
+    wanted = judged | {_document(name) for name in judged}
+    there = set()
+    for doc in given.docs():
+        there.update(wanted & {doc.id})
+        digest.add(doc_hash(doc))
+        characters += len(doc.content)
+    facts: dict[str, Any] = {
+        "collection": given.name,
+        "documents": digest.count,
+        "characters": characters,
+        "text": given.settings,
+        "digest": str(digest),
+    }
+    if given.has_qrels():
+        facts |= {
+            "judged queries": len(given.judged_queries()),
+            "judgements": sum(1 for _ in given.qrels()),
+            "judged but not there": _some({n for n in judged if not {n, _document(n)} & there}),
+        }
+    counts = facts["documents"], facts.get("judged queries")
+    differ = known.differences(given.name, *counts)
+    return facts | {
+        "stamp": given.stamp(),
+        "differs": "; ".join(differ),
+        "published": hub_layouts.published(given.name),
+    }

@@ -1,0 +1,116 @@
+"""Lineage: the steps that led to an artifact, sources first, each with all that was recorded of it."""
+
+import hashlib
+import os
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from lmkcli import manifest
+from lmkcli.errors import DataError
+from lmkcli.retrieval.index import ready
+from lmkcli.retrieval.searching import read_manifest
+from lmkcli.store import outputs, parts
+from lmkcli.store.part_writer import collection_digest, part_summary
+
+# The parameters of commands that may name an artifact from which another one is made.
+INPUTS = ("source", "index", "others", "rerank", "vectors", "only")
+
+
+@dataclass(frozen=True)
+class Step:
+    """One artifact as it was recorded; all JSON values."""
+
+    path: str
+    kind: str
+    identity: dict[str, Any]
+    execution: dict[str, Any]
+    facts: dict[str, Any]
+    digest: str
+    """Of what the artifact holds; for an index, of what it was made from."""
+    collection: str
+    """The digest of the documents that it was made from; empty where an artifact stands between."""
+
+    @property
+    def call(self) -> dict[str, Any]:
+        """The verb and parameters that made it; empty when no command line did."""
+        return dict(self.facts.get("call", {}))
+
+    def resolved(self, name: str) -> str:
+        """A path as the command meant it, from the folder in which it ran."""
+        return os.path.normpath(os.path.join(self.facts.get("directory", ""), name))
+
+    @property
+    def source(self) -> str:
+        """The collection that it was made from, as far as it names one."""
+        named = self.execution.get("source") or self.identity.get("collection") or {}
+        return str(named.get("name") or self.facts.get("collection", ""))
+
+    def as_json(self) -> dict[str, Any]:
+        """What a log holds of it."""
+        return asdict(self)
+
+
+def steps(path: Path) -> list[Step]:
+    """All steps that led to an artifact, which comes last. DataError when it is none of lmk's."""
+    found: dict[str, Step] = {}
+    _visit(Path(os.path.normpath(path.absolute())), found)
+    return list(found.values())
+
+
+def _visit(path: Path, found: dict[str, Step]) -> None:
+    if str(path) in found:
+        return
+    step = read(path)
+    for source in inputs(step):
+        _visit(Path(source), found)
+    found[str(path)] = step
+
+
+def inputs(step: Step) -> list[str]:
+    """The paths of the artifacts that it was made from, as far as they are there."""
+    return [path for path in dict.fromkeys(_named(step)) if outputs.is_artifact(Path(path))]
+
+
+def _named(step: Step) -> Iterator[str]:
+    """Paths that may be artifacts: as the call named them, or as the library recorded them."""
+    for name in INPUTS:
+        value = step.call.get(name, [])
+        yield from map(step.resolved, filter(None, value if isinstance(value, list) else [value]))
+    if not step.call:
+        if "vectors" in step.facts:
+            yield os.path.normpath(os.path.join(step.path, step.facts["vectors"]))
+        yield str(step.facts.get("index", ""))
+
+
+def read(path: Path) -> Step:
+    """What is recorded of one artifact, and the digests of what it holds now."""
+    if path.is_file():
+        found = read_manifest(path)
+        digest, collection = file_digest(path), ""
+    else:
+        found = manifest.read(path)
+        if found.kind not in ("tokens", "vectors", "index"):
+            raise DataError(f"{path} holds {found.kind}, which says nothing that could be compared")
+        digest, collection = _built(path) if found.kind == "index" else _parted(path, found)
+    return Step(
+        str(path), found.kind, found.identity, found.execution, found.facts, digest, collection
+    )
+
+
+def file_digest(path: Path) -> str:
+    """sha256 of a file."""
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _built(path: Path) -> tuple[str, str]:
+    built = ready(path)
+    return str(built.get("digest", "")), str(built.get("collection", ""))
+
+
+def _parted(path: Path, found: manifest.Manifest) -> tuple[str, str]:
+    slices = parts.state(path, int(found.execution["shards"])).slices
+    digests = [[part_summary(path, p.name)["digest"], p.as_json()[1]] for p in slices]
+    return manifest.digest(sorted(digests)), collection_digest(path, slices)

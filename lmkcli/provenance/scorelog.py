@@ -1,0 +1,185 @@
+"""The score log: one JSON line an evaluation, appended under a lock, with all that led to it."""
+
+import fcntl
+import json
+import math
+import os
+from collections.abc import Iterable
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from lmkcli import manifest
+from lmkcli.data.collection import Qrel
+from lmkcli.errors import DataError, UsageError
+from lmkcli.evaluation.measures import Scores
+from lmkcli.provenance import lineage
+from lmkcli.store import outputs
+
+
+def entry_of(
+    run: Path, scores: Scores, qrels: str | None, judgements: Iterable[Qrel]
+) -> dict[str, Any]:
+    """All that is known of an evaluation, as JSON values.
+
+    `qrels` says where the judgements were asked from; None is: where the run's queries are from.
+    """
+    led = [step.as_json() for step in lineage.steps(run)] if outputs.sidecar(run).is_file() else []
+    return {
+        "run": os.path.abspath(run),
+        "run_sha256": lineage.file_digest(run),
+        "qrels": qrels,
+        "qrels_digest": qrels_digest(judgements),
+        "scores": scores.aggregated,
+        "coverage": asdict(scores.coverage),
+        "lineage": led,
+        **manifest.environment(),
+    }
+
+
+def append(
+    log: Path, run: Path, scores: Scores, qrels: str | None, judgements: Iterable[Qrel]
+) -> None:
+    """Append one line to a log; lines stay whole however many processes write.
+
+    A line that does not fit on the disk is taken back. What a killed writer left gets a line of its own.
+    DataError when the file is no log: runs and collections are lines as well.
+    """
+    entry = entry_of(run, scores, qrels, judgements)
+    line = (json.dumps(entry, ensure_ascii=False) + "\n").encode("utf-8", "surrogatepass")
+    log.parent.mkdir(parents=True, exist_ok=True)
+    with open(log, "a+b", buffering=0) as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        _check(log)
+        end = file.seek(0, os.SEEK_END)
+        file.seek(max(0, end - 1))
+        line = line if file.read(1) in (b"", b"\n") else b"\n" + line
+        try:
+            while line:
+                line = line[file.write(line) :]
+            os.fsync(file.fileno())
+        except OSError:
+            file.truncate(end)
+            raise
+
+
+def _check(log: Path) -> None:
+    with open(log, "rb") as file:
+        first = next((line for line in file if line.strip()), b'"scores":')
+    if b'"scores":' not in first:
+        raise DataError(
+            f"{log} is there already and is no score log; choose another file for --log"
+        )
+
+
+def qrels_digest(judgements: Iterable[Qrel]) -> str:
+    """sha256 of judgements, whatever their order."""
+    return manifest.digest(sorted(list(qrel) for qrel in judgements))
+
+
+def read(log: Path) -> list[dict[str, Any]]:
+    """All entries; DataError names the line that cannot be read, or says that there is none."""
+    lines = log.read_bytes().split(b"\n")
+    entries = [
+        _entry(line, f"{log} line {number}") for number, line in enumerate(lines, 1) if line.strip()
+    ]
+    if not entries:
+        raise DataError(f"{log} has no entries; lmk eval --log {log} appends them")
+    return entries
+
+
+def _entry(line: bytes, where: str) -> dict[str, Any]:
+    try:
+        entry = dict(json.loads(line.decode("utf-8", "surrogatepass")))
+        math.fsum(entry["scores"].values())
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise DataError(
+            f"{where}: not a score log entry ({error!r}); remove the line, or give a log"
+        ) from None
+    return entry
+
+
+def pick(spelling: str) -> dict[str, Any]:
+    """The entry behind 'scores.jsonl#2' (the first is 1); the number may be left out if there is one."""
+    name, _, number = spelling.rpartition("#") if "#" in spelling else (spelling, "", "")
+    entries = read(Path(name))
+    if number.isdecimal() and 1 <= int(number) <= len(entries):
+        return entries[int(number) - 1]
+    if not number and len(entries) == 1:
+        return entries[0]
+    raise UsageError(
+        f"{name} has {len(entries)} entries: choose one, such as {name}#{len(entries)}"
+    )
+
+
+def setting(entry: dict[str, Any], name: str) -> Any:
+    """What a flag such as 'gran' or 'ef-search' was, in the latest step that has it; None if none has.
+
+    The identity of a step, which knows what 'auto' became, goes before what the command was asked.
+    """
+    key = name.replace("-", "_")
+    for step in reversed(entry.get("lineage", [])):
+        for place in (step["identity"], step["facts"].get("call", {})):
+            found = _find(place, key)
+            if found not in (None, ""):
+                return found
+    return None
+
+
+def _find(value: Any, key: str) -> Any:
+    """The first value under a key, however deep; a recipe's document side is before its query side."""
+    if not isinstance(value, dict):
+        return None
+    if key in value:
+        return value[key]
+    return next((x for inner in value.values() if (x := _find(inner, key)) is not None), None)
+
+
+class Series(NamedTuple):
+    """Lines of points (x, y) by their names, and what is not among them."""
+
+    lines: dict[str, list[tuple[float, float]]]
+    left_out: int
+    """Entries in which the parameter is not set, or no number."""
+    replaced: int
+    """Points for which there is a later entry."""
+
+
+def series(
+    entries: Iterable[dict[str, Any]], x: str, by: str | None, measures: list[str]
+) -> Series:
+    """Measures over a setting: a line for each value of `by`, collection and measure that there is."""
+    lines: dict[tuple[str, ...], dict[float, float]] = {}
+    left_out = replaced = 0
+    for entry in entries:
+        at = _number(setting(entry, x))
+        left_out += at is None
+        scores = entry["scores"] if at is not None else {}
+        for name in (name for name in measures if name in scores):
+            key = (name, str(setting(entry, by)) if by else "", judged_by(entry))
+            line = lines.setdefault(key, {})
+            replaced += at in line
+            line[float(at or 0)] = scores[name]
+    names = _distinct(list(lines))
+    points = [sorted(line.items()) for line in lines.values()]
+    return Series(dict(zip(names, points, strict=True)), left_out, replaced)
+
+
+def judged_by(entry: dict[str, Any]) -> str:
+    """The collection or the qrels file that an evaluation was held against."""
+    made = entry.get("lineage") or [{"facts": {}}]
+    return str(entry.get("qrels") or made[-1]["facts"].get("collection", ""))
+
+
+def _number(value: Any) -> float | None:
+    try:
+        return float(value)
+    except (TypeError, ValueError):
+        return None
+
+
+def _distinct(keys: list[tuple[str, ...]]) -> list[str]:
+    """A name for each key, of those components in which any two differ; the first at least."""
+    told = [len(set(column)) > 1 for column in zip(*keys, strict=True)]
+    told = told if any(told) else [True]
+    return [" ".join(part for part, tells in zip(key, told, strict=False) if tells) for key in keys]

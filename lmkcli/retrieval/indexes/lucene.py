@@ -1,0 +1,275 @@
+"""Lexical search: BM25 with Lucene, as Anserini and pyserini set it up, so that published figures
+are reproduced.
+
+What differs from `bm25`: Lucene keeps one byte of a document's length, its analyzers are those of
+Anserini (English: Porter's stemmer), and empty documents are not counted. A document without any
+term of the query is not a result, so a query may have fewer than k. The index is Anserini's own
+layout: pyserini can read it, and what pyserini made can be searched here.
+"""
+
+import hashlib
+import json
+import os
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from lmkcli.data.collection import Doc, Query
+from lmkcli.data.run import Ranking, Run, ranked
+from lmkcli.errors import DataError, Mismatch, UnknownName, UsageError
+from lmkcli.manifest import differences
+from lmkcli.progress import Progress
+from lmkcli.recipe import Bm25Settings
+from lmkcli.retrieval.indexes.jvm import (
+    HOME,
+    JavaException,
+    cast,
+    java_class,
+    java_version,
+    silence,
+)
+from lmkcli.system.atomic import atomic_folder
+
+silence()
+
+FOLDER, ANALYSIS = "lucene", "analysis.json"
+STEMMERS = ("porter", "krovetz", "none")  # of English; the first is Anserini's own choice
+BUFFER_MB = 256.0  # of postings in memory before they are written
+REPORT_EVERY = 1000  # documents
+ID, CONTENTS = "id", "contents"  # Anserini's names of the two fields
+BLANK = "".join(map(chr, range(33)))  # what Java trims: a text of nothing else is empty to Anserini
+
+_searcher = java_class("org.apache.lucene.search.IndexSearcher")
+_searcher.setMaxClauseCount(2**31 - 1)  # a query may be a whole document
+_scored_docs = java_class("io.anserini.search.ScoredDocs")
+_words = java_class("io.anserini.search.query.BagOfWordsQueryGenerator")()
+_field = java_class("org.apache.lucene.search.SortField")
+_text = java_class("org.apache.lucene.search.SortField$Type").STRING_VAL
+_order = java_class("org.apache.lucene.search.Sort")(_field.FIELD_SCORE, _field(ID, _text, True))
+
+
+class Lucene:
+    """An opened Lucene index."""
+
+    def __init__(self, reader: Any, settings: Bm25Settings) -> None:
+        self._analyzer = open_analyzer(settings)
+        self._searcher = _searcher(cast("org.apache.lucene.index.IndexReader", reader))
+        similarity = java_class("org.apache.lucene.search.similarities.BM25Similarity")
+        self._searcher.setSimilarity(similarity(settings.k1, settings.b))
+
+    @staticmethod
+    def analysis(settings: Bm25Settings) -> dict[str, Any]:
+        """Everything that decides terms; errors as of open_analyzer."""
+        analyzer = open_analyzer(settings)
+        stop = _stop_words(analyzer)
+        return {
+            "language": settings.language,
+            "analyzer": analyzer.getClass().getName(),
+            "stemmer": settings.stemmer
+            or ("porter" if settings.language == "en" else "the analyzer's"),
+            "stop_words": len(stop),
+            "stop_words_sha256": hashlib.sha256(" ".join(stop).encode()).hexdigest(),
+            "lucene": ".".join(_lucene().split(".")[:2]),  # analyzers may change with it
+        }
+
+    @classmethod
+    def build(
+        cls, docs: Iterable[Doc], folder: Path, settings: Bm25Settings, progress: Progress
+    ) -> dict[str, Any]:
+        """Write `folder/lucene/` whole or not at all; returns facts: counts, bytes, analysis, versions.
+
+        DataError when there are no terms at all, or when Lucene cannot write; others as of
+        open_analyzer.
+        """
+        analyzer = open_analyzer(settings)
+        path = folder / FOLDER
+        with atomic_folder(path) as growing, _refusals(f"{path} cannot be written"):
+            seen, empty = _write(docs, growing, analyzer, progress)
+            facts = _counts(growing)
+            made = cls.analysis(settings)
+            (growing / ANALYSIS).write_text(json.dumps(made, indent=1))
+            size = sum(entry.stat().st_size for entry in os.scandir(growing))
+        facts = {"documents": seen, "empty": empty, **facts, "bytes": size}
+        return {**facts, "analysis": made, "versions": versions()}
+
+    @classmethod
+    def open(cls, folder: Path, settings: Bm25Settings) -> "Lucene":
+        """The index in `folder`.
+
+        DataError when it cannot be read, Mismatch when this installation would analyse queries in
+        another way than the documents were.
+        """
+        path = folder / FOLDER
+        try:
+            made = json.loads((path / ANALYSIS).read_text())
+        except (OSError, ValueError) as error:
+            raise DataError(f"{path} cannot be read ({error}); build the index again") from None
+        if lines := differences(made, cls.analysis(settings)):
+            raise Mismatch(
+                f"{path} was analysed in another way than queries would be here (there | here):\n  "
+                + "\n  ".join(lines)
+                + "\nbuild the index again, or install the pyserini that it was built with"
+            )
+        return cls.read(path, settings)
+
+    @classmethod
+    def read(cls, path: Path, settings: Bm25Settings) -> "Lucene":
+        """The Lucene index in the folder `path` itself, whoever made it; DataError when it is none
+        that Anserini or pyserini would search by BM25."""
+        with _refusals(f"{path} cannot be read; is it made by a pyserini of today?"):
+            reader = _open(path)
+            known = java_class("org.apache.lucene.index.FieldInfos").getMergedFieldInfos(reader)
+        infos = [known.fieldInfo(name) for name in (ID, CONTENTS)]
+        if None in infos or infos[0].getDocValuesType().toString() != "BINARY":
+            raise DataError(
+                f"{path} is a Lucene index, but not of texts as Anserini and pyserini make them "
+                f"(fields '{ID}' and '{CONTENTS}'); index the collection with --kind lucene"
+            )
+        return cls(reader, settings)
+
+    def search(self, queries: list[Query], k: int) -> Run:
+        """The k best documents of each query that share a term with it, ties by document id."""
+        return Run({query.id: self._rank(query.text, k) for query in queries}, tag="lucene")
+
+    def _rank(self, text: str, k: int) -> Ranking:
+        query = _words.buildQuery(CONTENTS, self._analyzer, _storable(text))
+        top = self._searcher.search(query, k, _order, True)
+        found = _scored_docs.fromTopDocs(top, self._searcher)
+        return ranked(found.docids, np.array(found.scores, dtype=np.float32))
+
+
+def open_analyzer(settings: Bm25Settings) -> Any:
+    """Anserini's analyzer for a language (ISO 639-1).
+
+    UnknownName for a language or a stemmer that it has not; UsageError for a stemmer or stop words of
+    one's own in a language whose analyzer takes none.
+    """
+    if settings.language == "en":
+        return _english(settings)
+    known = java_class("io.anserini.analysis.AnalyzerMap")
+    languages = [entry.getKey() for entry in known.analyzerMap.entrySet().toArray()]
+    if settings.language not in languages:
+        raise UnknownName("language of Lucene", settings.language, ["en", *languages])
+    if settings.stemmer or settings.stopwords is not None:
+        raise UsageError(
+            f"--kind lucene has one analyzer for --language {settings.language}, with its own stemmer "
+            "and stop words; drop --stemmer and --stopwords, or use --kind bm25"
+        )
+    return known.getLanguageSpecificAnalyzer(settings.language)
+
+
+def _english(settings: Bm25Settings) -> Any:
+    if settings.stemmer not in ("", *STEMMERS):
+        raise UnknownName("stemmer of Lucene", settings.stemmer, STEMMERS)
+    made = java_class("io.anserini.analysis.DefaultEnglishAnalyzer")
+    words = java_class("org.apache.lucene.analysis.CharArraySet")
+    if settings.stopwords is None:
+        stop = java_class("org.apache.lucene.analysis.en.EnglishAnalyzer").getDefaultStopSet()
+    else:
+        given = settings.stopwords.split()
+        stop = words(len(given), True)  # whatever the case
+        for word in given:
+            stop.add(word)
+    if settings.stemmer == "none":
+        return made.newNonStemmingInstance(stop)
+    return made.newStemmingInstance(settings.stemmer or STEMMERS[0], stop)
+
+
+def _stop_words(analyzer: Any) -> list[str]:
+    itself = cast(analyzer.getClass().getName(), analyzer)  # not merely an Analyzer
+    if not hasattr(itself, "getStopwordSet"):
+        return []
+    return sorted(filter(None, itself.getStopwordSet().toString()[1:-1].split(", ")))
+
+
+def versions() -> dict[str, str]:
+    """What was at work, as facts."""
+    java = str(java_version(HOME))
+    return {"lucene": _lucene(), "pyserini": version("pyserini"), "java": java}
+
+
+def _lucene() -> str:
+    return str(java_class("org.apache.lucene.util.Version").LATEST.toString())
+
+
+def _write(docs: Iterable[Doc], path: Path, analyzer: Any, progress: Progress) -> tuple[int, int]:
+    """All documents into one segment; returns how many came by, and how many of them were empty."""
+    seen = empty = 0
+    fields = java_class("io.anserini.index.generator.DefaultLuceneDocumentGenerator")()
+    source = java_class("io.anserini.collection.JsonCollection$Document")
+    with _writer(path, analyzer) as writer:
+        for seen, doc in enumerate(docs, 1):
+            content = _storable(doc.content)
+            if content.strip(BLANK):
+                writer.addDocument(fields.createDocument(source.fromFields(doc.id, content)))
+            else:
+                empty += 1
+            if seen % REPORT_EVERY == 0:
+                progress(seen, None, "documents")
+        writer.forceMerge(1)
+        writer.commit()
+    progress(seen, None, "documents")
+    return seen, empty
+
+
+@contextmanager
+def _writer(path: Path, analyzer: Any) -> Iterator[Any]:
+    """A Lucene writer; what was not committed when the block ends badly is dropped."""
+    settings = java_class("org.apache.lucene.index.IndexWriterConfig")(analyzer)
+    settings.setRAMBufferSizeMB(BUFFER_MB)
+    settings.setCommitOnClose(False)
+    writer = java_class("org.apache.lucene.index.IndexWriter")(_directory(path), settings)
+    try:
+        yield writer
+    finally:
+        writer.close()
+
+
+def _counts(path: Path) -> dict[str, Any]:
+    """What the finished index says of itself; DataError when it holds no term."""
+    reader = _open(path)
+    terms = java_class("org.apache.lucene.index.MultiTerms").getTerms(
+        cast("org.apache.lucene.index.IndexReader", reader), CONTENTS
+    )
+    held = reader.numDocs()
+    if terms is None or not terms.size():
+        raise DataError(
+            f"none of the documents holds a term to index ({held} have any text); "
+            "look at the collection's text field (--fields)"
+        )
+    tokens = terms.getSumTotalTermFreq()
+    facts = {
+        "tokens": tokens,
+        "vocabulary": terms.size(),
+        "postings": terms.getSumDocFreq(),
+        "mean_length": tokens / held,
+    }
+    reader.close()
+    return facts
+
+
+def _open(path: Path) -> Any:
+    return java_class("org.apache.lucene.index.DirectoryReader").open(_directory(path))
+
+
+def _directory(path: Path) -> Any:
+    where = java_class("java.nio.file.Paths").get(str(path.absolute()))
+    return java_class("org.apache.lucene.store.FSDirectory").open(where)
+
+
+@contextmanager
+def _refusals(what: str) -> Iterator[None]:
+    """What Java throws becomes a DataError that begins with `what`."""
+    try:
+        yield
+    except JavaException as error:
+        raise DataError(f"{what} ({error.classname}: {error.innermessage})") from None
+
+
+def _storable(text: str) -> str:
+    """UTF-8 alone crosses over to Java: a lone surrogate (broken json escapes) becomes '?'."""
+    return text.encode("utf-8", "replace").decode("utf-8")

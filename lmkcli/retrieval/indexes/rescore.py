@@ -1,0 +1,136 @@
+"""Scores in float64: of the rows that rough products chose, and of what a reranker is given.
+
+Where rows have many vectors, float64 is spent on those alone that may be the best of their row: rough
+products tell which, and a bound on their error proves that no other can be.
+"""
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from lmkcli.retrieval.indexes.best import true_places
+from lmkcli.retrieval.indexes.products import (
+    BLOCK_ROWS,
+    LOW_FROM,
+    QUERY_TILE,
+    Asked,
+    Matrix,
+    Pieces,
+)
+from lmkcli.store.ragged import Ragged, cut
+
+AGAIN = 256  # vectors at a time that are scored in float64: few enough for the nearer caches
+PAIRS = 1024  # of a query vector and a document vector, likewise
+SHARED = 0.25  # of all pairs of queries and rows, from which it pays to read each row once for all
+
+Rows = NDArray[np.int64]
+Scores = NDArray[np.float64]
+
+
+class Rescore:
+    """Scores queries with rows of a matrix."""
+
+    def __init__(
+        self, matrix: Matrix, device: torch.device | None = None, dtype: torch.dtype = torch.float32
+    ) -> None:
+        self._matrix, self._dtype = matrix, dtype
+        self._device = device or torch.device("cpu")
+        self._room = torch.empty(
+            AGAIN, matrix.dim, dtype=torch.float64
+        )  # kept: fresh pages are dear
+
+    def __call__(self, queries: Ragged, rows: Sequence[Rows]) -> list[Scores]:
+        """Each query's scores with its own rows, in their order."""
+        if self._matrix.single:
+            return [self._sums(queries.text(i), mine) for i, mine in enumerate(rows)]
+        made = [np.empty(len(mine)) for mine in rows]
+        for batch in _batches(queries, rows):
+            union = np.unique(np.concatenate([rows[query] for query in batch]))
+            scores = self._maxsim(queries.take(np.array(batch)), union)
+            for query, mine in zip(batch, scores, strict=True):
+                made[query] = mine[np.searchsorted(union, rows[query])]
+        return made
+
+    def _sums(self, query: NDArray[np.floating], rows: Rows) -> Scores:
+        """Rows of one vector: a sum of dot products is the dot product with the sum."""
+        asked = torch.from_numpy(query).double().sum(0)
+        made = np.empty(len(rows))
+        for first in range(0, len(rows), AGAIN):
+            found = torch.from_numpy(self._matrix.at(rows[first : first + AGAIN]).vectors)
+            products = torch.mv(self._room[: len(found)].copy_(found), asked)
+            made[first : first + AGAIN] = products.numpy()
+        return made
+
+    def _maxsim(self, queries: Ragged, rows: Rows) -> Scores:
+        """[queries, rows]: every query with every row."""
+        low = self._dtype if len(queries.vectors) >= LOW_FROM else torch.float32
+        asked = Asked(Ragged.single(queries.vectors), self._device, low)
+        pieces = Pieces(self._device, low, single=False)
+        made = np.empty((len(queries.counts), len(rows)))
+        step = max(1, BLOCK_ROWS * self._matrix.rows // max(1, self._matrix.total))
+        for first in range(0, len(rows), step):
+            found = self._matrix.at(rows[first : first + step])
+            most = _maxima(asked, pieces, torch.from_numpy(queries.vectors), found)
+            made[:, first : first + step] = np.add.reduceat(most, queries.starts[:-1], axis=0)
+        return made
+
+
+def _batches(queries: Ragged, rows: Sequence[Rows]) -> Iterator[list[int]]:
+    """Queries that are scored with all their rows together: a tile of them, or one."""
+    for first, stop in cut(queries.starts, QUERY_TILE):
+        batch = list(range(first, stop))
+        wanted = sum(len(rows[query]) for query in batch)
+        union = len(np.unique(np.concatenate(rows[first:stop])))
+        yield from [batch] if wanted >= SHARED * union * len(batch) else ([q] for q in batch)
+
+
+def _maxima(
+    asked: Asked, pieces: Pieces, queries: torch.Tensor, found: Ragged
+) -> NDArray[np.float64]:
+    """[query vectors, rows]: the largest product of each query vector with a vector of each row."""
+    piece = pieces.piece(found)
+    assert piece.owners is not None
+    whole = torch.from_numpy(found.vectors)
+    made = torch.full((piece.rows, len(queries)), -torch.inf, dtype=torch.float64)
+    error = asked.error.of(piece.norm, piece.off)
+    width = max(1, QUERY_TILE * BLOCK_ROWS // len(whole))  # a row may have any number of vectors
+    for first in range(0, len(queries), width):
+        part = slice(first, first + width)
+        products = asked.products(piece.vectors, asked.vectors[part])
+        owners = piece.owners[:, None].expand_as(products)
+        best = products.new_full((piece.rows, products.shape[1]), -torch.inf)
+        best.scatter_reduce_(0, owners, products, "amax")
+        # the exact maximum is no lower than this, and any other that reaches it is as near; the bar
+        # is rounded as the products were
+        bar = asked.error.part(part).lowered(best.double()) - 2 * error[part]
+        near = products >= bar.to(products.dtype).index_select(0, piece.owners)
+        at = true_places(near).cpu()
+        vector, query = at // products.shape[1], at % products.shape[1]
+        dots = _dots(whole, queries[part], vector, query)
+        places = piece.owners.cpu()[vector] * len(queries) + first + query
+        made.view(-1).scatter_reduce_(0, places, dots, "amax")
+    return made.numpy().T
+
+
+def _dots(
+    vectors: torch.Tensor, queries: torch.Tensor, vector: torch.Tensor, query: torch.Tensor
+) -> torch.Tensor:
+    """Dot products of pairs, in float64."""
+    queries = queries.double()
+    made = torch.empty(len(vector), dtype=torch.float64)
+    for first in range(0, len(vector), PAIRS):
+        part = slice(first, first + PAIRS)
+        left = vectors.index_select(0, vector[part]).double()
+        torch.sum(left.mul_(queries.index_select(0, query[part])), 1, out=made[part])
+    return made
+
+
+def top(rows: Rows, exact: Scores, k: int) -> tuple[Rows, Scores]:
+    """The k best and what ties with the last of them in float32, the precision of a run."""
+    if len(rows) <= k:
+        return rows, exact
+    rounded = exact.astype(np.float32)
+    kept = rounded >= np.partition(rounded, -k)[-k]
+    return rows[kept], exact[kept]

@@ -1,0 +1,103 @@
+"""The search step: queries of a collection through an index to a run with its manifest."""
+
+import json
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+
+from lmkcli import manifest
+from lmkcli.data.collection import Query, open_collection
+from lmkcli.data.run import Ranking, Run, write_run
+from lmkcli.errors import DataError, Mismatch
+from lmkcli.manifest import Manifest
+from lmkcli.progress import Progress
+from lmkcli.retrieval.index import Index
+from lmkcli.store import outputs
+from lmkcli.system.atomic import atomic_file
+
+QUERIES_AT_ONCE = 1024
+
+
+def queries_of(spelling: str, all_queries: bool) -> tuple[list[Query], int]:
+    """The queries to run, and how many were left out because the split does not judge them."""
+    collection = open_collection(spelling)
+    everything = list(collection.queries())
+    if not everything:
+        raise DataError(f"{spelling} has no queries")
+    repeated = (
+        {query.id for query in everything}
+        if len({q.id for q in everything}) < len(everything)
+        else set()
+    )
+    if repeated:
+        seen: set[str] = set()
+        twice = next(q.id for q in everything if q.id in seen or seen.add(q.id))  # type: ignore[func-returns-value]
+        raise DataError(f"{spelling}: the query id {twice!r} occurs twice; ids must be unique")
+    if all_queries or not collection.has_qrels():
+        return everything, 0
+    judged = collection.judged_queries()
+    if not judged:
+        raise DataError(
+            f"{spelling}: its qrels judge none of its queries; run all of them with --all-queries"
+        )
+    return judged, len(everything) - len(judged)
+
+
+def search(index: Index, queries: list[Query], k: int, tag: str, progress: Progress) -> Run:
+    """The run of all queries; memory grows with queries x k."""
+    rankings: dict[str, Ranking] = {}
+    for start in range(0, len(queries), QUERIES_AT_ONCE):
+        rankings.update(index.search(queries[start : start + QUERIES_AT_ONCE], k).rankings)
+        progress(len(rankings), len(queries), "queries")
+    return Run(rankings, tag)
+
+
+def run_manifest(index: Index, spelling: str, queries: list[Query], k: int) -> Manifest:
+    """What decides a run: the index, the queries and the depth."""
+    digest = manifest.digest([[query.id, query.text] for query in queries])
+    opened = index.opened
+    identity = {"index": opened.digest, "search": opened.search, "queries": digest, "k": k}
+    facts = {
+        **manifest.environment(),
+        "collection": open_collection(spelling).name,
+        "index": opened.path,
+    }
+    return Manifest("run", identity, facts=facts)
+
+
+def is_done(path: Path, wanted: Manifest) -> bool:
+    """Whether `path` already holds this very run; Mismatch when it holds another one."""
+    if not (path.is_file() and outputs.sidecar(path).is_file()):
+        return False
+    found = read_manifest(path)
+    lines = manifest.differences(found.identity, wanted.identity)
+    if lines:
+        raise Mismatch(
+            f"{path} is another run (there | asked for):\n  "
+            + "\n  ".join(lines)
+            + "\nchoose another output, or --if-exists overwrite"
+        )
+    return True
+
+
+def read_manifest(path: Path) -> Manifest:
+    """The manifest beside a run; DataError when there is none."""
+    beside = outputs.sidecar(path)
+    try:
+        return Manifest(**json.loads(beside.read_text()))
+    except FileNotFoundError:
+        raise DataError(f"{path} has no manifest {beside.name} beside it") from None
+    except (ValueError, TypeError) as error:
+        raise DataError(f"{beside} cannot be read ({error}); search again") from None
+
+
+def write(path: Path, run: Run, made: Manifest) -> None:
+    """The manifest, then its run; a manifest without a run is nothing, and both are made again."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if path.resolve().is_file() or not path.exists():
+        with atomic_file(outputs.sidecar(path)) as temporary:
+            temporary.write_text(json.dumps(asdict(made), indent=1, ensure_ascii=False))
+    write_run(path, run)
+
+
+ProgressFactory = Callable[[str], Progress]

@@ -1,0 +1,1 @@
+"""Artifacts on disk: immutable parts, and what is read from them."""

@@ -1,0 +1,172 @@
+"""docs.parquet: who the rows of a part are. One row per source document, in source order.
+
+Columns: id, hash (32 bytes), tokens (content tokens), lost (content tokens that were cut), vectors
+(how many), and title and text unless they are not stored. Row groups are small, so that the texts of
+ten hits cost milliseconds.
+"""
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+
+from lmkcli.data.collection import Doc
+from lmkcli.errors import DataError
+
+ROW_GROUP = 1000
+_COLUMNS = [
+    ("id", pa.string()),
+    ("hash", pa.binary(32)),
+    ("tokens", pa.int32()),
+    ("lost", pa.int32()),
+    ("vectors", pa.int32()),
+]
+_TEXTS = [("title", pa.string()), ("text", pa.large_string())]
+
+
+class DocRow(NamedTuple):
+    """One document of a part and what became of it."""
+
+    doc: Doc
+    hash: bytes
+    tokens: int
+    lost: int
+    vectors: int
+
+
+class DocTableWriter:
+    """Writes docs.parquet by row groups; memory is bounded by one of them."""
+
+    def __init__(self, path: Path, store_text: bool) -> None:
+        self._store_text = store_text
+        self._schema = pa.schema(_COLUMNS + (_TEXTS if store_text else []))
+        self._writer = pq.ParquetWriter(path, self._schema, compression="zstd")
+        self._rows: list[DocRow] = []
+
+    def append(self, row: DocRow) -> None:
+        """Add one document."""
+        self._rows.append(row)
+        if len(self._rows) == ROW_GROUP:
+            self._flush()
+
+    def _flush(self) -> None:
+        rows = self._rows
+        columns: dict[str, Sequence[object]] = {
+            "id": [_storable(row.doc.id) for row in rows],
+            "hash": [row.hash for row in rows],
+            "tokens": [row.tokens for row in rows],
+            "lost": [row.lost for row in rows],
+            "vectors": [row.vectors for row in rows],
+        }
+        if self._store_text:
+            columns["title"] = [_storable(row.doc.title) for row in rows]
+            columns["text"] = [_storable(row.doc.text) for row in rows]
+        self._writer.write_table(pa.table(columns, schema=self._schema), row_group_size=ROW_GROUP)
+        self._rows = []
+
+    def close(self) -> None:
+        """Write what is left and the footer; nothing happens the second time."""
+        if self._rows:
+            self._flush()
+        self._writer.close()
+
+    def abandon(self) -> None:
+        """Close a file that nobody will read, whether or not it can still be written."""
+        try:
+            self._writer.close()
+        except OSError:
+            self._writer.is_open = False  # or it tries again, aloud, when it is collected
+
+
+def _storable(text: str) -> str:
+    """Parquet holds UTF-8 alone: a lone surrogate (broken json escapes) becomes '?'."""
+    return (
+        text.encode("utf-8", "replace").decode("utf-8")
+        if not text.isascii() and _broken(text)
+        else text
+    )
+
+
+def _broken(text: str) -> bool:
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError:
+        return True
+    return False
+
+
+class DocTable:
+    """Reads one docs.parquet; `column` reads whole columns, `docs` a few rows."""
+
+    def __init__(self, path: Path) -> None:
+        try:
+            self._file = pq.ParquetFile(path, memory_map=True)
+        except (OSError, pa.ArrowInvalid) as error:
+            raise DataError(f"{path} cannot be read ({error}); make the artifact again") from None
+        self.rows: int = self._file.metadata.num_rows
+        self.has_text = "text" in self._file.schema_arrow.names
+
+    def ids(self) -> pa.ChunkedArray:
+        """All ids, as an Arrow array (about 10 bytes more than their text)."""
+        return self._file.read(columns=["id"]).column("id")
+
+    def ids_at(self, rows: NDArray[np.int64]) -> list[str]:
+        """The ids of a few rows; only the row groups that hold them are read."""
+        return [str(value) for value in self._at("id", rows)]
+
+    def column(self, name: str) -> NDArray[np.int64]:
+        """An integer column (tokens, lost, vectors) as int64."""
+        return np.asarray(self._file.read(columns=[name]).column(name).to_numpy(), dtype=np.int64)
+
+    def hashes(self) -> list[bytes]:
+        """The content hash of every document."""
+        return [
+            bytes(value) for value in self._file.read(columns=["hash"]).column("hash").to_pylist()
+        ]
+
+    def docs_at(self, rows: NDArray[np.int64]) -> list[Doc]:
+        """The documents of a few rows; without stored text only their ids are filled."""
+        ids = self.ids_at(rows)
+        if not self.has_text:
+            return [Doc(identifier, "") for identifier in ids]
+        titles, texts = self._at("title", rows), self._at("text", rows)
+        return [Doc(*values) for values in zip(ids, texts, titles, strict=True)]
+
+    def rows_by_ids(self, ids: list[str]) -> NDArray[np.int64]:
+        """The rows of the documents with some ids, ascending; reads the ids once."""
+        wanted = pa.array([_storable(identifier) for identifier in ids], pa.string())
+        return np.flatnonzero(pc.is_in(self.ids(), value_set=wanted).to_numpy())
+
+    def _at(self, name: str, rows: NDArray[np.int64]) -> list[str]:
+        groups: dict[int, list[str]] = {}
+        for row in rows:
+            group = int(row) // ROW_GROUP
+            if group not in groups:
+                groups[group] = (
+                    self._file.read_row_group(group, columns=[name]).column(name).to_pylist()
+                )
+        return [groups[int(row) // ROW_GROUP][int(row) % ROW_GROUP] for row in rows]
+
+    def doc_rows(self) -> Iterator[list[DocRow]]:
+        """All documents as they were appended, one row group at a time."""
+        docs = self.docs()
+        for group in range(self._file.num_row_groups):
+            names = ["hash", "tokens", "lost", "vectors"]
+            table = self._file.read_row_group(group, columns=names).to_pydict()
+            yield [DocRow(next(docs), *rest) for rest in zip(*table.values(), strict=True)]
+
+    def docs(self) -> Iterator[Doc]:
+        """All documents in order, one row group at a time."""
+        for group in range(self._file.num_row_groups):
+            table = self._file.read_row_group(group)
+            ids = table.column("id").to_pylist()
+            if not self.has_text:
+                yield from (Doc(identifier, "") for identifier in ids)
+                continue
+            columns = (ids, table.column("text").to_pylist(), table.column("title").to_pylist())
+            yield from (Doc(*values) for values in zip(*columns, strict=True))

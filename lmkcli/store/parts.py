@@ -1,0 +1,301 @@
+"""Immutable parts: names, ranges, publishing, shards, generations.
+
+An artifact's `parts/` holds folders named `<shard>of<shards>-<first>-<stop>`: the rows of that
+shard's slice of the source, counted from zero. A part is written under a temporary name, synced and
+renamed, so it is whole or it is not there; nobody ever edits one. Without `generation.json` all rows
+of all shards count; with it, those that it names.
+"""
+
+import fcntl
+import json
+import os
+import re
+import shutil
+import socket
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lmkcli.data.collection import Shard
+from lmkcli.errors import DataError, Stopped
+from lmkcli.system.atomic import atomic_file, sync
+
+PARTS, DONE, GENERATION, LOCK = "parts", "done", "generation.json", "update.lock"
+ADDED = Shard(0, 0)  # the parts that updates and compactions wrote, numbered on for ever
+ABANDONED_SECONDS = 3600.0
+_NAME = re.compile(r"(\d{5})of(\d{5})-(\d{12})-(\d{12})")
+
+
+class PartName(NamedTuple):
+    """Which rows of which shard a part holds: rows `start` to `stop` (exclusive) of shard i of n."""
+
+    shard: Shard
+    start: int
+    stop: int
+
+    def __str__(self) -> str:
+        return f"{self.shard.number:05d}of{self.shard.count:05d}-{self.start:012d}-{self.stop:012d}"
+
+    @classmethod
+    def parse(cls, text: str) -> "PartName | None":
+        """The name, or None for a folder that is no part (such as a temporary one)."""
+        match = _NAME.fullmatch(text)
+        if not match:
+            return None
+        number, count, start, stop = map(int, match.groups())
+        return cls(Shard(number, count), start, stop)
+
+
+@dataclass(frozen=True)
+class PartSlice:
+    """The rows that count of one part: all but those in `dead`, ascending ranges (first, stop)."""
+
+    name: PartName
+    dead: tuple[tuple[int, int], ...] = ()
+
+    @property
+    def rows(self) -> int:
+        """How many rows count."""
+        return self.name.stop - self.name.start - sum(stop - first for first, stop in self.dead)
+
+    @property
+    def skip(self) -> int:
+        """How many leading rows do not count (they belong to an earlier part)."""
+        return self.dead[0][1] if self.dead and self.dead[0][0] == 0 else 0
+
+    @property
+    def alive(self) -> NDArray[np.bool_]:
+        """For each row of the part, whether it counts."""
+        mask = np.ones(self.name.stop - self.name.start, np.bool_)
+        for first, stop in self.dead:
+            mask[first:stop] = False
+        return mask
+
+    def at(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Where in the part the given ones of the rows that count are."""
+        before, shifts = self._shifts
+        return np.asarray(rows + shifts[np.searchsorted(before, rows, side="right")])
+
+    @cached_property
+    def _shifts(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """How many rows count before each dead range; how many are dead up to its end, from 0 on."""
+        ranges = np.array(self.dead, np.int64).reshape(-1, 2)
+        gone = np.concatenate([[0], np.cumsum(ranges[:, 1] - ranges[:, 0])])
+        return ranges[:, 0] - gone[:-1], gone
+
+    def as_json(self) -> list[Any]:
+        """[name, dead ranges], as generations and indexes record it."""
+        return [str(self.name), [list(ends) for ends in self.dead]]
+
+    @classmethod
+    def from_json(cls, item: list[Any]) -> "PartSlice":
+        """The slice that `as_json` wrote."""
+        name = PartName.parse(item[0])
+        if name is None:
+            raise DataError(f"'{item[0]}' is not the name of a part; make the artifact again")
+        return cls(name, tuple((int(first), int(stop)) for first, stop in item[1]))
+
+    @classmethod
+    def of(cls, name: PartName, alive: NDArray[np.bool_]) -> "PartSlice":
+        """The slice in which the rows count for which `alive` is true."""
+        edges = np.flatnonzero(np.diff(np.concatenate([[True], alive, [True]])))
+        return cls(name, tuple((int(first), int(stop)) for first, stop in edges.reshape(-1, 2)))
+
+
+def list_parts(folder: Path) -> list[PartName]:
+    """All parts of an artifact, sorted by shard and first row."""
+    if not (folder / PARTS).is_dir():
+        return []
+    names = [PartName.parse(entry.name) for entry in os.scandir(folder / PARTS)]
+    return sorted(name for name in names if name)
+
+
+def cover(names: list[PartName], shard: Shard) -> list[PartSlice]:
+    """The parts of one shard that follow each other from row 0 without a gap.
+
+    Where ranges overlap (a task that was requeued while its first life still ran), the part that
+    reaches farthest goes on, less the rows that are covered already: a rule on names alone, so every
+    reader chooses the same.
+    """
+    chosen: list[PartSlice] = []
+    covered = 0
+    mine = [name for name in names if name.shard == shard]
+    while True:
+        usable = [name for name in mine if name.start <= covered < name.stop]
+        if not usable:
+            return chosen
+        best = max(usable, key=lambda name: (name.stop, -name.start))
+        skip = covered - best.start
+        chosen.append(PartSlice(best, ((0, skip),) if skip else ()))
+        covered = best.stop
+
+
+def covered_rows(slices: list[PartSlice]) -> int:
+    """How many rows from the start of the shard are there."""
+    return slices[-1].name.stop if slices else 0
+
+
+class State(NamedTuple):
+    """What an artifact folder holds: the rows that count, and which shards are not complete."""
+
+    slices: list[PartSlice]
+    unfinished: list[int]
+
+
+def state(folder: Path, shards: int) -> State:
+    """Reads the generation, else the names of parts and done files; DataError when a part is lost."""
+    if made := generation(folder):
+        return State(made.slices, [])
+    names = list_parts(folder)
+    slices: list[PartSlice] = []
+    unfinished = []
+    for number in range(shards):
+        shard = Shard(number, shards)
+        done = _done(folder, shard)
+        mine = cover([n for n in names if str(n) in done["parts"]] if done else names, shard)
+        slices += mine
+        if done is None:
+            unfinished.append(number)
+        elif covered_rows(mine) != done["rows"]:
+            raise DataError(
+                f"{folder}: shard {number}/{shards} should have {done['rows']} rows and has "
+                f"{covered_rows(mine)}; "
+                f"a part is missing: delete {done_path(folder, shard)} and run the same command again"
+            )
+    return State(slices, unfinished)
+
+
+def done_path(folder: Path, shard: Shard) -> Path:
+    """The file that says that a shard is complete."""
+    return folder / DONE / f"{shard.number}of{shard.count}.json"
+
+
+def done_rows(folder: Path, shard: Shard) -> int | None:
+    """How many rows a finished shard has; None while it is not finished."""
+    done = _done(folder, shard)
+    return int(done["rows"]) if done else None
+
+
+def _done(folder: Path, shard: Shard) -> dict[str, Any] | None:
+    try:
+        return dict(json.loads(done_path(folder, shard).read_text()))
+    except FileNotFoundError:
+        return None
+
+
+def finish(folder: Path, shard: Shard, rows: int) -> None:
+    """Record that a shard is complete (empty shards too) and which parts it is made of.
+
+    The first life of a task to get here decides: what another one publishes later changes nothing.
+    """
+    path = done_path(folder, shard)
+    if path.exists():
+        return
+    path.parent.mkdir(exist_ok=True)
+    made = [str(piece.name) for piece in cover(list_parts(folder), shard)]
+    with atomic_file(path) as temporary:
+        temporary.write_text(json.dumps({"rows": rows, "parts": made}))
+
+
+class Generation(NamedTuple):
+    """What counts since the last update: which rows of which parts, in order, made of which source."""
+
+    number: int
+    source: dict[str, Any]  # its name and stamp when it was read
+    slices: list[PartSlice]
+    rows: int  # numbers below it belong to parts of this or an earlier generation
+
+
+def generation(folder: Path) -> Generation | None:
+    """The one that counts now; None where nothing was ever updated. DataError when a part is lost."""
+    path = folder / GENERATION
+    try:
+        text = path.read_text()
+        data = json.loads(text)
+        slices = [PartSlice.from_json(item) for item in data["parts"]]
+        made = Generation(data["number"], data["source"], slices, data["rows"])
+    except FileNotFoundError:
+        return None
+    except (ValueError, KeyError, TypeError) as error:
+        raise DataError(f"{path} cannot be read ({error}); make the artifact again") from None
+    lost = {piece.name for piece in slices} - set(list_parts(folder))
+    if not lost:
+        return made
+    if path.read_text() == text:
+        raise DataError(f"{folder}: part {min(lost)} is missing; make the artifact again")
+    return generation(folder)  # it was replaced while this was looking
+
+
+@contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Only one process at a time is in here; Stopped, naming the other one, when there is one."""
+    with open(folder / LOCK, "a+", encoding="utf-8") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            file.seek(0)
+            raise Stopped(
+                f"{folder} is being changed by {file.read().strip() or 'another process'}; "
+                "nothing was done. Run the same command again later"
+            ) from None
+        file.truncate(0)
+        since = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+        file.write(f"process {os.getpid()} on {socket.gethostname()} since {since}\n")
+        file.flush()
+        yield
+
+
+def new_part_folder(folder: Path, shard: Shard) -> Path:
+    """An empty temporary folder in which a part can grow; sweeps up what killed jobs left."""
+    _sweep(folder, f".growing-{shard.number}-")
+    path = folder / PARTS / f".growing-{shard.number}-{os.getpid()}-{time.monotonic_ns()}"
+    path.mkdir(parents=True)
+    return path
+
+
+def _sweep(folder: Path, prefix: str) -> None:
+    """Remove growing parts that nobody has touched for long: an earlier life may still be running."""
+    for path in (folder / PARTS).glob(f"{prefix}*"):
+        try:
+            newest = max(
+                (entry.stat().st_mtime for entry in os.scandir(path)), default=path.stat().st_mtime
+            )
+        except FileNotFoundError:
+            continue
+        if time.time() - newest > ABANDONED_SECONDS:
+            remove(path)
+
+
+def publish(growing: Path, name: PartName) -> Path:
+    """Sync a grown part and give it its name; if that part is already there, drop this one."""
+    final = growing.parent / str(name)
+    for entry in os.scandir(growing):
+        sync(Path(entry.path))
+    sync(growing)
+    try:
+        os.rename(growing, final)
+    except OSError:
+        if not final.is_dir():
+            raise
+        shutil.rmtree(growing)  # another life of the same task was quicker
+    sync(final.parent)
+    return final
+
+
+def retire(part: Path) -> None:
+    """Remove a published part; it loses its name at once, so that nobody finds half of it."""
+    hidden = part.with_name(f".growing-{ADDED.number}-{part.name}")
+    os.rename(part, hidden)
+    remove(hidden)
+
+
+def remove(growing: Path) -> None:
+    """Remove a part that will not be published."""
+    shutil.rmtree(growing, ignore_errors=True)

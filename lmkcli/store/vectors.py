@@ -1,0 +1,295 @@
+"""Vectors: document ids and vectors in immutable parts, memory-mapped.
+
+A row is a document. With unit doc each has one vector; with chunk or token one or more, which follow
+each other in `vectors.npy`, and `docs.parquet` says how many.
+"""
+
+import warnings
+from collections.abc import Iterator
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import torch
+from numpy.typing import NDArray
+
+from lmkcli import manifest
+from lmkcli.data.collection import Doc
+from lmkcli.errors import DataError
+from lmkcli.recipe import Recipe
+from lmkcli.store import parts
+from lmkcli.store.doctable import DocRow, DocTable
+from lmkcli.store.part_writer import Counts, collection_digest, part_summary
+from lmkcli.store.ragged import Ragged as Ragged
+from lmkcli.store.ragged import cut, ranges
+from lmkcli.store.tokens import sum_counts
+
+NUMPY = {"fp16": "float16", "fp32": "float32"}
+BLOCK_BYTES = 16 << 20  # of float32 rows at a time, in whatever reads all vectors
+
+
+class Vectors:
+    """A vectors folder: rows in a frozen order, their documents, and the recipe that made them."""
+
+    def __init__(self, folder: Path, slices: list[parts.PartSlice] | None = None) -> None:
+        """Opens all parts, or the `slices` that an index froze. DataError when shards are missing."""
+        self.folder = folder
+        self.manifest = manifest.read(folder, "vectors")
+        self.recipe = Recipe.read(self.manifest.identity["recipe"], self.manifest.facts["models"])
+        self.slices = self._whole() if slices is None else slices
+        self.unfinished: list[int] = []
+        self._firsts = np.cumsum([0, *(piece.rows for piece in self.slices)])
+        self._tables: dict[int, DocTable] = {}
+        self._arrays: dict[tuple[int, str], NDArray[Any]] = {}
+        self._tensors: dict[int, torch.Tensor] = {}
+        self._starts: dict[int, NDArray[np.int64]] = {}
+        self._ids: dict[int, pa.ChunkedArray] = {}
+
+    def _whole(self) -> list[parts.PartSlice]:
+        shards = int(self.manifest.execution["shards"])
+        state = parts.state(self.folder, shards)
+        if state.unfinished:
+            numbers = ", ".join(map(str, state.unfinished[:20]))
+            raise DataError(
+                f"{self.folder} is not complete: of {shards} shards (numbered from 0), not finished: "
+                f"{numbers}; run their encode command again (lmk show {self.folder} prints it)"
+            )
+        return state.slices
+
+    @classmethod
+    def so_far(cls, folder: Path) -> "Vectors":
+        """What there is of a folder that need not be complete; `unfinished` names its shards to come."""
+        shards = int(manifest.read(folder, "vectors").execution["shards"])
+        state = parts.state(folder, shards)
+        made = cls(folder, state.slices)
+        made.unfinished = state.unfinished
+        return made
+
+    @property
+    def rows(self) -> int:
+        """How many documents there are."""
+        return int(self._firsts[-1])
+
+    @property
+    def single(self) -> bool:
+        """Whether each document has one vector."""
+        return self.recipe.doc.unit == "doc"
+
+    @property
+    def total(self) -> int:
+        """How many vectors there are."""
+        return self.rows if self.single else int(self.starts[-1])
+
+    @cached_property
+    def starts(self) -> NDArray[np.int64]:
+        """The vectors of row i are starts[i] to starts[i + 1] of all; 8 bytes a document."""
+        counts = [np.diff(self._part_starts(n))[piece.alive] for n, piece in enumerate(self.slices)]
+        return np.concatenate([[0], *counts]).cumsum().astype(np.int64)
+
+    @property
+    def dim(self) -> int:
+        """Components of a vector."""
+        return int(self.manifest.identity["dim"])
+
+    def counts(self) -> Counts:
+        """Documents, tokens, cut and empty texts, summed over the parts."""
+        return sum_counts(self.folder, self.slices)
+
+    def collection_digest(self) -> str:
+        """The order-free digest of the documents that were encoded."""
+        return collection_digest(self.folder, self.slices)
+
+    def digest(self) -> str:
+        """What an index or a run records of these vectors: identity, the parts' digests, dead rows."""
+        digests = sorted(self._digest(piece) for piece in self.slices)
+        return manifest.digest({"identity": self.manifest.identity, "parts": digests})
+
+    def _digest(self, piece: parts.PartSlice) -> str:
+        made = self.part_digest(piece.name)
+        return manifest.digest([made, piece.dead]) if piece.dead else made
+
+    def part_digest(self, name: parts.PartName) -> str:
+        """The digest of all that is in a part."""
+        return str(part_summary(self.folder, name)["digest"])
+
+    def _part(self, number: int) -> Path:
+        return self.folder / parts.PARTS / str(self.slices[number].name)
+
+    def matrix(self, number: int) -> NDArray[np.floating]:
+        """All vectors of the part of slice `number`, dead ones too, memory-mapped, as stored."""
+        return self._array(number, "vectors")
+
+    def _array(self, number: int, stem: str) -> NDArray[Any]:
+        if (number, stem) in self._arrays:
+            return self._arrays[number, stem]
+        path = self._part(number) / f"{stem}.npy"
+        try:
+            self._arrays[number, stem] = np.load(path, mmap_mode="r")
+            return self._arrays[number, stem]
+        except (OSError, ValueError) as error:
+            raise DataError(
+                f"{path} cannot be read ({error}); delete this part and encode again"
+            ) from None
+
+    def _part_starts(self, number: int) -> NDArray[np.int64]:
+        """The vectors of document i of the part are starts[i] to starts[i + 1] of its matrix."""
+        if self.single:
+            name = self.slices[number].name
+            return np.arange(name.stop - name.start + 1)
+        if number not in self._starts:
+            counts = self._table(number).column("vectors")
+            self._starts[number] = np.concatenate([[0], np.cumsum(counts)])
+        return self._starts[number]
+
+    def __iter__(self) -> Iterator[Ragged]:
+        """All documents in row order, in blocks of bounded size; a larger document is one alone."""
+        size = max(1, BLOCK_BYTES // (4 * self.dim))
+        for number, piece in enumerate(self.slices):
+            starts = self._part_starts(number)
+            alive = np.flatnonzero(piece.alive)
+            counts = np.diff(starts)[alive]
+            for first, stop in cut(np.concatenate([[0], np.cumsum(counts)]), size):
+                at = ranges(starts[alive[first:stop]], counts[first:stop])
+                yield Ragged.of(self._float32(number, _together(at)), counts[first:stop])
+
+    def stored(self, stem: str = "vectors") -> Iterator[tuple[list[DocRow], NDArray[Any]]]:
+        """All documents and their rows of an array as they are stored, about 1,000 documents at a time."""
+        for number, piece in enumerate(self.slices):
+            array, alive, first = self._array(number, stem), piece.alive, 0
+            starts = self._part_starts(number)
+            for docs in self._table(number).doc_rows():
+                at = first + np.flatnonzero(alive[first : first + len(docs)])
+                yield [docs[i - first] for i in at], array[ranges(starts[at], np.diff(starts)[at])]
+                first += len(docs)
+
+    def at(self, rows: NDArray[np.int64]) -> Ragged:
+        """The vectors of some documents, in float32."""
+        owners = self._owners(rows)
+        found = np.unique(owners)
+        if len(found) == 1:
+            begins, counts = self._where(found[0], rows)
+            at = begins if self.single else ranges(begins, counts)
+            return Ragged.of(self._float32(found[0], at), counts)
+        places = np.empty((2, len(rows)), np.int64)
+        for number in found:
+            mine = owners == number
+            places[:, mine] = self._where(number, rows[mine])
+        begins, counts = places
+        made = Ragged.of(np.empty((int(counts.sum()), self.dim), np.float32), counts)
+        for number in found:
+            mine = owners == number
+            to = ranges(made.starts[:-1][mine], counts[mine])
+            made.vectors[to] = self._float32(number, ranges(begins[mine], counts[mine]))
+        return made
+
+    def _float32(self, number: int, at: slice | NDArray[np.int64]) -> NDArray[np.float32]:
+        """Copies of rows of a matrix; torch gathers and converts fp16 many times quicker than NumPy."""
+        if number not in self._tensors:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", UserWarning)  # the map is read-only, and only read
+                self._tensors[number] = torch.from_numpy(self.matrix(number))
+        whole = self._tensors[number]
+        if isinstance(at, slice):
+            return whole[at].to(torch.float32, copy=True).numpy()
+        return whole.index_select(0, torch.from_numpy(at)).float().numpy()
+
+    def _where(
+        self, number: int, rows: NDArray[np.int64]
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Where in the matrix of slice `number` the vectors of its rows begin, and how many there are."""
+        local = self._local(number, rows)
+        if self.single:
+            return local, np.ones(len(local), np.int64)
+        starts = self._part_starts(number)
+        return starts[local], starts[local + 1] - starts[local]
+
+    def part_counts(self, name: parts.PartName) -> NDArray[np.int64] | None:
+        """Vectors of each document of a part, dead ones too; None when it is none of these."""
+        number = next((n for n, piece in enumerate(self.slices) if piece.name == name), None)
+        return None if number is None else np.diff(self._part_starts(number))
+
+    def part_totals(self) -> list[int]:
+        """How many vectors of each slice count."""
+        if self.single:
+            return [piece.rows for piece in self.slices]
+        return [int(total) for total in np.diff(self.starts[self._firsts])]
+
+    def spans(self, row: int) -> NDArray[np.int32]:
+        """Where the chunks of a document are (unit chunk), [chunks, 2]: characters of its content."""
+        number = int(self._owners(np.array([row]))[0])
+        begins, counts = self._where(number, np.array([row]))
+        return self._array(number, "spans")[begins[0] : begins[0] + counts[0]]
+
+    def ids(self, rows: NDArray[np.int64]) -> list[str]:
+        """The document ids of some rows; whole id columns are read, once, only for many rows."""
+        made = np.empty(len(rows), dtype=object)
+        owners = self._owners(rows)
+        for number in np.unique(owners):
+            mine = np.flatnonzero(owners == number)
+            made[mine] = self._part_ids(number, self._local(number, rows[mine]))
+        return made.tolist()
+
+    def _part_ids(self, number: int, local: NDArray[np.int64]) -> list[str]:
+        if number not in self._ids and len(local) < 100:
+            return self._table(number).ids_at(local)
+        if number not in self._ids:
+            self._ids[number] = self._table(number).ids()
+        return [str(value) for value in self._ids[number].take(pa.array(local)).to_pylist()]
+
+    def numbers(self) -> dict[str, int]:
+        """Document id -> row, for all documents (about 100 bytes each)."""
+        names = (name for number in range(len(self.slices)) for name in self._part_names(number))
+        return {name: row for row, name in enumerate(names)}
+
+    def _part_names(self, number: int) -> list[str]:
+        alive = pa.array(self.slices[number].alive)
+        return self._table(number).ids().filter(alive).to_pylist()  # type: ignore[no-any-return]
+
+    def docs(self, rows: NDArray[np.int64]) -> list[Doc]:
+        """The documents of some rows, with title and text where they are stored."""
+        made: dict[int, Doc] = {}
+        owners = self._owners(rows)
+        for number in np.unique(owners):
+            mine = rows[owners == number]
+            found = self._table(number).docs_at(self._local(number, mine))
+            made |= zip(mine.tolist(), found, strict=True)
+        return [made[row] for row in rows.tolist()]
+
+    def rows_of(self, ids: list[str]) -> dict[str, int]:
+        """The rows of the documents with some ids; reads the ids of all parts through."""
+        found: dict[str, int] = {}
+        for number, piece in enumerate(self.slices):
+            rows = self._table(number).rows_by_ids(ids)
+            rows = rows[piece.alive[rows]]
+            before = np.cumsum(piece.alive)[rows] - 1 + self._firsts[number]
+            found |= zip(self._table(number).ids_at(rows), before.tolist(), strict=True)
+        return found
+
+    def by_ids(self, ids: list[str]) -> list[Doc]:
+        """The documents with some ids, in row order."""
+        docs = []
+        for number, piece in enumerate(self.slices):
+            rows = self._table(number).rows_by_ids(ids)
+            docs += self._table(number).docs_at(rows[piece.alive[rows]])
+        return docs
+
+    def _local(self, number: int, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Where in the files of slice `number` some of its rows are."""
+        return self.slices[number].at(rows - self._firsts[number])
+
+    def _owners(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+        return np.asarray(np.searchsorted(self._firsts, rows, side="right") - 1, dtype=np.int64)
+
+    def _table(self, number: int) -> DocTable:
+        if number not in self._tables:
+            self._tables[number] = DocTable(self._part(number) / "docs.parquet")
+        return self._tables[number]
+
+
+def _together(rows: NDArray[np.int64]) -> slice | NDArray[np.int64]:
+    """Ascending rows as a slice where none is missing between them: nothing is copied then."""
+    if rows[-1] - rows[0] + 1 == len(rows):
+        return slice(int(rows[0]), int(rows[-1]) + 1)
+    return rows

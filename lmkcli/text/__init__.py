@@ -1,0 +1,1 @@
+"""Strings to sentences and terms, without a model."""

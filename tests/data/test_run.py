@@ -1,0 +1,188 @@
+"""Runs: trec_eval's order, six columns out and in again, and what is refused with which line."""
+
+import gzip
+import math
+import os
+import stat
+import struct
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lmkcli.data.run import Ranking, Run, ranked, read_run, write_run
+from lmkcli.errors import DataError
+
+words = st.text(
+    st.characters(codec="utf-8", exclude_categories=["Cc", "Cs", "Z"]), min_size=1, max_size=6
+).filter(lambda word: word.split() == [word] and not word.startswith("\ufeff"))
+floats = st.floats(width=32, allow_nan=False)
+# Few values, so that ties are common.
+documents = st.dictionaries(words, floats | st.sampled_from([0.0, -0.0, 0.5, 1.0]), min_size=1)
+
+
+def table(run: Run) -> dict[str, list[tuple[str, float]]]:
+    return {
+        query_id: list(zip(ranking.doc_ids, ranking.scores.tolist(), strict=True))
+        for query_id, ranking in run.rankings.items()
+    }
+
+
+def ranking_of(documents: dict[str, float]) -> Ranking:
+    return ranked(documents, np.array(list(documents.values()), dtype=np.float64))
+
+
+@settings(deadline=None)
+@given(documents)
+def test_order_is_score_then_id_both_descending(documents: dict[str, float]) -> None:
+    ids, scores = ranking_of(documents)
+    assert scores.dtype == np.float32
+    assert dict(zip(ids, scores.tolist(), strict=True)) == documents
+    pairs = list(zip(scores.tolist(), (doc_id.encode() for doc_id in ids), strict=True))
+    assert pairs == sorted(pairs, reverse=True)
+
+
+@settings(deadline=None)
+@given(st.permutations([("a", 2.0), ("b", 1.0), ("c", 1.0), ("d", 1.0), ("e", -3.0)]))
+def test_order_does_not_depend_on_the_order_given(pairs: list[tuple[str, float]]) -> None:
+    assert ranking_of(dict(pairs)).doc_ids == ["a", "d", "c", "b", "e"]
+
+
+def test_ties_are_those_of_float32() -> None:
+    close = {"a": 1.0 + 1e-9, "b": 1.0}
+    assert ranking_of(close).doc_ids == ["b", "a"]
+    beyond = {"a": 1e300, "b": 1e200, "c": -1e300}
+    assert ranking_of(beyond).doc_ids == ["b", "a", "c"]
+
+
+def test_no_documents() -> None:
+    assert ranking_of({}).doc_ids == []
+
+
+@settings(deadline=None)
+@given(st.dictionaries(words, documents, max_size=4), words, st.sampled_from(["r.trec", "r.gz"]))
+def test_written_and_read_again(
+    tmp_path_factory: pytest.TempPathFactory,
+    content: dict[str, dict[str, float]],
+    tag: str,
+    name: str,
+) -> None:
+    path = tmp_path_factory.mktemp("run") / name
+    run = Run({query_id: ranking_of(documents) for query_id, documents in content.items()}, tag)
+    write_run(path, run)
+    again = read_run(path)
+    assert list(table(again).items()) == list(table(run).items())
+    assert again.tag == (tag if content else "lmk")
+    first = path.read_bytes()
+    write_run(path, again)
+    assert content == {} or path.read_bytes() == first
+
+
+def test_six_columns_with_short_scores(tmp_path: Path) -> None:
+    path = tmp_path / "r.trec"
+    write_run(path, Run({"7": ranked(["d1", "d2", "d3"], np.array([0.1, 15.7806, -1e-5]))}, "me"))
+    assert path.read_text() == ("7 Q0 d2 1 15.7806 me\n7 Q0 d1 2 0.1 me\n7 Q0 d3 3 -1e-05 me\n")
+
+
+@settings(deadline=None)
+@given(st.integers(0, 2**32 - 1))
+def test_any_float32_survives(tmp_path_factory: pytest.TempPathFactory, bits: int) -> None:
+    (score,) = struct.unpack("f", struct.pack("I", bits))
+    if not math.isnan(score):
+        path = tmp_path_factory.mktemp("bits") / "r.trec"
+        write_run(path, Run({"q": Ranking(["d"], np.array([score], dtype=np.float32))}))
+        assert read_run(path).rankings["q"].scores.tobytes() == struct.pack("f", score)
+
+
+def test_reading_is_tolerant(tmp_path: Path) -> None:
+    path = tmp_path / "r.trec"
+    path.write_bytes(
+        b"\xef\xbb\xbf2\tQ0\td1\t0\t  1.5\tfirst\r\n"
+        b"\r\n"
+        b"1  Q0 d9 99 2e0 second more junk\n"
+        b"  2 Q0 d2 -1 +3 third"
+    )
+    run = read_run(path)
+    assert table(run) == {"2": [("d2", 3.0), ("d1", 1.5)], "1": [("d9", 2.0)]}
+    assert list(run.rankings) == ["2", "1"]
+    assert run.tag == "first"
+
+
+GOOD = "1 Q0 a 1 2.5 x\n"
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("1 Q0 b 2 2.0", r"r\.trec line 3: 5 columns instead of the six"),
+        ("1 Q0 my doc 2 2.0 x", r"line 3: more than six columns, and the fourth \('doc'\)"),
+        ("1 Q0 b 2 high x", r"line 3: the score 'high' is not a number"),
+        ("1 Q0 b 2 NaN x", r"line 3: the score 'NaN' is not a number"),
+        ("1 Q0 a 2 2.0 x", r"line 3: document 'a' comes twice for query '1'"),
+    ],
+)
+def test_a_bad_line_is_named(tmp_path: Path, line: str, message: str) -> None:
+    path = tmp_path / "r.trec"
+    path.write_text(f"{GOOD}\n{line}\n")
+    with pytest.raises(DataError, match=message):
+        read_run(path)
+
+
+def test_the_same_document_for_two_queries_is_fine(tmp_path: Path) -> None:
+    path = tmp_path / "r.trec"
+    path.write_text(GOOD + GOOD.replace("1 Q0", "2 Q0"))
+    assert list(read_run(path).rankings) == ["1", "2"]
+
+
+def test_files_that_cannot_be_read(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="No such file"):
+        read_run(tmp_path / "none.trec")
+    with pytest.raises(DataError, match="Is a directory"):
+        read_run(tmp_path)
+    (tmp_path / "latin.trec").write_bytes("1 Q0 é 1 2.5 x\n".encode("latin-1"))
+    with pytest.raises(DataError, match="not UTF-8"):
+        read_run(tmp_path / "latin.trec")
+    (tmp_path / "no.gz").write_text(GOOD)
+    with pytest.raises(DataError, match=r"no\.gz: cannot be read"):
+        read_run(tmp_path / "no.gz")
+    (tmp_path / "cut.gz").write_bytes(gzip.compress((GOOD * 1).encode())[:-9])
+    with pytest.raises(DataError, match="damaged or cut short"):
+        read_run(tmp_path / "cut.gz")
+
+
+@pytest.mark.parametrize("bad", ["", "a b", "tab\t", "line\u2028separator"])
+def test_words_that_would_not_come_back_are_refused(tmp_path: Path, bad: str) -> None:
+    one = np.ones(1, dtype=np.float32)
+    path = tmp_path / "r.trec"
+    for run in (Run({bad: Ranking(["d"], one)}), Run({"q": Ranking([bad], one)})):
+        with pytest.raises(DataError, match="white"):
+            write_run(path, run)
+    with pytest.raises(DataError, match="white"):
+        write_run(path, Run({"q": Ranking(["d"], one)}, tag=bad))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_failed_writing_leaves_the_old_file(tmp_path: Path) -> None:
+    path = tmp_path / "r.trec"
+    path.write_text(GOOD)
+    one = np.ones(1, dtype=np.float32)
+    with pytest.raises(DataError):
+        write_run(path, Run({"q": Ranking(["d"], one), "r": Ranking(["not one"], one)}))
+    assert path.read_text() == GOOD
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_where_writing_goes(tmp_path: Path) -> None:
+    run = Run({"q": ranked(["d"], np.ones(1))})
+    with pytest.raises(DataError, match="cannot be written"):
+        write_run(tmp_path / "no" / "r.trec", run)
+    with pytest.raises(DataError, match="Is a directory"):
+        write_run(tmp_path, run)
+    write_run(Path(os.devnull), run)
+    assert stat.S_ISCHR(os.stat(os.devnull).st_mode)
+    (tmp_path / "link").symlink_to(tmp_path / "target")
+    write_run(tmp_path / "link", run)
+    assert (tmp_path / "link").is_symlink()
+    assert table(read_run(tmp_path / "target")) == table(run)

@@ -1,0 +1,446 @@
+"""Vectors do not depend on how they are computed, and equal those of sentence-transformers."""
+
+import json
+import shutil
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+from sentence_transformers import SentenceTransformer
+from sentence_transformers.sentence_transformer import modules
+from transformers import AutoModel, AutoTokenizer
+
+from lmkcli.data.collection import Doc, Query, open_collection
+from lmkcli.encoding import encoder
+from lmkcli.encoding.encoder import Encoder, open_encoder
+from lmkcli.encoding.resolving import resolve
+from lmkcli.errors import DataError, Mismatch, UnknownName, UsageError
+from lmkcli.recipe import EncodeSettings, Wishes
+from lmkcli.store.tokens import Report, TokenRow
+from tests import tiny
+
+Models = Callable[[str], Path]
+Floats = NDArray[np.float32]
+FP32 = EncodeSettings(dtype="fp32", device="cpu")
+TEXTS = [*tiny.STRANGE.values(), *(tiny.sentence(i, 1 + 5 * i) for i in range(12)), ""]
+POOLED = [
+    *((pool, None) for pool in ("cls", "last", "mean", "mean@3")),
+    ("multicls", "5"),
+    ("lmk", "5"),
+]
+
+
+def opened(folder: Path, settings: EncodeSettings = FP32, **wishes: Any) -> Encoder:
+    """The document side of what a folder and wishes make."""
+    resolved = resolve(Wishes(str(folder), **wishes))
+    return open_encoder(resolved.recipe.doc, resolved.folder, settings)
+
+
+def opened_query(folder: Path, **wishes: Any) -> Encoder:
+    resolved = resolve(Wishes(str(folder), **wishes))
+    return open_encoder(resolved.recipe.query, resolved.folder, FP32)
+
+
+def vectors(encoder: Encoder, texts: Sequence[str]) -> Floats:
+    """As `lmk encode` makes them."""
+    made = encoder.tokenizer(list(texts))
+    rows = [TokenRow(Doc(str(i), ""), b"", *tokens) for i, tokens in enumerate(made)]
+    return encoder(rows, Report()).vectors.vectors
+
+
+def query_vectors(encoder: Encoder, texts: Sequence[str]) -> Floats:
+    """As `lmk search` makes them."""
+    return encoder.queries([Query(str(i), text) for i, text in enumerate(texts)]).vectors
+
+
+def cosines(one: Floats, other: Floats) -> NDArray[np.float64]:
+    a, b = one.astype(np.float64), other.astype(np.float64)
+    return (a * b).sum(axis=1) / (np.linalg.norm(a, axis=1) * np.linalg.norm(b, axis=1))
+
+
+def test_a_buffer_is_small_enough_for_a_stop_to_lose_little(
+    tiny_model: Models, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = opened(tiny_model("bert"), EncodeSettings(dtype="fp32", device="cpu", batch_tokens=100))
+    assert one.buffer_tokens == 3200
+    for tokens, buffer in ((1000, 1000), (10, 100)):  # what a larger model can do; a pack at least
+        big = opened(tiny_model("bert"), one.passes.settings)
+        monkeypatch.setitem(encoder.BUFFER_WORK, "cpu", tokens * big.model.weight_bytes)
+        assert big.buffer_tokens == buffer
+
+
+# --- sameness -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["bert", "roberta", "modernbert", "mpnet"])
+@pytest.mark.parametrize(("pool", "gran"), [("mean", None), ("lmk", "5")])
+def test_neither_batches_nor_order_change_a_vector(
+    tiny_model: Models, name: str, pool: str, gran: str | None
+) -> None:
+    wanted = vectors(opened(tiny_model(name), pool=pool, gran=gran), TEXTS)
+    order = np.random.default_rng(0).permutation(len(TEXTS))
+    for tokens, size in ((1, 512), (100, 3), (8192, 1), (8192, 512)):
+        settings = EncodeSettings(dtype="fp32", device="cpu", batch_tokens=tokens, batch_size=size)
+        encoder = opened(tiny_model(name), settings, pool=pool, gran=gran)
+        made = vectors(encoder, [TEXTS[i] for i in order])
+        np.testing.assert_allclose(made, wanted[order], rtol=0, atol=1e-6)
+
+
+def test_documents_and_queries_are_encoded_alike(tiny_model: Models) -> None:
+    encoder = opened(tiny_model("bert"), pool="lmk", gran="5")
+    np.testing.assert_allclose(
+        query_vectors(encoder, TEXTS), vectors(encoder, TEXTS), rtol=0, atol=1e-6
+    )
+
+
+@pytest.mark.parametrize(("pool", "gran"), POOLED)
+def test_every_pooler_makes_unit_vectors_of_every_text(
+    tiny_model: Models, pool: str, gran: str | None
+) -> None:
+    encoder = opened(tiny_model("bert"), pool=pool, gran=gran)
+    made = vectors(encoder, [*TEXTS, tiny.sentence(3, 400)])
+    assert made.shape == (len(TEXTS) + 1, tiny.WIDTH)
+    np.testing.assert_allclose(np.linalg.norm(made, axis=1), 1, rtol=1e-6)
+
+
+def test_kept_tokens_are_those_that_fit(tiny_model: Models) -> None:
+    encoder = opened(tiny_model("bert"), max_length=20)
+    texts = [tiny.sentence(1, 3), tiny.sentence(2, 300)]
+    made = encoder.tokenizer(texts)
+    rows = [TokenRow(Doc(str(i), ""), b"", *tokens) for i, tokens in enumerate(made)]
+    assert encoder(rows, Report()).kept == [len(made[0].ids), 18]
+
+
+# --- by hand --------------------------------------------------------------------------------------
+
+
+def states(folder: Path, ids: Sequence[int]) -> torch.Tensor:
+    model = AutoModel.from_pretrained(folder).eval()
+    with torch.inference_mode():
+        return model(torch.tensor([list(ids)])).last_hidden_state[0]
+
+
+def unit(vector: torch.Tensor) -> Floats:
+    return torch.nn.functional.normalize(vector, dim=-1).numpy()
+
+
+@pytest.mark.parametrize("name", ["bert", "roberta", "modernbert"])
+@pytest.mark.parametrize("gran", [1, 4, 1000])
+def test_landmark_pooling_is_the_mean_at_a_sep_after_each_chunk(
+    tiny_model: Models, name: str, gran: int
+) -> None:
+    folder = tiny_model(name)
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    text = tiny.sentence(5, 9)
+    content = tokenizer(text, add_special_tokens=False).input_ids
+    ids = [tokenizer.cls_token_id]
+    landmarks = []
+    for start in range(0, len(content), gran):
+        ids += [*content[start : start + gran], tokenizer.sep_token_id]
+        landmarks.append(len(ids) - 1)
+    wanted = unit(states(folder, ids)[landmarks].mean(0))
+    made = vectors(
+        opened(folder, pool="lmk", gran=str(gran)), ["short", text, tiny.sentence(2, 30)]
+    )
+    np.testing.assert_allclose(made[1], wanted, rtol=0, atol=2e-6)
+
+
+def test_a_plain_decoder_is_pooled_at_an_eos_that_is_appended(tiny_model: Models) -> None:
+    folder = tiny_model("qwen2")
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    ids = [*tokenizer(TEXTS[0]).input_ids, tokenizer.eos_token_id]
+    made = vectors(opened(folder), TEXTS[:3])
+    np.testing.assert_allclose(made[0], unit(states(folder, ids)[-1]), rtol=0, atol=2e-6)
+
+
+def test_a_plain_folders_pooling_is_a_guess_and_says_so(tiny_model: Models) -> None:
+    encoder = resolve(Wishes(str(tiny_model("bert"))))
+    decoder = resolve(Wishes(str(tiny_model("qwen2"))))
+    assert (encoder.recipe.doc.pool, decoder.recipe.doc.pool) == ("mean", "last")
+    assert "declares no pooling" in encoder.notes[0]
+    assert "--pool" in decoder.notes[0]
+
+
+def test_leading_components_are_cut_before_they_are_normalised(tiny_model: Models) -> None:
+    whole = vectors(opened(tiny_model("bert"), normalize=None), TEXTS[:5])
+    first = vectors(opened(tiny_model("bert"), dim=7), TEXTS[:5])
+    np.testing.assert_allclose(first, unit(torch.from_numpy(whole[:, :7])), rtol=0, atol=1e-6)
+
+
+# --- sentence-transformers ------------------------------------------------------------------------
+
+PROMPTS = {"query": "river water:", "document": "copper,"}
+DEFAULT = {"prompts": {"any": "a river "}, "default_prompt_name": "any"}
+
+
+def saved(folder: Path, source: Path, more: Sequence[torch.nn.Module] = (), **how: Any) -> Path:
+    """A folder that sentence-transformers wrote: Transformer, Pooling and `more`."""
+    pooling = {key: how.pop(key) for key in ("pooling_mode", "include_prompt") if key in how}
+    inner = {key: how.pop(key) for key in ("max_seq_length", "do_lower_case") if key in how}
+    transformer = modules.Transformer(str(source), **inner)
+    parts = [transformer, modules.Pooling(tiny.WIDTH, **pooling), *more]
+    SentenceTransformer(modules=parts, device="cpu", **how).save(str(folder))
+    return folder
+
+
+def dense(width: int = 24) -> modules.Dense:
+    torch.manual_seed(3)
+    return modules.Dense(tiny.WIDTH, width, activation_function=torch.nn.Tanh())
+
+
+def check_parity(folder: Path, least: float = 0.99999) -> None:
+    """Documents and queries, with the prompts of the folder, against sentence-transformers."""
+    theirs = SentenceTransformer(str(folder), device="cpu")
+    default = theirs.default_prompt_name is not None
+    document = theirs.encode if default else theirs.encode_document
+    query = theirs.encode if default else theirs.encode_query
+    texts = [text for text in TEXTS if text]
+    assert cosines(vectors(opened(folder), texts), document(texts)).min() >= least
+    assert cosines(query_vectors(opened_query(folder), texts), query(texts)).min() >= least
+
+
+@pytest.mark.parametrize(
+    "how",
+    [
+        {"pooling_mode": "mean"},
+        {"pooling_mode": "cls"},
+        {"pooling_mode": "lasttoken"},
+        {"pooling_mode": "mean", "prompts": PROMPTS},
+        {"pooling_mode": "cls", "prompts": PROMPTS},
+        {"pooling_mode": "mean", "prompts": PROMPTS, "include_prompt": False},
+        {"pooling_mode": "mean", **DEFAULT},
+        {"pooling_mode": "mean", "max_seq_length": 11},
+        {"pooling_mode": "mean", "max_seq_length": 11, "prompts": PROMPTS, "include_prompt": False},
+    ],
+    ids=lambda how: "-".join(map(str, [how["pooling_mode"], *list(how)[1:]])),
+)
+@pytest.mark.parametrize("name", ["bert", "roberta"])
+def test_a_saved_folder_gives_the_vectors_of_sentence_transformers(
+    tiny_model: Models, tmp_path: Path, name: str, how: dict[str, Any]
+) -> None:
+    check_parity(saved(tmp_path / "st", tiny_model(name), **how))
+
+
+def test_dense_and_normalize_follow_the_pooling(tiny_model: Models, tmp_path: Path) -> None:
+    more = [dense(), modules.Dense(24, 12, bias=False, activation_function=torch.nn.Identity())]
+    folder = saved(
+        tmp_path / "st", tiny_model("bert"), [*more, modules.Normalize()], prompts=PROMPTS
+    )
+    check_parity(folder)
+    assert opened(folder).dim == 12
+    norms = np.linalg.norm(vectors(opened(folder), TEXTS), axis=1)
+    np.testing.assert_allclose(norms, 1, rtol=1e-6)
+
+
+def test_layer_norm_follows_the_pooling(tiny_model: Models, tmp_path: Path) -> None:
+    norm = modules.LayerNorm(tiny.WIDTH)
+    torch.nn.init.normal_(norm.norm.weight)
+    check_parity(saved(tmp_path / "st", tiny_model("bert"), [norm]))
+
+
+def test_dim_is_the_truncation_of_sentence_transformers(tiny_model: Models, tmp_path: Path) -> None:
+    folder = saved(tmp_path / "st", tiny_model("bert"), [dense()])
+    theirs = SentenceTransformer(str(folder), device="cpu", truncate_dim=9).encode(TEXTS[:8])
+    made = vectors(opened(folder, dim=9), TEXTS[:8])
+    assert made.shape == (8, 9)
+    assert cosines(made, theirs).min() >= 0.99999
+
+
+def test_dot_similarity_keeps_lengths(tiny_model: Models, tmp_path: Path) -> None:
+    folder = saved(tmp_path / "st", tiny_model("bert"), similarity_fn_name="dot")
+    theirs = SentenceTransformer(str(folder), device="cpu").encode(TEXTS[:8])
+    made = opened(folder)
+    assert made.side.similarity == "dot"
+    assert not made.side.normalize
+    np.testing.assert_allclose(vectors(made, TEXTS[:8]), theirs, rtol=1e-4, atol=1e-5)
+
+
+def test_a_decoder_that_declares_lasttoken_gets_no_eos(tiny_model: Models, tmp_path: Path) -> None:
+    folder = saved(tmp_path / "st", tiny_model("mistral"), pooling_mode="lasttoken")
+    assert not opened(folder).side.append_eos
+    check_parity(folder)
+
+
+def test_lower_case_is_declared_by_the_folder(tiny_model: Models, tmp_path: Path) -> None:
+    folder = saved(tmp_path / "st", tiny_model("roberta"), do_lower_case=True)
+    texts = ["Rivers CARRY water", "\u00c9T\u00c9 \u0130stanbul"]
+    theirs = SentenceTransformer(str(folder), device="cpu").encode(texts)
+    assert cosines(vectors(opened(folder), texts), theirs).min() >= 0.99999
+    assert cosines(vectors(opened(tiny_model("roberta")), texts), theirs).min() < 0.999
+
+
+def test_minilm_is_that_of_sentence_transformers(minilm: Path) -> None:
+    """A hundred real texts of many lengths: docstrings of this Python."""
+    docs = sorted((doc.content for doc in open_collection("stdlib/functions").docs()), key=len)
+    texts = docs[:: len(docs) // 99][:100]
+    resolved = resolve(Wishes("minilm"))
+    assert resolved.folder.path == minilm
+    theirs = SentenceTransformer(str(minilm), device="cpu").encode(texts)
+    for dtype, least in (("fp32", 0.9999), ("bf16", 0.999)):
+        settings = EncodeSettings(dtype=dtype, device="cpu")
+        made = vectors(open_encoder(resolved.recipe.doc, resolved.folder, settings), texts)
+        assert cosines(made, theirs).min() >= least
+
+
+# --- refusals -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "wishes", "message"),
+    [
+        ("markless", {"pool": "lmk", "gran": "8"}, "SEP or EOS"),
+        ("markless", {"pool": "multicls", "gran": "8"}, "CLS or BOS"),
+        ("markless", {"pool": "cls"}, "begins with a special token"),
+        ("qwen2", {"pool": "cls"}, "begins with a special token"),
+        ("bert", {"pool": "lmk"}, "--gran"),
+        ("bert", {"pool": "mean", "gran": "8"}, "--gran 8 has no effect"),
+        ("bert", {"pool": "lmk", "gran": "0"}, "--gran 0"),
+        ("bert", {"pool": "lmk", "gran": "word"}, "--gran word"),
+        ("bert", {"pool": "mean@0"}, "mean@k"),
+        ("bert", {"dim": 33}, "makes vectors of 32 components"),
+        ("bert", {"max_length": 129}, "has 128 positions"),
+        ("roberta", {"max_length": 129}, "has 128 positions"),
+        ("bert", {"query_max_length": 129}, "--query-max-length 129: .* has 128 positions"),
+        ("bert", {"normalize": False}, "scored by cosine"),
+    ],
+)
+def test_what_a_model_cannot_do_is_a_usage_error(
+    tiny_model: Models, name: str, wishes: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(UsageError, match=message):
+        opened(tiny_model(name), **wishes)
+
+
+def test_a_declared_length_beyond_the_positions_is_cut_to_them(
+    tiny_model: Models, tmp_path: Path
+) -> None:
+    assert opened(tiny_model("roberta")).side.max_length == 128  # of 130 rows, two of them unused
+    folder = saved(tmp_path / "st", tiny_model("bert"))
+    (folder / "sentence_bert_config.json").write_text('{"max_seq_length": 4096}')
+    assert opened(folder).side.max_length == 128
+    assert opened(tiny_model("modernbert")).side.max_length == 4096
+
+
+def test_an_unknown_pooler_names_the_nearest(tiny_model: Models) -> None:
+    with pytest.raises(UnknownName, match="did you mean lmk"):
+        opened(tiny_model("bert"), pool="lmkk")
+
+
+def test_no_dim_beyond_the_last_module(tiny_model: Models, tmp_path: Path) -> None:
+    folder = saved(tmp_path / "st", tiny_model("bert"), [dense(24)])
+    with pytest.raises(UsageError, match="makes vectors of 24 components"):
+        opened(folder, dim=25)
+
+
+def test_a_similarity_that_is_no_dot_product_is_refused(tiny_model: Models, tmp_path: Path) -> None:
+    folder = saved(tmp_path / "st", tiny_model("bert"), similarity_fn_name="manhattan")
+    with pytest.raises(UsageError, match="manhattan"):
+        opened(folder)
+
+
+@pytest.mark.parametrize(
+    ("file", "what"), [("model.safetensors", "weights"), ("tokenizer.json", "tokenizer")]
+)
+def test_another_model_than_the_recipes_is_a_mismatch(
+    tiny_model: Models, tmp_path: Path, file: str, what: str
+) -> None:
+    side = resolve(Wishes(str(tiny_model("bert")))).recipe.doc
+    other = shutil.copytree(tiny_model("bert"), tmp_path / "other")
+    data = bytearray((other / file).read_bytes())
+    data[-2] ^= 1
+    (other / file).write_bytes(bytes(data))
+    with pytest.raises(Mismatch, match=f"the {what} of .*--model"):
+        open_encoder(side, resolve(Wishes(str(other))).folder, FP32)
+
+
+def test_a_missing_model_says_how_one_is_written() -> None:
+    with pytest.raises(DataError, match="organisation/name"):
+        resolve(Wishes("./no-such-folder"))
+    with pytest.raises(DataError, match="neither a folder nor in the local cache"):
+        resolve(Wishes("nobody/no-such-model"), offline=True)
+
+
+def test_a_query_without_finite_values_is_named(tiny_model: Models, tmp_path: Path) -> None:
+    folder = tiny_model("bert")
+    model = AutoModel.from_pretrained(folder)
+    token = AutoTokenizer.from_pretrained(folder)("copper", add_special_tokens=False).input_ids[0]
+    with torch.no_grad():
+        model.embeddings.word_embeddings.weight[token] = torch.nan
+    shutil.copytree(folder, tmp_path / "nan")
+    model.save_pretrained(tmp_path / "nan")
+    with pytest.raises(DataError, match=r"the vector of query broken .*finite"):
+        opened(tmp_path / "nan").queries([Query("fine", "rivers"), Query("broken", "copper")])
+
+
+def test_weights_that_are_not_there_are_never_drawn_at_random(
+    tiny_model: Models, tmp_path: Path
+) -> None:
+    folder = shutil.copytree(tiny_model("bert"), tmp_path / "shape")
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"num_hidden_layers": 3}))
+    with pytest.raises(DataError, match=r"lack 16 tensors.*encoder\.layer\.2"):
+        opened(folder)
+
+
+def test_a_weights_file_of_another_shape_is_an_error_of_the_data(
+    tiny_model: Models, tmp_path: Path
+) -> None:
+    folder = shutil.copytree(tiny_model("bert"), tmp_path / "shape")
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"vocab_size": 300}))
+    with pytest.raises(DataError, match="cannot be loaded"):
+        opened(folder)
+
+
+# --- memory ---------------------------------------------------------------------------------------
+
+
+class Small:
+    """A model on a device that holds `room` positions at a time; remembers what it was given."""
+
+    def __init__(self, model: Any, room: int) -> None:
+        self._model, self._room = model, room
+        self.ran: list[int] = []
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._model, name)
+
+    def states(self, sequences: list[Any], attended: list[int] | None = None) -> torch.Tensor:
+        assert attended is None
+        positions = sum(map(len, sequences))
+        if positions > self._room:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        self.ran.append(positions)
+        return self._model.states(sequences)  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize("name", ["bert", "mpnet"])  # packed, padded
+def test_out_of_memory_halves_the_budget_says_so_and_changes_nothing(
+    tiny_model: Models, name: str
+) -> None:
+    encoder = opened(tiny_model(name), EncodeSettings(dtype="fp32", device="cpu", batch_tokens=640))
+    texts = [tiny.sentence(i, 5 + i % 40) for i in range(60)]
+    wanted = vectors(encoder, texts)
+    encoder.passes.model = Small(encoder.model, 200)
+    said: list[str] = []
+    made = encoder.tokenizer(texts)
+    rows = [TokenRow(Doc(str(i), ""), b"", *tokens) for i, tokens in enumerate(made)]
+    for _ in range(2):  # the second time, the budget is right from the start
+        again = encoder(rows, Report(note=said.append)).vectors.vectors
+        np.testing.assert_allclose(again, wanted, rtol=0, atol=1e-6)
+    assert 1 <= len(said) <= 3
+    assert "out of memory on cpu: going on with" in said[0]
+    assert encoder.passes.settings.batch_tokens <= 320
+    assert len(encoder.model.ran) < 2 * len(texts)  # still packs, not one text at a time
+    np.testing.assert_allclose(query_vectors(encoder, texts), wanted, rtol=0, atol=1e-6)
+
+
+def test_a_text_that_does_not_fit_alone_is_named(tiny_model: Models) -> None:
+    encoder = opened(tiny_model("bert"))
+    encoder.passes.model = Small(encoder.model, 20)
+    with pytest.raises(DataError, match=r"11 alone, with .* positions, does not fit"):
+        vectors(encoder, [tiny.sentence(i, 1 + 5 * i) for i in range(12)])

@@ -1,0 +1,255 @@
+"""Units and windows through real models: late chunking, chunks alone, windows, tokens, given chunks."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+from transformers import AutoModel, AutoTokenizer
+
+from lmkcli.data.collection import CHUNK, Doc, Query, join_chunks
+from lmkcli.encoding.encoder import Encoder, open_encoder
+from lmkcli.encoding.resolving import resolve
+from lmkcli.encoding.writer import Encoded
+from lmkcli.errors import UsageError
+from lmkcli.pooling.classic import Mean
+from lmkcli.pooling.placement import Layout, Placer
+from lmkcli.pooling.segment_mean import pool
+from lmkcli.recipe import EncodeSettings, Recipe, Wishes
+from lmkcli.store.tokens import Report, TokenRow
+from tests import tiny
+
+Models = Callable[[str], Path]
+FP32 = EncodeSettings(dtype="fp32", device="cpu")
+TEXT = " ".join(tiny.sentence(i, 9) for i in range(12))
+
+
+def opened(folder: Path, **wishes: Any) -> Encoder:
+    resolved = resolve(Wishes(str(folder), **wishes))
+    return open_encoder(resolved.recipe.doc, resolved.folder, FP32)
+
+
+def encoded(encoder: Encoder, *texts: str) -> Encoded:
+    made = encoder.tokenizer(list(texts))
+    rows = [TokenRow(Doc(str(i), ""), b"", *tokens) for i, tokens in enumerate(made)]
+    return encoder(rows, Report())
+
+
+def unit(vectors: Any) -> NDArray[np.float64]:
+    made = np.asarray(vectors, np.float64)
+    return made / np.linalg.norm(made, axis=-1, keepdims=True)
+
+
+def states(folder: Path, ids: Any) -> torch.Tensor:
+    model = AutoModel.from_pretrained(folder).eval()
+    with torch.inference_mode():
+        return model(input_ids=torch.tensor([list(map(int, ids))])).last_hidden_state[0]
+
+
+def test_late_chunking_averages_each_chunk_of_one_pass(tiny_model: Models) -> None:
+    folder = tiny_model("bert")
+    encoder = opened(folder, pool="mean", unit="chunk", gran="5")
+    made = encoded(encoder, TEXT).vectors.vectors
+    content = encoder.tokenizer([TEXT])[0].ids
+    layout = encoder.tokenizer.layout
+    seen = states(folder, [*layout.prefix, *content, *layout.suffix])
+    first = len(layout.prefix)
+    bounds = [
+        (first + i, min(first + i + 5, first + len(content))) for i in range(0, len(content), 5)
+    ]
+    bounds[0] = (0, bounds[0][1])  # without a prompt CLS belongs to the first chunk
+    wanted = unit(torch.stack([seen[a:b].mean(0) for a, b in bounds]))
+    np.testing.assert_allclose(made, wanted, atol=1e-6)
+
+
+def test_chunks_alone_are_texts_of_their_own(tiny_model: Models) -> None:
+    folder = tiny_model("bert")
+    sentences = [tiny.sentence(i, 4 + i) for i in range(5)]
+    chunks = join_chunks(sentences)
+    alone = opened(folder, pool="mean", unit="chunk", gran="given", window="chunk")
+    whole = opened(folder, pool="mean")
+    made = encoded(alone, chunks)
+    np.testing.assert_allclose(
+        made.vectors.vectors, encoded(whole, *sentences).vectors.vectors, atol=1e-6
+    )
+    assert made.spans is not None
+    assert [chunks[a:b] for a, b in made.spans.tolist()] == sentences
+
+
+@pytest.mark.parametrize("name", ["bert", "roberta", "modernbert"])
+@pytest.mark.parametrize(("pool", "gran"), [("mean", None), ("cls", None), ("lmk", "6")])
+def test_a_document_of_windows_is_the_mean_of_their_vectors(
+    tiny_model: Models, name: str, pool: str, gran: str | None
+) -> None:
+    folder = tiny_model(name)
+    encoder = opened(folder, pool=pool, gran=gran, window="20", normalize=None)
+    made = encoded(encoder, TEXT, "short")
+    assert made.kept[0] == len(encoder.tokenizer([TEXT])[0].ids)
+    assert made.vectors.counts.tolist() == [1, 1]
+    [placed] = encoder.placed(encoder.tokenizer([TEXT]))
+    assert len(placed.inputs) > 3
+    each = [states(folder, one.ids)[one.marks.tolist()].mean(0) for one in placed.inputs]
+    np.testing.assert_allclose(made.vectors.vectors[0], unit(torch.stack(each).mean(0)), atol=1e-6)
+
+
+def test_every_token_is_a_vector(tiny_model: Models) -> None:
+    folder = tiny_model("bert")
+    encoder = opened(folder, pool="mean", unit="token")
+    made = encoded(encoder, TEXT, "")
+    layout = encoder.tokenizer.layout
+    ids = [*layout.prefix, *encoder.tokenizer([TEXT])[0].ids, *layout.suffix]
+    assert made.vectors.counts.tolist() == [len(ids), 2]
+    np.testing.assert_allclose(
+        made.vectors.vectors[: len(ids)], unit(states(folder, ids)), atol=1e-6
+    )
+
+
+@pytest.mark.parametrize("name", ["bert", "roberta", "modernbert", "mpnet"])
+@pytest.mark.parametrize(
+    "wishes",
+    [
+        {"pool": "lmk", "gran": "7", "unit": "chunk"},
+        {"pool": "mean", "gran": "sentence", "unit": "chunk", "window": "24", "overlap": 8},
+        {"pool": "multicls", "gran": "5", "unit": "chunk", "window": "20"},
+        {"pool": "cls", "gran": "9", "unit": "chunk", "window": "chunk"},
+        {"pool": "mean", "unit": "token", "window": "16", "overlap": 4},
+    ],
+)
+def test_batches_do_not_change_vectors_and_spans_lie_in_the_text(
+    tiny_model: Models, name: str, wishes: dict[str, Any]
+) -> None:
+    texts = [TEXT, *tiny.STRANGE.values(), "", tiny.sentence(3, 30)]
+    encoder = opened(tiny_model(name), **wishes)
+    together = encoded(encoder, *texts)
+    starts = together.vectors.starts
+    for number, text in enumerate(texts):
+        alone = encoded(encoder, text)
+        mine = slice(starts[number], starts[number + 1])
+        np.testing.assert_allclose(together.vectors.vectors[mine], alone.vectors.vectors, atol=2e-6)
+        if together.spans is None:
+            assert wishes["unit"] == "token"
+            continue
+        spans = together.spans[mine]
+        assert (spans[:, 0] <= spans[:, 1]).all()
+        assert (spans[:, 1] <= len(text)).all()
+        assert (np.diff(spans[:, 0]) >= 0).all()
+
+
+def test_given_chunks_are_joined_by_the_separator(tiny_model: Models) -> None:
+    """[CLS] c0 [SEP] c1 [SEP], tokenized as one text; spans count in the text as it was given."""
+    for name in ("bert", "roberta", "modernbert"):
+        folder = tiny_model(name)
+        chunks = ["rivers carry silt", " a second, with a lead", "", "the last one  "]
+        encoder = opened(folder, pool="mean", unit="chunk", gran="given")
+        [made] = encoder.tokenizer([join_chunks(chunks)])
+        tokenizer = AutoTokenizer.from_pretrained(folder)
+        wanted = tokenizer(tokenizer.sep_token.join(chunks))["input_ids"]
+        [placed] = encoder.placed([made])
+        assert placed.inputs[0].ids.tolist() == wanted
+        assert made.ends is not None
+        assert len(made.ends) == 4
+        spans = encoded(encoder, join_chunks(chunks)).spans
+        assert spans is not None
+        text = join_chunks(chunks)
+        assert [text[a:b].strip() for a, b in spans.tolist()] == [c.strip() for c in chunks]
+
+
+def test_an_empty_chunk_has_no_words_of_its_neighbours(tiny_model: Models) -> None:
+    encoder = opened(tiny_model("bert"), pool="mean", unit="chunk", gran="given")
+    text = join_chunks(["", "rivers carry silt", "", "copper", ""])
+    spans = encoded(encoder, text).spans
+    assert spans is not None
+    assert [text[a:b] for a, b in spans.tolist()] == ["", "rivers carry silt", "", "copper", ""]
+
+
+def test_form_feeds_inside_a_chunk_are_spaces() -> None:
+    assert join_chunks([f"a{CHUNK}b", "c"]) == f"a b{CHUNK}c"
+
+
+def test_conteb_pools_as_the_official_code_does(shared: Path) -> None:
+    """parity/insent: random ids and states; each chunk's mean (specs/contextual.md §1)."""
+    numbers = np.load(shared / "parity" / "insent" / "insent.npz")
+    sep = json.loads((shared / "parity" / "insent" / "insent.json").read_text())["sep"]
+    for ids, hidden, wanted, padding in zip(
+        numbers["ids"], numbers["H"], numbers["chunks"], numbers["pad"], strict=True
+    ):
+        ends = np.flatnonzero(ids == sep)
+        text = ids[1 : ends[-1]]
+        content = text[text != sep].astype(np.int32)
+        stops = (ends - 1 - np.arange(len(ends))).astype(np.int32)
+        layout = Layout((int(ids[0]),), (sep,), int(ids[0]), sep, sep)
+        placer = Placer(Mean(), layout, len(ids), "given", True, "chunk")
+        placed = placer.place(placer.content(content, np.zeros(0, np.int32), stops))
+        [one] = placed.inputs
+        assert one.ids.tolist() == ids[: ends[-1] + 1].tolist()
+        made = pool(
+            torch.from_numpy(hidden), torch.from_numpy(one.marks).long(),
+            torch.from_numpy(one.groups).long(), placed.vectors,
+        )  # fmt: skip
+        there = wanted[~padding]
+        official = there[np.linalg.norm(there, axis=1) > 0]  # without the quirk's empty chunk
+        np.testing.assert_allclose(made.numpy(), official, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("wishes", "why"),
+    [
+        ({"pool": "cls", "unit": "chunk", "gran": "4"}, "makes one vector of an input"),
+        ({"pool": "mean@4", "unit": "chunk", "gran": "4"}, "marks every k-th position"),
+        ({"pool": "lmk", "unit": "token", "gran": "4"}, "picks some"),
+        ({"pool": "mean", "unit": "chunk"}, "--unit chunk cuts text into chunks"),
+        ({"pool": "mean", "window": "chunk"}, "--window chunk cuts text into chunks"),
+        ({"pool": "mean", "unit": "word"}, "write doc, chunk, token"),
+        ({"pool": "mean", "window": "0"}, "write full, chunk, or a number"),
+        ({"pool": "mean", "window": "big"}, "write full, chunk, or a number"),
+        ({"pool": "mean", "window": "9999"}, "--window 9999: .* has 128 positions"),
+        ({"pool": "mean", "window": "20", "max_length": 40}, "drop --max-length"),
+        ({"pool": "mean", "overlap": 3}, "--overlap has no effect with --window full"),
+        ({"pool": "mean", "window": "20", "overlap": 20}, "must be smaller than --window 20"),
+        ({"pool": "model"}, "makes no vector by itself"),
+        (
+            {"pool": "mean", "pad_to_max": True},
+            "does not depend on padding|do not depend on padding",
+        ),
+        ({"pool": "mean", "extend": "grouped"}, "say to what length with --max-length"),
+        ({"extend": "grouped:400", "max_length": 400}, "write one of grouped, interpolate, ntk"),
+        (
+            {"extend": "ntk", "max_length": 400},
+            "ntk is for rotary positions, .* use --extend group",
+        ),
+    ],
+)
+def test_what_has_no_meaning_is_refused_with_the_reason(
+    tiny_model: Models, wishes: dict[str, Any], why: str
+) -> None:
+    with pytest.raises(UsageError, match=why):
+        resolve(Wishes(str(tiny_model("bert")), **wishes))
+
+
+def test_queries_are_whole_texts_unless_tokens_are_compared(tiny_model: Models) -> None:
+    folder = str(tiny_model("bert"))
+    chunk = resolve(
+        Wishes(folder, pool="mean", unit="chunk", gran="sentence", window="chunk")
+    ).recipe
+    assert (chunk.query.unit, chunk.query.window, chunk.query.gran) == ("doc", "full", "")
+    landmarks = resolve(Wishes(folder, pool="lmk", unit="chunk", gran="8")).recipe
+    assert (landmarks.query.unit, landmarks.query.gran) == ("doc", "8")
+    token = resolve(Wishes(folder, pool="mean", unit="token")).recipe
+    assert token.query.unit == "token"
+    for recipe in (chunk, landmarks, token):
+        identity = json.loads(json.dumps(recipe.identity()))
+        assert Recipe.read(identity, recipe.located()) == recipe
+
+
+def test_queries_come_as_one_set_of_vectors_each(tiny_model: Models) -> None:
+    folder = tiny_model("bert")
+    resolved = resolve(Wishes(str(folder), pool="mean", unit="token"))
+    encoder = open_encoder(resolved.recipe.query, resolved.folder, FP32)
+    texts = [Query("1", "rivers"), Query("2", "copper wires in the rain")]
+    made = encoder.queries(texts)
+    lengths = [len(t.ids) + 2 for t in encoder.tokenizer([query.text for query in texts])]
+    assert made.counts.tolist() == lengths

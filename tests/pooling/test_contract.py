@@ -1,0 +1,360 @@
+"""What every pooler promises, over the catalog, and the token arithmetic of landmarks.
+
+The arithmetic and the truncation table are those of specs/lmk_details.md §1.
+"""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lmkcli import catalog
+from lmkcli.errors import UsageError
+from lmkcli.pooling.landmark import Landmark
+from lmkcli.pooling.placement import SHARED, Content, Layout, Placer, Pooler, chunk_ends
+from lmkcli.pooling.segment_mean import pool
+
+CLS, SEP = 1, 2
+PROMPT, CONTENT = 100, 1000  # the first ids of a prompt and of a text; ids rise by one from there
+LAYOUTS = [
+    Layout((CLS,), (SEP,), CLS, SEP),  # BERT
+    Layout((CLS,), (), CLS, SEP),  # a decoder with BOS
+    Layout((), (SEP,), None, SEP),  # a decoder with EOS
+    Layout((), (), CLS, SEP),  # special tokens that the template does not use
+    Layout((CLS, 3), (4, SEP), CLS, SEP),
+]
+
+
+def open_pooler(name: str) -> Pooler:
+    home = catalog.load(catalog.POOLERS, name, "pooler")
+    return home(3) if name.endswith("@k") else home()  # type: ignore[no-any-return]
+
+
+POOLERS = {name: open_pooler(name) for name in catalog.POOLERS} | {"forced": Landmark(force=True)}
+
+
+class One(NamedTuple):
+    """The only input of a text with one vector."""
+
+    input_ids: Any
+    marks: Any
+    groups: Any
+    kept: int
+
+
+def placed(placer: Placer, content: Content) -> One:
+    made = placer.place(content)
+    assert made.vectors == len(made.inputs) == 1
+    only = made.inputs[0]
+    assert only.attended == len(only.ids)
+    return One(only.ids, only.marks, only.groups, made.kept)
+
+
+class Case(NamedTuple):
+    """A placer and the text that it places."""
+
+    placer: Placer
+    content: Content
+
+    @property
+    def hidden(self) -> int:
+        """Positions at the front that must not be averaged."""
+        if self.placer.include_prompt or not len(self.content.prompt):
+            return 0
+        return len(self.placer.layout.prefix) + len(self.content.prompt)
+
+
+def rising(first: int, count: int) -> Any:
+    """`count` ids from `first` on, not to be written to, as in a memory map."""
+    ids = np.arange(first, first + count, dtype=np.int32)
+    ids.flags.writeable = False
+    return ids
+
+
+@st.composite
+def cases(draw: st.DrawFn, names: tuple[str, ...] = tuple(POOLERS)) -> Case:
+    pooler = POOLERS[draw(st.sampled_from(names))]
+    layout = draw(st.sampled_from([layout for layout in LAYOUTS if fits(pooler, layout)]))
+    specials = len(layout.prefix) + len(layout.suffix)
+    limit = draw(st.integers(specials + 1, 60))
+    length = draw(st.integers(0, 80))
+    prompt = rising(PROMPT, draw(st.sampled_from([0, 0, 1, 4, 30])))
+    if draw(st.booleans()):
+        gran, ends = str(draw(st.integers(1, 90))), None
+    else:
+        inner = draw(st.sets(st.integers(1, max(length - 1, 1)), max_size=12))
+        gran, ends = "sentence", np.array(sorted({*inner, length}), np.int32)
+        ends = ends[(ends > 0) & (ends <= length)]
+    placer = Placer(pooler, layout, limit, gran, draw(st.booleans()))
+    return Case(placer, placer.content(rising(CONTENT, length), prompt, ends))
+
+
+def fits(pooler: Pooler, layout: Layout) -> bool:
+    try:
+        pooler.check(layout)
+    except UsageError:
+        return False
+    return True
+
+
+def contents(placement: One) -> list[int]:
+    return [int(i) for i in placement.input_ids if i >= CONTENT]
+
+
+@given(cases())
+def test_a_placement_is_one_input_with_marks_in_it(case: Case) -> None:
+    made = placed(case.placer, case.content)
+    own = (
+        case.placer.pooler.per == "model"
+    )  # such a model has a vector for an input of no token too
+    assert (0 if own else 1) <= len(made.input_ids) <= case.placer.limit
+    assert len(made.marks) > 0
+    assert (np.diff(made.marks) > 0).all()
+    assert made.marks[0] >= 0
+    assert made.marks[-1] < max(1, len(made.input_ids))
+    assert made.groups.tolist() == [0] * len(made.marks)
+    assert {a.dtype for a in (made.input_ids, made.marks, made.groups)} == {np.dtype(np.int32)}
+
+
+@given(cases())
+def test_what_is_kept_is_the_beginning_of_the_text(case: Case) -> None:
+    made = placed(case.placer, case.content)
+    ids = case.content.ids.tolist()
+    assert 0 <= made.kept <= len(ids)
+    assert contents(made) == ids[: made.kept]
+    prompt = [int(i) for i in made.input_ids if PROMPT <= i < CONTENT]
+    assert prompt == case.content.prompt.tolist()[: len(prompt)]
+    assert made.kept == 0 or len(prompt) == len(case.content.prompt)
+
+
+@given(cases())
+def test_nothing_is_cut_from_what_fits(case: Case) -> None:
+    layout = case.placer.layout
+    chunks = max(len(case.content.ends), 1)
+    size = len(case.content.ids) + len(case.content.prompt) + chunks
+    made = placed(case.placer, case.content)
+    if size + len(layout.prefix) + len(layout.suffix) <= case.placer.limit:
+        assert made.kept == len(case.content.ids)
+
+
+@given(cases(("mean", "mean@k", "lmk")))
+def test_a_prompt_that_is_not_included_bears_no_mark(case: Case) -> None:
+    """mean@k may have no step behind it; then its steps in the prompt are all there is."""
+    made = placed(case.placer, case.content)
+    beyond = made.marks >= case.hidden
+    assert beyond.all() or not beyond.any()
+    seen = len(made.input_ids) > case.hidden
+    assert beyond.all() or not seen or case.placer.pooler == POOLERS["mean@k"]
+
+
+@given(cases(("cls", "last")))
+def test_one_position_is_the_first_or_the_last(case: Case) -> None:
+    made = placed(case.placer, case.content)
+    first = case.placer.pooler == POOLERS["cls"]
+    assert made.marks.tolist() == [0 if first else len(made.input_ids) - 1]
+
+
+@given(cases(("cls", "last", "mean", "mean@k")))
+def test_the_classic_poolers_share_one_layout(case: Case) -> None:
+    layout = case.placer.layout
+    room = case.placer.limit - len(layout.prefix) - len(layout.suffix)
+    body = [*case.content.prompt, *case.content.ids][:room]
+    made = placed(case.placer, case.content)
+    wanted = [*layout.prefix, *body, *layout.suffix]
+    assert made.input_ids.tolist() == wanted or (not wanted and len(made.input_ids) == 1)
+
+
+@given(cases(("mean", "mean@k")))
+def test_the_mean_marks_every_step(case: Case) -> None:
+    step = case.placer.pooler.step  # type: ignore[attr-defined]
+    made = placed(case.placer, replace_prompt(case.content))
+    assert made.marks.tolist() == list(range(0, len(made.input_ids), step))
+
+
+@given(cases(("lmk", "forced", "multicls")))
+def test_marks_of_chunks_are_special_tokens(case: Case) -> None:
+    """Unless no landmark survived the cut, where all positions are averaged."""
+    made = placed(case.placer, case.content)
+    special = CLS if case.placer.pooler == POOLERS["multicls"] else SEP
+    ids = made.input_ids[made.marks]
+    if case.placer.pooler == POOLERS["lmk"] and SEP not in made.input_ids:
+        assert made.marks.tolist() in (
+            list(range(len(made.input_ids))),
+            list(range(case.hidden, len(made.input_ids))),
+        )
+    else:
+        assert set(ids.tolist()) == {special}
+
+
+@given(cases(("lmk",)))
+def test_a_landmark_follows_its_chunk(case: Case) -> None:
+    made = placed(case.placer, case.content)
+    if SEP not in made.input_ids or not len(case.content.ids):
+        return
+    ends = case.content.ends[: len(made.marks)]
+    assert (made.input_ids[made.marks - 1] - CONTENT + 1).tolist() == ends.tolist()
+
+
+@given(cases(("multicls",)))
+def test_a_cls_stands_before_its_chunk(case: Case) -> None:
+    made = placed(case.placer, replace_prompt(case.content))
+    starts = [0, *case.content.ends.tolist()]
+    for number, mark in enumerate(made.marks.tolist()):
+        if mark + 1 < len(made.input_ids) and made.input_ids[mark + 1] >= CONTENT:
+            assert made.input_ids[mark + 1] == CONTENT + starts[number]
+
+
+@given(cases())
+def test_owners_are_the_chunks_of_their_marks(case: Case) -> None:
+    """Owners are chunk numbers, or SHARED; a marked content token belongs to the chunk it is in."""
+    made = case.placer.pooler.arrange(
+        case.content, case.placer.layout, case.placer.limit, case.hidden
+    )
+    assert len(made.owners) == len(made.marks)
+    assert set(made.owners.tolist()) <= {SHARED, *range(max(len(case.content.ends), 1))}
+    for mark, owner in zip(made.marks.tolist(), made.owners.tolist(), strict=True):
+        place = made.ids[mark] - CONTENT
+        if place >= 0 and owner != SHARED:
+            assert owner == np.searchsorted(case.content.ends, place, side="right")
+
+
+@pytest.mark.parametrize("name", POOLERS)
+def test_an_empty_text_has_a_vector(name: str) -> None:
+    placer = Placer(POOLERS[name], LAYOUTS[0], 8, "4", True)
+    made = placed(placer, placer.content(rising(0, 0), rising(0, 0), None))
+    assert made.input_ids.tolist() == [CLS, SEP]
+    assert made.kept == 0
+
+
+@pytest.mark.parametrize("name", POOLERS)
+def test_a_prompt_longer_than_the_limit_leaves_nothing(name: str) -> None:
+    placer = Placer(POOLERS[name], LAYOUTS[0], 8, "4", False)
+    made = placed(placer, placer.content(rising(CONTENT, 5), rising(PROMPT, 20), None))
+    assert len(made.input_ids) == 8
+    assert made.kept == 0
+    assert len(made.marks)
+
+
+@pytest.mark.parametrize(
+    ("name", "layout", "advice"),
+    [
+        ("cls", Layout(suffix=(SEP,)), "try mean or last"),
+        ("lmk", Layout(prefix=(CLS,)), "try mean"),
+        ("multicls", Layout(suffix=(SEP,)), "try mean or lmk"),
+    ],
+)
+def test_a_layout_without_the_token_is_refused(name: str, layout: Layout, advice: str) -> None:
+    with pytest.raises(UsageError, match=f"--pool {name} needs .*{advice}"):
+        Placer(POOLERS[name], layout, 8, "4", True)
+
+
+def place(length: int, gran: int, limit: int, pooler: Pooler = POOLERS["lmk"]) -> One:
+    placer = Placer(pooler, Layout((CLS,), (SEP,), CLS, SEP), limit, str(gran), True)
+    return placed(placer, placer.content(rising(CONTENT, length), rising(0, 0), None))
+
+
+@given(st.integers(1, 400), st.integers(1, 80), st.integers(3, 200))
+def test_landmarks_are_paid_out_of_the_limit(length: int, gran: int, limit: int) -> None:
+    whole = 1 + length + -(-length // gran)
+    made = place(length, gran, limit)
+    if whole <= limit:
+        assert len(made.input_ids) == whole
+        assert made.kept == length
+        assert len(made.marks) == -(-length // gran)
+        return
+    landmarks, dangling = divmod(limit - 1, gran + 1)
+    assert len(made.input_ids) == limit
+    assert made.kept == limit - 1 - landmarks
+    assert int((made.input_ids == SEP).sum()) == landmarks
+    if landmarks:
+        assert len(made.marks) == landmarks
+        assert limit - 1 - int(made.marks[-1]) == dangling
+    else:
+        assert len(made.marks) == limit
+
+
+TABLE = {
+    512: [(15, 496, 16), (7, 504, 56), (3, 508, 124), (1, 510, 254)],
+    8192: [(248, 7943, 7), (126, 8065, 1), (63, 8128, 64), (31, 8160, 224)],
+    32768: [(992, 31775, 31), (504, 32263, 7), (254, 32513, 1), (127, 32640, 128)],
+}
+
+
+@pytest.mark.parametrize("limit", TABLE)
+def test_the_table_of_truncated_texts(limit: int) -> None:
+    for gran, expected in zip((32, 64, 128, 256), TABLE[limit], strict=True):
+        made = place(40_000, gran, limit)
+        assert (len(made.marks), made.kept, limit - 1 - int(made.marks[-1])) == expected
+
+
+def test_a_complete_chunk_may_lose_its_landmark() -> None:
+    """The cut falls just before the second landmark."""
+    made = place(8, 4, 10)
+    assert made.input_ids.tolist() == [CLS, *range(1000, 1004), SEP, *range(1004, 1008)]
+    assert made.marks.tolist() == [5]
+    assert made.kept == 8
+
+
+def test_a_forced_landmark_takes_the_last_place() -> None:
+    made = place(20, 32, 8, Landmark(force=True))
+    assert made.input_ids.tolist() == [CLS, *range(1000, 1006), SEP]
+    assert (made.marks.tolist(), made.kept) == ([7], 6)
+
+
+def test_sentences_are_chunks() -> None:
+    ends = np.array([2, 3, 7], np.int32)
+    for name, expected in (
+        ("lmk", [CLS, 1000, 1001, SEP, 1002, SEP, 1003, 1004, 1005, 1006, SEP]),
+        ("multicls", [CLS, 1000, 1001, CLS, 1002, CLS, 1003, 1004, 1005, 1006, SEP]),
+    ):
+        placer = Placer(POOLERS[name], LAYOUTS[0], 32, "sentence", True)
+        made = placed(placer, placer.content(rising(CONTENT, 7), rising(0, 0), ends))
+        assert made.input_ids.tolist() == expected
+        assert (made.input_ids[made.marks] == (SEP if name == "lmk" else CLS)).all()
+        assert len(made.marks) == 3
+
+
+def test_a_text_that_no_splitter_saw_is_one_sentence() -> None:
+    placer = Placer(POOLERS["lmk"], LAYOUTS[0], 32, "sentence", True)
+    assert placer.content(rising(CONTENT, 7), rising(0, 0), None).ends.tolist() == [7]
+
+
+def test_poolers_pool_as_the_official_code_does(shared: Path) -> None:
+    """parity/lmk/pooling.npz: states and ids of placed texts, and the vectors made of them."""
+    numbers = np.load(shared / "parity" / "lmk" / "pooling.npz")
+    texts = [ids[mask == 1] for ids, mask in zip(numbers["ids"], numbers["am"], strict=True)]
+    states = torch.from_numpy(numbers["H"][numbers["am"] == 1])
+    starts = np.cumsum([0, *map(len, texts)])[:-1]
+    marked = {
+        "lmk": [np.flatnonzero((t == SEP) | (SEP not in t)) for t in texts],
+        "every4": [np.arange(0, len(t), 4) for t in texts],
+    }
+    for name, marks in marked.items():
+        positions = np.concatenate([m + start for m, start in zip(marks, starts, strict=True)])
+        groups = np.repeat(np.arange(len(texts)), [len(mark) for mark in marks])
+        made = pool(states, torch.from_numpy(positions), torch.from_numpy(groups), len(texts))
+        np.testing.assert_allclose(made.numpy(), numbers[name], atol=1e-6)
+
+
+def replace_prompt(content: Content) -> Content:
+    """The same text without a prompt."""
+    return content._replace(prompt=rising(0, 0))
+
+
+def test_placers_are_frozen() -> None:
+    """One is shared by all documents of a job."""
+    placer = Placer(POOLERS["lmk"], LAYOUTS[0], 8, "4", True)
+    with pytest.raises(AttributeError):
+        placer.limit = 9  # type: ignore[misc]
+    assert replace(placer, limit=9).limit == 9
+
+
+def test_chunks_of_the_placer_are_those_of_its_granularity() -> None:
+    placer = Placer(POOLERS["lmk"], LAYOUTS[0], 8, "4", True)
+    ends = placer.content(rising(0, 9), rising(0, 0), np.array([1, 9], np.int32)).ends
+    assert ends.tolist() == chunk_ends(9, 4).tolist() == [4, 8, 9]

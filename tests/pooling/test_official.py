@@ -1,0 +1,48 @@
+"""The official tokenisation cases of landmark pooling (specs/lmk_details.md §1, §2)."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from lmkcli.pooling.classic import Cls, Mean
+from lmkcli.pooling.landmark import Landmark, MultiCls
+from lmkcli.pooling.placement import Layout, Placer
+
+LAYOUT = Layout(prefix=(1,), suffix=(2,), cls=1, landmark=2)
+
+
+def cases(shared: Path, name: str) -> list[dict[str, Any]]:
+    return json.loads((shared / "parity" / "lmk" / name).read_text())
+
+
+def ids(pooler: Any, case: dict[str, Any], gran: str) -> list[int]:
+    placer = Placer(pooler, LAYOUT, case["L"], gran, True)
+    content = placer.content(
+        np.arange(10, 10 + case["n"], dtype=np.int32), np.zeros(0, np.int32), None
+    )
+    return placer.place(content).inputs[0].ids.tolist()
+
+
+def test_training_layout(shared: Path) -> None:
+    found = cases(shared, "train_tokenisation.json")
+    assert len(found) == 160
+    for case in found:
+        assert ids(Landmark(force=True), case, str(case["g"])) == case["ids"], case
+
+
+@pytest.mark.parametrize("pool", ["landmark", "multicls", "mean_every_k", "cls"])
+def test_evaluation_layout(shared: Path, pool: str) -> None:
+    poolers = {
+        "landmark": Landmark(),
+        "multicls": MultiCls(),
+        "mean_every_k": Mean(4),
+        "cls": Cls(),
+    }
+    found = [case for case in cases(shared, "eval_tokenisation.json") if case["pool"] == pool]
+    assert len(found) in (30, 60)
+    for case in found:
+        gran = str(case["g"]) if case["fixed_splitter"] else ""
+        assert ids(poolers[pool], case, gran) == case["ids"], case

@@ -1,0 +1,72 @@
+"""Chunks, the ordinary layout, and what a Placer refuses."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lmkcli.errors import UsageError
+from lmkcli.pooling.classic import Mean
+from lmkcli.pooling.placement import Content, Layout, Placer, chunk_ends, plain
+
+NONE = np.zeros(0, np.int32)
+
+
+def numbers(count: int, first: int = 10) -> np.ndarray:
+    return np.arange(first, first + count, dtype=np.int32)
+
+
+@given(st.integers(0, 2000), st.integers(1, 2100))
+def test_chunks_cover_the_text_and_only_the_last_is_shorter(length: int, size: int) -> None:
+    ends = chunk_ends(length, size)
+    sizes = np.diff([0, *ends])
+    assert ends.dtype == np.int32
+    assert sizes.sum() == length
+    assert (sizes[:-1] == size).all()
+    assert ((sizes > 0) & (sizes <= size)).all() or (length == 0 and len(sizes) == 1)
+
+
+@given(st.integers(0, 30), st.integers(0, 10), st.integers(0, 2), st.integers(0, 2), st.data())
+def test_the_ordinary_layout_is_cut_before_its_suffix(
+    length: int, prompt: int, before: int, after: int, data: st.DataObject
+) -> None:
+    limit = data.draw(st.integers(before + after + 1, 50))
+    layout = Layout((1,) * before, (2,) * after)
+    ids, kept = plain(Content(numbers(length), NONE, numbers(prompt, 5)), layout, limit)
+    whole = [1] * before + numbers(prompt, 5).tolist() + numbers(length).tolist()
+    assert ids.tolist() == whole[: limit - after] + [2] * after
+    assert kept == max(min(length, limit - before - after - prompt), 0)
+    assert ids.dtype == np.int32
+
+
+def test_granularity_decides_the_chunks() -> None:
+    ends = np.array([2, 6], np.int32)
+    found = {}
+    for gran in ("", "4", "sentence"):
+        placer = Placer(Mean(), Layout(), 8, gran, True)
+        found[gran] = placer.content(numbers(6), NONE, ends).ends.tolist()
+        assert placer.content(NONE, NONE, NONE).ends.tolist() == [0]
+        assert placer.content(NONE, NONE, None).ends.tolist() == [0]
+    assert found == {"": [6], "4": [4, 6], "sentence": [2, 6]}
+
+
+@pytest.mark.parametrize("limit", [0, 1, 2])
+def test_a_limit_without_room_for_content_is_refused(limit: int) -> None:
+    layout = Layout((1,), (2,), 1, 2)
+    with pytest.raises(UsageError, match=f"--max-length {limit} leaves no room beside 2"):
+        Placer(Mean(), layout, limit, "", True)
+    assert Placer(Mean(), layout, 3, "", True).limit == 3
+
+
+@pytest.mark.parametrize(
+    ("include", "prompt", "marks"),
+    [(True, 2, [0, 1, 2, 3, 4, 5]), (False, 2, [3, 4, 5]), (False, 0, [0, 1, 2, 3])],
+)
+def test_the_prompt_is_averaged_where_the_folder_says_so(
+    include: bool, prompt: int, marks: list[int]
+) -> None:
+    """Not included, its CLS is left out too; without a prompt nothing is."""
+    placer = Placer(Mean(), Layout((1,), (2,), 1, 2), 16, "", include)
+    [made] = placer.place(placer.content(numbers(2), numbers(prompt, 5), None)).inputs
+    assert made.marks.tolist() == marks
+    assert made.groups.tolist() == [0] * len(marks)

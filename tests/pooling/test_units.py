@@ -1,0 +1,265 @@
+"""pool x unit x window: which tokens are seen together, and which vector each of them enters."""
+
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lmkcli.pooling.classic import Cls, Last, Mean, Own
+from lmkcli.pooling.landmark import Landmark, MultiCls
+from lmkcli.pooling.placement import Content, Expansion, Input, Ints, Layout, Placement, Placer
+
+CLS, SEP, FIRST = 1, 2, 1000  # content ids are FIRST, FIRST + 1, … so that a token tells its place
+LAYOUT = Layout((CLS,), (SEP,), CLS, SEP, SEP)
+NONE = np.zeros(0, np.int32)
+POOLERS = {"mean": Mean(), "lmk": Landmark(), "multicls": MultiCls()}
+WHOLE = {"cls": Cls(), "last": Last(), "model": Own(), "mean@k": Mean(3)}
+
+
+class Case(NamedTuple):
+    """A placer, its content, and whether every chunk fits into a window."""
+
+    placer: Placer
+    content: Content
+    fits: bool
+
+    @property
+    def made(self) -> Placement:
+        return self.placer.place(self.content)
+
+
+def rising(length: int) -> Ints:
+    return np.arange(FIRST, FIRST + length, dtype=np.int32)
+
+
+@st.composite
+def cases(draw: st.DrawFn, units: tuple[str, ...] = ("doc", "chunk", "token")) -> Case:
+    unit = draw(st.sampled_from(units))
+    names = ["mean"] if unit == "token" else list(POOLERS)
+    pooler = POOLERS[draw(st.sampled_from(names))]
+    length = draw(st.integers(0, 90))
+    limit = draw(st.integers(6, 40))
+    window = draw(st.sampled_from(["chunk", str(limit)]))
+    overlap = draw(st.integers(0, limit - 1)) if window != "chunk" else 0
+    prompt = np.arange(500, 500 + draw(st.sampled_from([0, 0, 2])), dtype=np.int32)
+    gran = draw(st.sampled_from(["1", "3", "7", "20", "given", "sentence"]))
+    ends = None
+    if not gran.isdigit():
+        least = 0 if gran == "given" else 1  # given chunks may be empty
+        sizes = draw(st.lists(st.integers(least, 12), min_size=1, max_size=15))
+        ends = np.cumsum(sizes).astype(np.int32)
+        length = int(ends[-1])
+    placer = Placer(pooler, LAYOUT, limit, gran, draw(st.booleans()), unit, window, overlap)
+    content = placer.content(rising(length), prompt, ends)
+    longest = int(np.diff(content.ends, prepend=0).max())
+    return Case(placer, content, longest + len(prompt) + 3 <= limit)
+
+
+def tokens(one: Input) -> list[int]:
+    """Content tokens that an input sees, by their places in the text."""
+    return [int(i) - FIRST for i in one.ids if i >= FIRST]
+
+
+@given(cases())
+def test_inputs_are_within_the_limit_and_vectors_are_numbered_in_order(case: Case) -> None:
+    made = case.made
+    numbers: list[int] = []
+    for one in made.inputs:
+        assert 1 <= len(one.ids) <= case.placer.limit
+        assert (np.diff(one.marks) > 0).all()
+        assert {a.dtype for a in (one.ids, one.marks, one.groups)} == {np.dtype(np.int32)}
+        numbers += sorted(set(one.groups.tolist()))
+        assert (np.diff(one.groups) >= 0).all()
+    assert numbers == list(range(made.vectors))  # each comes from one input alone
+    assert made.vectors >= 1
+
+
+@given(cases())
+def test_the_whole_text_is_read_in_order(case: Case) -> None:
+    """Windows begin where the one before ended, less the overlap; nothing is lost that fits."""
+    made = case.made
+    fresh = 0
+    for one in made.inputs:
+        seen = tokens(one)
+        if not seen:
+            continue
+        assert seen == list(range(seen[0], seen[0] + len(seen)))
+        assert fresh - case.placer.overlap <= seen[0]
+        if case.fits:
+            assert seen[0] <= fresh
+        fresh = max(fresh, seen[-1] + 1)
+    if case.fits:
+        assert fresh == made.kept == len(case.content.ids)
+
+
+@given(cases())
+def test_windows_hold_whole_chunks(case: Case) -> None:
+    if not case.fits:
+        return
+    bounds = {0, *case.content.ends.tolist()}
+    for one in case.made.inputs:
+        seen = tokens(one)
+        assert not seen or {seen[0], seen[-1] + 1} <= bounds
+
+
+@given(cases())
+def test_a_window_is_as_full_as_whole_chunks_make_it(case: Case) -> None:
+    if case.placer.window == "chunk" or not case.fits:
+        return
+    sizes = np.diff(case.content.ends, prepend=0)
+    inputs = case.made.inputs
+    for one in inputs[:-1]:
+        seen = tokens(one)
+        if not seen:
+            continue
+        behind = [n for n, end in enumerate(case.content.ends) if end > seen[-1] + 1]
+        extra = int(case.placer.pooler.chunked or case.content.separator is not None)
+        if behind and 0 not in sizes:
+            assert len(one.ids) + sizes[behind[0]] + extra > case.placer.limit
+
+
+@given(cases(("chunk",)))
+def test_every_chunk_has_one_vector_of_its_own_tokens(case: Case) -> None:
+    made = case.made
+    starts = [0, *case.content.ends[:-1].tolist()]
+    chunks = list(zip(starts, case.content.ends.tolist(), strict=True))
+    if case.fits:
+        assert made.covers.tolist() == [list(chunk) for chunk in chunks]
+        assert made.vectors == len(chunks)
+    for one in made.inputs:
+        for mark, group in zip(one.marks.tolist(), one.groups.tolist(), strict=True):
+            token = int(one.ids[mark]) - FIRST
+            if token >= 0 and case.placer.pooler == POOLERS["mean"]:
+                begin, stop = chunks[group]
+                assert begin <= token < stop
+
+
+@given(cases(("chunk",)))
+def test_chunks_lie_one_behind_the_other(case: Case) -> None:
+    made = case.made
+    assert (made.covers[:, 0] <= made.covers[:, 1]).all()
+    assert (made.covers[1:, 0] >= made.covers[:-1, 1]).all()
+    assert made.kept == np.diff(made.covers, axis=1).sum()
+
+
+@given(cases(("token",)))
+def test_every_token_has_one_vector(case: Case) -> None:
+    marked = [
+        int(one.ids[mark]) - FIRST
+        for one in case.made.inputs
+        for mark in one.marks
+        if one.ids[mark] >= FIRST
+    ]
+    if case.fits:
+        assert marked == list(range(len(case.content.ids)))
+
+
+def place(pooler: Mean | Landmark | Cls, ends: list[int], *how: object) -> Placement:
+    placer = Placer(pooler, LAYOUT, 32, "given", False, *how)  # type: ignore[arg-type]
+    return placer.place(placer.content(rising(ends[-1]), NONE, np.array(ends, np.int32)))
+
+
+def test_late_chunking_as_conteb_lays_it_out() -> None:
+    """[CLS] c0 [SEP] c1 [SEP]: CLS enters chunk 0, separators enter none (specs/contextual.md §1)."""
+    [one] = place(Mean(), [2, 5], "chunk").inputs
+    assert one.ids.tolist() == [CLS, 1000, 1001, SEP, 1002, 1003, 1004, SEP]
+    assert one.marks.tolist() == [0, 1, 2, 4, 5, 6]
+    assert one.groups.tolist() == [0, 0, 0, 1, 1, 1]
+
+
+def test_a_prompt_keeps_cls_and_itself_out_of_the_first_chunk() -> None:
+    placer = Placer(Mean(), LAYOUT, 32, "given", False, "chunk")
+    prompt = np.array([500, 501], np.int32)
+    [one] = placer.place(placer.content(rising(4), prompt, np.array([2, 4], np.int32))).inputs
+    assert one.marks.tolist() == [3, 4, 6, 7]
+    assert one.groups.tolist() == [0, 0, 1, 1]
+
+
+def test_an_empty_chunk_is_its_separator() -> None:
+    made = place(Mean(), [2, 2, 5], "chunk")
+    assert made.inputs[0].ids.tolist() == [CLS, 1000, 1001, SEP, SEP, 1002, 1003, 1004, SEP]
+    assert made.inputs[0].groups.tolist() == [0, 0, 0, 1, 2, 2, 2]
+    assert made.covers.tolist() == [[0, 2], [2, 2], [2, 5]]
+
+
+def test_landmarks_stand_where_separators_would() -> None:
+    [one] = place(Landmark(), [2, 5], "chunk").inputs
+    assert one.ids.tolist() == [CLS, 1000, 1001, SEP, 1002, 1003, 1004, SEP]
+    assert one.marks.tolist() == [3, 7]
+
+
+@pytest.mark.parametrize("name", WHOLE)
+def test_each_chunk_alone_is_a_text_of_its_own(name: str) -> None:
+    made = place(WHOLE[name], [2, 5], "chunk", "chunk")  # type: ignore[arg-type]
+    alone = [place(WHOLE[name], [end]) for end in (2, 3)]  # type: ignore[arg-type]
+    for one, text in zip(made.inputs, alone, strict=True):
+        assert one.marks.tolist() == text.inputs[0].marks.tolist()
+        assert len(one.ids) == len(text.inputs[0].ids)
+    assert made.vectors == 2
+
+
+def test_a_document_of_windows_makes_a_vector_of_each() -> None:
+    """Their mean is the document's; what is seen again counts in both."""
+    placer = Placer(Mean(), LAYOUT, 6, "", True, "doc", "6", 2)
+    made = placer.place(placer.content(rising(8), NONE, None))
+    assert [tokens(one) for one in made.inputs] == [[0, 1, 2, 3], [2, 3, 4, 5], [4, 5, 6, 7]]
+    assert [one.groups.tolist() for one in made.inputs] == [[0] * 6, [1] * 6, [2] * 6]
+    assert (made.vectors, made.kept) == (3, 8)
+
+
+def test_a_chunk_that_is_seen_again_is_emitted_once() -> None:
+    placer = Placer(Mean(), LAYOUT, 8, "2", True, "chunk", "8", 2)
+    made = placer.place(placer.content(rising(10), NONE, None))
+    assert [tokens(one) for one in made.inputs] == [list(range(6)), list(range(4, 10))]
+    assert [one.groups.tolist() for one in made.inputs][1] == [3, 3, 4, 4]
+    assert made.covers.tolist() == [[0, 2], [2, 4], [4, 6], [6, 8], [8, 10]]
+
+
+def test_a_chunk_longer_than_its_window_is_cut_and_counted() -> None:
+    placer = Placer(Mean(), LAYOUT, 6, "sentence", True, "chunk", "6")
+    ends = np.array([2, 9, 11], np.int32)
+    made = placer.place(placer.content(rising(11), NONE, ends))
+    assert made.covers.tolist() == [[0, 2], [2, 6], [9, 11]]
+    assert made.kept == 8
+
+
+def test_the_landmark_of_a_chunk_that_was_cut_is_the_mean_of_what_is_seen() -> None:
+    placer = Placer(Landmark(), LAYOUT, 6, "sentence", True, "chunk", "6")
+    made = placer.place(placer.content(rising(9), NONE, np.array([9], np.int32)))
+    assert made.inputs[0].marks.tolist() == list(range(6))
+    assert made.covers.tolist() == [[0, 5]]
+
+
+def test_skipped_tokens_make_no_vector() -> None:
+    placer = Placer(Mean(), LAYOUT, 16, "", True, "token", skip=frozenset({1001}))
+    made = placer.place(placer.content(rising(3), NONE, None))
+    assert made.inputs[0].marks.tolist() == [0, 1, 3, 4]
+    assert made.vectors == 4
+
+
+@pytest.mark.parametrize(("attended", "seen"), [(False, 5), (True, 8)])
+def test_an_expanded_query_is_filled_up_and_scored(attended: bool, seen: int) -> None:
+    placer = Placer(Mean(), LAYOUT, 8, "", True, "token", expansion=Expansion(9, attended))
+    [one] = placer.place(placer.content(rising(3), NONE, None)).inputs
+    assert one.ids.tolist() == [CLS, 1000, 1001, 1002, SEP, 9, 9, 9]
+    assert one.groups.tolist() == list(range(8))
+    assert one.attended == seen
+
+
+def test_a_text_without_anything_to_read_has_a_vector() -> None:
+    """Without special tokens an empty text reads one of the vocabulary; TITE's own vector is zero."""
+    for pooler, read in ((Mean(), [CLS]), (Own(), [])):
+        placer = Placer(pooler, Layout(cls=CLS, landmark=SEP), 8, "", True)
+        made = placer.place(placer.content(NONE, NONE, None))
+        assert [one.ids.tolist() for one in made.inputs] == [read]
+        assert made.vectors == 1
+
+
+def test_m2bert_cuts_its_suffix_with_the_rest() -> None:
+    placer = Placer(Own(), LAYOUT._replace(cuts_suffix=True), 5, "", True)
+    long, short = (placer.place(placer.content(rising(n), NONE, None)) for n in (6, 3))
+    assert long.inputs[0].ids.tolist() == [CLS, 1000, 1001, 1002, 1003]
+    assert long.kept == 4
+    assert short.inputs[0].ids.tolist() == [CLS, 1000, 1001, 1002, SEP]

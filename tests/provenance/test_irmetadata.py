@@ -1,0 +1,140 @@
+"""The ir_metadata file: YAML that says what was recorded, part by part of the schema."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from lmkcli.errors import DataError
+from lmkcli.provenance import irmetadata
+
+FACTS: dict[str, Any] = {
+    "lmk": "0.1.0",
+    "python": "3.11.7",
+    "packages": {"torch": "2.13.0"},
+    "machine": {
+        "system": "Linux-6.1-x86_64",
+        "cpu": "A CPU: fast",
+        "cores": 8,
+        "memory": 64_000_000_000,
+        "gpus": ["NVIDIA H200"],
+    },
+    "directory": "/home",
+}
+ANALYSIS = {"tokenizer": "words", "stemmer": "snowball english", "stop_words": "lucene-en"}
+SIDE = {"pool": "lmk", "gran": "64", "dim": 0, "prompt": "", "max_length": 512, "similarity": "dot"}
+
+
+def step(kind: str, name: str, identity: dict[str, Any], **facts: Any) -> dict[str, Any]:
+    command = ["/venv/bin/lmk", kind, "-o", name]
+    return {
+        "path": f"/home/{name}",
+        "kind": kind,
+        "identity": identity,
+        "execution": {},
+        "facts": {**FACTS, "command": command, **facts},
+        "digest": "",
+        "collection": "",
+    }
+
+
+VECTORS = step("vectors", "vectors", {"recipe": {"doc": SIDE}}, models={"doc": {"model": "minilm"}})
+BM25 = step(
+    "index", "bm25", {"family": "bm25", "settings": {"k1": 0.9, "b": 0.4}, "analysis": ANALYSIS}
+)
+
+
+def entry(run: Path, search: dict[str, Any], **call: Any) -> dict[str, Any]:
+    facts = {"call": call, "collection": "beir/scifact/test", "index": "/home/vectors"}
+    made = step("run", run.name, {"search": search}, **facts)
+    return {
+        "run": str(run),
+        "qrels": None,
+        "scores": {"nDCG@10": 0.5, "R(rel=2)@100": 0.25},
+        "lineage": [VECTORS, BM25, made],
+    }
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    path = tmp_path / "some.trec"
+    path.write_text("q1 Q0 d1 1 2.0 my-tag\n")
+    return path
+
+
+def written(entry: dict[str, Any]) -> dict[str, Any]:
+    loaded: dict[str, Any] = yaml.safe_load(irmetadata.write(entry).read_text(encoding="utf-8"))
+    assert loaded == irmetadata.describe(entry)
+    return loaded
+
+
+def test_all_parts_of_the_schema_that_are_known(run: Path) -> None:
+    made = written(
+        entry(run, {"fuse": {"method": "rrf", "k": 60}}, index="vectors/", others=["bm25"])
+    )
+    assert made["schema version"] == 0.2
+    assert made["tag"] == "my-tag"
+    assert made["platform"]["hardware"] == {
+        "cpu": {"model": "A CPU: fast", "number of cores": 8},
+        "gpu": {"model": ["NVIDIA H200"]},
+        "ram": "64 GB",
+    }
+    assert made["platform"]["software"]["retrieval toolkit"] == ["lmkcli==0.1.0"]
+    assert made["research goal"]["evaluation"]["reported measures"] == ["nDCG@10", "R(rel=2)@100"]
+    commands = made["implementation"]["executable"]["cmd"].split(" && ")
+    assert commands == ["lmk vectors -o vectors", "lmk index -o bm25", "lmk run -o some.trec"]
+    assert made["method"]["indexing"] == {
+        "tokenizer": "words",
+        "stemmer": "snowball english",
+        "stopwords": "lucene-en",
+    }
+    assert made["data"]["test collection"] == {
+        "name": "beir/scifact/test",
+        "ir_datasets": "beir/scifact/test",
+        "qrels": "beir/scifact/test",
+    }
+    assert "actor" not in made  # nothing is known of it
+
+
+def test_the_stages_of_the_pipeline(run: Path) -> None:
+    how = {"fuse": {"method": "rrf", "k": 60}, "rerank": {"depth": 50, "interpolate": 0.5}}
+    call = {"index": "vectors/", "others": ["bm25"], "rerank_model": "cross"}
+    made = written(entry(run, {**how, "by": "crossencoder"}, **call))
+    dense, words, fusion, rerank = made["method"]["retrieval"]
+    assert dense == {
+        "name": "vectors",
+        "method": "dense retrieval",
+        "model": "minilm",
+        "pool": "lmk",
+        "gran": "64",
+        "max_length": 512,
+        "similarity": "dot",
+    }
+    assert words == {"name": "bm25", "method": "bm25", "k1": 0.9, "b": 0.4}
+    assert fusion["interpolates"] == ["vectors", "bm25"]
+    assert rerank["reranks"] == fusion["name"]
+    assert (rerank["with"], rerank["depth"], rerank["weight"]) == ("cross", 50, 0.5)
+
+
+def test_of_a_run_that_lmk_did_not_make_little_is_known(run: Path) -> None:
+    bare = {"run": str(run), "qrels": "q.tsv", "scores": {"AP": 0.5}, "lineage": []}
+    made = written(bare)
+    assert made.keys() == {"schema version", "tag", "research goal", "data"}
+    assert made["data"] == {"test collection": {"qrels": "q.tsv"}}
+
+
+def test_odd_texts_survive(run: Path) -> None:
+    odd = entry(run, {}, index="vectors")
+    odd["qrels"] = 'a: b # "c"\n\\ - ü \U0001f44b'
+    assert written(odd)["data"]["test collection"]["qrels"] == odd["qrels"]
+
+
+def test_what_is_there_is_never_replaced(run: Path) -> None:
+    beside = run.with_name("some.trec.ir_metadata.yml")
+    beside.write_text("actor: {name: somebody}\n")
+    with pytest.raises(DataError, match="is there already"):
+        irmetadata.write(entry(run, {}))
+    assert "somebody" in beside.read_text()
+    beside.unlink()
+    assert irmetadata.write(entry(run, {})) == irmetadata.write(entry(run, {}))  # it says the same

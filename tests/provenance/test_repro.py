@@ -1,0 +1,165 @@
+"""Comparing a recorded step with one made again: digests, values, and the reason that is given."""
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lmkcli.data.run import Ranking, ranked
+from lmkcli.provenance import repro
+from lmkcli.provenance.lineage import Step
+from lmkcli.provenance.repro import Row
+
+FACTS: dict[str, Any] = {
+    "lmk": "0.1.0",
+    "python": "3.11.7",
+    "packages": {"torch": "2.13.0", "numpy": "2.4.6"},
+    "machine": {"cpu": "some", "cores": 2},
+    "models": {"doc": {"model": "minilm"}, "query": {"model": "minilm"}},
+}
+SIDE = {"weights": "w1", "tokenizer": "t1", "pool": "lmk", "gran": "64"}
+VECTORS = Step(
+    "/gone/vectors",
+    "vectors",
+    {"recipe": {"doc": SIDE, "query": SIDE}, "dim": 384, "text": {}},
+    {"source": {"name": "c"}, "dtype": "fp32", "attention": "packed"},
+    FACTS,
+    "digest1",
+    "10:aa",
+)
+RUN = Step(
+    "/gone/run.trec",
+    "run",
+    {"index": "i1", "search": {}, "queries": "q1", "k": 10},
+    {},
+    {**FACTS, "collection": "c"},
+    "sha1",
+    "",
+)
+
+
+def changed(step: Step, side: dict[str, Any]) -> Step:
+    """With other fields on both sides of its recipe."""
+    recipe = {"doc": {**SIDE, **side}, "query": {**SIDE, **side}}
+    return replace(step, identity={**step.identity, "recipe": recipe})
+
+
+def first(then: Step, now: Step) -> Row:
+    found = repro.first_difference(repro.compare(then, now, 1e-4))
+    assert found is not None
+    return found
+
+
+@pytest.mark.parametrize("step", [VECTORS, RUN], ids=lambda step: step.kind)
+def test_the_same_step_is_the_same(step: Step) -> None:
+    rows = repro.compare(step, replace(step, path="/elsewhere"), 0)
+    assert rows
+    assert all(row.same and not row.why for row in rows)
+
+
+def test_changed_documents_come_first() -> None:
+    now = replace(changed(VECTORS, {"weights": "w2"}), collection="10:ab", digest="other")
+    odd = first(VECTORS, now)
+    assert (odd.what, odd.recorded, odd.now) == ("documents of c", "aa", "ab")
+    assert "not the same texts" in odd.why
+    assert "10 documents then, 11 now" in first(VECTORS, replace(VECTORS, collection="11:aa")).why
+
+
+@pytest.mark.parametrize("part", ["weights", "tokenizer"])
+def test_another_model_is_named(part: str) -> None:
+    odd = first(VECTORS, replace(changed(VECTORS, {part: "x2"}), digest="other"))
+    assert odd.what == f"{part} of minilm"
+    assert "minilm is another model" in odd.why
+
+
+def test_another_setting_is_named_with_both_values() -> None:
+    odd = first(VECTORS, changed(VECTORS, {"gran": "32"}))
+    assert odd.what == "vectors: recipe.doc.gran"
+    assert (odd.recorded, odd.now) == ("'64'", "'32'")
+
+
+def test_other_queries_are_named() -> None:
+    assert (
+        first(RUN, replace(RUN, identity={**RUN.identity, "queries": "q2"})).what == "queries of c"
+    )
+
+
+def test_other_texts_of_a_reranked_run_are_named() -> None:
+    then, now = (replace(RUN, identity={**RUN.identity, "search": {"texts": t}}) for t in "ab")
+    (_, row, _) = repro.compare(then, replace(now, digest="sha2"), 1e-4)
+    assert (row.what, row.same) == ("documents of c", False)
+    assert "other texts" in row.why
+
+
+def test_the_digest_of_an_index_does_not_decide_over_a_run() -> None:
+    """Parts that were cut otherwise give another digest and the same ranking."""
+    assert not repro.first_difference(
+        repro.compare(RUN, replace(RUN, identity={**RUN.identity, "index": "i2"}), 0)
+    )
+
+
+def test_what_cannot_be_compared_is_neither_the_same_nor_different() -> None:
+    (*_, row) = repro.compare(RUN, replace(RUN, digest="sha2"), 1e-4)
+    assert row.same is None
+    assert "not there any more" in row.why
+    index = Step("/there/bm25", "index", {"family": "bm25"}, {}, FACTS, "digest1", "10:aa")
+    (*_, row) = repro.compare(index, replace(index, digest="digest2"), 1e-4)
+    assert row.same is None
+    assert "cannot be compared by value" in row.why
+
+
+def test_versions_are_named() -> None:
+    packages = {"torch": "2.12.0", "faiss-cpu": "1.11"}
+    lines = repro.versions({**FACTS, "packages": packages}, FACTS)
+    assert lines == [
+        "torch 2.12.0 then, 2.13.0 now",
+        "faiss-cpu 1.11 then, absent now",
+        "numpy absent then, 2.4.6 now",
+    ]
+    assert not repro.versions(FACTS, FACTS)
+
+
+def test_scores_are_held_to_the_tolerance() -> None:
+    then = {"qrels_digest": "a", "scores": {"nDCG@10": 0.5}}
+    near = {"qrels_digest": "a", "scores": {"nDCG@10": 0.50005}}
+    assert not repro.first_difference(repro.scores(then, near, 1e-4))
+    odd = repro.first_difference(repro.scores(then, near, 1e-5))
+    assert odd is not None
+    assert odd.why == "nDCG@10 differs by +5e-05"
+    assert repro.first_difference(repro.scores(then, {**near, "scores": {}}, 1.0))
+    qrels = repro.first_difference(repro.scores(then, {**then, "qrels_digest": "b"}, 1.0))
+    assert qrels is not None
+    assert qrels.what == "qrels"
+
+
+rankings = st.dictionaries(
+    st.text("abc", min_size=1, max_size=3), st.floats(-8, 8, width=16), min_size=1, max_size=9
+)
+
+
+@given(rankings, st.floats(0, 0.125, width=16))
+def test_the_gap_is_what_was_added_to_all_scores(docs: dict[str, float], shift: float) -> None:
+    one = ranked(docs, np.array(list(docs.values())))
+    other = Ranking(one.doc_ids, one.scores + np.float32(shift))
+    assert repro.gap(one, other) == pytest.approx(shift, abs=2e-6)
+
+
+@given(rankings)
+def test_ties_may_stand_in_another_order_and_the_cut_may_fall_elsewhere(
+    docs: dict[str, float],
+) -> None:
+    one = ranked(docs, np.zeros(len(docs)))
+    other = Ranking([*one.doc_ids[::-1][:-1], "another"], one.scores)
+    assert repro.gap(one, other) == 0
+
+
+def test_gaps_between_rankings_that_are_not_alike() -> None:
+    one = Ranking(["a", "b"], np.array([2, 1], np.float32))
+    assert repro.gap(one, Ranking(["b", "a"], one.scores)) == 1
+    assert repro.gap(one, Ranking(["c", "b"], one.scores)) == 1  # 'a' would have scored 2, not 1
+    assert repro.gap(one, Ranking(["a"], one.scores[:1])) == float("inf")
+    empty = Ranking([], np.zeros(0, np.float32))
+    assert repro.gap(empty, empty) == 0

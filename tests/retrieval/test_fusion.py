@@ -1,0 +1,132 @@
+import statistics
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lmkcli.data.run import Ranking, Run, ranked
+from lmkcli.errors import UsageError
+from lmkcli.retrieval.fusion import Fusion, fuse
+
+scores = st.floats(-100, 100, width=32).map(lambda x: round(x, 2))
+rankings = st.dictionaries(st.sampled_from("abcdefgh"), scores, max_size=8)
+several = st.lists(rankings, min_size=1, max_size=4)
+
+
+def run(documents: dict[str, float]) -> Run:
+    return Run({"q": ranked(documents, np.array(list(documents.values()), np.float64))})
+
+
+def fused(runs: list[Run], fusion: Fusion, k: int = 100) -> dict[str, float]:
+    made = fuse(runs, fusion, k).rankings["q"]
+    assert made.scores.dtype == np.float32
+    return dict(zip(made.doc_ids, made.scores.tolist(), strict=True))
+
+
+def held(run: Run) -> dict[str, float]:
+    """The float32 scores of its one query, best first."""
+    ranking = run.rankings["q"]
+    return dict(zip(ranking.doc_ids, ranking.scores.tolist(), strict=True))
+
+
+@settings(deadline=None)
+@given(several, st.integers(0, 100))
+def test_rrf_is_its_formula(documents: list[dict[str, float]], k: int) -> None:
+    runs = [run(one) for one in documents]
+    expected: dict[str, float] = {}
+    for one in runs:
+        for rank, name in enumerate(held(one), 1):
+            expected[name] = expected.get(name, 0.0) + 1 / (k + rank)
+    assert fused(runs, Fusion("rrf", k=k)) == pytest.approx(expected, rel=1e-6)
+
+
+def by_hand(values: dict[str, float], scale: str) -> dict[str, float]:
+    """One ranking scaled with plain Python."""
+    numbers = list(values.values())
+    if scale == "none" or not numbers:
+        return values
+    if scale == "minmax":
+        low, high = min(numbers), max(numbers)
+        return {n: (v - low) / (high - low) if high > low else 1.0 for n, v in values.items()}
+    mean, deviation = statistics.fmean(numbers), statistics.pstdev(numbers)
+    return {n: (v - mean) / deviation if deviation else 0.0 for n, v in values.items()}
+
+
+@settings(deadline=None)
+@given(several, st.sampled_from(["minmax", "zscore", "none"]), st.data())
+def test_linear_is_its_formula(
+    documents: list[dict[str, float]], scale: str, data: st.DataObject
+) -> None:
+    weights = data.draw(st.none() | st.tuples(*[st.floats(-2, 2) for _ in documents]))
+    runs = [run(one) for one in documents]
+    scaled = [by_hand(held(one), scale) for one in runs]
+    shares = weights or [1 / len(runs)] * len(runs)
+    expected = {
+        name: sum(
+            share * one.get(name, min(one.values(), default=0.0))
+            for share, one in zip(shares, scaled, strict=True)
+        )
+        for name in set().union(*scaled)
+    }
+    fusion = Fusion("linear", weights=weights or (), scale=scale)  # type: ignore[arg-type]
+    assert fused(runs, fusion) == pytest.approx(expected, rel=1e-4, abs=1e-4)
+
+
+@given(rankings, st.sampled_from(["rrf", "linear"]), st.sampled_from(["minmax", "zscore", "none"]))
+def test_one_run_keeps_its_order(documents: dict[str, float], method: str, scale: str) -> None:
+    one = run(documents)
+    fusion = Fusion(method, scale=scale)  # type: ignore[arg-type]
+    made = fuse([one], fusion, 100).rankings["q"]
+    before = held(one)
+    assert set(made.doc_ids) == set(before)
+    after = [before[name] for name in made.doc_ids]
+    assert after == sorted(after, reverse=True)
+
+
+def test_a_missing_document_counts_as_the_last_of_that_run() -> None:
+    runs = [run({"a": 10.0, "b": 5.0, "c": 0.0}), run({"c": 3.0, "d": 1.0})]
+    assert fused(runs, Fusion("linear")) == {"c": 0.5, "a": 0.5, "b": 0.25, "d": 0.0}
+    assert fused(runs, Fusion("linear", scale="none")) == {"a": 5.5, "b": 3.0, "c": 1.5, "d": 0.5}
+
+
+def test_the_k_best_remain_and_ties_go_by_document_id_descending() -> None:
+    runs = [run({"a": 2.0, "b": 1.0}), run({"b": 2.0, "a": 1.0}), run({"c": 1.0})]
+    made = fuse(runs, Fusion("rrf"), 2).rankings["q"]
+    assert made.doc_ids == ["b", "a"]
+    assert made.scores[0] == made.scores[1]
+
+
+def test_queries_are_those_of_any_run_in_their_order() -> None:
+    one = Ranking(["a"], np.ones(1, np.float32))
+    none = Ranking([], np.zeros(0, np.float32))
+    made = fuse([Run({"2": one, "1": none}), Run({"3": one, "2": one})], Fusion("rrf"), 10)
+    assert list(made.rankings) == ["2", "1", "3"]
+    assert [len(ranking.doc_ids) for ranking in made.rankings.values()] == [1, 0, 1]
+    assert made.tag == "rrf"
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("rrf", Fusion("rrf", k=60)),
+        ("rrf:0", Fusion("rrf", k=0)),
+        ("rrf:5", Fusion("rrf", k=5)),
+        ("linear", Fusion("linear")),
+        ("linear:0.3,0.7", Fusion("linear", weights=(0.3, 0.7))),
+        ("linear:1,-2,3.5", Fusion("linear", weights=(1.0, -2.0, 3.5))),
+    ],
+)
+def test_spellings(text: str, expected: Fusion) -> None:
+    assert Fusion.parse(text) == expected
+
+
+@pytest.mark.parametrize("text", ["", "max", "rrf:", "rrf:x", "rrf:-1", "linear:", "linear:a,b"])
+def test_other_spellings_are_refused_with_the_right_ones(text: str) -> None:
+    with pytest.raises(UsageError, match=r"write rrf, rrf:60, linear or linear:0\.3,0\.7"):
+        Fusion.parse(text)
+
+
+def test_there_is_a_weight_for_each_run() -> None:
+    with pytest.raises(UsageError, match="2 weights for 3 runs"):
+        fuse([run({})] * 3, Fusion.parse("linear:0.3,0.7"), 10)

@@ -1,0 +1,89 @@
+"""docs.parquet, written and read again."""
+
+from pathlib import Path
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lmkcli.data.collection import Doc, doc_hash
+from lmkcli.errors import DataError
+from lmkcli.store.doctable import ROW_GROUP, DocRow, DocTable, DocTableWriter
+
+STRANGE = [
+    Doc("é", "nfc \u00e9, nfd e\u0301", "T\u0308"),
+    Doc("e\u0301", "\U0001f468\u200d\U0001f469\u200d\U0001f467 \x00 \x85 \u2028"),
+    Doc("שלום", "السلام عليكم", "你好"),
+    Doc("empty", "", ""),
+]
+
+
+def write(path: Path, docs: list[Doc], store_text: bool = True) -> DocTable:
+    writer = DocTableWriter(path, store_text)
+    for number, doc in enumerate(docs):
+        writer.append(DocRow(doc, doc_hash(doc), number, number // 2, 1))
+    writer.close()
+    writer.close()
+    return DocTable(path)
+
+
+@given(st.lists(st.builds(Doc, st.text(), st.text(), st.text()), max_size=6))
+def test_documents_come_back_as_they_were(
+    tmp_path_factory: pytest.TempPathFactory, docs: list[Doc]
+) -> None:
+    table = write(tmp_path_factory.mktemp("table") / "docs.parquet", docs)
+    assert list(table.docs()) == docs
+    assert table.rows == len(docs)
+    assert table.hashes() == [doc_hash(doc) for doc in docs]
+    assert table.ids().to_pylist() == [doc.id for doc in docs]
+
+
+def test_columns_are_integers(tmp_path: Path) -> None:
+    table = write(tmp_path / "docs.parquet", STRANGE)
+    assert table.column("tokens").tolist() == [0, 1, 2, 3]
+    assert table.column("lost").tolist() == [0, 0, 1, 1]
+    assert table.column("vectors").dtype == np.int64
+    assert list(table.docs()) == STRANGE
+
+
+def test_lone_surrogates_become_question_marks(tmp_path: Path) -> None:
+    """One for one, as the tokenizer reads them; the hash is that of the original."""
+    doc = Doc("a\ud800", "x \udfff é", "\ud83d")
+    table = write(tmp_path / "docs.parquet", [doc])
+    assert list(table.docs()) == [Doc("a?", "x ? é", "?")]
+    assert table.hashes() == [doc_hash(doc)]
+    assert table.docs_at(table.rows_by_ids(["a\ud800"])) == list(table.docs())
+
+
+def test_rows_are_read_by_their_row_groups(tmp_path: Path) -> None:
+    docs = [Doc(f"d{n}", f"text {n}", f"title {n}") for n in range(2 * ROW_GROUP + 7)]
+    table = write(tmp_path / "docs.parquet", docs)
+    meta = pq.ParquetFile(tmp_path / "docs.parquet").metadata
+    sizes = [meta.row_group(group).num_rows for group in range(meta.num_row_groups)]
+    assert sizes == [ROW_GROUP, ROW_GROUP, 7]
+    rows = np.array([2006, 0, 999, 1000, 1999, 2000, 0])
+    assert table.docs_at(rows) == [docs[row] for row in rows]
+    assert table.ids_at(rows) == [f"d{row}" for row in rows]
+    assert list(table.docs()) == docs
+    assert table.docs_at(table.rows_by_ids(["d2001", "nowhere", "d3"])) == [docs[3], docs[2001]]
+    assert table.docs_at(np.array([], np.int64)) == []
+
+
+def test_without_stored_text_there_are_only_ids(tmp_path: Path) -> None:
+    table = write(tmp_path / "docs.parquet", STRANGE, store_text=False)
+    bare = [Doc(doc.id, "") for doc in STRANGE]
+    assert not table.has_text
+    assert list(table.docs()) == bare
+    assert table.docs_at(np.array([2, 0])) == [bare[2], bare[0]]
+    assert table.docs_at(table.rows_by_ids(["empty"])) == [bare[3]]
+    assert table.hashes() == [doc_hash(doc) for doc in STRANGE]
+
+
+def test_a_file_that_is_none_is_a_data_error(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="cannot be read"):
+        DocTable(tmp_path / "docs.parquet")
+    (tmp_path / "docs.parquet").write_bytes(b"PAR1 and no more")
+    with pytest.raises(DataError, match="cannot be read"):
+        DocTable(tmp_path / "docs.parquet")
