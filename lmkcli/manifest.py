@@ -1,6 +1,6 @@
 """Manifest: what an artifact is and where it came from, in one JSON file beside the data.
 
-Three parts (DESIGN §2.3): `identity` is compared, `execution` is frozen by the first writer,
+Three parts: `identity` is compared, `execution` is frozen by the first writer,
 `facts` are never compared. It is written once, by create-if-absent, before the first part.
 """
 

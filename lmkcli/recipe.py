@@ -17,7 +17,7 @@ Overflow = Literal["truncate", "error"]
 
 @dataclass(frozen=True)
 class Side:
-    """How the text of one side becomes vectors (DESIGN §2.1). Fields without `compare` only locate."""
+    """How the text of one side becomes vectors. Fields without `compare` only locate."""
 
     model: str = field(compare=False)  # folder or hub name; the digests below say what it is
     weights: str  # digest of weights, configuration and modules

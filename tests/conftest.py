@@ -15,13 +15,29 @@ os.environ["XDG_CACHE_HOME"] = _CACHE.name
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # tiny models: threads would wait for each other
 
 
+FIXTURES = Path(__file__).resolve().parent / "fixtures"
+SHARED = Path(__file__).resolve().parents[2] / "shared"
+
+
 @pytest.fixture(scope="session")
 def shared() -> Path:
-    """The folder of specs, parity numbers and collections beside the project; skips without it."""
-    folder = Path(__file__).resolve().parents[2] / "shared"
-    if not folder.is_dir():
-        pytest.skip("../shared (parity numbers and collections) is not beside the project")
-    return folder
+    """The folder of public collections beside the project; skips without it."""
+    if not SHARED.is_dir():
+        pytest.skip("../shared (public collections) is not beside the project")
+    return SHARED
+
+
+@pytest.fixture(scope="session")
+def parity() -> Callable[[str], Path]:
+    """The path of a file of official numbers: parity("lmk/pooling.npz"); see tests/fixtures/README.md."""
+
+    def path(name: str) -> Path:
+        for folder in (FIXTURES, SHARED / "parity"):
+            if (folder / name).is_file():
+                return folder / name
+        pytest.skip(f"{name} is too large for tests/fixtures and not in ../shared/parity")
+
+    return path
 
 
 @pytest.fixture(scope="session")

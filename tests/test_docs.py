@@ -202,3 +202,11 @@ def test_the_extras_of_the_readme_exist() -> None:
 def test_no_page_names_a_folder_of_some_machine(page: Path) -> None:
     text = page.read_text(encoding="utf-8")
     assert set(re.findall(r"(?<![^\s\"'`(=])/(\w+)/", text)) <= {"data", "dev"}
+
+
+@pytest.mark.parametrize("folder", ["lmkcli", "docs", "benchmarks"])
+def test_nothing_refers_to_a_file_that_is_not_in_the_repository(folder: str) -> None:
+    for path in sorted((ROOT / folder).rglob("*")):
+        if path.suffix in (".py", ".toml", ".md"):
+            found = re.search(r"DESIGN|specs/|parity/", path.read_text(encoding="utf-8"))
+            assert not found, f"{path} refers to {found}"

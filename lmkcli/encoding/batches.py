@@ -51,7 +51,7 @@ class Pass(NamedTuple):
 
 @dataclass
 class Passes:
-    """states -> token head -> pool -> sentence modules (DESIGN §2.1, in this order)."""
+    """states -> token head -> pool -> sentence modules, in this order."""
 
     model: Model
     token_head: torch.nn.Module

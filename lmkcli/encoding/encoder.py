@@ -153,7 +153,7 @@ class Encoder:
         return self._finished(made, work.vectors)
 
     def _finished(self, made: NDArray[np.float32], counts: NDArray[np.int64]) -> Ragged:
-        """-> average of the windows -> cut to dim -> normalised (DESIGN §2.1, in this order)."""
+        """-> average of the windows -> cut to dim -> normalised, in this order."""
         vectors = torch.from_numpy(made)
         if self.side.unit == "doc":
             texts = torch.from_numpy(np.repeat(np.arange(len(counts)), counts))

@@ -23,7 +23,7 @@ class Resolved(NamedTuple):
 
 
 def resolve(wishes: Wishes, offline: bool = False) -> Resolved:
-    """The recipe that a model folder and a user's wishes make together (DESIGN §6, `--pool auto`)."""
+    """The recipe that a model folder and a user's wishes make together (`--pool auto`)."""
     folder = read_model(wishes.model, wishes.revision, offline)
     check_revision(folder, wishes.revision)
     notes = (
@@ -103,7 +103,7 @@ def _pad_to_max(wish: bool | None, folder: ModelFolder) -> bool:
 
 
 def _late(recipe: Recipe, folder: ModelFolder) -> Recipe:
-    """The two sides of a late-interaction folder (specs/contextual.md §4)."""
+    """The two sides of a late-interaction folder in PyLate's layout."""
     late = folder.late
     if late is None:
         return recipe

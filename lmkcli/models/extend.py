@@ -1,4 +1,4 @@
-"""Positions beyond training, without training (specs/benchmarks.md §10, after LongEmbed).
+"""Positions beyond training, without training (after LongEmbed, arXiv 2404.12096).
 
 A model that was trained on L positions is made to read up to N. Those with a table of positions get a
 longer one: `grouped` repeats each row s = ceil(N / L) times, `interpolate` blends neighbouring rows.

@@ -108,7 +108,7 @@ class ModelFolder:
 
     @property
     def cuts_suffix(self) -> bool:
-        """Whether texts are cut after the special tokens were added (specs/m2bert.md §3)."""
+        """Whether texts are cut after the special tokens were added (docs/m2bert.md)."""
         return self.kind == "m2bert"
 
     @property
@@ -182,7 +182,7 @@ def check_revision(folder: ModelFolder, revision: str | None) -> None:
 
 
 def _plain_folder(folder: ModelFolder) -> ModelFolder:
-    """What is known of the model kinds (specs/tite.md §11, specs/m2bert.md §3)."""
+    """What is known of the model kinds (docs/tite.md, docs/m2bert.md)."""
     if folder.kind == "transformer":
         return folder
     if folder.kind == "m2bert":

@@ -2,7 +2,7 @@
 
 Two layouts are read: PyLate's, which keeps everything in config_sentence_transformers.json, and that
 of sentence-transformers' multi-vector encoders, whose prefixes are ordinary prompts and whose skip
-list is a module's (facts: specs/contextual.md §4).
+list is a module's.
 """
 
 import string

@@ -1,7 +1,7 @@
 """Latent attention: a learned token head in which states attend to latent vectors.
 
 After it the states are averaged. The layout is that of the folder `latent_attn_model` which LMK's
-training writes beside its encoder (facts: specs/lmk_details.md §3).
+training writes beside its encoder (arXiv 2601.21525 §3.2, after NV-Embed, arXiv 2405.17428).
 """
 
 from pathlib import Path

@@ -67,7 +67,7 @@ class Tokenizer:
         return list(self.fast.encode_batch(texts, add_special_tokens=False))
 
     def _split(self, texts: list[str]) -> list[Tokenized]:
-        """Sentences (and the prompt) are each tokenized alone (specs/lmk_details.md §4)."""
+        """Sentences (and the prompt) are each tokenized alone (arXiv 2601.21525 §4)."""
         spans = [_sentences(text) for text in texts]
         pieces = [text[a:b] for text, found in zip(texts, spans, strict=True) for a, b in found]
         encoded = iter(self._encode([_SPACES.sub(" ", piece) for piece in pieces]))
@@ -78,7 +78,7 @@ class Tokenizer:
         ]
 
     def _given(self, texts: list[str]) -> list[Tokenized]:
-        """Given chunks, tokenized together with the separator between them (specs/contextual.md §1)."""
+        """Given chunks, tokenized together with the separator between them (arXiv 2505.24782 §4.1)."""
         separator = self.fast.id_to_token(self.layout.separator)
         joined = [text.replace(CHUNK, separator) for text in texts]
         encoded = self._encode([self.prompt + text for text in joined])

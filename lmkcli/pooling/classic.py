@@ -1,4 +1,4 @@
-"""cls, last, mean, mean@k, model: the ordinary layout, other marks (specs/lmk_details.md §2)."""
+"""cls, last, mean, mean@k, model: the ordinary layout with other marks (arXiv 2601.21525 §3)."""
 
 from dataclasses import dataclass
 
@@ -64,7 +64,7 @@ class Mean(_Ordinary):
     """Marks every `step`-th position from 0 on, specials included; step 1 is the plain mean.
 
     What precedes the content belongs to the first chunk, as in late chunking without a prompt
-    (specs/contextual.md §1); separators and what follows belong to none, unless a chunk has nothing
+    (Günther et al., arXiv 2409.04701); separators and what follows belong to none, unless a chunk has nothing
     else.
     """
 

@@ -1,4 +1,4 @@
-"""lmk and multicls: a special token for every chunk (specs/lmk_details.md §1, §2).
+"""lmk and multicls: a special token for every chunk (arXiv 2601.21525 §4, Algorithms 1 and 2).
 
 Landmarks are paid out of the length limit: the input is never longer than without them.
 """

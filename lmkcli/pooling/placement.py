@@ -1,6 +1,6 @@
 """Placement: which token ids a model reads, and which positions become which vector.
 
-This is the one arithmetic idea of the project (DESIGN §2.1). A pooler arranges content tokens into an
+This is the one arithmetic idea of the project (docs/poolers.md). A pooler arranges content tokens into an
 input and marks positions; `pooling.pool` averages the states there. Plain NumPy, exact.
 """
 
@@ -111,7 +111,7 @@ class Window(NamedTuple):
 
 @dataclass(frozen=True)
 class Placer:
-    """Places texts for one side of a recipe: pool x unit x window (DESIGN §2.1)."""
+    """Places texts for one side of a recipe: pool x unit x window (docs/long-documents.md)."""
 
     pooler: Pooler
     layout: Layout

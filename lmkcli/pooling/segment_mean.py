@@ -9,7 +9,7 @@ def pool(
     """The mean of the marked states of each group, in float32.
 
     states [tokens, dim] of any floating dtype; marks [m] positions in it; groups [m] non-decreasing
-    numbers in 0 … count-1, each with at least one mark. Returns [count, dim] float32. (DESIGN §2.1)
+    numbers in 0 … count-1, each with at least one mark. Returns [count, dim] float32.
     """
     marked = states.index_select(0, marks).float()
     if marked.shape[0] == count:

@@ -170,10 +170,10 @@ def test_form_feeds_inside_a_chunk_are_spaces() -> None:
     assert join_chunks([f"a{CHUNK}b", "c"]) == f"a b{CHUNK}c"
 
 
-def test_conteb_pools_as_the_official_code_does(shared: Path) -> None:
-    """parity/insent: random ids and states; each chunk's mean (specs/contextual.md §1)."""
-    numbers = np.load(shared / "parity" / "insent" / "insent.npz")
-    sep = json.loads((shared / "parity" / "insent" / "insent.json").read_text())["sep"]
+def test_conteb_pools_as_the_official_code_does(parity: Callable[[str], Path]) -> None:
+    """Random ids and states; each chunk's mean (arXiv 2505.24782 §4.1)."""
+    numbers = np.load(parity("insent/insent.npz"))
+    sep = json.loads(parity("insent/insent.json").read_text())["sep"]
     for ids, hidden, wanted, padding in zip(
         numbers["ids"], numbers["H"], numbers["chunks"], numbers["pad"], strict=True
     ):

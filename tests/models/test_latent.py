@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +21,22 @@ DIM = 128  # of the official fixture: two heads
 
 
 @pytest.fixture
-def weights(shared: Path) -> dict[str, torch.Tensor]:
-    return load_file(shared / "parity/lmk/latent_attention.safetensors")
+def weights() -> dict[str, torch.Tensor]:
+    """Random weights under the names and shapes that LMK's training writes."""
+    random = torch.Generator().manual_seed(0)
+    shapes = {
+        "latents": (64, DIM),
+        "cross_attend_blocks.0.fn.to_q.weight": (2 * DIM, DIM),
+        "cross_attend_blocks.0.fn.to_kv.weight": (4 * DIM, DIM),
+        "cross_attend_blocks.0.fn.to_out.weight": (DIM, 2 * DIM),
+        "cross_attend_blocks.1.fn.net.0.weight": (8 * DIM, DIM),
+        "cross_attend_blocks.1.fn.net.0.bias": (8 * DIM,),
+        "cross_attend_blocks.1.fn.net.2.weight": (DIM, 4 * DIM),
+        "cross_attend_blocks.1.fn.net.2.bias": (DIM,),
+    }
+    for norm in ("0.norm", "0.norm_context", "1.norm"):
+        shapes |= {f"cross_attend_blocks.{norm}.{name}": (DIM,) for name in ("weight", "bias")}
+    return {name: torch.randn(shape, generator=random) / 8 for name, shape in shapes.items()}
 
 
 def folder(path: Path, weights: dict[str, torch.Tensor]) -> ModelFolder:
@@ -38,12 +53,10 @@ def applied(made: ModelFolder, states: torch.Tensor, pool: str = "latent") -> to
     return result
 
 
-def test_it_equals_the_official_module(
-    shared: Path, tmp_path: Path, weights: dict[str, torch.Tensor]
-) -> None:
-    made = folder(tmp_path, weights)
+def test_it_equals_the_official_module(parity: Callable[[str], Path], tmp_path: Path) -> None:
+    made = folder(tmp_path, load_file(parity("lmk/latent_attention.safetensors")))
     assert made.pool == "latent"
-    official = np.load(shared / "parity/lmk/latent_attention.npz")
+    official = np.load(parity("lmk/latent_attention.npz"))
     masks = official["m"].astype(bool)
     states = torch.from_numpy(
         np.concatenate([x[m] for x, m in zip(official["x"], masks, strict=True)])
@@ -52,6 +65,33 @@ def test_it_equals_the_official_module(
     means = np.stack([head.mean(0).numpy() for head in heads])
     assert len(means) == 3
     np.testing.assert_allclose(means, official["y"], atol=1e-6)
+
+
+def test_it_is_its_formula(tmp_path: Path, weights: dict[str, torch.Tensor]) -> None:
+    """x + Attention(LN(x), LN(latents)) of two heads as wide as x, then x + FF(LN(x)), in float64."""
+    w = {
+        name.removeprefix("cross_attend_blocks."): value.double() for name, value in weights.items()
+    }
+
+    def norm(x: torch.Tensor, name: str) -> torch.Tensor:
+        apart = x - x.mean(-1, keepdim=True)
+        unit = apart / (apart.square().mean(-1, keepdim=True) + 1e-5).sqrt()
+        return unit * w[f"{name}.weight"] + w[f"{name}.bias"]
+
+    states = torch.randn(5, DIM, generator=torch.Generator().manual_seed(1))
+    x, latents = states.double(), norm(w["latents"], "0.norm_context")
+    queries = (norm(x, "0.norm") @ w["0.fn.to_q.weight"].T).chunk(2, 1)
+    keys, values = (part.chunk(2, 1) for part in (latents @ w["0.fn.to_kv.weight"].T).chunk(2, 1))
+    seen = [
+        torch.softmax(q @ k.T / DIM**0.5, 1) @ v
+        for q, k, v in zip(queries, keys, values, strict=True)
+    ]
+    x = x + torch.cat(seen, 1) @ w["0.fn.to_out.weight"].T
+    value, gate = (norm(x, "1.norm") @ w["1.fn.net.0.weight"].T + w["1.fn.net.0.bias"]).chunk(2, 1)
+    gated = value * gate * (1 + torch.erf(gate / 2**0.5)) / 2
+    x = x + gated @ w["1.fn.net.2.weight"].T + w["1.fn.net.2.bias"]
+    made = applied(folder(tmp_path, weights), states).double()
+    torch.testing.assert_close(made, x, atol=1e-5, rtol=1e-5)
 
 
 def test_long_inputs_go_in_blocks(

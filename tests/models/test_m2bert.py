@@ -22,6 +22,7 @@ from lmkcli.models.m2bert.config import M2BertConfig
 from lmkcli.models.m2bert.mixer import LongConv, SequenceMixer
 from lmkcli.models.m2bert.model import BlockDiagonal, GatedMlp, M2BertModel
 
+Parity = Callable[[str], Path]
 LENGTH, WIDTH = 24, 16
 CASES = ("tiny", "tiny_dense", "tiny_poolall")
 VARIANTS: dict[str, dict[str, Any]] = {
@@ -73,13 +74,13 @@ class Official(NamedTuple):
 
 
 @pytest.fixture(params=CASES)
-def official(request: pytest.FixtureRequest, shared: Path) -> Official:
-    stem = shared / "parity" / "m2" / request.param
-    made = M2BertModel(M2BertConfig(**json.loads(stem.with_suffix(".json").read_text()))).eval()
-    weights = load_file(stem.with_suffix(".safetensors"))
-    made.load_state_dict(m2bert_weights.fitted(weights, made.state_dict(), stem))
-    arrays = np.load(stem.with_suffix(".npz"))
-    return Official(made, {name: torch.from_numpy(arrays[name]) for name in arrays})
+def official(request: pytest.FixtureRequest, parity: Parity) -> Official:
+    case = request.param
+    made = M2BertModel(M2BertConfig(**json.loads(parity(f"m2/{case}.json").read_text()))).eval()
+    weights = parity(f"m2/{case.removesuffix('_poolall')}.safetensors")
+    made.load_state_dict(m2bert_weights.fitted(load_file(weights), made.state_dict(), weights))
+    arrays = {**np.load(parity("m2/tiny.npz")), **np.load(parity(f"m2/{case}.npz"))}
+    return Official(made, {name: torch.from_numpy(value) for name, value in arrays.items()})
 
 
 def near(made: Tensor, wanted: Tensor) -> bool:
@@ -124,8 +125,8 @@ def test_official_vectors_alone_and_among_others(official: Official) -> None:
     assert near(made.pooler_output[2:5], wanted)
 
 
-def test_names_and_shapes_of_the_released_2k_model(shared: Path) -> None:
-    listing = shared / "parity" / "m2" / "state_dict_m2-bert-80M-2k.txt"
+def test_names_and_shapes_of_the_released_2k_model(parity: Parity) -> None:
+    listing = parity("m2/state_dict_m2-bert-80M-2k.txt")
     rows = [line.split("\t") for line in listing.read_text().splitlines()[1:]]
     wanted = {name: shape for name, shape, *_ in rows if not name.startswith("classifier.")}
     with torch.device("meta"):

@@ -2,6 +2,7 @@
 
 import json
 import random
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -24,11 +25,12 @@ from lmkcli.models.tite.rows import windows_over
 from tests.models import tite_reference
 
 CASES = (
-    "late2_intra", "late2_intra_prenorm_rms", "late2_intra_upscale", "late2_post", "late2_pre",
+    "late2_intra_upscale", "late2_intra", "late2_intra_prenorm_rms", "late2_post", "late2_pre",
     "stag3_intra", "legacy_stag3_intra_rope",
 )  # fmt: skip
 LEGACY = {"rotary_query_positions": "index"}
 CPU = torch.device("cpu")
+Parity = Callable[[str], Path]
 
 
 @pytest.fixture(autouse=True)
@@ -42,12 +44,12 @@ def _cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyP
 class Case:
     """One official case: a folder with its configuration and weights, inputs and outputs."""
 
-    def __init__(self, shared: Path, name: str) -> None:
-        self.stem = shared / "parity" / "tite" / name
-        self.config = json.loads(self.stem.with_suffix(".json").read_text())
+    def __init__(self, parity: Parity, name: str) -> None:
+        self.weights = parity(f"tite/{name}.safetensors")
+        self.config = json.loads(parity(f"tite/{name}.json").read_text())
         if name.startswith("legacy"):
             self.config |= LEGACY
-        self.arrays = dict(np.load(self.stem.with_suffix(".npz")))
+        self.arrays = dict(np.load(parity(f"tite/{name}.npz")))
         self.ids, self.mask = (
             torch.from_numpy(self.arrays[key]) for key in ("input_ids", "attention_mask")
         )
@@ -57,7 +59,7 @@ class Case:
         ]
 
     def folder(self, path: Path) -> Path:
-        return saved(path, self.config, load_file(self.stem.with_suffix(".safetensors")))
+        return saved(path, self.config, load_file(self.weights))
 
 
 def saved(path: Path, config: dict[str, Any], weights: dict[str, torch.Tensor]) -> Path:
@@ -68,8 +70,8 @@ def saved(path: Path, config: dict[str, Any], weights: dict[str, torch.Tensor]) 
 
 
 @pytest.fixture
-def case(request: pytest.FixtureRequest, shared: Path) -> Case:
-    return Case(shared, request.param)
+def case(request: pytest.FixtureRequest, parity: Parity) -> Case:
+    return Case(parity, request.param)
 
 
 def opened(path: Path, dtype: str = "fp32") -> Tite:
@@ -136,8 +138,8 @@ TINY = {
         ("pretrain_late2_intra_state_dict", TINY),
     ],
 )
-def test_parameters_by_name_and_shape(shared: Path, listing: str, more: dict[str, Any]) -> None:
-    text = (shared / "parity" / "tite" / f"{listing}.txt").read_text()
+def test_parameters_by_name_and_shape(parity: Parity, listing: str, more: dict[str, Any]) -> None:
+    text = parity(f"tite/{listing}.txt").read_text()
     rows = [line.split("\t") for line in text.splitlines() if not line.startswith("#")]
     wanted = {
         name.removeprefix("tite."): tuple(int(n) for n in shape.strip("()").split(",") if n.strip())
@@ -421,10 +423,10 @@ def test_a_pretraining_checkpoint_is_read_without_its_heads(
     )
 
 
-def test_an_official_pretraining_checkpoint(shared: Path, tmp_path: Path) -> None:
-    case = Case(shared, "late2_intra")
-    case.stem = case.stem.with_name("pretrain_late2_intra")
-    arrays = np.load(case.stem.with_suffix(".npz"))
+def test_an_official_pretraining_checkpoint(parity: Parity, tmp_path: Path) -> None:
+    case = Case(parity, "late2_intra")
+    case.weights = parity("tite/pretrain_late2_intra.safetensors")
+    arrays = np.load(parity("tite/pretrain_late2_intra.npz"))
     model = opened(case.folder(tmp_path / "m"))
     sequences = [
         row[: int(mask.sum())].astype(np.int32)

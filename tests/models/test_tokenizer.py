@@ -334,7 +334,7 @@ def test_the_layout_is_the_template_of_the_tokenizer(
 
 
 def test_a_token_that_tells_the_sides_apart_follows_cls(save: Save) -> None:
-    """Late interaction (specs/contextual.md §4)."""
+    """Late interaction, in PyLate's layout."""
     folder = save(KINDS[0], "[CLS] $A [SEP]", cls_token="[CLS]", sep_token="[SEP]")
     layout = open_tokenizer(folder, Side("", "", "", prefix_token=7)).layout
     assert layout.prefix == (layout.cls, 7)

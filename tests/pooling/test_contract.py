@@ -1,8 +1,9 @@
 """What every pooler promises, over the catalog, and the token arithmetic of landmarks.
 
-The arithmetic and the truncation table are those of specs/lmk_details.md §1.
+The arithmetic and the truncation table are those of docs/poolers.md.
 """
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -324,9 +325,9 @@ def test_a_text_that_no_splitter_saw_is_one_sentence() -> None:
     assert placer.content(rising(CONTENT, 7), rising(0, 0), None).ends.tolist() == [7]
 
 
-def test_poolers_pool_as_the_official_code_does(shared: Path) -> None:
-    """parity/lmk/pooling.npz: states and ids of placed texts, and the vectors made of them."""
-    numbers = np.load(shared / "parity" / "lmk" / "pooling.npz")
+def test_poolers_pool_as_the_official_code_does(parity: Callable[[str], Path]) -> None:
+    """States and ids of placed texts, and the vectors made of them."""
+    numbers = np.load(parity("lmk/pooling.npz"))
     texts = [ids[mask == 1] for ids, mask in zip(numbers["ids"], numbers["am"], strict=True)]
     states = torch.from_numpy(numbers["H"][numbers["am"] == 1])
     starts = np.cumsum([0, *map(len, texts)])[:-1]

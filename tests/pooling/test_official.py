@@ -1,6 +1,7 @@
-"""The official tokenisation cases of landmark pooling (specs/lmk_details.md §1, §2)."""
+"""The official tokenisation cases of landmark pooling (arXiv 2601.21525 §4)."""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +12,12 @@ from lmkcli.pooling.classic import Cls, Mean
 from lmkcli.pooling.landmark import Landmark, MultiCls
 from lmkcli.pooling.placement import Layout, Placer
 
+Parity = Callable[[str], Path]
 LAYOUT = Layout(prefix=(1,), suffix=(2,), cls=1, landmark=2)
 
 
-def cases(shared: Path, name: str) -> list[dict[str, Any]]:
-    return json.loads((shared / "parity" / "lmk" / name).read_text())
+def cases(parity: Parity, name: str) -> list[dict[str, Any]]:
+    return json.loads(parity(f"lmk/{name}").read_text())
 
 
 def ids(pooler: Any, case: dict[str, Any], gran: str) -> list[int]:
@@ -26,22 +28,22 @@ def ids(pooler: Any, case: dict[str, Any], gran: str) -> list[int]:
     return placer.place(content).inputs[0].ids.tolist()
 
 
-def test_training_layout(shared: Path) -> None:
-    found = cases(shared, "train_tokenisation.json")
+def test_training_layout(parity: Parity) -> None:
+    found = cases(parity, "train_tokenisation.json")
     assert len(found) == 160
     for case in found:
         assert ids(Landmark(force=True), case, str(case["g"])) == case["ids"], case
 
 
 @pytest.mark.parametrize("pool", ["landmark", "multicls", "mean_every_k", "cls"])
-def test_evaluation_layout(shared: Path, pool: str) -> None:
+def test_evaluation_layout(parity: Parity, pool: str) -> None:
     poolers = {
         "landmark": Landmark(),
         "multicls": MultiCls(),
         "mean_every_k": Mean(4),
         "cls": Cls(),
     }
-    found = [case for case in cases(shared, "eval_tokenisation.json") if case["pool"] == pool]
+    found = [case for case in cases(parity, "eval_tokenisation.json") if case["pool"] == pool]
     assert len(found) in (30, 60)
     for case in found:
         gran = str(case["g"]) if case["fixed_splitter"] else ""

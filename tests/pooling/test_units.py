@@ -162,7 +162,7 @@ def place(pooler: Mean | Landmark | Cls, ends: list[int], *how: object) -> Place
 
 
 def test_late_chunking_as_conteb_lays_it_out() -> None:
-    """[CLS] c0 [SEP] c1 [SEP]: CLS enters chunk 0, separators enter none (specs/contextual.md §1)."""
+    """[CLS] c0 [SEP] c1 [SEP]: CLS enters chunk 0, separators enter none (arXiv 2505.24782 §4.1)."""
     [one] = place(Mean(), [2, 5], "chunk").inputs
     assert one.ids.tolist() == [CLS, 1000, 1001, SEP, 1002, 1003, 1004, SEP]
     assert one.marks.tolist() == [0, 1, 2, 4, 5, 6]

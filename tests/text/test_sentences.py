@@ -2,6 +2,7 @@
 
 import json
 import time
+from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 
@@ -46,8 +47,8 @@ def literal(text: str, always: set[str], numeric: set[str]) -> list[str]:
     return [collapsed(line) for line in lines.strip().split("\n")] if text else []
 
 
-def test_official_cases(shared: Path) -> None:
-    cases = json.loads((shared / "parity/lmk/splitter.json").read_text("utf-8"))
+def test_official_cases(parity: Callable[[str], Path]) -> None:
+    cases = json.loads(parity("lmk/splitter.json").read_text("utf-8"))
     assert len(cases) == 38
     for case in cases:
         assert split(case["text"], case["lang"]) == case["sentences"], case["text"]

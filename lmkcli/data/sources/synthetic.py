@@ -1,6 +1,6 @@
 """Passkey and needle: one fact in a long text of a chosen length, made offline from a seed.
 
-After LongEmbed (facts: specs/benchmarks.md §7), whose texts and generator are not public: the layout,
+After LongEmbed (arXiv 2404.12096), whose texts and generator are not public: the layout,
 lengths and counts are its own, names, facts and the essay are made here. Scored by nDCG@1, which is
 accuracy with one relevant document.
 """

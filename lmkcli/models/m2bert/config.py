@@ -1,4 +1,4 @@
-"""The configuration of M2-BERT, with the field names of the released models (specs/m2bert.md §2)."""
+"""The configuration of M2-BERT, with the field names of the released models."""
 
 from typing import Any
 

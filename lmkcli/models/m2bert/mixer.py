@@ -1,4 +1,4 @@
-"""The sequence mixer of M2-BERT: gated long convolutions by FFT (specs/m2bert.md §4).
+"""The sequence mixer of M2-BERT: gated long convolutions by FFT (arXiv 2310.12109).
 
 Channels come before positions here, [batch, channels, positions], because an FFT reads along rows.
 """

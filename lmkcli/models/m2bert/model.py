@@ -1,6 +1,7 @@
 """M2-BERT as transformers classes: `M2BertModel`, and AutoConfig and AutoModel know it by its type.
 
-Equations and parameter names of specs/m2bert.md §3-4 (Fu et al. 2023; Saad-Falcon et al. 2024).
+The equations of Fu et al. 2023 (arXiv 2310.12109) under the parameter names of the models that
+Saad-Falcon et al. 2024 (arXiv 2402.07440 §4.1) released; docs/m2bert.md.
 """
 
 from collections.abc import Iterable, Sequence

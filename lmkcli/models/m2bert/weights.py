@@ -1,7 +1,7 @@
 """The files of an M2-BERT: configuration and weights, under all the names that they are released by.
 
-Loader rules of specs/m2bert.md §1. Nothing is left at random: what is missing, unknown or of another
-shape is an error.
+docs/m2bert.md lists the files. Nothing is left at random: what is missing, unknown or of another shape
+is an error.
 """
 
 import re

@@ -1,4 +1,4 @@
-"""The configuration of TITE (specs/tite.md §2): every field of a config.json, checked when it is read."""
+"""The configuration of TITE (docs/tite.md): every field of a config.json, checked when it is read."""
 
 from typing import Any, cast
 

@@ -1,4 +1,4 @@
-"""The layers of TITE (specs/tite.md §4 to §7), over packed sequences and under the official names."""
+"""The layers of TITE (Schlatt et al. 2025 §3.1, §3.2), over packed sequences and under the official names."""
 
 from typing import NamedTuple, cast
 

@@ -1,6 +1,6 @@
 """Exact search against float64 arithmetic: the k best and every tie with the last of them."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -238,9 +238,9 @@ def unit(vectors: Floats) -> Floats:
     return vectors / np.maximum(np.linalg.norm(vectors, axis=-1, keepdims=True), 1e-12)
 
 
-def test_maxsim_is_the_official_one_under_its_zero_padding(shared: Path) -> None:
+def test_maxsim_is_the_official_one_under_its_zero_padding(parity: Callable[[str], Path]) -> None:
     """There, documents are padded with zero vectors, so that no maximum is below zero; here never."""
-    given = np.load(shared / "parity/insent/insent.npz")
+    given = np.load(parity("insent/insent.npz"))
     docs, queries = (unit(given[name]) for name in ("chunk_tokens", "qt"))
     padded = Held(Ragged.of(docs.reshape(-1, 8), np.full(12, 10)))
     asked = Ragged.of(queries.reshape(-1, 8), np.full(6, 5))
