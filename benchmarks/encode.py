@@ -27,7 +27,8 @@ from lmkcli.encoding.encoder import open_encoder
 from lmkcli.encoding.resolving import resolve
 from lmkcli.models.folder import read_model
 from lmkcli.models.tokenizer import open_tokenizer
-from lmkcli.recipe import EncodeSettings, Wishes
+from lmkcli.recipe import RecipeOptions
+from lmkcli.settings import EncodeSettings
 from lmkcli.store.tokens import Report, tokenized
 
 TORCH = {"fp32": torch.float32, "bf16": torch.bfloat16}
@@ -48,7 +49,7 @@ def ours(
     model: str, dtype: str, device: str, length: int | None
 ) -> Callable[[list[str]], np.ndarray]:
     """lmk from text to vectors, as `lmk encode` does without the disk."""
-    resolved = resolve(Wishes(model=model, max_length=length), offline=True)
+    resolved = resolve(RecipeOptions(model=model, max_length=length), offline=True)
     settings = EncodeSettings(dtype=dtype, device=device)
     encoder = open_encoder(resolved.recipe.doc, resolved.folder, settings)
 
@@ -140,7 +141,7 @@ def main() -> None:
 
 def show(args: argparse.Namespace, texts: list[str], seconds: dict[str, float]) -> None:
     """The table, with what it was measured on."""
-    resolved = resolve(Wishes(model=args.model, max_length=args.tokens), offline=True)
+    resolved = resolve(RecipeOptions(model=args.model, max_length=args.tokens), offline=True)
     tokenizer = open_tokenizer(resolved.folder, resolved.recipe.doc)
     limit = resolved.recipe.doc.max_length
     lengths = [min(len(made.ids) + 2, limit) for made in tokenizer(texts)]

@@ -21,7 +21,7 @@ from pathlib import Path
 from lmkcli import catalog, manifest
 from lmkcli.data.collection import Doc, Query, open_collection
 from lmkcli.progress import silent
-from lmkcli.recipe import Bm25Settings
+from lmkcli.settings import Bm25Settings
 
 KINDS = sorted(catalog.LEXICAL)
 QUERIES = 1000
@@ -30,7 +30,7 @@ import sys
 from pathlib import Path
 from lmkcli import catalog
 from lmkcli.data.collection import Query
-from lmkcli.recipe import Bm25Settings
+from lmkcli.settings import Bm25Settings
 index = catalog.load(catalog.INDEXES, sys.argv[1], "index kind").open(Path(sys.argv[2]), Bm25Settings())
 index.search([Query("q", sys.argv[3])], 10)
 """

@@ -16,7 +16,8 @@ from pathlib import Path
 from lmkcli.encoding import jobs
 from lmkcli.models import transformer
 from lmkcli.progress import silent
-from lmkcli.recipe import EncodeSettings, Wishes
+from lmkcli.recipe import RecipeOptions
+from lmkcli.settings import EncodeSettings
 
 
 class Clock:
@@ -60,7 +61,9 @@ def main() -> None:
     args = parser.parse_args()
     shares = []
     for _ in range(args.repeats):
-        job = jobs.plan(args.source, Wishes(args.model), EncodeSettings(dtype=args.dtype), "0/1")
+        job = jobs.plan(
+            args.source, RecipeOptions(args.model), EncodeSettings(dtype=args.dtype), "0/1"
+        )
         with tempfile.TemporaryDirectory() as folder, Clock() as clock:
             jobs.run_encode(job, Path(folder) / "vectors", silent, lambda: False)
             whole = time.perf_counter() - clock.opened

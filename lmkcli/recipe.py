@@ -1,22 +1,19 @@
-"""Recipe and each step's settings, declared once: the command line's defaults are these fields.
+"""Recipe: everything that decides what a vector is, and what a user may ask of it.
 
-A Recipe is everything that decides what a vector is. It has two sides, because documents and
-queries may differ in prompt, length, pooling or even in the model.
+It has two sides, because documents and queries may differ in prompt, length, pooling or even in the
+model.
 """
 
 from dataclasses import dataclass, field, fields, replace
-from typing import Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
-from lmkcli.errors import UsageError
+from lmkcli.settings import Flag
 
 Similarity = Literal["cosine", "dot"]
-Dtype = Literal["auto", "fp32", "bf16", "fp16"]
-StoreDtype = Literal["fp16", "fp32"]
-Overflow = Literal["truncate", "error"]
 
 
 @dataclass(frozen=True)
-class Side:
+class EncoderConfig:
     """How the text of one side becomes vectors. Fields without `compare` only locate."""
 
     model: str = field(compare=False)  # folder or hub name; the digests below say what it is
@@ -35,20 +32,18 @@ class Side:
     include_prompt: bool = True  # whether the states of prompt (and CLS) tokens are averaged
     append_eos: bool = False  # decoders: EOS after the content where the tokenizer adds none
     pad_to_max: bool = False  # whether inputs are padded to the model's length (M2-BERT sees it)
-    prefix_token: int | None = (
-        None  # late interaction: a token after CLS that tells the sides apart
-    )
+    prefix_token: int | None = None  # late interaction: the token after CLS that names the side
     skip: tuple[int, ...] = ()  # late interaction: token ids that make no vector (punctuation)
     expansion: int | None = None  # late interaction: what queries are filled up with, and scored
     attend_expansion: bool = False  # whether the real tokens see that filling
-    dim: int = 0  # leading components kept (matryoshka); 0 keeps all
+    dim: int = 0  # leading dimensions kept (matryoshka); 0 keeps all
     normalize: bool = True
     similarity: Similarity = "cosine"
 
     def identity(self) -> dict[str, Any]:
         """The fields that two artifacts must share, as JSON holds them."""
-        made = {f.name: getattr(self, f.name) for f in fields(self) if f.compare}
-        return made | {"skip": list(self.skip)}
+        compared = {f.name: getattr(self, f.name) for f in fields(self) if f.compare}
+        return compared | {"skip": list(self.skip)}
 
     @property
     def splitter(self) -> str:
@@ -64,8 +59,8 @@ class Side:
 class Recipe:
     """Both sides. Vectors carry it, so that a query can be encoded knowing nothing else."""
 
-    doc: Side
-    query: Side
+    doc: EncoderConfig
+    query: EncoderConfig
 
     def identity(self) -> dict[str, Any]:
         """The compared fields of both sides."""
@@ -82,8 +77,8 @@ class Recipe:
     def read(cls, identity: dict[str, Any], located: dict[str, Any]) -> "Recipe":
         """The recipe of which `identity` and `located` were recorded."""
         return cls(
-            doc=_side(identity["doc"], located["doc"]),
-            query=_side(identity["query"], located["query"]),
+            doc=_encoder_config(identity["doc"], located["doc"]),
+            query=_encoder_config(identity["query"], located["query"]),
         )
 
     def moved(self, model: str) -> "Recipe":
@@ -93,86 +88,61 @@ class Recipe:
         )
 
 
-def _side(identity: dict[str, Any], located: dict[str, Any]) -> Side:
-    return Side(**{**identity, "skip": tuple(identity.get("skip", ()))}, **located)
+def _encoder_config(identity: dict[str, Any], located: dict[str, Any]) -> EncoderConfig:
+    return EncoderConfig(**{**identity, "skip": tuple(identity.get("skip", ()))}, **located)
 
 
 @dataclass(frozen=True)
-class Wishes:
+class RecipeOptions:
     """What a user asked of a recipe; None leaves the choice to the model folder."""
 
-    model: str = ""
-    revision: str | None = None
-    trust_remote_code: bool = False
-    pool: str = "auto"
-    gran: str | None = None
-    unit: str | None = None
-    window: str | None = None
-    overlap: int | None = None
-    extend: str | None = None
-    pad_to_max: bool | None = None
-    max_length: int | None = None
-    query_max_length: int | None = None
-    query_prompt: str | None = None
-    doc_prompt: str | None = None
-    dim: int | None = None
-    normalize: bool | None = None
-
-
-@dataclass(frozen=True)
-class EncodeSettings:
-    """How `encode` works; none of it changes what a vector is beyond rounding."""
-
-    dtype: Dtype = "auto"
-    store_dtype: StoreDtype = "fp16"
-    device: str = "auto"
-    batch_tokens: int = 0  # positions per forward pass; 0 is chosen from the model and the device
-    batch_size: int = 512  # at most so many sequences per forward pass
-    on_overflow: Overflow = "truncate"
-    store_text: bool = True
-
-    def __post_init__(self) -> None:
-        if self.batch_tokens < 0 or self.batch_size < 1:
-            raise UsageError(
-                "--batch-tokens cannot be negative, and --batch-size must be at least 1"
-            )
-
-
-@dataclass(frozen=True)
-class SearchSettings:
-    """How `search` works."""
-
-    k: int = 1000
-    threads: int = 0  # 0: as many as there are cores
-
-
-@dataclass(frozen=True)
-class AnnSettings:
-    """A FAISS index: `kind` is hnsw, ivf or a factory string; 0 means: chosen from the rows."""
-
-    kind: str = "hnsw"
-    m: int = 32  # hnsw: links of a vector (twice as many at the lowest level)
-    ef_construction: int = 200  # hnsw: how widely links are looked for
-    ef_search: int = 0  # hnsw: how widely to search; 0 is max(128, 2k), and never less than k
-    nprobe: int = 0  # ivf: lists that are searched; 0 grows with k
-    max_memory: int = 0  # bytes that a build may take; 0 is what is free
-    seed: int = 0  # of the training sample
-
-    def __post_init__(self) -> None:
-        if self.m < 2 or self.ef_construction < 1:
-            raise UsageError(
-                "an HNSW graph needs --m of at least 2 and --ef-construction of at least 1"
-            )
-        if min(self.ef_search, self.nprobe, self.max_memory) < 0:
-            raise UsageError("--ef-search, --nprobe and --max-memory cannot be negative")
-
-
-@dataclass(frozen=True)
-class Bm25Settings:
-    """A BM25 index; everything here decides scores."""
-
-    k1: float = 0.9
-    b: float = 0.4
-    language: str = "en"
-    stemmer: str = ""  # its name, or 'none'; empty: the language's own
-    stopwords: str | None = None  # the words, with spaces between; None: the language's own
+    panel: ClassVar[str] = "What a vector is"
+    model: Annotated[
+        str, Flag("A model folder, a hub name, or 'minilm' (extra demo).", short="-m")
+    ] = ""
+    revision: Annotated[str | None, Flag("Branch, tag or commit of a hub model.")] = None
+    trust_remote_code: Annotated[bool, Flag("Run code that comes with the model.")] = False
+    pool: Annotated[
+        str,
+        Flag("auto (what the model folder says), cls, last, mean, mean@k, multicls, lmk, latent."),
+    ] = "auto"
+    gran: Annotated[
+        str | None,
+        Flag(
+            "How text is cut into chunks: so many tokens, 'sentence', or 'given' by the collection."
+        ),
+    ] = None
+    unit: Annotated[
+        str | None, Flag("What a vector stands for: doc, chunk or token.", shown="doc")
+    ] = None
+    window: Annotated[
+        str | None,
+        Flag(
+            "What the model sees at once: full (the rest is cut), chunk, or so many positions.",
+            shown="full",
+        ),
+    ] = None
+    overlap: Annotated[int | None, Flag("Tokens that a window sees of the one before.", min=0)] = (
+        None
+    )
+    extend: Annotated[
+        str | None,
+        Flag(
+            "Positions beyond training, up to --max-length: grouped or interpolate (tables of "
+            "positions), ntk (rotary)."
+        ),
+    ] = None
+    pad_to_max: Annotated[
+        bool | None,
+        Flag(
+            "Models that see padding (M2-BERT): to full length, as released vectors are made, or not."
+        ),
+    ] = None
+    max_length: Annotated[
+        int | None, Flag("Positions of a document's input, specials included.", min=1)
+    ] = None
+    query_max_length: Annotated[int | None, Flag("The same for queries.", min=1)] = None
+    query_prompt: Annotated[str | None, Flag("Text before every query.")] = None
+    doc_prompt: Annotated[str | None, Flag("Text before every document.")] = None
+    dim: Annotated[int | None, Flag("Keep this many dimensions (matryoshka).", min=1)] = None
+    normalize: Annotated[bool | None, Flag("Unit vectors or not.")] = None

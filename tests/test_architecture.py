@@ -28,7 +28,7 @@ TABLES = (catalog.SOURCES, catalog.POOLERS, catalog.MODELS, catalog.INDEXES)
 ROWS = [row for table in TABLES for row in table.values()]
 HOMES = {row.home.partition(":")[0] for row in ROWS}
 
-TOP = ("errors", "progress", "catalog", "recipe", "manifest")  # exactly one of each
+TOP = ("errors", "progress", "catalog", "settings", "recipe", "manifest")  # exactly one of each
 ROOMS = (
     *("system", "text", "data", "store", "pooling", "models", "encoding", "retrieval"),
     *("exchange", "evaluation", "provenance", "cli"),

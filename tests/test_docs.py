@@ -128,12 +128,13 @@ def examples(tmp_path_factory: pytest.TempPathFactory, minilm: Path) -> Path:
     """A folder with the notes.jsonl of docs/README.md and its vectors."""
     from lmkcli.encoding.jobs import plan, run_encode
     from lmkcli.progress import silent
-    from lmkcli.recipe import EncodeSettings, Wishes
+    from lmkcli.recipe import RecipeOptions
+    from lmkcli.settings import EncodeSettings
 
     folder = tmp_path_factory.mktemp("examples")
     notes = next(block.text for block in blocks(NOTES) if block.language == "json")
     (folder / "notes.jsonl").write_text(notes, encoding="utf-8")
-    job = plan(str(folder / "notes.jsonl"), Wishes(model="minilm"), EncodeSettings(), "0/1")
+    job = plan(str(folder / "notes.jsonl"), RecipeOptions(model="minilm"), EncodeSettings(), "0/1")
     run_encode(job, folder / "notes-vectors", silent, lambda: False)
     return folder
 

@@ -6,9 +6,10 @@ from dataclasses import fields, replace
 import pytest
 
 from lmkcli.errors import UsageError
-from lmkcli.recipe import AnnSettings, EncodeSettings, Recipe, Side, Wishes
+from lmkcli.recipe import EncoderConfig, Recipe, RecipeOptions
+from lmkcli.settings import AnnSettings, EncodeSettings
 
-DOC = Side(
+DOC = EncoderConfig(
     "models/a", "w1", "t1", revision="abc", prompt="passage: ", pool="lmk", gran="64", dim=256
 )
 RECIPE = Recipe(DOC, replace(DOC, prompt="query: ", max_length=64))
@@ -33,12 +34,12 @@ def test_where_a_model_was_found_is_not_compared() -> None:
 
 def test_every_field_is_either_identity_or_place() -> None:
     assert RECIPE.identity()["doc"].keys() | RECIPE.located()["doc"].keys() == {
-        field.name for field in fields(Side)
+        field.name for field in fields(EncoderConfig)
     }
     assert not RECIPE.identity()["doc"].keys() & RECIPE.located()["doc"].keys()
 
 
-@pytest.mark.parametrize("name", [field.name for field in fields(Side) if field.compare])
+@pytest.mark.parametrize("name", [field.name for field in fields(EncoderConfig) if field.compare])
 def test_every_compared_field_makes_another_recipe(name: str) -> None:
     value = getattr(DOC, name)
     others = {type(None): 7, tuple: (7,), bool: not value}
@@ -68,7 +69,7 @@ def test_settings_that_cannot_be_are_refused() -> None:
 
 
 def test_a_user_who_wishes_nothing_leaves_the_choice_to_the_folder() -> None:
-    wishes = Wishes("m")
+    wishes = RecipeOptions("m")
     chosen = {f.name for f in fields(wishes) if getattr(wishes, f.name) is not None}
     assert chosen == {"model", "trust_remote_code", "pool"}
     assert wishes.pool == "auto"

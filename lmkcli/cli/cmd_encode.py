@@ -9,7 +9,8 @@ import typer
 from lmkcli.cli import console, options, tables
 from lmkcli.cli.groups import note_differences, over_groups
 from lmkcli.cli.options import DtypeName, IfExistsUpdate, OverflowName, StoreName
-from lmkcli.recipe import EncodeSettings, Wishes
+from lmkcli.recipe import RecipeOptions
+from lmkcli.settings import EncodeSettings
 
 if TYPE_CHECKING:
     from lmkcli.encoding.jobs import Job
@@ -71,7 +72,7 @@ def encode(
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     from lmkcli.encoding import jobs, updating
 
-    wishes = Wishes(
+    wishes = RecipeOptions(
         model, revision, trust_remote_code, pool, gran, unit, window, overlap, extend, pad_to_max,
         max_length, query_max_length, query_prompt, doc_prompt, dim, normalize,
     )  # fmt: skip

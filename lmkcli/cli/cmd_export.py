@@ -9,7 +9,7 @@ import typer
 from lmkcli.cli import console, options
 from lmkcli.cli.options import IfExists
 from lmkcli.errors import UsageError
-from lmkcli.recipe import Wishes
+from lmkcli.recipe import RecipeOptions
 
 
 class Target(StrEnum):
@@ -47,7 +47,7 @@ def export(
     The result is a folder that appears whole, with a manifest of what it was made of.
     """
     folder = options.need(output, "-o/--output", "exported/")
-    wishes = Wishes(
+    wishes = RecipeOptions(
         model, revision, trust_remote_code, pool, gran, max_length=max_length,
         query_max_length=query_max_length, query_prompt=query_prompt, doc_prompt=doc_prompt,
         normalize=normalize,
@@ -58,7 +58,9 @@ def export(
         return _model(wishes, folder, offline, if_exists, json)
     if source is None:
         raise UsageError(f"--to {to.value} takes a vectors folder, such as: lmk export vectors/ …")
-    given = {key: value for key, value in vars(wishes).items() if value != getattr(Wishes(), key)}
+    given = {
+        key: value for key, value in vars(wishes).items() if value != getattr(RecipeOptions(), key)
+    }
     options.no_effect(given, f"--to {to.value}: vectors are what they are")
     _vectors(source, to, folder, if_exists, json)
 
@@ -77,7 +79,9 @@ def _vectors(source: Path, to: Target, folder: Path, if_exists: IfExists, json: 
     print(f"{folder}: " + ", ".join(f"{console.number(n)} {name}" for name, n in facts.items()))
 
 
-def _model(wishes: Wishes, folder: Path, offline: bool, if_exists: IfExists, json: bool) -> None:
+def _model(
+    wishes: RecipeOptions, folder: Path, offline: bool, if_exists: IfExists, json: bool
+) -> None:
     from lmkcli.encoding.resolving import resolve
     from lmkcli.exchange.sentence_folder import export_model
 

@@ -8,7 +8,7 @@ import typer
 
 from lmkcli.cli import console, options
 from lmkcli.cli.options import IfExists
-from lmkcli.recipe import Recipe, Wishes
+from lmkcli.recipe import Recipe, RecipeOptions
 
 if TYPE_CHECKING:
     from lmkcli.exchange.importing import Incoming
@@ -57,7 +57,7 @@ def import_(
     from lmkcli.store.tokens import Report
 
     folder = options.need(output, "-o/--output", "vectors/")
-    wishes = Wishes(
+    wishes = RecipeOptions(
         model, revision, trust_remote_code, pool, gran, max_length=max_length,
         query_max_length=query_max_length, query_prompt=query_prompt, doc_prompt=doc_prompt,
         dim=dim, normalize=normalize,
@@ -76,13 +76,15 @@ def import_(
     print(f"{folder}: {console.number(made.documents)} documents, {made.dim} components")
 
 
-def _recipe(wishes: Wishes, incoming: "Incoming", offline: bool) -> Recipe:
+def _recipe(wishes: RecipeOptions, incoming: "Incoming", offline: bool) -> Recipe:
     from lmkcli.encoding.resolving import resolve
     from lmkcli.exchange.importing import check_width, unknown_recipe
 
     if not wishes.model:
         given = {
-            key: value for key, value in vars(wishes).items() if value != getattr(Wishes(), key)
+            key: value
+            for key, value in vars(wishes).items()
+            if value != getattr(RecipeOptions(), key)
         }
         options.no_effect(given, "an import that names no model (-m)")
         console.note(

@@ -10,7 +10,7 @@ from lmkcli.cli import console, options
 from lmkcli.cli.groups import note_differences, over_groups
 from lmkcli.cli.options import IfExistsUpdate
 from lmkcli.errors import UsageError
-from lmkcli.recipe import AnnSettings, Bm25Settings
+from lmkcli.settings import AnnSettings, Bm25Settings
 
 if TYPE_CHECKING:
     from lmkcli.store.vectors import Vectors

@@ -10,7 +10,6 @@ from lmkcli.cli import answers, console, options
 from lmkcli.cli.groups import note_differences, over_groups
 from lmkcli.cli.options import IfExists
 from lmkcli.errors import UsageError
-from lmkcli.recipe import SearchSettings
 
 if TYPE_CHECKING:
     from lmkcli.data.collection import Collection, Query
@@ -19,7 +18,7 @@ if TYPE_CHECKING:
     from lmkcli.retrieval.index import Index
     from lmkcli.retrieval.reranking import Rerank
 
-_DEFAULT = SearchSettings()
+_HITS = 1000  # documents a query, in a run
 _SHOWN = 10
 _STAGES = "After the first search"
 
@@ -74,7 +73,7 @@ def search(
             "--hits",
             min=1,
             envvar="LMK_SEARCH_HITS",
-            help=f"Documents a query ({_DEFAULT.k}; {_SHOWN} when shown).",
+            help=f"Documents a query ({_HITS}; {_SHOWN} when shown).",
         ),
     ] = None,
     all_queries: Annotated[
@@ -184,15 +183,13 @@ def search(
         if path.is_dir():
             raise UsageError(f"-o {path} is a folder; name a file for the run, such as run.trec")
         options.prepare_output(path, if_exists)
-        made = searching.run_manifest(opened, spelling, asked, k or _DEFAULT.k)
+        made = searching.run_manifest(opened, spelling, asked, k or _HITS)
         if searching.is_done(path, made):
             return console.note(
                 f"{path} is this very run already; --if-exists overwrite makes it again"
             )
         with console.progress("search") as progress:
-            run = searching.search(
-                opened, asked, k or _DEFAULT.k, tag or opened.opened.kind, progress
-            )
+            run = searching.search(opened, asked, k or _HITS, tag or opened.opened.kind, progress)
         searching.write(path, run, made)
         if unscored := getattr(opened, "unscored", 0):
             console.note(

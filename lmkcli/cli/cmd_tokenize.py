@@ -9,7 +9,8 @@ from lmkcli.cli import console, options, tables
 from lmkcli.cli.groups import note_differences, over_groups
 from lmkcli.cli.options import IfExists
 from lmkcli.errors import UsageError
-from lmkcli.recipe import EncodeSettings, Wishes
+from lmkcli.recipe import RecipeOptions
+from lmkcli.settings import EncodeSettings
 
 if TYPE_CHECKING:
     from lmkcli.store.tokens import Tokens
@@ -53,7 +54,7 @@ def tokenize(
     from lmkcli.encoding import jobs
     from lmkcli.store.tokens import Tokens
 
-    wishes = Wishes(
+    wishes = RecipeOptions(
         model=model, revision=revision, trust_remote_code=trust_remote_code, pool=pool, gran=gran,
         unit=unit, window=window, overlap=overlap, max_length=max_length, doc_prompt=doc_prompt,
     )  # fmt: skip
@@ -117,7 +118,12 @@ def _statistics(tokens: "Tokens") -> dict[str, Any]:
 
 
 def _show(
-    text: str, wishes: Wishes, source: str | None, output: Path | None, offline: bool, json: bool
+    text: str,
+    wishes: RecipeOptions,
+    source: str | None,
+    output: Path | None,
+    offline: bool,
+    json: bool,
 ) -> None:
     if source is not None or output is not None:
         raise UsageError(

@@ -141,7 +141,7 @@ DocPrompt = Annotated[
 ]
 Dim = Annotated[
     int | None,
-    typer.Option(min=1, help="Keep this many components (matryoshka).", rich_help_panel=_RECIPE),
+    typer.Option(min=1, help="Keep this many dimensions (matryoshka).", rich_help_panel=_RECIPE),
 ]
 Normalize = Annotated[
     bool | None,

@@ -13,7 +13,7 @@ from lmkcli.models.packing import packs
 from lmkcli.pooling.placement import Input, Ints
 from lmkcli.pooling.segment_mean import pool
 from lmkcli.progress import Note
-from lmkcli.recipe import EncodeSettings
+from lmkcli.settings import EncodeSettings
 
 CPU_STATES = (
     1_572_864  # numbers in a pack's states: 4,096 positions 384 wide, 2,048 positions 768 wide

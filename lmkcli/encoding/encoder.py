@@ -20,7 +20,8 @@ from lmkcli.models.heads import open_heads, open_token_head
 from lmkcli.models.tokenizer import Tokenizer, open_tokenizer
 from lmkcli.pooling.placement import Expansion, Input, Ints, Layout, Placement, Placer
 from lmkcli.pooling.segment_mean import pool
-from lmkcli.recipe import EncodeSettings, Side
+from lmkcli.recipe import EncoderConfig
+from lmkcli.settings import EncodeSettings
 from lmkcli.store.tokens import Report, TokenRow, Tokens, tokenized
 from lmkcli.store.vectors import Ragged
 from lmkcli.system.streams import ahead
@@ -31,7 +32,7 @@ TOKEN_PACKS = 4  # the same where every token makes a vector
 BUFFER_WORK = {"cpu": 20e12, "cuda": 2000e12}
 
 
-def make_placer(side: Side, layout: Layout) -> Placer:
+def make_placer(side: EncoderConfig, layout: Layout) -> Placer:
     """The placement arithmetic of one side."""
     return Placer(
         open_pooler(side.pool), layout, side.max_length, side.gran, side.include_prompt,
@@ -40,7 +41,7 @@ def make_placer(side: Side, layout: Layout) -> Placer:
     )  # fmt: skip
 
 
-def check_folder(side: Side, folder: ModelFolder) -> None:
+def check_folder(side: EncoderConfig, folder: ModelFolder) -> None:
     """Mismatch when a model folder is not the one that a recipe was made with."""
     for what, here, there in (
         ("weights", folder.weights_digest, side.weights),
@@ -89,7 +90,7 @@ class _Work(NamedTuple):
 class Encoder:
     """One side of a recipe, ready to run. Called with token rows, it returns their vectors."""
 
-    side: Side
+    side: EncoderConfig
     tokenizer: Tokenizer
     placer: Placer
     passes: Passes
@@ -184,7 +185,7 @@ def _check_finite(made: Ragged, ids: list[str]) -> None:
         )
 
 
-def open_encoder(side: Side, folder: ModelFolder, settings: EncodeSettings) -> Encoder:
+def open_encoder(side: EncoderConfig, folder: ModelFolder, settings: EncodeSettings) -> Encoder:
     """Loads what one side needs; UsageError or Mismatch when it cannot work as the recipe says."""
     check_folder(side, folder)
     tokenizer = open_tokenizer(folder, side)
@@ -203,7 +204,7 @@ def open_encoder(side: Side, folder: ModelFolder, settings: EncodeSettings) -> E
     return Encoder(side, tokenizer, placer, passes, side.dim or passes.width)
 
 
-def _open_model(side: Side, folder: ModelFolder, settings: EncodeSettings) -> Model:
+def _open_model(side: EncoderConfig, folder: ModelFolder, settings: EncodeSettings) -> Model:
     opened = catalog.load(catalog.MODELS, folder.kind, "model kind")
     how: dict[str, Any] = {"extend": side.extend} if side.extend else {}
     if folder.sees_padding:

@@ -20,7 +20,8 @@ from lmkcli.errors import Mismatch, UsageError
 from lmkcli.manifest import Manifest
 from lmkcli.models.tokenizer import Tokenizer, open_tokenizer
 from lmkcli.progress import Note, Progress, mute
-from lmkcli.recipe import EncodeSettings, Wishes
+from lmkcli.recipe import RecipeOptions
+from lmkcli.settings import EncodeSettings
 from lmkcli.store import parts
 from lmkcli.store.outputs import as_it_was
 from lmkcli.store.tokens import Report, TokenRow, Tokens, write_tokens
@@ -62,7 +63,7 @@ class Job:
 
 
 def plan(
-    source: str, wishes: Wishes, settings: EncodeSettings, slice_: str, offline: bool = False
+    source: str, wishes: RecipeOptions, settings: EncodeSettings, slice_: str, offline: bool = False
 ) -> Job:
     """A job over a collection or a tokens folder. `slice_` is a shard such as '3/16'.
 

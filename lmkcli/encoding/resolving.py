@@ -9,7 +9,7 @@ from lmkcli.models import extend
 from lmkcli.models.folder import EMBEDDED, ModelFolder, check_revision, read_model
 from lmkcli.models.transformer import NO_LIMIT, length_limit
 from lmkcli.pooling.placement import SPLITTERS, Pooler
-from lmkcli.recipe import Recipe, Side, Wishes
+from lmkcli.recipe import EncoderConfig, Recipe, RecipeOptions
 
 UNITS = ("doc", "chunk", "token")
 
@@ -22,7 +22,7 @@ class Resolved(NamedTuple):
     notes: list[str]
 
 
-def resolve(wishes: Wishes, offline: bool = False) -> Resolved:
+def resolve(wishes: RecipeOptions, offline: bool = False) -> Resolved:
     """The recipe that a model folder and a user's wishes make together (`--pool auto`)."""
     folder = read_model(wishes.model, wishes.revision, offline)
     check_revision(folder, wishes.revision)
@@ -37,7 +37,7 @@ def resolve(wishes: Wishes, offline: bool = False) -> Resolved:
     check_unit(pool, pooler, unit, window)
     gran = granularity(pool, _gran(wishes, folder), unit, window)
     lengths = _lengths(wishes, folder, window)
-    doc = Side(
+    doc = EncoderConfig(
         model=wishes.model if folder.revision or wishes.model == EMBEDDED else str(folder.path),
         revision=folder.revision,
         weights=folder.weights_digest,
@@ -74,7 +74,7 @@ def _declared_pool(folder: ModelFolder) -> str:
     return folder.pool or ("last" if folder.causal else "mean")
 
 
-def _gran(wishes: Wishes, folder: ModelFolder) -> str | None:
+def _gran(wishes: RecipeOptions, folder: ModelFolder) -> str | None:
     """What was asked for; else, with the folder's own pooling, what the folder declares."""
     return wishes.gran or (folder.gran if wishes.pool == "auto" else "") or None
 
@@ -152,8 +152,8 @@ class _Lengths(NamedTuple):
     extend: str
 
 
-def _lengths(wishes: Wishes, folder: ModelFolder, window: str) -> _Lengths:
-    """Wishes must fit, declarations are cut to fit; a window is the length of its inputs."""
+def _lengths(wishes: RecipeOptions, folder: ModelFolder, window: str) -> _Lengths:
+    """RecipeOptions must fit, declarations are cut to fit; a window is the length of its inputs."""
     if window.isdigit() and wishes.max_length:
         raise UsageError(
             f"--window {window} is the length of a document's inputs, and all of the document is "
@@ -181,7 +181,7 @@ def _longer(flag: str, folder: ModelFolder, spelling: str) -> str:
     return f"; {advice}" if advice else ""
 
 
-def _query_length(wishes: Wishes, folder: ModelFolder, limit: int) -> int:
+def _query_length(wishes: RecipeOptions, folder: ModelFolder, limit: int) -> int:
     """A declared length of queries, else that of documents; a window's only where it is longer."""
     if folder.query_length:
         return min(folder.query_length, limit)
@@ -189,7 +189,7 @@ def _query_length(wishes: Wishes, folder: ModelFolder, limit: int) -> int:
     return wishes.max_length or declared
 
 
-def _limit(wishes: Wishes, folder: ModelFolder, window: str) -> tuple[int, str]:
+def _limit(wishes: RecipeOptions, folder: ModelFolder, window: str) -> tuple[int, str]:
     """The positions that a model allows, extended where that is wished; and how that is spelled."""
     if folder.kind == "transformer":
         limit = length_limit(folder, wishes.trust_remote_code)

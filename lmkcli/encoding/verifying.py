@@ -9,7 +9,7 @@ import numpy as np
 from lmkcli.encoding.encoder import open_encoder
 from lmkcli.errors import DataError
 from lmkcli.models.folder import read_model
-from lmkcli.recipe import EncodeSettings
+from lmkcli.settings import EncodeSettings
 from lmkcli.store.tokens import Report, TokenRow
 from lmkcli.store.vectors import Vectors
 

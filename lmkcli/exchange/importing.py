@@ -20,7 +20,8 @@ from lmkcli.encoding.resolving import Resolved
 from lmkcli.errors import DataError, Mismatch, UnknownName, UsageError
 from lmkcli.exchange.flatfile import open_flat
 from lmkcli.manifest import Manifest
-from lmkcli.recipe import EncodeSettings, Recipe, Side
+from lmkcli.recipe import EncoderConfig, Recipe
+from lmkcli.settings import EncodeSettings
 from lmkcli.store import parts
 from lmkcli.store.doctable import DocRow
 from lmkcli.store.outputs import as_it_was
@@ -172,7 +173,7 @@ def _json_row(line: str, where: str) -> Row:
 
 def unknown_recipe() -> Recipe:
     """The recipe of vectors of which nobody said what made them."""
-    side = Side("", "", "", pool="", normalize=False, similarity="dot")
+    side = EncoderConfig("", "", "", pool="", normalize=False, similarity="dot")
     return Recipe(side, side)
 
 

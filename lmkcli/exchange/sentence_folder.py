@@ -17,7 +17,7 @@ from lmkcli.errors import DataError, UsageError
 from lmkcli.exchange.exporting import write_once
 from lmkcli.manifest import Manifest
 from lmkcli.models.folder import ModelFolder, read_json
-from lmkcli.recipe import Side
+from lmkcli.recipe import EncoderConfig
 
 _OWN, _THEIRS = "lmkcli.exchange.sentence_modules", "sentence_transformers.models"
 _MODES = {"cls": "cls_token", "mean": "mean_tokens", "last": "lasttoken"}
@@ -73,7 +73,7 @@ def export_model(resolved: Resolved, folder: Path) -> ExportedModel:
     return ExportedModel([module.type for module in modules], trust)
 
 
-def _check(side: Side, source: ModelFolder) -> None:
+def _check(side: EncoderConfig, source: ModelFolder) -> None:
     if source.kind != "transformer" or source.late:
         raise UsageError(
             f"{source.name} is run by lmk itself, and sentence-transformers has no module for it; "
@@ -91,7 +91,7 @@ def _check(side: Side, source: ModelFolder) -> None:
         )
 
 
-def _modules(doc: Side, query: Side, source: ModelFolder) -> Iterator[_Module]:
+def _modules(doc: EncoderConfig, query: EncoderConfig, source: ModelFolder) -> Iterator[_Module]:
     settings: dict[str, Any] = {
         "max_seq_length": doc.max_length,
         "do_lower_case": source.lower_case,
@@ -117,7 +117,7 @@ def _modules(doc: Side, query: Side, source: ModelFolder) -> Iterator[_Module]:
         yield _Module(f"{_THEIRS}.Normalize", f"{len(source.modules) + 2}_Normalize", {})
 
 
-def _pooling(doc: Side, source: ModelFolder) -> dict[str, Any]:
+def _pooling(doc: EncoderConfig, source: ModelFolder) -> dict[str, Any]:
     """The old spelling, which every version reads. Only mean looks at whether prompts are included."""
     return {
         "word_embedding_dimension": _width(source),
@@ -165,7 +165,7 @@ def _listed(modules: list[_Module]) -> list[dict[str, Any]]:
     ]
 
 
-def _settings(doc: Side, query: Side) -> dict[str, Any]:
+def _settings(doc: EncoderConfig, query: EncoderConfig) -> dict[str, Any]:
     return {
         "model_type": "SentenceTransformer",
         "prompts": {"query": query.prompt, "document": doc.prompt},

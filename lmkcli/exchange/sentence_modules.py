@@ -16,7 +16,7 @@ from lmkcli.errors import UsageError
 from lmkcli.models.tokenizer import Tokenizer, layout_of
 from lmkcli.pooling.placement import Input
 from lmkcli.pooling.segment_mean import pool
-from lmkcli.recipe import Side
+from lmkcli.recipe import EncoderConfig
 
 _KEYS = ("pool", "gran", "include_prompt", "append_eos")
 
@@ -73,7 +73,7 @@ class PlacedTransformer(Transformer):
         return int(asked or self.max_seq_length or self.config.max_position_embeddings)
 
     def _placed(self, texts: list[str], prompt: str, limit: int) -> list[Input]:
-        side = Side(
+        side = EncoderConfig(
             model="", weights="", tokenizer="", prompt=prompt, max_length=limit, pool=self.pool,
             gran=self.gran, include_prompt=self.include_prompt, append_eos=self.append_eos,
         )  # fmt: skip

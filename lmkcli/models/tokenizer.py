@@ -13,7 +13,7 @@ from lmkcli.data.collection import CHUNK
 from lmkcli.errors import DataError, UsageError
 from lmkcli.models.folder import ModelFolder
 from lmkcli.pooling.placement import Ints, Layout
-from lmkcli.recipe import Side
+from lmkcli.recipe import EncoderConfig
 from lmkcli.text.sentences import sentence_spans
 
 _SPACES = re.compile("  +")
@@ -160,7 +160,7 @@ def _join(pieces: list[tuple[Ints, NDArray[np.int32]]], prompt: Ints) -> Tokeniz
     )
 
 
-def open_tokenizer(folder: ModelFolder, side: Side) -> Tokenizer:
+def open_tokenizer(folder: ModelFolder, side: EncoderConfig) -> Tokenizer:
     """The tokenizer of one side, with its prompt and splitter; DataError without a fast one."""
     try:
         loaded = _opened(folder, side.trust_remote_code)
@@ -197,7 +197,7 @@ def _opened(folder: ModelFolder, trust: bool) -> Any:
     return opener.from_pretrained(str(folder.encoder), trust_remote_code=trust)
 
 
-def layout_of(loaded: Any, side: Side) -> Layout:
+def layout_of(loaded: Any, side: EncoderConfig) -> Layout:
     """What the tokenizer's own template puts around content, found by encoding a word."""
     bare = loaded.backend_tokenizer.encode("a", add_special_tokens=False).ids
     full = loaded.backend_tokenizer.encode("a", add_special_tokens=True).ids

@@ -12,7 +12,7 @@ from lmkcli.data import hub_layouts, known
 from lmkcli.data.collection import Collection, CollectionDigest
 from lmkcli.manifest import Manifest
 from lmkcli.provenance import lineage
-from lmkcli.recipe import Side
+from lmkcli.recipe import EncoderConfig
 from lmkcli.retrieval.index import BUILT, ready
 from lmkcli.retrieval.searching import read_manifest
 from lmkcli.store import parts
@@ -148,7 +148,9 @@ def _recipe(found: Manifest) -> dict[str, Any]:
 
 
 def _side(side: dict[str, Any]) -> dict[str, Any]:
-    rest = {f.name: f.default for f in fields(Side) if f.name in side and f.name not in _SIDE}
+    rest = {
+        f.name: f.default for f in fields(EncoderConfig) if f.name in side and f.name not in _SIDE
+    }
     unusual = {key: side[key] for key, usual in rest.items() if side[key] not in (usual, [])}
     return {key: side.get(key) for key in _SIDE} | unusual
 

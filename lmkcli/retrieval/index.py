@@ -18,10 +18,11 @@ from lmkcli.errors import DataError, Mismatch, UnknownName, UsageError
 from lmkcli.manifest import Manifest
 from lmkcli.models.devices import choose_device, native_dtype
 from lmkcli.models.folder import read_model
-from lmkcli.recipe import AnnSettings, Bm25Settings, EncodeSettings, Recipe
+from lmkcli.recipe import Recipe
 from lmkcli.retrieval.passages import Passage, best_passages, passages_of
 from lmkcli.retrieval.rescoring import Numbered, Numbering, Rescored
 from lmkcli.retrieval.views import Rows
+from lmkcli.settings import AnnSettings, Bm25Settings, EncodeSettings
 from lmkcli.store import parts
 from lmkcli.store.doctable import DocTable
 from lmkcli.store.parts import PartSlice

@@ -12,10 +12,10 @@ from lmkcli.data.collection import Collection, CollectionDigest, Doc, doc_hash
 from lmkcli.errors import Mismatch
 from lmkcli.manifest import Manifest
 from lmkcli.progress import Progress
-from lmkcli.recipe import AnnSettings
 from lmkcli.retrieval.index import BUILT, DOCS, family_of, ready
 from lmkcli.retrieval.rescoring import Numbered
 from lmkcli.retrieval.views import flat
+from lmkcli.settings import AnnSettings
 from lmkcli.store.doctable import DocRow, DocTableWriter
 from lmkcli.store.outputs import as_it_was
 from lmkcli.store.part_writer import SeenIds

@@ -10,7 +10,7 @@ import typer
 
 from lmkcli import manifest
 from lmkcli.cli.main import app
-from lmkcli.recipe import EncodeSettings
+from lmkcli.settings import EncodeSettings
 
 ROOT: Any = typer.main.get_command(app)
 VERBS = sorted(ROOT.commands)

@@ -16,7 +16,8 @@ from lmkcli.data.sources.files import open_files
 from lmkcli.encoding.jobs import plan, run_encode
 from lmkcli.progress import silent
 from lmkcli.provenance.description import completion, ranges
-from lmkcli.recipe import EncodeSettings, Wishes
+from lmkcli.recipe import RecipeOptions
+from lmkcli.settings import EncodeSettings
 from lmkcli.store import part_writer, parts, tokens
 from lmkcli.store.vectors import Vectors
 from tests import tiny
@@ -106,7 +107,7 @@ def test_two_lives_of_one_task_make_one_shard(
     def second_life() -> None:
         monkeypatch.setattr(tokens, "BATCH_CHARACTERS", 1700)  # other borders than the first's
         settings = EncodeSettings(dtype="fp32", store_dtype="fp32", batch_tokens=3)
-        job = plan(str(beir), Wishes(str(tiny_model("bert"))), settings, "0/1")
+        job = plan(str(beir), RecipeOptions(str(tiny_model("bert"))), settings, "0/1")
         run_encode(job, folder, silent, lambda: False)
         digests.append(Vectors(folder).digest())
 

@@ -20,12 +20,13 @@ import json, sys, time
 from pathlib import Path
 from lmkcli.errors import Stopped
 from lmkcli.encoding.jobs import plan, run_encode
-from lmkcli.recipe import EncodeSettings, Wishes
+from lmkcli.recipe import RecipeOptions
+from lmkcli.settings import EncodeSettings
 
 source, model, output = sys.argv[1:]
 begin, calls = time.monotonic(), []
 try:
-    job = plan(source, Wishes(model), EncodeSettings(dtype="fp32"), "19/20")
+    job = plan(source, RecipeOptions(model), EncodeSettings(dtype="fp32"), "19/20")
     run_encode(job, Path(output), lambda *_: calls.append(time.monotonic() - begin),
                lambda: bool(calls) and calls[-1] > 20)
 except Stopped:

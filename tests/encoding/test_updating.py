@@ -36,11 +36,12 @@ from lmkcli.encoding.updating import Compacted, Updated, compact, run_update
 from lmkcli.encoding.writer import Encoded
 from lmkcli.errors import DataError, Mismatch, Stopped, UsageError
 from lmkcli.progress import silent
-from lmkcli.recipe import AnnSettings, EncodeSettings, Wishes
+from lmkcli.recipe import RecipeOptions
 from lmkcli.retrieval import index, indexing
 from lmkcli.retrieval.index import OpenSettings, open_index
 from lmkcli.retrieval.indexing import build_dense
 from lmkcli.retrieval.refreshing import refresh_dense, refresh_lexical
+from lmkcli.settings import AnnSettings, EncodeSettings
 from lmkcli.store import part_writer, parts, tokens
 from lmkcli.store.ragged import Ragged
 from lmkcli.store.tokens import TokenRow
@@ -107,7 +108,7 @@ class Folder:
 
     def __init__(self, path: Path, model: Path, table: Table) -> None:
         self.path, self.table = path, table
-        self._resolved = resolve(Wishes(str(model)))
+        self._resolved = resolve(RecipeOptions(str(model)))
 
     def update(self, docs: dict[str, int], stopping: Callable[[], bool] = lambda: False) -> Updated:
         return run_update(self.job(docs), self.path, silent, stopping)
@@ -477,7 +478,7 @@ class Words(Given):
 
 
 def test_a_lexical_index_is_built_again(tmp_path: Path) -> None:
-    from lmkcli.recipe import Bm25Settings
+    from lmkcli.settings import Bm25Settings
 
     def built(docs: Texts) -> str:
         made = refresh_lexical(Words(docs), tmp_path / "b", "bm25", Bm25Settings(), silent)
@@ -525,7 +526,7 @@ def test_twenty_rounds_equal_a_full_rebuild_each_time(
     queries = [Query(f"q{i}", text(number)) for i in range(5)]
     for round_ in range(20):
         there = edited(there, number)
-        job = jobs.plan(str(write(path, there)), Wishes(model), EXACT, "0/1")
+        job = jobs.plan(str(write(path, there)), RecipeOptions(model), EXACT, "0/1")
         run_update(job, tmp_path / "v", silent, lambda: False)
         jobs.run_encode(job, tmp_path / f"full{round_}", silent, lambda: False)
         if round_ % 6 == 5:

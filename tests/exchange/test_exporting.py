@@ -19,7 +19,8 @@ from lmkcli.exchange import exporting
 from lmkcli.exchange.exporting import FORMATS, export
 from lmkcli.exchange.flatfile import open_flat
 from lmkcli.progress import silent
-from lmkcli.recipe import EncodeSettings, Wishes
+from lmkcli.recipe import RecipeOptions
+from lmkcli.settings import EncodeSettings
 from lmkcli.store.vectors import Vectors
 from tests.tiny import write_jsonl
 
@@ -28,7 +29,7 @@ SETTINGS = EncodeSettings(dtype="fp32", store_dtype="fp32", device="cpu")
 
 
 def encode(source: Path, folder: Path, **wishes: Any) -> Vectors:
-    job = plan(str(source), Wishes(**wishes), SETTINGS, "0/1")
+    job = plan(str(source), RecipeOptions(**wishes), SETTINGS, "0/1")
     run_encode(job, folder, silent, lambda: False)
     return Vectors(folder)
 
@@ -209,7 +210,7 @@ def test_what_an_update_left_behind_stays_behind(
     wishes = {"model": str(tiny_model("bert")), "pool": "mean", "unit": "chunk", "gran": "16"}
     encode(source, tmp_path / "v", **wishes)
     (source / "corpus.jsonl").write_text("".join(lines[7:]), "utf-8")
-    job = plan(str(source), Wishes(**wishes), SETTINGS, "0/1")
+    job = plan(str(source), RecipeOptions(**wishes), SETTINGS, "0/1")
     run_update(job, tmp_path / "v", silent, lambda: False)
     made = Vectors(tmp_path / "v")
     ids, vectors, numbers = rows(made)

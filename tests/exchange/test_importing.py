@@ -26,7 +26,8 @@ from lmkcli.exchange.importing import (
 )
 from lmkcli.models.folder import read_model
 from lmkcli.progress import silent
-from lmkcli.recipe import EncodeSettings, Recipe, Wishes
+from lmkcli.recipe import Recipe, RecipeOptions
+from lmkcli.settings import EncodeSettings
 from lmkcli.store import part_writer
 from lmkcli.store.tokens import Report
 from lmkcli.store.vectors import Vectors
@@ -270,7 +271,7 @@ def test_a_model_says_how_queries_are_encoded(
     tiny_model: Models, beir: Path, tmp_path: Path
 ) -> None:
     """Vectors go out to pyserini's jsonl and come back: the recipe is that of the flags."""
-    wishes = Wishes(str(tiny_model("bert")), pool="lmk", gran="8", query_prompt="query: ")
+    wishes = RecipeOptions(str(tiny_model("bert")), pool="lmk", gran="8", query_prompt="query: ")
     job = plan(str(beir), wishes, SETTINGS, "0/1")
     run_encode(job, tmp_path / "v", silent, lambda: False)
     native = Vectors(tmp_path / "v")
@@ -298,7 +299,7 @@ def test_a_model_says_how_queries_are_encoded(
 def test_a_model_of_another_width_is_refused(tiny_model: Models, tmp_path: Path) -> None:
     incoming = open_incoming(put_numpy(tmp_path / "in"), "numpy", None)
     with pytest.raises(Mismatch, match=r"4 components, .* makes 32"):
-        check_width(incoming, resolve(Wishes(str(tiny_model("bert")))))
+        check_width(incoming, resolve(RecipeOptions(str(tiny_model("bert")))))
 
 
 def test_vectors_for_a_cosine_are_brought_to_unit_length(
@@ -307,7 +308,7 @@ def test_vectors_for_a_cosine_are_brought_to_unit_length(
     vectors = np.random.default_rng(1).standard_normal((6, 32)).astype(np.float32)
     vectors[:2] /= np.linalg.norm(vectors[:2], axis=1, keepdims=True)
     vectors[2] = 0
-    recipe = resolve(Wishes(str(tiny_model("bert")))).recipe
+    recipe = resolve(RecipeOptions(str(tiny_model("bert")))).recipe
     assert recipe.doc.normalize
     source = put_numpy(tmp_path / "in", vectors, IDS[:6])
     assert bring(source, tmp_path / "v", recipe=recipe).normalized == 3

@@ -19,7 +19,8 @@ from lmkcli.errors import Mismatch, UsageError
 from lmkcli.exchange.sentence_folder import ExportedModel, export_model
 from lmkcli.models.folder import read_model
 from lmkcli.progress import silent
-from lmkcli.recipe import EncodeSettings, Wishes
+from lmkcli.recipe import RecipeOptions
+from lmkcli.settings import EncodeSettings
 from lmkcli.store.vectors import Vectors
 from tests.tiny import WIDTH, wordpiece
 
@@ -51,7 +52,7 @@ class Made(NamedTuple):
     queries: np.ndarray
 
 
-def by_lmk(wishes: Wishes, beir: Path, folder: Path) -> Made:
+def by_lmk(wishes: RecipeOptions, beir: Path, folder: Path) -> Made:
     run_encode(plan(str(beir), wishes, SETTINGS, "0/1"), folder, silent, lambda: False)
     vectors = Vectors(folder)
     side = vectors.recipe.query
@@ -81,12 +82,12 @@ def near(one: Made, other: Made) -> None:
 
 def check(model: Path, beir: Path, tmp_path: Path, **wishes: Any) -> Any:
     """Export, and compare what three ways make of it; returns the loaded model."""
-    asked = Wishes(str(model), **wishes)
+    asked = RecipeOptions(str(model), **wishes)
     made = export_model(resolve(asked), tmp_path / "st")
     native = by_lmk(asked, beir, tmp_path / "native")
     theirs = loaded(tmp_path / "st", made)
     near(native, by_theirs(theirs, beir))
-    near(native, by_lmk(Wishes(str(tmp_path / "st")), beir, tmp_path / "back"))
+    near(native, by_lmk(RecipeOptions(str(tmp_path / "st")), beir, tmp_path / "back"))
     return theirs
 
 
@@ -112,7 +113,7 @@ def test_landmarks_make_a_difference(tiny_model: Models, beir: Path, tmp_path: P
     landmark = features["input_ids"] == model.tokenizer.sep_token_id
     assert torch.equal(features["marks"], landmark & features["attention_mask"].bool())
     assert features["marks"].sum(dim=1).tolist() == [4, 1]
-    plain = by_lmk(Wishes(str(tiny_model("bert")), max_length=40), beir, tmp_path / "mean")
+    plain = by_lmk(RecipeOptions(str(tiny_model("bert")), max_length=40), beir, tmp_path / "mean")
     assert (by_theirs(model, beir).docs * plain.docs).sum(axis=1).min() < 0.99
 
 
@@ -136,7 +137,7 @@ def test_prompts_that_are_not_averaged(
     tiny_model: Models, beir: Path, tmp_path: Path, pool: str
 ) -> None:
     source = tmp_path / "source"
-    wishes = Wishes(str(tiny_model("bert")), pool="mean", **REST)
+    wishes = RecipeOptions(str(tiny_model("bert")), pool="mean", **REST)
     export_model(resolve(wishes), source)
     pooling = source / "1_Pooling" / "config.json"
     pooling.write_text(json.dumps({**json.loads(pooling.read_text()), "include_prompt": False}))
@@ -167,13 +168,17 @@ def test_saved_again_it_stays_what_it_was(tiny_model: Models, beir: Path, tmp_pa
     model.save(str(tmp_path / "again"))
     again = loaded(tmp_path / "again", ExportedModel([], trust_remote_code=True))
     near(by_theirs(model, beir), by_theirs(again, beir))
-    assert resolve(Wishes(str(tmp_path / "again"))).recipe.doc.gran == "8"
-    near(by_theirs(model, beir), by_lmk(Wishes(str(tmp_path / "again")), beir, tmp_path / "v"))
+    assert resolve(RecipeOptions(str(tmp_path / "again"))).recipe.doc.gran == "8"
+    near(
+        by_theirs(model, beir), by_lmk(RecipeOptions(str(tmp_path / "again")), beir, tmp_path / "v")
+    )
 
 
 def test_it_can_be_trained(tiny_model: Models, tmp_path: Path) -> None:
     """Gradients reach the weights through the marks alone."""
-    made = export_model(resolve(Wishes(str(tiny_model("bert")), **POOLS["lmk"])), tmp_path / "st")
+    made = export_model(
+        resolve(RecipeOptions(str(tiny_model("bert")), **POOLS["lmk"])), tmp_path / "st"
+    )
     model = loaded(tmp_path / "st", made).train()
     features = model.preprocess(["copper and iron", "birds migrate south in autumn"])
     model(features)["sentence_embedding"].sum().backward()
@@ -183,7 +188,7 @@ def test_it_can_be_trained(tiny_model: Models, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("pool", POOLS)
 def test_what_the_folder_says(tiny_model: Models, tmp_path: Path, pool: str) -> None:
-    resolved = resolve(Wishes(str(tiny_model("bert")), **POOLS[pool], **REST))
+    resolved = resolve(RecipeOptions(str(tiny_model("bert")), **POOLS[pool], **REST))
     made = export_model(resolved, tmp_path / "st")
     own = pool in OWN
     assert made.trust_remote_code is own
@@ -193,28 +198,28 @@ def test_what_the_folder_says(tiny_model: Models, tmp_path: Path, pool: str) -> 
     assert any("lmkcli" in name for name in made.modules) is own
     settings = json.loads((tmp_path / "st" / "config_sentence_transformers.json").read_text())
     assert settings["prompts"] == {"query": "ask ", "document": "passage: "}
-    back = resolve(Wishes(str(tmp_path / "st"))).recipe
+    back = resolve(RecipeOptions(str(tmp_path / "st"))).recipe
     assert back == resolved.recipe
     assert manifest.read(tmp_path / "st", "export").identity["to"] == "sentence-transformers"
 
 
 def test_own_modules_need_trust(tiny_model: Models, tmp_path: Path) -> None:
     """What sentence-transformers 6 asks for before it imports any class but its own."""
-    export_model(resolve(Wishes(str(tiny_model("bert")), **POOLS["lmk"])), tmp_path / "st")
+    export_model(resolve(RecipeOptions(str(tiny_model("bert")), **POOLS["lmk"])), tmp_path / "st")
     if int(sentence_transformers.__version__.split(".")[0]) >= 6:
         with pytest.raises(ValueError, match="trust_remote_code=True"):
             loaded(tmp_path / "st", ExportedModel([], trust_remote_code=False))
 
 
 def test_the_same_export_is_left_and_another_refused(tiny_model: Models, tmp_path: Path) -> None:
-    resolved = resolve(Wishes(str(tiny_model("bert")), **POOLS["lmk"]))
+    resolved = resolve(RecipeOptions(str(tiny_model("bert")), **POOLS["lmk"]))
     export_model(resolved, tmp_path / "st")
     before = (tmp_path / "st" / "model.safetensors").stat().st_mtime_ns
     export_model(resolved, tmp_path / "st")
     assert (tmp_path / "st" / "model.safetensors").stat().st_mtime_ns == before
     with pytest.raises(Mismatch, match=r"gran: '8' \| '16'"):
         export_model(
-            resolve(Wishes(str(tiny_model("bert")), pool="lmk", gran="16")), tmp_path / "st"
+            resolve(RecipeOptions(str(tiny_model("bert")), pool="lmk", gran="16")), tmp_path / "st"
         )
 
 
@@ -226,7 +231,7 @@ def test_what_has_no_place_in_one_vector_of_one_input(
     tiny_model: Models, tmp_path: Path, wishes: dict[str, str]
 ) -> None:
     with pytest.raises(UsageError, match="one vector of one input"):
-        export_model(resolve(Wishes(str(tiny_model("bert")), **wishes)), tmp_path / "st")
+        export_model(resolve(RecipeOptions(str(tiny_model("bert")), **wishes)), tmp_path / "st")
     assert not (tmp_path / "st").exists()
 
 
@@ -235,7 +240,9 @@ def test_minilm(minilm: Path, beir: Path, tmp_path: Path) -> None:
 
 
 def test_texts_alone(tiny_model: Models, tmp_path: Path) -> None:
-    made = export_model(resolve(Wishes(str(tiny_model("bert")), **POOLS["lmk"])), tmp_path / "st")
+    made = export_model(
+        resolve(RecipeOptions(str(tiny_model("bert")), **POOLS["lmk"])), tmp_path / "st"
+    )
     with pytest.raises(UsageError, match="list of strings"):
         loaded(tmp_path / "st", made)[0].preprocess([("a", "pair")])
 
@@ -245,7 +252,7 @@ def test_mteb_evaluates_it(tiny_model: Models, beir: Path, tmp_path: Path) -> No
     mteb = pytest.importorskip("mteb")
     from tests.mteb_task import local_task
 
-    wishes = Wishes(str(tiny_model("bert")), **POOLS["lmk"], **REST)
+    wishes = RecipeOptions(str(tiny_model("bert")), **POOLS["lmk"], **REST)
     model = loaded(tmp_path / "st", export_model(resolve(wishes), tmp_path / "st"))
     task = local_task(open_collection(str(beir)))
     made = mteb.evaluate(model, task, cache=None, show_progress_bar=False)
@@ -254,7 +261,7 @@ def test_mteb_evaluates_it(tiny_model: Models, beir: Path, tmp_path: Path) -> No
     assert scores["ndcg_at_10"] == pytest.approx(ndcg(wishes, beir, tmp_path / "v"), abs=1e-4)
 
 
-def ndcg(wishes: Wishes, beir: Path, folder: Path) -> float:
+def ndcg(wishes: RecipeOptions, beir: Path, folder: Path) -> float:
     """nDCG@10 of all documents ranked by dot product."""
     docs = by_lmk(wishes, beir, folder).docs
     names = Vectors(folder).ids(np.arange(len(docs)))
@@ -274,7 +281,7 @@ def ndcg(wishes: Wishes, beir: Path, folder: Path) -> float:
 
 
 def test_chunks_that_the_collection_gives(tiny_model: Models, tmp_path: Path) -> None:
-    wishes = Wishes(str(tiny_model("bert")), pool="lmk", gran="given")
+    wishes = RecipeOptions(str(tiny_model("bert")), pool="lmk", gran="given")
     resolved = resolve(wishes)
     model = loaded(tmp_path / "st", export_model(resolved, tmp_path / "st"))
     text = join_chunks(["rivers carry water", "birds migrate", "iron"])

@@ -20,7 +20,8 @@ from lmkcli.errors import DataError
 from lmkcli.models.folder import read_model
 from lmkcli.models.heads import open_token_head
 from lmkcli.models.late import Late
-from lmkcli.recipe import EncodeSettings, Wishes
+from lmkcli.recipe import RecipeOptions
+from lmkcli.settings import EncodeSettings
 from lmkcli.store.tokens import Report, tokenized
 from lmkcli.store.vectors import Ragged
 from tests import tiny
@@ -146,7 +147,7 @@ def test_vectors_are_those_of_sentence_transformers(pylate: Make, attend: bool) 
     model.resize_token_embeddings(tiny.VOCABULARY + 2)  # the prefixes have embeddings
     model.save_pretrained(folder)
     reference = MultiVectorEncoder(str(folder), device="cpu")
-    resolved = resolve(Wishes(str(folder)))
+    resolved = resolve(RecipeOptions(str(folder)))
     fp32 = EncodeSettings(dtype="fp32", device="cpu")
     queries = [Query("1", "landmark pooling of a long document"), Query("2", "birds")]
     encoder = open_encoder(resolved.recipe.query, resolved.folder, fp32)

@@ -19,7 +19,7 @@ from lmkcli.models import tokenizer as tokenizer_module
 from lmkcli.models.folder import ModelFolder
 from lmkcli.models.tokenizer import Tokenized, Tokenizer, open_tokenizer
 from lmkcli.pooling.placement import Layout
-from lmkcli.recipe import Side
+from lmkcli.recipe import EncoderConfig
 from lmkcli.text.sentences import sentence_spans
 
 TEXTS = [
@@ -110,7 +110,7 @@ def folder(request: pytest.FixtureRequest, folders: dict[str, ModelFolder]) -> M
 
 
 def opened(folder: ModelFolder, prompt: str = "", gran: str = "") -> Tokenizer:
-    return open_tokenizer(folder, Side("", "", "", prompt=prompt, gran=gran))
+    return open_tokenizer(folder, EncoderConfig("", "", "", prompt=prompt, gran=gran))
 
 
 def cut(text: str, made: Tokenized) -> list[str]:
@@ -323,7 +323,7 @@ def test_truncation_and_padding_of_the_file_are_switched_off(save: Save) -> None
 def test_the_layout_is_the_template_of_the_tokenizer(
     save: Save, kind: str, template: str, names: dict[str, str], append: bool, expected: Any
 ) -> None:
-    side = Side("", "", "", append_eos=append)
+    side = EncoderConfig("", "", "", append_eos=append)
     tokenizer = open_tokenizer(save(kind, template, **names), side)
     ids = [tokenizer.fast.token_to_id(name) for name in SPECIAL]
 
@@ -336,14 +336,14 @@ def test_the_layout_is_the_template_of_the_tokenizer(
 def test_a_token_that_tells_the_sides_apart_follows_cls(save: Save) -> None:
     """Late interaction, in PyLate's layout."""
     folder = save(KINDS[0], "[CLS] $A [SEP]", cls_token="[CLS]", sep_token="[SEP]")
-    layout = open_tokenizer(folder, Side("", "", "", prefix_token=7)).layout
+    layout = open_tokenizer(folder, EncoderConfig("", "", "", prefix_token=7)).layout
     assert layout.prefix == (layout.cls, 7)
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_form_feed_is_white_space_where_chunks_are_not_given(save: Save, kind: str) -> None:
     """Some normalizers would delete it and join the words."""
-    tokenizer = open_tokenizer(save(kind, "$A"), Side("", "", ""))
+    tokenizer = open_tokenizer(save(kind, "$A"), EncoderConfig("", "", ""))
     one, other = tokenizer(["cat\fsat", "cat sat"])
     assert one.ids.tolist() == other.ids.tolist()
     assert one.spans.tolist() == other.spans.tolist()

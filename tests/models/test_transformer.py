@@ -17,7 +17,7 @@ from lmkcli.models.folder import read_model
 from lmkcli.models.tokenizer import open_tokenizer
 from lmkcli.models.transformer import Transformer, open_model
 from lmkcli.pooling.placement import Ints
-from lmkcli.recipe import Side
+from lmkcli.recipe import EncoderConfig
 from tests import tiny
 
 Models = Callable[[str], Path]
@@ -194,7 +194,7 @@ def test_a_folders_code_runs_only_when_trusted(
 
 def test_a_tokenizer_of_foreign_code_is_refused_too(own_code: Path) -> None:
     folder = read_model(str(own_code))
-    side = Side(model=str(own_code), weights="", tokenizer="")
+    side = EncoderConfig(model=str(own_code), weights="", tokenizer="")
     (own_code / "tokenizer_config.json").write_text(
         json.dumps({"auto_map": {"AutoTokenizer": ["own.OwnTokenizer", None]}})
     )

@@ -20,10 +20,11 @@ from lmkcli.encoding.writer import Encoded, Source, Target, write_vectors
 from lmkcli.errors import DataError, LmkError, Mismatch, UnknownName, UsageError
 from lmkcli.manifest import Manifest
 from lmkcli.progress import silent
-from lmkcli.recipe import AnnSettings, EncodeSettings, Wishes
+from lmkcli.recipe import RecipeOptions
 from lmkcli.retrieval import index
 from lmkcli.retrieval.index import OpenSettings, family_of, open_index
 from lmkcli.retrieval.indexing import build_dense
+from lmkcli.settings import AnnSettings, EncodeSettings
 from lmkcli.store import part_writer
 from lmkcli.store.ragged import Ragged
 from lmkcli.store.tokens import Report, TokenRow
@@ -70,7 +71,7 @@ class Made:
 
     def __init__(self, folder: Path, model: Path, store: str = "fp32", shards: int = 1) -> None:
         self.folder, self.store, self.shards = folder, store, shards
-        self.recipe = resolve(Wishes(str(model))).recipe
+        self.recipe = resolve(RecipeOptions(str(model))).recipe
 
     def unit(self, name: str) -> "Made":
         self.recipe = replace(self.recipe, doc=replace(self.recipe.doc, unit=name))
@@ -200,7 +201,7 @@ class Chain:
         self.vectors, self.index = root / "vectors", root / "index"
         collection = tiny.collection(root / "beir")
         settings = EncodeSettings(dtype="fp32", device="cpu")
-        job = jobs.plan(str(collection), Wishes(str(self.model)), settings, "0/1")
+        job = jobs.plan(str(collection), RecipeOptions(str(self.model)), settings, "0/1")
         jobs.run_encode(job, self.vectors, silent, lambda: False)
         build_dense(Vectors(self.vectors), self.index, "hnsw", AnnSettings(), silent)
 

@@ -14,12 +14,13 @@ from lmkcli.encoding.encoder import open_encoder
 from lmkcli.errors import UsageError
 from lmkcli.models.folder import read_model
 from lmkcli.progress import silent
-from lmkcli.recipe import AnnSettings, Bm25Settings, EncodeSettings, Wishes
+from lmkcli.recipe import RecipeOptions
 from lmkcli.retrieval import pipelines
 from lmkcli.retrieval.fusion import Fusion, fuse
 from lmkcli.retrieval.index import OpenSettings, open_index
 from lmkcli.retrieval.indexing import build_dense, build_lexical
 from lmkcli.retrieval.reranking import Rerank
+from lmkcli.settings import AnnSettings, Bm25Settings, EncodeSettings
 from lmkcli.store.vectors import Vectors
 from tests.models.test_crossencoder import by_hand, save
 
@@ -39,7 +40,7 @@ class Made(NamedTuple):
 
 def encode(source: Path, model: Path, folder: Path, only: Path | None = None) -> Path:
     settings = EncodeSettings(dtype="fp32", store_dtype="fp32", device="cpu")
-    job = jobs.plan(str(source), Wishes(str(model)), settings, "0/1")
+    job = jobs.plan(str(source), RecipeOptions(str(model)), settings, "0/1")
     job = jobs.narrowed(job, only) if only else job
     jobs.run_encode(job, folder, silent, lambda: False)
     return folder

@@ -15,7 +15,6 @@ from lmkcli.data.run import Ranking, Run, write_run
 from lmkcli.encoding import updating
 from lmkcli.errors import UsageError
 from lmkcli.progress import silent
-from lmkcli.recipe import AnnSettings
 from lmkcli.retrieval import index, pipelines
 from lmkcli.retrieval.index import OpenSettings, open_index
 from lmkcli.retrieval.indexing import build_dense
@@ -23,6 +22,7 @@ from lmkcli.retrieval.passages import Passage
 from lmkcli.retrieval.refreshing import refresh_dense
 from lmkcli.retrieval.reranking import Rerank
 from lmkcli.retrieval.views import Flat
+from lmkcli.settings import AnnSettings
 from lmkcli.store import part_writer, parts
 from lmkcli.store.parts import Generation, PartSlice
 from lmkcli.store.ragged import Ragged

@@ -12,7 +12,7 @@ from lmkcli.data.collection import WHOLE, CollectionDigest, Doc, Shard, doc_hash
 from lmkcli.encoding.writer import Encoded, Source, Target, write_vectors
 from lmkcli.errors import DataError, Stopped
 from lmkcli.manifest import Manifest
-from lmkcli.recipe import Recipe, Side
+from lmkcli.recipe import EncoderConfig, Recipe
 from lmkcli.store import part_writer, parts, vectors
 from lmkcli.store.doctable import DocRow
 from lmkcli.store.part_writer import Builder
@@ -20,7 +20,7 @@ from lmkcli.store.ragged import Ragged
 from lmkcli.store.tokens import Report, TokenRow
 from lmkcli.store.vectors import Vectors
 
-SIDE = Side("a/model", "w", "t", pool="mean")
+SIDE = EncoderConfig("a/model", "w", "t", pool="mean")
 RECIPE = Recipe(SIDE, SIDE)
 DIM, LIMIT = 3, 5
 DOCS = [Doc(f"d{number}", "w " * (number % 9), f"T{number}") for number in range(60)]

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from lmkcli.errors import DataError, UsageError
 from lmkcli.progress import Progress
-from lmkcli.recipe import AnnSettings
+from lmkcli.settings import AnnSettings
 from lmkcli.store.ragged import Ragged
 from lmkcli.system.atomic import atomic_file
 from lmkcli.system.memory import free_memory

@@ -28,7 +28,7 @@ from lmkcli.data.run import Ranking, Run, ranked
 from lmkcli.errors import DataError, Mismatch
 from lmkcli.manifest import differences
 from lmkcli.progress import Progress
-from lmkcli.recipe import Bm25Settings
+from lmkcli.settings import Bm25Settings
 from lmkcli.system.atomic import atomic_folder
 from lmkcli.system.streams import batched
 from lmkcli.text.analysis import Analyzer

@@ -23,7 +23,6 @@ from lmkcli.data.run import Ranking, Run, ranked
 from lmkcli.errors import DataError, Mismatch, UnknownName, UsageError
 from lmkcli.manifest import differences
 from lmkcli.progress import Progress
-from lmkcli.recipe import Bm25Settings
 from lmkcli.retrieval.indexes.jvm import (
     HOME,
     JavaException,
@@ -32,6 +31,7 @@ from lmkcli.retrieval.indexes.jvm import (
     java_version,
     silence,
 )
+from lmkcli.settings import Bm25Settings
 from lmkcli.system.atomic import atomic_folder
 
 silence()

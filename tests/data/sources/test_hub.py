@@ -27,7 +27,8 @@ from lmkcli.encoding.encoder import Encoder, open_encoder
 from lmkcli.encoding.resolving import resolve
 from lmkcli.errors import DataError, UnknownName, UsageError
 from lmkcli.evaluation.measures import evaluate, parse_measures
-from lmkcli.recipe import EncodeSettings, Wishes
+from lmkcli.recipe import RecipeOptions
+from lmkcli.settings import EncodeSettings
 from tests import mirrors
 
 NAMES = [name for name in known.names() if hub_layouts.layout(name)]
@@ -50,7 +51,7 @@ def mirror(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture(scope="module")
 def encoder(tiny_model: Callable[[str], Path]) -> Encoder:
-    resolved = resolve(Wishes(str(tiny_model("bert"))))
+    resolved = resolve(RecipeOptions(str(tiny_model("bert"))))
     settings = EncodeSettings(dtype="fp32", device="cpu")
     return open_encoder(resolved.recipe.query, resolved.folder, settings)
 

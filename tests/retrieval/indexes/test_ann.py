@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 
 from lmkcli.errors import DataError, UsageError
 from lmkcli.progress import silent
-from lmkcli.recipe import AnnSettings
 from lmkcli.retrieval.indexes import ann
 from lmkcli.retrieval.indexes.ann import Ann, factory_string, forecast, training_rows
+from lmkcli.settings import AnnSettings
 from lmkcli.store.ragged import Ragged
 
 

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from lmkcli.data.collection import Doc, Query, open_collection
 from lmkcli.errors import DataError, Mismatch
 from lmkcli.progress import silent
-from lmkcli.recipe import Bm25Settings
 from lmkcli.retrieval.indexes.bm25 import ANALYSIS, FOLDER, Bm25
+from lmkcli.settings import Bm25Settings
 from lmkcli.text.analysis import Analyzer
 
 WORDS = ["tree", "stone", "river", "cloud", "zebra", "don't", "3.14", "东京"]

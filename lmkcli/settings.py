@@ -1,0 +1,95 @@
+"""Each step's settings, declared once: a field is name, type and default, and its Flag the rest.
+
+A field of type `Annotated[..., Flag(...)]` is a flag of every command that takes its dataclass; config
+files, environment variables and the tables of the documentation follow from the same field.
+"""
+
+from dataclasses import dataclass
+from typing import Annotated, ClassVar, Literal
+
+from lmkcli.errors import UsageError
+
+Dtype = Literal["auto", "fp32", "bf16", "fp16"]
+StoreDtype = Literal["fp16", "fp32"]
+Overflow = Literal["truncate", "error"]
+
+
+@dataclass(frozen=True)
+class Flag:
+    """What the command line needs to know of a field beside its name, type and default."""
+
+    help: str
+    short: str = ""  # such as '-m'
+    long: str = ""  # where it is not the field's name, as '--with' is
+    min: float | None = None
+    max: float | None = None
+    metavar: str | None = None  # what help calls the value
+    shown: str = (
+        ""  # the default that help prints where the field's own says nothing: 'doc' for None
+    )
+
+
+@dataclass(frozen=True)
+class EncodeSettings:
+    """How `encode` works; none of it changes what a vector is beyond rounding."""
+
+    panel: ClassVar[str] = "How it is made"
+    dtype: Annotated[Dtype, Flag("Compute dtype; auto is bf16 where native.")] = "auto"
+    store_dtype: Annotated[StoreDtype, Flag("Dtype of the stored vectors.")] = "fp16"
+    device: Annotated[str, Flag("auto, cpu, cuda or cuda:1.")] = "auto"
+    batch_tokens: Annotated[
+        int, Flag("Positions per forward pass; 0: chosen from the model and the device.", min=0)
+    ] = 0
+    batch_size: Annotated[int, Flag("Sequences per forward pass, at most.", min=1)] = 512
+    on_overflow: Annotated[Overflow, Flag("Texts that do not fit: cut and count, or stop.")] = (
+        "truncate"
+    )
+    store_text: Annotated[bool, Flag("Keep title and text beside the vectors.")] = True
+
+    def __post_init__(self) -> None:
+        if self.batch_tokens < 0 or self.batch_size < 1:
+            raise UsageError(
+                "--batch-tokens cannot be negative, and --batch-size must be at least 1"
+            )
+
+
+@dataclass(frozen=True)
+class AnnSettings:
+    """A FAISS index: `kind` is hnsw, ivf or a factory string; 0 means: chosen from the rows."""
+
+    kind: str = "hnsw"
+    m: Annotated[
+        int, Flag("hnsw: links of a vector, twice as many at the lowest level.", min=2)
+    ] = 32
+    ef_construction: Annotated[int, Flag("hnsw: breadth while building.", min=1)] = 200
+    ef_search: int = 0  # hnsw: how widely to search; 0 is max(128, 2k), and never less than k
+    nprobe: int = 0  # ivf: lists that are searched; 0 grows with k
+    max_memory: int = 0  # bytes that a build may take; 0 is what is free
+    seed: int = 0  # of the training sample
+
+    def __post_init__(self) -> None:
+        if self.m < 2 or self.ef_construction < 1:
+            raise UsageError(
+                "an HNSW graph needs --m of at least 2 and --ef-construction of at least 1"
+            )
+        if min(self.ef_search, self.nprobe, self.max_memory) < 0:
+            raise UsageError("--ef-search, --nprobe and --max-memory cannot be negative")
+
+
+@dataclass(frozen=True)
+class Bm25Settings:
+    """A BM25 index; everything here decides scores."""
+
+    k1: Annotated[float, Flag("bm25, lucene: term saturation.", min=0)] = 0.9
+    b: Annotated[float, Flag("bm25, lucene: length normalisation.", min=0, max=1)] = 0.4
+    language: Annotated[str, Flag("bm25, lucene: stemmer and stop words, such as en, de, hi.")] = (
+        "en"
+    )
+    stemmer: Annotated[
+        str,
+        Flag(
+            "Another than the language's, or none. bm25: Snowball's, such as porter; lucene: porter "
+            "or krovetz."
+        ),
+    ] = ""
+    stopwords: str | None = None  # the words, with spaces between; None: the language's own
