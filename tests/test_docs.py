@@ -78,9 +78,10 @@ def options(command: Any) -> list[Any]:
     return [param for param in command.params if not isinstance(param, TyperArgument)]
 
 
-def test_the_generated_tables_are_fresh() -> None:
+@pytest.mark.parametrize("script", ["docs/reference.py", "docs/rooms.py"])
+def test_what_is_generated_is_fresh(script: str) -> None:
     made = subprocess.run(
-        [sys.executable, "docs/reference.py", "--check"], cwd=ROOT, capture_output=True, text=True
+        [sys.executable, script, "--check"], cwd=ROOT, capture_output=True, text=True
     )
     assert made.returncode == 0, made.stderr
 

@@ -1,1 +1,1 @@
-"""Text to stored vectors."""
+"""Text to stored vectors: resolving a recipe, batches, shards, updates."""

@@ -1,1 +1,1 @@
-"""Runs to numbers."""
+"""Runs to numbers: measures, tests between runs, breakdowns, plots."""

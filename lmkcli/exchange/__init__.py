@@ -1,1 +1,1 @@
-"""Other tools' formats."""
+"""Other tools' formats: vectors and models, in and out."""

@@ -1,1 +1,1 @@
-"""Token ids to hidden states."""
+"""Token ids to hidden states: model folders, tokenizers, architectures, token heads."""

@@ -1,1 +1,1 @@
-"""Which positions become which vector."""
+"""Which positions become which vector: placement, poolers, the segment mean."""

@@ -1,1 +1,1 @@
-"""Queries to runs."""
+"""Queries to runs: indexes, searching, fusion, reranking."""

@@ -1,1 +1,1 @@
-"""What the machine gives: files that are whole or not there, memory, the network switch, threads."""
+"""What the machine gives: atomic files, memory, the network switch, background streams."""
