@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from copy import deepcopy
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -381,8 +382,11 @@ def test_saved_and_loaded(variant: M2BertModel, tmp_path: Path) -> None:
     loaded = AutoModel.from_pretrained(tmp_path)
     assert type(loaded) is M2BertModel
     assert AutoConfig.from_pretrained(tmp_path).to_diff_dict() == variant.config.to_diff_dict()
+    # Weights in a mapped file begin at any multiple of 8 bytes, and a CPU may add sums up in another
+    # order there, which the sines of the filters enlarge; copies begin where new weights do.
+    copied = deepcopy(loaded)
     with torch.inference_mode():
-        assert torch.equal(loaded(ids(2, 9)).pooler_output, variant(ids(2, 9)).pooler_output)
+        assert torch.equal(copied(ids(2, 9)).pooler_output, variant(ids(2, 9)).pooler_output)
     sines = {id(p) for name, p in loaded.named_parameters(remove_duplicate=False) if "freq" in name}
     assert len(sines) == len(loaded.long_convs)
 

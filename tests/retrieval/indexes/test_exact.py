@@ -42,27 +42,21 @@ def low_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rescore, "LOW_FROM", 1)
 
 
-def score(query: Floats, doc: Floats) -> float:
-    """The definition, in float64."""
-    return float((query.astype(np.float64) @ doc.astype(np.float64).T).max(axis=1).sum())
-
-
-def oracle(of: Ragged, query: Floats, k: int) -> set[int]:
-    """Rows whose score, as a run holds it, is not below the k-th best."""
-    rows = range(len(of.counts))
-    scores = np.array([score(query, of.text(row)) for row in rows], np.float32)
-    bar = np.sort(scores)[-min(k, len(scores))]
-    return set(np.flatnonzero(scores >= bar).tolist())
+def all_scores(of: Ragged, query: Floats) -> NDArray[np.float64]:
+    """The definition, in float64: the score of every row."""
+    products = of.vectors.astype(np.float64) @ query.astype(np.float64).T
+    return np.maximum.reduceat(products, of.starts[:-1]).sum(axis=1)
 
 
 def check(of: Ragged, queries: Ragged, k: int, dtype: torch.dtype = torch.float32) -> Hits:
+    """Each query gets the rows whose score, as a run holds it, is not below the k-th best."""
     hits = Exact(Held(of), CPU, dtype).search(queries, k)
     for number, (rows, scores) in enumerate(zip(*hits, strict=True)):
-        query = queries.text(number)
-        assert len(set(rows.tolist())) == len(rows)
-        assert set(rows.tolist()) == oracle(of, query, k)
-        for row, found in zip(rows, scores, strict=True):
-            assert found == pytest.approx(score(query, of.text(row)), rel=1e-12, abs=1e-14)
+        wanted = all_scores(of, queries.text(number))
+        single = wanted.astype(np.float32)
+        expected = np.flatnonzero(single >= np.sort(single)[-min(k, len(single))])
+        assert np.sort(rows).tolist() == expected.tolist()
+        np.testing.assert_allclose(scores, wanted[rows], rtol=1e-12, atol=1e-14)
     return hits
 
 
@@ -131,8 +125,7 @@ def test_late_interaction_is_its_definition(seed: int, k: int, most: int, low: b
 
 
 @DTYPES
-@pytest.mark.parametrize("block", [3, 64, 16384])
-@pytest.mark.parametrize("tile", [2, 1024])
+@pytest.mark.parametrize(("block", "tile"), [(3, 2), (64, 1024), (16384, 2)])
 @pytest.mark.parametrize("single", [True, False])
 def test_blocks_tiles_and_room_change_nothing(
     monkeypatch: pytest.MonkeyPatch, block: int, tile: int, single: bool, dtype: torch.dtype
@@ -143,13 +136,13 @@ def test_blocks_tiles_and_room_change_nothing(
     monkeypatch.setattr(rescore, "QUERY_TILE", tile)
     monkeypatch.setattr(best, "ROOM", block)
     random = np.random.default_rng(block + tile)
-    vectors = random.integers(-3, 4, (900, 6)).astype(np.float32)
+    vectors = random.integers(-3, 4, (300, 6)).astype(np.float32)
     queries = random.standard_normal((5, 6)).astype(np.float32)
     of, asked = Ragged.single(vectors), Ragged.single(queries)
     if not single:
-        of = Ragged.of(vectors, np.diff(np.arange(0, 901, 3)))
+        of = Ragged.of(vectors, np.diff(np.arange(0, 301, 3)))
         asked = Ragged.of(queries, np.array([3, 1, 1]))
-    for k in (1, 10, 297, 300, 867, 900, 5000):
+    for k in (1, 10, 97, 100, 267, 300, 5000):
         check(of, asked, k, dtype)
 
 
