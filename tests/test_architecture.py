@@ -24,19 +24,22 @@ from lmkcli import catalog
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "lmkcli"
-TABLES = (catalog.SOURCES, catalog.POOLERS, catalog.MODELS, catalog.INDEXES)
+TABLES = (catalog.SOURCES, catalog.POOLERS, catalog.MODELS, catalog.INDEXES, catalog.OBJECTIVES)
 ROWS = [row for table in TABLES for row in table.values()]
 HOMES = {row.home.partition(":")[0] for row in ROWS}
 
 TOP = ("errors", "progress", "catalog", "settings", "recipe", "manifest")  # exactly one of each
 ROOMS = (
-    *("system", "text", "data", "store", "pooling", "models", "encoding", "retrieval"),
-    *("exchange", "evaluation", "provenance", "cli"),
+    *("system", "text", "data", "store", "pooling", "models", "encoding", "training"),
+    *("retrieval", "exchange", "evaluation", "provenance", "cli"),
 )
 # Public names that other people's files hold, and so stand outside: the room they count to.
 ELSEWHERE = {"lmkcli.irds": "data"}
 # A folder of kinds: one file a kind, which imports no other kind.
-KINDS = ("lmkcli.data.sources", "lmkcli.pooling", "lmkcli.models", "lmkcli.retrieval.indexes")
+KINDS = (
+    *("lmkcli.data.sources", "lmkcli.pooling", "lmkcli.models", "lmkcli.retrieval.indexes"),
+    "lmkcli.training.objectives",
+)
 
 # Where each heavy library may be imported: one module, or one folder.
 HEAVY = {

@@ -1,0 +1,1 @@
+"""Data and a model to a better model."""

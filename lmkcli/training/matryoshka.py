@@ -1,0 +1,45 @@
+"""Matryoshka: any objective at several dimensions at once (Kusupati et al. 2022, §3)."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch.nn import functional
+
+from lmkcli.errors import UsageError
+from lmkcli.training.objective import BatchFacts, Embedded, Loss, Need, Objective
+
+
+@dataclass(frozen=True)
+class Matryoshka:
+    """The sum of an objective over the leading components of the vectors, `dims` of them at a time.
+
+    `normalize` says that vectors have length 1 after they are cut, as where the similarity is cosine.
+    """
+
+    objective: Objective
+    dims: Sequence[int]
+    normalize: bool = True
+
+    @property
+    def needs(self) -> frozenset[Need]:
+        """What the objective needs."""
+        return self.objective.needs
+
+    def __call__(self, queries: Embedded, passages: Embedded, facts: BatchFacts) -> Loss:
+        """The sum; its parts carry the dimension, such as 'infonce@128'."""
+        losses = {
+            dim: self.objective(self._cut(queries, dim), self._cut(passages, dim), facts)
+            for dim in self.dims
+        }
+        parts = {
+            f"{k}@{dim}": part for dim, loss in losses.items() for k, part in loss.parts.items()
+        }
+        return Loss(torch.stack([loss.total for loss in losses.values()]).sum(), parts)
+
+    def _cut(self, texts: Embedded, dim: int) -> Embedded:
+        whole = texts.vectors.shape[1]
+        if not 0 < dim <= whole:
+            raise UsageError(f"--dims {dim}: the model's vectors have {whole} components")
+        cut = texts.vectors[:, :dim]
+        return replace(texts, vectors=functional.normalize(cut, dim=1) if self.normalize else cut)
