@@ -13,6 +13,7 @@ import typer
 from lmkcli.cli import console, options, tables
 from lmkcli.cli.tables import Format
 from lmkcli.errors import CheckFailed, DataError, LmkError, Stopped
+from lmkcli.system import network
 
 if TYPE_CHECKING:
     from lmkcli.provenance.lineage import Step
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
 _SAME = {True: "yes", False: "NO", None: "-"}
 # What a step is not asked again: where it wrote, which share of it, how it was shown.
 _DROPPED = ("output", "if_exists", "shard", "json", "dry_run", "log")
+# The verbs that make an artifact: a record may ask for no other.
+_MAKERS = ("tokenize", "encode", "import", "index", "search")
 _KEPT_OF_EVAL = ("verb", "qrels", "drop_self", "offline")
 
 
@@ -40,7 +43,13 @@ def repro(
     tolerance: Annotated[
         float, typer.Option(min=0, help="How far scores may differ, in runs and in measures.")
     ] = 1e-4,
-    offline: options.Offline = False,
+    trust_remote_code: options.TrustRemoteCode = False,
+    download: Annotated[
+        bool,
+        typer.Option(
+            "--download", help="Models and collections that are not here may be downloaded."
+        ),
+    ] = False,
     json: options.Json = False,
 ) -> None:
     """Make the recorded steps again from their sources and compare each; exit 4 if one differs.
@@ -48,9 +57,13 @@ def repro(
     The commands that made the artifact, and all before it, run again in a temporary folder. The first
     difference is named with its reason: other documents, another model, other library versions.
     """
+    if not download:
+        network.forbid()
     from lmkcli.provenance.repro import first_difference
 
     led, entry = _recorded(what)
+    for step in led:
+        _check(step, trust_remote_code)
     with _folder(output) as folder:
         again = _Again(context.find_root().command, folder, tolerance)
         for step in led:
@@ -112,7 +125,6 @@ class _Again:
         from lmkcli.provenance import lineage, repro
 
         name = f"{len(self._made) + 1}-{Path(step.path).name}"
-        _check(step)
         call = {key: value for key, value in step.call.items() if key not in _DROPPED}
         call |= {key: self._moved(step, call[key]) for key in lineage.INPUTS if key in call}
         path = self._folder / name
@@ -172,12 +184,22 @@ def _same_run(entry: dict[str, Any]) -> "Row":
     )
 
 
-def _check(step: "Step") -> None:
+def _check(step: "Step", trust: bool) -> None:
+    """DataError for a step that cannot be made again, or that might do more than make it again."""
+    from lmkcli.encoding.recorded import refuse_code
+
     if not step.call:
         raise DataError(
             f"{step.path} does not say which command of lmk made it (it was made from Python, or by an "
             "older lmk), so it cannot be made again"
         )
+    if step.call["verb"] not in _MAKERS:
+        raise DataError(
+            f"{step.path} says that 'lmk {step.call['verb']}' made it, which makes no artifact; its "
+            "manifest was changed"
+        )
+    if step.call.get("trust_remote_code") and not trust:
+        refuse_code(step.path, str(step.call.get("model", "")))
     if "-" in (step.call.get("source"), step.call.get("queries")):
         raise DataError(f"{step.path} was made from stdin, which cannot be read again")
 

@@ -81,6 +81,7 @@ def search(
     ] = False,
     tag: Annotated[str | None, typer.Option(help="The run's last column.")] = None,
     model: Annotated[str, typer.Option(help="Where the query model is now, if it was moved.")] = "",
+    trust_remote_code: options.TrustRemoteCode = False,
     vectors: Annotated[
         str, typer.Option(help="Where the index's vectors are now, if they were moved.")
     ] = "",
@@ -160,7 +161,7 @@ def search(
     if [queries is not None, question is not None, interactive].count(True) != 1:
         raise UsageError("give a collection of queries, or one question with -q, or -i")
     opening = OpenSettings(
-        model, vectors, device, str(dtype or ""), offline, ef_search, nprobe,
+        model, trust_remote_code, device, str(dtype or ""), offline, vectors, ef_search, nprobe,
         str(aggregate or ""), str(level or ""),
     )  # fmt: skip
     paths = [index, *(others or [])]

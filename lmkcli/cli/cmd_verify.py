@@ -15,6 +15,7 @@ def verify(
         int, typer.Option(min=1, help="Documents to encode again, spread over the folder.")
     ] = 100,
     model: Annotated[str, typer.Option(help="Where the model is now, if it was moved.")] = "",
+    trust_remote_code: options.TrustRemoteCode = False,
     device: options.Device = "auto",
     offline: options.Offline = False,
     json: options.Json = False,
@@ -23,9 +24,11 @@ def verify(
 
     The least cosine must be 0.99999 where fp32 was computed and 0.999 where bf16 or fp16 was.
     """
+    from lmkcli.encoding.recorded import ModelSettings
     from lmkcli.encoding.verifying import verify as run
 
-    result = run(folder, sample, model, device, offline)
+    opening = ModelSettings(model, trust_remote_code, device, offline=offline)
+    result = run(folder, sample, opening)
     facts = {
         "documents": result.documents,
         "least cosine": result.cosine,

@@ -6,10 +6,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from lmkcli.encoding.encoder import open_encoder
+from lmkcli.encoding.recorded import ModelSettings, open_recorded
 from lmkcli.errors import DataError
-from lmkcli.models.folder import read_model
-from lmkcli.settings import EncodeSettings
 from lmkcli.store.tokens import Report, TokenRow
 from lmkcli.store.vectors import Vectors
 
@@ -26,7 +24,7 @@ class Verified(NamedTuple):
     tolerance: float
 
 
-def verify(folder: Path, sample: int, model: str, device: str, offline: bool) -> Verified:
+def verify(folder: Path, sample: int, settings: ModelSettings) -> Verified:
     """Encode up to `sample` documents again in the dtype in which they were made."""
     vectors = Vectors(folder)
     if not vectors.manifest.execution["store_text"]:
@@ -36,12 +34,10 @@ def verify(folder: Path, sample: int, model: str, device: str, offline: bool) ->
         )
     if not vectors.rows:
         raise DataError(f"{folder} has no documents to verify")
-    recipe = vectors.recipe.moved(model) if model else vectors.recipe
     rows = np.unique(np.linspace(0, vectors.rows - 1, min(sample, vectors.rows)).astype(np.int64))
     docs = vectors.docs(rows)
-    made_from = read_model(recipe.doc.model, recipe.doc.revision or None, offline)
     dtype = vectors.manifest.execution["dtype"]
-    encoder = open_encoder(recipe.doc, made_from, EncodeSettings(dtype=dtype, device=device))
+    encoder = open_recorded(vectors, False, settings)
     tokens = encoder.tokenizer([doc.content for doc in docs])
     token_rows = [TokenRow(doc, b"", *made) for doc, made in zip(docs, tokens, strict=True)]
     again, stored = encoder(token_rows, Report()).vectors, vectors.at(rows)

@@ -56,10 +56,11 @@ def open_cross_encoder(name: str, device: str, offline: bool) -> CrossEncoder:
     folder = read_model(name, None, offline)
     chosen = choose_device(device)
     try:
-        tokenizer = AutoTokenizer.from_pretrained(str(folder.path))
+        tokenizer = AutoTokenizer.from_pretrained(str(folder.path), trust_remote_code=False)
         model, report = AutoModelForSequenceClassification.from_pretrained(
-            str(folder.path), dtype=TORCH[native_dtype(chosen)], output_loading_info=True
-        )
+            str(folder.path), dtype=TORCH[native_dtype(chosen)], output_loading_info=True,
+            trust_remote_code=False,
+        )  # fmt: skip
     except (OSError, ValueError) as error:
         raise DataError(
             f"the cross-encoder {name} cannot be loaded: {str(error).splitlines()[0]}"

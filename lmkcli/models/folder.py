@@ -203,7 +203,7 @@ def locate(name: str, revision: str | None, offline: bool) -> tuple[Path, str]:
     path = Path(name).expanduser()
     if path.is_dir():
         return path.absolute(), ""
-    if name.startswith((".", "/", "~")) or name.count("/") != 1:
+    if not _is_hub_name(name):
         near = EMBEDDED in name.lower() or get_close_matches(name, [EMBEDDED])
         meant = f"did you mean {EMBEDDED}? " if near else ""
         raise DataError(
@@ -220,6 +220,21 @@ def locate(name: str, revision: str | None, offline: bool) -> tuple[Path, str]:
             f"give a folder, or run 'lmk fetch -m {name}' once with a network"
         ) from None
     return found, found.name
+
+
+def is_here(name: str, revision: str | None) -> bool:
+    """Whether `locate` would find a hub's model in the local cache; True for all other names."""
+    if not _is_hub_name(name) or Path(name).is_dir():
+        return True
+    try:
+        snapshot_download(name, revision=revision, local_files_only=True)
+    except (HFValidationError, OSError):
+        return False
+    return True
+
+
+def _is_hub_name(name: str) -> bool:
+    return not name.startswith((".", "/", "~")) and name.count("/") == 1
 
 
 def _embedded() -> Path:

@@ -13,16 +13,15 @@ import torch
 from lmkcli import catalog, manifest
 from lmkcli.data.collection import Doc, Query
 from lmkcli.data.run import Ranking, Run, ranked
-from lmkcli.encoding.encoder import Encoder, open_encoder
+from lmkcli.encoding.encoder import Encoder
+from lmkcli.encoding.recorded import ModelSettings, open_recorded
 from lmkcli.errors import DataError, Mismatch, UnknownName, UsageError
 from lmkcli.manifest import Manifest
 from lmkcli.models.devices import choose_device, native_dtype
-from lmkcli.models.folder import read_model
-from lmkcli.recipe import Recipe
 from lmkcli.retrieval.passages import Passage, best_passages, passages_of
 from lmkcli.retrieval.rescoring import Numbered, Numbering, Rescored
 from lmkcli.retrieval.views import Rows
-from lmkcli.settings import AnnSettings, Bm25Settings, EncodeSettings
+from lmkcli.settings import AnnSettings, Bm25Settings
 from lmkcli.store import parts
 from lmkcli.store.doctable import DocTable
 from lmkcli.store.parts import PartSlice
@@ -71,21 +70,17 @@ class Opened(NamedTuple):
 
 
 # Which of the settings below mean something to what.
-QUERIES = ("model", "dtype")  # the encoding of queries
+QUERIES = ("model", "dtype", "trust_remote_code")  # the encoding of queries
 SEARCH = ("vectors", "ef_search", "nprobe")  # an index of vectors
 SEVERAL = ("aggregate", "level")  # several vectors of a document
 DENSE = (*SEARCH, *SEVERAL, *QUERIES)
 
 
 @dataclass(frozen=True)
-class OpenSettings:
+class OpenSettings(ModelSettings):
     """Where to look when things were moved, and how queries are encoded."""
 
-    model: str = ""
     vectors: str = ""
-    device: str = "auto"
-    dtype: str = ""  # empty: the dtype in which the documents were encoded
-    offline: bool = False
     ef_search: int = 0  # hnsw: how widely to search; 0 grows with k
     nprobe: int = 0  # ivf: lists that are searched; 0 grows with k
     aggregate: str = ""  # of several vectors of a document: max (the default), sum, avg or first
@@ -176,10 +171,7 @@ class Lexical:
 
 def open_query_encoder(vectors: Vectors, settings: OpenSettings) -> Encoder:
     """The encoder of the query side of the vectors' recipe."""
-    recipe: Recipe = vectors.recipe.moved(settings.model) if settings.model else vectors.recipe
-    folder = read_model(recipe.query.model, recipe.query.revision or None, settings.offline)
-    dtype: Any = settings.dtype or vectors.manifest.execution["dtype"]
-    return open_encoder(recipe.query, folder, EncodeSettings(dtype=dtype, device=settings.device))
+    return open_recorded(vectors, True, settings)
 
 
 def open_index(folder: Path, settings: OpenSettings) -> Index:

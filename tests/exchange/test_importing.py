@@ -12,6 +12,7 @@ from lmkcli import manifest
 from lmkcli.data.collection import Query
 from lmkcli.encoding.encoder import open_encoder
 from lmkcli.encoding.jobs import plan, run_encode
+from lmkcli.encoding.recorded import ModelSettings
 from lmkcli.encoding.resolving import resolve
 from lmkcli.encoding.verifying import verify
 from lmkcli.errors import DataError, Mismatch, Stopped, UnknownName, UsageError
@@ -292,7 +293,7 @@ def test_a_model_says_how_queries_are_encoded(
     asked = encoder.queries([Query("q", "copper conducts")]).vectors
     scores = made.at(every).vectors @ asked[0]
     assert scores == pytest.approx(native.at(every).vectors @ asked[0])
-    found = verify(tmp_path / "w", 20, "", "cpu", offline=True)
+    found = verify(tmp_path / "w", 20, ModelSettings(device="cpu"))
     assert found.cosine > 0.99999
 
 
