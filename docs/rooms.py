@@ -15,7 +15,7 @@ from textwrap import wrap
 DOCS = Path(__file__).resolve().parent
 sys.path.insert(0, str(DOCS.parent))
 
-from tests.test_architecture import PACKAGE, ROOMS, TOP, modules, own_imports, room  # noqa: E402
+from tests.test_architecture import FACE, PACKAGE, ROOMS, TOP, modules, own_imports, room  # noqa: E402
 
 LEFT, WIDTH, HEIGHT, STEP = 150, 660, 44, 60  # a box, and from one to the next, in pixels
 STYLE = """
@@ -40,7 +40,7 @@ def doors() -> dict[str, str]:
 def arrows() -> list[tuple[int, int]]:
     """(importing, imported) places in `doors`, without those that follow from a chain of others."""
     imported: dict[int, set[int]] = {place: set() for place in range(len(ROOMS) + 1)}
-    for name in modules():
+    for name in modules().keys() - {FACE}:
         imported[room(name) + 1] |= {room(target) + 1 for target in own_imports(name)}
     imported = {place: targets - {place} for place, targets in imported.items()}
     reached: dict[int, set[int]] = {}
