@@ -9,7 +9,7 @@ import sys
 from collections.abc import Iterator
 from enum import Enum
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, get_args, get_origin
 
 import numpy as np
 from typer.core import TyperArgument
@@ -74,10 +74,12 @@ def _option(param: Any) -> str:
 
 
 def _value(annotation: Any) -> str:
-    inner = getattr(annotation, "__args__", (annotation,))[0]
-    if isinstance(inner, type) and issubclass(inner, Enum):
-        return " \\| ".join(f"`{choice.value}`" for choice in inner)
-    return _VALUES[inner]
+    if get_origin(annotation) is Literal:
+        return " \\| ".join(f"`{choice}`" for choice in get_args(annotation))
+    if isinstance(annotation, type) and issubclass(annotation, Enum):
+        return " \\| ".join(f"`{choice.value}`" for choice in annotation)
+    inner = get_args(annotation)  # of a list, or of what may be None
+    return _value(inner[0]) if inner else _VALUES[annotation]
 
 
 def _default(param: Any) -> str:

@@ -29,6 +29,10 @@ class Flag:
     )
 
 
+Device = Annotated[str, Flag("auto, cpu, cuda or cuda:1.")]
+Offline = Annotated[bool, Flag("Never use the network (as with HF_HUB_OFFLINE=1).")]
+
+
 @dataclass(frozen=True)
 class EncodeSettings:
     """How `encode` works; none of it changes what a vector is beyond rounding."""
@@ -36,7 +40,7 @@ class EncodeSettings:
     panel: ClassVar[str] = "How it is made"
     dtype: Annotated[Dtype, Flag("Compute dtype; auto is bf16 where native.")] = "auto"
     store_dtype: Annotated[StoreDtype, Flag("Dtype of the stored vectors.")] = "fp16"
-    device: Annotated[str, Flag("auto, cpu, cuda or cuda:1.")] = "auto"
+    device: Device = "auto"
     batch_tokens: Annotated[
         int, Flag("Positions per forward pass; 0: chosen from the model and the device.", min=0)
     ] = 0

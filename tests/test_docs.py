@@ -106,7 +106,12 @@ def test_every_page_is_in_the_table_of_contents() -> None:
 
 
 @pytest.mark.parametrize(("page", "line"), list(command_lines()))
-def test_command_lines_parse(page: str, line: str) -> None:
+def test_command_lines_parse(
+    page: str, line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = next(block.text for block in blocks(NOTES) if block.language == "toml")
+    (tmp_path / "experiment.toml").write_text(config, encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
     assert "lmk" in shlex.split(line), f"{page}: a console block shows lmk alone"
     parse(line)
 

@@ -6,8 +6,10 @@ from typing import Annotated
 import typer
 
 from lmkcli.cli import console, options
+from lmkcli.cli.flags import with_flags
 
 
+@with_flags
 def compact(
     vectors: Annotated[Path, typer.Argument(metavar="VECTORS", help="An updated vectors folder.")],
     keep_hours: Annotated[

@@ -1,125 +1,104 @@
 """lmk encode: documents to vectors."""
 
 import os
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from lmkcli.cli import console, options, tables
+from lmkcli.cli import console, tables
+from lmkcli.cli.flags import Subset, with_flags
 from lmkcli.cli.groups import note_differences, over_groups
-from lmkcli.cli.options import DtypeName, IfExistsUpdate, OverflowName, StoreName
+from lmkcli.cli.options import CollectionOptions, OutputOptions
 from lmkcli.recipe import RecipeOptions
-from lmkcli.settings import EncodeSettings
+from lmkcli.settings import EncodeSettings, Flag
 
 if TYPE_CHECKING:
     from lmkcli.encoding.jobs import Job
     from lmkcli.encoding.updating import Updated
 
-_DEFAULT = EncodeSettings()
+
+@dataclass(frozen=True)
+class DocumentOptions(CollectionOptions):
+    """Which documents are encoded."""
+
+    only: Annotated[
+        Path | None, Flag("Encode only the documents that this run names.", metavar="RUN")
+    ] = None
+
+
+@dataclass(frozen=True)
+class VectorsOutput(OutputOptions):
+    """Where the vectors go, unless nothing is written."""
+
+    dry_run: Annotated[bool, Flag("Count, time a sample, print the plan; write nothing.")] = False
 
 
 @over_groups("source")
+@with_flags
 def encode(
     source: Annotated[
         str, typer.Argument(metavar="INPUT", help="A collection, or a tokens folder.")
     ],
-    model: options.Model,
-    output: options.Output = None,
-    revision: options.Revision = None,
-    trust_remote_code: options.TrustRemoteCode = False,
-    pool: options.Pool = "auto",
-    gran: options.Gran = None,
-    unit: options.Unit = None,
-    window: options.Window = None,
-    overlap: options.Overlap = None,
-    extend: options.Extend = None,
-    pad_to_max: options.PadToMax = None,
-    max_length: options.MaxLength = None,
-    query_max_length: options.QueryMaxLength = None,
-    query_prompt: options.QueryPrompt = None,
-    doc_prompt: options.DocPrompt = None,
-    dim: options.Dim = None,
-    normalize: options.Normalize = None,
-    only: Annotated[
-        Path | None,
-        typer.Option(metavar="RUN", help="Encode only the documents that this run names."),
-    ] = None,
-    fields: options.Fields = "",
-    map_ids: options.MapIds = False,
-    dtype: options.Dtype = DtypeName(_DEFAULT.dtype),
-    store_dtype: options.StoreDtype = StoreName(_DEFAULT.store_dtype),
-    device: options.Device = _DEFAULT.device,
-    batch_tokens: options.BatchTokens = _DEFAULT.batch_tokens,
-    batch_size: options.BatchSize = _DEFAULT.batch_size,
-    on_overflow: options.OnOverflow = OverflowName(_DEFAULT.on_overflow),
-    store_text: options.StoreText = _DEFAULT.store_text,
-    shard: options.ShardOption = "0/1",
-    offline: options.Offline = False,
-    if_exists: options.IfExistsUpdateOption = IfExistsUpdate.resume,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Count, time a sample, print the plan; write nothing.")
-    ] = False,
-    json: options.Json = False,
+    recipe: Annotated[RecipeOptions, Subset(required=("model",))],
+    settings: EncodeSettings,
+    documents: DocumentOptions,
+    output: VectorsOutput,
 ) -> None:
     """Documents to vectors, in immutable parts: stop it at any moment, and the same command continues.
 
     The recipe (model, pooling, prompts, lengths, for documents and for queries) is stored with the
     vectors, so that nothing of it has to be said again when searching.
     """
+    if not output.dry_run:
+        output.path("vectors/")
     # Threads that wait asleep: where other work runs beside, waiting at full speed takes half the
     # machine. It counts from the import of torch, which follows.
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
-    from lmkcli.encoding import jobs, updating
+    from lmkcli.encoding import jobs
 
-    wishes = RecipeOptions(
-        model, revision, trust_remote_code, pool, gran, unit, window, overlap, extend, pad_to_max,
-        max_length, query_max_length, query_prompt, doc_prompt, dim, normalize,
-    )  # fmt: skip
-    settings = EncodeSettings(
-        dtype.value,
-        store_dtype.value,
-        device,
-        batch_tokens,
-        batch_size,
-        on_overflow.value,
-        store_text,
+    job = jobs.plan(
+        documents.spelling(source), recipe, settings, documents.shard, documents.offline
     )
-    spelling = options.with_fields(source, fields, map_ids)
-    job = jobs.plan(spelling, wishes, settings, shard, offline)
-    if only is not None:
-        job = jobs.narrowed(job, only)
+    if documents.only is not None:
+        job = jobs.narrowed(job, documents.only)
     for line in jobs.describe(job):
         console.note(line)
-    if dry_run:
-        return _dry_run(job, json)
-    folder = options.need(output, "-o/--output", "vectors/")
-    options.prepare_output(folder, if_exists, job.shard.count)
-    with console.progress("encode") as progress, console.stoppable() as stopping:
-        if if_exists is IfExistsUpdate.update:
-            updated = updating.run_update(job, folder, progress, stopping, console.note)
-        else:
-            jobs.run_encode(job, folder, progress, stopping, console.note)
+    if output.dry_run:
+        return _dry_run(job, output.json)
+    folder = output.prepared("vectors/", job.shard.count)
+    changes = _write(job, folder, output.if_exists == "update")
     if absent := jobs.absent(job, folder):
-        console.note(f"documents of {only} that {source} does not have: {console.number(absent)}")
-    if if_exists is IfExistsUpdate.update:
-        return _changes(folder, updated, json)
-    _summary(folder, job, json)
+        run = documents.only
+        console.note(f"documents of {run} that {source} does not have: {console.number(absent)}")
+    if changes:
+        return _changes(folder, changes, output.json)
+    _summary(folder, job, output.json)
 
 
-def _changes(folder: Path, made: "Updated", json: bool) -> None:
+def _write(job: "Job", folder: Path, update: bool) -> "Updated | None":
+    """The vectors of the job; what changed, where a folder is brought up to date."""
+    from lmkcli.encoding import jobs, updating
+
+    with console.progress("encode") as progress, console.stoppable() as stopping:
+        if update:
+            return updating.run_update(job, folder, progress, stopping, console.note)
+        jobs.run_encode(job, folder, progress, stopping, console.note)
+    return None
+
+
+def _changes(folder: Path, changes: "Updated", json: bool) -> None:
     if json:
-        return console.plain_json({"output": str(folder), **made._asdict()})
+        return console.plain_json({"output": str(folder), **changes._asdict()})
     print(
-        f"{folder}: generation {made.generation}, {console.number(made.encoded)} documents encoded, "
-        f"{console.number(made.removed)} removed (a changed one counts as both), "
-        f"{console.number(made.kept)} kept"
+        f"{folder}: generation {changes.generation}, {console.number(changes.encoded)} documents encoded, "
+        f"{console.number(changes.removed)} removed (a changed one counts as both), "
+        f"{console.number(changes.kept)} kept"
     )
 
 
 def _summary(folder: Path, job: "Job", json: bool) -> None:
-    from dataclasses import asdict
-
     from lmkcli.store import parts
     from lmkcli.store.tokens import sum_counts
 

@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from lmkcli.cli import console, options, scoretables
+from lmkcli.cli.flags import with_flags
 from lmkcli.cli.tables import Format
 from lmkcli.errors import CheckFailed, DataError, UsageError
+from lmkcli.settings import Offline
 
 if TYPE_CHECKING:
     from lmkcli.evaluation.compare import PairedTest
@@ -34,6 +36,7 @@ class DropSelf(StrEnum):
     no = "no"
 
 
+@with_flags
 def evaluate(
     runs: Annotated[
         list[Path],
@@ -92,7 +95,7 @@ def evaluate(
         Format,
         typer.Option("--format", "-f", envvar="LMK_EVAL_FORMAT", help="How the table is printed."),
     ] = Format.table,
-    offline: options.Offline = False,
+    offline: Offline = False,
     json: options.Json = False,
     strict: Annotated[
         bool, typer.Option("--strict", help="Exit 4 when a judged query is missing from a run.")

@@ -7,9 +7,11 @@ from typing import Annotated
 import typer
 
 from lmkcli.cli import console, options
+from lmkcli.cli.flags import with_flags
 from lmkcli.cli.options import IfExists
 from lmkcli.errors import UsageError
 from lmkcli.recipe import RecipeOptions
+from lmkcli.settings import Offline
 
 
 class Target(StrEnum):
@@ -22,6 +24,7 @@ class Target(StrEnum):
     sentence_transformers = "sentence-transformers"
 
 
+@with_flags
 def export(
     to: Annotated[Target, typer.Option(help="Which tool, or which files.")],
     source: Annotated[
@@ -38,7 +41,7 @@ def export(
     query_prompt: options.QueryPrompt = None,
     doc_prompt: options.DocPrompt = None,
     normalize: options.Normalize = None,
-    offline: options.Offline = False,
+    offline: Offline = False,
     if_exists: options.IfExistsOption = IfExists.resume,
     json: options.Json = False,
 ) -> None:

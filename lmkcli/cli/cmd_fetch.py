@@ -5,10 +5,12 @@ from typing import Annotated
 import typer
 
 from lmkcli.cli import console, options
+from lmkcli.cli.flags import with_flags
 from lmkcli.data import known
 from lmkcli.errors import UsageError
 
 
+@with_flags
 def fetch(
     names: Annotated[
         list[str] | None,

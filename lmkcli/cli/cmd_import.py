@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from lmkcli.cli import console, options
+from lmkcli.cli.flags import with_flags
 from lmkcli.cli.options import IfExists
 from lmkcli.recipe import Recipe, RecipeOptions
+from lmkcli.settings import Offline
 
 if TYPE_CHECKING:
     from lmkcli.exchange.importing import Incoming
@@ -21,6 +23,7 @@ class Origin(StrEnum):
     pyserini = "pyserini"
 
 
+@with_flags
 def import_(
     source: Annotated[
         Path, typer.Argument(metavar="SOURCE", help="A .npy file or a folder, as --from says.")
@@ -44,7 +47,7 @@ def import_(
     dim: options.Dim = None,
     normalize: options.Normalize = None,
     map_ids: options.MapIds = False,
-    offline: options.Offline = False,
+    offline: Offline = False,
     if_exists: options.IfExistsOption = IfExists.resume,
     json: options.Json = False,
 ) -> None:

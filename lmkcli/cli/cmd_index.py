@@ -7,10 +7,11 @@ import typer
 
 from lmkcli import catalog
 from lmkcli.cli import console, options
+from lmkcli.cli.flags import with_flags
 from lmkcli.cli.groups import note_differences, over_groups
 from lmkcli.cli.options import IfExistsUpdate
 from lmkcli.errors import UsageError
-from lmkcli.settings import AnnSettings, Bm25Settings
+from lmkcli.settings import AnnSettings, Bm25Settings, Offline
 
 if TYPE_CHECKING:
     from lmkcli.store.vectors import Vectors
@@ -19,6 +20,7 @@ _SHOWN = ("factory", "documents", "rows", "vocabulary", "postings", "training_ro
 
 
 @over_groups("source")
+@with_flags
 def index(
     source: Annotated[
         str,
@@ -58,7 +60,7 @@ def index(
     ] = None,
     fields: options.Fields = "",
     map_ids: options.MapIds = False,
-    offline: options.Offline = False,
+    offline: Offline = False,
     allow_incomplete: Annotated[
         bool,
         typer.Option(

@@ -7,9 +7,11 @@ import typer
 
 from lmkcli import catalog
 from lmkcli.cli import console, options
+from lmkcli.cli.flags import with_flags
 from lmkcli.errors import DataError, UsageError
 
 
+@with_flags
 def plot(
     log: Annotated[Path, typer.Argument(metavar="LOG", help="A score log (lmk eval --log).")],
     x: Annotated[

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from lmkcli.cli import console, options, tables
+from lmkcli.cli.flags import with_flags
 from lmkcli.cli.tables import Format
 from lmkcli.errors import CheckFailed, DataError, LmkError, Stopped
 from lmkcli.system import network
@@ -27,6 +28,7 @@ _MAKERS = ("tokenize", "encode", "import", "index", "search")
 _KEPT_OF_EVAL = ("verb", "qrels", "drop_self", "offline")
 
 
+@with_flags
 def repro(
     context: typer.Context,
     what: Annotated[

@@ -7,9 +7,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from lmkcli.cli import answers, console, options
+from lmkcli.cli.flags import with_flags
 from lmkcli.cli.groups import note_differences, over_groups
 from lmkcli.cli.options import IfExists
 from lmkcli.errors import UsageError
+from lmkcli.settings import Offline
 
 if TYPE_CHECKING:
     from lmkcli.data.collection import Collection, Query
@@ -48,6 +50,7 @@ class ScaleName(StrEnum):
 
 
 @over_groups("queries", ".trec")
+@with_flags
 def search(
     index: Annotated[
         Path,
@@ -144,7 +147,7 @@ def search(
         typer.Option(help="chunk: rank chunks, under ids doc#number; -k is chunks then."),
     ] = None,
     map_ids: options.MapIds = False,
-    offline: options.Offline = False,
+    offline: Offline = False,
     if_exists: options.IfExistsOption = IfExists.resume,
     json: options.Json = False,
 ) -> None:

@@ -8,10 +8,12 @@ import typer
 
 from lmkcli import catalog
 from lmkcli.cli import console, options, tables
+from lmkcli.cli.flags import with_flags
 from lmkcli.cli.tables import Format
 from lmkcli.data import known
 from lmkcli.data.collection import FILE_SUFFIXES
 from lmkcli.errors import DataError, UnknownName, UsageError
+from lmkcli.settings import Offline
 
 CATALOGS = {
     "sources": catalog.SOURCES,
@@ -21,6 +23,7 @@ CATALOGS = {
 }
 
 
+@with_flags
 def show(
     what: Annotated[
         str,
@@ -37,7 +40,7 @@ def show(
             help="After 'sources' a group, such as beir; after 'source' a collection.",
         ),
     ] = None,
-    offline: options.Offline = False,
+    offline: Offline = False,
     json: options.Json = False,
 ) -> None:
     """Explain an artifact and its lineage, or list what can be chosen by name."""

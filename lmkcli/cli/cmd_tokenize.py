@@ -6,11 +6,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from lmkcli.cli import console, options, tables
+from lmkcli.cli.flags import with_flags
 from lmkcli.cli.groups import note_differences, over_groups
 from lmkcli.cli.options import IfExists
 from lmkcli.errors import UsageError
 from lmkcli.recipe import RecipeOptions
-from lmkcli.settings import EncodeSettings
+from lmkcli.settings import EncodeSettings, Offline
 
 if TYPE_CHECKING:
     from lmkcli.store.tokens import Tokens
@@ -20,6 +21,7 @@ GRANULARITIES = (32, 64, 128, 256)
 
 
 @over_groups("source")
+@with_flags
 def tokenize(
     model: options.Model,
     source: Annotated[
@@ -42,7 +44,7 @@ def tokenize(
     map_ids: options.MapIds = False,
     store_text: options.StoreText = True,
     shard: options.ShardOption = "0/1",
-    offline: options.Offline = False,
+    offline: Offline = False,
     if_exists: options.IfExistsOption = IfExists.resume,
     json: options.Json = False,
 ) -> None:

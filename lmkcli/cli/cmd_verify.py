@@ -6,9 +6,12 @@ from typing import Annotated
 import typer
 
 from lmkcli.cli import console, options
+from lmkcli.cli.flags import with_flags
 from lmkcli.errors import CheckFailed
+from lmkcli.settings import Offline
 
 
+@with_flags
 def verify(
     folder: Annotated[Path, typer.Argument(metavar="VECTORS", help="A vectors folder.")],
     sample: Annotated[
@@ -17,7 +20,7 @@ def verify(
     model: Annotated[str, typer.Option(help="Where the model is now, if it was moved.")] = "",
     trust_remote_code: options.TrustRemoteCode = False,
     device: options.Device = "auto",
-    offline: options.Offline = False,
+    offline: Offline = False,
     json: options.Json = False,
 ) -> None:
     """Encode a sample of the stored texts again and compare with the stored vectors; exit 4 if they differ.

@@ -1,15 +1,16 @@
-"""Options that several verbs share, declared once. Defaults are the fields of recipe.py."""
+"""Options that several commands share and that belong to the command line alone."""
 
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, ClassVar, Literal
 
 import typer
 
 from lmkcli.errors import DataError, UsageError
-from lmkcli.system import network
+from lmkcli.settings import Flag, Offline
 
 
 class IfExists(StrEnum):
@@ -195,20 +196,6 @@ ShardOption = Annotated[
 ]
 
 
-def _offline(wanted: bool) -> bool:
-    if wanted:
-        network.forbid()
-    return wanted
-
-
-Offline = Annotated[
-    bool,
-    typer.Option(
-        "--offline",
-        help="Never use the network (as with HF_HUB_OFFLINE=1).",
-        callback=_offline,
-    ),
-]
 Output = Annotated[
     Path | None,
     typer.Option("--output", "-o", help="Where the result goes.", rich_help_panel=_OUTPUT),
@@ -229,6 +216,57 @@ IfExistsUpdateOption = Annotated[
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.", rich_help_panel=_OUTPUT)]
 
 
+@dataclass(frozen=True)
+class CollectionOptions:
+    """How a collection is read, and which slice of it."""
+
+    fields: Annotated[
+        str, Flag("Text fields of a record, joined by '+', such as headline+body.")
+    ] = ""
+    map_ids: Annotated[bool, Flag("White space in ids becomes '_'.")] = False
+    shard: Annotated[str, Flag("Slice i/n of the collection, such as $SLURM_ARRAY_TASK_ID/16.")] = (
+        "0/1"
+    )
+    offline: Offline = False
+
+    def spelling(self, collection: str) -> str:
+        """The collection with the options that also have flags."""
+        return with_fields(collection, self.fields, self.map_ids)
+
+
+@dataclass(frozen=True)
+class OutputOptions:
+    """Where a result goes, and what is done when something is there."""
+
+    panel: ClassVar[str] = "Output"
+    output: Annotated[Path | None, Flag("Where the result goes.", short="-o")] = None
+    if_exists: Annotated[
+        Literal["resume", "fail", "overwrite", "update"],
+        Flag("The output is there: continue it, fail, replace it, or bring it up to date."),
+    ] = "resume"
+    json: Annotated[bool, Flag("Print JSON.")] = False
+
+    def path(self, example: str) -> Path:
+        """Where the result goes; UsageError, with the example, when nobody said."""
+        return need(self.output, "-o/--output", example)
+
+    def prepared(self, example: str, shards: int = 1) -> Path:
+        """The same place, empty or fit to be continued, as --if-exists says."""
+        path = self.path(example)
+        prepare_output(path, self.if_exists, shards)
+        return path
+
+
+@dataclass(frozen=True)
+class NewOutput(OutputOptions):
+    """The same for what cannot be brought up to date."""
+
+    if_exists: Annotated[
+        Literal["resume", "fail", "overwrite"],
+        Flag("The output is there: continue it, fail, or replace it."),
+    ] = "resume"
+
+
 def need(value: Path | None, flag: str, example: str) -> Path:
     """The value of an option that this use of the command cannot do without."""
     if value is None:
@@ -236,24 +274,24 @@ def need(value: Path | None, flag: str, example: str) -> Path:
     return value
 
 
-def prepare_output(path: Path, if_exists: IfExists | IfExistsUpdate, shards: int = 1) -> None:
+def prepare_output(path: Path, if_exists: str, shards: int = 1) -> None:
     """Refuse or clear what is at `path`, as --if-exists says; never touches what is not ours."""
     from lmkcli.store.outputs import clear, is_artifact, is_empty
 
-    if shards > 1 and if_exists == IfExists.overwrite:
+    if shards > 1 and if_exists == "overwrite":
         raise UsageError(
             f"--if-exists overwrite would remove what other shards have written; "
             f"remove {path} once, then run every shard without it"
         )
     if is_empty(path):
         return
-    if if_exists == IfExists.fail:
+    if if_exists == "fail":
         raise DataError(f"{path} exists; choose another output, or --if-exists resume or overwrite")
     if not is_artifact(path):
         raise DataError(
             f"{path} exists and is not lmk's: nothing in it was touched; choose another output"
         )
-    if if_exists == IfExists.overwrite:
+    if if_exists == "overwrite":
         _keep_inputs(path)
         clear(path)
 

@@ -12,10 +12,21 @@ from typer.core import TyperArgument, TyperCommand
 
 from lmkcli.cli import console
 from lmkcli.errors import DataError
+from lmkcli.system import network
 
 
 class Recorded(TyperCommand):
-    """A command whose parameters are in the manifests of what it makes, as `call`."""
+    """A command whose parameters are in the manifests of what it makes, as `call`.
+
+    A flag that is not called as its parameter (--hits is `k`) has its variable by its own name.
+    """
+
+    def __init__(self, name: str | None, *, params: list[Any], **others: Any) -> None:
+        super().__init__(name, params=params, **others)
+        for param in params:
+            longest = max(param.opts, key=len).removeprefix("--").replace("-", "_")
+            if not isinstance(param, TyperArgument) and longest != param.name:
+                param.envvar = f"LMK_{name}_{longest}".upper()
 
     def invoke(self, ctx: Any) -> Any:
         """Run the command; parameters without a value are left out."""
@@ -25,6 +36,8 @@ class Recorded(TyperCommand):
         before = manifest.call
         manifest.call = {"verb": ctx.info_name}
         manifest.call |= {key: value for key, value in given.items() if value not in (None, [])}
+        if ctx.params.get("offline"):
+            network.forbid()
         try:
             return super().invoke(ctx)
         finally:

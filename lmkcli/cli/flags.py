@@ -1,0 +1,139 @@
+"""Flags from settings: a command takes dataclasses, and typer sees an option for each field.
+
+The field is the only declaration of a setting: its name makes the flag (`max_length` is --max-length),
+its default and type are the flag's, and its `Flag` says the rest.
+"""
+
+import inspect
+from collections.abc import Callable, Iterator
+from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
+from functools import wraps
+from operator import itemgetter
+from pathlib import Path
+from typing import Annotated, Any, NamedTuple, cast, get_args, get_origin, get_type_hints
+
+import typer
+
+from lmkcli.cli import configfile
+from lmkcli.settings import Flag
+
+Values = dict[str, Any]
+Config = Annotated[
+    Path | None,
+    typer.Option(
+        "--config",
+        metavar="FILE",
+        help="Flags from this command's table in a TOML file.",
+        callback=configfile.read,
+        is_eager=True,
+        expose_value=False,
+    ),
+]
+
+
+@dataclass(frozen=True)
+class Subset:
+    """Beside a dataclass: its fields that are no flags here, and those that must be given."""
+
+    without: tuple[str, ...] = ()
+    required: tuple[str, ...] = ()
+
+
+class Given(frozenset[str]):
+    """The names of the flags that the user gave, on the command line or anywhere else."""
+
+
+def with_flags(command: Callable[..., None]) -> Callable[..., None]:
+    """`command` as typer reads it: dataclasses stand as their flags, and --config can set them.
+
+    A parameter of type Given receives what was given. Types with a Flag are flags by themselves;
+    everything else (arguments, typer's context) stays as it is.
+    """
+    hints = get_type_hints(command, include_extras=True)
+    own = inspect.signature(command).parameters
+    parts = {name: _part(name, hints[name], own[name].default) for name in own}
+
+    @wraps(command)
+    def run(**values: Any) -> None:
+        command(**{name: part.value(values) for name, part in parts.items()})
+
+    flat = [parameter for part in parts.values() for parameter in part.parameters]
+    flat.append(_parameter("config", Config, None))
+    run.__signature__ = inspect.Signature(flat)  # type: ignore[attr-defined]
+    run.__annotations__ = {parameter.name: parameter.annotation for parameter in flat}
+    return run
+
+
+class _Part(NamedTuple):
+    """The parameters that typer sees for one of a command's, and what their values become."""
+
+    parameters: list[inspect.Parameter]
+    value: Callable[[Values], Any]
+
+
+def _part(name: str, annotation: Any, default: Any) -> _Part:
+    kind, marks = _split(annotation)
+    if is_dataclass(kind):
+        subset = next((mark for mark in marks if isinstance(mark, Subset)), Subset())
+        parameters = list(_of_fields(kind, subset))
+        names, settings = [parameter.name for parameter in parameters], cast(type, kind)
+        return _Part(parameters, lambda values: settings(**{name: values[name] for name in names}))
+    if kind is Given:
+        parameters = [_parameter(name, typer.Context, inspect.Parameter.empty)]
+        return _Part(parameters, lambda values: _given(values[name]))
+    flags = [mark for mark in marks if isinstance(mark, Flag)]
+    option = _option(name, kind, default, flags[0], None) if flags else annotation
+    return _Part([_parameter(name, option, default)], itemgetter(name))
+
+
+def _split(annotation: Any) -> tuple[Any, tuple[Any, ...]]:
+    """The type itself, and what Annotated says beside it."""
+    if get_origin(annotation) is Annotated:
+        kind, *marks = get_args(annotation)
+        return kind, tuple(marks)
+    return annotation, ()
+
+
+def _of_fields(settings: Any, subset: Subset) -> Iterator[inspect.Parameter]:
+    """A parameter for each field with a Flag, in the help panel that the dataclass names."""
+    hints = get_type_hints(settings, include_extras=True)
+    for field in fields(settings):
+        kind, marks = _split(hints[field.name])
+        flag = next((mark for mark in marks if isinstance(mark, Flag)), None)
+        if flag is None or field.name in subset.without:
+            continue
+        default = inspect.Parameter.empty if field.name in subset.required else _default(field)
+        panel = getattr(settings, "panel", None)
+        yield _parameter(field.name, _option(field.name, kind, default, flag, panel), default)
+
+
+def _default(field: "Field[Any]") -> Any:
+    return inspect.Parameter.empty if field.default is MISSING else field.default
+
+
+def _parameter(name: str, annotation: Any, default: Any) -> inspect.Parameter:
+    keyword = inspect.Parameter.KEYWORD_ONLY
+    return inspect.Parameter(name, keyword, default=default, annotation=annotation)
+
+
+def _option(name: str, kind: Any, default: Any, flag: Flag, panel: str | None) -> Any:
+    """The type with typer's words for it. A switch that is on, or open, can also be turned off."""
+    long = flag.long or f"--{name.replace('_', '-')}"
+    switch = kind in (bool, bool | None)
+    if switch and default is not False:
+        long += f"/--no-{long.removeprefix('--')}"
+    option = typer.Option(
+        *filter(None, (long, flag.short)),
+        help=flag.help,
+        min=flag.min,
+        max=flag.max,
+        metavar=flag.metavar,
+        show_default=flag.shown or default != "",
+        rich_help_panel=panel,
+    )
+    return Annotated[kind, option]
+
+
+def _given(context: typer.Context) -> Given:
+    sources = {name: context.get_parameter_source(name) for name in context.params}
+    return Given(name for name, source in sources.items() if source and source.name != "DEFAULT")

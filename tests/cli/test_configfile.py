@@ -1,0 +1,126 @@
+"""--config: flags from a file, what wins over what, and what a file may not say."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+
+from lmkcli import manifest
+from lmkcli.cli import recording
+from lmkcli.cli.main import app
+
+Lmk = Callable[..., Any]
+GROUP: Any = typer.main.get_command(app)
+VERBS = sorted(set(GROUP.commands) - {"demo"})  # the demo has no flags
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Callable[[str], Path]:
+    def write(text: str) -> Path:
+        path = tmp_path / "experiment.toml"
+        path.write_text(text, encoding="utf-8")
+        return path
+
+    return write
+
+
+def parsed(*words: object) -> dict[str, Any]:
+    """What a command line hands to its command."""
+    verb, *rest = map(str, words)
+    top = GROUP.make_context("lmk", [verb, *rest])
+    params: dict[str, Any] = GROUP.commands[verb].make_context(verb, rest, parent=top).params
+    return params
+
+
+def test_a_file_sets_flags_of_every_type(config: Callable[[str], Path]) -> None:
+    path = config(
+        """
+        [encode]
+        model = "minilm"
+        gran = 64
+        max-length = 512
+        store-text = false
+        offline = true
+        dtype = "fp32"
+
+        [eval]
+        measure = ["nDCG@10", "R@100"]
+        per-query = true
+
+        [index]
+        kind = "bm25"
+        k1 = 1.5
+        """
+    )
+    found = parsed("encode", "x", "--config", path)
+    assert (found["model"], found["gran"], found["max_length"]) == ("minilm", "64", 512)
+    assert (found["store_text"], found["offline"], found["dtype"]) == (False, True, "fp32")
+    assert found["pool"] == "auto"  # what the file leaves out keeps its default
+    assert parsed("eval", "r", "--config", path)["measure"] == ["nDCG@10", "R@100"]
+    assert parsed("index", "x", "--config", path)["k1"] == 1.5
+
+
+def test_the_command_line_wins_over_a_variable_and_that_over_the_file(
+    config: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = config('[encode]\npool = "cls"\ngran = "16"\nunit = "chunk"\nmodel = "m"\n')
+    monkeypatch.setenv("LMK_ENCODE_POOL", "mean")
+    monkeypatch.setenv("LMK_ENCODE_GRAN", "32")
+    found = parsed("encode", "x", "--pool", "lmk", "--config", path)
+    assert (found["pool"], found["gran"], found["unit"]) == ("lmk", "32", "chunk")
+    monkeypatch.setenv("LMK_ENCODE_CONFIG", str(path))
+    assert parsed("encode", "x")["unit"] == "chunk"
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ('[encode]\npol = "lmk"\n', "there is no flag --pol (did you mean pool?)"),
+        ("[encode]\nmax_length = 3\n", "did you mean max-length?"),
+        ("[encode]\npol = 1\ngrann = 2\n", "--grann (did you mean gran?)"),
+        ('[encode]\nconfig = "x.toml"\n', "there is no flag --config"),
+        ("[encode]\nno-store-text = true\n", "did you mean store-text?"),
+        ('[encode]\nstore-text = "no"\n', "store-text is a switch: write true or false"),
+        ("[encode]\npool = true\n", "pool takes one value, not True"),
+        ('[encode]\npool = ["cls"]\n', "pool takes one value"),
+        ('[encode]\nmax-length = "long"\n', "--max-length"),
+        ("[encode]\nmax-length = 0\n", "--max-length"),
+        ('[encode]\ndtype = "fp8"\n', "'fp8' is not one of"),
+        ("[search]\nhits = 3\n", "it has no table [encode]"),
+        ('[encod]\npool = "cls"\n', "unknown command 'encod': did you mean encode"),
+        ('encode = "cls"\n', "write [encode] with its flags below"),
+        ('model = "m"\n', "unknown command 'model'"),
+    ],
+)
+def test_what_a_file_may_not_say(
+    lmk: Lmk, config: Callable[[str], Path], text: str, says: str
+) -> None:
+    done = lmk("encode", "x", "-m", "m", "-o", "v", "--config", config(text), code=2)
+    assert says in " ".join(done.err.replace("│", " ").split())
+    assert done.out == ""
+
+
+def test_a_file_that_is_none(lmk: Lmk, config: Callable[[str], Path], tmp_path: Path) -> None:
+    words = ("encode", "x", "-m", "m", "-o", "v", "--config")
+    assert "is not TOML" in lmk(*words, config("[encode\n"), code=3).err
+    assert "no.toml: No such file" in lmk(*words, tmp_path / "no.toml", code=3).err
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_every_command_takes_a_config_file(verb: str) -> None:
+    assert "--config" in [flag for param in GROUP.commands[verb].params for flag in param.opts]
+
+
+def test_what_a_file_said_is_recorded_and_asked_again_without_it(
+    lmk: Lmk, beir: Path, config: Callable[[str], Path], tmp_path: Path
+) -> None:
+    path = config('[index]\nkind = "bm25"\nk1 = 1.5\n')
+    lmk("index", beir, "-o", tmp_path / "bm25", "--b", "0.3", "--config", path)
+    facts = manifest.read(tmp_path / "bm25").facts
+    assert (facts["call"]["kind"], facts["call"]["k1"], facts["call"]["b"]) == ("bm25", 1.5, 0.3)
+    assert facts["command"][-2:] == ["--config", str(path)]
+    words = recording.words(GROUP, facts["call"])
+    assert "--k1=1.5" in words
+    assert not [word for word in words if "config" in word]
