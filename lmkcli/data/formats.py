@@ -125,6 +125,10 @@ def _text(value: object, where: str) -> str:
     )
 
 
+Columns = tuple[tuple[str, ...], ...]
+PLAIN_COLUMNS: Columns = (("id", "text"), ("id", "title", "text"))  # of a tsv without a header
+
+
 class LineFormat(NamedTuple):
     """How a line becomes a record, and whether the first line is a header."""
 
@@ -132,8 +136,13 @@ class LineFormat(NamedTuple):
     header: bool = False
 
 
-def line_format(first: bytes, path: str, wanted: frozenset[str]) -> LineFormat | None:
-    """The format of a file of lines by its name or first line; None when it is TREC topics."""
+def line_format(
+    first: bytes, path: str, wanted: frozenset[str], columns: Columns = PLAIN_COLUMNS
+) -> LineFormat | None:
+    """The format of a file of lines by its name or first line; None when it is TREC topics.
+
+    `columns` names those of a tsv without a header, for each number of them.
+    """
     suffix = Path(path.removesuffix(".gz")).suffix
     first = first.removeprefix(BOM).strip(b"\r\n ")
     if suffix in JSON_SUFFIXES or (suffix != ".tsv" and first.startswith(b"{")):
@@ -145,8 +154,9 @@ def line_format(first: bytes, path: str, wanted: frozenset[str]) -> LineFormat |
             f"{path}: neither jsonl, tsv nor TREC topics; the first line begins {first[:40]!r}"
         )
     names = first.decode("utf-8", "replace").split("\t")
-    known = names[0].lower() in QUERY_ID_FIELDS and any(name in wanted for name in names[1:])
-    return LineFormat(_tsv_parser(names if known else None), header=known)
+    known = names[0].lower() in {*QUERY_ID_FIELDS, *columns[0][:1]}
+    known = known and any(name in wanted for name in names[1:])
+    return LineFormat(_tsv_parser((tuple(names),) if known else columns), header=known)
 
 
 def parse_json(line: bytes, where: str) -> Record:
@@ -170,9 +180,8 @@ def _whole_characters(record: Record) -> Record:
     }
 
 
-def _tsv_parser(header: list[str] | None) -> Parse:
-    """Columns by the header's names; without one, id and text, or id, title and text."""
-    layouts = [header] if header else [["id", "text"], ["id", "title", "text"]]
+def _tsv_parser(layouts: Columns) -> Parse:
+    """Columns by name; which names, the number of columns decides."""
     by_length = {len(names): names for names in layouts}
 
     def parse(line: bytes, where: str) -> Record:
@@ -184,7 +193,7 @@ def _tsv_parser(header: list[str] | None) -> Parse:
             expected = " or ".join(", ".join(names) for names in layouts)
             raise DataError(
                 f"{where}: {len(columns)} columns, expected {expected} separated by tabs "
-                "(a first line 'id⇥title⇥…' names others)"
+                f"(a first line '{'⇥'.join(layouts[-1][:2])}⇥…' names others)"
             )
         return dict(zip(by_length[len(columns)], columns, strict=True))
 

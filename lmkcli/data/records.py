@@ -19,7 +19,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from lmkcli.data.collection import WHOLE, Shard
-from lmkcli.data.formats import BOM, LineFormat, Record, line_format, read_topics
+from lmkcli.data.formats import (
+    BOM,
+    PLAIN_COLUMNS,
+    Columns,
+    LineFormat,
+    Record,
+    line_format,
+    read_topics,
+)
 from lmkcli.errors import DataError
 
 BLOCK = 1000
@@ -40,12 +48,18 @@ class Records(ABC):
     def fraction(self) -> float | None: ...
 
 
-def open_records(path: str, shard: Shard = WHOLE, wanted: frozenset[str] = frozenset()) -> Records:
+def open_records(
+    path: str,
+    shard: Shard = WHOLE,
+    wanted: frozenset[str] = frozenset(),
+    columns: Columns = PLAIN_COLUMNS,
+) -> Records:
     """The records of a file; the suffix says what it is, else its first line does.
 
     `wanted` names the fields that will be looked at: parquet reads only those columns, and a tsv
-    header is recognised by them. Plain lines are cut into shards by bytes and parquet by rows; gzip
-    cannot seek, so its lines are dealt in blocks of 1,000. DataError for what is none of these.
+    header is recognised by them; `columns` names those of a tsv without one. Plain lines are cut into
+    shards by bytes and parquet by rows; gzip cannot seek, so its lines are dealt in blocks of 1,000.
+    DataError for what is none of these.
     """
     file = Path(path).expanduser()
     if not file.is_file():
@@ -57,7 +71,7 @@ def open_records(path: str, shard: Shard = WHOLE, wanted: frozenset[str] = froze
     zipped = file.suffix == ".gz"
     with _whole_gzip(path), gzip.open(file) if zipped else file.open("rb") as handle:
         first = handle.readline()
-    layout = line_format(first, path, wanted)
+    layout = line_format(first, path, wanted, columns)
     if layout is None:
         return TopicRecords(file, shard)
     return ZippedLines(file, shard, layout) if zipped else PlainLines(file, shard, layout)
@@ -146,10 +160,16 @@ class ZippedLines(DealtLines):
 class PipedLines(DealtLines):
     """Lines of standard input, which can be read once."""
 
-    def __init__(self, stream: BinaryIO, shard: Shard, wanted: frozenset[str]) -> None:
+    def __init__(
+        self,
+        stream: BinaryIO,
+        shard: Shard,
+        wanted: frozenset[str],
+        columns: Columns = PLAIN_COLUMNS,
+    ) -> None:
         self._stream: BinaryIO | None = stream
         self._first = stream.readline()
-        layout = line_format(self._first, "-", wanted)
+        layout = line_format(self._first, "-", wanted, columns)
         if layout is None:
             raise DataError("stdin: topics cannot be piped in; save them and name the file")
         super().__init__("stdin", shard, layout)

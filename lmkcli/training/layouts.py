@@ -1,0 +1,133 @@
+"""Files of training examples in the field's layouts, recognised by their fields.
+
+- FlagEmbedding: query, pos, neg (lists), pos_scores, neg_scores, prompt
+- tevatron: query, positive_passages, negative_passages (lists of title and text)
+- the columns of sentence-transformers: anchor or query, positive, negative or negative_1 …, score
+- plain pairs, as jsonl or parquet with a query and a positive, or as tsv of two or three columns
+"""
+
+import math
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from lmkcli.data.collection import WHOLE
+from lmkcli.data.formats import QUERY_ID_FIELDS, Record
+from lmkcli.data.records import PipedLines, Records, open_records
+from lmkcli.errors import DataError
+from lmkcli.training.examples import Example, Passage
+
+QUERY = ("query", "anchor", "question")
+POSITIVES = ("pos", "positive_passages", "positives", "positive", "answer", "passage")
+NEGATIVES = ("neg", "negative_passages", "negatives", "negative")
+NUMBERED = tuple(f"negative_{number}" for number in range(200))
+SCORES = ("score", "scores", "label", "labels")
+COLUMNS = (("query", "positive"), ("query", "positive", "negative"))  # of a tsv without a header
+WANTED = frozenset(
+    {*QUERY_ID_FIELDS, *QUERY, *POSITIVES, *NEGATIVES, *NUMBERED, *SCORES}
+    | {"pos_scores", "neg_scores", "prompt"}
+)
+
+
+def read_examples(path: str) -> Iterator[Example]:
+    """The examples of a jsonl, tsv or parquet file, packed or not, or of stdin ('-').
+
+    DataError with the file and the line when a record has no query, no positive, or a field of the
+    wrong type; texts may be empty.
+    """
+    for number, (where, record) in enumerate(_records(path), start=1):
+        yield _example(record, number, where)
+
+
+def is_examples(path: str) -> bool:
+    """Whether the first record of a file has a query and a positive."""
+    if path == "-":
+        return True
+    _, record = next(iter(_records(path)), ("", {}))
+    return _first(record, QUERY) is not None and _first(record, POSITIVES) is not None
+
+
+def _records(path: str) -> Records:
+    if path == "-":
+        return PipedLines(sys.stdin.buffer, WHOLE, WANTED, COLUMNS)
+    return open_records(str(Path(path).expanduser()), WHOLE, WANTED, COLUMNS)
+
+
+def _example(record: Record, number: int, where: str) -> Example:
+    query, kept = _first(record, QUERY), _first(record, POSITIVES)
+    if query is None or kept is None:
+        raise DataError(
+            f"{where}: no example of a known layout: it needs a query ({', '.join(QUERY)}) and a "
+            f"positive ({', '.join(POSITIVES)}); found {', '.join(map(str, record)) or 'nothing'}"
+        )
+    positives = _texts(record[kept], f"{where}, {kept}")
+    negatives = _negatives(record, where)
+    scores = _scores(record, len(positives), len(negatives), where)
+    passages = [Passage(*pair) for pair in zip(positives + negatives, scores, strict=True)]
+    name, prompt = _first(record, QUERY_ID_FIELDS), record.get("prompt")
+    return Example(
+        str(number if name is None else record[name]),
+        _text(record[query], f"{where}, {query}"),
+        tuple(passages[: len(positives)]),
+        tuple(passages[len(positives) :]),
+        prompt if isinstance(prompt, str) else None,
+    )
+
+
+def _first(record: Record, names: tuple[str, ...]) -> str | None:
+    """The first of the names that the record has a value for."""
+    return next((name for name in names if record.get(name) is not None), None)
+
+
+def _negatives(record: Record, where: str) -> list[str]:
+    names = [name for name in (*NEGATIVES, *NUMBERED) if record.get(name) is not None]
+    return [text for name in names for text in _texts(record[name], f"{where}, {name}")]
+
+
+def _texts(value: Any, where: str) -> list[str]:
+    return [_text(each, where) for each in (value if isinstance(value, list) else [value])]
+
+
+def _text(value: Any, where: str) -> str:
+    """A text, or the title and text of a passage, joined as those of a document."""
+    if isinstance(value, dict):
+        title, text = value.get("title") or "", value.get("text", value.get("contents"))
+        return f"{title} {_text(text, where)}" if title else _text(text, where)
+    if not isinstance(value, str):
+        raise DataError(f"{where}: {value!r:.60} is not a text")
+    return value
+
+
+def _scores(record: Record, positives: int, negatives: int, where: str) -> list[float]:
+    """A score for each positive and each negative, NaN where there is none."""
+    if (name := _first(record, SCORES)) is not None:
+        return _column_scores(record[name], positives, negatives, f"{where}, {name}")
+    found = []
+    for name, count in (("pos_scores", positives), ("neg_scores", negatives)):
+        given = record.get(name) or [None] * count
+        if not isinstance(given, list) or len(given) != count:
+            raise DataError(f"{where}: {name} must be a list of {count}, one for each text")
+        found += [_number(score, f"{where}, {name}") for score in given]
+    return found
+
+
+def _column_scores(value: Any, positives: int, negatives: int, where: str) -> list[float]:
+    """A list of all scores; or margins of the positive over each negative; or the one of a pair."""
+    given = [_number(each, where) for each in (value if isinstance(value, list) else [value])]
+    if len(given) == positives + negatives:
+        return given
+    if positives == 1 and len(given) == negatives:
+        return [0.0, *(-margin for margin in given)]
+    raise DataError(
+        f"{where}: {len(given)} scores for {positives} positives and {negatives} negatives; write one "
+        "for each, or the margin of the positive over each negative"
+    )
+
+
+def _number(value: Any, where: str) -> float:
+    if value is None:
+        return math.nan
+    if isinstance(value, bool) or not isinstance(value, int | float) or math.isinf(value):
+        raise DataError(f"{where}: the score {value!r:.60} is not a number")
+    return float(value)
