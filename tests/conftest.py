@@ -15,7 +15,7 @@ os.environ["XDG_CACHE_HOME"] = _CACHE.name
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # tiny models: threads would wait for each other
 
 
-FIXTURES = Path(__file__).resolve().parent / "fixtures"
+NUMBERS = Path(__file__).resolve().parent / "fixtures" / "parity"
 SHARED = Path(__file__).resolve().parents[2] / "shared"
 
 
@@ -29,13 +29,13 @@ def shared() -> Path:
 
 @pytest.fixture(scope="session")
 def parity() -> Callable[[str], Path]:
-    """The path of a file of official numbers: parity("lmk/pooling.npz"); see tests/fixtures/README.md."""
+    """The path of a file of official numbers: parity("lmk/pooling.npz"); see the README there."""
 
     def path(name: str) -> Path:
-        for folder in (FIXTURES, SHARED / "parity"):
+        for folder in (NUMBERS, SHARED / "parity"):
             if (folder / name).is_file():
                 return folder / name
-        pytest.skip(f"{name} is too large for tests/fixtures and not in ../shared/parity")
+        pytest.skip(f"{name} is too large for tests/fixtures/parity and not in ../shared/parity")
 
     return path
 
