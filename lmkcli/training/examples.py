@@ -9,6 +9,7 @@ import math
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -143,17 +144,35 @@ class Examples:
         """The texts of an example's passages, positives first."""
         return self.passages[self.starts[number] : self.starts[number + 1]]
 
+    def answers(self, query: int) -> Ints:
+        """The texts of all positives that a query's text has, in any example."""
+        first, last = np.searchsorted(self._answers[0], [query, query + 1])
+        found: Ints = self._answers[1][first:last]
+        return found
+
+    @cached_property
+    def _positive(self) -> NDArray[np.bool_]:
+        """[total]: which passages are positives."""
+        counts = np.diff(self.starts)
+        place = np.arange(len(self.passages)) - np.repeat(self.starts[:-1], counts)
+        found: NDArray[np.bool_] = place < np.repeat(self.positives, counts)
+        return found
+
+    @cached_property
+    def _answers(self) -> tuple[Ints, Ints]:
+        """The text of the query and of the passage for each positive, by query."""
+        asked = np.repeat(self.queries, self.positives)
+        order = np.argsort(asked, kind="stable")
+        return asked[order], self.passages[self._positive][order]
+
     @property
     def lengths(self) -> Ints:
         """[n]: characters of each example's longest positive."""
         each = pc.utf8_length(self.texts).to_numpy(zero_copy_only=False)[self.passages]
-        counts = np.diff(self.starts)
-        place = np.arange(len(self.passages)) - np.repeat(self.starts[:-1], counts)
-        positive = place < np.repeat(self.positives, counts)
-        longest: Ints = np.maximum.reduceat(np.where(positive, each, 0), self.starts[:-1])
+        longest: Ints = np.maximum.reduceat(np.where(self._positive, each, 0), self.starts[:-1])
         return longest.astype(np.int64)
 
-    @property
+    @cached_property
     def scored(self) -> bool:
         """Whether any passage has a teacher's score."""
         return bool((~np.isnan(self.scores)).any())
