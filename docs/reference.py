@@ -85,6 +85,8 @@ def _value(annotation: Any) -> str:
 def _default(param: Any) -> str:
     if param.required:
         return "required"
+    if isinstance(param.show_default, str):
+        return f"`{param.show_default}`"
     value = param.default.value if isinstance(param.default, Enum) else param.default
     if isinstance(value, bool) and param.secondary_opts:
         return f"`{(param.opts if value else param.secondary_opts)[0]}`"

@@ -41,8 +41,8 @@ if TYPE_CHECKING:
     from lmkcli.errors import LmkError
     from lmkcli.evaluation.measures import Scores, evaluate, parse_measures
     from lmkcli.recipe import RecipeOptions
-    from lmkcli.retrieval.index import Index, OpenSettings, open_index
-    from lmkcli.settings import EncodeSettings
+    from lmkcli.retrieval.index import Index, open_index
+    from lmkcli.settings import EncodeSettings, OpenSettings
     from lmkcli.store.ragged import Ragged
     from lmkcli.store.vectors import Vectors
 else:
@@ -55,8 +55,8 @@ else:
         "lmkcli.errors": ("LmkError",),
         "lmkcli.evaluation.measures": ("Scores", "evaluate", "parse_measures"),
         "lmkcli.recipe": ("RecipeOptions",),
-        "lmkcli.retrieval.index": ("Index", "OpenSettings", "open_index"),
-        "lmkcli.settings": ("EncodeSettings",),
+        "lmkcli.retrieval.index": ("Index", "open_index"),
+        "lmkcli.settings": ("EncodeSettings", "OpenSettings"),
         "lmkcli.store.ragged": ("Ragged",),
         "lmkcli.store.vectors": ("Vectors",),
     }

@@ -7,7 +7,7 @@ model.
 from dataclasses import dataclass, field, fields, replace
 from typing import Annotated, Any, ClassVar, Literal
 
-from lmkcli.settings import Flag
+from lmkcli.settings import Flag, TrustRemoteCode
 
 Similarity = Literal["cosine", "dot"]
 
@@ -101,7 +101,7 @@ class RecipeOptions:
         str, Flag("A model folder, a hub name, or 'minilm' (extra demo).", short="-m")
     ] = ""
     revision: Annotated[str | None, Flag("Branch, tag or commit of a hub model.")] = None
-    trust_remote_code: Annotated[bool, Flag("Run code that comes with the model.")] = False
+    trust_remote_code: TrustRemoteCode = False
     pool: Annotated[
         str,
         Flag("auto (what the model folder says), cls, last, mean, mean@k, multicls, lmk, latent."),

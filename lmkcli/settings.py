@@ -31,6 +31,7 @@ class Flag:
 
 Device = Annotated[str, Flag("auto, cpu, cuda or cuda:1.")]
 Offline = Annotated[bool, Flag("Never use the network (as with HF_HUB_OFFLINE=1).")]
+TrustRemoteCode = Annotated[bool, Flag("Run code that comes with the model.")]
 
 
 @dataclass(frozen=True)
@@ -55,6 +56,42 @@ class EncodeSettings:
             raise UsageError(
                 "--batch-tokens cannot be negative, and --batch-size must be at least 1"
             )
+
+
+@dataclass(frozen=True)
+class ModelSettings:
+    """Where an artifact's model is now, and what it may do here."""
+
+    model: Annotated[str, Flag("Where the model is now, if it was moved.")] = ""
+    trust_remote_code: TrustRemoteCode = False
+    device: Device = "auto"
+    dtype: Annotated[
+        Dtype | None, Flag("Compute dtype; else that in which the documents were encoded.")
+    ] = None
+    offline: Offline = False
+
+
+@dataclass(frozen=True)
+class OpenSettings(ModelSettings):
+    """Where to look when things were moved, and how an index is searched."""
+
+    vectors: Annotated[str, Flag("Where the index's vectors are now, if they were moved.")] = ""
+    ef_search: Annotated[int, Flag("hnsw: breadth of the search; 0 grows with k.", min=0)] = 0
+    nprobe: Annotated[int, Flag("ivf: lists that are searched; 0 grows with k.", min=0)] = 0
+    aggregate: Annotated[
+        Literal["max", "sum", "avg", "first"] | None,
+        Flag("Several vectors a document: what their scores become.", shown="max"),
+    ] = None
+    level: Annotated[
+        Literal["doc", "chunk"] | None,
+        Flag("chunk: rank chunks, under ids doc#number; -k is chunks then.", shown="doc"),
+    ] = None
+
+    def refuse(self, what: str, *names: str) -> None:
+        """UsageError when one of the named settings was given and means nothing for `what`."""
+        given = [f"--{name.replace('_', '-')}" for name in names if getattr(self, name)]
+        if given:
+            raise UsageError(f"{', '.join(given)} has no effect on {what}; drop it")
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,8 @@ from lmkcli import manifest
 from lmkcli.data.collection import Shard
 from lmkcli.data.run import read_run
 from lmkcli.errors import DataError
-from lmkcli.retrieval.index import BUILT, OpenSettings, open_index, ready
+from lmkcli.retrieval.index import BUILT, open_index, ready
+from lmkcli.settings import OpenSettings
 from lmkcli.store import part_writer, parts
 from lmkcli.store.doctable import DocTable
 from lmkcli.store.tokens import Tokens

@@ -11,7 +11,7 @@ from lmkcli.cli.flags import with_flags
 from lmkcli.cli.groups import note_differences, over_groups
 from lmkcli.cli.options import IfExists
 from lmkcli.errors import UsageError
-from lmkcli.settings import Offline
+from lmkcli.settings import OpenSettings
 
 if TYPE_CHECKING:
     from lmkcli.data.collection import Collection, Query
@@ -23,22 +23,6 @@ if TYPE_CHECKING:
 _HITS = 1000  # documents a query, in a run
 _SHOWN = 10
 _STAGES = "After the first search"
-
-
-class AggregateName(StrEnum):
-    """What the scores of a document's vectors become."""
-
-    max = "max"
-    sum = "sum"
-    avg = "avg"
-    first = "first"
-
-
-class LevelName(StrEnum):
-    """What is ranked."""
-
-    doc = "doc"
-    chunk = "chunk"
 
 
 class ScaleName(StrEnum):
@@ -56,6 +40,7 @@ def search(
         Path,
         typer.Argument(metavar="INDEX", help="An index folder, vectors (exact search), or a run."),
     ],
+    opening: OpenSettings,
     queries: Annotated[
         str | None, typer.Argument(metavar="[COLLECTION]", help="Where the queries come from.")
     ] = None,
@@ -83,15 +68,6 @@ def search(
         bool, typer.Option("--all-queries", help="Also queries that the split does not judge.")
     ] = False,
     tag: Annotated[str | None, typer.Option(help="The run's last column.")] = None,
-    model: Annotated[str, typer.Option(help="Where the query model is now, if it was moved.")] = "",
-    trust_remote_code: options.TrustRemoteCode = False,
-    vectors: Annotated[
-        str, typer.Option(help="Where the index's vectors are now, if they were moved.")
-    ] = "",
-    device: options.Device = "auto",
-    dtype: Annotated[
-        options.DtypeName | None, typer.Option(help="For queries; else as the documents.")
-    ] = None,
     rerank: Annotated[
         Path | None,
         typer.Option(help="Score the top again with these vectors.", rich_help_panel=_STAGES),
@@ -132,22 +108,7 @@ def search(
         ScaleName | None,
         typer.Option(help="How linear scales scores per query (minmax).", rich_help_panel=_STAGES),
     ] = None,
-    ef_search: Annotated[
-        int, typer.Option(min=0, help="hnsw: breadth of the search; 0 grows with k.")
-    ] = 0,
-    nprobe: Annotated[
-        int, typer.Option(min=0, help="ivf: lists that are searched; 0 grows with k.")
-    ] = 0,
-    aggregate: Annotated[
-        AggregateName | None,
-        typer.Option(help="Several vectors a document: which of their scores counts (max)."),
-    ] = None,
-    level: Annotated[
-        LevelName | None,
-        typer.Option(help="chunk: rank chunks, under ids doc#number; -k is chunks then."),
-    ] = None,
     map_ids: options.MapIds = False,
-    offline: Offline = False,
     if_exists: options.IfExistsOption = IfExists.resume,
     json: options.Json = False,
 ) -> None:
@@ -159,14 +120,9 @@ def search(
     trec_eval sorts them.
     """
     from lmkcli.retrieval import pipelines, searching
-    from lmkcli.retrieval.index import OpenSettings
 
     if [queries is not None, question is not None, interactive].count(True) != 1:
         raise UsageError("give a collection of queries, or one question with -q, or -i")
-    opening = OpenSettings(
-        model, trust_remote_code, device, str(dtype or ""), offline, vectors, ef_search, nprobe,
-        str(aggregate or ""), str(level or ""),
-    )  # fmt: skip
     paths = [index, *(others or [])]
     _askable(paths, queries)
     fusion = _fusion(paths, fuse, fuse_scale)

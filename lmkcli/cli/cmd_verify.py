@@ -5,32 +5,26 @@ from typing import Annotated
 
 import typer
 
-from lmkcli.cli import console, options
-from lmkcli.cli.flags import with_flags
+from lmkcli.cli import console
+from lmkcli.cli.flags import Subset, with_flags
+from lmkcli.cli.options import Json
 from lmkcli.errors import CheckFailed
-from lmkcli.settings import Offline
+from lmkcli.settings import Flag, ModelSettings
 
 
 @with_flags
 def verify(
     folder: Annotated[Path, typer.Argument(metavar="VECTORS", help="A vectors folder.")],
-    sample: Annotated[
-        int, typer.Option(min=1, help="Documents to encode again, spread over the folder.")
-    ] = 100,
-    model: Annotated[str, typer.Option(help="Where the model is now, if it was moved.")] = "",
-    trust_remote_code: options.TrustRemoteCode = False,
-    device: options.Device = "auto",
-    offline: Offline = False,
-    json: options.Json = False,
+    opening: Annotated[ModelSettings, Subset(without=("dtype",))],
+    sample: Annotated[int, Flag("Documents to encode again, spread over the folder.", min=1)] = 100,
+    json: Json = False,
 ) -> None:
     """Encode a sample of the stored texts again and compare with the stored vectors; exit 4 if they differ.
 
     The least cosine must be 0.99999 where fp32 was computed and 0.999 where bf16 or fp16 was.
     """
-    from lmkcli.encoding.recorded import ModelSettings
     from lmkcli.encoding.verifying import verify as run
 
-    opening = ModelSettings(model, trust_remote_code, device, offline=offline)
     result = run(folder, sample, opening)
     facts = {
         "documents": result.documents,

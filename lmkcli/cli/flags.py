@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Annotated, Any, NamedTuple, cast, get_args, get_origin, get_type_hints
 
 import typer
+from typer.models import ArgumentInfo
 
 from lmkcli.cli import configfile
 from lmkcli.settings import Flag
@@ -58,6 +59,7 @@ def with_flags(command: Callable[..., None]) -> Callable[..., None]:
         command(**{name: part.value(values) for name, part in parts.items()})
 
     flat = [parameter for part in parts.values() for parameter in part.parameters]
+    flat.sort(key=_is_option)  # help shows arguments first
     flat.append(_parameter("config", Config, None))
     run.__signature__ = inspect.Signature(flat)  # type: ignore[attr-defined]
     run.__annotations__ = {parameter.name: parameter.annotation for parameter in flat}
@@ -114,6 +116,11 @@ def _default(field: "Field[Any]") -> Any:
 def _parameter(name: str, annotation: Any, default: Any) -> inspect.Parameter:
     keyword = inspect.Parameter.KEYWORD_ONLY
     return inspect.Parameter(name, keyword, default=default, annotation=annotation)
+
+
+def _is_option(parameter: inspect.Parameter) -> bool:
+    _, marks = _split(parameter.annotation)
+    return not any(isinstance(mark, ArgumentInfo) for mark in marks)
 
 
 def _option(name: str, kind: Any, default: Any, flag: Flag, panel: str | None) -> Any:

@@ -213,7 +213,7 @@ IfExistsUpdateOption = Annotated[
         rich_help_panel=_OUTPUT,
     ),
 ]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON.", rich_help_panel=_OUTPUT)]
+Json = Annotated[bool, Flag("Print JSON.")]
 
 
 @dataclass(frozen=True)
@@ -244,7 +244,7 @@ class OutputOptions:
         Literal["resume", "fail", "overwrite", "update"],
         Flag("The output is there: continue it, fail, replace it, or bring it up to date."),
     ] = "resume"
-    json: Annotated[bool, Flag("Print JSON.")] = False
+    json: Json = False
 
     def path(self, example: str) -> Path:
         """Where the result goes; UsageError, with the example, when nobody said."""

@@ -4,26 +4,12 @@ An artifact may come from a stranger. Its manifest says which model made it, and
 that: what it names is not downloaded, and code beside a model does not run, unless the user says so.
 """
 
-from dataclasses import dataclass
-from typing import Any
-
 from lmkcli.encoding.encoder import Encoder, open_encoder
 from lmkcli.errors import DataError
 from lmkcli.models.folder import ModelFolder, is_here, read_model
 from lmkcli.recipe import EncoderConfig
-from lmkcli.settings import EncodeSettings
+from lmkcli.settings import EncodeSettings, ModelSettings
 from lmkcli.store.vectors import Vectors
-
-
-@dataclass(frozen=True)
-class ModelSettings:
-    """Where an artifact's model is now, and what it may do here."""
-
-    model: str = ""  # empty: where the manifest says
-    trust_remote_code: bool = False
-    device: str = "auto"
-    dtype: str = ""  # empty: the dtype in which the documents were encoded
-    offline: bool = False
 
 
 def open_recorded(vectors: Vectors, query: bool, settings: ModelSettings) -> Encoder:
@@ -35,7 +21,7 @@ def open_recorded(vectors: Vectors, query: bool, settings: ModelSettings) -> Enc
     side = recipe.query if query else recipe.doc
     if side.trust_remote_code and not settings.trust_remote_code:
         refuse_code(str(vectors.folder), side.model)
-    dtype: Any = settings.dtype or vectors.manifest.execution["dtype"]
+    dtype = settings.dtype or vectors.manifest.execution["dtype"]
     folder = _located(vectors, side, settings)
     return open_encoder(side, folder, EncodeSettings(dtype=dtype, device=settings.device))
 

@@ -6,8 +6,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from lmkcli.encoding.recorded import ModelSettings, open_recorded
+from lmkcli.encoding.recorded import open_recorded
 from lmkcli.errors import DataError
+from lmkcli.settings import ModelSettings
 from lmkcli.store.tokens import Report, TokenRow
 from lmkcli.store.vectors import Vectors
 

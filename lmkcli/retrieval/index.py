@@ -3,7 +3,7 @@
 import hashlib
 import json
 import os
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
@@ -14,14 +14,14 @@ from lmkcli import catalog, manifest
 from lmkcli.data.collection import Doc, Query
 from lmkcli.data.run import Ranking, Run, ranked
 from lmkcli.encoding.encoder import Encoder
-from lmkcli.encoding.recorded import ModelSettings, open_recorded
-from lmkcli.errors import DataError, Mismatch, UnknownName, UsageError
+from lmkcli.encoding.recorded import open_recorded
+from lmkcli.errors import DataError, Mismatch, UnknownName
 from lmkcli.manifest import Manifest
 from lmkcli.models.devices import choose_device, native_dtype
 from lmkcli.retrieval.passages import Passage, best_passages, passages_of
 from lmkcli.retrieval.rescoring import Numbered, Numbering, Rescored
 from lmkcli.retrieval.views import Rows
-from lmkcli.settings import AnnSettings, Bm25Settings
+from lmkcli.settings import AnnSettings, Bm25Settings, OpenSettings
 from lmkcli.store import parts
 from lmkcli.store.doctable import DocTable
 from lmkcli.store.parts import PartSlice
@@ -74,23 +74,6 @@ QUERIES = ("model", "dtype", "trust_remote_code")  # the encoding of queries
 SEARCH = ("vectors", "ef_search", "nprobe")  # an index of vectors
 SEVERAL = ("aggregate", "level")  # several vectors of a document
 DENSE = (*SEARCH, *SEVERAL, *QUERIES)
-
-
-@dataclass(frozen=True)
-class OpenSettings(ModelSettings):
-    """Where to look when things were moved, and how queries are encoded."""
-
-    vectors: str = ""
-    ef_search: int = 0  # hnsw: how widely to search; 0 grows with k
-    nprobe: int = 0  # ivf: lists that are searched; 0 grows with k
-    aggregate: str = ""  # of several vectors of a document: max (the default), sum, avg or first
-    level: str = ""  # 'chunk' ranks chunks instead of documents
-
-    def refuse(self, what: str, *names: str) -> None:
-        """UsageError when one of the named settings was given and means nothing for `what`."""
-        given = [f"--{name.replace('_', '-')}" for name in names if getattr(self, name)]
-        if given:
-            raise UsageError(f"{', '.join(given)} has no effect on {what}; drop it")
 
 
 class Dense:
@@ -184,7 +167,7 @@ def open_index(folder: Path, settings: OpenSettings) -> Index:
     if found.kind == "vectors":
         path = str(folder.absolute())
         settings.refuse("vectors", *SEARCH)
-        rows = Rows(Vectors(folder), settings.level, settings.aggregate)
+        rows = Rows(Vectors(folder), settings.level or "", settings.aggregate or "")
         opened = Opened(path, "exact", rows.vectors.digest(), rows.identity)
         return Dense(opened, rows, exact(rows.matrix, settings), settings)
     if found.kind != "index":
@@ -216,7 +199,7 @@ def _open_built(
     how: dict[str, Any] = {"ef_search": settings.ef_search, "nprobe": settings.nprobe}
     note = " ".join(filter(None, [_incomplete(folder, built), _behind(folder, vectors)]))
     graph = kind.open(where, replace(AnnSettings(**found.identity["settings"]), **how))
-    rows = Rows(vectors, settings.level, settings.aggregate)
+    rows = Rows(vectors, settings.level or "", settings.aggregate or "")
     how |= rows.identity
     opened = Opened(path, found.identity["settings"]["kind"], built["digest"], how, note)
     numbered = [Numbered.from_json(item) for item in built["of"]["numbering"]]

@@ -24,7 +24,6 @@ from lmkcli.retrieval.index import (
     SEVERAL,
     Index,
     Opened,
-    OpenSettings,
     open_index,
     open_query_encoder,
 )
@@ -32,6 +31,7 @@ from lmkcli.retrieval.indexes.rescore import Rescore
 from lmkcli.retrieval.passages import Passage, best_passages
 from lmkcli.retrieval.reranking import Rerank, Scorer, rerank
 from lmkcli.retrieval.views import Rows
+from lmkcli.settings import OpenSettings
 from lmkcli.store.ragged import Ragged
 from lmkcli.store.vectors import Vectors
 
@@ -175,7 +175,7 @@ class Reranked:
 def by_vectors(index: Index, path: Path, settings: Rerank, opening: OpenSettings) -> Reranked:
     """Rerank by the score with stored vectors (BM25 rerank, LoCo Table 10)."""
     vectors = Vectors(path)
-    rows = Rows(vectors, aggregate="" if vectors.single else opening.aggregate)
+    rows = Rows(vectors, aggregate="" if vectors.single else opening.aggregate or "")
     encoder: list[Encoder] = []
 
     def encoded(queries: list[Query]) -> Ragged:

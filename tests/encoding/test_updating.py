@@ -38,10 +38,10 @@ from lmkcli.errors import DataError, Mismatch, Stopped, UsageError
 from lmkcli.progress import silent
 from lmkcli.recipe import RecipeOptions
 from lmkcli.retrieval import index, indexing
-from lmkcli.retrieval.index import OpenSettings, open_index
+from lmkcli.retrieval.index import open_index
 from lmkcli.retrieval.indexing import build_dense
 from lmkcli.retrieval.refreshing import refresh_dense, refresh_lexical
-from lmkcli.settings import AnnSettings, EncodeSettings
+from lmkcli.settings import AnnSettings, EncodeSettings, OpenSettings
 from lmkcli.store import part_writer, parts, tokens
 from lmkcli.store.ragged import Ragged
 from lmkcli.store.tokens import TokenRow

@@ -12,7 +12,6 @@ from lmkcli import manifest
 from lmkcli.data.collection import Query
 from lmkcli.encoding.encoder import open_encoder
 from lmkcli.encoding.jobs import plan, run_encode
-from lmkcli.encoding.recorded import ModelSettings
 from lmkcli.encoding.resolving import resolve
 from lmkcli.encoding.verifying import verify
 from lmkcli.errors import DataError, Mismatch, Stopped, UnknownName, UsageError
@@ -28,7 +27,7 @@ from lmkcli.exchange.importing import (
 from lmkcli.models.folder import read_model
 from lmkcli.progress import silent
 from lmkcli.recipe import Recipe, RecipeOptions
-from lmkcli.settings import EncodeSettings
+from lmkcli.settings import EncodeSettings, ModelSettings
 from lmkcli.store import part_writer
 from lmkcli.store.tokens import Report
 from lmkcli.store.vectors import Vectors

@@ -22,9 +22,9 @@ from lmkcli.manifest import Manifest
 from lmkcli.progress import silent
 from lmkcli.recipe import RecipeOptions
 from lmkcli.retrieval import index
-from lmkcli.retrieval.index import OpenSettings, family_of, open_index
+from lmkcli.retrieval.index import family_of, open_index
 from lmkcli.retrieval.indexing import build_dense
-from lmkcli.settings import AnnSettings, EncodeSettings
+from lmkcli.settings import AnnSettings, EncodeSettings, OpenSettings
 from lmkcli.store import part_writer
 from lmkcli.store.ragged import Ragged
 from lmkcli.store.tokens import Report, TokenRow

@@ -17,10 +17,10 @@ from lmkcli.progress import silent
 from lmkcli.recipe import RecipeOptions
 from lmkcli.retrieval import pipelines
 from lmkcli.retrieval.fusion import Fusion, fuse
-from lmkcli.retrieval.index import OpenSettings, open_index
+from lmkcli.retrieval.index import open_index
 from lmkcli.retrieval.indexing import build_dense, build_lexical
 from lmkcli.retrieval.reranking import Rerank
-from lmkcli.settings import AnnSettings, Bm25Settings, EncodeSettings
+from lmkcli.settings import AnnSettings, Bm25Settings, EncodeSettings, OpenSettings
 from lmkcli.store.vectors import Vectors
 from tests.models.test_crossencoder import by_hand, save
 

