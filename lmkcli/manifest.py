@@ -146,22 +146,34 @@ def _create(path: Path, text: str) -> None:
 
 def read(folder: Path, kind: str = "") -> Manifest:
     """The manifest of an artifact folder; DataError when there is none or it is of another kind."""
-    path = folder / NAME
+    try:
+        manifest = read_file(folder / NAME)
+    except (FileNotFoundError, NotADirectoryError):
+        raise DataError(f"{folder} is not an lmk artifact: {_inside(folder)}") from None
+    if kind and manifest.kind != kind:
+        article = "an " if manifest.kind[0] in "aeiou" else ""  # tokens, vectors; an index
+        raise DataError(f"{folder} holds {article}{manifest.kind}, but {kind} are needed here")
+    return manifest
+
+
+def read_file(path: Path) -> Manifest:
+    """The manifest in a file; DataError for one that lmk did not write, or a newer lmk."""
     try:
         data = json.loads(path.read_text(encoding="utf-8", errors="surrogatepass"))
         if isinstance(data, dict) and data.get("format", FORMAT) > FORMAT:
             raise DataError(
                 f"{path} was written by a newer lmk (format {data['format']}): pip install -U lmkcli"
             )
-        manifest = Manifest(**data)
-    except (FileNotFoundError, NotADirectoryError):
-        raise DataError(f"{folder} is not an lmk artifact: {_inside(folder)}") from None
-    except (ValueError, TypeError) as error:
+        made = Manifest(**data)
+    except (ValueError, TypeError, RecursionError) as error:
         raise DataError(f"{path} cannot be read ({error}); make the artifact again") from None
-    if kind and manifest.kind != kind:
-        article = "an " if manifest.kind[0] in "aeiou" else ""  # tokens, vectors; an index
-        raise DataError(f"{folder} holds {article}{manifest.kind}, but {kind} are needed here")
-    return manifest
+    whole = made.kind and isinstance(made.kind, str)
+    if not (
+        whole
+        and all(isinstance(part, dict) for part in (made.identity, made.execution, made.facts))
+    ):
+        raise DataError(f"{path} is no manifest of lmk; make the artifact again")
+    return made
 
 
 def _inside(folder: Path) -> str:

@@ -276,6 +276,7 @@ def need(value: Path | None, flag: str, example: str) -> Path:
 
 def prepare_output(path: Path, if_exists: str, shards: int = 1) -> None:
     """Refuse or clear what is at `path`, as --if-exists says; never touches what is not ours."""
+    from lmkcli.cli import console
     from lmkcli.store.outputs import clear, is_artifact, is_empty
 
     if shards > 1 and if_exists == "overwrite":
@@ -293,7 +294,8 @@ def prepare_output(path: Path, if_exists: str, shards: int = 1) -> None:
         )
     if if_exists == "overwrite":
         _keep_inputs(path)
-        clear(path)
+        if rest := clear(path):
+            console.note(f"{path} also holds {', '.join(rest)}, which lmk did not write: it stays")
 
 
 def _keep_inputs(path: Path) -> None:

@@ -6,7 +6,7 @@ place and put there whole. To add a format: write one function, and one row of F
 
 import pickle
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -81,7 +81,10 @@ def write_once(folder: Path, made: Manifest, write: Callable[[Path], None]) -> N
         return
     with atomic_folder(folder.absolute()) as growing:
         write(growing)
-        manifest.claim(growing, made)
+        files = sorted(
+            str(file.relative_to(growing)) for file in growing.rglob("*") if file.is_file()
+        )
+        manifest.claim(growing, replace(made, facts={**made.facts, "files": files}))
 
 
 def _batches(vectors: Vectors, rows: int, progress: Progress) -> Iterator[Batch]:

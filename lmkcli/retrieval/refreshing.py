@@ -4,7 +4,6 @@ The new files grow in a numbered subfolder, and `built.json`, which names it, is
 searches meanwhile keeps what was opened. Then the old files are removed.
 """
 
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -17,7 +16,7 @@ from lmkcli.retrieval import index, indexing
 from lmkcli.retrieval.index import BUILT
 from lmkcli.retrieval.rescoring import Numbered, still_alive
 from lmkcli.retrieval.views import flat
-from lmkcli.store import parts
+from lmkcli.store import outputs, parts
 from lmkcli.store.vectors import Vectors
 
 DEAD_SHARE = 0.25  # of an index's rows, beyond which it is built again
@@ -136,17 +135,9 @@ def _replace(
     """Make new files, let them count, remove the old ones; returns the new facts."""
     at = str(int(built["at"] or 1) + 1)
     where = folder / at
-    shutil.rmtree(where, ignore_errors=True)  # left by a refresh that was killed
-    where.mkdir()
+    where.mkdir(exist_ok=True)
+    ours = manifest.read(folder, "index")
+    outputs.discard(folder, ours, set(), at)  # left by a refresh that was killed
     facts = indexing.finish(folder, make(where), of, at)
-    for entry in folder.iterdir():
-        if entry.name not in (manifest.NAME, BUILT, parts.LOCK, at):
-            _remove(entry)
+    outputs.discard(folder, ours, {manifest.NAME, BUILT, parts.LOCK, at})
     return facts
-
-
-def _remove(path: Path) -> None:
-    if path.is_dir():
-        shutil.rmtree(path)
-    else:
-        path.unlink()

@@ -66,7 +66,11 @@ def run_manifest(index: Index, spelling: str, queries: list[Query], k: int) -> M
 
 
 def is_done(path: Path, wanted: Manifest) -> bool:
-    """Whether `path` already holds this very run; Mismatch when it holds another one."""
+    """Whether `path` already holds this very run; Mismatch when it holds another one.
+
+    DataError when the place of its manifest is taken by another file.
+    """
+    outputs.check_sidecar(path)
     if not (path.is_file() and outputs.sidecar(path).is_file()):
         return False
     found = read_manifest(path)
@@ -81,19 +85,18 @@ def is_done(path: Path, wanted: Manifest) -> bool:
 
 
 def read_manifest(path: Path) -> Manifest:
-    """The manifest beside a run; DataError when there is none."""
+    """The manifest of a run; DataError when there is none."""
     beside = outputs.sidecar(path)
     try:
-        return Manifest(**json.loads(beside.read_text()))
+        return manifest.read_file(beside)
     except FileNotFoundError:
         raise DataError(f"{path} has no manifest {beside.name} beside it") from None
-    except (ValueError, TypeError) as error:
-        raise DataError(f"{beside} cannot be read ({error}); search again") from None
 
 
 def write(path: Path, run: Run, made: Manifest) -> None:
     """The manifest, then its run; a manifest without a run is nothing, and both are made again."""
     path.parent.mkdir(parents=True, exist_ok=True)
+    outputs.check_sidecar(path)
     if path.resolve().is_file() or not path.exists():
         with atomic_file(outputs.sidecar(path)) as temporary:
             temporary.write_text(json.dumps(asdict(made), indent=1, ensure_ascii=False))

@@ -1,13 +1,17 @@
-"""What may happen to an output that is there already: only what lmk made is ever replaced."""
+"""What may happen to an output that is there already: only what lmk made is ever replaced.
+
+A folder is lmk's when its manifest says so, and of what is in it only the names that lmk writes.
+"""
 
 import os
+import re
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from lmkcli import manifest
-from lmkcli.errors import LmkError, Stopped
+from lmkcli.errors import DataError, LmkError, Stopped
 
 COMPLETE = {
     "done",
@@ -16,6 +20,22 @@ COMPLETE = {
 }  # what says that an artifact folder is complete
 REMOVED = ".removed."
 SIDECAR = ".json"  # run.trec has its manifest in run.trec.json
+
+_PART = (
+    r"(\d{5}of\d{5}-\d{12}-\d{12}|\.growing-\d+-[\w-]+)(/([a-z_]+\.npy|docs\.parquet|part\.json))?"
+)
+_PARTED = rf"generation\.json|update\.lock|done(/\d+of\d+\.json)?|parts(/{_PART})?"
+_BM25 = r"bm25(/([a-z]+(\.csc)?\.index\.(npy|json)|analysis\.json|ids\.parquet))?"
+_LUCENE = r"lucene(/(segments_\w+|_\w+\.\w+|write\.lock|analysis\.json))?"
+_FILES = rf"faiss\.index|docs\.parquet|{_BM25}|{_LUCENE}"
+# The names in a folder of each kind, below it, as regular expressions; each has its manifest too.
+NAMES = {
+    "tokens": _PARTED,
+    "vectors": _PARTED,
+    "index": rf"built\.json|update\.lock|({_FILES})|\d+(/({_FILES}))?",
+    "export": r"vectors\.(npy|parquet)|ids\.txt|index|docid|corpus\.\d+\.pkl",
+}
+_TEMPORARY = re.compile(r"\.(.+)\.\d+\.\d+")  # as system/atomic.py names what is being written
 
 
 def sidecar(path: Path) -> Path:
@@ -34,14 +54,37 @@ def is_empty(path: Path) -> bool:
 
 
 def is_artifact(path: Path) -> bool:
-    """Whether lmk made what is there."""
-    return (path / manifest.NAME).is_file() if path.is_dir() else sidecar(path).is_file()
+    """Whether lmk made what is there: its manifest can be read, and is of a kind that is written so."""
+    try:
+        if path.is_dir():
+            return manifest.read_file(path / manifest.NAME).kind in NAMES
+        return path.is_file() and manifest.read_file(sidecar(path)).kind == "run"
+    except (DataError, OSError):
+        return False
+
+
+def check_sidecar(path: Path) -> None:
+    """DataError where a run's manifest would replace a file that is none."""
+    beside = sidecar(path)
+    if beside.exists() and manifest_kind(beside) != "run":
+        raise DataError(
+            f"{beside} is there and is not lmk's, and the manifest of {path.name} has that name: nothing "
+            "was touched; choose another output"
+        )
+
+
+def manifest_kind(path: Path) -> str:
+    """The kind of artifact that a manifest describes; empty for a file that is none."""
+    try:
+        return manifest.read_file(path).kind
+    except (DataError, OSError):
+        return ""
 
 
 @contextmanager
 def as_it_was(folder: Path) -> Iterator[None]:
     """A refusal leaves no claim behind: the folder is free again if it was, and nothing is whole."""
-    fresh = is_empty(folder)
+    fresh = not (folder / manifest.NAME).exists()
     try:
         yield
     except Stopped:
@@ -59,29 +102,66 @@ def _holds_work(folder: Path) -> bool:
     return published or bool(COMPLETE & set(os.listdir(folder)))
 
 
-def clear(path: Path) -> None:
-    """Remove an artifact; FileNotFoundError, and nothing is touched, where it has no manifest.
+def clear(path: Path) -> list[str]:
+    """Remove an artifact; returns the names in it that lmk does not write, which stay.
 
-    What says that it is complete goes first, its manifest last: a half-removed artifact is never
-    taken for whole, and the same command can go on removing it.
+    DataError or FileNotFoundError, and nothing is touched, where it has no manifest of lmk's. What says
+    that it is complete goes first, its manifest last: a half-removed artifact is never taken for whole,
+    and the same command can go on removing it.
     """
     if not path.is_dir():
-        sidecar(path).stat()
+        manifest.read_file(sidecar(path))
         path.unlink()
         sidecar(path).unlink()
-        return
-    (path / manifest.NAME).stat()
-    names = set(os.listdir(path)) - {manifest.NAME}
-    for name in sorted(names & COMPLETE) + sorted(names - COMPLETE):
-        _remove(path / name)
+        return []
+    made = manifest.read_file(path / manifest.NAME)
+    discard(path, made, {manifest.NAME})
     (path / manifest.NAME).unlink()
-    path.rmdir()
+    rest = sorted(os.listdir(path))
+    if not rest and not path.is_symlink():  # the folder behind a link is the user's
+        path.rmdir()
+    return rest
 
 
-def _remove(path: Path) -> None:
-    """Remove a file or a folder; a folder loses its name at once."""
-    if not path.is_dir() or path.is_symlink():
-        return path.unlink()
-    if not path.name.startswith(REMOVED):
-        path = path.rename(path.with_name(REMOVED + path.name))
-    shutil.rmtree(path)
+def discard(folder: Path, made: manifest.Manifest, keep: set[str], below: str = "") -> None:
+    """Remove what lmk wrote in an artifact's folder, or in its subfolder `below`, but what is in `keep`."""
+    ours = _Names(folder, made)
+    names = set(os.listdir(folder / below)) - keep
+    for name in sorted(names & COMPLETE) + sorted(names - COMPLETE):
+        ours.remove(folder / below / name)
+
+
+class _Names:
+    """The names that lmk writes in one artifact."""
+
+    def __init__(self, folder: Path, made: manifest.Manifest) -> None:
+        self._folder = folder
+        self._pattern = re.compile(f"{re.escape(manifest.NAME)}|{NAMES[made.kind]}")
+        listed = made.facts.get("files", [])
+        self._listed = set(listed) if isinstance(listed, list) else set()
+        self._listed |= {str(above) for name in self._listed for above in Path(str(name)).parents}
+
+    def remove(self, path: Path) -> None:
+        """Remove a file or a folder; a folder loses its name at once, unless it holds what is not ours."""
+        if not self._knows(path):
+            return None
+        if path.is_symlink() or not path.is_dir():
+            return path.unlink()
+        if all(self._knows(below) for below in path.rglob("*")):
+            if not path.name.startswith(REMOVED):
+                path = path.rename(path.with_name(REMOVED + path.name))
+            return shutil.rmtree(path)
+        for below in sorted(path.iterdir()):
+            self.remove(below)
+
+    def _knows(self, path: Path) -> bool:
+        names = [_plain(name) for name in path.relative_to(self._folder).parts]
+        whole = "/".join(names)
+        return whole in self._listed or self._pattern.fullmatch(whole) is not None
+
+
+def _plain(name: str) -> str:
+    """The name that something will have, or had, that is being written or removed."""
+    name = name.removeprefix(REMOVED)
+    temporary = _TEMPORARY.fullmatch(name)
+    return temporary[1] if temporary else name

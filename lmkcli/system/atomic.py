@@ -23,15 +23,22 @@ def atomic_file(path: Path) -> Iterator[Path]:
 
 @contextmanager
 def atomic_folder(path: Path) -> Iterator[Path]:
-    """A temporary folder beside `path`; synced, and put in its place when the block ends well."""
+    """A temporary folder beside `path`; synced, and put in its place when the block ends well.
+
+    Into a folder that is not empty its entries go one by one, in the order in which they were made.
+    """
+    path = path.resolve()  # beside what a link leads to
     growing = path.with_name(f".{path.name}.{os.getpid()}.{time.monotonic_ns()}")
     growing.mkdir(parents=True)
     try:
         yield growing
         for entry in [*growing.iterdir(), growing]:
             sync(entry)
-        shutil.rmtree(path, ignore_errors=True)  # left by a build that was killed before its end
-        os.rename(growing, path)
+        if path.is_dir() and os.listdir(path):
+            for entry in sorted(growing.iterdir(), key=lambda made: made.stat().st_mtime_ns):
+                os.replace(entry, path / entry.name)
+        else:
+            os.rename(growing, path)
         sync(path.parent)
     finally:
         shutil.rmtree(growing, ignore_errors=True)

@@ -142,3 +142,87 @@ def test_a_hub_name_in_a_manifest_is_not_downloaded(
     asked.clear()
     lmk("search", stranger.vectors, "-q", "x", trust, "--model", "stranger/model", code=3)
     assert asked == [False]  # whoever names it himself may download it
+
+
+# --- folders and files of other people ------------------------------------------------------------
+
+
+def test_a_folder_with_somebody_elses_manifest_is_left_alone(
+    lmk: Lmk, tiny_model: Models, beir: Path, tmp_path: Path
+) -> None:
+    for text in ("{}", "", '{"manifest_version": 3, "name": "An extension", "version": "1"}'):
+        (tmp_path / manifest.NAME).write_text(text)
+        (tmp_path / "thesis.tex").write_text("mine")
+        line = ["encode", beir, "-m", tiny_model("bert"), "-o", tmp_path, "--pool", "mean"]
+        err = lmk(*line, "--if-exists", "overwrite", code=3).err
+        assert "not lmk's" in err
+        assert (tmp_path / "thesis.tex").read_text() == "mine"
+        assert (tmp_path / manifest.NAME).read_text() == text
+
+
+def test_what_lies_in_an_artifact_stays_and_is_named(lmk: Lmk, beir: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "bm25"
+    line = ["index", beir, "--kind", "bm25", "-o", folder]
+    lmk(*line)
+    (folder / "photos").mkdir()
+    for name in ("thesis.tex", "photos/1.jpg", "bm25/notes.txt"):
+        (folder / name).write_text("mine")
+    err = lmk(*line, "--if-exists", "overwrite").err
+    assert "bm25, photos, thesis.tex, which lmk did not write" in err
+    for name in ("thesis.tex", "photos/1.jpg", "bm25/notes.txt"):
+        assert (folder / name).read_text() == "mine"
+    assert "1" in lmk("search", folder, "-q", "rivers").out
+
+
+def test_an_update_of_an_index_leaves_what_is_not_its_own(
+    lmk: Lmk, beir: Path, tmp_path: Path
+) -> None:
+    mine, folder = tmp_path / "beir", tmp_path / "bm25"
+    shutil.copytree(beir, mine)
+    lmk("index", mine, "--kind", "bm25", "-o", folder)
+    away = tmp_path / "away"
+    away.mkdir()
+    for name in ("photos", "2"):
+        (folder / name).mkdir()
+        (folder / name / "1.jpg").write_text("mine")
+    (folder / "link").symlink_to(away)
+    (folder / "thesis.tex").write_text("mine")
+    with open(mine / "corpus.jsonl", "a") as file:
+        file.write('{"_id": "new", "text": "a heron by the river"}\n')
+    lmk("index", mine, "--kind", "bm25", "-o", folder, "--if-exists", "update")
+    for name in ("thesis.tex", "photos/1.jpg", "2/1.jpg"):
+        assert (folder / name).read_text() == "mine"
+    assert (folder / "link").is_symlink()
+    assert not (folder / "bm25").exists()
+    assert "new" in lmk("search", folder, "-q", "heron").out
+
+
+def test_a_run_replaces_no_file_that_has_the_name_of_its_manifest(
+    lmk: Lmk, beir: Path, tmp_path: Path
+) -> None:
+    lmk("index", beir, "--kind", "bm25", "-o", tmp_path / "bm25")
+    (tmp_path / "results.json").write_text('{"mine": 1}')
+    for how in ("resume", "overwrite", "fail"):
+        line = ["search", tmp_path / "bm25", beir, "-o", tmp_path / "results", "--if-exists", how]
+        assert "results.json is there and is not lmk's" in lmk(*line, code=3).err
+    assert (tmp_path / "results.json").read_text() == '{"mine": 1}'
+    assert not (tmp_path / "results").exists()
+
+
+@pytest.mark.parametrize("verb", ["index", "encode", "export"])
+def test_an_output_behind_a_link_is_written_again_there(
+    lmk: Lmk, tiny_model: Models, beir: Path, tmp_path: Path, verb: str
+) -> None:
+    bert, folder = tiny_model("bert"), tmp_path / "real"
+    line = {
+        "index": ["index", beir, "--kind", "bm25"],
+        "encode": ["encode", beir, "-m", bert, "--pool", "mean"],
+        "export": ["export", "--to", "sentence-transformers", "-m", bert, "--pool", "mean"],
+    }[verb]
+    folder.mkdir()
+    (tmp_path / "link").symlink_to(folder)
+    line = [*line, "-o", tmp_path / "link"]
+    for more in ([], ["--if-exists", "overwrite"], ["--if-exists", "resume"]):
+        lmk(*line, *more)
+        assert (tmp_path / "link").is_symlink()
+        assert (folder / manifest.NAME).is_file()

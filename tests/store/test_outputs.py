@@ -1,12 +1,18 @@
 """What may happen to an output that is there already."""
 
+import json
 import shutil
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
 
 from lmkcli import manifest
+from lmkcli.errors import DataError
+from lmkcli.manifest import Manifest
 from lmkcli.store import outputs
+
+PART = "00000of00001-000000000000-000000000003"
 
 
 def test_nothing_an_empty_folder_and_a_device_are_empty(tmp_path: Path) -> None:
@@ -18,6 +24,17 @@ def test_nothing_an_empty_folder_and_a_device_are_empty(tmp_path: Path) -> None:
     assert not outputs.is_empty(tmp_path / ".hidden")
 
 
+def claim(path: Path, kind: str = "vectors") -> None:
+    """Make a path an artifact: a folder, or for the kind run a file with its manifest."""
+    text = json.dumps(asdict(Manifest(kind, {})))
+    if kind == "run":
+        path.write_text("q Q0 d 1 1 x\n")
+        outputs.sidecar(path).write_text(text)
+        return
+    path.mkdir(exist_ok=True)
+    (path / manifest.NAME).write_text(text)
+
+
 def test_only_what_lmk_made_is_an_artifact(tmp_path: Path) -> None:
     run, folder = tmp_path / "run.trec", tmp_path / "vectors"
     run.write_text("q Q0 d 1 1 x\n")
@@ -25,21 +42,29 @@ def test_only_what_lmk_made_is_an_artifact(tmp_path: Path) -> None:
     (folder / "thesis.tex").write_text("mine")
     assert not outputs.is_artifact(run)
     assert not outputs.is_artifact(folder)
-    outputs.sidecar(run).write_text("{}")
-    (folder / manifest.NAME).write_text("{}")
+    for strange in ("", "{}", "[1]", '{"manifest_version": 3, "name": "An extension"}', "[" * 9999):
+        outputs.sidecar(run).write_text(strange)
+        (folder / manifest.NAME).write_text(strange)
+        assert not outputs.is_artifact(run)
+        assert not outputs.is_artifact(folder)
+        with pytest.raises(DataError):
+            outputs.clear(folder)
+    claim(run, "run")
+    claim(folder)
     assert outputs.is_artifact(run)
     assert outputs.is_artifact(folder)
+    claim(folder, "photographs")
+    assert not outputs.is_artifact(folder)
     assert outputs.sidecar(run).name == "run.trec.json"
 
 
 def test_clearing_removes_an_artifact_and_its_manifest(tmp_path: Path) -> None:
     run, folder = tmp_path / "run.trec", tmp_path / "vectors"
-    for path in (run, outputs.sidecar(run)):
-        path.write_text("{}")
-    (folder / "parts").mkdir(parents=True)
-    (folder / manifest.NAME).write_text("{}")
-    outputs.clear(run)
-    outputs.clear(folder)
+    claim(run, "run")
+    claim(folder)
+    (folder / "parts").mkdir()
+    assert outputs.clear(run) == []
+    assert outputs.clear(folder) == []
     assert list(tmp_path.iterdir()) == []
 
 
@@ -48,18 +73,19 @@ def test_a_removal_that_was_killed_can_go_on(
 ) -> None:
     """Half-removed, it is still an artifact, and no longer says that it is complete."""
     folder = tmp_path / "vectors"
-    for name in ("parts/a", "done"):
-        (folder / name).mkdir(parents=True)
+    (folder / "done").mkdir(parents=True)
     (folder / "done/0of1.json").write_text("{}")
-    (folder / manifest.NAME).write_text("{}")
+    (folder / f"parts/{PART}").mkdir(parents=True)
+    claim(folder)
+    remove = shutil.rmtree
 
     def killed(path: Path) -> None:
         if path.name.endswith("parts"):
             raise KeyboardInterrupt
-        shutil.rmtree(path)
+        remove(path)
 
     with monkeypatch.context() as patch:
-        patch.setattr(outputs, "_remove", killed)
+        patch.setattr(shutil, "rmtree", killed)
         with pytest.raises(KeyboardInterrupt):
             outputs.clear(folder)
     assert outputs.is_artifact(folder)
@@ -77,3 +103,68 @@ def test_what_has_no_manifest_is_not_cleared(tmp_path: Path) -> None:
         with pytest.raises(FileNotFoundError):
             outputs.clear(path)
     assert run.read_text() == (folder / "thesis.tex").read_text() == "mine"
+
+
+OURS = {
+    "vectors": ["generation.json", "update.lock", "done/0of1.json", f"parts/{PART}/vectors.npy",
+                f"parts/{PART}/part.json", "parts/.growing-0-77-8/docs.parquet", ".removed.done/1of2.json",
+                ".generation.json.12.34"],
+    "index": ["built.json", "faiss.index", "docs.parquet", "bm25/ids.parquet", "bm25/vocab.index.json",
+              "2/bm25/data.csc.index.npy", "3/faiss.index", "lucene/_0.cfs", "lucene/segments_1"],
+    "export": ["ids.txt", "corpus.0.pkl"],
+}  # fmt: skip
+THEIRS = [
+    "thesis.tex", "parts.txt", "done/thesis.tex", f"parts/{PART}/thesis.tex", "parts/photos/1.jpg",
+    "bm25/thesis.tex", "2/thesis.tex", "2/2/faiss.index", "lucene/thesis.tex", "vectors/a.npy",
+    ".hidden", ".removed.photos/1.jpg",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", OURS)
+def test_of_a_folder_only_the_names_that_lmk_writes_are_removed(tmp_path: Path, kind: str) -> None:
+    folder = tmp_path / "artifact"
+    for name in (*OURS[kind], *THEIRS):
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text("mine")
+    claim(folder, kind)
+    rest = outputs.clear(folder)
+    left = {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
+    assert left == set(THEIRS)
+    assert rest == sorted({name.partition("/")[0] for name in THEIRS})
+
+
+def test_an_export_knows_its_files_by_their_list(tmp_path: Path) -> None:
+    folder = tmp_path / "model"
+    for name in ("config.json", "1_Pooling/config.json", "notes.txt", "1_Pooling/notes.txt"):
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text("{}")
+    files = ["config.json", "1_Pooling/config.json", "../outside", "/outside"]
+    text = json.dumps(asdict(Manifest("export", {}, facts={"files": files})))
+    (tmp_path / "outside").write_text("mine")
+    (folder / manifest.NAME).write_text(text)
+    assert outputs.clear(folder) == ["1_Pooling", "notes.txt"]
+    assert (tmp_path / "outside").exists()
+    assert not (folder / "config.json").exists()
+    assert not (folder / "1_Pooling/config.json").exists()
+
+
+def test_what_a_link_leads_to_stays(tmp_path: Path) -> None:
+    folder, away = tmp_path / "vectors", tmp_path / "away"
+    away.mkdir()
+    (away / "part.json").write_text("mine")
+    claim(folder)
+    (folder / "parts").symlink_to(away)
+    (tmp_path / "link").symlink_to(folder)
+    assert outputs.clear(tmp_path / "link") == []
+    assert (away / "part.json").read_text() == "mine"
+    assert list(folder.iterdir()) == []
+    assert (tmp_path / "link").is_dir()
+
+
+def test_the_manifest_of_a_run_replaces_no_other_file(tmp_path: Path) -> None:
+    outputs.check_sidecar(tmp_path / "results")
+    (tmp_path / "results.json").write_text('{"mine": 1}')
+    with pytest.raises(DataError, match="and is not lmk's"):
+        outputs.check_sidecar(tmp_path / "results")
+    claim(tmp_path / "results", "run")
+    outputs.check_sidecar(tmp_path / "results")
