@@ -1,47 +1,26 @@
-"""Passes: model inputs through model, heads and pool, in packs that fit into memory."""
+"""Batches: model inputs through the forward pass, in packs that fit into memory."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from lmkcli.errors import DataError
+from lmkcli.models.forward import ForwardPass, Model, numbers
 from lmkcli.models.packing import packs
-from lmkcli.pooling.placement import Input, Ints
-from lmkcli.pooling.segment_mean import pool
+from lmkcli.pooling.placement import Input
 from lmkcli.progress import Note
 from lmkcli.settings import EncodeSettings
 
-CPU_STATES = (
-    1_572_864  # numbers in a pack's states: 4,096 positions 384 wide, 2,048 positions 768 wide
-)
+# Numbers in a pack's states: 4,096 positions 384 wide, or 2,048 positions 768 wide.
+CPU_STATES = 1_572_864
 GPU_POSITIONS = 65_536
 
 
-class Model(Protocol):
-    """What turns token ids into states; the classes of models/ are such."""
-
-    device: torch.device
-    dtype: str
-    dim: int
-    limit: int  # positions of an input, at most
-    packed: bool  # whether inputs of different lengths go side by side, without padding
-    why_padded: str  # why not; empty where padding is as it should be
-    one_vector: bool  # whether an input comes out as one row instead of one for each position
-    pad_to: int  # inputs are padded to this length; 0 where padding is not seen
-
-    @property
-    def weight_bytes(self) -> int:
-        """What the weights take in memory."""
-
-    def states(self, sequences: list[Ints], attended: list[int] | None = None) -> torch.Tensor:
-        """Rows of all inputs, one after another; only the first `attended` positions are seen."""
-
-
-class Pass(NamedTuple):
+class Batch(NamedTuple):
     """Which inputs went through together, the vectors they belong to, and these [n, width]."""
 
     inputs: list[int]
@@ -50,12 +29,10 @@ class Pass(NamedTuple):
 
 
 @dataclass
-class Passes:
-    """states -> token head -> pool -> sentence modules, in this order."""
+class BatchRunner:
+    """Runs the forward pass in inference mode, over packs of inputs of like length."""
 
-    model: Model
-    token_head: torch.nn.Module
-    heads: torch.nn.Module
+    forward: ForwardPass
     settings: EncodeSettings
 
     def __post_init__(self) -> None:
@@ -63,15 +40,13 @@ class Passes:
             self.settings = replace(self.settings, batch_tokens=_pack_size(self.model))
 
     @property
-    def width(self) -> int:
-        """Components of a vector."""
-        with torch.inference_mode():
-            one = torch.zeros(1, self.model.dim, device=self.model.device)
-            return int(self.heads(self.token_head(one)).shape[-1])
+    def model(self) -> Model:
+        """What makes the states."""
+        return self.forward.model
 
     def __call__(
         self, inputs: list[Input], name: Callable[[int], str], note: Note
-    ) -> Iterator[Pass]:
+    ) -> Iterator[Batch]:
         """All inputs with their vectors; where memory runs out, the rest goes in packs half as large.
 
         `name` says what an input belongs to, for the message when it does not fit even alone.
@@ -96,9 +71,11 @@ class Passes:
         made = packs(lengths, tokens, size, not self.model.packed)
         return [[numbers[i] for i in pack] for pack in made]
 
-    def _tried(self, pack: list[int], inputs: list[Input]) -> Pass | None:
+    def _tried(self, pack: list[int], inputs: list[Input]) -> Batch | None:
         try:
-            return Pass(pack, *self._vectors(inputs))
+            with torch.inference_mode():
+                vectors = self.forward(inputs).float().cpu().numpy()
+            return Batch(pack, numbers(inputs), vectors)
         except torch.OutOfMemoryError:
             return None  # what the traceback held is free by the time that it is tried again
 
@@ -118,22 +95,6 @@ class Passes:
             f"(--batch-tokens {budget} says so from the start)"
         )
         self.settings = replace(self.settings, batch_tokens=budget)
-
-    def _vectors(self, inputs: list[Input]) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
-        lengths = [len(one.ids) for one in inputs]
-        seen = [one.attended for one in inputs]
-        states = self.model.states([one.ids for one in inputs], seen if seen != lengths else None)
-        rows = [1] * len(inputs) if self.model.one_vector else lengths
-        starts = np.cumsum([0, *rows[:-1]])
-        marks = [one.marks + start for one, start in zip(inputs, starts, strict=True)]
-        owners = np.concatenate([one.groups for one in inputs])
-        changes = np.flatnonzero(np.diff(owners, prepend=-1))
-        groups = np.repeat(np.arange(len(changes)), np.diff(changes, append=len(owners)))
-        with torch.inference_mode():
-            where = torch.from_numpy(np.concatenate(marks).astype(np.int64)).to(states.device)
-            of = torch.from_numpy(groups).to(states.device)
-            vectors = self.heads(pool(self.token_head(states), where, of, len(changes)))
-        return owners[changes], vectors.float().cpu().numpy()
 
 
 def _pack_size(model: Model) -> int:

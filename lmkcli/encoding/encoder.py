@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -11,15 +11,15 @@ from numpy.typing import NDArray
 
 from lmkcli import catalog
 from lmkcli.data.collection import Collection, Query, Shard
-from lmkcli.encoding.batches import Model, Passes
+from lmkcli.encoding.batches import BatchRunner
 from lmkcli.encoding.resolving import open_pooler
 from lmkcli.encoding.writer import Encoded, Source
 from lmkcli.errors import DataError, Mismatch, UsageError
 from lmkcli.models.folder import ModelFolder
+from lmkcli.models.forward import Finish, ForwardPass, Model, ModelOptions, Pooling
 from lmkcli.models.heads import open_heads, open_token_head
 from lmkcli.models.tokenizer import Tokenizer, open_tokenizer
 from lmkcli.pooling.placement import Expansion, Input, Ints, Layout, Placement, Placer
-from lmkcli.pooling.segment_mean import pool
 from lmkcli.recipe import EncoderConfig
 from lmkcli.settings import EncodeSettings
 from lmkcli.store.tokens import Report, TokenRow, Tokens, tokenized
@@ -52,6 +52,13 @@ def check_folder(side: EncoderConfig, folder: ModelFolder) -> None:
                 f"the {what} of {folder.name} ({here[:12]}) are not those that made these "
                 f"vectors ({there[:12]}); give the original model with --model"
             )
+
+
+class Opener(Protocol):
+    """What a row of the catalog of models names."""
+
+    def __call__(self, folder: ModelFolder, options: ModelOptions) -> Model:
+        """The model of a folder on a device, ready to run; DataError when it cannot be loaded."""
 
 
 class Text(Protocol):
@@ -93,13 +100,14 @@ class Encoder:
     side: EncoderConfig
     tokenizer: Tokenizer
     placer: Placer
-    passes: Passes
+    runner: BatchRunner
+    finish: Finish
     dim: int
 
     @property
     def model(self) -> Model:
         """What makes the states."""
-        return self.passes.model
+        return self.runner.model
 
     @property
     def spans(self) -> bool:
@@ -109,7 +117,7 @@ class Encoder:
     @property
     def buffer_tokens(self) -> int:
         """Content tokens that are sorted by length together; what memory is bounded by."""
-        pack = self.passes.settings.batch_tokens
+        pack = self.runner.settings.batch_tokens
         packs = TOKEN_PACKS if self.side.unit == "token" else BUFFER_PACKS
         return min(pack * packs, max(pack, self._affordable))
 
@@ -144,9 +152,9 @@ class Encoder:
         return [self.placer.place(content) for content in contents]
 
     def _encoded(self, work: _Work, ids: list[str], report: Report) -> Ragged:
-        made = np.empty((int(work.vectors.sum()), self.passes.width), np.float32)
+        made = np.empty((int(work.vectors.sum()), self.runner.forward.width), np.float32)
         done = 0.0
-        for one in self.passes(work.inputs, lambda i: ids[work.owners[i]], report.note):
+        for one in self.runner(work.inputs, lambda i: ids[work.owners[i]], report.note):
             made[one.numbers] = one.vectors
             done += sum(work.tokens[i] for i in one.inputs)
             report.progress(round(done), None, "tokens")
@@ -154,16 +162,9 @@ class Encoder:
         return self._finished(made, work.vectors)
 
     def _finished(self, made: NDArray[np.float32], counts: NDArray[np.int64]) -> Ragged:
-        """-> average of the windows -> cut to dim -> normalised, in this order."""
-        vectors = torch.from_numpy(made)
-        if self.side.unit == "doc":
-            texts = torch.from_numpy(np.repeat(np.arange(len(counts)), counts))
-            vectors = pool(vectors, torch.arange(len(vectors)), texts, len(counts))
-            counts = np.ones_like(counts)
-        vectors = vectors[:, : self.dim]
-        if self.side.normalize:
-            vectors = torch.nn.functional.normalize(vectors, dim=-1)
-        return Ragged.of(vectors.contiguous().numpy(), counts)
+        vectors = self.finish(torch.from_numpy(made), torch.from_numpy(counts))
+        one_each = np.ones_like(counts) if self.finish.average else counts
+        return Ragged.of(vectors.contiguous().numpy(), one_each)
 
 
 def _spans(row: TokenRow, covers: Ints) -> NDArray[np.int32]:
@@ -190,27 +191,28 @@ def open_encoder(side: EncoderConfig, folder: ModelFolder, settings: EncodeSetti
     check_folder(side, folder)
     tokenizer = open_tokenizer(folder, side)
     placer = make_placer(side, tokenizer.layout)
-    model = _open_model(side, folder, settings)
+    options = ModelOptions(
+        settings.dtype, settings.device, side.trust_remote_code, side.extend, side.pad_to_max
+    )
+    forward = open_forward(side, folder, options)
+    width = forward.width
+    if side.dim > width:
+        raise UsageError(f"--dim {side.dim}: {folder.name} makes vectors of {width} dimensions")
+    dim = side.dim or width
+    finish = Finish(side.unit == "doc", dim, side.normalize)
+    return Encoder(side, tokenizer, placer, BatchRunner(forward, settings), finish, dim)
+
+
+def open_forward(side: EncoderConfig, folder: ModelFolder, options: ModelOptions) -> ForwardPass:
+    """The forward pass of one side; UsageError when the model has too few positions for it."""
+    opened: Opener = catalog.load(catalog.MODELS, folder.kind, "model kind")
+    model = opened(folder, options)
     if side.max_length > model.limit:
         raise UsageError(
             f"--max-length {side.max_length}: {folder.name} has {model.limit} positions"
         )
-    heads = open_heads(folder, model.device)
-    passes = Passes(model, open_token_head(folder, side.pool, model.device), heads, settings)
-    if side.dim > passes.width:
-        raise UsageError(
-            f"--dim {side.dim}: {folder.name} makes vectors of {passes.width} components"
-        )
-    return Encoder(side, tokenizer, placer, passes, side.dim or passes.width)
-
-
-def _open_model(side: EncoderConfig, folder: ModelFolder, settings: EncodeSettings) -> Model:
-    opened = catalog.load(catalog.MODELS, folder.kind, "model kind")
-    how: dict[str, Any] = {"extend": side.extend} if side.extend else {}
-    if folder.sees_padding:
-        how["pad_to_max"] = side.pad_to_max
-    made: Model = opened(folder, settings.dtype, settings.device, side.trust_remote_code, **how)
-    return made
+    head = open_token_head(folder, side.pool, model.device)
+    return ForwardPass(model, Pooling(head, open_heads(folder, model.device)))
 
 
 def token_source(

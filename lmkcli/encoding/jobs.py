@@ -278,7 +278,7 @@ def _memory(encoder: Encoder) -> int:
     """Weights, one buffer of token rows and the activations of one pack, roughly."""
     weights = encoder.model.weight_bytes
     buffer = encoder.buffer_tokens * 40  # ids, spans and the text itself
-    activations = encoder.passes.settings.batch_tokens * encoder.model.dim * 4 * 16
+    activations = encoder.runner.settings.batch_tokens * encoder.model.dim * 4 * 16
     interpreter = 700 << 20  # Python with torch, what loading takes for a moment, parts
     return int(weights + buffer + activations + interpreter)
 

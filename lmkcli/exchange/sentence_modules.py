@@ -13,9 +13,9 @@ from sentence_transformers.base.modules import Module, Transformer
 
 from lmkcli.encoding.encoder import make_placer
 from lmkcli.errors import UsageError
+from lmkcli.models.forward import Marks, Pooling
 from lmkcli.models.tokenizer import Tokenizer, layout_of
 from lmkcli.pooling.placement import Input
-from lmkcli.pooling.segment_mean import pool
 from lmkcli.recipe import EncoderConfig
 
 _KEYS = ("pool", "gran", "include_prompt", "append_eos")
@@ -92,12 +92,15 @@ class PlacedTransformer(Transformer):
 class MarkedPooling(Module):
     """The mean of the marked states of each text; it has no weights and no settings."""
 
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.pooling = Pooling(torch.nn.Identity(), torch.nn.Identity())
+
     def forward(self, features: dict[str, Any], **settings: Any) -> dict[str, Any]:
         """Adds 'sentence_embedding' [texts, dim], averaged in float32, in the dtype of the states."""
         states, marks = features["token_embeddings"], features["marks"]
-        groups = marks.nonzero()[:, 0]
-        positions = marks.flatten().nonzero()[:, 0]
-        vectors = pool(states.flatten(0, 1), positions, groups, len(marks))
+        rows = Marks(marks.flatten().nonzero()[:, 0], marks.nonzero()[:, 0], len(marks))
+        vectors = self.pooling(states.flatten(0, 1), rows)
         return {**features, "sentence_embedding": vectors.to(states.dtype)}
 
     def save(self, output_path: str, *args: Any, **settings: Any) -> None:

@@ -36,24 +36,27 @@ class Pack(NamedTuple):
 
     def runs(self) -> Iterator["Run"]:
         """Neighbours that take the same number of positions, as one batch."""
-        start = number = 0
+        number = 0
         for length, same in groupby(self.taken):
             count = len(list(same))
-            yield Run(start, count, length, self.lengths[number : number + count])
-            start, number = start + count * length, number + count
+            yield Run(count, length, self.lengths[number : number + count])
+            number += count
 
 
 class Run(NamedTuple):
-    """`sequences` of them from `start` on, each taking `length` positions, of which some are filled."""
+    """`sequences` side by side, each taking `length` positions, of which some are filled."""
 
-    start: int
     sequences: int
     length: int
     filled: tuple[int, ...]
 
-    def of(self, x: torch.Tensor) -> torch.Tensor:
-        """[1, heads, tokens, width] -> a view [count, heads, length, width]."""
-        part = x[0, :, self.start : self.start + self.sequences * self.length]
+    @property
+    def taken(self) -> int:
+        """Positions of the whole run."""
+        return self.sequences * self.length
+
+    def of(self, part: torch.Tensor) -> torch.Tensor:
+        """[heads, taken, width] -> a view [sequences, heads, length, width]."""
         return part.view(part.shape[0], self.sequences, self.length, part.shape[2]).transpose(0, 1)
 
     def keys(self, device: torch.device) -> torch.Tensor | None:
@@ -93,17 +96,21 @@ def packed_attention(  # noqa: PLR0913 (the signature is that of transformers)
     if query.is_cuda and query.dtype != torch.float32 and pack.taken == pack.lengths:
         reach = sliding_window - 1 if sliding_window else -1
         return _varlen(query, key, value, (pack, Window(reach, causal)), scaling), None
-    output = torch.empty_like(query.transpose(1, 2))
-    for run in pack.runs():
+    runs = list(pack.runs())
+    # split and cat, whose gradients cost one pass over memory however many runs there are
+    sizes = [run.taken for run in runs]
+    split: Any = torch.split
+    parts = zip(*(split(x[0], sizes, 1) for x in (query, key, value)), strict=True)
+    outputs = []
+    for run, (query_part, key_part, value_part) in zip(runs, parts, strict=True):
         window = Window(sliding_window - 1 if sliding_window else run.length, causal)
-        q, k, v = run.of(query), run.of(key), run.of(value)
+        q, k, v = run.of(query_part), run.of(key_part), run.of(value_part)
         if run.length > block(window.reach) and run.keys(q.device) is None:
-            made = _windowed(q, k, v, window, scaling)
+            output = _windowed(q, k, v, window, scaling)
         else:
-            made = _whole(q, k, v, (run, window), scaling)
-        place = output[0, run.start : run.start + run.sequences * run.length]
-        place.view(run.sequences, run.length, *output.shape[2:]).copy_(made.transpose(1, 2))
-    return output, None
+            output = _whole(q, k, v, (run, window), scaling)
+        outputs.append(output.transpose(1, 2).flatten(0, 1))
+    return (torch.cat(outputs) if len(outputs) > 1 else outputs[0])[None], None
 
 
 def _varlen(

@@ -33,7 +33,7 @@ class TokenHead(torch.nn.Sequential):
 
     def forward(self, states: torch.Tensor) -> torch.Tensor:
         """[n, d] in any floating dtype -> [n, d'] in float32; without modules as it came."""
-        made = states.float() if len(self) else states
+        made = states.to(torch.promote_types(states.dtype, torch.float32)) if len(self) else states
         for module in self:
             made = module(made)
         return made

@@ -27,15 +27,15 @@ class Route(NamedTuple):
     why_padded: str = ""
 
 
-def route_key(weights: str, dtype: str, device: torch.device, extend: str) -> str:
-    """Everything on which the outcome of the check may depend."""
+def route_key(weights: str, dtype: str, device: torch.device, how: tuple[str, bool]) -> str:
+    """All that the outcome may depend on; `how` is the extension, and whether to fuse."""
     chip = (
         torch.cuda.get_device_name(device)
         if device.type == "cuda"
         else torch.backends.cpu.get_cpu_capability()
     )
     versions = [__version__, torch.__version__, transformers.__version__]
-    return digest([weights, dtype, device.type, chip, extend, versions])
+    return digest([weights, dtype, device.type, chip, *how, versions])
 
 
 def remembered(key: str, check: Callable[[], Route]) -> Route:

@@ -18,6 +18,7 @@ from lmkcli.models.devices import TORCH, choose_device, native_dtype
 from lmkcli.models.extend import extend as extend_positions
 from lmkcli.models.extend import parse
 from lmkcli.models.folder import ModelFolder
+from lmkcli.models.forward import ModelOptions
 from lmkcli.models.fused import Undo, fuse
 from lmkcli.models.routes import Route, remembered, route_key
 from lmkcli.pooling.placement import Ints
@@ -33,7 +34,7 @@ _UNREADABLE = (
 class Transformer:
     """A loaded model. `states` runs sequences packed in one row, or padded where that is not right."""
 
-    model: Any
+    module: Any
     dim: int
     limit: int  # rows of its position table; without bound for rotary and other relative positions
     device: torch.device
@@ -47,22 +48,21 @@ class Transformer:
     @property
     def weight_bytes(self) -> int:
         """What the weights take in memory."""
-        return sum(p.numel() * p.element_size() for p in self.model.parameters())
+        return sum(p.numel() * p.element_size() for p in self.module.parameters())
 
     def states(self, sequences: list[Ints], attended: list[int] | None = None) -> torch.Tensor:
         """The last hidden states of all sequences, one after another: [total positions, dim].
 
         Where `attended` is given, no position sees more than so many of its sequence.
         """
-        with torch.inference_mode():
-            if not self.packed:
-                return self._padded(sequences, attended)
-            lengths = [len(s) for s in sequences]
-            if attended is not None:
-                return self._packed(sequences, attention.Pack(tuple(attended), tuple(lengths)))
-            pack = attention.Pack.of(lengths, self._aligned())
-            states = self._packed(sequences, pack)
-            return states if pack.taken == pack.lengths else self._filled(states, pack)
+        if not self.packed:
+            return self._padded(sequences, attended)
+        lengths = [len(s) for s in sequences]
+        if attended is not None:
+            return self._packed(sequences, attention.Pack(tuple(attended), tuple(lengths)))
+        pack = attention.Pack.of(lengths, self._aligned())
+        states = self._packed(sequences, pack)
+        return states if pack.taken == pack.lengths else self._filled(states, pack)
 
     def _packed(self, sequences: list[Ints], pack: attention.Pack) -> torch.Tensor:
         """States of all positions that the pack takes."""
@@ -72,7 +72,7 @@ class Transformer:
         for start, sequence in zip(starts, sequences, strict=True):
             ids[start : start + len(sequence)] = sequence
             positions[start : start + len(sequence)] = np.arange(len(sequence))
-        output = self.model(
+        output = self.module(
             input_ids=self._move(torch.from_numpy(ids))[None],
             position_ids=self._move(torch.from_numpy(positions + self._first_position))[None],
             pack=pack,
@@ -89,16 +89,16 @@ class Transformer:
 
     def _aligned(self) -> bool:
         """Whether sequences are laid out in whole steps: where bf16 kernels are slow on odd lengths."""
-        window = getattr(self.model.config, "sliding_window", None)
+        window = getattr(self.module.config, "sliding_window", None)
         return self.device.type == "cpu" and self.dtype == "bf16" and not window
 
     def _padded(self, sequences: list[Ints], attended: list[int] | None = None) -> torch.Tensor:
         lengths = [len(s) for s in sequences]
         there = _first(lengths, max(lengths))
         seen = there if attended is None else _first(attended, max(lengths))
-        ids = torch.full(there.shape, self.model.config.pad_token_id or 0, dtype=torch.long)
+        ids = torch.full(there.shape, self.module.config.pad_token_id or 0, dtype=torch.long)
         ids[there] = torch.from_numpy(np.concatenate(sequences)).long()
-        output = self.model(
+        output = self.module(
             input_ids=self._move(ids), attention_mask=self._move(seen.long()), **self._kwargs
         )
         return output.last_hidden_state[self._move(there)]  # type: ignore[no-any-return]
@@ -110,23 +110,23 @@ class Transformer:
 
     @cached_property
     def _first_position(self) -> int:
-        return first_position(self.model)
+        return first_position(self.module)
 
-    def check(self) -> Route:
-        """Fused and packed where the result equals each sequence run alone; else less; else padded."""
+    @torch.inference_mode()
+    def check(self, fusing: bool) -> Route:
+        """Packed, and fused if `fusing`, where that equals each sequence run alone; else less."""
         sequences = self._probes()
-        with torch.inference_mode():
-            alone = torch.cat([self._padded([sequence]) for sequence in sequences])
-        own = self.model.config._attn_implementation
+        alone = torch.cat([self._padded([sequence]) for sequence in sequences])
+        own = self.module.config._attn_implementation
         tolerance = 1e-5 if self.dtype == "fp32" else 2e-3
         apart: float | str = ""
-        for fused in (True, False) if self.device.type == "cpu" else (False,):
-            undo = fuse(self.model) if fused else Undo()
+        for fused in (True, False) if fusing else (False,):
+            undo = fuse(self.module) if fused else Undo()
             apart = self._try_packed(sequences, alone)
             undo()
             if isinstance(apart, float) and apart < tolerance:
                 break
-        self.model.set_attn_implementation(own)
+        self.module.set_attn_implementation(own)
         if isinstance(apart, float) and apart < tolerance:
             return Route(fused, packed=True)
         return Route(
@@ -137,28 +137,27 @@ class Transformer:
         """Run as a check found right."""
         self.packed, self.why_padded = route.packed, route.why_padded
         if route.fused:
-            fuse(self.model)
+            fuse(self.module)
         if route.packed:
-            self.model.set_attn_implementation(attention.NAME)
+            self.module.set_attn_implementation(attention.NAME)
 
     def _try_packed(self, sequences: list[Ints], alone: torch.Tensor) -> float | str:
         """How far the packed states are from those of each sequence alone, or what went wrong."""
         try:
-            self.model.set_attn_implementation(attention.NAME)
-            with torch.inference_mode():
-                pack = attention.Pack.of([len(s) for s in sequences], self._aligned())
-                return _distance(alone, self._filled(self._packed(sequences, pack), pack))
+            self.module.set_attn_implementation(attention.NAME)
+            pack = attention.Pack.of([len(s) for s in sequences], self._aligned())
+            return _distance(alone, self._filled(self._packed(sequences, pack), pack))
         except (TypeError, ValueError, RuntimeError, IndexError, AttributeError, KeyError) as error:
             return f"{type(error).__name__}: {error}".splitlines()[0]
 
     def _probes(self) -> list[Ints]:
         """A few sequences of different lengths, one longer than the blocks of a sliding window."""
-        window = getattr(self.model.config, "sliding_window", None)
+        window = getattr(self.module.config, "sliding_window", None)
         longest = min(
             self.limit, 40 if not window or window > 256 else attention.block(window) + 100
         )
         random = np.random.default_rng(0)
-        size = min(self.model.config.get_text_config().vocab_size, 30000)
+        size = min(self.module.config.get_text_config().vocab_size, 30000)
         lengths = sorted({min(n, longest) for n in (3, 7, 20, 37, longest)})
         return [
             random.integers(size // 2, size, n).astype(np.int32) for n in lengths for _ in range(2)
@@ -176,16 +175,11 @@ def _distance(one: torch.Tensor, other: torch.Tensor) -> float:
     return float(1 - cosine.mean())
 
 
-def open_model(
-    folder: ModelFolder, dtype: str, device: str, trust: bool, extend: str = ""
-) -> Transformer:
-    """The model of a folder on a device, ready to run; DataError when it cannot be loaded.
-
-    `dtype` is fp32, bf16, fp16 or auto: bf16 where the hardware computes it natively, else fp32.
-    `extend` stretches its positions, such as 'grouped:4096'.
-    """
-    chosen = choose_device(device)
-    dtype = native_dtype(chosen) if dtype == "auto" else dtype
+def open_model(folder: ModelFolder, options: ModelOptions) -> Transformer:
+    """The model of a folder on a device, ready to run; DataError when it cannot be loaded."""
+    device, dtype, extend = choose_device(options.device), options.dtype, options.extend
+    dtype = native_dtype(device) if dtype == "auto" else dtype
+    trust = options.trust_remote_code
     try:
         config = AutoConfig.from_pretrained(str(folder.encoder), trust_remote_code=trust)
         model, loaded = AutoModel.from_pretrained(
@@ -201,17 +195,18 @@ def open_model(
         )
         raise DataError(f"the model of {folder.name} cannot be loaded: {first}{hint}") from None
     _check_whole(folder, loaded["missing_keys"])
-    model = model.to(chosen).eval()
+    model = model.to(device).eval().requires_grad_(options.trainable)
     if extend:
         extend_positions(model, *parse(extend))
     text = config.get_text_config()
     kwargs = {"use_cache": False} if folder.causal else {}
-    made = Transformer(
-        model, int(text.hidden_size), position_limit(model), chosen, dtype, _kwargs=kwargs
+    opened = Transformer(
+        model, int(text.hidden_size), position_limit(model), device, dtype, _kwargs=kwargs
     )
-    key = route_key(folder.weights_digest, dtype, chosen, extend)
-    made.take(remembered(key, made.check))
-    return made
+    fusing = device.type == "cpu" and not options.trainable
+    key = route_key(folder.weights_digest, dtype, device, (extend, fusing))
+    opened.take(remembered(key, lambda: opened.check(fusing)))
+    return opened
 
 
 def _check_whole(folder: ModelFolder, missing: Iterable[str]) -> None:

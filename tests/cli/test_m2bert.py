@@ -14,6 +14,7 @@ from transformers import AutoTokenizer
 from lmkcli.data.collection import open_collection
 from lmkcli.errors import DataError
 from lmkcli.models.folder import read_model
+from lmkcli.models.forward import ModelOptions
 from lmkcli.models.m2bert.config import M2BertConfig
 from lmkcli.models.m2bert.kind import M2Bert, open_model
 from lmkcli.models.m2bert.model import M2BertModel
@@ -178,7 +179,7 @@ def test_a_released_folder_is_known_by_its_mixer(
 
 
 def opened(folder: Path, pad: bool) -> M2Bert:
-    return open_model(read_model(str(folder)), "fp32", "cpu", False, pad_to_max=pad)
+    return open_model(read_model(str(folder)), ModelOptions("fp32", "cpu", pad_to_max=pad))
 
 
 @pytest.mark.parametrize("pad", [True, False])
@@ -199,7 +200,7 @@ def test_what_it_declares(m2bert: Path) -> None:
     assert padded.one_vector
     assert not padded.packed
     whole = padded.weight_bytes
-    for conv in padded.model.long_convs:
+    for conv in padded.module.long_convs:
         conv.keep = False
     assert whole - padded.weight_bytes == 4 * WIDTH * (LENGTH + 1) * 8  # complex64, 2 layers of 2
     conv.keep = True
@@ -209,10 +210,10 @@ def test_what_it_declares(m2bert: Path) -> None:
 def test_filters_are_not_kept_where_memory_is_short(
     m2bert: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert all(conv.keep for conv in opened(m2bert, True).model.long_convs)
+    assert all(conv.keep for conv in opened(m2bert, True).module.long_convs)
     monkeypatch.setattr("lmkcli.models.m2bert.kind.free_memory", lambda: 1000)
     short = opened(m2bert, True)
-    assert not any(conv.keep for conv in short.model.long_convs)
+    assert not any(conv.keep for conv in short.module.long_convs)
     sequences = [np.array([2, 9, 3], np.int32)]
     assert torch.equal(short.states(sequences), opened(m2bert, True).states(sequences))
 

@@ -69,7 +69,7 @@ def test_a_buffer_is_small_enough_for_a_stop_to_lose_little(
     one = opened(tiny_model("bert"), EncodeSettings(dtype="fp32", device="cpu", batch_tokens=100))
     assert one.buffer_tokens == 3200
     for tokens, buffer in ((1000, 1000), (10, 100)):  # what a larger model can do; a pack at least
-        big = opened(tiny_model("bert"), one.passes.settings)
+        big = opened(tiny_model("bert"), one.runner.settings)
         monkeypatch.setitem(encoder.BUFFER_WORK, "cpu", tokens * big.model.weight_bytes)
         assert big.buffer_tokens == buffer
 
@@ -166,7 +166,7 @@ def test_a_plain_folders_pooling_is_a_guess_and_says_so(tiny_model: Models) -> N
     assert "--pool" in decoder.notes[0]
 
 
-def test_leading_components_are_cut_before_they_are_normalised(tiny_model: Models) -> None:
+def test_leading_dimensions_are_cut_before_they_are_normalised(tiny_model: Models) -> None:
     whole = vectors(opened(tiny_model("bert"), normalize=None), TEXTS[:5])
     first = vectors(opened(tiny_model("bert"), dim=7), TEXTS[:5])
     np.testing.assert_allclose(first, unit(torch.from_numpy(whole[:, :7])), rtol=0, atol=1e-6)
@@ -302,7 +302,7 @@ def test_minilm_is_that_of_sentence_transformers(minilm: Path) -> None:
         ("bert", {"pool": "lmk", "gran": "0"}, "--gran 0"),
         ("bert", {"pool": "lmk", "gran": "word"}, "--gran word"),
         ("bert", {"pool": "mean@0"}, "mean@k"),
-        ("bert", {"dim": 33}, "makes vectors of 32 components"),
+        ("bert", {"dim": 33}, "makes vectors of 32 dimensions"),
         ("bert", {"max_length": 129}, "has 128 positions"),
         ("roberta", {"max_length": 129}, "has 128 positions"),
         ("bert", {"query_max_length": 129}, "--query-max-length 129: .* has 128 positions"),
@@ -333,7 +333,7 @@ def test_an_unknown_pooler_names_the_nearest(tiny_model: Models) -> None:
 
 def test_no_dim_beyond_the_last_module(tiny_model: Models, tmp_path: Path) -> None:
     folder = saved(tmp_path / "st", tiny_model("bert"), [dense(24)])
-    with pytest.raises(UsageError, match="makes vectors of 24 components"):
+    with pytest.raises(UsageError, match="makes vectors of 24 dimensions"):
         opened(folder, dim=25)
 
 
@@ -426,7 +426,7 @@ def test_out_of_memory_halves_the_budget_says_so_and_changes_nothing(
     encoder = opened(tiny_model(name), EncodeSettings(dtype="fp32", device="cpu", batch_tokens=640))
     texts = [tiny.sentence(i, 5 + i % 40) for i in range(60)]
     wanted = vectors(encoder, texts)
-    encoder.passes.model = Small(encoder.model, 200)
+    encoder.runner.forward.model = Small(encoder.model, 200)
     said: list[str] = []
     made = encoder.tokenizer(texts)
     rows = [TokenRow(Doc(str(i), ""), b"", *tokens) for i, tokens in enumerate(made)]
@@ -435,13 +435,13 @@ def test_out_of_memory_halves_the_budget_says_so_and_changes_nothing(
         np.testing.assert_allclose(again, wanted, rtol=0, atol=1e-6)
     assert 1 <= len(said) <= 3
     assert "out of memory on cpu: going on with" in said[0]
-    assert encoder.passes.settings.batch_tokens <= 320
+    assert encoder.runner.settings.batch_tokens <= 320
     assert len(encoder.model.ran) < 2 * len(texts)  # still packs, not one text at a time
     np.testing.assert_allclose(query_vectors(encoder, texts), wanted, rtol=0, atol=1e-6)
 
 
 def test_a_text_that_does_not_fit_alone_is_named(tiny_model: Models) -> None:
     encoder = opened(tiny_model("bert"))
-    encoder.passes.model = Small(encoder.model, 20)
+    encoder.runner.forward.model = Small(encoder.model, 20)
     with pytest.raises(DataError, match=r"11 alone, with .* positions, does not fit"):
         vectors(encoder, [tiny.sentence(i, 1 + 5 * i) for i in range(12)])

@@ -32,7 +32,8 @@ def loaded(folder: Path) -> Any:
 def wrapped(model: Any) -> Transformer:
     """As open_model wraps it: packed where that is found to be right."""
     made = Transformer(model, tiny.WIDTH, position_limit(model), CPU, "fp32")
-    made.take(made.check())
+    model.requires_grad_(False)
+    made.take(made.check(fusing=True))
     return made
 
 

@@ -10,6 +10,7 @@ from transformers import AutoModel
 from transformers.models.modernbert.modeling_modernbert import apply_rotary_pos_emb
 
 from lmkcli.models.folder import read_model
+from lmkcli.models.forward import ModelOptions
 from lmkcli.models.fused import RotaryLayer, fuse, rotated
 from lmkcli.models.transformer import open_model
 
@@ -41,7 +42,7 @@ def test_layers_of_modernbert_are_replaced_and_put_back(tiny_model: Models) -> N
 
 @pytest.mark.parametrize("name", ["bert", "modernbert"])
 def test_fused_states_are_those_of_transformers(tiny_model: Models, name: str) -> None:
-    fused = open_model(read_model(str(tiny_model(name))), "fp32", "cpu", False)
+    fused = open_model(read_model(str(tiny_model(name))), ModelOptions("fp32", "cpu"))
     assert fused.packed
     plain = AutoModel.from_pretrained(tiny_model(name)).eval()
     random = np.random.default_rng(0)

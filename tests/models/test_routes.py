@@ -8,6 +8,7 @@ import torch
 
 from lmkcli.models import transformer
 from lmkcli.models.folder import read_model
+from lmkcli.models.forward import ModelOptions
 from lmkcli.models.routes import Route, remembered, route_key
 from lmkcli.models.transformer import Transformer, open_model
 
@@ -64,15 +65,15 @@ def test_the_second_opening_does_not_check(
     tiny_model: Models, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = read_model(str(tiny_model("bert")))
-    first = open_model(folder, "fp32", "cpu", False)
+    first = open_model(folder, ModelOptions("fp32", "cpu"))
     assert first.packed
 
     def never(self: Transformer) -> Route:
         raise AssertionError("checked again")
 
     monkeypatch.setattr(transformer.Transformer, "check", never)
-    again = open_model(folder, "fp32", "cpu", False)
+    again = open_model(folder, ModelOptions("fp32", "cpu"))
     ids = [torch.arange(5, 9).int().numpy(), torch.arange(5, 17).int().numpy()]
     torch.testing.assert_close(first.states(ids), again.states(ids))
     with pytest.raises(AssertionError, match="checked again"):
-        open_model(folder, "bf16", "cpu", False)
+        open_model(folder, ModelOptions("bf16", "cpu"))

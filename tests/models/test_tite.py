@@ -16,6 +16,7 @@ from transformers import AutoConfig, AutoModel
 
 from lmkcli.errors import DataError, UsageError
 from lmkcli.models.folder import read_model
+from lmkcli.models.forward import ModelOptions
 from lmkcli.models.tite import TiteModel
 from lmkcli.models.tite import rows as tite_rows
 from lmkcli.models.tite.config import TiteConfig, pooled_length
@@ -75,7 +76,7 @@ def case(request: pytest.FixtureRequest, parity: Parity) -> Case:
 
 
 def opened(path: Path, dtype: str = "fp32") -> Tite:
-    return open_model(read_model(str(path)), dtype, "cpu", False)
+    return open_model(read_model(str(path)), ModelOptions(dtype, "cpu"))
 
 
 def near(one: Any, other: Any, tolerance: float = 2e-5) -> None:
@@ -98,7 +99,7 @@ def test_official_states_layer_by_layer(case: Case, tmp_path: Path) -> None:
 def test_official_vectors_alone_and_in_packs(case: Case, tmp_path: Path, fused: bool) -> None:
     model = opened(case.folder(tmp_path / "m"))
     if not fused:
-        model.model = AutoModel.from_pretrained(tmp_path / "m").eval()
+        model.module = AutoModel.from_pretrained(tmp_path / "m").eval()
     wanted = case.arrays["last_hidden_state"][:, 0]
     near(model.states(case.sequences), wanted)
     for sequence, vector in zip(case.sequences, wanted, strict=True):
@@ -522,7 +523,7 @@ def test_a_sequence_beyond_the_positions_is_refused(tiny: TiteModel, tmp_path: P
     with pytest.raises(DataError, match="65 tokens is longer than TITE's 64 positions"):
         opened(folder).states([np.ones(65, np.int32)])
     with pytest.raises(UsageError, match="--extend"):
-        open_model(read_model(str(folder)), "fp32", "cpu", False, "ntk:128")
+        open_model(read_model(str(folder)), ModelOptions("fp32", "cpu", extend="ntk:128"))
 
 
 def test_a_model_that_pools_nothing_makes_no_vector(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from transformers import AutoModel
 from lmkcli.errors import DataError
 from lmkcli.models.devices import choose_device, native_dtype
 from lmkcli.models.folder import read_model
+from lmkcli.models.forward import ModelOptions
 from lmkcli.models.tokenizer import open_tokenizer
 from lmkcli.models.transformer import Transformer, open_model
 from lmkcli.pooling.placement import Ints
@@ -29,7 +30,7 @@ NEAR = {"rtol": 1e-4, "atol": 3e-5}  # random weights are large here, and so is 
 
 
 def opened(folder: Path, dtype: str = "fp32", trust: bool = False) -> Transformer:
-    return open_model(read_model(str(folder)), dtype, "cpu", trust)
+    return open_model(read_model(str(folder)), ModelOptions(dtype, "cpu", trust))
 
 
 def random_ids(lengths: tuple[int, ...]) -> list[Ints]:

@@ -7,8 +7,10 @@ import numpy as np
 import torch
 from transformers.utils import logging as transformers_logging
 
+from lmkcli.errors import UsageError
 from lmkcli.models.devices import TORCH, choose_device, native_dtype
 from lmkcli.models.folder import ModelFolder
+from lmkcli.models.forward import ModelOptions
 from lmkcli.models.m2bert.config import M2BertConfig
 from lmkcli.models.m2bert.model import M2BertModel
 from lmkcli.pooling.placement import Ints
@@ -21,7 +23,7 @@ transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]
 class M2Bert:
     """A loaded M2-BERT. `pad_to` is the model's length, or 0 where padding is hidden from it."""
 
-    model: Any
+    module: Any
     dim: int
     limit: int
     device: torch.device
@@ -34,9 +36,9 @@ class M2Bert:
     @property
     def weight_bytes(self) -> int:
         """What the weights take in memory, with the filters' transforms that are kept."""
-        own: int = sum(p.numel() * p.element_size() for p in self.model.parameters())
-        kept = any(conv.keep for conv in self.model.long_convs)
-        return own + (_filter_bytes(self.model) if kept else 0)
+        own: int = sum(p.numel() * p.element_size() for p in self.module.parameters())
+        kept = any(conv.keep for conv in self.module.long_convs)
+        return own + (_filter_bytes(self.module) if kept else 0)
 
     def states(self, sequences: list[Ints], attended: list[int] | None = None) -> torch.Tensor:
         """The vectors [sequences, dim]; `attended` has no meaning for it."""
@@ -44,12 +46,11 @@ class M2Bert:
         mask = torch.arange(self.pad_to or _steps(int(lengths.max()), self.limit)) < torch.tensor(
             lengths[:, None]
         )
-        ids = torch.full(mask.shape, self.model.config.pad_token_id or 0)
+        ids = torch.full(mask.shape, self.module.config.pad_token_id or 0)
         ids[mask] = torch.from_numpy(np.concatenate(sequences)).long()
-        with torch.inference_mode():
-            output = self.model(
-                ids.to(self.device), mask.long().to(self.device), mask_padding=not self.pad_to
-            )
+        output = self.module(
+            ids.to(self.device), mask.long().to(self.device), mask_padding=not self.pad_to
+        )
         vectors: torch.Tensor = output.pooler_output
         return vectors
 
@@ -65,20 +66,23 @@ def _filter_bytes(model: Any) -> int:
     return 8 * config.hidden_size * (config.limit + 1) * len(model.long_convs)
 
 
-def open_model(
-    folder: ModelFolder, dtype: str, device: str, trust: bool, pad_to_max: bool = True
-) -> M2Bert:
+def open_model(folder: ModelFolder, options: ModelOptions) -> M2Bert:
     """The M2-BERT of a folder on a device, ready to run; DataError when it cannot be loaded.
 
-    `dtype` is fp32, bf16, fp16 or auto: bf16 where the hardware computes it natively, else fp32;
-    filters and transforms are fp32 in all of them. `trust` has no effect: no code of the folder is run.
-    With `pad_to_max` inputs are padded to the model's length, as the released vectors were made.
+    Filters and transforms are fp32 whatever the dtype. No code of the folder is run. With `pad_to_max`
+    inputs are padded to the model's length, as the released vectors were made.
     """
-    chosen = choose_device(device)
-    dtype = native_dtype(chosen) if dtype == "auto" else dtype
-    model = M2BertModel.from_pretrained(folder.encoder, dtype=TORCH[dtype]).to(chosen).eval()
-    free = torch.cuda.mem_get_info(chosen)[0] if chosen.type == "cuda" else free_memory()
+    if options.extend:
+        raise UsageError(
+            f"--extend {options.extend}: {folder.name} has as many positions as filters"
+        )
+    device = choose_device(options.device)
+    dtype = native_dtype(device) if options.dtype == "auto" else options.dtype
+    model = M2BertModel.from_pretrained(folder.encoder, dtype=TORCH[dtype]).to(device).eval()
+    model.requires_grad_(options.trainable)
+    free = torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else free_memory()
     for conv in model.long_convs:
         conv.keep = _filter_bytes(model) < free // 2
     limit = model.config.limit
-    return M2Bert(model, model.config.hidden_size, limit, chosen, dtype, limit if pad_to_max else 0)
+    pad_to = limit if options.pad_to_max else 0
+    return M2Bert(model, model.config.hidden_size, limit, device, dtype, pad_to)

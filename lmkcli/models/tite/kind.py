@@ -12,6 +12,7 @@ from transformers.utils import logging as transformers_logging
 from lmkcli.errors import DataError, UsageError
 from lmkcli.models.devices import TORCH, choose_device, native_dtype
 from lmkcli.models.folder import ModelFolder
+from lmkcli.models.forward import ModelOptions
 from lmkcli.models.routes import Route, remembered, route_key
 from lmkcli.models.tite.config import TiteConfig
 from lmkcli.models.tite.fused import fuse
@@ -27,7 +28,7 @@ _TABLE = "embeddings.word_embeddings.weight"
 class Tite:
     """A loaded TITE. `states` has one row for each sequence, which is its vector."""
 
-    model: Any
+    module: Any
     dim: int
     limit: int
     device: torch.device
@@ -47,49 +48,49 @@ class Tite:
             sequences = [s[:count] for s, count in zip(sequences, attended, strict=True)]
         lengths = np.array([len(sequence) for sequence in sequences], np.int64)
         ids = torch.from_numpy(np.concatenate(sequences).astype(np.int64)).to(self.device)
-        with torch.inference_mode():
-            made: torch.Tensor = self.model.packed(ids, lengths)
-            if lengths.all():
-                return made
-            filled = torch.from_numpy(np.flatnonzero(lengths)).to(self.device)
-            return made.new_zeros(len(sequences), self.dim).index_copy(0, filled, made)
+        vectors: torch.Tensor = self.module.packed(ids, lengths)
+        if lengths.all():
+            return vectors
+        filled = torch.from_numpy(np.flatnonzero(lengths)).to(self.device)
+        return vectors.new_zeros(len(sequences), self.dim).index_copy(0, filled, vectors)
 
+    @torch.inference_mode()
     def check(self) -> Route:
         """Whether a pack through fused layers equals each sequence alone through plain ones."""
         random = np.random.default_rng(0)
         lengths = [min(n, self.limit) for n in (1, 2, 7, 20, 40, 75)]
-        size = self.model.config.vocab_size
+        size = self.module.config.vocab_size
         sequences = [random.integers(1, size, n).astype(np.int32) for n in lengths]
         alone = torch.cat([self.states([sequence]) for sequence in sequences]).double()
-        undo = fuse(self.model.encoder)
+        undo = fuse(self.module.encoder)
         apart = 1 - torch.cosine_similarity(alone, self.states(sequences).double()).min()
         undo()
         return Route(fused=bool(apart < (1e-5 if self.dtype == "fp32" else 2e-3)), packed=True)
 
 
-def open_model(folder: ModelFolder, dtype: str, device: str, trust: bool, extend: str = "") -> Tite:
+def open_model(folder: ModelFolder, options: ModelOptions) -> Tite:
     """The TITE of a folder on a device, ready to run; DataError when it cannot be loaded.
 
-    `dtype` is fp32, bf16, fp16 or auto: bf16 where the hardware computes it natively, else fp32.
-    `trust` has no effect, for no code of the folder is run; positions cannot be extended.
+    No code of the folder is run, whatever the options say; positions cannot be extended.
     """
-    if extend:
-        raise UsageError(f"--extend {extend}: {folder.name} pools so many positions and no more")
-    chosen = choose_device(device)
-    dtype = native_dtype(chosen) if dtype == "auto" else dtype
-    model = _load(folder, dtype).to(chosen).eval()
+    if options.extend:
+        raise UsageError(
+            f"--extend {options.extend}: {folder.name} pools so many positions and no more"
+        )
+    device = choose_device(options.device)
+    dtype = native_dtype(device) if options.dtype == "auto" else options.dtype
+    model = _load(folder, dtype).to(device).eval().requires_grad_(options.trainable)
     if not model.config.pools:
         raise DataError(
             f"{folder.name} pools in no layer (kernel_sizes in config.json), so it makes no vector"
         )
     size = sum(p.numel() * p.element_size() for p in model.parameters())
-    made = Tite(model, model.config.hidden_size, model.config.longest, chosen, dtype, size)
-    if (
-        chosen.type == "cpu"
-        and remembered(route_key(folder.weights_digest, dtype, chosen, ""), made.check).fused
-    ):
+    opened = Tite(model, model.config.hidden_size, model.config.longest, device, dtype, size)
+    fusing = device.type == "cpu" and not options.trainable
+    key = route_key(folder.weights_digest, dtype, device, ("", fusing))
+    if fusing and remembered(key, opened.check).fused:
         fuse(model.encoder)
-    return made
+    return opened
 
 
 def _load(folder: ModelFolder, dtype: str) -> Any:
