@@ -52,7 +52,7 @@ def transformer(config: Any, window: int, device: torch.device, dtype: str) -> T
     """An encoder of transformers through lmk, packed."""
     model = AutoModel.from_config(config).to(device, TORCH[dtype]).eval()
     made = Transformer(model, WIDTH, window, device, dtype)
-    made.take(made.check())
+    made.take(made.check(fusing=device.type == "cpu"))
     assert made.packed, made.why_padded
     return made
 
@@ -78,6 +78,7 @@ def opened(name: str, device: torch.device, dtype: str) -> Callable[[Document], 
     else:
         model = transformer(transformers.BertConfig(vocab_size=WORDS), window, device, dtype)
 
+    @torch.inference_mode()
     def run(document: Document) -> None:
         pieces = [document[i : i + window] for i in range(0, len(document), window)]
         lengths = [len(piece) for piece in pieces]

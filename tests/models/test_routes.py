@@ -68,7 +68,7 @@ def test_the_second_opening_does_not_check(
     first = open_model(folder, ModelOptions("fp32", "cpu"))
     assert first.packed
 
-    def never(self: Transformer) -> Route:
+    def never(self: Transformer, fusing: bool) -> Route:
         raise AssertionError("checked again")
 
     monkeypatch.setattr(transformer.Transformer, "check", never)
