@@ -14,6 +14,7 @@ import torch
 from numpy.typing import NDArray
 
 from lmkcli.store.ragged import ranges
+from lmkcli.training.chance import dice
 from lmkcli.training.examples import Examples, Ints
 from lmkcli.training.objective import BatchFacts
 
@@ -37,13 +38,13 @@ class Drawing:
 
     def draw(self, examples: Examples, number: int, epoch: int, seed: int) -> Drawn:
         """The query and the passages of one example in one epoch."""
-        dice = np.random.default_rng((seed, epoch, number))
+        chance = dice(seed, "passages", epoch, number)
         first = int(examples.starts[number])
         positives = int(examples.positives[number])
         others = int(examples.starts[number + 1]) - first - positives
-        kept = int(dice.integers(positives)) if self.positive == "random" else 0
+        kept = int(chance.integers(positives)) if self.positive == "random" else 0
         wanted = self.negatives if self.replace and others else min(self.negatives, others)
-        chosen = dice.choice(max(others, 1), wanted, self.replace)
+        chosen = chance.choice(max(others, 1), wanted, self.replace)
         places = first + np.concatenate([[kept], positives + chosen])
         query = int(examples.queries[number])
         return Drawn(number, query, examples.passages[places], examples.scores[places])

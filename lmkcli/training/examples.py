@@ -17,6 +17,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from lmkcli.store.ragged import ranges
+
 Ints = NDArray[np.int64]
 
 
@@ -144,6 +146,11 @@ class Examples:
         """The texts of an example's passages, positives first."""
         return self.passages[self.starts[number] : self.starts[number + 1]]
 
+    def keys(self, numbers: Ints) -> Ints:
+        """The texts that examples of a batch should not share: their queries and positives."""
+        rows = ranges(self.starts[numbers], self.positives[numbers])
+        return np.concatenate([self.queries[numbers], self.passages[rows]])
+
     def answers(self, query: int) -> Ints:
         """The texts of all positives that a query's text has, in any example."""
         first, last = np.searchsorted(self._answers[0], [query, query + 1])
@@ -165,7 +172,7 @@ class Examples:
         order = np.argsort(asked, kind="stable")
         return asked[order], self.passages[self._positive][order]
 
-    @property
+    @cached_property
     def lengths(self) -> Ints:
         """[n]: characters of each example's longest positive."""
         each = pc.utf8_length(self.texts).to_numpy(zero_copy_only=False)[self.passages]
