@@ -1,26 +1,32 @@
-"""lmk import: vectors that another tool made."""
+"""lmk import: vectors that another tool imported."""
 
-from enum import StrEnum
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from lmkcli.cli import console, options
-from lmkcli.cli.flags import with_flags
-from lmkcli.cli.options import IfExists
+from lmkcli.cli import console
+from lmkcli.cli.flags import Given, Subset, with_flags
+from lmkcli.cli.options import NewOutput, names_of, no_effect
 from lmkcli.recipe import Recipe, RecipeOptions
-from lmkcli.settings import Offline
+from lmkcli.settings import Flag, Offline
 
 if TYPE_CHECKING:
     from lmkcli.exchange.importing import Incoming
 
+# Another tool cut its texts as it did; what remains to be said is one vector a document.
+_WITHOUT = ("unit", "window", "overlap", "extend", "pad_to_max")
 
-class Origin(StrEnum):
-    """Which tool's files are read."""
 
-    numpy = "numpy"
-    pyserini = "pyserini"
+@dataclass(frozen=True)
+class SourceOptions:
+    """What is imported, and who wrote it."""
+
+    origin: Annotated[Literal["numpy", "pyserini"], Flag("Which tool wrote it.", long="--from")]
+    ids: Annotated[Path | None, Flag("numpy: whose the rows are, an id a line.")] = None
+    map_ids: Annotated[bool, Flag("White space in ids becomes '_'.")] = False
+    offline: Offline = False
 
 
 @with_flags
@@ -28,73 +34,48 @@ def import_(
     source: Annotated[
         Path, typer.Argument(metavar="SOURCE", help="A .npy file or a folder, as --from says.")
     ],
-    origin: Annotated[
-        Origin, typer.Option("--from", envvar="LMK_IMPORT_FROM", help="Which tool wrote it.")
-    ],
-    output: options.Output = None,
-    ids: Annotated[
-        Path | None, typer.Option(help="numpy: whose the rows are, an id a line.")
-    ] = None,
-    model: options.Model = "",
-    revision: options.Revision = None,
-    trust_remote_code: options.TrustRemoteCode = False,
-    pool: options.Pool = "auto",
-    gran: options.Gran = None,
-    max_length: options.MaxLength = None,
-    query_max_length: options.QueryMaxLength = None,
-    query_prompt: options.QueryPrompt = None,
-    doc_prompt: options.DocPrompt = None,
-    dim: options.Dim = None,
-    normalize: options.Normalize = None,
-    map_ids: options.MapIds = False,
-    offline: Offline = False,
-    if_exists: options.IfExistsOption = IfExists.resume,
-    json: options.Json = False,
+    files: SourceOptions,
+    recipe: Annotated[RecipeOptions, Subset(without=_WITHOUT)],
+    output: NewOutput,
+    given: Given,
 ) -> None:
     """Vectors of another tool become a vectors folder, which can be indexed, searched and exported.
 
     -m and the flags of the recipe say what made them, and so how queries are encoded; without a model
     they cannot be searched with text.
     """
+    output.path("vectors/")
+    if not recipe.model:
+        no_effect(given, names_of(RecipeOptions), "an import that names no model (-m)")
     from lmkcli.exchange.importing import open_incoming, run_import
     from lmkcli.store.tokens import Report
 
-    folder = options.need(output, "-o/--output", "vectors/")
-    wishes = RecipeOptions(
-        model, revision, trust_remote_code, pool, gran, max_length=max_length,
-        query_max_length=query_max_length, query_prompt=query_prompt, doc_prompt=doc_prompt,
-        dim=dim, normalize=normalize,
-    )  # fmt: skip
-    incoming = open_incoming(source, origin.value, ids)
-    recipe = _recipe(wishes, incoming, offline)
-    options.prepare_output(folder, if_exists)
+    incoming = open_incoming(source, files.origin, files.ids)
+    made_by = _recipe(recipe, incoming, files.offline)
+    folder = output.prepared("vectors/")
     with console.progress("import") as progress, console.stoppable() as stopping:
         report = Report(progress, stopping, incoming.has_text)
-        made = run_import(incoming, recipe, folder, map_ids, report)
-    if made.normalized:
-        count = console.number(made.normalized)
-        console.note(f"{count} vectors were not of unit length, as {model} needs them, and now are")
-    if json:
-        return console.plain_json({"output": str(folder), **made._asdict()})
-    print(f"{folder}: {console.number(made.documents)} documents, {made.dim} components")
+        imported = run_import(incoming, made_by, folder, files.map_ids, report)
+    if imported.normalized:
+        count = console.number(imported.normalized)
+        console.note(
+            f"{count} vectors were not of unit length, as {recipe.model} needs them, and now are"
+        )
+    if output.json:
+        return console.plain_json({"output": str(folder), **imported._asdict()})
+    print(f"{folder}: {console.number(imported.documents)} documents, {imported.dim} components")
 
 
-def _recipe(wishes: RecipeOptions, incoming: "Incoming", offline: bool) -> Recipe:
+def _recipe(asked: RecipeOptions, incoming: "Incoming", offline: bool) -> Recipe:
     from lmkcli.encoding.resolving import resolve
     from lmkcli.exchange.importing import check_width, unknown_recipe
 
-    if not wishes.model:
-        given = {
-            key: value
-            for key, value in vars(wishes).items()
-            if value != getattr(RecipeOptions(), key)
-        }
-        options.no_effect(given, "an import that names no model (-m)")
+    if not asked.model:
         console.note(
             "no model (-m): these vectors can be indexed and exported, not searched with text"
         )
         return unknown_recipe()
-    resolved = resolve(wishes, offline)
+    resolved = resolve(asked, offline)
     for line in resolved.notes:
         console.note(line)
     check_width(incoming, resolved)

@@ -86,12 +86,12 @@ def index(
     options.prepare_output(folder, if_exists)
     update = if_exists is IfExistsUpdate.update
     if kind in catalog.LEXICAL:
-        options.no_effect(dense, f"--kind {kind}")
+        options.no_effect_old(dense, f"--kind {kind}")
         spelling = options.with_fields(source, fields, map_ids)
         facts = _lexical(spelling, folder, kind, _bm25(terms), update)
         note_differences(spelling, docs=facts["documents"])
     else:
-        options.no_effect(lexical, f"--kind {kind}")
+        options.no_effect_old(lexical, f"--kind {kind}")
         del dense["allow_incomplete"]
         chosen: dict[str, Any] = {key: value for key, value in dense.items() if value is not None}
         if max_memory is not None:

@@ -209,7 +209,7 @@ def _fusion(paths: list[Path], fuse: str | None, scale: ScaleName | None) -> "Fu
     from lmkcli.retrieval.pipelines import check_distinct
 
     if len(paths) == 1:
-        options.no_effect(
+        options.no_effect_old(
             {"fuse": fuse, "fuse_scale": scale}, "a single index (add others by --with)"
         )
         return None
@@ -217,7 +217,7 @@ def _fusion(paths: list[Path], fuse: str | None, scale: ScaleName | None) -> "Fu
         raise UsageError("--with needs --fuse rrf or --fuse linear")
     fusion = Fusion.parse(fuse, scale.value if scale else "minmax")
     if fusion.method == "rrf":
-        options.no_effect({"fuse_scale": scale}, "--fuse rrf, which sees ranks alone")
+        options.no_effect_old({"fuse_scale": scale}, "--fuse rrf, which sees ranks alone")
     check_distinct(paths)
     return fusion
 
@@ -232,7 +232,7 @@ def _stage(
     from lmkcli.retrieval.reranking import Rerank
 
     if rerank is None and rerank_model is None:
-        options.no_effect(
+        options.no_effect_old(
             {"rerank_depth": depth, "interpolate": interpolate},
             "a search without --rerank or --rerank-model",
         )

@@ -1,84 +1,74 @@
 """lmk tokenize: documents to token ids, with length statistics; --show places one text."""
 
-from pathlib import Path
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from lmkcli.cli import console, options, tables
-from lmkcli.cli.flags import with_flags
+from lmkcli.cli import console, tables
+from lmkcli.cli.flags import Subset, with_flags
 from lmkcli.cli.groups import note_differences, over_groups
-from lmkcli.cli.options import IfExists
+from lmkcli.cli.options import CollectionOptions, NewOutput
 from lmkcli.errors import UsageError
 from lmkcli.recipe import RecipeOptions
-from lmkcli.settings import EncodeSettings, Offline
+from lmkcli.settings import EncodeSettings, Flag
 
 if TYPE_CHECKING:
+    from lmkcli.models.tokenizer import Tokenizer
+    from lmkcli.pooling.placement import Placement
     from lmkcli.store.tokens import Tokens
 
 LENGTHS = (512, 2048, 8192, 32768)
 GRANULARITIES = (32, 64, 128, 256)
+# Tokens have no queries, and no vectors.
+_WITHOUT = ("extend", "pad_to_max", "query_max_length", "query_prompt", "dim", "normalize")
+
+
+@dataclass(frozen=True)
+class TokensOutput(NewOutput):
+    """Where the tokens go, unless one text is shown."""
+
+    show: Annotated[str | None, Flag("Print how this one text is placed, and write nothing.")] = (
+        None
+    )
 
 
 @over_groups("source")
 @with_flags
 def tokenize(
-    model: options.Model,
-    source: Annotated[
-        str | None, typer.Argument(metavar="[COLLECTION]", help="What to tokenize.")
-    ] = None,
-    output: options.Output = None,
-    show: Annotated[
-        str | None, typer.Option(help="Print how this one text is placed, and write nothing.")
-    ] = None,
-    revision: options.Revision = None,
-    trust_remote_code: options.TrustRemoteCode = False,
-    pool: options.Pool = "auto",
-    gran: options.Gran = None,
-    unit: options.Unit = None,
-    window: options.Window = None,
-    overlap: options.Overlap = None,
-    max_length: options.MaxLength = None,
-    doc_prompt: options.DocPrompt = None,
-    fields: options.Fields = "",
-    map_ids: options.MapIds = False,
-    store_text: options.StoreText = True,
-    shard: options.ShardOption = "0/1",
-    offline: Offline = False,
-    if_exists: options.IfExistsOption = IfExists.resume,
-    json: options.Json = False,
+    source: Annotated[str | None, typer.Argument(metavar="[COLLECTION]", help="What to tokenize.")],
+    recipe: Annotated[RecipeOptions, Subset(without=_WITHOUT, required=("model",))],
+    settings: Annotated[EncodeSettings, Subset(only=("store_text",))],
+    documents: CollectionOptions,
+    output: TokensOutput,
 ) -> None:
     """Documents to content token ids and offsets, once for all poolers with the same tokenizer.
 
     Prints length statistics: what would be cut at which length, and what landmarks cost. The pooler
     matters only for --show and for --gran sentence, where each sentence is tokenized by itself.
     """
+    if output.show is not None:
+        if source is not None or output.output is not None:
+            raise UsageError(
+                "--show prints one text and writes nothing; drop the collection and --output"
+            )
+        return _show(output.show, recipe, documents.offline, output.json)
+    if source is None:
+        raise UsageError("give a collection to tokenize, or a text with --show")
+    output.path("tokens/")
     from lmkcli.encoding import jobs
     from lmkcli.store.tokens import Tokens
 
-    wishes = RecipeOptions(
-        model=model, revision=revision, trust_remote_code=trust_remote_code, pool=pool, gran=gran,
-        unit=unit, window=window, overlap=overlap, max_length=max_length, doc_prompt=doc_prompt,
-    )  # fmt: skip
-    if show is not None:
-        return _show(show, wishes, source, output, offline, json)
-    if source is None:
-        raise UsageError("give a collection to tokenize, or a text with --show")
     job = jobs.plan(
-        options.with_fields(source, fields, map_ids),
-        wishes,
-        EncodeSettings(store_text=store_text),
-        shard,
-        offline,
+        documents.spelling(source), recipe, settings, documents.shard, documents.offline
     )
-    folder = options.need(output, "-o/--output", "tokens/")
-    options.prepare_output(folder, if_exists, job.shard.count)
+    folder = output.prepared("tokens/", job.shard.count)
     with console.progress("tokenize") as progress, console.stoppable() as stopping:
         jobs.run_tokenize(job, folder, progress, stopping)
     tokens = Tokens(folder)
     if job.shard.count == 1:
         note_differences(job.origin["name"], docs=len(tokens.lengths()))
-    print_lengths(tokens, json)
+    print_lengths(tokens, output.json)
 
 
 def print_lengths(tokens: "Tokens", json: bool) -> None:
@@ -119,53 +109,51 @@ def _statistics(tokens: "Tokens") -> dict[str, Any]:
     return facts | {f"landmarks at gran {g}": share for g, share in overhead.items()}
 
 
-def _show(
-    text: str,
-    wishes: RecipeOptions,
-    source: str | None,
-    output: Path | None,
-    offline: bool,
-    json: bool,
-) -> None:
-    if source is not None or output is not None:
-        raise UsageError(
-            "--show prints one text and writes nothing; drop the collection and --output"
-        )
+def _show(text: str, recipe: RecipeOptions, offline: bool, json: bool) -> None:
     from lmkcli.encoding.encoder import make_placer
     from lmkcli.encoding.resolving import resolve
     from lmkcli.models.tokenizer import open_tokenizer
 
-    resolved = resolve(wishes, offline)
-    side = resolved.recipe.doc
-    tokenizer = open_tokenizer(resolved.folder, side)
-    placer = make_placer(side, tokenizer.layout)
-    made = tokenizer([text])[0]
-    placed = placer.place(placer.content(made.ids, made.prompt, made.ends))
-    lost = len(made.ids) - placed.kept
+    resolved = resolve(recipe, offline)
+    config = resolved.recipe.doc
+    tokenizer = open_tokenizer(resolved.folder, config)
+    placer = make_placer(config, tokenizer.layout)
+    content = tokenizer([text])[0]
+    placed = placer.place(placer.content(content.ids, content.prompt, content.ends))
     if json:
-        inputs = [
-            {
-                "ids": one.ids.tolist(),
-                "tokens": tokenizer.tokens(one.ids),
-                "marks": one.marks.tolist(),
-                "vectors": one.groups.tolist(),
-            }
-            for one in placed.inputs
-        ]
+        lost = len(content.ids) - placed.kept
+        inputs = _inputs(placed, tokenizer)
         return console.plain_json({"inputs": inputs, "vectors": placed.vectors, "lost": lost})
+    _print_placed(placed, tokenizer, len(content.ids), averaged=config.pool != "model")
+
+
+def _inputs(placed: "Placement", tokenizer: "Tokenizer") -> list[dict[str, Any]]:
+    """The inputs of the model as JSON."""
+    return [
+        {
+            "ids": one.ids.tolist(),
+            "tokens": tokenizer.tokens(one.ids),
+            "marks": one.marks.tolist(),
+            "vectors": one.groups.tolist(),
+        }
+        for one in placed.inputs
+    ]
+
+
+def _print_placed(
+    placed: "Placement", tokenizer: "Tokenizer", content_tokens: int, averaged: bool
+) -> None:
+    """The inputs of the model, a line each, with marks where states are averaged."""
     for one in placed.inputs:
-        marked = set() if side.pool == "model" else set(one.marks.tolist())
+        marked = set(one.marks.tolist()) if averaged else set()
         tokens = tokenizer.tokens(one.ids)
         print(" ".join(f"«{token}»" if i in marked else token for i, token in enumerate(tokens)))
-    positions, marks = (
-        sum(len(part) for part in parts)
-        for parts in zip(*((one.ids, one.marks) for one in placed.inputs), strict=True)
-    )
-    averaged = f"«marked»: {marks} positions whose states are averaged to "
+    positions = sum(len(one.ids) for one in placed.inputs)
+    marks = sum(len(one.marks) for one in placed.inputs)
+    states = f"«marked»: {marks} positions whose states are averaged to " if averaged else ""
     console.note(
         f"{_count(len(placed.inputs), 'input')} of {positions} positions: {placed.kept} of "
-        f"{len(made.ids)} content tokens; {'' if side.pool == 'model' else averaged}"
-        + _count(placed.vectors, "vector")
+        f"{content_tokens} content tokens; {states}{_count(placed.vectors, 'vector')}"
     )
 
 

@@ -10,6 +10,7 @@ from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
 from functools import wraps
 from operator import itemgetter
 from pathlib import Path
+from types import NoneType
 from typing import Annotated, Any, NamedTuple, cast, get_args, get_origin, get_type_hints
 
 import typer
@@ -34,10 +35,17 @@ Config = Annotated[
 
 @dataclass(frozen=True)
 class Subset:
-    """Beside a dataclass: its fields that are no flags here, and those that must be given."""
+    """Beside a dataclass: which of its fields are flags here (all but some, or some alone), and which
+    of them must be given. The others keep their defaults.
+    """
 
     without: tuple[str, ...] = ()
+    only: tuple[str, ...] = ()
     required: tuple[str, ...] = ()
+
+    def has(self, name: str) -> bool:
+        """Whether a field is a flag."""
+        return name in self.only if self.only else name not in self.without
 
 
 class Given(frozenset[str]):
@@ -83,6 +91,8 @@ def _part(name: str, annotation: Any, default: Any) -> _Part:
     if kind is Given:
         parameters = [_parameter(name, typer.Context, inspect.Parameter.empty)]
         return _Part(parameters, lambda values: _given(values[name]))
+    if default is inspect.Parameter.empty and NoneType in get_args(kind):
+        default = None  # what may be None may be left out
     flags = [mark for mark in marks if isinstance(mark, Flag)]
     option = _option(name, kind, default, flags[0], None) if flags else annotation
     return _Part([_parameter(name, option, default)], itemgetter(name))
@@ -102,7 +112,7 @@ def _of_fields(settings: Any, subset: Subset) -> Iterator[inspect.Parameter]:
     for field in fields(settings):
         kind, marks = _split(hints[field.name])
         flag = next((mark for mark in marks if isinstance(mark, Flag)), None)
-        if flag is None or field.name in subset.without:
+        if flag is None or not subset.has(field.name):
             continue
         default = inspect.Parameter.empty if field.name in subset.required else _default(field)
         panel = getattr(settings, "panel", None)

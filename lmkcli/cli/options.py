@@ -1,14 +1,15 @@
 """Options that several commands share and that belong to the command line alone."""
 
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, fields
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, ClassVar, Literal
 
 import typer
 
+from lmkcli.cli.flags import Given
 from lmkcli.errors import DataError, UsageError
 from lmkcli.settings import Flag, Offline
 
@@ -322,7 +323,19 @@ def with_fields(spelling: str, fields: str, map_ids: bool) -> str:
     return spelling + (f",fields={fields}" if fields else "") + (",map_ids=1" if map_ids else "")
 
 
-def no_effect(flags: Mapping[str, object], beside: str) -> None:
+def names_of(settings: type) -> list[str]:
+    """The names of a dataclass's flags."""
+    return [field.name for field in fields(settings)]
+
+
+def no_effect(given: Given, names: Iterable[str], beside: str) -> None:
+    """UsageError for flags among `names` that were given and mean nothing here."""
+    useless = [f"--{name.replace('_', '-')}" for name in names if name in given]
+    if useless:
+        raise UsageError(f"{', '.join(useless)} has no effect with {beside}; drop it")
+
+
+def no_effect_old(flags: Mapping[str, object], beside: str) -> None:
     """UsageError for flags that were given and mean nothing here."""
     given = [f"--{name.replace('_', '-')}" for name, value in flags.items() if value is not None]
     if given:
