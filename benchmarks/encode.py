@@ -27,9 +27,10 @@ from lmkcli.encoding.encoder import open_encoder
 from lmkcli.encoding.resolving import resolve
 from lmkcli.models.folder import read_model
 from lmkcli.models.tokenizer import open_tokenizer
+from lmkcli.progress import Report
 from lmkcli.recipe import RecipeOptions
 from lmkcli.settings import EncodeSettings
-from lmkcli.store.tokens import Report, tokenized
+from lmkcli.store.tokens import tokenized
 
 TORCH = {"fp32": torch.float32, "bf16": torch.bfloat16}
 

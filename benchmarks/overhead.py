@@ -15,7 +15,6 @@ from pathlib import Path
 
 from lmkcli.encoding import jobs
 from lmkcli.models import transformer
-from lmkcli.progress import silent
 from lmkcli.recipe import RecipeOptions
 from lmkcli.settings import EncodeSettings
 
@@ -65,7 +64,7 @@ def main() -> None:
             args.source, RecipeOptions(args.model), EncodeSettings(dtype=args.dtype), "0/1"
         )
         with tempfile.TemporaryDirectory() as folder, Clock() as clock:
-            jobs.run_encode(job, Path(folder) / "vectors", silent, lambda: False)
+            jobs.run_encode(job, Path(folder) / "vectors")
             whole = time.perf_counter() - clock.opened
         shares.append(whole / clock.passes - 1)
         print(

@@ -1,6 +1,9 @@
 """How the library reports progress: it calls what it was given, and says nothing by itself."""
 
-from typing import Protocol
+from collections.abc import Callable
+from typing import NamedTuple, Protocol
+
+from lmkcli.errors import Stopped
 
 
 class Progress(Protocol):
@@ -23,3 +26,18 @@ def mute(message: str) -> None:
 
 def silent(done: int, total: int | None, unit: str) -> None:
     """The default: nothing is reported."""
+
+
+class Report(NamedTuple):
+    """How a long job reports, and how it learns that it should stop."""
+
+    progress: Progress = silent
+    stopping: Callable[[], bool] = lambda: False
+    note: Note = mute
+
+    def check_stop(self) -> None:
+        """Stopped when a signal asked for it; everything that was published stays."""
+        if self.stopping():
+            raise Stopped(
+                "stopped early; every part written is whole. Run the same command again to continue"
+            )

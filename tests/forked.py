@@ -62,13 +62,13 @@ def program(folder: Path, pause: float = 0.0) -> Path:
 
 def lmk_paced(pause: float) -> None:
     """`lmk` on this process's command line, with a rest before each part gets its name."""
-    publish = part_writer.Builder.publish
+    publish = part_writer.PartBuilder.publish
 
-    def slowly(builder: part_writer.Builder) -> int:
+    def slowly(builder: part_writer.PartBuilder) -> int:
         time.sleep(pause)
         return publish(builder)
 
-    part_writer.Builder.publish = slowly  # type: ignore[method-assign]
+    part_writer.PartBuilder.publish = slowly  # type: ignore[method-assign]
     part_writer.PART_BYTES = PART_BYTES
     tokens.BATCH_CHARACTERS = BATCH_CHARACTERS
     main.main()

@@ -133,7 +133,6 @@ def test_the_parser_of_command_lines_refuses_what_lmk_would() -> None:
 def examples(tmp_path_factory: pytest.TempPathFactory, minilm: Path) -> Path:
     """A folder with the notes.jsonl of docs/README.md and its vectors."""
     from lmkcli.encoding.jobs import plan, run_encode
-    from lmkcli.progress import silent
     from lmkcli.recipe import RecipeOptions
     from lmkcli.settings import EncodeSettings
 
@@ -141,7 +140,7 @@ def examples(tmp_path_factory: pytest.TempPathFactory, minilm: Path) -> Path:
     notes = next(block.text for block in blocks(NOTES) if block.language == "json")
     (folder / "notes.jsonl").write_text(notes, encoding="utf-8")
     job = plan(str(folder / "notes.jsonl"), RecipeOptions(model="minilm"), EncodeSettings(), "0/1")
-    run_encode(job, folder / "notes-vectors", silent, lambda: False)
+    run_encode(job, folder / "notes-vectors")
     return folder
 
 

@@ -25,8 +25,8 @@ def compact(
     """
     from lmkcli.encoding import updating
 
-    with console.progress("compact") as progress, console.stoppable() as stopping:
-        made = updating.compact(vectors, keep_hours, progress, stopping)
+    with console.reporting("compact") as report:
+        made = updating.compact(vectors, keep_hours, report)
     if json:
         return console.plain_json({"output": str(vectors), **made._asdict()})
     print(

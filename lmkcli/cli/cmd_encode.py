@@ -81,10 +81,10 @@ def _write(job: "Job", folder: Path, update: bool) -> "Updated | None":
     """The vectors of the job; what changed, where a folder is brought up to date."""
     from lmkcli.encoding import jobs, updating
 
-    with console.progress("encode") as progress, console.stoppable() as stopping:
+    with console.reporting("encode") as report:
         if update:
-            return updating.run_update(job, folder, progress, stopping, console.note)
-        jobs.run_encode(job, folder, progress, stopping, console.note)
+            return updating.run_update(job, folder, report)
+        jobs.run_encode(job, folder, report)
     return None
 
 
@@ -100,7 +100,7 @@ def _changes(folder: Path, changes: "Updated", json: bool) -> None:
 
 def _summary(folder: Path, job: "Job", json: bool) -> None:
     from lmkcli.store import parts
-    from lmkcli.store.tokens import sum_counts
+    from lmkcli.store.summary import sum_counts
 
     updated = parts.generation(folder)
     mine = updated.slices if updated else parts.cover(parts.list_parts(folder), job.shard)
@@ -123,10 +123,10 @@ def _summary(folder: Path, job: "Job", json: bool) -> None:
 
 
 def _dry_run(job: "Job", json: bool) -> None:
-    from lmkcli.encoding import jobs
+    from lmkcli.encoding.forecast import forecast
 
     with console.progress("dry run") as progress:
-        plan = jobs.forecast(job, progress)
+        plan = forecast(job, progress)
     facts = {
         "documents": plan.docs,
         "tokens": plan.tokens,

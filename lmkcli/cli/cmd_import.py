@@ -48,13 +48,11 @@ def import_(
     if not recipe.model:
         no_effect(given, names_of(RecipeOptions), "an import that names no model (-m)")
     from lmkcli.exchange.importing import open_incoming, run_import
-    from lmkcli.store.tokens import Report
 
     incoming = open_incoming(source, files.origin, files.ids)
     made_by = _recipe(recipe, incoming, files.offline)
     folder = output.prepared("vectors/")
-    with console.progress("import") as progress, console.stoppable() as stopping:
-        report = Report(progress, stopping, incoming.has_text)
+    with console.reporting("import") as report:
         imported = run_import(incoming, made_by, folder, files.map_ids, report)
     if imported.normalized:
         count = console.number(imported.normalized)

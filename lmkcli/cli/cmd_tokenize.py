@@ -63,8 +63,8 @@ def tokenize(
         documents.spelling(source), recipe, settings, documents.shard, documents.offline
     )
     folder = output.prepared("tokens/", job.shard.count)
-    with console.progress("tokenize") as progress, console.stoppable() as stopping:
-        jobs.run_tokenize(job, folder, progress, stopping)
+    with console.reporting("tokenize") as report:
+        jobs.run_tokenize(job, folder, report)
     tokens = Tokens(folder)
     if job.shard.count == 1:
         note_differences(job.origin["name"], docs=len(tokens.lengths()))

@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.progress import BarColumn, TextColumn, TimeElapsedColumn
 from rich.progress import Progress as Bar
 
-from lmkcli.progress import Progress, silent
+from lmkcli.progress import Progress, Report, silent
 
 quiet = False
 verbose = False
@@ -165,3 +165,10 @@ def stoppable() -> Iterator[Callable[[], bool]]:
     finally:
         for kind, handler in zip(kinds, before, strict=True):
             signal.signal(kind, handler)
+
+
+@contextmanager
+def reporting(title: str) -> Iterator[Report]:
+    """What a long job is given: its progress is shown, its notes too, and a signal asks it to stop."""
+    with progress(title) as shown, stoppable() as stopping:
+        yield Report(shown, stopping, note)

@@ -20,9 +20,10 @@ from lmkcli.models.forward import Finish, ForwardPass, Model, ModelOptions, Pool
 from lmkcli.models.heads import open_heads, open_token_head
 from lmkcli.models.tokenizer import Tokenizer, open_tokenizer
 from lmkcli.pooling.placement import Expansion, Input, Ints, Layout, Placement, Placer
+from lmkcli.progress import Report
 from lmkcli.recipe import EncoderConfig
 from lmkcli.settings import EncodeSettings
-from lmkcli.store.tokens import Report, TokenRow, Tokens, tokenized
+from lmkcli.store.tokens import TokenRow, Tokens, tokenized
 from lmkcli.store.vectors import Ragged
 from lmkcli.system.streams import ahead
 

@@ -12,11 +12,11 @@ from lmkcli.encoding.encoder import Encoder, open_encoder
 from lmkcli.encoding.jobs import plan, run_encode
 from lmkcli.encoding.resolving import Resolved, resolve
 from lmkcli.errors import DataError
-from lmkcli.progress import silent
+from lmkcli.progress import Report
 from lmkcli.recipe import Recipe, RecipeOptions
 from lmkcli.settings import EncodeSettings
 from lmkcli.store.ragged import Ragged
-from lmkcli.store.tokens import Report, tokenized
+from lmkcli.store.tokens import tokenized
 from lmkcli.store.vectors import Vectors
 
 _OPTIONS, _SETTINGS = RecipeOptions(), EncodeSettings()
@@ -95,5 +95,5 @@ def encode_collection(
     Continues what an earlier call began. Mismatch when `output` holds other vectors.
     """
     job = plan(collection, replace(options, model=model), settings, "0/1")
-    run_encode(job, output, silent, lambda: False)
+    run_encode(job, output)
     return Vectors(output)

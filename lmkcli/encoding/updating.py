@@ -20,14 +20,16 @@ from lmkcli.data.collection import WHOLE, Collection, Doc, DocStream, Qrel, Quer
 from lmkcli.encoding import jobs
 from lmkcli.encoding.encoder import open_encoder, token_source
 from lmkcli.encoding.jobs import Job
-from lmkcli.encoding.writer import Target, append_vectors, part_arrays
+from lmkcli.encoding.writer import encode_source, part_arrays, vectors_target, write_vectors
 from lmkcli.errors import DataError, UsageError
-from lmkcli.progress import Note, Progress, mute
+from lmkcli.progress import Report
 from lmkcli.store import part_writer, parts
 from lmkcli.store.doctable import DocTable
-from lmkcli.store.part_writer import Builder, SeenIds, part_summary
+from lmkcli.store.part_writer import PartWriter, Target
 from lmkcli.store.parts import ADDED, Generation, PartSlice
-from lmkcli.store.tokens import Report, Tokens
+from lmkcli.store.summary import part_summary
+from lmkcli.store.tokens import Tokens
+from lmkcli.store.unique_ids import UniqueIds
 from lmkcli.store.vectors import Vectors
 from lmkcli.system.atomic import atomic_file
 from lmkcli.system.streams import batched
@@ -45,13 +47,7 @@ class Updated(NamedTuple):
     removed: int
 
 
-def run_update(
-    job: Job,
-    folder: Path,
-    progress: Progress,
-    stopping: Callable[[], bool],
-    note: Note = mute,
-) -> Updated:
+def run_update(job: Job, folder: Path, report: Report = Report()) -> Updated:
     """Bring `folder` to what the collection is now; a folder that is not there yet is made.
 
     UsageError for a source or a folder that cannot be updated, Mismatch when recipe, dtype or
@@ -62,15 +58,16 @@ def run_update(
     encoder = open_encoder(job.resolved.recipe.doc, job.resolved.folder, settings)
     made = jobs.vectors_manifest(job, encoder, settings)
     manifest.claim(folder, jobs.as_begun(made, folder))
-    report = Report(progress, stopping, settings.store_text, note)
     with parts.locked(folder):
         before = _before(folder)
         known = Known(folder, before.slices + _unseen(folder, before.rows))
         first = _next_row(folder, before.rows)
-        target = Target(folder, ADDED, settings.store_dtype, settings.on_overflow, first)
-        fresh = token_source(Unknown(source, known, stopping), encoder.tokenizer, WHOLE, 0)
-        append_vectors(fresh, encoder, target, report)
-        report.check_stop()
+        target = vectors_target(folder, ADDED, encoder, settings)
+        unknown = Unknown(source, known, report.stopping)
+        with PartWriter(target, report, first) as writer:
+            fresh = token_source(unknown, encoder.tokenizer, WHOLE, 0)
+            write_vectors(encode_source(fresh, encoder, report), writer, settings)
+        report.check_stop()  # the documents end early then
         slices = known.seen() + _unseen(folder, first)
         _refuse_nothing(job, slices, before)
         rows = _next_row(folder, before.rows)
@@ -205,7 +202,7 @@ class _UnknownDocs(DocStream):
         self._docs, self._known, self._stopping = docs, known, stopping
 
     def __iter__(self) -> Iterator[Doc]:
-        ids = SeenIds()
+        ids = UniqueIds()
         for batch in batched(self._docs, lambda doc: len(doc.text) + 64, READ_CHARACTERS):
             ids.add((doc.id for doc in batch), "this collection")
             lacks = self._known.lacks([doc_hash(doc) for doc in batch])
@@ -227,9 +224,7 @@ class Compacted(NamedTuple):
     kept: int
 
 
-def compact(
-    folder: Path, keep_hours: float, progress: Progress, stopping: Callable[[], bool]
-) -> Compacted:
+def compact(folder: Path, keep_hours: float, report: Report = Report()) -> Compacted:
     """Rewrite small parts and parts with dead rows into fresh ones; delete what nobody needs.
 
     A part is deleted when the generation does not name it and has not for `keep_hours`.
@@ -243,7 +238,7 @@ def compact(
         now = before
         if len(rest) > 1 or any(piece.dead for piece in rest):
             first = _next_row(folder, before.rows)
-            _rewrite(Vectors(folder, rest), first, Report(progress, stopping))
+            _rewrite(Vectors(folder, rest), first, report)
             fresh = _unseen(folder, first)
             rows = _next_row(folder, before.rows)
             now = _publish(folder, before, before._replace(slices=kept + fresh, rows=rows))
@@ -259,28 +254,16 @@ def _is_full(folder: Path, piece: PartSlice) -> bool:
 def _rewrite(old: Vectors, row: int, report: Report) -> None:
     """Copy what counts of `old` into parts from row `row` on."""
     execution = old.manifest.execution
-    chunks = old.recipe.doc.unit == "chunk"
-    arrays = part_arrays(execution["store_dtype"], old.dim, chunks)
-    text = bool(execution["store_text"])
-    builder = Builder(old.folder, ADDED, row, arrays, text)
+    arrays = part_arrays(execution["store_dtype"], old.dim, old.recipe.doc.unit == "chunk")
+    target = Target(old.folder, ADDED, arrays, bool(execution["store_text"]))
     done = 0
-    try:
+    with PartWriter(target, report, row) as writer:
         for blocks in zip(*(old.stored(stem) for stem in arrays), strict=True):
             docs = blocks[0][0]
-            for doc in docs:
-                builder.add_doc(doc)
-            for stem, (_, stored) in zip(arrays, blocks, strict=True):
-                builder.add_array(stem, stored)
             done += len(docs)
             report.progress(done, old.rows, "documents")
-            report.check_stop()
-            if builder.full:
-                row = builder.publish()
-                builder = Builder(old.folder, ADDED, row, arrays, text)
-        if not builder.empty:
-            builder.publish()
-    finally:
-        builder.abandon()
+            stored = (array for _, array in blocks)
+            writer.append(docs, dict(zip(arrays, stored, strict=True)))
 
 
 def _sweep(folder: Path, now: Generation, keep_hours: float) -> tuple[int, int]:

@@ -8,8 +8,9 @@ import numpy as np
 
 from lmkcli.encoding.recorded import open_recorded
 from lmkcli.errors import DataError
+from lmkcli.progress import Report
 from lmkcli.settings import ModelSettings
-from lmkcli.store.tokens import Report, TokenRow
+from lmkcli.store.tokens import TokenRow
 from lmkcli.store.vectors import Vectors
 
 TOLERANCE = {"fp32": 0.99999, "bf16": 0.999, "fp16": 0.999}

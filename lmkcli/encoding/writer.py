@@ -1,6 +1,6 @@
 """Encoding: token rows through an encoder into the parts of a vectors folder."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
@@ -8,11 +8,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lmkcli.data.collection import Shard
-from lmkcli.errors import DataError, Stopped
-from lmkcli.store import parts
+from lmkcli.errors import DataError
+from lmkcli.progress import Report
+from lmkcli.settings import EncodeSettings
 from lmkcli.store.doctable import DocRow
-from lmkcli.store.part_writer import Builder, finish, seen_ids
-from lmkcli.store.tokens import Report, TokenRow, estimate
+from lmkcli.store.part_writer import ArrayTypes, PartWriter, Target
+from lmkcli.store.tokens import TokenRow, estimate
 from lmkcli.store.vectors import NUMPY, Ragged
 
 
@@ -57,125 +58,78 @@ class Fraction(Protocol):
     def __call__(self) -> float | None: ...
 
 
-class Target(NamedTuple):
-    """Where vectors go: a claimed folder, the shard, and how they are stored."""
+class EncodedBatch(NamedTuple):
+    """Some documents and their vectors."""
 
-    folder: Path
-    shard: Shard
-    store_dtype: str
-    on_overflow: str
-    first: int | None = None  # where an update begins; None continues after what is there
-
-    def done(self) -> list[parts.PartSlice]:
-        """The parts of the shard that are there already; none belong to an update."""
-        if self.first is not None:
-            return []
-        return parts.cover(parts.list_parts(self.folder), self.shard)
-
-    def resume_row(self) -> int:
-        """The first row of the shard that is not there yet."""
-        return parts.covered_rows(self.done()) if self.first is None else self.first
+    rows: list[TokenRow]
+    encoded: Encoded
 
 
-def write_vectors(source: Source, encode: Encode, target: Target, report: Report) -> None:
-    """Encode one shard from `target.resume_row()` on, and say that it is complete."""
-    rows = append_vectors(source, encode, target, report)
-    finish(target.folder, target.shard, rows)
-
-
-def append_vectors(source: Source, encode: Encode, target: Target, report: Report) -> int:
-    """Encode documents into parts from `target.resume_row()` on; returns the row after the last.
-
-    Every published part is whole.
-    """
-    job = _Job(encode, target, report)
-    read = 0
+def encode_source(source: Source, encode: Encode, report: Report) -> Iterator[EncodedBatch]:
+    """All documents of a source, encoded as many at a time as the encoder sorts by length together."""
     buffer: list[TokenRow] = []
-    try:
-        for batch in source.batches:
-            for row in batch:
-                buffer.append(row)
-                read += len(row.ids)
-                if read - job.tokens >= encode.buffer_tokens:
-                    job.total = estimate(read, source.fraction())
-                    job.encode(buffer)
-                    buffer = []
-        job.total = read
-        job.encode(buffer)
-        return job.finish()
-    finally:
-        job.builder.abandon()
+    done = read = 0
+    for batch in source.batches:
+        for row in batch:
+            buffer.append(row)
+            read += len(row.ids)
+            if read - done >= encode.buffer_tokens:
+                progress = _onwards(report, done, estimate(read, source.fraction()))
+                yield EncodedBatch(buffer, encode(buffer, progress))
+                buffer, done = [], read
+    if buffer:
+        yield EncodedBatch(buffer, encode(buffer, _onwards(report, done, read)))
 
 
-class _Job:
-    """The state of one shard's encoding: the growing part, ids seen, tokens done."""
-
-    def __init__(self, encode: Encode, target: Target, report: Report) -> None:
-        self._encode, self._target, self._report = encode, target, report
-        self._seen = seen_ids(target.folder, target.done())
-        self._row = target.resume_row()
-        self.tokens = 0
-        self.total: int | None = None
-        self.builder = self._new()
-
-    def _new(self) -> Builder:
-        arrays = part_arrays(self._target.store_dtype, self._encode.dim, self._encode.spans)
-        return Builder(
-            self._target.folder, self._target.shard, self._row, arrays, self._report.store_text
-        )
-
-    def encode(self, rows: list[TokenRow]) -> None:
-        """Encode a buffer; publish when it is time, or when a signal asks to stop."""
-        if not rows:
-            return
-        self._seen.add((row.doc.id for row in rows), "this collection")
-        before = self.tokens
-        progress = self._report.progress
-        inner = self._report._replace(
-            progress=lambda done, _, unit: progress(before + done, self.total, unit)
-        )
-        try:
-            made = self._encode(rows, inner)
-        except Stopped:
-            self._publish()
-            raise
-        self._append(rows, made)
-        self.tokens += sum(len(row.ids) for row in rows)
-        if self.builder.full or self._report.stopping():
-            self._publish()
-            self._report.check_stop()
-            self.builder = self._new()
-
-    def _append(self, rows: list[TokenRow], made: Encoded) -> None:
-        stored = made.vectors.vectors.astype(NUMPY[self._target.store_dtype])
-        _check_finite(made.vectors._replace(vectors=stored), rows, self._target.store_dtype)
-        counts = made.vectors.counts.tolist()
-        for row, kept, count in zip(rows, made.kept, counts, strict=True):
-            lost = len(row.ids) - kept
-            if lost and self._target.on_overflow == "error":
-                raise DataError(
-                    f"document {row.doc.id} has {len(row.ids)} tokens and {lost} of them do not fit; "
-                    "raise --max-length or allow --on-overflow truncate"
-                )
-            self.builder.add_doc(DocRow(row.doc, row.hash, len(row.ids), lost, count))
-        self.builder.add_array("vectors", stored)
-        if made.spans is not None:
-            self.builder.add_array("spans", made.spans)
-
-    def _publish(self) -> None:
-        if not self.builder.empty:
-            self._row = self.builder.publish()
-
-    def finish(self) -> int:
-        """Publish the last part; returns the row after it."""
-        self._publish()
-        return self._row
+def _onwards(report: Report, before: int, total: int | None) -> Report:
+    """Reports the progress of one buffer as that of the whole."""
+    return report._replace(
+        progress=lambda done, _, unit: report.progress(before + done, total, unit)
+    )
 
 
-def part_arrays(store_dtype: str, dim: int, spans: bool) -> dict[str, tuple[str, tuple[int, ...]]]:
+def write_vectors(
+    batches: Iterable[EncodedBatch], writer: PartWriter, settings: EncodeSettings
+) -> None:
+    """Append encoded documents to the parts of a vectors folder.
+
+    DataError for a vector that is not finite as it is stored, and, with `on_overflow` error, for a
+    document that lost tokens.
+    """
+    for rows, encoded in batches:
+        stored = encoded.vectors.vectors.astype(NUMPY[settings.store_dtype])
+        _check_finite(encoded.vectors._replace(vectors=stored), rows, settings.store_dtype)
+        if settings.on_overflow == "error":
+            _check_whole(rows, encoded.kept)
+        counts = encoded.vectors.counts.tolist()
+        docs = [
+            DocRow(row.doc, row.hash, len(row.ids), len(row.ids) - kept, count)
+            for row, kept, count in zip(rows, encoded.kept, counts, strict=True)
+        ]
+        spans = {} if encoded.spans is None else {"spans": encoded.spans}
+        writer.append(docs, {"vectors": stored, **spans})
+
+
+def vectors_target(folder: Path, shard: Shard, encode: Encode, settings: EncodeSettings) -> Target:
+    """Where the vectors of an encoder go, and as what they are stored."""
+    arrays = part_arrays(settings.store_dtype, encode.dim, encode.spans)
+    return Target(folder, shard, arrays, settings.store_text)
+
+
+def part_arrays(store_dtype: str, dim: int, spans: bool) -> ArrayTypes:
     """The arrays of a part of vectors: dtype and width of each."""
-    arrays: dict[str, tuple[str, tuple[int, ...]]] = {"vectors": (NUMPY[store_dtype], (dim,))}
-    return arrays | ({"spans": ("int32", (2,))} if spans else {})
+    vectors = {"vectors": (NUMPY[store_dtype], (dim,))}
+    return {**vectors, "spans": ("int32", (2,))} if spans else vectors
+
+
+def _check_whole(rows: list[TokenRow], kept: list[int]) -> None:
+    for row, left in zip(rows, kept, strict=True):
+        lost = len(row.ids) - left
+        if lost:
+            raise DataError(
+                f"document {row.doc.id} has {len(row.ids)} tokens and {lost} of them do not fit; "
+                "raise --max-length or allow --on-overflow truncate"
+            )
 
 
 def _check_finite(stored: Ragged, rows: list[TokenRow], dtype: str) -> None:

@@ -20,13 +20,13 @@ from lmkcli.encoding.resolving import Resolved
 from lmkcli.errors import DataError, Mismatch, UnknownName, UsageError
 from lmkcli.exchange.flatfile import open_flat
 from lmkcli.manifest import Manifest
+from lmkcli.progress import Report
 from lmkcli.recipe import EncoderConfig, Recipe
 from lmkcli.settings import EncodeSettings
 from lmkcli.store import parts
 from lmkcli.store.doctable import DocRow
 from lmkcli.store.outputs import as_it_was
-from lmkcli.store.part_writer import Builder, finish, seen_ids
-from lmkcli.store.tokens import Report
+from lmkcli.store.part_writer import Target, complete_shard, resume
 from lmkcli.store.vectors import Vectors
 
 ROWS = 1000  # at a time
@@ -201,8 +201,7 @@ def run_import(
         manifest.claim(folder, made)
         normalized = 0
         if parts.done_rows(folder, WHOLE) is None:
-            job = _Job(incoming, folder, report)
-            normalized = job.run(recipe.doc.normalize, map_ids)
+            normalized = _write(incoming, folder, recipe.doc.normalize, map_ids, report)
     return Imported(Vectors(folder).rows, incoming.dim, normalized)
 
 
@@ -226,52 +225,32 @@ def _manifest(incoming: Incoming, recipe: Recipe) -> Manifest:
     return Manifest("vectors", identity, execution, facts)
 
 
-class _Job:
-    """The rows that come in, on their way into parts."""
+def _write(incoming: Incoming, folder: Path, normalize: bool, map_ids: bool, report: Report) -> int:
+    """Write the rows that are not there yet; returns how many vectors were brought to unit length."""
+    arrays = {"vectors": (incoming.dtype, (incoming.dim,))}
+    target = Target(folder, WHOLE, arrays, incoming.has_text)
+    normalized = 0
+    with resume(target, report) as writer:
+        for rows in _grouped(incoming.rows(), writer.row):
+            docs = [Doc(_checked(row, map_ids).id, row.text) for row in rows]
+            vectors = _matrix(rows, incoming.dim)
+            normalized += _to_unit_length(vectors) if normalize else 0
+            report.progress(writer.row + len(rows), None, "vectors")
+            writer.append(
+                [DocRow(doc, doc_hash(doc), 0, 0, 1) for doc in docs],
+                {"vectors": vectors.astype(incoming.dtype)},
+                rows[0].where.rsplit(" line ", 1)[0],
+            )
+    complete_shard(folder, WHOLE, writer.row)
+    return normalized
 
-    def __init__(self, incoming: Incoming, folder: Path, report: Report) -> None:
-        self._incoming, self._folder, self._report = incoming, folder, report
-        done = parts.cover(parts.list_parts(folder), WHOLE)
-        self._row = parts.covered_rows(done)
-        self._seen = seen_ids(folder, done)
-        self._builder = self._new()
 
-    def _new(self) -> Builder:
-        arrays = {"vectors": (self._incoming.dtype, (self._incoming.dim,))}
-        return Builder(self._folder, WHOLE, self._row, arrays, self._incoming.has_text)
-
-    def run(self, normalize: bool, map_ids: bool) -> int:
-        """Write everything; returns how many vectors were brought to unit length."""
-        changed = 0
-        try:
-            for rows in _grouped(self._incoming.rows(), self._row):
-                rows = [_checked(row, map_ids) for row in rows]
-                self._seen.add((row.id for row in rows), rows[0].where.rsplit(" line ", 1)[0])
-                changed += self._append(rows, normalize)
-            if not self._builder.empty:
-                self._row = self._builder.publish()
-            finish(self._folder, WHOLE, self._row)
-            return changed
-        finally:
-            self._builder.abandon()
-
-    def _append(self, rows: list[Row], normalize: bool) -> int:
-        vectors = _matrix(rows, self._incoming.dim)
-        off = np.zeros(0, np.int64)
-        if normalize:
-            lengths = np.linalg.norm(vectors, axis=1)
-            off = np.flatnonzero((abs(lengths - 1) > UNIT) & (lengths > 0))
-            vectors[off] /= lengths[off, None]
-        for row in rows:
-            doc = Doc(row.id, row.text)
-            self._builder.add_doc(DocRow(doc, doc_hash(doc), 0, 0, 1))
-        self._builder.add_array("vectors", vectors.astype(self._incoming.dtype))
-        self._report.progress(self._row + self._builder.rows("vectors"), None, "vectors")
-        if self._builder.full or self._report.stopping():
-            self._row = self._builder.publish()
-            self._report.check_stop()
-            self._builder = self._new()
-        return len(off)
+def _to_unit_length(vectors: NDArray[np.float32]) -> int:
+    """Scale, in place, those that are not of length 1 and not zero; returns how many there were."""
+    lengths = np.linalg.norm(vectors, axis=1)
+    off = np.flatnonzero((abs(lengths - 1) > UNIT) & (lengths > 0))
+    vectors[off] /= lengths[off, None]
+    return len(off)
 
 
 def _grouped(rows: Iterator[Row], skip: int) -> Iterator[list[Row]]:

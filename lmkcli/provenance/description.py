@@ -16,8 +16,7 @@ from lmkcli.recipe import EncoderConfig
 from lmkcli.retrieval.index import BUILT, ready
 from lmkcli.retrieval.searching import read_manifest
 from lmkcli.store import parts
-from lmkcli.store.part_writer import collection_digest
-from lmkcli.store.tokens import sum_counts
+from lmkcli.store.summary import collection_digest, sum_counts
 
 _SIDE = (
     "pool",

@@ -12,7 +12,7 @@ from lmkcli.errors import DataError
 from lmkcli.retrieval.index import ready
 from lmkcli.retrieval.searching import read_manifest
 from lmkcli.store import outputs, parts
-from lmkcli.store.part_writer import collection_digest, part_summary
+from lmkcli.store.summary import collection_digest, part_summary
 
 # The parameters of commands that may name an artifact from which another one is made.
 INPUTS = ("source", "index", "others", "rerank", "vectors", "only")

@@ -18,7 +18,7 @@ from lmkcli.retrieval.views import flat
 from lmkcli.settings import AnnSettings
 from lmkcli.store.doctable import DocRow, DocTableWriter
 from lmkcli.store.outputs import as_it_was
-from lmkcli.store.part_writer import SeenIds
+from lmkcli.store.unique_ids import UniqueIds
 from lmkcli.store.vectors import Vectors
 from lmkcli.system.atomic import atomic_file
 from lmkcli.system.streams import batched
@@ -138,7 +138,7 @@ class _Kept:
 
     def through(self, docs: Iterable[Doc]) -> Iterator[Doc]:
         """The same documents; DataError for an id that comes twice."""
-        seen = SeenIds()
+        seen = UniqueIds()
         with atomic_file(self._path) as temporary:
             table = DocTableWriter(temporary, store_text=True)
             for batch in batched(docs, lambda doc: len(doc.text) + 64, 1 << 20):

@@ -1,48 +1,42 @@
-"""How a part grows: arrays and documents are appended, then the whole is published at once."""
+"""The one loop that writes artifacts: documents and arrays are appended, and come to lie in parts."""
 
 import hashlib
 import json
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from types import TracebackType
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from lmkcli.data.collection import CollectionDigest, Shard
-from lmkcli.errors import DataError
+from lmkcli.errors import DataError, Stopped
 from lmkcli.manifest import digest
+from lmkcli.progress import Report
 from lmkcli.store import parts
-from lmkcli.store.doctable import DocRow, DocTable, DocTableWriter
-from lmkcli.store.parts import PartName, PartSlice
+from lmkcli.store.doctable import DocRow, DocTableWriter
+from lmkcli.store.parts import PartName
+from lmkcli.store.summary import Counts
+from lmkcli.store.unique_ids import UniqueIds, check_across, ids_of
 
-Arrays = Mapping[str, tuple[str, tuple[int, ...]]]  # stem -> (dtype, width after the first axis)
+ArrayTypes = Mapping[
+    str, tuple[str, tuple[int, ...]]
+]  # stem -> (dtype, width after the first axis)
 PART_BYTES = 256 << 20
 PART_SECONDS = 300.0  # what a killed job can lose at most, besides the bytes above
 
 
-@dataclass
-class Counts:
-    """What is in a part or in a whole artifact; summed when it is read."""
+class Target(NamedTuple):
+    """Where parts go: a claimed folder and a shard of it; the arrays of a part; whether text is kept."""
 
-    docs: int = 0
-    tokens: int = 0  # content tokens before anything was cut
-    lost: int = 0  # content tokens that were cut
-    cut: int = 0  # documents that lost tokens
-    empty: int = 0  # documents without content tokens
-    vectors: int = 0
-
-    def add(self, row: DocRow) -> None:
-        """Count one document in."""
-        self.docs += 1
-        self.tokens += row.tokens
-        self.lost += row.lost
-        self.cut += row.lost > 0
-        self.empty += row.tokens == 0
-        self.vectors += row.vectors
+    folder: Path
+    shard: Shard
+    arrays: ArrayTypes
+    store_text: bool = True
 
 
 class NpyAppender:
@@ -87,69 +81,54 @@ class NpyAppender:
         self._file.close()
 
 
-class Builder:
-    """One part in the making."""
+class PartBuilder:
+    """One part in the making, which begins with row `start` of the shard."""
 
-    def __init__(
-        self,
-        folder: Path,
-        shard: Shard,
-        start: int,
-        arrays: Arrays,
-        store_text: bool,
-    ) -> None:
-        self._folder, self._shard, self._start = folder, shard, start
-        self._growing = parts.new_part_folder(folder, shard)
+    def __init__(self, target: Target, start: int) -> None:
+        self._shard, self._start = target.shard, start
+        self._growing = parts.new_part_folder(target.folder, target.shard)
         self._arrays = {
             stem: NpyAppender(self._growing / f"{stem}.npy", dtype, width)
-            for stem, (dtype, width) in arrays.items()
+            for stem, (dtype, width) in target.arrays.items()
         }
-        self._hashes = {stem: hashlib.sha256() for stem in arrays}
-        self._docs = DocTableWriter(self._growing / "docs.parquet", store_text)
+        self._hashes = {stem: hashlib.sha256() for stem in target.arrays}
+        self._docs = DocTableWriter(self._growing / "docs.parquet", target.store_text)
         self._counts = Counts()
         self._collection = CollectionDigest()
-        self._bytes = 0
-        self._born = time.monotonic()
+        self.bytes = 0
 
     def add_doc(self, row: DocRow) -> None:
         """Append one document, in source order."""
         self._docs.append(row)
         self._counts.add(row)
         self._collection.add(row.hash)
-        self._bytes += len(row.doc.text) + len(row.doc.title)
+        self.bytes += len(row.doc.text) + len(row.doc.title)
 
     def add_array(self, stem: str, array: NDArray[Any]) -> None:
         """Append rows to an array."""
         self._hashes[stem].update(self._arrays[stem].append(array))
-        self._bytes += array.nbytes
+        self.bytes += array.nbytes
 
     def rows(self, stem: str) -> int:
         """Rows of an array so far."""
         return self._arrays[stem].rows
 
     @property
-    def full(self) -> bool:
-        """Whether it is time to publish: enough bytes, or enough minutes of work at stake."""
-        return self._bytes >= PART_BYTES or time.monotonic() - self._born > PART_SECONDS
+    def stop(self) -> int:
+        """The row of the shard after the last document."""
+        return self._start + self._counts.docs
 
-    def publish(self) -> int:
-        """Give the part its name; returns the row of the shard at which the next one starts."""
+    def publish(self) -> None:
+        """Give the part its name."""
         for appender in self._arrays.values():
             appender.close()
         self._docs.close()
-        stop = self._start + self._counts.docs
         summary = {**asdict(self._counts), "collection": str(self._collection)}
-        summary["bytes"] = self._bytes
+        summary["bytes"] = self.bytes
         hashes = {stem: value.hexdigest() for stem, value in self._hashes.items()}
         summary["digest"] = digest({"arrays": hashes, "collection": str(self._collection)})
         (self._growing / "part.json").write_text(json.dumps(summary, indent=1))
-        parts.publish(self._growing, PartName(self._shard, self._start, stop))
-        return stop
-
-    @property
-    def empty(self) -> bool:
-        """Whether nothing was added."""
-        return self._counts.docs == 0
+        parts.publish(self._growing, PartName(self._shard, self._start, self.stop))
 
     def abandon(self) -> None:
         """Close and remove what has grown so far, also when the disk could not take it."""
@@ -159,64 +138,91 @@ class Builder:
         self._docs.abandon()
 
 
-class SeenIds:
-    """Finds duplicate ids in 8 bytes a document: sorted runs of hashes, merged as they grow."""
+class PartWriter:
+    """Publishes what is appended in parts: when one is full, when a stop is asked for, and at the end.
 
-    def __init__(self) -> None:
-        self._runs: list[NDArray[np.uint64]] = []
+    Used in a `with` statement. When the block is left by any other error than Stopped, what has grown
+    since the last part is removed; the parts stay.
+    """
 
-    def add(self, ids: Iterable[str], where: str) -> None:
-        """DataError when one of the ids was added before, or stands twice among these."""
-        ids = list(ids)
-        run = np.fromiter((_hash(i) for i in ids), dtype=np.uint64, count=len(ids))
-        fresh = np.unique(run)
-        repeated = len(fresh) != len(run) or any(_common(fresh, old) for old in self._runs)
-        if repeated:
-            raise DataError(
-                f"{where}: the document id {self._name(ids, run)!r} occurs twice; ids must be unique"
-            )
-        self._runs.append(fresh)
-        while len(self._runs) > 1 and len(self._runs[-2]) <= 2 * len(self._runs[-1]):
-            self._runs[-2:] = [np.sort(np.concatenate(self._runs[-2:]))]
+    def __init__(
+        self, target: Target, report: Report, row: int = 0, ids: UniqueIds | None = None
+    ) -> None:
+        """Begins with row `row` of the shard; `ids` are those of the documents before it."""
+        self._target, self._report = target, report
+        self._ids = UniqueIds() if ids is None else ids
+        self._row = row  # where the growing part begins
+        self._part: PartBuilder | None = None
+        self._begun = time.monotonic()
 
-    def _name(self, ids: list[str], run: NDArray[np.uint64]) -> str:
-        seen: set[int] = set()
-        for identifier, value in zip(ids, run.tolist(), strict=True):
-            if value in seen or any(
-                _common(np.array([value], np.uint64), old) for old in self._runs
-            ):
-                return identifier
-            seen.add(value)
-        return ids[0]
+    def __enter__(self) -> "PartWriter":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: object, trace: TracebackType | None
+    ) -> None:
+        try:
+            if kind is None or issubclass(kind, Stopped):
+                self._publish()
+        finally:
+            if self._part is not None:
+                self._part.abandon()
+
+    @property
+    def row(self) -> int:
+        """The row of the shard that comes next."""
+        return self._row if self._part is None else self._part.stop
+
+    def array_rows(self, stem: str) -> int:
+        """Rows that an array of the growing part has."""
+        return 0 if self._part is None else self._part.rows(stem)
+
+    def append(
+        self,
+        docs: list[DocRow],
+        arrays: Mapping[str, NDArray[Any]],
+        source: str = "this collection",
+    ) -> None:
+        """Add documents in source order, and rows to the arrays.
+
+        DataError, which names `source`, for an id that was there before; Stopped, when all is
+        published, if a signal asked for it.
+        """
+        self._ids.add((row.doc.id for row in docs), source)
+        if self._part is None:
+            self._part = PartBuilder(self._target, self._row)
+        for row in docs:
+            self._part.add_doc(row)
+        for stem, array in arrays.items():
+            self._part.add_array(stem, array)
+        if self._is_full(self._part) or self._report.stopping():
+            self._publish()
+            self._report.check_stop()
+
+    def _is_full(self, part: PartBuilder) -> bool:
+        """Whether it is time to publish: enough bytes, or enough minutes of work at stake."""
+        return part.bytes >= PART_BYTES or time.monotonic() - self._begun > PART_SECONDS
+
+    def _publish(self) -> None:
+        if self._part is not None and self._part.stop > self._row:
+            self._part.publish()
+            self._row, self._part = self._part.stop, None
+        self._begun = time.monotonic()
 
 
-def _hash(identifier: str) -> int:
-    data = identifier.encode("utf-8", "surrogatepass")
-    return int.from_bytes(hashlib.blake2b(data, digest_size=8).digest(), "little")
+def resume(target: Target, report: Report) -> PartWriter:
+    """A writer that goes on after the parts of the shard that are there already."""
+    written = parts.cover(parts.list_parts(target.folder), target.shard)
+    ids = ids_of(target.folder, written)
+    return PartWriter(target, report, parts.covered_rows(written), ids)
 
 
-def _common(values: NDArray[np.uint64], run: NDArray[np.uint64]) -> bool:
-    if not len(run) or not len(values):
-        return False
-    at = np.searchsorted(run, values)
-    return bool((run[np.minimum(at, len(run) - 1)] == values).any())
-
-
-def seen_ids(folder: Path, slices: list[PartSlice]) -> SeenIds:
-    """The ids of the parts that a resumed shard has already written."""
-    seen = SeenIds()
-    for piece in slices:
-        ids = DocTable(folder / parts.PARTS / str(piece.name) / "docs.parquet").ids()
-        seen.add(ids.slice(piece.skip).to_pylist(), str(folder))
-    return seen
-
-
-def finish(folder: Path, shard: Shard, rows: int) -> None:
+def complete_shard(folder: Path, shard: Shard, rows: int) -> None:
     """Say that a shard is complete; whoever finishes last looks for ids that occur in two shards."""
     last = _others_done(folder, shard)
     if last:
         check_across(folder, shard.count)
-    parts.finish(folder, shard, rows)
+    parts.mark_done(folder, shard, rows)
     if not last and _others_done(folder, shard):  # two finished together, and neither was the last
         try:
             check_across(folder, shard.count)
@@ -228,41 +234,3 @@ def finish(folder: Path, shard: Shard, rows: int) -> None:
 def _others_done(folder: Path, shard: Shard) -> bool:
     others = (Shard(number, shard.count) for number in range(shard.count) if number != shard.number)
     return all(parts.done_rows(folder, other) is not None for other in others)
-
-
-def check_across(folder: Path, shards: int) -> None:
-    """DataError for a document id that occurs in two shards; reads all ids unless there is one shard."""
-    if shards == 1:
-        return  # its own writer has seen them all
-    seen = SeenIds()
-    for piece in parts.state(folder, shards).slices:
-        ids = DocTable(folder / parts.PARTS / str(piece.name) / "docs.parquet").ids()
-        where = f"{folder}, shard {piece.name.shard.number}/{shards} and an earlier one"
-        seen.add(ids.slice(piece.skip).to_pylist(), where)
-
-
-def part_summary(folder: Path, name: PartName) -> dict[str, Any]:
-    """The part.json of one part."""
-    path = folder / parts.PARTS / str(name) / "part.json"
-    try:
-        return dict(json.loads(path.read_text()))
-    except (OSError, ValueError) as error:
-        raise DataError(
-            f"{path} cannot be read ({error}); delete this part and run the same command again"
-        ) from None
-
-
-def collection_digest(folder: Path, slices: list[PartSlice]) -> str:
-    """The order-free digest of the documents that count."""
-    return str(CollectionDigest.sum(_collection(folder, piece) for piece in slices))
-
-
-def _collection(folder: Path, piece: PartSlice) -> str:
-    if not piece.dead:
-        return str(part_summary(folder, piece.name)["collection"])
-    made = CollectionDigest()
-    hashes = DocTable(folder / parts.PARTS / str(piece.name) / "docs.parquet").hashes()
-    for doc_hash, counts in zip(hashes, piece.alive, strict=True):
-        if counts:
-            made.add(doc_hash)
-    return str(made)

@@ -190,7 +190,7 @@ def _done(folder: Path, shard: Shard) -> dict[str, Any] | None:
         return None
 
 
-def finish(folder: Path, shard: Shard, rows: int) -> None:
+def mark_done(folder: Path, shard: Shard, rows: int) -> None:
     """Record that a shard is complete (empty shards too) and which parts it is made of.
 
     The first life of a task to get here decides: what another one publishes later changes nothing.

@@ -1,6 +1,6 @@
 """Tokens: ragged rows of content token ids with document ids, memory-mapped; no special tokens."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
@@ -8,16 +8,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lmkcli import manifest
-from lmkcli.data.collection import Doc, DocStream, Shard, doc_hash
-from lmkcli.errors import Stopped
-from lmkcli.progress import Note, Progress, mute, silent
+from lmkcli.data.collection import Doc, DocStream, doc_hash
+from lmkcli.progress import Report
 from lmkcli.store import parts
 from lmkcli.store.doctable import DocRow, DocTable
-from lmkcli.store.part_writer import Builder, Counts, finish, part_summary, seen_ids
+from lmkcli.store.part_writer import ArrayTypes, PartWriter, Target, complete_shard, resume
+from lmkcli.store.summary import Counts, sum_counts
 from lmkcli.system.streams import ahead, batched
 
 BATCH_CHARACTERS = 1 << 19  # per tokenizer call: enough for all cores, small beside the text itself
-ARRAYS: dict[str, tuple[str, tuple[int, ...]]] = {
+ARRAYS: ArrayTypes = {
     "ids": ("int32", ()),  # prompt ids, then content ids, row after row
     "offsets": ("int32", (2,)),  # of the content tokens alone, in title + space + text
     "starts": ("int64", (4,)),  # where row i begins in ids, its prompt length, offsets, ends
@@ -52,34 +52,23 @@ def tokenized(docs: Iterable[Doc], tokenize: Tokenize, skip: int = 0) -> Iterato
         ]
 
 
-def write_tokens(
-    folder: Path, shard: Shard, docs: DocStream, tokenize: Tokenize, report: "Report"
-) -> None:
-    """Tokenize one shard into `folder` (claimed already), continuing after the parts that are there."""
-    done = parts.cover(parts.list_parts(folder), shard)
-    row = parts.covered_rows(done)
-    seen = seen_ids(folder, done)
-    builder = Builder(folder, shard, row, ARRAYS, report.store_text)
+def write_tokens(target: Target, docs: DocStream, tokenize: Tokenize, report: Report) -> None:
+    """Tokenize the documents of a shard, continuing after the parts that are there."""
     count = 0
-    try:
-        for batch in ahead(tokenized(docs, tokenize, row), 2):
-            seen.add((r.doc.id for r in batch), "this collection")
-            _append(builder, batch)
-            count += sum(len(r.ids) for r in batch)
+    with resume(target, report) as writer:
+        for batch in ahead(tokenized(docs, tokenize, writer.row), 2):
+            count += sum(len(row.ids) for row in batch)
             report.progress(count, estimate(count, docs.fraction), "tokens")
-            if builder.full or report.stopping():
-                row = builder.publish()
-                builder = Builder(folder, shard, row, ARRAYS, report.store_text)
-                report.check_stop()
-        row = row if builder.empty else builder.publish()
-    finally:
-        builder.abandon()
-    finish(folder, shard, row)
+            writer.append(_doc_rows(batch), _arrays(batch, writer))
+    complete_shard(target.folder, target.shard, writer.row)
 
 
-def _append(builder: Builder, batch: list[TokenRow]) -> None:
-    for row in batch:
-        builder.add_doc(DocRow(row.doc, row.hash, len(row.ids), 0, 0))
+def _doc_rows(batch: list[TokenRow]) -> list[DocRow]:
+    return [DocRow(row.doc, row.hash, len(row.ids), 0, 0) for row in batch]
+
+
+def _arrays(batch: list[TokenRow], writer: PartWriter) -> dict[str, NDArray[Any]]:
+    """The arrays of a part from a batch; its starts count from where the part's other arrays end."""
     none = np.zeros(0, np.int32)
     ends = [none if row.ends is None else row.ends for row in batch]
     sizes = np.array(
@@ -88,34 +77,20 @@ def _append(builder: Builder, batch: list[TokenRow]) -> None:
             for r, e in zip(batch, ends, strict=True)
         ]
     )
-    before = np.array([builder.rows(stem) for stem in ("ids", "offsets", "ends")])
+    before = np.array([writer.array_rows(stem) for stem in ("ids", "offsets", "ends")])
     firsts = before + np.cumsum(sizes, axis=0) - sizes
     prompts = np.array([len(row.prompt) for row in batch])
-    builder.add_array("starts", np.column_stack([firsts[:, 0], prompts, firsts[:, 1:]]))
-    builder.add_array("ids", np.concatenate([x for row in batch for x in (row.prompt, row.ids)]))
-    builder.add_array("offsets", np.concatenate([row.spans for row in batch]))
-    builder.add_array("ends", np.concatenate(ends))
+    return {
+        "starts": np.column_stack([firsts[:, 0], prompts, firsts[:, 1:]]),
+        "ids": np.concatenate([ids for row in batch for ids in (row.prompt, row.ids)]),
+        "offsets": np.concatenate([row.spans for row in batch]),
+        "ends": np.concatenate(ends),
+    }
 
 
 def estimate(tokens: int, fraction: float | None) -> int | None:
     """The tokens of the whole, from those in the share that has been read; None when unknown."""
     return int(tokens / fraction) if fraction else None
-
-
-class Report(NamedTuple):
-    """How a long job is told to stop, reports, and whether it keeps the texts."""
-
-    progress: Progress = silent
-    stopping: Callable[[], bool] = lambda: False
-    store_text: bool = True
-    note: Note = mute
-
-    def check_stop(self) -> None:
-        """Stopped when a signal asked for it; everything that was published stays."""
-        if self.stopping():
-            raise Stopped(
-                "stopped early; every part written is whole. Run the same command again to continue"
-            )
 
 
 class Tokens:
@@ -187,21 +162,3 @@ def _row(arrays: dict[str, NDArray[Any]], number: int, doc: Doc, digest: bytes) 
         ids[:prompt],
         np.asarray(arrays["ends"][end : stops[3]]),
     )
-
-
-def sum_counts(folder: Path, slices: list[parts.PartSlice]) -> Counts:
-    """Counts of the rows that count; parts of which some rows do not are counted by row."""
-    total = Counts()
-    for piece in slices:
-        summary = part_summary(folder, piece.name)
-        if not piece.dead:
-            for name in vars(total):
-                setattr(total, name, getattr(total, name) + summary[name])
-            continue
-        table = DocTable(folder / parts.PARTS / str(piece.name) / "docs.parquet")
-        columns = (
-            table.column(name)[piece.alive].tolist() for name in ("tokens", "lost", "vectors")
-        )
-        for tokens, lost, vectors in zip(*columns, strict=True):
-            total.add(DocRow(Doc("", ""), b"", tokens, lost, vectors))
-    return total

@@ -21,10 +21,9 @@ from lmkcli.errors import DataError
 from lmkcli.recipe import Recipe
 from lmkcli.store import parts
 from lmkcli.store.doctable import DocRow, DocTable
-from lmkcli.store.part_writer import Counts, collection_digest, part_summary
 from lmkcli.store.ragged import Ragged as Ragged
 from lmkcli.store.ragged import cut, ranges
-from lmkcli.store.tokens import sum_counts
+from lmkcli.store.summary import Counts, collection_digest, part_summary, sum_counts
 
 NUMPY = {"fp16": "float16", "fp32": "float32"}
 BLOCK_BYTES = 16 << 20  # of float32 rows at a time, in whatever reads all vectors

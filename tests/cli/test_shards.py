@@ -14,7 +14,6 @@ from lmkcli.data.collection import Shard
 from lmkcli.data.formats import Fields
 from lmkcli.data.sources.files import open_files
 from lmkcli.encoding.jobs import plan, run_encode
-from lmkcli.progress import silent
 from lmkcli.provenance.description import completion, ranges
 from lmkcli.recipe import RecipeOptions
 from lmkcli.settings import EncodeSettings
@@ -101,24 +100,24 @@ def test_two_lives_of_one_task_make_one_shard(
 ) -> None:
     """The first life is not dead: while it writes, the second begins, overlaps it and finishes."""
     encode(beir, tmp_path / "whole")
-    folder, first_publish = tmp_path / "v", part_writer.Builder.publish
+    folder, first_publish = tmp_path / "v", part_writer.PartBuilder.publish
     digests = []
 
     def second_life() -> None:
         monkeypatch.setattr(tokens, "BATCH_CHARACTERS", 1700)  # other borders than the first's
         settings = EncodeSettings(dtype="fp32", store_dtype="fp32", batch_tokens=3)
         job = plan(str(beir), RecipeOptions(str(tiny_model("bert"))), settings, "0/1")
-        run_encode(job, folder, silent, lambda: False)
+        run_encode(job, folder)
         digests.append(Vectors(folder).digest())
 
-    def publish(builder: part_writer.Builder) -> int:
+    def publish(builder: part_writer.PartBuilder) -> int:
         stop = first_publish(builder)
         if len(parts.list_parts(folder)) == 2:
-            monkeypatch.setattr(part_writer.Builder, "publish", first_publish)
+            monkeypatch.setattr(part_writer.PartBuilder, "publish", first_publish)
             second_life()
         return stop
 
-    monkeypatch.setattr(part_writer.Builder, "publish", publish)
+    monkeypatch.setattr(part_writer.PartBuilder, "publish", publish)
     encode(beir, folder, "--batch-tokens", "2")
     names = parts.list_parts(folder)
     assert any(a.start < b.start < a.stop for a in names for b in names)  # they did overlap
@@ -206,16 +205,16 @@ def incomplete(
     monkeypatch: pytest.MonkeyPatch,
 ) -> Path:
     """Vectors of shards 0, 2 and 3 of 6; shard 5 was stopped after its first part."""
-    folder, publish = tmp_path / "v", part_writer.Builder.publish
+    folder, publish = tmp_path / "v", part_writer.PartBuilder.publish
     for number in (0, 2, 3):
         encode(beir, folder, "--shard", f"{number}/6", "--batch-tokens", "2")
 
-    def stop(builder: part_writer.Builder) -> int:
+    def stop(builder: part_writer.PartBuilder) -> int:
         os.kill(os.getpid(), signal.SIGTERM)
         return publish(builder)
 
     with monkeypatch.context() as patch:
-        patch.setattr(part_writer.Builder, "publish", stop)
+        patch.setattr(part_writer.PartBuilder, "publish", stop)
         stopped = encode(beir, folder, "--shard", "5/6", "--batch-tokens", "2", code=75)
     assert "Run the same command again" in stopped.err
     return folder

@@ -20,6 +20,7 @@ import json, sys, time
 from pathlib import Path
 from lmkcli.errors import Stopped
 from lmkcli.encoding.jobs import plan, run_encode
+from lmkcli.progress import Report
 from lmkcli.recipe import RecipeOptions
 from lmkcli.settings import EncodeSettings
 
@@ -27,8 +28,8 @@ source, model, output = sys.argv[1:]
 begin, calls = time.monotonic(), []
 try:
     job = plan(source, RecipeOptions(model), EncodeSettings(dtype="fp32"), "19/20")
-    run_encode(job, Path(output), lambda *_: calls.append(time.monotonic() - begin),
-               lambda: bool(calls) and calls[-1] > 20)
+    run_encode(job, Path(output), Report(lambda *_: calls.append(time.monotonic() - begin),
+                                         lambda: bool(calls) and calls[-1] > 20))
 except Stopped:
     print(json.dumps({"first": calls[0], "last": calls[-1]}))
 """

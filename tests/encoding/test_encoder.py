@@ -19,9 +19,10 @@ from lmkcli.encoding import encoder
 from lmkcli.encoding.encoder import Encoder, open_encoder
 from lmkcli.encoding.resolving import resolve
 from lmkcli.errors import DataError, Mismatch, UnknownName, UsageError
+from lmkcli.progress import Report
 from lmkcli.recipe import RecipeOptions
 from lmkcli.settings import EncodeSettings
-from lmkcli.store.tokens import Report, TokenRow
+from lmkcli.store.tokens import TokenRow
 from tests import tiny
 
 Models = Callable[[str], Path]

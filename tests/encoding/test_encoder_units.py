@@ -19,9 +19,10 @@ from lmkcli.errors import UsageError
 from lmkcli.pooling.classic import Mean
 from lmkcli.pooling.placement import Layout, Placer
 from lmkcli.pooling.segment_mean import pool
+from lmkcli.progress import Report
 from lmkcli.recipe import Recipe, RecipeOptions
 from lmkcli.settings import EncodeSettings
-from lmkcli.store.tokens import Report, TokenRow
+from lmkcli.store.tokens import TokenRow
 from tests import tiny
 
 Models = Callable[[str], Path]

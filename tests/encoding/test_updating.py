@@ -35,7 +35,7 @@ from lmkcli.encoding.resolving import resolve
 from lmkcli.encoding.updating import Compacted, Updated, compact, run_update
 from lmkcli.encoding.writer import Encoded
 from lmkcli.errors import DataError, Mismatch, Stopped, UsageError
-from lmkcli.progress import silent
+from lmkcli.progress import Report, silent
 from lmkcli.recipe import RecipeOptions
 from lmkcli.retrieval import index, indexing
 from lmkcli.retrieval.index import open_index
@@ -111,7 +111,7 @@ class Folder:
         self._resolved = resolve(RecipeOptions(str(model)))
 
     def update(self, docs: dict[str, int], stopping: Callable[[], bool] = lambda: False) -> Updated:
-        return run_update(self.job(docs), self.path, silent, stopping)
+        return run_update(self.job(docs), self.path, Report(stopping=stopping))
 
     def job(self, docs: dict[str, int], shard: Shard = WHOLE) -> Job:
         return Job(Given(docs), self._resolved, EXACT, shard)
@@ -207,7 +207,7 @@ def test_what_encode_made_can_be_updated(folder: Folder, shards: int) -> None:
     for number in range(shards):
         job = folder.job(docs(30 * number // shards, 30 * (number + 1) // shards))
         one = Job(Whole(job.source), job.resolved, EXACT, Shard(number, shards))
-        jobs.run_encode(one, folder.path, silent, lambda: False)
+        jobs.run_encode(one, folder.path)
     assert folder.holds() == docs(0, 30)
     assert folder.update(docs(5, 35)) == Updated(1, 25, 5, 5)
     assert folder.holds() == docs(5, 35)
@@ -229,14 +229,14 @@ class Whole(Given):
 def test_unfinished_shards_are_not_updated(folder: Folder) -> None:
     job = folder.job(docs(0, 5))
     one = Job(Whole(job.source), job.resolved, EXACT, Shard(0, 2))
-    jobs.run_encode(one, folder.path, silent, lambda: False)
+    jobs.run_encode(one, folder.path)
     with pytest.raises(UsageError, match="finish its 2 shards first"):
         folder.update(docs(0, 9))
 
 
 def test_a_shard_is_not_updated_alone(folder: Folder) -> None:
     with pytest.raises(UsageError, match="drop --shard"):
-        run_update(folder.job({}, Shard(0, 2)), folder.path, silent, lambda: False)
+        run_update(folder.job({}, Shard(0, 2)), folder.path)
 
 
 def test_an_id_that_comes_twice_is_refused_also_when_it_is_known(folder: Folder) -> None:
@@ -244,17 +244,17 @@ def test_an_id_that_comes_twice_is_refused_also_when_it_is_known(folder: Folder)
     job = folder.job(docs(0, 10))
     job.source._docs.append(Doc("d3", "3"))  # type: ignore[union-attr]
     with pytest.raises(DataError, match="'d3' occurs twice"):
-        run_update(job, folder.path, silent, lambda: False)
+        run_update(job, folder.path)
     assert folder.holds() == docs(0, 10)
 
 
 def test_encode_leaves_an_updated_folder_as_it_is(folder: Folder) -> None:
     folder.update(docs(0, 10))
     folder.update(docs(0, 12))
-    jobs.run_encode(folder.job(docs(0, 12)), folder.path, silent, lambda: False)
+    jobs.run_encode(folder.job(docs(0, 12)), folder.path)
     assert folder.table.encoded == 12
     with pytest.raises(Mismatch, match="has changed since"):
-        jobs.run_encode(folder.job(docs(0, 13)), folder.path, silent, lambda: False)
+        jobs.run_encode(folder.job(docs(0, 13)), folder.path)
 
 
 def test_what_a_stopped_update_encoded_counts_for_the_next(folder: Folder) -> None:
@@ -281,7 +281,7 @@ def test_a_second_updater_is_told_who_is_at_work(folder: Folder) -> None:
     folder.update(docs(0, 5))
     for other in (
         lambda: folder.update(docs(0, 9)),
-        lambda: compact(folder.path, 0, silent, lambda: False),
+        lambda: compact(folder.path, 0),
     ):
         with parts.locked(folder.path), pytest.raises(Stopped, match=f"process {os.getpid()} on "):
             other()
@@ -308,18 +308,18 @@ def test_compact_rewrites_what_counts_and_deletes_the_rest_in_time(
     held, old = folder.holds(), set(parts.list_parts(folder.path))
     before = Vectors(folder.path).at(np.arange(20)).vectors
     monkeypatch.setattr(part_writer, "PART_BYTES", 1 << 20)  # so that no part is full
-    made = compact(folder.path, 24, silent, lambda: False)
+    made = compact(folder.path, 24)
     assert (made.generation, made.deleted, made.kept) == (5, 0, len(old))
     assert old < set(parts.list_parts(folder.path))
     assert sorted(folder.holds()) == sorted(held)
     order = [list(held).index(name) for name in folder.holds()]
     np.testing.assert_array_equal(Vectors(folder.path).at(np.arange(20)).vectors, before[order])
-    assert compact(folder.path, 24, silent, lambda: False) == Compacted(5, 0, 0, len(old))
+    assert compact(folder.path, 24) == Compacted(5, 0, 0, len(old))
     path = folder.path / "parts" / str(min(old))
     os.utime(path, (time.time() - 25 * 3600, time.time() - 25 * 3600))
-    assert compact(folder.path, 24, silent, lambda: False) == Compacted(5, 0, 1, len(old) - 1)
+    assert compact(folder.path, 24) == Compacted(5, 0, 1, len(old) - 1)
     assert not path.exists()
-    compact(folder.path, 0, silent, lambda: False)
+    compact(folder.path, 0)
     assert not old & set(parts.list_parts(folder.path))
     assert folder.update(held | {"d99": 99}).encoded == 1  # the hashes came along
     assert folder.holds() == held | {"d99": 99}
@@ -329,7 +329,7 @@ def test_compact_leaves_full_parts_alone(folder: Folder) -> None:
     folder.update(docs(0, 40))
     first = parts.list_parts(folder.path)[0]
     folder.update(docs(0, 39) | {"d50": 50})
-    compact(folder.path, 0, silent, lambda: False)
+    compact(folder.path, 0)
     assert first in parts.list_parts(folder.path)
     assert folder.holds() == docs(0, 39) | {"d50": 50}
 
@@ -339,7 +339,7 @@ def test_compact_makes_the_time_of_a_part_that_it_replaces_new(folder: Folder) -
     part = folder.path / "parts" / str(parts.list_parts(folder.path)[0])
     os.utime(part, (0, 0))
     folder.update(docs(1, 4))
-    assert compact(folder.path, 24, silent, lambda: False).kept == 1
+    assert compact(folder.path, 24).kept == 1
     assert part.is_dir()
 
 
@@ -347,7 +347,7 @@ def test_a_row_number_is_never_given_twice(folder: Folder) -> None:
     seen: set[str] = set()
     for stop in range(5, 30, 5):
         folder.update(docs(stop - 5, stop))
-        compact(folder.path, 0, silent, lambda: False)
+        compact(folder.path, 0)
         now = {str(name) for name in parts.list_parts(folder.path)}
         assert not now & seen
         seen |= now
@@ -357,7 +357,7 @@ def test_a_compact_that_was_stopped_changes_nothing(folder: Folder) -> None:
     folder.update(docs(0, 40))
     folder.update({f"d{i}": i for i in range(0, 40, 2)})
     with pytest.raises(Stopped):
-        compact(folder.path, 0, silent, lambda: True)
+        compact(folder.path, 0, Report(stopping=lambda: True))
     assert folder.holds() == {f"d{i}": i for i in range(0, 40, 2)}
 
 
@@ -387,7 +387,7 @@ def test_an_index_keeps_to_its_generation_and_says_that_it_is_behind(
     assert "is behind" in open_index(tmp_path / "i", OpenSettings()).opened.note
     with pytest.raises(Mismatch, match="--if-exists update"):
         build_dense(Vectors(folder.path), tmp_path / "i", "hnsw", AnnSettings(), silent)
-    compact(folder.path, 0, silent, lambda: False)
+    compact(folder.path, 0)
     with pytest.raises(Mismatch, match="build the index again"):
         ranking(tmp_path / "i", 7, 60)
 
@@ -443,7 +443,7 @@ def test_a_quarter_dead_is_built_again(
     assert index.ready(tmp_path / "i")["rows"] == 67
     assert ranking(tmp_path / "i", 40, 9) == ranking(folder.path, 40, 9)
     monkeypatch.setattr(part_writer, "PART_BYTES", 1 << 20)
-    compact(folder.path, 0, silent, lambda: False)
+    compact(folder.path, 0)
     assert refresh(folder, tmp_path / "i") == "built again: 67 of its 134 rows would be dead"
     assert ranking(tmp_path / "i", 40, 9) == ranking(folder.path, 40, 9)
 
@@ -527,10 +527,10 @@ def test_twenty_rounds_equal_a_full_rebuild_each_time(
     for round_ in range(20):
         there = edited(there, number)
         job = jobs.plan(str(write(path, there)), RecipeOptions(model), EXACT, "0/1")
-        run_update(job, tmp_path / "v", silent, lambda: False)
-        jobs.run_encode(job, tmp_path / f"full{round_}", silent, lambda: False)
+        run_update(job, tmp_path / "v")
+        jobs.run_encode(job, tmp_path / f"full{round_}")
         if round_ % 6 == 5:
-            compact(tmp_path / "v", 0, silent, lambda: False)
+            compact(tmp_path / "v", 0)
         refresh_dense(Vectors(tmp_path / "v"), tmp_path / "i", "hnsw", AnnSettings(), silent)
         mine, full = Vectors(tmp_path / "v"), Vectors(tmp_path / f"full{round_}")
         assert mine.collection_digest() == full.collection_digest()
@@ -600,7 +600,7 @@ def test_readers_always_see_one_generation(
 
     def update(there: Texts) -> None:
         job = replace(folder.job({}), source=Words(sealed(there)))
-        run_update(job, path, silent, lambda: False)
+        run_update(job, path)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(updating, "open_encoder", lambda *_: WordTable(folder.table.vectors))
@@ -614,7 +614,7 @@ def test_readers_always_see_one_generation(
             there = edited(there, number) | {f"x{number.randrange(99)}": text(number)}
             update(there)
             if number.random() < 0.2:
-                compact(path, 0.001, silent, lambda: False)
+                compact(path, 0.001)
         done.set()
         for _ in readers:
             found = results.get(timeout=30)

@@ -30,7 +30,7 @@ SETTINGS = EncodeSettings(dtype="fp32", store_dtype="fp32", device="cpu")
 
 def encode(source: Path, folder: Path, **wishes: Any) -> Vectors:
     job = plan(str(source), RecipeOptions(**wishes), SETTINGS, "0/1")
-    run_encode(job, folder, silent, lambda: False)
+    run_encode(job, folder)
     return Vectors(folder)
 
 
@@ -211,7 +211,7 @@ def test_what_an_update_left_behind_stays_behind(
     encode(source, tmp_path / "v", **wishes)
     (source / "corpus.jsonl").write_text("".join(lines[7:]), "utf-8")
     job = plan(str(source), RecipeOptions(**wishes), SETTINGS, "0/1")
-    run_update(job, tmp_path / "v", silent, lambda: False)
+    run_update(job, tmp_path / "v")
     made = Vectors(tmp_path / "v")
     ids, vectors, numbers = rows(made)
     assert len(set(ids)) == 53

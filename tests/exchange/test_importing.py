@@ -25,11 +25,10 @@ from lmkcli.exchange.importing import (
     unknown_recipe,
 )
 from lmkcli.models.folder import read_model
-from lmkcli.progress import silent
+from lmkcli.progress import Report, silent
 from lmkcli.recipe import Recipe, RecipeOptions
 from lmkcli.settings import EncodeSettings, ModelSettings
 from lmkcli.store import part_writer
-from lmkcli.store.tokens import Report
 from lmkcli.store.vectors import Vectors
 
 Models = Callable[[str], Path]
@@ -273,7 +272,7 @@ def test_a_model_says_how_queries_are_encoded(
     """Vectors go out to pyserini's jsonl and come back: the recipe is that of the flags."""
     wishes = RecipeOptions(str(tiny_model("bert")), pool="lmk", gran="8", query_prompt="query: ")
     job = plan(str(beir), wishes, SETTINGS, "0/1")
-    run_encode(job, tmp_path / "v", silent, lambda: False)
+    run_encode(job, tmp_path / "v")
     native = Vectors(tmp_path / "v")
     every = np.arange(native.rows)
     written = [

@@ -18,7 +18,6 @@ from lmkcli.encoding.resolving import resolve
 from lmkcli.errors import Mismatch, UsageError
 from lmkcli.exchange.sentence_folder import ExportedModel, export_model
 from lmkcli.models.folder import read_model
-from lmkcli.progress import silent
 from lmkcli.recipe import RecipeOptions
 from lmkcli.settings import EncodeSettings
 from lmkcli.store.vectors import Vectors
@@ -53,7 +52,7 @@ class Made(NamedTuple):
 
 
 def by_lmk(wishes: RecipeOptions, beir: Path, folder: Path) -> Made:
-    run_encode(plan(str(beir), wishes, SETTINGS, "0/1"), folder, silent, lambda: False)
+    run_encode(plan(str(beir), wishes, SETTINGS, "0/1"), folder)
     vectors = Vectors(folder)
     side = vectors.recipe.query
     encoder = open_encoder(side, read_model(side.model), SETTINGS)

@@ -20,9 +20,10 @@ from lmkcli.errors import DataError
 from lmkcli.models.folder import read_model
 from lmkcli.models.heads import open_token_head
 from lmkcli.models.late import Late
+from lmkcli.progress import Report
 from lmkcli.recipe import RecipeOptions
 from lmkcli.settings import EncodeSettings
-from lmkcli.store.tokens import Report, tokenized
+from lmkcli.store.tokens import tokenized
 from lmkcli.store.vectors import Ragged
 from tests import tiny
 

@@ -16,18 +16,19 @@ from lmkcli import manifest
 from lmkcli.data.collection import Doc, Query, Shard, doc_hash
 from lmkcli.data.run import Run
 from lmkcli.encoding.resolving import resolve
-from lmkcli.encoding.writer import Encoded, Source, Target, write_vectors
+from lmkcli.encoding.writer import Encoded, Source, encode_source, vectors_target, write_vectors
 from lmkcli.errors import DataError, LmkError, Mismatch, UnknownName, UsageError
 from lmkcli.manifest import Manifest
-from lmkcli.progress import silent
+from lmkcli.progress import Report, silent
 from lmkcli.recipe import RecipeOptions
 from lmkcli.retrieval import index
 from lmkcli.retrieval.index import family_of, open_index
 from lmkcli.retrieval.indexing import build_dense
 from lmkcli.settings import AnnSettings, EncodeSettings, OpenSettings
 from lmkcli.store import part_writer
+from lmkcli.store.part_writer import complete_shard, resume
 from lmkcli.store.ragged import Ragged
-from lmkcli.store.tokens import Report, TokenRow
+from lmkcli.store.tokens import TokenRow
 from lmkcli.store.vectors import Vectors
 
 Floats = NDArray[np.float32]
@@ -69,7 +70,7 @@ def ragged(vectors: Floats | Ragged) -> Ragged:
 class Made:
     """A vectors folder of given vectors under given ids, in parts of a few documents."""
 
-    def __init__(self, folder: Path, model: Path, store: str = "fp32", shards: int = 1) -> None:
+    def __init__(self, folder: Path, model: Path, store: Any = "fp32", shards: int = 1) -> None:
         self.folder, self.store, self.shards = folder, store, shards
         self.recipe = resolve(RecipeOptions(str(model))).recipe
 
@@ -94,8 +95,10 @@ class Made:
             docs = [Doc(ids[i], text(i, int(of.counts[i]))) for i in shard.rows(len(ids))]
             rows = [TokenRow(d, doc_hash(d), np.ones(1, np.int32), NONE, NONE, None) for d in docs]
             source = Source([[row] for row in rows], lambda: None)
-            target = Target(self.folder, shard, self.store, "truncate")
-            write_vectors(source, Given(of, spans), target, Report())
+            encode, settings = Given(of, spans), EncodeSettings(store_dtype=self.store)
+            with resume(vectors_target(self.folder, shard, encode, settings), Report()) as writer:
+                write_vectors(encode_source(source, encode, Report()), writer, settings)
+            complete_shard(self.folder, shard, writer.row)
         return self.folder
 
 
@@ -202,7 +205,7 @@ class Chain:
         collection = tiny.collection(root / "beir")
         settings = EncodeSettings(dtype="fp32", device="cpu")
         job = jobs.plan(str(collection), RecipeOptions(str(self.model)), settings, "0/1")
-        jobs.run_encode(job, self.vectors, silent, lambda: False)
+        jobs.run_encode(job, self.vectors)
         build_dense(Vectors(self.vectors), self.index, "hnsw", AnnSettings(), silent)
 
     def answer(self, folder: Path | None = None, **settings: Any) -> Run:

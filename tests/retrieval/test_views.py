@@ -183,7 +183,7 @@ def test_compacted_folders_hold_the_same(
     before = Vectors(folder.path)
     vectors, names = before.at(np.arange(before.rows)), before.ids(np.arange(before.rows))
     monkeypatch.setattr(part_writer, "PART_BYTES", 5000)
-    updating.compact(folder.path, 0, silent, lambda: False)
+    updating.compact(folder.path, 0)
     after = Vectors(folder.path)
     assert len(after.slices) < len(before.slices)
     rows = np.array([after.rows_of([name])[name] for name in names])

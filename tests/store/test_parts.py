@@ -89,7 +89,7 @@ def test_a_slice_of_a_mask_counts_the_rows_of_the_mask(counts: list[bool]) -> No
 
 def test_a_generation_says_what_counts(tmp_path: Path) -> None:
     make(tmp_path, 0, 4)
-    parts.finish(tmp_path, WHOLE, 4)
+    parts.mark_done(tmp_path, WHOLE, 4)
     assert parts.generation(tmp_path) is None
     make(tmp_path, 0, 3, parts.ADDED)  # of an update that has published nothing
     assert parts.state(tmp_path, 1) == parts.State([PartSlice(name(0, 4))], [])
@@ -137,12 +137,12 @@ def test_a_folder_is_complete_when_every_shard_has_said_so(tmp_path: Path) -> No
     make(tmp_path, 0, 4, first)
     make(tmp_path, 4, 6, first)
     make(tmp_path, 0, 5, third)
-    parts.finish(tmp_path, first, 6)
+    parts.mark_done(tmp_path, first, 6)
     state = parts.state(tmp_path, 3)
     assert state.unfinished == [1, 2]
     assert [piece.rows for piece in state.slices] == [4, 2, 5]
-    parts.finish(tmp_path, second, 0)  # an empty shard
-    parts.finish(tmp_path, third, 5)
+    parts.mark_done(tmp_path, second, 0)  # an empty shard
+    parts.mark_done(tmp_path, third, 5)
     assert parts.state(tmp_path, 3).unfinished == []
     assert parts.done_rows(tmp_path, second) == 0
     assert parts.done_rows(tmp_path, Shard(0, 4)) is None
@@ -154,7 +154,7 @@ def test_a_finished_shard_that_lost_a_part_is_refused(
 ) -> None:
     for start, stop in ((0, 4), (4, 6)):
         make(tmp_path, start, stop)
-    parts.finish(tmp_path, WHOLE, 6)
+    parts.mark_done(tmp_path, WHOLE, 6)
     parts.remove(tmp_path / "parts" / str(name(*lost)))
     with pytest.raises(DataError, match=r"should have 6 rows and has [04].*delete .*0of1\.json"):
         parts.state(tmp_path, 1)

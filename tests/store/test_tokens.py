@@ -11,9 +11,10 @@ from lmkcli import manifest
 from lmkcli.data.collection import WHOLE, CountedDocs, Doc, Shard, doc_hash
 from lmkcli.errors import DataError, Stopped
 from lmkcli.manifest import Manifest
+from lmkcli.progress import Report
 from lmkcli.store import part_writer, parts, tokens
-from lmkcli.store.part_writer import Builder
-from lmkcli.store.tokens import ARRAYS, Report, TokenRow, Tokens, estimate, tokenized, write_tokens
+from lmkcli.store.part_writer import PartWriter, Target
+from lmkcli.store.tokens import ARRAYS, TokenRow, Tokens, estimate, tokenized, write_tokens
 
 DOCS = [
     Doc(f"d{number}", " ".join("word"[: 1 + i % 4] for i in range(number % 7)), "T" * (number % 3))
@@ -61,9 +62,11 @@ def stream(docs: list[Doc]) -> CountedDocs:
     return CountedDocs(lambda: iter(docs), len(docs))
 
 
-def written(folder: Path, docs: list[Doc], tokenize: Words = WORDS, **report: Any) -> Tokens:
+def written(
+    folder: Path, docs: list[Doc], tokenize: Words = WORDS, text: bool = True, **report: Any
+) -> Tokens:
     claim(folder)
-    write_tokens(folder, WHOLE, stream(docs), tokenize, Report(**report))
+    write_tokens(Target(folder, WHOLE, ARRAYS, text), stream(docs), tokenize, Report(**report))
     return Tokens(folder)
 
 
@@ -116,7 +119,7 @@ def test_shards_follow_each_other(tmp_path: Path) -> None:
     for number in (2, 0, 1):
         shard = Shard(number, 3)
         docs = [DOCS[row] for row in shard.rows(40)]
-        write_tokens(tmp_path, shard, stream(docs), WORDS, Report())
+        write_tokens(Target(tmp_path, shard, ARRAYS), stream(docs), WORDS, Report())
     assert read(Tokens(tmp_path), 0, 40) == expected(DOCS)
 
 
@@ -159,7 +162,7 @@ def test_an_error_of_the_source_leaves_whole_parts_alone(tmp_path: Path) -> None
 
     claim(tmp_path)
     with pytest.raises(DataError, match="line 21"):
-        write_tokens(tmp_path, WHOLE, CountedDocs(broken, None), WORDS, Report())
+        write_tokens(Target(tmp_path, WHOLE, ARRAYS), CountedDocs(broken, None), WORDS, Report())
     assert 0 < Tokens(tmp_path).docs <= 20
     assert not list((tmp_path / "parts").glob(".growing*"))
     assert read(written(tmp_path, DOCS), 0, 40) == expected(DOCS)
@@ -174,17 +177,16 @@ def test_an_id_that_comes_again_is_refused(tmp_path: Path, again: int) -> None:
         written(tmp_path, [*DOCS, DOCS[again]])
 
 
-def test_overlapping_parts_are_read_once(tmp_path: Path) -> None:
+def test_overlapping_parts_are_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     claim(tmp_path)
     ranges = [(0, 12), (5, 20), (8, 15), (20, 33), (31, 40)]
     for start, stop in ranges:
-        builder = Builder(tmp_path, WHOLE, start, ARRAYS, True)
-        [batch] = [
-            [row for found in tokenized(DOCS[start:stop], WORDS) for row in found],
-        ]
-        tokens._append(builder, batch)
-        assert builder.publish() == stop
-    parts.finish(tmp_path, WHOLE, 40)
+        with PartWriter(Target(tmp_path, WHOLE, ARRAYS), Report(), start) as writer:
+            monkeypatch.setattr(part_writer, "PART_BYTES", 1 << 20)
+            for batch in tokenized(DOCS[start:stop], WORDS):
+                writer.append(tokens._doc_rows(batch), tokens._arrays(batch, writer))
+        assert writer.row == stop
+    parts.mark_done(tmp_path, WHOLE, 40)
     made = Tokens(tmp_path)
     assert read(made, 0, 40) == expected(DOCS)
     assert read(made, 10, 35) == expected(DOCS)[10:35]
@@ -193,7 +195,7 @@ def test_overlapping_parts_are_read_once(tmp_path: Path) -> None:
 
 
 def test_text_that_is_not_stored_is_not_read_back(tmp_path: Path) -> None:
-    made = written(tmp_path, DOCS, store_text=False)
+    made = written(tmp_path, DOCS, text=False)
     whole = [[Doc(row[0].id, ""), *row[1:]] for row in expected(DOCS)]
     assert read(made, 0, 40) == whole
 

@@ -9,15 +9,17 @@ import pytest
 
 from lmkcli import manifest
 from lmkcli.data.collection import WHOLE, CollectionDigest, Doc, Shard, doc_hash
-from lmkcli.encoding.writer import Encoded, Source, Target, write_vectors
+from lmkcli.encoding.writer import Encoded, Source, encode_source, vectors_target, write_vectors
 from lmkcli.errors import DataError, Stopped
 from lmkcli.manifest import Manifest
+from lmkcli.progress import Report
 from lmkcli.recipe import EncoderConfig, Recipe
+from lmkcli.settings import EncodeSettings
 from lmkcli.store import part_writer, parts, vectors
 from lmkcli.store.doctable import DocRow
-from lmkcli.store.part_writer import Builder
+from lmkcli.store.part_writer import PartBuilder, Target, complete_shard, resume
 from lmkcli.store.ragged import Ragged
-from lmkcli.store.tokens import Report, TokenRow
+from lmkcli.store.tokens import TokenRow
 from lmkcli.store.vectors import Vectors
 
 SIDE = EncoderConfig("a/model", "w", "t", pool="mean")
@@ -76,26 +78,30 @@ def claim(folder: Path, shards: int = 1) -> None:
 
 def write(
     folder: Path, docs: list[Doc] = DOCS, encode: Any = None, shard: Shard = WHOLE,
-    store: str = "fp32", overflow: str = "truncate", **report: Any,
+    store: Any = "fp32", overflow: Any = "truncate", **report: Any,
 ) -> None:  # fmt: skip
     claim(folder, shard.count)
-    target = Target(folder, shard, store, overflow)
-    rest = [token_row(doc) for doc in docs[target.resume_row() :]]
-    batches = (rest[i : i + 4] for i in range(0, len(rest), 4))
-    write_vectors(Source(batches, lambda: None), encode or Fake(), target, Report(**report))
+    encode, told = encode or Fake(), Report(**report)
+    settings = EncodeSettings(store_dtype=store, on_overflow=overflow)
+    with resume(vectors_target(folder, shard, encode, settings), told) as writer:
+        rest = [token_row(doc) for doc in docs[writer.row :]]
+        batches = (rest[i : i + 4] for i in range(0, len(rest), 4))
+        source = Source(batches, lambda: None)
+        write_vectors(encode_source(source, encode, told), writer, settings)
+    complete_shard(folder, shard, writer.row)
 
 
 def overlapping(folder: Path, ranges: list[tuple[int, int]]) -> Vectors:
     """Parts as two lives of one task leave them."""
     claim(folder)
     for start, stop in ranges:
-        builder = Builder(folder, WHOLE, start, {"vectors": ("float32", (DIM,))}, True)
+        builder = PartBuilder(Target(folder, WHOLE, {"vectors": ("float32", (DIM,))}), start)
         for doc in DOCS[start:stop]:
             row = token_row(doc)
             builder.add_doc(DocRow(doc, row.hash, len(row.ids), max(len(row.ids) - LIMIT, 0), 1))
         builder.add_array("vectors", np.array([vector(doc) for doc in DOCS[start:stop]]))
         builder.publish()
-    parts.finish(folder, WHOLE, len(DOCS))
+    parts.mark_done(folder, WHOLE, len(DOCS))
     return Vectors(folder)
 
 

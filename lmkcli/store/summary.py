@@ -1,0 +1,78 @@
+"""What the parts of an artifact say of themselves, and what that adds up to."""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from lmkcli.data.collection import CollectionDigest, Doc
+from lmkcli.errors import DataError
+from lmkcli.store import parts
+from lmkcli.store.doctable import DocRow, DocTable
+from lmkcli.store.parts import PartName, PartSlice
+
+
+@dataclass
+class Counts:
+    """What is in a part or in a whole artifact; summed when it is read."""
+
+    docs: int = 0
+    tokens: int = 0  # content tokens before anything was cut
+    lost: int = 0  # content tokens that were cut
+    cut: int = 0  # documents that lost tokens
+    empty: int = 0  # documents without content tokens
+    vectors: int = 0
+
+    def add(self, row: DocRow) -> None:
+        """Count one document in."""
+        self.docs += 1
+        self.tokens += row.tokens
+        self.lost += row.lost
+        self.cut += row.lost > 0
+        self.empty += row.tokens == 0
+        self.vectors += row.vectors
+
+
+def part_summary(folder: Path, name: PartName) -> dict[str, Any]:
+    """The part.json of one part."""
+    path = folder / parts.PARTS / str(name) / "part.json"
+    try:
+        return dict(json.loads(path.read_text()))
+    except (OSError, ValueError) as error:
+        raise DataError(
+            f"{path} cannot be read ({error}); delete this part and run the same command again"
+        ) from None
+
+
+def sum_counts(folder: Path, slices: list[PartSlice]) -> Counts:
+    """Counts of the rows that count; parts of which some rows do not are counted by row."""
+    total = Counts()
+    for piece in slices:
+        summary = part_summary(folder, piece.name)
+        if not piece.dead:
+            for name in vars(total):
+                setattr(total, name, getattr(total, name) + summary[name])
+            continue
+        table = DocTable(folder / parts.PARTS / str(piece.name) / "docs.parquet")
+        columns = (
+            table.column(name)[piece.alive].tolist() for name in ("tokens", "lost", "vectors")
+        )
+        for tokens, lost, vectors in zip(*columns, strict=True):
+            total.add(DocRow(Doc("", ""), b"", tokens, lost, vectors))
+    return total
+
+
+def collection_digest(folder: Path, slices: list[PartSlice]) -> str:
+    """The order-free digest of the documents that count."""
+    return str(CollectionDigest.sum(_collection(folder, piece) for piece in slices))
+
+
+def _collection(folder: Path, piece: PartSlice) -> str:
+    if not piece.dead:
+        return str(part_summary(folder, piece.name)["collection"])
+    made = CollectionDigest()
+    hashes = DocTable(folder / parts.PARTS / str(piece.name) / "docs.parquet").hashes()
+    for doc_hash, counts in zip(hashes, piece.alive, strict=True):
+        if counts:
+            made.add(doc_hash)
+    return str(made)
