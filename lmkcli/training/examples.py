@@ -49,6 +49,14 @@ class Tally:
     empty_passages: int = 0  # left out
     repeated_passages: int = 0  # twice in one example: once left out
     positives_among_negatives: int = 0  # left out of the negatives
+    positives_not_in_collection: int = 0  # judged relevant, but there is no such document
+    queries_not_in_run: int = 0
+    queries_without_negatives: int = 0
+    queries_without_threshold: int = 0  # no positive has a score, so none drops a candidate
+    positives_in_run: int = 0  # left out of the negatives
+    unjudged_candidates: int = 0  # the judge's run does not score them: left out
+    false_negatives: int = 0  # left out for their score
+    unscored_passages: int = 0  # the teacher's run does not score them
 
     def found(self) -> dict[str, int]:
         """What is not zero, by name."""

@@ -1,0 +1,147 @@
+"""A source of examples: one word of the command line, which says where and how."""
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from lmkcli.data.collection import FILE_SUFFIXES, open_collection, spell
+from lmkcli.errors import UnknownName, UsageError
+from lmkcli.training.drawing import Drawing
+from lmkcli.training.examples import Example, Examples, Tally, cleaned
+from lmkcli.training.layouts import read_examples
+from lmkcli.training.mining import Mining, mined
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where examples come from, and what holds for these alone."""
+
+    name: str  # a file of examples, '-' for stdin, or a collection with its own options
+    weight: float = 1.0  # how often they are seen, beside what their number says
+    query_prompt: str | None = None
+    doc_prompt: str | None = None
+    query_max_length: int | None = None  # positions
+    max_length: int | None = None  # positions of a passage
+    mining: Mining = field(default_factory=Mining)
+    drawing: Drawing = field(default_factory=Drawing)
+
+    @property
+    def is_file(self) -> bool:
+        """Whether it is a file of examples, not a collection."""
+        path = Path(self.name).expanduser()
+        named = "," not in self.name and path.suffix in FILE_SUFFIXES and not path.is_dir()
+        return self.name == "-" or named or path.is_file()
+
+
+class _Option(NamedTuple):
+    owner: type
+    field: str
+    read: Callable[[str], object]
+
+
+def _yes(value: str) -> bool:
+    return {"0": False, "1": True}[value]
+
+
+def _which(value: str) -> str:
+    return {"first": "first", "random": "random"}[value]
+
+
+OPTIONS = {
+    "weight": _Option(Source, "weight", float),
+    "query_prompt": _Option(Source, "query_prompt", str),
+    "doc_prompt": _Option(Source, "doc_prompt", str),
+    "query_max_length": _Option(Source, "query_max_length", int),
+    "max_length": _Option(Source, "max_length", int),
+    "negatives": _Option(Mining, "negatives", str),
+    "depth": _Option(Mining, "depth", str),
+    "relative_margin": _Option(Mining, "relative_margin", float),
+    "absolute_margin": _Option(Mining, "absolute_margin", float),
+    "max_score": _Option(Mining, "max_score", float),
+    "judge": _Option(Mining, "judge", str),
+    "teacher": _Option(Mining, "teacher", str),
+    "per_query": _Option(Drawing, "negatives", int),
+    "replace": _Option(Drawing, "replace", _yes),
+    "positive": _Option(Drawing, "positive", _which),
+}
+
+
+def parse_source(spelling: str) -> Source:
+    """The source behind 'beir/scifact:train,weight=0.3,negatives=run.trec,per-query=7'.
+
+    Options of OPTIONS ('-' is as good as '_') are of training, others the collection's. UsageError
+    for a value that cannot be.
+    """
+    head, *pairs = [spelling] if os.path.exists(spelling) else spelling.split(",")
+    ours: dict[type, dict[str, Any]] = {Source: {}, Mining: {}, Drawing: {}}
+    theirs = {}
+    for pair in pairs:
+        key, value = _pair(pair, spelling)
+        option = OPTIONS.get(key.replace("-", "_"))
+        if option is None:
+            theirs[key] = value
+        else:
+            ours[option.owner][option.field] = _read_value(option, value, pair)
+    return _checked(
+        Source(
+            spell(_slashed(head), theirs),
+            mining=Mining(**ours[Mining]),
+            drawing=Drawing(**ours[Drawing]),
+            **ours[Source],
+        )
+    )
+
+
+def _pair(pair: str, spelling: str) -> tuple[str, str]:
+    key, _, value = pair.partition("=")
+    if not key or not value:
+        raise UsageError(f"'{spelling}': options are written name,key=value, and '{pair}' is not")
+    name = key.replace("-", "_")
+    if name not in OPTIONS and get_close_matches(name, OPTIONS, cutoff=0.8):
+        raise UnknownName("option of a source", key, OPTIONS)
+    return key, value
+
+
+def _read_value(option: _Option, value: str, pair: str) -> object:
+    try:
+        return option.read(value)
+    except (KeyError, ValueError):
+        words = {_yes: "0 or 1", _which: "random or first", int: "a whole number"}
+        expected = words.get(option.read, "a number")
+        raise UsageError(f"{pair}: '{value}' is not {expected}") from None
+
+
+def _slashed(head: str) -> str:
+    """'beir/scifact:train' is 'beir/scifact/train', where no folder has that name."""
+    name, colon, split = head.rpartition(":")
+    forced = head.startswith((".", "/", "~", "irds:", "hf:"))
+    if not colon or "/" not in name or forced or os.path.exists(name) or os.path.exists(head):
+        return head
+    return f"{name}/{split}"
+
+
+def _checked(source: Source) -> Source:
+    if source.is_file and (source.mining.negatives or source.mining.teacher):
+        raise UsageError(
+            f"'{source.name}' is a file of examples, and has its own negatives and scores; a run is "
+            "over a collection: write a folder with corpus.jsonl, queries.jsonl and qrels/train.tsv"
+        )
+    if source.drawing.negatives < 0 or not source.weight >= 0:
+        raise UsageError(f"'{source.name}': weight and per-query cannot be negative")
+    return source
+
+
+def read_sources(sources: Sequence[Source]) -> tuple[Examples, list[Tally]]:
+    """The examples of all sources, and what was found in each."""
+    tallies = [Tally() for _ in sources]
+    pairs = zip(sources, tallies, strict=True)
+    return Examples.gather(cleaned(_read(source, tally), tally) for source, tally in pairs), tallies
+
+
+def _read(source: Source, tally: Tally) -> Iterator[Example]:
+    if source.is_file:
+        return read_examples(source.name)
+    return mined(open_collection(source.name), source.mining, tally)
