@@ -4,6 +4,8 @@ A field of type `Annotated[..., Flag(...)]` is a flag of every command that take
 files, environment variables and the tables of the documentation follow from the same field.
 """
 
+import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal
 
@@ -24,9 +26,16 @@ class Flag:
     min: float | None = None
     max: float | None = None
     metavar: str | None = None  # what help calls the value
-    shown: str = (
-        ""  # the default that help prints where the field's own says nothing: 'doc' for None
-    )
+    shown: str = ""  # the default in words, where the field's own is None or 0
+    parse: Callable[[str], object] | None = None  # reads what is written, such as 16GB
+
+
+def parse_bytes(text: str) -> int:
+    """'16GB' -> 16000000000; UsageError for anything else."""
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([kMGT]?)i?B?", text.strip(), re.IGNORECASE)
+    if not match:
+        raise UsageError(f"{text!r} is no size; write for instance 16GB or 800MB")
+    return int(float(match[1]) * 1000 ** "_kmgt".index(match[2].lower() or "_"))
 
 
 Device = Annotated[str, Flag("auto, cpu, cuda or cuda:1.")]
@@ -98,14 +107,25 @@ class OpenSettings(ModelSettings):
 class AnnSettings:
     """A FAISS index: `kind` is hnsw, ivf or a factory string; 0 means: chosen from the rows."""
 
-    kind: str = "hnsw"
+    kind: Annotated[
+        str,
+        Flag("hnsw, ivf, a FAISS factory string such as OPQ64,IVF4096,PQ64; bm25 or lucene."),
+    ] = "hnsw"
     m: Annotated[
         int, Flag("hnsw: links of a vector, twice as many at the lowest level.", min=2)
     ] = 32
     ef_construction: Annotated[int, Flag("hnsw: breadth while building.", min=1)] = 200
     ef_search: int = 0  # hnsw: how widely to search; 0 is max(128, 2k), and never less than k
     nprobe: int = 0  # ivf: lists that are searched; 0 grows with k
-    max_memory: int = 0  # bytes that a build may take; 0 is what is free
+    max_memory: Annotated[
+        int,
+        Flag(
+            "Refuse to build beyond this, such as 16GB.",
+            metavar="SIZE",
+            shown="what is free",
+            parse=parse_bytes,
+        ),
+    ] = 0
     seed: int = 0  # of the training sample
 
     def __post_init__(self) -> None:

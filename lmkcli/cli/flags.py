@@ -6,8 +6,8 @@ its default and type are the flag's, and its `Flag` says the rest.
 
 import inspect
 from collections.abc import Callable, Iterator
-from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
-from functools import wraps
+from dataclasses import MISSING, Field, dataclass, fields, is_dataclass, replace
+from functools import partial, wraps
 from operator import itemgetter
 from pathlib import Path
 from types import NoneType
@@ -37,11 +37,14 @@ Config = Annotated[
 class Subset:
     """Beside a dataclass: which of its fields are flags here (all but some, or some alone), and which
     of them must be given. The others keep their defaults.
+
+    `conditional` ones mean something beside some other flag alone; they are not recorded unless given.
     """
 
     without: tuple[str, ...] = ()
     only: tuple[str, ...] = ()
     required: tuple[str, ...] = ()
+    conditional: bool = False
 
     def has(self, name: str) -> bool:
         """Whether a field is a flag."""
@@ -86,8 +89,7 @@ def _part(name: str, annotation: Any, default: Any) -> _Part:
     if is_dataclass(kind):
         subset = next((mark for mark in marks if isinstance(mark, Subset)), Subset())
         parameters = list(_of_fields(kind, subset))
-        names, settings = [parameter.name for parameter in parameters], cast(type, kind)
-        return _Part(parameters, lambda values: settings(**{name: values[name] for name in names}))
+        return _Part(parameters, partial(_settings, cast(type, kind), parameters))
     if kind is Given:
         parameters = [_parameter(name, typer.Context, inspect.Parameter.empty)]
         return _Part(parameters, lambda values: _given(values[name]))
@@ -96,6 +98,12 @@ def _part(name: str, annotation: Any, default: Any) -> _Part:
     flags = [mark for mark in marks if isinstance(mark, Flag)]
     option = _option(name, kind, default, flags[0], None) if flags else annotation
     return _Part([_parameter(name, option, default)], itemgetter(name))
+
+
+def _settings(kind: type, parameters: list[inspect.Parameter], values: Values) -> Any:
+    """The dataclass of the flags' values; None leaves a field's default, whatever it is."""
+    given = {each.name: values[each.name] for each in parameters}
+    return kind(**{name: value for name, value in given.items() if value is not None})
 
 
 def _split(annotation: Any) -> tuple[Any, tuple[Any, ...]]:
@@ -114,13 +122,17 @@ def _of_fields(settings: Any, subset: Subset) -> Iterator[inspect.Parameter]:
         flag = next((mark for mark in marks if isinstance(mark, Flag)), None)
         if flag is None or not subset.has(field.name):
             continue
-        default = inspect.Parameter.empty if field.name in subset.required else _default(field)
-        panel = getattr(settings, "panel", None)
-        yield _parameter(field.name, _option(field.name, kind, default, flag, panel), default)
+        default = _default(field, subset)
+        if subset.conditional and default not in (None, False):
+            flag = replace(flag, shown=flag.shown or str(default))
+            kind, default = kind | None, None
+        option = _option(field.name, kind, default, flag, getattr(settings, "panel", None))
+        yield _parameter(field.name, option, default)
 
 
-def _default(field: "Field[Any]") -> Any:
-    return inspect.Parameter.empty if field.default is MISSING else field.default
+def _default(field: "Field[Any]", subset: Subset) -> Any:
+    required = field.default is MISSING or field.name in subset.required
+    return inspect.Parameter.empty if required else field.default
 
 
 def _parameter(name: str, annotation: Any, default: Any) -> inspect.Parameter:
@@ -145,10 +157,16 @@ def _option(name: str, kind: Any, default: Any, flag: Flag, panel: str | None) -
         min=flag.min,
         max=flag.max,
         metavar=flag.metavar,
+        parser=flag.parse and _of_text(flag.parse),
         show_default=flag.shown or default != "",
         rich_help_panel=panel,
     )
     return Annotated[kind, option]
+
+
+def _of_text(parse: Callable[[str], object]) -> Callable[[Any], Any]:
+    """The same for typer, which parses defaults too."""
+    return lambda value: parse(value) if isinstance(value, str) else value
 
 
 def _given(context: typer.Context) -> Given:

@@ -1,6 +1,5 @@
 """Options that several commands share and that belong to the command line alone."""
 
-import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
 from enum import StrEnum
@@ -340,11 +339,3 @@ def no_effect_old(flags: Mapping[str, object], beside: str) -> None:
     given = [f"--{name.replace('_', '-')}" for name, value in flags.items() if value is not None]
     if given:
         raise UsageError(f"{', '.join(given)} has no effect with {beside}; drop it")
-
-
-def parse_bytes(text: str) -> int:
-    """'16GB' -> 16000000000; UsageError for anything else."""
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([kMGT]?)i?B?", text.strip(), re.IGNORECASE)
-    if not match:
-        raise UsageError(f"{text!r} is no size; write for instance 16GB or 800MB")
-    return int(float(match[1]) * 1000 ** "_kmgt".index(match[2].lower() or "_"))

@@ -23,6 +23,7 @@ class Oven:
     clean: Annotated[bool, Flag("Clean afterwards.")] = False
     trays: Annotated[list[Path] | None, Flag("What goes in; repeat it.", long="--with")] = None
     timer: Annotated[float | None, Flag("Minutes.", shown="none")] = None
+    size: Annotated[int, Flag("Room.", parse=lambda text: 2 * int(text))] = 7
     serial: str = "x1"  # no flag
 
 
@@ -35,6 +36,14 @@ class Cook:
     secret: Annotated[str, Flag("Never asked.")] = "soy"
 
 
+@dataclass(frozen=True)
+class Rack:
+    """Settings that mean something now and then."""
+
+    height: Annotated[int, Flag("Which slot.", min=1)] = 3
+    turned: Annotated[bool, Flag("Upside down.")] = False
+
+
 def app(seen: list[Any]) -> typer.Typer:
     made = typer.Typer()
 
@@ -45,10 +54,11 @@ def app(seen: list[Any]) -> typer.Typer:
         oven: Oven,
         cook: Annotated[Cook, Subset(without=("secret",), required=("name",))],
         given: Given,
+        rack: Annotated[Rack, Subset(conditional=True)],
         loud: Annotated[bool, Flag("Say so.")] = False,
     ) -> None:
         """Bake a dish."""
-        seen.append((dish, oven, cook, set(given), loud))
+        seen.append((dish, oven, cook, set(given), loud, rack))
 
     return made
 
@@ -61,18 +71,26 @@ def bake(*words: str, code: int = 0, **variables: str) -> Any:
 
 
 def test_defaults_are_those_of_the_fields() -> None:
-    assert bake("pie", "--name", "Ann") == ("pie", Oven(), Cook("Ann"), {"dish", "name"}, False)
+    assert bake("pie", "--name", "Ann") == (
+        "pie",
+        Oven(),
+        Cook("Ann"),
+        {"dish", "name"},
+        False,
+        Rack(),
+    )
 
 
 def test_every_field_can_be_set() -> None:
-    dish, oven, cook, given, loud = bake(
+    dish, oven, cook, given, loud, rack = bake(
         *"pie --name Ann --hat L -d 200 --mode grill --no-light --clean --loud".split(),
-        *"--with a --with b --timer 1.5".split(),
+        *"--with a --with b --timer 1.5 --size 4 --height 2".split(),
     )
-    assert oven == Oven(200, "grill", False, True, [Path("a"), Path("b")], 1.5)
-    assert (dish, cook, loud) == ("pie", Cook("Ann", "L"), True)
+    assert oven == Oven(200, "grill", False, True, [Path("a"), Path("b")], 1.5, 8)
+    assert (dish, cook, loud, rack) == ("pie", Cook("Ann", "L"), True, Rack(2))
     assert given == {
-        *("dish", "name", "hat", "degrees", "mode", "light", "clean", "trays", "timer", "loud")
+        *("dish", "name", "hat", "degrees", "mode", "light"),
+        *("clean", "trays", "timer", "size", "loud", "height"),
     }
 
 
@@ -98,6 +116,16 @@ def test_what_a_field_cannot_be_is_refused(words: list[str], says: str) -> None:
 
 def test_help_says_what_the_fields_say() -> None:
     text = bake("--help", COLUMNS="200")
-    for words in ("Heat", "How hot.", "180", "--light", "--no-light", "--with", "--config", "none"):
+    for words in (
+        "Heat",
+        "How hot.",
+        "180",
+        "--light",
+        "--no-light",
+        "--with",
+        "--config",
+        "none",
+        "[default: (3)]",
+    ):
         assert words in text
     assert "--trays" not in text
