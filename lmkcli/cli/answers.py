@@ -38,15 +38,15 @@ def answer(index: "Index", question: str, k: int, json: bool) -> None:
     if json:
         return console.plain_json(hits)
     for hit in hits:
-        print(f"{hit['rank']:>3}  {hit['score']:.4f}  {hit['id']}  {hit['title']}".rstrip())
+        console.say(f"{hit['rank']:>3}  {hit['score']:.4f}  {hit['id']}  {hit['title']}".rstrip())
         if "chunk" in hit:
-            print(f"{_INDENT}{_place(passages[str(hit['id'])])}")
+            console.say(f"{_INDENT}{_place(passages[str(hit['id'])])}")
             text = snippet(str(hit["passage"]), question, _PASSAGE)
-            print(textwrap.fill(text, 100, initial_indent=_INDENT, subsequent_indent=_INDENT))
+            console.say(textwrap.fill(text, 100, initial_indent=_INDENT, subsequent_indent=_INDENT))
         elif hit["text"]:
-            print(f"{_INDENT}{hit['text']}")
+            console.say(f"{_INDENT}{hit['text']}")
     if not hits:
-        print("no document found")
+        console.say("no document found")
 
 
 def _shown(doc: "Doc", passage: "Passage | None", question: str) -> dict[str, object]:
@@ -84,7 +84,8 @@ def prompt(index: "Index", k: int, json: bool) -> None:
     """Answer question after question until the input ends."""
     while True:
         if sys.stdin.isatty():
-            print("? ", end="", file=sys.stderr, flush=True)
+            sys.stderr.write("? ")
+            sys.stderr.flush()
         line = sys.stdin.readline()
         if not line:
             return

@@ -29,7 +29,7 @@ def compact(
         made = updating.compact(vectors, keep_hours, report)
     if json:
         return console.plain_json({"output": str(vectors), **made._asdict()})
-    print(
+    console.say(
         f"{vectors}: generation {made.generation}, {made.written} parts written, "
         f"{made.deleted} deleted, {made.kept} kept until {keep_hours:g} hours have passed"
     )

@@ -91,7 +91,7 @@ def _write(job: "Job", folder: Path, update: bool) -> "Updated | None":
 def _changes(folder: Path, changes: "Updated", json: bool) -> None:
     if json:
         return console.plain_json({"output": str(folder), **changes._asdict()})
-    print(
+    console.say(
         f"{folder}: generation {changes.generation}, {console.number(changes.encoded)} documents encoded, "
         f"{console.number(changes.removed)} removed (a changed one counts as both), "
         f"{console.number(changes.kept)} kept"
@@ -115,7 +115,7 @@ def _summary(folder: Path, job: "Job", json: bool) -> None:
         return console.plain_json({"output": str(folder), **asdict(counts)})
     share = counts.lost / counts.tokens if counts.tokens else 0.0
     vectors = f", {console.number(counts.vectors)} vectors" if counts.vectors != counts.docs else ""
-    print(
+    console.say(
         f"{folder}: {console.number(counts.docs)} documents, {console.number(counts.tokens)} tokens"
         f"{vectors}; {console.number(counts.cut)} texts were cut and lost {share:.1%} of all tokens; "
         f"{console.number(counts.empty)} were empty"

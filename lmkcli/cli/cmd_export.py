@@ -53,7 +53,9 @@ def _vectors(source: Path, to: Target, output: NewOutput) -> None:
     facts = {"documents": vectors.rows, "vectors": rows, "components": vectors.dim}
     if output.json:
         return console.plain_json({"output": str(folder), "to": to, **facts})
-    print(f"{folder}: " + ", ".join(f"{console.number(n)} {name}" for name, n in facts.items()))
+    console.say(
+        f"{folder}: " + ", ".join(f"{console.number(n)} {name}" for name, n in facts.items())
+    )
 
 
 def _model(recipe: RecipeOptions, output: NewOutput, offline: bool) -> None:
@@ -69,7 +71,7 @@ def _model(recipe: RecipeOptions, output: NewOutput, offline: bool) -> None:
         return console.plain_json({"output": str(folder), **exported._asdict()})
     config = resolved.recipe.doc
     gran = f" gran {config.gran}" if config.gran else ""
-    print(
+    console.say(
         f"{folder}: {resolved.folder.name}, pool {config.pool}{gran}; load it with "
         f"{exported.loaded_by}"
     )

@@ -35,9 +35,9 @@ def fetch(
     wanted = [each for name in names or [] for each in known.group(name) or [name]]
     for collection in [open_collection(name) for name in wanted]:
         collection.fetch()
-        print(f"{collection.name}: here")
+        console.say(f"{collection.name}: here")
     for name in model or []:
         console.note(f"fetching {name}")
         found = read_model(name, revision)
         check_revision(found, revision)
-        print(f"{name}: {found.path}")
+        console.say(f"{name}: {found.path}")

@@ -61,7 +61,9 @@ def import_(
         )
     if output.json:
         return console.plain_json({"output": str(folder), **imported._asdict()})
-    print(f"{folder}: {console.number(imported.documents)} documents, {imported.dim} components")
+    console.say(
+        f"{folder}: {console.number(imported.documents)} documents, {imported.dim} components"
+    )
 
 
 def _recipe(asked: RecipeOptions, incoming: "Incoming", offline: bool) -> Recipe:

@@ -67,7 +67,7 @@ def index(
         del facts["of"]
         return console.plain_json({"output": str(folder), **facts})
     shown = [f"{key} {_shown(facts[key])}" for key in _SHOWN if key in facts]
-    print(f"{folder}: {', '.join(shown)}")
+    console.say(f"{folder}: {', '.join(shown)}")
 
 
 def _shown(value: Any) -> str:

@@ -57,4 +57,4 @@ def plot(
         console.note(f"{found.left_out} entries without a numeric {x} are left out")
     if found.replaced:
         console.note(f"{found.replaced} points were measured again later; the latest counts")
-    print(f"{path}: {sum(map(len, found.lines.values()))} points, {len(found.lines)} lines")
+    console.say(f"{path}: {sum(map(len, found.lines.values()))} points, {len(found.lines)} lines")

@@ -257,6 +257,6 @@ def _summary(path: Path, run: "Run", json: bool) -> None:
             {"output": str(path), "queries": len(run.rankings), "lines": lines, "silent": silent}
         )
     found_nothing = f"; {silent} queries found nothing" if silent else ""
-    print(
+    console.say(
         f"{path}: {console.number(len(run.rankings))} queries, {console.number(lines)} lines{found_nothing}"
     )

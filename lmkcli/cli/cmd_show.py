@@ -132,7 +132,7 @@ def _print(value: dict[str, Any], depth: int = 0) -> None:
         if item in ("", None, {}, []):
             continue
         if isinstance(item, dict):
-            print("  " * depth + f"{key}:")
+            console.say("  " * depth + f"{key}:")
             _print(item, depth + 1)
         else:
             shown = (
@@ -140,7 +140,7 @@ def _print(value: dict[str, Any], depth: int = 0) -> None:
                 if isinstance(item, int) and not isinstance(item, bool)
                 else item
             )
-            print("  " * depth + f"{key}: {shown}")
+            console.say("  " * depth + f"{key}: {shown}")
 
 
 def _is_log(path: Path) -> bool:

@@ -147,7 +147,9 @@ def _print_placed(
     for one in placed.inputs:
         marked = set(one.marks.tolist()) if averaged else set()
         tokens = tokenizer.tokens(one.ids)
-        print(" ".join(f"«{token}»" if i in marked else token for i, token in enumerate(tokens)))
+        console.say(
+            " ".join(f"«{token}»" if i in marked else token for i, token in enumerate(tokens))
+        )
     positions = sum(len(one.ids) for one in placed.inputs)
     marks = sum(len(one.marks) for one in placed.inputs)
     states = f"«marked»: {marks} positions whose states are averaged to " if averaged else ""

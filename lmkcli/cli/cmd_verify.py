@@ -34,7 +34,7 @@ def verify(
     if json:
         console.plain_json({"vectors": str(folder), **facts, "tolerance": result.tolerance})
     else:
-        print(
+        console.say(
             f"{folder}: {result.documents} documents encoded again, least cosine {result.cosine:.6f} "
             f"(at least {result.tolerance} wanted), largest difference {result.difference:.2g}"
         )

@@ -1,7 +1,12 @@
-"""What people see: results on stdout, progress and notes on stderr."""
+"""What people see: results on stdout, progress and notes on stderr.
+
+All text goes through here: ids, titles, texts and names come from files of other people, and what a
+terminal would obey in them is shown instead.
+"""
 
 import errno
 import json
+import re
 import signal
 import sys
 import time
@@ -19,6 +24,7 @@ from lmkcli.progress import Progress, Report, silent
 quiet = False
 verbose = False
 FULL_DISK = {errno.ENOSPC, errno.EDQUOT}
+_OBEYED = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 _LINE_SECONDS = 30.0
 _SMALLEST = 0.0001
 
@@ -30,14 +36,28 @@ def flags() -> list[str]:
 
 def error(message: str) -> None:
     """One message on stderr, whatever the verbosity."""
-    print(f"lmk: {message}", file=sys.stderr)
+    print(visible(f"lmk: {message}"), file=sys.stderr)
 
 
 def note(message: str) -> None:
     """Something worth knowing, on stderr."""
     if not quiet:
         sys.stdout.flush()  # keeps the order when both go to one file
-        print(message, file=sys.stderr, flush=True)
+        print(visible(message), file=sys.stderr, flush=True)
+
+
+def say(text: str = "", end: str = "\n") -> None:
+    """A result, on stdout."""
+    print(visible(text), end=end)
+
+
+def visible(text: str) -> str:
+    r"""The text with everything that a terminal obeys as an escape that JSON reads too, '\u001b'.
+
+    That is C0 (but for tab and newline), DEL, C1, the overrides of writing direction, and halves of
+    characters, which are bytes of a file name that is not UTF-8.
+    """
+    return _OBEYED.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
 
 def number(value: int) -> str:
@@ -66,7 +86,7 @@ def duration(seconds: float) -> str:
 
 def plain_json(value: Any) -> None:
     """Print a JSON value on stdout."""
-    print(json.dumps(value, indent=1, ensure_ascii=False))
+    say(json.dumps(value, indent=1, ensure_ascii=False))
 
 
 @contextmanager

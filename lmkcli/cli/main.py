@@ -89,7 +89,7 @@ def main() -> None:
         sys.exit(Stopped.exit_code)
     except LmkError as error:
         if console.verbose:
-            traceback.print_exc()
+            console.error(traceback.format_exc())
         console.error(str(error))
         sys.exit(error.exit_code)
     except BrokenPipeError:
@@ -109,7 +109,7 @@ def main() -> None:
         if error.filename is None:
             raise
         if console.verbose:
-            traceback.print_exc()
+            console.error(traceback.format_exc())
         console.error(f"{error.filename2 or error.filename}: {error.strerror}")
         sys.exit(3)
 

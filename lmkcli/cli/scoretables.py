@@ -117,7 +117,7 @@ def differences(tests: "Sequence[PairedTest]", form: Format) -> None:
         row |= {"p (t-test)": PValue(test.t_test), "p (randomisation)": PValue(test.randomisation)}
         rows.append(row)
     if not program:
-        print()
+        console.say()
     tables.table(list(rows[0]), [list(row.values()) for row in rows], form)
 
 

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from lmkcli.cli.console import number, plain_json
+from lmkcli.cli.console import number, plain_json, say, visible
 
 _SMALLEST = 0.0001
 
@@ -52,7 +52,7 @@ def table(
 def legend(lines: Sequence[str], form: Format) -> None:
     """Lines below a table that explain its marks; none for CSV and JSON, which have no marks."""
     for line in lines if form in (Format.table, Format.markdown, Format.latex) else ():
-        print({Format.markdown: f"\n{line}", Format.latex: f"% {line}"}.get(form, line))
+        say({Format.markdown: f"\n{line}", Format.latex: f"% {line}"}.get(form, line))
 
 
 def _shown(value: Any) -> str:
@@ -63,21 +63,29 @@ def _shown(value: Any) -> str:
         return f"<{_SMALLEST}"
     if isinstance(value, float):
         return f"{value:.4f}"
-    return number(value) if isinstance(value, int) and not isinstance(value, bool) else str(value)
+    return (
+        number(value)
+        if isinstance(value, int) and not isinstance(value, bool)
+        else visible(str(value))
+    )
 
 
 def _rich(columns: list[str], rows: list[list[Any]], title: str) -> None:
     made = Table(
-        title=title or None, title_justify="left", box=None, pad_edge=False, header_style="bold"
+        title=visible(title) or None,
+        title_justify="left",
+        box=None,
+        pad_edge=False,
+        header_style="bold",
     )
     widths: list[int] = []
     for i, column in enumerate(columns):
-        values = [column, *(_shown(row[i]) for row in rows)]
+        values = [visible(column), *(_shown(row[i]) for row in rows)]
         # Numbers with marks are aligned here, so that the marks stand to the right of all of them.
         marked = any(isinstance(row[i], Cell) and row[i].mark for row in rows)
         widths.append(max(map(len, values)) if marked else 0)
         justify: Literal["left", "right"] = "right" if _numeric(rows, i) and not marked else "left"
-        made.add_column(Text(column.rjust(widths[i])), justify=justify, overflow="fold")
+        made.add_column(Text(visible(column).rjust(widths[i])), justify=justify, overflow="fold")
     for row in rows:
         made.add_row(*(_rich_cell(value, width) for value, width in zip(row, widths, strict=True)))
     width = None if sys.stdout.isatty() else 200
@@ -104,10 +112,10 @@ def _markdown(columns: list[str], rows: list[list[Any]], title: str) -> None:
             "| " + " | ".join(cell.replace("|", r"\|").replace("\n", " ") for cell in cells) + " |"
         )
 
-    print(line(columns))
-    print("|" + "|".join("---:" if _numeric(rows, i) else "---" for i in range(len(columns))) + "|")
+    say(line(columns))
+    say("|" + "|".join("---:" if _numeric(rows, i) else "---" for i in range(len(columns))) + "|")
     for row in rows:
-        print(line([_markdown_cell(value) for value in row]))
+        say(line([_markdown_cell(value) for value in row]))
 
 
 def _markdown_cell(value: Any) -> str:
@@ -127,7 +135,7 @@ def _csv(columns: list[str], rows: list[list[Any]], title: str) -> None:
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(columns)
     writer.writerows([_csv_cell(_bare(value)) for value in row] for row in rows)
-    print(text.getvalue(), end="")
+    say(text.getvalue(), end="")
 
 
 def _csv_cell(value: Any) -> Any:
@@ -138,11 +146,11 @@ def _csv_cell(value: Any) -> Any:
 
 def _latex(columns: list[str], rows: list[list[Any]], title: str) -> None:
     align = "".join("r" if _numeric(rows, i) else "l" for i in range(len(columns)))
-    print(rf"\begin{{tabular}}{{{align}}}", r"\toprule", sep="\n")
-    print(" & ".join(map(_tex, columns)) + r" \\", r"\midrule", sep="\n")
+    say(rf"\begin{{tabular}}{{{align}}}" + "\n" + r"\toprule")
+    say(" & ".join(map(_tex, columns)) + r" \\" + "\n" + r"\midrule")
     for row in rows:
-        print(" & ".join(map(_tex_cell, row)) + r" \\")
-    print(r"\bottomrule", r"\end{tabular}", sep="\n")
+        say(" & ".join(map(_tex_cell, row)) + r" \\")
+    say(r"\bottomrule" + "\n" + r"\end{tabular}")
 
 
 def _tex_cell(value: Any) -> str:

@@ -1,0 +1,72 @@
+"""What people see of other people's text: nothing that a terminal obeys gets through."""
+
+import ast
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lmkcli.cli import console, tables
+
+Lmk = Callable[..., Any]
+CLI = Path(console.__file__).parent
+OBEYED = "\x1b]0;owned\x07\x9b2J\u202etxt.exe\x7f\r\x08"
+
+
+def harmless(text: str) -> bool:
+    return not any(
+        c != "\n" and c != "\t" and (c < " " or "\x7f" <= c <= "\x9f" or "\u202a" <= c <= "\u202e")
+        for c in text
+    )
+
+
+def test_what_a_terminal_obeys_is_shown_and_all_else_is_kept() -> None:
+    assert console.visible(OBEYED).startswith(r"\u001b]0;owned\u0007\u009b2J\u202etxt.exe\u007f")
+    assert console.visible("\udcff") == r"\udcff"  # a byte of a file name
+    kept = "a\tb\nc caf\u00e9 \u0627\u0644 \U0001f469\u200d\U0001f467 \\ \u200f"
+    assert console.visible(kept) == kept
+
+
+def test_json_stays_what_it_is(capsys: pytest.CaptureFixture[str]) -> None:
+    console.plain_json({"id": OBEYED})
+    out = capsys.readouterr().out
+    assert harmless(out)
+    assert json.loads(out) == {"id": OBEYED}
+
+
+@pytest.mark.parametrize("form", list(tables.Format))
+def test_no_table_lets_it_through(capsys: pytest.CaptureFixture[str], form: tables.Format) -> None:
+    tables.table([OBEYED, "b"], [[OBEYED, tables.Cell(OBEYED)]], form, OBEYED)
+    assert harmless(capsys.readouterr().out)
+
+
+def test_answers_notes_and_errors_do_not(lmk: Lmk, tmp_path: Path) -> None:
+    texts = tmp_path / "docs.jsonl"
+    record = {"_id": "d1", "title": f"river {OBEYED}", "text": f"river {OBEYED} bank"}
+    texts.write_text(json.dumps(record) + "\n")
+    lmk("index", texts, "--kind", "bm25", "-o", tmp_path / "bm25")
+    done = lmk("search", tmp_path / "bm25", "-q", "river")
+    assert harmless(done.out)
+    assert r"\u001b" in done.out
+    assert harmless(lmk("search", tmp_path / "bm25", "-q", "river", "--json").out)
+    for line in (["show", tmp_path / OBEYED], ["eval", tmp_path / f"{OBEYED}.trec"]):
+        done = lmk(*line, code=3)
+        assert harmless(done.out + done.err)
+    path = tmp_path / "manifest.json"
+    path.write_text(json.dumps({"kind": OBEYED, "identity": {OBEYED: OBEYED}}))
+    done = lmk("search", tmp_path, "-q", "river", code=3)
+    assert harmless(done.out + done.err)
+
+
+@pytest.mark.parametrize("path", sorted(CLI.glob("*.py")), ids=lambda path: str(path.stem))
+def test_only_the_console_prints(path: Path) -> None:
+    if path.stem == "console":
+        return
+    called = [
+        node.func.id
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)
+    ]
+    assert "print" not in called
