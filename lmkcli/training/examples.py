@@ -49,6 +49,7 @@ class Tally:
     empty_passages: int = 0  # left out
     repeated_passages: int = 0  # twice in one example: once left out
     positives_among_negatives: int = 0  # left out of the negatives
+    queries_without_chunk: int = 0  # empty, or the document has no such chunk: left out
     positives_not_in_collection: int = 0  # judged relevant, but there is no such document
     queries_not_in_run: int = 0
     queries_without_negatives: int = 0

@@ -16,7 +16,7 @@ import numpy as np
 from lmkcli.data.collection import Shard
 from lmkcli.errors import DataError, UsageError
 from lmkcli.training.chance import dice
-from lmkcli.training.examples import Examples, Ints
+from lmkcli.training.examples import Ints
 
 BLOCK = 32  # at most so many batches are sorted by length together, and at most an epoch's
 WAITING = 16  # so many batches' worth of examples may wait for a batch that they fit into
@@ -58,6 +58,24 @@ class Sampling:
             )
 
 
+class Sampled(Protocol):
+    """What is sampled: Examples, or Documents in chunks."""
+
+    @property
+    def sources(self) -> Ints:
+        """[n]: the number of the source of each example."""
+
+    @property
+    def lengths(self) -> Ints:
+        """[n]: how long each is, in characters."""
+
+    def __len__(self) -> int:
+        """n."""
+
+    def keys(self, numbers: Ints) -> Ints:
+        """Numbers of what no two of these examples may share in a batch."""
+
+
 class _Stream(Protocol):
     """Examples without end."""
 
@@ -66,17 +84,17 @@ class _Stream(Protocol):
 
 
 def batches(
-    examples: Examples, weights: Sequence[float], sampling: Sampling, start: int = 0
+    examples: Sampled, weights: Sequence[float], sampling: Sampling, start: int = 0
 ) -> Iterator[Batch]:
     """The batches from step `start` on, without end; `weights` has one number for each source.
 
-    No two examples of a batch share a query or a positive. DataError when a source cannot fill a
-    batch with such.
+    No two examples of a batch share a key: a query or a positive. DataError when a source cannot fill
+    a batch with such.
     """
     return islice(_batches(examples, weights, sampling), start, None)
 
 
-def shares(examples: Examples, weights: Sequence[float], temperature: float) -> list[float]:
+def shares(examples: Sampled, weights: Sequence[float], temperature: float) -> list[float]:
     """The share of the examples seen that each source has; they sum to 1.
 
     DataError for a source without examples, UsageError when all weights are 0.
@@ -91,7 +109,7 @@ def shares(examples: Examples, weights: Sequence[float], temperature: float) -> 
     return scaled
 
 
-def _batches(examples: Examples, weights: Sequence[float], sampling: Sampling) -> Iterator[Batch]:
+def _batches(examples: Sampled, weights: Sequence[float], sampling: Sampling) -> Iterator[Batch]:
     turns = _Turns(shares(examples, weights, sampling.temperature), sampling.seed)
     numbers = [np.flatnonzero(examples.sources == source) for source in range(len(weights))]
     sources: list[_Stream] = [
@@ -106,7 +124,7 @@ def _batches(examples: Examples, weights: Sequence[float], sampling: Sampling) -
         yield Batch(step, chosen, epochs)
 
 
-def _lane(stream: _Stream, examples: Examples, number: int, sampling: Sampling) -> Iterator[Ints]:
+def _lane(stream: _Stream, examples: Sampled, number: int, sampling: Sampling) -> Iterator[Ints]:
     """Batches out of one stream, each as an array [batch size, 2]."""
     if sampling.like_length:
         stream = _LikeLength(stream, examples, number, sampling)
@@ -163,7 +181,7 @@ class _Mixed:
 class _LikeLength:
     """The same examples, block by block sorted by length; runs as long as a batch are shuffled again."""
 
-    def __init__(self, stream: _Stream, examples: Examples, lane: int, sampling: Sampling) -> None:
+    def __init__(self, stream: _Stream, examples: Sampled, lane: int, sampling: Sampling) -> None:
         self._stream, self._lane, self._sampling = stream, lane, sampling
         self._lengths = examples.lengths
         mixed = sampling.batches == "mixed"
@@ -187,7 +205,7 @@ class _LikeLength:
         return shuffled.reshape(-1, 2)
 
 
-def _unlike(stream: _Stream, examples: Examples, size: int) -> Iterator[Ints]:
+def _unlike(stream: _Stream, examples: Sampled, size: int) -> Iterator[Ints]:
     """Batches in which no text is a query or a positive of two examples; what does not fit waits."""
     waiting = np.empty((0, 2), np.int64)
     while True:
@@ -199,7 +217,7 @@ def _unlike(stream: _Stream, examples: Examples, size: int) -> Iterator[Ints]:
         yield batch
 
 
-def _fitting(items: Ints, stream: _Stream, examples: Examples, size: int) -> tuple[Ints, Ints]:
+def _fitting(items: Ints, stream: _Stream, examples: Sampled, size: int) -> tuple[Ints, Ints]:
     """A batch of `items` and what follows in the stream, in order; and those that wait for another.
 
     An example that waits already is not waited for again.
