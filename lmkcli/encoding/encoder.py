@@ -1,6 +1,6 @@
 """Encoder: tokenizer + model + pooler, described by one side of a Recipe. Text in, vectors out."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple, Protocol
@@ -10,10 +10,9 @@ import torch
 from numpy.typing import NDArray
 
 from lmkcli import catalog
-from lmkcli.data.collection import Collection, Query, Shard
+from lmkcli.data.collection import Query
 from lmkcli.encoding.batches import BatchRunner
 from lmkcli.encoding.resolving import open_pooler
-from lmkcli.encoding.writer import Encoded, Source
 from lmkcli.errors import DataError, Mismatch, UsageError
 from lmkcli.models.folder import ModelFolder
 from lmkcli.models.forward import Finish, ForwardPass, Model, ModelOptions, Pooling
@@ -23,14 +22,71 @@ from lmkcli.pooling.placement import Expansion, Input, Ints, Layout, Placement, 
 from lmkcli.progress import Report
 from lmkcli.recipe import EncoderConfig
 from lmkcli.settings import EncodeSettings
-from lmkcli.store.tokens import TokenRow, Tokens, tokenized
+from lmkcli.store.tokens import TokenRow, TokenStream, estimate
 from lmkcli.store.vectors import Ragged
-from lmkcli.system.streams import ahead
 
 BUFFER_PACKS = 32  # packs' worth of tokens that are sorted by length together
 TOKEN_PACKS = 4  # the same where every token makes a vector
 # Bytes of weights times tokens that take about twenty seconds: a stop loses a buffer at most.
 BUFFER_WORK = {"cpu": 20e12, "cuda": 2000e12}
+
+
+class Encoded(NamedTuple):
+    """Vectors of some documents, the content tokens that each kept, and where chunks lie.
+
+    `spans` [vectors, 2] are characters in each document's content (unit chunk), else None.
+    """
+
+    vectors: Ragged
+    kept: list[int]
+    spans: NDArray[np.int32] | None = None
+
+
+class EncodedBatch(NamedTuple):
+    """Some documents and their vectors."""
+
+    rows: list[TokenRow]
+    encoded: Encoded
+
+
+class Encode(Protocol):
+    """What turns token rows into vectors (encoder.py)."""
+
+    dim: int
+
+    @property
+    def spans(self) -> bool:
+        """Whether vectors stand for chunks, which lie somewhere in the text."""
+
+    @property
+    def buffer_tokens(self) -> int:
+        """Content tokens that are sorted by length together."""
+
+    def __call__(self, rows: list[TokenRow], report: Report) -> Encoded:
+        """The vectors of the rows, in their order."""
+
+
+def encode_stream(stream: TokenStream, encode: Encode, report: Report) -> Iterator[EncodedBatch]:
+    """All documents of a stream, encoded as many at a time as the encoder sorts by length together."""
+    buffer: list[TokenRow] = []
+    done = read = 0
+    for batch in stream.batches:
+        for row in batch:
+            buffer.append(row)
+            read += len(row.ids)
+            if read - done >= encode.buffer_tokens:
+                progress = _of_whole(report, done, estimate(read, stream.fraction()))
+                yield EncodedBatch(buffer, encode(buffer, progress))
+                buffer, done = [], read
+    if buffer:
+        yield EncodedBatch(buffer, encode(buffer, _of_whole(report, done, read)))
+
+
+def _of_whole(report: Report, before: int, total: int | None) -> Report:
+    """Reports the progress of one buffer as that of the whole."""
+    return report._replace(
+        progress=lambda done, _, unit: report.progress(before + done, total, unit)
+    )
 
 
 def make_placer(side: EncoderConfig, layout: Layout) -> Placer:
@@ -214,14 +270,3 @@ def open_forward(side: EncoderConfig, folder: ModelFolder, options: ModelOptions
         )
     head = open_token_head(folder, side.pool, model.device)
     return ForwardPass(model, Pooling(head, open_heads(folder, model.device)))
-
-
-def token_source(
-    given: Collection | Tokens, tokenizer: Tokenizer, shard: Shard, skip: int
-) -> Source:
-    """Token rows of one shard from `skip` on: tokenized on the fly in the background, or read."""
-    if isinstance(given, Tokens):
-        rows = shard.rows(given.docs)
-        return Source(ahead(given.rows(rows.start + skip, rows.stop), 2), lambda: None)
-    docs = given.docs(shard)
-    return Source(ahead(tokenized(docs, tokenizer, skip), 2), lambda: docs.fraction)

@@ -6,10 +6,10 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from lmkcli.encoding.encoder import Encoder, open_encoder, token_source
+from lmkcli.encoding.encoder import Encoder, open_encoder
 from lmkcli.encoding.jobs import Job
 from lmkcli.progress import Progress, Report
-from lmkcli.store.tokens import TokenRow
+from lmkcli.store.tokens import TokenRow, token_stream
 from lmkcli.store.vectors import NUMPY
 
 SAMPLE_TOKENS = 60_000  # encoded to measure the pace
@@ -33,11 +33,11 @@ class Forecast(NamedTuple):
 def forecast(job: Job, progress: Progress) -> Forecast:
     """Counts all tokens of the shard, and times a sample through the model."""
     encoder = open_encoder(job.resolved.recipe.doc, job.resolved.folder, job.settings)
-    source = token_source(job.source, encoder.tokenizer, job.shard, 0)
+    stream = token_stream(job.source, encoder.tokenizer, job.shard, 0)
     lengths: list[int] = []
     positions = text = vectors = lost = cut = 0
     sample: list[TokenRow] = []
-    for batch in source.batches:
+    for batch in stream.batches:
         for row, placed in zip(batch, encoder.placed(batch), strict=True):
             lost += len(row.ids) - placed.kept
             cut += placed.kept < len(row.ids)

@@ -9,9 +9,9 @@ from typing import Any
 from lmkcli import manifest
 from lmkcli.data.collection import Collection, Shard, open_collection
 from lmkcli.data.subset import Selected
-from lmkcli.encoding.encoder import Encoder, open_encoder, token_source
+from lmkcli.encoding.encoder import Encoder, encode_stream, open_encoder
 from lmkcli.encoding.resolving import Resolved, resolve
-from lmkcli.encoding.writer import encode_source, vectors_target, write_vectors
+from lmkcli.encoding.writer import vectors_target, write_vectors
 from lmkcli.errors import Mismatch, UsageError
 from lmkcli.manifest import Manifest
 from lmkcli.models.tokenizer import Tokenizer, open_tokenizer
@@ -20,8 +20,8 @@ from lmkcli.recipe import RecipeOptions
 from lmkcli.settings import EncodeSettings
 from lmkcli.store import parts, tokens
 from lmkcli.store.outputs import as_it_was
-from lmkcli.store.part_writer import Target, complete_shard, resume
-from lmkcli.store.tokens import Tokens, write_tokens
+from lmkcli.store.part_writer import Target, shard_writer
+from lmkcli.store.tokens import Tokens, token_stream, write_tokens
 
 
 @dataclass(frozen=True)
@@ -110,7 +110,9 @@ def run_tokenize(job: Job, folder: Path, report: Report = Report()) -> None:
         manifest.claim(folder, _tokens_manifest(job))
         if parts.done_rows(folder, job.shard) is None:
             target = Target(folder, job.shard, tokens.ARRAYS, job.settings.store_text)
-            write_tokens(target, job.source.docs(job.shard), job.tokenizer(), report)
+            with shard_writer(target, report) as writer:
+                stream = token_stream(job.source, job.tokenizer(), job.shard, writer.row)
+                write_tokens(stream, writer, report)
 
 
 def run_encode(job: Job, folder: Path, report: Report = Report()) -> None:
@@ -128,10 +130,10 @@ def run_encode(job: Job, folder: Path, report: Report = Report()) -> None:
         manifest.claim(folder, as_begun(described, folder) if updated else described)
         if updated or parts.done_rows(folder, job.shard) is not None:
             return
-        with resume(vectors_target(folder, job.shard, encoder, settings), report) as writer:
-            source = token_source(job.source, encoder.tokenizer, job.shard, writer.row)
-            write_vectors(encode_source(source, encoder, report), writer, settings)
-        complete_shard(folder, job.shard, writer.row)
+        target = vectors_target(folder, job.shard, encoder, settings)
+        with shard_writer(target, report) as writer:
+            stream = token_stream(job.source, encoder.tokenizer, job.shard, writer.row)
+            write_vectors(encode_stream(stream, encoder, report), writer, settings)
 
 
 def _refusing(job: Job, folder: Path) -> AbstractContextManager[None]:

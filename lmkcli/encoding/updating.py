@@ -18,9 +18,9 @@ from numpy.typing import NDArray
 from lmkcli import manifest
 from lmkcli.data.collection import WHOLE, Collection, Doc, DocStream, Qrel, Query, Shard, doc_hash
 from lmkcli.encoding import jobs
-from lmkcli.encoding.encoder import open_encoder, token_source
+from lmkcli.encoding.encoder import encode_stream, open_encoder
 from lmkcli.encoding.jobs import Job
-from lmkcli.encoding.writer import encode_source, part_arrays, vectors_target, write_vectors
+from lmkcli.encoding.writer import part_arrays, vectors_target, write_vectors
 from lmkcli.errors import DataError, UsageError
 from lmkcli.progress import Report
 from lmkcli.store import part_writer, parts
@@ -28,7 +28,7 @@ from lmkcli.store.doctable import DocTable
 from lmkcli.store.part_writer import PartWriter, Target
 from lmkcli.store.parts import ADDED, Generation, PartSlice
 from lmkcli.store.summary import part_summary
-from lmkcli.store.tokens import Tokens
+from lmkcli.store.tokens import Tokens, token_stream
 from lmkcli.store.unique_ids import UniqueIds
 from lmkcli.store.vectors import Vectors
 from lmkcli.system.atomic import atomic_file
@@ -65,8 +65,8 @@ def run_update(job: Job, folder: Path, report: Report = Report()) -> Updated:
         target = vectors_target(folder, ADDED, encoder, settings)
         unknown = Unknown(source, known, report.stopping)
         with PartWriter(target, report, first) as writer:
-            fresh = token_source(unknown, encoder.tokenizer, WHOLE, 0)
-            write_vectors(encode_source(fresh, encoder, report), writer, settings)
+            fresh = token_stream(unknown, encoder.tokenizer, WHOLE, 0)
+            write_vectors(encode_stream(fresh, encoder, report), writer, settings)
         report.check_stop()  # the documents end early then
         slices = known.seen() + _unseen(folder, first)
         _refuse_nothing(job, slices, before)

@@ -1,91 +1,18 @@
-"""Encoding: token rows through an encoder into the parts of a vectors folder."""
+"""Writing vectors: encoded documents become rows and arrays of the parts of a vectors folder."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path
-from typing import NamedTuple, Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
 from lmkcli.data.collection import Shard
+from lmkcli.encoding.encoder import Encode, EncodedBatch
 from lmkcli.errors import DataError
-from lmkcli.progress import Report
 from lmkcli.settings import EncodeSettings
 from lmkcli.store.doctable import DocRow
 from lmkcli.store.part_writer import ArrayTypes, PartWriter, Target
-from lmkcli.store.tokens import TokenRow, estimate
+from lmkcli.store.tokens import TokenRow
 from lmkcli.store.vectors import NUMPY, Ragged
-
-
-class Encoded(NamedTuple):
-    """Vectors of some documents, the content tokens that each kept, and where chunks lie.
-
-    `spans` [vectors, 2] are characters in each document's content (unit chunk), else None.
-    """
-
-    vectors: Ragged
-    kept: list[int]
-    spans: NDArray[np.int32] | None = None
-
-
-class Encode(Protocol):
-    """What turns token rows into vectors (encoder.py)."""
-
-    dim: int
-
-    @property
-    def spans(self) -> bool:
-        """Whether vectors stand for chunks, which lie somewhere in the text."""
-
-    @property
-    def buffer_tokens(self) -> int:
-        """Content tokens that are sorted by length together."""
-
-    def __call__(self, rows: list[TokenRow], report: Report) -> Encoded:
-        """The vectors of the rows, in their order."""
-
-
-class Source(NamedTuple):
-    """Batches of token rows of one shard, and how much of the shard has been read."""
-
-    batches: Iterable[list[TokenRow]]
-    fraction: "Fraction"
-
-
-class Fraction(Protocol):
-    """The share of the shard that has been read; None when the end cannot be known."""
-
-    def __call__(self) -> float | None: ...
-
-
-class EncodedBatch(NamedTuple):
-    """Some documents and their vectors."""
-
-    rows: list[TokenRow]
-    encoded: Encoded
-
-
-def encode_source(source: Source, encode: Encode, report: Report) -> Iterator[EncodedBatch]:
-    """All documents of a source, encoded as many at a time as the encoder sorts by length together."""
-    buffer: list[TokenRow] = []
-    done = read = 0
-    for batch in source.batches:
-        for row in batch:
-            buffer.append(row)
-            read += len(row.ids)
-            if read - done >= encode.buffer_tokens:
-                progress = _onwards(report, done, estimate(read, source.fraction()))
-                yield EncodedBatch(buffer, encode(buffer, progress))
-                buffer, done = [], read
-    if buffer:
-        yield EncodedBatch(buffer, encode(buffer, _onwards(report, done, read)))
-
-
-def _onwards(report: Report, before: int, total: int | None) -> Report:
-    """Reports the progress of one buffer as that of the whole."""
-    return report._replace(
-        progress=lambda done, _, unit: report.progress(before + done, total, unit)
-    )
 
 
 def write_vectors(

@@ -26,7 +26,7 @@ from lmkcli.settings import EncodeSettings
 from lmkcli.store import parts
 from lmkcli.store.doctable import DocRow
 from lmkcli.store.outputs import as_it_was
-from lmkcli.store.part_writer import Target, complete_shard, resume
+from lmkcli.store.part_writer import Target, shard_writer
 from lmkcli.store.vectors import Vectors
 
 ROWS = 1000  # at a time
@@ -230,7 +230,7 @@ def _write(incoming: Incoming, folder: Path, normalize: bool, map_ids: bool, rep
     arrays = {"vectors": (incoming.dtype, (incoming.dim,))}
     target = Target(folder, WHOLE, arrays, incoming.has_text)
     normalized = 0
-    with resume(target, report) as writer:
+    with shard_writer(target, report) as writer:
         for rows in _grouped(incoming.rows(), writer.row):
             docs = [Doc(_checked(row, map_ids).id, row.text) for row in rows]
             vectors = _matrix(rows, incoming.dim)
@@ -241,7 +241,6 @@ def _write(incoming: Incoming, folder: Path, normalize: bool, map_ids: bool, rep
                 {"vectors": vectors.astype(incoming.dtype)},
                 rows[0].where.rsplit(" line ", 1)[0],
             )
-    complete_shard(folder, WHOLE, writer.row)
     return normalized
 
 

@@ -3,8 +3,8 @@
 import hashlib
 import json
 import time
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
 from types import TracebackType
@@ -210,20 +210,26 @@ class PartWriter:
         self._begun = time.monotonic()
 
 
-def resume(target: Target, report: Report) -> PartWriter:
-    """A writer that goes on after the parts of the shard that are there already."""
+@contextmanager
+def shard_writer(target: Target, report: Report) -> Iterator[PartWriter]:
+    """A writer that goes on after the parts of a shard, which is complete when the block ends well.
+
+    DataError for an id that occurs in two shards, from whichever is completed last.
+    """
     written = parts.cover(parts.list_parts(target.folder), target.shard)
     ids = ids_of(target.folder, written)
-    return PartWriter(target, report, parts.covered_rows(written), ids)
+    with PartWriter(target, report, parts.covered_rows(written), ids) as writer:
+        yield writer
+    _complete(target.folder, target.shard, writer.row)
 
 
-def complete_shard(folder: Path, shard: Shard, rows: int) -> None:
-    """Say that a shard is complete; whoever finishes last looks for ids that occur in two shards."""
+def _complete(folder: Path, shard: Shard, rows: int) -> None:
+    """Say that a shard is complete; whoever completes the last looks for ids that occur in two."""
     last = _others_done(folder, shard)
     if last:
         check_across(folder, shard.count)
     parts.mark_done(folder, shard, rows)
-    if not last and _others_done(folder, shard):  # two finished together, and neither was the last
+    if not last and _others_done(folder, shard):  # two ended together, and neither was the last
         try:
             check_across(folder, shard.count)
         except DataError:

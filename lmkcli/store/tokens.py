@@ -1,6 +1,6 @@
 """Tokens: ragged rows of content token ids with document ids, memory-mapped; no special tokens."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
@@ -8,11 +8,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lmkcli import manifest
-from lmkcli.data.collection import Doc, DocStream, doc_hash
+from lmkcli.data.collection import Collection, Doc, Shard, doc_hash
 from lmkcli.progress import Report
 from lmkcli.store import parts
 from lmkcli.store.doctable import DocRow, DocTable
-from lmkcli.store.part_writer import ArrayTypes, PartWriter, Target, complete_shard, resume
+from lmkcli.store.part_writer import ArrayTypes, PartWriter
 from lmkcli.store.summary import Counts, sum_counts
 from lmkcli.system.streams import ahead, batched
 
@@ -52,15 +52,31 @@ def tokenized(docs: Iterable[Doc], tokenize: Tokenize, skip: int = 0) -> Iterato
         ]
 
 
-def write_tokens(target: Target, docs: DocStream, tokenize: Tokenize, report: Report) -> None:
-    """Tokenize the documents of a shard, continuing after the parts that are there."""
+class TokenStream(NamedTuple):
+    """Batches of token rows of one shard, and the share of it that has been read (None: unknown)."""
+
+    batches: Iterable[list[TokenRow]]
+    fraction: Callable[[], float | None]
+
+
+def token_stream(
+    given: "Collection | Tokens", tokenize: Tokenize, shard: Shard, skip: int
+) -> TokenStream:
+    """Token rows of one shard from `skip` on: tokenized on the fly in the background, or read."""
+    if isinstance(given, Tokens):
+        rows = shard.rows(given.docs)
+        return TokenStream(ahead(given.rows(rows.start + skip, rows.stop), 2), lambda: None)
+    docs = given.docs(shard)
+    return TokenStream(ahead(tokenized(docs, tokenize, skip), 2), lambda: docs.fraction)
+
+
+def write_tokens(stream: TokenStream, writer: PartWriter, report: Report) -> None:
+    """Append the documents of a stream to the parts of a tokens folder."""
     count = 0
-    with resume(target, report) as writer:
-        for batch in ahead(tokenized(docs, tokenize, writer.row), 2):
-            count += sum(len(row.ids) for row in batch)
-            report.progress(count, estimate(count, docs.fraction), "tokens")
-            writer.append(_doc_rows(batch), _arrays(batch, writer))
-    complete_shard(target.folder, target.shard, writer.row)
+    for batch in stream.batches:
+        count += sum(len(row.ids) for row in batch)
+        report.progress(count, estimate(count, stream.fraction()), "tokens")
+        writer.append(_doc_rows(batch), _arrays(batch, writer))
 
 
 def _doc_rows(batch: list[TokenRow]) -> list[DocRow]:

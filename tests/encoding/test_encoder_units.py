@@ -12,9 +12,8 @@ from numpy.typing import NDArray
 from transformers import AutoModel, AutoTokenizer
 
 from lmkcli.data.collection import CHUNK, Doc, Query, join_chunks
-from lmkcli.encoding.encoder import Encoder, open_encoder
+from lmkcli.encoding.encoder import Encoded, Encoder, open_encoder
 from lmkcli.encoding.resolving import resolve
-from lmkcli.encoding.writer import Encoded
 from lmkcli.errors import UsageError
 from lmkcli.pooling.classic import Mean
 from lmkcli.pooling.placement import Layout, Placer

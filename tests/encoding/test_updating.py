@@ -30,10 +30,10 @@ from lmkcli.data.collection import (
     doc_hash,
 )
 from lmkcli.encoding import jobs, updating
+from lmkcli.encoding.encoder import Encoded
 from lmkcli.encoding.jobs import Job
 from lmkcli.encoding.resolving import resolve
 from lmkcli.encoding.updating import Compacted, Updated, compact, run_update
-from lmkcli.encoding.writer import Encoded
 from lmkcli.errors import DataError, Mismatch, Stopped, UsageError
 from lmkcli.progress import Report, silent
 from lmkcli.recipe import RecipeOptions

@@ -15,8 +15,9 @@ from numpy.typing import NDArray
 from lmkcli import manifest
 from lmkcli.data.collection import Doc, Query, Shard, doc_hash
 from lmkcli.data.run import Run
+from lmkcli.encoding.encoder import Encoded, encode_stream
 from lmkcli.encoding.resolving import resolve
-from lmkcli.encoding.writer import Encoded, Source, encode_source, vectors_target, write_vectors
+from lmkcli.encoding.writer import vectors_target, write_vectors
 from lmkcli.errors import DataError, LmkError, Mismatch, UnknownName, UsageError
 from lmkcli.manifest import Manifest
 from lmkcli.progress import Report, silent
@@ -26,9 +27,9 @@ from lmkcli.retrieval.index import family_of, open_index
 from lmkcli.retrieval.indexing import build_dense
 from lmkcli.settings import AnnSettings, EncodeSettings, OpenSettings
 from lmkcli.store import part_writer
-from lmkcli.store.part_writer import complete_shard, resume
+from lmkcli.store.part_writer import shard_writer
 from lmkcli.store.ragged import Ragged
-from lmkcli.store.tokens import TokenRow
+from lmkcli.store.tokens import TokenRow, TokenStream
 from lmkcli.store.vectors import Vectors
 
 Floats = NDArray[np.float32]
@@ -94,11 +95,11 @@ class Made:
             shard = Shard(number, self.shards)
             docs = [Doc(ids[i], text(i, int(of.counts[i]))) for i in shard.rows(len(ids))]
             rows = [TokenRow(d, doc_hash(d), np.ones(1, np.int32), NONE, NONE, None) for d in docs]
-            source = Source([[row] for row in rows], lambda: None)
+            stream = TokenStream([[row] for row in rows], lambda: None)
             encode, settings = Given(of, spans), EncodeSettings(store_dtype=self.store)
-            with resume(vectors_target(self.folder, shard, encode, settings), Report()) as writer:
-                write_vectors(encode_source(source, encode, Report()), writer, settings)
-            complete_shard(self.folder, shard, writer.row)
+            target = vectors_target(self.folder, shard, encode, settings)
+            with shard_writer(target, Report()) as writer:
+                write_vectors(encode_stream(stream, encode, Report()), writer, settings)
         return self.folder
 
 

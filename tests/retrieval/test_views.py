@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from tests.test_index import Asked, Made, text
 
 from lmkcli.data.collection import Query
 from lmkcli.data.run import Ranking, Run, write_run
@@ -27,6 +26,7 @@ from lmkcli.store import part_writer, parts
 from lmkcli.store.parts import Generation, PartSlice
 from lmkcli.store.ragged import Ragged
 from lmkcli.store.vectors import Vectors
+from tests.retrieval.test_index import Asked, Made, text
 
 Models = Callable[[str], Path]
 Scores = dict[str, np.float32]

@@ -11,7 +11,7 @@ from lmkcli.errors import DataError, Stopped
 from lmkcli.progress import Report
 from lmkcli.store import part_writer, parts
 from lmkcli.store.doctable import DocRow, DocTable
-from lmkcli.store.part_writer import PartWriter, Target, resume
+from lmkcli.store.part_writer import PartWriter, Target, shard_writer
 from lmkcli.store.parts import PartName
 from lmkcli.store.summary import Counts, part_summary
 
@@ -135,10 +135,11 @@ def test_nothing_appended_leaves_nothing(tmp_path: Path) -> None:
 
 def test_a_shard_is_resumed_after_its_parts_and_knows_their_ids(tmp_path: Path) -> None:
     grown(tmp_path, DOCS[:2])
-    with resume(target(tmp_path), Report()) as writer:
+    with shard_writer(target(tmp_path), Report()) as writer:
         assert writer.row == 2
         writer.append(rows(DOCS[2:]), arrays(DOCS[2:]))
     assert [(name.start, name.stop) for name in parts.list_parts(tmp_path)] == [(0, 2), (2, 3)]
-    again = resume(target(tmp_path), Report())
+    assert parts.done_rows(tmp_path, WHOLE) == 3
+    again = shard_writer(target(tmp_path), Report())
     with pytest.raises(DataError, match="notes: the document id 'a' occurs twice"), again as writer:
         writer.append(rows(DOCS[:1]), arrays(DOCS[:1]), "notes")

@@ -8,13 +8,21 @@ import numpy as np
 import pytest
 
 from lmkcli import manifest
-from lmkcli.data.collection import WHOLE, CountedDocs, Doc, Shard, doc_hash
+from lmkcli.data.collection import WHOLE, CountedDocs, Doc, DocStream, Shard, doc_hash
 from lmkcli.errors import DataError, Stopped
 from lmkcli.manifest import Manifest
 from lmkcli.progress import Report
 from lmkcli.store import part_writer, parts, tokens
-from lmkcli.store.part_writer import PartWriter, Target
-from lmkcli.store.tokens import ARRAYS, TokenRow, Tokens, estimate, tokenized, write_tokens
+from lmkcli.store.part_writer import PartWriter, Target, shard_writer
+from lmkcli.store.tokens import (
+    ARRAYS,
+    TokenRow,
+    Tokens,
+    TokenStream,
+    estimate,
+    tokenized,
+    write_tokens,
+)
 
 DOCS = [
     Doc(f"d{number}", " ".join("word"[: 1 + i % 4] for i in range(number % 7)), "T" * (number % 3))
@@ -62,11 +70,18 @@ def stream(docs: list[Doc]) -> CountedDocs:
     return CountedDocs(lambda: iter(docs), len(docs))
 
 
+def write(target: Target, docs: DocStream, tokenize: Words = WORDS, **report: Any) -> None:
+    told = Report(**report)
+    with shard_writer(target, told) as writer:
+        batches = tokenized(docs, tokenize, writer.row)
+        write_tokens(TokenStream(batches, lambda: docs.fraction), writer, told)
+
+
 def written(
-    folder: Path, docs: list[Doc], tokenize: Words = WORDS, text: bool = True, **report: Any
+    folder: Path, docs: list[Doc], tokenize: Words = WORDS, *, text: bool = True, **report: Any
 ) -> Tokens:
     claim(folder)
-    write_tokens(Target(folder, WHOLE, ARRAYS, text), stream(docs), tokenize, Report(**report))
+    write(Target(folder, WHOLE, ARRAYS, text), stream(docs), tokenize, **report)
     return Tokens(folder)
 
 
@@ -119,7 +134,7 @@ def test_shards_follow_each_other(tmp_path: Path) -> None:
     for number in (2, 0, 1):
         shard = Shard(number, 3)
         docs = [DOCS[row] for row in shard.rows(40)]
-        write_tokens(Target(tmp_path, shard, ARRAYS), stream(docs), WORDS, Report())
+        write(Target(tmp_path, shard, ARRAYS), stream(docs))
     assert read(Tokens(tmp_path), 0, 40) == expected(DOCS)
 
 
@@ -162,7 +177,7 @@ def test_an_error_of_the_source_leaves_whole_parts_alone(tmp_path: Path) -> None
 
     claim(tmp_path)
     with pytest.raises(DataError, match="line 21"):
-        write_tokens(Target(tmp_path, WHOLE, ARRAYS), CountedDocs(broken, None), WORDS, Report())
+        write(Target(tmp_path, WHOLE, ARRAYS), CountedDocs(broken, None))
     assert 0 < Tokens(tmp_path).docs <= 20
     assert not list((tmp_path / "parts").glob(".growing*"))
     assert read(written(tmp_path, DOCS), 0, 40) == expected(DOCS)

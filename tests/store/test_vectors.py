@@ -9,7 +9,8 @@ import pytest
 
 from lmkcli import manifest
 from lmkcli.data.collection import WHOLE, CollectionDigest, Doc, Shard, doc_hash
-from lmkcli.encoding.writer import Encoded, Source, encode_source, vectors_target, write_vectors
+from lmkcli.encoding.encoder import Encoded, encode_stream
+from lmkcli.encoding.writer import vectors_target, write_vectors
 from lmkcli.errors import DataError, Stopped
 from lmkcli.manifest import Manifest
 from lmkcli.progress import Report
@@ -17,9 +18,9 @@ from lmkcli.recipe import EncoderConfig, Recipe
 from lmkcli.settings import EncodeSettings
 from lmkcli.store import part_writer, parts, vectors
 from lmkcli.store.doctable import DocRow
-from lmkcli.store.part_writer import PartBuilder, Target, complete_shard, resume
+from lmkcli.store.part_writer import PartBuilder, Target, shard_writer
 from lmkcli.store.ragged import Ragged
-from lmkcli.store.tokens import TokenRow
+from lmkcli.store.tokens import TokenRow, TokenStream
 from lmkcli.store.vectors import Vectors
 
 SIDE = EncoderConfig("a/model", "w", "t", pool="mean")
@@ -83,12 +84,11 @@ def write(
     claim(folder, shard.count)
     encode, told = encode or Fake(), Report(**report)
     settings = EncodeSettings(store_dtype=store, on_overflow=overflow)
-    with resume(vectors_target(folder, shard, encode, settings), told) as writer:
+    with shard_writer(vectors_target(folder, shard, encode, settings), told) as writer:
         rest = [token_row(doc) for doc in docs[writer.row :]]
         batches = (rest[i : i + 4] for i in range(0, len(rest), 4))
-        source = Source(batches, lambda: None)
-        write_vectors(encode_source(source, encode, told), writer, settings)
-    complete_shard(folder, shard, writer.row)
+        stream = TokenStream(batches, lambda: None)
+        write_vectors(encode_stream(stream, encode, told), writer, settings)
 
 
 def overlapping(folder: Path, ranges: list[tuple[int, int]]) -> Vectors:
