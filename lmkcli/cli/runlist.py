@@ -1,0 +1,49 @@
+"""Which runs the words of `lmk eval` name, and which judgements each of them is held against."""
+
+from pathlib import Path
+
+from lmkcli.errors import DataError, UsageError
+
+
+def order(runs: list[Path], qrels: list[str]) -> tuple[list[Path], list[str]]:
+    """The runs, and one spelling of qrels for each or none at all.
+
+    trec_eval's order, qrels first, is recognised by their four columns. One run may come twice only
+    with judgements of its own each time.
+    """
+    runs = [run for path in runs for run in _runs_in(path)]
+    missing = [str(path) for path in runs if not path.is_file()]
+    if missing:
+        raise DataError(f"no such run: {', '.join(missing)}")
+    if not qrels and len(runs) > 1 and _columns(runs[0]) in (3, 4):
+        runs, qrels = runs[1:], [str(runs[0])]
+    if _columns(runs[0]) in (3, 4):
+        raise UsageError(f"{runs[0]} looks like qrels, not like a run; give a run after it")
+    twice = [str(run) for run in dict.fromkeys(runs) if runs.count(run) > 1]
+    if twice and len(qrels) <= 1:
+        raise UsageError(f"{', '.join(twice)}: given twice; give each run once")
+    return runs, qrels * len(runs) if len(qrels) == 1 else qrels
+
+
+def _runs_in(path: Path) -> list[Path]:
+    """A folder's runs, known by the manifests beside them, by name; a file itself."""
+    from lmkcli.store.outputs import SIDECAR, sidecar
+
+    if not path.is_dir():
+        return [path]
+    found = sorted(each for each in path.iterdir() if sidecar(each).is_file())
+    if not found:
+        raise DataError(f"{path}: no run with its manifest (<run>{SIDECAR}) in this folder")
+    return found
+
+
+def _columns(path: Path) -> int:
+    import gzip
+    import zlib
+
+    opener = gzip.open if path.suffix == ".gz" else open
+    try:
+        with opener(path, "rt", errors="replace") as file:
+            return len(next((line for line in file if line.strip()), "").split())
+    except (OSError, EOFError, zlib.error) as error:
+        raise DataError(f"{path}: cannot be read ({error})") from error
