@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from lmkcli import catalog
 from lmkcli.errors import LmkError, UnknownName, UsageError
 from lmkcli.training.drawing import Drawing
 from lmkcli.training.mining import Mining
@@ -78,6 +79,11 @@ def test_sources_are_read_into_one_set_of_examples(beir: Path, tmp_path: Path) -
     assert examples.sources.tolist() == [0] + [1] * 12
     assert pairs.found() == {"read": 2, "empty_examples": 1, "positives_among_negatives": 1}
     assert judged.read == 12
+
+
+def test_the_page_tells_of_every_option_and_objective() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "training-data.md").read_text(encoding="utf-8")
+    assert [name for name in (*OPTIONS, *catalog.OBJECTIVES) if f"`{name}`" not in page] == []
 
 
 def test_an_unknown_collection_is_named() -> None:
