@@ -10,6 +10,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from lmkcli.settings import Flag, TrustRemoteCode
 
 Similarity = Literal["cosine", "dot"]
+Revision = Annotated[str | None, Flag("Branch, tag or commit of a hub model.")]
 
 
 @dataclass(frozen=True)
@@ -100,7 +101,7 @@ class RecipeOptions:
     model: Annotated[
         str, Flag("A model folder, a hub name, or 'minilm' (extra demo).", short="-m")
     ] = ""
-    revision: Annotated[str | None, Flag("Branch, tag or commit of a hub model.")] = None
+    revision: Revision = None
     trust_remote_code: TrustRemoteCode = False
     pool: Annotated[
         str,

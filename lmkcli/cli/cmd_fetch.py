@@ -4,10 +4,12 @@ from typing import Annotated
 
 import typer
 
-from lmkcli.cli import console, options
+from lmkcli.cli import console
 from lmkcli.cli.flags import with_flags
 from lmkcli.data import known
 from lmkcli.errors import UsageError
+from lmkcli.recipe import Revision
+from lmkcli.settings import Flag
 
 
 @with_flags
@@ -16,10 +18,8 @@ def fetch(
         list[str] | None,
         typer.Argument(metavar="[COLLECTION...]", help="Collections or groups, by name."),
     ] = None,
-    model: Annotated[
-        list[str] | None, typer.Option("--model", "-m", help="A hub name; repeat it.")
-    ] = None,
-    revision: options.Revision = None,
+    model: Annotated[list[str] | None, Flag("A hub name; repeat it.", short="-m")] = None,
+    revision: Revision = None,
 ) -> None:
     """Bring collections (ir_datasets, the hub) and models here once, before many jobs need them.
 

@@ -5,15 +5,18 @@ import os
 import shlex
 import tempfile
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from lmkcli.cli import console, options, tables
+from lmkcli.cli import console, tables
 from lmkcli.cli.flags import with_flags
+from lmkcli.cli.options import Json
 from lmkcli.cli.tables import Format
 from lmkcli.errors import CheckFailed, DataError, LmkError, Stopped
+from lmkcli.settings import Flag, TrustRemoteCode
 from lmkcli.system import network
 
 if TYPE_CHECKING:
@@ -28,6 +31,22 @@ _MAKERS = ("tokenize", "encode", "import", "index", "search")
 _KEPT_OF_EVAL = ("verb", "qrels", "drop_self", "offline")
 
 
+@dataclass(frozen=True)
+class ReproOptions:
+    """What is allowed, and where what is made again goes."""
+
+    output: Annotated[
+        Path | None, Flag("Keep what is made again in this new folder.", short="-o")
+    ] = None
+    tolerance: Annotated[
+        float, Flag("How far scores may differ, in runs and in measures.", min=0)
+    ] = 1e-4
+    trust_remote_code: TrustRemoteCode = False
+    download: Annotated[
+        bool, Flag("Models and collections that are not here may be downloaded.")
+    ] = False
+
+
 @with_flags
 def repro(
     context: typer.Context,
@@ -38,36 +57,23 @@ def repro(
             help="An entry of a score log, a run, or an artifact's folder.",
         ),
     ],
-    output: Annotated[
-        Path | None,
-        typer.Option("--output", "-o", help="Keep what is made again in this new folder."),
-    ] = None,
-    tolerance: Annotated[
-        float, typer.Option(min=0, help="How far scores may differ, in runs and in measures.")
-    ] = 1e-4,
-    trust_remote_code: options.TrustRemoteCode = False,
-    download: Annotated[
-        bool,
-        typer.Option(
-            "--download", help="Models and collections that are not here may be downloaded."
-        ),
-    ] = False,
-    json: options.Json = False,
+    settings: ReproOptions,
+    json: Json = False,
 ) -> None:
     """Make the recorded steps again from their sources and compare each; exit 4 if one differs.
 
     The commands that made the artifact, and all before it, run again in a temporary folder. The first
     difference is named with its reason: other documents, another model, other library versions.
     """
-    if not download:
+    if not settings.download:
         network.forbid()
     from lmkcli.provenance.repro import first_difference
 
     led, entry = _recorded(what)
     for step in led:
-        _check(step, trust_remote_code)
-    with _folder(output) as folder:
-        again = _Again(context.find_root().command, folder, tolerance)
+        _check(step, settings.trust_remote_code)
+    with _folder(settings.output) as folder:
+        again = _Again(context.find_root().command, folder, settings.tolerance)
         for step in led:
             again.make(step)
         if entry is not None:

@@ -7,8 +7,9 @@ from typing import Annotated, Any
 import typer
 
 from lmkcli import catalog
-from lmkcli.cli import console, options, tables
+from lmkcli.cli import console, tables
 from lmkcli.cli.flags import with_flags
+from lmkcli.cli.options import Json
 from lmkcli.cli.tables import Format
 from lmkcli.data import known
 from lmkcli.data.collection import FILE_SUFFIXES
@@ -41,7 +42,7 @@ def show(
         ),
     ] = None,
     offline: Offline = False,
-    json: options.Json = False,
+    json: Json = False,
 ) -> None:
     """Explain an artifact and its lineage, or list what can be chosen by name."""
     if name is not None:
