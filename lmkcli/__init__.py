@@ -41,7 +41,8 @@ if TYPE_CHECKING:
     from lmkcli.errors import LmkError
     from lmkcli.evaluation.measures import Scores, evaluate, parse_measures
     from lmkcli.recipe import RecipeOptions
-    from lmkcli.retrieval.index import Index, open_index
+    from lmkcli.retrieval.index import Index
+    from lmkcli.retrieval.opening import open_index
     from lmkcli.settings import EncodeSettings, OpenSettings
     from lmkcli.store.ragged import Ragged
     from lmkcli.store.vectors import Vectors
@@ -55,7 +56,8 @@ else:
         "lmkcli.errors": ("LmkError",),
         "lmkcli.evaluation.measures": ("Scores", "evaluate", "parse_measures"),
         "lmkcli.recipe": ("RecipeOptions",),
-        "lmkcli.retrieval.index": ("Index", "open_index"),
+        "lmkcli.retrieval.index": ("Index",),
+        "lmkcli.retrieval.opening": ("open_index",),
         "lmkcli.settings": ("EncodeSettings", "OpenSettings"),
         "lmkcli.store.ragged": ("Ragged",),
         "lmkcli.store.vectors": ("Vectors",),

@@ -71,6 +71,9 @@ MODELS: dict[str, Row] = {
         "lmkcli.models.m2bert.kind:open_model",
         "M2-BERT: long convolutions, one vector of up to 32k tokens",
     ),
+}
+
+CROSS_ENCODERS: dict[str, Row] = {
     "crossencoder": Row(
         "lmkcli.models.crossencoder:open_cross_encoder", "any sequence classifier, for reranking"
     ),

@@ -24,7 +24,10 @@ from lmkcli import catalog
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "lmkcli"
-TABLES = (catalog.SOURCES, catalog.POOLERS, catalog.MODELS, catalog.INDEXES, catalog.OBJECTIVES)
+TABLES = (
+    *(catalog.SOURCES, catalog.POOLERS, catalog.MODELS, catalog.CROSS_ENCODERS),
+    *(catalog.INDEXES, catalog.OBJECTIVES),
+)
 ROWS = [row for table in TABLES for row in table.values()]
 HOMES = {row.home.partition(":")[0] for row in ROWS}
 

@@ -22,7 +22,8 @@ from lmkcli import manifest
 from lmkcli.data.collection import Shard
 from lmkcli.data.run import read_run
 from lmkcli.errors import DataError
-from lmkcli.retrieval.index import BUILT, open_index, ready
+from lmkcli.retrieval.index_folder import BUILT, read_built
+from lmkcli.retrieval.opening import open_index
 from lmkcli.settings import OpenSettings
 from lmkcli.store import part_writer, parts
 from lmkcli.store.doctable import DocTable
@@ -35,9 +36,9 @@ PRELOAD = [  # what a command imports when it needs it, imported once by the ser
     *(
         "tests.forked",
         "lmkcli.encoding.jobs",
-        "lmkcli.retrieval.indexing",
+        "lmkcli.retrieval.building",
         "lmkcli.retrieval.searching",
-        "lmkcli.retrieval.pipelines",
+        "lmkcli.retrieval.pipeline",
     ),
     *(
         "lmkcli.retrieval.indexes.ann",
@@ -186,7 +187,7 @@ def whole_index(folder: Path) -> bool:
     if not (folder / manifest.NAME).exists():
         assert not folder.exists() or not (folder / BUILT).exists()
         return False
-    if not ready(folder):
+    if not read_built(folder):
         with pytest.raises(DataError, match="not complete"):
             open_index(folder, OpenSettings())
         return False
@@ -222,7 +223,7 @@ def same_vectors(one: Path, other: Path) -> None:
 
 def same_index(one: Path, other: Path) -> None:
     assert (one / "faiss.index").stat().st_size == (other / "faiss.index").stat().st_size
-    assert ready(one)["digest"] == ready(other)["digest"]
+    assert read_built(one)["digest"] == read_built(other)["digest"]
     assert {path.name for path in other.iterdir()} <= {path.name for path in one.iterdir()}
 
 

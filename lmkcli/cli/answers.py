@@ -9,8 +9,7 @@ from lmkcli.cli import console
 
 if TYPE_CHECKING:
     from lmkcli.data.collection import Doc
-    from lmkcli.retrieval.index import Index
-    from lmkcli.retrieval.passages import Passage
+    from lmkcli.retrieval.index import Index, Passage
 
 _SNIPPET = 240
 _PASSAGE = 1000

@@ -88,8 +88,8 @@ def _lexical(
 ) -> dict[str, Any]:
     from lmkcli import manifest
     from lmkcli.data.collection import open_collection
-    from lmkcli.retrieval.indexing import build_lexical
-    from lmkcli.retrieval.refreshing import refresh_lexical
+    from lmkcli.retrieval.building import build_lexical
+    from lmkcli.retrieval.updating import update_lexical
 
     if (Path(spelling) / manifest.NAME).is_file():
         raise UsageError(f"{spelling} is made by lmk; --kind {kind} takes the collection itself")
@@ -97,9 +97,9 @@ def _lexical(
     with console.progress("index") as progress:
         if not update:
             return build_lexical(collection, folder, kind, settings, progress)
-        refreshed = refresh_lexical(collection, folder, kind, settings, progress)
-    console.note(f"{folder}: {refreshed.how}")
-    return refreshed.facts
+        updated = update_lexical(collection, folder, kind, settings, progress)
+    console.note(f"{folder}: {updated.how}")
+    return updated.facts
 
 
 def _open(source: Path, allow_incomplete: bool) -> "Vectors":
@@ -123,9 +123,8 @@ def _open(source: Path, allow_incomplete: bool) -> "Vectors":
 
 
 def _dense(vectors: "Vectors", folder: Path, settings: AnnSettings, update: bool) -> dict[str, Any]:
-    from lmkcli.retrieval.index import family_of
-    from lmkcli.retrieval.indexing import build_dense, memory_of
-    from lmkcli.retrieval.refreshing import refresh_dense
+    from lmkcli.retrieval.building import build_dense, memory_of
+    from lmkcli.retrieval.updating import update_dense
 
     needed = console.size(memory_of(vectors, settings))
     console.note(
@@ -133,7 +132,7 @@ def _dense(vectors: "Vectors", folder: Path, settings: AnnSettings, update: bool
     )
     with console.progress("index") as progress:
         if not update:
-            return build_dense(vectors, folder, family_of(settings.kind), settings, progress)
-        refreshed = refresh_dense(vectors, folder, family_of(settings.kind), settings, progress)
-    console.note(f"{folder}: {refreshed.how}")
-    return refreshed.facts
+            return build_dense(vectors, folder, settings, progress)
+        updated = update_dense(vectors, folder, settings, progress)
+    console.note(f"{folder}: {updated.how}")
+    return updated.facts

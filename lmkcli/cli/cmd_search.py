@@ -17,8 +17,7 @@ if TYPE_CHECKING:
     from lmkcli.data.collection import Collection, Query
     from lmkcli.data.run import Run
     from lmkcli.retrieval.fusion import Fusion
-    from lmkcli.retrieval.index import Index
-    from lmkcli.retrieval.reranking import Rerank
+    from lmkcli.retrieval.reranking import RerankSettings
 
 _HITS = 1000  # documents a query, in a run
 _SHOWN = 10
@@ -119,41 +118,38 @@ def search(
     The index knows how its queries must be encoded. Equal scores go by document id, descending, as
     trec_eval sorts them.
     """
-    from lmkcli.retrieval import pipelines, searching
+    from lmkcli.retrieval import searching
+    from lmkcli.retrieval.pipeline import Stages, open_pipeline
 
     if [queries is not None, question is not None, interactive].count(True) != 1:
         raise UsageError("give a collection of queries, or one question with -q, or -i")
     paths = [index, *(others or [])]
-    _askable(paths, queries)
+    _check_accepts_question(paths, queries)
     fusion = _fusion(paths, fuse, fuse_scale)
-    stage = _stage(rerank, rerank_model, rerank_depth, interpolate, k)
+    reranking = _reranking(rerank, rerank_model, rerank_depth, interpolate, k)
     spelling = options.with_fields(queries or "", "", map_ids)
     texts = _texts(paths, spelling, rerank_model)
-    parts = pipelines.open_all(paths, opening, rerank, texts)
-    _notes(parts)
-    opened: Index = pipelines.Fused(parts, fusion) if fusion else parts[0]
-    if stage and rerank is not None:
-        opened = pipelines.by_vectors(opened, rerank, stage, opening)
-    elif stage:
-        opened = pipelines.by_model(opened, str(rerank_model), stage, opening)
+    opened = open_pipeline(Stages(paths, fusion, rerank, rerank_model, reranking), opening, texts)
+    for note in opened.info.notes:
+        console.note(note)
     if queries is not None:
-        asked = _asked(spelling, all_queries)
+        asked = _queries(spelling, all_queries)
         path = options.need(output, "-o/--output", "run.trec")
         path = Path("/dev/stdout") if str(path) == "-" else path
         if path.is_dir():
             raise UsageError(f"-o {path} is a folder; name a file for the run, such as run.trec")
         options.prepare_output(path, if_exists)
-        made = searching.run_manifest(opened, spelling, asked, k or _HITS)
-        if searching.is_done(path, made):
+        described = searching.run_manifest(opened, spelling, asked, k or _HITS)
+        if searching.is_done(path, described):
             return console.note(
                 f"{path} is this very run already; --if-exists overwrite makes it again"
             )
         with console.progress("search") as progress:
-            run = searching.search(opened, asked, k or _HITS, tag or opened.opened.kind, progress)
-        searching.write(path, run, made)
-        if unscored := getattr(opened, "unscored", 0):
+            run = searching.search(opened, asked, k or _HITS, tag or opened.info.kind, progress)
+        searching.write(path, run, described)
+        if run.unscored:
             console.note(
-                f"{console.number(unscored)} documents could not be scored again (no vector, or no "
+                f"{console.number(run.unscored)} documents could not be scored again (no vector, or no "
                 "text) and stand at the end"
             )
         return _summary(path, run, json)
@@ -166,7 +162,7 @@ def search(
     answers.prompt(opened, k or _SHOWN, json)
 
 
-def _askable(paths: list[Path], queries: str | None) -> None:
+def _check_accepts_question(paths: list[Path], queries: str | None) -> None:
     """UsageError for a question to a run."""
     for path in paths:
         if queries is None and path.is_file():
@@ -185,7 +181,7 @@ def _texts(paths: list[Path], spelling: str, rerank_model: str | None) -> "Colle
     return open_collection(spelling)
 
 
-def _asked(spelling: str, all_queries: bool) -> "list[Query]":
+def _queries(spelling: str, all_queries: bool) -> "list[Query]":
     from lmkcli.retrieval import searching
 
     asked, left_out = searching.queries_of(spelling, all_queries)
@@ -198,15 +194,9 @@ def _asked(spelling: str, all_queries: bool) -> "list[Query]":
     return asked
 
 
-def _notes(indexes: "list[Index]") -> None:
-    for index in indexes:
-        if index.opened.note:
-            console.note(index.opened.note)
-
-
 def _fusion(paths: list[Path], fuse: str | None, scale: ScaleName | None) -> "Fusion | None":
     from lmkcli.retrieval.fusion import Fusion
-    from lmkcli.retrieval.pipelines import check_distinct
+    from lmkcli.retrieval.pipeline import check_distinct
 
     if len(paths) == 1:
         options.no_effect_old(
@@ -222,29 +212,29 @@ def _fusion(paths: list[Path], fuse: str | None, scale: ScaleName | None) -> "Fu
     return fusion
 
 
-def _stage(
+def _reranking(
     rerank: Path | None,
     rerank_model: str | None,
     depth: int | None,
     interpolate: float | None,
     k: int | None,
-) -> "Rerank | None":
-    from lmkcli.retrieval.reranking import Rerank
+) -> "RerankSettings":
+    from lmkcli.retrieval.reranking import RerankSettings
 
     if rerank is None and rerank_model is None:
         options.no_effect_old(
             {"rerank_depth": depth, "interpolate": interpolate},
             "a search without --rerank or --rerank-model",
         )
-        return None
+        return RerankSettings()
     if rerank is not None and rerank_model is not None:
         raise UsageError("give --rerank or --rerank-model, not both")
-    made = Rerank(depth or Rerank().depth, interpolate)
-    if k and k > made.depth:
+    settings = RerankSettings(depth or RerankSettings().depth, interpolate)
+    if k and k > settings.depth:
         raise UsageError(
-            f"-k {k}: only {made.depth} documents are scored again; raise --rerank-depth"
+            f"-k {k}: only {settings.depth} documents are scored again; raise --rerank-depth"
         )
-    return made
+    return settings
 
 
 def _summary(path: Path, run: "Run", json: bool) -> None:

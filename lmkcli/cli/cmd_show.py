@@ -19,7 +19,7 @@ from lmkcli.settings import Offline
 CATALOGS = {
     "sources": catalog.SOURCES,
     "poolers": catalog.POOLERS,
-    "models": catalog.MODELS,
+    "models": catalog.MODELS | catalog.CROSS_ENCODERS,
     "indexes": catalog.INDEXES,
 }
 

@@ -27,6 +27,10 @@ class Ranking(NamedTuple):
     doc_ids: list[str]
     scores: NDArray[np.float32]
 
+    def cut(self, k: int) -> "Ranking":
+        """The first k documents."""
+        return Ranking(self.doc_ids[:k], self.scores[:k])
+
 
 def ranked(doc_ids: Iterable[str], scores: NDArray[np.float64] | NDArray[np.float32]) -> Ranking:
     """Sorted as trec_eval sorts: float32 score descending, ties by document id descending."""
@@ -42,10 +46,14 @@ def ranked(doc_ids: Iterable[str], scores: NDArray[np.float64] | NDArray[np.floa
 
 @dataclass
 class Run:
-    """Query id -> Ranking, in the order in which the queries were asked, and a tag."""
+    """Query id -> Ranking, in the order in which the queries were asked, and a tag.
+
+    `unscored` counts the documents that a reranker could not score, which stand behind the others.
+    """
 
     rankings: Mapping[str, Ranking] = field(default_factory=dict)
     tag: str = "lmk"
+    unscored: int = 0
 
 
 def read_run(path: Path) -> Run:

@@ -17,6 +17,7 @@ from lmkcli.errors import DataError, Mismatch, UsageError
 from lmkcli.evaluation import results
 from lmkcli.evaluation.measures import evaluate, parse_measures
 from lmkcli.evaluation.results import Result
+from lmkcli.retrieval.searching import read_manifest
 from lmkcli.store.outputs import sidecar
 
 MEASURES = ("nDCG@10", "R@100", "RR@10")
@@ -65,8 +66,6 @@ def _said_by(run: Path) -> str:
         raise UsageError(
             f"{run} does not say which queries made it: give the judgements with --qrels"
         )
-    from lmkcli.retrieval.searching import read_manifest  # and with it all that makes runs
-
     made_by = str(read_manifest(run).facts["collection"])
     if Path(made_by).is_file():
         raise UsageError(

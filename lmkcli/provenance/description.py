@@ -13,7 +13,7 @@ from lmkcli.data.collection import Collection, CollectionDigest
 from lmkcli.manifest import Manifest
 from lmkcli.provenance import lineage
 from lmkcli.recipe import EncoderConfig
-from lmkcli.retrieval.index import BUILT, ready
+from lmkcli.retrieval.index_folder import BUILT, read_built
 from lmkcli.retrieval.searching import read_manifest
 from lmkcli.store import parts
 from lmkcli.store.summary import collection_digest, sum_counts
@@ -155,7 +155,7 @@ def _side(side: dict[str, Any]) -> dict[str, Any]:
 
 
 def _index(path: Path, found: Manifest) -> dict[str, Any]:
-    built = ready(path)
+    built = read_built(path)
     made = {
         "kind": found.identity["family"],
         "settings": found.identity["settings"],

@@ -9,7 +9,7 @@ from typing import Any
 
 from lmkcli import manifest
 from lmkcli.errors import DataError
-from lmkcli.retrieval.index import ready
+from lmkcli.retrieval.index_folder import read_built
 from lmkcli.retrieval.searching import read_manifest
 from lmkcli.store import outputs, parts
 from lmkcli.store.summary import collection_digest, part_summary
@@ -106,7 +106,7 @@ def file_digest(path: Path) -> str:
 
 
 def _built(path: Path) -> tuple[str, str]:
-    built = ready(path)
+    built = read_built(path)
     return str(built.get("digest", "")), str(built.get("collection", ""))
 
 

@@ -1,15 +1,20 @@
-"""Fusion: several runs to one. A document that a run lacks is handled as each method says."""
+"""Fusion: several runs, or indexes, to one. A document that a run lacks is handled as each method says."""
 
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
+from lmkcli import manifest
+from lmkcli.data.collection import Doc, Query
 from lmkcli.data.run import Ranking, Run, ranked
 from lmkcli.errors import UsageError
+from lmkcli.retrieval.index import Index, IndexInfo, Passage
+
+DEPTH = 1000  # documents that each fused index is asked for, at least
 
 Scale = Literal["minmax", "zscore", "none"]
 Floats = NDArray[np.float64]
@@ -35,6 +40,13 @@ class Fusion:
             return cls("linear", weights=weights, scale=scale)
         raise UsageError(f"--fuse {text}: write rrf, rrf:60, linear or linear:0.3,0.7")
 
+    @property
+    def identity(self) -> dict[str, Any]:
+        """What decides the fused scores, as a run records it."""
+        if self.method == "rrf":
+            return {"method": "rrf", "k": self.k}
+        return {"method": "linear", "weights": list(self.weights), "scale": self.scale}
+
     def shares(self, count: int) -> tuple[float, ...]:
         """A weight for each of `count` runs, equal ones by default; UsageError for too few or many."""
         weights = self.weights or (1.0 / count,) * count
@@ -43,6 +55,39 @@ class Fusion:
                 f"--fuse has {len(weights)} weights for {count} runs; give one for each"
             )
         return weights
+
+
+class FusedIndex:
+    """Several indexes asked the same; their rankings fused. UsageError for weights of another number."""
+
+    def __init__(self, indexes: Sequence[Index], fusion: Fusion) -> None:
+        fusion.shares(len(indexes))
+        self._indexes, self._fusion = indexes, fusion
+        infos = [index.info for index in indexes]
+        chain = manifest.digest([info.digest for info in infos])
+        how = {"fuse": fusion.identity, "of": [info.search for info in infos]}
+        notes = tuple(note for info in infos for note in info.notes)
+        self.info = IndexInfo(infos[0].path, fusion.method, chain, how, notes)
+
+    def search(self, queries: list[Query], k: int) -> Run:
+        """Each index is asked for k documents, 1,000 at least; the k best of the fusion remain."""
+        runs = [index.search(queries, max(k, DEPTH)) for index in self._indexes]
+        return fuse(runs, self._fusion, k)
+
+    def texts(self, ids: list[str]) -> dict[str, Doc]:
+        """From the first index that stores texts."""
+        docs: dict[str, Doc] = {}
+        for index in reversed(self._indexes):
+            own = index.texts(ids)
+            docs |= {name: doc for name, doc in own.items() if doc.text or name not in docs}
+        return docs
+
+    def passages(self, query: Query, ids: list[str]) -> dict[str, Passage]:
+        """From the first index that has vectors of chunks."""
+        passages: dict[str, Passage] = {}
+        for index in reversed(self._indexes):
+            passages |= index.passages(query, ids)
+        return passages
 
 
 def fuse(runs: Sequence[Run], fusion: Fusion, k: int) -> Run:
@@ -66,8 +111,8 @@ def fuse(runs: Sequence[Run], fusion: Fusion, k: int) -> Run:
             scaled = [_scaled(r, fusion.scale) for r in rankings]
             floors = [min(one.values(), default=0.0) for one in scaled]
             scores = _sum(scaled, floors, weights)
-        made = ranked(list(scores), np.fromiter(scores.values(), np.float64, len(scores)))
-        fused[query] = Ranking(made.doc_ids[:k], made.scores[:k])
+        values = np.fromiter(scores.values(), np.float64, len(scores))
+        fused[query] = ranked(list(scores), values).cut(k)
     return Run(fused, tag=fusion.method)
 
 

@@ -1,7 +1,6 @@
 """The search step: queries of a collection through an index to a run with its manifest."""
 
 import json
-from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 
@@ -46,21 +45,24 @@ def queries_of(spelling: str, all_queries: bool) -> tuple[list[Query], int]:
 def search(index: Index, queries: list[Query], k: int, tag: str, progress: Progress) -> Run:
     """The run of all queries; memory grows with queries x k."""
     rankings: dict[str, Ranking] = {}
+    unscored = 0
     for start in range(0, len(queries), QUERIES_AT_ONCE):
-        rankings.update(index.search(queries[start : start + QUERIES_AT_ONCE], k).rankings)
+        batch = index.search(queries[start : start + QUERIES_AT_ONCE], k)
+        rankings.update(batch.rankings)
+        unscored += batch.unscored
         progress(len(rankings), len(queries), "queries")
-    return Run(rankings, tag)
+    return Run(rankings, tag, unscored)
 
 
 def run_manifest(index: Index, spelling: str, queries: list[Query], k: int) -> Manifest:
     """What decides a run: the index, the queries and the depth."""
     digest = manifest.digest([[query.id, query.text] for query in queries])
-    opened = index.opened
-    identity = {"index": opened.digest, "search": opened.search, "queries": digest, "k": k}
+    info = index.info
+    identity = {"index": info.digest, "search": info.search, "queries": digest, "k": k}
     facts = {
         **manifest.environment(),
         "collection": open_collection(spelling).name,
-        "index": opened.path,
+        "index": info.path,
     }
     return Manifest("run", identity, facts=facts)
 
@@ -73,8 +75,7 @@ def is_done(path: Path, wanted: Manifest) -> bool:
     outputs.check_sidecar(path)
     if not (path.is_file() and outputs.sidecar(path).is_file()):
         return False
-    found = read_manifest(path)
-    lines = manifest.differences(found.identity, wanted.identity)
+    lines = manifest.differences(read_manifest(path).identity, wanted.identity)
     if lines:
         raise Mismatch(
             f"{path} is another run (there | asked for):\n  "
@@ -101,6 +102,3 @@ def write(path: Path, run: Run, made: Manifest) -> None:
         with atomic_file(outputs.sidecar(path)) as temporary:
             temporary.write_text(json.dumps(asdict(made), indent=1, ensure_ascii=False))
     write_run(path, run)
-
-
-ProgressFactory = Callable[[str], Progress]

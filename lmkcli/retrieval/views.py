@@ -86,7 +86,7 @@ class Aggregated:
         return sums / of.counts[:, None] if self._how == "avg" else sums
 
 
-class Rows:
+class RankedUnits:
     """What is ranked of a vectors folder: its documents, or with level 'chunk' their chunks.
 
     UsageError for a level or an aggregate that means nothing to these vectors; both may be empty.

@@ -37,10 +37,10 @@ from lmkcli.encoding.updating import Compacted, Updated, compact, run_update
 from lmkcli.errors import DataError, Mismatch, Stopped, UsageError
 from lmkcli.progress import Report, silent
 from lmkcli.recipe import RecipeOptions
-from lmkcli.retrieval import index, indexing
-from lmkcli.retrieval.index import open_index
-from lmkcli.retrieval.indexing import build_dense
-from lmkcli.retrieval.refreshing import refresh_dense, refresh_lexical
+from lmkcli.retrieval import building, dense, index_folder
+from lmkcli.retrieval.building import build_dense
+from lmkcli.retrieval.opening import open_index
+from lmkcli.retrieval.updating import update_dense, update_lexical
 from lmkcli.settings import AnnSettings, EncodeSettings, OpenSettings
 from lmkcli.store import part_writer, parts, tokens
 from lmkcli.store.ragged import Ragged
@@ -158,7 +158,7 @@ def folder(
     table = Table(vectors)
     monkeypatch.setattr(updating, "open_encoder", lambda *_: table)
     monkeypatch.setattr(jobs, "open_encoder", lambda *_: table)
-    monkeypatch.setattr(index, "open_query_encoder", lambda *_: table)
+    monkeypatch.setattr(dense, "open_query_encoder", lambda *_: table)
     return Folder(tmp_path / "v", tiny_model("bert"), table)
 
 
@@ -365,28 +365,29 @@ def test_a_compact_that_was_stopped_changes_nothing(folder: Folder) -> None:
 
 
 def ranking(path: Path, number: int, k: int) -> list[str]:
-    wide = OpenSettings(ef_search=500 if (path / index.BUILT).exists() else 0)
+    wide = OpenSettings(ef_search=500 if (path / index_folder.BUILT).exists() else 0)
     opened = open_index(path, wide)
     return opened.search([Query("q", str(number))], k).rankings["q"].doc_ids
 
 
 def refresh(folder: Folder, path: Path, kind: str = "hnsw") -> str:
     settings = AnnSettings(kind=kind)
-    return refresh_dense(Vectors(folder.path), path, "hnsw", settings, silent).how
+    return update_dense(Vectors(folder.path), path, settings, silent).how
 
 
 def test_an_index_keeps_to_its_generation_and_says_that_it_is_behind(
     folder: Folder, tmp_path: Path
 ) -> None:
     folder.update(docs(0, 60))
-    build_dense(Vectors(folder.path), tmp_path / "i", "hnsw", AnnSettings(), silent)
+    build_dense(Vectors(folder.path), tmp_path / "i", AnnSettings(), silent)
     before = ranking(tmp_path / "i", 7, 60)
-    assert open_index(tmp_path / "i", OpenSettings()).opened.note == ""
+    assert open_index(tmp_path / "i", OpenSettings()).info.notes == ()
     folder.update(docs(0, 7) | docs(8, 62))
     assert ranking(tmp_path / "i", 7, 60) == before
-    assert "is behind" in open_index(tmp_path / "i", OpenSettings()).opened.note
+    (note,) = open_index(tmp_path / "i", OpenSettings()).info.notes
+    assert "is behind" in note
     with pytest.raises(Mismatch, match="--if-exists update"):
-        build_dense(Vectors(folder.path), tmp_path / "i", "hnsw", AnnSettings(), silent)
+        build_dense(Vectors(folder.path), tmp_path / "i", AnnSettings(), silent)
     compact(folder.path, 0)
     with pytest.raises(Mismatch, match="build the index again"):
         ranking(tmp_path / "i", 7, 60)
@@ -403,7 +404,7 @@ def test_a_refreshed_index_finds_what_exact_search_finds(
         folder.update(docs(first, 200 + 2 * first))
         how = refresh(folder, tmp_path / "i", kind)
         assert f"{first} are dead" in how
-        files.add(index.ready(tmp_path / "i")["at"])
+        files.add(index_folder.read_built(tmp_path / "i")["at"])
         for number in (0, first, 150, 200 + first):
             for k in (5, 400):
                 assert ranking(tmp_path / "i", number, k) == ranking(folder.path, number, k)
@@ -421,7 +422,7 @@ def test_dead_rows_around_a_query_are_looked_past(folder: Folder, tmp_path: Path
     order = ranking(folder.path, 2000, 1000)
     folder.update({name: n for name, n in docs(0, 1000).items() if name not in order[:200]})
     assert refresh(folder, tmp_path / "i") == "0 rows appended, 200 are dead and passed over"
-    assert index.ready(tmp_path / "i")["at"] == ""  # the file is the old one
+    assert index_folder.read_built(tmp_path / "i")["at"] == ""  # the file is the old one
     assert ranking(tmp_path / "i", 2000, 10) == order[200:210]
 
 
@@ -440,7 +441,7 @@ def test_a_quarter_dead_is_built_again(
     refresh(folder, tmp_path / "i")
     folder.update(docs(33, 100))
     assert refresh(folder, tmp_path / "i") == "built again: 33 of its 100 rows would be dead"
-    assert index.ready(tmp_path / "i")["rows"] == 67
+    assert index_folder.read_built(tmp_path / "i")["rows"] == 67
     assert ranking(tmp_path / "i", 40, 9) == ranking(folder.path, 40, 9)
     monkeypatch.setattr(part_writer, "PART_BYTES", 1 << 20)
     compact(folder.path, 0)
@@ -481,7 +482,7 @@ def test_a_lexical_index_is_built_again(tmp_path: Path) -> None:
     from lmkcli.settings import Bm25Settings
 
     def built(docs: Texts) -> str:
-        made = refresh_lexical(Words(docs), tmp_path / "b", "bm25", Bm25Settings(), silent)
+        made = update_lexical(Words(docs), tmp_path / "b", "bm25", Bm25Settings(), silent)
         opened = open_index(tmp_path / "b", OpenSettings())
         found = opened.search([Query("q", "tea")], 10).rankings["q"].doc_ids
         assert sorted(found) == sorted(name for name, text in docs.items() if "tea" in text)
@@ -492,7 +493,7 @@ def test_a_lexical_index_is_built_again(tmp_path: Path) -> None:
     assert built({"a": "green tea", "b": "bread"}) == "it is up to date already"
     assert built({"a": "green tea", "c": "black tea"}).startswith("built again: bm25")
     with pytest.raises(Mismatch, match="has changed since"):
-        indexing.build_lexical(Words({}), tmp_path / "b", "bm25", Bm25Settings(), silent)
+        building.build_lexical(Words({}), tmp_path / "b", "bm25", Bm25Settings(), silent)
 
 
 # --- with a real model ----------------------------------------------------------------------------
@@ -531,7 +532,7 @@ def test_twenty_rounds_equal_a_full_rebuild_each_time(
         jobs.run_encode(job, tmp_path / f"full{round_}")
         if round_ % 6 == 5:
             compact(tmp_path / "v", 0)
-        refresh_dense(Vectors(tmp_path / "v"), tmp_path / "i", "hnsw", AnnSettings(), silent)
+        update_dense(Vectors(tmp_path / "v"), tmp_path / "i", AnnSettings(), silent)
         mine, full = Vectors(tmp_path / "v"), Vectors(tmp_path / f"full{round_}")
         assert mine.collection_digest() == full.collection_digest()
         assert mine.counts() == full.counts()
@@ -585,9 +586,7 @@ def watch(folder: Path, done: Any, results: Any) -> None:
 @pytest.fixture(scope="module")
 def context() -> ForkServerContext:
     made = multiprocessing.get_context("forkserver")
-    made.set_forkserver_preload(
-        [*PRELOAD, "lmkcli.encoding.updating", "lmkcli.retrieval.refreshing"]
-    )
+    made.set_forkserver_preload([*PRELOAD, "lmkcli.encoding.updating", "lmkcli.retrieval.updating"])
     return made
 
 
@@ -763,14 +762,14 @@ def test_no_moment_of_a_compact_is_fatal(killed: Killed) -> None:
 def test_no_moment_of_a_refresh_is_fatal(killed: Killed) -> None:
     prepared(killed, 30)
     built = killed.output.with_name("i")
-    build_dense(Vectors(killed.output), built, "hnsw", AnnSettings(), silent)
+    build_dense(Vectors(killed.output), built, AnnSettings(), silent)
     killed.machine.run(killed.step, killed.output)
 
     def check(folder: Path, done: bool) -> None:
         opened = open_index(folder, OpenSettings(dtype="fp32"))
         found = opened.search([Query("q", "bread")], 99).rankings["q"].doc_ids
-        assert not (done and opened.opened.note)
-        assert sorted(found) == sorted(killed.old if opened.opened.note else killed.there)
+        assert not (done and opened.info.notes)
+        assert sorted(found) == sorted(killed.old if opened.info.notes else killed.there)
 
     words = ["index", str(killed.output), "--if-exists", "update", "-o"]
     assert every_moment(killed, words, copies(built), check) > 5

@@ -8,19 +8,18 @@ from numpy.typing import NDArray
 
 from lmkcli.data.collection import Query
 from lmkcli.data.run import Ranking, Run, ranked
-from lmkcli.progress import silent
-from lmkcli.retrieval.reranking import Rerank, Reranked, rerank
+from lmkcli.retrieval.reranking import RerankSettings, rerank
 
 NAN = float("nan")
 finite = st.floats(-50, 50, width=32)
 
 
-def reranked(old: dict[str, float], new: dict[str, float], settings: Rerank) -> Reranked:
+def reranked(old: dict[str, float], new: dict[str, float], settings: RerankSettings) -> Run:
     def scorer(query: Query, doc_ids: Sequence[str]) -> NDArray[np.float64]:
         return np.array([new[name] for name in doc_ids], np.float64)
 
     before = Run({"q": ranked(old, np.array(list(old.values()), np.float64))})
-    return rerank(before, [Query("q", "")], scorer, settings, silent)
+    return rerank(before, [Query("q", "")], scorer, settings)
 
 
 @given(st.dictionaries(st.sampled_from("abcdefgh"), st.tuples(finite, finite)), st.integers(1, 9))
@@ -29,7 +28,7 @@ def test_the_top_is_scored_anew_and_the_rest_is_gone(
 ) -> None:
     old = {name: pair[0] for name, pair in documents.items()}
     new = {name: pair[1] for name, pair in documents.items()}
-    made = reranked(old, new, Rerank(depth)).run.rankings["q"]
+    made = reranked(old, new, RerankSettings(depth)).rankings["q"]
     top = sorted(old, key=lambda name: (old[name], name), reverse=True)[:depth]
     assert made.doc_ids == sorted(top, key=lambda name: (new[name], name), reverse=True)
     assert made.scores.tolist() == [new[name] for name in made.doc_ids]
@@ -37,7 +36,7 @@ def test_the_top_is_scored_anew_and_the_rest_is_gone(
 
 def test_interpolation_weighs_both_scores_scaled_over_what_was_reranked() -> None:
     old, new = {"a": 9.0, "b": 5.0, "c": 1.0, "d": 0.0}, {"a": -1.0, "b": 1.0, "c": 0.5, "d": 99.0}
-    made = reranked(old, new, Rerank(3, 0.25)).run.rankings["q"]
+    made = reranked(old, new, RerankSettings(3, 0.25)).rankings["q"]
     expected = {"a": 0.25 * 0 + 0.75 * 1, "b": 0.25 * 1 + 0.75 * 0.5, "c": 0.25 * 0.75 + 0.75 * 0}
     assert made.doc_ids == ["a", "b", "c"]
     assert made.scores.tolist() == pytest.approx([expected[name] for name in made.doc_ids])
@@ -46,7 +45,7 @@ def test_interpolation_weighs_both_scores_scaled_over_what_was_reranked() -> Non
 @pytest.mark.parametrize(("weight", "expected"), [(0.0, ["a", "b", "c"]), (1.0, ["b", "c", "a"])])
 def test_the_ends_of_interpolation_are_the_two_orders(weight: float, expected: list[str]) -> None:
     old, new = {"a": 9.0, "b": 5.0, "c": 1.0}, {"a": -1.0, "b": 1.0, "c": 0.5}
-    assert reranked(old, new, Rerank(3, weight)).run.rankings["q"].doc_ids == expected
+    assert reranked(old, new, RerankSettings(3, weight)).rankings["q"].doc_ids == expected
 
 
 @pytest.mark.parametrize("interpolate", [None, 0.75])
@@ -55,9 +54,9 @@ def test_documents_without_a_score_follow_in_their_old_order_and_are_counted(
 ) -> None:
     old = {"a": 9.0, "b": 8.0, "c": 7.0, "d": 6.0, "e": 5.0}
     new = {"a": NAN, "b": -3.0, "c": NAN, "d": 7.0, "e": NAN}
-    made = reranked(old, new, Rerank(4, interpolate))
+    made = reranked(old, new, RerankSettings(4, interpolate))
     assert made.unscored == 2
-    ranking = made.run.rankings["q"]
+    ranking = made.rankings["q"]
     assert set(ranking.doc_ids[:2]) == {"b", "d"}
     assert ranking.doc_ids[2:] == ["a", "c"]
     assert (np.diff(ranking.scores) < 0).all()
@@ -66,8 +65,8 @@ def test_documents_without_a_score_follow_in_their_old_order_and_are_counted(
 
 
 def test_nothing_but_documents_without_a_score_keeps_the_order() -> None:
-    made = reranked({"a": 2.0, "b": 3.0}, {"a": NAN, "b": NAN}, Rerank())
-    assert made.run.rankings["q"].doc_ids == ["b", "a"]
+    made = reranked({"a": 2.0, "b": 3.0}, {"a": NAN, "b": NAN}, RerankSettings())
+    assert made.rankings["q"].doc_ids == ["b", "a"]
     assert made.unscored == 2
 
 
@@ -78,6 +77,6 @@ def test_queries_without_documents_stay_and_unknown_ones_do_not_appear() -> None
         raise AssertionError("nothing is to be scored")
 
     queries = [Query("q", ""), Query("other", "")]
-    made = rerank(Run({"q": empty}), queries, scorer, Rerank(), silent)
-    assert list(made.run.rankings) == ["q"]
-    assert made.run.rankings["q"].doc_ids == []
+    made = rerank(Run({"q": empty}), queries, scorer, RerankSettings())
+    assert list(made.rankings) == ["q"]
+    assert made.rankings["q"].doc_ids == []

@@ -10,23 +10,24 @@ import pytest
 from numpy.typing import NDArray
 
 from lmkcli.data.collection import Query
-from lmkcli.data.run import Ranking, Run, write_run
+from lmkcli.data.run import Ranking, Run, read_run, write_run
 from lmkcli.encoding import updating
 from lmkcli.errors import UsageError
 from lmkcli.progress import silent
-from lmkcli.retrieval import index, pipelines
-from lmkcli.retrieval.index import open_index
-from lmkcli.retrieval.indexing import build_dense
-from lmkcli.retrieval.passages import Passage
-from lmkcli.retrieval.refreshing import refresh_dense
-from lmkcli.retrieval.reranking import Rerank
+from lmkcli.retrieval import dense, rerank_by_vectors
+from lmkcli.retrieval.building import build_dense
+from lmkcli.retrieval.index import Passage
+from lmkcli.retrieval.opening import open_index
+from lmkcli.retrieval.pipeline import Stages, open_all, open_pipeline
+from lmkcli.retrieval.reranking import RerankSettings
+from lmkcli.retrieval.updating import update_dense
 from lmkcli.retrieval.views import Flat
 from lmkcli.settings import AnnSettings, OpenSettings
 from lmkcli.store import part_writer, parts
 from lmkcli.store.parts import Generation, PartSlice
 from lmkcli.store.ragged import Ragged
 from lmkcli.store.vectors import Vectors
-from tests.retrieval.test_index import Asked, Made, text
+from tests.retrieval.test_opening import Asked, Made, text
 
 Models = Callable[[str], Path]
 Scores = dict[str, np.float32]
@@ -62,8 +63,8 @@ class Folder:
     def fill(self, unit: str = "chunk", asked: Ragged | None = None) -> "Folder":
         Made(self.path, self.model, shards=2).unit(unit).fill(IDS, self.vectors)
         self.asked = asked or self.asked
-        self._patch.setattr(index, "open_query_encoder", lambda *_: Asked(self.asked))
-        self._patch.setattr(pipelines, "open_query_encoder", lambda *_: Asked(self.asked))
+        self._patch.setattr(dense, "open_query_encoder", lambda *_: Asked(self.asked))
+        self._patch.setattr(rerank_by_vectors, "open_query_encoder", lambda *_: Asked(self.asked))
         return self
 
     def search(self, path: Path | None = None, k: int = 20, **settings: Any) -> Run:
@@ -71,7 +72,7 @@ class Folder:
 
     def built(self, kind: str = "hnsw") -> Path:
         path = self.path.with_name("index")
-        build_dense(Vectors(self.path), path, "hnsw", AnnSettings(kind=kind), silent)
+        build_dense(Vectors(self.path), path, AnnSettings(kind=kind), silent)
         return path
 
     def drop(self, dead: Sequence[int]) -> None:
@@ -218,7 +219,7 @@ def test_aggregates_are_their_definitions(folder: Folder, how: str, indexed: boo
     run = folder.search(path, k=60, aggregate=how)
     for number, query in enumerate(QUERIES):
         same(run.rankings[query.id], oracle(folder, number, how), 60)
-    assert open_index(path, replace(FP32, aggregate=how)).opened.search["aggregate"] == how
+    assert open_index(path, replace(FP32, aggregate=how)).info.search["aggregate"] == how
 
 
 def test_chunks_are_ranked_under_ids_of_their_own(folder: Folder) -> None:
@@ -267,7 +268,7 @@ def test_a_refreshed_index_follows_its_documents(folder: Folder) -> None:
     dead = [0, 1, 2, 3, 17, 40]
     folder.drop(dead)
     settings = AnnSettings(kind="HNSW32,Flat")
-    how = refresh_dense(Vectors(folder.path), path, "hnsw", settings, silent).how
+    how = update_dense(Vectors(folder.path), path, settings, silent).how
     assert how == "0 rows appended, 6 are dead and passed over"
     left = [row for row in range(ROWS) if row not in dead]
     named = {piece.name for piece in Vectors(folder.path).slices}
@@ -285,18 +286,19 @@ def test_reranking_takes_all_vectors(folder: Folder, tmp_path: Path) -> None:
     folder.fill()
     first = Run({q.id: Ranking(IDS[10:30], np.zeros(20, np.float32)) for q in QUERIES})
     write_run(tmp_path / "run.trec", first)
-    opened = pipelines.FromRun(tmp_path / "run.trec")
+    paths = [tmp_path / "run.trec"]
     for how in ("max", "avg"):
         settings = replace(FP32, aggregate=how)
-        reranked = pipelines.by_vectors(opened, folder.path, Rerank(15), settings)
-        listed = opened.search(QUERIES, 15).rankings
+        stages = Stages(paths, rerank=folder.path, reranking=RerankSettings(15))
+        reranked = open_pipeline(stages, settings)
+        listed = read_run(paths[0]).rankings
         for number, query in enumerate(QUERIES):
-            rows = [IDS.index(name) for name in listed[query.id].doc_ids]
+            rows = [IDS.index(name) for name in listed[query.id].doc_ids[:15]]
             found = reranked.search(QUERIES, 10).rankings[query.id]
             same(found, oracle(folder, number, how, rows), 10)
         best = reranked.passages(QUERIES[0], ["d10", "d11"])
         assert best == expected_passages(folder, 0, ["d10", "d11"])
-        assert reranked.opened.search["aggregate"] == how
+        assert reranked.info.search["aggregate"] == how
 
 
 # --- passages --------------------------------------------------------------------------------------
@@ -358,8 +360,8 @@ def test_levels_and_aggregates_must_mean_something(folder: Folder, tmp_path: Pat
     asked = replace(FP32, level="chunk")
     for paths, rerank in (([chunks.path, single], None), ([chunks.path], single)):
         with pytest.raises(UsageError, match="cannot be fused with chunks, nor rerank them"):
-            pipelines.open_all(paths, asked, rerank)
-    assert pipelines.open_all([chunks.path, single], replace(FP32, aggregate="avg"))
+            open_all(Stages(paths, rerank=rerank), asked)
+    assert open_all(Stages([chunks.path, single]), replace(FP32, aggregate="avg"))
 
 
 def test_flat_numbers_are_those_of_the_documents(folder: Folder) -> None:

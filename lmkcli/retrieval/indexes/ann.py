@@ -1,16 +1,15 @@
 """Approximate search with FAISS: an HNSW graph, inverted lists, or any FAISS factory string.
 
 Scores are inner products (vectors are normalised before they come here when the model's similarity
-is cosine). An index knows vector rows alone; who they are, and exact rescoring, is index.py's part.
+is cosine). An index knows numbers of vectors alone; whose they are, and exact scores, is dense.py's part.
 Graphs are promised by recall: FAISS links vectors in parallel, so two builds may differ in a few
 edges. Trained kinds are the same each time: their sample is drawn with a fixed seed.
 """
 
 import math
 import re
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any
 
 import faiss
 import numpy as np
@@ -18,8 +17,8 @@ from numpy.typing import NDArray
 
 from lmkcli.errors import DataError, UsageError
 from lmkcli.progress import Progress
+from lmkcli.retrieval.kinds import AnnKind, Blocks, Candidates
 from lmkcli.settings import AnnSettings
-from lmkcli.store.ragged import Ragged
 from lmkcli.system.atomic import atomic_file
 from lmkcli.system.memory import free_memory
 
@@ -33,31 +32,17 @@ GROWTH = 1.5  # measured: arrays that double while they grow hold about half as 
 SMALL_ROW = 45  # bytes a row that short codes take besides, while lists grow (measured with PQ16)
 
 
-class Blocks(Protocol):
-    """All vectors, one a row, in float32 blocks in row order; can be iterated again."""
+class Ann(AnnKind):
+    """An opened FAISS index.
 
-    @property
-    def rows(self) -> int: ...
-
-    @property
-    def dim(self) -> int: ...
-
-    def __iter__(self) -> Iterator[Ragged]: ...
-
-
-class Candidates(NamedTuple):
-    """float32 scores [n, k], best first, and int64 vector rows [n, k], -1 where none is left."""
-
-    scores: NDArray[np.float32]
-    rows: NDArray[np.int64]
-
-
-class Ann:
-    """An opened FAISS index."""
+    `overfetch` is 1 where vectors are kept as they are, else 4.
+    """
 
     def __init__(self, index: Any, settings: AnnSettings) -> None:
         self._index = index
         self._settings = settings
+        self.rows = int(index.ntotal)
+        self.overfetch = 1 if int(_storage_bytes(index)) >= 4 * int(index.d) else 4
 
     @classmethod
     def build(
@@ -108,16 +93,6 @@ class Ann:
     def memory(blocks: Blocks, settings: AnnSettings) -> int:
         """Bytes that building takes at its peak, roughly; UsageError for an unknown factory string."""
         return _forecast_of(factory_string(settings, blocks.rows), blocks)
-
-    @property
-    def rows(self) -> int:
-        """How many vectors there are."""
-        return int(self._index.ntotal)
-
-    @property
-    def overfetch(self) -> int:
-        """How many times k to fetch for rescoring: 1 where vectors are kept as they are, else 4."""
-        return 1 if int(_storage_bytes(self._index)) >= 4 * int(self._index.d) else 4
 
     def candidates(self, queries: NDArray[np.float32], k: int) -> Candidates:
         """The approximately k best rows of each query [n, dim], scored as the index stores them."""
@@ -227,13 +202,13 @@ def _sample_rows(index: Any, rows: int, seed: int) -> NDArray[np.int64]:
 
 def _gather(blocks: Blocks, chosen: NDArray[np.int64]) -> NDArray[np.float32]:
     """The chosen rows (ascending), read block by block."""
-    made = np.empty((len(chosen), blocks.dim), np.float32)
+    vectors = np.empty((len(chosen), blocks.dim), np.float32)
     first = 0
     for block in blocks:
         here = slice(*np.searchsorted(chosen, (first, first + len(block.vectors))))
-        made[here] = block.vectors[chosen[here] - first]
+        vectors[here] = block.vectors[chosen[here] - first]
         first += len(block.vectors)
-    return made
+    return vectors
 
 
 def _add(index: Any, blocks: Blocks, progress: Progress) -> None:

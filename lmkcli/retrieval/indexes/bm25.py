@@ -28,6 +28,7 @@ from lmkcli.data.run import Ranking, Run, ranked
 from lmkcli.errors import DataError, Mismatch
 from lmkcli.manifest import differences
 from lmkcli.progress import Progress
+from lmkcli.retrieval.kinds import LexicalKind
 from lmkcli.settings import Bm25Settings
 from lmkcli.system.atomic import atomic_folder
 from lmkcli.system.streams import batched
@@ -37,7 +38,7 @@ FOLDER, IDS, ANALYSIS = "bm25", "ids.parquet", "analysis.json"
 BATCH_CHARACTERS = 1 << 22  # of text between two reports
 
 
-class Bm25:
+class Bm25(LexicalKind):
     """An opened BM25 index."""
 
     def __init__(self, scores: Any, ids: pa.ChunkedArray, analyzer: Analyzer) -> None:
@@ -101,13 +102,12 @@ class Bm25:
         return Run({query.id: self._rank(query.text, k) for query in queries}, tag="bm25")
 
     def _rank(self, text: str, k: int) -> Ranking:
-        found = self._scores.get_tokens_ids(self._analyzer(text))
-        if not found:
+        terms = self._scores.get_tokens_ids(self._analyzer(text))
+        if not terms:
             return ranked([], np.zeros(0, np.float32))
-        scores = self._scores.get_scores_from_ids(found)
-        rows = _best(self._matches(found), scores, k)
-        made = ranked(self._ids.take(pa.array(rows)).to_pylist(), scores[rows])
-        return Ranking(made.doc_ids[:k], made.scores[:k])
+        scores = self._scores.get_scores_from_ids(terms)
+        rows = _best(self._matches(terms), scores, k)
+        return ranked(self._ids.take(pa.array(rows)).to_pylist(), scores[rows]).cut(k)
 
     def _matches(self, terms: list[int]) -> NDArray[np.int64]:
         """The rows that hold any of the terms (a score can be 0 by rounding, so it does not tell)."""

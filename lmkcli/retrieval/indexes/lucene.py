@@ -31,6 +31,7 @@ from lmkcli.retrieval.indexes.jvm import (
     java_version,
     silence,
 )
+from lmkcli.retrieval.kinds import LexicalKind
 from lmkcli.settings import Bm25Settings
 from lmkcli.system.atomic import atomic_folder
 
@@ -52,7 +53,7 @@ _text = java_class("org.apache.lucene.search.SortField$Type").STRING_VAL
 _order = java_class("org.apache.lucene.search.Sort")(_field.FIELD_SCORE, _field(ID, _text, True))
 
 
-class Lucene:
+class Lucene(LexicalKind):
     """An opened Lucene index."""
 
     def __init__(self, reader: Any, settings: Bm25Settings) -> None:
@@ -98,11 +99,13 @@ class Lucene:
 
     @classmethod
     def open(cls, folder: Path, settings: Bm25Settings) -> "Lucene":
-        """The index in `folder`.
+        """The index in `folder`: lmk's own, or whatever Lucene index the folder itself is.
 
         DataError when it cannot be read, Mismatch when this installation would analyse queries in
         another way than the documents were.
         """
+        if any(folder.glob("segments_*")):
+            return cls.read(folder, settings)
         path = folder / FOLDER
         try:
             made = json.loads((path / ANALYSIS).read_text())

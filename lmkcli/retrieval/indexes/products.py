@@ -4,13 +4,12 @@ Through torch, on the CPU or a GPU alike; queries in tiles and rows in pieces, i
 """
 
 from collections.abc import Iterable, Iterator
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
-from lmkcli.retrieval.indexes.best import Error
+from lmkcli.retrieval.indexes.topk import ErrorBound
 from lmkcli.store.ragged import Ragged, cut
 
 QUERY_TILE = 1024  # query vectors that are scored together
@@ -18,28 +17,6 @@ BLOCK_ROWS = 4096  # with a tile of queries: 16 MB of scores at a time, which ca
 LOW_FROM = 32  # query vectors from which bfloat16 pays for converting the others
 CACHED = 512  # vectors whose rounding is measured together, while caches hold them
 SAFE = 1.02  # for the higher orders of the error bounds, and norms that are rounded themselves
-
-
-class Matrix(Protocol):
-    """Rows of one vector or more: all in blocks of whole rows, in order, and any at once."""
-
-    @property
-    def rows(self) -> int: ...
-
-    @property
-    def total(self) -> int:
-        """How many vectors there are."""
-
-    @property
-    def dim(self) -> int: ...
-
-    @property
-    def single(self) -> bool:
-        """Whether each row has one vector."""
-
-    def __iter__(self) -> Iterator[Ragged]: ...
-
-    def at(self, rows: NDArray[np.int64]) -> Ragged: ...
 
 
 class Tile(NamedTuple):
@@ -56,14 +33,14 @@ class Tile(NamedTuple):
 class Piece(NamedTuple):
     """Whole rows: their vectors, how many rows, and the row of each vector (None if each has one).
 
-    `norm` is the largest norm, `off` that of what the dtype's rounding took away.
+    `norm` is the largest norm of a vector, `rounding_norm` that of what the dtype's rounding took away.
     """
 
     vectors: torch.Tensor
     rows: int
     owners: torch.Tensor | None
     norm: float
-    off: float
+    rounding_norm: float
 
 
 class Pieces:
@@ -71,7 +48,7 @@ class Pieces:
 
     def __init__(self, device: torch.device, dtype: torch.dtype, single: bool) -> None:
         self._device, self._dtype, self._single = device, dtype, single
-        self._lost: torch.Tensor | None = None  # kept: fresh pages are dear
+        self._lost: torch.Tensor | None = None  # reused: touching new memory would cost more
 
     def of(self, blocks: Iterable[Ragged]) -> Iterator[Piece]:
         """Pieces of at most BLOCK_ROWS vectors, or of one row that has more."""
@@ -88,19 +65,20 @@ class Pieces:
         owners = None
         if not self._single:
             owners = owners_of(torch.from_numpy(of.counts).to(self._device))
-        return Piece(low, len(of.counts), owners, _norm(whole), self._off(whole, low))
+        rounding_norm = self._rounding_norm(whole, low)
+        return Piece(low, len(of.counts), owners, _norm(whole), rounding_norm)
 
-    def _off(self, whole: torch.Tensor, low: torch.Tensor) -> float:
+    def _rounding_norm(self, whole: torch.Tensor, low: torch.Tensor) -> float:
         if low is whole:
             return 0.0
         if self._lost is None:
             self._lost = whole.new_empty(CACHED, whole.shape[1])
-        off = 0.0
+        largest = 0.0
         for first in range(0, len(whole), CACHED):
             part = whole[first : first + CACHED]
             lost = torch.sub(part, low[first : first + CACHED], out=self._lost[: len(part)])
-            off = max(off, _norm(lost))
-        return off
+            largest = max(largest, _norm(lost))
+        return largest
 
 
 def _norm(vectors: torch.Tensor) -> float:
@@ -112,7 +90,7 @@ def owners_of(counts: torch.Tensor) -> torch.Tensor:
     return torch.repeat_interleave(torch.arange(len(counts), device=counts.device), counts)
 
 
-class Asked:
+class QueryTiles:
     """Queries on the device, in tiles, and how far their scores can be from the exact ones."""
 
     def __init__(self, queries: Ragged, device: torch.device, dtype: torch.dtype) -> None:
@@ -121,24 +99,27 @@ class Asked:
         low = whole.to(dtype)
         starts, counts = queries.starts, torch.from_numpy(queries.counts).to(device)
         single = bool((counts == 1).all())
-        self.tiles = []
+        self._tiles = []
         for first, stop in cut(starts, QUERY_TILE):
             groups = None if single else _groups(counts[first:stop])
             vectors = low[int(starts[first]) : int(starts[stop])]
-            self.tiles.append(Tile(vectors, slice(first, stop), groups))
+            self._tiles.append(Tile(vectors, slice(first, stop), groups))
         self.vectors, self.error = low, _error(whole, low, counts)
-        self._room = low.new_empty(0)  # kept: fresh pages are dear
+        self._room = low.new_empty(0)  # reused: touching new memory would cost more
+
+    def __iter__(self) -> Iterator[Tile]:
+        return iter(self._tiles)
 
     def scores(self, tile: Tile, piece: Piece) -> torch.Tensor:
         """[queries, rows]; holds until the next call."""
         if piece.owners is None:
-            made = self.products(tile.vectors, piece.vectors)
-            return made if tile.groups is None else tile.groups.T @ made.float()
+            products = self.products(tile.vectors, piece.vectors)
+            return products if tile.groups is None else tile.groups.T @ products.float()
         most = tile.vectors.new_full((piece.rows, len(tile.vectors)), -torch.inf)
         for first in range(0, len(piece.vectors), BLOCK_ROWS):
-            made = self.products(piece.vectors[first : first + BLOCK_ROWS], tile.vectors)
-            owners = piece.owners[first : first + BLOCK_ROWS, None].expand_as(made)
-            most.scatter_reduce_(0, owners, made, "amax")
+            products = self.products(piece.vectors[first : first + BLOCK_ROWS], tile.vectors)
+            owners = piece.owners[first : first + BLOCK_ROWS, None].expand_as(products)
+            most.scatter_reduce_(0, owners, products, "amax")
         return (most if tile.groups is None else most.float() @ tile.groups).T.contiguous()
 
     def products(self, rows: torch.Tensor, columns: torch.Tensor) -> torch.Tensor:
@@ -154,7 +135,7 @@ def _groups(counts: torch.Tensor) -> torch.Tensor:
     return torch.nn.functional.one_hot(owners_of(counts), len(counts)).float()
 
 
-def _error(whole: torch.Tensor, low: torch.Tensor, counts: torch.Tensor) -> Error:
+def _error(whole: torch.Tensor, low: torch.Tensor, counts: torch.Tensor) -> ErrorBound:
     """The bound for each query, summed over its vectors.
 
     A product of dim terms, and a sum of as many as there are query vectors, err by one unit roundoff
@@ -168,5 +149,5 @@ def _error(whole: torch.Tensor, low: torch.Tensor, counts: torch.Tensor) -> Erro
     alone = (counts == 1).double()
     steps = (whole.shape[1] + counts) * 2.0**-24 + (1 - alone) * stored
     norm = torch.zeros_like(alone).index_add_(0, owners, norms * steps[owners] + lost)
-    off = torch.zeros_like(alone).index_add_(0, owners, norms)
-    return Error(norm, off, alone * stored)
+    rounding_norm = torch.zeros_like(alone).index_add_(0, owners, norms)
+    return ErrorBound(norm, rounding_norm, alone * stored)

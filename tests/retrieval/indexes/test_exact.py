@@ -10,9 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from lmkcli.retrieval.indexes import best, exact, products, rescore
-from lmkcli.retrieval.indexes.exact import Exact, Hits
-from lmkcli.retrieval.indexes.rescore import Rescore, top
+from lmkcli.retrieval.indexes import exact, exact_scorer, products, topk
+from lmkcli.retrieval.indexes.exact import Exact
+from lmkcli.retrieval.indexes.exact_scorer import ExactScorer, top
+from lmkcli.retrieval.kinds import Hits
 from lmkcli.store.ragged import Ragged
 
 Floats = NDArray[np.float32]
@@ -39,7 +40,7 @@ class Held:
 @pytest.fixture(autouse=True)
 def low_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(exact, "LOW_FROM", 1)
-    monkeypatch.setattr(rescore, "LOW_FROM", 1)
+    monkeypatch.setattr(exact_scorer, "LOW_FROM", 1)
 
 
 def all_scores(of: Ragged, query: Floats) -> NDArray[np.float64]:
@@ -131,10 +132,10 @@ def test_blocks_tiles_and_room_change_nothing(
     monkeypatch: pytest.MonkeyPatch, block: int, tile: int, single: bool, dtype: torch.dtype
 ) -> None:
     monkeypatch.setattr(products, "BLOCK_ROWS", block)
-    monkeypatch.setattr(rescore, "BLOCK_ROWS", block)
+    monkeypatch.setattr(exact_scorer, "BLOCK_ROWS", block)
     monkeypatch.setattr(products, "QUERY_TILE", tile)
-    monkeypatch.setattr(rescore, "QUERY_TILE", tile)
-    monkeypatch.setattr(best, "ROOM", block)
+    monkeypatch.setattr(exact_scorer, "QUERY_TILE", tile)
+    monkeypatch.setattr(topk, "ROOM", block)
     random = np.random.default_rng(block + tile)
     vectors = random.integers(-3, 4, (300, 6)).astype(np.float32)
     queries = random.standard_normal((5, 6)).astype(np.float32)
@@ -191,14 +192,14 @@ def test_a_query_that_ties_with_everything_takes_no_room_from_others(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(products, "BLOCK_ROWS", 64)
-    monkeypatch.setattr(best, "ROOM", 128)
+    monkeypatch.setattr(topk, "ROOM", 128)
     random = np.random.default_rng(6)
     vectors = random.standard_normal((2000, 4)).astype(np.float32)
     queries = random.standard_normal((9, 4)).astype(np.float32)
     queries[[2, 5]] = 0
     widths = []
-    widened = best._widened
-    monkeypatch.setattr(best, "_widened", lambda *x: widths.append(len(x[0])) or widened(*x))
+    widened = topk._widened
+    monkeypatch.setattr(topk, "_widened", lambda *x: widths.append(len(x[0])) or widened(*x))
     hits = check(Ragged.single(vectors), Ragged.single(queries), 10)
     assert len(hits.rows[2]) == len(hits.rows[5]) == 2000
     assert set(widths) == {1}
@@ -207,9 +208,11 @@ def test_a_query_that_ties_with_everything_takes_no_room_from_others(
 def test_few_rows_are_scored_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """What float64 costs stays near k, though products are rounded to bfloat16."""
     counted: list[int] = []
-    again = Rescore.__call__
+    again = ExactScorer.__call__
     monkeypatch.setattr(
-        Rescore, "__call__", lambda s, q, rows: counted.extend(map(len, rows)) or again(s, q, rows)
+        ExactScorer,
+        "__call__",
+        lambda s, q, rows: counted.extend(map(len, rows)) or again(s, q, rows),
     )
     random = np.random.default_rng(3)
     vectors = random.standard_normal((20_000, 64)).astype(np.float32)
@@ -237,7 +240,7 @@ def test_maxsim_is_the_official_one_under_its_zero_padding(parity: Callable[[str
     docs, queries = (unit(given[name]) for name in ("chunk_tokens", "qt"))
     padded = Held(Ragged.of(docs.reshape(-1, 8), np.full(12, 10)))
     asked = Ragged.of(queries.reshape(-1, 8), np.full(6, 5))
-    made = np.stack(Rescore(padded)(asked, [np.arange(12)] * 6))
+    made = np.stack(ExactScorer(padded)(asked, [np.arange(12)] * 6))
     np.testing.assert_allclose(made, given["maxsim"], atol=1e-6)
     hits = Exact(padded, CPU).search(asked, 12)
     for rows, scores, official in zip(*hits, given["maxsim"], strict=True):

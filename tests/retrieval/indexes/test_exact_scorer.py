@@ -8,19 +8,19 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
-from tests.indexes.test_exact import Held, score
 
-from lmkcli.retrieval.indexes import rescore
-from lmkcli.retrieval.indexes.rescore import Rescore
+from lmkcli.retrieval.indexes import exact_scorer
+from lmkcli.retrieval.indexes.exact_scorer import ExactScorer
 from lmkcli.store.ragged import Ragged
+from tests.retrieval.indexes.test_exact import Held, all_scores
 
 DTYPES = pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 
 
 def check(of: Ragged, queries: Ragged, rows: list[NDArray[np.int64]], dtype: torch.dtype) -> None:
-    made = Rescore(Held(of), dtype=dtype)(queries, rows)
+    made = ExactScorer(Held(of), dtype=dtype)(queries, rows)
     for number, (mine, found) in enumerate(zip(rows, made, strict=True)):
-        expected = [score(queries.text(number), of.text(row)) for row in mine]
+        expected = all_scores(of, queries.text(number))[mine]
         np.testing.assert_allclose(found, expected, rtol=1e-12, atol=1e-13)
 
 
@@ -48,7 +48,7 @@ def test_tiles_and_batches_change_nothing(
 ) -> None:
     sizes = {"QUERY_TILE": 2, "BLOCK_ROWS": 8, "PAIRS": pairs, "AGAIN": 3, "SHARED": shared}
     for name, value in {**sizes, "LOW_FROM": 1}.items():
-        monkeypatch.setattr(rescore, name, value)
+        monkeypatch.setattr(exact_scorer, name, value)
     random = np.random.default_rng(2)
     vectors = random.standard_normal((90, 6)).astype(np.float32)
     queries = random.standard_normal((9, 6)).astype(np.float32)
@@ -62,12 +62,12 @@ def test_float64_is_spent_on_what_may_be_the_best(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     counted: list[int] = []
-    dots: Callable[..., torch.Tensor] = rescore._dots
-    monkeypatch.setattr(rescore, "_dots", lambda *x: counted.append(len(x[2])) or dots(*x))
+    dots: Callable[..., torch.Tensor] = exact_scorer._dots
+    monkeypatch.setattr(exact_scorer, "_dots", lambda *x: counted.append(len(x[2])) or dots(*x))
     random = np.random.default_rng(3)
     of = Ragged.of(random.standard_normal((9000, 64)).astype(np.float32), np.full(9, 1000))
     queries = Ragged.of(random.standard_normal((40, 64)).astype(np.float32), np.full(4, 10))
     for dtype, most in ((torch.float32, 1.01), (torch.bfloat16, 2.0)):
         counted.clear()
-        Rescore(Held(of), dtype=dtype)(queries, [np.arange(9)] * 4)
+        ExactScorer(Held(of), dtype=dtype)(queries, [np.arange(9)] * 4)
         assert 360 <= sum(counted) <= most * 360

@@ -22,9 +22,10 @@ from lmkcli.errors import DataError, LmkError, Mismatch, UnknownName, UsageError
 from lmkcli.manifest import Manifest
 from lmkcli.progress import Report, silent
 from lmkcli.recipe import RecipeOptions
-from lmkcli.retrieval import index
-from lmkcli.retrieval.index import family_of, open_index
-from lmkcli.retrieval.indexing import build_dense
+from lmkcli.retrieval import dense, index_folder
+from lmkcli.retrieval.building import build_dense
+from lmkcli.retrieval.kinds import family_of
+from lmkcli.retrieval.opening import open_index
 from lmkcli.settings import AnnSettings, EncodeSettings, OpenSettings
 from lmkcli.store import part_writer
 from lmkcli.store.part_writer import shard_writer
@@ -141,7 +142,7 @@ def test_exact_search_is_the_order_of_float64(
     ids = [f"d{i:03d}" for i in random.permutation(130)]
     folder = Made(tmp_path / "v", tiny_model("bert"), store, shards=1 + seed % 3).fill(ids, vectors)
     assert len(Vectors(folder).slices) > 5
-    monkeypatch.setattr(index, "open_query_encoder", lambda *_: Asked(asked))
+    monkeypatch.setattr(dense, "open_query_encoder", lambda *_: Asked(asked))
     queries = [Query(f"q{i}", str(i)) for i in range(len(asked))]
     stored = vectors.astype({"fp16": np.float16, "fp32": np.float32}[store]).astype(np.float32)
     for k in (1, 7, 65, 130, 1000):
@@ -159,9 +160,9 @@ def test_an_ann_index_over_parts_rescores_exactly(
     vectors[100:150] = vectors[7]
     ids = [f"d{i}" for i in range(200)]
     folder = Made(tmp_path / "v", tiny_model("bert"), "fp16").fill(ids, vectors)
-    build_dense(Vectors(folder), tmp_path / "i", "hnsw", AnnSettings(), silent)
+    build_dense(Vectors(folder), tmp_path / "i", AnnSettings(), silent)
     asked = random.standard_normal((4, 8)).astype(np.float32)
-    monkeypatch.setattr(index, "open_query_encoder", lambda *_: Asked(asked))
+    monkeypatch.setattr(dense, "open_query_encoder", lambda *_: Asked(asked))
     queries = [Query(f"q{i}", str(i)) for i in range(4)]
     run = open_index(tmp_path / "i", OpenSettings(ef_search=500)).search(queries, 200)
     stored = vectors.astype(np.float16).astype(np.float32)
@@ -207,7 +208,7 @@ class Chain:
         settings = EncodeSettings(dtype="fp32", device="cpu")
         job = jobs.plan(str(collection), RecipeOptions(str(self.model)), settings, "0/1")
         jobs.run_encode(job, self.vectors)
-        build_dense(Vectors(self.vectors), self.index, "hnsw", AnnSettings(), silent)
+        build_dense(Vectors(self.vectors), self.index, AnnSettings(), silent)
 
     def answer(self, folder: Path | None = None, **settings: Any) -> Run:
         opened = open_index(folder or self.vectors, OpenSettings(**settings))
@@ -269,14 +270,14 @@ def test_settings_without_an_effect_on_vectors_are_refused(
 
 def test_an_index_is_built_once(chain: Chain) -> None:
     stamp = (chain.index / "faiss.index").stat().st_mtime_ns
-    build_dense(Vectors(chain.vectors), chain.index, "hnsw", AnnSettings(), silent)
+    build_dense(Vectors(chain.vectors), chain.index, AnnSettings(), silent)
     assert (chain.index / "faiss.index").stat().st_mtime_ns == stamp
     with pytest.raises(Mismatch, match=r"settings\.m: 32 \| 8"):
-        build_dense(Vectors(chain.vectors), chain.index, "hnsw", AnnSettings(m=8), silent)
+        build_dense(Vectors(chain.vectors), chain.index, AnnSettings(m=8), silent)
 
 
 def test_an_index_that_is_not_finished_is_never_searched(chain: Chain) -> None:
-    (chain.index / index.BUILT).unlink()
+    (chain.index / index_folder.BUILT).unlink()
     with pytest.raises(DataError, match="not complete; run its index command again"):
         open_index(chain.index, OpenSettings())
 

@@ -15,11 +15,12 @@ from lmkcli.errors import UsageError
 from lmkcli.models.folder import read_model
 from lmkcli.progress import silent
 from lmkcli.recipe import RecipeOptions
-from lmkcli.retrieval import pipelines
+from lmkcli.retrieval.building import build_dense, build_lexical
 from lmkcli.retrieval.fusion import Fusion, fuse
-from lmkcli.retrieval.index import open_index
-from lmkcli.retrieval.indexing import build_dense, build_lexical
-from lmkcli.retrieval.reranking import Rerank
+from lmkcli.retrieval.index import Index, IndexInfo
+from lmkcli.retrieval.opening import open_index
+from lmkcli.retrieval.pipeline import Stages, check_distinct, open_all, open_pipeline
+from lmkcli.retrieval.reranking import RerankSettings
 from lmkcli.settings import AnnSettings, Bm25Settings, EncodeSettings, OpenSettings
 from lmkcli.store.vectors import Vectors
 from tests.models.test_crossencoder import by_hand, save
@@ -54,11 +55,22 @@ def made(
     collection = open_collection(str(beir))
     build_lexical(collection, folder / "bm25", "bm25", Bm25Settings(), silent)
     vectors = encode(beir, tiny_model("bert"), folder / "vectors")
-    build_dense(Vectors(vectors), folder / "graph", "hnsw", AnnSettings(), silent)
+    build_dense(Vectors(vectors), folder / "graph", AnnSettings(), silent)
     queries = collection.judged_queries()
     run = open_index(folder / "bm25", OpenSettings()).search(queries, 20)
     write_run(folder / "bm25.trec", run)
     return Made(folder / "bm25", vectors, folder / "graph", folder / "bm25.trec", queries)
+
+
+def opened(*paths: Path, settings: OpenSettings = NONE, **stages: Any) -> Index:
+    return open_pipeline(Stages(paths, **stages), settings)
+
+
+def reranked(made: Made, depth: int, interpolate: float | None = None, first: str = "run") -> Index:
+    """The run, or another first stage, reranked by the vectors."""
+    settings = RerankSettings(depth, interpolate)
+    path = getattr(made, first)
+    return opened(path, settings=PLAIN, rerank=made.vectors, reranking=settings)
 
 
 def texts_of(beir: Path) -> dict[str, str]:
@@ -74,20 +86,19 @@ def vectors_of(folder: Path, texts: list[str]) -> Any:
 
 
 def test_a_run_answers_the_queries_that_it_has(made: Made) -> None:
-    index = pipelines.open_searchable(made.run, NONE)
+    index = opened(made.run)
     found = index.search([made.queries[1], Query("unknown", "river")], 3).rankings
     expected = read_run(made.run).rankings[made.queries[1].id]
     assert found[made.queries[1].id].doc_ids == expected.doc_ids[:3]
     assert found["unknown"].doc_ids == []
-    assert index.opened.kind == "bm25"
+    assert index.info.kind == "bm25"
     assert index.texts(["d000"])["d000"].text == ""
 
 
 @pytest.mark.parametrize("first", ["bm25", "run"])
 def test_reranking_equals_scoring_those_pairs_by_hand(made: Made, beir: Path, first: str) -> None:
-    index = pipelines.open_searchable(getattr(made, first), NONE)
-    reranked = pipelines.by_vectors(index, made.vectors, Rerank(7), PLAIN)
-    run = reranked.search(made.queries, 5)
+    index = reranked(made, 7, first=first)
+    run = index.search(made.queries, 5)
     before = read_run(made.run).rankings
     texts = texts_of(beir)
     for query in made.queries:
@@ -97,8 +108,8 @@ def test_reranking_equals_scoring_those_pairs_by_hand(made: Made, beir: Path, fi
         best = sorted(top, key=lambda name: scores[name], reverse=True)[:5]
         assert run.rankings[query.id].doc_ids == best
         assert run.rankings[query.id].scores == pytest.approx([scores[n] for n in best], abs=1e-5)
-    assert reranked.unscored == 0
-    assert reranked.opened.kind == "bm25-rerank"
+    assert run.unscored == 0
+    assert index.info.kind == "bm25-rerank"
 
 
 def test_documents_without_a_vector_stand_at_the_end_and_are_counted(
@@ -111,10 +122,9 @@ def test_documents_without_a_vector_stand_at_the_end_and_are_counted(
         "".join(f"q Q0 {n} 1 1.0 x\n" for n in [*before.doc_ids, "nowhere"] if n not in missing)
     )
     folder = encode(beir, tiny_model("bert"), tmp_path / "vectors", only=few)
-    index = pipelines.open_searchable(made.run, NONE)
-    reranked = pipelines.by_vectors(index, folder, Rerank(10), PLAIN)
-    found = reranked.search([query], 10).rankings[query.id].doc_ids
-    assert reranked.unscored == 3
+    run = reranked(made._replace(vectors=folder), 10).search([query], 10)
+    found = run.rankings[query.id].doc_ids
+    assert run.unscored == 3
     assert found[7:] == before.doc_ids[1:4]
     assert set(found) == set(before.doc_ids[:10])
 
@@ -122,9 +132,8 @@ def test_documents_without_a_vector_stand_at_the_end_and_are_counted(
 def test_interpolation_is_its_formula(made: Made) -> None:
     query = made.queries[2]
     before = read_run(made.run).rankings[query.id]
-    index = pipelines.open_searchable(made.run, NONE)
-    alone = pipelines.by_vectors(index, made.vectors, Rerank(6), PLAIN).search([query], 6)
-    both = pipelines.by_vectors(index, made.vectors, Rerank(6, 0.3), PLAIN).search([query], 6)
+    alone = reranked(made, 6).search([query], 6)
+    both = reranked(made, 6, 0.3).search([query], 6)
     old = dict(zip(before.doc_ids[:6], before.scores[:6].tolist(), strict=True))
     ranking = alone.rankings[query.id]
     new = dict(zip(ranking.doc_ids, ranking.scores.tolist(), strict=True))
@@ -141,20 +150,21 @@ def test_interpolation_is_its_formula(made: Made) -> None:
 
 
 def test_an_index_and_a_run_are_fused_as_their_runs_are(made: Made) -> None:
-    parts = pipelines.open_all([made.vectors, made.run], PLAIN)
-    fused = pipelines.Fused(parts, Fusion("rrf"))
+    parts = open_all(Stages([made.vectors, made.run]), PLAIN)
+    fused = opened(made.vectors, made.run, settings=PLAIN, fusion=Fusion("rrf"))
     runs = [part.search(made.queries, 1000) for part in parts]
     expected = fuse(runs, Fusion("rrf"), 9).rankings
     found = fused.search(made.queries, 9).rankings
     assert {q: r.doc_ids for q, r in found.items()} == {q: r.doc_ids for q, r in expected.items()}
     assert fused.texts(["d001"])["d001"].text  # the run has none, the vectors do
-    assert fused.opened.kind == "rrf"
+    assert fused.info.kind == "rrf"
 
 
 def test_a_fusion_can_be_reranked(made: Made) -> None:
-    parts = pipelines.open_all([made.bm25, made.run], PLAIN, made.vectors)
-    fused = pipelines.Fused(parts, Fusion("linear"))
-    run = pipelines.by_vectors(fused, made.vectors, Rerank(4), PLAIN).search(made.queries[:1], 4)
+    fused = opened(made.bm25, made.run, fusion=Fusion("linear"))
+    stages = {"rerank": made.vectors, "reranking": RerankSettings(4)}
+    both = opened(made.bm25, made.run, settings=PLAIN, fusion=Fusion("linear"), **stages)
+    run = both.search(made.queries[:1], 4)
     first = fused.search(made.queries[:1], 4).rankings[made.queries[0].id].doc_ids
     assert sorted(run.rankings[made.queries[0].id].doc_ids) == sorted(first)
 
@@ -164,10 +174,11 @@ def test_a_cross_encoder_reads_the_stored_texts(
 ) -> None:
     monkeypatch.setattr("lmkcli.models.crossencoder.native_dtype", lambda device: "fp32")
     folder = save(tmp_path / "model", 1)
-    index = pipelines.open_searchable(made.bm25, NONE)
+    index = opened(made.bm25)
     query, texts = made.queries[3], texts_of(beir)
     top = index.search([query], 5).rankings[query.id].doc_ids
-    ranking = pipelines.by_model(index, str(folder), Rerank(5), NONE).search([query], 5)
+    stages = {"rerank_model": str(folder), "reranking": RerankSettings(5)}
+    ranking = opened(made.bm25, **stages).search([query], 5)
     expected = dict(zip(top, by_hand(folder, query.text, [texts[n] for n in top]), strict=True))
     found = ranking.rankings[query.id]
     assert dict(zip(found.doc_ids, found.scores.tolist(), strict=True)) == pytest.approx(
@@ -175,50 +186,46 @@ def test_a_cross_encoder_reads_the_stored_texts(
     )
     assert found.doc_ids == sorted(top, key=expected.__getitem__, reverse=True)
     with pytest.raises(UsageError, match="is a run and holds no texts"):
-        pipelines.by_model(pipelines.FromRun(made.run), str(folder), Rerank(), NONE)
+        opened(made.run, **stages)
 
 
 def test_a_setting_must_mean_something_to_one_of_the_indexes(made: Made) -> None:
     model = OpenSettings(model="elsewhere", device="cpu")
     with pytest.raises(UsageError, match="no effect on a bm25 index"):
-        pipelines.open_all([made.bm25], model)
+        opened(made.bm25, settings=model)
     with pytest.raises(UsageError, match="no effect on a run"):
-        pipelines.open_all([made.run, made.bm25], model)
+        open_all(Stages([made.run, made.bm25]), model)
     for paths in ([made.bm25, made.vectors], [made.run, made.graph]):
-        assert len(pipelines.open_all(paths, model)) == 2
-    assert pipelines.open_all([made.run], model, made.vectors)
+        assert len(open_all(Stages(paths), model)) == 2
+    assert opened(made.run, settings=model, rerank=made.vectors)
     broad = OpenSettings(ef_search=50, device="cpu")
-    assert pipelines.open_all([made.bm25, made.vectors, made.graph], broad)
+    assert open_all(Stages([made.bm25, made.vectors, made.graph]), broad)
     with pytest.raises(UsageError, match="no effect on a bm25 index"):
-        pipelines.open_all([made.bm25], broad, made.vectors)
+        opened(made.bm25, settings=broad, rerank=made.vectors)
 
 
 def test_what_decides_a_run_is_in_its_digest(made: Made) -> None:
-    def opened(rerank: Rerank, fusion: Fusion) -> Any:
-        parts = pipelines.open_all([made.bm25, made.run], PLAIN, made.vectors)
-        return pipelines.by_vectors(
-            pipelines.Fused(parts, fusion), made.vectors, rerank, PLAIN
-        ).opened
+    def info(reranking: RerankSettings, fusion: Fusion) -> IndexInfo:
+        stages = Stages([made.bm25, made.run], fusion, made.vectors, reranking=reranking)
+        return open_pipeline(stages, PLAIN).info
 
-    base = opened(Rerank(), Fusion("rrf"))
-    assert base == opened(Rerank(), Fusion("rrf"))
+    base = info(RerankSettings(), Fusion("rrf"))
+    assert base == info(RerankSettings(), Fusion("rrf"))
     for other in (
-        opened(Rerank(50), Fusion("rrf")),
-        opened(Rerank(100, 0.5), Fusion("rrf")),
-        opened(Rerank(), Fusion("rrf", k=10)),
-        opened(Rerank(), Fusion("linear", weights=(1.0, 2.0))),
+        info(RerankSettings(50), Fusion("rrf")),
+        info(RerankSettings(100, 0.5), Fusion("rrf")),
+        info(RerankSettings(), Fusion("rrf", k=10)),
+        info(RerankSettings(), Fusion("linear", weights=(1.0, 2.0))),
     ):
         assert other.search != base.search
     assert str(made.vectors) not in str(base.search)  # what was moved is the same still
-    swapped = pipelines.open_all([made.run, made.bm25], NONE)
-    straight = pipelines.open_all([made.bm25, made.run], NONE)
-    digests = {pipelines.Fused(x, Fusion("rrf")).opened.digest for x in (swapped, straight)}
+    orders = ([made.run, made.bm25], [made.bm25, made.run])
+    digests = {opened(*paths, fusion=Fusion("rrf")).info.digest for paths in orders}
     assert len(digests) == 2
 
 
 def test_weights_and_indexes_are_checked_before_anything_is_searched(made: Made) -> None:
-    parts = pipelines.open_all([made.bm25, made.run], NONE)
     with pytest.raises(UsageError, match="3 weights for 2 runs"):
-        pipelines.Fused(parts, Fusion.parse("linear:1,2,3"))
+        opened(made.bm25, made.run, fusion=Fusion.parse("linear:1,2,3"))
     with pytest.raises(UsageError, match="names an index twice"):
-        pipelines.check_distinct([made.bm25, made.bm25.parent / "x" / ".." / made.bm25.name])
+        check_distinct([made.bm25, made.bm25.parent / "x" / ".." / made.bm25.name])

@@ -1,0 +1,175 @@
+"""Dense indexes: vectors that are compared one by one, or an approximate index whose candidates are
+scored exactly. Queries are encoded as the vectors' recipe says.
+"""
+
+import os
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from lmkcli import manifest
+from lmkcli.data.collection import Doc, Query
+from lmkcli.data.run import Run, ranked
+from lmkcli.encoding.encoder import Encoder
+from lmkcli.encoding.recorded import open_recorded
+from lmkcli.errors import DataError, Mismatch
+from lmkcli.manifest import Manifest
+from lmkcli.models.devices import choose_device, native_dtype
+from lmkcli.retrieval.approximate import ApproximateSearch
+from lmkcli.retrieval.index import SEARCH, IndexInfo, Passage
+from lmkcli.retrieval.indexes.exact import Exact
+from lmkcli.retrieval.kinds import Matrix, VectorSearch, ann_kind
+from lmkcli.retrieval.numbering import Numbering, read_numbering
+from lmkcli.retrieval.passages import best_passages, passages_of
+from lmkcli.retrieval.views import RankedUnits
+from lmkcli.settings import AnnSettings, OpenSettings
+from lmkcli.store import parts
+from lmkcli.store.parts import PartSlice
+from lmkcli.store.vectors import Vectors
+
+
+def open_vectors(folder: Path, settings: OpenSettings) -> "DenseIndex":
+    """Vectors without an index: exact search."""
+    settings.refuse("vectors", *SEARCH)
+    units = RankedUnits(Vectors(folder), settings.level or "", settings.aggregate or "")
+    info = IndexInfo(str(folder.absolute()), "exact", units.vectors.digest(), units.identity)
+    return DenseIndex(info, units, exact_search(units.matrix, settings), settings)
+
+
+def open_ann(
+    folder: Path, described: Manifest, built: dict[str, Any], settings: OpenSettings
+) -> "DenseIndex":
+    """The index in a folder that `lmk index` made, described by its manifest and built.json."""
+    identity = described.identity
+    vectors = _frozen_vectors(folder, described, built["of"], settings)
+    how: dict[str, Any] = {"ef_search": settings.ef_search, "nprobe": settings.nprobe}
+    notes = tuple(filter(None, [_incomplete(folder, built), _behind(folder, vectors)]))
+    kind = ann_kind(identity["family"]).open(
+        folder / built["at"], replace(AnnSettings(**identity["settings"]), **how)
+    )
+    units = RankedUnits(vectors, settings.level or "", settings.aggregate or "")
+    numbering = Numbering(vectors, read_numbering(built["of"]))
+    rows_of = numbering.vectors if units.level == "chunk" else numbering.docs
+    exact = exact_search(units.matrix, settings)
+    info = IndexInfo(
+        str(folder.absolute()),
+        identity["settings"]["kind"],
+        built["digest"],
+        how | units.identity,
+        notes,
+    )
+    search = ApproximateSearch(kind, units.matrix, rows_of, exact)
+    return DenseIndex(info, units, search, settings)
+
+
+def _frozen_vectors(
+    folder: Path, described: Manifest, of: dict[str, Any], settings: OpenSettings
+) -> Vectors:
+    """The vectors that an index was built from: found beside it or where --vectors says, checked."""
+    path = Path(settings.vectors) if settings.vectors else folder / described.facts["vectors"]
+    if not (path / manifest.NAME).exists():
+        raise DataError(
+            f"the vectors of {folder} are not at {path}; say where they are with --vectors"
+        )
+    slices = [PartSlice.from_json(item) for item in of["parts"]]
+    vectors = Vectors(path, slices)
+    missing = {piece.name for piece in slices} - set(parts.list_parts(path))
+    if missing or vectors.digest() != of["vectors"]:
+        raise Mismatch(
+            f"{path} are not the vectors that {folder} was built from; build the index again"
+        )
+    return vectors
+
+
+def _incomplete(folder: Path, built: dict[str, Any]) -> str:
+    """What to say when the index was built before its vectors were complete."""
+    shards = built["of"].get("unfinished shards")
+    if not shards:
+        return ""
+    return f"{folder} lacks what the shards {', '.join(map(str, shards))} had not finished."
+
+
+def _behind(folder: Path, vectors: Vectors) -> str:
+    """What to say when the vectors have moved on since the index was built or updated."""
+    if Vectors.so_far(vectors.folder).digest() == vectors.digest():
+        return ""
+    return (
+        f"{folder} is behind {os.path.normpath(vectors.folder)}, which was updated since; "
+        "it searches what it was built from. Bring it up to date with its index command and "
+        "--if-exists update"
+    )
+
+
+def exact_search(matrix: Matrix, settings: OpenSettings) -> Exact:
+    """Brute force over vectors, on the device that queries are encoded on."""
+    device = choose_device(settings.device)
+    # a GPU is quick enough in float32, and cuBLAS may add parts of bfloat16 sums in bfloat16
+    low = device.type == "cpu" and native_dtype(device) == "bf16"
+    return Exact(matrix, device, torch.bfloat16 if low else torch.float32)
+
+
+class DenseIndex:
+    """Vectors with a way of searching them, and the encoder of their queries."""
+
+    def __init__(
+        self,
+        info: IndexInfo,
+        units: RankedUnits,
+        vector_search: VectorSearch,
+        settings: OpenSettings,
+    ) -> None:
+        self.info = info
+        self._units, self._vector_search, self._settings = units, vector_search, settings
+        self._encoder: Encoder | None = None
+
+    def search(self, queries: list[Query], k: int) -> Run:
+        """Queries encoded, searched, and ranked by exact scores, ties by document id."""
+        matrix = self._units.matrix
+        if not queries or not matrix.rows:
+            return Run({query.id: ranked([], np.zeros(0, np.float32)) for query in queries})
+        encoded = self.encoder().queries(queries)
+        self._units.check(encoded)
+        hits = self._vector_search.search(encoded, min(k, matrix.rows))
+        ids = matrix.ids(np.concatenate(hits.rows))
+        starts = np.cumsum([0, *(len(rows) for rows in hits.rows)])
+        rankings = {}
+        for query, start, stop, scores in zip(
+            queries, starts[:-1], starts[1:], hits.scores, strict=True
+        ):
+            ranking = ranked(ids[start:stop], scores)
+            if len(set(ranking.doc_ids)) < len(ranking.doc_ids):
+                raise DataError(
+                    f"{self.info.path}: a document id occurs in two shards; encode again"
+                )
+            rankings[query.id] = ranking.cut(k)
+        return Run(rankings)
+
+    def encoder(self) -> Encoder:
+        """The query side's encoder, loaded when it is first needed."""
+        if self._encoder is None:
+            self._encoder = open_query_encoder(self._units.vectors, self._settings)
+        return self._encoder
+
+    def texts(self, ids: list[str]) -> dict[str, Doc]:
+        """Looks rows up by id; the ids of all parts are read once. The text of a chunk is its own."""
+        if self._units.level == "doc":
+            return {doc.id: doc for doc in self._units.vectors.by_ids(ids)}
+        chunks = passages_of(self._units.vectors, ids)
+        return {name: Doc(name, part.text, doc.title) for name, (doc, part) in chunks.items()}
+
+    def passages(self, query: Query, ids: list[str]) -> dict[str, Passage]:
+        """The best chunk of each document, or the chunks that the ids name."""
+        vectors = self._units.vectors
+        if self._units.level == "chunk":
+            return {name: part for name, (_, part) in passages_of(vectors, ids).items()}
+        if vectors.recipe.doc.unit != "chunk":
+            return {}
+        return best_passages(vectors, self.encoder().queries([query]).vectors, ids)
+
+
+def open_query_encoder(vectors: Vectors, settings: OpenSettings) -> Encoder:
+    """The encoder of the query side of the vectors' recipe."""
+    return open_recorded(vectors, True, settings)

@@ -1,0 +1,142 @@
+"""Index kinds: what every kind of the catalog must be able to do, and finding one by its name.
+
+An approximate kind (FAISS) numbers vectors from zero and knows nothing of documents; a lexical kind
+(BM25) ranks documents by their words. Neither encodes queries.
+"""
+
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lmkcli import catalog
+from lmkcli.data.collection import Doc, Query
+from lmkcli.data.run import Run
+from lmkcli.errors import UnknownName
+from lmkcli.progress import Progress
+from lmkcli.settings import AnnSettings, Bm25Settings
+from lmkcli.store.ragged import Ragged
+
+
+class Blocks(Protocol):
+    """Vectors in float32 blocks, in row order; can be iterated again."""
+
+    @property
+    def rows(self) -> int: ...
+
+    @property
+    def dim(self) -> int: ...
+
+    def __iter__(self) -> Iterator[Ragged]: ...
+
+
+class Matrix(Blocks, Protocol):
+    """Rows of one vector or more: all in blocks of whole rows, in order, and any at once."""
+
+    @property
+    def total(self) -> int:
+        """How many vectors there are."""
+
+    @property
+    def single(self) -> bool:
+        """Whether each row has one vector."""
+
+    def at(self, rows: NDArray[np.int64]) -> Ragged: ...
+
+
+class Hits(NamedTuple):
+    """Per query: rows and their float64 scores, unordered, the top k and all ties with it."""
+
+    rows: list[NDArray[np.int64]]
+    scores: list[NDArray[np.float64]]
+
+
+class VectorSearch(Protocol):
+    """Encoded queries to the rows of a Matrix that score best with them."""
+
+    def search(self, queries: Ragged, k: int) -> Hits: ...
+
+
+class Candidates(NamedTuple):
+    """float32 scores [n, k], best first, and int64 vector rows [n, k], -1 where none is left."""
+
+    scores: NDArray[np.float32]
+    rows: NDArray[np.int64]
+
+
+class AnnKind(Protocol):
+    """An approximate index of vectors, which are numbered from zero.
+
+    `rows` is how many there are; `overfetch` how many times k to fetch for exact scoring.
+    """
+
+    rows: int
+    overfetch: int
+
+    @staticmethod
+    def memory(blocks: Blocks, settings: AnnSettings) -> int:
+        """Bytes that building takes at its peak, roughly."""
+
+    @classmethod
+    def build(
+        cls, blocks: Blocks, folder: Path, settings: AnnSettings, progress: Progress
+    ) -> dict[str, Any]:
+        """Write the index of all vectors into `folder`; returns its facts, JSON values."""
+
+    @classmethod
+    def append(cls, blocks: Blocks, old: Path, folder: Path, progress: Progress) -> dict[str, Any]:
+        """Write the index of folder `old` into `folder` with more vectors behind its own; facts.
+
+        DataError when this index cannot grow.
+        """
+
+    @classmethod
+    def open(cls, folder: Path, settings: AnnSettings) -> Self:
+        """The index in `folder`; DataError when it cannot be read."""
+
+    def candidates(self, queries: NDArray[np.float32], k: int) -> Candidates:
+        """The approximately k best vectors for each query vector [n, dim]."""
+
+
+class LexicalKind(Protocol):
+    """An index of the words of documents."""
+
+    @staticmethod
+    def analysis(settings: Bm25Settings) -> dict[str, Any]:
+        """Everything that decides terms, JSON values; UsageError for settings that cannot be."""
+
+    @classmethod
+    def build(
+        cls, docs: Iterable[Doc], folder: Path, settings: Bm25Settings, progress: Progress
+    ) -> dict[str, Any]:
+        """Write the index of some documents into `folder`; returns its facts, JSON values."""
+
+    @classmethod
+    def open(cls, folder: Path, settings: Bm25Settings) -> Self:
+        """The index in `folder`; DataError or Mismatch when it cannot be searched here."""
+
+    def search(self, queries: list[Query], k: int) -> Run:
+        """The k best documents of each query; those that share no term with it are not returned."""
+
+
+def family_of(kind: str) -> str:
+    """The catalog row of an index kind; a FAISS factory string belongs to that of hnsw."""
+    if kind in catalog.INDEXES:
+        return kind
+    if kind.isidentifier() and kind.islower():
+        raise UnknownName("index kind", kind, catalog.INDEXES, "(or a FAISS factory string)")
+    return "hnsw"
+
+
+def ann_kind(family: str) -> type[AnnKind]:
+    """The approximate kind of this name; MissingExtra where FAISS is not installed."""
+    kind: type[AnnKind] = catalog.load(catalog.INDEXES, family, "index kind")
+    return kind
+
+
+def lexical_kind(family: str) -> type[LexicalKind]:
+    """The lexical kind of this name; MissingExtra where what it needs is not installed."""
+    kind: type[LexicalKind] = catalog.load(catalog.INDEXES, family, "index kind")
+    return kind
