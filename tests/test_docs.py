@@ -20,7 +20,8 @@ from typer.main import get_command
 from lmkcli.cli.main import app
 
 ROOT = Path(__file__).resolve().parents[1]
-PAGES = sorted([ROOT / "README.md", ROOT / "CHANGELOG.md", *(ROOT / "docs").glob("*.md")])
+TOP = ("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "examples/README.md")
+PAGES = sorted([*(ROOT / name for name in TOP), *(ROOT / "docs").glob("*.md")])
 GROUP: Any = get_command(app)
 NOTES = ROOT / "docs" / "README.md"
 
@@ -144,7 +145,12 @@ def examples(tmp_path_factory: pytest.TempPathFactory, minilm: Path) -> Path:
     return folder
 
 
-SNIPPETS = [page for page in PAGES if any(block.language == "python" for block in blocks(page))]
+# CONTRIBUTING.md shows files of the package; tests/test_repository.py runs those.
+SNIPPETS = [
+    page
+    for page in PAGES
+    if page.name != "CONTRIBUTING.md" and any(block.language == "python" for block in blocks(page))
+]
 
 
 @pytest.mark.parametrize("page", SNIPPETS, ids=page_ids(SNIPPETS))

@@ -1,0 +1,28 @@
+# The commands that a developer types; `just` alone lists them.
+
+list:
+    @just --list
+
+# An environment with everything that the tests need.
+setup:
+    python3 -m venv .venv
+    .venv/bin/pip install -c constraints.txt -e ".[test]"
+
+# The tests of ordinary length, or those that are named.
+test *arguments:
+    .venv/bin/python -m pytest {{ arguments }}
+
+# Lint, format and types.
+check:
+    .venv/bin/ruff check
+    .venv/bin/ruff format
+    .venv/bin/mypy --strict lmkcli
+
+# The tables and pictures of the documentation that are generated.
+docs:
+    .venv/bin/python docs/reference.py
+    .venv/bin/python docs/rooms.py
+
+# Everything, slow tests too, in a fresh environment.
+ci:
+    .ci/run

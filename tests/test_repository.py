@@ -1,0 +1,140 @@
+"""What people look for in a repository works: the worked example, the examples, the project files."""
+
+import contextlib
+import io
+import json
+import os
+import re
+import runpy
+import shutil
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+import lmkcli
+from lmkcli import catalog
+
+ROOT = Path(__file__).resolve().parents[1]
+EXAMPLES = ROOT / "examples"
+GUIDE = (ROOT / "CONTRIBUTING.md").read_text("utf-8")
+
+
+def run(words: list[str], folder: Path, package: Path = ROOT) -> str:
+    """What a command prints that is run in `folder` with the package of `package`."""
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    more = {"PYTHONPATH": str(package), "PATH": path}
+    done = subprocess.run(
+        words, cwd=folder, env=os.environ | more, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr + done.stdout
+    return done.stdout
+
+
+def test_the_pooler_of_the_guide_is_one_file_and_one_row(tmp_path: Path, minilm: Path) -> None:
+    """In a copy of the package: the contract tests pass, and the command line shows what the page shows."""
+    file, row = re.findall(r"^```python\n(.*?)^```$", GUIDE, re.DOTALL | re.MULTILINE)
+    name = re.match(r"# (\S+)\n", file)
+    assert name is not None
+    shutil.copytree(ROOT / "lmkcli", tmp_path / "lmkcli")
+    for needed in ("pyproject.toml", "tests/conftest.py", "tests/pooling/test_contract.py"):
+        (tmp_path / needed).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(ROOT / needed, tmp_path / needed)
+    (tmp_path / name[1]).write_text(file)
+    table = tmp_path / "lmkcli" / "catalog.py"
+    opening = "POOLERS: dict[str, Row] = {\n"
+    table.write_text(table.read_text().replace(opening, opening + row, 1))
+
+    pytest_ = [sys.executable, "-m", "pytest", "--hypothesis-profile=ci"]
+    run([*pytest_, "tests/pooling/test_contract.py"], tmp_path, tmp_path)
+    shown = re.search(r"^\$ lmk (.* --pool ends .*?)\n(.*?)^```$", GUIDE, re.DOTALL | re.MULTILINE)
+    assert shown is not None
+    lmk = [sys.executable, "-m", "lmkcli.cli.main"]
+    words = re.findall(r'"[^"]*"|\S+', shown[1])
+    printed = run([*lmk, *(word.strip('"') for word in words)], tmp_path, tmp_path)
+    assert printed == shown[2].splitlines(keepends=True)[0]  # the rest is a note on stderr
+
+
+def test_the_guide_names_what_is_there() -> None:
+    for path in re.findall(r"`((?:lmkcli|tests)/[\w/.]+)`", GUIDE):
+        if not path.endswith(("/ends.py", "/NAME.py")):
+            assert (ROOT / path).exists(), path
+    for table in re.findall(r"row to `(\w+)`", GUIDE):
+        assert isinstance(getattr(catalog, table), dict)
+
+
+@pytest.mark.parametrize("script", sorted(path.name for path in EXAMPLES.glob("*.py")))
+def test_an_example_runs_offline(
+    script: str, minilm: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.argv", [script, str(minilm)])
+    runpy.run_path(str(EXAMPLES / script), run_name="__main__")
+    printed = capsys.readouterr().out
+    assert printed.strip()
+    page = (EXAMPLES / "README.md").read_text("utf-8")
+    shown = re.search(rf"^python examples/{script}\n```\n\n```text\n(.*?)^```$", page, re.M | re.S)
+    assert shown is None or printed == shown[1]
+
+
+@pytest.mark.slow
+def test_the_example_of_the_command_line_runs(tmp_path: Path, minilm: Path) -> None:
+    lmk = tmp_path / "bin" / "lmk"
+    lmk.parent.mkdir()
+    lmk.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m lmkcli.cli.main "$@"\n')
+    lmk.chmod(0o755)
+    words = ["env", f"PATH={lmk.parent}:{os.environ['PATH']}", "bash", str(EXAMPLES / "hybrid.sh")]
+    printed = run([*words, "made", str(minilm)], tmp_path)
+    assert len(re.findall(r"^made/\w+\.trec +0\.\d{4}", printed, re.MULTILINE)) == 3
+
+
+def test_the_notebook_prints_what_it_shows(minilm: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    notebook = json.loads((EXAMPLES / "landmark_pooling.ipynb").read_text("utf-8"))
+    monkeypatch.chdir(EXAMPLES)
+    names: dict[str, Any] = {}
+    for cell in notebook["cells"]:
+        if cell["cell_type"] != "code":
+            continue
+        printed = io.StringIO()
+        with contextlib.redirect_stdout(printed):
+            exec("".join(cell["source"]), names)
+        assert printed.getvalue() == "".join(cell["outputs"][0]["text"])
+
+
+def test_every_example_is_in_their_table() -> None:
+    page = (EXAMPLES / "README.md").read_text("utf-8")
+    for path in EXAMPLES.iterdir():
+        if path.suffix in (".py", ".sh", ".ipynb"):
+            assert f"[{path.name}]({path.name})" in page
+
+
+def test_the_workflow_runs_what_developers_run_on_every_python() -> None:
+    workflow = yaml.safe_load((ROOT / ".github/workflows/ci.yml").read_text("utf-8"))
+    job = workflow["jobs"]["test"]
+    assert job["strategy"]["matrix"]["python"] == ["3.11", "3.12", "3.13"]
+    assert [step["run"] for step in job["steps"] if "run" in step] == [".ci/run"]
+    assert os.access(ROOT / ".ci" / "run", os.X_OK)
+
+
+def test_the_citation_is_of_this_version() -> None:
+    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text("utf-8"))
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+    assert citation["version"] == lmkcli.__version__
+    assert citation["license"] == project["license"]
+    assert citation["references"][0]["url"] == project["urls"]["Paper"]
+
+
+def test_the_guide_shows_the_recipes_of_the_justfile() -> None:
+    recipes = re.findall(r"^(\w+)[^:=\n]*:$", (ROOT / "justfile").read_text("utf-8"), re.MULTILINE)
+    assert re.findall(r"^just (\w+)", GUIDE, re.MULTILINE) == [r for r in recipes if r != "list"]
+
+
+def test_the_hooks_are_the_checks_of_ci() -> None:
+    config = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text("utf-8"))
+    ci = (ROOT / ".ci" / "run").read_text("utf-8")
+    for hook in config["repos"][0]["hooks"]:
+        tool, command = hook["entry"].split()[:2]
+        assert f'/bin/{tool}" {command}' in ci
