@@ -189,7 +189,7 @@ def _inside(folder: Path) -> str:
 
 def _compare(part: str, found: Manifest, wanted: Manifest, folder: Path) -> None:
     here, there = getattr(found, part), getattr(wanted, part)
-    lines = list(differences(here, there))
+    lines = list(json_differences(here, there))
     if found.kind != wanted.kind:
         lines.insert(0, f"kind: {found.kind} | {wanted.kind}")
     if lines:
@@ -200,12 +200,14 @@ def _compare(part: str, found: Manifest, wanted: Manifest, folder: Path) -> None
         )
 
 
-def differences(here: Any, there: Any, path: str = "") -> list[str]:
+def json_differences(here: Any, there: Any, path: str = "") -> list[str]:
     """Every leaf in which two JSON values differ, as 'a.b: here | there'."""
     if isinstance(here, dict) and isinstance(there, dict):
         return [
             line
             for key in sorted(here.keys() | there.keys())
-            for line in differences(here.get(key), there.get(key), f"{path}.{key}" if path else key)
+            for line in json_differences(
+                here.get(key), there.get(key), f"{path}.{key}" if path else key
+            )
         ]
     return [] if here == there else [f"{path}: {here!r} | {there!r}"]

@@ -12,7 +12,16 @@ from hypothesis import strategies as st
 
 from lmkcli import manifest
 from lmkcli.errors import DataError, Mismatch
-from lmkcli.manifest import FORMAT, NAME, Manifest, claim, differences, digest, environment, read
+from lmkcli.manifest import (
+    FORMAT,
+    NAME,
+    Manifest,
+    claim,
+    digest,
+    environment,
+    json_differences,
+    read,
+)
 
 MADE = Manifest(
     "vectors",
@@ -135,13 +144,13 @@ NESTED = st.recursive(
 
 @given(NESTED, NESTED)
 def test_values_differ_exactly_when_there_is_a_line(here: Any, there: Any) -> None:
-    assert bool(differences(here, there)) == (here != there)
-    assert len(differences(here, there)) == len(differences(there, here))
+    assert bool(json_differences(here, there)) == (here != there)
+    assert len(json_differences(here, there)) == len(json_differences(there, here))
 
 
 def test_differences_name_the_leaf() -> None:
     here = {"a": {"b": 1, "c": [1]}, "d": 2}
-    assert differences(here, {"a": {"b": 1, "c": [2]}}) == ["a.c: [1] | [2]", "d: 2 | None"]
+    assert json_differences(here, {"a": {"b": 1, "c": [2]}}) == ["a.c: [1] | [2]", "d: 2 | None"]
 
 
 def test_the_environment_is_json_and_names_what_decides(monkeypatch: pytest.MonkeyPatch) -> None:

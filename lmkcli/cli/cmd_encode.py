@@ -62,14 +62,14 @@ def encode(
         documents.spelling(source), recipe, settings, documents.shard, documents.offline
     )
     if documents.only is not None:
-        job = jobs.narrowed(job, documents.only)
-    for line in jobs.describe(job):
+        job = jobs.restricted_to_run(job, documents.only)
+    for line in jobs.describe_job(job):
         console.note(line)
     if output.dry_run:
         return _dry_run(job, output.json)
     folder = output.prepared("vectors/", job.shard.count)
     changes = _write(job, folder, output.if_exists == "update")
-    if absent := jobs.absent(job, folder):
+    if absent := jobs.count_missing(job, folder):
         run = documents.only
         console.note(f"documents of {run} that {source} does not have: {console.number(absent)}")
     if changes:

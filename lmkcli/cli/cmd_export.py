@@ -50,7 +50,7 @@ def _vectors(source: Path, to: Target, output: NewOutput) -> None:
     folder = output.prepared("exported/")
     with console.progress("export") as progress:
         rows = write(vectors, to, folder, progress)
-    facts = {"documents": vectors.rows, "vectors": rows, "components": vectors.dim}
+    facts = {"documents": vectors.rows, "vectors": rows, "dimensions": vectors.dim}
     if output.json:
         return console.plain_json({"output": str(folder), "to": to, **facts})
     console.say(

@@ -62,7 +62,7 @@ def import_(
     if output.json:
         return console.plain_json({"output": str(folder), **imported._asdict()})
     console.say(
-        f"{folder}: {console.number(imported.documents)} documents, {imported.dim} components"
+        f"{folder}: {console.number(imported.documents)} documents, {imported.dim} dimensions"
     )
 
 

@@ -112,7 +112,7 @@ def _open(source: Path, allow_incomplete: bool) -> "Vectors":
         )
     if not allow_incomplete:
         return Vectors(source)
-    vectors = Vectors.so_far(source)
+    vectors = Vectors.open_incomplete(source)
     if vectors.unfinished:
         numbers = ", ".join(map(str, vectors.unfinished))
         console.note(

@@ -117,7 +117,7 @@ def _show(text: str, recipe: RecipeOptions, offline: bool, json: bool) -> None:
     resolved = resolve(recipe, offline)
     config = resolved.recipe.doc
     tokenizer = open_tokenizer(resolved.folder, config)
-    placer = make_placer(config, tokenizer.layout)
+    placer = make_placer(config, tokenizer.special)
     content = tokenizer([text])[0]
     placed = placer.place(placer.content(content.ids, content.prompt, content.ends))
     if json:

@@ -53,7 +53,7 @@ ROW = "#"  # in `columns`: the table has no such column, and the number of the r
 
 
 @dataclass(frozen=True)
-class Layout:
+class HubLayout:
     """The three tables. With `chunked`, rows of `docs` are chunks '<document>_<number>', and chunks
     are judged; with `skip_empty`, queries all of whose answers are empty texts are left out."""
 
@@ -85,7 +85,7 @@ def mirror(repo: str) -> Path | None:
     return folder if folder.is_dir() else None
 
 
-def layout(name: str) -> Layout | None:
+def layout(name: str) -> HubLayout | None:
     """The layout of the collection of this name ('mldr/en/test'); None when the hub has none."""
     for entry in _read()["layout"]:
         for pattern in entry["names"]:
@@ -129,7 +129,7 @@ def _match(pattern: str, name: str) -> dict[str, str] | None:
     return None if found is None else found.groupdict()
 
 
-def _layout(entry: dict[str, Any], found: dict[str, str]) -> Layout:
+def _layout(entry: dict[str, Any], found: dict[str, str]) -> HubLayout:
     """An entry's words are those of the name, what `of` says of this name, then its defaults."""
     words = entry.get("words", {}) | entry.get("of", {}).get(found.get("name", ""), {}) | found
     words = {key: _filled(value, words) for key, value in words.items()}
@@ -140,7 +140,7 @@ def _layout(entry: dict[str, Any], found: dict[str, str]) -> Layout:
         for key in ("docs", "queries", "qrels")
     )
     skip_empty = not set(words.values()).isdisjoint(entry.get("skip_empty", ()))
-    return Layout(docs, queries, qrels, entry.get("chunked", False), skip_empty)
+    return HubLayout(docs, queries, qrels, entry.get("chunked", False), skip_empty)
 
 
 def _table(given: dict[str, Any]) -> Table:

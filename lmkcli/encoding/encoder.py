@@ -18,7 +18,7 @@ from lmkcli.models.folder import ModelFolder
 from lmkcli.models.forward import Finish, ForwardPass, Model, ModelOptions, Pooling
 from lmkcli.models.heads import open_heads, open_token_head
 from lmkcli.models.tokenizer import Tokenizer, open_tokenizer
-from lmkcli.pooling.placement import Expansion, Input, Ints, Layout, Placement, Placer
+from lmkcli.pooling.placement import Expansion, Input, Ints, Placement, Placer, SpecialTokens
 from lmkcli.progress import Report
 from lmkcli.recipe import EncoderConfig
 from lmkcli.settings import EncodeSettings
@@ -89,10 +89,10 @@ def _of_whole(report: Report, before: int, total: int | None) -> Report:
     )
 
 
-def make_placer(side: EncoderConfig, layout: Layout) -> Placer:
+def make_placer(side: EncoderConfig, special: SpecialTokens) -> Placer:
     """The placement arithmetic of one side."""
     return Placer(
-        open_pooler(side.pool), layout, side.max_length, side.gran, side.include_prompt,
+        open_pooler(side.pool), special, side.max_length, side.gran, side.include_prompt,
         side.unit, side.window, side.overlap, frozenset(side.skip),
         None if side.expansion is None else Expansion(side.expansion, side.attend_expansion),
     )  # fmt: skip
@@ -247,7 +247,7 @@ def open_encoder(side: EncoderConfig, folder: ModelFolder, settings: EncodeSetti
     """Loads what one side needs; UsageError or Mismatch when it cannot work as the recipe says."""
     check_folder(side, folder)
     tokenizer = open_tokenizer(folder, side)
-    placer = make_placer(side, tokenizer.layout)
+    placer = make_placer(side, tokenizer.special)
     options = ModelOptions(
         settings.dtype, settings.device, side.trust_remote_code, side.extend, side.pad_to_max
     )

@@ -19,7 +19,7 @@ from lmkcli.progress import Report
 from lmkcli.recipe import RecipeOptions
 from lmkcli.settings import EncodeSettings
 from lmkcli.store import parts, tokens
-from lmkcli.store.outputs import as_it_was
+from lmkcli.store.outputs import rollback_on_error
 from lmkcli.store.part_writer import Target, shard_writer
 from lmkcli.store.tokens import Tokens, token_stream, write_tokens
 
@@ -73,14 +73,14 @@ def plan(
     return Job(given, resolved, settings, Shard.parse(slice_))
 
 
-def narrowed(job: Job, run: Path) -> Job:
+def restricted_to_run(job: Job, run: Path) -> Job:
     """The same job over the documents that a run names; UsageError when its source is tokens."""
     if isinstance(job.source, Tokens):
         raise UsageError("--only chooses among the documents of a collection, not of tokens")
     return replace(job, source=Selected(job.source, run))
 
 
-def absent(job: Job, folder: Path) -> int | None:
+def count_missing(job: Job, folder: Path) -> int | None:
     """How many documents a run named that the collection does not have; None while shards are to come."""
     if not isinstance(job.source, Selected):
         return 0
@@ -92,7 +92,7 @@ def _check_tokens(given: Tokens, resolved: Resolved) -> None:
     if given.state.unfinished:
         raise UsageError(f"{given.folder} is not complete; run its tokenize command again")
     here = {k: given.manifest.identity[k] for k in ("tokenizer", "prompt", "splitter")}
-    lines = manifest.differences(here, resolved.recipe.doc.tokens_identity())
+    lines = manifest.json_differences(here, resolved.recipe.doc.tokens_identity())
     if lines:
         raise Mismatch(
             f"{given.folder} was tokenized otherwise (there | needed here):\n  "
@@ -118,7 +118,7 @@ def run_tokenize(job: Job, folder: Path, report: Report = Report()) -> None:
 def run_encode(job: Job, folder: Path, report: Report = Report()) -> None:
     """Encode one shard into `folder`, continuing after what is there."""
     _check_source(job, folder)
-    settings = continued(job.settings, folder)
+    settings = with_folder_dtype(job.settings, folder)
     encoder = open_encoder(job.resolved.recipe.doc, job.resolved.folder, settings)
     if encoder.model.why_padded:
         report.note(
@@ -138,7 +138,7 @@ def run_encode(job: Job, folder: Path, report: Report = Report()) -> None:
 
 def _refusing(job: Job, folder: Path) -> AbstractContextManager[None]:
     """A refused collection leaves no claim; other shards' claims are never touched."""
-    return as_it_was(folder) if job.shard.count == 1 else nullcontext()
+    return rollback_on_error(folder) if job.shard.count == 1 else nullcontext()
 
 
 def _tokens_manifest(job: Job) -> Manifest:
@@ -188,7 +188,7 @@ def _check_source(job: Job, folder: Path) -> None:
     began = updated.source if updated else manifest.read(folder).execution.get("source", {})
     now = job.origin
     if began.get("name") == now["name"]:
-        lines = manifest.differences(began.get("stamp"), now["stamp"])
+        lines = manifest.json_differences(began.get("stamp"), now["stamp"])
         if lines:
             raise Mismatch(
                 f"{now['name']} has changed since {folder} was begun "
@@ -199,14 +199,14 @@ def _check_source(job: Job, folder: Path) -> None:
             )
 
 
-def continued(settings: EncodeSettings, folder: Path) -> EncodeSettings:
+def with_folder_dtype(settings: EncodeSettings, folder: Path) -> EncodeSettings:
     """`--dtype auto` continues in the dtype in which the folder was begun."""
     if settings.dtype != "auto" or not (folder / manifest.NAME).is_file():
         return settings
     return replace(settings, dtype=manifest.read(folder).execution.get("dtype", "auto"))
 
 
-def describe(job: Job) -> Iterator[str]:
+def describe_job(job: Job) -> Iterator[str]:
     """What was resolved, in lines for people."""
     doc, query = job.resolved.recipe.doc, job.resolved.recipe.query
     gran = f" gran {doc.gran}" if doc.gran else ""
@@ -217,7 +217,7 @@ def describe(job: Job) -> Iterator[str]:
         f"{job.resolved.folder.name}: pool {doc.pool}{gran}{unit}{window}, "
         f"max length {doc.max_length}{f' (positions {doc.extend})' if doc.extend else ''}"
         f"{', padded to full length' if doc.pad_to_max else ''}, {doc.similarity}"
-        f"{', normalised' if doc.normalize else ''}{f', first {doc.dim} components' if doc.dim else ''}"
+        f"{', normalised' if doc.normalize else ''}{f', first {doc.dim} dimensions' if doc.dim else ''}"
     )
     if doc.prompt or query.prompt:
         yield f"prompts: documents {doc.prompt!r}, queries {query.prompt!r}"

@@ -54,7 +54,7 @@ def run_update(job: Job, folder: Path, report: Report = Report()) -> Updated:
     settings are not those of the folder, Stopped when another process is updating it.
     """
     source, origin = _source(job, folder), job.origin
-    settings = jobs.continued(job.settings, folder)
+    settings = jobs.with_folder_dtype(job.settings, folder)
     encoder = open_encoder(job.resolved.recipe.doc, job.resolved.folder, settings)
     made = jobs.vectors_manifest(job, encoder, settings)
     manifest.claim(folder, jobs.as_begun(made, folder))
@@ -165,16 +165,16 @@ class Known:
         for piece in self._slices:
             asked = self._asked[first : first + piece.rows]
             first += piece.rows
-            alive = piece.alive
-            alive[np.flatnonzero(alive)] = asked
+            live = piece.live
+            live[np.flatnonzero(live)] = asked
             if asked.any():
-                made.append(PartSlice.of(piece.name, alive))
+                made.append(PartSlice.of(piece.name, live))
         return made
 
 
 def _keys(folder: Path, piece: PartSlice) -> NDArray[np.bytes_]:
     hashes = DocTable(folder / parts.PARTS / str(piece.name) / "docs.parquet").hashes()
-    return np.array(hashes, "S32").astype(KEY)[piece.alive]
+    return np.array(hashes, "S32").astype(KEY)[piece.live]
 
 
 class Unknown(Collection):
@@ -225,7 +225,7 @@ class Compacted(NamedTuple):
 
 
 def compact(folder: Path, keep_hours: float, report: Report = Report()) -> Compacted:
-    """Rewrite small parts and parts with dead rows into fresh ones; delete what nobody needs.
+    """Rewrite small parts and parts with deleted rows into fresh ones; delete what nobody needs.
 
     A part is deleted when the generation does not name it and has not for `keep_hours`.
     """
@@ -236,7 +236,7 @@ def compact(folder: Path, keep_hours: float, report: Report = Report()) -> Compa
         rest = [piece for piece in before.slices if piece not in kept]
         fresh: list[PartSlice] = []
         now = before
-        if len(rest) > 1 or any(piece.dead for piece in rest):
+        if len(rest) > 1 or any(piece.deleted for piece in rest):
             first = _next_row(folder, before.rows)
             _rewrite(Vectors(folder, rest), first, report)
             fresh = _unseen(folder, first)
@@ -248,7 +248,7 @@ def compact(folder: Path, keep_hours: float, report: Report = Report()) -> Compa
 
 def _is_full(folder: Path, piece: PartSlice) -> bool:
     size = part_summary(folder, piece.name).get("bytes", 0)
-    return not piece.dead and size >= part_writer.PART_BYTES // 2
+    return not piece.deleted and size >= part_writer.PART_BYTES // 2
 
 
 def _rewrite(old: Vectors, row: int, report: Report) -> None:

@@ -38,7 +38,7 @@ class Batch(NamedTuple):
 
 @dataclass(frozen=True)
 class Outgoing:
-    """What a format writes: batches, whose sizes add up to `rows`, of `dim` components."""
+    """What a format writes: batches, whose sizes add up to `rows`, of `dim` dimensions."""
 
     rows: int
     dim: int

@@ -25,7 +25,7 @@ from lmkcli.recipe import EncoderConfig, Recipe
 from lmkcli.settings import EncodeSettings
 from lmkcli.store import parts
 from lmkcli.store.doctable import DocRow
-from lmkcli.store.outputs import as_it_was
+from lmkcli.store.outputs import rollback_on_error
 from lmkcli.store.part_writer import Target, shard_writer
 from lmkcli.store.vectors import Vectors
 
@@ -90,7 +90,7 @@ def _open_numpy(source: Path, ids: Path | None) -> Incoming:
     if array.ndim != 2 or array.dtype.kind != "f" or not array.shape[1]:
         raise DataError(
             f"{matrix} holds {array.dtype} of shape {array.shape}; vectors are floating-point rows "
-            "[documents, components]"
+            "[documents, dimensions]"
         )
     dtype = "float16" if array.dtype == np.float16 else "float32"
     named = _named(array, lines)
@@ -183,7 +183,7 @@ def check_width(incoming: Incoming, resolved: Resolved) -> None:
     made = open_encoder(resolved.recipe.query, resolved.folder, settings).dim
     if made != incoming.dim:
         raise Mismatch(
-            f"{incoming.files[0]} has vectors of {incoming.dim} components, and {resolved.folder.name} "
+            f"{incoming.files[0]} has vectors of {incoming.dim} dimensions, and {resolved.folder.name} "
             f"makes {made}; give the model that made them with -m"
         )
 
@@ -197,7 +197,7 @@ def run_import(
     another width or with values that are not finite; Mismatch when something else is in the folder.
     """
     made = _manifest(incoming, recipe)
-    with as_it_was(folder):
+    with rollback_on_error(folder):
         manifest.claim(folder, made)
         normalized = 0
         if parts.done_rows(folder, WHOLE) is None:
@@ -278,7 +278,7 @@ def _matrix(rows: list[Row], dim: int) -> NDArray[np.float32]:
     for row in rows:
         if len(row.vector) != dim:
             raise DataError(
-                f"{row.where}: {len(row.vector)} components, but the first vector has {dim}; "
+                f"{row.where}: {len(row.vector)} dimensions, but the first vector has {dim}; "
                 "one model makes vectors of one width"
             )
     with np.errstate(over="ignore"):

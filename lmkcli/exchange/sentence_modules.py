@@ -14,7 +14,7 @@ from sentence_transformers.base.modules import Module, Transformer
 from lmkcli.encoding.encoder import make_placer
 from lmkcli.errors import UsageError
 from lmkcli.models.forward import Marks, Pooling
-from lmkcli.models.tokenizer import Tokenizer, layout_of
+from lmkcli.models.tokenizer import Tokenizer, special_tokens_of
 from lmkcli.pooling.placement import Input
 from lmkcli.recipe import EncoderConfig
 
@@ -77,9 +77,9 @@ class PlacedTransformer(Transformer):
             model="", weights="", tokenizer="", prompt=prompt, max_length=limit, pool=self.pool,
             gran=self.gran, include_prompt=self.include_prompt, append_eos=self.append_eos,
         )  # fmt: skip
-        layout = layout_of(self.tokenizer, side)
-        placer = make_placer(side, layout)
-        tokenized = Tokenizer(self._fast, layout, side.prompt, side.splitter)(texts)
+        special = special_tokens_of(self.tokenizer, side)
+        placer = make_placer(side, special)
+        tokenized = Tokenizer(self._fast, special, side.prompt, side.splitter)(texts)
         contents = [placer.content(text.ids, text.prompt, text.ends) for text in tokenized]
         return [placer.place(content).inputs[0] for content in contents]
 

@@ -1,4 +1,4 @@
-"""Tokenizer: text to content tokens, without special tokens, and the layout of those specials."""
+"""Tokenizer: text to content tokens, without special tokens, and which special tokens go around it."""
 
 import re
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from transformers import AutoTokenizer, PreTrainedTokenizerFast
 from lmkcli.data.collection import CHUNK
 from lmkcli.errors import DataError, UsageError
 from lmkcli.models.folder import ModelFolder
-from lmkcli.pooling.placement import Ints, Layout
+from lmkcli.pooling.placement import Ints, SpecialTokens
 from lmkcli.recipe import EncoderConfig
 from lmkcli.text.sentences import sentence_spans
 
@@ -38,7 +38,7 @@ class Tokenizer:
     """A fast tokenizer with a prompt and a splitter: the three that decide token ids."""
 
     fast: Any
-    layout: Layout
+    special: SpecialTokens
     prompt: str = ""
     splitter: str = ""
 
@@ -79,12 +79,12 @@ class Tokenizer:
 
     def _given(self, texts: list[str]) -> list[Tokenized]:
         """Given chunks, tokenized together with the separator between them (arXiv 2505.24782 §4.1)."""
-        separator = self.fast.id_to_token(self.layout.separator)
+        separator = self.fast.id_to_token(self.special.separator)
         joined = [text.replace(CHUNK, separator) for text in texts]
         encoded = self._encode([self.prompt + text for text in joined])
         made = [_one(item, len(self.prompt), 0) for item in encoded]
         return [
-            _parted(tokens, text, separator, int(self.layout.separator or 0))
+            _parted(tokens, text, separator, int(self.special.separator or 0))
             for tokens, text in zip(made, texts, strict=True)
         ]
 
@@ -182,12 +182,12 @@ def open_tokenizer(folder: ModelFolder, side: EncoderConfig) -> Tokenizer:
     if folder.lower_case:
         parts = [normalizers.Lowercase(), *([fast.normalizer] if fast.normalizer else [])]
         fast.normalizer = normalizers.Sequence(parts)
-    layout = layout_of(loaded, side)._replace(cuts_suffix=folder.cuts_suffix)
-    if side.splitter == "given" and layout.separator is None:
+    special = special_tokens_of(loaded, side)._replace(cuts_suffix=folder.cuts_suffix)
+    if side.splitter == "given" and special.separator is None:
         raise UsageError(
             f"--gran given needs a tokenizer with a SEP or PAD token, and {folder.name} has neither"
         )
-    return Tokenizer(fast, layout, side.prompt, side.splitter)
+    return Tokenizer(fast, special, side.prompt, side.splitter)
 
 
 def _opened(folder: ModelFolder, trust: bool) -> Any:
@@ -197,7 +197,7 @@ def _opened(folder: ModelFolder, trust: bool) -> Any:
     return opener.from_pretrained(str(folder.encoder), trust_remote_code=trust)
 
 
-def layout_of(loaded: Any, side: EncoderConfig) -> Layout:
+def special_tokens_of(loaded: Any, side: EncoderConfig) -> SpecialTokens:
     """What the tokenizer's own template puts around content, found by encoding a word."""
     bare = loaded.backend_tokenizer.encode("a", add_special_tokens=False).ids
     full = loaded.backend_tokenizer.encode("a", add_special_tokens=True).ids
@@ -211,4 +211,4 @@ def layout_of(loaded: Any, side: EncoderConfig) -> Layout:
     separator = loaded.sep_token_id if loaded.sep_token_id is not None else loaded.pad_token_id
     if side.prefix_token is not None:
         prefix = (*prefix[:1], side.prefix_token, *prefix[1:])
-    return Layout(prefix, suffix, cls, landmark, separator)
+    return SpecialTokens(prefix, suffix, cls, landmark, separator)

@@ -1,23 +1,31 @@
-"""cls, last, mean, mean@k, model: the ordinary layout with other marks (arXiv 2601.21525 §3)."""
+"""cls, last, mean, mean@k, model: ordinary inputs with other marks (arXiv 2601.21525 §3)."""
 
 from dataclasses import dataclass
 
 import numpy as np
 
 from lmkcli.errors import UsageError
-from lmkcli.pooling.placement import SHARED, Arrangement, Content, Ints, Layout, plain, separators
+from lmkcli.pooling.placement import (
+    SHARED,
+    Arrangement,
+    Content,
+    Ints,
+    SpecialTokens,
+    plain,
+    separators,
+)
 
 
 class _Ordinary:
-    """The ordinary layout, which any tokenizer has."""
+    """Special tokens as the tokenizer puts them around any text."""
 
     chunked = False
 
-    def specials(self, layout: Layout) -> int:
-        return len(layout.prefix) + len(layout.suffix)
+    def specials(self, special: SpecialTokens) -> int:
+        return len(special.prefix) + len(special.suffix)
 
-    def check(self, layout: Layout) -> None:
-        """Any layout will do."""
+    def check(self, special: SpecialTokens) -> None:
+        """Any tokenizer will do."""
 
 
 class _One(_Ordinary):
@@ -27,9 +35,9 @@ class _One(_Ordinary):
     position = 0
 
     def arrange(
-        self, content: Content, layout: Layout, limit: int, marked_from: int
+        self, content: Content, special: SpecialTokens, limit: int, marked_from: int
     ) -> Arrangement:
-        ids, kept = plain(content, layout, limit)
+        ids, kept = plain(content, special, limit)
         mark = self.position % max(1, len(ids))  # an input of no token is the model's own affair
         return Arrangement(ids, np.array([mark], np.int32), _shared(1), kept)
 
@@ -38,8 +46,8 @@ class _One(_Ordinary):
 class Cls(_One):
     """Marks position 0, the state of the first special token."""
 
-    def check(self, layout: Layout) -> None:
-        if not layout.prefix:
+    def check(self, special: SpecialTokens) -> None:
+        if not special.prefix:
             raise UsageError(
                 "--pool cls needs a tokenizer that begins with a special token; try mean or last"
             )
@@ -76,14 +84,14 @@ class Mean(_Ordinary):
         return "token" if self.step == 1 else "step"
 
     def arrange(
-        self, content: Content, layout: Layout, limit: int, marked_from: int
+        self, content: Content, special: SpecialTokens, limit: int, marked_from: int
     ) -> Arrangement:
-        ids, kept = plain(content, layout, limit)
+        ids, kept = plain(content, special, limit)
         marks = np.arange(0, len(ids), self.step, dtype=np.int32)
         visible = marks[marks >= marked_from]
         marks = visible if len(visible) else marks  # nothing but a prompt: it is all there is
-        first = len(layout.prefix) + len(content.prompt)
-        body = max(len(ids) - first - len(layout.suffix), 0)
+        first = len(special.prefix) + len(content.prompt)
+        body = max(len(ids) - first - len(special.suffix), 0)
         return Arrangement(ids, marks, _owners(content, body, marks - first), kept)
 
 

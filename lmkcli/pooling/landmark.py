@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from lmkcli.errors import UsageError
-from lmkcli.pooling.placement import SHARED, Arrangement, Content, Ints, Layout
+from lmkcli.pooling.placement import SHARED, Arrangement, Content, Ints, SpecialTokens
 
 
 @dataclass(frozen=True)
@@ -24,36 +24,36 @@ class Landmark:
     chunked = True
     per = "chunk"
 
-    def specials(self, layout: Layout) -> int:
-        return len(layout.prefix)
+    def specials(self, special: SpecialTokens) -> int:
+        return len(special.prefix)
 
-    def check(self, layout: Layout) -> None:
-        if layout.landmark is None:
+    def check(self, special: SpecialTokens) -> None:
+        if special.landmark is None:
             raise UsageError(
                 "--pool lmk needs a tokenizer with a SEP or EOS token, and this one has neither; try mean"
             )
 
     def arrange(
-        self, content: Content, layout: Layout, limit: int, marked_from: int
+        self, content: Content, special: SpecialTokens, limit: int, marked_from: int
     ) -> Arrangement:
-        head = np.concatenate([np.array(layout.prefix, np.int32), content.prompt])
+        head = np.concatenate([np.array(special.prefix, np.int32), content.prompt])
         body = content.ids[:limit]
         ends = content.ends[content.ends <= len(body)]
-        ids = np.concatenate([head, np.insert(body, ends, np.int32(layout.landmark or 0))])[:limit]
+        ids = np.concatenate([head, np.insert(body, ends, np.int32(special.landmark or 0))])[:limit]
         marks = (len(head) + ends + np.arange(len(ends))).astype(np.int32)
         marks = marks[marks < limit]
         ids = ids.astype(np.int32, copy=False)
         if not len(marks):
             kept = max(len(ids) - len(head), 0)
             if self.force:
-                return self._overwritten(ids, layout, kept)
+                return self._overwritten(ids, special, kept)
             return _all(ids, marked_from, kept)
         kept = max(len(ids) - len(head) - len(marks), 0)
         return Arrangement(ids, marks, np.arange(len(marks), dtype=np.int32), kept)
 
-    def _overwritten(self, ids: Ints, layout: Layout, kept: int) -> Arrangement:
+    def _overwritten(self, ids: Ints, special: SpecialTokens, kept: int) -> Arrangement:
         last = len(ids) - 1
-        ids[last] = layout.landmark or 0
+        ids[last] = special.landmark or 0
         return Arrangement(ids, np.array([last], np.int32), np.zeros(1, np.int32), max(kept - 1, 0))
 
 
@@ -71,28 +71,28 @@ class MultiCls:
     chunked = True
     per = "chunk"
 
-    def specials(self, layout: Layout) -> int:
-        return len(layout.suffix)
+    def specials(self, special: SpecialTokens) -> int:
+        return len(special.suffix)
 
-    def check(self, layout: Layout) -> None:
-        if layout.cls is None:
+    def check(self, special: SpecialTokens) -> None:
+        if special.cls is None:
             raise UsageError(
                 "--pool multicls needs a tokenizer with a CLS or BOS token; try mean or lmk"
             )
 
     def arrange(
-        self, content: Content, layout: Layout, limit: int, marked_from: int
+        self, content: Content, special: SpecialTokens, limit: int, marked_from: int
     ) -> Arrangement:
-        room = limit - len(layout.suffix)
+        room = limit - len(special.suffix)
         body = content.ids[:room]
         starts = np.concatenate([np.zeros(1, np.int32), content.ends[:-1]])
         starts = starts[starts < len(body) + (len(body) == len(content.ids))]
-        joined = np.insert(body, starts, np.int32(layout.cls or 0))
+        joined = np.insert(body, starts, np.int32(special.cls or 0))
         # the prompt follows the first CLS and belongs to the first chunk
         joined = np.concatenate([joined[:1], content.prompt, joined[1:]])[:room]
         marks = (starts + np.arange(len(starts))).astype(np.int32)
         marks[1:] += len(content.prompt)
         marks = marks[marks < room]
-        ids = np.concatenate([joined, np.array(layout.suffix, np.int32)]).astype(np.int32)
+        ids = np.concatenate([joined, np.array(special.suffix, np.int32)]).astype(np.int32)
         kept = max(len(joined) - len(content.prompt) - len(marks), 0)
         return Arrangement(ids, marks, np.arange(len(marks), dtype=np.int32), kept)

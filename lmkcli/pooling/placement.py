@@ -18,7 +18,7 @@ SPLITTERS = ("sentence", "given")  # granularities that are cut before tokens ar
 SHARED = -1  # the owner of a mark that stands for the document as a whole and for no chunk
 
 
-class Layout(NamedTuple):
+class SpecialTokens(NamedTuple):
     """The special tokens around content, from the tokenizer's own template."""
 
     prefix: tuple[int, ...] = ()
@@ -57,15 +57,15 @@ class Pooler(Protocol):
     chunked: bool  # whether every chunk gets a token of its own
     per: str  # what is marked: 'input' (one position), 'step', 'chunk', 'token', or 'model' for nothing
 
-    def specials(self, layout: Layout) -> int:
+    def specials(self, special: SpecialTokens) -> int:
         """Positions of an input that neither content, prompt nor chunks take."""
 
     def arrange(
-        self, content: Content, layout: Layout, limit: int, marked_from: int
+        self, content: Content, special: SpecialTokens, limit: int, marked_from: int
     ) -> Arrangement:
         """An input of at most `limit` positions; positions before `marked_from` bear no mark."""
 
-    def check(self, layout: Layout) -> None:
+    def check(self, special: SpecialTokens) -> None:
         """UsageError when the tokenizer lacks a special token that this pooler needs."""
 
 
@@ -114,7 +114,7 @@ class Placer:
     """Places texts for one side of a recipe: pool x unit x window (docs/long-documents.md)."""
 
     pooler: Pooler
-    layout: Layout
+    special: SpecialTokens
     limit: int
     gran: str
     include_prompt: bool
@@ -125,8 +125,8 @@ class Placer:
     expansion: Expansion | None = None  # unit token: what queries are filled up with
 
     def __post_init__(self) -> None:
-        self.pooler.check(self.layout)
-        specials = len(self.layout.prefix) + len(self.layout.suffix)
+        self.pooler.check(self.special)
+        specials = len(self.special.prefix) + len(self.special.suffix)
         if self.limit <= specials:
             flag = "--window" if self.window.isdigit() else "--max-length"
             raise UsageError(f"{flag} {self.limit} leaves no room beside {specials} special tokens")
@@ -134,7 +134,7 @@ class Placer:
     def content(self, ids: Ints, prompt: Ints, ends: Ints | None) -> Content:
         """Chunk ends from the granularity; `ends` are given where the splitter made them."""
         given = self.gran == "given" and not self.pooler.chunked
-        separator = self.layout.separator if given else None
+        separator = self.special.separator if given else None
         if self.gran in SPLITTERS and ends is not None:
             return Content(ids, ends if len(ends) else np.zeros(1, np.int32), prompt, separator)
         if self.gran.isdigit():
@@ -183,7 +183,7 @@ class Placer:
         # taken[i]: positions of the chunks before chunk i
         taken = np.concatenate([[0], np.cumsum(sizes)])
         tokens = np.concatenate([[0], content.ends])
-        room = self.limit - self.pooler.specials(self.layout) - len(content.prompt)
+        room = self.limit - self.pooler.specials(self.special) - len(content.prompt)
         room += content.separator is not None  # none follows the last chunk
         fresh, count = 0, len(sizes)
         while fresh < count:
@@ -202,10 +202,10 @@ class Placer:
         part = content._replace(ids=content.ids[start : start + int(ends[-1])], ends=ends)
         hidden = 0
         if len(content.prompt) and not self.include_prompt:
-            hidden = len(self.layout.prefix) + len(content.prompt)
-        made = self.pooler.arrange(part, self.layout, self.limit, hidden)
+            hidden = len(self.special.prefix) + len(content.prompt)
+        made = self.pooler.arrange(part, self.special, self.limit, hidden)
         if not len(made.ids) and self.pooler.per != "model":  # an empty text without special tokens
-            filler = self.layout.landmark if self.layout.cls is None else self.layout.cls
+            filler = self.special.landmark if self.special.cls is None else self.special.cls
             one = np.zeros(1, np.int32)
             return Arrangement(np.array([filler or 0], np.int32), one, one, 0)
         return made
@@ -261,14 +261,14 @@ def chunk_ends(length: int, size: int) -> Ints:
     return ends
 
 
-def plain(content: Content, layout: Layout, limit: int) -> tuple[Ints, int]:
+def plain(content: Content, special: SpecialTokens, limit: int) -> tuple[Ints, int]:
     """prefix + prompt + content + suffix, cut before the suffix or with it; and the content tokens kept."""
-    room = limit - len(layout.prefix) - (0 if layout.cuts_suffix else len(layout.suffix))
+    room = limit - len(special.prefix) - (0 if special.cuts_suffix else len(special.suffix))
     prompt = content.prompt[:room]
     body = separated(content)[: room - len(prompt)]
     between = 0 if content.separator is None else int((separators(content) < len(body)).sum())
     ids = np.concatenate(
-        [np.array(layout.prefix, np.int32), prompt, body, np.array(layout.suffix, np.int32)]
+        [np.array(special.prefix, np.int32), prompt, body, np.array(special.suffix, np.int32)]
     ).astype(np.int32, copy=False)
     return ids[:limit], len(body) - between
 

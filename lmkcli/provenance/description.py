@@ -140,7 +140,7 @@ def _recipe(found: Manifest) -> dict[str, Any]:
         return {"tokens of": {k: found.identity[k] for k in ("tokenizer", "prompt", "splitter")}}
     recipe, models = found.identity["recipe"], found.facts["models"]
     return {
-        "vectors of": f"{found.identity['dim']} components",
+        "vectors of": f"{found.identity['dim']} dimensions",
         "documents": {"model": models["doc"]["model"], **_side(recipe["doc"])},
         "queries": {"model": models["query"]["model"], **_side(recipe["query"])},
     }

@@ -98,7 +98,7 @@ def _short(digest: str) -> str:
 
 def _settings(then: Step, now: Step) -> Iterator[Row]:
     """Rows only for what differs: a default that another version changed, an analysis."""
-    for line in manifest.differences(_own(then), _own(now)):
+    for line in manifest.json_differences(_own(then), _own(now)):
         name, _, values = line.partition(": ")
         before, _, after = values.partition(" | ")
         why = f"{name} is not what it was; {_suspects(then, now)}"
@@ -241,8 +241,10 @@ def _suspects(then: Step, now: Step) -> str:
     changed = versions(then.facts, now.facts)
     if changed:
         return "; ".join(["library versions differ", *changed])
-    lines = manifest.differences(then.facts["machine"], now.facts["machine"])
-    lines += manifest.differences(then.execution.get("attention"), now.execution.get("attention"))
+    lines = manifest.json_differences(then.facts["machine"], now.facts["machine"])
+    lines += manifest.json_differences(
+        then.execution.get("attention"), now.execution.get("attention")
+    )
     if lines:
         return "; ".join(["the machine differs (then | now)", *lines])
     return "the versions and the machine are the same, so nothing recorded explains it"

@@ -17,7 +17,7 @@ from lmkcli.retrieval.numbering import NumberedPart, number
 from lmkcli.retrieval.views import flat
 from lmkcli.settings import AnnSettings, Bm25Settings
 from lmkcli.store.doctable import DocRow, DocTableWriter
-from lmkcli.store.outputs import as_it_was
+from lmkcli.store.outputs import rollback_on_error
 from lmkcli.store.unique_ids import UniqueIds
 from lmkcli.store.vectors import Vectors
 from lmkcli.system.atomic import atomic_file
@@ -36,7 +36,7 @@ def build_dense(
 
     Mismatch when one is there with other settings, or of other vectors.
     """
-    with as_it_was(folder):
+    with rollback_on_error(folder):
         claim_dense(vectors, folder, settings)
         if built := read_built(folder):
             if built["of"]["vectors"] != vectors.digest():
@@ -81,7 +81,7 @@ def build_lexical(
 
     Mismatch when one is there with other settings, or of what the collection was before.
     """
-    with as_it_was(folder):
+    with rollback_on_error(folder):
         claim_lexical(collection, folder, family, settings)
         if built := read_built(folder):
             _check_stamp(built, collection, folder)
@@ -92,7 +92,7 @@ def build_lexical(
 
 
 def _check_stamp(built: dict[str, Any], collection: Collection, folder: Path) -> None:
-    lines = manifest.differences(built["of"]["stamp"], collection.stamp())
+    lines = manifest.json_differences(built["of"]["stamp"], collection.stamp())
     if lines:
         raise Mismatch(
             f"{collection.name} has changed since {folder} was built (then | now):\n  "

@@ -94,7 +94,7 @@ def _incomplete(folder: Path, built: dict[str, Any]) -> str:
 
 def _behind(folder: Path, vectors: Vectors) -> str:
     """What to say when the vectors have moved on since the index was built or updated."""
-    if Vectors.so_far(vectors.folder).digest() == vectors.digest():
+    if Vectors.open_incomplete(vectors.folder).digest() == vectors.digest():
         return ""
     return (
         f"{folder} is behind {os.path.normpath(vectors.folder)}, which was updated since; "

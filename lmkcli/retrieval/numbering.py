@@ -44,7 +44,7 @@ def still_live(numbered: list[NumberedPart], now: list[PartSlice]) -> NDArray[np
     """For each document that an index numbers, whether it is live among the slices `now`."""
     there = {piece.name: piece for piece in now}
     masks = [
-        there[piece.name].alive[piece.alive] if piece.name in there else np.zeros(piece.rows, bool)
+        there[piece.name].live[piece.live] if piece.name in there else np.zeros(piece.rows, bool)
         for piece, _ in numbered
     ]
     return np.concatenate([np.zeros(0, np.bool_), *masks])
@@ -65,7 +65,7 @@ class Numbering:
         """Vectors of each document; of a part that is no more, all as if they were its first's."""
         counts = self._vectors.part_counts(part.piece.name)
         if counts is not None:
-            return counts[part.piece.alive]
+            return counts[part.piece.live]
         removed = np.zeros(part.piece.rows, np.int64)
         removed[0] = part.vectors
         return removed

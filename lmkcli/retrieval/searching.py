@@ -75,7 +75,7 @@ def is_done(path: Path, wanted: Manifest) -> bool:
     outputs.check_sidecar(path)
     if not (path.is_file() and outputs.sidecar(path).is_file()):
         return False
-    lines = manifest.differences(read_manifest(path).identity, wanted.identity)
+    lines = manifest.json_differences(read_manifest(path).identity, wanted.identity)
     if lines:
         raise Mismatch(
             f"{path} is another run (there | asked for):\n  "

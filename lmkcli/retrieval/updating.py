@@ -67,7 +67,7 @@ def _obstacle(of: dict[str, Any], vectors: Vectors) -> str:
     old = [piece for piece in vectors.slices if piece.name in numbered]
     for piece in old:
         same = of["digests"].get(str(piece.name)) == vectors.part_digest(piece.name)
-        if not same or (piece.alive & ~numbered[piece.name].alive).any():
+        if not same or (piece.live & ~numbered[piece.name].live).any():
             return "these are other vectors"
     kept = sum(piece.rows for piece in old)
     added = vectors.rows - kept

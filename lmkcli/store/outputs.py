@@ -82,7 +82,7 @@ def manifest_kind(path: Path) -> str:
 
 
 @contextmanager
-def as_it_was(folder: Path) -> Iterator[None]:
+def rollback_on_error(folder: Path) -> Iterator[None]:
     """A refusal leaves no claim behind: the folder is free again if it was, and nothing is whole."""
     fresh = not (folder / manifest.NAME).exists()
     try:

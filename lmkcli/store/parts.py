@@ -55,26 +55,26 @@ class PartName(NamedTuple):
 
 @dataclass(frozen=True)
 class PartSlice:
-    """The rows that count of one part: all but those in `dead`, ascending ranges (first, stop)."""
+    """The rows that count of one part: all but those in `deleted`, ascending ranges (first, stop)."""
 
     name: PartName
-    dead: tuple[tuple[int, int], ...] = ()
+    deleted: tuple[tuple[int, int], ...] = ()
 
     @property
     def rows(self) -> int:
         """How many rows count."""
-        return self.name.stop - self.name.start - sum(stop - first for first, stop in self.dead)
+        return self.name.stop - self.name.start - sum(stop - first for first, stop in self.deleted)
 
     @property
     def skip(self) -> int:
         """How many leading rows do not count (they belong to an earlier part)."""
-        return self.dead[0][1] if self.dead and self.dead[0][0] == 0 else 0
+        return self.deleted[0][1] if self.deleted and self.deleted[0][0] == 0 else 0
 
     @property
-    def alive(self) -> NDArray[np.bool_]:
+    def live(self) -> NDArray[np.bool_]:
         """For each row of the part, whether it counts."""
         mask = np.ones(self.name.stop - self.name.start, np.bool_)
-        for first, stop in self.dead:
+        for first, stop in self.deleted:
             mask[first:stop] = False
         return mask
 
@@ -85,14 +85,14 @@ class PartSlice:
 
     @cached_property
     def _shifts(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """How many rows count before each dead range; how many are dead up to its end, from 0 on."""
-        ranges = np.array(self.dead, np.int64).reshape(-1, 2)
+        """How many rows count before each deleted range; how many are deleted up to its end, from 0 on."""
+        ranges = np.array(self.deleted, np.int64).reshape(-1, 2)
         gone = np.concatenate([[0], np.cumsum(ranges[:, 1] - ranges[:, 0])])
         return ranges[:, 0] - gone[:-1], gone
 
     def as_json(self) -> list[Any]:
-        """[name, dead ranges], as generations and indexes record it."""
-        return [str(self.name), [list(ends) for ends in self.dead]]
+        """[name, deleted ranges], as generations and indexes record it."""
+        return [str(self.name), [list(ends) for ends in self.deleted]]
 
     @classmethod
     def from_json(cls, item: list[Any]) -> "PartSlice":
@@ -103,9 +103,9 @@ class PartSlice:
         return cls(name, tuple((int(first), int(stop)) for first, stop in item[1]))
 
     @classmethod
-    def of(cls, name: PartName, alive: NDArray[np.bool_]) -> "PartSlice":
-        """The slice in which the rows count for which `alive` is true."""
-        edges = np.flatnonzero(np.diff(np.concatenate([[True], alive, [True]])))
+    def of(cls, name: PartName, live: NDArray[np.bool_]) -> "PartSlice":
+        """The slice in which the rows count for which `live` is true."""
+        edges = np.flatnonzero(np.diff(np.concatenate([[True], live, [True]])))
         return cls(name, tuple((int(first), int(stop)) for first, stop in edges.reshape(-1, 2)))
 
 

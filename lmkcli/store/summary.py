@@ -49,13 +49,13 @@ def sum_counts(folder: Path, slices: list[PartSlice]) -> Counts:
     total = Counts()
     for piece in slices:
         summary = part_summary(folder, piece.name)
-        if not piece.dead:
+        if not piece.deleted:
             for name in vars(total):
                 setattr(total, name, getattr(total, name) + summary[name])
             continue
         table = DocTable(folder / parts.PARTS / str(piece.name) / "docs.parquet")
         columns = (
-            table.column(name)[piece.alive].tolist() for name in ("tokens", "lost", "vectors")
+            table.column(name)[piece.live].tolist() for name in ("tokens", "lost", "vectors")
         )
         for tokens, lost, vectors in zip(*columns, strict=True):
             total.add(DocRow(Doc("", ""), b"", tokens, lost, vectors))
@@ -68,11 +68,11 @@ def collection_digest(folder: Path, slices: list[PartSlice]) -> str:
 
 
 def _collection(folder: Path, piece: PartSlice) -> str:
-    if not piece.dead:
+    if not piece.deleted:
         return str(part_summary(folder, piece.name)["collection"])
     made = CollectionDigest()
     hashes = DocTable(folder / parts.PARTS / str(piece.name) / "docs.parquet").hashes()
-    for doc_hash, counts in zip(hashes, piece.alive, strict=True):
+    for doc_hash, counts in zip(hashes, piece.live, strict=True):
         if counts:
             made.add(doc_hash)
     return str(made)

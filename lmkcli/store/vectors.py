@@ -58,7 +58,7 @@ class Vectors:
         return state.slices
 
     @classmethod
-    def so_far(cls, folder: Path) -> "Vectors":
+    def open_incomplete(cls, folder: Path) -> "Vectors":
         """What there is of a folder that need not be complete; `unfinished` names its shards to come."""
         shards = int(manifest.read(folder, "vectors").execution["shards"])
         state = parts.state(folder, shards)
@@ -84,12 +84,12 @@ class Vectors:
     @cached_property
     def starts(self) -> NDArray[np.int64]:
         """The vectors of row i are starts[i] to starts[i + 1] of all; 8 bytes a document."""
-        counts = [np.diff(self._part_starts(n))[piece.alive] for n, piece in enumerate(self.slices)]
+        counts = [np.diff(self._part_starts(n))[piece.live] for n, piece in enumerate(self.slices)]
         return np.concatenate([[0], *counts]).cumsum().astype(np.int64)
 
     @property
     def dim(self) -> int:
-        """Components of a vector."""
+        """Dimensions of a vector."""
         return int(self.manifest.identity["dim"])
 
     def counts(self) -> Counts:
@@ -101,13 +101,13 @@ class Vectors:
         return collection_digest(self.folder, self.slices)
 
     def digest(self) -> str:
-        """What an index or a run records of these vectors: identity, the parts' digests, dead rows."""
+        """What an index or a run records of these vectors: identity, the parts' digests, deleted rows."""
         digests = sorted(self._digest(piece) for piece in self.slices)
         return manifest.digest({"identity": self.manifest.identity, "parts": digests})
 
     def _digest(self, piece: parts.PartSlice) -> str:
         made = self.part_digest(piece.name)
-        return manifest.digest([made, piece.dead]) if piece.dead else made
+        return manifest.digest([made, piece.deleted]) if piece.deleted else made
 
     def part_digest(self, name: parts.PartName) -> str:
         """The digest of all that is in a part."""
@@ -117,7 +117,7 @@ class Vectors:
         return self.folder / parts.PARTS / str(self.slices[number].name)
 
     def matrix(self, number: int) -> NDArray[np.floating]:
-        """All vectors of the part of slice `number`, dead ones too, memory-mapped, as stored."""
+        """All vectors of the part of slice `number`, deleted ones too, memory-mapped, as stored."""
         return self._array(number, "vectors")
 
     def _array(self, number: int, stem: str) -> NDArray[Any]:
@@ -147,19 +147,19 @@ class Vectors:
         size = max(1, BLOCK_BYTES // (4 * self.dim))
         for number, piece in enumerate(self.slices):
             starts = self._part_starts(number)
-            alive = np.flatnonzero(piece.alive)
-            counts = np.diff(starts)[alive]
+            live = np.flatnonzero(piece.live)
+            counts = np.diff(starts)[live]
             for first, stop in cut(np.concatenate([[0], np.cumsum(counts)]), size):
-                at = ranges(starts[alive[first:stop]], counts[first:stop])
+                at = ranges(starts[live[first:stop]], counts[first:stop])
                 yield Ragged.of(self._float32(number, _together(at)), counts[first:stop])
 
     def stored(self, stem: str = "vectors") -> Iterator[tuple[list[DocRow], NDArray[Any]]]:
         """All documents and their rows of an array as they are stored, about 1,000 documents at a time."""
         for number, piece in enumerate(self.slices):
-            array, alive, first = self._array(number, stem), piece.alive, 0
+            array, live, first = self._array(number, stem), piece.live, 0
             starts = self._part_starts(number)
             for docs in self._table(number).doc_rows():
-                at = first + np.flatnonzero(alive[first : first + len(docs)])
+                at = first + np.flatnonzero(live[first : first + len(docs)])
                 yield [docs[i - first] for i in at], array[ranges(starts[at], np.diff(starts)[at])]
                 first += len(docs)
 
@@ -205,7 +205,7 @@ class Vectors:
         return starts[local], starts[local + 1] - starts[local]
 
     def part_counts(self, name: parts.PartName) -> NDArray[np.int64] | None:
-        """Vectors of each document of a part, dead ones too; None when it is none of these."""
+        """Vectors of each document of a part, deleted ones too; None when it is none of these."""
         number = next((n for n, piece in enumerate(self.slices) if piece.name == name), None)
         return None if number is None else np.diff(self._part_starts(number))
 
@@ -243,8 +243,8 @@ class Vectors:
         return {name: row for row, name in enumerate(names)}
 
     def _part_names(self, number: int) -> list[str]:
-        alive = pa.array(self.slices[number].alive)
-        return self._table(number).ids().filter(alive).to_pylist()  # type: ignore[no-any-return]
+        live = pa.array(self.slices[number].live)
+        return self._table(number).ids().filter(live).to_pylist()  # type: ignore[no-any-return]
 
     def docs(self, rows: NDArray[np.int64]) -> list[Doc]:
         """The documents of some rows, with title and text where they are stored."""
@@ -261,8 +261,8 @@ class Vectors:
         found: dict[str, int] = {}
         for number, piece in enumerate(self.slices):
             rows = self._table(number).rows_by_ids(ids)
-            rows = rows[piece.alive[rows]]
-            before = np.cumsum(piece.alive)[rows] - 1 + self._firsts[number]
+            rows = rows[piece.live[rows]]
+            before = np.cumsum(piece.live)[rows] - 1 + self._firsts[number]
             found |= zip(self._table(number).ids_at(rows), before.tolist(), strict=True)
         return found
 
@@ -271,7 +271,7 @@ class Vectors:
         docs = []
         for number, piece in enumerate(self.slices):
             rows = self._table(number).rows_by_ids(ids)
-            docs += self._table(number).docs_at(rows[piece.alive[rows]])
+            docs += self._table(number).docs_at(rows[piece.live[rows]])
         return docs
 
     def _local(self, number: int, rows: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -39,9 +39,9 @@ def exported(lmk: Lmk, vectors: Path, tmp_path: Path) -> Path:
 def test_vectors_out(lmk: Lmk, vectors: Path, tmp_path: Path, to: str) -> None:
     out = tmp_path / "out"
     done = lmk("export", vectors, "--to", to, "-o", out)
-    assert done.out == f"{out}: 60 documents, 60 vectors, 32 components\n"
+    assert done.out == f"{out}: 60 documents, 60 vectors, 32 dimensions\n"
     again = lmk("export", vectors, "--to", to, "-o", out, "--json").json
-    facts = {"documents": 60, "vectors": 60, "components": 32}
+    facts = {"documents": 60, "vectors": 60, "dimensions": 32}
     assert again == {"output": str(out), "to": to, **facts}
     shown = lmk("show", out, "--json").json
     assert (shown["to"], shown["made of"]) == (to, str(vectors))
@@ -106,7 +106,7 @@ def test_vectors_in(
 ) -> None:
     made = tmp_path / "in"
     command = ("import", exported, "--from", "numpy", "-o", made, "-m", bert)
-    assert lmk(*command).out == f"{made}: 60 documents, 32 components\n"
+    assert lmk(*command).out == f"{made}: 60 documents, 32 dimensions\n"
     facts = {"documents": 60, "dim": 32, "normalized": 0}
     assert lmk(*command, "--json").json == {"output": str(made), **facts}
     assert lmk("show", made, "--json").json["documents"]["pool"] == "mean"
@@ -140,7 +140,7 @@ def test_a_model_that_did_not_make_them(
 ) -> None:
     np.save(exported / "vectors.npy", np.zeros((60, 7), np.float32))
     words = ("import", exported, "--from", "numpy", "-o", tmp_path / "in", "-m", bert)
-    assert "7 components" in lmk(*words, code=DATA).err
+    assert "7 dimensions" in lmk(*words, code=DATA).err
     assert not (tmp_path / "in").exists()
 
 

@@ -5,11 +5,11 @@ from pathlib import Path
 import pytest
 
 from lmkcli.data import hub_layouts, known
-from lmkcli.data.hub_layouts import Layout, Table
+from lmkcli.data.hub_layouts import HubLayout, Table
 from lmkcli.errors import DataError
 
 
-def layout(name: str) -> Layout:
+def layout(name: str) -> HubLayout:
     found = hub_layouts.layout(name)
     assert found is not None
     return found

@@ -16,7 +16,7 @@ from lmkcli.encoding.encoder import Encoded, Encoder, open_encoder
 from lmkcli.encoding.resolving import resolve
 from lmkcli.errors import UsageError
 from lmkcli.pooling.classic import Mean
-from lmkcli.pooling.placement import Layout, Placer
+from lmkcli.pooling.placement import Placer, SpecialTokens
 from lmkcli.pooling.segment_mean import pool
 from lmkcli.progress import Report
 from lmkcli.recipe import Recipe, RecipeOptions
@@ -56,9 +56,9 @@ def test_late_chunking_averages_each_chunk_of_one_pass(tiny_model: Models) -> No
     encoder = opened(folder, pool="mean", unit="chunk", gran="5")
     made = encoded(encoder, TEXT).vectors.vectors
     content = encoder.tokenizer([TEXT])[0].ids
-    layout = encoder.tokenizer.layout
-    seen = states(folder, [*layout.prefix, *content, *layout.suffix])
-    first = len(layout.prefix)
+    special = encoder.tokenizer.special
+    seen = states(folder, [*special.prefix, *content, *special.suffix])
+    first = len(special.prefix)
     bounds = [
         (first + i, min(first + i + 5, first + len(content))) for i in range(0, len(content), 5)
     ]
@@ -101,8 +101,8 @@ def test_every_token_is_a_vector(tiny_model: Models) -> None:
     folder = tiny_model("bert")
     encoder = opened(folder, pool="mean", unit="token")
     made = encoded(encoder, TEXT, "")
-    layout = encoder.tokenizer.layout
-    ids = [*layout.prefix, *encoder.tokenizer([TEXT])[0].ids, *layout.suffix]
+    special = encoder.tokenizer.special
+    ids = [*special.prefix, *encoder.tokenizer([TEXT])[0].ids, *special.suffix]
     assert made.vectors.counts.tolist() == [len(ids), 2]
     np.testing.assert_allclose(
         made.vectors.vectors[: len(ids)], unit(states(folder, ids)), atol=1e-6
@@ -182,8 +182,8 @@ def test_conteb_pools_as_the_official_code_does(parity: Callable[[str], Path]) -
         text = ids[1 : ends[-1]]
         content = text[text != sep].astype(np.int32)
         stops = (ends - 1 - np.arange(len(ends))).astype(np.int32)
-        layout = Layout((int(ids[0]),), (sep,), int(ids[0]), sep, sep)
-        placer = Placer(Mean(), layout, len(ids), "given", True, "chunk")
+        special = SpecialTokens((int(ids[0]),), (sep,), int(ids[0]), sep, sep)
+        placer = Placer(Mean(), special, len(ids), "given", True, "chunk")
         placed = placer.place(placer.content(content, np.zeros(0, np.int32), stops))
         [one] = placed.inputs
         assert one.ids.tolist() == ids[: ends[-1] + 1].tolist()

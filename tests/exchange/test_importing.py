@@ -216,7 +216,7 @@ def test_lines_that_are_no_vectors(tmp_path: Path, line: bytes) -> None:
 def test_a_vector_of_another_width(tmp_path: Path) -> None:
     made = records()
     made[1300]["vector"] = [1.0, 2.0]
-    with pytest.raises(DataError, match=r"b.jsonl line 51: 2 components, .* has 4"):
+    with pytest.raises(DataError, match=r"b.jsonl line 51: 2 dimensions, .* has 4"):
         bring(put_jsonl(tmp_path / "in", made), tmp_path / "v", "pyserini")
 
 
@@ -297,7 +297,7 @@ def test_a_model_says_how_queries_are_encoded(
 
 def test_a_model_of_another_width_is_refused(tiny_model: Models, tmp_path: Path) -> None:
     incoming = open_incoming(put_numpy(tmp_path / "in"), "numpy", None)
-    with pytest.raises(Mismatch, match=r"4 components, .* makes 32"):
+    with pytest.raises(Mismatch, match=r"4 dimensions, .* makes 32"):
         check_width(incoming, resolve(RecipeOptions(str(tiny_model("bert")))))
 
 

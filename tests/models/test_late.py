@@ -181,7 +181,7 @@ def test_its_own_layout_is_read_too(pylate: Make, tmp_path: Path) -> None:
 
 
 def saved(pylate: Make, tmp_path: Path, name: str, change: dict[str, Any]) -> Path:
-    """A folder in sentence-transformers' layout, one of its files changed."""
+    """A folder in sentence-transformers' special, one of its files changed."""
     MultiVectorEncoder(str(pylate()), device="cpu").save_pretrained(str(tmp_path / "saved"))
     file = tmp_path / "saved" / name
     put(file, {**json.loads(file.read_text()), **change})

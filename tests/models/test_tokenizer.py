@@ -18,7 +18,7 @@ from lmkcli.errors import DataError
 from lmkcli.models import tokenizer as tokenizer_module
 from lmkcli.models.folder import ModelFolder
 from lmkcli.models.tokenizer import Tokenized, Tokenizer, open_tokenizer
-from lmkcli.pooling.placement import Layout
+from lmkcli.pooling.placement import SpecialTokens
 from lmkcli.recipe import EncoderConfig
 from lmkcli.text.sentences import sentence_spans
 
@@ -330,14 +330,14 @@ def test_the_layout_is_the_template_of_the_tokenizer(
     def real(value: Any) -> Any:
         return tuple(map(real, value)) if isinstance(value, tuple) else value and ids[value]
 
-    assert tokenizer.layout == Layout(*map(real, expected))
+    assert tokenizer.special == SpecialTokens(*map(real, expected))
 
 
 def test_a_token_that_tells_the_sides_apart_follows_cls(save: Save) -> None:
-    """Late interaction, in PyLate's layout."""
+    """Late interaction, in PyLate's special."""
     folder = save(KINDS[0], "[CLS] $A [SEP]", cls_token="[CLS]", sep_token="[SEP]")
-    layout = open_tokenizer(folder, EncoderConfig("", "", "", prefix_token=7)).layout
-    assert layout.prefix == (layout.cls, 7)
+    special = open_tokenizer(folder, EncoderConfig("", "", "", prefix_token=7)).special
+    assert special.prefix == (special.cls, 7)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -376,5 +376,5 @@ def test_a_tokenizer_without_a_vocabulary_is_refused(tmp_path: Path, kind: str) 
 
 def test_tokens_are_shown_by_name(folder: ModelFolder) -> None:
     tokenizer = opened(folder)
-    cls = tokenizer.layout.cls
+    cls = tokenizer.special.cls
     assert tokenizer.tokens(np.array([cls, 10**6], np.int32)) == ["[CLS]", "<1000000>"]

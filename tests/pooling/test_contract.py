@@ -17,17 +17,17 @@ from hypothesis import strategies as st
 from lmkcli import catalog
 from lmkcli.errors import UsageError
 from lmkcli.pooling.landmark import Landmark
-from lmkcli.pooling.placement import SHARED, Content, Layout, Placer, Pooler, chunk_ends
+from lmkcli.pooling.placement import SHARED, Content, Placer, Pooler, SpecialTokens, chunk_ends
 from lmkcli.pooling.segment_mean import pool
 
 CLS, SEP = 1, 2
 PROMPT, CONTENT = 100, 1000  # the first ids of a prompt and of a text; ids rise by one from there
-LAYOUTS = [
-    Layout((CLS,), (SEP,), CLS, SEP),  # BERT
-    Layout((CLS,), (), CLS, SEP),  # a decoder with BOS
-    Layout((), (SEP,), None, SEP),  # a decoder with EOS
-    Layout((), (), CLS, SEP),  # special tokens that the template does not use
-    Layout((CLS, 3), (4, SEP), CLS, SEP),
+SPECIAL_TOKENS = [
+    SpecialTokens((CLS,), (SEP,), CLS, SEP),  # BERT
+    SpecialTokens((CLS,), (), CLS, SEP),  # a decoder with BOS
+    SpecialTokens((), (SEP,), None, SEP),  # a decoder with EOS
+    SpecialTokens((), (), CLS, SEP),  # special tokens that the template does not use
+    SpecialTokens((CLS, 3), (4, SEP), CLS, SEP),
 ]
 
 
@@ -67,7 +67,7 @@ class Case(NamedTuple):
         """Positions at the front that must not be averaged."""
         if self.placer.include_prompt or not len(self.content.prompt):
             return 0
-        return len(self.placer.layout.prefix) + len(self.content.prompt)
+        return len(self.placer.special.prefix) + len(self.content.prompt)
 
 
 def rising(first: int, count: int) -> Any:
@@ -80,8 +80,10 @@ def rising(first: int, count: int) -> Any:
 @st.composite
 def cases(draw: st.DrawFn, names: tuple[str, ...] = tuple(POOLERS)) -> Case:
     pooler = POOLERS[draw(st.sampled_from(names))]
-    layout = draw(st.sampled_from([layout for layout in LAYOUTS if fits(pooler, layout)]))
-    specials = len(layout.prefix) + len(layout.suffix)
+    special = draw(
+        st.sampled_from([special for special in SPECIAL_TOKENS if fits(pooler, special)])
+    )
+    specials = len(special.prefix) + len(special.suffix)
     limit = draw(st.integers(specials + 1, 60))
     length = draw(st.integers(0, 80))
     prompt = rising(PROMPT, draw(st.sampled_from([0, 0, 1, 4, 30])))
@@ -91,13 +93,13 @@ def cases(draw: st.DrawFn, names: tuple[str, ...] = tuple(POOLERS)) -> Case:
         inner = draw(st.sets(st.integers(1, max(length - 1, 1)), max_size=12))
         gran, ends = "sentence", np.array(sorted({*inner, length}), np.int32)
         ends = ends[(ends > 0) & (ends <= length)]
-    placer = Placer(pooler, layout, limit, gran, draw(st.booleans()))
+    placer = Placer(pooler, special, limit, gran, draw(st.booleans()))
     return Case(placer, placer.content(rising(CONTENT, length), prompt, ends))
 
 
-def fits(pooler: Pooler, layout: Layout) -> bool:
+def fits(pooler: Pooler, special: SpecialTokens) -> bool:
     try:
-        pooler.check(layout)
+        pooler.check(special)
     except UsageError:
         return False
     return True
@@ -135,11 +137,11 @@ def test_what_is_kept_is_the_beginning_of_the_text(case: Case) -> None:
 
 @given(cases())
 def test_nothing_is_cut_from_what_fits(case: Case) -> None:
-    layout = case.placer.layout
+    special = case.placer.special
     chunks = max(len(case.content.ends), 1)
     size = len(case.content.ids) + len(case.content.prompt) + chunks
     made = placed(case.placer, case.content)
-    if size + len(layout.prefix) + len(layout.suffix) <= case.placer.limit:
+    if size + len(special.prefix) + len(special.suffix) <= case.placer.limit:
         assert made.kept == len(case.content.ids)
 
 
@@ -162,11 +164,11 @@ def test_one_position_is_the_first_or_the_last(case: Case) -> None:
 
 @given(cases(("cls", "last", "mean", "mean@k")))
 def test_the_classic_poolers_share_one_layout(case: Case) -> None:
-    layout = case.placer.layout
-    room = case.placer.limit - len(layout.prefix) - len(layout.suffix)
+    special = case.placer.special
+    room = case.placer.limit - len(special.prefix) - len(special.suffix)
     body = [*case.content.prompt, *case.content.ids][:room]
     made = placed(case.placer, case.content)
-    wanted = [*layout.prefix, *body, *layout.suffix]
+    wanted = [*special.prefix, *body, *special.suffix]
     assert made.input_ids.tolist() == wanted or (not wanted and len(made.input_ids) == 1)
 
 
@@ -214,7 +216,7 @@ def test_a_cls_stands_before_its_chunk(case: Case) -> None:
 def test_owners_are_the_chunks_of_their_marks(case: Case) -> None:
     """Owners are chunk numbers, or SHARED; a marked content token belongs to the chunk it is in."""
     made = case.placer.pooler.arrange(
-        case.content, case.placer.layout, case.placer.limit, case.hidden
+        case.content, case.placer.special, case.placer.limit, case.hidden
     )
     assert len(made.owners) == len(made.marks)
     assert set(made.owners.tolist()) <= {SHARED, *range(max(len(case.content.ends), 1))}
@@ -226,7 +228,7 @@ def test_owners_are_the_chunks_of_their_marks(case: Case) -> None:
 
 @pytest.mark.parametrize("name", POOLERS)
 def test_an_empty_text_has_a_vector(name: str) -> None:
-    placer = Placer(POOLERS[name], LAYOUTS[0], 8, "4", True)
+    placer = Placer(POOLERS[name], SPECIAL_TOKENS[0], 8, "4", True)
     made = placed(placer, placer.content(rising(0, 0), rising(0, 0), None))
     assert made.input_ids.tolist() == [CLS, SEP]
     assert made.kept == 0
@@ -234,7 +236,7 @@ def test_an_empty_text_has_a_vector(name: str) -> None:
 
 @pytest.mark.parametrize("name", POOLERS)
 def test_a_prompt_longer_than_the_limit_leaves_nothing(name: str) -> None:
-    placer = Placer(POOLERS[name], LAYOUTS[0], 8, "4", False)
+    placer = Placer(POOLERS[name], SPECIAL_TOKENS[0], 8, "4", False)
     made = placed(placer, placer.content(rising(CONTENT, 5), rising(PROMPT, 20), None))
     assert len(made.input_ids) == 8
     assert made.kept == 0
@@ -242,20 +244,22 @@ def test_a_prompt_longer_than_the_limit_leaves_nothing(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "layout", "advice"),
+    ("name", "special", "advice"),
     [
-        ("cls", Layout(suffix=(SEP,)), "try mean or last"),
-        ("lmk", Layout(prefix=(CLS,)), "try mean"),
-        ("multicls", Layout(suffix=(SEP,)), "try mean or lmk"),
+        ("cls", SpecialTokens(suffix=(SEP,)), "try mean or last"),
+        ("lmk", SpecialTokens(prefix=(CLS,)), "try mean"),
+        ("multicls", SpecialTokens(suffix=(SEP,)), "try mean or lmk"),
     ],
 )
-def test_a_layout_without_the_token_is_refused(name: str, layout: Layout, advice: str) -> None:
+def test_special_tokens_without_the_token_is_refused(
+    name: str, special: SpecialTokens, advice: str
+) -> None:
     with pytest.raises(UsageError, match=f"--pool {name} needs .*{advice}"):
-        Placer(POOLERS[name], layout, 8, "4", True)
+        Placer(POOLERS[name], special, 8, "4", True)
 
 
 def place(length: int, gran: int, limit: int, pooler: Pooler = POOLERS["lmk"]) -> One:
-    placer = Placer(pooler, Layout((CLS,), (SEP,), CLS, SEP), limit, str(gran), True)
+    placer = Placer(pooler, SpecialTokens((CLS,), (SEP,), CLS, SEP), limit, str(gran), True)
     return placed(placer, placer.content(rising(CONTENT, length), rising(0, 0), None))
 
 
@@ -313,7 +317,7 @@ def test_sentences_are_chunks() -> None:
         ("lmk", [CLS, 1000, 1001, SEP, 1002, SEP, 1003, 1004, 1005, 1006, SEP]),
         ("multicls", [CLS, 1000, 1001, CLS, 1002, CLS, 1003, 1004, 1005, 1006, SEP]),
     ):
-        placer = Placer(POOLERS[name], LAYOUTS[0], 32, "sentence", True)
+        placer = Placer(POOLERS[name], SPECIAL_TOKENS[0], 32, "sentence", True)
         made = placed(placer, placer.content(rising(CONTENT, 7), rising(0, 0), ends))
         assert made.input_ids.tolist() == expected
         assert (made.input_ids[made.marks] == (SEP if name == "lmk" else CLS)).all()
@@ -321,7 +325,7 @@ def test_sentences_are_chunks() -> None:
 
 
 def test_a_text_that_no_splitter_saw_is_one_sentence() -> None:
-    placer = Placer(POOLERS["lmk"], LAYOUTS[0], 32, "sentence", True)
+    placer = Placer(POOLERS["lmk"], SPECIAL_TOKENS[0], 32, "sentence", True)
     assert placer.content(rising(CONTENT, 7), rising(0, 0), None).ends.tolist() == [7]
 
 
@@ -349,13 +353,13 @@ def replace_prompt(content: Content) -> Content:
 
 def test_placers_are_frozen() -> None:
     """One is shared by all documents of a job."""
-    placer = Placer(POOLERS["lmk"], LAYOUTS[0], 8, "4", True)
+    placer = Placer(POOLERS["lmk"], SPECIAL_TOKENS[0], 8, "4", True)
     with pytest.raises(AttributeError):
         placer.limit = 9  # type: ignore[misc]
     assert replace(placer, limit=9).limit == 9
 
 
 def test_chunks_of_the_placer_are_those_of_its_granularity() -> None:
-    placer = Placer(POOLERS["lmk"], LAYOUTS[0], 8, "4", True)
+    placer = Placer(POOLERS["lmk"], SPECIAL_TOKENS[0], 8, "4", True)
     ends = placer.content(rising(0, 9), rising(0, 0), np.array([1, 9], np.int32)).ends
     assert ends.tolist() == chunk_ends(9, 4).tolist() == [4, 8, 9]

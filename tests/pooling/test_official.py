@@ -10,10 +10,10 @@ import pytest
 
 from lmkcli.pooling.classic import Cls, Mean
 from lmkcli.pooling.landmark import Landmark, MultiCls
-from lmkcli.pooling.placement import Layout, Placer
+from lmkcli.pooling.placement import Placer, SpecialTokens
 
 Parity = Callable[[str], Path]
-LAYOUT = Layout(prefix=(1,), suffix=(2,), cls=1, landmark=2)
+LAYOUT = SpecialTokens(prefix=(1,), suffix=(2,), cls=1, landmark=2)
 
 
 def cases(parity: Parity, name: str) -> list[dict[str, Any]]:

@@ -1,4 +1,4 @@
-"""Chunks, the ordinary layout, and what a Placer refuses."""
+"""Chunks, the ordinary special, and what a Placer refuses."""
 
 import numpy as np
 import pytest
@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from lmkcli.errors import UsageError
 from lmkcli.pooling.classic import Mean
-from lmkcli.pooling.placement import Content, Layout, Placer, chunk_ends, plain
+from lmkcli.pooling.placement import Content, Placer, SpecialTokens, chunk_ends, plain
 
 NONE = np.zeros(0, np.int32)
 
@@ -31,8 +31,8 @@ def test_the_ordinary_layout_is_cut_before_its_suffix(
     length: int, prompt: int, before: int, after: int, data: st.DataObject
 ) -> None:
     limit = data.draw(st.integers(before + after + 1, 50))
-    layout = Layout((1,) * before, (2,) * after)
-    ids, kept = plain(Content(numbers(length), NONE, numbers(prompt, 5)), layout, limit)
+    special = SpecialTokens((1,) * before, (2,) * after)
+    ids, kept = plain(Content(numbers(length), NONE, numbers(prompt, 5)), special, limit)
     whole = [1] * before + numbers(prompt, 5).tolist() + numbers(length).tolist()
     assert ids.tolist() == whole[: limit - after] + [2] * after
     assert kept == max(min(length, limit - before - after - prompt), 0)
@@ -43,7 +43,7 @@ def test_granularity_decides_the_chunks() -> None:
     ends = np.array([2, 6], np.int32)
     found = {}
     for gran in ("", "4", "sentence"):
-        placer = Placer(Mean(), Layout(), 8, gran, True)
+        placer = Placer(Mean(), SpecialTokens(), 8, gran, True)
         found[gran] = placer.content(numbers(6), NONE, ends).ends.tolist()
         assert placer.content(NONE, NONE, NONE).ends.tolist() == [0]
         assert placer.content(NONE, NONE, None).ends.tolist() == [0]
@@ -52,10 +52,10 @@ def test_granularity_decides_the_chunks() -> None:
 
 @pytest.mark.parametrize("limit", [0, 1, 2])
 def test_a_limit_without_room_for_content_is_refused(limit: int) -> None:
-    layout = Layout((1,), (2,), 1, 2)
+    special = SpecialTokens((1,), (2,), 1, 2)
     with pytest.raises(UsageError, match=f"--max-length {limit} leaves no room beside 2"):
-        Placer(Mean(), layout, limit, "", True)
-    assert Placer(Mean(), layout, 3, "", True).limit == 3
+        Placer(Mean(), special, limit, "", True)
+    assert Placer(Mean(), special, 3, "", True).limit == 3
 
 
 @pytest.mark.parametrize(
@@ -66,7 +66,7 @@ def test_the_prompt_is_averaged_where_the_folder_says_so(
     include: bool, prompt: int, marks: list[int]
 ) -> None:
     """Not included, its CLS is left out too; without a prompt nothing is."""
-    placer = Placer(Mean(), Layout((1,), (2,), 1, 2), 16, "", include)
+    placer = Placer(Mean(), SpecialTokens((1,), (2,), 1, 2), 16, "", include)
     [made] = placer.place(placer.content(numbers(2), numbers(prompt, 5), None)).inputs
     assert made.marks.tolist() == marks
     assert made.groups.tolist() == [0] * len(marks)

@@ -9,10 +9,18 @@ from hypothesis import strategies as st
 
 from lmkcli.pooling.classic import Cls, Last, Mean, Own
 from lmkcli.pooling.landmark import Landmark, MultiCls
-from lmkcli.pooling.placement import Content, Expansion, Input, Ints, Layout, Placement, Placer
+from lmkcli.pooling.placement import (
+    Content,
+    Expansion,
+    Input,
+    Ints,
+    Placement,
+    Placer,
+    SpecialTokens,
+)
 
 CLS, SEP, FIRST = 1, 2, 1000  # content ids are FIRST, FIRST + 1, … so that a token tells its place
-LAYOUT = Layout((CLS,), (SEP,), CLS, SEP, SEP)
+LAYOUT = SpecialTokens((CLS,), (SEP,), CLS, SEP, SEP)
 NONE = np.zeros(0, np.int32)
 POOLERS = {"mean": Mean(), "lmk": Landmark(), "multicls": MultiCls()}
 WHOLE = {"cls": Cls(), "last": Last(), "model": Own(), "mean@k": Mean(3)}
@@ -251,7 +259,7 @@ def test_an_expanded_query_is_filled_up_and_scored(attended: bool, seen: int) ->
 def test_a_text_without_anything_to_read_has_a_vector() -> None:
     """Without special tokens an empty text reads one of the vocabulary; TITE's own vector is zero."""
     for pooler, read in ((Mean(), [CLS]), (Own(), [])):
-        placer = Placer(pooler, Layout(cls=CLS, landmark=SEP), 8, "", True)
+        placer = Placer(pooler, SpecialTokens(cls=CLS, landmark=SEP), 8, "", True)
         made = placer.place(placer.content(NONE, NONE, None))
         assert [one.ids.tolist() for one in made.inputs] == [read]
         assert made.vectors == 1

@@ -42,7 +42,7 @@ class Made(NamedTuple):
 def encode(source: Path, model: Path, folder: Path, only: Path | None = None) -> Path:
     settings = EncodeSettings(dtype="fp32", store_dtype="fp32", device="cpu")
     job = jobs.plan(str(source), RecipeOptions(str(model)), settings, "0/1")
-    job = jobs.narrowed(job, only) if only else job
+    job = jobs.restricted_to_run(job, only) if only else job
     jobs.run_encode(job, folder)
     return folder
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lmkcli.data.collection import Doc, doc_hash
@@ -29,6 +29,7 @@ def write(path: Path, docs: list[Doc], store_text: bool = True) -> DocTable:
     return DocTable(path)
 
 
+@settings(deadline=None)  # files are written
 @given(st.lists(st.builds(Doc, st.text(), st.text(), st.text()), max_size=6))
 def test_documents_come_back_as_they_were(
     tmp_path_factory: pytest.TempPathFactory, docs: list[Doc]

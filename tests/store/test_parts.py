@@ -79,7 +79,7 @@ def test_a_slice_of_a_mask_counts_the_rows_of_the_mask(counts: list[bool]) -> No
     piece = PartSlice.of(name(7, 7 + len(counts)), alive)
     where = np.flatnonzero(alive)
     assert piece.rows == len(where)
-    np.testing.assert_array_equal(piece.alive, alive)
+    np.testing.assert_array_equal(piece.live, alive)
     np.testing.assert_array_equal(piece.at(np.arange(piece.rows)), where)
     np.testing.assert_array_equal(piece.at(np.arange(piece.rows)[::-1]), where[::-1])
     assert alive[: piece.skip].any() == 0

@@ -24,7 +24,7 @@ from lmkcli.data.collection import (
     spell,
 )
 from lmkcli.data.formats import Fields, Record, read_qrels
-from lmkcli.data.hub_layouts import ROW, Layout, Table
+from lmkcli.data.hub_layouts import ROW, HubLayout, Table
 from lmkcli.data.records import Records, open_records
 from lmkcli.data.sources.hubfiles import Found, find
 from lmkcli.errors import DataError, UnknownName
@@ -71,7 +71,7 @@ class HubCollection(Collection):
     form feeds, and the judgements name '<document>#<position>', from zero.
     """
 
-    def __init__(self, name: str, layout: Layout, fields: Fields) -> None:
+    def __init__(self, name: str, layout: HubLayout, fields: Fields) -> None:
         self.name = name
         self.settings = fields.settings
         self._layout = layout

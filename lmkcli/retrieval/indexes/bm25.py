@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from lmkcli.data.collection import Doc, Query
 from lmkcli.data.run import Ranking, Run, ranked
 from lmkcli.errors import DataError, Mismatch
-from lmkcli.manifest import differences
+from lmkcli.manifest import json_differences
 from lmkcli.progress import Progress
 from lmkcli.retrieval.kinds import LexicalKind
 from lmkcli.settings import Bm25Settings
@@ -89,7 +89,7 @@ class Bm25(LexicalKind):
             ids = pq.read_table(path / IDS).column("id")
         except (OSError, ValueError, KeyError) as error:  # pa.ArrowInvalid is a ValueError
             raise DataError(f"{path} cannot be read ({error}); build the index again") from None
-        if lines := differences(made, analyzer.identity()):
+        if lines := json_differences(made, analyzer.identity()):
             raise Mismatch(
                 f"{path} was analysed in another way than queries would be here (there | here):\n  "
                 + "\n  ".join(lines)

@@ -21,7 +21,7 @@ import numpy as np
 from lmkcli.data.collection import Doc, Query
 from lmkcli.data.run import Ranking, Run, ranked
 from lmkcli.errors import DataError, Mismatch, UnknownName, UsageError
-from lmkcli.manifest import differences
+from lmkcli.manifest import json_differences
 from lmkcli.progress import Progress
 from lmkcli.retrieval.indexes.jvm import (
     HOME,
@@ -111,7 +111,7 @@ class Lucene(LexicalKind):
             made = json.loads((path / ANALYSIS).read_text())
         except (OSError, ValueError) as error:
             raise DataError(f"{path} cannot be read ({error}); build the index again") from None
-        if lines := differences(made, cls.analysis(settings)):
+        if lines := json_differences(made, cls.analysis(settings)):
             raise Mismatch(
                 f"{path} was analysed in another way than queries would be here (there | here):\n  "
                 + "\n  ".join(lines)
