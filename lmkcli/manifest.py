@@ -17,6 +17,7 @@ from typing import Any
 
 from lmkcli import __version__
 from lmkcli.errors import DataError, Mismatch
+from lmkcli.reading import whole_file
 
 NAME = "manifest.json"
 FORMAT = 1
@@ -159,7 +160,7 @@ def read(folder: Path, kind: str = "") -> Manifest:
 def read_file(path: Path) -> Manifest:
     """The manifest in a file; DataError for one that lmk did not write, or a newer lmk."""
     try:
-        data = json.loads(path.read_text(encoding="utf-8", errors="surrogatepass"))
+        data = json.loads(whole_file(path).decode("utf-8", "surrogatepass"))
         if isinstance(data, dict) and data.get("format", FORMAT) > FORMAT:
             raise DataError(
                 f"{path} was written by a newer lmk (format {data['format']}): pip install -U lmkcli"

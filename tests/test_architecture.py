@@ -31,7 +31,15 @@ TABLES = (
 ROWS = [row for table in TABLES for row in table.values()]
 HOMES = {row.home.partition(":")[0] for row in ROWS}
 
-TOP = ("errors", "progress", "catalog", "settings", "recipe", "manifest")  # exactly one of each
+TOP = (
+    "errors",
+    "progress",
+    "catalog",
+    "settings",
+    "recipe",
+    "reading",
+    "manifest",
+)  # exactly one of each
 ROOMS = (
     *("system", "text", "data", "store", "pooling", "models", "encoding", "training"),
     *("retrieval", "exchange", "evaluation", "provenance", "cli"),

@@ -8,6 +8,7 @@ import gzip
 import json
 import re
 import xml.etree.ElementTree as ElementTree
+import zlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +16,7 @@ from typing import Any, NamedTuple
 
 from lmkcli.data.collection import Doc, Qrel, Query, check_id, join_chunks, map_id
 from lmkcli.errors import DataError, UsageError
+from lmkcli.reading import bounded_lines, check_finite
 
 ID_FIELDS = ("_id", "id", "docid", "doc_id")
 TEXT_FIELDS = ("text", "contents")
@@ -258,10 +260,14 @@ def read_qrels(path: str | Path, map_ids: bool = False) -> Iterator[Qrel]:
 
 
 def _lines(path: Path) -> Iterator[bytes]:
-    if not path.is_file():
+    if not path.exists():
         raise DataError(f"{path}: no such file")
-    with gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb") as file:
-        yield from file
+    check_finite(path)
+    try:
+        with gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb") as file:
+            yield from bounded_lines(file, path)
+    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+        raise DataError(f"{path}: damaged or cut gzip ({error}); fetch it again") from error
 
 
 def _qrel(line: str, where: str, fields: Fields) -> Qrel:

@@ -29,6 +29,7 @@ from lmkcli.data.formats import (
     read_topics,
 )
 from lmkcli.errors import DataError
+from lmkcli.reading import LONG_LINE, bounded_lines
 
 BLOCK = 1000
 ONCE = "stdin can be read only once, and was; save it to a file and name that instead of '-'"
@@ -70,7 +71,7 @@ def open_records(
         return ParquetRecords(file, shard, wanted)
     zipped = file.suffix == ".gz"
     with _whole_gzip(path), gzip.open(file) if zipped else file.open("rb") as handle:
-        first = handle.readline()
+        first = next(bounded_lines(handle, path, LONG_LINE), b"")
     layout = line_format(first, path, wanted, columns)
     if layout is None:
         return TopicRecords(file, shard)
@@ -91,7 +92,8 @@ class PlainLines(Records):
         parse, header = self._layout
         with self._path.open("rb", buffering=1 << 20) as file:
             self._position = position = self._seek(file)
-            for number, line in enumerate(file, start=1):
+            lines = bounded_lines(file, self._path, LONG_LINE)
+            for number, line in enumerate(lines, start=1):
                 if position >= self._stop:
                     break
                 # In the middle of a file nobody knows the number of a line.
@@ -148,7 +150,7 @@ class ZippedLines(DealtLines):
 
     def _lines(self) -> Iterator[bytes]:
         with _whole_gzip(self._name), self._path.open("rb") as raw, gzip.open(raw) as file:
-            for line in io.BufferedReader(file, 1 << 17):
+            for line in bounded_lines(io.BufferedReader(file, 1 << 17), self._name, LONG_LINE):
                 self._read = raw.tell()
                 yield line
 
@@ -168,7 +170,7 @@ class PipedLines(DealtLines):
         columns: Columns = PLAIN_COLUMNS,
     ) -> None:
         self._stream: BinaryIO | None = stream
-        self._first = stream.readline()
+        self._first = next(bounded_lines(stream, "stdin", LONG_LINE), b"")
         layout = line_format(self._first, "-", wanted, columns)
         if layout is None:
             raise DataError("stdin: topics cannot be piped in; save them and name the file")
@@ -179,7 +181,7 @@ class PipedLines(DealtLines):
         if stream is None:
             raise DataError(ONCE)
         yield self._first
-        yield from stream
+        yield from bounded_lines(stream, "stdin", LONG_LINE)
 
     @property
     def fraction(self) -> float | None:

@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lmkcli.errors import DataError
+from lmkcli.reading import bounded_lines, check_finite
 from lmkcli.system.atomic import atomic_file
 
 
@@ -66,7 +67,7 @@ def read_run(path: Path) -> Run:
     found: dict[str, dict[str, float]] = {}
     tag = ""
     with _reading(path) as file:
-        for number, line in enumerate(file, 1):
+        for number, line in enumerate(bounded_lines(file, path), 1):
             columns = line.split(None, 6)
             if not columns:
                 continue
@@ -107,6 +108,7 @@ def _reading(path: Path) -> Iterator[TextIO]:
     """The lines of a text file or a `.gz`; DataError when it is missing, damaged or not UTF-8."""
     opener = gzip.open if path.suffix == ".gz" else open
     try:
+        check_finite(path)
         with opener(path, "rt", encoding="utf-8-sig") as file:
             yield file
     except UnicodeDecodeError as error:

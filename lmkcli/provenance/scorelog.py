@@ -14,6 +14,7 @@ from lmkcli.data.collection import Qrel
 from lmkcli.errors import DataError, UsageError
 from lmkcli.evaluation.measures import Scores
 from lmkcli.provenance import lineage
+from lmkcli.reading import LONG_LINE, bounded_lines, check_finite
 from lmkcli.store import outputs
 
 
@@ -48,6 +49,8 @@ def append(
     entry = entry_of(run, scores, qrels, judgements)
     line = (json.dumps(entry, ensure_ascii=False) + "\n").encode("utf-8", "surrogatepass")
     log.parent.mkdir(parents=True, exist_ok=True)
+    if log.exists() and not log.is_file():
+        raise DataError(f"{log} is no file; a score log grows at its end: choose a file for --log")
     with open(log, "a+b", buffering=0) as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         _check(log)
@@ -65,7 +68,8 @@ def append(
 
 def _check(log: Path) -> None:
     with open(log, "rb") as file:
-        first = next((line for line in file if line.strip()), b'"scores":')
+        lines = bounded_lines(file, log, LONG_LINE)
+        first = next((line for line in lines if line.strip()), b'"scores":')
     if b'"scores":' not in first:
         raise DataError(
             f"{log} is there already and is no score log; choose another file for --log"
@@ -79,10 +83,13 @@ def qrels_digest(judgements: Iterable[Qrel]) -> str:
 
 def read(log: Path) -> list[dict[str, Any]]:
     """All entries; DataError names the line that cannot be read, or says that there is none."""
-    lines = log.read_bytes().split(b"\n")
-    entries = [
-        _entry(line, f"{log} line {number}") for number, line in enumerate(lines, 1) if line.strip()
-    ]
+    check_finite(log)
+    with open(log, "rb") as file:
+        entries = [
+            _entry(line, f"{log} line {number}")
+            for number, line in enumerate(bounded_lines(file, log, LONG_LINE), 1)
+            if line.strip()
+        ]
     if not entries:
         raise DataError(f"{log} has no entries; lmk eval --log {log} appends them")
     return entries
@@ -92,7 +99,7 @@ def _entry(line: bytes, where: str) -> dict[str, Any]:
     try:
         entry = dict(json.loads(line.decode("utf-8", "surrogatepass")))
         math.fsum(entry["scores"].values())
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise DataError(
             f"{where}: not a score log entry ({error!r}); remove the line, or give a log"
         ) from None

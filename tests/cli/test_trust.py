@@ -226,3 +226,11 @@ def test_an_output_behind_a_link_is_written_again_there(
         lmk(*line, *more)
         assert (tmp_path / "link").is_symlink()
         assert (folder / manifest.NAME).is_file()
+
+
+def test_a_log_is_a_file(lmk: Lmk, beir: Path, tmp_path: Path) -> None:
+    lmk("index", beir, "--kind", "bm25", "-o", tmp_path / "bm25")
+    lmk("search", tmp_path / "bm25", beir, "-o", tmp_path / "r.trec")
+    for device in ("/dev/full", "/dev/zero", tmp_path):
+        err = lmk("eval", tmp_path / "r.trec", "-m", "nDCG@10", "--log", device, code=3).err
+        assert "choose a file for --log" in err

@@ -139,7 +139,7 @@ def test_the_same_document_for_two_queries_is_fine(tmp_path: Path) -> None:
 def test_files_that_cannot_be_read(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="No such file"):
         read_run(tmp_path / "none.trec")
-    with pytest.raises(DataError, match="Is a directory"):
+    with pytest.raises(DataError, match="is a folder"):
         read_run(tmp_path)
     (tmp_path / "latin.trec").write_bytes("1 Q0 é 1 2.5 x\n".encode("latin-1"))
     with pytest.raises(DataError, match="not UTF-8"):
