@@ -7,6 +7,7 @@ query looks for the chunk. An example is a document, and a batch a few of them.
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import chain
 from typing import NamedTuple
 
 import numpy as np
@@ -16,7 +17,7 @@ from lmkcli.data.collection import CHUNK, WHOLE, Collection, open_collection
 from lmkcli.data.formats import CHUNKS, QUERY_ID_FIELDS, Record
 from lmkcli.data.records import open_records
 from lmkcli.errors import DataError
-from lmkcli.training.examples import Ints, Tally
+from lmkcli.training.examples import Ints, Keys, Tally
 from lmkcli.training.objective import BatchFacts
 from lmkcli.training.sources import Source
 
@@ -58,14 +59,14 @@ class Documents:
         """[n]: characters of each document."""
         return np.array([sum(map(len, each.chunks)) for each in self.documents], np.int64)
 
-    def keys(self, numbers: Ints) -> Ints:
+    def keys(self, numbers: Ints) -> Keys:
         """What documents of a batch should not share: themselves and their queries."""
-        asked = (
-            self._rows[query]
-            for number in numbers
-            for query in {asked.query for asked in self[number].queries}
+        places = range(len(numbers))
+        asked = [{self._rows[asked.query] for asked in self[number].queries} for number in numbers]
+        return Keys(
+            np.concatenate([-1 - numbers, np.array([*chain(*asked)], np.int64)]),
+            np.array([*places, *np.repeat(places, [len(each) for each in asked])], np.int64),
         )
-        return np.concatenate([-1 - numbers, np.fromiter(asked, np.int64)])
 
     @cached_property
     def _rows(self) -> dict[str, int]:

@@ -39,6 +39,13 @@ class Example(NamedTuple):
     prompt: str | None = None
 
 
+class Keys(NamedTuple):
+    """Numbers of things that examples have: example owners[i] of those asked about has values[i]."""
+
+    values: Ints
+    owners: Ints
+
+
 @dataclass
 class Tally:
     """What was found while examples were read, to be shown: nothing is left out in silence."""
@@ -74,28 +81,33 @@ def cleaned(examples: Iterable[Example], tally: Tally) -> Iterator[Example]:
     for example in examples:
         tally.read += 1
         positives = _distinct(example.positives, tally)
-        texts = {passage.text for passage in positives}
-        key = hash((example.query, *sorted(texts)))
+        key = hash((example.query, *sorted(positives)))
         if not positives or not example.query.strip():
             tally.empty_examples += 1
         elif key in seen:
             tally.repeated_examples += 1
         else:
             seen.add(key)
-            others = [passage for passage in example.negatives if passage.text not in texts]
-            tally.positives_among_negatives += len(example.negatives) - len(others)
-            yield example._replace(positives=positives, negatives=_distinct(others, tally))
+            others = _distinct(example.negatives, tally)
+            for text in others.keys() & positives.keys():
+                tally.positives_among_negatives += 1
+                del others[text]
+            yield example._replace(
+                positives=tuple(positives.values()), negatives=tuple(others.values())
+            )
 
 
-def _distinct(passages: Sequence[Passage], tally: Tally) -> tuple[Passage, ...]:
-    """The first passage of each text that is not empty."""
-    filled = [passage for passage in passages if passage.text.strip()]
-    tally.empty_passages += len(passages) - len(filled)
-    first: dict[str, Passage] = {}
-    for passage in filled:
-        first.setdefault(passage.text, passage)
-    tally.repeated_passages += len(filled) - len(first)
-    return tuple(first.values())
+def _distinct(passages: Sequence[Passage], tally: Tally) -> dict[str, Passage]:
+    """By text, in their order; of equal ones the first, and none that is empty."""
+    found: dict[str, Passage] = {}
+    for passage in passages:
+        if not passage.text or passage.text.isspace():
+            tally.empty_passages += 1
+        elif passage.text in found:
+            tally.repeated_passages += 1
+        else:
+            found[passage.text] = passage
+    return found
 
 
 @dataclass(frozen=True)
@@ -155,10 +167,15 @@ class Examples:
         """The texts of an example's passages, positives first."""
         return self.passages[self.starts[number] : self.starts[number + 1]]
 
-    def keys(self, numbers: Ints) -> Ints:
+    def keys(self, numbers: Ints) -> "Keys":
         """The texts that examples of a batch should not share: their queries and positives."""
-        rows = ranges(self.starts[numbers], self.positives[numbers])
-        return np.concatenate([self.queries[numbers], self.passages[rows]])
+        counts = self.positives[numbers]
+        rows = ranges(self.starts[numbers], counts)
+        places = np.arange(len(numbers))
+        return Keys(
+            np.concatenate([self.queries[numbers], self.passages[rows]]),
+            np.concatenate([places, np.repeat(places, counts)]),
+        )
 
     def answers(self, query: int) -> Ints:
         """The texts of all positives that a query's text has, in any example."""
@@ -226,9 +243,9 @@ class _Gathering:
         self._queries.append(self._row(example.query))
         self._positives.append(len(example.positives))
         self._counts.append(len(example.positives) + len(example.negatives))
-        for passage in (*example.positives, *example.negatives):
-            self._passages.append(self._row(passage.text))
-            self._scores.append(passage.score)
+        passages = (*example.positives, *example.negatives)
+        self._passages.extend([self._row(passage.text) for passage in passages])
+        self._scores.extend([passage.score for passage in passages])
 
     def _row(self, text: str) -> int:
         return self._rows.setdefault(text, len(self._rows))

@@ -5,7 +5,6 @@ there are, each of which takes its slice of every batch; and whoever resumes at 
 again up to there, without reading a text.
 """
 
-from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import count, islice
@@ -16,7 +15,7 @@ import numpy as np
 from lmkcli.data.collection import Shard
 from lmkcli.errors import DataError, UsageError
 from lmkcli.training.chance import dice
-from lmkcli.training.examples import Ints
+from lmkcli.training.examples import Ints, Keys
 
 BLOCK = 32  # at most so many batches are sorted by length together, and at most an epoch's
 WAITING = 16  # so many batches' worth of examples may wait for a batch that they fit into
@@ -72,8 +71,8 @@ class Sampled(Protocol):
     def __len__(self) -> int:
         """n."""
 
-    def keys(self, numbers: Ints) -> Ints:
-        """Numbers of what no two of these examples may share in a batch."""
+    def keys(self, numbers: Ints) -> Keys:
+        """What no two of these examples may share in a batch."""
 
 
 class _Stream(Protocol):
@@ -183,7 +182,7 @@ class _LikeLength:
 
     def __init__(self, stream: _Stream, examples: Sampled, lane: int, sampling: Sampling) -> None:
         self._stream, self._lane, self._sampling = stream, lane, sampling
-        self._lengths = examples.lengths
+        self._examples = examples
         mixed = sampling.batches == "mixed"
         epoch = len(examples) if mixed else int((examples.sources == lane).sum())
         self._batches = min(BLOCK, max(1, epoch // sampling.batch_size))
@@ -198,11 +197,24 @@ class _LikeLength:
     def _next(self) -> Ints:
         size = self._sampling.batch_size
         items = self._stream.take(self._batches * size)
-        items = items[np.argsort(self._lengths[items[:, 0]], kind="stable")]
+        lengths = self._examples.lengths[items[:, 0]]
+        # Passages of one text, and so of one length, must not all come to lie in one batch.
+        items = items[np.lexsort((lengths, _turn(self._examples.keys(items[:, 0]), len(items))))]
         chance = dice(self._sampling.seed, "lengths", self._lane, self._block)
         self._block += 1
         shuffled: Ints = items.reshape(-1, size, 2)[chance.permutation(self._batches)]
         return shuffled.reshape(-1, 2)
+
+
+def _turn(keys: Keys, items: int) -> Ints:
+    """[items]: how many items before each have a key of it, at most, so that equals are apart."""
+    order = np.lexsort((keys.owners, keys.values))
+    values = keys.values[order]
+    begins = np.flatnonzero(np.diff(values, prepend=values[0] - 1))
+    turns = np.arange(len(values)) - np.repeat(begins, np.diff(begins, append=len(values)))
+    found = np.zeros(items, np.int64)
+    np.maximum.at(found, keys.owners[order], turns)
+    return found
 
 
 def _unlike(stream: _Stream, examples: Sampled, size: int) -> Iterator[Ints]:
@@ -212,7 +224,8 @@ def _unlike(stream: _Stream, examples: Sampled, size: int) -> Iterator[Ints]:
         items = np.concatenate([waiting, stream.take(max(0, size - len(waiting)))])
         waiting = items[size:]
         batch = items[:size]
-        if len(np.unique(keys := examples.keys(batch[:, 0]))) < len(keys):
+        keys = examples.keys(batch[:, 0]).values
+        if len(np.unique(keys)) < len(keys):
             batch, waiting = _fitting(items, stream, examples, size)
         yield batch
 
@@ -222,28 +235,34 @@ def _fitting(items: Ints, stream: _Stream, examples: Sampled, size: int) -> tupl
 
     An example that waits already is not waited for again.
     """
-    queue = deque(map(tuple, items.tolist()))
-    batch: list[tuple[int, ...]] = []
-    waiting: dict[int, tuple[int, ...]] = {}
+    batch: list[Ints] = []
+    waiting: dict[int, Ints] = {}
     taken: set[int] = set()
     passed = 0
     while len(batch) < size:
-        if not queue:
-            queue.extend(map(tuple, stream.take(size - len(batch)).tolist()))
-        item = queue.popleft()
-        texts = examples.keys(np.array(item[:1])).tolist()
-        if taken.isdisjoint(texts):
-            taken.update(texts)
-            batch.append(item)
-            continue
-        passed += 1
-        if len(waiting) < WAITING * size:
-            waiting.setdefault(item[0], item)
+        if not len(items):
+            items = stream.take(size - len(batch))
+        for item, texts in _with_texts(items, examples):
+            if len(batch) < size and taken.isdisjoint(texts):
+                taken.update(texts)
+                batch.append(item)
+            else:
+                waiting.setdefault(int(item[0]), item)
+        passed += len(items)
+        items = items[:0]
         if passed > 3 * (len(examples) + WAITING * size):
             raise DataError(
                 f"only {len(batch)} examples of a source differ in query and positives, too few for "
                 f"--batch-size {size}; make that {len(batch)} or less, or add examples"
             )
-    for item in queue:
-        waiting.setdefault(item[0], item)
-    return np.array(batch), np.array(list(waiting.values()), np.int64).reshape(-1, 2)
+    rest = list(waiting.values())[: WAITING * size]
+    return np.array(batch), np.array(rest, np.int64).reshape(-1, 2)
+
+
+def _with_texts(items: Ints, examples: Sampled) -> Iterator[tuple[Ints, list[int]]]:
+    """Each item, and its keys."""
+    texts: list[list[int]] = [[] for _ in items]
+    keys = examples.keys(items[:, 0])
+    for value, owner in zip(keys.values.tolist(), keys.owners.tolist(), strict=True):
+        texts[owner].append(value)
+    return zip(items, texts, strict=True)
