@@ -104,6 +104,14 @@ class OpenSettings(ModelSettings):
 
 
 @dataclass(frozen=True)
+class RerankSettings:
+    """How many documents a query are scored again, and how much that weighs (None: alone)."""
+
+    depth: int = 100
+    interpolate: float | None = None
+
+
+@dataclass(frozen=True)
 class AnnSettings:
     """A FAISS index: `kind` is hnsw, ivf or a factory string; 0 means: chosen from the rows."""
 

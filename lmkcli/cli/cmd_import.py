@@ -8,7 +8,7 @@ import typer
 
 from lmkcli.cli import console
 from lmkcli.cli.flags import Given, Subset, with_flags
-from lmkcli.cli.options import NewOutput, names_of, no_effect
+from lmkcli.cli.options import MapIds, NewOutput, names_of, no_effect
 from lmkcli.recipe import Recipe, RecipeOptions
 from lmkcli.settings import Flag, Offline
 
@@ -25,7 +25,7 @@ class SourceOptions:
 
     origin: Annotated[Literal["numpy", "pyserini"], Flag("Which tool wrote it.", long="--from")]
     ids: Annotated[Path | None, Flag("numpy: whose the rows are, an id a line.")] = None
-    map_ids: Annotated[bool, Flag("White space in ids becomes '_'.")] = False
+    map_ids: MapIds = False
     offline: Offline = False
 
 

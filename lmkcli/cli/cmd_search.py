@@ -1,35 +1,111 @@
 """lmk search: queries to ranked documents."""
 
-from enum import StrEnum
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 import typer
 
-from lmkcli.cli import answers, console, options
-from lmkcli.cli.flags import with_flags
+from lmkcli.cli import answers, console
+from lmkcli.cli.flags import Given, Subset, with_flags
 from lmkcli.cli.groups import note_differences, over_groups
-from lmkcli.cli.options import IfExists
+from lmkcli.cli.options import MapIds, NewOutput, no_effect, with_fields
 from lmkcli.errors import UsageError
-from lmkcli.settings import OpenSettings
+from lmkcli.settings import Flag, OpenSettings, RerankSettings
 
 if TYPE_CHECKING:
     from lmkcli.data.collection import Collection, Query
     from lmkcli.data.run import Run
-    from lmkcli.retrieval.fusion import Fusion
-    from lmkcli.retrieval.reranking import RerankSettings
+    from lmkcli.retrieval.index import Index
+    from lmkcli.retrieval.pipeline import Stages
 
-_HITS = 1000  # documents a query, in a run
-_SHOWN = 10
-_STAGES = "After the first search"
+_IN_RUN, _SHOWN = 1000, 10  # documents a query
 
 
-class ScaleName(StrEnum):
-    """How scores are scaled, per query, before they are added."""
+@dataclass(frozen=True)
+class QueryOptions:
+    """What is asked, and how much is answered."""
 
-    minmax = "minmax"
-    zscore = "zscore"
-    none = "none"
+    question: Annotated[
+        str | None, Flag("One question; prints its documents.", short="-q", long="--query")
+    ] = None
+    interactive: Annotated[bool, Flag("Ask question after question.", short="-i")] = False
+    k: Annotated[
+        int | None,
+        Flag(
+            "Documents a query.",
+            short="-k",
+            long="--hits",
+            min=1,
+            shown=f"{_IN_RUN}; {_SHOWN} when shown",
+        ),
+    ] = None
+    all_queries: Annotated[bool, Flag("Also queries that the split does not judge.")] = False
+    tag: Annotated[str | None, Flag("The run's last column.")] = None
+    map_ids: MapIds = False
+
+    def check(self, queries: str | None, output: NewOutput) -> None:
+        """UsageError where not exactly one thing is asked, or a flag belongs to another."""
+        if [queries is not None, self.question is not None, self.interactive].count(True) != 1:
+            raise UsageError("give a collection of queries, or one question with -q, or -i")
+        if queries is not None:
+            output.path("run.trec")
+        elif output.output is not None or self.all_queries or self.tag:
+            raise UsageError(
+                "--output, --all-queries and --tag belong to a collection of queries, not to -q or -i"
+            )
+
+
+@dataclass(frozen=True)
+class StageOptions:
+    """What is searched beside the index, and what follows."""
+
+    panel: ClassVar[str] = "After the first search"
+    others: Annotated[
+        list[Path] | None, Flag("Another index or run to fuse; repeat it.", long="--with")
+    ] = None
+    fuse: Annotated[str | None, Flag("rrf, rrf:60, linear or linear:0.3,0.7.")] = None
+    fuse_scale: Annotated[
+        Literal["minmax", "zscore", "none"] | None,
+        Flag("How linear scales scores per query.", shown="minmax"),
+    ] = None
+    rerank: Annotated[Path | None, Flag("Score the top again with these vectors.")] = None
+    rerank_model: Annotated[str | None, Flag("Score the top again with this cross-encoder.")] = None
+    rerank_depth: Annotated[int, Flag("How many documents are scored again.", min=1)] = (
+        RerankSettings.depth
+    )
+    interpolate: Annotated[
+        float | None, Flag("Weight of the new score beside the old one.", min=0, max=1)
+    ] = RerankSettings.interpolate
+
+    def check(self, given: Given, k: int | None) -> None:
+        """UsageError for flags that contradict each other or have no effect."""
+        if not self.others:
+            no_effect(given, ("fuse", "fuse_scale"), "a single index (add others by --with)")
+        elif self.fuse is None:
+            raise UsageError("--with needs --fuse rrf or --fuse linear")
+        elif self.fuse.startswith("rrf"):
+            no_effect(given, ("fuse_scale",), "--fuse rrf, which sees ranks alone")
+        if self.rerank is None and self.rerank_model is None:
+            unused = "a search without --rerank or --rerank-model"
+            no_effect(given, ("rerank_depth", "interpolate"), unused)
+        elif self.rerank is not None and self.rerank_model is not None:
+            raise UsageError("give --rerank or --rerank-model, not both")
+        elif k and k > self.rerank_depth:
+            raise UsageError(
+                f"-k {k}: only {self.rerank_depth} documents are scored again; raise --rerank-depth"
+            )
+
+    def of(self, index: Path) -> "Stages":
+        """The stages of a search that begins with `index`."""
+        from lmkcli.retrieval.fusion import Fusion
+        from lmkcli.retrieval.pipeline import Stages, check_distinct
+
+        paths = [index, *(self.others or [])]
+        check_distinct(paths)
+        fusion = Fusion.parse(self.fuse, self.fuse_scale or Fusion.scale) if self.fuse else None
+        reranking = RerankSettings(self.rerank_depth, self.interpolate)
+        return Stages(paths, fusion, self.rerank, self.rerank_model, reranking)
 
 
 @over_groups("queries", ".trec")
@@ -39,77 +115,14 @@ def search(
         Path,
         typer.Argument(metavar="INDEX", help="An index folder, vectors (exact search), or a run."),
     ],
-    opening: OpenSettings,
     queries: Annotated[
         str | None, typer.Argument(metavar="[COLLECTION]", help="Where the queries come from.")
-    ] = None,
-    output: options.Output = None,
-    question: Annotated[
-        str | None,
-        typer.Option(
-            "--query", "-q", envvar="LMK_SEARCH_QUERY", help="One question; prints its documents."
-        ),
-    ] = None,
-    interactive: Annotated[
-        bool, typer.Option("--interactive", "-i", help="Ask question after question.")
-    ] = False,
-    k: Annotated[
-        int | None,
-        typer.Option(
-            "-k",
-            "--hits",
-            min=1,
-            envvar="LMK_SEARCH_HITS",
-            help=f"Documents a query ({_HITS}; {_SHOWN} when shown).",
-        ),
-    ] = None,
-    all_queries: Annotated[
-        bool, typer.Option("--all-queries", help="Also queries that the split does not judge.")
-    ] = False,
-    tag: Annotated[str | None, typer.Option(help="The run's last column.")] = None,
-    rerank: Annotated[
-        Path | None,
-        typer.Option(help="Score the top again with these vectors.", rich_help_panel=_STAGES),
-    ] = None,
-    rerank_model: Annotated[
-        str | None,
-        typer.Option(help="Score the top again with this cross-encoder.", rich_help_panel=_STAGES),
-    ] = None,
-    rerank_depth: Annotated[
-        int | None,
-        typer.Option(
-            min=1, help="How many documents are scored again (100).", rich_help_panel=_STAGES
-        ),
-    ] = None,
-    interpolate: Annotated[
-        float | None,
-        typer.Option(
-            min=0,
-            max=1,
-            help="Weight of the new score beside the old one.",
-            rich_help_panel=_STAGES,
-        ),
-    ] = None,
-    others: Annotated[
-        list[Path] | None,
-        typer.Option(
-            "--with",
-            envvar="LMK_SEARCH_WITH",
-            help="Another index or run to fuse; repeat it.",
-            rich_help_panel=_STAGES,
-        ),
-    ] = None,
-    fuse: Annotated[
-        str | None,
-        typer.Option(help="rrf, rrf:60, linear or linear:0.3,0.7.", rich_help_panel=_STAGES),
-    ] = None,
-    fuse_scale: Annotated[
-        ScaleName | None,
-        typer.Option(help="How linear scales scores per query (minmax).", rich_help_panel=_STAGES),
-    ] = None,
-    map_ids: options.MapIds = False,
-    if_exists: options.IfExistsOption = IfExists.resume,
-    json: options.Json = False,
+    ],
+    asked: QueryOptions,
+    stages: Annotated[StageOptions, Subset(conditional=True)],
+    opening: OpenSettings,
+    output: NewOutput,
+    given: Given,
 ) -> None:
     """Queries to the k best documents each, as a TREC run, or shown for one question.
 
@@ -118,67 +131,64 @@ def search(
     The index knows how its queries must be encoded. Equal scores go by document id, descending, as
     trec_eval sorts them.
     """
-    from lmkcli.retrieval import searching
-    from lmkcli.retrieval.pipeline import Stages, open_pipeline
+    asked.check(queries, output)
+    stages.check(given, asked.k)
+    if queries is None:
+        _check_accepts_question([index, *(stages.others or [])])
+    from lmkcli.retrieval.pipeline import open_pipeline
 
-    if [queries is not None, question is not None, interactive].count(True) != 1:
-        raise UsageError("give a collection of queries, or one question with -q, or -i")
-    paths = [index, *(others or [])]
-    _check_accepts_question(paths, queries)
-    fusion = _fusion(paths, fuse, fuse_scale)
-    reranking = _reranking(rerank, rerank_model, rerank_depth, interpolate, k)
-    spelling = options.with_fields(queries or "", "", map_ids)
-    texts = _texts(paths, spelling, rerank_model)
-    opened = open_pipeline(Stages(paths, fusion, rerank, rerank_model, reranking), opening, texts)
+    spelling = with_fields(queries or "", "", asked.map_ids)
+    pipeline = stages.of(index)
+    opened = open_pipeline(pipeline, opening, _texts(pipeline, spelling))
     for note in opened.info.notes:
         console.note(note)
     if queries is not None:
-        asked = _queries(spelling, all_queries)
-        path = options.need(output, "-o/--output", "run.trec")
-        path = Path("/dev/stdout") if str(path) == "-" else path
-        if path.is_dir():
-            raise UsageError(f"-o {path} is a folder; name a file for the run, such as run.trec")
-        options.prepare_output(path, if_exists)
-        described = searching.run_manifest(opened, spelling, asked, k or _HITS)
-        if searching.is_done(path, described):
-            return console.note(
-                f"{path} is this very run already; --if-exists overwrite makes it again"
-            )
-        with console.progress("search") as progress:
-            run = searching.search(opened, asked, k or _HITS, tag or opened.info.kind, progress)
-        searching.write(path, run, described)
-        if run.unscored:
-            console.note(
-                f"{console.number(run.unscored)} documents could not be scored again (no vector, or no "
-                "text) and stand at the end"
-            )
-        return _summary(path, run, json)
-    if output is not None or all_queries or tag:
-        raise UsageError(
-            "--output, --all-queries and --tag belong to a collection of queries, not to -q or -i"
-        )
-    if question is not None:
-        return answers.answer(opened, question, k or _SHOWN, json)
-    answers.prompt(opened, k or _SHOWN, json)
+        return _write_run(opened, spelling, asked, output)
+    if asked.question is not None:
+        return answers.answer(opened, asked.question, asked.k or _SHOWN, output.json)
+    answers.prompt(opened, asked.k or _SHOWN, output.json)
 
 
-def _check_accepts_question(paths: list[Path], queries: str | None) -> None:
+def _check_accepts_question(paths: list[Path]) -> None:
     """UsageError for a question to a run."""
     for path in paths:
-        if queries is None and path.is_file():
+        if path.is_file():
             raise UsageError(
                 f"{path} is a run, which answers the queries that it has and no other: give their "
                 "collection in the place of -q or -i"
             )
 
 
-def _texts(paths: list[Path], spelling: str, rerank_model: str | None) -> "Collection | None":
+def _texts(stages: "Stages", spelling: str) -> "Collection | None":
     """What a cross-encoder reads where runs alone are reranked: the collection of their queries."""
     from lmkcli.data.collection import open_collection
 
-    if rerank_model is None or not all(path.is_file() for path in paths):
+    if stages.rerank_model is None or not all(path.is_file() for path in stages.paths):
         return None
     return open_collection(spelling)
+
+
+def _write_run(opened: "Index", spelling: str, asked: QueryOptions, output: NewOutput) -> None:
+    """Search for all queries of the collection, unless the run is there already."""
+    from lmkcli.retrieval import searching
+
+    queries = _queries(spelling, asked.all_queries)
+    k = asked.k or _IN_RUN
+    path = output.file("run.trec")
+    described = searching.run_manifest(opened, spelling, queries, k)
+    if searching.is_done(path, described):
+        return console.note(
+            f"{path} is this very run already; --if-exists overwrite makes it again"
+        )
+    with console.progress("search") as progress:
+        run = searching.search(opened, queries, k, asked.tag or opened.info.kind, progress)
+    searching.write(path, run, described)
+    if run.unscored:
+        console.note(
+            f"{console.number(run.unscored)} documents could not be scored again (no vector, or no "
+            "text) and stand at the end"
+        )
+    _summary(path, run, output.json)
 
 
 def _queries(spelling: str, all_queries: bool) -> "list[Query]":
@@ -192,49 +202,6 @@ def _queries(spelling: str, all_queries: bool) -> "list[Query]":
         )
     note_differences(spelling, queries=None if all_queries else len(asked))
     return asked
-
-
-def _fusion(paths: list[Path], fuse: str | None, scale: ScaleName | None) -> "Fusion | None":
-    from lmkcli.retrieval.fusion import Fusion
-    from lmkcli.retrieval.pipeline import check_distinct
-
-    if len(paths) == 1:
-        options.no_effect_old(
-            {"fuse": fuse, "fuse_scale": scale}, "a single index (add others by --with)"
-        )
-        return None
-    if fuse is None:
-        raise UsageError("--with needs --fuse rrf or --fuse linear")
-    fusion = Fusion.parse(fuse, scale.value if scale else "minmax")
-    if fusion.method == "rrf":
-        options.no_effect_old({"fuse_scale": scale}, "--fuse rrf, which sees ranks alone")
-    check_distinct(paths)
-    return fusion
-
-
-def _reranking(
-    rerank: Path | None,
-    rerank_model: str | None,
-    depth: int | None,
-    interpolate: float | None,
-    k: int | None,
-) -> "RerankSettings":
-    from lmkcli.retrieval.reranking import RerankSettings
-
-    if rerank is None and rerank_model is None:
-        options.no_effect_old(
-            {"rerank_depth": depth, "interpolate": interpolate},
-            "a search without --rerank or --rerank-model",
-        )
-        return RerankSettings()
-    if rerank is not None and rerank_model is not None:
-        raise UsageError("give --rerank or --rerank-model, not both")
-    settings = RerankSettings(depth or RerankSettings().depth, interpolate)
-    if k and k > settings.depth:
-        raise UsageError(
-            f"-k {k}: only {settings.depth} documents are scored again; raise --rerank-depth"
-        )
-    return settings
 
 
 def _summary(path: Path, run: "Run", json: bool) -> None:

@@ -1,33 +1,16 @@
 """Options that several commands share and that belong to the command line alone."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, fields
-from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, ClassVar, Literal
-
-import typer
 
 from lmkcli.cli.flags import Given
 from lmkcli.errors import DataError, UsageError
 from lmkcli.settings import Flag, Offline
 
-
-class IfExists(StrEnum):
-    """What to do when the output is there already."""
-
-    resume = "resume"
-    fail = "fail"
-    overwrite = "overwrite"
-
-
 Output = Annotated[Path | None, Flag("Where the result goes.", short="-o")]
-IfExistsOption = Annotated[
-    IfExists,
-    typer.Option(
-        help="The output is there: continue it, fail, or replace it.", rich_help_panel="Output"
-    ),
-]
+MapIds = Annotated[bool, Flag("White space in ids becomes '_'.")]
 Json = Annotated[bool, Flag("Print JSON.")]
 
 
@@ -38,7 +21,7 @@ class CollectionOptions:
     fields: Annotated[
         str, Flag("Text fields of a record, joined by '+', such as headline+body.")
     ] = ""
-    map_ids: Annotated[bool, Flag("White space in ids becomes '_'.")] = False
+    map_ids: MapIds = False
     shard: Annotated[str, Flag("Slice i/n of the collection, such as $SLURM_ARRAY_TASK_ID/16.")] = (
         "0/1"
     )
@@ -69,6 +52,15 @@ class OutputOptions:
         """The same place, empty or fit to be continued, as --if-exists says."""
         path = self.path(example)
         prepare_output(path, self.if_exists, shards)
+        return path
+
+    def file(self, example: str) -> Path:
+        """The same for a single file; '-' is stdout."""
+        path = self.path(example)
+        path = Path("/dev/stdout") if str(path) == "-" else path
+        if path.is_dir():
+            raise UsageError(f"-o {path} is a folder; name a file for the run, such as {example}")
+        prepare_output(path, self.if_exists)
         return path
 
 
@@ -129,9 +121,6 @@ def _keep_inputs(path: Path) -> None:
                 )
 
 
-MapIds = Annotated[bool, typer.Option("--map-ids", help="White space in ids becomes '_'.")]
-
-
 def with_fields(spelling: str, fields: str, map_ids: bool) -> str:
     """A collection's spelling with the options that also have flags."""
     return spelling + (f",fields={fields}" if fields else "") + (",map_ids=1" if map_ids else "")
@@ -147,10 +136,3 @@ def no_effect(given: Given, names: Iterable[str], beside: str) -> None:
     useless = [f"--{name.replace('_', '-')}" for name in names if name in given]
     if useless:
         raise UsageError(f"{', '.join(useless)} has no effect with {beside}; drop it")
-
-
-def no_effect_old(flags: Mapping[str, object], beside: str) -> None:
-    """UsageError for flags that were given and mean nothing here."""
-    given = [f"--{name.replace('_', '-')}" for name, value in flags.items() if value is not None]
-    if given:
-        raise UsageError(f"{', '.join(given)} has no effect with {beside}; drop it")

@@ -12,9 +12,9 @@ from lmkcli.retrieval.fusion import FusedIndex, Fusion
 from lmkcli.retrieval.index import DENSE, QUERIES, SEARCH, SEVERAL, Index
 from lmkcli.retrieval.opening import open_index
 from lmkcli.retrieval.rerank_by_model import ModelReranker
-from lmkcli.retrieval.reranking import RerankedIndex, RerankSettings
+from lmkcli.retrieval.reranking import RerankedIndex
 from lmkcli.retrieval.run_index import RunIndex
-from lmkcli.settings import OpenSettings
+from lmkcli.settings import OpenSettings, RerankSettings
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,8 @@
 """Reranking: the top of a run, or of an index, scored again by whatever scores documents for a query."""
 
 from collections.abc import Sequence
-from typing import NamedTuple, Protocol
+from dataclasses import asdict
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,13 +12,7 @@ from lmkcli.data.collection import Doc, Query
 from lmkcli.data.run import Ranking, Run, ranked
 from lmkcli.retrieval.fusion import SCALES
 from lmkcli.retrieval.index import Index, IndexInfo, Passage
-
-
-class RerankSettings(NamedTuple):
-    """How many documents a query, and how much the new score weighs (None: alone)."""
-
-    depth: int = 100
-    interpolate: float | None = None
+from lmkcli.settings import RerankSettings
 
 
 class Scorer(Protocol):
@@ -47,7 +42,7 @@ class RerankedIndex:
     def __init__(self, index: Index, reranker: Reranker, settings: RerankSettings) -> None:
         self._index, self._reranker, self._settings = index, reranker, settings
         first, by = index.info, reranker.info
-        how = {**first.search, "rerank": settings._asdict(), "by": by.kind, **by.search}
+        how = {**first.search, "rerank": asdict(settings), "by": by.kind, **by.search}
         chain = manifest.digest([first.digest, by.digest])
         self.info = IndexInfo(first.path, f"{first.kind}-rerank", chain, how, first.notes)
 

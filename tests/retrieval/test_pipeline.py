@@ -20,8 +20,7 @@ from lmkcli.retrieval.fusion import Fusion, fuse
 from lmkcli.retrieval.index import Index, IndexInfo
 from lmkcli.retrieval.opening import open_index
 from lmkcli.retrieval.pipeline import Stages, check_distinct, open_all, open_pipeline
-from lmkcli.retrieval.reranking import RerankSettings
-from lmkcli.settings import AnnSettings, Bm25Settings, EncodeSettings, OpenSettings
+from lmkcli.settings import AnnSettings, Bm25Settings, EncodeSettings, OpenSettings, RerankSettings
 from lmkcli.store.vectors import Vectors
 from tests.models.test_crossencoder import by_hand, save
 

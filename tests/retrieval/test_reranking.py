@@ -8,7 +8,8 @@ from numpy.typing import NDArray
 
 from lmkcli.data.collection import Query
 from lmkcli.data.run import Ranking, Run, ranked
-from lmkcli.retrieval.reranking import RerankSettings, rerank
+from lmkcli.retrieval.reranking import rerank
+from lmkcli.settings import RerankSettings
 
 NAN = float("nan")
 finite = st.floats(-50, 50, width=32)

@@ -19,10 +19,9 @@ from lmkcli.retrieval.building import build_dense
 from lmkcli.retrieval.index import Passage
 from lmkcli.retrieval.opening import open_index
 from lmkcli.retrieval.pipeline import Stages, open_all, open_pipeline
-from lmkcli.retrieval.reranking import RerankSettings
 from lmkcli.retrieval.updating import update_dense
 from lmkcli.retrieval.views import Flat
-from lmkcli.settings import AnnSettings, OpenSettings
+from lmkcli.settings import AnnSettings, OpenSettings, RerankSettings
 from lmkcli.store import part_writer, parts
 from lmkcli.store.parts import Generation, PartSlice
 from lmkcli.store.ragged import Ragged
