@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -17,6 +18,7 @@ from lmkcli.data.collection import CHUNK, WHOLE, Collection, open_collection
 from lmkcli.data.formats import CHUNKS, QUERY_ID_FIELDS, Record
 from lmkcli.data.records import open_records
 from lmkcli.errors import DataError
+from lmkcli.training.conteb import conteb_files, read_conteb
 from lmkcli.training.examples import Ints, Keys, Tally
 from lmkcli.training.objective import BatchFacts
 from lmkcli.training.sources import Source
@@ -102,8 +104,8 @@ def facts(documents: Sequence[Document]) -> BatchFacts:
 def read_documents(sources: Sequence[Source]) -> tuple[Documents, list[Tally]]:
     """The documents of all sources that can be learned from, and what was found in each source.
 
-    A source is a collection that judges chunks, as '<document>#<number>', or a file of records with
-    `chunks` and `queries`. DataError with the place of what is neither.
+    A source is a collection that judges chunks, as '<document>#<number>', a folder with the tables of
+    ConTEB, or a file of records with `chunks` and `queries`. DataError with the place of what is none.
     """
     tallies = [Tally() for _ in sources]
     found: list[Document] = []
@@ -120,6 +122,8 @@ def _read(source: Source) -> Iterator[Document]:
         wanted = frozenset({*QUERY_ID_FIELDS, CHUNKS, QUERIES})
         records = open_records(source.name, WHOLE, wanted)
         return (_document(record, where) for where, record in records)
+    if files := conteb_files(source.name):
+        return _tables(files)
     return _judged(open_collection(source.name))
 
 
@@ -136,6 +140,19 @@ def _document(record: Record, where: str) -> Document:
     except (KeyError, TypeError, ValueError) as error:
         raise DataError(f"{where}: a query needs 'query' and the number of its 'chunk'") from error
     return Document(str(name), tuple(map(str, chunks)), tuple(asked))
+
+
+def _tables(files: list[Path]) -> Iterator[Document]:
+    """The documents in tables of ConTEB, their chunks in the order of their numbers."""
+    chunks, answers = read_conteb(files)
+    places = {name: {number: i for i, number in enumerate(sorted(chunks[name]))} for name in chunks}
+    asked: dict[str, list[Asked]] = {}
+    for query, name, number in answers:
+        place = places.get(name, {}).get(number, -1)
+        asked.setdefault(name, []).append(Asked(query, place))
+    for name, texts in sorted(chunks.items()):
+        ordered = tuple(texts[number] for number in sorted(texts))
+        yield Document(name, ordered, tuple(asked.get(name, ())))
 
 
 def _judged(collection: Collection) -> Iterator[Document]:

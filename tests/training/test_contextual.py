@@ -45,6 +45,26 @@ def test_a_data_set_of_conteb(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     assert tally.found() == {"read": 3}
 
 
+def test_a_folder_with_the_tables_of_conteb(tmp_path: Path) -> None:
+    rows = [{"chunk_id": f"a_b_{i}", "chunk": f"text {i}", "og_chunk": ""} for i in (10, 9, 2)]
+    mirrors.parquet(tmp_path / "documents/train-00000-of-00001.parquet", rows)
+    mirrors.parquet(tmp_path / "documents/test-00000-of-00001.parquet", rows[:1])
+    one = [{"query": "one?", "chunk_id": "a_b_9"}, {"query": "lost?", "chunk_id": "a_b_3"}]
+    mirrors.parquet(tmp_path / "queries/train-00000-of-00001.parquet", one)
+    many = [{"query": "both?", "chunk_ids": ["a_b_2", "a_b_10"]}]
+    mirrors.parquet(tmp_path / "synthetic_queries/train-00000-of-00001.parquet", many)
+    documents, (tally,) = read_documents([parse_source(f"{tmp_path}:train")])
+    asked = (Asked("one?", 1), Asked("both?", 0), Asked("both?", 2))
+    assert documents.documents == [Document("a_b", ("text 2", "text 9", "text 10"), asked)]
+    assert tally.found() == {"read": 1, "queries_without_chunk": 1}
+
+
+def test_a_chunk_of_no_document_is_named(tmp_path: Path) -> None:
+    mirrors.parquet(tmp_path / "documents.parquet", [{"chunk_id": "alone", "chunk": "text"}])
+    with pytest.raises(DataError, match=r"documents.parquet row 1: the chunk_id 'alone' is not"):
+        read_documents([parse_source(str(tmp_path))])
+
+
 def test_what_cannot_be_asked_is_left_out_and_counted(tmp_path: Path) -> None:
     queries = [
         {"query": "good", "chunk": 0},
