@@ -5,9 +5,7 @@ from typing import NamedTuple
 
 from lmkcli import catalog
 from lmkcli.errors import UsageError
-from lmkcli.models import extend
-from lmkcli.models.folder import EMBEDDED, ModelFolder, check_revision, read_model
-from lmkcli.models.transformer import NO_LIMIT, length_limit
+from lmkcli.models.folder import EMBEDDED, NO_LIMIT, ModelFolder, check_revision, read_model
 from lmkcli.pooling.placement import SPLITTERS, Pooler
 from lmkcli.recipe import EncoderConfig, Recipe, RecipeOptions
 
@@ -191,6 +189,9 @@ def _query_length(wishes: RecipeOptions, folder: ModelFolder, limit: int) -> int
 
 def _limit(wishes: RecipeOptions, folder: ModelFolder, window: str) -> tuple[int, str]:
     """The positions that a model allows, extended where that is wished; and how that is spelled."""
+    from lmkcli.models import extend  # here, after all that can be said without torch
+    from lmkcli.models.transformer import length_limit
+
     if folder.kind == "transformer":
         limit = length_limit(folder, wishes.trust_remote_code)
     else:
@@ -206,6 +207,8 @@ def _extended_length(how: str, folder: ModelFolder, limit: int, length: int | No
     """The length itself; UsageError for an extension that is none, not this model's, or not needed."""
     if folder.kind != "transformer":
         raise UsageError(f"--extend {how}: the positions of {folder.name} do not stretch")
+    from lmkcli.models import extend
+
     if how not in extend.NAMES:
         raise UsageError(f"--extend {how}: write one of {', '.join(extend.NAMES)}")
     if how == "ntk" and limit < NO_LIMIT:

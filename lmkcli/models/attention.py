@@ -11,7 +11,6 @@ from itertools import accumulate, groupby
 from typing import Any, NamedTuple
 
 import torch
-from torch.nn.attention.varlen import varlen_attn
 from torch.nn.functional import pad, scaled_dot_product_attention
 from transformers import AttentionInterface
 
@@ -121,6 +120,8 @@ def _varlen(
     scaling: float | None,
 ) -> torch.Tensor:
     """torch's own kernel for packed sequences (flash attention), which exists for half precision on GPUs."""
+    from torch.nn.attention.varlen import varlen_attn  # here: it brings all of torch's compiler
+
     pack, window = seen
     bounds = _bounds(pack.taken, query.device)
     q, k, v = (x[0].transpose(0, 1) for x in (query, key, value))

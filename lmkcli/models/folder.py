@@ -1,7 +1,8 @@
 """What a model folder says: where its files are, how it pools, its prompts, its length, its digests.
 
 Reads the sentence-transformers layout, old and new, and plain Hugging Face folders. Nothing is loaded
-here but JSON; the one thing that may touch the network is `locate`, for names that are no folder.
+here but JSON, and no heavy library imported; the one thing that may touch the network is `locate`, for
+names that are no folder.
 """
 
 import hashlib
@@ -12,13 +13,6 @@ from difflib import get_close_matches
 from functools import cached_property
 from pathlib import Path
 from typing import Any
-
-from huggingface_hub import snapshot_download
-from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
-from transformers.models.auto.modeling_auto import (
-    MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
-    MODEL_FOR_MASKED_LM_MAPPING_NAMES,
-)
 
 from lmkcli import catalog
 from lmkcli.errors import DataError, MissingExtra, UsageError
@@ -39,6 +33,7 @@ _LEGACY = {
     "pooling_mode_weightedmean_tokens": "weightedmean",
     "pooling_mode_lasttoken": "lasttoken",
 }
+NO_LIMIT = (1 << 31) - 1  # positions of a model without a table of them
 _QUERY_PROMPTS, _DOC_PROMPTS = ("query",), ("document", "passage", "corpus")
 # Model kinds beside 'transformer', by the model_type of a config.json; each makes one vector itself.
 _KINDS = {"tite": "tite", "m2-bert": "m2bert", "m2_bert": "m2bert", "m2bert": "m2bert"}
@@ -114,11 +109,9 @@ class ModelFolder:
     @property
     def causal(self) -> bool:
         """Whether the architecture is a decoder: one that has a causal head and no masked one."""
-        kind = read_json(self.encoder / "config.json").get("model_type", "")
-        return (
-            kind in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
-            and kind not in MODEL_FOR_MASKED_LM_MAPPING_NAMES
-        )
+        from lmkcli.models.architectures import is_causal
+
+        return is_causal(read_json(self.encoder / "config.json").get("model_type", ""))
 
     @property
     def positions(self) -> int | None:
@@ -209,16 +202,9 @@ def locate(name: str, revision: str | None, offline: bool) -> tuple[Path, str]:
         raise DataError(
             f"there is no model folder {name}; {meant}a hub model is written organisation/name"
         )
-    offline = offline or network.forbidden()
-    try:
-        found = Path(snapshot_download(name, revision=revision, local_files_only=offline))
-    except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OSError) as error:
-        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-        hub = "is not asked offline" if offline else f"did not answer ({reason})"
-        raise DataError(
-            f"model {name} is neither a folder nor in the local cache, and the hub {hub}; "
-            f"give a folder, or run 'lmk fetch -m {name}' once with a network"
-        ) from None
+    from lmkcli.models import hub
+
+    found = hub.local_copy(name, revision, offline or network.forbidden())
     return found, found.name
 
 
@@ -226,11 +212,9 @@ def is_here(name: str, revision: str | None) -> bool:
     """Whether `locate` would find a hub's model in the local cache; True for all other names."""
     if not _is_hub_name(name) or Path(name).is_dir():
         return True
-    try:
-        snapshot_download(name, revision=revision, local_files_only=True)
-    except (HFValidationError, OSError):
-        return False
-    return True
+    from lmkcli.models import hub
+
+    return hub.is_cached(name, revision)
 
 
 def _is_hub_name(name: str) -> bool:

@@ -17,14 +17,13 @@ from lmkcli.models import attention
 from lmkcli.models.devices import TORCH, choose_device, native_dtype
 from lmkcli.models.extend import extend as extend_positions
 from lmkcli.models.extend import parse
-from lmkcli.models.folder import ModelFolder
+from lmkcli.models.folder import NO_LIMIT, ModelFolder
 from lmkcli.models.forward import ModelOptions
 from lmkcli.models.fused import Undo, fuse
 from lmkcli.models.routes import Route, remembered, route_key
 from lmkcli.pooling.placement import Ints
 
 transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]
-NO_LIMIT = (1 << 31) - 1
 _UNREADABLE = (
     OSError, ValueError, ImportError, KeyError, RuntimeError, UnpicklingError, SafetensorError,
 )  # fmt: skip

@@ -126,7 +126,7 @@ def test_a_hub_name_in_a_manifest_is_not_downloaded(
         raise OSError("not in the cache")
 
     monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
-    monkeypatch.setattr("lmkcli.models.folder.snapshot_download", download)
+    monkeypatch.setattr("lmkcli.models.hub.snapshot_download", download)
     recorded = json.loads((stranger.vectors / manifest.NAME).read_text())
     for side in recorded["facts"]["models"].values():
         side |= {"model": "stranger/model", "revision": "abc"}

@@ -136,6 +136,6 @@ def test_the_kernel_of_gpus_is_asked_for_the_same(
     states = tuple(random(pack, n, seed) for seed, n in enumerate((heads[0], heads[1], heads[1])))
     window = Window(-1 if reach is None else reach, causal)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(attention, "varlen_attn", by_definition)
+        patch.setattr("torch.nn.attention.varlen.varlen_attn", by_definition)
         made = attention._varlen(*states, (pack, window), WIDTH**-0.5)
     torch.testing.assert_close(made, run(pack, states, reach, causal), rtol=1e-4, atol=1e-5)

@@ -10,7 +10,6 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch.nn.attention.varlen import varlen_attn
 from torch.nn.functional import embedding_bag, pad, scaled_dot_product_attention
 
 from lmkcli.models.attention import STEP, STEP_FROM
@@ -134,6 +133,8 @@ def attend(
 def _varlen(
     query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, lined: Lined
 ) -> torch.Tensor:
+    from torch.nn.attention.varlen import varlen_attn  # here: it brings all of torch's compiler
+
     q, k = (
         torch.from_numpy(np.append(0, lengths.cumsum()).astype(np.int32)).to(query.device)
         for lengths in lined
