@@ -13,7 +13,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from lmkcli.encoding import jobs
+from lmkcli.encoding import jobs, planning
 from lmkcli.models import transformer
 from lmkcli.recipe import RecipeOptions
 from lmkcli.settings import EncodeSettings
@@ -60,7 +60,7 @@ def main() -> None:
     args = parser.parse_args()
     shares = []
     for _ in range(args.repeats):
-        job = jobs.plan(
+        job = planning.plan(
             args.source, RecipeOptions(args.model), EncodeSettings(dtype=args.dtype), "0/1"
         )
         with tempfile.TemporaryDirectory() as folder, Clock() as clock:

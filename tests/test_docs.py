@@ -133,7 +133,8 @@ def test_the_parser_of_command_lines_refuses_what_lmk_would() -> None:
 @pytest.fixture(scope="module")
 def examples(tmp_path_factory: pytest.TempPathFactory, minilm: Path) -> Path:
     """A folder with the notes.jsonl of docs/README.md and its vectors."""
-    from lmkcli.encoding.jobs import plan, run_encode
+    from lmkcli.encoding.jobs import run_encode
+    from lmkcli.encoding.planning import plan
     from lmkcli.recipe import RecipeOptions
     from lmkcli.settings import EncodeSettings
 

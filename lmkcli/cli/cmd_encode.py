@@ -15,7 +15,7 @@ from lmkcli.recipe import RecipeOptions
 from lmkcli.settings import EncodeSettings, Flag
 
 if TYPE_CHECKING:
-    from lmkcli.encoding.jobs import Job
+    from lmkcli.encoding.planning import Job
     from lmkcli.encoding.updating import Updated
 
 
@@ -56,20 +56,20 @@ def encode(
     # Threads that wait asleep: where other work runs beside, waiting at full speed takes half the
     # machine. It counts from the import of torch, which follows.
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
-    from lmkcli.encoding import jobs
+    from lmkcli.encoding import planning
 
-    job = jobs.plan(
+    job = planning.plan(
         documents.spelling(source), recipe, settings, documents.shard, documents.offline
     )
     if documents.only is not None:
-        job = jobs.restricted_to_run(job, documents.only)
-    for line in jobs.describe_job(job):
+        job = planning.restricted_to_run(job, documents.only)
+    for line in planning.describe_job(job):
         console.note(line)
     if output.dry_run:
         return _dry_run(job, output.json)
     folder = output.prepared("vectors/", job.shard.count)
     changes = _write(job, folder, output.if_exists == "update")
-    if absent := jobs.count_missing(job, folder):
+    if absent := planning.count_missing(job, folder):
         run = documents.only
         console.note(f"documents of {run} that {source} does not have: {console.number(absent)}")
     if changes:

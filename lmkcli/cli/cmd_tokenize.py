@@ -56,13 +56,15 @@ def tokenize(
     if source is None:
         raise UsageError("give a collection to tokenize, or a text with --show")
     output.path("tokens/")
-    from lmkcli.encoding import jobs
+    from lmkcli.encoding import planning
     from lmkcli.store.tokens import Tokens
 
-    job = jobs.plan(
+    job = planning.plan(
         documents.spelling(source), recipe, settings, documents.shard, documents.offline
     )
     folder = output.prepared("tokens/", job.shard.count)
+    from lmkcli.encoding import jobs  # here, after all that can be said without torch
+
     with console.reporting("tokenize") as report:
         jobs.run_tokenize(job, folder, report)
     tokens = Tokens(folder)

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lmkcli.encoding.encoder import Encoder, open_encoder
-from lmkcli.encoding.jobs import Job
+from lmkcli.encoding.planning import Job
 from lmkcli.progress import Progress, Report
 from lmkcli.store.tokens import TokenRow, token_stream
 from lmkcli.store.vectors import NUMPY

@@ -9,7 +9,8 @@ import numpy as np
 
 from lmkcli.data.collection import Doc, Query
 from lmkcli.encoding.encoder import Encoder, open_encoder
-from lmkcli.encoding.jobs import plan, run_encode
+from lmkcli.encoding.jobs import run_encode
+from lmkcli.encoding.planning import plan
 from lmkcli.encoding.resolving import Resolved, resolve
 from lmkcli.errors import DataError
 from lmkcli.progress import Report

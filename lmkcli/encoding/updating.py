@@ -19,7 +19,7 @@ from lmkcli import manifest
 from lmkcli.data.collection import WHOLE, Collection, Doc, DocStream, Qrel, Query, Shard, doc_hash
 from lmkcli.encoding import jobs
 from lmkcli.encoding.encoder import encode_stream, open_encoder
-from lmkcli.encoding.jobs import Job
+from lmkcli.encoding.planning import Job
 from lmkcli.encoding.writer import part_arrays, vectors_target, write_vectors
 from lmkcli.errors import DataError, UsageError
 from lmkcli.progress import Report

@@ -8,11 +8,10 @@ import warnings
 from collections.abc import Iterator
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
-import torch
 from numpy.typing import NDArray
 
 from lmkcli import manifest
@@ -24,6 +23,9 @@ from lmkcli.store.doctable import DocRow, DocTable
 from lmkcli.store.ragged import Ragged as Ragged
 from lmkcli.store.ragged import cut, ranges
 from lmkcli.store.summary import Counts, collection_digest, part_summary, sum_counts
+
+if TYPE_CHECKING:
+    import torch
 
 NUMPY = {"fp16": "float16", "fp32": "float32"}
 BLOCK_BYTES = 16 << 20  # of float32 rows at a time, in whatever reads all vectors
@@ -185,6 +187,8 @@ class Vectors:
 
     def _float32(self, number: int, at: slice | NDArray[np.int64]) -> NDArray[np.float32]:
         """Copies of rows of a matrix; torch gathers and converts fp16 many times quicker than NumPy."""
+        import torch  # here: most commands read tables and digests alone
+
         if number not in self._tensors:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", UserWarning)  # the map is read-only, and only read

@@ -118,7 +118,7 @@ def test_a_signal_before_the_work_began_is_75_too(
 ) -> None:
     """A task that is requeued while it still starts; its batch script goes by the code."""
     before = signal.getsignal(number)
-    monkeypatch.setattr("lmkcli.encoding.jobs.plan", lambda *_: os.kill(os.getpid(), number))
+    monkeypatch.setattr("lmkcli.encoding.planning.plan", lambda *_: os.kill(os.getpid(), number))
     done = lmk("encode", "x.jsonl", "-m", "m", "-o", tmp_path / "v", code=75)
     assert "run the same command again" in done.err
     assert signal.getsignal(number) is before

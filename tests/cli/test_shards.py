@@ -13,7 +13,8 @@ import pytest
 from lmkcli.data.collection import Shard
 from lmkcli.data.formats import Fields
 from lmkcli.data.sources.files import open_files
-from lmkcli.encoding.jobs import plan, run_encode
+from lmkcli.encoding.jobs import run_encode
+from lmkcli.encoding.planning import plan
 from lmkcli.provenance.description import completion, ranges
 from lmkcli.recipe import RecipeOptions
 from lmkcli.settings import EncodeSettings

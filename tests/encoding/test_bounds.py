@@ -19,7 +19,8 @@ SHARD = """
 import json, sys, time
 from pathlib import Path
 from lmkcli.errors import Stopped
-from lmkcli.encoding.jobs import plan, run_encode
+from lmkcli.encoding.jobs import run_encode
+from lmkcli.encoding.planning import plan
 from lmkcli.progress import Report
 from lmkcli.recipe import RecipeOptions
 from lmkcli.settings import EncodeSettings

@@ -29,9 +29,9 @@ from lmkcli.data.collection import (
     Shard,
     doc_hash,
 )
-from lmkcli.encoding import jobs, updating
+from lmkcli.encoding import jobs, planning, updating
 from lmkcli.encoding.encoder import Encoded
-from lmkcli.encoding.jobs import Job
+from lmkcli.encoding.planning import Job
 from lmkcli.encoding.resolving import resolve
 from lmkcli.encoding.updating import Compacted, Updated, compact, run_update
 from lmkcli.errors import DataError, Mismatch, Stopped, UsageError
@@ -527,7 +527,7 @@ def test_twenty_rounds_equal_a_full_rebuild_each_time(
     queries = [Query(f"q{i}", text(number)) for i in range(5)]
     for round_ in range(20):
         there = edited(there, number)
-        job = jobs.plan(str(write(path, there)), RecipeOptions(model), EXACT, "0/1")
+        job = planning.plan(str(write(path, there)), RecipeOptions(model), EXACT, "0/1")
         run_update(job, tmp_path / "v")
         jobs.run_encode(job, tmp_path / f"full{round_}")
         if round_ % 6 == 5:

@@ -12,7 +12,8 @@ import pytest
 
 from lmkcli import manifest
 from lmkcli.cli.cmd_export import Target
-from lmkcli.encoding.jobs import plan, run_encode
+from lmkcli.encoding.jobs import run_encode
+from lmkcli.encoding.planning import plan
 from lmkcli.encoding.updating import run_update
 from lmkcli.errors import DataError, Mismatch, UnknownName, UsageError
 from lmkcli.exchange import exporting

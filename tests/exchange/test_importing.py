@@ -11,7 +11,8 @@ import pytest
 from lmkcli import manifest
 from lmkcli.data.collection import Query
 from lmkcli.encoding.encoder import open_encoder
-from lmkcli.encoding.jobs import plan, run_encode
+from lmkcli.encoding.jobs import run_encode
+from lmkcli.encoding.planning import plan
 from lmkcli.encoding.resolving import resolve
 from lmkcli.encoding.verifying import verify
 from lmkcli.errors import DataError, Mismatch, Stopped, UnknownName, UsageError

@@ -13,7 +13,8 @@ import torch
 from lmkcli import manifest
 from lmkcli.data.collection import Query, join_chunks, open_collection
 from lmkcli.encoding.encoder import open_encoder
-from lmkcli.encoding.jobs import plan, run_encode
+from lmkcli.encoding.jobs import run_encode
+from lmkcli.encoding.planning import plan
 from lmkcli.encoding.resolving import resolve
 from lmkcli.errors import Mismatch, UsageError
 from lmkcli.exchange.sentence_folder import ExportedModel, export_model

@@ -199,14 +199,14 @@ class Chain:
     """Real vectors of a real tiny model, in folders that may be moved."""
 
     def __init__(self, root: Path, model: Path) -> None:
-        from lmkcli.encoding import jobs
+        from lmkcli.encoding import jobs, planning
         from tests import tiny
 
         self.model = shutil.copytree(model, root / "model")
         self.vectors, self.index = root / "vectors", root / "index"
         collection = tiny.collection(root / "beir")
         settings = EncodeSettings(dtype="fp32", device="cpu")
-        job = jobs.plan(str(collection), RecipeOptions(str(self.model)), settings, "0/1")
+        job = planning.plan(str(collection), RecipeOptions(str(self.model)), settings, "0/1")
         jobs.run_encode(job, self.vectors)
         build_dense(Vectors(self.vectors), self.index, AnnSettings(), silent)
 

@@ -9,7 +9,7 @@ import pytest
 
 from lmkcli.data.collection import Query, open_collection
 from lmkcli.data.run import read_run, write_run
-from lmkcli.encoding import jobs
+from lmkcli.encoding import jobs, planning
 from lmkcli.encoding.encoder import open_encoder
 from lmkcli.errors import UsageError
 from lmkcli.models.folder import read_model
@@ -40,8 +40,8 @@ class Made(NamedTuple):
 
 def encode(source: Path, model: Path, folder: Path, only: Path | None = None) -> Path:
     settings = EncodeSettings(dtype="fp32", store_dtype="fp32", device="cpu")
-    job = jobs.plan(str(source), RecipeOptions(str(model)), settings, "0/1")
-    job = jobs.restricted_to_run(job, only) if only else job
+    job = planning.plan(str(source), RecipeOptions(str(model)), settings, "0/1")
+    job = planning.restricted_to_run(job, only) if only else job
     jobs.run_encode(job, folder)
     return folder
 
