@@ -17,7 +17,7 @@ from typer.main import get_command
 
 from lmkcli import catalog
 from lmkcli.cli.main import app
-from lmkcli.pooling.placement import Layout, Placer
+from lmkcli.pooling.placement import Placer, SpecialTokens
 
 DOCS = Path(__file__).resolve().parent
 LENGTHS, GRANULARITIES = (512, 8192, 32768), (32, 64, 128, 256)
@@ -105,8 +105,8 @@ def _truncation() -> str:
 
 def _full(length: int, gran: int) -> str:
     pooler = catalog.load(catalog.POOLERS, "lmk", "pooler")()
-    layout = Layout(prefix=(1,), suffix=(2,), cls=1, landmark=2)
-    placer = Placer(pooler, layout, length, str(gran), include_prompt=True)
+    special = SpecialTokens(prefix=(1,), suffix=(2,), cls=1, landmark=2)
+    placer = Placer(pooler, special, length, str(gran), include_prompt=True)
     text, none = np.full(2 * length, 7, np.int32), np.zeros(0, np.int32)
     placed = placer.place(placer.content(text, none, None))
     landmarks = len(placed.inputs[0].marks)
