@@ -10,6 +10,7 @@ import os
 import platform
 import sys
 import time
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from importlib import metadata
 from pathlib import Path
@@ -33,7 +34,6 @@ _PACKAGES = (
     "ir-measures",
     "pytrec-eval-terrier",
 )
-call: dict[str, Any] = {}  # the verb and its parameters, set by the command line while one runs
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ def digest(value: Any) -> str:
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
 
-def environment() -> dict[str, Any]:
+def environment(call: Mapping[str, Any]) -> dict[str, Any]:
     """Versions, hardware, time, command line and (from the command line) `call` of this process."""
     return {
         "lmk": __version__,
@@ -68,7 +68,7 @@ def environment() -> dict[str, Any]:
         "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         "command": sys.argv,
         "directory": os.getcwd(),
-        "call": call,
+        "call": dict(call),
         "environment": {
             k: v
             for k, v in os.environ.items()

@@ -1,7 +1,7 @@
 """How the library reports progress: it calls what it was given, and says nothing by itself."""
 
-from collections.abc import Callable
-from typing import NamedTuple, Protocol
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple, Protocol
 
 from lmkcli.errors import Stopped
 
@@ -29,11 +29,15 @@ def silent(done: int, total: int | None, unit: str) -> None:
 
 
 class Report(NamedTuple):
-    """How a long job reports, and how it learns that it should stop."""
+    """How a long job reports and learns that it should stop; `call` is what it was asked for.
+
+    The call (a verb and its parameters, empty for a Python program) is recorded in manifests.
+    """
 
     progress: Progress = silent
     stopping: Callable[[], bool] = lambda: False
     note: Note = mute
+    call: Mapping[str, Any] = {}
 
     def check_stop(self) -> None:
         """Stopped when a signal asked for it; everything that was published stays."""

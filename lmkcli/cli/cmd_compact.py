@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from lmkcli.cli import console
+from lmkcli.cli import console, recording
 from lmkcli.cli.flags import with_flags
 from lmkcli.cli.options import Json
 from lmkcli.settings import Flag
@@ -26,7 +26,7 @@ def compact(
     """
     from lmkcli.encoding import updating
 
-    with console.reporting("compact") as report:
+    with console.reporting("compact", recording.call()) as report:
         compacted = updating.compact(vectors, keep_hours, report)
     if json:
         return console.plain_json({"output": str(vectors), **compacted._asdict()})

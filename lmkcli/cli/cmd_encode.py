@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from lmkcli.cli import console, tables
+from lmkcli.cli import console, recording, tables
 from lmkcli.cli.flags import Subset, with_flags
 from lmkcli.cli.groups import note_differences, over_groups
 from lmkcli.cli.options import CollectionOptions, OutputOptions
@@ -81,7 +81,7 @@ def _write(job: "Job", folder: Path, update: bool) -> "Updated | None":
     """The vectors of the job; what changed, where a folder is brought up to date."""
     from lmkcli.encoding import jobs, updating
 
-    with console.reporting("encode") as report:
+    with console.reporting("encode", recording.call()) as report:
         if update:
             return updating.run_update(job, folder, report)
         jobs.run_encode(job, folder, report)

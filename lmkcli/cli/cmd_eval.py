@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple
 
 import typer
 
-from lmkcli.cli import console, plotting, runlist, scoretables
+from lmkcli.cli import console, plotting, recording, runlist, scoretables
 from lmkcli.cli.flags import with_flags
 from lmkcli.cli.options import Json
 from lmkcli.cli.tables import Format
@@ -201,13 +201,18 @@ def _record(scored: Scored, records: RecordOptions) -> None:
     """The files beside the runs, and last the log: the same command again would log twice."""
     from lmkcli.provenance import irmetadata, scorelog
 
+    if not records.ir_metadata and records.log is None:
+        return
+    entries = [
+        scorelog.entry_of(result.run, result.scores, spelling, judge.qrels, recording.call())
+        for result, judge, spelling in zip(*scored, strict=True)
+    ]
     if records.ir_metadata:
-        for result, judge, spelling in zip(*scored, strict=True):
-            entry = scorelog.entry_of(result.run, result.scores, spelling, judge.qrels)
+        for result, entry in zip(scored.results, entries, strict=True):
             console.note(f"{result.run}: what is known of it is in {irmetadata.write(entry)}")
     if records.log is not None:
-        for result, judge, spelling in zip(*scored, strict=True):
-            scorelog.append(records.log, result.run, result.scores, spelling, judge.qrels)
+        for entry in entries:
+            scorelog.append(records.log, entry)
 
 
 def _check_complete(results: "list[Result]") -> None:

@@ -5,10 +5,11 @@ from typing import Annotated, Literal
 
 import typer
 
-from lmkcli.cli import console
+from lmkcli.cli import console, recording
 from lmkcli.cli.flags import Given, Subset, with_flags
 from lmkcli.cli.options import NewOutput, names_of, no_effect
 from lmkcli.errors import UsageError
+from lmkcli.progress import Report
 from lmkcli.recipe import RecipeOptions
 from lmkcli.settings import Flag, Offline
 
@@ -49,7 +50,7 @@ def _vectors(source: Path, to: Target, output: NewOutput) -> None:
     vectors = Vectors(source)
     folder = output.prepared("exported/")
     with console.progress("export") as progress:
-        rows = write(vectors, to, folder, progress)
+        rows = write(vectors, to, folder, Report(progress, call=recording.call()))
     facts = {"documents": vectors.rows, "vectors": rows, "dimensions": vectors.dim}
     if output.json:
         return console.plain_json({"output": str(folder), "to": to, **facts})
@@ -66,7 +67,7 @@ def _model(recipe: RecipeOptions, output: NewOutput, offline: bool) -> None:
     for line in resolved.notes:
         console.note(line)
     folder = output.prepared("exported/")
-    exported = export_model(resolved, folder)
+    exported = export_model(resolved, folder, Report(call=recording.call()))
     if output.json:
         return console.plain_json({"output": str(folder), **exported._asdict()})
     config = resolved.recipe.doc

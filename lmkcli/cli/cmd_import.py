@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from lmkcli.cli import console
+from lmkcli.cli import console, recording
 from lmkcli.cli.flags import Given, Subset, with_flags
 from lmkcli.cli.options import MapIds, NewOutput, names_of, no_effect
 from lmkcli.recipe import Recipe, RecipeOptions
@@ -52,7 +52,7 @@ def import_(
     incoming = open_incoming(source, files.origin, files.ids)
     made_by = _recipe(recipe, incoming, files.offline)
     folder = output.prepared("vectors/")
-    with console.reporting("import") as report:
+    with console.reporting("import", recording.call()) as report:
         imported = run_import(incoming, made_by, folder, files.map_ids, report)
     if imported.normalized:
         count = console.number(imported.normalized)

@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from lmkcli import catalog
-from lmkcli.cli import console
+from lmkcli.cli import console, recording
 from lmkcli.cli.flags import Given, Subset, with_flags
 from lmkcli.cli.groups import note_differences, over_groups
 from lmkcli.cli.options import CollectionOptions, OutputOptions, no_effect
 from lmkcli.errors import UsageError
+from lmkcli.progress import Report
 from lmkcli.settings import AnnSettings, Bm25Settings, Flag
 
 if TYPE_CHECKING:
@@ -95,9 +96,10 @@ def _lexical(
         raise UsageError(f"{spelling} is made by lmk; --kind {kind} takes the collection itself")
     collection = open_collection(spelling)
     with console.progress("index") as progress:
+        report = Report(progress, call=recording.call())
         if not update:
-            return build_lexical(collection, folder, kind, settings, progress)
-        updated = update_lexical(collection, folder, kind, settings, progress)
+            return build_lexical(collection, folder, kind, settings, report)
+        updated = update_lexical(collection, folder, kind, settings, report)
     console.note(f"{folder}: {updated.how}")
     return updated.facts
 
@@ -131,8 +133,9 @@ def _dense(vectors: "Vectors", folder: Path, settings: AnnSettings, update: bool
         f"{settings.kind} over {console.number(vectors.total)} x {vectors.dim}: about {needed} to build"
     )
     with console.progress("index") as progress:
+        report = Report(progress, call=recording.call())
         if not update:
-            return build_dense(vectors, folder, settings, progress)
-        updated = update_dense(vectors, folder, settings, progress)
+            return build_dense(vectors, folder, settings, report)
+        updated = update_dense(vectors, folder, settings, report)
     console.note(f"{folder}: {updated.how}")
     return updated.facts

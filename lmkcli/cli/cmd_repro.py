@@ -226,7 +226,7 @@ def _versions(led: "list[Step]", entry: dict[str, Any] | None) -> None:
     from lmkcli import manifest
     from lmkcli.provenance.repro import versions
 
-    now = manifest.environment()
+    now = manifest.environment({})
     recorded = [step.facts for step in led] + ([entry] if entry else [])
     for line in dict.fromkeys(line for then in recorded for line in versions(then, now)):
         console.note(f"another version: {line}")

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 import typer
 
-from lmkcli.cli import answers, console
+from lmkcli.cli import answers, console, recording
 from lmkcli.cli.flags import Given, Subset, with_flags
 from lmkcli.cli.groups import note_differences, over_groups
 from lmkcli.cli.options import MapIds, NewOutput, no_effect, with_fields
@@ -175,7 +175,7 @@ def _write_run(opened: "Index", spelling: str, asked: QueryOptions, output: NewO
     queries = _queries(spelling, asked.all_queries)
     k = asked.k or _IN_RUN
     path = output.file("run.trec")
-    described = searching.run_manifest(opened, spelling, queries, k)
+    described = searching.run_manifest(opened, spelling, queries, k, recording.call())
     if searching.is_done(path, described):
         return console.note(
             f"{path} is this very run already; --if-exists overwrite makes it again"

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from lmkcli.cli import console, tables
+from lmkcli.cli import console, recording, tables
 from lmkcli.cli.flags import Subset, with_flags
 from lmkcli.cli.groups import note_differences, over_groups
 from lmkcli.cli.options import CollectionOptions, NewOutput
@@ -65,7 +65,7 @@ def tokenize(
     folder = output.prepared("tokens/", job.shard.count)
     from lmkcli.encoding import jobs  # here, after all that can be said without torch
 
-    with console.reporting("tokenize") as report:
+    with console.reporting("tokenize", recording.call()) as report:
         jobs.run_tokenize(job, folder, report)
     tokens = Tokens(folder)
     if job.shard.count == 1:

@@ -188,7 +188,7 @@ def stoppable() -> Iterator[Callable[[], bool]]:
 
 
 @contextmanager
-def reporting(title: str) -> Iterator[Report]:
+def reporting(title: str, call: dict[str, Any]) -> Iterator[Report]:
     """What a long job is given: its progress is shown, its notes too, and a signal asks it to stop."""
     with progress(title) as shown, stoppable() as stopping:
-        yield Report(shown, stopping, note)
+        yield Report(shown, stopping, note, call)

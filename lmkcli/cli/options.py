@@ -5,6 +5,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Annotated, ClassVar, Literal
 
+from lmkcli.cli import recording
 from lmkcli.cli.flags import Given
 from lmkcli.errors import DataError, UsageError
 from lmkcli.settings import Flag, Offline
@@ -107,11 +108,11 @@ def prepare_output(path: Path, if_exists: str, shards: int = 1) -> None:
 
 def _keep_inputs(path: Path) -> None:
     """UsageError where what is to be replaced is, or holds, what the command reads."""
-    from lmkcli import manifest
     from lmkcli.provenance import lineage
 
+    call = recording.call()
     for name in (*lineage.INPUTS, "queries", "ids"):
-        value = manifest.call.get(name, [])
+        value = call.get(name, [])
         for given in filter(None, value if isinstance(value, list) else [value]):
             source = Path(given.partition(",")[0])
             if path.resolve() in (source.resolve(), *source.resolve().parents):

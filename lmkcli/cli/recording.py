@@ -3,7 +3,8 @@
 import os
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager, redirect_stdout
+from contextlib import AbstractContextManager, contextmanager, redirect_stdout
+from contextvars import ContextVar
 from enum import Enum
 from pathlib import Path
 from typing import Any
@@ -30,31 +31,34 @@ class Recorded(TyperCommand):
 
     def invoke(self, ctx: Any) -> Any:
         """Run the command; parameters without a value are left out."""
-        from lmkcli import manifest
-
         given = {name: _plain(value) for name, value in ctx.params.items()}
-        before = manifest.call
-        manifest.call = {"verb": ctx.info_name}
-        manifest.call |= {key: value for key, value in given.items() if value not in (None, [])}
+        known = {key: value for key, value in given.items() if value not in (None, [])}
         if ctx.params.get("offline"):
             network.forbid()
-        try:
+        with _running({"verb": ctx.info_name, **known}):
             return super().invoke(ctx)
-        finally:
-            manifest.call = before
+
+
+_call: ContextVar[dict[str, Any]] = ContextVar("call")
+
+
+def call() -> dict[str, Any]:
+    """The verb that runs and its parameters, for the manifests of what it makes; empty outside one."""
+    return _call.get({})
 
 
 @contextmanager
-def narrowed(given: dict[str, Any]) -> Iterator[None]:
-    """A call that is one of several that a command makes: what is made says what it was given."""
-    from lmkcli import manifest
-
-    before = manifest.call
-    manifest.call = {**before, **{name: _plain(value) for name, value in given.items()}}
+def _running(call: dict[str, Any]) -> Iterator[None]:
+    token = _call.set(call)
     try:
         yield
     finally:
-        manifest.call = before
+        _call.reset(token)
+
+
+def narrowed(given: dict[str, Any]) -> AbstractContextManager[None]:
+    """A call that is one of several that a command makes: what is made says what it was given."""
+    return _running({**call(), **{name: _plain(value) for name, value in given.items()}})
 
 
 def _plain(value: Any) -> Any:

@@ -1,8 +1,10 @@
 """The two jobs that read a whole collection, as planned: tokenize and encode."""
 
+from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from lmkcli import manifest
 from lmkcli.encoding.encoder import Encoder, encode_stream, open_encoder
@@ -25,7 +27,7 @@ def run_tokenize(job: Job, folder: Path, report: Report = Report()) -> None:
         raise UsageError(f"{job.source.folder} is tokenized already; give a collection")
     _check_source(job, folder)
     with _refusing(job, folder):
-        manifest.claim(folder, _tokens_manifest(job))
+        manifest.claim(folder, _tokens_manifest(job, report.call))
         if parts.done_rows(folder, job.shard) is None:
             target = Target(folder, job.shard, tokens.ARRAYS, job.settings.store_text)
             with shard_writer(target, report) as writer:
@@ -47,7 +49,7 @@ def run_encode(job: Job, folder: Path, report: Report = Report()) -> None:
         report.note(
             f"inputs go padded through {job.resolved.folder.name}: {encoder.model.why_padded}"
         )
-    described = vectors_manifest(job, encoder, settings)
+    described = vectors_manifest(job, encoder, settings, report.call)
     updated = parts.generation(folder) is not None
     with _refusing(job, folder):
         manifest.claim(folder, as_begun(described, folder) if updated else described)
@@ -64,16 +66,18 @@ def _refusing(job: Job, folder: Path) -> AbstractContextManager[None]:
     return rollback_on_error(folder) if job.shard.count == 1 else nullcontext()
 
 
-def _tokens_manifest(job: Job) -> Manifest:
+def _tokens_manifest(job: Job, call: Mapping[str, Any]) -> Manifest:
     """What the tokens of a job are."""
     recipe = job.resolved.recipe
     identity = {**recipe.doc.tokens_identity(), "text": job.text}
     execution = {"source": job.origin, "shards": job.shard.count}
-    facts = {**manifest.environment(), "models": recipe.located()}
+    facts = {**manifest.environment(call), "models": recipe.located()}
     return Manifest("tokens", identity, execution, facts)
 
 
-def vectors_manifest(job: Job, encoder: Encoder, settings: EncodeSettings) -> Manifest:
+def vectors_manifest(
+    job: Job, encoder: Encoder, settings: EncodeSettings, call: Mapping[str, Any]
+) -> Manifest:
     """What the vectors of a job are, and how they are made."""
     recipe = job.resolved.recipe
     identity = {"recipe": recipe.identity(), "dim": encoder.dim, "text": job.text}
@@ -86,7 +90,7 @@ def vectors_manifest(job: Job, encoder: Encoder, settings: EncodeSettings) -> Ma
         "store_text": settings.store_text,
     }
     facts = {
-        **manifest.environment(),
+        **manifest.environment(call),
         "models": recipe.located(),
         "device": str(encoder.model.device),
     }

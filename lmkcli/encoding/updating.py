@@ -56,7 +56,7 @@ def run_update(job: Job, folder: Path, report: Report = Report()) -> Updated:
     source, origin = _source(job, folder), job.origin
     settings = jobs.with_folder_dtype(job.settings, folder)
     encoder = open_encoder(job.resolved.recipe.doc, job.resolved.folder, settings)
-    made = jobs.vectors_manifest(job, encoder, settings)
+    made = jobs.vectors_manifest(job, encoder, settings, report.call)
     manifest.claim(folder, jobs.as_begun(made, folder))
     with parts.locked(folder):
         before = _before(folder)

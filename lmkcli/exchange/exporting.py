@@ -19,7 +19,7 @@ from lmkcli import manifest
 from lmkcli.errors import DataError, UnknownName, UsageError
 from lmkcli.exchange.flatfile import write_flat
 from lmkcli.manifest import Manifest
-from lmkcli.progress import Progress
+from lmkcli.progress import Progress, Report
 from lmkcli.store.part_writer import NpyAppender
 from lmkcli.store.vectors import Vectors
 from lmkcli.system.atomic import atomic_folder
@@ -51,7 +51,7 @@ class Outgoing:
         return self.unit != "doc"
 
 
-def export(vectors: Vectors, to: str, folder: Path, progress: Progress) -> int:
+def export(vectors: Vectors, to: str, folder: Path, report: Report = Report()) -> int:
     """Write all vectors to `folder` in the format `to`; returns how many there are.
 
     A folder that holds this very export is left as it is. UnknownName for a format that is none,
@@ -67,9 +67,9 @@ def export(vectors: Vectors, to: str, folder: Path, progress: Progress) -> int:
             f"export to {able}"
         )
     rows = vectors.counts().vectors
-    facts = {**manifest.environment(), "from": str(vectors.folder.absolute())}
+    facts = {**manifest.environment(report.call), "from": str(vectors.folder.absolute())}
     made = Manifest("export", {"to": to, "vectors": vectors.digest()}, facts=facts)
-    outgoing = Outgoing(rows, vectors.dim, unit, _batches(vectors, rows, progress))
+    outgoing = Outgoing(rows, vectors.dim, unit, _batches(vectors, rows, report.progress))
     write_once(folder, made, lambda growing: form.write(growing, outgoing))
     return rows
 

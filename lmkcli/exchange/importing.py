@@ -5,10 +5,10 @@ can encode a query for them, but they can be indexed and exported.
 """
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -196,7 +196,7 @@ def run_import(
     DataError, with the place, for ids that are empty, repeated or have white space, and for vectors of
     another width or with values that are not finite; Mismatch when something else is in the folder.
     """
-    made = _manifest(incoming, recipe)
+    made = _manifest(incoming, recipe, report.call)
     with rollback_on_error(folder):
         manifest.claim(folder, made)
         normalized = 0
@@ -205,7 +205,7 @@ def run_import(
     return Imported(Vectors(folder).rows, incoming.dim, normalized)
 
 
-def _manifest(incoming: Incoming, recipe: Recipe) -> Manifest:
+def _manifest(incoming: Incoming, recipe: Recipe, call: Mapping[str, Any]) -> Manifest:
     identity = {
         "recipe": recipe.identity(),
         "dim": incoming.dim,
@@ -221,7 +221,7 @@ def _manifest(incoming: Incoming, recipe: Recipe) -> Manifest:
         "store_dtype": "fp16" if incoming.dtype == "float16" else "fp32",
         "store_text": incoming.has_text,
     }
-    facts = {**manifest.environment(), "models": recipe.located()}
+    facts = {**manifest.environment(call), "models": recipe.located()}
     return Manifest("vectors", identity, execution, facts)
 
 

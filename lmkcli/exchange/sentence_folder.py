@@ -17,6 +17,7 @@ from lmkcli.errors import DataError, UsageError
 from lmkcli.exchange.exporting import write_once
 from lmkcli.manifest import Manifest
 from lmkcli.models.folder import ModelFolder, read_json
+from lmkcli.progress import Report
 from lmkcli.recipe import EncoderConfig
 
 _OWN, _THEIRS = "lmkcli.exchange.sentence_modules", "sentence_transformers.models"
@@ -51,11 +52,11 @@ class _Module(NamedTuple):
     weights: Path | None = None
 
 
-def export_model(resolved: Resolved, folder: Path) -> ExportedModel:
+def export_model(resolved: Resolved, folder: Path, report: Report = Report()) -> ExportedModel:
     """Write `folder`, whole or not at all; UsageError for a recipe that has no place in one."""
     recipe, source = resolved.recipe, resolved.folder
     _check(recipe.doc, source)
-    facts = {**manifest.environment(), "from": source.name, "models": recipe.located()}
+    facts = {**manifest.environment(report.call), "from": source.name, "models": recipe.located()}
     identity = {"to": "sentence-transformers", "recipe": recipe.identity()}
     modules = list(_modules(recipe.doc, recipe.query, source))
 

@@ -4,7 +4,7 @@ import fcntl
 import json
 import math
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -19,11 +19,16 @@ from lmkcli.store import outputs
 
 
 def entry_of(
-    run: Path, scores: Scores, qrels: str | None, judgements: Iterable[Qrel]
+    run: Path,
+    scores: Scores,
+    qrels: str | None,
+    judgements: Iterable[Qrel],
+    call: Mapping[str, Any],
 ) -> dict[str, Any]:
     """All that is known of an evaluation, as JSON values.
 
     `qrels` says where the judgements were asked from; None is: where the run's queries are from.
+    `call` is the command that asked for it.
     """
     led = [step.as_json() for step in lineage.steps(run)] if outputs.sidecar(run).is_file() else []
     return {
@@ -34,19 +39,16 @@ def entry_of(
         "scores": scores.aggregated,
         "coverage": asdict(scores.coverage),
         "lineage": led,
-        **manifest.environment(),
+        **manifest.environment(call),
     }
 
 
-def append(
-    log: Path, run: Path, scores: Scores, qrels: str | None, judgements: Iterable[Qrel]
-) -> None:
-    """Append one line to a log; lines stay whole however many processes write.
+def append(log: Path, entry: Mapping[str, Any]) -> None:
+    """Append an entry to a log as one line; lines stay whole however many processes write.
 
     A line that does not fit on the disk is taken back. What a killed writer left gets a line of its own.
     DataError when the file is no log: runs and collections are lines as well.
     """
-    entry = entry_of(run, scores, qrels, judgements)
     line = (json.dumps(entry, ensure_ascii=False) + "\n").encode("utf-8", "surrogatepass")
     log.parent.mkdir(parents=True, exist_ok=True)
     if log.exists() and not log.is_file():

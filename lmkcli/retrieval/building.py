@@ -1,7 +1,7 @@
 """Building: vectors or a collection to an index folder."""
 
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -10,7 +10,7 @@ from lmkcli import manifest
 from lmkcli.data.collection import Collection, CollectionDigest, Doc, doc_hash
 from lmkcli.errors import Mismatch
 from lmkcli.manifest import Manifest
-from lmkcli.progress import Progress
+from lmkcli.progress import Progress, Report
 from lmkcli.retrieval.index_folder import DOCS, read_built, write_built
 from lmkcli.retrieval.kinds import ann_kind, family_of, lexical_kind
 from lmkcli.retrieval.numbering import NumberedPart, number
@@ -30,14 +30,14 @@ def memory_of(vectors: Vectors, settings: AnnSettings) -> int:
 
 
 def build_dense(
-    vectors: Vectors, folder: Path, settings: AnnSettings, progress: Progress
+    vectors: Vectors, folder: Path, settings: AnnSettings, report: Report = Report()
 ) -> dict[str, Any]:
     """Build an index over vectors; returns its facts. A finished one of the same vectors is kept.
 
     Mismatch when one is there with other settings, or of other vectors.
     """
     with rollback_on_error(folder):
-        claim_dense(vectors, folder, settings)
+        claim_dense(vectors, folder, settings, report.call)
         if built := read_built(folder):
             if built["of"]["vectors"] != vectors.digest():
                 raise Mismatch(
@@ -46,18 +46,20 @@ def build_dense(
                 )
             return built
         kind = ann_kind(family_of(settings.kind))
-        facts = kind.build(flat(vectors), folder, settings, progress)
+        facts = kind.build(flat(vectors), folder, settings, report.progress)
         return write_built(folder, facts, built_of(vectors, number(vectors)), "")
 
 
-def claim_dense(vectors: Vectors, folder: Path, settings: AnnSettings) -> None:
+def claim_dense(
+    vectors: Vectors, folder: Path, settings: AnnSettings, call: Mapping[str, Any]
+) -> None:
     """Make `folder` an index of this kind; Mismatch when it is one with other settings."""
     identity = {
         "family": family_of(settings.kind),
         "settings": asdict(replace(settings, max_memory=0)),  # the machine's, not the index's
         "recipe": vectors.recipe.identity(),
     }
-    facts = {**manifest.environment(), "vectors": os.path.relpath(vectors.folder, folder)}
+    facts = {**manifest.environment(call), "vectors": os.path.relpath(vectors.folder, folder)}
     manifest.claim(folder, Manifest("index", identity, facts=facts))
 
 
@@ -75,19 +77,23 @@ def built_of(vectors: Vectors, numbered: list[NumberedPart]) -> dict[str, Any]:
 
 
 def build_lexical(
-    collection: Collection, folder: Path, family: str, settings: Bm25Settings, progress: Progress
+    collection: Collection,
+    folder: Path,
+    family: str,
+    settings: Bm25Settings,
+    report: Report = Report(),
 ) -> dict[str, Any]:
     """Build a lexical index, with the documents beside it; returns its facts.
 
     Mismatch when one is there with other settings, or of what the collection was before.
     """
     with rollback_on_error(folder):
-        claim_lexical(collection, folder, family, settings)
+        claim_lexical(collection, folder, family, settings, report.call)
         if built := read_built(folder):
             _check_stamp(built, collection, folder)
             return built
         stamp = collection.stamp()
-        facts = build_words(collection, folder, family, settings, progress)
+        facts = build_words(collection, folder, family, settings, report.progress)
         return write_built(folder, facts, {"stamp": stamp}, "")
 
 
@@ -102,7 +108,11 @@ def _check_stamp(built: dict[str, Any], collection: Collection, folder: Path) ->
 
 
 def claim_lexical(
-    collection: Collection, folder: Path, family: str, settings: Bm25Settings
+    collection: Collection,
+    folder: Path,
+    family: str,
+    settings: Bm25Settings,
+    call: Mapping[str, Any],
 ) -> None:
     """Make `folder` an index of this kind; Mismatch when it is one with other settings."""
     identity = {
@@ -111,7 +121,7 @@ def claim_lexical(
         "analysis": lexical_kind(family).analysis(settings),
         "collection": {"name": collection.name, "settings": collection.settings},
     }
-    manifest.claim(folder, Manifest("index", identity, facts=manifest.environment()))
+    manifest.claim(folder, Manifest("index", identity, facts=manifest.environment(call)))
 
 
 def build_words(

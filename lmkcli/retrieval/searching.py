@@ -1,8 +1,10 @@
 """The search step: queries of a collection through an index to a run with its manifest."""
 
 import json
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 from lmkcli import manifest
 from lmkcli.data.collection import Query, open_collection
@@ -54,13 +56,15 @@ def search(index: Index, queries: list[Query], k: int, tag: str, progress: Progr
     return Run(rankings, tag, unscored)
 
 
-def run_manifest(index: Index, spelling: str, queries: list[Query], k: int) -> Manifest:
+def run_manifest(
+    index: Index, spelling: str, queries: list[Query], k: int, call: Mapping[str, Any]
+) -> Manifest:
     """What decides a run: the index, the queries and the depth."""
     digest = manifest.digest([[query.id, query.text] for query in queries])
     info = index.info
     identity = {"index": info.digest, "search": info.search, "queries": digest, "k": k}
     facts = {
-        **manifest.environment(),
+        **manifest.environment(call),
         "collection": open_collection(spelling).name,
         "index": info.path,
     }

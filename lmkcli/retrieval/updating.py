@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from lmkcli import manifest
 from lmkcli.data.collection import Collection
 from lmkcli.errors import DataError
-from lmkcli.progress import Progress
+from lmkcli.progress import Progress, Report
 from lmkcli.retrieval import building
 from lmkcli.retrieval.index_folder import BUILT, read_built, write_built
 from lmkcli.retrieval.kinds import AnnKind, ann_kind, family_of
@@ -32,29 +32,29 @@ class Updated(NamedTuple):
 
 
 def update_dense(
-    vectors: Vectors, folder: Path, settings: AnnSettings, progress: Progress
+    vectors: Vectors, folder: Path, settings: AnnSettings, report: Report = Report()
 ) -> Updated:
     """Append what is new, pass over what is gone; build again where that cannot be, and say so.
 
     Mismatch when the index was made with other settings, Stopped when another process updates it.
     """
-    building.claim_dense(vectors, folder, settings)
+    building.claim_dense(vectors, folder, settings, report.call)
     with parts.locked(folder):
         built = read_built(folder)
         if not built:
-            return Updated(building.build_dense(vectors, folder, settings, progress), "built")
+            return Updated(building.build_dense(vectors, folder, settings, report), "built")
         if built["of"]["vectors"] == vectors.digest():
             return Updated(built, "it is up to date already")
         kind = ann_kind(family_of(settings.kind))
         reason = _obstacle(built["of"], vectors)
         if not reason:
             try:
-                return _extend(kind, built, vectors, folder, progress)
+                return _extend(kind, built, vectors, folder, report.progress)
             except DataError as error:
                 reason = str(error)
 
         def build(where: Path) -> dict[str, Any]:
-            return kind.build(flat(vectors), where, settings, progress)
+            return kind.build(flat(vectors), where, settings, report.progress)
 
         of = building.built_of(vectors, number(vectors))
         facts = _replace(folder, built, build, of)
@@ -102,21 +102,25 @@ def _extend(
 
 
 def update_lexical(
-    collection: Collection, folder: Path, family: str, settings: Bm25Settings, progress: Progress
+    collection: Collection,
+    folder: Path,
+    family: str,
+    settings: Bm25Settings,
+    report: Report = Report(),
 ) -> Updated:
     """Build again from what the collection is now, unless its files are as they were."""
-    building.claim_lexical(collection, folder, family, settings)
+    building.claim_lexical(collection, folder, family, settings, report.call)
     with parts.locked(folder):
         built = read_built(folder)
         if not built:
-            facts = building.build_lexical(collection, folder, family, settings, progress)
+            facts = building.build_lexical(collection, folder, family, settings, report)
             return Updated(facts, "built")
         stamp = collection.stamp()
         if stamp and stamp == built["of"]["stamp"]:
             return Updated(built, "it is up to date already")
 
         def build(where: Path) -> dict[str, Any]:
-            return building.build_words(collection, where, family, settings, progress)
+            return building.build_words(collection, where, family, settings, report.progress)
 
         facts = _replace(folder, built, build, {"stamp": stamp})
         return Updated(facts, f"built again: {family} counts words over the whole collection")

@@ -38,13 +38,13 @@ def asked(line: list[str]) -> dict[str, Any]:
 def test_recorded_words_ask_for_the_same(line: str, monkeypatch: pytest.MonkeyPatch) -> None:
     command = GROUP.commands[line.split()[0]]
     recorded: list[dict[str, Any]] = []
-    monkeypatch.setattr(command, "callback", lambda **_: recorded.append(dict(manifest.call)))
+    monkeypatch.setattr(command, "callback", lambda **_: recorded.append(recording.call()))
     context = command.make_context(line.split()[0], shlex.split(line)[1:])
     command.invoke(context)
     (call,) = recorded
     again = recording.words(GROUP, json.loads(json.dumps(call)))
     assert asked(again) == context.params
-    assert manifest.call == {}  # nothing stays behind
+    assert recording.call() == {}  # nothing stays behind
 
 
 def test_every_command_is_recorded() -> None:
@@ -54,8 +54,8 @@ def test_every_command_is_recorded() -> None:
 
 def test_a_call_is_narrowed_to_one_of_several() -> None:
     with recording.narrowed({"source": "beir/nfcorpus", "output": Path("v/beir-nfcorpus")}):
-        assert manifest.call == {"source": "beir/nfcorpus", "output": "v/beir-nfcorpus"}
-    assert manifest.call == {}
+        assert recording.call() == {"source": "beir/nfcorpus", "output": "v/beir-nfcorpus"}
+    assert recording.call() == {}
 
 
 def test_what_this_lmk_does_not_know_is_refused() -> None:

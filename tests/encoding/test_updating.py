@@ -35,7 +35,7 @@ from lmkcli.encoding.planning import Job
 from lmkcli.encoding.resolving import resolve
 from lmkcli.encoding.updating import Compacted, Updated, compact, run_update
 from lmkcli.errors import DataError, Mismatch, Stopped, UsageError
-from lmkcli.progress import Report, silent
+from lmkcli.progress import Report
 from lmkcli.recipe import RecipeOptions
 from lmkcli.retrieval import building, dense, index_folder
 from lmkcli.retrieval.building import build_dense
@@ -372,14 +372,14 @@ def ranking(path: Path, number: int, k: int) -> list[str]:
 
 def refresh(folder: Folder, path: Path, kind: str = "hnsw") -> str:
     settings = AnnSettings(kind=kind)
-    return update_dense(Vectors(folder.path), path, settings, silent).how
+    return update_dense(Vectors(folder.path), path, settings).how
 
 
 def test_an_index_keeps_to_its_generation_and_says_that_it_is_behind(
     folder: Folder, tmp_path: Path
 ) -> None:
     folder.update(docs(0, 60))
-    build_dense(Vectors(folder.path), tmp_path / "i", AnnSettings(), silent)
+    build_dense(Vectors(folder.path), tmp_path / "i", AnnSettings())
     before = ranking(tmp_path / "i", 7, 60)
     assert open_index(tmp_path / "i", OpenSettings()).info.notes == ()
     folder.update(docs(0, 7) | docs(8, 62))
@@ -387,7 +387,7 @@ def test_an_index_keeps_to_its_generation_and_says_that_it_is_behind(
     (note,) = open_index(tmp_path / "i", OpenSettings()).info.notes
     assert "is behind" in note
     with pytest.raises(Mismatch, match="--if-exists update"):
-        build_dense(Vectors(folder.path), tmp_path / "i", AnnSettings(), silent)
+        build_dense(Vectors(folder.path), tmp_path / "i", AnnSettings())
     compact(folder.path, 0)
     with pytest.raises(Mismatch, match="build the index again"):
         ranking(tmp_path / "i", 7, 60)
@@ -482,7 +482,7 @@ def test_a_lexical_index_is_built_again(tmp_path: Path) -> None:
     from lmkcli.settings import Bm25Settings
 
     def built(docs: Texts) -> str:
-        made = update_lexical(Words(docs), tmp_path / "b", "bm25", Bm25Settings(), silent)
+        made = update_lexical(Words(docs), tmp_path / "b", "bm25", Bm25Settings())
         opened = open_index(tmp_path / "b", OpenSettings())
         found = opened.search([Query("q", "tea")], 10).rankings["q"].doc_ids
         assert sorted(found) == sorted(name for name, text in docs.items() if "tea" in text)
@@ -493,7 +493,7 @@ def test_a_lexical_index_is_built_again(tmp_path: Path) -> None:
     assert built({"a": "green tea", "b": "bread"}) == "it is up to date already"
     assert built({"a": "green tea", "c": "black tea"}).startswith("built again: bm25")
     with pytest.raises(Mismatch, match="has changed since"):
-        building.build_lexical(Words({}), tmp_path / "b", "bm25", Bm25Settings(), silent)
+        building.build_lexical(Words({}), tmp_path / "b", "bm25", Bm25Settings())
 
 
 # --- with a real model ----------------------------------------------------------------------------
@@ -532,7 +532,7 @@ def test_twenty_rounds_equal_a_full_rebuild_each_time(
         jobs.run_encode(job, tmp_path / f"full{round_}")
         if round_ % 6 == 5:
             compact(tmp_path / "v", 0)
-        update_dense(Vectors(tmp_path / "v"), tmp_path / "i", AnnSettings(), silent)
+        update_dense(Vectors(tmp_path / "v"), tmp_path / "i", AnnSettings())
         mine, full = Vectors(tmp_path / "v"), Vectors(tmp_path / f"full{round_}")
         assert mine.collection_digest() == full.collection_digest()
         assert mine.counts() == full.counts()
@@ -762,7 +762,7 @@ def test_no_moment_of_a_compact_is_fatal(killed: Killed) -> None:
 def test_no_moment_of_a_refresh_is_fatal(killed: Killed) -> None:
     prepared(killed, 30)
     built = killed.output.with_name("i")
-    build_dense(Vectors(killed.output), built, AnnSettings(), silent)
+    build_dense(Vectors(killed.output), built, AnnSettings())
     killed.machine.run(killed.step, killed.output)
 
     def check(folder: Path, done: bool) -> None:

@@ -19,7 +19,7 @@ from lmkcli.errors import DataError, Mismatch, UnknownName, UsageError
 from lmkcli.exchange import exporting
 from lmkcli.exchange.exporting import FORMATS, export
 from lmkcli.exchange.flatfile import open_flat
-from lmkcli.progress import silent
+from lmkcli.progress import Report
 from lmkcli.recipe import RecipeOptions
 from lmkcli.settings import EncodeSettings
 from lmkcli.store.vectors import Vectors
@@ -61,7 +61,7 @@ def test_the_command_line_knows_the_formats() -> None:
 
 
 def test_numpy(docs: Vectors, tmp_path: Path) -> None:
-    assert export(docs, "numpy", tmp_path / "out", silent) == 60
+    assert export(docs, "numpy", tmp_path / "out") == 60
     ids, vectors, _ = rows(docs)
     made = np.load(tmp_path / "out" / "vectors.npy", allow_pickle=False)
     assert made.dtype == np.float32
@@ -70,7 +70,7 @@ def test_numpy(docs: Vectors, tmp_path: Path) -> None:
 
 
 def test_parquet(docs: Vectors, tmp_path: Path) -> None:
-    export(docs, "parquet", tmp_path / "out", silent)
+    export(docs, "parquet", tmp_path / "out")
     ids, vectors, _ = rows(docs)
     table = pq.read_table(tmp_path / "out" / "vectors.parquet")
     assert table.column_names == ["id", "vector"]
@@ -81,18 +81,18 @@ def test_parquet(docs: Vectors, tmp_path: Path) -> None:
 def test_the_chunks_of_a_document(chunks: Vectors, tmp_path: Path) -> None:
     ids, vectors, numbers = rows(chunks)
     assert len(ids) > chunks.rows == 60
-    assert export(chunks, "numpy", tmp_path / "numpy", silent) == len(ids)
+    assert export(chunks, "numpy", tmp_path / "numpy") == len(ids)
     np.testing.assert_array_equal(np.load(tmp_path / "numpy" / "vectors.npy"), vectors)
     assert (tmp_path / "numpy" / "ids.txt").read_text("utf-8").splitlines() == ids
-    export(chunks, "parquet", tmp_path / "parquet", silent)
+    export(chunks, "parquet", tmp_path / "parquet")
     table = pq.read_table(tmp_path / "parquet" / "vectors.parquet")
     assert table["id"].to_pylist() == ids
     assert table["chunk"].to_pylist() == numbers
-    export(chunks, "pyserini", tmp_path / "pyserini", silent)
+    export(chunks, "pyserini", tmp_path / "pyserini")
     lines = (tmp_path / "pyserini" / "docid").read_text("utf-8").splitlines()
     assert lines == [f"{name}#{number}" for name, number in zip(ids, numbers, strict=True)]
     assert [line.split("#")[0] for line in lines] == ids  # as pyserini's --max-passage does
-    export(chunks, "tevatron", tmp_path / "tevatron", silent)
+    export(chunks, "tevatron", tmp_path / "tevatron")
     _, lookup = tevatron(tmp_path / "tevatron")
     assert lookup == list(zip(ids, numbers, strict=True))
 
@@ -110,7 +110,7 @@ def test_tevatron(
 ) -> None:
     faiss = pytest.importorskip("faiss")
     monkeypatch.setattr(exporting, "PICKLE_BYTES", size)
-    export(docs, "tevatron", tmp_path / "out", silent)
+    export(docs, "tevatron", tmp_path / "out")
     found, lookup = tevatron(tmp_path / "out")
     ids, vectors, _ = rows(docs)
     np.testing.assert_array_equal(found, vectors)
@@ -135,7 +135,7 @@ def test_pyserini(docs: Vectors, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         def encode(self, text: str, **_: Any) -> np.ndarray:
             return np.asarray(vectors[int(text)])
 
-    export(docs, "pyserini", tmp_path / "out", silent)
+    export(docs, "pyserini", tmp_path / "out")
     ids, vectors, _ = rows(docs)
     searcher = FaissSearcher(str(tmp_path / "out"), Given())
     assert (searcher.num_docs, searcher.dimension) == (60, docs.dim)
@@ -151,11 +151,11 @@ def test_a_mark_that_pyserini_cuts_at_is_refused(tiny_model: Models, tmp_path: P
     model = str(tiny_model("bert"))
     made = encode(tmp_path / "x.jsonl", tmp_path / "v", model=model, unit="chunk", gran="2")
     with pytest.raises(DataError, match="'a#1' has a '#'"):
-        export(made, "pyserini", tmp_path / "out", silent)
+        export(made, "pyserini", tmp_path / "out")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["v", "x.jsonl"]
-    export(made, "tevatron", tmp_path / "out", silent)
+    export(made, "tevatron", tmp_path / "out")
     single = encode(tmp_path / "x.jsonl", tmp_path / "w", model=model)
-    export(single, "pyserini", tmp_path / "single", silent)
+    export(single, "pyserini", tmp_path / "single")
 
 
 @pytest.mark.parametrize("to", ["pyserini", "tevatron"])
@@ -164,13 +164,13 @@ def test_tokens_have_no_place_where_single_vectors_are_compared(
 ) -> None:
     made = encode(beir, tmp_path / "v", model=str(tiny_model("bert")), pool="mean", unit="token")
     with pytest.raises(UsageError, match="numpy or parquet"):
-        export(made, to, tmp_path / "out", silent)
-    assert export(made, "numpy", tmp_path / "out", silent) == made.counts().vectors > 60
+        export(made, to, tmp_path / "out")
+    assert export(made, "numpy", tmp_path / "out") == made.counts().vectors > 60
 
 
 def test_a_name_that_is_none(docs: Vectors, tmp_path: Path) -> None:
     with pytest.raises(UnknownName, match="did you mean pyserini"):
-        export(docs, "pyserni", tmp_path / "out", silent)
+        export(docs, "pyserni", tmp_path / "out")
 
 
 def test_an_export_appears_whole_and_says_of_what(
@@ -183,22 +183,22 @@ def test_an_export_appears_whole_and_says_of_what(
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        export(docs, "numpy", folder, stop)
+        export(docs, "numpy", folder, Report(stop))
     assert not list(tmp_path.iterdir())
-    export(docs, "numpy", folder, silent)
+    export(docs, "numpy", folder)
     found = manifest.read(folder, "export")
     assert found.identity == {"to": "numpy", "vectors": docs.digest()}
     before = (folder / "vectors.npy").stat().st_mtime_ns
-    export(docs, "numpy", folder, silent)
+    export(docs, "numpy", folder)
     assert (folder / "vectors.npy").stat().st_mtime_ns == before
     with pytest.raises(Mismatch, match=r"'numpy' \| 'parquet'"):
-        export(docs, "parquet", folder, silent)
+        export(docs, "parquet", folder)
 
 
 def test_nothing_to_export(docs: Vectors, tmp_path: Path) -> None:
     made = Vectors(docs.folder, [])
     for to in FORMATS:
-        assert export(made, to, tmp_path / to, silent) == 0
+        assert export(made, to, tmp_path / to) == 0
     assert tevatron(tmp_path / "tevatron")[0].shape == (0, made.dim)
     assert np.load(tmp_path / "numpy" / "vectors.npy").shape == (0, made.dim)
 
@@ -216,7 +216,7 @@ def test_what_an_update_left_behind_stays_behind(
     made = Vectors(tmp_path / "v")
     ids, vectors, numbers = rows(made)
     assert len(set(ids)) == 53
-    assert export(made, "pyserini", tmp_path / "out", silent) == len(ids)
+    assert export(made, "pyserini", tmp_path / "out") == len(ids)
     np.testing.assert_array_equal(open_flat(tmp_path / "out" / "index"), vectors)
     lines = (tmp_path / "out" / "docid").read_text("utf-8").splitlines()
     assert lines == [f"{name}#{number}" for name, number in zip(ids, numbers, strict=True)]

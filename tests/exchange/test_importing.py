@@ -26,7 +26,7 @@ from lmkcli.exchange.importing import (
     unknown_recipe,
 )
 from lmkcli.models.folder import read_model
-from lmkcli.progress import Report, silent
+from lmkcli.progress import Report
 from lmkcli.recipe import Recipe, RecipeOptions
 from lmkcli.settings import EncodeSettings, ModelSettings
 from lmkcli.store import part_writer
@@ -123,7 +123,7 @@ def test_half_precision_stays_so(tmp_path: Path) -> None:
 @pytest.mark.parametrize("to", ["numpy", "pyserini"])
 def test_there_and_back(tmp_path: Path, to: str) -> None:
     bring(put_numpy(tmp_path / "in"), tmp_path / "v")
-    export(Vectors(tmp_path / "v"), to, tmp_path / "out", silent)
+    export(Vectors(tmp_path / "v"), to, tmp_path / "out")
     bring(tmp_path / "out", tmp_path / "w", to)
     same(tmp_path / "w")
 

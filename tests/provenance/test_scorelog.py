@@ -28,7 +28,7 @@ def run(tmp_path: Path) -> Path:
 def write(log: Path, run: Path, times: int) -> None:
     scores = evaluate(read_run(run), QRELS, parse_measures(["P@1"]))
     for _ in range(times):
-        scorelog.append(log, run, scores, "some/qrels.tsv", QRELS)
+        scorelog.append(log, scorelog.entry_of(run, scores, "some/qrels.tsv", QRELS, {}))
 
 
 def test_lines_of_many_processes_stay_whole(tmp_path: Path, run: Path) -> None:

@@ -20,7 +20,7 @@ from lmkcli.encoding.resolving import resolve
 from lmkcli.encoding.writer import vectors_target, write_vectors
 from lmkcli.errors import DataError, LmkError, Mismatch, UnknownName, UsageError
 from lmkcli.manifest import Manifest
-from lmkcli.progress import Report, silent
+from lmkcli.progress import Report
 from lmkcli.recipe import RecipeOptions
 from lmkcli.retrieval import dense, index_folder
 from lmkcli.retrieval.building import build_dense
@@ -160,7 +160,7 @@ def test_an_ann_index_over_parts_rescores_exactly(
     vectors[100:150] = vectors[7]
     ids = [f"d{i}" for i in range(200)]
     folder = Made(tmp_path / "v", tiny_model("bert"), "fp16").fill(ids, vectors)
-    build_dense(Vectors(folder), tmp_path / "i", AnnSettings(), silent)
+    build_dense(Vectors(folder), tmp_path / "i", AnnSettings())
     asked = random.standard_normal((4, 8)).astype(np.float32)
     monkeypatch.setattr(dense, "open_query_encoder", lambda *_: Asked(asked))
     queries = [Query(f"q{i}", str(i)) for i in range(4)]
@@ -208,7 +208,7 @@ class Chain:
         settings = EncodeSettings(dtype="fp32", device="cpu")
         job = planning.plan(str(collection), RecipeOptions(str(self.model)), settings, "0/1")
         jobs.run_encode(job, self.vectors)
-        build_dense(Vectors(self.vectors), self.index, AnnSettings(), silent)
+        build_dense(Vectors(self.vectors), self.index, AnnSettings())
 
     def answer(self, folder: Path | None = None, **settings: Any) -> Run:
         opened = open_index(folder or self.vectors, OpenSettings(**settings))
@@ -270,10 +270,10 @@ def test_settings_without_an_effect_on_vectors_are_refused(
 
 def test_an_index_is_built_once(chain: Chain) -> None:
     stamp = (chain.index / "faiss.index").stat().st_mtime_ns
-    build_dense(Vectors(chain.vectors), chain.index, AnnSettings(), silent)
+    build_dense(Vectors(chain.vectors), chain.index, AnnSettings())
     assert (chain.index / "faiss.index").stat().st_mtime_ns == stamp
     with pytest.raises(Mismatch, match=r"settings\.m: 32 \| 8"):
-        build_dense(Vectors(chain.vectors), chain.index, AnnSettings(m=8), silent)
+        build_dense(Vectors(chain.vectors), chain.index, AnnSettings(m=8))
 
 
 def test_an_index_that_is_not_finished_is_never_searched(chain: Chain) -> None:

@@ -13,7 +13,6 @@ from lmkcli.encoding import jobs, planning
 from lmkcli.encoding.encoder import open_encoder
 from lmkcli.errors import UsageError
 from lmkcli.models.folder import read_model
-from lmkcli.progress import silent
 from lmkcli.recipe import RecipeOptions
 from lmkcli.retrieval.building import build_dense, build_lexical
 from lmkcli.retrieval.fusion import Fusion, fuse
@@ -52,9 +51,9 @@ def made(
 ) -> Made:
     folder = tmp_path_factory.mktemp("pipelines")
     collection = open_collection(str(beir))
-    build_lexical(collection, folder / "bm25", "bm25", Bm25Settings(), silent)
+    build_lexical(collection, folder / "bm25", "bm25", Bm25Settings())
     vectors = encode(beir, tiny_model("bert"), folder / "vectors")
-    build_dense(Vectors(vectors), folder / "graph", AnnSettings(), silent)
+    build_dense(Vectors(vectors), folder / "graph", AnnSettings())
     queries = collection.judged_queries()
     run = open_index(folder / "bm25", OpenSettings()).search(queries, 20)
     write_run(folder / "bm25.trec", run)

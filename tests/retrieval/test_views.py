@@ -13,7 +13,6 @@ from lmkcli.data.collection import Query
 from lmkcli.data.run import Ranking, Run, read_run, write_run
 from lmkcli.encoding import updating
 from lmkcli.errors import UsageError
-from lmkcli.progress import silent
 from lmkcli.retrieval import dense, rerank_by_vectors
 from lmkcli.retrieval.building import build_dense
 from lmkcli.retrieval.index import Passage
@@ -71,7 +70,7 @@ class Folder:
 
     def built(self, kind: str = "hnsw") -> Path:
         path = self.path.with_name("index")
-        build_dense(Vectors(self.path), path, AnnSettings(kind=kind), silent)
+        build_dense(Vectors(self.path), path, AnnSettings(kind=kind))
         return path
 
     def drop(self, dead: Sequence[int]) -> None:
@@ -267,7 +266,7 @@ def test_a_refreshed_index_follows_its_documents(folder: Folder) -> None:
     dead = [0, 1, 2, 3, 17, 40]
     folder.drop(dead)
     settings = AnnSettings(kind="HNSW32,Flat")
-    how = update_dense(Vectors(folder.path), path, settings, silent).how
+    how = update_dense(Vectors(folder.path), path, settings).how
     assert how == "0 rows appended, 6 are dead and passed over"
     left = [row for row in range(ROWS) if row not in dead]
     named = {piece.name for piece in Vectors(folder.path).slices}

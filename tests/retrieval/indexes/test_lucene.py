@@ -223,9 +223,9 @@ def test_the_manifest_decides_the_analysis_before_anything_is_written(
 ) -> None:
     collection = open_collection(str(beir))
     with pytest.raises(UnknownName):
-        build_lexical(collection, tmp_path / "i", "lucene", Bm25Settings(language="xx"), silent)
+        build_lexical(collection, tmp_path / "i", "lucene", Bm25Settings(language="xx"))
     assert not (tmp_path / "i").exists()
-    build_lexical(collection, tmp_path / "i", "lucene", Bm25Settings(), silent)
+    build_lexical(collection, tmp_path / "i", "lucene", Bm25Settings())
     identity = json.loads((tmp_path / "i" / "manifest.json").read_text())["identity"]
     assert identity["analysis"] == Lucene.analysis(Bm25Settings())
 
@@ -269,12 +269,14 @@ import os, signal, sys
 from pathlib import Path
 from lmkcli.retrieval import building
 from lmkcli.data.collection import open_collection
+from lmkcli.progress import Report
 from lmkcli.settings import Bm25Settings, OpenSettings
 
 def progress(done, total, unit):
     os.kill(os.getpid(), signal.SIGKILL)
 
-building.build_lexical(open_collection(sys.argv[1]), Path(sys.argv[2]), "lucene", Bm25Settings(), progress)
+source, folder = open_collection(sys.argv[1]), Path(sys.argv[2])
+building.build_lexical(source, folder, "lucene", Bm25Settings(), Report(progress))
 """
 
 
@@ -286,7 +288,7 @@ def test_an_index_whose_building_was_killed_is_not_opened_and_built_again(
     assert done.returncode == -9
     with pytest.raises(DataError, match="not complete"):
         open_index(folder, OpenSettings())
-    facts = build_lexical(open_collection(str(beir)), folder, "lucene", Bm25Settings(), silent)
+    facts = build_lexical(open_collection(str(beir)), folder, "lucene", Bm25Settings())
     assert facts["documents"] == 60
     assert open_index(folder, OpenSettings()).search([Query("q", "river")], 3).rankings["q"].doc_ids
 
