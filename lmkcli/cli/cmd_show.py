@@ -21,6 +21,7 @@ CATALOGS = {
     "poolers": catalog.POOLERS,
     "models": catalog.MODELS | catalog.CROSS_ENCODERS,
     "indexes": catalog.INDEXES,
+    "objectives": catalog.OBJECTIVES,
 }
 
 
@@ -31,7 +32,7 @@ def show(
         typer.Argument(
             metavar="WHAT",
             help="An artifact, a run, a score log, a collection or a group of them; or sources, "
-            "poolers, models, indexes.",
+            "poolers, models, indexes, objectives.",
         ),
     ],
     name: Annotated[
