@@ -127,7 +127,9 @@ OBJECTIVES: dict[str, Row] = {
 PLOTS: dict[str, Row] = {
     "bars": Row("lmkcli.evaluation.plots:bars", "means with intervals", "plot", "matplotlib"),
     "curve": Row("lmkcli.evaluation.plots:curve", "scores over a parameter", "plot", "matplotlib"),
-    "differences": Row("lmkcli.evaluation.plots:differences", "by query", "plot", "matplotlib"),
+    "differences": Row(
+        "lmkcli.evaluation.plots:query_differences", "by query", "plot", "matplotlib"
+    ),
 }
 LEXICAL = {"bm25", "lucene"}  # kinds that index the words of a collection, not vectors
 

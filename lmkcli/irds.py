@@ -10,6 +10,6 @@ from lmkcli.data.collection import open_collection
 from lmkcli.data.sources.irds import offer
 
 REGISTERED = offer(
-    [name for name in known.names() if hub_layouts.layout(name)],
+    [name for name in known.names() if hub_layouts.layout_of(name)],
     lambda name: open_collection(f"hf:{name}"),
 )

@@ -29,7 +29,7 @@ def mirror(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_every_name_of_the_hub_is_there_and_no_other_is_changed() -> None:
     hub = {name for name in known.names() if not name.startswith("msmarco-document")}
     assert hub <= set(ir_datasets.registry)
-    only = {name for name in hub if (found := known.known(name)) and found.source == "hub"}
+    only = {name for name in hub if (found := known.facts_of(name)) and found.source == "hub"}
     assert set(irds.REGISTERED) == only
     assert type(ir_datasets.load("beir/nq").docs_handler()).__module__.startswith("ir_datasets.")
 

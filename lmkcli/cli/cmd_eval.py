@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from lmkcli.evaluation.breakdown import Key, Value
     from lmkcli.evaluation.compare import PairedTest
     from lmkcli.evaluation.results import Result
-    from lmkcli.evaluation.scoring import Judge
+    from lmkcli.evaluation.scoring import QrelSet
 
 Correction = Literal["holm", "bonferroni", "bh"]
 _CORRECTION: Correction = "holm"
@@ -143,7 +143,7 @@ class Scored(NamedTuple):
     """Each run's result, its judgements, and how the command line named those (None: not at all)."""
 
     results: "list[Result]"
-    judges: "list[Judge]"
+    qrel_sets: "list[QrelSet]"
     spellings: list[str | None]
 
 
@@ -170,14 +170,14 @@ def evaluate(
     paths, spellings = runlist.order(runs, scores.qrels or [])
     from lmkcli.evaluation import scoring
 
-    judges = scoring.judges(paths, spellings)
-    measures = scores.measure or scoring.default_measures(judges)
-    results = scoring.score_all(paths, judges, measures, scores.drops_self)
-    scored = Scored(results, judges, [*spellings] or [None] * len(results))
+    qrel_sets = scoring.qrel_sets(paths, spellings)
+    measures = scores.measure or scoring.default_measures(qrel_sets)
+    results = scoring.score_all(paths, qrel_sets, measures, scores.drops_self)
+    scored = Scored(results, qrel_sets, [*spellings] or [None] * len(results))
     show = _table(scored, table, records.plot)
     _record(scored, records)
     show()
-    scoretables.notes(results, judges)
+    scoretables.notes(results, qrel_sets)
     if scores.strict:
         _check_complete(results)
 
@@ -204,8 +204,8 @@ def _record(scored: Scored, records: RecordOptions) -> None:
     if not records.ir_metadata and records.log is None:
         return
     entries = [
-        scorelog.entry_of(result.run, result.scores, spelling, judge.qrels, recording.call())
-        for result, judge, spelling in zip(*scored, strict=True)
+        scorelog.entry_of(result.run, result.scores, spelling, qrel_set.qrels, recording.call())
+        for result, qrel_set, spelling in zip(*scored, strict=True)
     ]
     if records.ir_metadata:
         for result, entry in zip(scored.results, entries, strict=True):
@@ -230,7 +230,7 @@ def _plot(results: "list[Result]", baseline: str | None, path: Path) -> None:
     if baseline is None:
         plotting.scores(results, path)
     else:
-        plotting.differences(results, baseline, path)
+        plotting.query_differences(results, baseline, path)
     console.note(f"the plot is in {path}")
 
 
@@ -262,7 +262,7 @@ def _scores(
         (scoretables.across if several else scoretables.means)(results, marks, letters, form)
     if tests:
         scoretables.legend(tests, letters, correction, form)
-        scoretables.differences(tests, form)
+        scoretables.paired_tests(tests, form)
 
 
 def _system(results: "list[Result]", baseline: str) -> str:
@@ -302,15 +302,17 @@ def _values(scored: Scored, by: str) -> "tuple[dict[Key, Value], int]":
 
     values: dict[breakdown.Key, breakdown.Value] = {}
     judged = 0
-    for judge in {judge.name: judge for judge in scored.judges}.values():
-        if judge.collection is None:
+    for qrel_set in {each.name: each for each in scored.qrel_sets}.values():
+        if qrel_set.collection is None:
             raise UsageError(
-                f"--by {by} needs the collection, and {judge.name} holds judgements alone: name the "
+                f"--by {by} needs the collection, and {qrel_set.name} holds judgements alone: name the "
                 "collection with --qrels"
             )
-        queries = {qrel.query_id for qrel in judge.qrels}
+        queries = {qrel.query_id for qrel in qrel_set.qrels}
         judged += len(queries)
-        with console.progress(judge.name) as progress:
-            of_query = breakdown.values_of(by, judge.collection, judge.qrels, judge.rel, progress)
-        values |= {(judge.name, q): value for q, value in of_query.items() if q in queries}
+        with console.progress(qrel_set.name) as progress:
+            of_query = breakdown.values_of(
+                by, qrel_set.collection, qrel_set.qrels, qrel_set.rel, progress
+            )
+        values |= {(qrel_set.name, q): value for q, value in of_query.items() if q in queries}
     return values, judged

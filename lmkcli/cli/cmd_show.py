@@ -87,7 +87,7 @@ def _published(what: str, name: str, json: bool) -> None:
         raise UsageError(f"'{what} {name}': a second name follows only 'sources' or 'source'")
     if known.group(name):
         return _group(name, json)
-    if known.known(name) is None:
+    if known.facts_of(name) is None:
         raise UnknownName("source", name, known.near(name))
     from lmkcli.data.hub_layouts import published
 
@@ -98,7 +98,7 @@ def _published(what: str, name: str, json: bool) -> None:
 
 
 def _group(name: str, json: bool) -> None:
-    found = [each for member in known.group(name) if (each := known.known(member))]
+    found = [each for member in known.group(name) if (each := known.facts_of(member))]
     rows = [
         [each.name, _or(each.docs), _or(each.queries), " ".join(each.measures), each.licence]
         for each in found

@@ -42,7 +42,7 @@ def over_groups(argument: str, suffix: str = "") -> Callable[[Command], Command]
 
 def note_differences(name: str, docs: int | None = None, queries: int | None = None) -> None:
     """A line for each count that is not the published one."""
-    for line in known.differences(name, docs, queries):
+    for line in known.count_differences(name, docs, queries):
         console.note(line)
 
 

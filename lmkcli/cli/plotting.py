@@ -32,7 +32,7 @@ def scores(results: "Sequence[Result]", path: Path) -> None:
     bars(panels, f"means of {_queries(results)}, 95 % bootstrap intervals", path)
 
 
-def differences(results: "Sequence[Result]", baseline: str, path: Path) -> None:
+def query_differences(results: "Sequence[Result]", baseline: str, path: Path) -> None:
     """For each other run and measure, the differences from the baseline's system, sorted."""
     draw = catalog.load(catalog.PLOTS, "differences", "plot")
     _one_collection(results)

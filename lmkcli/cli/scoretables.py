@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from lmkcli.evaluation.breakdown import Stratum
     from lmkcli.evaluation.compare import PairedTest
     from lmkcli.evaluation.results import Column, Grid, Result
-    from lmkcli.evaluation.scoring import Judge
+    from lmkcli.evaluation.scoring import QrelSet
 
 Marks = Mapping[tuple[str, str, str], str]  # system, collection, measure as computed
 PROGRAMS = (Format.csv, Format.json)
@@ -99,7 +99,7 @@ def per_query(results: "Sequence[Result]", form: Format) -> None:
     tables.table([*(["system", "collection"] if several else ["run"]), "query", *names], rows, form)
 
 
-def differences(tests: "Sequence[PairedTest]", form: Format) -> None:
+def paired_tests(tests: "Sequence[PairedTest]", form: Format) -> None:
     """One row a test, below the scores if they are for people."""
     from lmkcli.evaluation.results import headings
 
@@ -187,18 +187,20 @@ def legend(
     tables.legend([line], form)
 
 
-def notes(results: "Sequence[Result]", judges: "Sequence[Judge]") -> None:
+def notes(results: "Sequence[Result]", qrel_sets: "Sequence[QrelSet]") -> None:
     """What the numbers rest on: a line for each known collection that changes a measure, and run."""
     told = set()
-    for result, judge in zip(results, judges, strict=True):
+    for result, qrel_set in zip(results, qrel_sets, strict=True):
         raised = [
             f"{asked} is {measure}"
             for asked, measure in result.measures.items()
             if "rel=" in str(measure) and "rel=" not in asked
         ]
-        if judge.rel > 1 and raised and judge.name not in told:
-            told.add(judge.name)
-            console.note(f"{judge.name}: relevant from grade {judge.rel} on; {', '.join(raised)}")
+        if qrel_set.rel > 1 and raised and qrel_set.name not in told:
+            told.add(qrel_set.name)
+            console.note(
+                f"{qrel_set.name}: relevant from grade {qrel_set.rel} on; {', '.join(raised)}"
+            )
     for result in results:
         console.note(f"{result.run}: {_coverage(result)}")
     for line in _depths(results):

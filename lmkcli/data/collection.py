@@ -9,7 +9,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from lmkcli import catalog
 from lmkcli.data import hub_layouts, known
@@ -168,6 +168,12 @@ class Collection(ABC):
         return [query for query in self.queries() if query.id in judged]
 
 
+class SourceOpener(Protocol):
+    """What a row of the catalog's SOURCES is: a name and the options behind it to a collection."""
+
+    def __call__(self, name: str, options: dict[str, str]) -> Collection: ...
+
+
 def open_collection(spelling: str, fields: str = "") -> Collection:
     """The collection behind a spelling: 'data/scifact:test', 'x.jsonl', 'beir/scifact/test'.
 
@@ -183,7 +189,8 @@ def open_collection(spelling: str, fields: str = "") -> Collection:
     if fields:
         options["fields"] = fields
     kind, name = _kind(head)
-    return catalog.load(catalog.SOURCES, kind, "source")(name, options)  # type: ignore[no-any-return]
+    open_source: SourceOpener = catalog.load(catalog.SOURCES, kind, "source")
+    return open_source(name, options)
 
 
 def _pair(pair: str, spelling: str) -> tuple[str, str]:
@@ -221,9 +228,9 @@ def _source(name: str) -> str:
         raise UsageError(
             f"'{name}' is a group of {len(members)} collections: name one of them, such as {members[0]}"
         )
-    found = known.known(name)
-    layout = hub_layouts.layout(name) if found else None
-    return "hub" if found and layout and (found.source == "hub" or layout.mirrored) else "irds"
+    facts = known.facts_of(name)
+    layout = hub_layouts.layout_of(name) if facts else None
+    return "hub" if facts and layout and (facts.source == "hub" or layout.mirrored) else "irds"
 
 
 def check_options(name: str, options: dict[str, str], known: Iterable[str]) -> None:

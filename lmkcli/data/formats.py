@@ -97,10 +97,10 @@ def fact_of(record: Record, name: str) -> str | float | None:
     """The number or text in the field `name`, or in that field of the metadata; None without one."""
     inner = record.get(METADATA)
     places = (record, inner if isinstance(inner, dict) else {})
-    found = next((place[name] for place in places if place.get(name) is not None), None)
-    if isinstance(found, bool) or not isinstance(found, str | int | float):
+    value = next((place[name] for place in places if place.get(name) is not None), None)
+    if isinstance(value, bool) or not isinstance(value, str | int | float):
         return None
-    return found
+    return value
 
 
 def _value(record: Record, names: Sequence[str], what: str, where: str) -> Any:
@@ -225,8 +225,8 @@ def read_topics(path: Path) -> list[Record]:
 
 
 def _topic(block: str) -> Record:
-    found = TOPIC_FIELD.findall(block)
-    return {TOPIC_TAGS[tag.lower()]: " ".join(text.split()) for tag, text in found}
+    fields = TOPIC_FIELD.findall(block)
+    return {TOPIC_TAGS[tag.lower()]: " ".join(text.split()) for tag, text in fields}
 
 
 def _xml_topics(text: str, path: Path) -> list[Record]:

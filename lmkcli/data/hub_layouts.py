@@ -13,7 +13,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from lmkcli.data.known import known
+from lmkcli.data.known import facts_of
 from lmkcli.errors import DataError
 
 MIRROR = (
@@ -85,53 +85,53 @@ def mirror(repo: str) -> Path | None:
     return folder if folder.is_dir() else None
 
 
-def layout(name: str) -> HubLayout | None:
+def layout_of(name: str) -> HubLayout | None:
     """The layout of the collection of this name ('mldr/en/test'); None when the hub has none."""
     for entry in _read()["layout"]:
         for pattern in entry["names"]:
             words = _match(pattern, name)
             if words is not None:
-                return _layout(entry, words)
+                return _filled_layout(entry, words)
     return None
 
 
 def published(name: str) -> dict[str, Any]:
     """What is known of a collection without reading it, and where the hub has it; {} if nothing is."""
-    found = known(name)
-    if found is None:
+    facts = facts_of(name)
+    if facts is None:
         return {}
-    place = layout(found.name)
+    place = layout_of(facts.name)
     tables = place.tables if place else ()
     places = {
         f"{table.repo}@{table.revision}" if table.revision else table.repo for table in tables
     }
     return {
-        "source": found.name,
-        "group": found.group,
-        "read by": {"irds": "ir_datasets", "hub": "the Hugging Face hub"}[found.source],
+        "source": facts.name,
+        "group": facts.group,
+        "read by": {"irds": "ir_datasets", "hub": "the Hugging Face hub"}[facts.source],
         "on the hub": " ".join(sorted(places)),
-        "documents": found.docs,
-        "judged queries": found.queries,
-        "measures": " ".join(found.measures),
-        "relevant from grade": found.rel,
-        "a query's own document": "is no result" if found.drop_self else "",
-        "prompts": found.prompts,
-        "licence": found.licence,
-        "citation": found.citation,
-        "note": found.note,
+        "documents": facts.docs,
+        "judged queries": facts.queries,
+        "measures": " ".join(facts.measures),
+        "relevant from grade": facts.rel,
+        "a query's own document": "is no result" if facts.drop_self else "",
+        "prompts": facts.prompts,
+        "licence": facts.licence,
+        "citation": facts.citation,
+        "note": facts.note,
     }
 
 
 def _match(pattern: str, name: str) -> dict[str, str] | None:
     """The words of a name: ('mldr/{lang}/{split}', 'mldr/en/test') -> lang en, split test."""
     expression = re.sub(r"\\{(\w+)\\}", r"(?P<\1>[^/]+)", re.escape(pattern))
-    found = re.fullmatch(expression, name)
-    return None if found is None else found.groupdict()
+    match = re.fullmatch(expression, name)
+    return None if match is None else match.groupdict()
 
 
-def _layout(entry: dict[str, Any], found: dict[str, str]) -> HubLayout:
+def _filled_layout(entry: dict[str, Any], given: dict[str, str]) -> HubLayout:
     """An entry's words are those of the name, what `of` says of this name, then its defaults."""
-    words = entry.get("words", {}) | entry.get("of", {}).get(found.get("name", ""), {}) | found
+    words = entry.get("words", {}) | entry.get("of", {}).get(given.get("name", ""), {}) | given
     words = {key: _filled(value, words) for key, value in words.items()}
     shape = _read()["shape"].get(entry.get("shape", ""), {})
     common = {key: value for key, value in entry.items() if key in Table.__dataclass_fields__}

@@ -13,7 +13,7 @@ from typing import Any
 
 
 @dataclass(frozen=True)
-class Known:
+class KnownCollection:
     """The published facts of one collection.
 
     `group` is the benchmark that it belongs to; 'beir/cqadupstack' is a part of 'beir' whose members
@@ -37,7 +37,7 @@ class Known:
     note: str = ""
 
 
-def known(name: str) -> Known | None:
+def facts_of(name: str) -> KnownCollection | None:
     """The facts of the collection of this name, however it is spelled; None when there are none.
 
     'irds:' and 'hf:' before it and ',key=value' after it are no part of a name, and another name of
@@ -48,17 +48,17 @@ def known(name: str) -> Known | None:
     return table.get(plain) or table.get(_aliases().get(plain, ""))
 
 
-def differences(name: str, docs: int | None = None, queries: int | None = None) -> list[str]:
+def count_differences(name: str, docs: int | None = None, queries: int | None = None) -> list[str]:
     """How counts that were found differ from the published ones, a line each; [] when they agree.
 
     Nothing is said of a collection under another of its names, whose queries are others.
     """
-    found = known(name)
-    if found is None or found.name != name.split(",")[0].removeprefix("irds:").removeprefix("hf:"):
+    facts = facts_of(name)
+    if facts is None or facts.name != name.split(",")[0].removeprefix("irds:").removeprefix("hf:"):
         return []
-    counts = (("documents", found.docs, docs), ("judged queries", found.queries, queries))
+    counts = (("documents", facts.docs, docs), ("judged queries", facts.queries, queries))
     return [
-        f"{found.name}: {here:,} {what} found, {published:,} published; is the copy complete?"
+        f"{facts.name}: {here:,} {what} found, {published:,} published; is the copy complete?"
         for what, published, here in counts
         if None not in (published, here) and published != here
     ]
@@ -75,8 +75,8 @@ def group(name: str) -> list[str]:
 
 def groups() -> list[str]:
     """Every group, and every part of one that is averaged by itself."""
-    found = {each.group for each in _table().values()}
-    return sorted(found | {name.partition("/")[0] for name in found})
+    named = {each.group for each in _table().values()}
+    return sorted(named | {name.partition("/")[0] for name in named})
 
 
 def near(name: str) -> list[str]:
@@ -96,16 +96,16 @@ def _read() -> list[dict[str, Any]]:
 
 
 @cache
-def _table() -> dict[str, Known]:
+def _table() -> dict[str, KnownCollection]:
     """Each family's facts hold for its collections, unless a row says otherwise."""
-    allowed = {field.name for field in fields(Known)}
+    allowed = {field.name for field in fields(KnownCollection)}
     rows = {}
     for family in _read():
         common = {key: value for key, value in family.items() if key in allowed}
         for name, own in family["collections"].items():
             facts = common | {key: value for key, value in own.items() if key in allowed}
-            facts["measures"] = tuple(facts.get("measures", Known.measures))
-            rows[name] = Known(name, **facts)
+            facts["measures"] = tuple(facts.get("measures", KnownCollection.measures))
+            rows[name] = KnownCollection(name, **facts)
     return rows
 
 

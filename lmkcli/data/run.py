@@ -64,20 +64,20 @@ def read_run(path: Path) -> Run:
     DataError names the file and the line: too few columns, a score that is no number, or a document
     that comes twice for one query.
     """
-    found: dict[str, dict[str, float]] = {}
+    scores: dict[str, dict[str, float]] = {}
     tag = ""
     with _reading(path) as file:
         for number, line in enumerate(bounded_lines(file, path), 1):
             columns = line.split(None, 6)
             if not columns:
                 continue
-            fault = _fault(columns, found)
+            fault = _fault(columns, scores)
             if fault:
                 raise DataError(f"{path} line {number}: {fault}")
-            found.setdefault(columns[0], {})[columns[2]] = float(columns[4])
+            scores.setdefault(columns[0], {})[columns[2]] = float(columns[4])
             tag = tag or columns[5]
     return Run(
-        {query_id: _ranking(documents) for query_id, documents in found.items()}, tag or "lmk"
+        {query_id: _ranking(documents) for query_id, documents in scores.items()}, tag or "lmk"
     )
 
 
@@ -85,7 +85,7 @@ def _ranking(documents: dict[str, float]) -> Ranking:
     return ranked(documents, np.fromiter(documents.values(), np.float64, len(documents)))
 
 
-def _fault(columns: list[str], found: Mapping[str, Mapping[str, float]]) -> str:
+def _fault(columns: list[str], scores: Mapping[str, Mapping[str, float]]) -> str:
     """What is wrong with a line, or ''."""
     if len(columns) < 6:
         return (
@@ -95,7 +95,7 @@ def _fault(columns: list[str], found: Mapping[str, Mapping[str, float]]) -> str:
     query_id, _, doc_id, rank, score, *rest = columns
     if len(rest) > 1 and not rank.isdecimal():
         return f"more than six columns, and the fourth ('{rank}') is no rank: an id with a space?"
-    if doc_id in found.get(query_id, {}):
+    if doc_id in scores.get(query_id, {}):
         return f"document '{doc_id}' comes twice for query '{query_id}'; keep one of the two lines"
     try:
         return f"the score '{score}' is not a number" if math.isnan(float(score)) else ""

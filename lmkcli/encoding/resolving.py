@@ -1,5 +1,6 @@
 """Resolving: the recipe that a model folder and a user's wishes make together."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -228,14 +229,15 @@ def _extended_length(how: str, folder: ModelFolder, limit: int, length: int | No
 def open_pooler(name: str) -> Pooler:
     """The pooler of a name such as 'lmk' or 'mean@4'."""
     stem, at, step = name.partition("@")
-    home = catalog.load(catalog.POOLERS, "mean@k" if stem == "mean" and at else name, "pooler")
+    row = "mean@k" if stem == "mean" and at else name
+    make: Callable[..., Pooler] = catalog.load(catalog.POOLERS, row, "pooler")
     if not at:
-        return home()  # type: ignore[no-any-return]
+        return make()
     if not step.isdigit() or int(step) < 1:
         raise UsageError(
             f"--pool {name}: write mean@k with a whole number k of at least 1, such as mean@8"
         )
-    return home(int(step))  # type: ignore[no-any-return]
+    return make(int(step))
 
 
 def check_unit(pool: str, pooler: Pooler, unit: str, window: str) -> None:

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from lmkcli.data.collection import Collection, Qrel
-from lmkcli.data.known import known
+from lmkcli.data.known import facts_of
 from lmkcli.errors import DataError, UsageError
 from lmkcli.evaluation.measures import aggregate
 from lmkcli.evaluation.results import Grid, Result
@@ -53,26 +53,26 @@ def values_of(
     'query-length': words of the query. Any other name: what the collection says of its queries under
     it, such as position or language. DataError when it says nothing.
     """
-    found: dict[str, Value] = {}
+    values: dict[str, Value] = {}
     if by == "length":
-        found.update(_lengths(collection, qrels, rel, progress))
+        values.update(_lengths(collection, qrels, rel, progress))
     elif by == "query-length":
-        found.update({query.id: float(words(query.text)) for query in collection.queries()})
+        values.update({query.id: float(words(query.text)) for query in collection.queries()})
     else:
-        found.update(collection.query_facts(by))
+        values.update(collection.query_facts(by))
     language = _language(collection.name) if by == "language" else ""
-    if language and not found:
-        found.update(dict.fromkeys((qrel.query_id for qrel in qrels), language))
-    if not found and by == "length":
+    if language and not values:
+        values.update(dict.fromkeys((qrel.query_id for qrel in qrels), language))
+    if not values and by == "length":
         raise DataError(
             f"{collection.name} holds none of the documents that its qrels call relevant"
         )
-    if not found:
+    if not values:
         raise DataError(
             f"{collection.name} says nothing about the {by} of its queries: break down by length or "
             f"query-length, or write a field '{by}' into each record of its queries"
         )
-    return found
+    return values
 
 
 def _lengths(
@@ -85,19 +85,19 @@ def _lengths(
     wanted = {
         name for doc_ids in relevant.values() for doc_id in doc_ids for name in _names(doc_id)
     }
-    found: dict[str, int] = {}
+    words_of: dict[str, int] = {}
     for number, doc in enumerate(collection.docs(), 1):
         if doc.id in wanted:
-            found[doc.id] = words(doc.content)
+            words_of[doc.id] = words(doc.content)
         if number % _EVERY == 0:
             progress(number, None, "docs")
-        if len(found) == len(wanted):
+        if len(words_of) == len(wanted):
             break
     lengths = {
         query_id: [
-            next(found[name] for name in _names(doc_id) if name in found)
+            next(words_of[name] for name in _names(doc_id) if name in words_of)
             for doc_id in doc_ids
-            if not found.keys().isdisjoint(_names(doc_id))
+            if not words_of.keys().isdisjoint(_names(doc_id))
         ]
         for query_id, doc_ids in relevant.items()
     }
@@ -110,7 +110,7 @@ def _names(doc_id: str) -> list[str]:
 
 
 def _language(name: str) -> str:
-    codes = _LANGUAGES.intersection(name.split(",")[0].split("/")) if known(name) else set()
+    codes = _LANGUAGES.intersection(name.split(",")[0].split("/")) if facts_of(name) else set()
     return min(codes, default="")
 
 
@@ -161,17 +161,17 @@ def _bins(numbers: Mapping[Key, float], edges: Sequence[float]) -> list[Stratum]
     data = list(numbers.values())
     quarters = np.quantile(data, np.arange(_QUANTILES) / _QUANTILES, method="higher")
     lows = list(edges) or sorted(set(quarters.tolist()))
-    found = []
+    strata = []
     for low, high in pairwise([*lows, math.inf]):
         end = f"{_number(max(data))}]" if math.isinf(high) and not edges else f"{_number(high)})"
         queries = [key for key, value in numbers.items() if low <= value < high]
-        found.append(Stratum(f"[{_number(low)}, {end}", queries))
-    if not any(group.queries for group in found):
+        strata.append(Stratum(f"[{_number(low)}, {end}", queries))
+    if not any(group.queries for group in strata):
         raise UsageError(
             f"--bins begin at {_number(lows[0])}, and no query has that much: the largest value is "
             f"{_number(max(data))}"
         )
-    return [group for group in found if group.queries]
+    return [group for group in strata if group.queries]
 
 
 def _number(value: float) -> str:
@@ -190,11 +190,11 @@ def grid(results: Iterable[Result], groups: Sequence[Stratum], asked: str) -> Gr
         measure = each.measures[asked]
     rows = {
         system: [
-            aggregate(measure, (found[key] for key in group.queries))
-            if all(key in found for key in group.queries)
+            aggregate(measure, (by_query[key] for key in group.queries))
+            if all(key in by_query for key in group.queries)
             else None
             for group in groups
         ]
-        for system, found in values.items()
+        for system, by_query in values.items()
     }
     return Grid(asked, [group.name for group in groups], rows)

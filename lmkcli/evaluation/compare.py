@@ -79,9 +79,9 @@ def compare_all(
     return [
         PairedTest(
             *(run.system, against.system, run.collection, str(run.measures[name])),
-            *(run.value(name), found, t, flip),
+            *(run.value(name), comparison, t, flip),
         )
-        for (run, against, name), found, t, flip in zip(
+        for (run, against, name), comparison, t, flip in zip(
             cells, compared, t_tests, flips, strict=True
         )
     ]
@@ -89,12 +89,12 @@ def compare_all(
 
 def _pairs(results: Sequence[Result], baseline: str | None) -> Iterator[tuple[Result, Result]]:
     systems = list(dict.fromkeys(result.system for result in results))
-    found = {(result.system, result.collection): result for result in results}
+    by_cell = {(result.system, result.collection): result for result in results}
     for run in results:
         earlier = systems[: systems.index(run.system)]
         others = earlier if baseline is None else [baseline] * (run.system != baseline)
         for system in others:
-            against = found.get((system, run.collection))
+            against = by_cell.get((system, run.collection))
             if against is not None:
                 yield run, against
 

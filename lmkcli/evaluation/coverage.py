@@ -42,8 +42,10 @@ class Coverage:
 
 def answers(run: Run, judgements: Judgements) -> dict[str, Ranking]:
     """The rankings of the judged queries that have documents, in the order of the judgements."""
-    found = {query_id: run.rankings.get(query_id) for query_id in judgements}
-    return {query_id: ranking for query_id, ranking in found.items() if ranking and ranking.doc_ids}
+    rankings = {query_id: run.rankings.get(query_id) for query_id in judgements}
+    return {
+        query_id: ranking for query_id, ranking in rankings.items() if ranking and ranking.doc_ids
+    }
 
 
 def without_self(run: Run) -> Run:

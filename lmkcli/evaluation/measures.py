@@ -223,17 +223,17 @@ def _per_query(
     numbers = {query_id: str(number) for number, query_id in enumerate(query_ids)}
     grades = {numbers[query_id]: _gradable(judgements[query_id]) for query_id in query_ids}
     ranks = {numbers[query_id]: _by_rank(ranking) for query_id, ranking in answered.items()}
-    found: dict[tuple[str, str], float] = {}
+    values: dict[tuple[str, str], float] = {}
     for group in _groups(measures):
         for metric in ir_measures.iter_calc(group, grades, ranks):
             # No number is 0/0: judged_only left no document.
             value = 0.0 if math.isnan(metric.value) else float(metric.value)
-            found[str(metric.measure), query_ids[int(metric.query_id)]] = value
+            values[str(metric.measure), query_ids[int(metric.query_id)]] = value
     for measure in measures:
         for query_id in judgements.keys() - answered.keys():
-            found[str(measure), query_id] = _unanswered(measure, judgements[query_id])
+            values[str(measure), query_id] = _unanswered(measure, judgements[query_id])
     return {
-        name: {query_id: found[name, query_id] for query_id in query_ids}
+        name: {query_id: values[name, query_id] for query_id in query_ids}
         for name in map(str, measures)
     }
 

@@ -58,25 +58,25 @@ def bars(panels: Mapping[str, Mapping[str, Bar]], caption: str, path: Path) -> N
     _need(len(systems))
     with _figure(path, caption, 1.1 + _INCH_PER_BAR * len(systems)) as figure:
         axes = figure.subplots(1, len(panels), sharey=True, squeeze=False)[0]
-        for axis, (measure, found) in zip(axes, panels.items(), strict=True):
-            _bars(axis, [found[system] for system in systems])
+        for axis, (measure, by_system) in zip(axes, panels.items(), strict=True):
+            _bars(axis, [by_system[system] for system in systems])
             axis.set_xlabel(measure)
             axis.set_yticks(range(len(systems)), systems)
             axis.grid(visible=False, axis="y")
         axes[0].invert_yaxis()  # the first system on top
 
 
-def _bars(axis: Any, found: Sequence[Bar]) -> None:
-    values = [bar.value for bar in found]
-    reach = [[v - b.low for v, b in zip(values, found, strict=True)],
-             [b.high - v for v, b in zip(values, found, strict=True)]]  # fmt: skip
-    axis.barh(range(len(found)), values, height=0.62, color=_COLOURS[0])
-    axis.errorbar(values, range(len(found)), xerr=reach, fmt="none", ecolor="black", capsize=2.5)
-    top = max(bar.high for bar in found)
-    for row, bar in enumerate(found):
+def _bars(axis: Any, panel: Sequence[Bar]) -> None:
+    values = [bar.value for bar in panel]
+    reach = [[v - b.low for v, b in zip(values, panel, strict=True)],
+             [b.high - v for v, b in zip(values, panel, strict=True)]]  # fmt: skip
+    axis.barh(range(len(panel)), values, height=0.62, color=_COLOURS[0])
+    axis.errorbar(values, range(len(panel)), xerr=reach, fmt="none", ecolor="black", capsize=2.5)
+    top = max(bar.high for bar in panel)
+    for row, bar in enumerate(panel):
         axis.annotate(f"{bar.value:.3f}", (bar.high, row), (3, 0), textcoords="offset points",
                       va="center", fontsize=7)  # fmt: skip
-    axis.set_xlim(min(0.0, *(bar.low for bar in found)), top * 1.22 if top > 0 else 1.0)
+    axis.set_xlim(min(0.0, *(bar.low for bar in panel)), top * 1.22 if top > 0 else 1.0)
     axis.xaxis.set_major_locator(MaxNLocator(3))
 
 
@@ -112,7 +112,7 @@ def _ticks(axis: Any, values: list[float]) -> None:
         axis.set_xticks(values, [f"{v:.0f}" if v >= 100 else f"{v:.3g}" for v in values])
 
 
-def differences(panels: Mapping[str, Sequence[float]], caption: str, path: Path) -> None:
+def query_differences(panels: Mapping[str, Sequence[float]], caption: str, path: Path) -> None:
     """One bar a query, the largest difference first; a panel for each label, one below the other.
 
     The labels say what was subtracted from what, such as 'nDCG@10: lmk less bm25'.

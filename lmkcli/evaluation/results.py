@@ -12,7 +12,7 @@ from pathlib import Path
 from statistics import fmean, geometric_mean
 from typing import Any, NamedTuple
 
-from lmkcli.data.known import known
+from lmkcli.data.known import facts_of
 from lmkcli.errors import UsageError
 from lmkcli.evaluation.measures import Scores
 
@@ -72,10 +72,10 @@ def names(runs: Sequence[tuple[Path, str, str]]) -> list[str]:
     paths = [str(path) for path, _, _ in runs]
     if len({collection for _, _, collection in runs}) < 2:
         return paths
-    for found in ([tag for _, tag, _ in runs], _file_names(runs)):
-        cells = [(name, run[2]) for name, run in zip(found, runs, strict=True)]
+    for called in ([tag for _, tag, _ in runs], _file_names(runs)):
+        cells = [(name, run[2]) for name, run in zip(called, runs, strict=True)]
         if len(set(cells)) == len(cells):
-            return found
+            return called
     name, collection = next(cell for cell in cells if cells.count(cell) > 1)
     raise UsageError(
         f"two runs on {collection} are both called '{name}': a system is known by its run's tag "
@@ -130,11 +130,11 @@ def headings(names: Sequence[str]) -> dict[str, str]:
 
 def _whole(collection: str) -> str:
     """The collection that this one is a part of, or itself."""
-    facts = known(collection)
+    facts = facts_of(collection)
     if facts and "/" in facts.group:
         return facts.group
-    found = _CQADUPSTACK.search(collection)
-    return collection[: found.start()] + "cqadupstack" if found else collection
+    part = _CQADUPSTACK.search(collection)
+    return collection[: part.start()] + "cqadupstack" if part else collection
 
 
 def _differing(parts: list[str], all_parts: Sequence[list[str]]) -> list[str]:
@@ -157,14 +157,15 @@ def grid(results: Sequence[Result], asked: str) -> Grid:
     Means are over all columns; where the collections are known and of several benchmarks, over those
     of each benchmark that has two or more.
     """
-    found = {(each.system, each.collection): each.value(asked) for each in results}
+    by_cell = {(each.system, each.collection): each.value(asked) for each in results}
     columns = columns_of(collections_of(results))
     systems = dict.fromkeys(each.system for each in results)
     blocks = _blocks(columns)
     rows: dict[str, list[float | None]] = {}
     for system in systems:
         values = [
-            _mean([found.get((system, name)) for name in column.collections]) for column in columns
+            _mean([by_cell.get((system, name)) for name in column.collections])
+            for column in columns
         ]
         means: list[float | None] = []
         for rows_of_block in blocks.values():
@@ -190,7 +191,7 @@ def _blocks(columns: Sequence[Column]) -> dict[str, list[int]]:
 
 
 def _benchmark(column: Column) -> str:
-    facts = known(column.collections[0])
+    facts = facts_of(column.collections[0])
     return facts.group.partition("/")[0] if facts else ""
 
 

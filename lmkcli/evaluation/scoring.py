@@ -11,7 +11,7 @@ from pathlib import Path
 
 from lmkcli.data.collection import Collection, Qrel, open_collection
 from lmkcli.data.formats import read_qrels
-from lmkcli.data.known import Known, known
+from lmkcli.data.known import KnownCollection, facts_of
 from lmkcli.data.run import read_run
 from lmkcli.errors import DataError, Mismatch, UsageError
 from lmkcli.evaluation import results
@@ -25,26 +25,26 @@ ACROSS = ("nDCG@10",)  # over collections whose own measures differ
 
 
 @dataclass(frozen=True)
-class Judge:
-    """What a run is held against. `collection` is None where only a qrels file was given."""
+class QrelSet:
+    """The judgements that score a run. `collection` is None where only a qrels file was given."""
 
     name: str
     qrels: list[Qrel]
     collection: Collection | None = None
 
     @property
-    def known(self) -> Known | None:
+    def facts(self) -> KnownCollection | None:
         """What is published about the collection."""
-        return known(self.name) if self.collection else None
+        return facts_of(self.name) if self.collection else None
 
     @property
     def rel(self) -> int:
         """The least grade that counts as relevant."""
-        return self.known.rel if self.known else 1
+        return self.facts.rel if self.facts else 1
 
 
-def judges(runs: Sequence[Path], qrels: Sequence[str]) -> list[Judge]:
-    """What judges each run: the one `qrels` for all, its own of as many, or what its manifest says.
+def qrel_sets(runs: Sequence[Path], qrels: Sequence[str]) -> list[QrelSet]:
+    """The judgements for each run: the one `qrels` for all, its own of as many, or what its manifest says.
 
     `qrels` are qrels files or collections; each is read once. UsageError for another number of them
     and for a run without a manifest when there are none.
@@ -56,7 +56,7 @@ def judges(runs: Sequence[Path], qrels: Sequence[str]) -> list[Judge]:
         )
     spellings = list(qrels) * len(runs) if len(qrels) == 1 else list(qrels)
     spellings = spellings or [_said_by(run) for run in runs]
-    read = {spelling: _judge(spelling) for spelling in dict.fromkeys(spellings)}
+    read = {spelling: _read_qrels(spelling) for spelling in dict.fromkeys(spellings)}
     return [read[spelling] for spelling in spellings]
 
 
@@ -75,50 +75,53 @@ def _said_by(run: Path) -> str:
     return made_by
 
 
-def _judge(spelling: str) -> Judge:
+def _read_qrels(spelling: str) -> QrelSet:
     path = Path(spelling)
     if path.is_file():
         try:
-            return Judge(spelling, list(read_qrels(path)))
+            return QrelSet(spelling, list(read_qrels(path)))
         except (OSError, EOFError, zlib.error) as error:
             raise DataError(f"{path}: cannot be read ({error})") from error
     collection = open_collection(spelling)
-    return Judge(collection.name, list(collection.qrels()), collection)
+    return QrelSet(collection.name, list(collection.qrels()), collection)
 
 
-def default_measures(judged_by: Sequence[Judge]) -> list[str]:
+def default_measures(judged_by: Sequence[QrelSet]) -> list[str]:
     """The measures that the collections are reported with, or nDCG@10 where they do not agree."""
-    usual = {judge.known.measures if judge.known else MEASURES for judge in judged_by}
+    usual = {qrel_set.facts.measures if qrel_set.facts else MEASURES for qrel_set in judged_by}
     return list(usual.pop() if len(usual) == 1 else ACROSS)
 
 
-def score(run: Path, judge: Judge, asked: Sequence[str], drop_self: bool | None = None) -> Result:
+def score(
+    run: Path, qrel_set: QrelSet, asked: Sequence[str], drop_self: bool | None = None
+) -> Result:
     """One run, scored. Without `drop_self`, what is known of the collection decides.
 
     The errors are those of parse_measures, read_run and evaluate.
     """
     if drop_self is None:
-        drop_self = bool(judge.known and judge.known.drop_self)
-    measures = {name: parse_measures([name], judge.rel)[0] for name in asked}
-    found = read_run(run)
+        drop_self = bool(qrel_set.facts and qrel_set.facts.drop_self)
+    measures = {name: parse_measures([name], qrel_set.rel)[0] for name in asked}
+    ranked = read_run(run)
     computed = list(dict.fromkeys(measures.values()))
     try:
-        scores = evaluate(found, judge.qrels, computed, drop_self)
+        scores = evaluate(ranked, qrel_set.qrels, computed, drop_self)
     except (DataError, Mismatch) as error:
-        raise type(error)(f"{run}, judged by {judge.name}: {error}") from error
-    return Result(run, found.tag, judge.name, scores, measures)
+        raise type(error)(f"{run}, judged by {qrel_set.name}: {error}") from error
+    return Result(run, ranked.tag, qrel_set.name, scores, measures)
 
 
 def score_all(
     runs: Sequence[Path],
-    judged_by: Sequence[Judge],
+    judged_by: Sequence[QrelSet],
     asked: Sequence[str],
     drop_self: bool | None = None,
 ) -> list[Result]:
     """Every run, scored, each with the name of its row."""
     parse_measures(asked)
-    found = [
-        score(run, judge, asked, drop_self) for run, judge in zip(runs, judged_by, strict=True)
+    scored = [
+        score(run, qrel_set, asked, drop_self)
+        for run, qrel_set in zip(runs, judged_by, strict=True)
     ]
-    rows = results.names([(each.run, each.system, each.collection) for each in found])
-    return [replace(each, system=row) for each, row in zip(found, rows, strict=True)]
+    rows = results.names([(each.run, each.system, each.collection) for each in scored])
+    return [replace(each, system=row) for each, row in zip(scored, rows, strict=True)]

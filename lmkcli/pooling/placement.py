@@ -54,8 +54,13 @@ class Arrangement(NamedTuple):
 class Pooler(Protocol):
     """Arranges content for one pooling method."""
 
-    chunked: bool  # whether every chunk gets a token of its own
-    per: str  # what is marked: 'input' (one position), 'step', 'chunk', 'token', or 'model' for nothing
+    @property
+    def chunked(self) -> bool:
+        """Whether every chunk gets a token of its own."""
+
+    @property
+    def per(self) -> str:
+        """What is marked: 'input' (one position), 'step', 'chunk', 'token', or 'model' for nothing."""
 
     def specials(self, special: SpecialTokens) -> int:
         """Positions of an input that neither content, prompt nor chunks take."""

@@ -37,63 +37,65 @@ _SIDE = (
 
 def artifact(path: Path) -> dict[str, Any]:
     """What a folder is: kind, recipe, contents, completeness, lineage."""
-    found = manifest.read(path)
+    described = manifest.read(path)
     facts = {
-        "artifact": f"{found.kind} {path}",
-        "fingerprint": found.fingerprint[:16],
-        **_made(found),
+        "artifact": f"{described.kind} {path}",
+        "fingerprint": described.fingerprint[:16],
+        **_made(described),
     }
-    if found.kind == "index":
-        return facts | _index(path, found)
-    if found.kind == "export":
-        return facts | {"to": found.identity["to"], "made of": found.facts["from"]}
-    return facts | _parted(path, found)
+    if described.kind == "index":
+        return facts | _index(path, described)
+    if described.kind == "export":
+        return facts | {"to": described.identity["to"], "made of": described.facts["from"]}
+    return facts | _parted(path, described)
 
 
-def _made(found: Manifest) -> dict[str, Any]:
-    facts = found.facts
+def _made(described: Manifest) -> dict[str, Any]:
+    facts = described.facts
     return {
         "made": f"{facts.get('time', '')} with lmk {facts.get('lmk', '')}",
         "command": shlex.join(facts.get("command", [])),
     }
 
 
-def _parted(path: Path, found: Manifest) -> dict[str, Any]:
-    shards = int(found.execution["shards"])
+def _parted(path: Path, described: Manifest) -> dict[str, Any]:
+    shards = int(described.execution["shards"])
     state = parts.state(path, shards)
     updated = parts.generation(path)
     return {
-        **_recipe(found),
+        **_recipe(described),
         "contents": asdict(sum_counts(path, state.slices)),
         "generation": updated.number if updated else None,
         "parts": len(state.slices),
         "shards": f"{shards - len(state.unfinished)} of {shards} finished",
-        **_unfinished(path, found, state),
-        "execution": {k: v for k, v in found.execution.items() if k not in ("shards", "source")},
+        **_unfinished(path, described, state),
+        "execution": {
+            k: v for k, v in described.execution.items() if k not in ("shards", "source")
+        },
         "from": {
-            "collection": found.execution["source"]["name"],
-            "only": found.execution["source"].get("only"),
+            "collection": described.execution["source"]["name"],
+            "only": described.execution["source"].get("only"),
             "digest": collection_digest(path, state.slices),
-            "text": found.identity["text"],
+            "text": described.identity["text"],
         },
     }
 
 
-def _unfinished(path: Path, found: Manifest, state: parts.State) -> dict[str, Any]:
+def _unfinished(path: Path, described: Manifest, state: parts.State) -> dict[str, Any]:
     """Which shards are not complete, how far each is, and the command line that completes them."""
     if not state.unfinished:
         return {}
-    count = int(found.execution["shards"])
+    count = int(described.execution["shards"])
     rows: Counter[int] = Counter()
     for piece in state.slices:
         rows[piece.name.shard.number] += piece.rows
     return {
         "unfinished shards, documents done": {str(i): rows[i] for i in state.unfinished},
         "finish with": completion(
-            found.facts.get("command", []),
+            described.facts.get("command", []),
             state.unfinished,
             count,
-            found.facts.get("directory", ""),
+            described.facts.get("directory", ""),
         ),
     }
 
@@ -111,17 +113,17 @@ def completion(command: list[str], unfinished: list[int], count: int, directory:
 
 def _without(words: list[str], flag: str, *values: str) -> list[str]:
     """The words without a flag and its value; only where it is one of `values`, if there are any."""
-    made: list[str] = []
+    kept: list[str] = []
     rest = iter(words)
     for word in rest:
         name, equals, value = word.partition("=")
         if name != flag:
-            made.append(word)
+            kept.append(word)
             continue
         value = value if equals else next(rest, "")
         if values and value not in values:
-            made += [flag, value]
-    return made
+            kept += [flag, value]
+    return kept
 
 
 def ranges(numbers: list[int]) -> str:
@@ -135,12 +137,14 @@ def ranges(numbers: list[int]) -> str:
     return ",".join(str(r[0]) if len(r) == 1 else f"{r[0]}-{r[-1]}" for r in runs)
 
 
-def _recipe(found: Manifest) -> dict[str, Any]:
-    if found.kind == "tokens":
-        return {"tokens of": {k: found.identity[k] for k in ("tokenizer", "prompt", "splitter")}}
-    recipe, models = found.identity["recipe"], found.facts["models"]
+def _recipe(described: Manifest) -> dict[str, Any]:
+    if described.kind == "tokens":
+        return {
+            "tokens of": {k: described.identity[k] for k in ("tokenizer", "prompt", "splitter")}
+        }
+    recipe, models = described.identity["recipe"], described.facts["models"]
     return {
-        "vectors of": f"{found.identity['dim']} dimensions",
+        "vectors of": f"{described.identity['dim']} dimensions",
         "documents": {"model": models["doc"]["model"], **_side(recipe["doc"])},
         "queries": {"model": models["query"]["model"], **_side(recipe["query"])},
     }
@@ -154,37 +158,37 @@ def _side(side: dict[str, Any]) -> dict[str, Any]:
     return {key: side.get(key) for key in _SIDE} | unusual
 
 
-def _index(path: Path, found: Manifest) -> dict[str, Any]:
+def _index(path: Path, described: Manifest) -> dict[str, Any]:
     built = read_built(path)
-    made = {
-        "kind": found.identity["family"],
-        "settings": found.identity["settings"],
+    facts = {
+        "kind": described.identity["family"],
+        "settings": described.identity["settings"],
         "unfinished shards": built.get("of", {}).get("unfinished shards"),
         "built": {k: v for k, v in built.items() if k != "of"} or f"no: {BUILT} is missing",
     }
-    if "vectors" not in found.facts:
-        return made | {
-            "from": {**found.identity["collection"], "digest": built.get("collection", "")}
+    if "vectors" not in described.facts:
+        return facts | {
+            "from": {**described.identity["collection"], "digest": built.get("collection", "")}
         }
-    where = path / found.facts["vectors"]
+    where = path / described.facts["vectors"]
     lineage = (
         artifact(where) if (where / manifest.NAME).is_file() else f"vectors {where}, not there now"
     )
-    return made | {"from": lineage}
+    return facts | {"from": lineage}
 
 
 def run(path: Path) -> dict[str, Any]:
     """What a run is and which index it came from."""
-    found = read_manifest(path)
+    described = read_manifest(path)
     facts = {
         "artifact": f"run {path}",
-        "fingerprint": found.fingerprint[:16],
-        **_made(found),
-        "depth": found.identity["k"],
-        "queries of": found.facts["collection"],
-        **found.identity["search"],
+        "fingerprint": described.fingerprint[:16],
+        **_made(described),
+        "depth": described.identity["k"],
+        "queries of": described.facts["collection"],
+        **described.identity["search"],
     }
-    where = found.facts["index"]
+    where = described.facts["index"]
     others = [each for each in lineage.inputs(lineage.read(path)) if each != where]
     made_from = {"from": _source(Path(where))}
     return facts | made_from | {f"and from {Path(o).name}": _source(Path(o)) for o in others}
@@ -248,7 +252,7 @@ def collection(given: Collection) -> dict[str, Any]:
             "judged but not there": _some({n for n in judged if not {n, _document(n)} & there}),
         }
     counts = facts["documents"], facts.get("judged queries")
-    differ = known.differences(given.name, *counts)
+    differ = known.count_differences(given.name, *counts)
     return facts | {
         "stamp": given.stamp(),
         "differs": "; ".join(differ),

@@ -28,7 +28,7 @@ def write(entry: Mapping[str, Any]) -> Path:
     DataError when another one is there: it may hold what somebody added, such as the actor.
     """
     path = Path(entry["run"] + SUFFIX)
-    text = "\n".join(_lines(describe(entry))) + "\n"
+    text = "\n".join(_lines(describe_entry(entry))) + "\n"
     if path.exists():
         if path.read_text(encoding="utf-8") == text:
             return path
@@ -38,17 +38,17 @@ def write(entry: Mapping[str, Any]) -> Path:
     return path
 
 
-def describe(entry: Mapping[str, Any]) -> dict[str, Any]:
+def describe_entry(entry: Mapping[str, Any]) -> dict[str, Any]:
     """The metadata of a log's entry; parts of which nothing is known are left out."""
     led = [Step(**step) for step in entry["lineage"]]
-    made: dict[str, Any] = {"schema version": SCHEMA, "tag": _tag(Path(entry["run"]))}
+    metadata: dict[str, Any] = {"schema version": SCHEMA, "tag": _tag(Path(entry["run"]))}
     if led:
-        made["platform"] = _platform(led[-1].facts)
-    made["research goal"] = {"evaluation": {"reported measures": list(entry["scores"])}}
+        metadata["platform"] = _platform(led[-1].facts)
+    metadata["research goal"] = {"evaluation": {"reported measures": list(entry["scores"])}}
     if led:
-        made["implementation"] = _implementation(led)
-        made["method"] = _method(led)
-    return {**made, "data": {"test collection": _data(led, entry)}}
+        metadata["implementation"] = _implementation(led)
+        metadata["method"] = _method(led)
+    return {**metadata, "data": {"test collection": _data(led, entry)}}
 
 
 def _tag(run: Path) -> str:
@@ -82,14 +82,14 @@ def _implementation(led: list[Step]) -> dict[str, Any]:
 
 
 def _method(led: list[Step]) -> dict[str, Any]:
-    made: dict[str, Any] = {"automatic": True, "score ties": _TIES}
+    method: dict[str, Any] = {"automatic": True, "score ties": _TIES}
     analyses = [step.identity["analysis"] for step in led if "analysis" in step.identity]
     if analyses:
         names = {"tokenizer": "tokenizer", "stemmer": "stemmer", "stopwords": "stop_words"}
-        made["indexing"] = {
+        method["indexing"] = {
             key: analyses[0][name] for key, name in names.items() if name in analyses[0]
         }
-    return {**made, "retrieval": [stage for step in led for stage in _stages(step)]}
+    return {**method, "retrieval": [stage for step in led for stage in _stages(step)]}
 
 
 def _stages(step: Step) -> Iterator[dict[str, Any]]:
@@ -126,10 +126,10 @@ def _searched(step: Step, name: str) -> Iterator[dict[str, Any]]:
 def _data(led: list[Step], entry: Mapping[str, Any]) -> dict[str, Any]:
     """The test collection; by its id too where ir_datasets has it."""
     name = next((step.source for step in reversed(led) if step.source), "")
-    made = {"name": name} if name else {}
+    collection = {"name": name} if name else {}
     if name and not os.path.isabs(name):
-        made["ir_datasets"] = name.partition(",")[0]
-    return {**made, "qrels": entry["qrels"] or name}
+        collection["ir_datasets"] = name.partition(",")[0]
+    return {**collection, "qrels": entry["qrels"] or name}
 
 
 def _lines(value: Any, indent: str = "") -> Iterator[str]:

@@ -54,18 +54,18 @@ class Step:
 
 def steps(path: Path) -> list[Step]:
     """All steps that led to an artifact, which comes last. DataError when it is none of lmk's."""
-    found: dict[str, Step] = {}
-    _visit(Path(os.path.normpath(path.absolute())), found)
-    return list(found.values())
+    led: dict[str, Step] = {}
+    _visit(Path(os.path.normpath(path.absolute())), led)
+    return list(led.values())
 
 
-def _visit(path: Path, found: dict[str, Step]) -> None:
-    if str(path) in found:
+def _visit(path: Path, led: dict[str, Step]) -> None:
+    if str(path) in led:
         return
     step = read(path)
     for source in inputs(step):
-        _visit(Path(source), found)
-    found[str(path)] = step
+        _visit(Path(source), led)
+    led[str(path)] = step
 
 
 def inputs(step: Step) -> list[str]:
@@ -87,15 +87,23 @@ def _named(step: Step) -> Iterator[str]:
 def read(path: Path) -> Step:
     """What is recorded of one artifact, and the digests of what it holds now."""
     if path.is_file():
-        found = read_manifest(path)
+        described = read_manifest(path)
         digest, collection = file_digest(path), ""
     else:
-        found = manifest.read(path)
-        if found.kind not in ("tokens", "vectors", "index"):
-            raise DataError(f"{path} holds {found.kind}, which says nothing that could be compared")
-        digest, collection = _built(path) if found.kind == "index" else _parted(path, found)
+        described = manifest.read(path)
+        if described.kind not in ("tokens", "vectors", "index"):
+            raise DataError(
+                f"{path} holds {described.kind}, which says nothing that could be compared"
+            )
+        digest, collection = _built(path) if described.kind == "index" else _parted(path, described)
     return Step(
-        str(path), found.kind, found.identity, found.execution, found.facts, digest, collection
+        str(path),
+        described.kind,
+        described.identity,
+        described.execution,
+        described.facts,
+        digest,
+        collection,
     )
 
 
@@ -110,7 +118,7 @@ def _built(path: Path) -> tuple[str, str]:
     return str(built.get("digest", "")), str(built.get("collection", ""))
 
 
-def _parted(path: Path, found: manifest.Manifest) -> tuple[str, str]:
-    slices = parts.state(path, int(found.execution["shards"])).slices
+def _parted(path: Path, described: manifest.Manifest) -> tuple[str, str]:
+    slices = parts.state(path, int(described.execution["shards"])).slices
     digests = [[part_summary(path, p.name)["digest"], p.as_json()[1]] for p in slices]
     return manifest.digest(sorted(digests)), collection_digest(path, slices)

@@ -42,10 +42,10 @@ def compare(then: Step, now: Step, tolerance: float) -> list[Row]:
     """
     rows = [*_documents(then, now), *_models(then, now), *_queries(then, now)]
     rows += _settings(then, now)
-    made = _contents(then, now, tolerance)
-    if made.same is False and all(row.same is not False for row in rows):
-        made = made._replace(why=f"{made.why}; {_suspects(then, now)}")
-    return [*rows, made]
+    contents = _contents(then, now, tolerance)
+    if contents.same is False and all(row.same is not False for row in rows):
+        contents = contents._replace(why=f"{contents.why}; {_suspects(then, now)}")
+    return [*rows, contents]
 
 
 def _documents(then: Step, now: Step) -> Iterator[Row]:
@@ -204,10 +204,10 @@ def gap(one: Ranking, other: Ranking) -> float:
     if not one.doc_ids:
         return 0.0
     by_rank = float(np.abs(one.scores - other.scores).max())
-    found = dict(zip(other.doc_ids, other.scores.tolist(), strict=True))
+    others = dict(zip(other.doc_ids, other.scores.tolist(), strict=True))
     last = float(other.scores[-1])
     pairs = zip(one.doc_ids, one.scores.tolist(), strict=True)
-    return float(max(by_rank, *(abs(score - found.get(doc, last)) for doc, score in pairs)))
+    return float(max(by_rank, *(abs(score - others.get(doc, last)) for doc, score in pairs)))
 
 
 def scores(then: Mapping[str, Any], now: Mapping[str, Any], tolerance: float) -> list[Row]:
@@ -215,10 +215,10 @@ def scores(then: Mapping[str, Any], now: Mapping[str, Any], tolerance: float) ->
     before, after = str(then["qrels_digest"]), str(now["qrels_digest"])
     rows = [_digests("qrels", before, after, "the judgements have changed")]
     for name, value in then["scores"].items():
-        made = now["scores"].get(name, float("nan"))
-        same = abs(made - value) <= tolerance
-        why = "" if same else f"{name} differs by {made - value:+.4g}"
-        rows.append(Row(name, f"{value:.6f}", f"{made:.6f}", same, why))
+        again = now["scores"].get(name, float("nan"))
+        same = abs(again - value) <= tolerance
+        why = "" if same else f"{name} differs by {again - value:+.4g}"
+        rows.append(Row(name, f"{value:.6f}", f"{again:.6f}", same, why))
     return rows
 
 

@@ -129,9 +129,9 @@ def setting(entry: dict[str, Any], name: str) -> Any:
     key = name.replace("-", "_")
     for step in reversed(entry.get("lineage", [])):
         for place in (step["identity"], step["facts"].get("call", {})):
-            found = _find(place, key)
-            if found not in (None, ""):
-                return found
+            value = _find(place, key)
+            if value not in (None, ""):
+                return value
     return None
 
 
@@ -176,8 +176,8 @@ def series(
 
 def judged_by(entry: dict[str, Any]) -> str:
     """The collection or the qrels file that an evaluation was held against."""
-    made = entry.get("lineage") or [{"facts": {}}]
-    return str(entry.get("qrels") or made[-1]["facts"].get("collection", ""))
+    lineage = entry.get("lineage") or [{"facts": {}}]
+    return str(entry.get("qrels") or lineage[-1]["facts"].get("collection", ""))
 
 
 def _number(value: Any) -> float | None:

@@ -35,8 +35,8 @@ class Flat:
     def at(self, rows: NDArray[np.int64]) -> Ragged:
         """The vectors of some rows."""
         docs, numbers = self.owners(rows)
-        found, inverse = np.unique(docs, return_inverse=True)
-        of = self._vectors.at(found)
+        unique, inverse = np.unique(docs, return_inverse=True)
+        of = self._vectors.at(unique)
         return Ragged.single(of.vectors[of.starts[inverse] + numbers])
 
     def owners(self, rows: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

@@ -10,7 +10,7 @@ from lmkcli.errors import DataError
 
 
 def layout(name: str) -> HubLayout:
-    found = hub_layouts.layout(name)
+    found = hub_layouts.layout_of(name)
     assert found is not None
     return found
 
@@ -30,13 +30,13 @@ def test_words_of_a_name_fill_the_tables() -> None:
 
 
 def test_a_name_fits_whole_or_not_at_all() -> None:
-    assert hub_layouts.layout("mldr/en") is None
-    assert hub_layouts.layout("mldr/en/test/more") is None
-    assert hub_layouts.layout("msmarco-document/dev") is None
+    assert hub_layouts.layout_of("mldr/en") is None
+    assert hub_layouts.layout_of("mldr/en/test/more") is None
+    assert hub_layouts.layout_of("msmarco-document/dev") is None
 
 
 def test_pins_are_commits_of_repositories_that_are_read() -> None:
-    found = [hub_layouts.layout(name) for name in known.names()]
+    found = [hub_layouts.layout_of(name) for name in known.names()]
     tables = [table for each in found if each for table in each.tables]
     pinned = {table.repo: table.revision for table in tables if table.revision}
     assert set(hub_layouts._read()["revisions"]) == set(pinned)

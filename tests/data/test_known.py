@@ -4,7 +4,7 @@ import ir_datasets
 import pytest
 
 from lmkcli.data import hub_layouts, known
-from lmkcli.data.known import Known
+from lmkcli.data.known import KnownCollection
 from lmkcli.evaluation.measures import parse_measures
 
 SIZES = {
@@ -15,8 +15,8 @@ SIZES = {
 }  # fmt: skip
 
 
-def facts(name: str) -> Known:
-    found = known.known(name)
+def facts(name: str) -> KnownCollection:
+    found = known.facts_of(name)
     assert found is not None
     return found
 
@@ -84,25 +84,25 @@ def test_spellings(spelling: str, name: str) -> None:
 
 
 def test_what_is_not_known() -> None:
-    assert known.known("./beir/arguana") is None
-    assert known.known("vaswani") is None
+    assert known.facts_of("./beir/arguana") is None
+    assert known.facts_of("vaswani") is None
     assert known.group("beir/arguana") == []
     assert known.group("") == []
 
 
 def test_counts_that_differ_are_told() -> None:
-    assert known.differences("beir/scifact/test", 5183, 300) == []
-    assert known.differences("irds:beir/scifact/test", 5182) == [
+    assert known.count_differences("beir/scifact/test", 5183, 300) == []
+    assert known.count_differences("irds:beir/scifact/test", 5182) == [
         "beir/scifact/test: 5,182 documents found, 5,183 published; is the copy complete?"
     ]
-    assert len(known.differences("beir/scifact/test", 1, 2)) == 2
-    assert known.differences("conteb/squad", 7) == []  # nobody states how many there are
-    assert known.differences("beir/quora", None, 15000) == []  # another set of its queries
-    assert known.differences("notes.jsonl", 7) == []
+    assert len(known.count_differences("beir/scifact/test", 1, 2)) == 2
+    assert known.count_differences("conteb/squad", 7) == []  # nobody states how many there are
+    assert known.count_differences("beir/quora", None, 15000) == []  # another set of its queries
+    assert known.count_differences("notes.jsonl", 7) == []
 
 
 def test_every_name_but_three_has_a_layout_on_the_hub() -> None:
-    without = [name for name in known.names() if hub_layouts.layout(name) is None]
+    without = [name for name in known.names() if hub_layouts.layout_of(name) is None]
     assert without == ["msmarco-document/dev", *(n for n in known.group("trec-dl") if "doc" in n)]
     for found in map(facts, known.names()):
-        assert found.source == "irds" or hub_layouts.layout(found.name)
+        assert found.source == "irds" or hub_layouts.layout_of(found.name)

@@ -22,7 +22,9 @@ BARS = {
 def draw_all(folder: Path, suffix: str) -> dict[str, bytes]:
     plots.curve(LINES, "granularity (tokens)", "nDCG@10", folder / f"curve{suffix}")
     plots.bars(BARS, "95 % intervals over 300 queries", folder / f"bars{suffix}")
-    plots.differences({"dense less bm25": [0.2, -0.1, 0.0]}, "3 queries", folder / f"d{suffix}")
+    plots.query_differences(
+        {"dense less bm25": [0.2, -0.1, 0.0]}, "3 queries", folder / f"d{suffix}"
+    )
     return {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
@@ -63,7 +65,7 @@ def test_ticks_are_values_that_can_be_read(tmp_path: Path) -> None:
 
 
 def test_wins_are_drawn_in_another_colour_than_losses(tmp_path: Path) -> None:
-    plots.differences({"x": [0.5, 0.25, -0.125]}, "", tmp_path / "d.svg")
+    plots.query_differences({"x": [0.5, 0.25, -0.125]}, "", tmp_path / "d.svg")
     text = (tmp_path / "d.svg").read_text()
     assert text.count("fill: #0072b2") == 2
     assert text.count("fill: #d55e00") == 1
@@ -72,7 +74,7 @@ def test_wins_are_drawn_in_another_colour_than_losses(tmp_path: Path) -> None:
 def test_a_label_of_any_length_stays_within_its_panel(tmp_path: Path) -> None:
     """Above the panel and on lines of its own; along the axis it would run into the neighbours'."""
     name = "runs/" + "long-" * 40
-    plots.differences({name: [0.5], name + "2": [-0.5]}, "", tmp_path / "d.svg")
+    plots.query_differences({name: [0.5], name + "2": [-0.5]}, "", tmp_path / "d.svg")
     shown = re.findall(r"<text([^>]*)>([^<]*long-[^<]*)<", (tmp_path / "d.svg").read_text())
     assert "".join(text.strip() for _, text in shown) == name + name + "2"
     assert not any("rotate(-90" in how for how, _ in shown)

@@ -1,4 +1,4 @@
-"""What judges a run, and what is decided by what is known of a collection."""
+"""What qrel_sets a run, and what is decided by what is known of a collection."""
 
 import gzip
 import json
@@ -10,14 +10,14 @@ from lmkcli.data.collection import Qrel, open_collection
 from lmkcli.data.formats import read_qrels
 from lmkcli.data.run import read_run
 from lmkcli.errors import DataError, Mismatch, UsageError
-from lmkcli.evaluation.scoring import Judge, default_measures, judges, score, score_all
+from lmkcli.evaluation.scoring import QrelSet, default_measures, qrel_sets, score, score_all
 
 DL19 = "msmarco-passage/trec-dl-2019/judged"
 
 
-def known(name: str, qrels: list[Qrel], folder: Path) -> Judge:
+def known(name: str, qrels: list[Qrel], folder: Path) -> QrelSet:
     """A judge of this name; the collection behind it is never read."""
-    return Judge(name, qrels, open_collection(str(folder)))
+    return QrelSet(name, qrels, open_collection(str(folder)))
 
 
 @pytest.fixture
@@ -52,7 +52,7 @@ def test_the_track_s_threshold_and_measures_are_the_default(shared: Path, folder
     found = [result.value(name) for name in asked if "rel=1" not in name]
     assert found == pytest.approx(listed, abs=5.1e-5)
     assert result.value("R(rel=1)@100") == pytest.approx(0.5158, abs=5.1e-5)
-    plain = score(path, Judge(judge.name, judge.qrels), ["R@100"])  # a file, whatever its name
+    plain = score(path, QrelSet(judge.name, judge.qrels), ["R@100"])  # a file, whatever its name
     assert plain.value("R@100") == result.value("R(rel=1)@100")
 
 
@@ -70,56 +70,56 @@ def test_self_hits_are_dropped_where_the_collection_needs_it(
 
 
 def test_self_hits_stay_elsewhere_unless_asked(run: Path, folder: Path) -> None:
-    for judge in (known("beir/scifact/test", QRELS, folder), Judge("beir/arguana", QRELS)):
+    for judge in (known("beir/scifact/test", QRELS, folder), QrelSet("beir/arguana", QRELS)):
         assert score(run, judge, ["RR@10"]).value("RR@10") == 0.75
         assert score(run, judge, ["RR@10"], drop_self=True).value("RR@10") == 1.0
 
 
 def test_measures_of_collections_that_do_not_agree(folder: Path) -> None:
-    own = Judge("x", QRELS)
+    own = QrelSet("x", QRELS)
     assert default_measures([own, own]) == ["nDCG@10", "R@100", "RR@10"]
     assert default_measures([own, known(DL19, QRELS, folder)]) == ["nDCG@10"]
 
 
 def test_what_judges_a_run(run: Path, folder: Path, tmp_path: Path) -> None:
     file = str(folder / "qrels" / "test.tsv")
-    (one, two) = judges([run, run], [file, str(folder)])
+    (one, two) = qrel_sets([run, run], [file, str(folder)])
     assert (one.name, one.collection, one.qrels) == (file, None, QRELS)
     assert two.name == str(folder)
     assert two.qrels == QRELS
     assert two.collection is not None
-    same = judges([run, run], [file])
+    same = qrel_sets([run, run], [file])
     assert same[0] is same[1]
     with pytest.raises(UsageError, match=r"2 --qrels for 3 runs: give one for all of them, or one"):
-        judges([run] * 3, [file, file])
+        qrel_sets([run] * 3, [file, file])
     with pytest.raises(UsageError, match="does not say which queries made it"):
-        judges([run], [])
+        qrel_sets([run], [])
     (tmp_path / "run.trec.json").write_text(
         json.dumps({"kind": "run", "identity": {}, "facts": {"collection": str(folder)}})
     )
-    assert judges([run], [])[0].name == str(folder)
+    assert qrel_sets([run], [])[0].name == str(folder)
     questions = tmp_path / "questions.tsv"
     questions.write_text("q1\twhat\n")
     (tmp_path / "run.trec.json").write_text(
         json.dumps({"kind": "run", "identity": {}, "facts": {"collection": str(questions)}})
     )
     with pytest.raises(UsageError, match=r"questions.tsv, a file without judgements: give them"):
-        judges([run], [])
+        qrel_sets([run], [])
 
 
 def test_errors_name_the_run_and_what_judges_it(run: Path) -> None:
     with pytest.raises(Mismatch, match=r"run.trec, judged by my.qrels: no query of the run"):
-        score(run, Judge("my.qrels", [Qrel("other", "a", 1)]), ["P@1"])
+        score(run, QrelSet("my.qrels", [Qrel("other", "a", 1)]), ["P@1"])
     with pytest.raises(DataError, match=r"run.trec, judged by my.qrels: .* twice"):
-        score(run, Judge("my.qrels", [*QRELS, Qrel("q1", "a", 0)]), ["P@1"])
+        score(run, QrelSet("my.qrels", [*QRELS, Qrel("q1", "a", 0)]), ["P@1"])
     with pytest.raises(UsageError, match=r"nDCG@10\?\n.*'nope'"):
-        score_all([run], [Judge("x", QRELS)], ["ndcg@10", "nope"])
+        score_all([run], [QrelSet("x", QRELS)], ["ndcg@10", "nope"])
 
 
 def test_rows_of_runs_on_one_collection_are_their_paths(run: Path) -> None:
-    judge = Judge("x", QRELS)
+    judge = QrelSet("x", QRELS)
     assert [each.system for each in score_all([run], [judge], ["P@1"])] == [str(run)]
-    other = Judge("y", QRELS)
+    other = QrelSet("y", QRELS)
     both = score_all([run, run], [judge, other], ["P@1"])
     assert [each.system for each in both] == [read_run(run).tag] * 2 == ["sys", "sys"]
 
@@ -129,4 +129,4 @@ def test_damaged_judgements_are_named(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "some.qrels.gz"
     path.write_bytes(content)
     with pytest.raises(DataError, match=r"some\.qrels\.gz: cannot be read"):
-        judges([tmp_path / "a.trec"], [str(path)])
+        qrel_sets([tmp_path / "a.trec"], [str(path)])

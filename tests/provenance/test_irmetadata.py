@@ -65,7 +65,7 @@ def run(tmp_path: Path) -> Path:
 
 def written(entry: dict[str, Any]) -> dict[str, Any]:
     loaded: dict[str, Any] = yaml.safe_load(irmetadata.write(entry).read_text(encoding="utf-8"))
-    assert loaded == irmetadata.describe(entry)
+    assert loaded == irmetadata.describe_entry(entry)
     return loaded
 
 

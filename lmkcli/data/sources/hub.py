@@ -40,7 +40,7 @@ def open_hub(name: str, options: dict[str, str]) -> "HubCollection":
     """
     check_options(name, options, OPTIONS)
     plain = name.removeprefix("hf:")
-    layout = hub_layouts.layout(plain) if known.known(plain) else None
+    layout = hub_layouts.layout_of(plain) if known.facts_of(plain) else None
     if layout is None:
         raise UnknownName("collection of the hub", plain, known.near(plain))
     return HubCollection(spell(name, options), layout, Fields.parse(options))

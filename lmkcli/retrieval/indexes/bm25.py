@@ -84,12 +84,12 @@ class Bm25(LexicalKind):
         path = folder / FOLDER
         analyzer = _analyzer(settings)
         try:
-            made = json.loads((path / ANALYSIS).read_text())
+            analysis = json.loads((path / ANALYSIS).read_text())
             scores = bm25s.BM25.load(path, mmap=True, show_progress=False)
             ids = pq.read_table(path / IDS).column("id")
         except (OSError, ValueError, KeyError) as error:  # pa.ArrowInvalid is a ValueError
             raise DataError(f"{path} cannot be read ({error}); build the index again") from None
-        if lines := json_differences(made, analyzer.identity()):
+        if lines := json_differences(analysis, analyzer.identity()):
             raise Mismatch(
                 f"{path} was analysed in another way than queries would be here (there | here):\n  "
                 + "\n  ".join(lines)

@@ -27,8 +27,8 @@ def java_version(home: Path) -> int:
         text = (home / "release").read_text()
     except OSError:
         return 0
-    found = re.search(r'^JAVA_VERSION="(\d+)', text, re.MULTILINE)
-    return int(found[1]) if found else 0
+    version = re.search(r'^JAVA_VERSION="(\d+)', text, re.MULTILINE)
+    return int(version[1]) if version else 0
 
 
 def java_home() -> Path:

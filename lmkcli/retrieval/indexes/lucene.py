@@ -91,11 +91,11 @@ class Lucene(LexicalKind):
         with atomic_folder(path) as growing, _refusals(f"{path} cannot be written"):
             seen, empty = _write(docs, growing, analyzer, progress)
             facts = _counts(growing)
-            made = cls.analysis(settings)
-            (growing / ANALYSIS).write_text(json.dumps(made, indent=1))
+            analysis = cls.analysis(settings)
+            (growing / ANALYSIS).write_text(json.dumps(analysis, indent=1))
             size = sum(entry.stat().st_size for entry in os.scandir(growing))
         facts = {"documents": seen, "empty": empty, **facts, "bytes": size}
-        return {**facts, "analysis": made, "versions": versions()}
+        return {**facts, "analysis": analysis, "versions": versions()}
 
     @classmethod
     def open(cls, folder: Path, settings: Bm25Settings) -> "Lucene":
@@ -108,10 +108,10 @@ class Lucene(LexicalKind):
             return cls.read(folder, settings)
         path = folder / FOLDER
         try:
-            made = json.loads((path / ANALYSIS).read_text())
+            analysis = json.loads((path / ANALYSIS).read_text())
         except (OSError, ValueError) as error:
             raise DataError(f"{path} cannot be read ({error}); build the index again") from None
-        if lines := json_differences(made, cls.analysis(settings)):
+        if lines := json_differences(analysis, cls.analysis(settings)):
             raise Mismatch(
                 f"{path} was analysed in another way than queries would be here (there | here):\n  "
                 + "\n  ".join(lines)
@@ -141,8 +141,8 @@ class Lucene(LexicalKind):
     def _rank(self, text: str, k: int) -> Ranking:
         query = _words.buildQuery(CONTENTS, self._analyzer, _storable(text))
         top = self._searcher.search(query, k, _order, True)
-        found = _scored_docs.fromTopDocs(top, self._searcher)
-        return ranked(found.docids, np.array(found.scores, dtype=np.float32))
+        scored = _scored_docs.fromTopDocs(top, self._searcher)
+        return ranked(scored.docids, np.array(scored.scores, dtype=np.float32))
 
 
 def open_analyzer(settings: Bm25Settings) -> Any:
@@ -168,7 +168,7 @@ def open_analyzer(settings: Bm25Settings) -> Any:
 def _english(settings: Bm25Settings) -> Any:
     if settings.stemmer not in ("", *STEMMERS):
         raise UnknownName("stemmer of Lucene", settings.stemmer, STEMMERS)
-    made = java_class("io.anserini.analysis.DefaultEnglishAnalyzer")
+    analyzer = java_class("io.anserini.analysis.DefaultEnglishAnalyzer")
     words = java_class("org.apache.lucene.analysis.CharArraySet")
     if settings.stopwords is None:
         stop = java_class("org.apache.lucene.analysis.en.EnglishAnalyzer").getDefaultStopSet()
@@ -178,8 +178,8 @@ def _english(settings: Bm25Settings) -> Any:
         for word in given:
             stop.add(word)
     if settings.stemmer == "none":
-        return made.newNonStemmingInstance(stop)
-    return made.newStemmingInstance(settings.stemmer or STEMMERS[0], stop)
+        return analyzer.newNonStemmingInstance(stop)
+    return analyzer.newStemmingInstance(settings.stemmer or STEMMERS[0], stop)
 
 
 def _stop_words(analyzer: Any) -> list[str]:

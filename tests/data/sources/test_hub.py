@@ -31,7 +31,7 @@ from lmkcli.recipe import RecipeOptions
 from lmkcli.settings import EncodeSettings
 from tests import mirrors
 
-NAMES = [name for name in known.names() if hub_layouts.layout(name)]
+NAMES = [name for name in known.names() if hub_layouts.layout_of(name)]
 
 
 @pytest.fixture(scope="module")
@@ -86,12 +86,12 @@ def test_every_name_is_read_encoded_and_scored(
     shares = [list(collection.docs(Shard(number, 2))) for number in range(2)]
     assert sorted(shares[0] + shares[1]) == sorted(docs)
     assert len(collection.judged_queries()) == len(list(collection.qrels())) == 3
-    found = known.known(name)
+    found = known.facts_of(name)
     assert found is not None
     measures = parse_measures(["nDCG@10", *found.measures])
     scores = evaluate(searched(collection, encoder), list(collection.qrels()), measures)
     assert scores.aggregated["nDCG@10"] == 1.0  # each query has the words of its answer
-    assert all(hub_layouts.layout(name).docs.repo in key for key in collection.stamp())  # type: ignore[union-attr]
+    assert all(hub_layouts.layout_of(name).docs.repo in key for key in collection.stamp())  # type: ignore[union-attr]
     assert collection.settings == {"fields": "title+text"}
 
 
@@ -134,7 +134,7 @@ def test_scifact_is_the_same_from_a_mirror_and_from_a_folder(
     assert list(hub.queries()) == list(files.queries())
     assert list(hub.qrels()) == list(files.qrels())
     assert hub.settings == files.settings
-    assert known.differences(hub.name, 5183, len(hub.judged_queries())) == []
+    assert known.count_differences(hub.name, 5183, len(hub.judged_queries())) == []
 
 
 _READ = {"corpus": "docs", "queries": "queries"}

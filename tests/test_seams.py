@@ -1,0 +1,57 @@
+"""Every row of the catalog has the type that its table promises, as mypy sees it."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from mypy import api
+
+from lmkcli import catalog
+from lmkcli.catalog import Row
+
+IMPORTS = """
+from collections.abc import Callable
+from lmkcli.data.collection import SourceOpener
+from lmkcli.encoding.encoder import Opener
+from lmkcli.pooling.placement import Pooler
+from lmkcli.retrieval.kinds import AnnKind, LexicalKind, VectorSearch
+from lmkcli.retrieval.rerank_by_model import CrossEncoderOpener
+from lmkcli.training.objective import Objective
+"""
+TABLES = {
+    "SourceOpener": catalog.SOURCES,
+    "Callable[..., Pooler]": catalog.POOLERS,
+    "Opener": catalog.MODELS,
+    "CrossEncoderOpener": catalog.CROSS_ENCODERS,
+    "Callable[..., Objective]": catalog.OBJECTIVES,
+}
+
+
+def index_type(name: str) -> str:
+    if name == "exact":
+        return "Callable[..., VectorSearch]"
+    return "type[LexicalKind]" if name in catalog.LEXICAL else "type[AnnKind]"
+
+
+def assignments() -> Iterator[str]:
+    """One for each row: its home, assigned to a variable of the type of its table."""
+    rows: list[tuple[str, Row]] = [(index_type(name), row) for name, row in catalog.INDEXES.items()]
+    rows += [(kind, row) for kind, table in TABLES.items() for row in table.values()]
+    for number, (kind, row) in enumerate(rows):
+        module, attribute = row.home.split(":")
+        yield f"from {module} import {attribute} as home{number}"
+        yield f"row{number}: {kind} = home{number}"
+
+
+def check(tmp_path: Path, code: str) -> str:
+    """What mypy says of some code; empty when it finds nothing."""
+    path = tmp_path / "seams.py"
+    path.write_text(code)
+    out, err, status = api.run(["--strict", "--no-error-summary", str(path)])
+    return f"{out}{err}" if status else ""
+
+
+def test_every_row_fits_the_protocol_of_its_table(tmp_path: Path) -> None:
+    code = "\n".join([IMPORTS, *assignments()])
+    assert check(tmp_path, code) == ""
+    slip = "from lmkcli.retrieval.indexes.ann import Ann\nslip: type[LexicalKind] = Ann\n"
+    assert "Incompatible types in assignment" in check(tmp_path, f"{code}\n{slip}")
