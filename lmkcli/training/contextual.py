@@ -4,6 +4,8 @@ This is the layout of ConTEB (Conti et al. 2025, §4): a chunk is embedded withi
 query looks for the chunk. An example is a document, and a batch a few of them.
 """
 
+import hashlib
+import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -69,6 +71,14 @@ class Documents:
             np.concatenate([-1 - numbers, np.array([*chain(*asked)], np.int64)]),
             np.array([*places, *np.repeat(places, [len(each) for each in asked])], np.int64),
         )
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of the documents and what is asked of them, in their order."""
+        found = hashlib.sha256()
+        for document, source in zip(self.documents, self.sources.tolist(), strict=True):
+            found.update(json.dumps([source, *document]).encode())
+        return found.hexdigest()
 
     @cached_property
     def _rows(self) -> dict[str, int]:

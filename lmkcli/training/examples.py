@@ -163,10 +163,6 @@ class Examples:
         found: str = self.texts[int(row)].as_py()
         return found
 
-    def rows(self, number: int) -> Ints:
-        """The texts of an example's passages, positives first."""
-        return self.passages[self.starts[number] : self.starts[number + 1]]
-
     def keys(self, numbers: Ints) -> "Keys":
         """The texts that examples of a batch should not share: their queries and positives."""
         counts = self.positives[numbers]

@@ -40,14 +40,6 @@ def read_examples(path: str) -> Iterator[Example]:
         yield _example(record, number, where)
 
 
-def is_examples(path: str) -> bool:
-    """Whether the first record of a file has a query and a positive."""
-    if path == "-":
-        return True
-    _, record = next(iter(_records(path)), ("", {}))
-    return _first(record, QUERY) is not None and _first(record, POSITIVES) is not None
-
-
 def _records(path: str) -> Records:
     if path == "-":
         return PipedLines(sys.stdin.buffer, WHOLE, WANTED, COLUMNS)

@@ -120,3 +120,13 @@ def test_documents_are_sampled_as_examples_are() -> None:
     documents = Documents(each, np.zeros(12, np.int64))
     for batch in islice(batches(documents, [1.0], Sampling(4)), 12):
         assert len({number // 2 for number in batch.examples.tolist()}) == 4
+
+
+def test_the_digest_changes_with_what_is_asked() -> None:
+    def documents(chunk: int, source: int) -> Documents:
+        asked = (Asked("q", chunk),)
+        return Documents([Document("d", ("x", "y"), asked)], np.array([source]))
+
+    each = [documents(0, 0), documents(1, 0), documents(0, 1)]
+    assert len({one.digest for one in each}) == 3
+    assert each[0].digest == documents(0, 0).digest

@@ -83,8 +83,8 @@ def test_packing_keeps_every_example(first: list[Example], second: list[Example]
 def test_a_text_is_held_once() -> None:
     packed = Examples.gather([[example("q", "a", negatives=("b", "a")), example("b", "q")]])
     assert packed.texts.to_pylist() == ["q", "a", "b"]
-    assert packed.rows(0).tolist() == [1, 2, 1]
-    assert packed.rows(1).tolist() == [0]
+    assert packed.passages.tolist() == [1, 2, 1, 0]
+    assert packed.queries.tolist() == [0, 2]
 
 
 def test_the_digest_changes_with_anything_that_is_learned_from() -> None:

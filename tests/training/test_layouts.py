@@ -14,7 +14,7 @@ import pytest
 
 from lmkcli.errors import DataError
 from lmkcli.training.examples import Example, Passage
-from lmkcli.training.layouts import is_examples, read_examples
+from lmkcli.training.layouts import read_examples
 
 
 def write(path: Path, *records: dict[str, Any]) -> str:
@@ -128,11 +128,6 @@ def test_a_bad_line_is_named(tmp_path: Path, record: dict[str, Any], message: st
     with pytest.raises(DataError, match=message) as caught:
         list(read_examples(path))
     assert str(caught.value).startswith(path)
-
-
-def test_examples_are_told_from_documents(tmp_path: Path) -> None:
-    assert is_examples(write(tmp_path / "a.jsonl", {"query": "q", "positive": "a"}))
-    assert not is_examples(write(tmp_path / "b.jsonl", {"_id": "1", "text": "a"}))
 
 
 @pytest.mark.parametrize(
