@@ -22,7 +22,8 @@ QUERY = ("query", "anchor", "question")
 POSITIVES = ("pos", "positive_passages", "positives", "positive", "answer", "passage")
 NEGATIVES = ("neg", "negative_passages", "negatives", "negative")
 NUMBERED = tuple(f"negative_{number}" for number in range(200))
-SCORES = ("score", "scores", "label", "labels")
+LABELS = ("label", "labels")  # of a pair: whether it is one; with negatives, scores
+SCORES = ("score", "scores", *LABELS)
 COLUMNS = (("query", "positive"), ("query", "positive", "negative"))  # of a tsv without a header
 WANTED = frozenset(
     {*QUERY_ID_FIELDS, *QUERY, *POSITIVES, *NEGATIVES, *NUMBERED, *SCORES}
@@ -93,7 +94,10 @@ def _text(value: Any, where: str) -> str:
 
 def _scores(record: Record, positives: int, negatives: int, where: str) -> list[float]:
     """A score for each positive and each negative, NaN where there is none."""
-    if (name := _first(record, SCORES)) is not None:
+    name = _first(record, SCORES)
+    if name in LABELS and not negatives:
+        _check_label(record[name], where)
+    elif name is not None:
         return _column_scores(record[name], positives, negatives, f"{where}, {name}")
     found = []
     for name, count in (("pos_scores", positives), ("neg_scores", negatives)):
@@ -102,6 +106,15 @@ def _scores(record: Record, positives: int, negatives: int, where: str) -> list[
             raise DataError(f"{where}: {name} must be a list of {count}, one for each text")
         found += [_number(score, f"{where}, {name}") for score in given]
     return found
+
+
+def _check_label(value: Any, where: str) -> None:
+    """DataError for a pair that is labelled as none."""
+    if value not in (1, [1]):
+        raise DataError(
+            f"{where}: the label {value!r:.60} does not say that the passage answers the query; write "
+            "such passages as the 'neg' of a query that has a 'pos'"
+        )
 
 
 def _column_scores(value: Any, positives: int, negatives: int, where: str) -> list[float]:

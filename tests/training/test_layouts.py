@@ -70,6 +70,13 @@ def test_columns_of_sentence_transformers(tmp_path: Path) -> None:
     assert found.positives == (Passage("a", 0.7),)
 
 
+def test_a_label_says_that_a_pair_is_one_and_is_no_score(tmp_path: Path) -> None:
+    found = read(tmp_path, {"query": "q", "passage": "a", "label": 1})
+    assert scores(found.positives) == [None]
+    with pytest.raises(DataError, match="the label 0 does not say that the passage answers"):
+        read(tmp_path, {"query": "q", "passage": "a", "label": 0})
+
+
 def test_a_margin_becomes_scores_of_the_same_difference(tmp_path: Path) -> None:
     found = read(tmp_path, {"query": "q", "positive": "a", "negative": "b", "score": 3.5})
     assert (scores(found.positives), scores(found.negatives)) == ([0.0], [-3.5])
