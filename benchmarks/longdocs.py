@@ -1,4 +1,4 @@
-"""Long documents: every way to read them that this house has, as lmk commands, in one table.
+"""Long documents: every method that lmk has, as lmk commands, in one table.
 
     python benchmarks/longdocs.py table path/to/beir-folder -o runs      # one row a method
     python benchmarks/longdocs.py curve path/to/beir-folder -o runs      # evidence at every position
@@ -89,7 +89,7 @@ class Bench:
         return Row(float(found[MEASURE]), *sizes(made), seconds)
 
     def _seconds(self, made: Path, measured: float) -> float:
-        """Those of the first time, when there was something to do."""
+        """Those of the first time, when there was work to do."""
         file = made.with_suffix(".seconds")
         if not self.dry and not file.exists():
             file.write_text(f"{measured:.2f}")

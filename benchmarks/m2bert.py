@@ -45,7 +45,7 @@ WINDOWS = {
     "M2-BERT 8k": 8192,
     "M2-BERT 32k": 32768,
 }
-INNER = 3  # times that a process reads a short document, after once that is not counted
+INNER = 3  # readings of a short document in a process, after one that is not counted
 
 
 def transformer(config: Any, window: int, device: torch.device, dtype: str) -> Transformer:
@@ -100,7 +100,7 @@ def memory(device: torch.device, what: str) -> float:
 
 
 def forget(device: torch.device) -> None:
-    """The peak begins anew."""
+    """Reset the peak."""
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats()
     else:

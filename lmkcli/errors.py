@@ -1,7 +1,7 @@
 """The error tree. Every message says what to do; the command line turns `exit_code` into its own.
 
 LmkError                3  bad input or data, unless a subclass says otherwise
-├── UsageError          2  a flag or an argument that cannot be
+├── UsageError          2  an impossible flag or argument
 │   └── UnknownName     2  a name that is in no catalog (carries the nearest ones)
 ├── DataError           3  a file, a record or a vector that cannot be used
 ├── MissingExtra        3  an optional package that is not installed (carries the pip line)
@@ -15,13 +15,13 @@ from collections.abc import Iterable
 
 
 class LmkError(Exception):
-    """Anything lmk refuses, with the fix in the message."""
+    """Anything that lmk refuses; the message says how to fix it."""
 
     exit_code = 3
 
 
 class UsageError(LmkError):
-    """A flag or an argument that cannot be."""
+    """An impossible flag or argument."""
 
     exit_code = 2
 

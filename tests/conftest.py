@@ -10,9 +10,9 @@ import pytest
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
-_CACHE = tempfile.TemporaryDirectory(prefix="lmk-tests-")  # what is found out is found out anew
+_CACHE = tempfile.TemporaryDirectory(prefix="lmk-tests-")  # nothing is remembered from earlier runs
 os.environ["XDG_CACHE_HOME"] = _CACHE.name
-os.environ.setdefault("OMP_NUM_THREADS", "1")  # tiny models: threads would wait for each other
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # models this small gain nothing from threads
 
 
 NUMBERS = Path(__file__).resolve().parent / "fixtures" / "parity"

@@ -1,6 +1,6 @@
 """One `lmk` command line in a child process, with small parts. Used by test_kill.py.
 
-A file of its own, so that the children import nothing but what they run.
+A file of its own, so that the children import only what they run.
 """
 
 import os
@@ -14,7 +14,7 @@ from typing import Any
 from lmkcli.cli import main
 from lmkcli.store import part_writer, tokens
 
-PART_BYTES, BATCH_CHARACTERS = 15_000, 15_000  # many borders, also in a tiny collection
+PART_BYTES, BATCH_CHARACTERS = 15_000, 15_000  # many part boundaries even in a tiny collection
 
 
 def lmk(words: list[str], log: str) -> None:
@@ -28,7 +28,14 @@ def lmk(words: list[str], log: str) -> None:
     main.main()
 
 
-STEPS = ("link", "replace", "rename", "unlink", "mkdir", "rmdir")  # what changes names on a disk
+STEPS = (
+    "link",
+    "replace",
+    "rename",
+    "unlink",
+    "mkdir",
+    "rmdir",
+)  # the calls that change names on disk
 
 
 def lmk_dying(words: list[str], log: str, moment: int) -> None:
@@ -51,7 +58,7 @@ def lmk_dying(words: list[str], log: str, moment: int) -> None:
 
 
 def program(folder: Path, pause: float = 0.0) -> Path:
-    """Makes an `lmk` in a folder for PATH: the real one, with small parts and a rest before each."""
+    """Makes an `lmk` in a folder for PATH: the real one, with small parts and a pause before each."""
     folder.mkdir()
     code = f"import sys; sys.argv[0] = 'lmk'; from tests import forked; forked.lmk_paced({pause})"
     path = folder / "lmk"
@@ -61,7 +68,7 @@ def program(folder: Path, pause: float = 0.0) -> Path:
 
 
 def lmk_paced(pause: float) -> None:
-    """`lmk` on this process's command line, with a rest before each part gets its name."""
+    """`lmk` on this process's command line, with a pause before each part gets its name."""
     publish = part_writer.PartBuilder.publish
 
     def slowly(builder: part_writer.PartBuilder) -> int:

@@ -1,6 +1,6 @@
-"""Command lines in a process that cannot reach anybody. Used by cli/test_network.py.
+"""Command lines in a process that cannot reach the network. Used by cli/test_network.py.
 
-Every attempt to look a name up or to connect is written to a file and refused.
+Every attempt to look up a name or to connect is written to a file and refused.
 """
 
 import json

@@ -44,7 +44,7 @@ ROOMS = (
     *("system", "text", "data", "store", "pooling", "models", "encoding", "training"),
     *("retrieval", "exchange", "evaluation", "provenance", "cli"),
 )
-# Public names that other people's files hold, and so stand outside: the room they count to.
+# Public names that other programs import, so they stay at the top: the room they belong to.
 ELSEWHERE = {"lmkcli.irds": "data"}
 FACE = "lmkcli"  # the public face: it imports from all rooms but the command line
 # A folder of kinds: one file a kind, which imports no other kind.

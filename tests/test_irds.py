@@ -18,7 +18,7 @@ from tests import mirrors
 
 @pytest.fixture
 def mirror(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A mirror and a home of ir_datasets of the test's own."""
+    """A mirror, and a home for ir_datasets, that belong to the test."""
     monkeypatch.setenv("IR_DATASETS_HOME", str(tmp_path / "home"))
     monkeypatch.setenv(hub_layouts.MIRROR, str(tmp_path / "mirror"))
     mirrors.mldr(tmp_path / "mirror", "en")
@@ -65,7 +65,7 @@ def test_a_docstore_does_not_outlive_its_text(mirror: Path) -> None:
 
 @pytest.fixture
 def offered() -> Iterator[list[str]]:
-    """What the test registered is taken out again."""
+    """Removes again what the test registered."""
     made: list[str] = []
     yield made
     for name in made:

@@ -1,4 +1,4 @@
-"""The loop for several GPUs and the crontab of docs/jobs.md, run as they stand there."""
+"""The loop for several GPUs and the crontab of docs/jobs.md, run as printed."""
 
 import fcntl
 import os
@@ -18,7 +18,7 @@ Models = Callable[[str], Path]
 
 
 def block(language: str, word: str) -> str:
-    """The one fenced block of the page that has a word in it."""
+    """The only fenced block of the page that contains a word."""
     found = re.findall(rf"```{language}\n(.*?)```", PAGE, re.DOTALL)
     (one,) = [text for text in found if word in text]
     return str(one)
@@ -36,7 +36,7 @@ def test_the_loop_over_gpus_and_show_names_what_failed(tiny_model: Models, tmp_p
     corpus = tmp_path / "c.jsonl"
     tiny.write_jsonl(corpus, records)
     good = corpus.read_bytes()
-    corpus.write_bytes(good[:-3] + b"!!\n")  # the last shard will not like its last line
+    corpus.write_bytes(good[:-3] + b"!!\n")  # the last shard fails at the last line
     stat = corpus.stat()
     lmk = forked.program(tmp_path / "bin")
     env = {
@@ -62,14 +62,14 @@ def test_the_crontab_runs_alone(tiny_model: Models, beir: Path, tmp_path: Path) 
     path, line = block("crontab", "flock").splitlines()
     schedule, command = re.fullmatch(r"((?:\S+ ){5}) *(.*)", line).groups()  # type: ignore[union-attr]
     assert all(re.fullmatch(r"[\d*,/-]+", field) for field in schedule.split())
-    assert "%" not in command  # a newline, to cron
+    assert "%" not in command  # cron reads a bare % as a newline
     (tmp_path / "corpus.jsonl").write_bytes((beir / "corpus.jsonl").read_bytes())
     forked.program(tmp_path / "bin")
     command = command.replace("/data", str(tmp_path)).replace("minilm", str(tiny_model("bert")))
     env = {"PATH": f"{tmp_path / 'bin'}:{path.partition(':')[2]}", "PYTHONPATH": str(ROOT)}
     with open(tmp_path / "encode.lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        assert shell(command, ROOT, **env).returncode == 1  # another one is at it
+        assert shell(command, ROOT, **env).returncode == 1  # another process holds the lock
     assert not (tmp_path / "vectors").exists()
     done = shell(command, ROOT, **env)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")

@@ -1,7 +1,7 @@
-"""SIGKILL at any moment: nothing half-made is taken for whole, and the same command completes.
+"""SIGKILL at any moment: nothing incomplete passes for complete, and the same command finishes the job.
 
 A server process imports everything once and forks a child for each command line, so that a round
-takes the time of the work alone. Parts are made small, so that there are many borders to be killed at.
+takes the time of the work alone. Parts are made small, so that there are many boundaries to be killed at.
 """
 
 import multiprocessing
@@ -106,7 +106,7 @@ def machine(context: ForkServerContext, tmp_path: Path) -> Machine:
 
 
 class Made(NamedTuple):
-    """The collection and the artifacts that nobody disturbed."""
+    """The collection, and the artifacts of undisturbed runs."""
 
     folder: Path
     steps: dict[str, Step]
@@ -128,7 +128,7 @@ def few(
     tmp_path_factory: pytest.TempPathFactory,
     tiny_model: Callable[[str], Path],
 ) -> Made:
-    """So few documents that they make two or three parts."""
+    """Few enough documents to make two or three parts."""
     return make(context, tmp_path_factory.mktemp("few"), tiny_model("bert"), 60)
 
 
@@ -175,7 +175,7 @@ def whole_parts(folder: Path) -> bool:
 
 
 def refused(folder: Path) -> None:
-    """What is not complete is refused by whoever would read it."""
+    """What is incomplete is refused by every reader."""
     if manifest.read(folder).kind == "tokens":
         assert Tokens(folder).state.unfinished == [0]
     else:
@@ -235,7 +235,7 @@ def same_run(one: Path, other: Path) -> None:
 
 
 def rounds(made: Made, machine: Machine, name: str, output: Path, count: int) -> None:
-    """Kill `count` times at random moments, each time going on with what is there; then complete."""
+    """Kill `count` times at random moments, each time continuing with what is there; then finish."""
     step = made.steps[name]
     moments = random.Random(name)
     killed = 0
@@ -247,7 +247,7 @@ def rounds(made: Made, machine: Machine, name: str, output: Path, count: int) ->
         killed += code != 0
         if step.whole(output):
             step.same(output, made.folder / name)
-            output = output.with_name(f"{output.name}-")  # it was quicker: begin another
+            output = output.with_name(f"{output.name}-")  # it finished first: start another
     machine.run(step, output)
     assert killed
     assert step.whole(output)
@@ -307,7 +307,7 @@ def test_no_moment_of_an_overwriting_is_fatal(
     step, there = few.steps[name], few.folder / name
     step = step._replace(words=[*step.words, "--if-exists", "overwrite"])
 
-    (tmp_path / "encode").symlink_to(few.folder / "encode")  # an index looks for it beside itself
+    (tmp_path / "encode").symlink_to(few.folder / "encode")  # an index expects it beside itself
 
     def full(moment: int) -> Path:
         copy = tmp_path / f"{name}-{moment}"

@@ -27,7 +27,7 @@ from tests import forked, tiny
 pytestmark = pytest.mark.slow
 ROOT = Path(__file__).resolve().parents[1]
 PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "srun", "scontrol", "scancel", "squeue")
-PATIENCE = 300.0  # seconds, for a machine that has other things to do
+PATIENCE = 300.0  # seconds; generous, for a busy machine
 
 CONF = """
 ClusterName=lmk
@@ -70,7 +70,7 @@ def free_ports(count: int) -> list[int]:
 
 
 def waited(what: str, done: Callable[[], object], explain: Callable[[], str]) -> None:
-    """Until `done`; fails with an explanation when it takes for ever."""
+    """Until `done`; fails with an explanation when it takes too long."""
     deadline = time.monotonic() + PATIENCE
     while not done():
         assert time.monotonic() < deadline, f"waited in vain for {what}\n{explain()}"
@@ -109,7 +109,7 @@ class Cluster:
         self._daemons.append(started)
 
     def stop(self) -> None:
-        """Jobs first, then the daemons, the last one that was started first."""
+        """Stop the jobs, then the daemons in reverse order of their start."""
         if len(self._daemons) > 1:
             self.run(f"scancel --user={getpass.getuser()}", check=False)
             waited("the end of all jobs", lambda: not self.jobs(), self.logs)
@@ -148,7 +148,7 @@ def cluster() -> Iterator[Cluster]:
         message = f"SLURM IS NOT TESTED: there is no {', '.join(missing)} (apt-get install slurm-wlm munge)"
         warnings.warn(message, stacklevel=2)
         pytest.skip(message)
-    folder = Path(tempfile.mkdtemp(prefix="lmk-slurm-"))  # sockets want a short path
+    folder = Path(tempfile.mkdtemp(prefix="lmk-slurm-"))  # the path of a socket must be short
     made = Cluster(folder)
     try:
         made.start()
@@ -165,7 +165,7 @@ def script() -> str:
 
 
 def collection() -> str:
-    """scifact where it is, else what every Python has."""
+    """scifact if it is there, else the standard library."""
     scifact = ROOT.parent / "shared" / "data" / "scifact"
     return str(scifact) if scifact.is_dir() else "stdlib/functions"
 

@@ -43,7 +43,7 @@ TEXTS = [sentence(number, 5 + number % 40) for number in range(80)] + list(STRAN
 
 
 def wordpiece(*, markers: bool = True) -> PreTrainedTokenizerFast:
-    """BERT's kind: [CLS] text [SEP]; without `markers` nothing stands around the text."""
+    """BERT's kind: [CLS] text [SEP]; without `markers` there is nothing around the text."""
     tokenizer = Tokenizer(models.WordPiece(unk_token="[UNK]"))
     tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     tokenizer.decoder = decoders.WordPiece()
@@ -104,7 +104,7 @@ def _shape(**more: object) -> dict[str, object]:
         "num_attention_heads": HEADS,
         "intermediate_size": 2 * WIDTH,
         "max_position_embeddings": POSITIONS,
-        "initializer_range": 0.3,  # far from zero: attention that is wrong must show
+        "initializer_range": 0.3,  # large weights, so that wrong attention shows
         **more,
     }
 
@@ -162,7 +162,7 @@ KINDS: dict[str, Kind] = {
         lambda: byte_bpe("<s> $A"),
         True,
     ),
-    "markless": Kind(  # no special token at all
+    "markless": Kind(  # no special tokens
         lambda: transformers.BertConfig(**_shape()), lambda: wordpiece(markers=False), True
     ),
 }  # fmt: skip

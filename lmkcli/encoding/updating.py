@@ -91,7 +91,7 @@ def _source(job: Job, folder: Path) -> Collection:
 
 
 def _refuse_nothing(job: Job, slices: list[PartSlice], before: Generation) -> None:
-    """DataError where an update would remove all that there is: rather a source that was cut off."""
+    """DataError where an update would remove every document: the source is more likely incomplete."""
     had = sum(piece.rows for piece in before.slices)
     if had and not slices:
         raise DataError(

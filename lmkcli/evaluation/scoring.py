@@ -1,6 +1,6 @@
 """The eval step: runs and what judges them to results, with what is known of a collection.
 
-Known collections (known.py) decide three things that nobody then has to remember: which measures
+Known collections (known.py) decide three things that users need not remember: which measures
 are reported, from which grade a document is relevant, and whether a text may find itself.
 """
 

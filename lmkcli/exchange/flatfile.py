@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from lmkcli.errors import DataError
 
-# Kind, dimensions, rows, two numbers that nobody reads, trained, metric; then how many floats follow.
+# Kind, dimensions, rows, two unused numbers, trained, metric; then how many floats follow.
 _HEADER = struct.Struct("<4siqqqBiQ")
 _KIND, _UNUSED, _TRAINED, _INNER_PRODUCT = b"IxFI", 1 << 20, 1, 0
 

@@ -38,7 +38,9 @@ class _One(_Ordinary):
         self, content: Content, special: SpecialTokens, limit: int, marked_from: int
     ) -> Arrangement:
         ids, kept = plain(content, special, limit)
-        mark = self.position % max(1, len(ids))  # an input of no token is the model's own affair
+        mark = self.position % max(
+            1, len(ids)
+        )  # an empty input: the model decides what its vector is
         return Arrangement(ids, np.array([mark], np.int32), _shared(1), kept)
 
 

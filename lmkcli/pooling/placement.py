@@ -1,7 +1,7 @@
 """Placement: which token ids a model reads, and which positions become which vector.
 
 This is the one arithmetic idea of the project (docs/poolers.md). A pooler arranges content tokens into an
-input and marks positions; `pooling.pool` averages the states there. Plain NumPy, exact.
+input and marks positions; `segment_mean.pool` averages the states there. Plain NumPy, exact.
 """
 
 from collections.abc import Iterator
@@ -77,7 +77,7 @@ class Pooler(Protocol):
 class Input(NamedTuple):
     """One model input: ids, marked positions, and the text's vector to which each mark belongs.
 
-    Positions from `attended` on are seen by nobody (the filling of late-interaction queries).
+    Positions from `attended` on are not attended to (the expansion tokens of late-interaction queries).
     """
 
     ids: Ints

@@ -45,7 +45,7 @@ def part_summary(folder: Path, name: PartName) -> dict[str, Any]:
 
 
 def sum_counts(folder: Path, slices: list[PartSlice]) -> Counts:
-    """Counts of the rows that count; parts of which some rows do not are counted by row."""
+    """Counts over the live rows; parts with deleted rows are counted row by row."""
     total = Counts()
     for piece in slices:
         summary = part_summary(folder, piece.name)

@@ -6,7 +6,10 @@ VARIABLE = "HF_HUB_OFFLINE"
 
 
 def forbid() -> None:
-    """From now on nothing is downloaded. For Hugging Face it counts from before their import."""
+    """From now on nothing is downloaded.
+
+    The Hugging Face libraries obey only if this runs before they are imported.
+    """
     os.environ[VARIABLE] = "1"
 
 

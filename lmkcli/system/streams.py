@@ -52,7 +52,7 @@ def ahead(items: Iterable[Item], depth: int) -> Iterator[Item]:
                 if stopped.is_set():
                     return
             put(None)
-        except BaseException as error:  # whatever it is, it is the reader's to see
+        except BaseException as error:  # every exception is passed on to the reader
             put(_Failure(error))
 
     thread = threading.Thread(target=work, daemon=True)

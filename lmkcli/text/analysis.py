@@ -36,7 +36,7 @@ STOP_WORDS = {
     "then there these they this to was will with".split(),
 }
 
-# what stands before the apostrophe and is no part of the word (l'école, dell'arte)
+# elided articles before an apostrophe (l'école, dell'arte)
 ELISIONS = {
     "ca": "d l m n s t".split(),
     "fr": "c d j jusqu l lorsqu m n puisqu qu quoiqu s t".split(),
@@ -54,7 +54,7 @@ _CHARACTER = regex.compile(r"[\p{L}\p{N}]\p{M}*")
 _REST = r"[\p{L}\p{N}\p{M}_]*+"
 _WORD = regex.compile(
     rf"_*+[\p{{L}}\p{{N}}]{_REST}"
-    # one mark joins letters (it's, example.org), another one digits (3.14, 1,000)
+    # marks that join letters (it's, example.org), and marks that join digits (3.14, 1,000)
     rf"(?:(?:[.':·](?=\p{{L}})(?<=\p{{L}}\p{{M}}*+.)|[.,;'](?=\p{{N}})(?<=\p{{N}}.)){_REST})*+"
 )
 
