@@ -54,12 +54,12 @@ class BatchRunner:
         left = self._packs(inputs, list(range(len(inputs))))
         while left:
             pack, *rest = left
-            made = self._tried(pack, [inputs[i] for i in pack])
-            if made is None:
+            batch = self._tried(pack, [inputs[i] for i in pack])
+            if batch is None:
                 self._halve([self._length(inputs[i]) for i in pack], name(pack[0]), note)
                 left = self._packs(inputs, sorted(i for p in left for i in p))
             else:
-                yield made
+                yield batch
                 left = rest
 
     def _length(self, one: Input) -> int:
@@ -68,8 +68,8 @@ class BatchRunner:
     def _packs(self, inputs: list[Input], numbers: list[int]) -> list[list[int]]:
         lengths = [self._length(inputs[i]) for i in numbers]
         tokens, size = self.settings.batch_tokens, self.settings.batch_size
-        made = packs(lengths, tokens, size, not self.model.packed)
-        return [[numbers[i] for i in pack] for pack in made]
+        places = packs(lengths, tokens, size, not self.model.packed)
+        return [[numbers[i] for i in pack] for pack in places]
 
     def _tried(self, pack: list[int], inputs: list[Input]) -> Batch | None:
         try:

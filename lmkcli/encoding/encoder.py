@@ -141,13 +141,13 @@ class _Work(NamedTuple):
     def of(cls, texts: Sequence[Text], placements: list[Placement]) -> "_Work":
         vectors = np.array([placement.vectors for placement in placements], np.int64)
         firsts = np.cumsum(vectors) - vectors
-        made = cls([], [], [], vectors)
+        work = cls([], [], [], vectors)
         for number, (text, placement) in enumerate(zip(texts, placements, strict=True)):
             for one in placement.inputs:
-                made.inputs.append(one._replace(groups=one.groups + firsts[number]))
-                made.owners.append(number)
-                made.tokens.append(len(text.ids) / len(placement.inputs))
-        return made
+                work.inputs.append(one._replace(groups=one.groups + firsts[number]))
+                work.owners.append(number)
+                work.tokens.append(len(text.ids) / len(placement.inputs))
+        return work
 
 
 @dataclass
@@ -190,8 +190,11 @@ class Encoder:
         vectors = self._encoded(_Work.of(rows, placements), [row.doc.id for row in rows], report)
         spans = None
         if self.spans:
-            found = [_spans(row, made.covers) for row, made in zip(rows, placements, strict=True)]
-            spans = np.concatenate(found)
+            covered = [
+                _spans(row, placement.covers)
+                for row, placement in zip(rows, placements, strict=True)
+            ]
+            spans = np.concatenate(covered)
         return Encoded(vectors, [placement.kept for placement in placements], spans)
 
     def queries(self, queries: list[Query]) -> Ragged:
@@ -209,17 +212,17 @@ class Encoder:
         return [self.placer.place(content) for content in contents]
 
     def _encoded(self, work: _Work, ids: list[str], report: Report) -> Ragged:
-        made = np.empty((int(work.vectors.sum()), self.runner.forward.width), np.float32)
+        pooled = np.empty((int(work.vectors.sum()), self.runner.forward.width), np.float32)
         done = 0.0
         for one in self.runner(work.inputs, lambda i: ids[work.owners[i]], report.note):
-            made[one.numbers] = one.vectors
+            pooled[one.numbers] = one.vectors
             done += sum(work.tokens[i] for i in one.inputs)
             report.progress(round(done), None, "tokens")
             report.check_stop()
-        return self._finished(made, work.vectors)
+        return self._finished(pooled, work.vectors)
 
-    def _finished(self, made: NDArray[np.float32], counts: NDArray[np.int64]) -> Ragged:
-        vectors = self.finish(torch.from_numpy(made), torch.from_numpy(counts))
+    def _finished(self, pooled: NDArray[np.float32], counts: NDArray[np.int64]) -> Ragged:
+        vectors = self.finish(torch.from_numpy(pooled), torch.from_numpy(counts))
         one_each = np.ones_like(counts) if self.finish.average else counts
         return Ragged.of(vectors.contiguous().numpy(), one_each)
 
@@ -234,10 +237,10 @@ def _spans(row: TokenRow, covers: Ints) -> NDArray[np.int32]:
     return np.stack([begins, np.maximum(begins, ends)], axis=1).astype(np.int32)
 
 
-def _check_finite(made: Ragged, ids: list[str]) -> None:
-    bad = np.flatnonzero(~np.isfinite(made.vectors).all(axis=1))
+def _check_finite(vectors: Ragged, ids: list[str]) -> None:
+    bad = np.flatnonzero(~np.isfinite(vectors.vectors).all(axis=1))
     if len(bad):
-        text = int(np.searchsorted(made.starts, bad[0], side="right")) - 1
+        text = int(np.searchsorted(vectors.starts, bad[0], side="right")) - 1
         raise DataError(
             f"the vector of query {ids[text]} has values that are not finite; try --dtype fp32"
         )

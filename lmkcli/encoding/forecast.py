@@ -49,10 +49,10 @@ def forecast(job: Job, progress: Progress) -> Forecast:
         progress(len(lengths), None, "documents")
     stored = text if job.settings.store_text else 0
     disk = vectors * encoder.dim * np.dtype(NUMPY[job.settings.store_dtype]).itemsize + stored
-    made = np.array(lengths, dtype=np.int64)
+    tokens = np.array(lengths, dtype=np.int64)
     pace = _pace(encoder, sample)
     return Forecast(
-        len(made), int(made.sum()), made, lost, cut, int((made == 0).sum()), vectors, disk,
+        len(tokens), int(tokens.sum()), tokens, lost, cut, int((tokens == 0).sum()), vectors, disk,
         _memory(encoder), positions / pace if pace else None,
     )  # fmt: skip
 

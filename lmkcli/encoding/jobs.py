@@ -97,14 +97,14 @@ def vectors_manifest(
     return Manifest("vectors", identity, execution, facts)
 
 
-def as_begun(made: Manifest, folder: Path) -> Manifest:
+def as_begun(described: Manifest, folder: Path) -> Manifest:
     """`made`, with what an update leaves as it was taken from the folder: shards, and the first stamp."""
     if not (folder / manifest.NAME).is_file():
-        return made
+        return described
     began = manifest.read(folder).execution
-    source = {**made.execution["source"], "stamp": began.get("source", {}).get("stamp")}
+    source = {**described.execution["source"], "stamp": began.get("source", {}).get("stamp")}
     frozen = {"source": source, "shards": began.get("shards")}
-    return replace(made, execution={**made.execution, **frozen})
+    return replace(described, execution={**described.execution, **frozen})
 
 
 def _check_source(job: Job, folder: Path) -> None:

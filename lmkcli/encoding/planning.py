@@ -48,13 +48,17 @@ class Job:
 
 
 def plan(
-    source: str, wishes: RecipeOptions, settings: EncodeSettings, slice_: str, offline: bool = False
+    source: str,
+    options: RecipeOptions,
+    settings: EncodeSettings,
+    slice_: str,
+    offline: bool = False,
 ) -> Job:
     """A job over a collection or a tokens folder. `slice_` is a shard such as '3/16'.
 
     Mismatch when tokens were made with another tokenizer, prompt or splitter.
     """
-    resolved = resolve(wishes, offline)
+    resolved = resolve(options, offline)
     given: Collection | Tokens
     if (Path(source) / manifest.NAME).is_file():
         given = Tokens(Path(source))

@@ -1,4 +1,4 @@
-"""Resolving: the recipe that a model folder and a user's wishes make together."""
+"""Resolving: the recipe that a model folder and a user's options make together."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -21,45 +21,45 @@ class Resolved(NamedTuple):
     notes: list[str]
 
 
-def resolve(wishes: RecipeOptions, offline: bool = False) -> Resolved:
-    """The recipe that a model folder and a user's wishes make together (`--pool auto`)."""
-    folder = read_model(wishes.model, wishes.revision, offline)
-    check_revision(folder, wishes.revision)
+def resolve(options: RecipeOptions, offline: bool = False) -> Resolved:
+    """The recipe that a model folder and a user's options make together (`--pool auto`)."""
+    folder = read_model(options.model, options.revision, offline)
+    check_revision(folder, options.revision)
     notes = (
         [] if folder.pool else [f"{folder.name} declares no pooling: this is a guess, set --pool"]
     )
-    pool = wishes.pool if wishes.pool != "auto" else _declared_pool(folder)
-    unit = wishes.unit or ("token" if folder.late else "doc")
-    window = _window(wishes.window or "full")
+    pool = options.pool if options.pool != "auto" else _declared_pool(folder)
+    unit = options.unit or ("token" if folder.late else "doc")
+    window = _window(options.window or "full")
     pooler = open_pooler(pool)
     _check_model(pool, folder)
     check_unit(pool, pooler, unit, window)
-    gran = granularity(pool, _gran(wishes, folder), unit, window)
-    lengths = _lengths(wishes, folder, window)
+    gran = granularity(pool, _gran(options, folder), unit, window)
+    lengths = _lengths(options, folder, window)
     doc = EncoderConfig(
-        model=wishes.model if folder.revision or wishes.model == EMBEDDED else str(folder.path),
+        model=options.model if folder.revision or options.model == EMBEDDED else str(folder.path),
         revision=folder.revision,
         weights=folder.weights_digest,
         tokenizer=folder.tokenizer_digest,
-        trust_remote_code=wishes.trust_remote_code,
-        prompt=_first(wishes.doc_prompt, folder.doc_prompt),
+        trust_remote_code=options.trust_remote_code,
+        prompt=_first(options.doc_prompt, folder.doc_prompt),
         max_length=lengths.doc,
         pool=pool,
         gran=gran,
         unit=unit,
         window=window,
-        overlap=_overlap(wishes.overlap, window),
+        overlap=_overlap(options.overlap, window),
         extend=lengths.extend,
         include_prompt=folder.include_prompt,
         append_eos=folder.append_eos or (pool == "last" and not folder.pool and folder.causal),
-        pad_to_max=_pad_to_max(wishes.pad_to_max, folder),
-        dim=wishes.dim or 0,
-        normalize=_normalize(wishes.normalize, folder),
+        pad_to_max=_pad_to_max(options.pad_to_max, folder),
+        dim=options.dim or 0,
+        normalize=_normalize(options.normalize, folder),
         similarity="dot" if folder.similarity == "dot" else "cosine",
     )
     query = replace(
         doc,
-        prompt=_first(wishes.query_prompt, folder.query_prompt),
+        prompt=_first(options.query_prompt, folder.query_prompt),
         max_length=lengths.query,
         gran=gran if pooler.chunked else "",
         unit="token" if unit == "token" else "doc",
@@ -73,32 +73,32 @@ def _declared_pool(folder: ModelFolder) -> str:
     return folder.pool or ("last" if folder.causal else "mean")
 
 
-def _gran(wishes: RecipeOptions, folder: ModelFolder) -> str | None:
+def _gran(options: RecipeOptions, folder: ModelFolder) -> str | None:
     """What was asked for; else, with the folder's own pooling, what the folder declares."""
-    return wishes.gran or (folder.gran if wishes.pool == "auto" else "") or None
+    return options.gran or (folder.gran if options.pool == "auto" else "") or None
 
 
-def _first(wish: str | None, declared: str) -> str:
-    return declared if wish is None else wish
+def _first(asked: str | None, declared: str) -> str:
+    return declared if asked is None else asked
 
 
-def _normalize(wish: bool | None, folder: ModelFolder) -> bool:
+def _normalize(asked: bool | None, folder: ModelFolder) -> bool:
     cosine = folder.similarity == "cosine"
-    if wish is None:
+    if asked is None:
         return folder.normalize or cosine
-    if cosine and not wish:
+    if cosine and not asked:
         raise UsageError(
             f"{folder.name} is scored by cosine, so its vectors must be normalised; drop --no-normalize"
         )
-    return wish
+    return asked
 
 
-def _pad_to_max(wish: bool | None, folder: ModelFolder) -> bool:
-    if wish is not None and not folder.sees_padding:
+def _pad_to_max(asked: bool | None, folder: ModelFolder) -> bool:
+    if asked is not None and not folder.sees_padding:
         raise UsageError(
             f"--pad-to-max has no effect with {folder.name}, whose vectors do not depend on padding"
         )
-    return folder.sees_padding if wish is None else wish
+    return folder.sees_padding if asked is None else asked
 
 
 def _late(recipe: Recipe, folder: ModelFolder) -> Recipe:
@@ -151,24 +151,24 @@ class _Lengths(NamedTuple):
     extend: str
 
 
-def _lengths(wishes: RecipeOptions, folder: ModelFolder, window: str) -> _Lengths:
-    """RecipeOptions must fit, declarations are cut to fit; a window is the length of its inputs."""
-    if window.isdigit() and wishes.max_length:
+def _lengths(options: RecipeOptions, folder: ModelFolder, window: str) -> _Lengths:
+    """Lengths asked for must fit, declared ones are cut to fit; a window is the length of its inputs."""
+    if window.isdigit() and options.max_length:
         raise UsageError(
             f"--window {window} is the length of a document's inputs, and all of the document is "
             "read; drop --max-length (queries have --query-max-length)"
         )
-    limit, spelling = _limit(wishes, folder, window)
+    limit, spelling = _limit(options, folder, window)
     flag = "--window" if window.isdigit() else "--max-length"
-    asked = int(window) if window.isdigit() else wishes.max_length
-    for name, wish in ((flag, asked), ("--query-max-length", wishes.query_max_length)):
-        if wish and wish > limit:
+    asked = int(window) if window.isdigit() else options.max_length
+    for name, length in ((flag, asked), ("--query-max-length", options.query_max_length)):
+        if length and length > limit:
             raise UsageError(
-                f"{name} {wish}: {folder.name} has {limit} positions"
+                f"{name} {length}: {folder.name} has {limit} positions"
                 + _longer(name, folder, spelling)
             )
     declared = min(folder.max_length or folder.positions or 512, limit)
-    query = wishes.query_max_length or _query_length(wishes, folder, limit)
+    query = options.query_max_length or _query_length(options, folder, limit)
     return _Lengths(asked or declared, query, spelling)
 
 
@@ -180,28 +180,28 @@ def _longer(flag: str, folder: ModelFolder, spelling: str) -> str:
     return f"; {advice}" if advice else ""
 
 
-def _query_length(wishes: RecipeOptions, folder: ModelFolder, limit: int) -> int:
+def _query_length(options: RecipeOptions, folder: ModelFolder, limit: int) -> int:
     """A declared length of queries, else that of documents; a window's only where it is longer."""
     if folder.query_length:
         return min(folder.query_length, limit)
     declared = min(folder.max_length or folder.positions or 512, limit)
-    return wishes.max_length or declared
+    return options.max_length or declared
 
 
-def _limit(wishes: RecipeOptions, folder: ModelFolder, window: str) -> tuple[int, str]:
-    """The positions that a model allows, extended where that is wished; and how that is spelled."""
+def _limit(options: RecipeOptions, folder: ModelFolder, window: str) -> tuple[int, str]:
+    """The positions that a model allows, extended where that is asked for; and how that is spelled."""
     from lmkcli.models import extend  # here, after all that can be said without torch
     from lmkcli.models.transformer import length_limit
 
     if folder.kind == "transformer":
-        limit = length_limit(folder, wishes.trust_remote_code)
+        limit = length_limit(folder, options.trust_remote_code)
     else:
         limit = folder.positions or NO_LIMIT
-    if not wishes.extend:
+    if not options.extend:
         return limit, ""
-    length = int(window) if window.isdigit() else wishes.max_length
-    length = _extended_length(wishes.extend, folder, limit, length)
-    return extend.extended_limit(limit, wishes.extend, length), f"{wishes.extend}:{length}"
+    length = int(window) if window.isdigit() else options.max_length
+    length = _extended_length(options.extend, folder, limit, length)
+    return extend.extended_limit(limit, options.extend, length), f"{options.extend}:{length}"
 
 
 def _extended_length(how: str, folder: ModelFolder, limit: int, length: int | None) -> int:

@@ -5,7 +5,6 @@ and changed ones are encoded, into parts that nobody sees until `generation.json
 killed update has encoded counts as there for the next one.
 """
 
-import json
 import os
 import time
 from collections.abc import Callable, Iterator
@@ -31,7 +30,6 @@ from lmkcli.store.summary import part_summary
 from lmkcli.store.tokens import Tokens, token_stream
 from lmkcli.store.unique_ids import UniqueIds
 from lmkcli.store.vectors import Vectors
-from lmkcli.system.atomic import atomic_file
 from lmkcli.system.streams import batched
 
 READ_CHARACTERS = 1 << 19
@@ -56,8 +54,8 @@ def run_update(job: Job, folder: Path, report: Report = Report()) -> Updated:
     source, origin = _source(job, folder), job.origin
     settings = jobs.with_folder_dtype(job.settings, folder)
     encoder = open_encoder(job.resolved.recipe.doc, job.resolved.folder, settings)
-    made = jobs.vectors_manifest(job, encoder, settings, report.call)
-    manifest.claim(folder, jobs.as_begun(made, folder))
+    described = jobs.vectors_manifest(job, encoder, settings, report.call)
+    manifest.claim(folder, jobs.as_begun(described, folder))
     with parts.locked(folder):
         before = _before(folder)
         known = Known(folder, before.slices + _unseen(folder, before.rows))
@@ -102,9 +100,9 @@ def _refuse_nothing(job: Job, slices: list[PartSlice], before: Generation) -> No
 
 def _before(folder: Path) -> Generation:
     """The generation that counts; for a folder that was never updated all its rows, as number 0."""
-    found = parts.generation(folder)
-    if found:
-        return found
+    updated = parts.generation(folder)
+    if updated:
+        return updated
     began = manifest.read(folder).execution
     return Generation(0, began["source"], parts.state(folder, began["shards"]).slices, 0)
 
@@ -125,17 +123,14 @@ def _publish(folder: Path, before: Generation, now: Generation) -> Generation:
     now = now._replace(number=before.number + (now.slices != before.slices or not before.number))
     for name in {p.name for p in before.slices} - {p.name for p in now.slices}:
         os.utime(folder / parts.PARTS / str(name))  # compact counts its hours from here
-    data = {**now._asdict(), "parts": [piece.as_json() for piece in now.slices]}
-    del data["slices"]
-    with atomic_file(folder / parts.GENERATION) as temporary:
-        temporary.write_text(json.dumps(data, ensure_ascii=False))
+    parts.write_generation(folder, now)
     return now
 
 
 def _account(before: Generation, now: Generation) -> Updated:
     names = {piece.name for piece in before.slices}
     kept = sum(piece.rows for piece in now.slices if piece.name in names)
-    old, new = (sum(piece.rows for piece in made.slices) for made in (before, now))
+    old, new = (sum(piece.rows for piece in generation.slices) for generation in (before, now))
     return Updated(now.number, kept, new - kept, old - kept)
 
 
@@ -155,21 +150,21 @@ class Known:
         keys = np.array(hashes, "S32").astype(KEY)
         at = np.searchsorted(self._keys, keys)  # of equal ones the first, which counts already
         at[at == len(self._keys)] = 0
-        found = self._keys[at] == keys if len(self._keys) else np.zeros(len(keys), np.bool_)
-        self._asked[self._order[at[found]]] = True
-        return ~found
+        known = self._keys[at] == keys if len(self._keys) else np.zeros(len(keys), np.bool_)
+        self._asked[self._order[at[known]]] = True
+        return ~known
 
     def seen(self) -> list[PartSlice]:
         """The rows that were asked for; parts without any are left out."""
-        made, first = [], 0
+        slices, first = [], 0
         for piece in self._slices:
             asked = self._asked[first : first + piece.rows]
             first += piece.rows
             live = piece.live
             live[np.flatnonzero(live)] = asked
             if asked.any():
-                made.append(PartSlice.of(piece.name, live))
-        return made
+                slices.append(PartSlice.of(piece.name, live))
+        return slices
 
 
 def _keys(folder: Path, piece: PartSlice) -> NDArray[np.bytes_]:

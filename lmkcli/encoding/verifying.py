@@ -41,7 +41,7 @@ def verify(folder: Path, sample: int, settings: ModelSettings) -> Verified:
     dtype = vectors.manifest.execution["dtype"]
     encoder = open_recorded(vectors, False, settings)
     tokens = encoder.tokenizer([doc.content for doc in docs])
-    token_rows = [TokenRow(doc, b"", *made) for doc, made in zip(docs, tokens, strict=True)]
+    token_rows = [TokenRow(doc, b"", *fields) for doc, fields in zip(docs, tokens, strict=True)]
     again, stored = encoder(token_rows, Report()).vectors, vectors.at(rows)
     differing = np.flatnonzero(again.counts != stored.counts)
     if len(differing):

@@ -68,23 +68,23 @@ def export(vectors: Vectors, to: str, folder: Path, report: Report = Report()) -
         )
     rows = vectors.counts().vectors
     facts = {**manifest.environment(report.call), "from": str(vectors.folder.absolute())}
-    made = Manifest("export", {"to": to, "vectors": vectors.digest()}, facts=facts)
+    described = Manifest("export", {"to": to, "vectors": vectors.digest()}, facts=facts)
     outgoing = Outgoing(rows, vectors.dim, unit, _batches(vectors, rows, report.progress))
-    write_once(folder, made, lambda growing: form.write(growing, outgoing))
+    write_once(folder, described, lambda growing: form.write(growing, outgoing))
     return rows
 
 
-def write_once(folder: Path, made: Manifest, write: Callable[[Path], None]) -> None:
+def write_once(folder: Path, described: Manifest, write: Callable[[Path], None]) -> None:
     """Let `write` fill a folder that appears whole, with its manifest; Mismatch if another is there."""
     if (folder / manifest.NAME).is_file():
-        manifest.claim(folder, made)
+        manifest.claim(folder, described)
         return
     with atomic_folder(folder.absolute()) as growing:
         write(growing)
         files = sorted(
             str(file.relative_to(growing)) for file in growing.rglob("*") if file.is_file()
         )
-        manifest.claim(growing, replace(made, facts={**made.facts, "files": files}))
+        manifest.claim(growing, replace(described, facts={**described.facts, "files": files}))
 
 
 def _batches(vectors: Vectors, rows: int, progress: Progress) -> Iterator[Batch]:

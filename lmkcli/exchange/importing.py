@@ -180,11 +180,11 @@ def unknown_recipe() -> Recipe:
 def check_width(incoming: Incoming, resolved: Resolved) -> None:
     """Mismatch when the model that shall encode the queries makes vectors of another width."""
     settings = EncodeSettings(dtype="fp32", device="cpu")
-    made = open_encoder(resolved.recipe.query, resolved.folder, settings).dim
-    if made != incoming.dim:
+    dim = open_encoder(resolved.recipe.query, resolved.folder, settings).dim
+    if dim != incoming.dim:
         raise Mismatch(
             f"{incoming.files[0]} has vectors of {incoming.dim} dimensions, and {resolved.folder.name} "
-            f"makes {made}; give the model that made them with -m"
+            f"makes {dim}; give the model that made them with -m"
         )
 
 
@@ -196,9 +196,9 @@ def run_import(
     DataError, with the place, for ids that are empty, repeated or have white space, and for vectors of
     another width or with values that are not finite; Mismatch when something else is in the folder.
     """
-    made = _manifest(incoming, recipe, report.call)
+    described = _manifest(incoming, recipe, report.call)
     with rollback_on_error(folder):
-        manifest.claim(folder, made)
+        manifest.claim(folder, described)
         normalized = 0
         if parts.done_rows(folder, WHOLE) is None:
             normalized = _write(incoming, folder, recipe.doc.normalize, map_ids, report)
@@ -282,10 +282,10 @@ def _matrix(rows: list[Row], dim: int) -> NDArray[np.float32]:
                 "one model makes vectors of one width"
             )
     with np.errstate(over="ignore"):
-        made = np.stack([row.vector for row in rows]).astype(np.float32)
-    bad = np.flatnonzero(~np.isfinite(made).all(axis=1))
+        matrix = np.stack([row.vector for row in rows]).astype(np.float32)
+    bad = np.flatnonzero(~np.isfinite(matrix).all(axis=1))
     if len(bad):
         raise DataError(
             f"{rows[bad[0]].where}: the vector has values that are not finite in float32"
         )
-    return made
+    return matrix

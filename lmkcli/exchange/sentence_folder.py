@@ -130,13 +130,13 @@ def _pooling(doc: EncoderConfig, source: ModelFolder) -> dict[str, Any]:
 def _width(source: ModelFolder) -> int:
     config = read_json(source.encoder / "config.json")
     config = config.get("text_config", config)
-    found = next((config[name] for name in _WIDTHS if name in config), None)
-    if found is None:
+    width = next((config[name] for name in _WIDTHS if name in config), None)
+    if width is None:
         raise DataError(
             f"{source.encoder}/config.json does not say how wide the states are: none of "
             f"{', '.join(_WIDTHS)} is in it"
         )
-    return int(found)
+    return int(width)
 
 
 def _model_files(encoder: Path) -> Iterator[Path]:

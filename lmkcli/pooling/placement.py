@@ -153,23 +153,23 @@ class Placer:
         covers: list[tuple[int, int]] = []
         kept = vectors = 0
         for window in self._windows(content):
-            made = self._arranged(content, window)
-            attended = len(made.ids)
+            arranged = self._arranged(content, window)
+            attended = len(arranged.ids)
             if self.expansion is not None:
-                made = _expanded(made, self.expansion.token, self.limit)
-                attended = len(made.ids) if self.expansion.attended else attended
-            marks, groups, mine, seen = self._grouped(content, window, made)
-            inputs.append(Input(made.ids, made.marks[marks], groups + vectors, attended))
+                arranged = _expanded(arranged, self.expansion.token, self.limit)
+                attended = len(arranged.ids) if self.expansion.attended else attended
+            marks, groups, mine, seen = self._grouped(content, window, arranged)
+            inputs.append(Input(arranged.ids, arranged.marks[marks], groups + vectors, attended))
             covers += mine
             kept += seen
             vectors += int(groups[-1]) + 1 if len(groups) else 0
         if (
             not vectors
         ):  # nothing that a vector may stand for was marked: the first input as a whole
-            made = self._arranged(content, Window(0, 0, len(content.ends)))
-            one = np.zeros(len(made.marks), np.int32)
-            inputs = [Input(made.ids, made.marks, one, len(made.ids))]
-            return Placement(inputs, 1, np.array([[0, made.kept]], np.int32), made.kept)
+            arranged = self._arranged(content, Window(0, 0, len(content.ends)))
+            one = np.zeros(len(arranged.marks), np.int32)
+            inputs = [Input(arranged.ids, arranged.marks, one, len(arranged.ids))]
+            return Placement(inputs, 1, np.array([[0, arranged.kept]], np.int32), arranged.kept)
         return Placement(inputs, vectors, np.array(covers, np.int32).reshape(-1, 2), kept)
 
     def _windows(self, content: Content) -> Iterator[Window]:
@@ -208,52 +208,56 @@ class Placer:
         hidden = 0
         if len(content.prompt) and not self.include_prompt:
             hidden = len(self.special.prefix) + len(content.prompt)
-        made = self.pooler.arrange(part, self.special, self.limit, hidden)
-        if not len(made.ids) and self.pooler.per != "model":  # an empty text without special tokens
+        arranged = self.pooler.arrange(part, self.special, self.limit, hidden)
+        if (
+            not len(arranged.ids) and self.pooler.per != "model"
+        ):  # an empty text without special tokens
             filler = self.special.landmark if self.special.cls is None else self.special.cls
             one = np.zeros(1, np.int32)
             return Arrangement(np.array([filler or 0], np.int32), one, one, 0)
-        return made
+        return arranged
 
     def _grouped(
-        self, content: Content, window: Window, made: Arrangement
+        self, content: Content, window: Window, arranged: Arrangement
     ) -> tuple[NDArray[np.intp], Ints, list[tuple[int, int]], int]:
         """Which marks count, the vector of each from 0 on, the tokens of each vector, tokens kept."""
         tokens = np.concatenate([[0], content.ends])
         begin, fresh = int(tokens[window.first]), int(tokens[window.fresh])
-        seen = max(begin + made.kept - fresh, 0)
-        every = np.arange(len(made.marks))
+        seen = max(begin + arranged.kept - fresh, 0)
+        every = np.arange(len(arranged.marks))
         if self.unit == "doc":
             return every, np.zeros(len(every), np.int32), [(fresh, fresh + seen)], seen
-        owners = made.owners
+        owners = arranged.owners
         alone = window.stop - window.first == 1
         if self.window == "chunk" or (alone and (owners == SHARED).all()):
             owners = np.zeros(len(every), np.int32)  # the only chunk owns the whole input
         chunks = np.where(owners == SHARED, SHARED, owners + window.first)
         if self.unit == "token":
             fit = (chunks == SHARED) | (chunks >= window.fresh)
-            kept = np.flatnonzero(fit & self._scored(made))
+            kept = np.flatnonzero(fit & self._scored(arranged))
             return kept, np.arange(len(kept), dtype=np.int32), [], seen
         kept = np.flatnonzero(chunks >= window.fresh)
         numbers, groups = np.unique(chunks[kept], return_inverse=True)
-        stop = begin + made.kept
+        stop = begin + arranged.kept
         covers = [(int(tokens[n]), min(int(tokens[n + 1]), stop)) for n in numbers]
         return kept, groups.astype(np.int32), covers, sum(b - a for a, b in covers)
 
-    def _scored(self, made: Arrangement) -> NDArray[np.bool_]:
+    def _scored(self, arranged: Arrangement) -> NDArray[np.bool_]:
         if not self.skip:
-            return np.ones(len(made.marks), bool)
-        return np.array([int(token) not in self.skip for token in made.ids[made.marks]], bool)
+            return np.ones(len(arranged.marks), bool)
+        return np.array(
+            [int(token) not in self.skip for token in arranged.ids[arranged.marks]], bool
+        )
 
 
-def _expanded(made: Arrangement, token: int, limit: int) -> Arrangement:
-    filling = np.full(limit - len(made.ids), token, np.int32)
-    places = np.arange(len(made.ids), limit, dtype=np.int32)
+def _expanded(arranged: Arrangement, token: int, limit: int) -> Arrangement:
+    filling = np.full(limit - len(arranged.ids), token, np.int32)
+    places = np.arange(len(arranged.ids), limit, dtype=np.int32)
     return Arrangement(
-        np.concatenate([made.ids, filling]),
-        np.concatenate([made.marks, places]),
-        np.concatenate([made.owners, np.full(len(places), SHARED, np.int32)]),
-        made.kept,
+        np.concatenate([arranged.ids, filling]),
+        np.concatenate([arranged.marks, places]),
+        np.concatenate([arranged.owners, np.full(len(places), SHARED, np.int32)]),
+        arranged.kept,
     )
 
 

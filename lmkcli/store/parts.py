@@ -151,8 +151,8 @@ class State(NamedTuple):
 
 def state(folder: Path, shards: int) -> State:
     """Reads the generation, else the names of parts and done files; DataError when a part is lost."""
-    if made := generation(folder):
-        return State(made.slices, [])
+    if updated := generation(folder):
+        return State(updated.slices, [])
     names = list_parts(folder)
     slices: list[PartSlice] = []
     unfinished = []
@@ -199,9 +199,9 @@ def mark_done(folder: Path, shard: Shard, rows: int) -> None:
     if path.exists():
         return
     path.parent.mkdir(exist_ok=True)
-    made = [str(piece.name) for piece in cover(list_parts(folder), shard)]
+    names = [str(piece.name) for piece in cover(list_parts(folder), shard)]
     with atomic_file(path) as temporary:
-        temporary.write_text(json.dumps({"rows": rows, "parts": made}))
+        temporary.write_text(json.dumps({"rows": rows, "parts": names}))
 
 
 class Generation(NamedTuple):
@@ -220,17 +220,25 @@ def generation(folder: Path) -> Generation | None:
         text = path.read_text()
         data = json.loads(text)
         slices = [PartSlice.from_json(item) for item in data["parts"]]
-        made = Generation(data["number"], data["source"], slices, data["rows"])
+        current = Generation(data["number"], data["source"], slices, data["rows"])
     except FileNotFoundError:
         return None
     except (ValueError, KeyError, TypeError) as error:
         raise DataError(f"{path} cannot be read ({error}); make the artifact again") from None
     lost = {piece.name for piece in slices} - set(list_parts(folder))
     if not lost:
-        return made
+        return current
     if path.read_text() == text:
         raise DataError(f"{folder}: part {min(lost)} is missing; make the artifact again")
     return generation(folder)  # it was replaced while this was looking
+
+
+def write_generation(folder: Path, generation: Generation) -> None:
+    """Let it count from this moment on."""
+    data = {**generation._asdict(), "parts": [piece.as_json() for piece in generation.slices]}
+    del data["slices"]
+    with atomic_file(folder / GENERATION) as temporary:
+        temporary.write_text(json.dumps(data, ensure_ascii=False))
 
 
 @contextmanager

@@ -70,9 +70,9 @@ def collection_digest(folder: Path, slices: list[PartSlice]) -> str:
 def _collection(folder: Path, piece: PartSlice) -> str:
     if not piece.deleted:
         return str(part_summary(folder, piece.name)["collection"])
-    made = CollectionDigest()
+    digest = CollectionDigest()
     hashes = DocTable(folder / parts.PARTS / str(piece.name) / "docs.parquet").hashes()
     for doc_hash, counts in zip(hashes, piece.live, strict=True):
         if counts:
-            made.add(doc_hash)
-    return str(made)
+            digest.add(doc_hash)
+    return str(digest)

@@ -46,9 +46,10 @@ def tokenized(docs: Iterable[Doc], tokenize: Tokenize, skip: int = 0) -> Iterato
     """Batches of token rows in source order, after `skip` documents that are done already."""
     rest = (doc for number, doc in enumerate(docs) if number >= skip)
     for batch in batched(rest, lambda doc: len(doc.text) + len(doc.title) + 64, BATCH_CHARACTERS):
-        made = tokenize([doc.content for doc in batch])
+        encodings = tokenize([doc.content for doc in batch])
         yield [
-            TokenRow(doc, doc_hash(doc), *tokens) for doc, tokens in zip(batch, made, strict=True)
+            TokenRow(doc, doc_hash(doc), *tokens)
+            for doc, tokens in zip(batch, encodings, strict=True)
         ]
 
 

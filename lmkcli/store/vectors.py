@@ -64,9 +64,9 @@ class Vectors:
         """What there is of a folder that need not be complete; `unfinished` names its shards to come."""
         shards = int(manifest.read(folder, "vectors").execution["shards"])
         state = parts.state(folder, shards)
-        made = cls(folder, state.slices)
-        made.unfinished = state.unfinished
-        return made
+        vectors = cls(folder, state.slices)
+        vectors.unfinished = state.unfinished
+        return vectors
 
     @property
     def rows(self) -> int:
@@ -108,8 +108,8 @@ class Vectors:
         return manifest.digest({"identity": self.manifest.identity, "parts": digests})
 
     def _digest(self, piece: parts.PartSlice) -> str:
-        made = self.part_digest(piece.name)
-        return manifest.digest([made, piece.deleted]) if piece.deleted else made
+        whole = self.part_digest(piece.name)
+        return manifest.digest([whole, piece.deleted]) if piece.deleted else whole
 
     def part_digest(self, name: parts.PartName) -> str:
         """The digest of all that is in a part."""
@@ -168,22 +168,22 @@ class Vectors:
     def at(self, rows: NDArray[np.int64]) -> Ragged:
         """The vectors of some documents, in float32."""
         owners = self._owners(rows)
-        found = np.unique(owners)
-        if len(found) == 1:
-            begins, counts = self._where(found[0], rows)
+        numbers = np.unique(owners)
+        if len(numbers) == 1:
+            begins, counts = self._where(numbers[0], rows)
             at = begins if self.single else ranges(begins, counts)
-            return Ragged.of(self._float32(found[0], at), counts)
+            return Ragged.of(self._float32(numbers[0], at), counts)
         places = np.empty((2, len(rows)), np.int64)
-        for number in found:
+        for number in numbers:
             mine = owners == number
             places[:, mine] = self._where(number, rows[mine])
         begins, counts = places
-        made = Ragged.of(np.empty((int(counts.sum()), self.dim), np.float32), counts)
-        for number in found:
+        gathered = Ragged.of(np.empty((int(counts.sum()), self.dim), np.float32), counts)
+        for number in numbers:
             mine = owners == number
-            to = ranges(made.starts[:-1][mine], counts[mine])
-            made.vectors[to] = self._float32(number, ranges(begins[mine], counts[mine]))
-        return made
+            to = ranges(gathered.starts[:-1][mine], counts[mine])
+            gathered.vectors[to] = self._float32(number, ranges(begins[mine], counts[mine]))
+        return gathered
 
     def _float32(self, number: int, at: slice | NDArray[np.int64]) -> NDArray[np.float32]:
         """Copies of rows of a matrix; torch gathers and converts fp16 many times quicker than NumPy."""
@@ -227,12 +227,12 @@ class Vectors:
 
     def ids(self, rows: NDArray[np.int64]) -> list[str]:
         """The document ids of some rows; whole id columns are read, once, only for many rows."""
-        made = np.empty(len(rows), dtype=object)
+        names = np.empty(len(rows), dtype=object)
         owners = self._owners(rows)
         for number in np.unique(owners):
             mine = np.flatnonzero(owners == number)
-            made[mine] = self._part_ids(number, self._local(number, rows[mine]))
-        return made.tolist()
+            names[mine] = self._part_ids(number, self._local(number, rows[mine]))
+        return names.tolist()
 
     def _part_ids(self, number: int, local: NDArray[np.int64]) -> list[str]:
         if number not in self._ids and len(local) < 100:
@@ -252,23 +252,23 @@ class Vectors:
 
     def docs(self, rows: NDArray[np.int64]) -> list[Doc]:
         """The documents of some rows, with title and text where they are stored."""
-        made: dict[int, Doc] = {}
+        by_row: dict[int, Doc] = {}
         owners = self._owners(rows)
         for number in np.unique(owners):
             mine = rows[owners == number]
-            found = self._table(number).docs_at(self._local(number, mine))
-            made |= zip(mine.tolist(), found, strict=True)
-        return [made[row] for row in rows.tolist()]
+            docs = self._table(number).docs_at(self._local(number, mine))
+            by_row |= zip(mine.tolist(), docs, strict=True)
+        return [by_row[row] for row in rows.tolist()]
 
     def rows_of(self, ids: list[str]) -> dict[str, int]:
         """The rows of the documents with some ids; reads the ids of all parts through."""
-        found: dict[str, int] = {}
+        row_of: dict[str, int] = {}
         for number, piece in enumerate(self.slices):
             rows = self._table(number).rows_by_ids(ids)
             rows = rows[piece.live[rows]]
             before = np.cumsum(piece.live)[rows] - 1 + self._firsts[number]
-            found |= zip(self._table(number).ids_at(rows), before.tolist(), strict=True)
-        return found
+            row_of |= zip(self._table(number).ids_at(rows), before.tolist(), strict=True)
+        return row_of
 
     def by_ids(self, ids: list[str]) -> list[Doc]:
         """The documents with some ids, in row order."""
