@@ -15,6 +15,18 @@ os.environ["XDG_CACHE_HOME"] = _CACHE.name
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # models this small gain nothing from threads
 
 
+def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
+    """Two workers for folders; none for named files, which end before a second worker has started.
+
+    PYTEST_XDIST_AUTO_NUM_WORKERS says otherwise.
+    """
+    said = os.environ.get("PYTEST_XDIST_AUTO_NUM_WORKERS")
+    if said is not None:
+        return int(said)
+    named = [Path(str(word).partition("::")[0]) for word in config.args]
+    return 0 if named and all(path.is_file() for path in named) else 2
+
+
 NUMBERS = Path(__file__).resolve().parent / "fixtures" / "parity"
 SHARED = Path(__file__).resolve().parents[2] / "shared"
 

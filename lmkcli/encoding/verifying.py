@@ -6,7 +6,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from lmkcli.encoding.recorded import open_recorded
 from lmkcli.errors import DataError
 from lmkcli.progress import Report
 from lmkcli.settings import ModelSettings
@@ -39,6 +38,8 @@ def verify(folder: Path, sample: int, settings: ModelSettings) -> Verified:
     rows = np.unique(np.linspace(0, vectors.rows - 1, min(sample, vectors.rows)).astype(np.int64))
     docs = vectors.docs(rows)
     dtype = vectors.manifest.execution["dtype"]
+    from lmkcli.encoding.recorded import open_recorded  # here: what is refused needs no torch
+
     encoder = open_recorded(vectors, False, settings)
     tokens = encoder.tokenizer([doc.content for doc in docs])
     token_rows = [TokenRow(doc, b"", *fields) for doc, fields in zip(docs, tokens, strict=True)]
