@@ -28,14 +28,8 @@ def lmk(words: list[str], log: str) -> None:
     main.main()
 
 
-STEPS = (
-    "link",
-    "replace",
-    "rename",
-    "unlink",
-    "mkdir",
-    "rmdir",
-)  # the calls that change names on disk
+# The calls that change names on disk.
+STEPS = ("link", "replace", "rename", "unlink", "mkdir", "rmdir")
 
 
 def lmk_dying(words: list[str], log: str, moment: int) -> None:

@@ -38,9 +38,7 @@ class _One(_Ordinary):
         self, content: Content, special: SpecialTokens, limit: int, marked_from: int
     ) -> Arrangement:
         ids, kept = plain(content, special, limit)
-        mark = self.position % max(
-            1, len(ids)
-        )  # an empty input: the model decides what its vector is
+        mark = self.position % max(1, len(ids))  # an empty input's vector is up to the model
         return Arrangement(ids, np.array([mark], np.int32), _shared(1), kept)
 
 
