@@ -110,7 +110,7 @@ class RecipeOptions:
     gran: Annotated[
         str | None,
         Flag(
-            "How text is cut into chunks: so many tokens, 'sentence', or 'given' by the collection."
+            "How text is cut into chunks: a number of tokens, 'sentence', or 'given' by the collection."
         ),
     ] = None
     unit: Annotated[
@@ -119,13 +119,13 @@ class RecipeOptions:
     window: Annotated[
         str | None,
         Flag(
-            "What the model sees at once: full (the rest is cut), chunk, or so many positions.",
+            "What the model sees at once: full (the rest is truncated), chunk, or a number of positions.",
             shown="full",
         ),
     ] = None
-    overlap: Annotated[int | None, Flag("Tokens that a window sees of the one before.", min=0)] = (
-        None
-    )
+    overlap: Annotated[
+        int | None, Flag("Tokens that a window shares with the one before.", min=0)
+    ] = None
     extend: Annotated[
         str | None,
         Flag(
@@ -136,14 +136,16 @@ class RecipeOptions:
     pad_to_max: Annotated[
         bool | None,
         Flag(
-            "Models that see padding (M2-BERT): to full length, as released vectors are made, or not."
+            "Models that see padding (M2-BERT): pad to full length, as for the released vectors, or not."
         ),
     ] = None
     max_length: Annotated[
         int | None, Flag("Positions of a document's input, specials included.", min=1)
     ] = None
-    query_max_length: Annotated[int | None, Flag("The same for queries.", min=1)] = None
+    query_max_length: Annotated[
+        int | None, Flag("Positions of a query's input, specials included.", min=1)
+    ] = None
     query_prompt: Annotated[str | None, Flag("Text before every query.")] = None
     doc_prompt: Annotated[str | None, Flag("Text before every document.")] = None
     dim: Annotated[int | None, Flag("Keep this many dimensions (matryoshka).", min=1)] = None
-    normalize: Annotated[bool | None, Flag("Unit vectors or not.")] = None
+    normalize: Annotated[bool | None, Flag("Normalise vectors to unit length, or not.")] = None

@@ -54,10 +54,10 @@ class EncodeSettings:
     batch_tokens: Annotated[
         int, Flag("Positions per forward pass; 0: chosen from the model and the device.", min=0)
     ] = 0
-    batch_size: Annotated[int, Flag("Sequences per forward pass, at most.", min=1)] = 512
-    on_overflow: Annotated[Overflow, Flag("Texts that do not fit: cut and count, or stop.")] = (
-        "truncate"
-    )
+    batch_size: Annotated[int, Flag("Most sequences per forward pass.", min=1)] = 512
+    on_overflow: Annotated[
+        Overflow, Flag("Texts that do not fit: truncate and count them, or stop.")
+    ] = "truncate"
     store_text: Annotated[bool, Flag("Keep title and text beside the vectors.")] = True
 
     def __post_init__(self) -> None:
@@ -75,7 +75,7 @@ class ModelSettings:
     trust_remote_code: TrustRemoteCode = False
     device: Device = "auto"
     dtype: Annotated[
-        Dtype | None, Flag("Compute dtype; else that in which the documents were encoded.")
+        Dtype | None, Flag("Compute dtype; by default the one that encoded the documents.")
     ] = None
     offline: Offline = False
 
@@ -89,11 +89,11 @@ class OpenSettings(ModelSettings):
     nprobe: Annotated[int, Flag("ivf: lists that are searched; 0 grows with k.", min=0)] = 0
     aggregate: Annotated[
         Literal["max", "sum", "avg", "first"] | None,
-        Flag("Several vectors a document: what their scores become.", shown="max"),
+        Flag("How the scores of a document's vectors are combined.", shown="max"),
     ] = None
     level: Annotated[
         Literal["doc", "chunk"] | None,
-        Flag("chunk: rank chunks, under ids doc#number; -k is chunks then.", shown="doc"),
+        Flag("chunk: rank chunks, with ids doc#number; -k then counts chunks.", shown="doc"),
     ] = None
 
     def refuse(self, what: str, *names: str) -> None:
@@ -157,7 +157,7 @@ class Bm25Settings:
     stemmer: Annotated[
         str,
         Flag(
-            "Another than the language's, or none. bm25: Snowball's, such as porter; lucene: porter "
+            "A stemmer other than the language's, or none. bm25: Snowball's, such as porter; lucene: porter "
             "or krovetz."
         ),
     ] = ""

@@ -15,7 +15,7 @@ from lmkcli.settings import Flag
 def compact(
     vectors: Annotated[Path, typer.Argument(metavar="VECTORS", help="An updated vectors folder.")],
     keep_hours: Annotated[
-        float, Flag("Keep a part so long after the last generation that named it.", min=0)
+        float, Flag("Hours to keep a part after the last generation that listed it.", min=0)
     ] = 24.0,
     json: Json = False,
 ) -> None:

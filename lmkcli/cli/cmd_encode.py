@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 class DocumentOptions(CollectionOptions):
     """Which documents are encoded."""
 
-    only: Annotated[
-        Path | None, Flag("Encode only the documents that this run names.", metavar="RUN")
-    ] = None
+    only: Annotated[Path | None, Flag("Encode only the documents in this run.", metavar="RUN")] = (
+        None
+    )
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ def encode(
     """Documents to vectors, in immutable parts: stop it at any moment, and the same command continues.
 
     The recipe (model, pooling, prompts, lengths, for documents and for queries) is stored with the
-    vectors, so that nothing of it has to be said again when searching.
+    vectors, so that searching needs none of these flags.
     """
     if not output.dry_run:
         output.path("vectors/")

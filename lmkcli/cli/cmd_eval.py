@@ -64,13 +64,13 @@ class ScoreOptions:
 class TableOptions:
     """Which table is printed, and how. UsageError for flags that contradict each other."""
 
-    per_query: Annotated[bool, Flag("One row a query.", short="-p")] = False
+    per_query: Annotated[bool, Flag("One row per query.", short="-p")] = False
     baseline: Annotated[
         str | None, Flag("Test every other run against this one of the runs, query by query.")
     ] = None
     all_pairs: Annotated[bool, Flag("Test every run against every other.")] = False
     correction: Annotated[
-        Correction | None, Flag("Of the p-values, for the number of tests.", shown=_CORRECTION)
+        Correction | None, Flag("Correction of the p-values for multiple tests.", shown=_CORRECTION)
     ] = None
     by: Annotated[
         str | None,
@@ -81,7 +81,7 @@ class TableOptions:
     ] = None
     bins: Annotated[
         str | None,
-        Flag("Edges for --by, such as 0,512,2048,8192; else quarters of the queries."),
+        Flag("Edges for --by, such as 0,512,2048,8192; else quartiles of the queries."),
     ] = None
     form: Annotated[Format, Flag("How the table is printed.", short="-f", long="--format")] = (
         Format.table

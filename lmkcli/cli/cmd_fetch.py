@@ -21,7 +21,7 @@ def fetch(
     model: Annotated[list[str] | None, Flag("A hub name; repeat it.", short="-m")] = None,
     revision: Revision = None,
 ) -> None:
-    """Bring collections (ir_datasets, the hub) and models here once, before many jobs need them.
+    """Download collections (ir_datasets, the hub) and models once, before many jobs need them.
 
     What is there already is left as it is, and several fetches of the same thing wait for each other.
     """

@@ -24,7 +24,7 @@ class SourceOptions:
     """What is imported, and who wrote it."""
 
     origin: Annotated[Literal["numpy", "pyserini"], Flag("Which tool wrote it.", long="--from")]
-    ids: Annotated[Path | None, Flag("numpy: whose the rows are, an id a line.")] = None
+    ids: Annotated[Path | None, Flag("numpy: the ids of the rows, one per line.")] = None
     map_ids: MapIds = False
     offline: Offline = False
 

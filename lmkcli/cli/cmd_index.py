@@ -29,10 +29,10 @@ class SourceOptions(CollectionOptions):
 
     stopwords: Annotated[
         str | None,
-        Flag("bm25, lucene: other stop words, one a line; or none.", metavar="FILE"),
+        Flag("bm25, lucene: a file of stop words, one per line; or none.", metavar="FILE"),
     ] = None
     allow_incomplete: Annotated[
-        bool, Flag("Index what there is of vectors whose shards are not all done.")
+        bool, Flag("Index vectors of which some shards are unfinished.")
     ] = False
 
 

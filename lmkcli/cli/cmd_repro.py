@@ -42,9 +42,7 @@ class ReproOptions:
         float, Flag("How far scores may differ, in runs and in measures.", min=0)
     ] = 1e-4
     trust_remote_code: TrustRemoteCode = False
-    download: Annotated[
-        bool, Flag("Models and collections that are not here may be downloaded.")
-    ] = False
+    download: Annotated[bool, Flag("Allow downloading missing models and collections.")] = False
 
 
 @with_flags

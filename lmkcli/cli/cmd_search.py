@@ -33,14 +33,14 @@ class QueryOptions:
     k: Annotated[
         int | None,
         Flag(
-            "Documents a query.",
+            "Documents per query (top-k).",
             short="-k",
             long="--hits",
             min=1,
             shown=f"{_IN_RUN}; {_SHOWN} when shown",
         ),
     ] = None
-    all_queries: Annotated[bool, Flag("Also queries that the split does not judge.")] = False
+    all_queries: Annotated[bool, Flag("Run queries without judgements in the split, too.")] = False
     tag: Annotated[str | None, Flag("The run's last column.")] = None
     map_ids: MapIds = False
 
@@ -69,13 +69,15 @@ class StageOptions:
         Literal["minmax", "zscore", "none"] | None,
         Flag("How linear scales scores per query.", shown="minmax"),
     ] = None
-    rerank: Annotated[Path | None, Flag("Score the top again with these vectors.")] = None
-    rerank_model: Annotated[str | None, Flag("Score the top again with this cross-encoder.")] = None
-    rerank_depth: Annotated[int, Flag("How many documents are scored again.", min=1)] = (
+    rerank: Annotated[Path | None, Flag("Rerank the top documents with these vectors.")] = None
+    rerank_model: Annotated[
+        str | None, Flag("Rerank the top documents with this cross-encoder.")
+    ] = None
+    rerank_depth: Annotated[int, Flag("How many documents are reranked.", min=1)] = (
         RerankSettings.depth
     )
     interpolate: Annotated[
-        float | None, Flag("Weight of the new score beside the old one.", min=0, max=1)
+        float | None, Flag("Weight of the new score; the old one gets the rest.", min=0, max=1)
     ] = RerankSettings.interpolate
 
     def check(self, given: Given, k: int | None) -> None:
@@ -124,7 +126,7 @@ def search(
     output: NewOutput,
     given: Given,
 ) -> None:
-    """Queries to the k best documents each, as a TREC run, or shown for one question.
+    """The top-k documents of each query as a TREC run, or of one question on the screen.
 
     INDEX may also be a TREC run. --with and --fuse join several of them; --rerank scores the top again.
 

@@ -25,7 +25,7 @@ Config = Annotated[
     typer.Option(
         "--config",
         metavar="FILE",
-        help="Flags from this command's table in a TOML file.",
+        help="A TOML file with a table of flags for this command.",
         callback=configfile.read,
         is_eager=True,
         expose_value=False,

@@ -41,7 +41,7 @@ class OutputOptions:
     output: Output = None
     if_exists: Annotated[
         Literal["resume", "fail", "overwrite", "update"],
-        Flag("The output is there: continue it, fail, replace it, or bring it up to date."),
+        Flag("If the output exists: continue it, fail, replace it, or bring it up to date."),
     ] = "resume"
     json: Json = False
 
@@ -71,7 +71,7 @@ class NewOutput(OutputOptions):
 
     if_exists: Annotated[
         Literal["resume", "fail", "overwrite"],
-        Flag("The output is there: continue it, fail, or replace it."),
+        Flag("If the output exists: continue it, fail, or replace it."),
     ] = "resume"
 
 
