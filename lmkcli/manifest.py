@@ -89,11 +89,11 @@ def _machine() -> dict[str, Any]:
 
 def _gpus() -> list[str]:
     """The models of NVIDIA's devices, read without loading a library that knows them."""
-    found = []
+    models = []
     for path in sorted(Path("/proc/driver/nvidia/gpus").glob("*/information")):
         lines = path.read_text().splitlines()
-        found += [line.split(":", 1)[1].strip() for line in lines if line.startswith("Model:")]
-    return found
+        models += [line.split(":", 1)[1].strip() for line in lines if line.startswith("Model:")]
+    return models
 
 
 def _version(package: str) -> str:
@@ -123,10 +123,10 @@ def claim(folder: Path, manifest: Manifest) -> Manifest:
     path = folder / NAME
     if not path.exists():
         _create(path, json.dumps(asdict(manifest), indent=1, ensure_ascii=False))
-    found = read(folder)
-    _compare("identity", found, manifest, folder)
-    _compare("execution", found, manifest, folder)
-    return found
+    on_disk = read(folder)
+    _compare("identity", on_disk, manifest, folder)
+    _compare("execution", on_disk, manifest, folder)
+    return on_disk
 
 
 def _create(path: Path, text: str) -> None:
@@ -165,34 +165,36 @@ def read_file(path: Path) -> Manifest:
             raise DataError(
                 f"{path} was written by a newer lmk (format {data['format']}): pip install -U lmkcli"
             )
-        made = Manifest(**data)
+        manifest = Manifest(**data)
     except (ValueError, TypeError, RecursionError) as error:
         raise DataError(f"{path} cannot be read ({error}); make the artifact again") from None
-    whole = made.kind and isinstance(made.kind, str)
+    whole = manifest.kind and isinstance(manifest.kind, str)
     if not (
         whole
-        and all(isinstance(part, dict) for part in (made.identity, made.execution, made.facts))
+        and all(
+            isinstance(part, dict)
+            for part in (manifest.identity, manifest.execution, manifest.facts)
+        )
     ):
         raise DataError(f"{path} is no manifest of lmk; make the artifact again")
-    return made
+    return manifest
 
 
 def _inside(folder: Path) -> str:
     """What there is instead of a manifest: the artifacts of a group's members, or nothing."""
     if not folder.exists():
         return "no such file or folder"
-    found = sorted(path.parent.name for path in folder.glob(f"*/{NAME}"))
-    if not found:
+    names = sorted(path.parent.name for path in folder.glob(f"*/{NAME}"))
+    if not names:
         return f"it has no {NAME}"
-    more = f" and {len(found) - 5} more" if len(found) > 5 else ""
-    return f"it is a folder of {', '.join(found[:5])}{more}; name one of them"
+    more = f" and {len(names) - 5} more" if len(names) > 5 else ""
+    return f"it is a folder of {', '.join(names[:5])}{more}; name one of them"
 
 
-def _compare(part: str, found: Manifest, wanted: Manifest, folder: Path) -> None:
-    here, there = getattr(found, part), getattr(wanted, part)
-    lines = list(json_differences(here, there))
-    if found.kind != wanted.kind:
-        lines.insert(0, f"kind: {found.kind} | {wanted.kind}")
+def _compare(part: str, on_disk: Manifest, wanted: Manifest, folder: Path) -> None:
+    lines = json_differences(getattr(on_disk, part), getattr(wanted, part))
+    if on_disk.kind != wanted.kind:
+        lines.insert(0, f"kind: {on_disk.kind} | {wanted.kind}")
     if lines:
         raise Mismatch(
             f"{folder} was made with another {part} (there | asked for):\n  "

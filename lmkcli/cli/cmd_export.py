@@ -1,5 +1,6 @@
 """lmk export: vectors, or a model with its pooling, in the form that other tools read."""
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -19,24 +20,32 @@ _MODEL = "sentence-transformers"  # the only target that takes a model; all othe
 Target = Literal["numpy", "parquet", "pyserini", "tevatron", "sentence-transformers"]
 
 
+@dataclass(frozen=True)
+class TargetOptions:
+    """What is exported to."""
+
+    to: Annotated[Target, Flag("Which tool, or which files.")]
+    offline: Offline = False
+
+
 @with_flags
 def export(
-    to: Annotated[Target, Flag("Which tool, or which files.")],
     source: Annotated[Path | None, typer.Argument(metavar="[VECTORS]", help="A vectors folder.")],
+    target: TargetOptions,
     recipe: Annotated[RecipeOptions, Subset(without=_WITHOUT)],
     output: NewOutput,
     given: Given,
-    offline: Offline = False,
 ) -> None:
     """Vectors as files of other tools; or, with -m, a model and its pooling for sentence-transformers.
 
     The result is a folder that appears whole, with a manifest of what it was made of.
     """
     output.path("exported/")
+    to = target.to
     if to == _MODEL:
         if source is not None or not recipe.model:
             raise UsageError(f"--to {to} takes a model and no vectors: give it with -m")
-        return _model(recipe, output, offline)
+        return _model(recipe, output, target.offline)
     if source is None:
         raise UsageError(f"--to {to} takes a vectors folder, such as: lmk export vectors/ …")
     no_effect(given, names_of(RecipeOptions), f"--to {to}: vectors are what they are")

@@ -38,6 +38,6 @@ def fetch(
         console.say(f"{collection.name}: here")
     for name in model or []:
         console.note(f"fetching {name}")
-        found = read_model(name, revision)
-        check_revision(found, revision)
-        console.say(f"{name}: {found.path}")
+        folder = read_model(name, revision)
+        check_revision(folder, revision)
+        console.say(f"{name}: {folder.path}")

@@ -38,7 +38,7 @@ class SourceOptions(CollectionOptions):
 
 @over_groups("source")
 @with_flags
-def index(
+def index(  # noqa: PLR0913 - a group of flags each
     source: Annotated[
         str,
         typer.Argument(metavar="INPUT", help="A vectors folder; for bm25 and lucene a collection."),

@@ -112,7 +112,7 @@ class StageOptions:
 
 @over_groups("queries", ".trec")
 @with_flags
-def search(
+def search(  # noqa: PLR0913 - a group of flags each
     index: Annotated[
         Path,
         typer.Argument(metavar="INDEX", help="An index folder, vectors (exact search), or a run."),

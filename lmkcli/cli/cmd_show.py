@@ -98,10 +98,10 @@ def _published(what: str, name: str, json: bool) -> None:
 
 
 def _group(name: str, json: bool) -> None:
-    found = [each for member in known.group(name) if (each := known.facts_of(member))]
+    members = [each for member in known.group(name) if (each := known.facts_of(member))]
     rows = [
         [each.name, _or(each.docs), _or(each.queries), " ".join(each.measures), each.licence]
-        for each in found
+        for each in members
     ]
     columns = [name, "documents", "queries", "measures", "licence"]
     tables.table(columns, rows, Format.json if json else Format.table)

@@ -59,13 +59,13 @@ def _of_member(given: dict[str, Any], name: str, suffix: str) -> dict[str, Any]:
     """The paths of a command line as they are for one member."""
     file = name.replace("/", "-")
     output = given.get("output")
-    made = {"output": output / f"{file}{suffix}"} if output else {}
-    return made | {key: _inside(given[key], file) for key in INPUTS if given.get(key)}
+    paths: dict[str, Any] = {"output": output / f"{file}{suffix}"} if output else {}
+    return paths | {key: _inside(given[key], file) for key in INPUTS if given.get(key)}
 
 
 def _inside(given: Path | list[Path], file: str) -> Path | list[Path]:
     """The member's own artifact or run, where the folder has one."""
     if isinstance(given, list):
         return [path for each in given if isinstance(path := _inside(each, file), Path)]
-    found = (given / f"{file}{suffix}" for suffix in ("", ".trec", ".trec.gz"))
-    return next((path for path in found if path.exists()), given)
+    candidates = (given / f"{file}{suffix}" for suffix in ("", ".trec", ".trec.gz"))
+    return next((path for path in candidates if path.exists()), given)

@@ -31,10 +31,10 @@ def _runs_in(path: Path) -> list[Path]:
 
     if not path.is_dir():
         return [path]
-    found = sorted(each for each in path.iterdir() if sidecar(each).is_file())
-    if not found:
+    runs = sorted(each for each in path.iterdir() if sidecar(each).is_file())
+    if not runs:
         raise DataError(f"{path}: no run with its manifest (<run>{SIDECAR}) in this folder")
-    return found
+    return runs
 
 
 def _columns(path: Path) -> int:

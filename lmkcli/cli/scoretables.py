@@ -57,9 +57,9 @@ def across(
         of_column = [c.collections[0] if len(c.collections) == 1 else "" for c in columns]
         keys = [(name, computed.get(name, "")) for name in of_column]
         for system, cells in _cells(each).items():
-            found = [marks.get((system, *key), "") for key in keys]
-            found += [""] * (len(cells) - len(found))
-            values = [cell._replace(mark=mark) for cell, mark in zip(cells, found, strict=True)]
+            of_row = [marks.get((system, *key), "") for key in keys]
+            of_row += [""] * (len(cells) - len(of_row))
+            values = [cell._replace(mark=mark) for cell, mark in zip(cells, of_row, strict=True)]
             rows.append([_labelled(system, letters), each.measure, *values])
     _wide(["system", "measure", *grids[0].columns], rows, form)
     parts = [c for c in columns if len(c.collections) > 1]
@@ -122,25 +122,25 @@ def paired_tests(tests: "Sequence[PairedTest]", form: Format) -> None:
 
 
 def _numbers(test: "PairedTest") -> dict[str, Any]:
-    found = test.comparison
+    comparison = test.comparison
     return {
         "score": test.score,
-        "difference": found.difference,
-        "low": found.interval[0],
-        "high": found.interval[1],
-        "wins": found.wins,
-        "ties": found.ties,
-        "losses": found.losses,
+        "difference": comparison.difference,
+        "low": comparison.interval[0],
+        "high": comparison.interval[1],
+        "wins": comparison.wins,
+        "ties": comparison.ties,
+        "losses": comparison.losses,
     }
 
 
 def _readable(test: "PairedTest") -> dict[str, Any]:
-    found = test.comparison
-    low, high = found.interval
+    comparison = test.comparison
+    low, high = comparison.interval
     return {
-        "difference": found.difference,
+        "difference": comparison.difference,
         "95 % interval": f"[{low:.4f}, {high:.4f}]",
-        "wins/ties/losses": f"{found.wins}/{found.ties}/{found.losses}",
+        "wins/ties/losses": f"{comparison.wins}/{comparison.ties}/{comparison.losses}",
     }
 
 
@@ -159,16 +159,16 @@ def marks_of(
     tests: "Sequence[PairedTest]", letters: Mapping[str, str]
 ) -> dict[tuple[str, str, str], str]:
     """A dagger for what differs from the baseline; with letters, those of the runs that are beaten."""
-    found: dict[tuple[str, str, str], str] = {}
+    marks: dict[tuple[str, str, str], str] = {}
     for test in tests:
         if test.significant and not letters:
-            found[test.run, test.collection, test.measure] = "†"
+            marks[test.run, test.collection, test.measure] = "†"
         elif test.significant:
             pair = (test.run, test.against)
             winner, loser = pair if test.comparison.difference > 0 else pair[::-1]
             key = (winner, test.collection, test.measure)
-            found[key] = "".join(sorted(found.get(key, "") + letters[loser]))
-    return found
+            marks[key] = "".join(sorted(marks.get(key, "") + letters[loser]))
+    return marks
 
 
 def legend(

@@ -71,7 +71,7 @@ def _shown(value: Any) -> str:
 
 
 def _rich(columns: list[str], rows: list[list[Any]], title: str) -> None:
-    made = Table(
+    grid = Table(
         title=visible(title) or None,
         title_justify="left",
         box=None,
@@ -85,11 +85,11 @@ def _rich(columns: list[str], rows: list[list[Any]], title: str) -> None:
         marked = any(isinstance(row[i], Cell) and row[i].mark for row in rows)
         widths.append(max(map(len, values)) if marked else 0)
         justify: Literal["left", "right"] = "right" if _numeric(rows, i) and not marked else "left"
-        made.add_column(Text(visible(column).rjust(widths[i])), justify=justify, overflow="fold")
+        grid.add_column(Text(visible(column).rjust(widths[i])), justify=justify, overflow="fold")
     for row in rows:
-        made.add_row(*(_rich_cell(value, width) for value, width in zip(row, widths, strict=True)))
+        grid.add_row(*(_rich_cell(value, width) for value, width in zip(row, widths, strict=True)))
     width = None if sys.stdout.isatty() else 200
-    Console(width=width, soft_wrap=False, highlight=False).print(made)
+    Console(width=width, soft_wrap=False, highlight=False).print(grid)
 
 
 def _rich_cell(value: Any, width: int) -> Text:

@@ -8,6 +8,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
+from lmkcli.cli import flags
 from lmkcli.cli.flags import Given, Subset, with_flags
 from lmkcli.settings import Flag
 
@@ -129,3 +130,9 @@ def test_help_says_what_the_fields_say() -> None:
     ):
         assert words in text
     assert "--trays" not in text
+
+
+def test_commands_declare_no_flag_by_hand() -> None:
+    """A flag is a field, or a parameter, with a Flag; only lmk's own -q, -v and --version are not."""
+    for path in (Path(flags.__file__).parent).glob("cmd_*.py"):
+        assert "typer.Option" not in path.read_text("utf-8"), path.name
