@@ -162,3 +162,47 @@ class Bm25Settings:
         ),
     ] = ""
     stopwords: str | None = None  # the words, with spaces between; None: the language's own
+
+
+@dataclass(frozen=True)
+class TrainSettings:
+    """How a model is trained."""
+
+    panel: ClassVar[str] = "Training"
+    loss: Annotated[
+        str, Flag("The objective: infonce, m3-kd, kl, margin-mse and others (lmk show objectives).")
+    ] = "infonce"
+    temperature: Annotated[
+        float, Flag("What scores are divided by; 0 is the objective's own (0.02).", min=0)
+    ] = 0.0
+    symmetric: Annotated[bool, Flag("infonce: contrast passages with queries too.")] = False
+    batch_size: Annotated[int, Flag("Queries in a batch, over all processes.", min=2)] = 64
+    batches: Annotated[
+        Literal["source", "mixed"], Flag("A batch holds examples of one source, or of several.")
+    ] = "source"
+    sampling_temperature: Annotated[
+        float, Flag("Sources by size (1), or more evenly (above).", min=0)
+    ] = 1.0
+    like_length: Annotated[bool, Flag("Texts of like length share a batch.")] = True
+    steps: Annotated[int, Flag("Steps; 0: one epoch.", min=0)] = 0
+    lr: Annotated[float, Flag("The highest learning rate.", min=0)] = 2e-5
+    warmup: Annotated[float, Flag("Steps until it is reached; below 1 a share of all.", min=0)] = (
+        0.05
+    )
+    schedule: Annotated[
+        Literal["linear", "cosine", "constant_with_warmup"], Flag("How it falls afterwards.")
+    ] = "linear"
+    weight_decay: Annotated[float, Flag("AdamW's decay of matrices.", min=0)] = 0.01
+    max_grad_norm: Annotated[float, Flag("Gradients are cut to this norm; 0: never.", min=0)] = 1.0
+    gradient_checkpointing: Annotated[bool, Flag("Half the memory, a third more time.")] = False
+    dtype: Annotated[
+        Dtype, Flag("Dtype of weights in the forward pass; they are kept in fp32 as well.")
+    ] = "auto"
+    device: Device = "auto"
+    batch_tokens: Annotated[
+        int,
+        Flag("Positions that go through at once, larger batches being cached; 0: chosen.", min=0),
+    ] = 0
+    seed: Annotated[int, Flag("Everything random follows from it.", min=0)] = 0
+    save_every: Annotated[int, Flag("Steps between checkpoints; 0: at the end.", min=0)] = 0
+    log_every: Annotated[int, Flag("Steps between lines of log.jsonl.", min=1)] = 10

@@ -70,7 +70,7 @@ def _vectors(source: Path, to: Target, output: NewOutput) -> None:
 
 def _model(recipe: RecipeOptions, output: NewOutput, offline: bool) -> None:
     from lmkcli.encoding.resolving import resolve
-    from lmkcli.exchange.sentence_folder import export_model
+    from lmkcli.encoding.sentence_folder import export_model
 
     resolved = resolve(recipe, offline)
     for line in resolved.notes:

@@ -22,6 +22,7 @@ from lmkcli.cli import (
     cmd_search,
     cmd_show,
     cmd_tokenize,
+    cmd_train,
     cmd_verify,
     console,
     recording,
@@ -67,6 +68,7 @@ app.command("search")(cmd_search.search)
 app.command("eval")(cmd_eval.evaluate)
 app.command("compact")(cmd_compact.compact)
 app.command("show")(cmd_show.show)
+app.command("train")(cmd_train.train)
 app.command("verify")(cmd_verify.verify)
 app.command("repro")(cmd_repro.repro)
 app.command("plot")(cmd_plot.plot)

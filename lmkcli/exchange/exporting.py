@@ -6,7 +6,7 @@ place and put there whole. To add a format: write one function, and one row of F
 
 import pickle
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
@@ -20,9 +20,9 @@ from lmkcli.errors import DataError, UnknownName, UsageError
 from lmkcli.exchange.flatfile import write_flat
 from lmkcli.manifest import Manifest
 from lmkcli.progress import Progress, Report
+from lmkcli.store.outputs import write_once
 from lmkcli.store.part_writer import NpyAppender
 from lmkcli.store.vectors import Vectors
-from lmkcli.system.atomic import atomic_folder
 
 PICKLE_BYTES = 256 << 20  # of vectors in one file: tevatron reads files one after another
 PROTOCOL = 4  # the newest that every NumPy since 1.26 reads alike
@@ -72,19 +72,6 @@ def export(vectors: Vectors, to: str, folder: Path, report: Report = Report()) -
     outgoing = Outgoing(rows, vectors.dim, unit, _batches(vectors, rows, report.progress))
     write_once(folder, described, lambda growing: form.write(growing, outgoing))
     return rows
-
-
-def write_once(folder: Path, described: Manifest, write: Callable[[Path], None]) -> None:
-    """Let `write` fill a folder that appears whole, with its manifest; Mismatch if another is there."""
-    if (folder / manifest.NAME).is_file():
-        manifest.claim(folder, described)
-        return
-    with atomic_folder(folder.absolute()) as growing:
-        write(growing)
-        files = sorted(
-            str(file.relative_to(growing)) for file in growing.rglob("*") if file.is_file()
-        )
-        manifest.claim(growing, replace(described, facts={**described.facts, "files": files}))
 
 
 def _batches(vectors: Vectors, rows: int, progress: Progress) -> Iterator[Batch]:

@@ -45,6 +45,8 @@ _ORDER = {
     "Transformer": 0, PLACED: 0, "Pooling": 1, MARKED: 1, "Dense": 2, "LayerNorm": 2, "Dropout": 2,
     MASK: 3, "Normalize": 4,
 }  # fmt: skip
+TRAINED = "training.json"  # what a training writes last
+_TRAINING = "log.jsonl"  # and first
 _LATENT = "latent_attn_model"  # the folder of a learned token head, as LMK's training names it
 
 
@@ -153,6 +155,8 @@ def _digest(files: list[Path], root: Path) -> str:
 def read_model(name: str, revision: str | None = None, offline: bool = False) -> ModelFolder:
     """The declaration behind a folder, a hub name or 'minilm'; DataError says what is missing."""
     path, commit = locate(name, revision, offline)
+    if (path / _TRAINING).exists() and not (path / TRAINED).exists():
+        raise DataError(f"the training of {path} has not ended; run its command again")
     if (path / "modules.json").exists():
         made = _sentence_folder(path, name, commit)
         made = made if made.kind == "transformer" else replace(made, pool="model")

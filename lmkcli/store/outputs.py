@@ -6,12 +6,14 @@ A folder is lmk's when its manifest says so, and of what is in it only the names
 import os
 import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 from lmkcli import manifest
 from lmkcli.errors import DataError, LmkError, Stopped
+from lmkcli.system.atomic import atomic_folder
 
 COMPLETE = {
     "done",
@@ -28,11 +30,17 @@ _PARTED = rf"generation\.json|update\.lock|done(/\d+of\d+\.json)?|parts(/{_PART}
 _BM25 = r"bm25(/([a-z]+(\.csc)?\.index\.(npy|json)|analysis\.json|ids\.parquet))?"
 _LUCENE = r"lucene(/(segments_\w+|_\w+\.\w+|write\.lock|analysis\.json))?"
 _FILES = rf"faiss\.index|docs\.parquet|{_BM25}|{_LUCENE}"
+_MODEL = (
+    r"log\.jsonl|training\.json|README\.md|(checkpoints|\.growing)(/.*)?"
+    r"|model(-\d+-of-\d+)?\.safetensors(\.index\.json)?|config(_sentence_transformers)?\.json"
+    r"|sentence_bert_config\.json|modules\.json|\d+_\w+(/(config\.json|model\.safetensors))?"
+)
 # The names in a folder of each kind, below it, as regular expressions; each has its manifest too.
 NAMES = {
     "tokens": _PARTED,
     "vectors": _PARTED,
     "index": rf"built\.json|update\.lock|({_FILES})|\d+(/({_FILES}))?",
+    "model": rf"{_MODEL}",
     "export": r"vectors\.(npy|parquet)|ids\.txt|index|docid|corpus\.\d+\.pkl",
 }
 _TEMPORARY = re.compile(r"\.(.+)\.\d+\.\d+")  # as system/atomic.py names what is being written
@@ -165,3 +173,16 @@ def _plain(name: str) -> str:
     name = name.removeprefix(REMOVED)
     temporary = _TEMPORARY.fullmatch(name)
     return temporary[1] if temporary else name
+
+
+def write_once(folder: Path, made: manifest.Manifest, write: Callable[[Path], None]) -> None:
+    """Let `write` fill a folder that appears whole, with its manifest; Mismatch if another is there."""
+    if (folder / manifest.NAME).is_file():
+        manifest.claim(folder, made)
+        return
+    with atomic_folder(folder.absolute()) as growing:
+        write(growing)
+        files = sorted(
+            str(file.relative_to(growing)) for file in growing.rglob("*") if file.is_file()
+        )
+        manifest.claim(growing, replace(made, facts={**made.facts, "files": files}))

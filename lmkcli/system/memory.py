@@ -1,6 +1,8 @@
 """How much memory this process may still take."""
 
 import os
+import resource
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -8,6 +10,12 @@ from pathlib import Path
 def free_memory() -> int:
     """Bytes that this process may still take: what the machine has left, or its job's limit."""
     return max(0, min([_machine_memory(), *_group_memory()]))
+
+
+def peak_memory() -> int:
+    """The most bytes that this process has held."""
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else 1024 * peak
 
 
 def _machine_memory() -> int:

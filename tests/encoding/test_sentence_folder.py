@@ -16,8 +16,8 @@ from lmkcli.encoding.encoder import open_encoder
 from lmkcli.encoding.jobs import run_encode
 from lmkcli.encoding.planning import plan
 from lmkcli.encoding.resolving import resolve
+from lmkcli.encoding.sentence_folder import ExportedModel, export_model
 from lmkcli.errors import Mismatch, UsageError
-from lmkcli.exchange.sentence_folder import ExportedModel, export_model
 from lmkcli.models.folder import read_model
 from lmkcli.recipe import RecipeOptions
 from lmkcli.settings import EncodeSettings

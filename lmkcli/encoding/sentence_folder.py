@@ -14,11 +14,11 @@ from typing import Any, NamedTuple
 from lmkcli import manifest
 from lmkcli.encoding.resolving import Resolved
 from lmkcli.errors import DataError, UsageError
-from lmkcli.exchange.exporting import write_once
 from lmkcli.manifest import Manifest
 from lmkcli.models.folder import ModelFolder, read_json
 from lmkcli.progress import Report
 from lmkcli.recipe import EncoderConfig
+from lmkcli.store.outputs import write_once
 
 _OWN, _THEIRS = "lmkcli.exchange.sentence_modules", "sentence_transformers.models"
 _MODES = {"cls": "cls_token", "mean": "mean_tokens", "last": "lasttoken"}
@@ -55,26 +55,46 @@ class _Module(NamedTuple):
 def export_model(resolved: Resolved, folder: Path, report: Report = Report()) -> ExportedModel:
     """Write `folder`, whole or not at all; UsageError for a recipe that has no place in one."""
     recipe, source = resolved.recipe, resolved.folder
-    _check(recipe.doc, source)
+    check_exportable(resolved)
     facts = {**manifest.environment(report.call), "from": source.name, "models": recipe.located()}
     identity = {"to": "sentence-transformers", "recipe": recipe.identity()}
-    modules = list(_modules(recipe.doc, recipe.query, source))
+    write_once(
+        folder,
+        Manifest("export", identity, facts=facts),
+        lambda growing: write_files(resolved, growing),
+    )
+    return exported(resolved)
 
-    def write(growing: Path) -> None:
-        for file in _model_files(source.encoder):
-            shutil.copyfile(file, growing / file.name)
-        for module in modules:
-            _write_module(growing, module)
-        _write(growing / "modules.json", _listed(modules))
-        _write(growing / "config_sentence_transformers.json", _settings(recipe.doc, recipe.query))
 
-    write_once(folder, Manifest("export", identity, facts=facts), write)
+def exported(resolved: Resolved) -> ExportedModel:
+    """What a folder of this recipe names."""
+    recipe = resolved.recipe
+    modules = list(_modules(recipe.doc, recipe.query, resolved.folder))
     own = any(module.type.startswith(_OWN) for module in modules)
     trust = own or recipe.doc.trust_remote_code
     return ExportedModel([module.type for module in modules], trust)
 
 
-def _check(side: EncoderConfig, source: ModelFolder) -> None:
+def write_files(resolved: Resolved, growing: Path) -> None:
+    """The files of the model, and those that make it a sentence-transformers folder."""
+    recipe, source = resolved.recipe, resolved.folder
+    modules = list(_modules(recipe.doc, recipe.query, source))
+    for file in model_files(source.encoder):
+        shutil.copyfile(file, growing / file.name)
+    for module in modules:
+        _write_module(growing, module)
+    _write(growing / "modules.json", _listed(modules))
+    _write(growing / "config_sentence_transformers.json", _settings(recipe.doc, recipe.query))
+
+
+def module_folders(source: ModelFolder) -> list[str]:
+    """Where an exported folder keeps the weights of each sentence module."""
+    return [f"{number}_{module.kind}" for number, module in enumerate(source.modules, start=2)]
+
+
+def check_exportable(resolved: Resolved) -> None:
+    """UsageError for a recipe that has no place in a sentence-transformers folder."""
+    side, source = resolved.recipe.doc, resolved.folder
     if source.kind != "transformer" or source.late:
         raise UsageError(
             f"{source.name} is run by lmk itself, and sentence-transformers has no module for it; "
@@ -111,8 +131,7 @@ def _modules(doc: EncoderConfig, query: EncoderConfig, source: ModelFolder) -> I
         }
         yield _Module(f"{_OWN}.PlacedTransformer", "", settings)
         yield _Module(f"{_OWN}.MarkedPooling", "1_MarkedPooling", {})
-    for number, module in enumerate(source.modules, start=2):
-        path = f"{number}_{module.kind}"
+    for module, path in zip(source.modules, module_folders(source), strict=True):
         yield _Module(f"{_THEIRS}.{module.kind}", path, weights=module.folder)
     if doc.normalize:
         yield _Module(f"{_THEIRS}.Normalize", f"{len(source.modules) + 2}_Normalize", {})
@@ -139,8 +158,8 @@ def _width(source: ModelFolder) -> int:
     return int(width)
 
 
-def _model_files(encoder: Path) -> Iterator[Path]:
-    """Configuration, tokenizer, code and weights; pytorch_model.bin only where nothing safer is."""
+def model_files(encoder: Path) -> Iterator[Path]:
+    """What is taken over: configuration, tokenizer, code, weights (pickled ones only without others)."""
     files = [file for file in sorted(encoder.iterdir()) if file.is_file()]
     safe = any(file.suffix == ".safetensors" for file in files)
     for file in files:

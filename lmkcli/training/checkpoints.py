@@ -1,0 +1,140 @@
+"""Checkpoints: where a training stands, and the model folder that it ends in.
+
+While it runs, a model's folder holds its manifest, log.jsonl and checkpoints/. The model's files come
+last, training.json after all others: without it, the training has not ended.
+"""
+
+import json
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import save_file
+from torch import Tensor
+
+from lmkcli.encoding.resolving import Resolved
+from lmkcli.encoding.sentence_folder import module_folders, write_files
+from lmkcli.models.folder import TRAINED
+from lmkcli.models.forward import ForwardPass
+from lmkcli.system.atomic import atomic_file
+
+FOLDER, LOG, CARD = "checkpoints", "log.jsonl", "README.md"
+_STATE = "trainer_state.json"  # what the Trainer writes last
+_GROWING = ".growing"
+
+
+def latest(folder: Path) -> Path | None:
+    """The last whole checkpoint of a training; None before the first."""
+    found = [path for path in (folder / FOLDER).glob("checkpoint-*") if (path / _STATE).is_file()]
+    return max(found, key=step_of, default=None)
+
+
+def step_of(checkpoint: Path | None) -> int:
+    """The steps that were done; 0 without a checkpoint."""
+    return int(checkpoint.name.rpartition("-")[2]) if checkpoint else 0
+
+
+def is_done(folder: Path) -> bool:
+    """Whether the training has ended and its model is there."""
+    return (folder / TRAINED).is_file()
+
+
+def publish(
+    folder: Path,
+    resolved: Resolved,
+    forward: ForwardPass,
+    learned: dict[str, Tensor],
+    facts: dict[str, Any],
+) -> None:
+    """Put the model's files into its folder, what says that it is done last of all."""
+    growing = folder / _GROWING
+    shutil.rmtree(growing, ignore_errors=True)
+    growing.mkdir()
+    write_files(resolved, growing)
+    _write_encoder(growing, forward, learned)
+    _write_modules(growing, resolved, learned)
+    for entry in sorted(growing.iterdir()):
+        target = folder / entry.name
+        if target.is_dir():
+            shutil.rmtree(target)
+        os.replace(entry, target)
+    growing.rmdir()
+    with atomic_file(folder / CARD) as temporary:
+        temporary.write_text(_card(folder, resolved, facts), encoding="utf-8")
+    with atomic_file(folder / TRAINED) as temporary:
+        temporary.write_text(json.dumps(facts, indent=1, ensure_ascii=False), encoding="utf-8")
+    shutil.rmtree(folder / FOLDER, ignore_errors=True)
+
+
+def _write_encoder(growing: Path, forward: ForwardPass, learned: dict[str, Tensor]) -> None:
+    """The encoder's weights and configuration in float32, as transformers names them."""
+    for old in (*growing.glob("model*.safetensors*"), *growing.glob("pytorch_model*")):
+        old.unlink()
+    encoder: Any = forward.encoder
+    prefix = "encoder."
+    state = {k.removeprefix(prefix): v for k, v in learned.items() if k.startswith(prefix)}
+    before = encoder.config.dtype
+    encoder.config.dtype = torch.float32
+    encoder.save_pretrained(growing, state_dict=state)
+    encoder.config.dtype = before
+
+
+def _write_modules(growing: Path, resolved: Resolved, learned: dict[str, Tensor]) -> None:
+    """The weights of the modules after pooling, under sentence-transformers' names."""
+    for number, (module, path) in enumerate(
+        zip(resolved.folder.modules, module_folders(resolved.folder), strict=True)
+    ):
+        name, within = ("linear", "0.") if module.kind == "Dense" else ("norm", "")
+        prefix = f"pooling.sentence_modules.{number}.{within}"
+        state = {
+            f"{name}.{k.removeprefix(prefix)}": v
+            for k, v in learned.items()
+            if k.startswith(prefix)
+        }
+        if state:
+            (growing / path / "pytorch_model.bin").unlink(missing_ok=True)
+            save_file(state, growing / path / "model.safetensors")
+
+
+def _card(folder: Path, resolved: Resolved, facts: dict[str, Any]) -> str:
+    doc = resolved.recipe.doc
+    settings = "\n".join(f"| {name} | {value} |" for name, value in facts["settings"].items())
+    sources = "\n".join(
+        f"- `{one['name']}`: {one['examples']:,} examples, weight {one['weight']:g}"
+        for one in facts["sources"]
+    )
+    gran = f" --gran {doc.gran}" if doc.gran else ""
+    return f"""---
+library_name: sentence-transformers
+tags: [sentence-transformers, sentence-similarity, feature-extraction, lmk]
+---
+
+# {folder.resolve().name}
+
+{resolved.folder.name}, trained with lmk {facts["version"]}: `--pool {doc.pool}{gran}`, \
+{doc.max_length} positions, objective {facts["settings"]["loss"]}, {facts["steps"]:,} steps.
+
+## Use
+
+```
+lmk encode COLLECTION -m {folder.name} -o vectors/
+```
+
+```python
+from sentence_transformers import SentenceTransformer
+
+model = {facts["loaded_by"]}
+```
+
+## Trained on
+
+{sources}
+
+Digest of the examples: `{facts["data"]}`.
+
+| setting | |
+|---|---|
+{settings}
+"""

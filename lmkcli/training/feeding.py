@@ -1,0 +1,118 @@
+"""Feeding: batch after batch of placed texts, with what is known of them, for one process."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import Literal, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lmkcli.data.collection import WHOLE, Shard
+from lmkcli.pooling.placement import Placement
+from lmkcli.system.streams import ahead
+from lmkcli.training.chance import dice
+from lmkcli.training.drawing import Drawing, Drawn, facts
+from lmkcli.training.examples import Examples
+from lmkcli.training.objective import BatchFacts
+from lmkcli.training.placing import Placed, TrainingSide
+from lmkcli.training.sampling import Batch, Sampling, batches
+
+
+class TrainBatch(NamedTuple):
+    """What one process runs of a step, and the facts of the whole batch, which are the same for all."""
+
+    step: int
+    examples: list[str]  # the ids of its own, for messages
+    queries: Placed
+    passages: Placed
+    facts: BatchFacts
+
+
+class SourceSides(NamedTuple):
+    """How the texts of one source are drawn and placed."""
+
+    drawing: Drawing
+    query: TrainingSide
+    passage: TrainingSide
+
+
+@dataclass(frozen=True)
+class Feed:
+    """Makes batches from `start` to `steps`: a function of data, settings and seed alone.
+
+    Process `shard.number` of `shard.count` gets its slice; text that others run is not even tokenized.
+    """
+
+    examples: Examples
+    weights: Sequence[float]
+    sampling: Sampling
+    sides: Sequence[SourceSides]  # one for each source
+    steps: int
+    start: int = 0
+    shard: Shard = WHOLE
+
+    def __len__(self) -> int:
+        """Steps of the whole training, those before `start` included."""
+        return self.steps
+
+    def __iter__(self) -> Iterator[TrainBatch]:
+        """The batches, made ahead in the background."""
+        return ahead(self._batches(), 2)
+
+    def _batches(self) -> Iterator[TrainBatch]:
+        made = batches(self.examples, self.weights, self.sampling, self.start)
+        return (self._placed(batch) for batch in islice(made, max(0, self.steps - self.start)))
+
+    def _placed(self, batch: Batch) -> TrainBatch:
+        drawn = [self._drawn(*pair) for pair in zip(batch.examples, batch.epochs, strict=True)]
+        rows = self.shard.rows(len(drawn))
+        mine = drawn[rows.start : rows.stop]
+        before = sum(len(one.passages) for one in drawn[: rows.start])
+        total = sum(len(one.passages) for one in drawn)
+        owners = [one.example for one in mine for _ in one.passages]
+        queries = _Texts([one.query for one in mine], [one.example for one in mine], "query")
+        passages = _Texts([row for one in mine for row in one.passages], owners, "passage")
+        return TrainBatch(
+            batch.step,
+            [self.examples.ids[one.example].as_py() for one in mine],
+            self._side(queries, self._chances("query", batch.step, len(drawn))[rows.start :]),
+            self._side(passages, self._chances("passage", batch.step, total)[before:]),
+            facts(self.examples, drawn),
+        )
+
+    def _drawn(self, example: np.int64, epoch: np.int64) -> Drawn:
+        drawing = self.sides[int(self.examples.sources[example])].drawing
+        return drawing.draw(self.examples, int(example), int(epoch), self.sampling.seed)
+
+    def _chances(self, side: str, step: int, texts: int) -> NDArray[np.float64]:
+        """A number of [0, 1) for each text of the whole batch, whoever runs it."""
+        return dice(self.sampling.seed, f"{side} granularity", step).random(texts)
+
+    def _side(self, texts: "_Texts", chances: NDArray[np.float64]) -> Placed:
+        """The texts of one side, each placed as its source says."""
+        sources = self.examples.sources[texts.examples]
+        found: dict[int, Placement] = {}
+        for source in dict.fromkeys(sources.tolist()):
+            side: TrainingSide = getattr(self.sides[source], texts.side)
+            rows = np.flatnonzero(sources == source).tolist()
+            draws = [int(chances[row] * len(side.placers)) for row in rows]
+            prompts = [self._prompt(texts, row) for row in rows]
+            words = [self.examples.text(texts.rows[row]) for row in rows]
+            found |= zip(rows, side.placements(words, prompts, draws), strict=True)
+        return Placed.of([found[row] for row in range(len(texts.rows))])
+
+    def _prompt(self, texts: "_Texts", row: int) -> str | None:
+        """An example's own prompt, which is for its query."""
+        if texts.side != "query":
+            return None
+        prompt: str | None = self.examples.prompts[texts.examples[row]].as_py()
+        return prompt
+
+
+class _Texts(NamedTuple):
+    """Rows of texts, the example that each belongs to, and the side that they are on."""
+
+    rows: list[int]
+    examples: list[int]
+    side: Literal["query", "passage"]

@@ -1,0 +1,38 @@
+"""Gathering: the vectors of all processes, in their order, of which only the own carry a gradient.
+
+Every process then computes the same loss of the whole batch; the gradients of its own vectors, summed
+over processes, are those of one process that ran everything.
+"""
+
+import torch
+from torch import Tensor, distributed
+
+from lmkcli.training.objective import Embedded
+
+
+def world() -> int:
+    """How many processes train together."""
+    return distributed.get_world_size() if distributed.is_initialized() else 1
+
+
+def gathered(texts: Embedded) -> Embedded:
+    """The texts of all processes, those of process 0 first; with one process, the same."""
+    if world() == 1:
+        return texts
+    vectors = _gathered(texts.vectors)
+    return Embedded(vectors, None if texts.counts is None else _gathered(texts.counts))
+
+
+def _gathered(own: Tensor) -> Tensor:
+    """[all rows, ...]; processes may have different numbers of rows."""
+    rank = distributed.get_rank()
+    rows = [torch.zeros(1, dtype=torch.long, device=own.device) for _ in range(world())]
+    distributed.all_gather(rows, torch.tensor([len(own)], device=own.device))
+    longest = max(int(count) for count in rows)
+    padded = own.new_zeros(longest, *own.shape[1:])
+    padded[: len(own)] = own.detach()
+    everyone = [torch.zeros_like(padded) for _ in rows]
+    distributed.all_gather(everyone, padded)
+    parts = [part[: int(count)] for part, count in zip(everyone, rows, strict=True)]
+    parts[rank] = own
+    return torch.cat(parts)

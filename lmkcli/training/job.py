@@ -1,0 +1,237 @@
+"""A training: planned from what was asked for, then run; after any stop the same call continues."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, fields, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from lmkcli import __version__, catalog, manifest
+from lmkcli.data.collection import Shard
+from lmkcli.encoding.encoder import open_forward
+from lmkcli.encoding.resolving import Resolved, resolve
+from lmkcli.encoding.sentence_folder import check_exportable, exported, model_files
+from lmkcli.errors import DataError, Stopped, UsageError
+from lmkcli.manifest import Manifest
+from lmkcli.models.forward import ForwardPass, ModelOptions
+from lmkcli.models.tokenizer import open_tokenizer
+from lmkcli.recipe import EncoderConfig, RecipeOptions
+from lmkcli.settings import TrainSettings
+from lmkcli.training import checkpoints
+from lmkcli.training.examples import Examples, Tally
+from lmkcli.training.feeding import Feed, SourceSides
+from lmkcli.training.gathering import world
+from lmkcli.training.objective import Objective
+from lmkcli.training.placing import TrainingSide
+from lmkcli.training.sampling import Sampling
+from lmkcli.training.sources import Source, parse_source, read_sources
+from lmkcli.training.trainer import LossTrainer, Watch
+
+# Positions that go through at once, times the width of the states: what training keeps of them.
+CPU_STATES, GPU_STATES = 6_291_456, 50_331_648
+_PROBE = 2  # texts whose gradients show which weights take part
+
+
+@dataclass(frozen=True)
+class TrainJob:
+    """What will be learned, from what, and how."""
+
+    resolved: Resolved
+    grans: tuple[str, ...]
+    sources: tuple[Source, ...]
+    examples: Examples
+    tallies: tuple[Tally, ...]
+    objective: Objective
+    settings: TrainSettings
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        """What two trainings must share to be one."""
+        machine = ("device", "batch_tokens", "save_every", "log_every")
+        settings = {k: v for k, v in asdict(self.settings).items() if k not in machine}
+        return {
+            "recipe": self.resolved.recipe.identity(),
+            "granularities": list(self.grans),
+            "data": self.examples.digest,
+            "weights": [source.weight for source in self.sources],
+            "drawing": [asdict(source.drawing) for source in self.sources],
+            "settings": settings,
+        }
+
+
+def plan(
+    sources: Sequence[str], options: RecipeOptions, settings: TrainSettings, offline: bool = False
+) -> TrainJob:
+    """Reads everything but the model; UsageError and DataError for what cannot be trained."""
+    grans = tuple(filter(None, (options.gran or "").split(",")))
+    resolved = resolve(replace(options, gran=grans[0] if grans else None), offline)
+    check_trainable(resolved)
+    objective = open_objective(settings)
+    parsed = tuple(parse_source(each) for each in sources)
+    examples, tallies = read_sources(parsed)
+    if not len(examples):
+        raise DataError(f"{', '.join(sources)}: no example was found to train on")
+    if "teacher" in objective.needs and not examples.scored:
+        raise DataError(
+            f"--loss {settings.loss} learns from teacher scores, and {', '.join(sources)} has none; "
+            "give them (teacher=RUN, or pos_scores and neg_scores), or use --loss infonce"
+        )
+    steps = settings.steps or max(1, len(examples) // settings.batch_size)
+    return TrainJob(
+        resolved, grans, parsed, examples, tuple(tallies), objective, replace(settings, steps=steps)
+    )
+
+
+def check_trainable(resolved: Resolved) -> None:
+    """UsageError for what has no model folder to end in."""
+    check_exportable(resolved)
+
+
+def open_objective(settings: TrainSettings) -> Objective:
+    """The objective with those of the settings that it has."""
+    kind = catalog.load(catalog.OBJECTIVES, settings.loss, "objective")
+    own = {field.name for field in fields(kind)}
+    asked = {
+        name: getattr(settings, name)
+        for name in ("temperature", "symmetric")
+        if getattr(settings, name)
+    }
+    if useless := sorted(asked.keys() - own):
+        raise UsageError(f"--{useless[0]} has no effect with --loss {settings.loss}; drop it")
+    objective: Objective = kind(**asked)
+    return objective
+
+
+def run_train(job: TrainJob, folder: Path, watch: Watch) -> None:
+    """Train into `folder`; Stopped with a checkpoint when a signal asks for it."""
+    facts = {**manifest.environment(), "models": job.resolved.recipe.located()}
+    facts["files"] = [file.name for file in model_files(job.resolved.folder.encoder)]
+    made = Manifest("model", job.identity, facts=facts)
+    manifest.claim(folder, made)
+    if checkpoints.is_done(folder):
+        return
+    forward = open_trainable(job)
+    start = checkpoints.latest(folder)
+    trainer = LossTrainer(
+        forward, job.objective, _feed(job, checkpoints.step_of(start)), _sized(job, forward), watch
+    )
+    trainer.train(resume_from_checkpoint=str(start) if start else None)
+    if trainer.state.global_step < job.settings.steps:
+        raise Stopped(f"stopped after {trainer.state.global_step} of {job.settings.steps} steps")
+    if trainer.is_world_process_zero():
+        facts = _facts(job, trainer.state.log_history)
+        checkpoints.publish(folder, job.resolved, forward, trainer.precise_state(), facts)
+
+
+def open_trainable(job: TrainJob) -> ForwardPass:
+    """The model with its weights in the dtype of the forward pass, those that take no part frozen."""
+    settings = job.settings
+    options = ModelOptions(
+        settings.dtype, settings.device, job.resolved.recipe.doc.trust_remote_code, trainable=True
+    )
+    torch.manual_seed(settings.seed)
+    forward = open_forward(job.resolved.recipe.doc, job.resolved.folder, options)
+    if settings.gradient_checkpointing:
+        forward.model.module.gradient_checkpointing_enable()  # type: ignore[operator]
+    freeze_unused(forward, job)
+    return forward
+
+
+def freeze_unused(forward: ForwardPass, job: TrainJob) -> None:
+    """Weights without a gradient (a pooler that nobody asks) would stall several processes."""
+    side = _sides(job, job.sources[0]).passage
+    texts = [job.examples.text(row) for row in job.examples.passages[:_PROBE]]
+    inputs = [
+        one
+        for each in side.placements(texts, [None] * len(texts), [0] * len(texts))
+        for one in each.inputs
+    ]
+    forward(inputs[:1]).sum().backward()
+    for parameter in forward.parameters():
+        parameter.requires_grad_(parameter.grad is not None)
+        parameter.grad = None
+
+
+def _sized(job: TrainJob, forward: ForwardPass) -> TrainSettings:
+    if job.settings.batch_tokens:
+        return job.settings
+    states = GPU_STATES if forward.model.device.type == "cuda" else CPU_STATES
+    return replace(job.settings, batch_tokens=max(512, states // forward.model.dim))
+
+
+def _feed(job: TrainJob, start: int) -> Feed:
+    settings = job.settings
+    sampling = Sampling(
+        settings.batch_size,
+        settings.batches,
+        settings.sampling_temperature,
+        settings.like_length,
+        settings.seed,
+    )
+    number = torch.distributed.get_rank() if world() > 1 else 0
+    return Feed(
+        job.examples,
+        [source.weight for source in job.sources],
+        sampling,
+        [_sides(job, source) for source in job.sources],
+        settings.steps,
+        start,
+        Shard(number, world()),
+    )
+
+
+def _sides(job: TrainJob, source: Source) -> SourceSides:
+    recipe, folder = job.resolved.recipe, job.resolved.folder
+
+    def side(config: EncoderConfig, prompt: str | None, length: int | None) -> TrainingSide:
+        prompt = config.prompt if prompt is None else prompt
+        if length and length > config.max_length:
+            raise UsageError(
+                f"'{source.name}': a length of {length} is beyond that of all texts, "
+                f"{config.max_length}; raise --max-length"
+            )
+        own = replace(config, prompt=prompt, max_length=length or config.max_length)
+        return TrainingSide.of(own, open_tokenizer(folder, own), job.grans)
+
+    query = side(recipe.query, source.query_prompt, source.query_max_length)
+    return SourceSides(
+        source.drawing, query, side(recipe.doc, source.doc_prompt, source.max_length)
+    )
+
+
+def _facts(job: TrainJob, history: list[dict[str, float]]) -> dict[str, Any]:
+    """What training.json says."""
+    counts = [int((job.examples.sources == i).sum()) for i in range(len(job.sources))]
+    return {
+        "version": __version__,
+        "base": job.resolved.folder.name,
+        "steps": job.settings.steps,
+        "data": job.examples.digest,
+        "sources": [
+            {"name": source.name, "examples": count, "weight": source.weight}
+            for source, count in zip(job.sources, counts, strict=True)
+        ],
+        "granularities": list(job.grans),
+        "recipe": job.resolved.recipe.identity(),
+        "settings": asdict(job.settings),
+        "loaded_by": exported(job.resolved).loaded_by,
+        "curve": [line for line in history if "loss" in line],
+    }
+
+
+def describe(job: TrainJob) -> Iterator[str]:
+    """What was found and resolved, in lines for people."""
+    doc = job.resolved.recipe.doc
+    grans = f" gran {' '.join(job.grans)}" if job.grans else ""
+    yield (
+        f"{job.resolved.folder.name}: pool {doc.pool}{grans}, max length {doc.max_length} "
+        f"(queries {job.resolved.recipe.query.max_length}), {doc.similarity}"
+    )
+    for number, (source, tally) in enumerate(zip(job.sources, job.tallies, strict=True)):
+        found = int((job.examples.sources == number).sum())
+        rest = ", ".join(
+            f"{name.replace('_', ' ')} {n:,}" for name, n in tally.found().items() if name != "read"
+        )
+        yield f"{source.name}: {found:,} examples of {tally.read:,}{f' ({rest})' if rest else ''}"
+    yield from job.resolved.notes

@@ -1,0 +1,82 @@
+"""Placing: the texts of a batch become model inputs, each cut into chunks of a length drawn for it."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import torch
+
+from lmkcli.encoding.encoder import make_placer
+from lmkcli.models.forward import Finish
+from lmkcli.models.tokenizer import Tokenizer
+from lmkcli.pooling.landmark import Landmark
+from lmkcli.pooling.placement import Input, Placement, Placer
+from lmkcli.recipe import EncoderConfig
+
+
+class Placed(NamedTuple):
+    """The inputs of some texts; marks bear the numbers of vectors, counted over all of them.
+
+    `counts` [texts] is how many vectors each text makes, its windows counted apart.
+    """
+
+    inputs: list[Input]
+    counts: torch.Tensor
+
+    @classmethod
+    def of(cls, placements: Sequence[Placement]) -> "Placed":
+        """The texts side by side."""
+        inputs: list[Input] = []
+        total = 0
+        for placement in placements:
+            inputs += [one._replace(groups=one.groups + total) for one in placement.inputs]
+            total += placement.vectors
+        counts = torch.tensor([placement.vectors for placement in placements], dtype=torch.long)
+        return cls(inputs, counts)
+
+    @property
+    def tokens(self) -> int:
+        """Positions that go through the model."""
+        return sum(len(one.ids) for one in self.inputs)
+
+    def behind(self, vectors: int) -> list[Input]:
+        """The inputs, numbered after so many vectors of other texts."""
+        return [one._replace(groups=one.groups + vectors) for one in self.inputs]
+
+
+@dataclass(frozen=True)
+class TrainingSide:
+    """Queries or passages of a source: a tokenizer, and a placer for each granularity drawn from."""
+
+    tokenizer: Tokenizer
+    placers: tuple[Placer, ...]
+    finish: Finish
+
+    @classmethod
+    def of(cls, side: EncoderConfig, tokenizer: Tokenizer, grans: Sequence[str]) -> "TrainingSide":
+        """`grans` take the place of the side's own granularity where it has one.
+
+        A text whose landmarks were all cut off ends with one instead of its last token (LMK, §4).
+        """
+        chosen = [replace(side, gran=gran) for gran in grans] if side.gran else [side]
+        placers = [make_placer(one, tokenizer.layout) for one in chosen]
+        forced = [
+            replace(each, pooler=replace(each.pooler, force=True))
+            if isinstance(each.pooler, Landmark)
+            else each
+            for each in placers
+        ]
+        return cls(tokenizer, tuple(forced), Finish(side.unit == "doc", side.dim, side.normalize))
+
+    def placements(
+        self, texts: Sequence[str], prompts: Sequence[str | None], draws: Sequence[int]
+    ) -> list[Placement]:
+        """Each text's inputs; a prompt of None is the side's own, `draws` number the placers."""
+        found: dict[int, Placement] = {}
+        for prompt in dict.fromkeys(prompts):
+            rows = [row for row, own in enumerate(prompts) if own == prompt]
+            tokenizer = self.tokenizer if prompt is None else replace(self.tokenizer, prompt=prompt)
+            for row, text in zip(rows, tokenizer([texts[row] for row in rows]), strict=True):
+                placer = self.placers[draws[row]]
+                found[row] = placer.place(placer.content(text.ids, text.prompt, text.ends))
+        return [found[row] for row in range(len(texts))]

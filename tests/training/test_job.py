@@ -1,0 +1,258 @@
+"""Training from files to a model folder: what it writes, how it stops and goes on, what it refuses."""
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+from sentence_transformers import SentenceTransformer
+
+from lmkcli.data.collection import Query
+from lmkcli.encoding.encoder import open_encoder
+from lmkcli.encoding.resolving import resolve
+from lmkcli.errors import DataError, Mismatch, Stopped, UnknownName, UsageError
+from lmkcli.models.folder import read_model
+from lmkcli.progress import mute, silent
+from lmkcli.recipe import RecipeOptions
+from lmkcli.settings import EncodeSettings, TrainSettings
+from lmkcli.training import checkpoints, job
+from lmkcli.training.trainer import Watch
+from tests import tiny
+
+Models = Callable[[str], Path]
+FAST = TrainSettings(
+    steps=6, batch_size=8, lr=1e-3, dtype="fp32", device="cpu", save_every=2, log_every=2
+)
+
+
+@pytest.fixture(scope="module")
+def pairs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Forty queries, each the words of its passage, with a negative and teacher scores."""
+    path = tmp_path_factory.mktemp("pairs") / "pairs.jsonl"
+    lines = [
+        {
+            "query": tiny.sentence(i, 4),
+            "pos": [f"{tiny.sentence(i, 20)} number {i}"],
+            "neg": [f"{tiny.sentence(i + 7, 15)} other {i}"],
+            "pos_scores": [2.0],
+            "neg_scores": [0.5],
+        }
+        for i in range(40)
+    ]
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return path
+
+
+def watch(folder: Path, stopping: Callable[[], bool] = lambda: False) -> Watch:
+    return Watch(silent, stopping, mute, folder / checkpoints.LOG)
+
+
+def planned(
+    pairs: Path, model: Path, settings: TrainSettings = FAST, **options: Any
+) -> job.TrainJob:
+    options = {"pool": "lmk", "gran": "4,8", "max_length": 24, **options}
+    return job.plan([str(pairs)], RecipeOptions(str(model), **options), settings)
+
+
+def trained(plan: job.TrainJob, folder: Path) -> Path:
+    job.run_train(plan, folder, watch(folder))
+    return folder
+
+
+def after(counts: list[int]) -> Callable[[], bool]:
+    """Asks to stop at these steps."""
+    steps: Iterator[int] = iter(range(1, 1000))
+    return lambda: next(steps) in counts
+
+
+def test_a_model_folder_that_lmk_and_sentence_transformers_open_alike(
+    pairs: Path, tiny_model: Models, tmp_path: Path
+) -> None:
+    folder = trained(planned(pairs, tiny_model("bert")), tmp_path / "model")
+    resolved = resolve(RecipeOptions(str(folder)))
+    assert (resolved.recipe.doc.pool, resolved.recipe.doc.gran) == ("lmk", "4")
+    assert resolved.recipe.doc.max_length == 24
+    settings = EncodeSettings(dtype="fp32", device="cpu")
+    encoder = open_encoder(resolved.recipe.doc, resolved.folder, settings)
+    texts = [tiny.sentence(i, 3 + 5 * i) for i in range(5)]
+    ours = encoder.queries([Query(str(i), text) for i, text in enumerate(texts)]).vectors
+    theirs = SentenceTransformer(str(folder), trust_remote_code=True, device="cpu").encode(texts)
+    assert (ours * theirs).sum(1).min() > 0.99999
+    before = open_encoder(
+        resolve(RecipeOptions(str(tiny_model("bert")), pool="lmk", gran="4")).recipe.doc,
+        read_model(str(tiny_model("bert"))),
+        settings,
+    )
+    assert np.abs(ours - before.queries([Query("q", texts[0])]).vectors).max() > 0.01
+
+
+def test_the_folder_says_what_it_was_made_of(
+    pairs: Path, tiny_model: Models, tmp_path: Path
+) -> None:
+    plan = planned(pairs, tiny_model("bert"))
+    folder = trained(plan, tmp_path / "model")
+    facts = json.loads((folder / "training.json").read_text())
+    assert facts["data"] == plan.examples.digest
+    assert facts["granularities"] == ["4", "8"]
+    assert facts["sources"] == [{"name": str(pairs), "examples": 40, "weight": 1.0}]
+    lines = [json.loads(line) for line in (folder / "log.jsonl").read_text().splitlines()]
+    assert [line["step"] for line in lines] == [2, 4, 6]
+    assert {"loss", "infonce", "learning_rate", "grad_norm", "tokens_per_second"} <= set(lines[0])
+    assert not (folder / "checkpoints").exists()
+    assert str(pairs) in (folder / "README.md").read_text()
+
+
+@pytest.mark.parametrize("dtype", ["fp32", "bf16"])
+def test_a_stopped_training_ends_where_an_undisturbed_one_does(
+    pairs: Path, tiny_model: Models, tmp_path: Path, dtype: str
+) -> None:
+    settings = TrainSettings(**{**vars(FAST), "dtype": dtype, "batch_tokens": 200})
+    plan = planned(pairs, tiny_model("bert"), settings)
+    whole = trained(plan, tmp_path / "whole")
+    parts = tmp_path / "parts"
+    for steps in ([1], [2]):
+        with pytest.raises(Stopped):
+            job.run_train(plan, parts, watch(parts, after(steps)))
+        with pytest.raises(DataError, match="has not ended"):
+            read_model(str(parts))
+    trained(plan, parts)
+    one, other = (load_file(folder / "model.safetensors") for folder in (whole, parts))
+    assert one.keys() == other.keys()
+    assert all(torch.equal(one[name], other[name]) for name in one)
+
+
+def test_a_finished_training_is_left_alone_and_another_never_joins_it(
+    pairs: Path, tiny_model: Models, tmp_path: Path
+) -> None:
+    folder = trained(planned(pairs, tiny_model("bert")), tmp_path / "model")
+    before = (folder / "model.safetensors").stat().st_mtime_ns
+    trained(planned(pairs, tiny_model("bert")), folder)
+    assert (folder / "model.safetensors").stat().st_mtime_ns == before
+    with pytest.raises(Mismatch, match="steps"):
+        trained(
+            planned(pairs, tiny_model("bert"), TrainSettings(**{**vars(FAST), "steps": 9})), folder
+        )
+
+
+@pytest.mark.parametrize(
+    ("loss", "options"),
+    [
+        ("infonce", {"symmetric": True, "temperature": 0.05}),
+        ("m3-kd", {}),
+        ("kl", {}),
+        ("margin-mse", {}),
+        ("opl", {}),
+    ],
+)
+def test_every_objective_of_pairs_trains(
+    pairs: Path, tiny_model: Models, tmp_path: Path, loss: str, options: dict[str, Any]
+) -> None:
+    settings = TrainSettings(**{**vars(FAST), "steps": 2, "loss": loss, **options})
+    folder = trained(planned(pairs, tiny_model("bert"), settings), tmp_path / "model")
+    assert np.isfinite(json.loads((folder / "training.json").read_text())["curve"][-1]["loss"])
+
+
+@pytest.mark.parametrize(
+    ("pool", "gran"),
+    [
+        ("cls", None),
+        ("mean", None),
+        ("last", None),
+        ("mean@3", None),
+        ("multicls", "4,8"),
+        ("lmk", "sentence"),
+    ],
+)
+def test_every_pooler_trains(
+    pairs: Path, tiny_model: Models, tmp_path: Path, pool: str, gran: str | None
+) -> None:
+    settings = TrainSettings(**{**vars(FAST), "steps": 2})
+    plan = planned(pairs, tiny_model("bert"), settings, pool=pool, gran=gran)
+    folder = trained(plan, tmp_path / "model")
+    assert resolve(RecipeOptions(str(folder))).recipe.doc.pool == pool
+
+
+@pytest.mark.parametrize("name", ["modernbert", "qwen2", "mpnet"])
+def test_other_architectures_train(
+    pairs: Path, tiny_model: Models, tmp_path: Path, name: str
+) -> None:
+    settings = TrainSettings(**{**vars(FAST), "steps": 2})
+    assert checkpoints.is_done(
+        trained(planned(pairs, tiny_model(name), settings), tmp_path / "model")
+    )
+
+
+def test_a_task_is_learned(tmp_path: Path, tiny_model: Models) -> None:
+    """Random weights learn which passage holds the words of a query: nine in ten, of forty."""
+    chance = np.random.default_rng(0)
+    words = [f"{a} {b}" for a in tiny.WORDS[:20] for b in tiny.WORDS[20:36]]
+    chosen = chance.permutation(words)[:200].tolist()
+    lines = [
+        {"query": pair, "positive": f"{pair.split()[1]} {pair.split()[0]} the of"}
+        for pair in chosen
+    ]
+    path = tmp_path / "task.jsonl"
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    settings = TrainSettings(
+        **{
+            **vars(FAST),
+            "steps": 150,
+            "batch_size": 40,
+            "lr": 3e-3,
+            "save_every": 0,
+            "temperature": 0.05,
+        }
+    )
+    folder = trained(planned(path, tiny_model("bert"), settings), tmp_path / "model")
+    resolved = resolve(RecipeOptions(str(folder)))
+    encoder = open_encoder(
+        resolved.recipe.doc, resolved.folder, EncodeSettings(dtype="fp32", device="cpu")
+    )
+    sides = [
+        encoder.queries([Query(str(i), line[side]) for i, line in enumerate(lines[:40])]).vectors
+        for side in ("query", "positive")
+    ]
+    right = (sides[0] @ sides[1].T).argmax(1) == np.arange(40)
+    assert right.mean() >= 0.9
+
+
+@pytest.mark.parametrize(
+    ("settings", "options", "error", "words"),
+    [
+        ({"loss": "infonse"}, {}, UnknownName, "infonce"),
+        ({"loss": "m3-kd", "symmetric": True}, {}, UsageError, "--symmetric has no effect"),
+        ({}, {"pool": "cls", "gran": "4"}, UsageError, "no effect"),
+        ({}, {"window": "chunk"}, UsageError, "windows"),
+    ],
+)
+def test_what_cannot_be_trained_is_refused(
+    pairs: Path,
+    tiny_model: Models,
+    settings: dict[str, Any],
+    options: dict[str, Any],
+    error: type[Exception],
+    words: str,
+) -> None:
+    with pytest.raises(error, match=words):
+        planned(pairs, tiny_model("bert"), TrainSettings(**{**vars(FAST), **settings}), **options)
+
+
+def test_a_loss_that_needs_scores_says_so(tmp_path: Path, tiny_model: Models) -> None:
+    path = tmp_path / "plain.jsonl"
+    path.write_text('{"query": "a b", "positive": "c d"}\n' * 2)
+    with pytest.raises(DataError, match="teacher scores"):
+        planned(path, tiny_model("bert"), TrainSettings(**{**vars(FAST), "loss": "m3-kd"}))
+
+
+def test_a_loss_that_is_not_a_number_stops_and_names_its_examples(
+    pairs: Path, tiny_model: Models, tmp_path: Path
+) -> None:
+    settings = TrainSettings(**{**vars(FAST), "lr": 1e30, "max_grad_norm": 0.0, "save_every": 1})
+    folder = tmp_path / "model"
+    with pytest.raises(DataError, match=r"loss of step \d is nan .*examples"):
+        trained(planned(pairs, tiny_model("bert"), settings), folder)
+    assert checkpoints.latest(folder) is not None
