@@ -184,7 +184,11 @@ class TrainSettings:
         float, Flag("Sources by size (1), or more evenly (above).", min=0)
     ] = 1.0
     like_length: Annotated[bool, Flag("Texts of like length share a batch.")] = True
-    steps: Annotated[int, Flag("Steps; 0: one epoch.", min=0)] = 0
+    steps: Annotated[int, Flag("Steps; 0: so many as --epochs takes.", min=0)] = 0
+    epochs: Annotated[float, Flag("How often the examples are seen, without --steps.", min=0)] = 1.0
+    dims: Annotated[
+        str, Flag("matryoshka: the loss at several dimensions, such as 384,256,128.")
+    ] = ""
     lr: Annotated[float, Flag("The highest learning rate.", min=0)] = 2e-5
     warmup: Annotated[float, Flag("Steps until it is reached; below 1 a share of all.", min=0)] = (
         0.05

@@ -14,9 +14,10 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from lmkcli import catalog
+from lmkcli import catalog, manifest
 from lmkcli.errors import DataError, MissingExtra, UsageError
 from lmkcli.models.late import MASK, Late, Vocabulary, is_late, read_late
+from lmkcli.store.outputs import manifest_kind
 from lmkcli.system import network
 
 EMBEDDED = "minilm"  # all-MiniLM-L6-v2 from the package index, the offline default of the demo
@@ -46,7 +47,6 @@ _ORDER = {
     MASK: 3, "Normalize": 4,
 }  # fmt: skip
 TRAINED = "training.json"  # what a training writes last
-_TRAINING = "log.jsonl"  # and first
 _LATENT = "latent_attn_model"  # the folder of a learned token head, as LMK's training names it
 
 
@@ -155,7 +155,7 @@ def _digest(files: list[Path], root: Path) -> str:
 def read_model(name: str, revision: str | None = None, offline: bool = False) -> ModelFolder:
     """The declaration behind a folder, a hub name or 'minilm'; DataError says what is missing."""
     path, commit = locate(name, revision, offline)
-    if (path / _TRAINING).exists() and not (path / TRAINED).exists():
+    if _is_unfinished(path):
         raise DataError(f"the training of {path} has not ended; run its command again")
     if (path / "modules.json").exists():
         made = _sentence_folder(path, name, commit)
@@ -167,6 +167,11 @@ def read_model(name: str, revision: str | None = None, offline: bool = False) ->
     if made.kind != "transformer":  # from here on transformers knows this architecture
         catalog.load(catalog.MODELS, made.kind, "model kind")
     return made
+
+
+def _is_unfinished(path: Path) -> bool:
+    """Whether a training writes into this folder and has not ended."""
+    return manifest_kind(path / manifest.NAME) == "model" and not (path / TRAINED).exists()
 
 
 def check_revision(folder: ModelFolder, revision: str | None) -> None:

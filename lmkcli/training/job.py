@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, fields, replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from lmkcli.data.collection import Shard
 from lmkcli.encoding.encoder import open_forward
 from lmkcli.encoding.resolving import Resolved, resolve
 from lmkcli.encoding.sentence_folder import check_exportable, exported, model_files
-from lmkcli.errors import DataError, Stopped, UsageError
+from lmkcli.errors import DataError, MissingExtra, Stopped, UsageError
 from lmkcli.manifest import Manifest
 from lmkcli.models.forward import ForwardPass, ModelOptions
 from lmkcli.models.tokenizer import open_tokenizer
@@ -21,12 +22,12 @@ from lmkcli.settings import TrainSettings
 from lmkcli.training import checkpoints
 from lmkcli.training.examples import Examples, Tally
 from lmkcli.training.feeding import Feed, SourceSides
-from lmkcli.training.gathering import world
+from lmkcli.training.matryoshka import Matryoshka
 from lmkcli.training.objective import Objective
 from lmkcli.training.placing import TrainingSide
 from lmkcli.training.sampling import Sampling
 from lmkcli.training.sources import Source, parse_source, read_sources
-from lmkcli.training.trainer import LossTrainer, Watch
+from lmkcli.training.trainer import Learning, LossTrainer, Watch, arguments
 
 # Positions that go through at once, times the width of the states: what training keeps of them.
 CPU_STATES, GPU_STATES = 6_291_456, 50_331_648
@@ -64,10 +65,12 @@ def plan(
     sources: Sequence[str], options: RecipeOptions, settings: TrainSettings, offline: bool = False
 ) -> TrainJob:
     """Reads everything but the model; UsageError and DataError for what cannot be trained."""
+    if find_spec("accelerate") is None:
+        raise MissingExtra("accelerate", "train", "lmk train")
     grans = tuple(filter(None, (options.gran or "").split(",")))
     resolved = resolve(replace(options, gran=grans[0] if grans else None), offline)
     check_trainable(resolved)
-    objective = open_objective(settings)
+    objective = open_objective(settings, resolved.recipe.doc.normalize)
     parsed = tuple(parse_source(each) for each in sources)
     examples, tallies = read_sources(parsed)
     if not len(examples):
@@ -77,7 +80,7 @@ def plan(
             f"--loss {settings.loss} learns from teacher scores, and {', '.join(sources)} has none; "
             "give them (teacher=RUN, or pos_scores and neg_scores), or use --loss infonce"
         )
-    steps = settings.steps or max(1, len(examples) // settings.batch_size)
+    steps = settings.steps or max(1, int(settings.epochs * len(examples)) // settings.batch_size)
     return TrainJob(
         resolved, grans, parsed, examples, tuple(tallies), objective, replace(settings, steps=steps)
     )
@@ -88,8 +91,8 @@ def check_trainable(resolved: Resolved) -> None:
     check_exportable(resolved)
 
 
-def open_objective(settings: TrainSettings) -> Objective:
-    """The objective with those of the settings that it has."""
+def open_objective(settings: TrainSettings, normalize: bool = True) -> Objective:
+    """The objective with those of the settings that it has, at several dimensions where --dims says so."""
     kind = catalog.load(catalog.OBJECTIVES, settings.loss, "objective")
     own = {field.name for field in fields(kind)}
     asked = {
@@ -100,7 +103,13 @@ def open_objective(settings: TrainSettings) -> Objective:
     if useless := sorted(asked.keys() - own):
         raise UsageError(f"--{useless[0]} has no effect with --loss {settings.loss}; drop it")
     objective: Objective = kind(**asked)
-    return objective
+    return Matryoshka(objective, _dims(settings.dims), normalize) if settings.dims else objective
+
+
+def _dims(text: str) -> list[int]:
+    if not all(part.isdigit() for part in text.split(",")):
+        raise UsageError(f"--dims {text}: write numbers with commas, such as 384,256,128")
+    return [int(part) for part in text.split(",")]
 
 
 def run_train(job: TrainJob, folder: Path, watch: Watch) -> None:
@@ -111,11 +120,12 @@ def run_train(job: TrainJob, folder: Path, watch: Watch) -> None:
     manifest.claim(folder, made)
     if checkpoints.is_done(folder):
         return
+    args = arguments(job.settings, folder / checkpoints.FOLDER)
     forward = open_trainable(job)
     start = checkpoints.latest(folder)
-    trainer = LossTrainer(
-        forward, job.objective, _feed(job, checkpoints.step_of(start)), _sized(job, forward), watch
-    )
+    feed = _feed(job, checkpoints.step_of(start), Shard(args.process_index, args.world_size))
+    learning = Learning(forward, job.objective, feed, _sized(job, forward))
+    trainer = LossTrainer(learning, args, watch)
     trainer.train(resume_from_checkpoint=str(start) if start else None)
     if trainer.state.global_step < job.settings.steps:
         raise Stopped(f"stopped after {trainer.state.global_step} of {job.settings.steps} steps")
@@ -160,7 +170,7 @@ def _sized(job: TrainJob, forward: ForwardPass) -> TrainSettings:
     return replace(job.settings, batch_tokens=max(512, states // forward.model.dim))
 
 
-def _feed(job: TrainJob, start: int) -> Feed:
+def _feed(job: TrainJob, start: int, shard: Shard) -> Feed:
     settings = job.settings
     sampling = Sampling(
         settings.batch_size,
@@ -169,7 +179,6 @@ def _feed(job: TrainJob, start: int) -> Feed:
         settings.like_length,
         settings.seed,
     )
-    number = torch.distributed.get_rank() if world() > 1 else 0
     return Feed(
         job.examples,
         [source.weight for source in job.sources],
@@ -177,7 +186,7 @@ def _feed(job: TrainJob, start: int) -> Feed:
         [_sides(job, source) for source in job.sources],
         settings.steps,
         start,
-        Shard(number, world()),
+        shard,
     )
 
 

@@ -15,6 +15,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from transformers import Trainer, TrainerCallback, TrainingArguments
 from transformers.trainer_callback import PrinterCallback, ProgressCallback
+from transformers.utils.logging import disable_progress_bar
 
 from lmkcli.errors import DataError
 from lmkcli.models.forward import Finish, ForwardPass
@@ -39,26 +40,26 @@ class Watch(NamedTuple):
     log: Path
 
 
+class Learning(NamedTuple):
+    """What learns, what is minimised, from which batches, and how."""
+
+    forward: ForwardPass
+    objective: Objective
+    feed: Feed
+    settings: TrainSettings
+
+
 class LossTrainer(Trainer):
     """Trains a forward pass by an objective over the vectors of whole batches."""
 
-    def __init__(
-        self,
-        forward: ForwardPass,
-        objective: Objective,
-        feed: Feed,
-        settings: TrainSettings,
-        watch: Watch,
-    ) -> None:
-        super().__init__(
-            model=forward, args=arguments(settings, watch.log.parent), callbacks=[_Stopping(watch)]
-        )
+    def __init__(self, learning: Learning, args: TrainingArguments, watch: Watch) -> None:
+        super().__init__(model=learning.forward, args=args, callbacks=[_Stopping(watch)])
         self.remove_callback(PrinterCallback)
         self.remove_callback(ProgressCallback)
-        self._objective, self._feed, self._settings, self._watch = objective, feed, settings, watch
-        self._forward = forward
+        self._forward, self._objective, self._feed, self._settings = learning
+        self._watch, self._seen = watch, _Seen()
         self._gradients: Gradients | None = None
-        self._seen = _Seen()
+        disable_progress_bar()  # type: ignore[no-untyped-call]  # of saving: progress is the caller's
 
     def get_train_dataloader(self) -> Any:
         """The batches; each process makes its own."""
@@ -135,10 +136,10 @@ class LossTrainer(Trainer):
         self._forward.load_state_dict(load_file(Path(resume_from_checkpoint) / WEIGHTS))
 
 
-def arguments(settings: TrainSettings, folder: Path) -> TrainingArguments:
-    """transformers' words for the settings."""
+def arguments(settings: TrainSettings, checkpoints: Path) -> TrainingArguments:
+    """transformers' words for the settings; processes that train together know of each other from here."""
     return TrainingArguments(
-        output_dir=str(folder / "checkpoints"),
+        output_dir=str(checkpoints),
         max_steps=settings.steps,
         learning_rate=settings.lr,
         lr_scheduler_type=settings.schedule,
@@ -185,10 +186,14 @@ class _Seen:
     """What went by since the last line of the log."""
 
     def __init__(self) -> None:
+        self._forget()
+
+    def _forget(self) -> None:
         self._parts: dict[str, list[float]] = {}
         self._tokens, self._since = 0, time.monotonic()
 
     def add(self, loss: Loss, batch: TrainBatch) -> None:
+        """One step."""
         for name, part in loss.parts.items():
             self._parts.setdefault(name, []).append(float(part))
         self._tokens += batch.queries.tokens + batch.passages.tokens
@@ -198,7 +203,7 @@ class _Seen:
         seconds = max(time.monotonic() - self._since, 1e-9)
         found = {name: sum(values) / len(values) for name, values in self._parts.items()}
         found |= {"tokens_per_second": self._tokens / seconds, "memory": float(peak_memory())}
-        self.__init__()  # type: ignore[misc]
+        self._forget()
         return found
 
 
@@ -207,7 +212,6 @@ class _Stopping(TrainerCallback):
 
     def __init__(self, watch: Watch) -> None:
         self._watch = watch
-        self.stopped = False
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         """Progress, and whether to go on."""
