@@ -200,7 +200,8 @@ class TrainSettings:
     max_grad_norm: Annotated[float, Flag("Gradients are cut to this norm; 0: never.", min=0)] = 1.0
     gradient_checkpointing: Annotated[bool, Flag("Half the memory, a third more time.")] = False
     dtype: Annotated[
-        Dtype, Flag("Dtype of weights in the forward pass; they are kept in fp32 as well.")
+        Literal["auto", "fp32", "bf16"],
+        Flag("Dtype of weights in the forward pass; they are kept in fp32 as well."),
     ] = "auto"
     device: Device = "auto"
     batch_tokens: Annotated[

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from lmkcli.cli import console
+from lmkcli.cli import console, recording
 from lmkcli.cli.flags import Subset, with_flags
 from lmkcli.cli.options import NewOutput
 from lmkcli.recipe import RecipeOptions
@@ -38,15 +38,13 @@ def train(
     """
     output.path("model/")
     from lmkcli.training import job as training
-    from lmkcli.training.checkpoints import LOG
-    from lmkcli.training.trainer import Watch
 
     job = training.plan(sources, recipe, settings, offline)
     for line in training.describe(job):
         console.note(line)
     folder = output.prepared("model/")
-    with console.progress("train") as progress, console.stoppable() as stopping:
-        training.run_train(job, folder, Watch(progress, stopping, console.note, folder / LOG))
+    with console.reporting("train", recording.call()) as report:
+        training.run_train(job, folder, report)
     _summary(job, str(folder), output.json)
 
 

@@ -17,6 +17,7 @@ from lmkcli.errors import DataError, MissingExtra, Stopped, UsageError
 from lmkcli.manifest import Manifest
 from lmkcli.models.forward import ForwardPass, ModelOptions
 from lmkcli.models.tokenizer import open_tokenizer
+from lmkcli.progress import Report
 from lmkcli.recipe import EncoderConfig, RecipeOptions
 from lmkcli.settings import TrainSettings
 from lmkcli.training import checkpoints
@@ -27,7 +28,7 @@ from lmkcli.training.objective import Objective
 from lmkcli.training.placing import TrainingSide
 from lmkcli.training.sampling import Sampling
 from lmkcli.training.sources import Source, parse_source, read_sources
-from lmkcli.training.trainer import Learning, LossTrainer, Watch, arguments
+from lmkcli.training.trainer import Learning, LossTrainer, arguments
 
 # Positions that go through at once, times the width of the states: what training keeps of them.
 CPU_STATES, GPU_STATES = 6_291_456, 50_331_648
@@ -75,6 +76,11 @@ def plan(
     examples, tallies = read_sources(parsed)
     if not len(examples):
         raise DataError(f"{', '.join(sources)}: no example was found to train on")
+    if lacking := objective.needs & {"sequence", "targets"}:
+        raise UsageError(
+            f"--loss {settings.loss} learns from {' and '.join(sorted(lacking))} of its batches, which "
+            "pairs of queries and passages do not have; use it from Python, or --loss infonce"
+        )
     if "teacher" in objective.needs and not examples.scored:
         raise DataError(
             f"--loss {settings.loss} learns from teacher scores, and {', '.join(sources)} has none; "
@@ -112,9 +118,9 @@ def _dims(text: str) -> list[int]:
     return [int(part) for part in text.split(",")]
 
 
-def run_train(job: TrainJob, folder: Path, watch: Watch) -> None:
+def run_train(job: TrainJob, folder: Path, report: Report) -> None:
     """Train into `folder`; Stopped with a checkpoint when a signal asks for it."""
-    facts = {**manifest.environment(), "models": job.resolved.recipe.located()}
+    facts = {**manifest.environment(report.call), "models": job.resolved.recipe.located()}
     facts["files"] = [file.name for file in model_files(job.resolved.folder.encoder)]
     made = Manifest("model", job.identity, facts=facts)
     manifest.claim(folder, made)
@@ -125,7 +131,7 @@ def run_train(job: TrainJob, folder: Path, watch: Watch) -> None:
     start = checkpoints.latest(folder)
     feed = _feed(job, checkpoints.step_of(start), Shard(args.process_index, args.world_size))
     learning = Learning(forward, job.objective, feed, _sized(job, forward))
-    trainer = LossTrainer(learning, args, watch)
+    trainer = LossTrainer(learning, args, report, folder / checkpoints.LOG)
     trainer.train(resume_from_checkpoint=str(start) if start else None)
     if trainer.state.global_step < job.settings.steps:
         raise Stopped(f"stopped after {trainer.state.global_step} of {job.settings.steps} steps")

@@ -19,7 +19,7 @@ from transformers.utils.logging import disable_progress_bar
 
 from lmkcli.errors import DataError
 from lmkcli.models.forward import Finish, ForwardPass
-from lmkcli.progress import Note, Progress
+from lmkcli.progress import Report
 from lmkcli.settings import TrainSettings
 from lmkcli.system.memory import peak_memory
 from lmkcli.training.feeding import Feed, TrainBatch
@@ -29,15 +29,6 @@ from lmkcli.training.objective import Embedded, Loss, Objective
 from lmkcli.training.optimizer import MasterAdamW, decayed
 
 WEIGHTS = "weights.safetensors"  # of a checkpoint: everything that was learned, in float32
-
-
-class Watch(NamedTuple):
-    """How a training talks to whoever runs it."""
-
-    progress: Progress
-    stopping: Callable[[], bool]
-    note: Note
-    log: Path
 
 
 class Learning(NamedTuple):
@@ -52,12 +43,14 @@ class Learning(NamedTuple):
 class LossTrainer(Trainer):
     """Trains a forward pass by an objective over the vectors of whole batches."""
 
-    def __init__(self, learning: Learning, args: TrainingArguments, watch: Watch) -> None:
-        super().__init__(model=learning.forward, args=args, callbacks=[_Stopping(watch)])
+    def __init__(
+        self, learning: Learning, args: TrainingArguments, report: Report, log: Path
+    ) -> None:
+        super().__init__(model=learning.forward, args=args, callbacks=[_Stopping(report)])
         self.remove_callback(PrinterCallback)
         self.remove_callback(ProgressCallback)
         self._forward, self._objective, self._feed, self._settings = learning
-        self._watch, self._seen = watch, _Seen()
+        self._report, self._log, self._seen = report, log, _Seen()
         self._gradients: Gradients | None = None
         disable_progress_bar()  # type: ignore[no-untyped-call]  # of saving: progress is the caller's
 
@@ -78,7 +71,7 @@ class LossTrainer(Trainer):
         model.train()
         if self._gradients is None:
             tokens = self._settings.batch_tokens
-            self._gradients = Gradients(self._forward, model, tokens, self._watch.note)
+            self._gradients = Gradients(self._forward, model, tokens, self._report.note)
         loss = self._gradients(*_batch(inputs, self._loss(inputs)))
         self._seen.add(loss, inputs)
         if not math.isfinite(loss.total.item()):
@@ -111,7 +104,7 @@ class LossTrainer(Trainer):
         line = {"step": self.state.global_step, **logs, **self._seen.taken()}
         self.state.log_history.append(line)
         if self.is_world_process_zero() and "loss" in logs:
-            with open(self._watch.log, "a", encoding="utf-8") as file:
+            with open(self._log, "a", encoding="utf-8") as file:
                 file.write(json.dumps({k: _short(v) for k, v in line.items()}) + "\n")
 
     def _save(
@@ -210,11 +203,11 @@ class _Seen:
 class _Stopping(TrainerCallback):
     """After a signal: a checkpoint, and the end."""
 
-    def __init__(self, watch: Watch) -> None:
-        self._watch = watch
+    def __init__(self, report: Report) -> None:
+        self._report = report
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         """Progress, and whether to go on."""
-        self._watch.progress(state.global_step, state.max_steps, "steps")
-        if self._watch.stopping() and state.global_step < state.max_steps:
+        self._report.progress(state.global_step, state.max_steps, "steps")
+        if self._report.stopping() and state.global_step < state.max_steps:
             control.should_save = control.should_training_stop = True

@@ -16,11 +16,10 @@ from lmkcli.encoding.encoder import open_encoder
 from lmkcli.encoding.resolving import resolve
 from lmkcli.errors import DataError, Mismatch, Stopped, UnknownName, UsageError
 from lmkcli.models.folder import read_model
-from lmkcli.progress import mute, silent
+from lmkcli.progress import Report
 from lmkcli.recipe import RecipeOptions
 from lmkcli.settings import EncodeSettings, TrainSettings
 from lmkcli.training import checkpoints, job
-from lmkcli.training.trainer import Watch
 from tests import tiny
 
 Models = Callable[[str], Path]
@@ -47,8 +46,8 @@ def pairs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def watch(folder: Path, stopping: Callable[[], bool] = lambda: False) -> Watch:
-    return Watch(silent, stopping, mute, folder / checkpoints.LOG)
+def asked(stopping: Callable[[], bool]) -> Report:
+    return Report(stopping=stopping)
 
 
 def planned(
@@ -59,7 +58,7 @@ def planned(
 
 
 def trained(plan: job.TrainJob, folder: Path) -> Path:
-    job.run_train(plan, folder, watch(folder))
+    job.run_train(plan, folder, Report())
     return folder
 
 
@@ -116,7 +115,7 @@ def test_a_stopped_training_ends_where_an_undisturbed_one_does(
     parts = tmp_path / "parts"
     for steps in ([1], [2]):
         with pytest.raises(Stopped):
-            job.run_train(plan, parts, watch(parts, after(steps)))
+            job.run_train(plan, parts, asked(after(steps)))
         with pytest.raises(DataError, match="has not ended"):
             read_model(str(parts))
     trained(plan, parts)
@@ -215,6 +214,7 @@ def test_a_task_is_learned(tmp_path: Path, tiny_model: Models) -> None:
     ("settings", "options", "error", "words"),
     [
         ({"loss": "infonse"}, {}, UnknownName, "infonce"),
+        ({"loss": "insent"}, {}, UsageError, "sequence"),
         ({"loss": "m3-kd", "symmetric": True}, {}, UsageError, "--symmetric has no effect"),
         ({}, {"pool": "cls", "gran": "4"}, UsageError, "no effect"),
         ({}, {"window": "chunk"}, UsageError, "windows"),
