@@ -14,14 +14,16 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal, TypedDict
 
 from lmkcli import __version__
 from lmkcli.errors import DataError, Mismatch
-from lmkcli.reading import whole_file
+from lmkcli.reading import checked, read_json
 
 NAME = "manifest.json"
 FORMAT = 1
+MOST_SHARDS = 99_999  # the names of parts have five digits for them
+_AGAIN = "make the artifact again"
 _PACKAGES = (
     "torch",
     "transformers",
@@ -154,30 +156,118 @@ def read(folder: Path, kind: str = "") -> Manifest:
     if kind and manifest.kind != kind:
         article = "an " if manifest.kind[0] in "aeiou" else ""  # tokens, vectors; an index
         raise DataError(f"{folder} holds {article}{manifest.kind}, but {kind} are needed here")
+    checked(asdict(manifest), _OPENED.get(kind, Any), folder / NAME, _AGAIN)
     return manifest
 
 
 def read_file(path: Path) -> Manifest:
     """The manifest in a file; DataError for one that lmk did not write, or a newer lmk."""
-    try:
-        data = json.loads(whole_file(path).decode("utf-8", "surrogatepass"))
-        if isinstance(data, dict) and data.get("format", FORMAT) > FORMAT:
-            raise DataError(
-                f"{path} was written by a newer lmk (format {data['format']}): pip install -U lmkcli"
-            )
-        manifest = Manifest(**data)
-    except (ValueError, TypeError, RecursionError) as error:
-        raise DataError(f"{path} cannot be read ({error}); make the artifact again") from None
-    whole = manifest.kind and isinstance(manifest.kind, str)
-    if not (
-        whole
-        and all(
-            isinstance(part, dict)
-            for part in (manifest.identity, manifest.execution, manifest.facts)
+    data = read_json(path, dict[str, Any], _AGAIN)
+    if type(data.get("format")) is int and data["format"] > FORMAT:
+        raise DataError(
+            f"{path} was written by a newer lmk (format {data['format']}): pip install -U lmkcli"
         )
-    ):
-        raise DataError(f"{path} is no manifest of lmk; make the artifact again")
-    return manifest
+    checked(data, Manifest, path, _AGAIN)
+    return Manifest(**data)
+
+
+def check_whole(folder: Path, found: Manifest) -> None:
+    """DataError where a manifest lacks what every lmk writes for its kind, or holds other types."""
+    checked(asdict(found), _WHOLE.get(found.kind, Any), f"the manifest of {folder}", _AGAIN)
+
+
+class _Source(TypedDict):
+    name: str
+
+
+class _Shards(TypedDict):
+    shards: Annotated[int, range(1, MOST_SHARDS + 1)]
+
+
+class _Reading(_Shards):
+    source: _Source
+
+
+class _Encoding(_Reading):
+    dtype: Literal["fp32", "bf16", "fp16"]
+    store_dtype: Literal["fp32", "fp16"]
+    store_text: bool
+
+
+class _Tokenizing(TypedDict):
+    tokenizer: str
+    prompt: str
+    splitter: str
+    text: dict[str, Any]
+
+
+class _Sides(TypedDict):
+    doc: dict[str, Any]  # checked where it becomes an EncoderConfig
+    query: dict[str, Any]
+
+
+class _Recipe(TypedDict):
+    recipe: _Sides
+    dim: Annotated[int, range(1, 1 << 20)]
+
+
+class _Encoded(_Recipe):
+    text: dict[str, Any]
+
+
+class _Models(TypedDict):
+    models: _Sides
+
+
+class _Indexed(TypedDict):
+    family: str
+    settings: dict[str, Any]
+
+
+class _Found(TypedDict):
+    index: str
+    search: dict[str, Any]
+    queries: str
+    k: Annotated[int, range(1, 1 << 31)]
+
+
+class _Asked(TypedDict):
+    index: str
+    collection: str
+
+
+class _Parted(TypedDict):
+    execution: _Shards
+
+
+class _OpenVectors(_Parted):
+    identity: _Recipe
+    facts: _Models
+
+
+class _Tokens(TypedDict):
+    identity: _Tokenizing
+    execution: _Reading
+
+
+class _Vectors(TypedDict):
+    identity: _Encoded
+    execution: _Encoding
+    facts: _Models
+
+
+class _Index(TypedDict):
+    identity: _Indexed
+
+
+class _Run(TypedDict):
+    identity: _Found
+    facts: _Asked
+
+
+# What it takes to open an artifact, and all that is written for each kind.
+_OPENED: dict[str, Any] = {"tokens": _Parted, "vectors": _OpenVectors}
+_WHOLE: dict[str, Any] = {"tokens": _Tokens, "vectors": _Vectors, "index": _Index, "run": _Run}
 
 
 def _inside(folder: Path) -> str:

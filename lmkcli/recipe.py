@@ -7,6 +7,7 @@ model.
 from dataclasses import dataclass, field, fields, replace
 from typing import Annotated, Any, ClassVar, Literal
 
+from lmkcli.reading import checked
 from lmkcli.settings import Flag, TrustRemoteCode
 
 Similarity = Literal["cosine", "dot"]
@@ -90,7 +91,9 @@ class Recipe:
 
 
 def _encoder_config(identity: dict[str, Any], located: dict[str, Any]) -> EncoderConfig:
-    return EncoderConfig(**{**identity, "skip": tuple(identity.get("skip", ()))}, **located)
+    given = {**identity, **located}
+    checked(given, EncoderConfig, "the recipe of the manifest", "make the artifact again")
+    return EncoderConfig(**{**given, "skip": tuple(given.get("skip", ()))})
 
 
 @dataclass(frozen=True)

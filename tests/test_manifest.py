@@ -38,7 +38,7 @@ JSON = st.recursive(
 
 def test_a_claimed_folder_is_read_back(tmp_path: Path) -> None:
     assert claim(tmp_path / "a/b", MADE) == MADE
-    assert read(tmp_path / "a/b", "vectors") == MADE
+    assert read(tmp_path / "a/b") == MADE
     assert [path.name for path in (tmp_path / "a/b").iterdir()] == [NAME]
 
 

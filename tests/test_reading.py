@@ -1,10 +1,14 @@
 """Files that have no end are refused before they fill the memory."""
 
+import copy
 import gzip
 import io
+import json
 import os
+import re
 import threading
 from pathlib import Path
+from typing import Annotated, Any, Literal, NotRequired, TypedDict
 
 import pytest
 
@@ -14,7 +18,7 @@ from lmkcli.data.records import open_records
 from lmkcli.data.run import read_run
 from lmkcli.errors import DataError
 from lmkcli.provenance import scorelog
-from lmkcli.reading import LINE, bounded_lines, check_finite, whole_file
+from lmkcli.reading import LINE, bounded_lines, check_finite, read_json, whole_file
 
 
 def test_lines_come_as_they_are_up_to_the_limit() -> None:
@@ -85,3 +89,68 @@ def test_a_manifest_without_a_bottom_is_refused(tmp_path: Path, deep: str) -> No
     (tmp_path / manifest.NAME).write_text(deep)
     with pytest.raises(DataError, match="cannot be read"):
         manifest.read(tmp_path)
+
+
+class Inner(TypedDict):
+    rows: Annotated[int, range(1, 10)]
+    names: list[str]
+    ends: NotRequired[list[tuple[int, int]]]
+
+
+class Outer(TypedDict):
+    of: Inner
+    kind: Literal["a", "b"]
+    extra: dict[str, int] | None
+
+
+GOOD = {
+    "of": {"rows": 3, "names": ["x"], "ends": [[1, 2]]},
+    "kind": "a",
+    "extra": {"n": 1},
+    "more": 1,
+}
+
+
+def changed(key: str, value: object) -> dict[str, Any]:
+    """GOOD with another value under a dotted key; a value that is ... is left out."""
+    made = copy.deepcopy(GOOD)
+    *above, last = key.split(".")
+    place: Any = made
+    for name in above:
+        place = place[name]
+    place[last] = value
+    if value is ...:
+        del place[last]
+    return made
+
+
+@pytest.mark.parametrize(
+    "value", [GOOD, changed("extra", None), changed("of.ends", ...), changed("kind", "b")]
+)
+def test_json_of_the_right_shape_is_read(tmp_path: Path, value: dict[str, Any]) -> None:
+    (tmp_path / "f").write_text(json.dumps(value))
+    assert read_json(tmp_path / "f", Outer, "fix") == value
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("of", ...), ("of", None), ("of", []), ("of.rows", 0), ("of.rows", 10**12), ("of.rows", True),
+        ("of.rows", 2.5), ("of.rows", "3"), ("of.names", "x"), ("of.names", [1]), ("of.names", {}),
+        ("of.ends", [[1]]), ("of.ends", [[1, 2, 3]]), ("of.ends", [[1, "2"]]), ("kind", "c"),
+        ("kind", ["a"]), ("extra", ...), ("extra", {"n": "1"}), ("extra", []),
+    ],
+)  # fmt: skip
+def test_json_of_another_shape_is_refused_with_its_key(
+    tmp_path: Path, key: str, value: object
+) -> None:
+    (tmp_path / "f").write_text(json.dumps(changed(key, value)))
+    with pytest.raises(DataError, match=re.escape(key)):
+        read_json(tmp_path / "f", Outer, "fix")
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "null", '{"of": ' * 99_999, "\udcff", "1" * 5000])
+def test_what_is_no_such_json_is_refused(tmp_path: Path, text: str) -> None:
+    (tmp_path / "f").write_text(text, "utf-8", "surrogateescape")
+    with pytest.raises(DataError, match="cannot be read"):
+        read_json(tmp_path / "f", Outer, "fix")

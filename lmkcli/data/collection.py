@@ -14,6 +14,7 @@ from typing import NamedTuple, Protocol
 from lmkcli import catalog
 from lmkcli.data import hub_layouts, known
 from lmkcli.errors import DataError, UnknownName, UsageError
+from lmkcli.manifest import MOST_SHARDS
 
 FILE_SUFFIXES = frozenset({".jsonl", ".json", ".tsv", ".txt", ".parquet", ".gz"})
 
@@ -67,11 +68,14 @@ class Shard:
 
     @classmethod
     def parse(cls, text: str) -> "Shard":
-        """'3/16' -> Shard(3, 16); UsageError when it is not 0 <= i < n."""
+        """'3/16' -> Shard(3, 16); UsageError when it is not 0 <= i < n <= 99,999."""
         number, _, count = text.partition("/")
-        if number.isdigit() and count.isdigit() and int(number) < int(count):
+        digits = number.isdecimal() and count.isdecimal() and max(len(number), len(count)) < 10
+        if digits and int(number) < int(count) <= MOST_SHARDS:
             return cls(int(number), int(count))
-        raise UsageError(f"--shard {text}: write i/n with 0 <= i < n, such as 0/16 … 15/16")
+        raise UsageError(
+            f"--shard {text}: write i/n with 0 <= i < n, such as 0/16 … 15/16; n is at most {MOST_SHARDS}"
+        )
 
 
 WHOLE = Shard(0, 1)

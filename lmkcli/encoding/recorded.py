@@ -4,6 +4,7 @@ An artifact may come from a stranger. Its manifest says which model made it, and
 that: what it names is not downloaded, and code beside a model does not run, unless the user says so.
 """
 
+from lmkcli import manifest
 from lmkcli.encoding.encoder import Encoder, open_encoder
 from lmkcli.errors import DataError
 from lmkcli.models.folder import ModelFolder, is_here, read_model
@@ -17,6 +18,7 @@ def open_recorded(vectors: Vectors, query: bool, settings: ModelSettings) -> Enc
 
     DataError where the model would run code or be downloaded and `settings` do not allow it.
     """
+    manifest.check_whole(vectors.folder, vectors.manifest)
     recipe = vectors.recipe.moved(settings.model) if settings.model else vectors.recipe
     side = recipe.query if query else recipe.doc
     if side.trust_remote_code and not settings.trust_remote_code:

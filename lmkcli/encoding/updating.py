@@ -224,7 +224,8 @@ def compact(folder: Path, keep_hours: float, report: Report = Report()) -> Compa
 
     A part is deleted when the generation does not name it and has not for `keep_hours`.
     """
-    Vectors(folder)  # DataError when shards are missing
+    vectors = Vectors(folder)  # DataError when shards are missing
+    manifest.check_whole(folder, vectors.manifest)
     with parts.locked(folder):
         before = _before(folder)
         kept = [piece for piece in before.slices if _is_full(folder, piece)]

@@ -6,6 +6,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from lmkcli import manifest
+from lmkcli.encoding.recorded import open_recorded
 from lmkcli.errors import DataError
 from lmkcli.progress import Report
 from lmkcli.settings import ModelSettings
@@ -28,6 +30,7 @@ class Verified(NamedTuple):
 def verify(folder: Path, sample: int, settings: ModelSettings) -> Verified:
     """Encode up to `sample` documents again in the dtype in which they were made."""
     vectors = Vectors(folder)
+    manifest.check_whole(folder, vectors.manifest)
     if not vectors.manifest.execution["store_text"]:
         raise DataError(
             f"{folder} holds no texts (--no-store-text, or an import without them): there is nothing "
@@ -38,7 +41,6 @@ def verify(folder: Path, sample: int, settings: ModelSettings) -> Verified:
     rows = np.unique(np.linspace(0, vectors.rows - 1, min(sample, vectors.rows)).astype(np.int64))
     docs = vectors.docs(rows)
     dtype = vectors.manifest.execution["dtype"]
-    from lmkcli.encoding.recorded import open_recorded  # here: what is refused needs no torch
 
     encoder = open_recorded(vectors, False, settings)
     tokens = encoder.tokenizer([doc.content for doc in docs])

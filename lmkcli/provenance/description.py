@@ -38,6 +38,7 @@ _SIDE = (
 def artifact(path: Path) -> dict[str, Any]:
     """What a folder is: kind, recipe, contents, completeness, lineage."""
     described = manifest.read(path)
+    manifest.check_whole(path, described)
     facts = {
         "artifact": f"{described.kind} {path}",
         "fingerprint": described.fingerprint[:16],
@@ -180,6 +181,7 @@ def _index(path: Path, described: Manifest) -> dict[str, Any]:
 def run(path: Path) -> dict[str, Any]:
     """What a run is and which index it came from."""
     described = read_manifest(path)
+    manifest.check_whole(path, described)
     facts = {
         "artifact": f"run {path}",
         "fingerprint": described.fingerprint[:16],

@@ -18,6 +18,7 @@ from lmkcli.encoding.recorded import open_recorded
 from lmkcli.errors import DataError, Mismatch
 from lmkcli.manifest import Manifest
 from lmkcli.models.devices import choose_device, native_dtype
+from lmkcli.reading import checked
 from lmkcli.retrieval.approximate import ApproximateSearch
 from lmkcli.retrieval.index import SEARCH, IndexInfo, Passage
 from lmkcli.retrieval.indexes.exact import Exact
@@ -44,6 +45,10 @@ def open_ann(
 ) -> "DenseIndex":
     """The index in a folder that `lmk index` made, described by its manifest and built.json."""
     identity = described.identity
+    checked(identity["settings"], AnnSettings, f"the settings of {folder}", "build the index again")
+    checked(
+        described.facts.get("vectors"), str, f"where the vectors of {folder} are", "build it again"
+    )
     vectors = _frozen_vectors(folder, described, built["of"], settings)
     how: dict[str, Any] = {"ef_search": settings.ef_search, "nprobe": settings.nprobe}
     notes = tuple(filter(None, [_incomplete(folder, built), _behind(folder, vectors)]))

@@ -5,21 +5,49 @@ subfolder `at` which the files are ('' for the folder itself).
 """
 
 import json
+import re
 from pathlib import Path
-from typing import Any
+from typing import Any, NotRequired, TypedDict
 
 from lmkcli import manifest
+from lmkcli.errors import DataError
+from lmkcli.reading import read_json
+from lmkcli.store.parts import SliceJson
 from lmkcli.system.atomic import atomic_file
 
 DOCS, BUILT = "docs.parquet", "built.json"
+_AGAIN = "build the index again with --if-exists overwrite"
+
+
+class _Of(TypedDict):
+    vectors: NotRequired[str]
+    parts: NotRequired[list[SliceJson]]
+    numbering: NotRequired[list[SliceJson | tuple[str, list[tuple[int, int]], int]]]
+    digests: NotRequired[dict[str, str]]
+    stamp: NotRequired[dict[str, Any] | None]
+
+
+class _Built(TypedDict):
+    digest: str
+    of: _Of
+    at: str
 
 
 def read_built(folder: Path) -> dict[str, Any]:
-    """What built.json says; empty while the index is not finished."""
+    """What built.json says; empty while the index is not finished. DataError where it is damaged."""
+    path = folder / BUILT
     try:
-        return dict(json.loads((folder / BUILT).read_text()))
+        built = read_json(path, _Built, _AGAIN)
     except FileNotFoundError:
         return {}
+    if not re.fullmatch(r"\d*", built["at"], re.ASCII):
+        raise DataError(
+            f"{path} says that the files are in {built['at']!r}, which cannot be; {_AGAIN}"
+        )
+    of = built["of"]
+    if "stamp" not in of and not {"vectors", "parts", "numbering", "digests"} <= of.keys():
+        raise DataError(f"{path} does not say what the index was built of; {_AGAIN}")
+    return dict(built)
 
 
 def write_built(folder: Path, facts: dict[str, Any], of: dict[str, Any], at: str) -> dict[str, Any]:

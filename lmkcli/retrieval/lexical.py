@@ -8,6 +8,7 @@ from typing import Any
 from lmkcli.data.collection import Doc, Query
 from lmkcli.data.run import Run
 from lmkcli.manifest import Manifest
+from lmkcli.reading import checked
 from lmkcli.retrieval.index import DENSE, IndexInfo, Passage
 from lmkcli.retrieval.index_folder import DOCS
 from lmkcli.retrieval.kinds import LexicalKind, lexical_kind
@@ -21,6 +22,9 @@ def open_lexical(
     """The index in a folder that `lmk index` made, described by its manifest and built.json."""
     family = described.identity["family"]
     settings.refuse(f"a {family} index", *DENSE)
+    checked(
+        described.identity["settings"], Bm25Settings, f"the settings of {folder}", "build it again"
+    )
     files = folder / built["at"]
     kind = lexical_kind(family).open(files, Bm25Settings(**described.identity["settings"]))
     return LexicalIndex(IndexInfo(str(folder.absolute()), family, built["digest"], {}), kind, files)

@@ -26,7 +26,7 @@ class NumberedPart(NamedTuple):
     @classmethod
     def from_json(cls, item: list[Any]) -> "NumberedPart":
         """What `as_json` wrote; where every row had one vector the number may be missing."""
-        piece = PartSlice.from_json(item)
+        piece = PartSlice.from_json((item[0], item[1]))
         return cls(piece, item[2] if len(item) > 2 else piece.rows)
 
 

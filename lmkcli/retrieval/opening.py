@@ -30,6 +30,7 @@ def open_index(folder: Path, settings: OpenSettings) -> Index:
         raise DataError(
             f"{folder} holds {described.kind}, which cannot be searched; give vectors or an index"
         )
+    manifest.check_whole(folder, described)
     built = read_built(folder)
     if not built:
         raise DataError(f"{folder} is not complete; run its index command again")

@@ -17,20 +17,27 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import chain
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypedDict
 
 import numpy as np
 from numpy.typing import NDArray
 
 from lmkcli.data.collection import Shard
 from lmkcli.errors import DataError, Stopped
+from lmkcli.reading import read_json
 from lmkcli.system.atomic import atomic_file, sync
 
 PARTS, DONE, GENERATION, LOCK = "parts", "done", "generation.json", "update.lock"
 ADDED = Shard(0, 0)  # the parts that updates and compactions wrote, numbered on for ever
 ABANDONED_SECONDS = 3600.0
 _NAME = re.compile(r"(\d{5})of(\d{5})-(\d{12})-(\d{12})")
+
+
+SliceJson = tuple[
+    str, list[tuple[int, int]]
+]  # a PartSlice in JSON: its name, ranges of deleted rows
 
 
 class PartName(NamedTuple):
@@ -95,12 +102,17 @@ class PartSlice:
         return [str(self.name), [list(ends) for ends in self.deleted]]
 
     @classmethod
-    def from_json(cls, item: list[Any]) -> "PartSlice":
-        """The slice that `as_json` wrote."""
+    def from_json(cls, item: SliceJson) -> "PartSlice":
+        """The slice that `as_json` wrote; DataError for what cannot be one."""
         name = PartName.parse(item[0])
-        if name is None:
+        if name is None or name.stop < name.start:
             raise DataError(f"'{item[0]}' is not the name of a part; make the artifact again")
-        return cls(name, tuple((int(first), int(stop)) for first, stop in item[1]))
+        ends = np.array([0, *chain.from_iterable(item[1]), name.stop - name.start])
+        if (np.diff(ends) < 0).any():
+            raise DataError(
+                f"the deleted rows of part {item[0]} are not in it, or not in order; make the artifact again"
+            )
+        return cls(name, tuple((first, stop) for first, stop in item[1]))
 
     @classmethod
     def of(cls, name: PartName, live: NDArray[np.bool_]) -> "PartSlice":
@@ -183,9 +195,15 @@ def done_rows(folder: Path, shard: Shard) -> int | None:
     return int(done["rows"]) if done else None
 
 
-def _done(folder: Path, shard: Shard) -> dict[str, Any] | None:
+class _Done(TypedDict):
+    rows: int
+    parts: list[str]
+
+
+def _done(folder: Path, shard: Shard) -> _Done | None:
+    path = done_path(folder, shard)
     try:
-        return dict(json.loads(done_path(folder, shard).read_text()))
+        return read_json(path, _Done, f"delete {path} and run the same command again")
     except FileNotFoundError:
         return None
 
@@ -213,22 +231,26 @@ class Generation(NamedTuple):
     rows: int  # numbers below it belong to parts of this or an earlier generation
 
 
+class _Generation(TypedDict):
+    number: int
+    source: dict[str, Any]
+    parts: list[SliceJson]
+    rows: int
+
+
 def generation(folder: Path) -> Generation | None:
     """The one that counts now; None where nothing was ever updated. DataError when a part is lost."""
     path = folder / GENERATION
     try:
-        text = path.read_text()
-        data = json.loads(text)
-        slices = [PartSlice.from_json(item) for item in data["parts"]]
-        current = Generation(data["number"], data["source"], slices, data["rows"])
+        data = read_json(path, _Generation, "make the artifact again")
     except FileNotFoundError:
         return None
-    except (ValueError, KeyError, TypeError) as error:
-        raise DataError(f"{path} cannot be read ({error}); make the artifact again") from None
+    slices = [PartSlice.from_json(item) for item in data["parts"]]
+    current = Generation(data["number"], data["source"], slices, data["rows"])
     lost = {piece.name for piece in slices} - set(list_parts(folder))
     if not lost:
         return current
-    if path.read_text() == text:
+    if read_json(path, _Generation, "make the artifact again") == data:
         raise DataError(f"{folder}: part {min(lost)} is missing; make the artifact again")
     return generation(folder)  # it was replaced while this was looking
 

@@ -1,12 +1,12 @@
 """What the parts of an artifact say of themselves, and what that adds up to."""
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import NotRequired, TypedDict
 
 from lmkcli.data.collection import CollectionDigest, Doc
 from lmkcli.errors import DataError
+from lmkcli.reading import read_json
 from lmkcli.store import parts
 from lmkcli.store.doctable import DocRow, DocTable
 from lmkcli.store.parts import PartName, PartSlice
@@ -33,15 +33,32 @@ class Counts:
         self.vectors += row.vectors
 
 
-def part_summary(folder: Path, name: PartName) -> dict[str, Any]:
-    """The part.json of one part."""
+class PartSummary(TypedDict):
+    """What part.json says: Counts, the digest of the documents, the bytes of text and arrays, the digest
+    of all that is in the part."""
+
+    docs: int
+    tokens: int
+    lost: int
+    cut: int
+    empty: int
+    vectors: int
+    collection: str
+    bytes: NotRequired[int]
+    digest: str
+
+
+def part_summary(folder: Path, name: PartName) -> PartSummary:
+    """The part.json of one part; DataError where it is not there, or is of a part of other rows."""
     path = folder / parts.PARTS / str(name) / "part.json"
+    fix = "delete this part and run the same command again"
     try:
-        return dict(json.loads(path.read_text()))
-    except (OSError, ValueError) as error:
-        raise DataError(
-            f"{path} cannot be read ({error}); delete this part and run the same command again"
-        ) from None
+        summary = read_json(path, PartSummary, fix)
+    except OSError as error:
+        raise DataError(f"{path} cannot be read ({error.strerror}); {fix}") from None
+    if summary["docs"] != name.stop - name.start:
+        raise DataError(f"{path} is of {summary['docs']} documents, and its part of others; {fix}")
+    return summary
 
 
 def sum_counts(folder: Path, slices: list[PartSlice]) -> Counts:
@@ -51,7 +68,7 @@ def sum_counts(folder: Path, slices: list[PartSlice]) -> Counts:
         summary = part_summary(folder, piece.name)
         if not piece.deleted:
             for name in vars(total):
-                setattr(total, name, getattr(total, name) + summary[name])
+                setattr(total, name, getattr(total, name) + summary[name])  # type: ignore[literal-required]
             continue
         table = DocTable(folder / parts.PARTS / str(piece.name) / "docs.parquet")
         columns = (

@@ -28,6 +28,7 @@ from lmkcli.data.run import Ranking, Run, ranked
 from lmkcli.errors import DataError, Mismatch
 from lmkcli.manifest import json_differences
 from lmkcli.progress import Progress
+from lmkcli.reading import read_json
 from lmkcli.retrieval.kinds import LexicalKind
 from lmkcli.settings import Bm25Settings
 from lmkcli.system.atomic import atomic_folder
@@ -84,7 +85,7 @@ class Bm25(LexicalKind):
         path = folder / FOLDER
         analyzer = _analyzer(settings)
         try:
-            analysis = json.loads((path / ANALYSIS).read_text())
+            analysis = read_json(path / ANALYSIS, dict[str, Any], "build the index again")
             scores = bm25s.BM25.load(path, mmap=True, show_progress=False)
             ids = pq.read_table(path / IDS).column("id")
         except (OSError, ValueError, KeyError) as error:  # pa.ArrowInvalid is a ValueError

@@ -23,6 +23,7 @@ from lmkcli.data.run import Ranking, Run, ranked
 from lmkcli.errors import DataError, Mismatch, UnknownName, UsageError
 from lmkcli.manifest import json_differences
 from lmkcli.progress import Progress
+from lmkcli.reading import read_json
 from lmkcli.retrieval.indexes.jvm import (
     HOME,
     JavaException,
@@ -108,7 +109,7 @@ class Lucene(LexicalKind):
             return cls.read(folder, settings)
         path = folder / FOLDER
         try:
-            analysis = json.loads((path / ANALYSIS).read_text())
+            analysis = read_json(path / ANALYSIS, dict[str, Any], "build the index again")
         except (OSError, ValueError) as error:
             raise DataError(f"{path} cannot be read ({error}); build the index again") from None
         if lines := json_differences(analysis, cls.analysis(settings)):
