@@ -101,10 +101,9 @@ class StageOptions:
     def of(self, index: Path) -> "Stages":
         """The stages of a search that begins with `index`."""
         from lmkcli.retrieval.fusion import Fusion
-        from lmkcli.retrieval.pipeline import Stages, check_distinct
+        from lmkcli.retrieval.pipeline import Stages
 
         paths = [index, *(self.others or [])]
-        check_distinct(paths)
         fusion = Fusion.parse(self.fuse, self.fuse_scale or Fusion.scale) if self.fuse else None
         reranking = RerankSettings(self.rerank_depth, self.interpolate)
         return Stages(paths, fusion, self.rerank, self.rerank_model, reranking)

@@ -1,19 +1,18 @@
 """Approximate search: candidates of an approximate index, which exact scores then put in order."""
 
-from collections.abc import Callable
-
 import numpy as np
 from numpy.typing import NDArray
 
 from lmkcli.retrieval.indexes.exact_scorer import ExactScorer, top
-from lmkcli.retrieval.kinds import AnnKind, Hits, Matrix, VectorSearch
+from lmkcli.retrieval.kinds import AnnKind, Hits, VectorSearch
+from lmkcli.retrieval.numbering import NumberedPart, still_live
+from lmkcli.retrieval.views import RankedUnits
 from lmkcli.store.ragged import Ragged
+from lmkcli.store.vectors import Vectors
 
 MARGIN = 32  # rows beyond k that are fetched, at least
 SPREAD = 4  # vectors that are fetched for a row that is wanted, where rows have many
 LEAST = 128  # and for each of several query vectors
-
-RowsOf = Callable[[NDArray[np.int64]], NDArray[np.int64]]  # of an index's numbers; -1: deleted
 
 
 class ApproximateSearch:
@@ -22,8 +21,16 @@ class ApproximateSearch:
     Fetches more until k rows are there; where the index has no more, brute force fills them up.
     """
 
-    def __init__(self, kind: AnnKind, matrix: Matrix, rows_of: RowsOf, exact: VectorSearch) -> None:
-        self._kind, self._matrix, self._rows_of, self._exact = kind, matrix, rows_of, exact
+    def __init__(
+        self,
+        kind: AnnKind,
+        units: RankedUnits,
+        numbered: list[NumberedPart],
+        exact: VectorSearch,
+    ) -> None:
+        self._kind, self._matrix, self._exact = kind, units.matrix, exact
+        numbering = Numbering(units.vectors, numbered)
+        self._rows_of = numbering.vectors if units.level == "chunk" else numbering.docs
 
     def search(self, queries: Ragged, k: int) -> Hits:
         """The k best of the candidates, and what ties with the last of them."""
@@ -70,3 +77,38 @@ class ApproximateSearch:
         spread = min(SPREAD, -(-matrix.total // matrix.rows))
         longest = int(queries.counts.max(initial=1))
         return min(max(spread * share // longest, min(share, LEAST)), numbered)
+
+
+class Numbering:
+    """What the numbers of an index mean among `vectors` now: -1 for what was deleted since."""
+
+    def __init__(self, vectors: Vectors, numbered: list[NumberedPart]) -> None:
+        self._vectors = vectors
+        live = still_live(numbered, vectors.slices)
+        self._docs = np.where(live, np.cumsum(live) - 1, -1)
+        if not vectors.single:
+            counts = [self._counts(part) for part in numbered]
+            self._starts = np.concatenate([[0], *counts]).cumsum().astype(np.int64)
+
+    def _counts(self, part: NumberedPart) -> NDArray[np.int64]:
+        """Vectors of each document; of a part that is no more, all as if they were its first's."""
+        counts = self._vectors.part_counts(part.piece.name)
+        if counts is not None:
+            return counts[part.piece.live]
+        removed = np.zeros(part.piece.rows, np.int64)
+        removed[0] = part.vectors
+        return removed
+
+    def docs(self, numbers: NDArray[np.int64]) -> NDArray[np.int64]:
+        """The document of each number, as a row of the folder."""
+        return self._docs[numbers if self._vectors.single else self._owners(numbers)]
+
+    def vectors(self, numbers: NDArray[np.int64]) -> NDArray[np.int64]:
+        """The vector of each number, counted over all that are there now."""
+        owners = self._owners(numbers)
+        docs = self._docs[owners]
+        within = numbers - self._starts[owners]
+        return np.where(docs < 0, -1, self._vectors.starts[docs] + within)
+
+    def _owners(self, numbers: NDArray[np.int64]) -> NDArray[np.int64]:
+        return np.searchsorted(self._starts, numbers, side="right") - 1

@@ -23,7 +23,7 @@ from lmkcli.retrieval.approximate import ApproximateSearch
 from lmkcli.retrieval.index import SEARCH, IndexInfo, Passage
 from lmkcli.retrieval.indexes.exact import Exact
 from lmkcli.retrieval.kinds import Matrix, VectorSearch, ann_kind
-from lmkcli.retrieval.numbering import Numbering, read_numbering
+from lmkcli.retrieval.numbering import read_numbering
 from lmkcli.retrieval.passages import best_passages, passages_of
 from lmkcli.retrieval.views import RankedUnits
 from lmkcli.settings import AnnSettings, OpenSettings
@@ -56,9 +56,8 @@ def open_ann(
         folder / built["at"], replace(AnnSettings(**identity["settings"]), **how)
     )
     units = RankedUnits(vectors, settings.level or "", settings.aggregate or "")
-    numbering = Numbering(vectors, read_numbering(built["of"]))
-    rows_of = numbering.vectors if units.level == "chunk" else numbering.docs
-    exact = exact_search(units.matrix, settings)
+    numbered = read_numbering(built["of"])
+    search = ApproximateSearch(kind, units, numbered, exact_search(units.matrix, settings))
     info = IndexInfo(
         str(folder.absolute()),
         identity["settings"]["kind"],
@@ -66,7 +65,6 @@ def open_ann(
         how | units.identity,
         notes,
     )
-    search = ApproximateSearch(kind, units.matrix, rows_of, exact)
     return DenseIndex(info, units, search, settings)
 
 

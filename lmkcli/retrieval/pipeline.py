@@ -50,9 +50,11 @@ def open_pipeline(stages: Stages, settings: OpenSettings, texts: Collection | No
 def open_all(
     stages: Stages, settings: OpenSettings, texts: Collection | None = None
 ) -> list[Index]:
-    """Each of the indexes, given the settings that mean something to it; UsageError for a setting that
-    means nothing to any of them.
+    """Each of the indexes, given the settings that mean something to it.
+
+    UsageError for a setting that means nothing to any of them, and for an index that is there twice.
     """
+    _check_distinct(stages.paths)
     takes = [_takes(path) for path in stages.paths]
     alone = len(takes) == 1 or all("level" in mine for mine in takes)
     if settings.level == "chunk" and (stages.rerank or not alone):
@@ -87,7 +89,7 @@ def _open(path: Path, settings: OpenSettings, texts: Collection | None) -> Index
     return RunIndex(path, texts)
 
 
-def check_distinct(paths: Sequence[Path]) -> None:
+def _check_distinct(paths: Sequence[Path]) -> None:
     """UsageError when an index is to be fused with itself."""
     real = [path.resolve() for path in paths]
     if len(set(real)) < len(real):

@@ -90,6 +90,7 @@ class RankedUnits:
     """What is ranked of a vectors folder: its documents, or with level 'chunk' their chunks.
 
     UsageError for a level or an aggregate that means nothing to these vectors; both may be empty.
+    `identity` is what a run records of it.
     """
 
     def __init__(self, vectors: Vectors, level: str = "", aggregate: str = "") -> None:
@@ -100,13 +101,10 @@ class RankedUnits:
             self.matrix = Flat(vectors)
         elif self._aggregate != "max":
             self.matrix = Aggregated(vectors, self._aggregate)
-
-    @property
-    def identity(self) -> dict[str, str]:
-        """What a run records of it."""
-        if self.vectors.single:
-            return {}
-        return {"level": "chunk"} if self.level == "chunk" else {"aggregate": self._aggregate}
+        self.identity: dict[str, str] = {}
+        if not vectors.single:
+            how = {"level": "chunk"} if level == "chunk" else {"aggregate": self._aggregate}
+            self.identity = how
 
     def check(self, queries: Ragged) -> None:
         """UsageError when queries have several vectors where one is needed."""

@@ -128,5 +128,5 @@ def test_rows_of_runs_on_one_collection_are_their_paths(run: Path) -> None:
 def test_damaged_judgements_are_named(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "some.qrels.gz"
     path.write_bytes(content)
-    with pytest.raises(DataError, match=r"some\.qrels\.gz: cannot be read"):
+    with pytest.raises(DataError, match=r"some\.qrels\.gz: damaged or cut gzip"):
         qrel_sets([tmp_path / "a.trec"], [str(path)])

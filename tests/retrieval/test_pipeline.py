@@ -18,7 +18,7 @@ from lmkcli.retrieval.building import build_dense, build_lexical
 from lmkcli.retrieval.fusion import Fusion, fuse
 from lmkcli.retrieval.index import Index, IndexInfo
 from lmkcli.retrieval.opening import open_index
-from lmkcli.retrieval.pipeline import Stages, check_distinct, open_all, open_pipeline
+from lmkcli.retrieval.pipeline import Stages, open_all, open_pipeline
 from lmkcli.settings import AnnSettings, Bm25Settings, EncodeSettings, OpenSettings, RerankSettings
 from lmkcli.store.vectors import Vectors
 from tests.models.test_crossencoder import by_hand, save
@@ -226,4 +226,4 @@ def test_weights_and_indexes_are_checked_before_anything_is_searched(made: Made)
     with pytest.raises(UsageError, match="3 weights for 2 runs"):
         opened(made.bm25, made.run, fusion=Fusion.parse("linear:1,2,3"))
     with pytest.raises(UsageError, match="names an index twice"):
-        check_distinct([made.bm25, made.bm25.parent / "x" / ".." / made.bm25.name])
+        opened(made.bm25, made.bm25.parent / "x" / ".." / made.bm25.name, fusion=Fusion("rrf"))
