@@ -1,4 +1,4 @@
-"""Reading files in shards: nothing lost, nothing twice, and errors that say where."""
+"""Reading files in shards: nothing is lost or read twice, and errors name the place."""
 
 import gzip
 import io

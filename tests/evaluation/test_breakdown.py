@@ -47,7 +47,10 @@ def values(by: str, collection: Collection, rel: int = 1) -> dict[str, object]:
 
 
 def test_what_a_query_can_be_grouped_by(collection: Collection) -> None:
-    assert values("length", collection) == {"q1": 6.0, "q2": 10.0}  # q3's document is nowhere
+    assert values("length", collection) == {
+        "q1": 6.0,
+        "q2": 10.0,
+    }  # q3's document is not in the collection
     assert values("length", collection, rel=2) == {"q1": 10.0}
     chunk = [Qrel("q1", "long#3", 1), Qrel("q1", "short", 1), Qrel("q2", "#", 1)]
     assert values_of("length", collection, chunk, 1) == {"q1": 6.0}
@@ -155,7 +158,7 @@ def test_scores_of_groups_add_up_to_the_whole() -> None:
     assert sum(
         s * x for s, x in zip(sizes, rr, strict=True) if x is not None
     ) / 40 == pytest.approx(scores.aggregated["RR@3"])
-    assert count == [30.0, 30.0, 30.0, 27.0]  # a sum, and nothing of the missing query
+    assert count == [30.0, 30.0, 30.0, 27.0]  # a sum, to which the missing query adds nothing
 
 
 def test_a_system_without_the_collection_of_a_group_has_no_value_there() -> None:

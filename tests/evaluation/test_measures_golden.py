@@ -193,7 +193,7 @@ def test_providers_agree_query_by_query(
 
 
 QRELS = {"dl19": "dl19-passage", "dl20": "dl20-passage"}
-ABSENT = {  # runs whose scores are listed, but which do not lie there
+ABSENT = {  # runs whose scores are listed, but whose files are not there
     "cacm.anserini-bm25.txt",
     "covid.bm25.txt",
     "covid.bm25_rm3.txt",

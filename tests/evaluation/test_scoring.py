@@ -1,4 +1,4 @@
-"""What qrel_sets a run, and what is decided by what is known of a collection."""
+"""Which judgements score a run, and what known facts of a collection decide."""
 
 import gzip
 import json

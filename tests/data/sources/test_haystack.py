@@ -1,4 +1,4 @@
-"""Haystacks: the evidence at its place among others that no query is judged for."""
+"""Haystacks: the evidence at its position among passages without judgements."""
 
 import json
 from pathlib import Path

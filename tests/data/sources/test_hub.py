@@ -90,7 +90,7 @@ def test_every_name_is_read_encoded_and_scored(
     assert found is not None
     measures = parse_measures(["nDCG@10", *found.measures])
     scores = evaluate(searched(collection, encoder), list(collection.qrels()), measures)
-    assert scores.aggregated["nDCG@10"] == 1.0  # each query has the words of its answer
+    assert scores.aggregated["nDCG@10"] == 1.0  # each query repeats the words of its answer
     assert all(hub_layouts.layout_of(name).docs.repo in key for key in collection.stamp())  # type: ignore[union-attr]
     assert collection.settings == {"fields": "title+text"}
 
@@ -140,7 +140,7 @@ def test_scifact_is_the_same_from_a_mirror_and_from_a_folder(
 _READ = {"corpus": "docs", "queries": "queries"}
 
 
-# --- what single families do ----------------------------------------------------------------------
+# --- what particular families do ----------------------------------------------------------------------
 
 
 def test_lengths_are_kept_apart(mirror: Path) -> None:
@@ -196,7 +196,7 @@ def test_options(mirror: Path) -> None:
         open_collection("mteb-v2/scidocs,revision=main")
 
 
-# --- files that stand differently -----------------------------------------------------------------
+# --- files in other layouts -----------------------------------------------------------------
 
 
 def moved(folder: Path, **paths: str) -> None:

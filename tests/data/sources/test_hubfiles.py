@@ -33,15 +33,15 @@ except LmkError as error:
 
 
 class Hub(ThreadingHTTPServer):
-    """Serves a folder of repositories as the hub does; remembers what it was asked."""
+    """Serves a folder of repositories as the hub does, and records the requests."""
 
     def __init__(self, root: Path) -> None:
         super().__init__(("127.0.0.1", 0), Answers)
         self.root = root
-        self.commit = "0" * 39 + "1"  # what 'main' is
+        self.commit = "0" * 39 + "1"  # the commit behind 'main'
         self.asked: list[str] = []
-        self.served: list[tuple[str, int]] = []  # files and from which byte
-        self.cut = 0  # break off after so many bytes of a file, once
+        self.served: list[tuple[str, int]] = []  # the files requested, and from which byte on
+        self.cut = 0  # drop the connection after so many bytes of a file, once
 
     @property
     def url(self) -> str:

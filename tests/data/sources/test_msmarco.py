@@ -1,4 +1,4 @@
-"""MS MARCO and TREC Deep Learning from ir_datasets' own cache, in a process that can reach nobody."""
+"""MS MARCO and TREC Deep Learning from ir_datasets' own cache, in a process without a network."""
 
 import gzip
 import json

@@ -18,7 +18,7 @@ def digest(name: str) -> str:
 
 
 def needle_of(text: str) -> str:
-    """The line that is no filler."""
+    """The line that is not filler."""
     return next(line for line in text.split("\n") if "pass key is" in line)
 
 
@@ -96,7 +96,7 @@ def test_seeds_and_names_decide_everything() -> None:
 
 
 def test_texts_are_the_same_on_every_machine() -> None:
-    """A change of these digests makes every score that was ever recorded another collection's."""
+    """If these digests change, every score recorded so far belongs to another collection."""
     assert digest("passkey/256") == PASSKEY
     assert digest("needle/256") == NEEDLE
 
