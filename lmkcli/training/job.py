@@ -118,8 +118,11 @@ def _dims(text: str) -> list[int]:
     return [int(part) for part in text.split(",")]
 
 
-def run_train(job: TrainJob, folder: Path, report: Report) -> None:
-    """Train into `folder`; Stopped with a checkpoint when a signal asks for it."""
+def run_train(job: TrainJob, folder: Path, report: Report, watching: Sequence[Any] = ()) -> None:
+    """Train into `folder`; Stopped with a checkpoint when a signal asks for it.
+
+    `watching` are callbacks of transformers' Trainer.
+    """
     facts = {**manifest.environment(report.call), "models": job.resolved.recipe.located()}
     facts["files"] = [file.name for file in model_files(job.resolved.folder.encoder)]
     made = Manifest("model", job.identity, facts=facts)
@@ -132,6 +135,8 @@ def run_train(job: TrainJob, folder: Path, report: Report) -> None:
     feed = _feed(job, checkpoints.step_of(start), Shard(args.process_index, args.world_size))
     learning = Learning(forward, job.objective, feed, _sized(job, forward))
     trainer = LossTrainer(learning, args, report, folder / checkpoints.LOG)
+    for callback in watching:
+        trainer.add_callback(callback)
     trainer.train(resume_from_checkpoint=str(start) if start else None)
     if trainer.state.global_step < job.settings.steps:
         raise Stopped(f"stopped after {trainer.state.global_step} of {job.settings.steps} steps")
