@@ -146,16 +146,16 @@ class _Lines:
             note(f"{self._title}: {self._pace.line(done, total, unit)}")
 
 
-class Asked(BaseException):
+class StopSignal(BaseException):
     """A signal asked to stop when there was nothing that had to be closed."""
 
 
 @contextmanager
 def leaving() -> Iterator[None]:
-    """SIGTERM and SIGUSR1 raise Asked wherever the command is, also while it starts."""
+    """SIGTERM and SIGUSR1 raise StopSignal wherever the command is, also while it starts."""
 
     def ask(number: int, frame: FrameType | None) -> None:
-        raise Asked(signal.Signals(number).name)
+        raise StopSignal(signal.Signals(number).name)
 
     kinds = (signal.SIGTERM, signal.SIGUSR1)
     before = [signal.signal(kind, ask) for kind in kinds]

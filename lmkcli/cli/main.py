@@ -86,8 +86,8 @@ def main() -> None:
     try:
         with console.leaving():
             _run()
-    except console.Asked as asked:
-        console.error(f"{asked}: stopped early; run the same command again to continue")
+    except console.StopSignal as signal:
+        console.error(f"{signal}: stopped early; run the same command again to continue")
         sys.exit(Stopped.exit_code)
     except LmkError as error:
         if console.verbose:
