@@ -25,7 +25,7 @@ from lmkcli.errors import DataError
 from lmkcli.retrieval.index_folder import BUILT, read_built
 from lmkcli.retrieval.opening import open_index
 from lmkcli.settings import OpenSettings
-from lmkcli.store import part_writer, parts
+from lmkcli.store import parts, summary
 from lmkcli.store.doctable import DocTable
 from lmkcli.store.tokens import Tokens
 from lmkcli.store.vectors import Vectors
@@ -165,7 +165,7 @@ def whole_parts(folder: Path) -> bool:
         return False
     slices = parts.cover(names, WHOLE)
     for piece in slices:
-        assert part_writer.part_summary(folder, piece.name)["docs"] == piece.rows
+        assert summary.part_summary(folder, piece.name)["docs"] == piece.rows
         assert DocTable(folder / "parts" / str(piece.name) / "docs.parquet").rows == piece.rows
     if parts.done_rows(folder, WHOLE) is None:
         refused(folder)

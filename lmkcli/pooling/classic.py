@@ -21,7 +21,7 @@ class _Ordinary:
 
     chunked = False
 
-    def specials(self, special: SpecialTokens) -> int:
+    def reserved(self, special: SpecialTokens) -> int:
         return len(special.prefix) + len(special.suffix)
 
     def check(self, special: SpecialTokens) -> None:

@@ -24,7 +24,7 @@ class Landmark:
     chunked = True
     per = "chunk"
 
-    def specials(self, special: SpecialTokens) -> int:
+    def reserved(self, special: SpecialTokens) -> int:
         return len(special.prefix)
 
     def check(self, special: SpecialTokens) -> None:
@@ -71,7 +71,7 @@ class MultiCls:
     chunked = True
     per = "chunk"
 
-    def specials(self, special: SpecialTokens) -> int:
+    def reserved(self, special: SpecialTokens) -> int:
         return len(special.suffix)
 
     def check(self, special: SpecialTokens) -> None:

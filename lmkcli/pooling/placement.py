@@ -62,7 +62,7 @@ class Pooler(Protocol):
     def per(self) -> str:
         """What is marked: 'input' (one position), 'step', 'chunk', 'token', or 'model' for nothing."""
 
-    def specials(self, special: SpecialTokens) -> int:
+    def reserved(self, special: SpecialTokens) -> int:
         """Positions of an input that neither content, prompt nor chunks take."""
 
     def arrange(
@@ -188,7 +188,7 @@ class Placer:
         # taken[i]: positions of the chunks before chunk i
         taken = np.concatenate([[0], np.cumsum(sizes)])
         tokens = np.concatenate([[0], content.ends])
-        room = self.limit - self.pooler.specials(self.special) - len(content.prompt)
+        room = self.limit - self.pooler.reserved(self.special) - len(content.prompt)
         room += content.separator is not None  # none follows the last chunk
         fresh, count = 0, len(sizes)
         while fresh < count:
