@@ -276,9 +276,9 @@ def test_lower_case_is_declared_by_the_folder(tiny_model: Models, tmp_path: Path
 
 
 def test_minilm_is_that_of_sentence_transformers(minilm: Path) -> None:
-    """A hundred real texts of many lengths: docstrings of this Python."""
+    """Real texts of many lengths: docstrings of this Python."""
     docs = sorted((doc.content for doc in open_collection("stdlib/functions").docs()), key=len)
-    texts = docs[:: len(docs) // 99][:100]
+    texts = docs[:: len(docs) // 24]
     resolved = resolve(RecipeOptions("minilm"))
     assert resolved.folder.path == minilm
     theirs = SentenceTransformer(str(minilm), device="cpu").encode(texts)

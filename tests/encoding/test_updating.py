@@ -461,7 +461,7 @@ def test_recall_stays_after_many_appends(folder: Folder, tmp_path: Path) -> None
     """HNSW over random vectors, the hardest there are."""
     folder.update(docs(0, 3000))
     refresh(folder, tmp_path / "i")
-    for first in range(50, 501, 50):
+    for first in range(100, 501, 100):
         folder.update(docs(first, 3000 + 4 * first))
         assert "appended" in refresh(folder, tmp_path / "i")
     opened = [open_index(path, OpenSettings()) for path in (tmp_path / "i", folder.path)]
@@ -518,19 +518,20 @@ def write(path: Path, there: Texts) -> Path:
     return path
 
 
-def test_twenty_rounds_equal_a_full_rebuild_each_time(
-    tiny_model: Models, tmp_path: Path, small: None
+@pytest.mark.parametrize("rounds", [7, pytest.param(20, marks=pytest.mark.slow)])
+def test_each_round_equals_a_full_rebuild(
+    tiny_model: Models, tmp_path: Path, small: None, rounds: int
 ) -> None:
     number = random.Random(11)
     there = {f"d{i}": text(number) for i in range(60)}
     path, model = tmp_path / "c.jsonl", str(tiny_model("bert"))
     queries = [Query(f"q{i}", text(number)) for i in range(5)]
-    for round_ in range(20):
+    for round_ in range(rounds):
         there = edited(there, number)
         job = planning.plan(str(write(path, there)), RecipeOptions(model), EXACT, "0/1")
         run_update(job, tmp_path / "v")
         jobs.run_encode(job, tmp_path / f"full{round_}")
-        if round_ % 6 == 5:
+        if round_ % 6 == 4:
             compact(tmp_path / "v", 0)
         update_dense(Vectors(tmp_path / "v"), tmp_path / "i", AnnSettings())
         mine, full = Vectors(tmp_path / "v"), Vectors(tmp_path / f"full{round_}")
@@ -692,7 +693,7 @@ def rounds(killed: Killed, count: int, docs: int) -> None:
 
 
 def test_a_killed_update_leaves_the_old_or_the_new(killed: Killed) -> None:
-    rounds(killed, 10, 300)
+    rounds(killed, 4, 300)
 
 
 @pytest.mark.slow
