@@ -23,7 +23,8 @@ from lmkcli.progress import Progress, Report, silent
 
 quiet = False
 verbose = False
-FULL_DISK = {errno.ENOSPC, errno.EDQUOT}
+FULL_DISK = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+DEVICE = {errno.EIO, errno.EROFS, errno.ELOOP, errno.EACCES, errno.EPERM}  # never a bug of ours
 _OBEYED = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 _LINE_SECONDS = 30.0
 _SMALLEST = 0.0001

@@ -108,11 +108,11 @@ def main() -> None:
                 "stays. Make room and run the same command again"
             )
             sys.exit(3)
-        if error.filename is None:
+        if error.filename is None and error.errno not in console.DEVICE:
             raise
         if console.verbose:
             console.error(traceback.format_exc())
-        console.error(f"{error.filename2 or error.filename}: {error.strerror}")
+        console.error(f"{error.filename2 or error.filename or 'a file'}: {error.strerror}")
         sys.exit(3)
 
 

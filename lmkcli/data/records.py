@@ -196,16 +196,23 @@ def _whole_gzip(name: str) -> Iterator[None]:
         raise DataError(f"{name}: damaged or cut gzip ({error}); fetch it again") from error
 
 
+@contextmanager
+def _whole_parquet(path: Path) -> Iterator[None]:
+    """What Arrow says of a damaged file, in many classes, as one DataError."""
+    try:
+        yield
+    except (OSError, pa.ArrowException, ValueError, TypeError, OverflowError) as error:
+        first = (str(error).strip() or type(error).__name__).splitlines()[0]
+        raise DataError(f"{path}: not a parquet file, or a damaged one ({first})") from error
+
+
 class ParquetRecords(Records):
     """Rows of a parquet file; a shard reads only the row groups that hold its rows."""
 
     def __init__(self, path: Path, shard: Shard, wanted: frozenset[str]) -> None:
         self._path = path
-        try:
-            with pq.ParquetFile(path) as file:
-                rows, names = file.metadata.num_rows, file.schema_arrow.names
-        except pa.ArrowInvalid as error:
-            raise DataError(f"{path}: not a parquet file ({error})") from error
+        with _whole_parquet(path), pq.ParquetFile(path) as file:
+            rows, names = file.metadata.num_rows, file.schema_arrow.names
         chosen = [name for name in names if name in wanted]
         # With less than an id and a text all are read, so that the error can name what there is.
         self._columns = chosen if len(chosen) > 1 else names
@@ -215,11 +222,22 @@ class ParquetRecords(Records):
 
     def __iter__(self) -> Iterator[tuple[str, Record]]:
         self._row = self._start
-        with pq.ParquetFile(self._path) as file:
-            for batch in self._batches(file):
-                for record in batch.to_pylist():
-                    self._row += 1
-                    yield f"{self._path} row {self._row}", record
+        for record in self._records():
+            self._row += 1
+            yield f"{self._path} row {self._row}", record
+
+    def _records(self) -> Iterator[Record]:
+        with _whole_parquet(self._path):
+            file = pq.ParquetFile(self._path)
+        with file:
+            batches = self._batches(file)
+            while True:
+                with _whole_parquet(self._path):
+                    batch = next(batches, None)
+                    records = [] if batch is None else batch.to_pylist()
+                if batch is None:
+                    return
+                yield from records
 
     def _batches(self, file: pq.ParquetFile) -> Iterator[pa.RecordBatch]:
         row = 0

@@ -22,7 +22,9 @@ _DAMAGED = (
 )
 
 
-def open_array(path: Path, dtype: str, width: tuple[int, ...], rows: int | None) -> NDArray[Any]:
+def open_array(
+    path: Path, dtypes: tuple[str, ...], width: tuple[int, ...], rows: int | None
+) -> NDArray[Any]:
     """A .npy file, [rows, *width], memory-mapped; DataError where it is damaged or another array.
 
     `rows` is None where any number will do.
@@ -36,9 +38,11 @@ def open_array(path: Path, dtype: str, width: tuple[int, ...], rows: int | None)
     if not isinstance(array, np.ndarray):
         raise DataError(f"{path} is an archive, not an array; {_FIX}")
     wanted = (len(array) if rows is None and array.ndim else rows, *width)
-    if array.dtype != np.dtype(dtype).newbyteorder("<") or array.shape != wanted:
+    known = [np.dtype(name).newbyteorder("<") for name in dtypes]
+    if array.dtype not in known or array.shape != wanted:
         raise DataError(
-            f"{path} is {array.dtype.str} {list(array.shape)}, and {dtype} {list(wanted)} is needed; {_FIX}"
+            f"{path} is {array.dtype.str} {list(array.shape)}, where {' or '.join(dtypes)} {list(wanted)} "
+            f"is needed; {_FIX}"
         )
     return array
 

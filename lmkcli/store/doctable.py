@@ -6,6 +6,7 @@ ten hits cost milliseconds.
 """
 
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
@@ -104,16 +105,42 @@ class DocTable:
     """Reads one docs.parquet; `column` reads whole columns, `docs` a few rows."""
 
     def __init__(self, path: Path) -> None:
-        try:
+        self._path = path
+        with self._reading():
             self._file = pq.ParquetFile(path, memory_map=True)
-        except (OSError, pa.ArrowInvalid) as error:
-            raise DataError(f"{path} cannot be read ({error}); make the artifact again") from None
         self.rows: int = self._file.metadata.num_rows
-        self.has_text = "text" in self._file.schema_arrow.names
+        schema = self._file.schema_arrow
+        self.has_text = "text" in schema.names
+        for name, kind in _COLUMNS + (_TEXTS if self.has_text else []):
+            if name not in schema.names or schema.field(name).type != kind:
+                raise DataError(f"{path} has no column '{name}' of {kind}; make the artifact again")
+
+    @contextmanager
+    def _reading(self) -> Iterator[None]:
+        """What Arrow says of a damaged file, in many classes, as one DataError."""
+        try:
+            yield
+        except (OSError, pa.ArrowException, ValueError, TypeError, OverflowError) as error:
+            first = (str(error).strip() or type(error).__name__).splitlines()[0]
+            raise DataError(
+                f"{self._path} cannot be read ({first}); make the artifact again"
+            ) from None
+
+    def _column(self, name: str, group: int | None = None) -> pa.ChunkedArray:
+        """A whole column, or that of one row group, without missing values and in UTF-8."""
+        with self._reading():
+            if group is None:
+                column = self._file.read(columns=[name]).column(name)
+            else:
+                column = self._file.read_row_group(group, columns=[name]).column(name)
+            column.validate(full=True)
+            if column.null_count:
+                raise ValueError(f"values of '{name}' are missing")
+        return column
 
     def ids(self) -> pa.ChunkedArray:
         """All ids, as an Arrow array (about 10 bytes more than their text)."""
-        return self._file.read(columns=["id"]).column("id")
+        return self._column("id")
 
     def ids_at(self, rows: NDArray[np.int64]) -> list[str]:
         """The ids of a few rows; only the row groups that hold them are read."""
@@ -121,13 +148,11 @@ class DocTable:
 
     def column(self, name: str) -> NDArray[np.int64]:
         """An integer column (tokens, lost, vectors) as int64."""
-        return np.asarray(self._file.read(columns=[name]).column(name).to_numpy(), dtype=np.int64)
+        return np.asarray(self._column(name).to_numpy(), dtype=np.int64)
 
     def hashes(self) -> list[bytes]:
         """The content hash of every document."""
-        return [
-            bytes(value) for value in self._file.read(columns=["hash"]).column("hash").to_pylist()
-        ]
+        return [bytes(value) for value in self._column("hash").to_pylist()]
 
     def docs_at(self, rows: NDArray[np.int64]) -> list[Doc]:
         """The documents of a few rows; without stored text only their ids are filled."""
@@ -147,9 +172,7 @@ class DocTable:
         for row in rows:
             group = int(row) // ROW_GROUP
             if group not in groups:
-                groups[group] = (
-                    self._file.read_row_group(group, columns=[name]).column(name).to_pylist()
-                )
+                groups[group] = self._column(name, group).to_pylist()
         return [groups[int(row) // ROW_GROUP][int(row) % ROW_GROUP] for row in rows]
 
     def doc_rows(self) -> Iterator[list[DocRow]]:
@@ -157,16 +180,15 @@ class DocTable:
         docs = self.docs()
         for group in range(self._file.num_row_groups):
             names = ["hash", "tokens", "lost", "vectors"]
-            table = self._file.read_row_group(group, columns=names).to_pydict()
-            yield [DocRow(next(docs), *rest) for rest in zip(*table.values(), strict=True)]
+            columns = [self._column(name, group).to_pylist() for name in names]
+            yield [DocRow(next(docs), *rest) for rest in zip(*columns, strict=True)]
 
     def docs(self) -> Iterator[Doc]:
         """All documents in order, one row group at a time."""
         for group in range(self._file.num_row_groups):
-            table = self._file.read_row_group(group)
-            ids = table.column("id").to_pylist()
+            ids = self._column("id", group).to_pylist()
             if not self.has_text:
                 yield from (Doc(identifier, "") for identifier in ids)
                 continue
-            columns = (ids, table.column("text").to_pylist(), table.column("title").to_pylist())
-            yield from (Doc(*values) for values in zip(*columns, strict=True))
+            columns = [self._column(name, group).to_pylist() for name in ("text", "title")]
+            yield from (Doc(*values) for values in zip(ids, *columns, strict=True))

@@ -11,6 +11,7 @@ from lmkcli import manifest
 from lmkcli.data.collection import Collection, Doc, Shard, doc_hash
 from lmkcli.progress import Report
 from lmkcli.store import parts
+from lmkcli.store.arrays import open_array
 from lmkcli.store.doctable import DocRow, DocTable
 from lmkcli.store.part_writer import ArrayTypes, PartWriter
 from lmkcli.store.summary import Counts, sum_counts
@@ -149,7 +150,13 @@ class Tokens:
 
     def _part_rows(self, piece: parts.PartSlice, rows: range) -> Iterator[list[TokenRow]]:
         arrays = {
-            stem: np.load(self._part(piece) / f"{stem}.npy", mmap_mode="r") for stem in ARRAYS
+            stem: open_array(
+                self._part(piece) / f"{stem}.npy",
+                (dtype,),
+                width,
+                piece.name.stop - piece.name.start if stem == "starts" else None,
+            )
+            for stem, (dtype, width) in ARRAYS.items()
         }
         table = DocTable(self._part(piece) / "docs.parquet")
         hashes = table.hashes()

@@ -19,6 +19,7 @@ from lmkcli.data.collection import Doc
 from lmkcli.errors import DataError
 from lmkcli.recipe import Recipe
 from lmkcli.store import parts
+from lmkcli.store.arrays import check_finite_rows, open_array
 from lmkcli.store.doctable import DocRow, DocTable
 from lmkcli.store.ragged import Ragged as Ragged
 from lmkcli.store.ragged import cut, ranges
@@ -125,14 +126,17 @@ class Vectors:
     def _array(self, number: int, stem: str) -> NDArray[Any]:
         if (number, stem) in self._arrays:
             return self._arrays[number, stem]
-        path = self._part(number) / f"{stem}.npy"
-        try:
-            self._arrays[number, stem] = np.load(path, mmap_mode="r")
-            return self._arrays[number, stem]
-        except (OSError, ValueError) as error:
-            raise DataError(
-                f"{path} cannot be read ({error}); delete this part and encode again"
-            ) from None
+        path, name = self._part(number) / f"{stem}.npy", self.slices[number].name
+        rows = name.stop - name.start if self.single else int(self._part_starts(number)[-1])
+        if stem == "spans":
+            array = open_array(path, ("int32",), (2,), rows)
+        else:
+            stored = self.manifest.execution.get("store_dtype")
+            dtypes = (NUMPY[stored],) if stored in NUMPY else tuple(NUMPY.values())
+            array = open_array(path, dtypes, (self.dim,), rows)
+            check_finite_rows(array, path)
+        self._arrays[number, stem] = array
+        return array
 
     def _part_starts(self, number: int) -> NDArray[np.int64]:
         """The vectors of document i of the part are starts[i] to starts[i + 1] of its matrix."""

@@ -338,7 +338,7 @@ def test_a_damaged_part_is_named(tmp_path: Path) -> None:
     found = Vectors(tmp_path)
     path = tmp_path / "parts" / str(found.slices[1].name) / "vectors.npy"
     path.write_bytes(path.read_bytes()[:-4])
-    with pytest.raises(DataError, match="delete this part and encode again"):
+    with pytest.raises(DataError, match="delete this part and run the same command again"):
         found.at(np.arange(60))
     path.unlink()
     with pytest.raises(DataError, match="cannot be read"):
