@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple
 
 import typer
 
-from lmkcli.cli import console, plotting, recording, runlist, scoretables
+from lmkcli.cli import console, recording, runlist, scoretables
 from lmkcli.cli.flags import with_flags
 from lmkcli.cli.options import Json
 from lmkcli.cli.tables import Format
@@ -227,6 +227,8 @@ def _check_complete(results: "list[Result]") -> None:
 
 
 def _plot(results: "list[Result]", baseline: str | None, path: Path) -> None:
+    from lmkcli.cli import plotting
+
     if baseline is None:
         plotting.scores(results, path)
     else:
@@ -278,6 +280,7 @@ def _breakdown(
     scored: Scored, table: TableOptions, by: str, plot: Path | None
 ) -> Callable[[], None]:
     """Draws the groups if `plot` says where, and returns what prints their table."""
+    from lmkcli.cli import plotting
     from lmkcli.evaluation import breakdown
 
     edges = table.edges

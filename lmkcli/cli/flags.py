@@ -7,7 +7,7 @@ its default and type are the flag's, and its `Flag` says the rest.
 import inspect
 from collections.abc import Callable, Iterator
 from dataclasses import MISSING, Field, dataclass, fields, is_dataclass, replace
-from functools import partial, wraps
+from functools import cache, partial, wraps
 from operator import itemgetter
 from pathlib import Path
 from types import NoneType
@@ -116,7 +116,7 @@ def _split(annotation: Any) -> tuple[Any, tuple[Any, ...]]:
 
 def _of_fields(settings: Any, subset: Subset) -> Iterator[inspect.Parameter]:
     """A parameter for each field with a Flag, in the help panel that the dataclass names."""
-    hints = get_type_hints(settings, include_extras=True)
+    hints = _hints(settings)
     for field in fields(settings):
         kind, marks = _split(hints[field.name])
         flag = next((mark for mark in marks if isinstance(mark, Flag)), None)
@@ -128,6 +128,11 @@ def _of_fields(settings: Any, subset: Subset) -> Iterator[inspect.Parameter]:
             kind, default = kind | None, None
         option = _option(field.name, kind, default, flag, getattr(settings, "panel", None))
         yield _parameter(field.name, option, default)
+
+
+@cache
+def _hints(settings: type) -> dict[str, Any]:
+    return get_type_hints(settings, include_extras=True)
 
 
 def _default(field: "Field[Any]", subset: Subset) -> Any:
