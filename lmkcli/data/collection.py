@@ -5,6 +5,7 @@ A source (folder `sources/`) makes a Collection; `open_collection` finds the sou
 
 import hashlib
 import os
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -250,10 +251,20 @@ def spell(name: str, options: dict[str, str]) -> str:
     return ",".join([name, *(f"{key}={value}" for key, value in options.items())])
 
 
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]|^\ufeff")
+
+
 def check_id(identifier: str, where: str, what: str = "document") -> str:
-    """The id itself if it can stand in a TREC run (not empty, no white space), else DataError."""
+    """The id itself if it can stand in a TREC run, else DataError: not empty, no white space, no control
+    character (trec_eval ends an id at a NUL), no byte order mark before it.
+    """
     if identifier.split() == [identifier]:
-        return identifier
+        if not _CONTROL.search(identifier):
+            return identifier
+        raise DataError(
+            f"{where}: the {what} id {identifier!r} has a control character or a byte order mark, with "
+            "which tools read another id; remove it"
+        )
     if not identifier:
         raise DataError(f"{where}: the {what} id is empty; every record needs one")
     raise DataError(

@@ -83,7 +83,7 @@ class Fields:
     def id(self, value: object, where: str, what: str) -> str:
         """The id as text that can stand in a TREC run; numbers become their digits."""
         if not isinstance(value, str):
-            if not isinstance(value, int):
+            if not isinstance(value, int) or isinstance(value, bool):
                 raise DataError(f"{where}: the {what} id is {value!r}; write it as a string")
             value = str(value)
         return check_id(map_id(value) if self.map_ids else value, where, what)
@@ -270,12 +270,15 @@ def _lines(path: Path) -> Iterator[bytes]:
         raise DataError(f"{path}: damaged or cut gzip ({error}); fetch it again") from error
 
 
+_GRADE = re.compile(r"-?[0-9]{1,9}")
+
+
 def _qrel(line: str, where: str, fields: Fields) -> Qrel:
     columns = line.split("\t")
     if len(columns) not in (3, 4):
         columns = line.split()
     grade = columns[-1].strip()
-    if len(columns) not in (3, 4) or not grade.removeprefix("-").isdecimal():
+    if len(columns) not in (3, 4) or not _GRADE.fullmatch(grade):
         raise DataError(
             f"{where}: {line[:80]!r} is not a judgement; write 4 columns (query id, 0, document "
             "id, integer grade) or BEIR's 3 (query id, document id, integer grade)"

@@ -97,6 +97,8 @@ def _fault(columns: list[str], scores: Mapping[str, Mapping[str, float]]) -> str
         return f"more than six columns, and the fourth ('{rank}') is no rank: an id with a space?"
     if doc_id in scores.get(query_id, {}):
         return f"document '{doc_id}' comes twice for query '{query_id}'; keep one of the two lines"
+    if "_" in score or not score.isascii():  # which Python reads as numbers, and nobody else
+        return f"the score '{score[:40]}' is not a number"
     try:
         return f"the score '{score}' is not a number" if math.isnan(float(score)) else ""
     except ValueError:

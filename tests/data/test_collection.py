@@ -1,5 +1,6 @@
 """Spellings, shards, ids and digests."""
 
+import unicodedata
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -123,15 +124,20 @@ def test_shards_share_rows_evenly_in_order_and_whole(total: int, count: int) -> 
 
 
 @given(st.text(max_size=20))
-def test_an_id_passes_exactly_when_it_is_one_word(identifier: str) -> None:
-    good = bool(identifier) and not any(character.isspace() for character in identifier)
-    if good:
+def test_an_id_passes_exactly_when_it_is_one_word_without_control_characters(
+    identifier: str,
+) -> None:
+    mapped = map_id(identifier)
+    steers = any(unicodedata.category(character) == "Cc" for character in mapped)
+    steers = steers or identifier.startswith("\ufeff")
+    spaced = any(character.isspace() for character in identifier)
+    if identifier and not spaced and not steers:
         assert check_id(identifier, "here") == identifier == map_id(identifier)
     else:
         with pytest.raises(DataError, match="here"):
             check_id(identifier, "here")
-    if identifier:
-        assert check_id(map_id(identifier), "here")
+    if identifier and not steers:
+        assert check_id(mapped, "here")
 
 
 def test_counted_docs_tell_how_far_they_are() -> None:

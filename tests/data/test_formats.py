@@ -210,3 +210,21 @@ def test_qrels_that_are_no_utf8_are_refused(tmp_path: Path) -> None:
     (tmp_path / "q.tsv").write_bytes("1 0 d1 1\n2 0 caf\u00e9 1\n".encode("latin-1"))
     with pytest.raises(DataError, match="line 2: not UTF-8"):
         list(read_qrels(tmp_path / "q.tsv"))
+
+
+@pytest.mark.parametrize("name", ["d\0a", "d\x07", "d\x7f", "d\u009b", "\ufeffd"])
+def test_an_id_that_tools_would_read_otherwise_is_refused(name: str) -> None:
+    with pytest.raises(DataError, match="control character"):
+        Fields().doc({"_id": name, "text": "x"}, "f line 1")
+
+
+def test_a_truth_value_is_no_id() -> None:
+    with pytest.raises(DataError, match="write it as a string"):
+        Fields().doc({"_id": True, "text": "x"}, "f line 1")
+
+
+@pytest.mark.parametrize("grade", ["1_0", "\u0661", "9" * 5000, "1.5", "--1", ""])
+def test_a_grade_is_an_integer_in_ascii(tmp_path: Path, grade: str) -> None:
+    (tmp_path / "qrels").write_text(f"q\t0\td\t{grade}\n", encoding="utf-8")
+    with pytest.raises(DataError, match="not a judgement"):
+        list(read_qrels(tmp_path / "qrels"))

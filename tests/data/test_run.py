@@ -186,3 +186,10 @@ def test_where_writing_goes(tmp_path: Path) -> None:
     write_run(tmp_path / "link", run)
     assert (tmp_path / "link").is_symlink()
     assert table(read_run(tmp_path / "target")) == table(run)
+
+
+@pytest.mark.parametrize("score", ["1_0", "\u0661.5"])
+def test_a_score_is_a_number_for_everybody(tmp_path: Path, score: str) -> None:
+    (tmp_path / "r.trec").write_text(f"q Q0 d 1 {score} x\n", encoding="utf-8")
+    with pytest.raises(DataError, match="is not a number"):
+        read_run(tmp_path / "r.trec")
