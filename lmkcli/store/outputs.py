@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from lmkcli import manifest
-from lmkcli.errors import DataError, LmkError, Stopped
+from lmkcli.errors import DataError, Stopped
 from lmkcli.system.atomic import atomic_folder
 
 COMPLETE = {
@@ -97,7 +97,7 @@ def rollback_on_error(folder: Path) -> Iterator[None]:
         yield
     except Stopped:
         raise
-    except LmkError:
+    except Exception:  # whatever it was: nobody continues a claim without work
         if fresh and is_artifact(folder) and not _holds_work(folder):
             clear(folder)
         raise

@@ -168,3 +168,17 @@ def test_the_manifest_of_a_run_replaces_no_other_file(tmp_path: Path) -> None:
         outputs.check_sidecar(tmp_path / "results")
     claim(tmp_path / "results", "run")
     outputs.check_sidecar(tmp_path / "results")
+
+
+@pytest.mark.parametrize("error", [DataError("x"), OSError(5, "Input/output error"), KeyError("x")])
+def test_whatever_the_error_was_the_claim_is_gone(tmp_path: Path, error: Exception) -> None:
+    folder = tmp_path / "vectors"
+
+    def fail() -> None:
+        with outputs.rollback_on_error(folder):
+            claim(folder)
+            raise error
+
+    with pytest.raises(type(error)):
+        fail()
+    assert not folder.exists()
