@@ -12,6 +12,7 @@ from lmkcli.data import hub_layouts, known
 from lmkcli.data.collection import Collection, CollectionDigest
 from lmkcli.manifest import Manifest
 from lmkcli.provenance import lineage
+from lmkcli.reading import read_json
 from lmkcli.recipe import EncoderConfig
 from lmkcli.retrieval.index_folder import BUILT, read_built
 from lmkcli.retrieval.searching import read_manifest
@@ -48,7 +49,35 @@ def artifact(path: Path) -> dict[str, Any]:
         return facts | _index(path, described)
     if described.kind == "export":
         return facts | {"to": described.identity["to"], "made of": described.facts["from"]}
+    if described.kind == "model":
+        return facts | _model(path, described)
     return facts | _parted(path, described)
+
+
+def _model(path: Path, described: Manifest) -> dict[str, Any]:
+    """A training: what it learned, or how far it is."""
+    settings = described.identity["settings"]
+    asked = {
+        "base": described.facts["models"]["doc"]["model"],
+        "documents": _side(described.identity["recipe"]["doc"]),
+        "granularities": " ".join(described.identity["granularities"]),
+        "settings": settings,
+        "data": described.identity["data"],
+    }
+    if not (path / "training.json").is_file():
+        found = [name.name for name in (path / "checkpoints").glob("checkpoint-*")]
+        last = max((int(name.rpartition("-")[2]) for name in found), default=0)
+        return {
+            "unfinished": f"at step {last} of {settings['steps']}; run its command again",
+            **asked,
+        }
+    trained = read_json(path / "training.json", dict[str, Any], "train again")
+    return {
+        "steps": trained["steps"],
+        "last": trained["curve"][-1],
+        **asked,
+        "sources": trained["sources"],
+    }
 
 
 def _made(described: Manifest) -> dict[str, Any]:

@@ -15,11 +15,8 @@ from lmkcli import manifest
 from lmkcli.errors import DataError, Stopped
 from lmkcli.system.atomic import atomic_folder
 
-COMPLETE = {
-    "done",
-    "built.json",
-    "generation.json",
-}  # what says that an artifact folder is complete
+# What says that an artifact folder is complete.
+COMPLETE = {"done", "built.json", "generation.json", "training.json"}
 REMOVED = ".removed."
 SIDECAR = ".json"  # run.trec has its manifest in run.trec.json
 
@@ -104,9 +101,10 @@ def rollback_on_error(folder: Path) -> Iterator[None]:
 
 
 def _holds_work(folder: Path) -> bool:
-    """Whether anything in an artifact folder is complete: a part, a shard, an index."""
-    parts = folder / "parts"
-    published = parts.is_dir() and any(not name.startswith(".") for name in os.listdir(parts))
+    """Whether anything in an artifact folder is complete: a part, a shard, an index, a checkpoint."""
+    places = [folder / name for name in ("parts", "checkpoints")]
+    names = [name for place in places if place.is_dir() for name in os.listdir(place)]
+    published = any(not name.startswith(".") for name in names)
     return published or bool(COMPLETE & set(os.listdir(folder)))
 
 

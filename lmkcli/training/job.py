@@ -11,7 +11,7 @@ import torch
 from lmkcli import __version__, catalog, manifest
 from lmkcli.data.collection import Shard
 from lmkcli.encoding.encoder import open_forward
-from lmkcli.encoding.resolving import Resolved, resolve
+from lmkcli.encoding.resolving import Resolved, granularity, resolve
 from lmkcli.encoding.sentence_folder import check_exportable, exported, model_files
 from lmkcli.errors import DataError, MissingExtra, Stopped, UsageError
 from lmkcli.manifest import Manifest
@@ -20,6 +20,7 @@ from lmkcli.models.tokenizer import open_tokenizer
 from lmkcli.progress import Report
 from lmkcli.recipe import EncoderConfig, RecipeOptions
 from lmkcli.settings import TrainSettings
+from lmkcli.store.outputs import rollback_on_error
 from lmkcli.training import checkpoints
 from lmkcli.training.examples import Examples, Tally
 from lmkcli.training.feeding import Feed, SourceSides
@@ -70,6 +71,7 @@ def plan(
         raise MissingExtra("accelerate", "train", "lmk train")
     grans = tuple(filter(None, (options.gran or "").split(",")))
     resolved = resolve(replace(options, gran=grans[0] if grans else None), offline)
+    grans = tuple(granularity(resolved.recipe.doc.pool, each) for each in grans)
     check_trainable(resolved)
     objective = open_objective(settings, resolved.recipe.doc.normalize)
     parsed = tuple(parse_source(each) for each in sources)
@@ -126,9 +128,13 @@ def run_train(job: TrainJob, folder: Path, report: Report, watching: Sequence[An
     facts = {**manifest.environment(report.call), "models": job.resolved.recipe.located()}
     facts["files"] = [file.name for file in model_files(job.resolved.folder.encoder)]
     made = Manifest("model", job.identity, facts=facts)
-    manifest.claim(folder, made)
-    if checkpoints.is_done(folder):
-        return
+    with rollback_on_error(folder):
+        manifest.claim(folder, made)
+        if not checkpoints.is_done(folder):
+            _train(job, folder, report, watching)
+
+
+def _train(job: TrainJob, folder: Path, report: Report, watching: Sequence[Any]) -> None:
     args = arguments(job.settings, folder / checkpoints.FOLDER)
     forward = open_trainable(job)
     start = checkpoints.latest(folder)
@@ -139,7 +145,10 @@ def run_train(job: TrainJob, folder: Path, report: Report, watching: Sequence[An
         trainer.add_callback(callback)
     trainer.train(resume_from_checkpoint=str(start) if start else None)
     if trainer.state.global_step < job.settings.steps:
-        raise Stopped(f"stopped after {trainer.state.global_step} of {job.settings.steps} steps")
+        raise Stopped(
+            f"stopped after {trainer.state.global_step} of {job.settings.steps} steps; run the same "
+            "command again to continue"
+        )
     if trainer.is_world_process_zero():
         facts = _facts(job, trainer.state.log_history)
         checkpoints.publish(folder, job.resolved, forward, trainer.precise_state(), facts)

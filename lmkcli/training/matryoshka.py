@@ -12,7 +12,7 @@ from lmkcli.training.objective import BatchFacts, Embedded, Loss, Need, Objectiv
 
 @dataclass(frozen=True)
 class Matryoshka:
-    """The sum of an objective over the leading components of the vectors, `dims` of them at a time.
+    """The sum of an objective over the leading dimensions of the vectors, `dims` of them at a time.
 
     `normalize` says that vectors have length 1 after they are cut, as where the similarity is cosine.
     """
@@ -40,6 +40,6 @@ class Matryoshka:
     def _cut(self, texts: Embedded, dim: int) -> Embedded:
         whole = texts.vectors.shape[1]
         if not 0 < dim <= whole:
-            raise UsageError(f"--dims {dim}: the model's vectors have {whole} components")
+            raise UsageError(f"--dims {dim}: the model's vectors have {whole} dimensions")
         cut = texts.vectors[:, :dim]
         return replace(texts, vectors=functional.normalize(cut, dim=1) if self.normalize else cut)

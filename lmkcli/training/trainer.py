@@ -201,7 +201,7 @@ class _Seen:
 
 
 class _Stopping(TrainerCallback):
-    """After a signal: a checkpoint, and the end."""
+    """After a signal a checkpoint, and the end; the last step has its line in the log."""
 
     def __init__(self, report: Report) -> None:
         self._report = report
@@ -209,5 +209,6 @@ class _Stopping(TrainerCallback):
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         """Progress, and whether to go on."""
         self._report.progress(state.global_step, state.max_steps, "steps")
+        control.should_log |= state.global_step >= state.max_steps
         if self._report.stopping() and state.global_step < state.max_steps:
             control.should_save = control.should_training_stop = True

@@ -218,6 +218,8 @@ def test_a_task_is_learned(tmp_path: Path, tiny_model: Models) -> None:
         ({"loss": "m3-kd", "symmetric": True}, {}, UsageError, "--symmetric has no effect"),
         ({}, {"pool": "cls", "gran": "4"}, UsageError, "no effect"),
         ({}, {"window": "chunk"}, UsageError, "windows"),
+        ({}, {"gran": "4,x"}, UsageError, "--gran x"),
+        ({"dims": "8;16"}, {}, UsageError, "--dims"),
     ],
 )
 def test_what_cannot_be_trained_is_refused(
@@ -247,3 +249,11 @@ def test_a_loss_that_is_not_a_number_stops_and_names_its_examples(
     with pytest.raises(DataError, match=r"loss of step \d is nan .*examples"):
         trained(planned(pairs, tiny_model("bert"), settings), folder)
     assert checkpoints.latest(folder) is not None
+
+
+def test_a_refusal_leaves_the_folder_free(pairs: Path, tiny_model: Models, tmp_path: Path) -> None:
+    settings = TrainSettings(**{**vars(FAST), "batch_size": 100})
+    with pytest.raises(DataError, match="--batch-size 100"):
+        trained(planned(pairs, tiny_model("bert"), settings), tmp_path / "model")
+    assert not (tmp_path / "model").exists()
+    trained(planned(pairs, tiny_model("bert")), tmp_path / "model")

@@ -1,0 +1,88 @@
+"""lmk train as a user types it: a model, what show says of it, vectors and a run with it."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests import tiny
+from tests.cli.conftest import Lmk
+
+Models = Callable[[str], Path]
+
+
+@pytest.fixture
+def pairs(tmp_path: Path) -> Path:
+    path = tmp_path / "pairs.jsonl"
+    lines = [
+        {"query": tiny.sentence(i, 4), "positive": f"{tiny.sentence(i, 20)} {i}"} for i in range(30)
+    ]
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return path
+
+
+def test_from_examples_to_scores(
+    lmk: Lmk, pairs: Path, beir: Path, tiny_model: Models, tmp_path: Path
+) -> None:
+    model = tmp_path / "model"
+    words = ("-m", tiny_model("bert"), "--pool", "lmk", "--gran", "4,8", "--max-length", 32)
+    more = ("--steps", 2, "--batch-size", 8, "--dtype", "fp32", "--log-every", 1)
+    sources = (pairs, f"{beir}:test,per_query=1")
+    made = lmk("train", *sources, *words, *more, "-o", model, "--json").json
+    assert (made["output"], made["steps"]) == (str(model), 2)
+    shown = lmk("show", model, "--json").json
+    assert shown["steps"] == 2
+    assert [source["name"] for source in shown["sources"]] == [str(pairs), f"{beir}:test"]
+    assert shown["documents"]["pool"] == "lmk"
+    again = lmk("train", *sources, *words, *more, "-o", model)
+    assert "2 steps" in again.out
+    lmk("train", *sources, *words, *more, "--lr", 1, "-o", model, code=4)
+    lmk("encode", beir, "-m", model, "-o", tmp_path / "vectors", "--dtype", "fp32")
+    recipe = json.loads((tmp_path / "vectors" / "manifest.json").read_text())["identity"]["recipe"]
+    assert (recipe["doc"]["pool"], recipe["doc"]["gran"], recipe["doc"]["max_length"]) == (
+        "lmk",
+        "4",
+        32,
+    )
+    lmk("search", tmp_path / "vectors", beir, "-o", tmp_path / "run.trec")
+    assert "nDCG@10" in lmk("eval", tmp_path / "run.trec", "-m", "nDCG@10").out
+
+
+def test_settings_from_a_file(lmk: Lmk, pairs: Path, tiny_model: Models, tmp_path: Path) -> None:
+    config = tmp_path / "recipe.toml"
+    config.write_text(
+        f"""[train]
+model = "{tiny_model("bert")}"
+pool = "lmk"
+gran = "4,8"
+max-length = 32
+steps = 1
+batch-size = 8
+dims = "32,16"
+"""
+    )
+    lmk("train", pairs, "--config", config, "-o", tmp_path / "model")
+    facts = json.loads((tmp_path / "model" / "training.json").read_text())
+    assert facts["settings"]["dims"] == "32,16"
+    assert "infonce@16" in facts["curve"][0]
+
+
+def test_overwriting_leaves_what_is_not_ours(
+    lmk: Lmk, pairs: Path, tiny_model: Models, tmp_path: Path
+) -> None:
+    model = tmp_path / "model"
+    words = ("-m", tiny_model("bert"), "--pool", "mean", "--max-length", 32, "--batch-size", 8)
+    lmk("train", pairs, *words, "--steps", 1, "-o", model)
+    (model / "thesis.tex").write_text("mine")
+    lmk("train", pairs, *words, "--steps", 2, "-o", model, "--if-exists", "overwrite")
+    assert (model / "thesis.tex").read_text() == "mine"
+    assert lmk("show", model, "--json").json["steps"] == 2
+
+
+def test_nothing_to_learn_from(lmk: Lmk, tiny_model: Models, tmp_path: Path) -> None:
+    words = ("-m", tiny_model("bert"), "-o", tmp_path / "model")
+    lmk("train", tmp_path / "none.jsonl", *words, code=3)
+    (tmp_path / "empty.jsonl").write_text("")
+    lmk("train", tmp_path / "empty.jsonl", *words, code=3)
+    assert not (tmp_path / "model").exists()
