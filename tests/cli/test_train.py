@@ -37,7 +37,7 @@ def test_from_examples_to_scores(
     assert shown["documents"]["pool"] == "lmk"
     again = lmk("train", *sources, *words, *more, "-o", model)
     assert "2 steps" in again.out
-    lmk("train", *sources, *words, *more, "--lr", 1, "-o", model, code=4)
+    lmk("train", *sources, *words, *more, "--lr", 1, "-o", model, code=3)
     lmk("encode", beir, "-m", model, "-o", tmp_path / "vectors", "--dtype", "fp32")
     recipe = json.loads((tmp_path / "vectors" / "manifest.json").read_text())["identity"]["recipe"]
     assert (recipe["doc"]["pool"], recipe["doc"]["gran"], recipe["doc"]["max_length"]) == (
