@@ -56,4 +56,4 @@ def _summary(job: "TrainJob", folder: str, json: bool) -> None:
         return console.plain_json(
             {"output": folder, "steps": job.settings.steps, **found._asdict()}
         )
-    print(f"{folder}: {console.number(job.settings.steps)} steps; {found.loaded_by}")
+    console.say(f"{folder}: {console.number(job.settings.steps)} steps; {found.loaded_by}")

@@ -23,6 +23,7 @@ from lmkcli.progress import Progress, Report, silent
 
 quiet = False
 verbose = False
+signalled = False  # whether a signal has asked this command to stop
 FULL_DISK = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 DEVICE = {errno.EIO, errno.EROFS, errno.ELOOP, errno.EACCES, errno.EPERM}  # never a bug of ours
 _OBEYED = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
@@ -153,9 +154,16 @@ class StopSignal(BaseException):
 
 @contextmanager
 def leaving() -> Iterator[None]:
-    """SIGTERM and SIGUSR1 raise StopSignal wherever the command is, also while it starts."""
+    """SIGTERM and SIGUSR1 raise StopSignal wherever the command is, also while it starts.
+
+    Python swallows what is raised inside a `__del__`, so `stoppable` remembers the signal too.
+    """
+    global signalled
+    signalled = False
 
     def ask(number: int, frame: FrameType | None) -> None:
+        global signalled
+        signalled = True
         raise StopSignal(signal.Signals(number).name)
 
     kinds = (signal.SIGTERM, signal.SIGUSR1)
@@ -170,7 +178,7 @@ def leaving() -> Iterator[None]:
 @contextmanager
 def stoppable() -> Iterator[Callable[[], bool]]:
     """Whether SIGTERM, SIGINT or SIGUSR1 has asked to stop; a second SIGINT interrupts at once."""
-    asked = False
+    asked = signalled
 
     def ask(number: int, frame: FrameType | None) -> None:
         nonlocal asked

@@ -2,6 +2,8 @@
 
 import ast
 import json
+import os
+import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -70,3 +72,19 @@ def test_only_the_console_prints(path: Path) -> None:
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)
     ]
     assert "print" not in called
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_a_signal_that_python_swallows_still_stops_the_loops() -> None:
+    class Held:
+        def __del__(self) -> None:
+            os.kill(os.getpid(), signal.SIGTERM)
+            os.getpid()  # the handler runs between two steps
+
+    with console.leaving():
+        held = Held()
+        del held
+        with console.stoppable() as stopping:
+            assert stopping()
+    with console.leaving(), console.stoppable() as stopping:
+        assert not stopping()
