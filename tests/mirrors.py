@@ -32,7 +32,7 @@ def jsonl(path: Path, rows: Rows) -> None:
     """Lines of JSON, packed if the name says so."""
     path.parent.mkdir(parents=True, exist_ok=True)
     data = "".join(json.dumps(row) + "\n" for row in rows).encode()
-    path.write_bytes(gzip.compress(data) if path.suffix == ".gz" else data)
+    path.write_bytes(gzip.compress(data, mtime=0) if path.suffix == ".gz" else data)
 
 
 def text(path: Path, content: str) -> None:

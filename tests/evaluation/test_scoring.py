@@ -124,7 +124,9 @@ def test_rows_of_runs_on_one_collection_are_their_paths(run: Path) -> None:
     assert [each.system for each in both] == [read_run(run).tag] * 2 == ["sys", "sys"]
 
 
-@pytest.mark.parametrize("content", [b"q1 0 d1 1", gzip.compress(b"q1 0 d1 1\n" * 99)[:-12]])
+@pytest.mark.parametrize(
+    "content", [b"q1 0 d1 1", gzip.compress(b"q1 0 d1 1\n" * 99, mtime=0)[:-12]]
+)
 def test_damaged_judgements_are_named(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "some.qrels.gz"
     path.write_bytes(content)

@@ -19,7 +19,7 @@ from lmkcli.training.layouts import read_examples
 
 def write(path: Path, *records: dict[str, Any]) -> str:
     data = "".join(json.dumps(record) + "\n" for record in records).encode()
-    path.write_bytes(gzip.compress(data) if path.suffix == ".gz" else data)
+    path.write_bytes(gzip.compress(data, mtime=0) if path.suffix == ".gz" else data)
     return str(path)
 
 

@@ -46,7 +46,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     folder = tmp_path_factory.mktemp("contract")
     lines = "".join(f"{row}\n".replace("'", '"') for row in ROWS).replace("\\u2028", "\u2028")
     (folder / "c.jsonl").write_text(lines)
-    (folder / "c.jsonl.gz").write_bytes(gzip.compress(lines.encode()))
+    (folder / "c.jsonl.gz").write_bytes(gzip.compress(lines.encode(), mtime=0))
     tsv = "".join("\t".join(row.values()) + "\n" for row in ROWS)
     (folder / "c.tsv").write_text(tsv)
     pq.write_table(pa.Table.from_pylist(ROWS), folder / "c.parquet", row_group_size=4)

@@ -120,7 +120,7 @@ def test_scifact_is_the_same_from_a_mirror_and_from_a_folder(
         if packed:
             target.parent.mkdir(parents=True, exist_ok=True)
             data = (folder / f"{name}.jsonl").read_bytes()
-            target.with_suffix(".jsonl.gz").write_bytes(gzip.compress(data, 1))
+            target.with_suffix(".jsonl.gz").write_bytes(gzip.compress(data, 1, mtime=0))
         else:
             rows = [
                 {"_id": row.id, "title": getattr(row, "title", ""), "text": row.text}

@@ -19,7 +19,7 @@ NAMES = known.group("msmarco") + known.group("trec-dl")
 
 def zipped(path: Path, text: str) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(gzip.compress(text.encode()))
+    path.write_bytes(gzip.compress(text.encode(), mtime=0))
 
 
 @pytest.fixture
