@@ -1,11 +1,10 @@
-"""The import rules, the catalog's homes, the promise of a quick --help, and what is declared.
+"""The import rules, the catalog's homes, what --help imports, and what is declared.
 
 A room is a folder of `lmkcli/`. An arrow points from a room to itself or to one that stands above it in
 ROOMS; the files that lie beside the folders stand above all of them, but for the two that say otherwise.
 """
 
 import ast
-import resource
 import subprocess
 import sys
 import tomllib
@@ -207,23 +206,14 @@ main()
 """
 
 
-def cpu_of_children() -> float:
-    used = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return used.ru_utime + used.ru_stime
-
-
-def test_help_is_quick_and_imports_nothing_heavy() -> None:
-    seconds = []
-    for _ in range(5):
-        before = cpu_of_children()
-        done = subprocess.run(
-            [sys.executable, "-c", HELP], cwd=ROOT, capture_output=True, text=True, check=True
-        )
-        seconds.append(cpu_of_children() - before)
+def test_help_imports_nothing_heavy() -> None:
+    """How long it takes is measured by benchmarks/startup.py."""
+    done = subprocess.run(
+        [sys.executable, "-c", HELP], cwd=ROOT, capture_output=True, text=True, check=True
+    )
     assert "Usage" in done.stdout
     heavy = {"faiss", "numpy", "pyarrow", "torch", "transformers", *HEAVY} - {"rich", "typer"}
     assert not heavy & set(done.stderr.split())
-    assert min(seconds) < 0.3
 
 
 def project() -> dict[str, Any]:

@@ -7,7 +7,6 @@ from typing import NamedTuple
 import numpy as np
 
 from lmkcli import manifest
-from lmkcli.encoding.recorded import open_recorded
 from lmkcli.errors import DataError
 from lmkcli.progress import Report
 from lmkcli.settings import ModelSettings
@@ -41,6 +40,8 @@ def verify(folder: Path, sample: int, settings: ModelSettings) -> Verified:
     rows = np.unique(np.linspace(0, vectors.rows - 1, min(sample, vectors.rows)).astype(np.int64))
     docs = vectors.docs(rows)
     dtype = vectors.manifest.execution["dtype"]
+    # here, since it brings torch: what is refused above is refused at once
+    from lmkcli.encoding.recorded import open_recorded
 
     encoder = open_recorded(vectors, False, settings)
     tokens = encoder.tokenizer([doc.content for doc in docs])

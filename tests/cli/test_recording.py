@@ -59,8 +59,8 @@ def test_a_call_is_narrowed_to_one_of_several() -> None:
 
 
 def test_what_this_lmk_does_not_know_is_refused() -> None:
-    with pytest.raises(DataError, match="no command 'train'"):
-        recording.words(GROUP, {"verb": "train"})
+    with pytest.raises(DataError, match="no command 'teach'"):
+        recording.words(GROUP, {"verb": "teach"})
     with pytest.raises(DataError, match="index knows no magic"):
         recording.words(GROUP, {"verb": "index", "source": "x", "magic": True})
 
