@@ -21,7 +21,7 @@ from lmkcli.models.m2bert import mixer as m2bert_mixer
 from lmkcli.models.m2bert import weights as m2bert_weights
 from lmkcli.models.m2bert.config import M2BertConfig
 from lmkcli.models.m2bert.mixer import LongConv, SequenceMixer
-from lmkcli.models.m2bert.model import BlockDiagonal, GatedMlp, M2BertModel
+from lmkcli.models.m2bert.model import BlockDiagonal, M2BertModel, Mlp
 
 Parity = Callable[[str], Path]
 LENGTH, WIDTH = 24, 16
@@ -31,6 +31,9 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "causal": {"bidirectional": False},
     "no-residual": {"residual_long_conv": False},
     "dense": {"use_monarch_mlp": False},
+    "plain-mlp": {"use_glu_mlp": False},
+    "plain-dense-mlp": {"use_glu_mlp": False, "use_monarch_mlp": False},
+    "plain-uneven-blocks": {"use_glu_mlp": False, "monarch_mlp_nblocks": 3},
     "uneven-blocks": {"monarch_mlp_nblocks": 3},
     "more-blocks": {"monarch_mlp_nblocks": 8},
     "layernorm": {"hyena_training_additions": True},
@@ -209,13 +212,16 @@ def test_blocks_are_a_matrix_with_zeros_beside_them(inputs: int, outputs: int, b
 
 @torch.no_grad()
 def test_mlp_is_its_equation(variant: M2BertModel) -> None:
-    mlp: GatedMlp = variant.bert.encoder.layer[0].mlp
+    mlp: Mlp = variant.bert.encoder.layer[0].mlp
     gate, back = (
         layer.weight if layer.weight.ndim == 2 else torch.block_diag(*layer.weight)[:rows, :columns]
-        for layer, rows, columns in ((mlp.gated_layers, 64, WIDTH), (mlp.wo, WIDTH, 32))
+        for layer, rows, columns in (
+            (mlp.gated_layers, 64 if mlp.gated else 32, WIDTH),
+            (mlp.wo, WIDTH, 32),
+        )
     )
     x = torch.randn(2, 5, WIDTH)
-    a, c = (x @ gate.T).chunk(2, dim=-1)
+    a, c = (x @ gate.T).chunk(2, dim=-1) if mlp.gated else (x @ gate.T, 1)
     h = a * 0.5 * (1 + torch.erf(a / 2**0.5)) * c
     wanted = mlp.layernorm(h @ back.T + mlp.wo.bias + x)
     torch.testing.assert_close(mlp(x), wanted, atol=1e-5, rtol=1e-5)
@@ -545,8 +551,7 @@ def test_a_released_configuration_is_read_field_by_field(tmp_path: Path) -> None
 
 @pytest.mark.parametrize(
     ("more", "message"),
-    [({"use_glu_mlp": False}, "only with use_glu_mlp True"),
-     ({"monarch_mixer_sequence_mixing": False}, "only with monarch_mixer_sequence_mixing True"),
+    [({"monarch_mixer_sequence_mixing": False}, "only with monarch_mixer_sequence_mixing True"),
      ({"attention_pooling": True}, "only with attention_pooling False"),
      ({"hyena_emb_dim": 4}, "odd and at least 3")],
 )  # fmt: skip

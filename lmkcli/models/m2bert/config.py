@@ -9,7 +9,6 @@ from lmkcli.errors import DataError
 # What the released code can also be told to do, and no released retrieval model does.
 _REQUIRED = {
     "monarch_mixer_sequence_mixing": True,
-    "use_glu_mlp": True,
     "attention_pooling": False,
     "sequence_token_planting": False,
 }

@@ -79,13 +79,15 @@ def _pieces(parts: list[Tensor], blocks: int, width: int) -> Sequence[Tensor]:
     return functional.pad(whole, (0, blocks * width - whole.shape[-1])).chunk(blocks, dim=-1)
 
 
-class GatedMlp(nn.Module):
-    """gelu(a) * c between two linear layers, then the layer's only residual and LayerNorm."""
+class Mlp(nn.Module):
+    """gelu(a) * c, or plain gelu(a), between two linear layers; the layer's only residual and LayerNorm."""
 
     def __init__(self, config: M2BertConfig) -> None:
         super().__init__()
         width, inner = config.hidden_size, config.intermediate_size
-        self.gated_layers = _linear(config, width, 2 * inner, bias=False)
+        self.gated = config.use_glu_mlp
+        outputs = 2 * inner if self.gated else inner
+        self.gated_layers = _linear(config, width, outputs, bias=False)
         self.wo = _linear(config, inner, width, bias=True)
         self.layernorm = nn.LayerNorm(width, eps=config.layer_norm_eps)
         self.dropout = nn.Dropout(config.hidden_dropout_prob)
@@ -95,12 +97,16 @@ class GatedMlp(nn.Module):
 
     def _rows(self, x: Tensor) -> Tensor:
         parts = _through(self.gated_layers, [x])
+        inner = self._multiplied(parts) if self.gated else [functional.gelu(a) for a in parts]
+        outputs = _through(self.wo, [self.dropout(part) for part in inner])
+        return self.layernorm(torch.cat(outputs, dim=-1) + x)  # type: ignore[no-any-return]
+
+    def _multiplied(self, parts: list[Tensor]) -> list[Tensor]:
+        """The gelu of the first half of the features times the second half."""
         if len(parts) % 2:
             parts = list(torch.cat(parts, dim=-1).chunk(2, dim=-1))
         half = len(parts) // 2
-        pairs = zip(parts[:half], parts[half:], strict=True)
-        gated = [self.dropout(functional.gelu(a) * c) for a, c in pairs]
-        return self.layernorm(torch.cat(_through(self.wo, gated), dim=-1) + x)  # type: ignore[no-any-return]
+        return [functional.gelu(a) * c for a, c in zip(parts[:half], parts[half:], strict=True)]
 
 
 def _linear(config: M2BertConfig, inputs: int, outputs: int, bias: bool) -> nn.Module:
@@ -122,7 +128,7 @@ class Layer(nn.Module):
     def __init__(self, config: M2BertConfig) -> None:
         super().__init__()
         self.attention = SequenceMixer(config)
-        self.mlp = GatedMlp(config)
+        self.mlp = Mlp(config)
 
     def forward(self, x: Tensor, mask: Tensor | None) -> Tensor:
         return self.mlp(self.attention(x, mask))  # type: ignore[no-any-return]
