@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from lmkcli import manifest
 from lmkcli.data.collection import Doc, Query
 from lmkcli.data.run import Ranking, Run, ranked
-from lmkcli.errors import UsageError
+from lmkcli.errors import DataError, UsageError
 from lmkcli.retrieval.index import Index, IndexInfo, Passage
 
 DEPTH = 1000  # documents that each fused index is asked for, at least
@@ -133,6 +133,11 @@ def _reciprocal(ranking: Ranking, k: int) -> dict[str, float]:
 
 
 def _scaled(ranking: Ranking, scale: Scale) -> dict[str, float]:
+    if not np.isfinite(ranking.scores).all():
+        raise DataError(
+            "a run to be fused has infinite scores (or some beyond 3.4e38), which no sum can weigh; fuse "
+            "by ranks with --fuse rrf"
+        )
     values = SCALES[scale](ranking.scores.astype(np.float64))
     return dict(zip(ranking.doc_ids, values.tolist(), strict=True))
 

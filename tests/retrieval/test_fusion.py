@@ -1,4 +1,5 @@
 import statistics
+from typing import Literal
 
 import numpy as np
 import pytest
@@ -6,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lmkcli.data.run import Ranking, Run, ranked
-from lmkcli.errors import UsageError
+from lmkcli.errors import DataError, UsageError
 from lmkcli.retrieval.fusion import Fusion, fuse
 
 scores = st.floats(-100, 100, width=32).map(lambda x: round(x, 2))
@@ -130,3 +131,11 @@ def test_other_spellings_are_refused_with_the_right_ones(text: str) -> None:
 def test_there_is_a_weight_for_each_run() -> None:
     with pytest.raises(UsageError, match="2 weights for 3 runs"):
         fuse([run({})] * 3, Fusion.parse("linear:0.3,0.7"), 10)
+
+
+@pytest.mark.parametrize("scale", ["minmax", "zscore", "none"])
+def test_infinite_scores_have_no_sum(scale: Literal["minmax", "zscore", "none"]) -> None:
+    runs = [run({"a": np.inf, "b": 1.0}), run({"b": 2.0, "a": 1.0})]
+    with pytest.raises(DataError, match="infinite scores"):
+        fuse(runs, Fusion("linear", scale=scale), 2)
+    assert set(fused(runs, Fusion("rrf"))) == {"a", "b"}
