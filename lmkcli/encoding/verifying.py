@@ -10,6 +10,7 @@ from lmkcli import manifest
 from lmkcli.errors import DataError
 from lmkcli.progress import Report
 from lmkcli.settings import ModelSettings
+from lmkcli.store.summary import check_part
 from lmkcli.store.tokens import TokenRow
 from lmkcli.store.vectors import Vectors
 
@@ -27,7 +28,10 @@ class Verified(NamedTuple):
 
 
 def verify(folder: Path, sample: int, settings: ModelSettings) -> Verified:
-    """Encode up to `sample` documents again in the dtype in which they were made."""
+    """Encode up to `sample` documents again in the dtype in which they were made.
+
+    Before that, every part is held against the digest that it was published with.
+    """
     vectors = Vectors(folder)
     manifest.check_whole(folder, vectors.manifest)
     if not vectors.manifest.execution["store_text"]:
@@ -37,6 +41,8 @@ def verify(folder: Path, sample: int, settings: ModelSettings) -> Verified:
         )
     if not vectors.rows:
         raise DataError(f"{folder} has no documents to verify")
+    for piece in vectors.slices:
+        check_part(folder, piece.name)
     rows = np.unique(np.linspace(0, vectors.rows - 1, min(sample, vectors.rows)).astype(np.int64))
     docs = vectors.docs(rows)
     dtype = vectors.manifest.execution["dtype"]

@@ -1,15 +1,21 @@
 """What the parts of an artifact say of themselves, and what that adds up to."""
 
+import hashlib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NotRequired, TypedDict
 
+import numpy as np
+
+from lmkcli import manifest
 from lmkcli.data.collection import CollectionDigest, Doc
 from lmkcli.errors import DataError
 from lmkcli.reading import read_json
 from lmkcli.store import parts
 from lmkcli.store.doctable import DocRow, DocTable
 from lmkcli.store.parts import PartName, PartSlice
+
+HASHED_ROWS = 1 << 16  # of an array, at once
 
 
 @dataclass
@@ -93,3 +99,30 @@ def _collection(folder: Path, piece: PartSlice) -> str:
         if counts:
             digest.add(doc_hash)
     return str(digest)
+
+
+def check_part(folder: Path, name: PartName) -> None:
+    """DataError where a part is not, to the last byte, what was published under its name.
+
+    Reads all of its arrays and the hashes of its documents.
+    """
+    path = folder / parts.PARTS / str(name)
+    digest = CollectionDigest()
+    for doc_hash in DocTable(path / "docs.parquet").hashes():
+        digest.add(doc_hash)
+    hashes = {file.stem: _array_hash(file) for file in path.glob("*.npy")}
+    found = manifest.digest({"arrays": hashes, "collection": str(digest)})
+    if found != part_summary(folder, name)["digest"]:
+        raise DataError(
+            f"{path} is not what was written there (its digest differs): restore it from a copy, or "
+            "delete it and run the same command again"
+        )
+
+
+def _array_hash(file: Path) -> str:
+    """sha256 of an array's numbers, read in pieces."""
+    array = np.load(file, mmap_mode="r", allow_pickle=False)
+    found = hashlib.sha256()
+    for start in range(0, len(array), HASHED_ROWS):
+        found.update(np.ascontiguousarray(array[start : start + HASHED_ROWS]).data)
+    return found.hexdigest()

@@ -105,3 +105,22 @@ def test_a_parquet_collection_that_is_damaged(lmk: Lmk, tmp_path: Path) -> None:
         assert str(path) in err
         assert not out.exists()
         shutil.rmtree(out, ignore_errors=True)
+
+
+def test_verify_reads_every_number(lmk: Lmk, vectors: Path) -> None:
+    """One value of one row, which nothing else would notice."""
+    lmk("verify", vectors, "--sample", 3)
+    path = part(vectors, "vectors.npy")
+    array = np.array(np.load(path))
+    array[len(array) // 2, 0] *= 0.5
+    path.write_bytes(saved(array))
+    assert "its digest differs" in lmk("verify", vectors, "--sample", 3, code=3).err
+
+
+def test_verify_notices_a_part_of_another_folder(
+    lmk: Lmk, vectors: Path, tiny_model: Models, beir: Path, tmp_path: Path
+) -> None:
+    other = tmp_path / "other"
+    lmk("encode", beir, "-m", tiny_model("bert"), "--pool", "cls", "-o", other)
+    shutil.copy(part(other, "vectors.npy"), part(vectors, "vectors.npy"))
+    assert "its digest differs" in lmk("verify", vectors, code=3).err
