@@ -198,7 +198,9 @@ class TrainSettings:
     ] = "linear"
     weight_decay: Annotated[float, Flag("AdamW's decay of matrices.", min=0)] = 0.01
     max_grad_norm: Annotated[float, Flag("Gradients are cut to this norm; 0: never.", min=0)] = 1.0
-    gradient_checkpointing: Annotated[bool, Flag("Half the memory, a third more time.")] = False
+    gradient_checkpointing: Annotated[
+        bool, Flag("Less memory, more time: states are computed again.")
+    ] = False
     dtype: Annotated[
         Literal["auto", "fp32", "bf16"],
         Flag("Dtype of weights in the forward pass; they are kept in fp32 as well."),

@@ -57,10 +57,15 @@ class TrainJob:
             "recipe": self.resolved.recipe.identity(),
             "granularities": list(self.grans),
             "data": self.examples.digest,
-            "weights": [source.weight for source in self.sources],
-            "drawing": [asdict(source.drawing) for source in self.sources],
+            "sources": [_seen_as(source) for source in self.sources],
             "settings": settings,
         }
+
+
+def _seen_as(source: Source) -> dict[str, Any]:
+    """How the examples of a source are seen, beside what they are."""
+    names = ("weight", "query_prompt", "doc_prompt", "query_max_length", "max_length")
+    return {**{name: getattr(source, name) for name in names}, "drawing": asdict(source.drawing)}
 
 
 def plan(
@@ -72,17 +77,17 @@ def plan(
     grans = tuple(filter(None, (options.gran or "").split(",")))
     resolved = resolve(replace(options, gran=grans[0] if grans else None), offline)
     grans = tuple(granularity(resolved.recipe.doc.pool, each) for each in grans)
-    check_trainable(resolved)
+    check_exportable(resolved)  # what has no model folder to end in
     objective = open_objective(settings, resolved.recipe.doc.normalize)
-    parsed = tuple(parse_source(each) for each in sources)
-    examples, tallies = read_sources(parsed)
-    if not len(examples):
-        raise DataError(f"{', '.join(sources)}: no example was found to train on")
     if lacking := objective.needs & {"sequence", "targets"}:
         raise UsageError(
             f"--loss {settings.loss} learns from {' and '.join(sorted(lacking))} of its batches, which "
             "pairs of queries and passages do not have; use it from Python, or --loss infonce"
         )
+    parsed = tuple(parse_source(each) for each in sources)
+    examples, tallies = read_sources(parsed)
+    if not len(examples):
+        raise DataError(f"{', '.join(sources)}: no example was found to train on")
     if "teacher" in objective.needs and not examples.scored:
         raise DataError(
             f"--loss {settings.loss} learns from teacher scores, and {', '.join(sources)} has none; "
@@ -92,11 +97,6 @@ def plan(
     return TrainJob(
         resolved, grans, parsed, examples, tuple(tallies), objective, replace(settings, steps=steps)
     )
-
-
-def check_trainable(resolved: Resolved) -> None:
-    """UsageError for what has no model folder to end in."""
-    check_exportable(resolved)
 
 
 def open_objective(settings: TrainSettings, normalize: bool = True) -> Objective:

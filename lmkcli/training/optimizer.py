@@ -1,7 +1,7 @@
 """AdamW with float32 master weights, for models that compute in half precision.
 
-The model's own weights are bf16, which is two to three times as fast as autocast on a CPU; steps that
-would vanish in their eight bits are taken on a float32 copy.
+The model's own weights are bf16, so that nothing is cast in the forward pass; steps that would vanish in
+their eight bits are taken on a float32 copy.
 """
 
 from collections.abc import Callable, Iterable

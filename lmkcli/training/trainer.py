@@ -19,6 +19,7 @@ from transformers.utils.logging import disable_progress_bar
 
 from lmkcli.errors import DataError
 from lmkcli.models.forward import Finish, ForwardPass
+from lmkcli.pooling.placement import Input
 from lmkcli.progress import Report
 from lmkcli.settings import TrainSettings
 from lmkcli.system.memory import peak_memory
@@ -72,7 +73,7 @@ class LossTrainer(Trainer):
         if self._gradients is None:
             tokens = self._settings.batch_tokens
             self._gradients = Gradients(self._forward, model, tokens, self._report.note)
-        loss = self._gradients(*_batch(inputs, self._loss(inputs)))
+        loss = self._gradients(_inputs(inputs), self._loss(inputs))
         self._seen.add(loss, inputs)
         if not math.isfinite(loss.total.item()):
             names = ", ".join(inputs.examples[:5])
@@ -157,12 +158,10 @@ def arguments(settings: TrainSettings, checkpoints: Path) -> TrainingArguments:
     )
 
 
-def _batch(
-    batch: TrainBatch, loss_of: Callable[[Tensor], Loss]
-) -> tuple[list[Any], Callable[[Tensor], Loss]]:
+def _inputs(batch: TrainBatch) -> list[Input]:
     """All inputs of a batch, queries first, numbered over both."""
     first = int(batch.queries.counts.sum())
-    return [*batch.queries.inputs, *batch.passages.behind(first)], loss_of
+    return [*batch.queries.inputs, *batch.passages.behind(first)]
 
 
 def _embedded(finish: Finish, vectors: Tensor, counts: Tensor) -> Embedded:

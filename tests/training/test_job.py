@@ -257,3 +257,25 @@ def test_a_refusal_leaves_the_folder_free(pairs: Path, tiny_model: Models, tmp_p
         trained(planned(pairs, tiny_model("bert"), settings), tmp_path / "model")
     assert not (tmp_path / "model").exists()
     trained(planned(pairs, tiny_model("bert")), tmp_path / "model")
+
+
+def test_states_that_are_computed_again_teach_the_same(
+    pairs: Path, tiny_model: Models, tmp_path: Path
+) -> None:
+    weights = []
+    for again in (False, True):
+        settings = TrainSettings(**{**vars(FAST), "gradient_checkpointing": again})
+        folder = trained(planned(pairs, tiny_model("modernbert"), settings), tmp_path / str(again))
+        weights.append(load_file(folder / "model.safetensors"))
+    for name, weight in weights[0].items():
+        torch.testing.assert_close(weights[1][name], weight, rtol=1e-4, atol=1e-5)
+
+
+def test_other_prompts_of_a_source_are_another_training(
+    pairs: Path, tiny_model: Models, tmp_path: Path
+) -> None:
+    folder = trained(planned(pairs, tiny_model("bert")), tmp_path / "model")
+    options = RecipeOptions(str(tiny_model("bert")), pool="lmk", gran="4,8", max_length=24)
+    other = job.plan([f"{pairs},query_prompt=find: "], options, FAST)
+    with pytest.raises(Mismatch, match="query_prompt"):
+        trained(other, folder)
