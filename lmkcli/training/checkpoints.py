@@ -27,8 +27,16 @@ _GROWING = ".growing"
 
 def latest(folder: Path) -> Path | None:
     """The last whole checkpoint of a training; None before the first."""
-    found = [path for path in (folder / FOLDER).glob("checkpoint-*") if (path / _STATE).is_file()]
+    found = [path for path in (folder / FOLDER).glob("checkpoint-*") if _is_whole(path)]
     return max(found, key=step_of, default=None)
+
+
+def _is_whole(checkpoint: Path) -> bool:
+    """Whether its last file was written to the end."""
+    try:
+        return bool(json.loads((checkpoint / _STATE).read_text("utf-8")))
+    except (OSError, ValueError):
+        return False
 
 
 def step_of(checkpoint: Path | None) -> int:

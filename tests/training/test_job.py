@@ -279,3 +279,17 @@ def test_other_prompts_of_a_source_are_another_training(
     other = job.plan([f"{pairs},query_prompt=find: "], options, FAST)
     with pytest.raises(Mismatch, match="query_prompt"):
         trained(other, folder)
+
+
+@pytest.mark.parametrize("content", [None, "", '{"global_step": 4'])
+def test_a_checkpoint_that_a_kill_cut_short_is_passed_over(
+    tmp_path: Path, content: str | None
+) -> None:
+    for step, state in ((2, '{"global_step": 2}'), (4, content)):
+        place = tmp_path / "checkpoints" / f"checkpoint-{step}"
+        place.mkdir(parents=True)
+        if state is not None:
+            (place / "trainer_state.json").write_text(state)
+    found = checkpoints.latest(tmp_path)
+    assert found is not None
+    assert checkpoints.step_of(found) == 2
