@@ -41,7 +41,8 @@ def verify(folder: Path, sample: int, settings: ModelSettings) -> Verified:
         )
     if not vectors.rows:
         raise DataError(f"{folder} has no documents to verify")
-    for piece in vectors.slices:
+    for number, piece in enumerate(vectors.slices):
+        vectors.matrix(number)  # an array that is of another shape or type is named itself
         check_part(folder, piece.name)
     rows = np.unique(np.linspace(0, vectors.rows - 1, min(sample, vectors.rows)).astype(np.int64))
     docs = vectors.docs(rows)

@@ -22,13 +22,8 @@ _DAMAGED = (
 )
 
 
-def open_array(
-    path: Path, dtypes: tuple[str, ...], width: tuple[int, ...], rows: int | None
-) -> NDArray[Any]:
-    """A .npy file, [rows, *width], memory-mapped; DataError where it is damaged or another array.
-
-    `rows` is None where any number will do.
-    """
+def map_array(path: Path) -> NDArray[Any]:
+    """A .npy file of any kind, memory-mapped; DataError where it is damaged."""
     try:
         array = np.load(path, mmap_mode="r", allow_pickle=False)
     except _DAMAGED as error:
@@ -37,6 +32,17 @@ def open_array(
         ) from None
     if not isinstance(array, np.ndarray):
         raise DataError(f"{path} is an archive, not an array; {_FIX}")
+    return array
+
+
+def open_array(
+    path: Path, dtypes: tuple[str, ...], width: tuple[int, ...], rows: int | None
+) -> NDArray[Any]:
+    """A .npy file, [rows, *width], memory-mapped; DataError where it is damaged or another array.
+
+    `rows` is None where any number will do.
+    """
+    array = map_array(path)
     wanted = (len(array) if rows is None and array.ndim else rows, *width)
     known = [np.dtype(name).newbyteorder("<") for name in dtypes]
     if array.dtype not in known or array.shape != wanted:

@@ -12,6 +12,7 @@ from lmkcli.data.collection import CollectionDigest, Doc
 from lmkcli.errors import DataError
 from lmkcli.reading import read_json
 from lmkcli.store import parts
+from lmkcli.store.arrays import map_array
 from lmkcli.store.doctable import DocRow, DocTable
 from lmkcli.store.parts import PartName, PartSlice
 
@@ -121,7 +122,7 @@ def check_part(folder: Path, name: PartName) -> None:
 
 def _array_hash(file: Path) -> str:
     """sha256 of an array's numbers, read in pieces."""
-    array = np.load(file, mmap_mode="r", allow_pickle=False)
+    array = map_array(file)
     found = hashlib.sha256()
     for start in range(0, len(array), HASHED_ROWS):
         found.update(np.ascontiguousarray(array[start : start + HASHED_ROWS]).data)
