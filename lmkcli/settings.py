@@ -165,17 +165,10 @@ class Bm25Settings:
 
 
 @dataclass(frozen=True)
-class TrainSettings:
-    """How a model is trained."""
+class LoopSettings:
+    """How a training goes, whatever is learned."""
 
     panel: ClassVar[str] = "Training"
-    loss: Annotated[
-        str, Flag("The objective: infonce, m3-kd, kl, margin-mse and others (lmk show objectives).")
-    ] = "infonce"
-    temperature: Annotated[
-        float, Flag("What scores are divided by; 0 is the objective's own (0.02).", min=0)
-    ] = 0.0
-    symmetric: Annotated[bool, Flag("infonce: contrast passages with queries too.")] = False
     batch_size: Annotated[int, Flag("Queries in a batch, over all processes.", min=2)] = 64
     batches: Annotated[
         Literal["source", "mixed"], Flag("A batch holds examples of one source, or of several.")
@@ -186,9 +179,6 @@ class TrainSettings:
     like_length: Annotated[bool, Flag("Texts of like length share a batch.")] = True
     steps: Annotated[int, Flag("Steps; 0: so many as --epochs takes.", min=0)] = 0
     epochs: Annotated[float, Flag("How often the examples are seen, without --steps.", min=0)] = 1.0
-    dims: Annotated[
-        str, Flag("matryoshka: the loss at several dimensions, such as 384,256,128.")
-    ] = ""
     lr: Annotated[float, Flag("The highest learning rate.", min=0)] = 2e-5
     warmup: Annotated[float, Flag("Steps until it is reached; below 1 a share of all.", min=0)] = (
         0.05
@@ -213,3 +203,19 @@ class TrainSettings:
     seed: Annotated[int, Flag("Everything random follows from it.", min=0)] = 0
     save_every: Annotated[int, Flag("Steps between checkpoints; 0: at the end.", min=0)] = 0
     log_every: Annotated[int, Flag("Steps between lines of log.jsonl.", min=1)] = 10
+
+
+@dataclass(frozen=True)
+class TrainSettings(LoopSettings):
+    """How a bi-encoder is trained."""
+
+    loss: Annotated[
+        str, Flag("The objective: infonce, m3-kd, kl, margin-mse and others (lmk show objectives).")
+    ] = "infonce"
+    temperature: Annotated[
+        float, Flag("What scores are divided by; 0 is the objective's own (0.02).", min=0)
+    ] = 0.0
+    symmetric: Annotated[bool, Flag("infonce: contrast passages with queries too.")] = False
+    dims: Annotated[
+        str, Flag("matryoshka: the loss at several dimensions, such as 384,256,128.")
+    ] = ""

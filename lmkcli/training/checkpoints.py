@@ -12,12 +12,11 @@ from typing import Any
 
 import torch
 from safetensors.torch import save_file
-from torch import Tensor
+from torch import Tensor, nn
 
 from lmkcli.encoding.resolving import Resolved
 from lmkcli.encoding.sentence_folder import module_folders, write_files
 from lmkcli.models.folder import TRAINED
-from lmkcli.models.forward import ForwardPass
 from lmkcli.system.atomic import atomic_file
 
 FOLDER, LOG, CARD = "checkpoints", "log.jsonl", "README.md"
@@ -52,7 +51,7 @@ def is_done(folder: Path) -> bool:
 def publish(
     folder: Path,
     resolved: Resolved,
-    forward: ForwardPass,
+    module: nn.Module,
     learned: dict[str, Tensor],
     facts: dict[str, Any],
 ) -> None:
@@ -61,7 +60,7 @@ def publish(
     shutil.rmtree(growing, ignore_errors=True)
     growing.mkdir()
     write_files(resolved, growing)
-    _write_encoder(growing, forward, learned)
+    _write_encoder(growing, module.encoder, learned)
     _write_modules(growing, resolved, learned)
     for entry in sorted(growing.iterdir()):
         target = folder / entry.name
@@ -76,11 +75,10 @@ def publish(
     shutil.rmtree(folder / FOLDER, ignore_errors=True)
 
 
-def _write_encoder(growing: Path, forward: ForwardPass, learned: dict[str, Tensor]) -> None:
+def _write_encoder(growing: Path, encoder: Any, learned: dict[str, Tensor]) -> None:
     """The encoder's weights and configuration in float32, as transformers names them."""
     for old in (*growing.glob("model*.safetensors*"), *growing.glob("pytorch_model*")):
         old.unlink()
-    encoder: Any = forward.encoder
     prefix = "encoder."
     state = {k.removeprefix(prefix): v for k, v in learned.items() if k.startswith(prefix)}
     before = encoder.config.dtype

@@ -28,6 +28,11 @@ class TrainBatch(NamedTuple):
     passages: Placed
     facts: BatchFacts
 
+    @property
+    def tokens(self) -> int:
+        """Positions that go through the model."""
+        return self.queries.tokens + self.passages.tokens
+
 
 class SourceSides(NamedTuple):
     """How the texts of one source are drawn and placed."""

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from lmkcli.errors import DataError
-from lmkcli.models.forward import ForwardPass, numbers
+from lmkcli.models.forward import ForwardPass, Model, numbers
 from lmkcli.models.packing import packs
 from lmkcli.pooling.placement import Input
 from lmkcli.progress import Note, mute
@@ -24,52 +24,85 @@ LossOf = Callable[[Tensor], Loss]  # of the vectors of a batch, in their order
 
 
 @dataclass
-class Gradients:
-    """Adds the gradients of a loss to the parameters; `batch_tokens` positions go through at once.
+class Budget:
+    """How many positions go through a model at once; fewer after memory has run out."""
 
-    `wrapped` is the module that synchronises processes, or the forward pass itself.
-    """
-
-    forward: ForwardPass
-    wrapped: nn.Module
-    batch_tokens: int
+    model: Model
+    tokens: int
     note: Note = mute
 
-    def __call__(self, inputs: list[Input], loss_of: LossOf) -> Loss:
-        """The loss of the inputs' vectors. Where memory runs out, packs become half as large."""
+    def within(
+        self, wrapped: nn.Module, lengths: list[int], run: Callable[[list[list[int]]], Loss]
+    ) -> Loss:
+        """What `run` makes of inputs of these lengths, in packs; in smaller ones if they do not fit.
+
+        DataError when an input does not fit by itself. Gradients of what did not fit are forgotten.
+        """
         while True:
-            chosen = self._packs(inputs)
+            chosen = self._packs(lengths)
             try:
-                if len(chosen) == 1:
-                    return self._whole(inputs, loss_of)
-                return self._cached(inputs, chosen, loss_of)
+                return run(chosen)
             except torch.OutOfMemoryError:
-                self.wrapped.zero_grad()
-                self._halve(inputs, chosen)
+                wrapped.zero_grad()
+                self._halve(lengths, chosen)
 
-    def _packs(self, inputs: list[Input]) -> list[list[int]]:
-        model = self.forward.model
-        lengths = [max(len(one.ids), model.pad_to) for one in inputs]
-        return packs(lengths, self.batch_tokens, len(inputs), not model.packed)
+    def _packs(self, lengths: list[int]) -> list[list[int]]:
+        taken = [max(length, self.model.pad_to) for length in lengths]
+        return packs(taken, self.tokens, len(lengths), not self.model.packed)
 
-    def _whole(self, inputs: list[Input], loss_of: LossOf) -> Loss:
+    def _halve(self, lengths: list[int], chosen: list[list[int]]) -> None:
+        if all(len(pack) == 1 for pack in chosen):
+            raise DataError(
+                f"a text of {max(lengths)} positions does not fit into the memory of "
+                f"{self.model.device} in training; lower --max-length or --window"
+            )
+        if torch.cuda.is_available():
+            torch.cuda.empty_cache()
+        self.tokens = max(sum(lengths[i] for i in pack) for pack in chosen) // 2
+        self.note(
+            f"out of memory: going on with {self.tokens} positions at once "
+            f"(--batch-tokens {self.tokens} says so from the start)"
+        )
+
+
+@dataclass
+class Gradients:
+    """Adds the gradients of a loss over vectors to the parameters."""
+
+    forward: ForwardPass
+    budget: Budget
+
+    def __call__(self, wrapped: nn.Module, inputs: list[Input], loss_of: LossOf) -> Loss:
+        """The loss of the inputs' vectors.
+
+        `wrapped` is the module that synchronises processes, or the forward pass itself.
+        """
+        lengths = [len(one.ids) for one in inputs]
+
+        def run(chosen: list[list[int]]) -> Loss:
+            if len(chosen) == 1:
+                return self._whole(wrapped, inputs, loss_of)
+            return self._cached(wrapped, [[inputs[i] for i in pack] for pack in chosen], loss_of)
+
+        return self.budget.within(wrapped, lengths, run)
+
+    def _whole(self, wrapped: nn.Module, inputs: list[Input], loss_of: LossOf) -> Loss:
         order = sorted(range(len(inputs)), key=lambda i: -len(inputs[i].ids))
         chosen = [inputs[i] for i in order]
         rows = torch.from_numpy(numbers(chosen)).to(self.forward.model.device)
-        vectors = self.wrapped(chosen)
+        vectors = wrapped(chosen)
         loss = loss_of(torch.empty_like(vectors).index_copy(0, rows, vectors))
         loss.total.backward()  # type: ignore[no-untyped-call]
         return loss
 
-    def _cached(self, inputs: list[Input], chosen: list[list[int]], loss_of: LossOf) -> Loss:
+    def _cached(self, wrapped: nn.Module, chosen: list[list[Input]], loss_of: LossOf) -> Loss:
         states = []
         made: list[tuple[Tensor, Tensor]] = []
         device = self.forward.model.device
         with torch.no_grad():
             for pack in chosen:
                 states.append(_Chance(device))
-                some = [inputs[i] for i in pack]
-                made.append((torch.from_numpy(numbers(some)).to(device), self.forward(some)))
+                made.append((torch.from_numpy(numbers(pack)).to(device), self.forward(pack)))
         rows = torch.cat([rows for rows, _ in made])
         vectors = torch.cat([vectors for _, vectors in made])
         leaf = torch.empty_like(vectors).index_copy(0, rows, vectors).requires_grad_()
@@ -77,31 +110,17 @@ class Gradients:
         loss.total.backward()  # type: ignore[no-untyped-call]
         for number, (pack, state) in enumerate(zip(chosen, states, strict=True)):
             last = number == len(chosen) - 1
-            with nullcontext() if last else self._unsynchronised(), state.again():
-                again = self.wrapped([inputs[i] for i in pack])
+            with nullcontext() if last else unsynchronised(wrapped), state.again():
+                again = wrapped(pack)
                 again.backward(leaf.grad[made[number][0]])  # type: ignore[index]
         return loss
 
-    def _unsynchronised(self) -> AbstractContextManager[Any]:
-        """Gradients stay with the process until the last pack."""
-        skip: Any = getattr(self.wrapped, "no_sync", nullcontext)
-        found: AbstractContextManager[Any] = skip()
-        return found
 
-    def _halve(self, inputs: list[Input], chosen: list[list[int]]) -> None:
-        if all(len(pack) == 1 for pack in chosen):
-            longest = max(len(one.ids) for one in inputs)
-            raise DataError(
-                f"a text of {longest} positions does not fit into the memory of "
-                f"{self.forward.model.device} in training; lower --max-length or --window"
-            )
-        if torch.cuda.is_available():
-            torch.cuda.empty_cache()
-        self.batch_tokens = max(sum(len(inputs[i].ids) for i in pack) for pack in chosen) // 2
-        self.note(
-            f"out of memory: going on with {self.batch_tokens} positions at once "
-            f"(--batch-tokens {self.batch_tokens} says so from the start)"
-        )
+def unsynchronised(wrapped: nn.Module) -> AbstractContextManager[Any]:
+    """Gradients stay with the process, until a pass outside of it."""
+    skip: Any = getattr(wrapped, "no_sync", nullcontext)
+    found: AbstractContextManager[Any] = skip()
+    return found
 
 
 class _Chance:

@@ -7,32 +7,31 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor, nn
 
-from lmkcli import __version__, catalog, manifest
-from lmkcli.data.collection import Shard
+from lmkcli import __version__, catalog
 from lmkcli.encoding.encoder import open_forward
 from lmkcli.encoding.resolving import Resolved, granularity, resolve
-from lmkcli.encoding.sentence_folder import check_exportable, exported, model_files
-from lmkcli.errors import DataError, MissingExtra, Stopped, UsageError
-from lmkcli.manifest import Manifest
+from lmkcli.encoding.sentence_folder import check_exportable, exported
+from lmkcli.errors import DataError, MissingExtra, UsageError
 from lmkcli.models.forward import ForwardPass, ModelOptions
 from lmkcli.models.tokenizer import open_tokenizer
 from lmkcli.progress import Report
 from lmkcli.recipe import EncoderConfig, RecipeOptions
 from lmkcli.settings import TrainSettings
-from lmkcli.store.outputs import rollback_on_error
 from lmkcli.training import checkpoints
+from lmkcli.training.contrasting import Contrast
 from lmkcli.training.examples import Examples, Tally
 from lmkcli.training.feeding import Feed, SourceSides
+from lmkcli.training.gradients import Gradients
 from lmkcli.training.matryoshka import Matryoshka
 from lmkcli.training.objective import Objective
 from lmkcli.training.placing import TrainingSide
+from lmkcli.training.running import Start, budget, run
 from lmkcli.training.sampling import Sampling
 from lmkcli.training.sources import Source, parse_source, read_sources
-from lmkcli.training.trainer import Learning, LossTrainer, arguments
+from lmkcli.training.trainer import Learning
 
-# Positions that go through at once, times the width of the states: what training keeps of them.
-CPU_STATES, GPU_STATES = 6_291_456, 50_331_648
 _PROBE = 2  # texts whose gradients show which weights take part
 
 
@@ -60,6 +59,24 @@ class TrainJob:
             "sources": [_seen_as(source) for source in self.sources],
             "settings": settings,
         }
+
+    def learning(self, start: Start) -> Learning:
+        """The forward pass, opened, and the contrast of its vectors."""
+        forward = open_trainable(self)
+        sides = [_sides(self, source) for source in self.sources]
+        gradients = Gradients(forward, budget(forward.model, self.settings, start.note))
+        step = Contrast(gradients, self.objective, sides[0])
+        return Learning(forward, step, _feed(self, sides, start), self.settings)
+
+    def facts(self, history: list[dict[str, float]]) -> dict[str, Any]:
+        """What training.json says."""
+        return _facts(self, history)
+
+    def publish(
+        self, folder: Path, module: nn.Module, learned: dict[str, Tensor], facts: dict[str, Any]
+    ) -> None:
+        """The model in the layout of sentence-transformers."""
+        checkpoints.publish(folder, self.resolved, module, learned, facts)
 
 
 def _seen_as(source: Source) -> dict[str, Any]:
@@ -125,33 +142,7 @@ def run_train(job: TrainJob, folder: Path, report: Report, watching: Sequence[An
 
     `watching` are callbacks of transformers' Trainer.
     """
-    facts = {**manifest.environment(report.call), "models": job.resolved.recipe.located()}
-    facts["files"] = [file.name for file in model_files(job.resolved.folder.encoder)]
-    made = Manifest("model", job.identity, facts=facts)
-    with rollback_on_error(folder):
-        manifest.claim(folder, made)
-        if not checkpoints.is_done(folder):
-            _train(job, folder, report, watching)
-
-
-def _train(job: TrainJob, folder: Path, report: Report, watching: Sequence[Any]) -> None:
-    args = arguments(job.settings, folder / checkpoints.FOLDER)
-    forward = open_trainable(job)
-    start = checkpoints.latest(folder)
-    feed = _feed(job, checkpoints.step_of(start), Shard(args.process_index, args.world_size))
-    learning = Learning(forward, job.objective, feed, _sized(job, forward))
-    trainer = LossTrainer(learning, args, report, folder / checkpoints.LOG)
-    for callback in watching:
-        trainer.add_callback(callback)
-    trainer.train(resume_from_checkpoint=str(start) if start else None)
-    if trainer.state.global_step < job.settings.steps:
-        raise Stopped(
-            f"stopped after {trainer.state.global_step} of {job.settings.steps} steps; run the same "
-            "command again to continue"
-        )
-    if trainer.is_world_process_zero():
-        facts = _facts(job, trainer.state.log_history)
-        checkpoints.publish(folder, job.resolved, forward, trainer.precise_state(), facts)
+    run(job, folder, report, watching)
 
 
 def open_trainable(job: TrainJob) -> ForwardPass:
@@ -183,14 +174,7 @@ def freeze_unused(forward: ForwardPass, job: TrainJob) -> None:
         parameter.grad = None
 
 
-def _sized(job: TrainJob, forward: ForwardPass) -> TrainSettings:
-    if job.settings.batch_tokens:
-        return job.settings
-    states = GPU_STATES if forward.model.device.type == "cuda" else CPU_STATES
-    return replace(job.settings, batch_tokens=max(512, states // forward.model.dim))
-
-
-def _feed(job: TrainJob, start: int, shard: Shard) -> Feed:
+def _feed(job: TrainJob, sides: Sequence[SourceSides], start: Start) -> Feed:
     settings = job.settings
     sampling = Sampling(
         settings.batch_size,
@@ -203,10 +187,10 @@ def _feed(job: TrainJob, start: int, shard: Shard) -> Feed:
         job.examples,
         [source.weight for source in job.sources],
         sampling,
-        [_sides(job, source) for source in job.sources],
+        sides,
         settings.steps,
-        start,
-        shard,
+        start.step,
+        start.shard,
     )
 
 

@@ -1,14 +1,15 @@
 """The loop: transformers' Trainer, which brings processes, checkpoints and schedules.
 
-Ours are the batches, the gradients of a batch of any size, the weights' precision and what is logged.
+Ours are the batches, their gradients, the weights' precision and what is logged. The loop knows neither
+what a batch holds nor what is minimised: `Learning` brings both.
 """
 
 import json
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from safetensors.torch import load_file, save_file
@@ -18,41 +19,72 @@ from transformers.trainer_callback import PrinterCallback, ProgressCallback
 from transformers.utils.logging import disable_progress_bar
 
 from lmkcli.errors import DataError
-from lmkcli.models.forward import Finish, ForwardPass
-from lmkcli.pooling.placement import Input
 from lmkcli.progress import Report
-from lmkcli.settings import TrainSettings
+from lmkcli.settings import LoopSettings
 from lmkcli.system.memory import peak_memory
-from lmkcli.training.feeding import Feed, TrainBatch
-from lmkcli.training.gathering import gathered, world
-from lmkcli.training.gradients import Gradients
-from lmkcli.training.objective import Embedded, Loss, Objective
+from lmkcli.training.gathering import world
+from lmkcli.training.objective import Loss
 from lmkcli.training.optimizer import MasterAdamW, decayed
 
 WEIGHTS = "weights.safetensors"  # of a checkpoint: everything that was learned, in float32
 
 
-class Learning(NamedTuple):
-    """What learns, what is minimised, from which batches, and how."""
+class Batch(Protocol):
+    """What one process runs of a step."""
 
-    forward: ForwardPass
-    objective: Objective
+    @property
+    def step(self) -> int:
+        """Its number, from 0."""
+
+    @property
+    def examples(self) -> list[str]:
+        """The ids of what it holds, for messages."""
+
+    @property
+    def tokens(self) -> int:
+        """Positions that go through the model."""
+
+
+class Feed(Protocol):
+    """The batches of one process; a second pass over it is never asked for."""
+
+    def __len__(self) -> int:
+        """Steps of the whole training."""
+
+    def __iter__(self) -> Iterator[Any]:
+        """The batches, from the step where the training stands."""
+
+
+class Step(Protocol):
+    """Adds the gradients of one batch to the parameters."""
+
+    def __call__(self, model: nn.Module, batch: Any) -> Loss:
+        """The loss of the whole batch, of all processes; `model` is what synchronises these.
+
+        Processes average their gradients, so that each has its part of one sum times their number.
+        """
+
+
+class Learning(NamedTuple):
+    """What learns, by which gradients, from which batches, and how."""
+
+    module: nn.Module
+    step: Step
     feed: Feed
-    settings: TrainSettings
+    settings: LoopSettings
 
 
 class LossTrainer(Trainer):
-    """Trains a forward pass by an objective over the vectors of whole batches."""
+    """Trains a module by the gradients of whole batches."""
 
     def __init__(
         self, learning: Learning, args: TrainingArguments, report: Report, log: Path
     ) -> None:
-        super().__init__(model=learning.forward, args=args, callbacks=[_Stopping(report)])
+        super().__init__(model=learning.module, args=args, callbacks=[_Stopping(report)])
         self.remove_callback(PrinterCallback)
         self.remove_callback(ProgressCallback)
-        self._forward, self._objective, self._feed, self._settings = learning
-        self._report, self._log, self._seen = report, log, _Seen()
-        self._gradients: Gradients | None = None
+        self._module, self._step, self._feed, self._settings = learning
+        self._log, self._seen = log, _Seen()
         disable_progress_bar()  # type: ignore[no-untyped-call]  # of saving: progress is the caller's
 
     def get_train_dataloader(self) -> Any:
@@ -61,19 +93,16 @@ class LossTrainer(Trainer):
 
     def create_optimizer(self, model: nn.Module | None = None) -> torch.optim.Optimizer:
         """AdamW over float32 master weights."""
-        groups = decayed(self._forward, self._settings.weight_decay)
+        groups = decayed(self._module, self._settings.weight_decay)
         self.optimizer = MasterAdamW(groups, lr=self._settings.lr)
         return self.optimizer
 
     def training_step(
         self, model: nn.Module, inputs: Any, num_items_in_batch: Any = None
     ) -> Tensor:
-        """The gradients of a TrainBatch; DataError when its loss is not a finite number."""
+        """The gradients of a Batch; DataError when its loss is not a finite number."""
         model.train()
-        if self._gradients is None:
-            tokens = self._settings.batch_tokens
-            self._gradients = Gradients(self._forward, model, tokens, self._report.note)
-        loss = self._gradients(_inputs(inputs), self._loss(inputs))
+        loss = self._step(model, inputs)
         self._seen.add(loss, inputs)
         if not math.isfinite(loss.total.item()):
             names = ", ".join(inputs.examples[:5])
@@ -82,23 +111,6 @@ class LossTrainer(Trainer):
                 "checkpoint is kept; lower --lr, or train with --dtype fp32"
             )
         return loss.total.detach() / world()
-
-    def _loss(self, batch: TrainBatch) -> Callable[[Tensor], Loss]:
-        queries, passages = batch.queries, batch.passages
-        split = [int(queries.counts.sum()), int(passages.counts.sum())]
-
-        def loss_of(vectors: Tensor) -> Loss:
-            mine = vectors.split(split)  # type: ignore[no-untyped-call]
-            sides = self._feed.sides[0]  # how vectors are finished is the same for all sources
-            found = self._objective(
-                gathered(_embedded(sides.query.finish, mine[0], queries.counts)),
-                gathered(_embedded(sides.passage.finish, mine[1], passages.counts)),
-                batch.facts.to(vectors.device),
-            )
-            # processes average their gradients, and each has its part of one sum
-            return Loss(found.total * world(), found.parts)
-
-        return loss_of
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         """One line of log.jsonl; the loss's parts and the pace since the last one with it."""
@@ -120,17 +132,17 @@ class LossTrainer(Trainer):
         """Everything learned, by name, in float32."""
         optimizer = getattr(self.optimizer, "optimizer", self.optimizer)
         state = (
-            optimizer.precise(self._forward)
+            optimizer.precise(self._module)
             if isinstance(optimizer, MasterAdamW)
-            else self._forward.state_dict()
+            else self._module.state_dict()
         )
         return {name: value.detach().cpu().contiguous().clone() for name, value in state.items()}
 
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Any = None) -> None:
-        self._forward.load_state_dict(load_file(Path(resume_from_checkpoint) / WEIGHTS))
+        self._module.load_state_dict(load_file(Path(resume_from_checkpoint) / WEIGHTS))
 
 
-def arguments(settings: TrainSettings, checkpoints: Path) -> TrainingArguments:
+def arguments(settings: LoopSettings, checkpoints: Path) -> TrainingArguments:
     """transformers' words for the settings; processes that train together know of each other from here."""
     return TrainingArguments(
         output_dir=str(checkpoints),
@@ -158,18 +170,6 @@ def arguments(settings: TrainSettings, checkpoints: Path) -> TrainingArguments:
     )
 
 
-def _inputs(batch: TrainBatch) -> list[Input]:
-    """All inputs of a batch, queries first, numbered over both."""
-    first = int(batch.queries.counts.sum())
-    return [*batch.queries.inputs, *batch.passages.behind(first)]
-
-
-def _embedded(finish: Finish, vectors: Tensor, counts: Tensor) -> Embedded:
-    """Vectors as they are compared; one a text where windows are averaged."""
-    done = finish(vectors, counts)
-    return Embedded(done, None if finish.average else counts.to(vectors.device))
-
-
 def _short(value: Any) -> Any:
     return float(f"{value:.6g}") if isinstance(value, float) else value
 
@@ -184,11 +184,11 @@ class _Seen:
         self._parts: dict[str, list[float]] = {}
         self._tokens, self._since = 0, time.monotonic()
 
-    def add(self, loss: Loss, batch: TrainBatch) -> None:
+    def add(self, loss: Loss, batch: Batch) -> None:
         """One step."""
         for name, part in loss.parts.items():
             self._parts.setdefault(name, []).append(float(part))
-        self._tokens += batch.queries.tokens + batch.passages.tokens
+        self._tokens += batch.tokens
 
     def taken(self) -> dict[str, float]:
         """The means of the parts, tokens a second of this process, its peak of memory in bytes."""

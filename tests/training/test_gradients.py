@@ -13,7 +13,7 @@ from lmkcli.models.forward import ForwardPass, ModelOptions, Pooling
 from lmkcli.models.heads import TokenHead
 from lmkcli.models.transformer import open_model
 from lmkcli.pooling.placement import Input
-from lmkcli.training.gradients import Gradients
+from lmkcli.training.gradients import Budget, Gradients
 from lmkcli.training.objective import Loss
 from tests import tiny
 
@@ -49,7 +49,9 @@ def contrastive(vectors: torch.Tensor) -> Loss:
 
 def gradients(forward: ForwardPass, tokens: int) -> tuple[float, dict[str, torch.Tensor]]:
     forward.zero_grad()
-    loss = Gradients(forward, forward, tokens)(inputs((5, 40, 17, 1, 40, 9, 22, 31)), contrastive)
+    loss = Gradients(forward, Budget(forward.model, tokens))(
+        forward, inputs((5, 40, 17, 1, 40, 9, 22, 31)), contrastive
+    )
     found = {n: p.grad.clone() for n, p in forward.named_parameters() if p.grad is not None}
     return float(loss.total.detach()), found
 
@@ -79,7 +81,7 @@ def test_dropout_drops_the_same_in_both_passes(tiny_model: Models) -> None:
 
     forward.forward = spy  # type: ignore[method-assign]
     torch.manual_seed(3)
-    Gradients(forward, forward, 60)(inputs((20, 40, 17, 30)), contrastive)
+    Gradients(forward, Budget(forward.model, 60))(forward, inputs((20, 40, 17, 30)), contrastive)
     first, again = seen[: len(seen) // 2], seen[len(seen) // 2 :]
     assert len(first) > 1
     for one, other in zip(first, again, strict=True):
@@ -101,13 +103,13 @@ def test_where_memory_runs_out_packs_become_smaller(
 
     forward.forward = small  # type: ignore[method-assign]
     forward.zero_grad()
-    runner = Gradients(forward, forward, 10_000, notes.append)
-    runner(inputs((5, 40, 17, 1, 40, 9, 22, 31)), contrastive)
-    assert runner.batch_tokens <= 60
+    runner = Gradients(forward, Budget(forward.model, 10_000, notes.append))
+    runner(forward, inputs((5, 40, 17, 1, 40, 9, 22, 31)), contrastive)
+    assert runner.budget.tokens <= 60
     assert "--batch-tokens" in notes[0]
     for name, parameter in forward.named_parameters():
         if parameter.grad is not None:
             torch.testing.assert_close(parameter.grad, wanted[name], rtol=1e-4, atol=1e-6)
     forward.forward = lambda given: small([*given, *inputs((61,))])  # type: ignore[method-assign]
     with pytest.raises(DataError, match="does not fit"):
-        runner(inputs((5, 6)), contrastive)
+        runner(forward, inputs((5, 6)), contrastive)

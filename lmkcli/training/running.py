@@ -1,0 +1,100 @@
+"""Running a training: its folder claimed, its last checkpoint taken up, its model published."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from torch import Tensor, nn
+
+from lmkcli import manifest
+from lmkcli.data.collection import Shard
+from lmkcli.encoding.resolving import Resolved
+from lmkcli.encoding.sentence_folder import model_files
+from lmkcli.errors import Stopped
+from lmkcli.manifest import Manifest
+from lmkcli.models.forward import Model
+from lmkcli.progress import Note, Report
+from lmkcli.settings import LoopSettings
+from lmkcli.store.outputs import rollback_on_error
+from lmkcli.training import checkpoints
+from lmkcli.training.gradients import Budget
+from lmkcli.training.trainer import Learning, LossTrainer, arguments
+
+# Positions that go through at once, times the width of the states: what training keeps of them.
+CPU_STATES, GPU_STATES = 6_291_456, 50_331_648
+
+
+@dataclass(frozen=True)
+class Start:
+    """Where a process begins: the steps that are done, its share of every batch, where notes go."""
+
+    step: int
+    shard: Shard
+    note: Note
+
+
+class Job(Protocol):
+    """What will be learned, from what, and how; planned before a model is opened."""
+
+    @property
+    def resolved(self) -> Resolved:
+        """The model that is trained, and the recipe that its folder will declare."""
+
+    @property
+    def settings(self) -> LoopSettings:
+        """How; `steps` is how many there will be."""
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        """What two trainings must share to be one."""
+
+    def learning(self, start: Start) -> Learning:
+        """The model, opened, and what it learns from."""
+
+    def facts(self, history: list[dict[str, float]]) -> dict[str, Any]:
+        """What training.json says."""
+
+    def publish(
+        self, folder: Path, module: nn.Module, learned: dict[str, Tensor], facts: dict[str, Any]
+    ) -> None:
+        """Put the model into the folder: `module`, with the weights `learned` in float32."""
+
+
+def run(job: Job, folder: Path, report: Report, watching: Sequence[Any] = ()) -> None:
+    """Train into `folder`; Stopped with a checkpoint when a signal asks for it.
+
+    `watching` are callbacks of transformers' Trainer.
+    """
+    facts = {**manifest.environment(report.call), "models": job.resolved.recipe.located()}
+    facts["files"] = [file.name for file in model_files(job.resolved.folder.encoder)]
+    made = Manifest("model", job.identity, facts=facts)
+    with rollback_on_error(folder):
+        manifest.claim(folder, made)
+        if not checkpoints.is_done(folder):
+            _train(job, folder, report, watching)
+
+
+def _train(job: Job, folder: Path, report: Report, watching: Sequence[Any]) -> None:
+    args = arguments(job.settings, folder / checkpoints.FOLDER)
+    before = checkpoints.latest(folder)
+    shard = Shard(args.process_index, args.world_size)
+    learning = job.learning(Start(checkpoints.step_of(before), shard, report.note))
+    trainer = LossTrainer(learning, args, report, folder / checkpoints.LOG)
+    for callback in watching:
+        trainer.add_callback(callback)
+    trainer.train(resume_from_checkpoint=str(before) if before else None)
+    if trainer.state.global_step < job.settings.steps:
+        raise Stopped(
+            f"stopped after {trainer.state.global_step} of {job.settings.steps} steps; run the same "
+            "command again to continue"
+        )
+    if trainer.is_world_process_zero():
+        facts = job.facts(trainer.state.log_history)
+        job.publish(folder, learning.module, trainer.precise_state(), facts)
+
+
+def budget(model: Model, settings: LoopSettings, note: Note) -> Budget:
+    """How many positions go through at once, chosen where the settings leave it open."""
+    states = GPU_STATES if model.device.type == "cuda" else CPU_STATES
+    return Budget(model, settings.batch_tokens or max(512, states // model.dim), note)
