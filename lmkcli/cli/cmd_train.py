@@ -1,20 +1,30 @@
 """lmk train: examples and a model to a model that pools as it was taught."""
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from lmkcli.cli import console, recording
+from lmkcli.cli import console, recording, tables
 from lmkcli.cli.flags import Subset, with_flags
 from lmkcli.cli.options import NewOutput
 from lmkcli.recipe import RecipeOptions
-from lmkcli.settings import Offline, TrainSettings
+from lmkcli.settings import Flag, Offline, TrainSettings
 
 if TYPE_CHECKING:
     from lmkcli.training.job import TrainJob
 
 # What a model's folder cannot say in the layout of sentence-transformers.
 _WITHOUT = ("unit", "window", "overlap", "extend", "pad_to_max", "dim")
+
+
+@dataclass(frozen=True)
+class ModelOutput(NewOutput):
+    """Where the model goes, unless nothing is written."""
+
+    dry_run: Annotated[
+        bool, Flag("Count, show placed examples, time five steps, print the plan; write nothing.")
+    ] = False
 
 
 @with_flags
@@ -28,7 +38,7 @@ def train(
     ],
     recipe: Annotated[RecipeOptions, Subset(without=_WITHOUT, required=("model",))],
     settings: TrainSettings,
-    output: NewOutput,
+    output: ModelOutput,
     offline: Offline = False,
 ) -> None:
     """Train a bi-encoder with the pooling, the granularities and the prompts that it will be used with.
@@ -36,12 +46,15 @@ def train(
     --gran takes a list here, such as 32,64,128,256: each text is cut by one that is drawn for it, and
     the model's folder declares the first. Stop it at any moment, and the same command continues.
     """
-    output.path("model/")
+    if not output.dry_run:
+        output.path("model/")
     from lmkcli.training import job as training
 
     job = training.plan(sources, recipe, settings, offline)
     for line in training.describe(job):
         console.note(line)
+    if output.dry_run:
+        return _dry_run(job, output.json)
     folder = output.prepared("model/")
     with console.reporting("train", recording.call()) as report:
         training.run_train(job, folder, report)
@@ -57,3 +70,30 @@ def _summary(job: "TrainJob", folder: str, json: bool) -> None:
             {"output": folder, "steps": job.settings.steps, **found._asdict()}
         )
     console.say(f"{folder}: {console.number(job.settings.steps)} steps; {found.loaded_by}")
+
+
+def _dry_run(job: "TrainJob", json: bool) -> None:
+    from lmkcli.training.rehearsal import rehearse
+
+    with console.reporting("dry run", recording.call()) as report:
+        found = rehearse(job, report)
+    if json:
+        shown = [[text._asdict() for text in example] for example in found.shown]
+        return console.plain_json({**found._asdict(), "shown": shown})
+    for number, example in enumerate(found.shown, 1):
+        for text in example:
+            gran = f"gran {text.gran}, " if text.gran else ""
+            console.say(f"{number} {text.side} ({gran}{text.positions} positions): {text.words}")
+    rows: list[list[object]] = [
+        ["examples", found.examples],
+        ["steps", found.steps],
+        ["tokens", f"about {console.number(found.tokens)}, from {found.counted} batches"],
+        ["longest input", f"{console.number(found.longest)} positions in these"],
+        [
+            "pace",
+            f"{console.number(round(found.tokens_per_second))} tokens/s in {found.timed} steps",
+        ],
+        ["memory", f"{console.size(found.memory)} at the peak of these"],
+        ["time", f"about {console.duration(found.seconds)} on this machine"],
+    ]
+    tables.table(["dry run", ""], rows, tables.Format.table)

@@ -129,7 +129,8 @@ class _Pace:
 
     def line(self, done: int, total: int | None, unit: str) -> str:
         rate = done / max(time.monotonic() - self._start, 1e-9)
-        text = f"{number(done)} {unit}, {number(round(rate))}/s"
+        shown = number(round(rate)) if rate >= 10 else f"{rate:.2g}"
+        text = f"{number(done)} {unit}, {shown}/s"
         if total and rate:
             left = duration((total - done) / rate)
             return f"{text}, {100 * done / total:.0f} % of about {number(total)}, {left} left"

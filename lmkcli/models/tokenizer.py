@@ -63,6 +63,11 @@ class Tokenizer:
         """The vocabulary entries, for showing."""
         return [self.fast.id_to_token(int(i)) or f"<{i}>" for i in ids]
 
+    def text(self, ids: Ints) -> str:
+        """The words of some ids, special tokens included, for showing."""
+        words: str = self.fast.decode(ids.tolist(), skip_special_tokens=False)
+        return words
+
     def _encode(self, texts: list[str]) -> list[Any]:
         return list(self.fast.encode_batch(texts, add_special_tokens=False))
 

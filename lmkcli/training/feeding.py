@@ -63,9 +63,10 @@ class Feed:
 
     def __iter__(self) -> Iterator[TrainBatch]:
         """The batches, made ahead in the background."""
-        return ahead(self._batches(), 2)
+        return ahead(self.batches(), 2)
 
-    def _batches(self) -> Iterator[TrainBatch]:
+    def batches(self) -> Iterator[TrainBatch]:
+        """The batches, each made when it is asked for."""
         made = batches(self.examples, self.weights, self.sampling, self.start)
         return (self._placed(batch) for batch in islice(made, max(0, self.steps - self.start)))
 
@@ -98,6 +99,7 @@ class Feed:
         """The texts of one side, each placed as its source says."""
         sources = self.examples.sources[texts.examples]
         found: dict[int, Placement] = {}
+        grans: dict[int, str] = {}
         for source in dict.fromkeys(sources.tolist()):
             side: TrainingSide = getattr(self.sides[source], texts.side)
             rows = np.flatnonzero(sources == source).tolist()
@@ -105,7 +107,9 @@ class Feed:
             prompts = [self._prompt(texts, row) for row in rows]
             words = [self.examples.text(texts.rows[row]) for row in rows]
             found |= zip(rows, side.placements(words, prompts, draws), strict=True)
-        return Placed.of([found[row] for row in range(len(texts.rows))])
+            grans |= {row: side.placers[draw].gran for row, draw in zip(rows, draws, strict=True)}
+        every = range(len(texts.rows))
+        return Placed.of([found[row] for row in every], [grans[row] for row in every])
 
     def _prompt(self, texts: "_Texts", row: int) -> str | None:
         """An example's own prompt, which is for its query."""

@@ -63,10 +63,14 @@ class TrainJob:
     def learning(self, start: Start) -> Learning:
         """The forward pass, opened, and the contrast of its vectors."""
         forward = open_trainable(self)
-        sides = [_sides(self, source) for source in self.sources]
         gradients = Gradients(forward, budget(forward.model, self.settings, start.note))
-        step = Contrast(gradients, self.objective, sides[0])
-        return Learning(forward, step, _feed(self, sides, start), self.settings)
+        feed = self.feed(start)
+        step = Contrast(gradients, self.objective, feed.sides[0])
+        return Learning(forward, step, feed, self.settings)
+
+    def feed(self, start: Start) -> Feed:
+        """The batches of one process."""
+        return _feed(self, [_sides(self, source) for source in self.sources], start)
 
     def facts(self, history: list[dict[str, float]]) -> dict[str, Any]:
         """What training.json says."""
@@ -154,9 +158,15 @@ def open_trainable(job: TrainJob) -> ForwardPass:
     torch.manual_seed(settings.seed)
     forward = open_forward(job.resolved.recipe.doc, job.resolved.folder, options)
     if settings.gradient_checkpointing:
-        forward.model.module.gradient_checkpointing_enable()  # type: ignore[operator]
+        _compute_again(forward.model.module)
     freeze_unused(forward, job)
     return forward
+
+
+def _compute_again(module: Any) -> None:
+    """States are computed again in the backward pass; older transformers know that by another name."""
+    named = ("activation_checkpointing_enable", "gradient_checkpointing_enable")
+    next(getattr(module, name) for name in named if hasattr(module, name))()
 
 
 def freeze_unused(forward: ForwardPass, job: TrainJob) -> None:

@@ -17,14 +17,16 @@ from lmkcli.recipe import EncoderConfig
 class Placed(NamedTuple):
     """The inputs of some texts; marks bear the numbers of vectors, counted over all of them.
 
-    `counts` [texts] is how many vectors each text makes, its windows counted apart.
+    `counts` [texts] is how many vectors each text makes, its windows counted apart, and `grans` the
+    granularity by which each was cut.
     """
 
     inputs: list[Input]
     counts: torch.Tensor
+    grans: list[str]
 
     @classmethod
-    def of(cls, placements: Sequence[Placement]) -> "Placed":
+    def of(cls, placements: Sequence[Placement], grans: Sequence[str]) -> "Placed":
         """The texts side by side."""
         inputs: list[Input] = []
         total = 0
@@ -32,12 +34,18 @@ class Placed(NamedTuple):
             inputs += [one._replace(groups=one.groups + total) for one in placement.inputs]
             total += placement.vectors
         counts = torch.tensor([placement.vectors for placement in placements], dtype=torch.long)
-        return cls(inputs, counts)
+        return cls(inputs, counts, list(grans))
 
     @property
     def tokens(self) -> int:
         """Positions that go through the model."""
         return sum(len(one.ids) for one in self.inputs)
+
+    def text(self, number: int) -> list[Input]:
+        """The inputs of one text."""
+        last = int(self.counts[: number + 1].sum())
+        first = last - int(self.counts[number])
+        return [one for one in self.inputs if first <= int(one.groups[0]) < last]
 
     def behind(self, vectors: int) -> list[Input]:
         """The inputs, numbered after so many vectors of other texts."""

@@ -8,13 +8,13 @@ from typing import Any, Protocol
 from torch import Tensor, nn
 
 from lmkcli import manifest
-from lmkcli.data.collection import Shard
+from lmkcli.data.collection import WHOLE, Shard
 from lmkcli.encoding.resolving import Resolved
 from lmkcli.encoding.sentence_folder import model_files
 from lmkcli.errors import Stopped
 from lmkcli.manifest import Manifest
 from lmkcli.models.forward import Model
-from lmkcli.progress import Note, Report
+from lmkcli.progress import Note, Report, mute
 from lmkcli.settings import LoopSettings
 from lmkcli.store.outputs import rollback_on_error
 from lmkcli.training import checkpoints
@@ -29,9 +29,9 @@ CPU_STATES, GPU_STATES = 6_291_456, 50_331_648
 class Start:
     """Where a process begins: the steps that are done, its share of every batch, where notes go."""
 
-    step: int
-    shard: Shard
-    note: Note
+    step: int = 0
+    shard: Shard = WHOLE
+    note: Note = mute
 
 
 class Job(Protocol):
@@ -75,12 +75,16 @@ def run(job: Job, folder: Path, report: Report, watching: Sequence[Any] = ()) ->
             _train(job, folder, report, watching)
 
 
-def _train(job: Job, folder: Path, report: Report, watching: Sequence[Any]) -> None:
+def open_trainer(job: Job, folder: Path, report: Report, step: int = 0) -> LossTrainer:
+    """The loop with all that it needs, ready to go on after so many steps; it writes into `folder`."""
     args = arguments(job.settings, folder / checkpoints.FOLDER)
+    start = Start(step, Shard(args.process_index, args.world_size), report.note)
+    return LossTrainer(job.learning(start), args, report, folder / checkpoints.LOG)
+
+
+def _train(job: Job, folder: Path, report: Report, watching: Sequence[Any]) -> None:
     before = checkpoints.latest(folder)
-    shard = Shard(args.process_index, args.world_size)
-    learning = job.learning(Start(checkpoints.step_of(before), shard, report.note))
-    trainer = LossTrainer(learning, args, report, folder / checkpoints.LOG)
+    trainer = open_trainer(job, folder, report, checkpoints.step_of(before))
     for callback in watching:
         trainer.add_callback(callback)
     trainer.train(resume_from_checkpoint=str(before) if before else None)
@@ -91,7 +95,7 @@ def _train(job: Job, folder: Path, report: Report, watching: Sequence[Any]) -> N
         )
     if trainer.is_world_process_zero():
         facts = job.facts(trainer.state.log_history)
-        job.publish(folder, learning.module, trainer.precise_state(), facts)
+        job.publish(folder, trainer.learning.module, trainer.precise_state(), facts)
 
 
 def budget(model: Model, settings: LoopSettings, note: Note) -> Budget:

@@ -83,6 +83,7 @@ class LossTrainer(Trainer):
         super().__init__(model=learning.module, args=args, callbacks=[_Stopping(report)])
         self.remove_callback(PrinterCallback)
         self.remove_callback(ProgressCallback)
+        self.learning = learning
         self._module, self._step, self._feed, self._settings = learning
         self._log, self._seen = log, _Seen()
         disable_progress_bar()  # type: ignore[no-untyped-call]  # of saving: progress is the caller's
@@ -170,6 +171,13 @@ def arguments(settings: LoopSettings, checkpoints: Path) -> TrainingArguments:
     )
 
 
+def peak_held() -> int:
+    """The most bytes that this process has held at once: of its GPU where it trains on one."""
+    if torch.cuda.is_available() and torch.cuda.memory_allocated():
+        return int(torch.cuda.max_memory_allocated())
+    return peak_memory()
+
+
 def _short(value: Any) -> Any:
     return float(f"{value:.6g}") if isinstance(value, float) else value
 
@@ -194,7 +202,7 @@ class _Seen:
         """The means of the parts, tokens a second of this process, its peak of memory in bytes."""
         seconds = max(time.monotonic() - self._since, 1e-9)
         found = {name: sum(values) / len(values) for name, values in self._parts.items()}
-        found |= {"tokens_per_second": self._tokens / seconds, "memory": float(peak_memory())}
+        found |= {"tokens_per_second": self._tokens / seconds, "memory": float(peak_held())}
         self._forget()
         return found
 

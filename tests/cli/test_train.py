@@ -86,3 +86,18 @@ def test_nothing_to_learn_from(lmk: Lmk, tiny_model: Models, tmp_path: Path) -> 
     (tmp_path / "empty.jsonl").write_text("")
     lmk("train", tmp_path / "empty.jsonl", *words, code=3)
     assert not (tmp_path / "model").exists()
+
+
+def test_a_dry_run_writes_nothing(
+    lmk: Lmk, pairs: Path, tiny_model: Models, tmp_path: Path
+) -> None:
+    words = ("-m", tiny_model("bert"), "--pool", "lmk", "--gran", "4,8", "--max-length", 32)
+    more = ("--batch-size", 8, "--steps", 50, "--dry-run")
+    before = sorted(tmp_path.iterdir())
+    shown = lmk("train", pairs, *words, *more).out
+    assert "1 query (gran" in shown
+    assert "«[SEP]»" in shown
+    assert "tokens/s in 5 steps" in shown
+    facts = lmk("train", pairs, *words, *more, "--json", "-o", tmp_path / "model").json
+    assert (facts["examples"], facts["steps"], facts["counted"]) == (30, 50, 50)
+    assert sorted(tmp_path.iterdir()) == before
