@@ -26,9 +26,13 @@ SOURCES: dict[str, Row] = {
         "lmkcli.data.sources.files:open_files", "a BEIR folder, or jsonl, tsv, parquet, stdin"
     ),
     "stdlib": Row(
-        "lmkcli.data.sources.stdlib:open_stdlib",
+        "lmkcli.data.sources.python:open_stdlib",
         "functions and modules of this Python's standard library (offline): "
         "stdlib/functions, stdlib/modules",
+    ),
+    "python": Row(
+        "lmkcli.data.sources.python:open_package",
+        "the same of an installed package: python/numpy/functions, python/numpy/modules",
     ),
     "irds": Row(
         "lmkcli.data.sources.irds:open_irds", "any ir_datasets id, such as beir/scifact/test"

@@ -212,8 +212,8 @@ def _kind(head: str) -> tuple[str, str]:
         return "irds", head.removeprefix("irds:")
     if head.startswith("hf:"):
         return "hub", head
-    if head.startswith("stdlib/"):
-        return "stdlib", head
+    if head.startswith(("stdlib/", "python/")):
+        return head.partition("/")[0], head
     if head.startswith(("passkey/", "needle/")):
         return "synthetic", head
     if head == "haystack":

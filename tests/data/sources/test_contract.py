@@ -34,6 +34,7 @@ ROWS = [
 EXAMPLES = {
     "files": ["beir", "c.jsonl", "c.jsonl.gz", "c.tsv", "c.parquet", "topics.txt"],
     "stdlib": ["stdlib/functions", "stdlib/modules"],
+    "python": ["python/pluggy/functions", "python/pluggy/modules"],
     "irds": ["irds:contract-mini"],
     "hub": ["mldr/en/test", "mteb-v2/scidocs", "loco/qasper_title", "conteb/football"],
     "synthetic": ["passkey/256", "needle/512,seed=3"],

@@ -1,0 +1,130 @@
+"""Functions and modules of the standard library and of installed packages."""
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from lmkcli.data.collection import open_collection
+from lmkcli.data.sources.python import open_package, open_stdlib
+from lmkcli.errors import DataError, UnknownName, UsageError
+
+
+@pytest.mark.parametrize("name", ["stdlib/functions", "stdlib/modules"])
+def test_every_query_has_one_answer_that_is_there(name: str) -> None:
+    collection = open_stdlib(name, {})
+    docs = list(collection.docs())
+    ids = {doc.id for doc in docs}
+    queries, qrels = list(collection.queries()), list(collection.qrels())
+    assert len(ids) == len(docs) == len({doc.text for doc in docs})
+    assert [qrel.query_id for qrel in qrels] == [query.id for query in queries]
+    assert {qrel.doc_id for qrel in qrels} <= ids
+    assert len({query.text for query in queries}) == len(queries) > 1500
+    assert min(len(query.text.split()) for query in queries) >= 4
+
+
+def test_a_function_is_its_source_without_the_docstring() -> None:
+    docs = {doc.id: doc.text for doc in open_stdlib("stdlib/functions", {}).docs()}
+    queries = {query.id: query.text for query in open_stdlib("stdlib/functions", {}).queries()}
+    text = docs["textwrap.dedent"]
+    assert text.startswith("def dedent(text):\n")
+    assert ast.get_docstring(ast.parse(text).body[0]) is None  # type: ignore[arg-type]
+    assert queries["textwrap.dedent"] == (
+        "Remove any common leading whitespace from every line in `text`."
+    )
+    assert "json.decoder.JSONDecoder.decode" in docs
+    assert docs["fractions.Fraction.limit_denominator"].startswith("def limit_denominator(self")
+
+
+def test_a_module_is_whole_but_for_those_docstrings() -> None:
+    modules = {doc.id: doc.text for doc in open_stdlib("stdlib/modules", {}).docs()}
+    text = modules["textwrap"]
+    assert "def dedent(text):" in text
+    assert "Remove any common leading whitespace" not in text
+    assert text.startswith('"""Text wrapping')
+    assert not any(
+        part in {"test", "tests", "idlelib"} for name in modules for part in name.split(".")
+    )
+    answers = {qrel.query_id: qrel.doc_id for qrel in open_stdlib("stdlib/modules", {}).qrels()}
+    assert answers["json.decoder.JSONDecoder.decode"] == "json.decoder"
+
+
+def test_the_same_in_another_process() -> None:
+    code = (
+        "from lmkcli.data.sources.python import open_stdlib\n"
+        "from lmkcli.data.collection import CollectionDigest, doc_hash\n"
+        "digest = CollectionDigest()\n"
+        "for doc in open_stdlib('stdlib/functions', {}).docs(): digest.add(doc_hash(doc))\n"
+        "print(digest)"
+    )
+    command = [sys.executable, "-c", code]
+    runs = {subprocess.run(command, capture_output=True, check=True).stdout for _ in range(2)}
+    assert len(runs) == 1
+
+
+def test_unknown_names_and_options() -> None:
+    with pytest.raises(UnknownName, match="did you mean stdlib/functions"):
+        open_stdlib("stdlib/function", {})
+    with pytest.raises(UnknownName, match="option"):
+        open_stdlib("stdlib/functions", {"fields": "a"})
+
+
+@pytest.fixture
+def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """An installed package that must never be imported."""
+    files = {
+        "__init__.py": 'raise SystemExit("imported")\n',
+        "_knots.py": (
+            '"""Knots."""\n\n\ndef tie(rope):\n    """Tie a rope to itself. Twice."""\n    return rope\n'
+            '\n\ndef _pull(rope):\n    """Pull at what was tied before."""\n    return rope\n'
+        ),
+        "tests/__init__.py": "",
+        "tests/test_knots.py": 'def test():\n    """Knots hold what they should."""\n    assert 1\n',
+        "_vendor/__init__.py": 'def split():\n    """Split what others have written."""\n    return 1\n',
+    }
+    for name, text in files.items():
+        path = tmp_path / "lmk_ropes" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    (tmp_path / "lmk_sail.py").write_text(files["_knots.py"])
+    monkeypatch.syspath_prepend(tmp_path)
+    return "lmk_ropes"
+
+
+@pytest.mark.parametrize("name", ["lmk_ropes", "lmk_sail"])
+def test_a_package_is_read_and_not_imported(package: str, name: str) -> None:
+    module = "lmk_ropes._knots" if name == package else name
+    functions = open_collection(f"python/{name}/functions")
+    assert [doc[:2] for doc in functions.docs()] == [
+        (f"{module}.tie", "def tie(rope):\n    return rope\n")
+    ]
+    assert [query[:2] for query in functions.queries()] == [
+        (f"{module}.tie", "Tie a rope to itself.")
+    ]
+    modules = open_collection(f"python/{name}/modules")
+    texts = {doc.id: doc.text for doc in modules.docs()}
+    assert texts.keys() == ({package, module} if name == package else {name})
+    assert "Pull at what" in texts[module]
+    assert "Tie a rope" not in texts[module]
+    assert [qrel[:] for qrel in modules.qrels()] == [(f"{module}.tie", module, 1)]
+    assert name not in sys.modules
+
+
+def test_the_version_of_a_package_belongs_to_its_identity() -> None:
+    import pluggy
+
+    collection = open_package("python/pluggy/functions", {})
+    assert collection.settings == {"version": pluggy.__version__}
+    assert "pluggy._manager.PluginManager.register" in {doc.id for doc in collection.docs()}
+
+
+def test_packages_that_cannot_be_read() -> None:
+    with pytest.raises(UnknownName, match="did you mean python/pluggy/functions"):
+        open_package("python/pluggy/function", {})
+    with pytest.raises(UsageError, match="stdlib/functions"):
+        open_package("python/json/functions", {})
+    for name in ("lmk_none", "os.path", ""):
+        with pytest.raises(DataError, match="pip install"):
+            open_package(f"python/{name}/functions", {})
