@@ -132,8 +132,8 @@ class RecipeOptions:
     extend: Annotated[
         str | None,
         Flag(
-            "Positions beyond training, up to --max-length: grouped or interpolate (tables of "
-            "positions), ntk (rotary)."
+            "Positions beyond training, up to --max-length: grouped, interpolate or recurrent (tables "
+            "of positions), ntk (rotary)."
         ),
     ] = None
     pad_to_max: Annotated[

@@ -215,7 +215,7 @@ def _extended_length(how: str, folder: ModelFolder, limit: int, length: int | No
     if how == "ntk" and limit < NO_LIMIT:
         raise UsageError(
             f"--extend ntk is for rotary positions, and {folder.name} has a table of {limit}; "
-            "use --extend grouped or interpolate"
+            "use --extend grouped, interpolate or recurrent"
         )
     if not length:
         raise UsageError(f"--extend {how}: say to what length with --max-length")

@@ -3,7 +3,8 @@
 A model that was trained on L positions is made to read up to N. Those with a table of positions get a
 longer one: `grouped` repeats each row s = ceil(N / L) times, `interpolate` blends neighbouring rows.
 Inputs of up to L positions step through it s rows at a time, so that they find the rows they were
-trained with. Rotary models turn more slowly (`ntk`), whatever the length of the input.
+trained with. `recurrent` repeats the table as a whole, so that they find them without. Rotary models
+turn more slowly (`ntk`), whatever the length of the input.
 """
 
 import math
@@ -14,7 +15,8 @@ import torch
 
 from lmkcli.errors import UsageError
 
-NAMES = ("grouped", "interpolate", "ntk")
+TABLES = ("grouped", "interpolate", "recurrent")  # of models with a table of positions
+NAMES = (*TABLES, "ntk")
 # Of the factors on the base of a rotary model, for inputs 1, 2, 4 and 8 times longer.
 _LOG_FACTORS = tuple(map(math.log, (1, 3, 5, 10)))
 
@@ -37,16 +39,17 @@ def stride(trained: int, length: int) -> int:
     return -(-length // trained)
 
 
-def extend(model: Any, how: str, length: int) -> None:
+def extend(model: Any, how: str, length: int, stepping: bool = True) -> None:
     """Change a loaded Hugging Face model in place so that it reads `length` positions.
 
-    Call it before the model is packed: what packs is then checked with the longer positions.
+    Without `stepping` short inputs count one by one too: what a model needs whose longer table is to be
+    trained. Call it before the model is packed: what packs is then checked with the longer positions.
     UsageError where the model's positions are of another kind, or reach that far already.
     """
     if how == "ntk":
         _slow_down(model, length)
     elif how in NAMES:
-        _lengthen(model, how, length)
+        _lengthen(model, how, length, stepping and how != "recurrent")
     else:
         raise UsageError(f"--extend {how}: write one of {', '.join(NAMES)}")
 
@@ -56,7 +59,7 @@ def position_table(model: Any) -> torch.nn.Embedding | None:
     found = (
         module
         for name, module in model.named_modules()
-        if name.endswith(("position_embeddings", "wpe"))
+        if name.removesuffix(".base_layer").endswith(("position_embeddings", "wpe"))
     )
     return next((module for module in found if isinstance(module, torch.nn.Embedding)), None)
 
@@ -66,7 +69,7 @@ def first_position(table: torch.nn.Embedding | None) -> int:
     return 0 if table is None or table.padding_idx is None else int(table.padding_idx) + 1
 
 
-def _lengthen(model: Any, how: str, length: int) -> None:
+def _lengthen(model: Any, how: str, length: int, stepping: bool) -> None:
     table = position_table(model)
     if table is None:
         raise UsageError(
@@ -86,14 +89,18 @@ def _lengthen(model: Any, how: str, length: int) -> None:
             if child is table:
                 setattr(owner, name, lengthened)
                 _lengthen_buffers(owner, table.num_embeddings, len(weight))
-    model.register_forward_pre_hook(Positions(trained, steps, first), with_kwargs=True)
+    model.config.max_position_embeddings = len(weight)
+    if stepping:
+        model.register_forward_pre_hook(Positions(trained, steps, first), with_kwargs=True)
 
 
 def longer(rows: torch.Tensor, steps: int, how: str) -> torch.Tensor:
     """[L, d] -> [steps * L, d]: row i stands at i * steps, its neighbours are it or blends with i + 1.
 
-    What follows the last row repeats it.
+    What follows the last row repeats it. With `recurrent` row i stands at i, i + L, i + 2L and so on.
     """
+    if how == "recurrent":
+        return rows.repeat(steps, 1)
     grouped = rows.repeat_interleave(steps, 0)
     if how == "grouped":
         return grouped

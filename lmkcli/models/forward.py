@@ -52,10 +52,16 @@ class Model(Protocol):
     def weight_bytes(self) -> int:
         """What the weights take in memory."""
 
-    def states(self, sequences: list[Ints], attended: list[int] | None = None) -> torch.Tensor:
+    def states(
+        self,
+        sequences: list[Ints],
+        attended: list[int] | None = None,
+        positions: list[Ints] | None = None,
+    ) -> torch.Tensor:
         """Rows of all inputs, one after another [rows, dim], with gradients where they are enabled.
 
-        Where `attended` is given, no position sees more than so many of its sequence.
+        Where `attended` is given, no position sees more than so many of its sequence; `positions` are
+        the positions that each sequence has, 0, 1, 2 … where nothing is said.
         """
 
 
@@ -101,7 +107,12 @@ class ForwardPass(nn.Module):
         """The vectors of all inputs [vectors, width], in the order of `numbers`."""
         lengths = [len(one.ids) for one in inputs]
         seen = [one.attended for one in inputs]
-        states = self.model.states([one.ids for one in inputs], seen if seen != lengths else None)
+        skipping = any(one.positions is not None for one in inputs)
+        states = self.model.states(
+            [one.ids for one in inputs],
+            seen if seen != lengths else None,
+            [_positions(one) for one in inputs] if skipping else None,
+        )
         rows = [1] * len(inputs) if self.model.one_vector else lengths
         vectors: torch.Tensor = self.pooling(states, _marks(inputs, rows, states.device))
         return vectors
@@ -124,6 +135,10 @@ def _marks(inputs: Sequence[Input], rows: list[int], device: torch.device) -> Ma
         torch.from_numpy(groups).to(device),
         len(changes),
     )
+
+
+def _positions(one: Input) -> Ints:
+    return np.arange(len(one.ids), dtype=np.int32) if one.positions is None else one.positions
 
 
 def _changes(owners: NDArray[np.int64]) -> NDArray[np.intp]:

@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import cached_property
+from inspect import signature
 from pickle import UnpicklingError
 from typing import Any
 
@@ -12,11 +13,11 @@ from safetensors import SafetensorError
 from transformers import AutoConfig, AutoModel
 from transformers.utils import logging as transformers_logging
 
-from lmkcli.errors import DataError
+from lmkcli.errors import DataError, UsageError
 from lmkcli.models import attention
 from lmkcli.models.devices import TORCH, choose_device, native_dtype
 from lmkcli.models.extend import extend as extend_positions
-from lmkcli.models.extend import parse
+from lmkcli.models.extend import first_position, parse, position_table
 from lmkcli.models.folder import NO_LIMIT, ModelFolder
 from lmkcli.models.forward import ModelOptions
 from lmkcli.models.fused import Undo, fuse
@@ -49,31 +50,41 @@ class Transformer:
         """What the weights take in memory."""
         return sum(p.numel() * p.element_size() for p in self.module.parameters())
 
-    def states(self, sequences: list[Ints], attended: list[int] | None = None) -> torch.Tensor:
+    def states(
+        self,
+        sequences: list[Ints],
+        attended: list[int] | None = None,
+        positions: list[Ints] | None = None,
+    ) -> torch.Tensor:
         """The last hidden states of all sequences, one after another: [total positions, dim].
 
-        Where `attended` is given, no position sees more than so many of its sequence.
+        Where `attended` is given, no position sees more than so many of its sequence. `positions`
+        number those of each sequence; otherwise they are 0, 1, 2 and so on.
         """
         if not self.packed:
-            return self._padded(sequences, attended)
+            return self._padded(sequences, attended, positions)
+        positions = positions or _counted(sequences)
         lengths = [len(s) for s in sequences]
         if attended is not None:
-            return self._packed(sequences, attention.Pack(tuple(attended), tuple(lengths)))
+            pack = attention.Pack(tuple(attended), tuple(lengths))
+            return self._packed(sequences, positions, pack)
         pack = attention.Pack.of(lengths, self._aligned())
-        states = self._packed(sequences, pack)
+        states = self._packed(sequences, positions, pack)
         return states if pack.taken == pack.lengths else self._filled(states, pack)
 
-    def _packed(self, sequences: list[Ints], pack: attention.Pack) -> torch.Tensor:
+    def _packed(
+        self, sequences: list[Ints], positions: list[Ints], pack: attention.Pack
+    ) -> torch.Tensor:
         """States of all positions that the pack takes."""
         ids = np.zeros(sum(pack.taken), np.int64)
-        positions = np.zeros_like(ids)
+        places = np.zeros_like(ids)
         starts = np.cumsum([0, *pack.taken[:-1]])
-        for start, sequence in zip(starts, sequences, strict=True):
+        for start, sequence, places_of_it in zip(starts, sequences, positions, strict=True):
             ids[start : start + len(sequence)] = sequence
-            positions[start : start + len(sequence)] = np.arange(len(sequence))
+            places[start : start + len(sequence)] = places_of_it
         output = self.module(
             input_ids=self._move(torch.from_numpy(ids))[None],
-            position_ids=self._move(torch.from_numpy(positions + self._first_position))[None],
+            position_ids=self._move(torch.from_numpy(places + self._first_position))[None],
             pack=pack,
             **self._kwargs,
         )
@@ -91,16 +102,36 @@ class Transformer:
         window = getattr(self.module.config, "sliding_window", None)
         return self.device.type == "cpu" and self.dtype == "bf16" and not window
 
-    def _padded(self, sequences: list[Ints], attended: list[int] | None = None) -> torch.Tensor:
+    def _padded(
+        self,
+        sequences: list[Ints],
+        attended: list[int] | None = None,
+        positions: list[Ints] | None = None,
+    ) -> torch.Tensor:
         lengths = [len(s) for s in sequences]
         there = _first(lengths, max(lengths))
         seen = there if attended is None else _first(attended, max(lengths))
         ids = torch.full(there.shape, self.module.config.pad_token_id or 0, dtype=torch.long)
         ids[there] = torch.from_numpy(np.concatenate(sequences)).long()
+        places = {} if positions is None else {"position_ids": self._places(positions, there)}
         output = self.module(
-            input_ids=self._move(ids), attention_mask=self._move(seen.long()), **self._kwargs
+            input_ids=self._move(ids),
+            attention_mask=self._move(seen.long()),
+            **places,
+            **self._kwargs,
         )
         return output.last_hidden_state[self._move(there)]  # type: ignore[no-any-return]
+
+    def _places(self, positions: list[Ints], there: torch.Tensor) -> torch.Tensor:
+        """[sequences, longest] position ids; UsageError for a model that takes none."""
+        if "position_ids" not in signature(self.module.forward).parameters:
+            raise UsageError(
+                f"{type(self.module).__name__} takes no position ids, so that its positions cannot "
+                "skip; drop --skip-positions"
+            )
+        places = torch.zeros(there.shape, dtype=torch.long)
+        places[there] = torch.from_numpy(np.concatenate(positions)).long()
+        return self._move(places + self._first_position)
 
     def _move(self, tensor: torch.Tensor) -> torch.Tensor:
         if self.device.type == "cpu":
@@ -109,7 +140,7 @@ class Transformer:
 
     @cached_property
     def _first_position(self) -> int:
-        return first_position(self.module)
+        return first_position(position_table(self.module))
 
     @torch.inference_mode()
     def check(self, fusing: bool) -> Route:
@@ -145,7 +176,8 @@ class Transformer:
         try:
             self.module.set_attn_implementation(attention.NAME)
             pack = attention.Pack.of([len(s) for s in sequences], self._aligned())
-            return _distance(alone, self._filled(self._packed(sequences, pack), pack))
+            packed = self._packed(sequences, _counted(sequences), pack)
+            return _distance(alone, self._filled(packed, pack))
         except (TypeError, ValueError, RuntimeError, IndexError, AttributeError, KeyError) as error:
             return f"{type(error).__name__}: {error}".splitlines()[0]
 
@@ -161,6 +193,10 @@ class Transformer:
         return [
             random.integers(size // 2, size, n).astype(np.int32) for n in lengths for _ in range(2)
         ]
+
+
+def _counted(sequences: list[Ints]) -> list[Ints]:
+    return [np.arange(len(sequence), dtype=np.int32) for sequence in sequences]
 
 
 def _first(counts: list[int], width: int) -> torch.Tensor:
@@ -196,7 +232,7 @@ def open_model(folder: ModelFolder, options: ModelOptions) -> Transformer:
     _check_whole(folder, loaded["missing_keys"])
     model = model.to(device).eval().requires_grad_(options.trainable)
     if extend:
-        extend_positions(model, *parse(extend))
+        extend_positions(model, *parse(extend), stepping=not options.trainable)
     text = config.get_text_config()
     kwargs = {"use_cache": False} if folder.causal else {}
     opened = Transformer(
@@ -232,20 +268,7 @@ def length_limit(folder: ModelFolder, trust: bool) -> int:
         return NO_LIMIT
 
 
-def _position_table(model: Any) -> Any:
-    found = (
-        m for name, m in model.named_modules() if name.endswith(("position_embeddings", "wpe"))
-    )
-    return next((module for module in found if isinstance(module, torch.nn.Embedding)), None)
-
-
-def first_position(model: Any) -> int:
-    """Where position ids begin: padding_idx + 1 for the RoBERTa family, 0 for everyone else."""
-    table = _position_table(model)
-    return 0 if table is None or table.padding_idx is None else int(table.padding_idx) + 1
-
-
 def position_limit(model: Any) -> int:
     """The longest input that a table of positions allows; 2**31 - 1 where there is none."""
-    table = _position_table(model)
-    return NO_LIMIT if table is None else int(table.num_embeddings) - first_position(model)
+    table = position_table(model)
+    return NO_LIMIT if table is None else int(table.num_embeddings) - first_position(table)

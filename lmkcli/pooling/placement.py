@@ -78,12 +78,14 @@ class Input(NamedTuple):
     """One model input: ids, marked positions, and the text's vector to which each mark belongs.
 
     Positions from `attended` on are not attended to (the expansion tokens of late-interaction queries).
+    `positions` number the places of the ids where they are not 0, 1, 2 and so on.
     """
 
     ids: Ints
     marks: Ints
     groups: Ints
     attended: int
+    positions: Ints | None = None
 
 
 class Placement(NamedTuple):

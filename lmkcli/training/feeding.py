@@ -1,7 +1,7 @@
 """Feeding: batch after batch of placed texts, with what is known of them, for one process."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import islice
 from typing import Literal, NamedTuple
 
@@ -17,6 +17,7 @@ from lmkcli.training.examples import Examples
 from lmkcli.training.objective import BatchFacts
 from lmkcli.training.placing import Placed, TrainingSide
 from lmkcli.training.sampling import Batch, Sampling, batches
+from lmkcli.training.skipping import Skipping
 
 
 class TrainBatch(NamedTuple):
@@ -54,6 +55,7 @@ class Feed:
     sampling: Sampling
     sides: Sequence[SourceSides]  # one for each source
     steps: int
+    skipping: Skipping = field(default_factory=Skipping)
     start: int = 0
     shard: Shard = WHOLE
 
@@ -79,11 +81,17 @@ class Feed:
         owners = [one.example for one in mine for _ in one.passages]
         queries = _Texts([one.query for one in mine], [one.example for one in mine], "query")
         passages = _Texts([row for one in mine for row in one.passages], owners, "passage")
+        chances = {
+            "query": self._chances("query granularity", batch.step, len(drawn))[rows.start :],
+            "passage": self._chances("passage granularity", batch.step, total)[before:],
+        }
+        placed, grans = self._placements(passages, chances["passage"])
+        gaps = self._chances("positions", batch.step, 3 * total).reshape(-1, 3)
         return TrainBatch(
             batch.step,
             [self.examples.ids[one.example].as_py() for one in mine],
-            self._side(queries, self._chances("query", batch.step, len(drawn))[rows.start :]),
-            self._side(passages, self._chances("passage", batch.step, total)[before:]),
+            Placed.of(*self._placements(queries, chances["query"])),
+            Placed.of([self.skipping(p, gaps[before + i]) for i, p in enumerate(placed)], grans),
             facts(self.examples, drawn),
         )
 
@@ -91,11 +99,13 @@ class Feed:
         drawing = self.sides[int(self.examples.sources[example])].drawing
         return drawing.draw(self.examples, int(example), int(epoch), self.sampling.seed)
 
-    def _chances(self, side: str, step: int, texts: int) -> NDArray[np.float64]:
-        """A number of [0, 1) for each text of the whole batch, whoever runs it."""
-        return dice(self.sampling.seed, f"{side} granularity", step).random(texts)
+    def _chances(self, purpose: str, step: int, count: int) -> NDArray[np.float64]:
+        """Numbers of [0, 1) for the texts of the whole batch, whoever runs them."""
+        return dice(self.sampling.seed, purpose, step).random(count)
 
-    def _side(self, texts: "_Texts", chances: NDArray[np.float64]) -> Placed:
+    def _placements(
+        self, texts: "_Texts", chances: NDArray[np.float64]
+    ) -> tuple[list[Placement], list[str]]:
         """The texts of one side, each placed as its source says."""
         sources = self.examples.sources[texts.examples]
         found: dict[int, Placement] = {}
@@ -109,7 +119,7 @@ class Feed:
             found |= zip(rows, side.placements(words, prompts, draws), strict=True)
             grans |= {row: side.placers[draw].gran for row, draw in zip(rows, draws, strict=True)}
         every = range(len(texts.rows))
-        return Placed.of([found[row] for row in every], [grans[row] for row in every])
+        return [found[row] for row in every], [grans[row] for row in every]
 
     def _prompt(self, texts: "_Texts", row: int) -> str | None:
         """An example's own prompt, which is for its query."""

@@ -17,7 +17,7 @@ from lmkcli.errors import DataError, MissingExtra, UsageError
 from lmkcli.models.forward import ForwardPass, ModelOptions
 from lmkcli.models.tokenizer import open_tokenizer
 from lmkcli.progress import Report
-from lmkcli.recipe import EncoderConfig, RecipeOptions
+from lmkcli.recipe import EncoderConfig, Recipe, RecipeOptions
 from lmkcli.settings import TrainSettings
 from lmkcli.training import checkpoints
 from lmkcli.training.contrasting import Contrast
@@ -29,6 +29,7 @@ from lmkcli.training.objective import Objective
 from lmkcli.training.placing import TrainingSide
 from lmkcli.training.running import Start, budget, run
 from lmkcli.training.sampling import Sampling
+from lmkcli.training.skipping import Skipping
 from lmkcli.training.sources import Source, parse_source, read_sources
 from lmkcli.training.trainer import Learning
 
@@ -80,7 +81,22 @@ class TrainJob:
         self, folder: Path, module: nn.Module, learned: dict[str, Tensor], facts: dict[str, Any]
     ) -> None:
         """The model in the layout of sentence-transformers."""
-        checkpoints.publish(folder, self.resolved, module, learned, facts)
+        checkpoints.publish(folder, _published(self.resolved), module, learned, facts)
+
+
+def _published(resolved: Resolved) -> Resolved:
+    """What the folder will declare: a table of positions that was lengthened is its own."""
+    recipe = resolved.recipe
+    doc, query = (replace(side, extend="") for side in (recipe.doc, recipe.query))
+    return resolved._replace(recipe=Recipe(doc, query))
+
+
+def _check_positions(resolved: Resolved) -> None:
+    if resolved.recipe.doc.extend.startswith("ntk"):
+        raise UsageError(
+            "--extend ntk has no effect on training: rotary positions have no end; drop it, and say how "
+            "far with --max-length"
+        )
 
 
 def _seen_as(source: Source) -> dict[str, Any]:
@@ -98,7 +114,8 @@ def plan(
     grans = tuple(filter(None, (options.gran or "").split(",")))
     resolved = resolve(replace(options, gran=grans[0] if grans else None), offline)
     grans = tuple(granularity(resolved.recipe.doc.pool, each) for each in grans)
-    check_exportable(resolved)  # what has no model folder to end in
+    check_exportable(_published(resolved))  # what has no model folder to end in
+    _check_positions(resolved)
     objective = open_objective(settings, resolved.recipe.doc.normalize)
     if lacking := objective.needs & {"sequence", "targets"}:
         raise UsageError(
@@ -152,11 +169,12 @@ def run_train(job: TrainJob, folder: Path, report: Report, watching: Sequence[An
 def open_trainable(job: TrainJob) -> ForwardPass:
     """The model with its weights in the dtype of the forward pass, those that take no part frozen."""
     settings = job.settings
+    doc = job.resolved.recipe.doc
     options = ModelOptions(
-        settings.dtype, settings.device, job.resolved.recipe.doc.trust_remote_code, trainable=True
+        settings.dtype, settings.device, doc.trust_remote_code, doc.extend, trainable=True
     )
     torch.manual_seed(settings.seed)
-    forward = open_forward(job.resolved.recipe.doc, job.resolved.folder, options)
+    forward = open_forward(doc, job.resolved.folder, options)
     if settings.gradient_checkpointing:
         _compute_again(forward.model.module)
     freeze_unused(forward, job)
@@ -199,6 +217,7 @@ def _feed(job: TrainJob, sides: Sequence[SourceSides], start: Start) -> Feed:
         sampling,
         sides,
         settings.steps,
+        Skipping(settings.skip_positions, job.resolved.recipe.doc.max_length),
         start.step,
         start.shard,
     )
@@ -238,7 +257,7 @@ def _facts(job: TrainJob, history: list[dict[str, float]]) -> dict[str, Any]:
         "granularities": list(job.grans),
         "recipe": job.resolved.recipe.identity(),
         "settings": asdict(job.settings),
-        "loaded_by": exported(job.resolved).loaded_by,
+        "loaded_by": exported(_published(job.resolved)).loaded_by,
         "curve": [line for line in history if "loss" in line],
     }
 

@@ -217,7 +217,10 @@ def test_conteb_pools_as_the_official_code_does(parity: Callable[[str], Path]) -
             "does not depend on padding|do not depend on padding",
         ),
         ({"pool": "mean", "extend": "grouped"}, "say to what length with --max-length"),
-        ({"extend": "grouped:400", "max_length": 400}, "write one of grouped, interpolate, ntk"),
+        (
+            {"extend": "grouped:400", "max_length": 400},
+            "write one of grouped, interpolate, recurrent, ntk",
+        ),
         (
             {"extend": "ntk", "max_length": 400},
             "ntk is for rotary positions, .* use --extend group",

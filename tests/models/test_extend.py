@@ -66,6 +66,43 @@ def test_short_inputs_keep_the_states_of_the_model(tiny_model: Models, name: str
 
 
 @pytest.mark.parametrize("name", ["bert", "roberta", "distilbert"])
+def test_recurrent_positions_are_remainders(tiny_model: Models, name: str) -> None:
+    """p % L in the original table for inputs of any length, so that short ones keep their states."""
+    ids, short = random_ids(LONG, 40)
+    original, model = loaded(tiny_model(name)), loaded(tiny_model(name))
+    extend(model, "recurrent", LONG)
+    made = wrapped(model)
+    states = made.states([ids, short])
+    torch.testing.assert_close(states[LONG:], alone(original, short), **NEAR)
+    first = extending.first_position(extending.position_table(original))
+    table = extending.position_table(original).weight  # type: ignore[union-attr]
+    longer_table = extending.position_table(model).weight  # type: ignore[union-attr]
+    for p in range(LONG):
+        assert torch.equal(longer_table[first + p], table[first + p % tiny.POSITIONS])
+
+
+@pytest.mark.parametrize("name", ["bert", "roberta", "modernbert", "distilbert"])
+def test_positions_that_are_given_are_those_that_are_used(tiny_model: Models, name: str) -> None:
+    """Packed and padded, as the model alone with these position ids."""
+    sequences = random_ids(9, 20)
+    places = [np.r_[0:4, 50:55].astype(np.int32), np.r_[0:10, 90:100].astype(np.int32)]
+    made = wrapped(loaded(tiny_model(name)))
+    original = loaded(tiny_model(name))
+    first = extending.first_position(extending.position_table(original))
+    expected = [
+        alone(original, ids, first + torch.from_numpy(at).long()[None])
+        for ids, at in zip(sequences, places, strict=True)
+    ]
+    torch.testing.assert_close(
+        made.states(sequences, positions=places), torch.cat(expected), **NEAR
+    )
+    padded = Transformer(loaded(tiny_model(name)), tiny.WIDTH, 128, CPU, "fp32")
+    with torch.inference_mode():
+        states = padded.states(sequences, positions=places)
+    torch.testing.assert_close(states, torch.cat(expected), **NEAR)
+
+
+@pytest.mark.parametrize("name", ["bert", "roberta", "distilbert"])
 def test_grouped_positions_of_a_long_input_are_its_quotients(tiny_model: Models, name: str) -> None:
     """p // s in the original table, wherever the ids begin."""
     (ids,) = random_ids(LONG)
@@ -142,7 +179,7 @@ def test_ntk_is_the_model_with_a_larger_base(tiny_model: Models, name: str) -> N
         ("modernbert", "grouped", "has none; for rotary positions use --extend ntk"),
         ("qwen2", "interpolate", "use --extend ntk"),
         ("bert", "ntk", "use --extend grouped or --extend interpolate"),
-        ("bert", "selfextend", "write one of grouped, interpolate, ntk"),
+        ("bert", "selfextend", "write one of grouped, interpolate, recurrent, ntk"),
     ],
 )
 def test_what_does_not_fit_the_positions_is_refused(
@@ -171,5 +208,16 @@ def test_extensions_are_written_with_their_length() -> None:
     assert stride(512, 513) == 2
     assert extended_limit(2**31 - 1, "ntk", 32768) == 2**31 - 1
     for text in ("grouped", "grouped:", "grouped:0", "other:4096", "ntk:4k"):
-        with pytest.raises(UsageError, match="is not one of grouped, interpolate, ntk"):
+        with pytest.raises(UsageError, match="is not one of grouped, interpolate, recurrent, ntk"):
             parse(text)
+
+
+def test_a_model_that_counts_by_itself_is_refused(tiny_model: Models) -> None:
+    class Counting(torch.nn.Module):
+        def forward(self, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> None: ...
+
+    module: Any = Counting()
+    module.config = loaded(tiny_model("bert")).config
+    made = Transformer(module, tiny.WIDTH, 128, CPU, "fp32")
+    with pytest.raises(UsageError, match="takes no position ids"):
+        made.states(random_ids(4), positions=[np.arange(4, dtype=np.int32)])

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -293,3 +294,33 @@ def test_a_checkpoint_that_a_kill_cut_short_is_passed_over(
     found = checkpoints.latest(tmp_path)
     assert found is not None
     assert checkpoints.step_of(found) == 2
+
+
+def test_a_longer_table_of_positions_is_learned(
+    pairs: Path, tiny_model: Models, tmp_path: Path
+) -> None:
+    """Short texts with gaps in their positions teach rows that no text reaches; the folder holds them."""
+    settings = replace(FAST, skip_positions=0.9, lr=0.1)
+    plan = planned(
+        pairs, tiny_model("bert"), settings, max_length=4 * tiny.POSITIONS, extend="recurrent"
+    )
+    folder = trained(plan, tmp_path / "model")
+    made = read_model(str(folder))
+    assert made.max_length == made.positions == 4 * tiny.POSITIONS
+    name = "embeddings.position_embeddings.weight"
+    base = load_file(tiny_model("bert") / "model.safetensors")
+    start = next(value for key, value in base.items() if key.endswith(name)).repeat(4, 1)
+    moved = (load_file(folder / "model.safetensors")[name] - start).abs().amax(1) > 1e-3
+    assert moved[tiny.POSITIONS :].sum() > 30
+    text = "a word " * 3 * tiny.POSITIONS
+    recipe = resolve(RecipeOptions(str(folder))).recipe
+    assert recipe.doc.extend == ""
+    encoder = open_encoder(recipe.doc, made, EncodeSettings(dtype="fp32", device="cpu"))
+    here = encoder.queries([Query("q", text)]).vectors[0]
+    there = SentenceTransformer(str(folder), device="cpu", trust_remote_code=True)
+    np.testing.assert_allclose(here, there.encode(text), atol=1e-5)
+
+
+def test_rotary_positions_are_not_extended_in_training(pairs: Path, tiny_model: Models) -> None:
+    with pytest.raises(UsageError, match="rotary positions have no end"):
+        planned(pairs, tiny_model("modernbert"), max_length=400, extend="ntk")

@@ -40,8 +40,13 @@ class M2Bert:
         kept = any(conv.keep for conv in self.module.long_convs)
         return own + (_filter_bytes(self.module) if kept else 0)
 
-    def states(self, sequences: list[Ints], attended: list[int] | None = None) -> torch.Tensor:
-        """The vectors [sequences, dim]; `attended` has no meaning for it."""
+    def states(
+        self,
+        sequences: list[Ints],
+        attended: list[int] | None = None,
+        positions: list[Ints] | None = None,
+    ) -> torch.Tensor:
+        """The vectors [sequences, dim]; `attended` and `positions` have no meaning for it."""
         lengths = np.array([len(sequence) for sequence in sequences])
         mask = torch.arange(self.pad_to or _steps(int(lengths.max()), self.limit)) < torch.tensor(
             lengths[:, None]

@@ -39,10 +39,15 @@ class Tite:
     one_vector: bool = True
     pad_to: int = 0
 
-    def states(self, sequences: list[Ints], attended: list[int] | None = None) -> torch.Tensor:
+    def states(
+        self,
+        sequences: list[Ints],
+        attended: list[int] | None = None,
+        positions: list[Ints] | None = None,
+    ) -> torch.Tensor:
         """[sequences, dim]; zeros for one without tokens. No padded batch is ever computed.
 
-        Only the first `attended` tokens of a sequence are read.
+        Only the first `attended` tokens of a sequence are read; `positions` have no meaning for it.
         """
         if attended is not None:
             sequences = [s[:count] for s, count in zip(sequences, attended, strict=True)]
