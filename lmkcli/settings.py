@@ -6,8 +6,8 @@ files, environment variables and the tables of the documentation follow from the
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Annotated, ClassVar, Literal
+from dataclasses import asdict, dataclass, replace
+from typing import Annotated, Any, ClassVar, Literal
 
 from lmkcli.errors import UsageError
 
@@ -81,6 +81,16 @@ class ModelSettings:
 
 
 @dataclass(frozen=True)
+class Feedback:
+    """How a query grows by terms of the documents that it finds first (pseudo-relevance feedback)."""
+
+    method: Literal["rm3", "rocchio"]
+    terms: int = 10  # that are added
+    docs: int = 10  # that they come from
+    weight: float = 0.5  # rm3: of the query as it was asked
+
+
+@dataclass(frozen=True)
 class OpenSettings(ModelSettings):
     """Where to look when things were moved, and how an index is searched."""
 
@@ -95,6 +105,42 @@ class OpenSettings(ModelSettings):
         Literal["doc", "chunk"] | None,
         Flag("chunk: rank chunks, with ids doc#number; -k then counts chunks.", shown="doc"),
     ] = None
+    rm3: Annotated[
+        bool, Flag("bm25, lucene: terms of the first documents join the query (RM3).")
+    ] = False
+    rm3_terms: Annotated[
+        int | None, Flag("rm3: terms that join.", min=1, shown=str(Feedback.terms))
+    ] = None
+    rm3_docs: Annotated[
+        int | None, Flag("rm3: documents that they come from.", min=1, shown=str(Feedback.docs))
+    ] = None
+    rm3_weight: Annotated[
+        float | None,
+        Flag("rm3: weight of the query as asked.", min=0, max=1, shown=str(Feedback.weight)),
+    ] = None
+    rocchio: Annotated[bool, Flag("bm25, lucene: Rocchio's feedback in the place of RM3's.")] = (
+        False
+    )
+
+    def __post_init__(self) -> None:
+        if self.rm3 and self.rocchio:
+            raise UsageError("give --rm3 or --rocchio, not both")
+        if self._chosen and not self.rm3:
+            raise UsageError(f"--rm3-{next(iter(self._chosen))} means nothing without --rm3")
+
+    @property
+    def feedback(self) -> Feedback | None:
+        """What --rm3 or --rocchio asks for."""
+        if self.rocchio:
+            return Feedback("rocchio")
+        return replace(Feedback("rm3"), **self._chosen) if self.rm3 else None
+
+    @property
+    def _chosen(self) -> dict[str, Any]:
+        """What was said of RM3."""
+        names = ("terms", "docs", "weight")
+        given = {name: getattr(self, f"rm3_{name}") for name in names}
+        return {name: value for name, value in given.items() if value is not None}
 
     def refuse(self, what: str, *names: str) -> None:
         """UsageError when one of the named settings was given and means nothing for `what`."""
@@ -162,6 +208,15 @@ class Bm25Settings:
         ),
     ] = ""
     stopwords: str | None = None  # the words, with spaces between; None: the language's own
+    docvectors: Annotated[
+        bool, Flag("lucene: store each document's terms, which --rm3 and --rocchio need.")
+    ] = False
+
+    def identity(self) -> dict[str, Any]:
+        """The fields as an index records them; without docvectors where there are none."""
+        return {
+            name: value for name, value in asdict(self).items() if value or name != "docvectors"
+        }
 
 
 @dataclass(frozen=True)

@@ -117,7 +117,7 @@ def claim_lexical(
     """Make `folder` an index of this kind; Mismatch when it is one with other settings."""
     identity = {
         "family": family,
-        "settings": asdict(settings),
+        "settings": settings.identity(),
         "analysis": lexical_kind(family).analysis(settings),
         "collection": {"name": collection.name, "settings": collection.settings},
     }

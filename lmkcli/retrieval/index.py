@@ -54,3 +54,4 @@ QUERIES = ("model", "dtype", "trust_remote_code")  # the encoding of queries
 SEARCH = ("vectors", "ef_search", "nprobe")  # an index of vectors
 SEVERAL = ("aggregate", "level")  # several vectors of a document
 DENSE = (*SEARCH, *SEVERAL, *QUERIES)
+LEXICAL = ("rm3", "rm3_terms", "rm3_docs", "rm3_weight", "rocchio")  # the query's own growth

@@ -16,7 +16,7 @@ from lmkcli.data.collection import Doc, Query
 from lmkcli.data.run import Run
 from lmkcli.errors import UnknownName
 from lmkcli.progress import Progress
-from lmkcli.settings import AnnSettings, Bm25Settings
+from lmkcli.settings import AnnSettings, Bm25Settings, Feedback
 from lmkcli.store.ragged import Ragged
 
 
@@ -114,8 +114,11 @@ class LexicalKind(Protocol):
         """Write the index of some documents into `folder`; returns its facts, JSON values."""
 
     @classmethod
-    def open(cls, folder: Path, settings: Bm25Settings) -> Self:
-        """The index in `folder`; DataError or Mismatch when it cannot be searched here."""
+    def open(cls, folder: Path, settings: Bm25Settings, feedback: Feedback | None = None) -> Self:
+        """The index in `folder`, whose queries grow by `feedback` if there is any.
+
+        DataError or Mismatch when it cannot be searched here, or not with feedback.
+        """
 
     def search(self, queries: list[Query], k: int) -> Run:
         """The k best documents of each query; those that share no term with it are not returned."""

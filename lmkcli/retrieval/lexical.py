@@ -26,18 +26,25 @@ def open_lexical(
         described.identity["settings"], Bm25Settings, f"the settings of {folder}", "build it again"
     )
     files = folder / built["at"]
-    kind = lexical_kind(family).open(files, Bm25Settings(**described.identity["settings"]))
-    return LexicalIndex(IndexInfo(str(folder.absolute()), family, built["digest"], {}), kind, files)
+    own = Bm25Settings(**described.identity["settings"])
+    kind = lexical_kind(family).open(files, own, settings.feedback)
+    info = IndexInfo(str(folder.absolute()), family, built["digest"], _how(settings))
+    return LexicalIndex(info, kind, files)
 
 
 def open_foreign(folder: Path, settings: OpenSettings) -> "LexicalIndex":
     """A Lucene index that lmk did not make: English, and scored with the default k1 and b."""
     settings.refuse("a Lucene index", *DENSE)
     commit = max(folder.glob("segments_*"), key=lambda path: path.stat().st_mtime_ns)
-    kind = lexical_kind("lucene").open(folder, Bm25Settings())
+    kind = lexical_kind("lucene").open(folder, Bm25Settings(), settings.feedback)
     digest = hashlib.sha256(commit.read_bytes()).hexdigest()  # it names its segments by random ids
-    info = IndexInfo(str(folder.absolute()), "lucene", digest, asdict(Bm25Settings()))
-    return LexicalIndex(info, kind, folder)
+    how = Bm25Settings().identity() | _how(settings)
+    return LexicalIndex(IndexInfo(str(folder.absolute()), "lucene", digest, how), kind, folder)
+
+
+def _how(settings: OpenSettings) -> dict[str, Any]:
+    """What decides scores beside the index itself, as a run records it."""
+    return {"feedback": asdict(settings.feedback)} if settings.feedback else {}
 
 
 class LexicalIndex:

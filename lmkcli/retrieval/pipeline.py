@@ -9,7 +9,7 @@ from lmkcli import manifest
 from lmkcli.data.collection import Collection
 from lmkcli.errors import UsageError
 from lmkcli.retrieval.fusion import FusedIndex, Fusion
-from lmkcli.retrieval.index import DENSE, QUERIES, SEARCH, SEVERAL, Index
+from lmkcli.retrieval.index import DENSE, LEXICAL, QUERIES, SEARCH, SEVERAL, Index
 from lmkcli.retrieval.opening import open_index
 from lmkcli.retrieval.rerank_by_model import ModelReranker
 from lmkcli.retrieval.reranking import RerankedIndex
@@ -73,11 +73,13 @@ def open_all(
 
 def _takes(path: Path) -> set[str]:
     """The names of the settings that mean something to what is at `path`."""
+    if any(path.glob("segments_*")):
+        return set(LEXICAL)
     if not (path / manifest.NAME).is_file():
         return set()
     described = manifest.read(path)
     if "recipe" not in described.identity:
-        return set()
+        return set(LEXICAL)
     several = SEVERAL if described.identity["recipe"]["doc"]["unit"] != "doc" else ()
     return {*QUERIES, *several, *(() if described.kind == "vectors" else SEARCH)}
 
@@ -85,7 +87,7 @@ def _takes(path: Path) -> set[str]:
 def _open(path: Path, settings: OpenSettings, texts: Collection | None) -> Index:
     if not path.is_file():
         return open_index(path, settings)
-    settings.refuse("a run", *DENSE)
+    settings.refuse("a run", *DENSE, *LEXICAL)
     return RunIndex(path, texts)
 
 

@@ -162,6 +162,12 @@ class DocTable:
         titles, texts = self._at("title", rows), self._at("text", rows)
         return [Doc(*values) for values in zip(ids, texts, titles, strict=True)]
 
+    def docs_by_ids(self, ids: list[str]) -> Iterator[Doc]:
+        """The documents with some ids, in the order of the rows, one row group in memory at a time."""
+        rows = self.rows_by_ids(ids)
+        for group in np.split(rows, np.flatnonzero(np.diff(rows // ROW_GROUP)) + 1):
+            yield from self.docs_at(group)
+
     def rows_by_ids(self, ids: list[str]) -> NDArray[np.int64]:
         """The rows of the documents with some ids, ascending; reads the ids once."""
         wanted = pa.array([_storable(identifier) for identifier in ids], pa.string())

@@ -200,6 +200,12 @@ def test_a_setting_must_mean_something_to_one_of_the_indexes(made: Made) -> None
     assert open_all(Stages([made.bm25, made.vectors, made.graph]), broad)
     with pytest.raises(UsageError, match="no effect on a bm25 index"):
         opened(made.bm25, settings=broad, rerank=made.vectors)
+    grown = OpenSettings(rm3=True, device="cpu")
+    mixed = open_all(Stages([made.vectors, made.bm25, made.run]), grown)
+    assert ["feedback" in index.info.search for index in mixed] == [False, True, False]
+    for path, name in ((made.vectors, "vectors"), (made.graph, "an index"), (made.run, "a run")):
+        with pytest.raises(UsageError, match=f"--rm3 has no effect on {name}"):
+            opened(path, settings=grown)
 
 
 def test_what_decides_a_run_is_in_its_digest(made: Made) -> None:

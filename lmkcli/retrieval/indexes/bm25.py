@@ -13,7 +13,8 @@ import errno
 import json
 import os
 from array import array
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -29,8 +30,11 @@ from lmkcli.errors import DataError, Mismatch
 from lmkcli.manifest import json_differences
 from lmkcli.progress import Progress
 from lmkcli.reading import read_json
+from lmkcli.retrieval.feedback import expanded, may_join
+from lmkcli.retrieval.index_folder import DOCS
 from lmkcli.retrieval.kinds import LexicalKind
-from lmkcli.settings import Bm25Settings
+from lmkcli.settings import Bm25Settings, Feedback
+from lmkcli.store.doctable import DocTable
 from lmkcli.system.atomic import atomic_folder
 from lmkcli.system.streams import batched
 from lmkcli.text.analysis import Analyzer
@@ -42,10 +46,19 @@ BATCH_CHARACTERS = 1 << 22  # of text between two reports
 class Bm25(LexicalKind):
     """An opened BM25 index."""
 
-    def __init__(self, scores: Any, ids: pa.ChunkedArray, analyzer: Analyzer) -> None:
+    def __init__(
+        self,
+        scores: Any,
+        ids: pa.ChunkedArray,
+        analyzer: Analyzer,
+        texts: DocTable | None = None,
+        feedback: Feedback | None = None,
+    ) -> None:
         self._scores = scores
         self._ids = ids
         self._analyzer = analyzer
+        self._texts = texts  # which feedback takes its terms from
+        self._feedback = feedback
 
     @staticmethod
     def analysis(settings: Bm25Settings) -> dict[str, Any]:
@@ -76,8 +89,8 @@ class Bm25(LexicalKind):
         return {**facts, "analysis": analyzer.identity(), "versions": versions}
 
     @classmethod
-    def open(cls, folder: Path, settings: Bm25Settings) -> "Bm25":
-        """The index in `folder`, memory-mapped.
+    def open(cls, folder: Path, settings: Bm25Settings, feedback: Feedback | None = None) -> "Bm25":
+        """The index in `folder`, memory-mapped; feedback reads the documents that lie beside it.
 
         DataError when it cannot be read, Mismatch when this installation would analyse queries in
         another way than the documents were.
@@ -96,19 +109,66 @@ class Bm25(LexicalKind):
                 + "\n  ".join(lines)
                 + "\nbuild the index again, or install the PyStemmer that it was built with"
             )
-        return cls(scores, ids, analyzer)
+        texts = DocTable(folder / DOCS) if feedback else None
+        return cls(scores, ids, analyzer, texts, feedback)
 
     def search(self, queries: list[Query], k: int) -> Run:
         """The k best documents of each query that share a term with it, ties by document id."""
+        if self._feedback and self._texts:
+            grown = self._grown(queries, self._feedback, self._texts)
+            return Run({name: self._weighted(terms, k) for name, terms in grown}, tag="bm25")
         return Run({query.id: self._rank(query.text, k) for query in queries}, tag="bm25")
 
     def _rank(self, text: str, k: int) -> Ranking:
         terms = self._scores.get_tokens_ids(self._analyzer(text))
         if not terms:
             return ranked([], np.zeros(0, np.float32))
-        scores = self._scores.get_scores_from_ids(terms)
+        return self._top(terms, self._scores.get_scores_from_ids(terms), k)
+
+    def _top(
+        self, terms: list[int], scores: NDArray[np.float32] | NDArray[np.float64], k: int
+    ) -> Ranking:
+        """The k best of the documents with any of the terms, given the scores of all."""
         rows = _best(self._matches(terms), scores, k)
         return ranked(self._ids.take(pa.array(rows)).to_pylist(), scores[rows]).cut(k)
+
+    def _grown(
+        self, queries: list[Query], how: Feedback, texts: DocTable
+    ) -> Iterator[tuple[str, dict[str, float]]]:
+        """The id of each query, and the weights of its terms and those that joined."""
+        first = [self._rank(query.text, how.docs) for query in queries]
+        wanted = dict.fromkeys(name for ranking in first for name in ranking.doc_ids)
+        bags = {doc.id: self._joining(doc, how) for doc in texts.docs_by_ids(list(wanted))}
+        if missing := [name for name in wanted if name not in bags]:
+            raise DataError(f"{DOCS} of the index has no '{missing[0]}'; build the index again")
+        for query, (names, scores) in zip(queries, first, strict=True):
+            found = [bags[name] for name in names]
+            yield query.id, expanded(self._analyzer(query.text), found, scores.tolist(), how)
+
+    def _joining(self, doc: Doc, how: Feedback) -> Counter[str]:
+        """How often the terms of a document that may join a query are in it."""
+        terms = Counter(self._analyzer(doc.content))
+        english = self._analyzer.language == "en"
+        for term in list(terms):
+            if not may_join(term, self._share(term), how, english):
+                del terms[term]
+        return terms
+
+    def _share(self, term: str) -> float:
+        """Of all documents, how many hold a term."""
+        starts, number = self._scores.scores["indptr"], self._scores.vocab_dict.get(term)
+        return 0.0 if number is None else (starts[number + 1] - starts[number]) / len(self._ids)
+
+    def _weighted(self, weights: dict[str, float], k: int) -> Ranking:
+        """The k best documents where each term counts by its weight."""
+        data, rows, starts = (self._scores.scores[name] for name in ("data", "indices", "indptr"))
+        known = self._scores.vocab_dict
+        numbered = {known[term]: weight for term, weight in weights.items() if term in known}
+        scores = np.zeros(len(self._ids))
+        for number, weight in numbered.items():
+            span = slice(starts[number], starts[number + 1])
+            scores[rows[span]] += weight * data[span].astype(np.float64)
+        return self._top(list(numbered), scores, k)
 
     def _matches(self, terms: list[int]) -> NDArray[np.int64]:
         """The rows that hold any of the terms (a score can be 0 by rounding, so it does not tell)."""
@@ -131,7 +191,9 @@ def _save(index: Any, folder: Path) -> None:
         raise OSError(error.errno or errno.ENOSPC, str(error), str(folder.parent)) from error
 
 
-def _best(rows: NDArray[np.int64], scores: NDArray[np.float32], k: int) -> NDArray[np.int64]:
+def _best(
+    rows: NDArray[np.int64], scores: NDArray[np.float32] | NDArray[np.float64], k: int
+) -> NDArray[np.int64]:
     """The rows with the k best scores, and all that tie with the last of them."""
     if len(rows) <= k:
         return rows

