@@ -14,8 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from lmkcli.data import hub_layouts, known
 from lmkcli.data.collection import Doc, Qrel, Query, check_id, join_chunks, map_id
-from lmkcli.errors import DataError, UsageError
+from lmkcli.errors import DataError, UnknownName, UsageError
 from lmkcli.reading import bounded_lines, check_finite
 
 ID_FIELDS = ("_id", "id", "docid", "doc_id")
@@ -36,30 +37,37 @@ class Fields:
 
     Without `names` a document is its list of `chunks`, else `text` or `contents`, after its `title`
     if it has one, and a query is the first of `text`, `contents`, `query`, `title`. With names,
-    exactly those are read and joined by a space; each record must have them all.
+    exactly those are read and joined by a space; each record must have them all. A copy of a known
+    collection (`like=NAME`) is read as that one is.
     """
 
     names: tuple[str, ...] = ()
     map_ids: bool = False
+    titled: bool = True  # without names: whether a title is read
+    texts: tuple[str, ...] = TEXT_FIELDS  # without names: what a document's text may be called
 
     @classmethod
     def parse(cls, options: dict[str, str]) -> "Fields":
-        """From a collection's options `fields=a+b` and `map_ids=1`."""
+        """From a collection's options `fields=a+b`, `map_ids=1` and `like=NAME`.
+
+        UnknownName for a NAME of which nothing is known.
+        """
         map_ids = options.get("map_ids", "0")
         if map_ids not in ("0", "1"):
             raise UsageError(f"map_ids={map_ids}: write 1 to replace white space in ids by '_'")
-        return cls(tuple(filter(None, options.get("fields", "").split("+"))), map_ids == "1")
+        names = tuple(filter(None, options.get("fields", "").split("+")))
+        return cls(names, map_ids == "1", *_as_in(options.get("like", "")))
 
     @property
     def settings(self) -> dict[str, str]:
         """What a Collection records of this."""
-        chosen = {"fields": "+".join(self.names) or "title+text"}
+        chosen = {"fields": "+".join(self.names) or ("title+text" if self.titled else "text")}
         return chosen | ({"map_ids": "1"} if self.map_ids else {})
 
     @property
     def known(self) -> frozenset[str]:
         """Every field that may be looked at."""
-        return frozenset((*QUERY_ID_FIELDS, *QUERY_TEXT_FIELDS, CHUNKS, *self.names))
+        return frozenset((*QUERY_ID_FIELDS, *QUERY_TEXT_FIELDS, CHUNKS, *self.names, *self.texts))
 
     def doc(self, record: Record, where: str) -> Doc:
         """The document in a record. DataError naming `where` when it has no usable id or text."""
@@ -70,8 +78,8 @@ class Fields:
         if isinstance(given, list):
             text = join_chunks(_text(chunk, where) for chunk in given)
         else:
-            text = _text(_value(record, TEXT_FIELDS, "text", where), where)
-        return Doc(name, text, _text(record.get("title"), where))
+            text = _text(_value(record, self.texts, "text", where), where)
+        return Doc(name, text, _text(record.get("title"), where) if self.titled else "")
 
     def query(self, record: Record, where: str) -> Query:
         """The query in a record. DataError naming `where` when it has no usable id or text."""
@@ -91,6 +99,20 @@ class Fields:
     def _chosen(self, record: Record, where: str) -> str:
         values = (_text(_value(record, (name,), "text", where), where) for name in self.names)
         return " ".join(value for value in values if value)
+
+
+def _as_in(name: str) -> tuple[bool, tuple[str, ...]]:
+    """Whether the documents of a known collection have a title, and what their text is called."""
+    if not name:
+        return Fields.titled, TEXT_FIELDS
+    facts = known.facts_of(name)
+    if facts is None:
+        raise UnknownName("collection in like=", name, known.near(name))
+    layout = hub_layouts.layout_of(facts.name)
+    if layout is None:
+        return Fields.titled, TEXT_FIELDS
+    docs = layout.docs
+    return "title" in docs.columns, tuple(dict.fromkeys((*docs.names("text"), *TEXT_FIELDS)))
 
 
 def fact_of(record: Record, name: str) -> str | float | None:

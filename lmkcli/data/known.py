@@ -40,10 +40,13 @@ class KnownCollection:
 def facts_of(name: str) -> KnownCollection | None:
     """The facts of the collection of this name, however it is spelled; None when there are none.
 
-    'irds:' and 'hf:' before it and ',key=value' after it are no part of a name, and another name of
-    the same collection ('beir/nfcorpus') finds it too.
+    'irds:' and 'hf:' before it and ',key=value' after it are no part of a name, except ',like=NAME',
+    which says what a folder is a copy of. Another name of the same collection ('beir/nfcorpus') finds
+    it too.
     """
-    plain = name.split(",")[0].removeprefix("irds:").removeprefix("hf:")
+    head, *options = name.split(",")
+    copied = [pair.removeprefix("like=") for pair in options if pair.startswith("like=")]
+    plain = (copied or [head])[-1].removeprefix("irds:").removeprefix("hf:")
     table = _table()
     return table.get(plain) or table.get(_aliases().get(plain, ""))
 

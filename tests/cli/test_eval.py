@@ -409,3 +409,23 @@ def test_the_threshold_of_a_known_collection_is_named(
     usual = lmk("eval", run, "--qrels", name, "--json")
     assert list(usual.json[0])[1:] == ["nDCG@10", "R(rel=2)@1000", "AP(rel=2)", "RR(rel=2)@10"]
     assert usual.err.endswith("; the run is shallower than R(rel=2)@1000\n")
+
+
+def test_a_copy_of_a_known_collection_has_its_habits(lmk: Lmk, tmp_path: Path) -> None:
+    texts = {"a": "stone river", "b": "stone", "c": "cloud"}
+    rows = [json.dumps({"_id": name, "text": text}) + "\n" for name, text in texts.items()]
+    (tmp_path / "corpus.jsonl").write_text("".join(rows))
+    (tmp_path / "queries.jsonl").write_text(rows[0])  # as in ArguAna, a query is a document
+    (tmp_path / "qrels").mkdir()
+    (tmp_path / "qrels" / "test.tsv").write_text("a\tb\t1\n")
+    lmk("index", tmp_path, "--kind", "bm25", "-o", tmp_path / "i")
+    for name, spelling in {"plain": "", "arguana": ",like=beir/arguana"}.items():
+        lmk("search", tmp_path / "i", f"{tmp_path}{spelling}", "-o", tmp_path / f"{name}.trec")
+    scores = [
+        json.loads(lmk("eval", tmp_path / f"{name}.trec", "-m", "RR@10", "--json").out)[0]["RR@10"]
+        for name in ("plain", "arguana")
+    ]
+    assert scores == [0.5, 1.0]
+    dl = f"{tmp_path},like=msmarco-passage/trec-dl-2019/judged"
+    lmk("search", tmp_path / "i", dl, "-o", tmp_path / "dl.trec")
+    assert "R(rel=2)@1000" in lmk("eval", tmp_path / "dl.trec", code=0).out

@@ -106,3 +106,10 @@ def test_every_name_but_three_has_a_layout_on_the_hub() -> None:
     assert without == ["msmarco-document/dev", *(n for n in known.group("trec-dl") if "doc" in n)]
     for found in map(facts, known.names()):
         assert found.source == "irds" or hub_layouts.layout_of(found.name)
+
+
+def test_a_folder_can_be_a_copy_of_a_known_collection() -> None:
+    assert known.facts_of("/data/x,qrels=y,like=beir/arguana") == facts("beir/arguana")
+    assert known.facts_of("./x,like=irds:beir/scifact") == facts("beir/scifact/test")
+    assert known.facts_of("./beir/arguana,qrels=like") is None
+    assert known.count_differences("./x,like=beir/arguana", docs=3) == []  # it may be a part

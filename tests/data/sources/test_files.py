@@ -142,3 +142,19 @@ def test_real_collections(shared: Path) -> None:
     assert all(doc.title for doc in docs)
     cranfield = open_files(str(shared / "data/cranfield"), {})
     assert {"471", "995"} <= {doc.id for doc in cranfield.docs() if not doc.text}
+
+
+def test_a_copy_of_a_known_collection_is_read_as_that_one_is(beir: Path) -> None:
+    titled = open_files(str(beir), {"like": "beir/arguana"})
+    assert next(iter(titled.docs())) == Doc("d1", "x", "T")
+    assert titled.settings == open_files(str(beir), {}).settings
+    assert titled.name == f"{beir},like=beir/arguana"
+    untitled = open_files(str(beir), {"like": "mldr/en/test"})
+    assert next(iter(untitled.docs())) == Doc("d1", "x")
+    assert untitled.settings == {"fields": "text"}
+    write(beir / "corpus.jsonl", [{"_id": "d1", "passage": "x", "title": "T"}])
+    assert next(iter(open_files(str(beir), {"like": "loco/qmsum"}).docs())) == Doc("d1", "x")
+    chosen = open_files(str(beir), {"like": "loco/qmsum", "fields": "title"})
+    assert next(iter(chosen.docs())) == Doc("d1", "T")
+    with pytest.raises(UnknownName, match="like= 'beir/arguna': did you mean beir/arguana"):
+        open_files(str(beir), {"like": "beir/arguna"})
