@@ -232,14 +232,6 @@ class LoopSettings:
         float, Flag("Sources by size (1), or more evenly (above).", min=0)
     ] = 1.0
     like_length: Annotated[bool, Flag("Texts of like length share a batch.")] = True
-    skip_positions: Annotated[
-        float,
-        Flag(
-            "Share of passages with a gap in their positions, up to --max-length (PoSE).",
-            min=0,
-            max=1,
-        ),
-    ] = 0.0
     steps: Annotated[int, Flag("Steps; 0: so many as --epochs takes.", min=0)] = 0
     epochs: Annotated[float, Flag("How often the examples are seen, without --steps.", min=0)] = 1.0
     lr: Annotated[float, Flag("The highest learning rate.", min=0)] = 2e-5
@@ -282,3 +274,22 @@ class TrainSettings(LoopSettings):
     dims: Annotated[
         str, Flag("matryoshka: the loss at several dimensions, such as 384,256,128.")
     ] = ""
+    lora: Annotated[
+        int, Flag("Train adapters of this rank (LoRA) instead of all weights; 0: none.", min=0)
+    ] = 0
+    train: Annotated[
+        str,
+        Flag(
+            "Train these alone (beside --lora: these too): embeddings, positions, layers.4-5, norms, "
+            "biases, modules."
+        ),
+    ] = ""
+    freeze: Annotated[str, Flag("Do not train these.")] = ""
+    skip_positions: Annotated[
+        float,
+        Flag(
+            "Share of passages with a gap in their positions, up to --max-length (PoSE).",
+            min=0,
+            max=1,
+        ),
+    ] = 0.0

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import NamedTuple
 
 from lmkcli import catalog
@@ -37,7 +38,7 @@ def resolve(options: RecipeOptions, offline: bool = False) -> Resolved:
     gran = granularity(pool, _gran(options, folder), unit, window)
     lengths = _lengths(options, folder, window)
     doc = EncoderConfig(
-        model=options.model if folder.revision or options.model == EMBEDDED else str(folder.path),
+        model=_named(options.model, folder),
         revision=folder.revision,
         weights=folder.weights_digest,
         tokenizer=folder.tokenizer_digest,
@@ -67,6 +68,12 @@ def resolve(options: RecipeOptions, offline: bool = False) -> Resolved:
         overlap=0,
     )
     return Resolved(_late(Recipe(doc, query), folder), folder, notes)
+
+
+def _named(model: str, folder: ModelFolder) -> str:
+    """What finds the model again from any directory."""
+    by_name = folder.revision or model == EMBEDDED
+    return model if by_name else str(Path(model).expanduser().absolute())
 
 
 def _declared_pool(folder: ModelFolder) -> str:

@@ -16,6 +16,7 @@ from typing import Any
 
 from lmkcli import catalog, manifest
 from lmkcli.errors import DataError, MissingExtra, UsageError
+from lmkcli.models import adapters
 from lmkcli.models.late import MASK, Late, Vocabulary, is_late, read_late
 from lmkcli.store.outputs import manifest_kind
 from lmkcli.system import network
@@ -155,6 +156,8 @@ def _digest(files: list[Path], root: Path) -> str:
 def read_model(name: str, revision: str | None = None, offline: bool = False) -> ModelFolder:
     """The declaration behind a folder, a hub name or 'minilm'; DataError says what is missing."""
     path, commit = locate(name, revision, offline)
+    if adapters.is_adapter(path):
+        path = adapters.merged(path, lambda base: locate(base, None, offline)[0])
     if _is_unfinished(path):
         raise DataError(f"the training of {path} has not ended; run its command again")
     if (path / "modules.json").exists():

@@ -17,9 +17,11 @@ from torch import Tensor, nn
 from lmkcli.encoding.resolving import Resolved
 from lmkcli.encoding.sentence_folder import module_folders, write_files
 from lmkcli.models.folder import TRAINED
+from lmkcli.models.merging import merge
 from lmkcli.system.atomic import atomic_file
+from lmkcli.training import parts
 
-FOLDER, LOG, CARD = "checkpoints", "log.jsonl", "README.md"
+FOLDER, LOG, CARD, ADAPTER = "checkpoints", "log.jsonl", "README.md", "adapter"
 _STATE = "trainer_state.json"  # what the Trainer writes last
 _GROWING = ".growing"
 
@@ -55,13 +57,17 @@ def publish(
     learned: dict[str, Tensor],
     facts: dict[str, Any],
 ) -> None:
-    """Put the model's files into its folder, what says that it is done last of all."""
+    """Put the model's files into its folder, what says that it is done last of all.
+
+    Where adapters were trained, they are merged into its weights, and stand in adapter/ as well.
+    """
     growing = folder / _GROWING
     shutil.rmtree(growing, ignore_errors=True)
     growing.mkdir()
     write_files(resolved, growing)
-    _write_encoder(growing, module.encoder, learned)
+    _write_encoder(growing, module.encoder, merge(learned, parts.ALPHA))
     _write_modules(growing, resolved, learned)
+    _write_adapter(growing, resolved, module, learned)
     for entry in sorted(growing.iterdir()):
         target = folder / entry.name
         if target.is_dir():
@@ -85,6 +91,21 @@ def _write_encoder(growing: Path, encoder: Any, learned: dict[str, Tensor]) -> N
     encoder.config.dtype = torch.float32
     encoder.save_pretrained(growing, state_dict=state)
     encoder.config.dtype = before
+
+
+def _write_adapter(
+    growing: Path, resolved: Resolved, module: nn.Module, learned: dict[str, Tensor]
+) -> None:
+    """The same model as what it adds to its base."""
+    base, folder = resolved.recipe.doc.model, growing / ADAPTER
+    if not parts.write_adapter(folder, base, module, learned):
+        return
+    modules = [Path(one["path"]) for one in json.loads((growing / "modules.json").read_text())]
+    for path in filter(lambda path: path.name, modules):
+        shutil.copytree(growing / path, folder / path)
+    for pattern in ("modules.json", "config_sentence_transformers.json", "sentence_*_config.json"):
+        for file in growing.glob(pattern):
+            shutil.copyfile(file, folder / file.name)
 
 
 def _write_modules(growing: Path, resolved: Resolved, learned: dict[str, Tensor]) -> None:

@@ -19,7 +19,7 @@ from lmkcli.models.tokenizer import open_tokenizer
 from lmkcli.progress import Report
 from lmkcli.recipe import EncoderConfig, Recipe, RecipeOptions
 from lmkcli.settings import TrainSettings
-from lmkcli.training import checkpoints
+from lmkcli.training import checkpoints, parts
 from lmkcli.training.contrasting import Contrast
 from lmkcli.training.examples import Examples, Tally
 from lmkcli.training.feeding import Feed, SourceSides
@@ -177,6 +177,7 @@ def open_trainable(job: TrainJob) -> ForwardPass:
     forward = open_forward(doc, job.resolved.folder, options)
     if settings.gradient_checkpointing:
         _compute_again(forward.model.module)
+    parts.choose(forward, settings.train, settings.freeze, settings.lora)
     freeze_unused(forward, job)
     return forward
 
@@ -198,7 +199,7 @@ def freeze_unused(forward: ForwardPass, job: TrainJob) -> None:
     ]
     forward(inputs[:1]).sum().backward()
     for parameter in forward.parameters():
-        parameter.requires_grad_(parameter.grad is not None)
+        parameter.requires_grad_(parameter.requires_grad and parameter.grad is not None)
         parameter.grad = None
 
 

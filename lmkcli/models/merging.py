@@ -1,0 +1,97 @@
+"""Merging: the low-rank matrices of LoRA (arXiv 2106.09685) added to the weights of their base."""
+
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import Tensor
+from transformers import AutoModel
+
+from lmkcli.errors import DataError
+
+CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
+PREFIX = "base_model.model."  # peft's, before the names of the base model
+_COPIED = {".json", ".txt", ".model", ".jinja"}
+_LEFT = {CONFIG, "README.md"}
+
+
+def merge(state: Mapping[str, Tensor], scale: float) -> dict[str, Tensor]:
+    """The tensors of a model whose layers hold LoRA matrices, these added to the weights in float32.
+
+    Names are those of peft's layers: X.base_layer.weight, X.lora_A.default.weight and so on.
+    """
+    made = {}
+    for name, value in state.items():
+        stem, found, rest = name.partition(".base_layer.")
+        if found:
+            delta = _delta(state, stem, ".default") if rest == "weight" else None
+            value = value if delta is None else value.float() + scale * delta
+            made[f"{stem}.{rest}"] = value
+        elif ".lora_" not in name:
+            made[name] = value
+    return made
+
+
+def low_rank(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The LoRA matrices of a model's linear layers under peft's names."""
+    return {
+        PREFIX + name.replace(".default", ""): value
+        for name, value in state.items()
+        if ".lora_A." in name or ".lora_B." in name
+    }
+
+
+def whole(name: str) -> str:
+    """What an adapter calls a tensor of the base that it replaces."""
+    return PREFIX + name
+
+
+def _delta(state: Mapping[str, Tensor], stem: str, adapter: str = "") -> Tensor | None:
+    """B A of a linear layer, its transpose of an embedding; None where there is none."""
+    first = state.get(f"{stem}.lora_A{adapter}.weight")
+    if first is not None:
+        return state[f"{stem}.lora_B{adapter}.weight"].float() @ first.float()
+    first = state.get(f"{stem}.lora_embedding_A{adapter}")
+    if first is None:
+        return None
+    return (state[f"{stem}.lora_embedding_B{adapter}"].float() @ first.float()).T
+
+
+def write(growing: Path, folder: Path, base: Path, scale: float) -> None:
+    """The model of an adapter and its base, with the files of both; DataError where they do not fit."""
+    for file in (*base.iterdir(), *folder.iterdir()):
+        if file.is_file() and file.suffix in _COPIED and file.name not in _LEFT:
+            shutil.copyfile(file, growing / file.name)
+        elif file.parent == folder and file.is_dir():
+            shutil.copytree(file, growing / file.name)
+    try:
+        added = load_file(folder / WEIGHTS)
+        model = AutoModel.from_pretrained(base, dtype="float32")
+    except (OSError, ValueError, SafetensorError) as error:
+        raise DataError(f"the adapter {folder} cannot be merged: {error}") from None
+    state = _added(model.state_dict(), added, scale, folder)
+    table = next((v for k, v in state.items() if k.endswith("position_embeddings.weight")), None)
+    if table is not None:
+        model.config.max_position_embeddings = len(table)
+    model.save_pretrained(growing, state_dict=state)
+
+
+def _added(
+    state: dict[str, Tensor], added: dict[str, Tensor], scale: float, folder: Path
+) -> dict[str, Tensor]:
+    added = {name.removeprefix(PREFIX): value for name, value in added.items()}
+    made, used = dict(state), 0
+    for name in state:
+        delta = _delta(added, name.removesuffix(".weight"))
+        if name in added:
+            made[name], used = added[name].float(), used + 1
+        elif delta is not None and delta.shape == state[name].shape:
+            made[name], used = state[name] + scale * delta, used + 2
+    if used != len(added):
+        raise DataError(
+            f"{folder} has {len(added) - used} tensors that its base model has no place for: it was "
+            "made for another model"
+        )
+    return made

@@ -1,0 +1,116 @@
+"""Parts: which weights of a model are trained, and low-rank adapters in the place of whole matrices."""
+
+import re
+from collections.abc import Mapping
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from safetensors.torch import save_file
+from torch import Tensor, nn
+
+from lmkcli.errors import MissingExtra, UsageError
+from lmkcli.models import merging
+from lmkcli.models.extend import position_table
+from lmkcli.models.forward import ForwardPass
+
+NAMES = "embeddings, positions, layers, layers.4, layers.4-5, norms, biases, modules"
+ALPHA = 2  # what adapters learn counts so many times
+_LAYER = re.compile(r"\.(?:layers?|h|blocks?)\.(\d+)\.")
+_LAYERS = re.compile(r"layers(?:\.(\d+)(?:-(\d+))?)?")
+
+
+def choose(forward: ForwardPass, only: str, frozen: str, rank: int = 0) -> None:
+    """Freeze what is not in `only` (where that says something), and what is in `frozen`.
+
+    Both are names with commas: NAMES. With a `rank`, adapters are trained in the place of what `only` does
+    not name. UsageError for a name that is no part of this model.
+    """
+    if only or rank:
+        parameters = _parameters(forward, only)
+        forward.requires_grad_(False)
+        for parameter in parameters:
+            parameter.requires_grad_()
+    if rank:
+        _adapt(forward, rank)
+    for parameter in _parameters(forward, frozen):
+        parameter.requires_grad_(False)
+
+
+def _parameters(forward: ForwardPass, parts: str) -> list[nn.Parameter]:
+    """The parameters of parts that are named with commas."""
+    named = list(forward.named_parameters())
+    chosen = []
+    for part in filter(None, parts.split(",")):
+        found = [p for name, p in named if _belongs(forward, name, p, part)]
+        if not found:
+            raise UsageError(f"'{part}' names no part of this model; write some of {NAMES}")
+        chosen += found
+    return chosen
+
+
+def _belongs(forward: ForwardPass, name: str, parameter: nn.Parameter, part: str) -> bool:
+    layer = _LAYER.search(name)
+    if match := _LAYERS.fullmatch(part):
+        first, last = int(match[1] or 0), int(match[2] or match[1] or 1 << 30)
+        return layer is not None and first <= int(layer[1]) <= last
+    table = position_table(forward.encoder)
+    return {
+        "embeddings": name.startswith("encoder.") and "embed" in name and layer is None,
+        "positions": table is not None and parameter is table.weight,
+        "norms": "norm" in name.lower(),
+        "biases": name.endswith(".bias"),
+        "modules": name.startswith("pooling."),
+    }.get(part, False)
+
+
+def _adapt(forward: ForwardPass, rank: int) -> None:
+    """Matrices of `rank` beside every linear layer of the encoder."""
+    if find_spec("peft") is None:
+        raise MissingExtra("peft", "train", "--lora")
+    from peft import LoraConfig, inject_adapter_in_model
+
+    encoder: Any = forward.encoder
+    linear = [name for name, module in encoder.named_modules() if isinstance(module, nn.Linear)]
+    if not linear:
+        raise UsageError(f"--lora: {type(encoder).__name__} has no linear layers; drop it")
+    trained = [p for p in forward.parameters() if p.requires_grad]
+    config = LoraConfig(r=rank, lora_alpha=ALPHA * rank, target_modules=linear)
+    inject_adapter_in_model(config, encoder)
+    for parameter in trained:  # peft trains nothing but its own
+        parameter.requires_grad_()
+
+
+def write_adapter(folder: Path, base: str, module: Any, learned: Mapping[str, Tensor]) -> bool:
+    """What was learned beside `base`, in peft's layout and in half precision; False without adapters.
+
+    `learned` are the unmerged tensors of `module`. What was trained whole is kept whole.
+    """
+    encoder = "encoder."
+    matrices = merging.low_rank(
+        {k.removeprefix(encoder): v for k, v in learned.items() if k.startswith(encoder)}
+    )
+    if not matrices:
+        return False
+    from peft import LoraConfig
+
+    trained = [name for name, p in module.named_parameters() if p.requires_grad]
+    others = [
+        name.removeprefix(encoder)
+        for name in trained
+        if name.startswith(encoder) and ".lora_" not in name
+    ]
+    kept = {merging.whole(name): learned[encoder + name] for name in others}
+    names = sorted({name.removeprefix(merging.PREFIX).partition(".lora_")[0] for name in matrices})
+    rank = min(min(matrix.shape) for matrix in matrices.values())
+    folder.mkdir()
+    LoraConfig(
+        r=rank,
+        lora_alpha=ALPHA * rank,
+        target_modules=names,
+        modules_to_save=sorted({name.rpartition(".")[0] for name in others}) or None,
+        base_model_name_or_path=base,
+    ).save_pretrained(str(folder))
+    halves = {name: value.half().contiguous() for name, value in (matrices | kept).items()}
+    save_file(halves, folder / merging.WEIGHTS)
+    return True
