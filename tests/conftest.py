@@ -27,6 +27,12 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
     return 0 if named and all(path.is_file() for path in named) else 2
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Files with slow tests come first, so that no worker begins one when the other has nothing left."""
+    slow = {item.path for item in items if item.get_closest_marker("slow")}
+    items.sort(key=lambda item: item.path not in slow)
+
+
 NUMBERS = Path(__file__).resolve().parent / "fixtures" / "parity"
 SHARED = Path(__file__).resolve().parents[2] / "shared"
 

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
 from mypy import api
 
 from lmkcli import catalog
@@ -50,6 +51,7 @@ def check(tmp_path: Path, code: str) -> str:
     return f"{out}{err}" if status else ""
 
 
+@pytest.mark.slow  # a minute without mypy's cache, which .ci/run fills beforehand
 def test_every_row_fits_the_protocol_of_its_table(tmp_path: Path) -> None:
     code = "\n".join([IMPORTS, *assignments()])
     assert check(tmp_path, code) == ""

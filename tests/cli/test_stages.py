@@ -190,22 +190,3 @@ def test_tokens_have_no_selection(
     lmk("tokenize", beir, "-m", model, "-o", tokens)
     only = ["--only", made / "bm25.trec", "-o", tmp_path / "v"]
     assert "not of tokens" in lmk("encode", tokens, "-m", model, *only, code=2).err
-
-
-@pytest.mark.slow
-def test_reference_figures(lmk: Lmk, shared: Path, minilm: Path, tmp_path: Path) -> None:
-    """nDCG@10 on scifact: BM25, MiniLM, BM25 reranked by MiniLM, and both fused."""
-    data, bm25, vectors = shared / "data" / "scifact", tmp_path / "bm25", tmp_path / "vectors"
-    lmk("index", data, "--kind", "bm25", "-o", bm25)
-    lmk("encode", data, "-m", minilm, "-o", vectors)
-    searches: dict[str, list[Any]] = {
-        "bm25": [bm25],
-        "dense": [vectors],
-        "rerank": [bm25, "--rerank", vectors],
-        "rrf": [bm25, "--with", vectors, "--fuse", "rrf"],
-    }
-    expected = {"bm25": 0.6823, "dense": 0.6455, "rerank": 0.665, "rrf": 0.714}
-    for name, words in searches.items():
-        lmk("search", words[0], data, *words[1:], "-o", tmp_path / f"{name}.trec")
-        found = lmk("eval", tmp_path / f"{name}.trec", "--json").json[0]["nDCG@10"]
-        assert found == pytest.approx(expected[name], abs=0.01), name
