@@ -20,7 +20,7 @@ from lmkcli.errors import DataError
 from lmkcli.recipe import Recipe
 from lmkcli.store import parts
 from lmkcli.store.arrays import check_finite_rows, open_array
-from lmkcli.store.doctable import DocRow, DocTable
+from lmkcli.store.doctable import DocRow, DocTable, take
 from lmkcli.store.ragged import Ragged as Ragged
 from lmkcli.store.ragged import cut, ranges
 from lmkcli.store.summary import Counts, collection_digest, part_summary, sum_counts
@@ -243,7 +243,7 @@ class Vectors:
             return self._table(number).ids_at(local)
         if number not in self._ids:
             self._ids[number] = self._table(number).ids()
-        return [str(value) for value in self._ids[number].take(pa.array(local)).to_pylist()]
+        return take(self._ids[number], local)
 
     def numbers(self) -> dict[str, int]:
         """Document id -> row, for all documents (about 100 bytes each)."""

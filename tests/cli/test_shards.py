@@ -65,29 +65,31 @@ def same(one: Path, other: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "count"), [("folder", 7), ("folder", 97), ("gzip", 3), ("tokens", 7), ("tokens", 97)]
+    ("kind", "docs", "count"),
+    [("folder", 60, 7), ("folder", 12, 19), ("gzip", 60, 3), ("tokens", 60, 7), ("tokens", 12, 19)],
 )
 def test_any_number_of_shards_is_the_whole(
     lmk: Lmk,
     encode: Callable[..., Any],
     tiny_model: Models,
-    beir: Path,
     tmp_path: Path,
     kind: str,
+    docs: int,
     count: int,
 ) -> None:
-    """60 documents: 7 does not divide them, 97 are more, and gzip is dealt in blocks of 1,000."""
-    source: Path = {"folder": beir, "gzip": tmp_path / "c.gz", "tokens": tmp_path / "t"}[kind]
+    """7 does not divide 60 documents, 19 are more than 12, and gzip is dealt in blocks of 1,000."""
+    source = beir = tiny.collection(tmp_path / "beir", docs)
     if kind == "gzip":
         source = gzipped(beir, tmp_path)
     if kind == "tokens":
+        source = tmp_path / "t"
         lmk("tokenize", beir, "-m", tiny_model("bert"), "-o", source)
     whole, shards = tmp_path / "whole", tmp_path / "shards"
     encode(source, whole)
     made = (encode(source, shards, "--shard", f"{i}/{count}", "--json") for i in range(count))
     sizes = [one.json["docs"] for one in made]
-    assert sum(sizes) == 60
-    assert (0 in sizes) == (count > 60 or kind == "gzip")
+    assert sum(sizes) == docs
+    assert (0 in sizes) == (count > docs or kind == "gzip")
     same(shards, whole)
 
 

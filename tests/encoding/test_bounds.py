@@ -1,59 +1,72 @@
-"""Memory and start-up do not grow with the collection. Peaks are those of processes of their own."""
+"""Memory and start-up do not grow with the collection. Each is measured in a process of its own."""
 
 import json
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from tests import tiny
 
-pytestmark = pytest.mark.slow
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(not Path("/proc/self/io").exists(), reason="measured by Linux's /proc"),
+]
 Models = Callable[[str], Path]
-GB = 1_000_000_000
 ROOT = Path(__file__).resolve().parents[2]
-SHARD = """
-import json, sys, time
+MB = 1_000_000
+BEGIN = """
+import json, re, sys
 from pathlib import Path
-from lmkcli.errors import Stopped
-from lmkcli.encoding.jobs import run_encode
+from lmkcli.encoding.forecast import forecast
+from lmkcli.encoding.jobs import run_encode, run_tokenize
 from lmkcli.encoding.planning import plan
+from lmkcli.errors import Stopped
 from lmkcli.progress import Report
 from lmkcli.recipe import RecipeOptions
 from lmkcli.settings import EncodeSettings
 
+def number(file, name):
+    return int(re.search(rf"^{name}:\\s*(\\d+)", Path("/proc/self", file).read_text(), re.M)[1])
+
+def peak():
+    return 1024 * number("status", "VmHWM")
+
 source, model, output = sys.argv[1:]
-begin, calls = time.monotonic(), []
+job = lambda shard: plan(source, RecipeOptions(model), EncodeSettings(dtype="fp32"), shard)
+"""
+SHARD = """
+begin, seen = number("io", "rchar"), []
+stopping = lambda: bool(seen) and seen[-1] > 100_000
 try:
-    job = plan(source, RecipeOptions(model), EncodeSettings(dtype="fp32"), "19/20")
-    run_encode(job, Path(output), Report(lambda *_: calls.append(time.monotonic() - begin),
-                                         lambda: bool(calls) and calls[-1] > 20))
+    run_encode(job("19/20"), Path(output), Report(lambda done, *_: seen.append(done), stopping))
 except Stopped:
-    print(json.dumps({"first": calls[0], "last": calls[-1]}))
+    print(json.dumps({"tokens": seen[-1], "read": number("io", "rchar") - begin, "peak": peak()}))
 """
+MANY = """
+peaks = []
 
+def note(done, *_):
+    if not peaks and done > FIRST:
+        peaks.append(peak())
 
-# A process counts as its own peak what its parent held when it was forked, so that this suite would
-# be measured; the child of a small process is not.
-MEASURE = """
-import os, subprocess, sys
-
-process = subprocess.Popen(sys.argv[1:])
-_, status, usage = os.wait4(process.pid, 0)
-print(usage.ru_maxrss * 1024, file=sys.stderr)
-sys.exit(os.waitstatus_to_exitcode(status))
+STEP
+print(json.dumps(peak() - peaks[0]))
 """
+STEPS = {  # the first tell of documents, the others of tokens
+    "encode": ("20_000", 'assert forecast(job("0/1"), note).docs == 100_000'),
+    "tokenize": ("20_000 * 12", 'run_tokenize(job("0/1"), Path(output), Report(note))'),
+}
 
 
-def measured(*words: object) -> tuple[int, str]:
-    """Peak memory in bytes of a Python process, and what it printed."""
-    command = [sys.executable, "-c", MEASURE, sys.executable, *map(str, words)]
+def told(code: str, *words: object) -> dict[str, int] | int:
+    """What a Python process prints, which begins with BEGIN."""
+    command = [sys.executable, "-c", BEGIN + code, *map(str, words)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    return int(done.stderr.splitlines()[-1]), done.stdout
+    return json.loads(done.stdout)
 
 
 def line(number: int, text: str) -> str:
@@ -64,30 +77,32 @@ def test_one_shard_of_a_collection_of_5_gb_starts_at_once_and_stays_small(
     tiny_model: Models, tmp_path: Path
 ) -> None:
     """Whoever read what lies before this shard would read 4.75 GB; a hole, so that it costs no disk."""
-    source, begin = tmp_path / "c.jsonl", 5 * GB // 20 * 19
+    source, size = tmp_path / "c.jsonl", 5000 * MB
     texts = [tiny.sentence(i, 350) for i in range(400)]
     with open(source, "w") as file:
         file.write(line(0, "the first"))
-        file.seek(begin - 1)
+        file.seek(size // 20 * 19 - 1)
         file.write("\n")
-        number, left = 1, 5 * GB - begin
-        while left > 0:
-            left -= file.write(line(number, texts[number % 400]))
-            number += 1
-    peak, printed = measured("-c", SHARD, source, tiny_model("bert"), tmp_path / "v")
-    seconds = json.loads(printed)
-    assert seconds["first"] < 20 < seconds["last"]
-    assert peak < GB
+        number = 0
+        while file.tell() < size:
+            file.writelines(line(number := number + 1, text) for text in texts)
+    found = told(SHARD, source, tiny_model("bert"), tmp_path / "v")
+    assert found["tokens"] > 100_000
+    assert found["read"] < 250 * MB  # imports are the most of it
+    assert found["peak"] < 1000 * MB
 
 
-@pytest.mark.parametrize("verb", ["encode", "tokenize"])
-def test_a_million_short_documents(tiny_model: Models, tmp_path: Path, verb: str) -> None:
+@pytest.mark.parametrize("verb", STEPS)
+def test_many_short_documents(tiny_model: Models, tmp_path: Path, verb: str) -> None:
+    """From 20,000 documents on, when all buffers are full, about half a kilobyte for each at most.
+
+    A list of their texts or token rows takes more, so that 100,000 show what a million would.
+    """
     source = tmp_path / "c.jsonl"
     texts = [tiny.sentence(i, 12) for i in range(1000)]
     with open(source, "w") as file:
-        file.writelines(line(number, texts[number % 1000]) for number in range(1_000_000))
-    words: list[Any] = {"encode": ["--dry-run"], "tokenize": ["-o", tmp_path / "t"]}[verb]
-    lmk = ["-m", "lmkcli.cli.main", "-q", verb, source, "-m", tiny_model("bert"), "--json"]
-    peak, printed = measured(*lmk, *words)
-    assert json.loads(printed)["documents"] == 1_000_000
-    assert peak < 1.5 * GB
+        file.writelines(line(number, texts[number % 1000]) for number in range(100_000))
+    first, step = STEPS[verb]
+    code = MANY.replace("FIRST", first).replace("STEP", step)
+    grown = told(code, source, tiny_model("bert"), tmp_path / "t")
+    assert grown < 50 * MB

@@ -457,8 +457,11 @@ def test_other_vectors_are_built_again(folder: Folder, tiny_model: Models, tmp_p
     assert refresh(other, tmp_path / "i") == "built again: these are other vectors"
 
 
-def test_recall_stays_after_many_appends(folder: Folder, tmp_path: Path) -> None:
-    """HNSW over random vectors, the hardest there are."""
+def test_recall_stays_after_many_appends(
+    folder: Folder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """HNSW over random vectors, the hardest there are; in few parts."""
+    monkeypatch.setattr(part_writer, "PART_BYTES", 1 << 20)
     folder.update(docs(0, 3000))
     refresh(folder, tmp_path / "i")
     for first in range(100, 501, 100):
@@ -609,8 +612,7 @@ def test_readers_always_see_one_generation(
         readers = [context.Process(target=watch, args=(path, done, results)) for _ in range(2)]
         for reader in readers:
             reader.start()
-        until = time.monotonic() + 6
-        while time.monotonic() < until:
+        for _ in range(25):
             there = edited(there, number) | {f"x{number.randrange(99)}": text(number)}
             update(there)
             if number.random() < 0.2:
@@ -698,7 +700,7 @@ def test_a_killed_update_leaves_the_old_or_the_new(killed: Killed) -> None:
 
 @pytest.mark.slow
 def test_a_killed_update_leaves_the_old_or_the_new_often(killed: Killed) -> None:
-    rounds(killed, 60, 300)
+    rounds(killed, 20, 300)
 
 
 def prepared(killed: Killed, docs: int) -> Callable[[int], Path]:

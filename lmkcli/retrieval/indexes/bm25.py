@@ -34,7 +34,7 @@ from lmkcli.retrieval.feedback import expanded, may_join
 from lmkcli.retrieval.index_folder import DOCS
 from lmkcli.retrieval.kinds import LexicalKind
 from lmkcli.settings import Bm25Settings, Feedback
-from lmkcli.store.doctable import DocTable
+from lmkcli.store.doctable import DocTable, take
 from lmkcli.system.atomic import atomic_folder
 from lmkcli.system.streams import batched
 from lmkcli.text.analysis import Analyzer
@@ -100,7 +100,7 @@ class Bm25(LexicalKind):
         try:
             analysis = read_json(path / ANALYSIS, dict[str, Any], "build the index again")
             scores = bm25s.BM25.load(path, mmap=True, show_progress=False)
-            ids = pq.read_table(path / IDS).column("id")
+            ids = pq.ParquetFile(path / IDS).read().column("id")
         except (OSError, ValueError, KeyError) as error:  # pa.ArrowInvalid is a ValueError
             raise DataError(f"{path} cannot be read ({error}); build the index again") from None
         if lines := json_differences(analysis, analyzer.identity()):
@@ -130,7 +130,7 @@ class Bm25(LexicalKind):
     ) -> Ranking:
         """The k best of the documents with any of the terms, given the scores of all."""
         rows = _best(self._matches(terms), scores, k)
-        return ranked(self._ids.take(pa.array(rows)).to_pylist(), scores[rows]).cut(k)
+        return ranked(take(self._ids, rows), scores[rows]).cut(k)
 
     def _grown(
         self, queries: list[Query], how: Feedback, texts: DocTable
