@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,7 +16,7 @@ from lmkcli.training.drawing import Drawing, Drawn, facts
 from lmkcli.training.examples import Examples
 from lmkcli.training.objective import BatchFacts
 from lmkcli.training.placing import Placed, TrainingSide
-from lmkcli.training.sampling import Batch, Sampling, batches
+from lmkcli.training.sampling import Batch, Sampled, Sampling, batches
 from lmkcli.training.skipping import Skipping
 
 
@@ -43,21 +43,27 @@ class SourceSides(NamedTuple):
     passage: TrainingSide
 
 
+class Place(Protocol):
+    """Makes the examples of a batch into model inputs, for one process."""
+
+    @property
+    def sides(self) -> Sequence[SourceSides]:
+        """How the texts of each source are placed."""
+
+    def __call__(self, batch: Batch) -> TrainBatch:
+        """The inputs of this process, and the facts of the whole batch."""
+
+
 @dataclass(frozen=True)
 class Feed:
-    """Makes batches from `start` to `steps`: a function of data, settings and seed alone.
+    """Makes batches from `start` to `steps`: a function of data, settings and seed alone."""
 
-    Process `shard.number` of `shard.count` gets its slice; text that others run is not even tokenized.
-    """
-
-    examples: Examples
+    examples: Sampled
     weights: Sequence[float]
     sampling: Sampling
-    sides: Sequence[SourceSides]  # one for each source
+    place: Place
     steps: int
-    skipping: Skipping = field(default_factory=Skipping)
     start: int = 0
-    shard: Shard = WHOLE
 
     def __len__(self) -> int:
         """Steps of the whole training, those before `start` included."""
@@ -70,9 +76,24 @@ class Feed:
     def batches(self) -> Iterator[TrainBatch]:
         """The batches, each made when it is asked for."""
         made = batches(self.examples, self.weights, self.sampling, self.start)
-        return (self._placed(batch) for batch in islice(made, max(0, self.steps - self.start)))
+        return (self.place(batch) for batch in islice(made, max(0, self.steps - self.start)))
 
-    def _placed(self, batch: Batch) -> TrainBatch:
+
+@dataclass(frozen=True)
+class Pairs:
+    """Places queries and their passages.
+
+    Process `shard.number` of `shard.count` gets its slice; text that others run is not even tokenized.
+    """
+
+    examples: Examples
+    sides: Sequence[SourceSides]  # one for each source
+    seed: int
+    skipping: Skipping = field(default_factory=Skipping)
+    shard: Shard = WHOLE
+
+    def __call__(self, batch: Batch) -> TrainBatch:
+        """Its slice of the batch; granularities, gaps and passages are drawn for the whole of it."""
         drawn = [self._drawn(*pair) for pair in zip(batch.examples, batch.epochs, strict=True)]
         rows = self.shard.rows(len(drawn))
         mine = drawn[rows.start : rows.stop]
@@ -97,11 +118,11 @@ class Feed:
 
     def _drawn(self, example: np.int64, epoch: np.int64) -> Drawn:
         drawing = self.sides[int(self.examples.sources[example])].drawing
-        return drawing.draw(self.examples, int(example), int(epoch), self.sampling.seed)
+        return drawing.draw(self.examples, int(example), int(epoch), self.seed)
 
     def _chances(self, purpose: str, step: int, count: int) -> NDArray[np.float64]:
         """Numbers of [0, 1) for the texts of the whole batch, whoever runs them."""
-        return dice(self.sampling.seed, purpose, step).random(count)
+        return dice(self.seed, purpose, step).random(count)
 
     def _placements(
         self, texts: "_Texts", chances: NDArray[np.float64]

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from lmkcli import __version__, catalog
 from lmkcli.encoding.encoder import open_forward
-from lmkcli.encoding.resolving import Resolved, granularity, resolve
+from lmkcli.encoding.resolving import Resolved, granularity, open_pooler, resolve
 from lmkcli.encoding.sentence_folder import check_exportable, exported
 from lmkcli.errors import DataError, MissingExtra, UsageError
 from lmkcli.models.forward import ForwardPass, ModelOptions
@@ -20,9 +20,11 @@ from lmkcli.progress import Report
 from lmkcli.recipe import EncoderConfig, Recipe, RecipeOptions
 from lmkcli.settings import TrainSettings
 from lmkcli.training import checkpoints, parts
+from lmkcli.training.contexts import Contexts
+from lmkcli.training.contextual import Documents, read_documents
 from lmkcli.training.contrasting import Contrast
 from lmkcli.training.examples import Examples, Tally
-from lmkcli.training.feeding import Feed, SourceSides
+from lmkcli.training.feeding import Feed, Pairs, Place, SourceSides
 from lmkcli.training.gradients import Gradients
 from lmkcli.training.matryoshka import Matryoshka
 from lmkcli.training.objective import Objective
@@ -33,8 +35,6 @@ from lmkcli.training.skipping import Skipping
 from lmkcli.training.sources import Source, parse_source, read_sources
 from lmkcli.training.trainer import Learning
 
-_PROBE = 2  # texts whose gradients show which weights take part
-
 
 @dataclass(frozen=True)
 class TrainJob:
@@ -43,7 +43,7 @@ class TrainJob:
     resolved: Resolved
     grans: tuple[str, ...]
     sources: tuple[Source, ...]
-    examples: Examples
+    examples: Examples | Documents
     tallies: tuple[Tally, ...]
     objective: Objective
     settings: TrainSettings
@@ -66,12 +66,28 @@ class TrainJob:
         forward = open_trainable(self)
         gradients = Gradients(forward, budget(forward.model, self.settings, start.note))
         feed = self.feed(start)
-        step = Contrast(gradients, self.objective, feed.sides[0])
+        step = Contrast(gradients, self.objective, feed.place.sides[0])
         return Learning(forward, step, feed, self.settings)
 
     def feed(self, start: Start) -> Feed:
         """The batches of one process."""
-        return _feed(self, [_sides(self, source) for source in self.sources], start)
+        settings, sides = self.settings, [_sides(self, source) for source in self.sources]
+        sampling = Sampling(
+            settings.batch_size,
+            settings.batches,
+            settings.sampling_temperature,
+            settings.like_length,
+            settings.seed,
+        )
+        place: Place
+        if isinstance(self.examples, Documents):
+            place = Contexts(self.examples, sides, start.shard)
+        else:
+            reach = self.resolved.recipe.doc.max_length
+            skipping = Skipping(settings.skip_positions, reach)
+            place = Pairs(self.examples, sides, settings.seed, skipping, start.shard)
+        weights = [source.weight for source in self.sources]
+        return Feed(self.examples, weights, sampling, place, settings.steps, start.step)
 
     def facts(self, history: list[dict[str, float]]) -> dict[str, Any]:
         """What training.json says."""
@@ -85,10 +101,18 @@ class TrainJob:
 
 
 def _published(resolved: Resolved) -> Resolved:
-    """What the folder will declare: a table of positions that was lengthened is its own."""
+    """What the folder will declare: a lengthened table of positions is its own, and units are no model's."""
     recipe = resolved.recipe
-    doc, query = (replace(side, extend="") for side in (recipe.doc, recipe.query))
+    doc, query = (replace(side, extend="", unit="doc") for side in (recipe.doc, recipe.query))
+    if recipe.doc.unit == "chunk":  # which chunks there are is said when texts are encoded
+        doc = replace(doc, gran="" if not open_pooler(doc.pool).chunked else doc.gran)
     return resolved._replace(recipe=Recipe(doc, query))
+
+
+def _check_chunks(resolved: Resolved) -> None:
+    doc = resolved.recipe.doc
+    if doc.unit == "chunk" and doc.gran != "given":
+        raise UsageError("--unit chunk trains on the chunks that documents bring: add --gran given")
 
 
 def _check_positions(resolved: Resolved) -> None:
@@ -113,20 +137,19 @@ def plan(
         raise MissingExtra("accelerate", "train", "lmk train")
     grans = tuple(filter(None, (options.gran or "").split(",")))
     resolved = resolve(replace(options, gran=grans[0] if grans else None), offline)
-    grans = tuple(granularity(resolved.recipe.doc.pool, each) for each in grans)
+    doc = resolved.recipe.doc
+    grans = tuple(granularity(doc.pool, each, doc.unit) for each in grans)
     check_exportable(_published(resolved))  # what has no model folder to end in
     _check_positions(resolved)
+    _check_chunks(resolved)
     objective = open_objective(settings, resolved.recipe.doc.normalize)
-    if lacking := objective.needs & {"sequence", "targets"}:
-        raise UsageError(
-            f"--loss {settings.loss} learns from {' and '.join(sorted(lacking))} of its batches, which "
-            "pairs of queries and passages do not have; use it from Python, or --loss infonce"
-        )
+    _check_objective(objective, settings, resolved.recipe.doc.unit == "chunk")
     parsed = tuple(parse_source(each) for each in sources)
-    examples, tallies = read_sources(parsed)
+    read = read_documents if resolved.recipe.doc.unit == "chunk" else read_sources
+    examples, tallies = read(parsed)
     if not len(examples):
         raise DataError(f"{', '.join(sources)}: no example was found to train on")
-    if "teacher" in objective.needs and not examples.scored:
+    if "teacher" in objective.needs and not (isinstance(examples, Examples) and examples.scored):
         raise DataError(
             f"--loss {settings.loss} learns from teacher scores, and {', '.join(sources)} has none; "
             "give them (teacher=RUN, or pos_scores and neg_scores), or use --loss infonce"
@@ -135,6 +158,22 @@ def plan(
     return TrainJob(
         resolved, grans, parsed, examples, tuple(tallies), objective, replace(settings, steps=steps)
     )
+
+
+def _check_objective(objective: Objective, settings: TrainSettings, documents: bool) -> None:
+    """UsageError for an objective that learns from what such examples do not have."""
+    if "targets" in objective.needs:
+        raise UsageError(
+            f"--loss {settings.loss} learns from a teacher's vectors, which examples do not have; use it "
+            "from Python, or --loss infonce"
+        )
+    if "sequence" in objective.needs and not documents:
+        raise UsageError(
+            f"--loss {settings.loss} learns from documents in chunks; add --unit chunk --gran given, and "
+            "give such documents"
+        )
+    if settings.skip_positions and documents:
+        raise UsageError("--skip-positions has no effect on documents in chunks; drop it")
 
 
 def open_objective(settings: TrainSettings, normalize: bool = True) -> Objective:
@@ -190,38 +229,11 @@ def _compute_again(module: Any) -> None:
 
 def freeze_unused(forward: ForwardPass, job: TrainJob) -> None:
     """Weights without a gradient (a pooler that nobody asks) would stall several processes."""
-    side = _sides(job, job.sources[0]).passage
-    texts = [job.examples.text(row) for row in job.examples.passages[:_PROBE]]
-    inputs = [
-        one
-        for each in side.placements(texts, [None] * len(texts), [0] * len(texts))
-        for one in each.inputs
-    ]
-    forward(inputs[:1]).sum().backward()
+    first = next(job.feed(Start()).batches())
+    forward(first.passages.inputs[:1]).sum().backward()
     for parameter in forward.parameters():
         parameter.requires_grad_(parameter.requires_grad and parameter.grad is not None)
         parameter.grad = None
-
-
-def _feed(job: TrainJob, sides: Sequence[SourceSides], start: Start) -> Feed:
-    settings = job.settings
-    sampling = Sampling(
-        settings.batch_size,
-        settings.batches,
-        settings.sampling_temperature,
-        settings.like_length,
-        settings.seed,
-    )
-    return Feed(
-        job.examples,
-        [source.weight for source in job.sources],
-        sampling,
-        sides,
-        settings.steps,
-        Skipping(settings.skip_positions, job.resolved.recipe.doc.max_length),
-        start.step,
-        start.shard,
-    )
 
 
 def _sides(job: TrainJob, source: Source) -> SourceSides:

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
+import numpy as np
 import torch
 
 from lmkcli.encoding.encoder import make_placer
@@ -12,6 +13,7 @@ from lmkcli.models.tokenizer import Tokenizer
 from lmkcli.pooling.landmark import Landmark
 from lmkcli.pooling.placement import Input, Placement, Placer
 from lmkcli.recipe import EncoderConfig
+from lmkcli.training.examples import Ints
 
 
 class Placed(NamedTuple):
@@ -45,7 +47,7 @@ class Placed(NamedTuple):
         """The inputs of one text."""
         last = int(self.counts[: number + 1].sum())
         first = last - int(self.counts[number])
-        return [one for one in self.inputs if first <= int(one.groups[0]) < last]
+        return [one for one in self.inputs if ((first <= one.groups) & (one.groups < last)).any()]
 
     def behind(self, vectors: int) -> list[Input]:
         """The inputs, numbered after so many vectors of other texts."""
@@ -75,6 +77,17 @@ class TrainingSide:
             for each in placers
         ]
         return cls(tokenizer, tuple(forced), Finish(side.unit == "doc", side.dim, side.normalize))
+
+    def chunked(self, texts: Sequence[str]) -> list[tuple[Placement, Ints]]:
+        """Each text's inputs, and the number of the chunk that each vector stands for."""
+        (placer,) = self.placers
+        made = []
+        for text in self.tokenizer(list(texts)):
+            content = placer.content(text.ids, text.prompt, text.ends)
+            placement = placer.place(content)
+            numbers = np.searchsorted(content.ends, placement.covers[:, 0], side="right")
+            made.append((placement, np.minimum(numbers, len(content.ends) - 1)))
+        return made
 
     def placements(
         self, texts: Sequence[str], prompts: Sequence[str | None], draws: Sequence[int]

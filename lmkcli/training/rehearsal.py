@@ -99,7 +99,7 @@ def _steps(job: TrainJob, report: Report) -> list[float]:
 
 def _shown(feed: Feed, batch: TrainBatch) -> Iterator[list[PlacedText]]:
     """The first examples of a batch: the query, the positive, and a negative where there is one."""
-    tokenizer = feed.sides[0].passage.tokenizer
+    tokenizer = feed.place.sides[0].passage.tokenizer
     for number in range(min(SHOWN, len(batch.examples))):
         mine = [int(row) for row in batch.facts.groups[number] if row >= 0]
         yield [
