@@ -29,7 +29,7 @@ class EncoderConfig:
     gran: str = ""  # chunk length in tokens, 'sentence' or 'given'; empty where nothing is cut
     unit: str = "doc"  # what a vector stands for: 'doc', 'chunk' or 'token'
     window: str = "full"  # what the model sees at once: 'full', 'chunk', or so many positions
-    overlap: int = 0  # tokens that a window sees of the one before
+    overlap: int | str = 0  # tokens that a window sees of the one before, or chunks: '10c'
     extend: str = ""  # positions beyond training, such as 'grouped:4096'
     include_prompt: bool = True  # whether the states of prompt (and CLS) tokens are averaged
     append_eos: bool = False  # decoders: EOS after the content where the tokenizer adds none
@@ -127,7 +127,10 @@ class RecipeOptions:
         ),
     ] = None
     overlap: Annotated[
-        int | None, Flag("Tokens that a window shares with the one before.", min=0)
+        str | None,
+        Flag(
+            "What a window shares with the one before: tokens (128), or chunks (10c).", metavar="N"
+        ),
     ] = None
     extend: Annotated[
         str | None,

@@ -1,5 +1,6 @@
 """Resolving: the recipe that a model folder and a user's options make together."""
 
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -49,7 +50,7 @@ def resolve(options: RecipeOptions, offline: bool = False) -> Resolved:
         gran=gran,
         unit=unit,
         window=window,
-        overlap=_overlap(options.overlap, window),
+        overlap=_overlap(options.overlap, window, gran),
         extend=lengths.extend,
         include_prompt=folder.include_prompt,
         append_eos=folder.append_eos or (pool == "last" and not folder.pool and folder.causal),
@@ -140,14 +141,22 @@ def _window(window: str) -> str:
     raise UsageError(f"--window {window}: write full, chunk, or a number of positions such as 512")
 
 
-def _overlap(overlap: int | None, window: str) -> int:
+def _overlap(overlap: str | int | None, window: str, gran: str) -> int | str:
+    """Tokens, or chunks as '10c'."""
     if overlap is None:
         return 0
+    match = re.fullmatch(r"(\d+)(c?)", str(overlap))
+    if not match:
+        raise UsageError(f"--overlap {overlap}: write tokens, such as 128, or chunks, such as 10c")
     if not window.isdigit():
         raise UsageError(f"--overlap has no effect with --window {window}; use --window N")
-    if overlap >= int(window):
+    if match[2]:
+        if not gran:
+            raise UsageError(f"--overlap {overlap} counts chunks; say what they are with --gran")
+        return f"{int(match[1])}c"
+    if int(match[1]) >= int(window):
         raise UsageError(f"--overlap {overlap} must be smaller than --window {window}")
-    return overlap
+    return int(match[1])
 
 
 class _Lengths(NamedTuple):

@@ -127,7 +127,7 @@ class Placer:
     include_prompt: bool
     unit: str = "doc"
     window: str = "full"
-    overlap: int = 0
+    overlap: int | str = 0  # tokens, or chunks: '10c'
     skip: frozenset[int] = frozenset()  # unit token: ids whose states are no vectors
     expansion: Expansion | None = None  # unit token: what queries are filled up with
 
@@ -184,7 +184,7 @@ class Placer:
             yield from self._filled(content)
 
     def _filled(self, content: Content) -> Iterator[Window]:
-        """Windows that are filled with whole chunks, after chunks of up to `overlap` tokens again."""
+        """Windows that are filled with whole chunks, after the last ones of the window before again."""
         per_chunk = int(self.pooler.chunked or content.separator is not None)
         sizes = np.diff(content.ends, prepend=0) + per_chunk
         # taken[i]: positions of the chunks before chunk i
@@ -194,7 +194,7 @@ class Placer:
         room += content.separator is not None  # none follows the last chunk
         fresh, count = 0, len(sizes)
         while fresh < count:
-            first = int(np.searchsorted(tokens, tokens[fresh] - self.overlap))
+            first = self._first_again(tokens, fresh)
             # what is seen again leaves room for one chunk more, or is left out
             first = max(first, int(np.searchsorted(taken, taken[fresh + 1] - room)))
             first = min(first, fresh)
@@ -202,6 +202,12 @@ class Placer:
             stop = min(max(stop, fresh + 1), count)
             yield Window(first, fresh, stop)
             fresh = stop
+
+    def _first_again(self, tokens: NDArray[np.int64], fresh: int) -> int:
+        """The first chunk that a window sees whose own begin with `fresh`; chunk i begins at tokens[i]."""
+        if isinstance(self.overlap, str):
+            return max(0, fresh - int(self.overlap.removesuffix("c")))
+        return int(np.searchsorted(tokens, tokens[fresh] - self.overlap))
 
     def _arranged(self, content: Content, window: Window) -> Arrangement:
         start = int(content.ends[window.first - 1]) if window.first else 0

@@ -116,6 +116,7 @@ def test_every_token_is_a_vector(tiny_model: Models) -> None:
         {"pool": "lmk", "gran": "7", "unit": "chunk"},
         {"pool": "mean", "gran": "sentence", "unit": "chunk", "window": "24", "overlap": 8},
         {"pool": "multicls", "gran": "5", "unit": "chunk", "window": "20"},
+        {"pool": "mean", "gran": "5", "unit": "chunk", "window": "24", "overlap": "2c"},
         {"pool": "cls", "gran": "9", "unit": "chunk", "window": "chunk"},
         {"pool": "mean", "unit": "token", "window": "16", "overlap": 4},
     ],
@@ -211,6 +212,8 @@ def test_conteb_pools_as_the_official_code_does(parity: Callable[[str], Path]) -
         ({"pool": "mean", "window": "20", "max_length": 40}, "drop --max-length"),
         ({"pool": "mean", "overlap": 3}, "--overlap has no effect with --window full"),
         ({"pool": "mean", "window": "20", "overlap": 20}, "must be smaller than --window 20"),
+        ({"pool": "mean", "window": "20", "overlap": "2c"}, "counts chunks; say what they are"),
+        ({"pool": "mean", "window": "20", "overlap": "2x"}, "write tokens, such as 128"),
         ({"pool": "model"}, "makes no vector by itself"),
         (
             {"pool": "mean", "pad_to_max": True},

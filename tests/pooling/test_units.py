@@ -50,7 +50,8 @@ def cases(draw: st.DrawFn, units: tuple[str, ...] = ("doc", "chunk", "token")) -
     length = draw(st.integers(0, 90))
     limit = draw(st.integers(6, 40))
     window = draw(st.sampled_from(["chunk", str(limit)]))
-    overlap = draw(st.integers(0, limit - 1)) if window != "chunk" else 0
+    chunks = st.integers(0, 12).map("{}c".format)
+    overlap = draw(st.integers(0, limit - 1) | chunks) if window != "chunk" else 0
     prompt = np.arange(500, 500 + draw(st.sampled_from([0, 0, 2])), dtype=np.int32)
     gran = draw(st.sampled_from(["1", "3", "7", "20", "given", "sentence"]))
     ends = None
@@ -63,6 +64,17 @@ def cases(draw: st.DrawFn, units: tuple[str, ...] = ("doc", "chunk", "token")) -
     content = placer.content(rising(length), prompt, ends)
     longest = int(np.diff(content.ends, prepend=0).max())
     return Case(placer, content, longest + len(prompt) + 3 <= limit)
+
+
+def again(case: Case, fresh: int) -> int:
+    """How many tokens a window may see before those that no window has seen."""
+    overlap = case.placer.overlap
+    if isinstance(overlap, int):
+        return overlap
+    before = [int(end) for end in case.content.ends if end <= fresh]
+    begins = [0, *before][:-1]
+    count = int(overlap[:-1])
+    return fresh - begins[max(len(begins) - count, 0)] if count and begins else 0
 
 
 def tokens(one: Input) -> list[int]:
@@ -94,7 +106,7 @@ def test_the_whole_text_is_read_in_order(case: Case) -> None:
         if not seen:
             continue
         assert seen == list(range(seen[0], seen[0] + len(seen)))
-        assert fresh - case.placer.overlap <= seen[0]
+        assert fresh - again(case, fresh) <= seen[0]
         if case.fits:
             assert seen[0] <= fresh
         fresh = max(fresh, seen[-1] + 1)
@@ -271,3 +283,27 @@ def test_m2bert_cuts_its_suffix_with_the_rest() -> None:
     assert long.inputs[0].ids.tolist() == [CLS, 1000, 1001, 1002, 1003]
     assert long.kept == 4
     assert short.inputs[0].ids.tolist() == [CLS, 1000, 1001, 1002, SEP]
+
+
+@given(cases(("chunk",)))
+def test_windows_carry_the_last_chunks_of_the_one_before_and_no_chunk_comes_twice(
+    case: Case,
+) -> None:
+    overlap = case.placer.overlap
+    sizes = np.diff(case.content.ends, prepend=0)
+    if not isinstance(overlap, str) or not case.fits or 0 in sizes:
+        return
+    made, owners = case.made, np.repeat(np.arange(len(sizes)), sizes)
+    assert [end for _, end in made.covers] == case.content.ends.tolist()  # each chunk once
+    extra = int(case.placer.pooler.chunked or case.content.separator is not None)
+    fresh = 0
+    for one in made.inputs:
+        seen = sorted({int(owners[token]) for token in tokens(one)})
+        carried = [chunk for chunk in seen if chunk < fresh]
+        assert carried == list(range(fresh - len(carried), fresh))
+        assert len(carried) <= int(overlap[:-1])
+        if len(carried) < min(int(overlap[:-1]), fresh):  # one more left no room for a new one
+            longer = sizes[fresh - len(carried) - 1 : fresh + 1] + extra
+            beside = case.placer.pooler.reserved(LAYOUT) + len(case.content.prompt)
+            assert longer.sum() + beside - (case.content.separator is not None) > case.placer.limit
+        fresh = seen[-1] + 1
