@@ -1,142 +1,22 @@
 """lmk eval: runs to scores."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
 from lmkcli.cli import console, recording, runlist, scoretables
+from lmkcli.cli.evaloptions import Correction, RecordOptions, ScoreOptions, TableOptions
 from lmkcli.cli.flags import with_flags
-from lmkcli.cli.options import Json
-from lmkcli.cli.tables import Format
 from lmkcli.errors import CheckFailed, UsageError
-from lmkcli.settings import Flag, Offline
 
 if TYPE_CHECKING:
     from lmkcli.evaluation.breakdown import Key, Value
     from lmkcli.evaluation.compare import PairedTest
     from lmkcli.evaluation.results import Result
     from lmkcli.evaluation.scoring import QrelSet
-
-Correction = Literal["holm", "bonferroni", "bh"]
-_CORRECTION: Correction = "holm"
-
-
-@dataclass(frozen=True)
-class ScoreOptions:
-    """What runs are held against."""
-
-    qrels: Annotated[
-        list[str] | None,
-        Flag(
-            "A qrels file or a collection, for all runs or, repeated, one for each; else as each run "
-            "says."
-        ),
-    ] = None
-    measure: Annotated[
-        list[str] | None,
-        Flag(
-            "ir-measures names; repeat it. Default: the collection's own if it is known, else "
-            "nDCG@10, R@100, RR@10.",
-            short="-m",
-        ),
-    ] = None
-    drop_self: Annotated[
-        Literal["auto", "yes", "no"],
-        Flag(
-            "Remove documents of the query's own id first; auto: where the collection is known to "
-            "need it (ArguAna, Quora)."
-        ),
-    ] = "auto"
-    strict: Annotated[bool, Flag("Exit 4 when a judged query is missing from a run.")] = False
-    offline: Offline = False
-
-    @property
-    def drops_self(self) -> bool | None:
-        """Whether documents of the query's own id go; None where the collection decides."""
-        return {"yes": True, "no": False}.get(self.drop_self)
-
-
-@dataclass(frozen=True)
-class TableOptions:
-    """Which table is printed, and how. UsageError for flags that contradict each other."""
-
-    per_query: Annotated[bool, Flag("One row per query.", short="-p")] = False
-    baseline: Annotated[
-        str | None, Flag("Test every other run against this one of the runs, query by query.")
-    ] = None
-    all_pairs: Annotated[bool, Flag("Test every run against every other.")] = False
-    correction: Annotated[
-        Correction | None, Flag("Correction of the p-values for multiple tests.", shown=_CORRECTION)
-    ] = None
-    by: Annotated[
-        str | None,
-        Flag(
-            "Break scores down by length (words of the relevant documents), query-length, or what "
-            "the collection says of its queries, such as position or language."
-        ),
-    ] = None
-    bins: Annotated[
-        str | None,
-        Flag("Edges for --by, such as 0,512,2048,8192; else quartiles of the queries."),
-    ] = None
-    form: Annotated[Format, Flag("How the table is printed.", short="-f", long="--format")] = (
-        Format.table
-    )
-    json: Json = False
-
-    def __post_init__(self) -> None:
-        chosen = [name for name in ("per_query", "baseline", "all_pairs", "by") if vars(self)[name]]
-        if len(chosen) > 1:
-            flags = " and ".join(f"--{name.replace('_', '-')}" for name in chosen)
-            raise UsageError(f"{flags} print different tables; give one of them")
-        if self.bins is not None and self.by is None:
-            raise UsageError("--bins has no effect without --by; add --by length, or drop it")
-        if self.correction is not None and self.baseline is None and not self.all_pairs:
-            raise UsageError(
-                "--correction has no effect without --baseline or --all-pairs; add one, or drop it"
-            )
-        if self.json and self.form not in (Format.table, Format.json):
-            raise UsageError(
-                f"--json and --format {self.form.value} print different tables; drop one"
-            )
-
-    @property
-    def format(self) -> Format:
-        """How the table is printed; --json is short for one of them."""
-        return Format.json if self.json else self.form
-
-    @property
-    def edges(self) -> list[float]:
-        """The bounds of the groups; none for quarters."""
-        try:
-            return [float(edge) for edge in (self.bins or "").split(",") if self.bins]
-        except ValueError:
-            raise UsageError(
-                f"--bins {self.bins}: write numbers, such as 0,512,2048,8192"
-            ) from None
-
-
-@dataclass(frozen=True)
-class RecordOptions:
-    """What remains of an evaluation beside the table."""
-
-    log: Annotated[
-        Path | None, Flag("Append each result with its provenance to this JSON-lines file.")
-    ] = None
-    ir_metadata: Annotated[bool, Flag("Write what is known of each run beside it, as YAML.")] = (
-        False
-    )
-    plot: Annotated[
-        Path | None,
-        Flag(
-            "Draw the means with intervals; with --baseline the differences query by query, with --by "
-            "a curve over the groups (.png, .svg or .pdf; extra plot)."
-        ),
-    ] = None
 
 
 class Scored(NamedTuple):
@@ -188,13 +68,12 @@ def _table(scored: Scored, table: TableOptions, plot: Path | None) -> Callable[[
     if table.by is not None:
         return _breakdown(scored, table, table.by, plot)
     against = None if table.baseline is None else _system(results, table.baseline)
-    method = table.correction or _CORRECTION
-    tests = _tests(results, against, method) if against or table.all_pairs else []
+    tests = _tests(results, against, table.method) if against or table.all_pairs else []
     if plot is not None:
         _plot(results, against, plot)
     if table.per_query:
         return partial(scoretables.per_query, results, table.format)
-    return partial(_scores, results, tests, method, table)
+    return partial(_scores, results, tests, table)
 
 
 def _record(scored: Scored, records: RecordOptions) -> None:
@@ -250,9 +129,7 @@ def _tests(
     return tests
 
 
-def _scores(
-    results: "list[Result]", tests: "list[PairedTest]", correction: Correction, table: TableOptions
-) -> None:
+def _scores(results: "list[Result]", tests: "list[PairedTest]", table: TableOptions) -> None:
     """The scores with the marks of the tests, then the tests; programs get the tests alone."""
     from lmkcli.evaluation.results import collections_of
 
@@ -263,7 +140,7 @@ def _scores(
         several = len(collections_of(results)) > 1
         (scoretables.across if several else scoretables.means)(results, marks, letters, form)
     if tests:
-        scoretables.legend(tests, letters, correction, form)
+        scoretables.legend(tests, letters, table.method, form)
         scoretables.paired_tests(tests, form)
 
 

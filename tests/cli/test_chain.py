@@ -1,13 +1,18 @@
 """The whole chain on a tiny collection with tiny models: every pooler, every verb, every table."""
 
+import hashlib
 import json
+import shutil
 import unicodedata
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
+from lmkcli import manifest
+from lmkcli.cli import main
 from lmkcli.store.vectors import Vectors
 from tests import tiny
 
@@ -77,17 +82,20 @@ def test_other_architectures(
     assert attention == ("packed" if tiny.KINDS[name].packs else "padded")
 
 
-@pytest.fixture
-def chain(lmk: Lmk, tiny_model: Models, beir: Path, tmp_path: Path) -> Path:
-    """A folder with one artifact of each kind."""
-    model = tiny_model("bert")
-    lmk("tokenize", beir, "-m", model, "-o", tmp_path / "tokens")
-    lmk("encode", beir, "-m", model, "-o", tmp_path / "vectors", "--dtype", "fp32")
-    lmk("index", tmp_path / "vectors", "-o", tmp_path / "hnsw")
-    lmk("index", beir, "--kind", "bm25", "-o", tmp_path / "bm25")
-    lmk("search", tmp_path / "vectors", beir, "-o", tmp_path / "run.trec")
-    lmk("eval", tmp_path / "run.trec", "--log", tmp_path / "scores.jsonl")
-    return tmp_path
+@pytest.fixture(scope="module")
+def chain(tiny_model: Models, beir: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with one artifact of each kind. Add to it, but change nothing that is there."""
+    folder, model = tmp_path_factory.mktemp("chain"), tiny_model("bert")
+    for words in (
+        ["tokenize", beir, "-m", model, "-o", folder / "tokens"],
+        ["encode", beir, "-m", model, "-o", folder / "vectors", "--dtype", "fp32"],
+        ["index", folder / "vectors", "-o", folder / "hnsw"],
+        ["index", beir, "--kind", "bm25", "-o", folder / "bm25"],
+        ["search", folder / "vectors", beir, "-o", folder / "run.trec"],
+        ["eval", folder / "run.trec", "--log", folder / "scores.jsonl"],
+    ):
+        main.app(["-q", *map(str, words)], standalone_mode=False)
+    return folder
 
 
 def test_every_table_is_json_too(lmk: Lmk, chain: Path, tiny_model: Models, beir: Path) -> None:
@@ -183,13 +191,18 @@ def test_shards_are_the_whole(lmk: Lmk, chain: Path, tiny_model: Models, beir: P
     )
 
 
-def test_verify_fails_where_vectors_are_others(lmk: Lmk, chain: Path) -> None:
-    (path,) = (chain / "vectors" / "parts").glob("*/vectors.npy")
-    data = bytearray(path.read_bytes())
-    data[-64:] = data[-128:-64]  # the last vector becomes the one before it
-    path.write_bytes(bytes(data))
-    failed = lmk("verify", chain / "vectors", code=4)
-    assert "came out otherwise" in failed.err
+def test_verify_fails_where_vectors_are_others(lmk: Lmk, chain: Path, tmp_path: Path) -> None:
+    vectors = shutil.copytree(chain / "vectors", tmp_path / "vectors")
+    (part,) = (vectors / "parts").iterdir()
+    array = np.load(part / "vectors.npy")
+    array[-1] = array[-2]
+    np.save(part / "vectors.npy", array)
+    assert "digest differs" in lmk("verify", vectors, code=3).err
+    facts = json.loads((part / "part.json").read_text())
+    hashes = {"vectors": hashlib.sha256(array.tobytes()).hexdigest()}
+    told = manifest.digest({"arrays": hashes, "collection": facts["collection"]})
+    (part / "part.json").write_text(json.dumps({**facts, "digest": told}))
+    assert "came out otherwise" in lmk("verify", vectors, code=4).err
 
 
 def test_interactive_answers_line_by_line(
