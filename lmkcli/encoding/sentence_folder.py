@@ -81,6 +81,8 @@ def write_files(resolved: Resolved, growing: Path) -> None:
     modules = list(_modules(recipe.doc, recipe.query, source))
     for file in model_files(source.encoder):
         shutil.copyfile(file, growing / file.name)
+    if source.latent is not None and recipe.doc.pool == "latent":
+        shutil.copytree(source.latent, growing / source.latent.name)
     for module in modules:
         _write_module(growing, module)
     _write(growing / "modules.json", _listed(modules))
@@ -95,21 +97,35 @@ def module_folders(source: ModelFolder) -> list[str]:
 def check_exportable(resolved: Resolved) -> None:
     """UsageError for a recipe that has no place in a sentence-transformers folder."""
     side, source = resolved.recipe.doc, resolved.folder
-    if source.kind != "transformer" or source.late:
+    if source.late:
         raise UsageError(
-            f"{source.name} is run by lmk itself, and sentence-transformers has no module for it; "
+            f"{source.name} makes a vector of every token, and sentence-transformers makes one of a text; "
             "export its vectors instead"
         )
-    if side.pool not in _MODES and side.pool.partition("@")[0] not in _PLACED:
+    if run_by_lmk(resolved) and source.modules:
+        raise UsageError(
+            f"{source.name} has modules after it, and no folder can say that lmk runs them; export its "
+            "vectors instead"
+        )
+    if (
+        not run_by_lmk(resolved)
+        and side.pool not in _MODES
+        and side.pool.partition("@")[0] not in _PLACED
+    ):
         raise UsageError(
             f"--pool {side.pool} has no form as sentence-transformers modules; export one of "
-            f"{', '.join(_MODES)}, mean@k, multicls, lmk"
+            f"{', '.join(_MODES)}, mean@k, multicls, lmk, latent"
         )
     if side.unit != "doc" or side.window != "full" or side.extend:
         raise UsageError(
             "sentence-transformers makes one vector of one input: several vectors a document, windows "
             "and extended positions have no place in its folders"
         )
+
+
+def run_by_lmk(resolved: Resolved) -> bool:
+    """Whether sentence-transformers has no modules for it, so that lmk is one: latent, TITE, M2-BERT."""
+    return resolved.folder.kind != "transformer" or resolved.recipe.doc.pool == "latent"
 
 
 def _modules(doc: EncoderConfig, query: EncoderConfig, source: ModelFolder) -> Iterator[_Module]:
@@ -119,7 +135,9 @@ def _modules(doc: EncoderConfig, query: EncoderConfig, source: ModelFolder) -> I
     }
     if query.max_length != doc.max_length:
         settings["query_length"] = query.max_length
-    if doc.pool in _MODES and not doc.append_eos:
+    if source.kind != "transformer" or doc.pool == "latent":
+        yield _Module(f"{_OWN}.LmkEncoder", "", settings)
+    elif doc.pool in _MODES and not doc.append_eos:
         yield _Module(f"{_THEIRS}.Transformer", "", settings)
         yield _Module(f"{_THEIRS}.Pooling", "1_Pooling", _pooling(doc, source))
     else:
@@ -164,7 +182,7 @@ def model_files(encoder: Path) -> Iterator[Path]:
     safe = any(file.suffix == ".safetensors" for file in files)
     for file in files:
         rewritten = file.name in _WRITTEN or file.match("sentence_*_config.json")
-        weights = file.match("pytorch_model*.bin") and not safe
+        weights = (file.match("pytorch_model*.bin") or file.name == "model.bin") and not safe
         if not rewritten and (file.suffix in _SUFFIXES or weights):
             yield file
 

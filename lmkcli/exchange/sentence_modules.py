@@ -5,18 +5,22 @@ The folders of `lmk export --to sentence-transformers` name these classes, so th
 """
 
 from collections.abc import Sequence
-from typing import Any
+from dataclasses import replace
+from typing import Any, Self
 
 import numpy as np
 import torch
-from sentence_transformers.base.modules import Module, Transformer
+from sentence_transformers.base.modules import InputModule, Module, Transformer
 
-from lmkcli.encoding.encoder import make_placer
+from lmkcli.data.collection import Query
+from lmkcli.encoding.encoder import make_placer, open_encoder
+from lmkcli.encoding.resolving import resolve
 from lmkcli.errors import UsageError
 from lmkcli.models.forward import Marks, Pooling
 from lmkcli.models.tokenizer import Tokenizer, special_tokens_of
 from lmkcli.pooling.placement import Input
-from lmkcli.recipe import EncoderConfig
+from lmkcli.recipe import EncoderConfig, RecipeOptions
+from lmkcli.settings import EncodeSettings
 
 _KEYS = ("pool", "gran", "include_prompt", "append_eos")
 
@@ -106,3 +110,44 @@ class MarkedPooling(Module):
     def save(self, output_path: str, *args: Any, **settings: Any) -> None:
         """Writes an empty configuration, so that the folder is there."""
         self.save_config(output_path)
+
+
+class LmkEncoder(InputModule):
+    """A whole model that lmk runs (TITE, M2-BERT, latent attention), from its folder or hub name."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        resolved = resolve(RecipeOptions(name))
+        sides = (resolved.recipe.doc, resolved.recipe.query)
+        settings = EncodeSettings(dtype="fp32")
+        self._name = name
+        self._document, self._query = (
+            open_encoder(side, resolved.folder, settings) for side in sides
+        )
+
+    @classmethod
+    def load(cls, model_name_or_path: str, *args: Any, **settings: Any) -> Self:
+        """The module of a folder or of a model of the hub."""
+        return cls(model_name_or_path)
+
+    def preprocess(
+        self, inputs: Sequence[Any], prompt: str | None = None, **settings: Any
+    ) -> dict[str, Any]:
+        """The texts themselves, with their prompt and what they are."""
+        return {"texts": list(inputs), "prompt": prompt or "", "task": settings.get("task")}
+
+    def forward(self, features: dict[str, Any], **settings: Any) -> dict[str, Any]:
+        """Adds 'sentence_embedding' [texts, dim], in float32."""
+        side = self._query if features["task"] == "query" else self._document
+        prompted = replace(side, tokenizer=replace(side.tokenizer, prompt=features["prompt"]))
+        texts = [Query(str(number), text) for number, text in enumerate(features["texts"])]
+        vectors = torch.from_numpy(prompted.queries(texts).vectors)
+        return {**features, "sentence_embedding": vectors.to(side.model.device)}
+
+    def get_embedding_dimension(self) -> int:
+        """Dimensions of a vector."""
+        return self._document.dim
+
+    def save(self, output_path: str, *args: Any, **settings: Any) -> None:
+        """UsageError: the folder that it was opened from is its only form."""
+        raise UsageError(f"copy {self._name} instead of saving it")

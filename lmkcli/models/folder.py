@@ -41,11 +41,12 @@ _QUERY_PROMPTS, _DOC_PROMPTS = ("query",), ("document", "passage", "corpus")
 _KINDS = {"tite": "tite", "m2-bert": "m2bert", "m2_bert": "m2bert", "m2bert": "m2bert"}
 # Architectures whose position ids begin after that of the padding.
 _AFTER_PADDING = ("roberta", "xlm-roberta", "camembert", "mpnet", "longformer")
-PLACED, MARKED = "PlacedTransformer", "MarkedPooling"  # lmk's own modules (sentence_modules.py)
+# lmk's own modules (sentence_modules.py)
+PLACED, MARKED, RUN_BY_LMK = "PlacedTransformer", "MarkedPooling", "LmkEncoder"
 # The modules that lmk reads, and the order in which it applies them.
 _ORDER = {
-    "Transformer": 0, PLACED: 0, "Pooling": 1, MARKED: 1, "Dense": 2, "LayerNorm": 2, "Dropout": 2,
-    MASK: 3, "Normalize": 4,
+    "Transformer": 0, PLACED: 0, RUN_BY_LMK: 0, "Pooling": 1, MARKED: 1, "Dense": 2, "LayerNorm": 2,
+    "Dropout": 2, MASK: 3, "Normalize": 4,
 }  # fmt: skip
 TRAINED = "training.json"  # what a training writes last
 _LATENT = "latent_attn_model"  # the folder of a learned token head, as LMK's training names it

@@ -93,6 +93,17 @@ def open_latent(folder: Path) -> LatentAttention:
     return made.eval()
 
 
+def file_names(head: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """The parameters of a LatentAttention under the names of its file."""
+    theirs = {ours: name for name, ours in _NAMES.items()}
+
+    def named(name: str) -> str:
+        stem, _, kind = name.rpartition(".")
+        return f"{theirs[stem]}.{kind}" if stem else theirs[name]
+
+    return {named(name): value for name, value in head.items()}
+
+
 def _renamed(name: str) -> str:
     stem, _, kind = name.rpartition(".")
     return f"{_NAMES.get(stem, stem)}.{kind}" if stem else _NAMES.get(name, name)

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from lmkcli.encoding.resolving import Resolved
 from lmkcli.encoding.sentence_folder import module_folders, write_files
 from lmkcli.models.folder import TRAINED
+from lmkcli.models.latent import file_names
 from lmkcli.models.merging import merge
 from lmkcli.system.atomic import atomic_file
 from lmkcli.training import parts
@@ -67,6 +68,7 @@ def publish(
     write_files(resolved, growing)
     _write_encoder(growing, module.encoder, merge(learned, parts.ALPHA))
     _write_modules(growing, resolved, learned)
+    _write_latent(growing, resolved, learned)
     _write_adapter(growing, resolved, module, learned)
     for entry in sorted(growing.iterdir()):
         target = folder / entry.name
@@ -83,7 +85,8 @@ def publish(
 
 def _write_encoder(growing: Path, encoder: Any, learned: dict[str, Tensor]) -> None:
     """The encoder's weights and configuration in float32, as transformers names them."""
-    for old in (*growing.glob("model*.safetensors*"), *growing.glob("pytorch_model*")):
+    patterns = ("model*.safetensors*", "pytorch_model*", "model.bin")
+    for old in [file for pattern in patterns for file in growing.glob(pattern)]:
         old.unlink()
     prefix = "encoder."
     state = {k.removeprefix(prefix): v for k, v in learned.items() if k.startswith(prefix)}
@@ -91,6 +94,14 @@ def _write_encoder(growing: Path, encoder: Any, learned: dict[str, Tensor]) -> N
     encoder.config.dtype = torch.float32
     encoder.save_pretrained(growing, state_dict=state)
     encoder.config.dtype = before
+
+
+def _write_latent(growing: Path, resolved: Resolved, learned: dict[str, Tensor]) -> None:
+    """The weights of a latent attention, under the names of its file."""
+    if resolved.recipe.doc.pool == "latent" and resolved.folder.latent is not None:
+        prefix = "pooling.token_head.0."
+        state = {k.removeprefix(prefix): v for k, v in learned.items() if k.startswith(prefix)}
+        save_file(file_names(state), growing / resolved.folder.latent.name / "model.safetensors")
 
 
 def _write_adapter(

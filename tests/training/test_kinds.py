@@ -1,0 +1,133 @@
+"""Models that lmk itself runs are trained too: TITE, M2-BERT, latent attention. Their folders open alike."""
+
+import json
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from sentence_transformers import SentenceTransformer
+
+from lmkcli.data.collection import Query
+from lmkcli.encoding.encoder import open_encoder
+from lmkcli.encoding.resolving import resolve
+from lmkcli.models.latent import LatentAttention, file_names, open_latent
+from lmkcli.models.m2bert import M2BertConfig, M2BertModel
+from lmkcli.models.tite import TiteConfig, TiteModel
+from lmkcli.progress import Report
+from lmkcli.recipe import RecipeOptions
+from lmkcli.settings import EncodeSettings, TrainSettings
+from lmkcli.training import job
+from tests import tiny
+
+LENGTH = 32
+TEXTS = ["one two three", "the rivers run " * 12, "x"]
+SETTINGS = TrainSettings(
+    steps=3, batch_size=6, lr=1e-2, dtype="fp32", device="cpu", temperature=0.1
+)
+
+
+def tite(folder: Path) -> None:
+    config = TiteConfig(
+        vocab_size=tiny.VOCABULARY, num_hidden_layers=4, hidden_sizes=[16, 16, 32, 64],
+        num_attention_heads=4, intermediate_sizes=64, max_position_embeddings=LENGTH,
+        kernel_sizes=[None, 4, 4, 3], strides=[None, 4, 4, 3], initializer_range=0.3,
+    )  # fmt: skip
+    TiteModel(config).save_pretrained(folder)
+    tiny.wordpiece(markers=False).save_pretrained(folder)
+
+
+def m2bert(folder: Path) -> None:
+    config = M2BertConfig(
+        vocab_size=tiny.VOCABULARY, hidden_size=tiny.WIDTH, intermediate_size=64, num_hidden_layers=2,
+        max_position_embeddings=LENGTH, hyena_filter_order=16, initializer_range=0.2,
+    )  # fmt: skip
+    M2BertModel(config).save_pretrained(folder)
+    tiny.wordpiece().save_pretrained(folder)
+
+
+def latent(folder: Path) -> None:
+    tiny.save(folder, "bert")
+    (folder / "latent_attn_model").mkdir()
+    head = LatentAttention(tiny.WIDTH, 8)
+    weights = {name: value.clone() for name, value in file_names(head.state_dict()).items()}
+    save_file(weights, folder / "latent_attn_model" / "model.safetensors")
+
+
+BUILDERS = {"tite": tite, "m2bert": m2bert, "latent": latent}
+Base = tuple[str, Path]
+
+
+@pytest.fixture(scope="module", params=BUILDERS)
+def base(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Base:
+    """The name of a kind, and a folder of it."""
+    folder = tmp_path_factory.mktemp("base") / request.param
+    torch.manual_seed(0)
+    BUILDERS[request.param](folder)
+    return request.param, folder
+
+
+@pytest.fixture(scope="module")
+def pairs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("pairs") / "pairs.jsonl"
+    texts = [(tiny.sentence(i, 4), f"{tiny.sentence(i, 20)} number {i}") for i in range(30)]
+    path.write_text("".join(json.dumps({"query": q, "pos": [p]}) + "\n" for q, p in texts))
+    return path
+
+
+@pytest.fixture(scope="module")
+def trained(base: Base, pairs: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("trained") / "model"
+    options = RecipeOptions(str(base[1]), query_prompt="ask: ", max_length=24)
+    job.run_train(job.plan([str(pairs)], options, SETTINGS), folder, Report())
+    return folder
+
+
+def vectors(folder: Path, side: str = "doc") -> np.ndarray:
+    resolved = resolve(RecipeOptions(str(folder)))
+    encoder = open_encoder(
+        getattr(resolved.recipe, side), resolved.folder, EncodeSettings(dtype="fp32", device="cpu")
+    )
+    return encoder.queries([Query(str(i), text) for i, text in enumerate(TEXTS)]).vectors
+
+
+def test_it_has_learned_and_says_how_it_is_used(base: Base, trained: Path) -> None:
+    asked = resolve(RecipeOptions(str(base[1]), query_prompt="ask: ", max_length=24)).recipe
+    after = resolve(RecipeOptions(str(trained))).recipe
+    for side in ("doc", "query"):
+        wanted, found = getattr(asked, side), getattr(after, side)
+        for name in ("pool", "similarity", "normalize", "prompt", "max_length"):
+            assert getattr(found, name) == getattr(wanted, name), name
+    assert np.abs(vectors(trained) - vectors(base[1])).max() > 1e-3
+
+
+def test_sentence_transformers_makes_the_same_vectors(trained: Path) -> None:
+    there = SentenceTransformer(str(trained), device="cpu", trust_remote_code=True)
+    np.testing.assert_allclose(there.encode_document(TEXTS), vectors(trained), atol=1e-5)
+    np.testing.assert_allclose(there.encode_query(TEXTS), vectors(trained, "query"), atol=1e-5)
+
+
+def test_it_is_trained_again(trained: Path, pairs: Path, tmp_path: Path) -> None:
+    """What a training wrote is a base as any other; without steps to speak of it stays what it is."""
+    settings = replace(SETTINGS, steps=1, lr=1e-12, weight_decay=0.0)
+    job.run_train(
+        job.plan([str(pairs)], RecipeOptions(str(trained)), settings), tmp_path / "m", Report()
+    )
+    np.testing.assert_allclose(vectors(tmp_path / "m"), vectors(trained), atol=1e-5)
+
+
+def test_a_latent_attention_is_learned_with_its_encoder(
+    pairs: Path, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    latent(tmp_path / "base")
+    plan = job.plan([str(pairs)], RecipeOptions(str(tmp_path / "base"), max_length=24), SETTINGS)
+    job.run_train(plan, tmp_path / "model", Report())
+    name = "latent_attn_model/model.safetensors"
+    before, after = load_file(tmp_path / "base" / name), load_file(tmp_path / "model" / name)
+    assert before.keys() == after.keys()
+    assert all(not torch.equal(value, after[key]) for key, value in before.items())
+    shutil.rmtree(tmp_path / "base")
+    open_latent((tmp_path / "model" / name).parent)
