@@ -6,7 +6,7 @@ files, environment variables and the tables of the documentation follow from the
 
 import re
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from typing import Annotated, Any, ClassVar, Literal
 
 from lmkcli.errors import UsageError
@@ -293,3 +293,25 @@ class TrainSettings(LoopSettings):
             max=1,
         ),
     ] = 0.0
+
+
+@dataclass(frozen=True)
+class DevSettings:
+    """How a training is scored as it goes."""
+
+    panel: ClassVar[str] = "Development set"
+    dev: Annotated[
+        list[str] | None,
+        Flag("A judged collection that is searched while it trains; repeat it."),
+    ] = None
+    dev_every: Annotated[int, Flag("Steps between scorings; 0: a tenth of all.", min=0)] = 0
+    dev_measure: Annotated[str, Flag("What is measured, as ir-measures writes it.")] = "nDCG@10"
+    patience: Annotated[
+        int, Flag("End after so many scorings without a better one; 0: never.", min=0)
+    ] = 0
+
+    def __post_init__(self) -> None:
+        given = [f.name for f in fields(self) if getattr(self, f.name) != f.default]
+        if given and not self.dev:
+            flag = given[0].replace("_", "-")
+            raise UsageError(f"--{flag} has no effect without --dev; add a collection, or drop it")

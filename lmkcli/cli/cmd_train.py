@@ -1,6 +1,7 @@
 """lmk train: examples and a model to a model that pools as it was taught."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -9,7 +10,7 @@ from lmkcli.cli import console, recording, tables
 from lmkcli.cli.flags import Subset, with_flags
 from lmkcli.cli.options import NewOutput
 from lmkcli.recipe import RecipeOptions
-from lmkcli.settings import Flag, Offline, TrainSettings
+from lmkcli.settings import DevSettings, Flag, Offline, TrainSettings
 
 if TYPE_CHECKING:
     from lmkcli.training.job import TrainJob
@@ -20,11 +21,12 @@ _WITHOUT = ("window", "overlap", "pad_to_max", "dim")
 
 @dataclass(frozen=True)
 class ModelOutput(NewOutput):
-    """Where the model goes, unless nothing is written."""
+    """Where the model goes, unless nothing is written, and where things may come from."""
 
     dry_run: Annotated[
         bool, Flag("Count, show placed examples, time five steps, print the plan; write nothing.")
     ] = False
+    offline: Offline = False
 
 
 @with_flags
@@ -38,8 +40,8 @@ def train(
     ],
     recipe: Annotated[RecipeOptions, Subset(without=_WITHOUT, required=("model",))],
     settings: TrainSettings,
+    dev: DevSettings,
     output: ModelOutput,
-    offline: Offline = False,
 ) -> None:
     """Train a bi-encoder with the pooling, the granularities and the prompts that it will be used with.
 
@@ -50,7 +52,9 @@ def train(
         output.path("model/")
     from lmkcli.training import job as training
 
-    job = training.plan(sources, recipe, settings, offline)
+    job = training.plan(sources, recipe, settings, output.offline)
+    if dev.dev:
+        job = _scored(job, dev)
     for line in training.describe(job):
         console.note(line)
     if output.dry_run:
@@ -58,18 +62,35 @@ def train(
     folder = output.prepared("model/")
     with console.reporting("train", recording.call()) as report:
         training.run_train(job, folder, report)
-    _summary(job, str(folder), output.json)
+    _summary(job, folder, output.json)
 
 
-def _summary(job: "TrainJob", folder: str, json: bool) -> None:
+def _scored(job: "TrainJob", dev: DevSettings) -> "TrainJob":
+    """The same training, scored as it goes."""
+    from lmkcli.evaluation.development import DevScorer
+    from lmkcli.training.development import Dev
+
+    scorer = DevScorer.of(job.resolved, dev.dev or [], dev.dev_measure)
+    every = dev.dev_every or max(1, job.settings.steps // 10)
+    return replace(job, dev=Dev(scorer, every, dev.patience))
+
+
+def _summary(job: "TrainJob", folder: Path, json: bool) -> None:
     from lmkcli.encoding.sentence_folder import exported
+    from lmkcli.models.folder import TRAINED, read_json
 
     found = exported(job.resolved)
+    scored = read_json(folder / TRAINED).get("dev", {}).get("published")
     if json:
+        dev = {"dev": scored} if scored else {}
         return console.plain_json(
-            {"output": folder, "steps": job.settings.steps, **found._asdict()}
+            {"output": str(folder), "steps": job.settings.steps, **dev, **found._asdict()}
         )
-    console.say(f"{folder}: {console.number(job.settings.steps)} steps; {found.loaded_by}")
+    best = ""
+    if job.dev and scored:
+        measure = f"{job.dev.scorer.measure} {scored['score']:.4f}"
+        best = f"; these are the weights of step {scored['step']}, {measure}"
+    console.say(f"{folder}: {console.number(job.settings.steps)} steps{best}; {found.loaded_by}")
 
 
 def _dry_run(job: "TrainJob", json: bool) -> None:
@@ -83,7 +104,9 @@ def _dry_run(job: "TrainJob", json: bool) -> None:
     for number, example in enumerate(found.shown, 1):
         for text in example:
             gran = f"gran {text.gran}, " if text.gran else ""
-            console.say(f"{number} {text.side} ({gran}{text.positions} positions): {text.words}")
+            gap = f" up to {text.reach:,}" if text.reach > text.positions else ""
+            placed = f"{gran}{text.positions} positions{gap}"
+            console.say(f"{number} {text.side} ({placed}): {text.words}")
     rows: list[list[object]] = [
         ["examples", found.examples],
         ["steps", found.steps],
@@ -96,4 +119,6 @@ def _dry_run(job: "TrainJob", json: bool) -> None:
         ["memory", f"{console.size(found.memory)} at the peak of these"],
         ["time", f"about {console.duration(found.seconds)} on this machine"],
     ]
+    if job.dev:
+        rows.append(["of it scoring", f"about {console.duration(found.scoring)}"])
     tables.table(["dry run", ""], rows, tables.Format.table)

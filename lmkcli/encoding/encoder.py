@@ -249,18 +249,25 @@ def _check_finite(vectors: Ragged, ids: list[str]) -> None:
 def open_encoder(side: EncoderConfig, folder: ModelFolder, settings: EncodeSettings) -> Encoder:
     """Loads what one side needs; UsageError or Mismatch when it cannot work as the recipe says."""
     check_folder(side, folder)
-    tokenizer = open_tokenizer(folder, side)
-    placer = make_placer(side, tokenizer.special)
     options = ModelOptions(
         settings.dtype, settings.device, side.trust_remote_code, side.extend, side.pad_to_max
     )
+    tokenizer = open_tokenizer(folder, side)
+    make_placer(side, tokenizer.special)  # what cannot be placed is said before weights are read
     forward = open_forward(side, folder, options)
-    width = forward.width
+    return encoder_of(side, tokenizer, BatchRunner(forward, settings), folder.name)
+
+
+def encoder_of(
+    side: EncoderConfig, tokenizer: Tokenizer, runner: BatchRunner, name: str
+) -> Encoder:
+    """One side over a forward pass that is there; UsageError where that of `name` is too narrow."""
+    width = runner.forward.width
     if side.dim > width:
-        raise UsageError(f"--dim {side.dim}: {folder.name} makes vectors of {width} dimensions")
+        raise UsageError(f"--dim {side.dim}: {name} makes vectors of {width} dimensions")
     dim = side.dim or width
     finish = Finish(side.unit == "doc", dim, side.normalize)
-    return Encoder(side, tokenizer, placer, BatchRunner(forward, settings), finish, dim)
+    return Encoder(side, tokenizer, make_placer(side, tokenizer.special), runner, finish, dim)
 
 
 def open_forward(side: EncoderConfig, folder: ModelFolder, options: ModelOptions) -> ForwardPass:

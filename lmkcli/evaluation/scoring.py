@@ -56,7 +56,7 @@ def qrel_sets(runs: Sequence[Path], qrels: Sequence[str]) -> list[QrelSet]:
         )
     spellings = list(qrels) * len(runs) if len(qrels) == 1 else list(qrels)
     spellings = spellings or [_said_by(run) for run in runs]
-    read = {spelling: _read_qrels(spelling) for spelling in dict.fromkeys(spellings)}
+    read = {spelling: qrel_set_of(spelling) for spelling in dict.fromkeys(spellings)}
     return [read[spelling] for spelling in spellings]
 
 
@@ -75,7 +75,8 @@ def _said_by(run: Path) -> str:
     return made_by
 
 
-def _read_qrels(spelling: str) -> QrelSet:
+def qrel_set_of(spelling: str) -> QrelSet:
+    """The judgements of a qrels file or of a collection."""
     path = Path(spelling)
     if path.is_file():
         try:

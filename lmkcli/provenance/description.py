@@ -75,6 +75,7 @@ def _model(path: Path, described: Manifest) -> dict[str, Any]:
     return {
         "steps": trained["steps"],
         "last": trained["curve"][-1],
+        "best": trained.get("dev", {}).get("published"),
         **asked,
         "sources": trained["sources"],
     }

@@ -46,6 +46,16 @@ def step_of(checkpoint: Path | None) -> int:
     return int(checkpoint.name.rpartition("-")[2]) if checkpoint else 0
 
 
+def trim_log(folder: Path, step: int) -> None:
+    """Drop the lines of steps that will be done again."""
+    log = folder / LOG
+    if not log.is_file():
+        return
+    with atomic_file(log) as temporary, open(log, encoding="utf-8") as lines:
+        kept = (line for line in lines if line.endswith("\n") and json.loads(line)["step"] <= step)
+        temporary.write_text("".join(kept), encoding="utf-8")
+
+
 def is_done(folder: Path) -> bool:
     """Whether the training has ended and its model is there."""
     return (folder / TRAINED).is_file()
@@ -136,6 +146,23 @@ def _write_modules(growing: Path, resolved: Resolved, learned: dict[str, Tensor]
             save_file(state, growing / path / "model.safetensors")
 
 
+def _scores(facts: dict[str, Any]) -> str:
+    """A table of what a development set gave the weights that were published."""
+    if "dev" not in facts:
+        return ""
+    dev, published = facts["dev"], facts["dev"]["published"]
+    rows = "\n".join(f"| {name} | {value:.4f} |" for name, value in published["dev"].items())
+    return f"""## Scores
+
+Of step {published["step"]:,}, the best of {len(dev["curve"])} that were scored while it trained.
+
+| collection | {dev["measure"]} |
+|---|---|
+{rows}
+
+"""
+
+
 def _card(folder: Path, resolved: Resolved, facts: dict[str, Any]) -> str:
     doc = resolved.recipe.doc
     settings = "\n".join(f"| {name} | {value} |" for name, value in facts["settings"].items())
@@ -166,7 +193,7 @@ from sentence_transformers import SentenceTransformer
 model = {facts["loaded_by"]}
 ```
 
-## Trained on
+{_scores(facts)}## Trained on
 
 {sources}
 

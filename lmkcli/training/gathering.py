@@ -36,3 +36,12 @@ def _gathered(own: Tensor) -> Tensor:
     parts = [part[: int(count)] for part, count in zip(everyone, rows, strict=True)]
     parts[rank] = own
     return torch.cat(parts)
+
+
+def agreed(found: dict[str, float]) -> dict[str, float]:
+    """What process 0 found, in every process."""
+    if world() == 1:
+        return found
+    held = [found]
+    distributed.broadcast_object_list(held)
+    return held[0]

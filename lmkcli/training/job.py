@@ -23,6 +23,7 @@ from lmkcli.training import checkpoints, parts
 from lmkcli.training.contexts import Contexts
 from lmkcli.training.contextual import Documents, read_documents
 from lmkcli.training.contrasting import Contrast
+from lmkcli.training.development import Dev
 from lmkcli.training.examples import Examples, Tally
 from lmkcli.training.feeding import Feed, Pairs, Place, SourceSides
 from lmkcli.training.gradients import Gradients
@@ -47,19 +48,21 @@ class TrainJob:
     tallies: tuple[Tally, ...]
     objective: Objective
     settings: TrainSettings
+    dev: Dev | None = None
 
     @property
     def identity(self) -> dict[str, Any]:
         """What two trainings must share to be one."""
         machine = ("device", "batch_tokens", "save_every", "log_every")
         settings = {k: v for k, v in asdict(self.settings).items() if k not in machine}
-        return {
+        found = {
             "recipe": self.resolved.recipe.identity(),
             "granularities": list(self.grans),
             "data": self.examples.digest,
             "sources": [_seen_as(source) for source in self.sources],
             "settings": settings,
         }
+        return found | ({"dev": self.dev.identity} if self.dev else {})
 
     def learning(self, start: Start) -> Learning:
         """The forward pass, opened, and the contrast of its vectors."""
@@ -67,7 +70,7 @@ class TrainJob:
         gradients = Gradients(forward, budget(forward.model, self.settings, start.note))
         feed = self.feed(start)
         step = Contrast(gradients, self.objective, feed.place.sides[0])
-        return Learning(forward, step, feed, self.settings)
+        return Learning(forward, step, feed, self.settings, self.dev)
 
     def feed(self, start: Start) -> Feed:
         """The batches of one process."""
@@ -272,6 +275,7 @@ def _facts(job: TrainJob, history: list[dict[str, float]]) -> dict[str, Any]:
         "settings": asdict(job.settings),
         "loaded_by": exported(_published(job.resolved)).loaded_by,
         "curve": [line for line in history if "loss" in line],
+        **({"dev": job.dev.facts(history)} if job.dev else {}),
     }
 
 

@@ -1,5 +1,6 @@
 """Rehearsal: what a training will see, and what it will take, before anything is written."""
 
+import math
 import time
 from collections.abc import Iterator
 from contextlib import suppress
@@ -10,6 +11,7 @@ from tempfile import TemporaryDirectory
 from typing import NamedTuple
 
 import numpy as np
+from torch import nn
 
 from lmkcli.models.tokenizer import Tokenizer
 from lmkcli.pooling.placement import Input
@@ -27,18 +29,23 @@ _POSITIONS = 64  # of a text are shown
 
 
 class PlacedText(NamedTuple):
-    """A text as the model reads it: `words` is decoded, marked tokens stand in «»."""
+    """A text as the model reads it: `words` is decoded, marked tokens stand in «».
+
+    `positions` is how many there are, `reach` one more than the highest number that one of them has.
+    """
 
     side: str  # query, positive or negative
     gran: str
     positions: int
+    reach: int
     words: str
 
 
 class Rehearsal(NamedTuple):
     """What was found. `tokens` (positions of the whole training) is an estimate from `counted` batches.
 
-    `seconds` of the whole training follow from `tokens_per_second` of the steps that were timed, and
+    `seconds` of the whole training follow from `tokens_per_second` of the steps that were timed; `scoring`
+    of them go into its development set, which was scored once.
     `memory` is the peak in bytes of this process, or of its GPU.
     """
 
@@ -51,6 +58,7 @@ class Rehearsal(NamedTuple):
     timed: int
     tokens_per_second: float
     seconds: float
+    scoring: float
     memory: int
 
 
@@ -60,7 +68,7 @@ def rehearse(job: TrainJob, report: Report) -> Rehearsal:
     wanted = max(TIMED + 1, _QUERIES // job.settings.batch_size)
     sample = list(islice(feed.batches(), wanted))
     tokens = np.array([batch.tokens for batch in sample])
-    times = _steps(job, report)
+    times, scoring = _steps(job, report)
     first, last = (1, len(times) - 1) if len(times) > 1 else (0, 0)
     pace = tokens[first : last + 1].sum() / max(sum(times[first:]), 1e-9)
     total = tokens.mean() * job.settings.steps
@@ -68,7 +76,7 @@ def rehearse(job: TrainJob, report: Report) -> Rehearsal:
     return Rehearsal(
         len(job.examples), job.settings.steps, round(total), len(sample),
         max(len(one.ids) for one in inputs), list(_shown(feed, sample[0])), len(times[first:]),
-        float(pace), float(total / pace), peak_held(),
+        float(pace), float(total / pace) + scoring, scoring, peak_held(),
     )  # fmt: skip
 
 
@@ -76,8 +84,8 @@ class _Enough(Exception):
     """The steps that were to be timed are done."""
 
 
-def _steps(job: TrainJob, report: Report) -> list[float]:
-    """Seconds of each of the first steps, on a model that is then forgotten."""
+def _steps(job: TrainJob, report: Report) -> tuple[list[float], float]:
+    """Seconds of each of the first steps, and of all scorings, on a model that is then forgotten."""
     ends = [0.0]
 
     def tick(done: int, total: int | None, unit: str) -> None:
@@ -89,12 +97,20 @@ def _steps(job: TrainJob, report: Report) -> list[float]:
 
     unsaved = replace(job.settings, save_every=job.settings.steps + 1)
     with TemporaryDirectory(prefix="lmk-rehearsal-") as name:
-        ours = replace(job, settings=unsaved)
+        ours = replace(job, settings=unsaved, dev=None)
         trainer = open_trainer(ours, Path(name), report._replace(progress=tick))
         ends[0] = time.perf_counter()
         with suppress(_Enough):
             trainer.train()
-    return np.diff(ends).tolist()
+    return np.diff(ends).tolist(), _scoring(job, trainer.learning.module)
+
+
+def _scoring(job: TrainJob, module: nn.Module) -> float:
+    if job.dev is None:
+        return 0.0
+    start = time.perf_counter()
+    job.dev.scorer(module.eval())
+    return (time.perf_counter() - start) * math.ceil(job.settings.steps / job.dev.every)
 
 
 def _shown(feed: Feed, batch: TrainBatch) -> Iterator[list[PlacedText]]:
@@ -112,7 +128,11 @@ def _shown(feed: Feed, batch: TrainBatch) -> Iterator[list[PlacedText]]:
 def _placed(side: Placed, number: int, name: str, tokenizer: Tokenizer) -> PlacedText:
     inputs = side.text(number)
     words = " | ".join(_words(one, tokenizer) for one in inputs)
-    return PlacedText(name, side.grans[number], sum(len(one.ids) for one in inputs), words)
+    positions = sum(len(one.ids) for one in inputs)
+    reach = max(
+        len(one.ids) if one.positions is None else 1 + int(one.positions.max()) for one in inputs
+    )
+    return PlacedText(name, side.grans[number], positions, reach, words)
 
 
 def _words(one: Input, tokenizer: Tokenizer) -> str:

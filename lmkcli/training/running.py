@@ -85,17 +85,19 @@ def open_trainer(job: Job, folder: Path, report: Report, step: int = 0) -> LossT
 def _train(job: Job, folder: Path, report: Report, watching: Sequence[Any]) -> None:
     before = checkpoints.latest(folder)
     trainer = open_trainer(job, folder, report, checkpoints.step_of(before))
+    if trainer.is_world_process_zero():
+        checkpoints.trim_log(folder, checkpoints.step_of(before))
     for callback in watching:
         trainer.add_callback(callback)
     trainer.train(resume_from_checkpoint=str(before) if before else None)
-    if trainer.state.global_step < job.settings.steps:
+    if not trainer.ended:
         raise Stopped(
             f"stopped after {trainer.state.global_step} of {job.settings.steps} steps; run the same "
             "command again to continue"
         )
     if trainer.is_world_process_zero():
         facts = job.facts(trainer.state.log_history)
-        job.publish(folder, trainer.learning.module, trainer.precise_state(), facts)
+        job.publish(folder, trainer.learning.module, trainer.learned(), facts)
 
 
 def budget(model: Model, settings: LoopSettings, note: Note) -> Budget:

@@ -22,7 +22,8 @@ from lmkcli.errors import DataError
 from lmkcli.progress import Report
 from lmkcli.settings import LoopSettings
 from lmkcli.system.memory import peak_memory
-from lmkcli.training.gathering import world
+from lmkcli.training.development import Dev, best
+from lmkcli.training.gathering import agreed, world
 from lmkcli.training.objective import Loss
 from lmkcli.training.optimizer import MasterAdamW, decayed
 
@@ -72,6 +73,7 @@ class Learning(NamedTuple):
     step: Step
     feed: Feed
     settings: LoopSettings
+    dev: Dev | None = None
 
 
 class LossTrainer(Trainer):
@@ -80,12 +82,14 @@ class LossTrainer(Trainer):
     def __init__(
         self, learning: Learning, args: TrainingArguments, report: Report, log: Path
     ) -> None:
-        super().__init__(model=learning.module, args=args, callbacks=[_Stopping(report)])
+        self._seen = _Seen()
+        flow = _Flow(report, self._seen, learning.dev)
+        super().__init__(model=learning.module, args=args, callbacks=[flow])
         self.remove_callback(PrinterCallback)
         self.remove_callback(ProgressCallback)
         self.learning = learning
-        self._module, self._step, self._feed, self._settings = learning
-        self._log, self._seen = log, _Seen()
+        self._module, self._step, self._feed, self._settings, self._dev = learning
+        self._report, self._log = report, log
         disable_progress_bar()  # type: ignore[no-untyped-call]  # of saving: progress is the caller's
 
     def get_train_dataloader(self) -> Any:
@@ -115,11 +119,61 @@ class LossTrainer(Trainer):
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         """One line of log.jsonl; the loss's parts and the pace since the last one with it."""
-        line = {"step": self.state.global_step, **logs, **self._seen.taken()}
+        if "loss" in logs:
+            self._note({**logs, **self._seen.taken()})
+
+    def _note(self, facts: dict[str, Any]) -> None:
+        line = {"step": self.state.global_step, **facts}
         self.state.log_history.append(line)
-        if self.is_world_process_zero() and "loss" in logs:
+        if self.is_world_process_zero():
             with open(self._log, "a", encoding="utf-8") as file:
                 file.write(json.dumps({k: _short(v) for k, v in line.items()}) + "\n")
+
+    def evaluate(self, *_: Any, **__: Any) -> dict[str, float]:
+        """Scores the module as it is: the best so far is saved, and patience may be exhausted."""
+        dev, before = self._dev, best(self.state.log_history)
+        scored = [line["step"] for line in self.state.log_history if "score" in line]
+        done = self.state.global_step in scored
+        if dev is None or done:  # the Trainer asks again after the last step
+            return {}
+        start = time.monotonic()
+        self._module.eval()
+        found = agreed(dev.scorer(self._module))
+        score = sum(found.values()) / len(found)
+        seconds = time.monotonic() - start
+        self._note({"dev": found, "score": score, "seconds": seconds})
+        self._seen.leave_out(seconds)
+        better = before is None or score > before["score"]
+        if better:
+            self.state.best_global_step = self.state.global_step  # whose checkpoint is then kept
+        ended = dev.exhausted(self.state.log_history)
+        self.control.should_save |= better or ended
+        self.control.should_training_stop |= ended
+        self._say(dev.scorer.measure, score, None if better else before)
+        return {}
+
+    def _say(self, measure: str, score: float, before: Mapping[str, Any] | None) -> None:
+        if self.is_world_process_zero():
+            best_yet = (
+                f"{before['score']:.4f} of step {before['step']} is better"
+                if before
+                else "best yet"
+            )
+            self._report.note(f"step {self.state.global_step}: {measure} {score:.4f}, {best_yet}")
+
+    @property
+    def ended(self) -> bool:
+        """Whether there is nothing left to do: all steps are done, or patience is exhausted."""
+        dev, state = self._dev, self.state
+        early = dev is not None and dev.exhausted(state.log_history)
+        return early or state.global_step >= state.max_steps
+
+    def learned(self) -> dict[str, Tensor]:
+        """Everything learned, in float32: of the step that scored best where a set was scored."""
+        step = self.state.best_global_step
+        if not step:
+            return self.precise_state()
+        return load_file(Path(self.args.output_dir or "") / f"checkpoint-{step}" / WEIGHTS)
 
     def _save(
         self, output_dir: str | None = None, state_dict: Mapping[str, Tensor] | None = None
@@ -190,13 +244,24 @@ class _Seen:
 
     def _forget(self) -> None:
         self._parts: dict[str, list[float]] = {}
+        self._loss = math.nan
         self._tokens, self._since = 0, time.monotonic()
 
     def add(self, loss: Loss, batch: Batch) -> None:
         """One step."""
         for name, part in loss.parts.items():
             self._parts.setdefault(name, []).append(float(part))
+        self._loss = loss.total.item()
         self._tokens += batch.tokens
+
+    def leave_out(self, seconds: float) -> None:
+        """Time that is not training's."""
+        self._since += seconds
+
+    def pace(self) -> str:
+        """The last loss, and tokens a second, for the progress."""
+        seconds = max(time.monotonic() - self._since, 1e-9)
+        return f", loss {self._loss / world():.4g}, {self._tokens / seconds:,.0f} tokens/s"
 
     def taken(self) -> dict[str, float]:
         """The means of the parts, tokens a second of this process, its peak of memory in bytes."""
@@ -207,15 +272,20 @@ class _Seen:
         return found
 
 
-class _Stopping(TrainerCallback):
-    """After a signal a checkpoint, and the end; the last step has its line in the log."""
+class _Flow(TrainerCallback):
+    """What is due after a step: progress, a line of the log, a scoring; after a signal the end."""
 
-    def __init__(self, report: Report) -> None:
-        self._report = report
+    def __init__(self, report: Report, seen: _Seen, dev: Dev | None) -> None:
+        self._report, self._seen, self._dev = report, seen, dev
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        """Progress, and whether to go on."""
-        self._report.progress(state.global_step, state.max_steps, "steps")
-        control.should_log |= state.global_step >= state.max_steps
-        if self._report.stopping() and state.global_step < state.max_steps:
+        """A signal leaves a checkpoint; the last step has its line in the log, and its score."""
+        last = state.global_step >= state.max_steps
+        self._report.progress(state.global_step, state.max_steps, f"steps{self._seen.pace()}")
+        control.should_log |= last
+        if self._dev is not None:
+            control.should_evaluate |= last or state.global_step % self._dev.every == 0
+            # killed after it was exhausted: the checkpoint went on for a step, which is not published
+            control.should_training_stop |= self._dev.exhausted(state.log_history)
+        if self._report.stopping() and not last:
             control.should_save = control.should_training_stop = True

@@ -89,7 +89,7 @@ def test_nothing_to_learn_from(lmk: Lmk, tiny_model: Models, tmp_path: Path) -> 
 
 
 def test_a_dry_run_writes_nothing(
-    lmk: Lmk, pairs: Path, tiny_model: Models, tmp_path: Path
+    lmk: Lmk, pairs: Path, beir: Path, tiny_model: Models, tmp_path: Path
 ) -> None:
     words = ("-m", tiny_model("bert"), "--pool", "lmk", "--gran", "4,8", "--max-length", 32)
     more = ("--batch-size", 8, "--steps", 50, "--dry-run")
@@ -100,4 +100,36 @@ def test_a_dry_run_writes_nothing(
     assert "tokens/s in 5 steps" in shown
     facts = lmk("train", pairs, *words, *more, "--json", "-o", tmp_path / "model").json
     assert (facts["examples"], facts["steps"], facts["counted"]) == (30, 50, 50)
+    dev = ("--dev", f"{beir}:test", "--dev-every", 1)
+    assert "of it scoring" in lmk("train", pairs, *words, *more, *dev).out
     assert sorted(tmp_path.iterdir()) == before
+
+
+def test_scored_as_it_trains(
+    lmk: Lmk, pairs: Path, beir: Path, tiny_model: Models, tmp_path: Path
+) -> None:
+    model = tmp_path / "model"
+    words = ("-m", tiny_model("bert"), "--pool", "lmk", "--gran", "4,8", "--max-length", 32)
+    more = ("--steps", 6, "--batch-size", 8, "--dtype", "fp32", "--lr", 1e-3)
+    dev = ("--dev", f"{beir}:test", "--dev-every", 2, "--patience", 9)
+    done = lmk("train", pairs, *words, *more, *dev, "-o", model)
+    scored = json.loads((model / "training.json").read_text())["dev"]["published"]
+    assert f"these are the weights of step {scored['step']}" in done.out
+    assert "step 2: nDCG@10" in done.err
+    assert lmk("show", model, "--json").json["best"] == scored
+    assert lmk("train", pairs, *words, *more, *dev, "-o", model, "--json").json["dev"] == scored
+    store = ("--dtype", "fp32", "--store-dtype", "fp32")
+    lmk("encode", beir, "-m", model, "-o", tmp_path / "vectors", *store)
+    lmk("search", tmp_path / "vectors", f"{beir}:test", "-o", tmp_path / "run.trec")
+    found = lmk("eval", tmp_path / "run.trec", "-m", "nDCG@10", "--json").json
+    assert found[0]["nDCG@10"] == pytest.approx(scored["score"], abs=1e-6)
+
+
+def test_scoring_that_cannot_be(
+    lmk: Lmk, pairs: Path, beir: Path, tiny_model: Models, tmp_path: Path
+) -> None:
+    words = ("-m", tiny_model("bert"), "--pool", "mean", "--max-length", 32, "-o", tmp_path / "m")
+    assert "--dev" in lmk("train", pairs, *words, "--patience", 2, code=2).err
+    lmk("train", pairs, *words, "--dev", f"{beir}:test", "--dev-measure", "ndcg", code=2)
+    lmk("train", pairs, *words, "--dev", tmp_path / "none", code=3)
+    assert not (tmp_path / "m").exists()

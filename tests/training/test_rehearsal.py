@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -74,3 +75,12 @@ def test_a_training_of_one_step(pairs: Path, tiny_model: Models) -> None:
 def test_it_can_be_stopped(pairs: Path, tiny_model: Models) -> None:
     with pytest.raises(Stopped):
         rehearse(planned(pairs, tiny_model("bert"), 10), Report(stopping=lambda: True))
+
+
+def test_positions_that_skip_are_told(pairs: Path, tiny_model: Models) -> None:
+    plan = planned(pairs, tiny_model("modernbert"), 3)
+    long = RecipeOptions(str(tiny_model("modernbert")), pool="lmk", gran="4", max_length=512)
+    plan = job.plan([str(pairs)], long, replace(plan.settings, skip_positions=1.0))
+    shown = rehearse(plan, Report()).shown
+    assert any(text.reach > text.positions for example in shown for text in example)
+    assert all(text.reach == text.positions for text in (example[0] for example in shown))

@@ -1,0 +1,68 @@
+"""Scores of a model in training are those that lmk's own steps give it."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from lmkcli.data.run import write_run
+from lmkcli.encoding.encoder import open_forward
+from lmkcli.encoding.resolving import resolve
+from lmkcli.encoding.text_encoder import encode_collection
+from lmkcli.errors import DataError, UsageError
+from lmkcli.evaluation.development import DevScorer
+from lmkcli.evaluation.scoring import qrel_set_of, score
+from lmkcli.models.forward import ModelOptions
+from lmkcli.progress import silent
+from lmkcli.recipe import RecipeOptions
+from lmkcli.retrieval.dense import open_vectors
+from lmkcli.retrieval.searching import queries_of, search
+from lmkcli.settings import EncodeSettings, OpenSettings
+
+Models = Callable[[str], Path]
+
+
+@pytest.mark.parametrize("name", ["bert", "modernbert", "qwen2"])
+@pytest.mark.parametrize("measure", ["nDCG@10", "AP"])
+def test_the_same_as_encode_search_and_eval(
+    beir: Path, tiny_model: Models, tmp_path: Path, name: str, measure: str
+) -> None:
+    options = RecipeOptions(str(tiny_model(name)), pool="lmk", gran="8", max_length=32)
+    spelling = f"{beir}:test"
+    vectors = tmp_path / "vectors"
+    settings = EncodeSettings(dtype="fp32", store_dtype="fp32", device="cpu")
+    encode_collection(spelling, vectors, options.model, options, settings)
+    index = open_vectors(vectors, OpenSettings(dtype="fp32", device="cpu"))
+    run = search(index, queries_of(spelling, False)[0], 1000, "run", silent)
+    write_run(tmp_path / "run.trec", run)
+    expected = score(tmp_path / "run.trec", qrel_set_of(spelling), [measure])
+
+    resolved = resolve(options)
+    scorer = DevScorer.of(resolved, [spelling], measure)
+    forward = open_forward(
+        resolved.recipe.doc, resolved.folder, ModelOptions("fp32", "cpu", trainable=True)
+    ).eval()
+    assert scorer(forward) == {spelling: pytest.approx(expected.scores.aggregated[measure])}
+    forward([*_inputs(scorer, forward)]).sum().backward()  # and nothing of it stays in the model
+
+
+def _inputs(scorer: DevScorer, forward: object) -> list:  # type: ignore[type-arg]
+    encoder = scorer._side(scorer.resolved.recipe.doc, forward)  # type: ignore[arg-type]
+    return encoder.placed(encoder.tokenizer(["one two three", "four"]))[0].inputs
+
+
+def test_what_cannot_be_scored_is_refused(beir: Path, tiny_model: Models, tmp_path: Path) -> None:
+    resolved = resolve(RecipeOptions(str(tiny_model("bert")), pool="mean"))
+    with pytest.raises(UsageError, match="nDCG@10"):
+        DevScorer.of(resolved, [f"{beir}:test"], "ndcg_cut_10")
+    (tmp_path / "bare").mkdir()
+    (tmp_path / "bare" / "corpus.jsonl").write_text('{"_id": "d", "text": "a"}\n')
+    with pytest.raises(DataError, match="no judgements"):
+        DevScorer.of(resolved, [str(tmp_path / "bare")], "nDCG@10")
+
+
+def test_identity_follows_from_what_is_judged(beir: Path, tiny_model: Models) -> None:
+    resolved = resolve(RecipeOptions(str(tiny_model("bert")), pool="mean"))
+    one, other = (DevScorer.of(resolved, [f"{beir}:test"], m) for m in ("nDCG@10", "AP"))
+    assert one.identity == DevScorer.of(resolved, [f"{beir}:test"], "nDCG@10").identity
+    assert one.identity != other.identity
