@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from lmkcli import manifest
+from lmkcli.encoding.late_folder import late_settings
 from lmkcli.encoding.resolving import Resolved
 from lmkcli.errors import DataError, UsageError
 from lmkcli.manifest import Manifest
@@ -35,11 +36,14 @@ class ExportedModel(NamedTuple):
 
     modules: list[str]
     trust_remote_code: bool
+    late: bool = False
 
     @property
     def loaded_by(self) -> str:
         """The Python expression that loads it."""
         trust = ", trust_remote_code=True" if self.trust_remote_code else ""
+        if self.late:
+            return "pylate.models.ColBERT(folder)"
         return f"SentenceTransformer(folder{trust})"
 
 
@@ -72,7 +76,8 @@ def exported(resolved: Resolved) -> ExportedModel:
     modules = list(_modules(recipe.doc, recipe.query, resolved.folder))
     own = any(module.type.startswith(_OWN) for module in modules)
     trust = own or recipe.doc.trust_remote_code
-    return ExportedModel([module.type for module in modules], trust)
+    late = recipe.doc.unit == "token"
+    return ExportedModel([module.type for module in modules], trust, late)
 
 
 def write_files(resolved: Resolved, growing: Path) -> None:
@@ -86,12 +91,21 @@ def write_files(resolved: Resolved, growing: Path) -> None:
     for module in modules:
         _write_module(growing, module)
     _write(growing / "modules.json", _listed(modules))
-    _write(growing / "config_sentence_transformers.json", _settings(recipe.doc, recipe.query))
+    settings = _settings(recipe.doc, recipe.query)
+    if recipe.doc.unit == "token":
+        late = {"model_type": "ColBERT", "similarity_fn_name": "MaxSim"}
+        settings |= late | late_settings(recipe, source)
+    _write(growing / "config_sentence_transformers.json", settings)
 
 
 def module_folders(source: ModelFolder) -> list[str]:
     """Where an exported folder keeps the weights of each sentence module."""
     return [f"{number}_{module.kind}" for number, module in enumerate(source.modules, start=2)]
+
+
+def projection_folders(source: ModelFolder) -> list[str]:
+    """Where a late-interaction folder keeps the weights of what acts on states."""
+    return [f"{number}_{module.kind}" for number, module in enumerate(source.projections, start=1)]
 
 
 def check_exportable(resolved: Resolved) -> None:
@@ -123,6 +137,12 @@ def check_exportable(resolved: Resolved) -> None:
         )
 
 
+def check_trainable(resolved: Resolved) -> None:
+    """UsageError for a recipe that no folder can declare: those of sentence-transformers, and PyLate's."""
+    if resolved.recipe.doc.unit != "token":
+        check_exportable(resolved)
+
+
 def run_by_lmk(resolved: Resolved) -> bool:
     """Whether sentence-transformers has no modules for it, so that lmk is one: latent, TITE, M2-BERT."""
     return resolved.folder.kind != "transformer" or resolved.recipe.doc.pool == "latent"
@@ -135,6 +155,12 @@ def _modules(doc: EncoderConfig, query: EncoderConfig, source: ModelFolder) -> I
     }
     if query.max_length != doc.max_length:
         settings["query_length"] = query.max_length
+    if doc.unit == "token":
+        yield _Module(f"{_THEIRS}.Transformer", "", settings)
+        places = zip(source.projections, projection_folders(source), strict=True)
+        for module, path in places:
+            yield _Module(f"pylate.models.{module.kind}.{module.kind}", path, weights=module.folder)
+        return
     if source.kind != "transformer" or doc.pool == "latent":
         yield _Module(f"{_OWN}.LmkEncoder", "", settings)
     elif doc.pool in _MODES and not doc.append_eos:

@@ -15,7 +15,11 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from lmkcli.encoding.resolving import Resolved
-from lmkcli.encoding.sentence_folder import module_folders, write_files
+from lmkcli.encoding.sentence_folder import (
+    module_folders,
+    projection_folders,
+    write_files,
+)
 from lmkcli.models.folder import TRAINED
 from lmkcli.models.latent import file_names
 from lmkcli.models.merging import merge
@@ -130,12 +134,17 @@ def _write_adapter(
 
 
 def _write_modules(growing: Path, resolved: Resolved, learned: dict[str, Tensor]) -> None:
-    """The weights of the modules after pooling, under sentence-transformers' names."""
-    for number, (module, path) in enumerate(
-        zip(resolved.folder.modules, module_folders(resolved.folder), strict=True)
-    ):
+    """The weights of the modules on vectors and on states, under sentence-transformers' names."""
+    source = resolved.folder
+    after = zip(source.modules, module_folders(source), strict=True)
+    before = zip(source.projections, projection_folders(source), strict=True)
+    places = [
+        *((f"pooling.sentence_modules.{number}.", *each) for number, each in enumerate(after)),
+        *((f"pooling.token_head.{number}.", *each) for number, each in enumerate(before)),
+    ]
+    for stem, module, path in places:
         name, within = ("linear", "0.") if module.kind == "Dense" else ("norm", "")
-        prefix = f"pooling.sentence_modules.{number}.{within}"
+        prefix = stem + within
         state = {
             f"{name}.{k.removeprefix(prefix)}": v
             for k, v in learned.items()

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from lmkcli import __version__, catalog
 from lmkcli.encoding.encoder import open_forward
 from lmkcli.encoding.resolving import Resolved, granularity, open_pooler, resolve
-from lmkcli.encoding.sentence_folder import check_exportable, exported
+from lmkcli.encoding.sentence_folder import check_trainable, exported
 from lmkcli.errors import DataError, MissingExtra, UsageError
 from lmkcli.models.forward import ForwardPass, ModelOptions
 from lmkcli.models.tokenizer import open_tokenizer
@@ -106,9 +106,9 @@ class TrainJob:
 def _published(resolved: Resolved) -> Resolved:
     """What the folder will declare: a lengthened table of positions is its own, and units are no model's."""
     recipe = resolved.recipe
-    doc, query = (replace(side, extend="", unit="doc") for side in (recipe.doc, recipe.query))
-    if recipe.doc.unit == "chunk":  # which chunks there are is said when texts are encoded
-        doc = replace(doc, gran="" if not open_pooler(doc.pool).chunked else doc.gran)
+    doc, query = (replace(side, extend="") for side in (recipe.doc, recipe.query))
+    if doc.unit == "chunk":  # which chunks there are is said when texts are encoded
+        doc = replace(doc, unit="doc", gran=doc.gran if open_pooler(doc.pool).chunked else "")
     return resolved._replace(recipe=Recipe(doc, query))
 
 
@@ -142,7 +142,7 @@ def plan(
     resolved = resolve(replace(options, gran=grans[0] if grans else None), offline)
     doc = resolved.recipe.doc
     grans = tuple(granularity(doc.pool, each, doc.unit) for each in grans)
-    check_exportable(_published(resolved))  # what has no model folder to end in
+    check_trainable(_published(resolved))  # what has no model folder to end in
     _check_positions(resolved)
     _check_chunks(resolved)
     objective = open_objective(settings, resolved.recipe.doc.normalize)
