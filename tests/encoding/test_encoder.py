@@ -282,10 +282,11 @@ def test_minilm_is_that_of_sentence_transformers(minilm: Path) -> None:
     resolved = resolve(RecipeOptions("minilm"))
     assert resolved.folder.path == minilm
     theirs = SentenceTransformer(str(minilm), device="cpu").encode(texts)
-    for dtype, least in (("fp32", 0.9999), ("bf16", 0.999)):
+    # a CPU without instructions for bf16 takes ten times as long, so a few texts have to do
+    for dtype, least, step in (("fp32", 0.9999, 1), ("bf16", 0.999, 4)):
         settings = EncodeSettings(dtype=dtype, device="cpu")
-        made = vectors(open_encoder(resolved.recipe.doc, resolved.folder, settings), texts)
-        assert cosines(made, theirs).min() >= least
+        encoder = open_encoder(resolved.recipe.doc, resolved.folder, settings)
+        assert cosines(vectors(encoder, texts[::step]), theirs[::step]).min() >= least
 
 
 # --- refusals -------------------------------------------------------------------------------------
