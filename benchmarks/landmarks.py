@@ -145,8 +145,10 @@ def baselines(model: str) -> list[System]:
 def trained(label: str, model: str, args: argparse.Namespace, long: bool) -> list[System]:
     """A model at every length with its own granularity, and at one length with every granularity."""
     folder = read_model(model)
-    reach = folder.positions or max(args.lengths)
-    lengths = [n for n in args.lengths if n <= reach] if long else args.lengths[:1]
+    # A tokenizer may still say the length of the model before it was made longer.
+    reach = max(folder.positions or 0, folder.max_length or 0)
+    fits = [length for length in args.lengths if length <= reach]
+    lengths = fits if long and fits else args.lengths[:1]
     made = [
         System(f"{label}, {n}", model, ("--max-length", str(n)), n, n == max(lengths))
         for n in lengths
