@@ -1,13 +1,15 @@
-"""A real SLURM: the array of docs/jobs.md, its tasks cancelled, signalled and requeued in the middle.
+"""A real SLURM: the scripts of docs/jobs.md and docs/train.md, cancelled, signalled and requeued halfway.
 
 One controller, one node and one munge daemon, started by hand on loopback and stopped at the end; all
 of their state is in a temporary folder.
 """
 
 import getpass
+import json
 import os
 import re
 import shutil
+import signal
 import socket
 import subprocess
 import tempfile
@@ -18,6 +20,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from safetensors.torch import load_file
 
 from lmkcli.data.collection import Shard
 from lmkcli.store import parts
@@ -158,9 +161,9 @@ def cluster() -> Iterator[Cluster]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def script() -> str:
-    """The batch script of docs/jobs.md."""
-    text = (ROOT / "docs" / "jobs.md").read_text(encoding="utf-8")
+def script(page: str = "jobs.md") -> str:
+    """The batch script of a page."""
+    text = (ROOT / "docs" / page).read_text(encoding="utf-8")
     return next(b for b in re.findall(r"```bash\n(.*?)```", text, re.DOTALL) if "#SBATCH" in b)
 
 
@@ -202,9 +205,9 @@ def test_an_array_whose_tasks_are_stopped_in_the_middle_equals_one_process(
     waited("the array", lambda: not cluster.jobs(), cluster.logs)
 
     assert parts.state(vectors, 8).unfinished == [1], cluster.logs()
-    for task, signal in ((3, "SIGUSR1"), (4, "SIGTERM")):
+    for task, name in ((3, "SIGUSR1"), (4, "SIGTERM")):
         log = (cluster.folder / f"encode-{task}.log").read_text()
-        assert f"{signal}: closing the current part" in log
+        assert f"{name}: closing the current part" in log
         assert "Exited with exit code 75" in log
     assert parts.covered_rows(parts.cover(parts.list_parts(vectors), Shard(1, 8))) > 0
     shown = cluster.run(f"{lmk} show {vectors}")
@@ -224,3 +227,46 @@ def test_an_array_whose_tasks_are_stopped_in_the_middle_equals_one_process(
     np.testing.assert_allclose(mine.at(rows).vectors, theirs.at(rows).vectors, rtol=0, atol=1e-6)
     assert mine.dim == tiny.WIDTH
     assert not list((vectors / "parts").glob(".growing*"))
+
+
+def test_a_training_of_two_tasks_that_is_stopped_queues_again_and_ends_as_one_process(
+    cluster: Cluster, tiny_model: Callable[[str], Path], tmp_path: Path
+) -> None:
+    """One task alone gets the signal; both stop at the same step."""
+    pairs, model = tmp_path / "pairs.jsonl", tmp_path / "model"
+    lines = [{"query": tiny.sentence(i, 4), "pos": [tiny.sentence(i, 12)]} for i in range(80)]
+    pairs.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    lmk = forked.program(tmp_path / "bin")
+    job = cluster.folder / "train.sh"
+    words = "--batch-size 256 --steps 5000"
+    quick = "--batch-size 8 --steps 60 --dtype fp32 --device cpu --lr 1e-3 --log-every 1"
+    text = script("train.md").replace(words, quick)
+    assert quick in text
+    job.write_text(text)
+    cluster.env |= {
+        "EXAMPLES": str(pairs), "BASE": str(tiny_model("modernbert")), "MODEL": str(model),
+        "PATH": f"{lmk.parent}:{os.environ['PATH']}", "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1",
+    }  # fmt: skip
+    number = cluster.run("sbatch --parsable train.sh").strip()
+
+    def steps() -> int:
+        log = model / "log.jsonl"
+        return len(log.read_text().splitlines()) if log.exists() else 0
+
+    waited("ten steps", lambda: steps() >= 10, cluster.logs)
+    mine = re.escape(str(model))
+    tasks = cluster.run(f"pgrep -f 'lmk_paced.* train .*{mine}'").split()
+    os.kill(int(tasks[-1]), signal.SIGUSR1)
+    waited("the end of the job", lambda: not cluster.jobs(), cluster.logs)
+    log = (cluster.folder / "train.log").read_text()
+    assert "Exited with exit code 75" in log, cluster.logs()
+    assert log.count("SIGUSR1") >= 1
+    alone = tmp_path / "alone"
+    cluster.run(
+        f"{lmk} train {pairs} -m {tiny_model('modernbert')} --pool lmk --gran 32,64,128,256 {quick} "
+        f"-o {alone}"
+    )
+    one, two = (load_file(folder / "model.safetensors") for folder in (alone, model))
+    for name in one:
+        # Adam divides by the gradient's own size: where that is rounding alone, so is the step
+        assert (one[name] - two[name]).abs().mean() <= 1e-4, (name, number)

@@ -45,3 +45,12 @@ def agreed(found: dict[str, float]) -> dict[str, float]:
     held = [found]
     distributed.broadcast_object_list(held)
     return held[0]
+
+
+def anywhere(here: bool, device: torch.device) -> bool:
+    """Whether it is so in any process: what one of them knows alone must not part them."""
+    if world() == 1:
+        return here
+    flag = torch.tensor([here], dtype=torch.uint8, device=device)
+    distributed.all_reduce(flag, distributed.ReduceOp.MAX)
+    return bool(flag.item())

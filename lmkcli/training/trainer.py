@@ -23,7 +23,7 @@ from lmkcli.progress import Report
 from lmkcli.settings import LoopSettings
 from lmkcli.system.memory import peak_memory
 from lmkcli.training.development import Dev, best
-from lmkcli.training.gathering import agreed, world
+from lmkcli.training.gathering import agreed, anywhere, world
 from lmkcli.training.objective import Loss
 from lmkcli.training.optimizer import MasterAdamW, decayed
 
@@ -287,5 +287,5 @@ class _Flow(TrainerCallback):
             control.should_evaluate |= last or state.global_step % self._dev.every == 0
             # killed after it was exhausted: the checkpoint went on for a step, which is not published
             control.should_training_stop |= self._dev.exhausted(state.log_history)
-        if self._report.stopping() and not last:
+        if anywhere(self._report.stopping(), args.device) and not last:
             control.should_save = control.should_training_stop = True
