@@ -127,6 +127,25 @@ OBJECTIVES: dict[str, Row] = {
         "a chunk against those of its document and of the others (ConTEB)",
     ),
 }
+# What lmk pretrain minimises: modules of heads over an encoder's states.
+PRETEXTS: dict[str, Row] = {
+    "mlm": Row("lmkcli.training.objectives.mlm:Mlm", "the tokens behind the mask (BERT)"),
+    "retromae": Row(
+        "lmkcli.training.objectives.retromae:RetroMae",
+        "MLM, and every token decoded from the vector and a part of the words",
+    ),
+    "dupmae": Row(
+        "lmkcli.training.objectives.retromae:DupMae", "RetroMAE, and the words of the text as a bag"
+    ),
+    "tite": Row("lmkcli.training.objectives.tite:Tite", "tite-mae and tite-bow, added up"),
+    "tite-mae": Row(
+        "lmkcli.training.objectives.tite:TiteMae",
+        "TITE: every token decoded from the vector and a part of the tokens",
+    ),
+    "tite-bow": Row(
+        "lmkcli.training.objectives.tite:TiteBow", "TITE: the words of the text from its vector"
+    ),
+}
 
 PLOTS: dict[str, Row] = {
     "bars": Row("lmkcli.evaluation.plots:bars", "means with intervals", "plot", "matplotlib"),

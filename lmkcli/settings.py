@@ -315,3 +315,47 @@ class DevSettings:
         if given and not self.dev:
             flag = given[0].replace("_", "-")
             raise UsageError(f"--{flag} has no effect without --dev; add a collection, or drop it")
+
+
+@dataclass(frozen=True)
+class PretrainSettings(LoopSettings):
+    """How an encoder is pre-trained; None is the objective's own choice."""
+
+    batch_size: Annotated[int, Flag("Texts in a batch, over all processes.", min=1)] = 32
+    batches: Annotated[
+        Literal["source", "mixed"], Flag("A batch holds texts of one source, or of several.")
+    ] = "mixed"
+    epochs: Annotated[float, Flag("How often the texts are seen, without --steps.", min=0)] = 1.0
+    lr: Annotated[float, Flag("The highest learning rate.", min=0)] = 1e-4
+    objective: Annotated[
+        str, Flag("mlm, retromae, dupmae, tite, tite-mae or tite-bow (lmk show pretexts).")
+    ] = "mlm"
+    blocks: Annotated[
+        bool, Flag("Texts are joined and cut into blocks of --max-length; else each is cut there.")
+    ] = False
+    mask: Annotated[
+        float | None,
+        Flag("Share of tokens hidden from the encoder.", min=0, max=1, shown="0.3; tite: 0"),
+    ] = None
+    whole_words: Annotated[
+        bool | None, Flag("Hide whole words, or any tokens.", shown="whole words; tite: any")
+    ] = None
+    decoder_mask: Annotated[
+        float | None,
+        Flag("Share of a text hidden from each row of the decoder.", min=0, max=1, shown="0.5"),
+    ] = None
+    mask_pool: Annotated[
+        int | None,
+        Flag("retromae, dupmae: masks of a text that rows choose from.", min=1, shown="256"),
+    ] = None
+    query_stream: Annotated[
+        Literal["embedded", "raw"] | None,
+        Flag(
+            "retromae, dupmae: the decoder's queries pass the encoder's embeddings (DupMAE), or have "
+            "positions added (RetroMAE).",
+            shown="embedded",
+        ),
+    ] = None
+    official_quirks: Annotated[
+        bool, Flag("lmk: chunk the special tokens with the text, so that CLS comes twice.")
+    ] = False

@@ -25,7 +25,7 @@ ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "lmkcli"
 TABLES = (
     *(catalog.SOURCES, catalog.POOLERS, catalog.MODELS, catalog.CROSS_ENCODERS),
-    *(catalog.INDEXES, catalog.OBJECTIVES),
+    *(catalog.INDEXES, catalog.OBJECTIVES, catalog.PRETEXTS),
 )
 ROWS = [row for table in TABLES for row in table.values()]
 HOMES = {row.home.partition(":")[0] for row in ROWS}

@@ -16,7 +16,9 @@ from lmkcli.encoding.encoder import Opener
 from lmkcli.pooling.placement import Pooler
 from lmkcli.retrieval.kinds import AnnKind, LexicalKind, VectorSearch
 from lmkcli.retrieval.rerank_by_model import CrossEncoderOpener
+from lmkcli.models.forward import Model
 from lmkcli.training.objective import Objective
+from lmkcli.training.pretraining import HeadOptions, Pretext
 """
 TABLES = {
     "SourceOpener": catalog.SOURCES,
@@ -24,6 +26,7 @@ TABLES = {
     "Opener": catalog.MODELS,
     "CrossEncoderOpener": catalog.CROSS_ENCODERS,
     "Callable[..., Objective]": catalog.OBJECTIVES,
+    "Callable[[Model, HeadOptions], Pretext]": catalog.PRETEXTS,
 }
 
 

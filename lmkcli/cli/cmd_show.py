@@ -22,6 +22,7 @@ CATALOGS = {
     "models": catalog.MODELS | catalog.CROSS_ENCODERS,
     "indexes": catalog.INDEXES,
     "objectives": catalog.OBJECTIVES,
+    "pretexts": catalog.PRETEXTS,
 }
 
 
@@ -32,7 +33,7 @@ def show(
         typer.Argument(
             metavar="WHAT",
             help="An artifact, a run, a score log, a collection or a group of them; or sources, "
-            "poolers, models, indexes, objectives.",
+            "poolers, models, indexes, objectives, pretexts.",
         ),
     ],
     name: Annotated[

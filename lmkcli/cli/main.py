@@ -18,6 +18,7 @@ from lmkcli.cli import (
     cmd_import,
     cmd_index,
     cmd_plot,
+    cmd_pretrain,
     cmd_repro,
     cmd_search,
     cmd_show,
@@ -69,6 +70,7 @@ app.command("eval")(cmd_eval.evaluate)
 app.command("compact")(cmd_compact.compact)
 app.command("show")(cmd_show.show)
 app.command("train")(cmd_train.train)
+app.command("pretrain")(cmd_pretrain.pretrain)
 app.command("verify")(cmd_verify.verify)
 app.command("repro")(cmd_repro.repro)
 app.command("plot")(cmd_plot.plot)

@@ -22,7 +22,7 @@ from lmkcli.store.outputs import manifest_kind
 from lmkcli.system import network
 
 EMBEDDED = "minilm"  # all-MiniLM-L6-v2 from the package index, the offline default of the demo
-_TOKENIZER_FILES = (
+TOKENIZER_FILES = (
     "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json",
     "vocab.txt", "vocab.json", "merges.txt", "spiece.model", "sentencepiece.bpe.model", "tokenizer.model",
 )  # fmt: skip
@@ -49,6 +49,7 @@ _ORDER = {
     "Dropout": 2, MASK: 3, "Normalize": 4,
 }  # fmt: skip
 TRAINED = "training.json"  # what a training writes last
+HEADS = "heads"  # the folder of what pre-training predicts by
 _LATENT = "latent_attn_model"  # the folder of a learned token head, as LMK's training names it
 
 
@@ -136,7 +137,7 @@ class ModelFolder:
     @cached_property
     def tokenizer_digest(self) -> str:
         """sha256 over the tokenizer's files."""
-        files = [self.encoder / name for name in _TOKENIZER_FILES if (self.encoder / name).exists()]
+        files = [self.encoder / name for name in TOKENIZER_FILES if (self.encoder / name).exists()]
         return _digest(files, self.encoder) + (":lower" if self.lower_case else "")
 
 

@@ -64,6 +64,9 @@ class Model(Protocol):
         the positions that each sequence has, 0, 1, 2 … where nothing is said.
         """
 
+    def token_states(self, sequences: list[Ints]) -> torch.Tensor | None:
+        """A row for each position of all inputs [positions, dim]; None where a model leaves none."""
+
 
 class Marks(NamedTuple):
     """The marked rows of a batch's states, the vector that each belongs to, and how many there are."""
@@ -114,7 +117,7 @@ class ForwardPass(nn.Module):
             [_positions(one) for one in inputs] if skipping else None,
         )
         rows = [1] * len(inputs) if self.model.one_vector else lengths
-        vectors: torch.Tensor = self.pooling(states, _marks(inputs, rows, states.device))
+        vectors: torch.Tensor = self.pooling(states, marked(inputs, rows, states.device))
         return vectors
 
 
@@ -124,7 +127,8 @@ def numbers(inputs: Sequence[Input]) -> NDArray[np.int64]:
     return owners[_changes(owners)].astype(np.int64)
 
 
-def _marks(inputs: Sequence[Input], rows: list[int], device: torch.device) -> Marks:
+def marked(inputs: Sequence[Input], rows: list[int], device: torch.device) -> Marks:
+    """The marks of a batch whose inputs have so many rows of states each."""
     starts = np.cumsum([0, *rows[:-1]])
     marked = [one.marks + start for one, start in zip(inputs, starts, strict=True)]
     owners = np.concatenate([one.groups for one in inputs])

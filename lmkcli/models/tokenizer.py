@@ -216,4 +216,4 @@ def special_tokens_of(loaded: Any, side: EncoderConfig) -> SpecialTokens:
     separator = loaded.sep_token_id if loaded.sep_token_id is not None else loaded.pad_token_id
     if side.prefix_token is not None:
         prefix = (*prefix[:1], side.prefix_token, *prefix[1:])
-    return SpecialTokens(prefix, suffix, cls, landmark, separator)
+    return SpecialTokens(prefix, suffix, cls, landmark, separator, mask=loaded.mask_token_id)

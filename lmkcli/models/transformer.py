@@ -72,6 +72,10 @@ class Transformer:
         states = self._packed(sequences, positions, pack)
         return states if pack.taken == pack.lengths else self._filled(states, pack)
 
+    def token_states(self, sequences: list[Ints]) -> torch.Tensor:
+        """The same: its states are those of its tokens."""
+        return self.states(sequences)
+
     def _packed(
         self, sequences: list[Ints], positions: list[Ints], pack: attention.Pack
     ) -> torch.Tensor:

@@ -27,6 +27,7 @@ class SpecialTokens(NamedTuple):
     landmark: int | None = None  # SEP, else EOS (specs: no new vocabulary)
     separator: int | None = None  # SEP, else PAD: between chunks that the collection gives
     cuts_suffix: bool = False  # whether a text that is too long loses its suffix (M2-BERT)
+    mask: int | None = None  # what hides a token in pre-training
 
 
 class Content(NamedTuple):

@@ -111,6 +111,15 @@ def estimate(tokens: int, fraction: float | None) -> int | None:
     return int(tokens / fraction) if fraction else None
 
 
+class TokenArrays(NamedTuple):
+    """Tokens of n documents, side by side. `starts` [n + 1, 3]: where each begins in `ids`, its prompt
+    first, and in `ends`, and the length of its prompt; the last row says where all end."""
+
+    ids: NDArray[np.int32]
+    ends: NDArray[np.int32]
+    starts: NDArray[np.int64]
+
+
 class Tokens:
     """A Tokens folder, read back as the rows that were written."""
 
@@ -148,8 +157,19 @@ class Tokens:
                 yield from self._part_rows(piece, inside)
             first += piece.rows
 
-    def _part_rows(self, piece: parts.PartSlice, rows: range) -> Iterator[list[TokenRow]]:
-        arrays = {
+    def arrays(self) -> Iterator["TokenArrays"]:
+        """The arrays of each part, mapped."""
+        for piece in self.state.slices:
+            mapped = self._arrays(piece)
+            rows = mapped["starts"][piece.skip : piece.skip + piece.rows, [0, 3, 1]]
+            stop = piece.skip + piece.rows
+            last = [len(mapped["ids"]), len(mapped["ends"]), 0]
+            if stop < len(mapped["starts"]):
+                last = [int(mapped["starts"][stop, 0]), int(mapped["starts"][stop, 3]), 0]
+            yield TokenArrays(mapped["ids"], mapped["ends"], np.concatenate([rows, [last]]))
+
+    def _arrays(self, piece: parts.PartSlice) -> dict[str, NDArray[Any]]:
+        return {
             stem: open_array(
                 self._part(piece) / f"{stem}.npy",
                 (dtype,),
@@ -158,6 +178,9 @@ class Tokens:
             )
             for stem, (dtype, width) in ARRAYS.items()
         }
+
+    def _part_rows(self, piece: parts.PartSlice, rows: range) -> Iterator[list[TokenRow]]:
+        arrays = self._arrays(piece)
         table = DocTable(self._part(piece) / "docs.parquet")
         hashes = table.hashes()
         wanted = ((i, doc) for i, doc in enumerate(table.docs()) if i in rows)

@@ -20,7 +20,7 @@ from lmkcli.encoding.sentence_folder import (
     projection_folders,
     write_files,
 )
-from lmkcli.models.folder import TRAINED
+from lmkcli.models.folder import HEADS, TRAINED
 from lmkcli.models.latent import file_names
 from lmkcli.models.merging import merge
 from lmkcli.system.atomic import atomic_file
@@ -84,6 +84,7 @@ def publish(
     _write_modules(growing, resolved, learned)
     _write_latent(growing, resolved, learned)
     _write_adapter(growing, resolved, module, learned)
+    _write_heads(growing, learned)
     for entry in sorted(growing.iterdir()):
         target = folder / entry.name
         if target.is_dir():
@@ -155,6 +156,15 @@ def _write_modules(growing: Path, resolved: Resolved, learned: dict[str, Tensor]
             save_file(state, growing / path / "model.safetensors")
 
 
+def _write_heads(growing: Path, learned: dict[str, Tensor]) -> None:
+    """What a pre-training predicts by, for one that goes on."""
+    prefix = f"{HEADS}."
+    state = {k.removeprefix(prefix): v for k, v in learned.items() if k.startswith(prefix)}
+    if state:
+        (growing / HEADS).mkdir(exist_ok=True)
+        save_file(state, growing / HEADS / "model.safetensors")
+
+
 def _scores(facts: dict[str, Any]) -> str:
     """A table of what a development set gave the weights that were published."""
     if "dev" not in facts:
@@ -187,8 +197,8 @@ tags: [sentence-transformers, sentence-similarity, feature-extraction, lmk]
 
 # {folder.resolve().name}
 
-{resolved.folder.name}, trained with lmk {facts["version"]}: `--pool {doc.pool}{gran}`, \
-{doc.max_length} positions, objective {facts["settings"]["loss"]}, {facts["steps"]:,} steps.
+{facts["base"]}, trained with lmk {facts["version"]}: `--pool {doc.pool}{gran}`, \
+{doc.max_length} positions, objective {facts["objective"]}, {facts["steps"]:,} steps.
 
 ## Use
 

@@ -265,6 +265,7 @@ def _facts(job: TrainJob, history: list[dict[str, float]]) -> dict[str, Any]:
         "version": __version__,
         "base": job.resolved.folder.name,
         "steps": job.settings.steps,
+        "objective": job.settings.loss,
         "data": job.examples.digest,
         "sources": [
             {"name": source.name, "examples": count, "weight": source.weight}

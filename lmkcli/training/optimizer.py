@@ -68,7 +68,7 @@ class MasterAdamW(torch.optim.Optimizer):
     def precise(self, module: nn.Module) -> dict[str, Tensor]:
         """The state dict of `module` with the copies in the place of what was rounded."""
         masters = {id(parameter): master for parameter, master in self._pairs}
-        own = dict(module.named_parameters())
+        own = dict(module.named_parameters(remove_duplicate=False))
         return {
             name: masters.get(id(own[name]), value) if name in own else value
             for name, value in module.state_dict().items()

@@ -68,7 +68,7 @@ class TrainingSide:
 
         A text whose landmarks were all cut off ends with one instead of its last token (LMK, §4).
         """
-        chosen = [replace(side, gran=gran) for gran in grans] if side.gran else [side]
+        chosen = [replace(side, gran=gran) for gran in grans] if side.gran and grans else [side]
         placers = [make_placer(one, tokenizer.special) for one in chosen]
         forced = [
             replace(each, pooler=replace(each.pooler, force=True))

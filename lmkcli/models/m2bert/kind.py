@@ -47,6 +47,17 @@ class M2Bert:
         positions: list[Ints] | None = None,
     ) -> torch.Tensor:
         """The vectors [sequences, dim]; `attended` and `positions` have no meaning for it."""
+        vectors: torch.Tensor = self._run(sequences)[0].pooler_output
+        return vectors
+
+    def token_states(self, sequences: list[Ints]) -> torch.Tensor:
+        """The states of all positions [positions, dim], padding left out."""
+        output, mask = self._run(sequences)
+        states: torch.Tensor = output.last_hidden_state[mask.to(self.device)]
+        return states
+
+    def _run(self, sequences: list[Ints]) -> tuple[Any, torch.Tensor]:
+        """What the model makes of the inputs, and where they are no padding."""
         lengths = np.array([len(sequence) for sequence in sequences])
         mask = torch.arange(self.pad_to or _steps(int(lengths.max()), self.limit)) < torch.tensor(
             lengths[:, None]
@@ -56,8 +67,7 @@ class M2Bert:
         output = self.module(
             ids.to(self.device), mask.long().to(self.device), mask_padding=not self.pad_to
         )
-        vectors: torch.Tensor = output.pooler_output
-        return vectors
+        return output, mask
 
 
 def _steps(length: int, limit: int) -> int:

@@ -59,6 +59,9 @@ class Tite:
         filled = torch.from_numpy(np.flatnonzero(lengths)).to(self.device)
         return vectors.new_zeros(len(sequences), self.dim).index_copy(0, filled, vectors)
 
+    def token_states(self, sequences: list[Ints]) -> None:
+        """None: tokens are pooled on the way."""
+
     @torch.inference_mode()
     def check(self) -> Route:
         """Whether a pack through fused layers equals each sequence alone through plain ones."""

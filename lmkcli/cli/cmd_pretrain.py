@@ -1,0 +1,67 @@
+"""lmk pretrain: texts, and a model or an architecture, to an encoder that was taught by them alone."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from lmkcli.cli import console, recording
+from lmkcli.cli.flags import Subset, with_flags
+from lmkcli.cli.options import NewOutput
+from lmkcli.recipe import RecipeOptions
+from lmkcli.settings import Flag, Offline, PretrainSettings
+
+# What belongs to queries, or has no place in an encoder's folder.
+_WITHOUT = (
+    *("unit", "window", "overlap", "extend", "dim", "normalize"),
+    *("query_max_length", "query_prompt", "doc_prompt"),
+)
+
+
+@dataclass(frozen=True)
+class NewModelOptions:
+    """A model that is made instead of one that is there; and what may be fetched."""
+
+    architecture: Annotated[
+        Path | None,
+        Flag("A new model: the JSON of a config.json, or its keys in TOML; random weights."),
+    ] = None
+    tokenizer: Annotated[str, Flag("The new model's tokenizer: a folder or a hub name.")] = ""
+    init_from: Annotated[
+        str, Flag("A model whose weights the new one begins with, where name and shape fit.")
+    ] = ""
+    offline: Offline = False
+
+
+@with_flags
+def pretrain(
+    sources: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="COLLECTION…", help="Collections or tokens folders; NAME,weight=0.3 weighs one."
+        ),
+    ],
+    recipe: Annotated[RecipeOptions, Subset(without=_WITHOUT)],
+    new: NewModelOptions,
+    settings: Annotated[PretrainSettings, Subset(without=("skip_positions",))],
+    output: NewOutput,
+) -> None:
+    """Pre-train an encoder on texts alone: masked tokens, RetroMAE, DupMAE, or TITE's objectives.
+
+    The vector that RetroMAE decodes from is pooled as --pool says, with landmarks too. Stop it at any
+    moment, and the same command continues.
+    """
+    output.path("model/")
+    from lmkcli.training import pretrain_job, running
+
+    begun = pretrain_job.Beginning(recipe, new.architecture, new.tokenizer, new.init_from)
+    job = pretrain_job.plan(sources, begun, settings, new.offline)
+    for line in pretrain_job.describe(job):
+        console.note(line)
+    folder = output.prepared("model/")
+    with console.reporting("pretrain", recording.call()) as report:
+        running.run(job, folder, report)
+    if output.json:
+        return console.plain_json({"output": str(folder), "steps": job.settings.steps})
+    console.say(f"{folder}: {console.number(job.settings.steps)} steps")

@@ -1,0 +1,43 @@
+"""MLM: the tokens behind the mask are predicted (Devlin et al. 2019, §3.1)."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from lmkcli.errors import UsageError
+from lmkcli.models.forward import Model
+from lmkcli.models.language import language_head
+from lmkcli.training.masking import MaskedText, Masking
+from lmkcli.training.pretraining import HeadOptions, Read, masked_language
+
+
+class Mlm(nn.Module):
+    """Cross-entropy over hidden tokens, the mean over those of the batch."""
+
+    masking: ClassVar[Masking] = Masking(share=0.3)
+    choices: ClassVar[tuple[str, ...]] = (
+        "mask",
+        "whole_words",
+    )  # settings that mean something here
+    weights: ClassVar[Mapping[str, float]] = {"mlm": 1.0}
+
+    def __init__(self, model: Model, options: HeadOptions) -> None:
+        super().__init__()
+        encoder: Any = model.module
+        if encoder.config.model_type == "tite":
+            raise UsageError(
+                "TITE pools its tokens away, so that none can be predicted behind a mask; use "
+                "--objective tite, tite-mae or tite-bow"
+            )
+        table = encoder.get_input_embeddings().weight
+        self.language = language_head(encoder.config, len(table))
+
+    def forward(self, read: Read) -> Tensor:
+        """[1]: the sum over hidden tokens."""
+        return torch.stack([masked_language(read, self.language)])
+
+    def counts(self, texts: Sequence[MaskedText]) -> list[int]:
+        """How many tokens are hidden."""
+        return [sum(len(text.hidden) for text in texts)]
