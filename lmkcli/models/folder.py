@@ -159,7 +159,7 @@ def read_model(name: str, revision: str | None = None, offline: bool = False) ->
     """The declaration behind a folder, a hub name or 'minilm'; DataError says what is missing."""
     path, commit = locate(name, revision, offline)
     if adapters.is_adapter(path):
-        path = adapters.merged(path, lambda base: locate(base, None, offline)[0])
+        path = adapters.merged(path, lambda base: _base(name, base))
     if _is_unfinished(path):
         raise DataError(f"the training of {path} has not ended; run its command again")
     if (path / "modules.json").exists():
@@ -172,6 +172,16 @@ def read_model(name: str, revision: str | None = None, offline: bool = False) ->
     if made.kind != "transformer":  # from here on transformers knows this architecture
         catalog.load(catalog.MODELS, made.kind, "model kind")
     return made
+
+
+def _base(adapter: str, base: str) -> Path:
+    """Where the base of an adapter is: it is named by a file, so it is not downloaded unasked."""
+    if not is_here(base, None):
+        raise DataError(
+            f"{adapter} adds to the model {base}, which is not in the local cache; bring it with "
+            f"lmk fetch -m {base}"
+        )
+    return locate(base, None, offline=True)[0]
 
 
 def _is_unfinished(path: Path) -> bool:

@@ -156,6 +156,7 @@ def test_an_adapter_is_merged_once(
         ({"use_dora": True}, "use_dora"),
         ({"r": "many"}, "cannot be read"),
         ({"base_model_name_or_path": "/nowhere"}, "no model folder /nowhere"),
+        ({"base_model_name_or_path": "some/model"}, "lmk fetch -m some/model"),
     ],
 )
 def test_what_cannot_be_merged_is_refused(
