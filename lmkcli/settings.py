@@ -258,6 +258,9 @@ class LoopSettings:
     seed: Annotated[int, Flag("Everything random follows from it.", min=0)] = 0
     save_every: Annotated[int, Flag("Steps between checkpoints; 0: at the end.", min=0)] = 0
     log_every: Annotated[int, Flag("Steps between lines of log.jsonl.", min=1)] = 10
+    tensorboard: Annotated[
+        bool, Flag("Write what is logged for TensorBoard too, into the folder's tensorboard/.")
+    ] = False
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""lmk plot: a curve over a parameter, from a score log."""
+"""lmk plot: a curve over a parameter, from a score log; or the curves of a training."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,12 +19,12 @@ class CurveOptions:
     """What is drawn, over what, and where."""
 
     x: Annotated[
-        str,
+        str | None,
         Flag(
             "The parameter along the axis, as its flag is called: gran, max-length, dim, k, "
             "ef-search, k1 …"
         ),
-    ]
+    ] = None
     measure: Annotated[
         list[str] | None, Flag("Which measures; repeat it. Default: all.", short="-m")
     ] = None
@@ -36,19 +36,45 @@ class CurveOptions:
 
 @with_flags
 def plot(
-    log: Annotated[Path, typer.Argument(metavar="LOG", help="A score log (lmk eval --log).")],
+    log: Annotated[
+        Path,
+        typer.Argument(
+            metavar="LOG|MODEL", help="A score log (lmk eval --log), or a folder of lmk train."
+        ),
+    ],
     curve: CurveOptions,
 ) -> None:
     """Scores of a log over a parameter of the steps that made their runs, as a curve (extra `plot`).
 
     The parameter is looked up in what led to each run: in the recipe, the index and the search, then
-    in the commands. The suffix of the output chooses PNG, SVG or PDF.
+    in the commands. The suffix of the output chooses PNG, SVG or PDF. Of a model's folder the loss, the
+    learning rate and the scores of development sets are drawn over the steps, also while it trains.
     """
-    from lmkcli.provenance import scorelog
-
     path = need(curve.output, "-o/--output", "curve.svg")
+    if log.is_dir():
+        return _training(log, curve, path)
     if not log.is_file():
         raise DataError(f"{log}: no such score log")
+    if curve.x is None:
+        raise UsageError("--x is missing, for instance --x gran")
+    _scores(log, curve, curve.x, path)
+
+
+def _training(folder: Path, curve: CurveOptions, path: Path) -> None:
+    from lmkcli.provenance import traininglog
+
+    if useless := [name for name in ("x", "measure", "by") if getattr(curve, name)]:
+        raise UsageError(f"--{useless[0]} has no effect on the curves of a training; drop it")
+    draw = catalog.load(catalog.PLOTS, "panels", "plot")
+    found = traininglog.panels(folder)
+    draw(found, "step", path)
+    lines = [points for panel in found.values() for points in panel.values()]
+    console.say(f"{path}: {sum(map(len, lines))} points, {len(lines)} lines")
+
+
+def _scores(log: Path, curve: CurveOptions, x: str, path: Path) -> None:
+    from lmkcli.provenance import scorelog
+
     draw = catalog.load(catalog.PLOTS, "curve", "plot")
     entries = scorelog.read(log)
     logged = list(dict.fromkeys(name for each in entries for name in each["scores"]))
@@ -60,12 +86,12 @@ def plot(
         raise UsageError(
             f"no entry of {log} has a {curve.by}; drop --by, or name another parameter"
         )
-    series = scorelog.series(entries, curve.x, curve.by, names)
+    series = scorelog.series(entries, x, curve.by, names)
     if not series.lines:
-        raise UsageError(f"no entry of {log} has a numeric {curve.x} and one of {', '.join(names)}")
-    draw(series.lines, curve.x, names[0] if len(names) == 1 else "score", path)
+        raise UsageError(f"no entry of {log} has a numeric {x} and one of {', '.join(names)}")
+    draw(series.lines, x, names[0] if len(names) == 1 else "score", path)
     if series.left_out:
-        console.note(f"{series.left_out} entries without a numeric {curve.x} are left out")
+        console.note(f"{series.left_out} entries without a numeric {x} are left out")
     if series.replaced:
         console.note(f"{series.replaced} points were measured again later; the latest counts")
     console.say(f"{path}: {sum(map(len, series.lines.values()))} points, {len(series.lines)} lines")

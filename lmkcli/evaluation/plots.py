@@ -18,6 +18,7 @@ from lmkcli.errors import DataError, UsageError
 from lmkcli.system.atomic import atomic_file
 
 _WIDTH, _INCH_PER_BAR, _DPI = 6.4, 0.28, 160
+_MARKED = 30  # points of a line in a panel that have a mark each, at most
 _LETTERS_PER_LINE = 90  # of a title, at most: as many as the width holds
 # Okabe and Ito's colours, which most colour-blind readers tell apart; black and yellow left out.
 _COLOURS = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00"]
@@ -101,6 +102,25 @@ def curve(
         _ticks(axis, sorted({x for points in series.values() for x, _ in points}))
         if len(series) > 1:
             axis.legend(frameon=False)
+
+
+def panels(
+    curves: Mapping[str, Mapping[str, Sequence[tuple[float, float]]]], xlabel: str, path: Path
+) -> None:
+    """Curves over one axis, a panel for each label, one below the other: label -> line -> points (x, y)."""
+    _need(sum(len(points) for lines in curves.values() for points in lines.values()))
+    with _figure(path, "", 0.6 + 1.7 * len(curves)) as figure:
+        axes = figure.subplots(len(curves), sharex=True, squeeze=False)[:, 0]
+        for axis, (label, lines) in zip(axes, curves.items(), strict=True):
+            for number, (name, points) in enumerate(lines.items()):
+                mark = "o" if len(points) <= _MARKED else ""
+                x, y = zip(*points, strict=True) if points else ((), ())
+                colour = _COLOURS[number % len(_COLOURS)]
+                axis.plot(x, y, marker=mark, color=colour, label=name, markersize=3)
+            axis.set_ylabel(label)
+            if len(lines) > 1:
+                axis.legend(frameon=False)
+        axes[-1].set_xlabel(xlabel)
 
 
 def _ticks(axis: Any, values: list[float]) -> None:

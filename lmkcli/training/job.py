@@ -19,7 +19,7 @@ from lmkcli.models.tokenizer import open_tokenizer
 from lmkcli.progress import Report
 from lmkcli.recipe import EncoderConfig, Recipe, RecipeOptions
 from lmkcli.settings import TrainSettings
-from lmkcli.training import checkpoints, parts
+from lmkcli.training import board, checkpoints, parts
 from lmkcli.training.contexts import Contexts
 from lmkcli.training.contextual import Documents, read_documents
 from lmkcli.training.contrasting import Contrast
@@ -53,7 +53,7 @@ class TrainJob:
     @property
     def identity(self) -> dict[str, Any]:
         """What two trainings must share to be one."""
-        machine = ("device", "batch_tokens", "save_every", "log_every")
+        machine = ("device", "batch_tokens", "save_every", "log_every", "tensorboard")
         settings = {k: v for k, v in asdict(self.settings).items() if k not in machine}
         found = {
             "recipe": self.resolved.recipe.identity(),
@@ -138,6 +138,8 @@ def plan(
     """Reads everything but the model; UsageError and DataError for what cannot be trained."""
     if find_spec("accelerate") is None:
         raise MissingExtra("accelerate", "train", "lmk train")
+    if settings.tensorboard:
+        board.check_installed()
     grans = tuple(filter(None, (options.gran or "").split(",")))
     resolved = resolve(replace(options, gran=grans[0] if grans else None), offline)
     doc = resolved.recipe.doc

@@ -22,6 +22,7 @@ from lmkcli.errors import DataError
 from lmkcli.progress import Report
 from lmkcli.settings import LoopSettings
 from lmkcli.system.memory import peak_memory
+from lmkcli.training.board import Board
 from lmkcli.training.development import Dev, best
 from lmkcli.training.gathering import agreed, anywhere, world
 from lmkcli.training.objective import Loss
@@ -90,6 +91,7 @@ class LossTrainer(Trainer):
         self.learning = learning
         self._module, self._step, self._feed, self._settings, self._dev = learning
         self._report, self._log = report, log
+        self._board: Board | None = None
         disable_progress_bar()  # type: ignore[no-untyped-call]  # of saving: progress is the caller's
 
     def get_train_dataloader(self) -> Any:
@@ -128,6 +130,9 @@ class LossTrainer(Trainer):
         if self.is_world_process_zero():
             with open(self._log, "a", encoding="utf-8") as file:
                 file.write(json.dumps({k: _short(v) for k, v in line.items()}) + "\n")
+            if self._settings.tensorboard:
+                self._board = self._board or Board(self._log.parent, line["step"])
+                self._board.add(line)
 
     def evaluate(self, *_: Any, **__: Any) -> dict[str, float]:
         """Scores the module as it is: the best so far is saved, and patience may be exhausted."""

@@ -103,3 +103,23 @@ def test_ir_metadata_is_written_beside_the_run(lmk: Lmk, runs: Path) -> None:
     assert 'tag: "good"' in Path("good.trec.ir_metadata.yml").read_text()
     lmk(*words)  # again, and the same
     assert "is there already" in lmk(*words, "-m", "P@1", code=3).err
+
+
+def test_the_curves_of_a_training(
+    lmk: Lmk, runs: Path, beir: Path, tiny_model: Callable[[str], Path]
+) -> None:
+    lines = [{"query": f"a {i}", "positive": f"b {i}"} for i in range(20)]
+    Path("pairs.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    words = ["train", "pairs.jsonl", "-m", tiny_model("bert"), "--pool", "mean", "-o", "model"]
+    more = ["--steps", 6, "--batch-size", 4, "--log-every", 2, "--dims", "32,16"]
+    lmk(*words, *more, "--dev", f"{beir}:test", "--dev-every", 3)
+    done = lmk("plot", "model", "-o", "curves.svg")
+    assert done.out == f"curves.svg: {3 * 3 + 3 + 2} points, 5 lines\n"
+    text = Path("curves.svg").read_text()
+    for word in ("loss", "infonce@32", "infonce@16", "learning rate", "nDCG@10", "step"):
+        assert f">{word}<" in text
+    assert "no effect" in lmk("plot", "model", "--x", "gran", "-o", "c.svg", code=2).err
+    assert "no log of a training" in lmk("plot", beir, "-o", "c.svg", code=3).err
+    with open("model/log.jsonl", "a") as log:
+        log.write('{"step": 7, "lo')  # a line that is being written
+    lmk("plot", "model", "-o", "curves.png")
