@@ -136,7 +136,7 @@ class RecipeOptions:
         str | None,
         Flag(
             "Positions beyond training, up to --max-length: grouped, interpolate or recurrent (tables "
-            "of positions), ntk (rotary)."
+            "of positions), ntk or selfextend (rotary)."
         ),
     ] = None
     pad_to_max: Annotated[

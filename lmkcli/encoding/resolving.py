@@ -228,14 +228,14 @@ def _extended_length(how: str, folder: ModelFolder, limit: int, length: int | No
 
     if how not in extend.NAMES:
         raise UsageError(f"--extend {how}: write one of {', '.join(extend.NAMES)}")
-    if how == "ntk" and limit < NO_LIMIT:
+    if how in extend.ROTARY and limit < NO_LIMIT:
         raise UsageError(
-            f"--extend ntk is for rotary positions, and {folder.name} has a table of {limit}; "
+            f"--extend {how} is for rotary positions, and {folder.name} has a table of {limit}; "
             "use --extend grouped, interpolate or recurrent"
         )
     if not length:
         raise UsageError(f"--extend {how}: say to what length with --max-length")
-    if length <= limit and how != "ntk":
+    if length <= limit and how not in extend.ROTARY:
         raise UsageError(
             f"--extend {how} has no effect: {folder.name} has {limit} positions; drop it"
         )

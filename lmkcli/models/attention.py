@@ -14,6 +14,8 @@ import torch
 from torch.nn.functional import pad, scaled_dot_product_attention
 from transformers import AttentionInterface
 
+from lmkcli.models.selfextend import Groups, Seen, grouped_attention
+
 NAME = "lmk"
 STEP = 16  # bf16 kernels on CPUs are about twice as fast on whole multiples of this length
 STEP_FROM = 33  # shorter sequences would pay more in the linear layers than attention saves
@@ -83,16 +85,19 @@ def packed_attention(  # noqa: PLR0913 (the signature is that of transformers)
     sliding_window: int | None = None,
     is_causal: bool | None = None,
     pack: Pack | None = None,
+    groups: Groups | None = None,
     **_: Any,
 ) -> tuple[torch.Tensor, None]:
     """Attention over [1, heads, tokens, width] within each sequence of the pack.
 
     Returns [1, tokens, heads, width], as transformers expects. `sliding_window` arrives one larger
-    than the inclusive half-window.
+    than the inclusive half-window. With `groups`, far positions of long sequences are grouped.
     """
     causal = bool(getattr(module, "is_causal", False) if is_causal is None else is_causal)
     pack = pack or Pack.of([query.shape[2]], aligned=False)
-    if query.is_cuda and query.dtype != torch.float32 and pack.taken == pack.lengths:
+    if sliding_window and groups and sliding_window <= groups.window:
+        groups = None  # nothing that is seen is far
+    if query.is_cuda and query.dtype != torch.float32 and pack.taken == pack.lengths and not groups:
         reach = sliding_window - 1 if sliding_window else -1
         return _varlen(query, key, value, (pack, Window(reach, causal)), scaling), None
     runs = list(pack.runs())
@@ -104,7 +109,10 @@ def packed_attention(  # noqa: PLR0913 (the signature is that of transformers)
     for run, (query_part, key_part, value_part) in zip(runs, parts, strict=True):
         window = Window(sliding_window - 1 if sliding_window else run.length, causal)
         q, k, v = run.of(query_part), run.of(key_part), run.of(value_part)
-        if run.length > block(window.reach) and run.keys(q.device) is None:
+        if groups and run.length > groups.trained:
+            seen = Seen(window.reach, causal, run.filled)
+            output = grouped_attention((q, k, v), groups, seen, scaling)
+        elif run.length > block(window.reach) and run.keys(q.device) is None:
             output = _windowed(q, k, v, window, scaling)
         else:
             output = _whole(q, k, v, (run, window), scaling)

@@ -4,19 +4,23 @@ A model that was trained on L positions is made to read up to N. Those with a ta
 longer one: `grouped` repeats each row s = ceil(N / L) times, `interpolate` blends neighbouring rows.
 Inputs of up to L positions step through it s rows at a time, so that they find the rows they were
 trained with. `recurrent` repeats the table as a whole, so that they find them without. Rotary models
-turn more slowly (`ntk`), whatever the length of the input.
+turn more slowly (`ntk`), whatever the length of the input, or see what is far in long inputs by groups
+(`selfextend`).
 """
 
 import math
+import sys
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from lmkcli.errors import UsageError
+from lmkcli.models.selfextend import Groups
 
 TABLES = ("grouped", "interpolate", "recurrent")  # of models with a table of positions
-NAMES = (*TABLES, "ntk")
+ROTARY = ("ntk", "selfextend")
+NAMES = (*TABLES, *ROTARY)
 # Of the factors on the base of a rotary model, for inputs 1, 2, 4 and 8 times longer.
 _LOG_FACTORS = tuple(map(math.log, (1, 3, 5, 10)))
 
@@ -31,7 +35,7 @@ def parse(text: str) -> tuple[str, int]:
 
 def extended_limit(limit: int, how: str, length: int) -> int:
     """The longest input after `extend`, where it was `limit` before (unbounded for rotary models)."""
-    return limit if how == "ntk" else limit * stride(limit, length)
+    return limit if how in ROTARY else limit * stride(limit, length)
 
 
 def stride(trained: int, length: int) -> int:
@@ -39,19 +43,24 @@ def stride(trained: int, length: int) -> int:
     return -(-length // trained)
 
 
-def extend(model: Any, how: str, length: int, stepping: bool = True) -> None:
+def extend(model: Any, how: str, length: int, stepping: bool = True) -> Groups | None:
     """Change a loaded Hugging Face model in place so that it reads `length` positions.
+
+    `selfextend` changes nothing in it: the groups that are returned belong to its packed attention.
 
     Without `stepping` short inputs count one by one too: what a model needs whose longer table is to be
     trained. Call it before the model is packed: what packs is then checked with the longer positions.
     UsageError where the model's positions are of another kind, or reach that far already.
     """
+    if how == "selfextend":
+        return _group(model, length)
     if how == "ntk":
         _slow_down(model, length)
     elif how in NAMES:
         _lengthen(model, how, length, stepping and how != "recurrent")
     else:
         raise UsageError(f"--extend {how}: write one of {', '.join(NAMES)}")
+    return None
 
 
 def position_table(model: Any) -> torch.nn.Embedding | None:
@@ -74,7 +83,7 @@ def _lengthen(model: Any, how: str, length: int, stepping: bool) -> None:
     if table is None:
         raise UsageError(
             f"--extend {how} lengthens a table of positions, and this model has none; for rotary "
-            "positions use --extend ntk"
+            "positions use --extend ntk or selfextend"
         )
     first = first_position(table)
     trained = table.num_embeddings - first
@@ -154,22 +163,44 @@ class Positions:
 
 def _slow_down(model: Any, length: int) -> None:
     """Rotary frequencies of a base that is `ntk_factor` times as large."""
+    found, trained = _rotary(model, "ntk", length)
+    factor = ntk_factor(length / trained)
+    for frequencies in found:
+        frequencies.mul_(slower(len(frequencies), factor).to(frequencies))
+
+
+def _group(model: Any, length: int) -> Groups:
+    found, trained = _rotary(model, "selfextend", length)
+    if any(not torch.equal(found[0], other) for other in found[1:]) or not _pairs_halves(model):
+        raise UsageError(
+            "--extend selfextend turns all layers of a model alike, by halves of their dimensions, and "
+            "this model's turn otherwise; use --extend ntk"
+        )
+    return Groups.of(trained, length, found[0])
+
+
+def _pairs_halves(model: Any) -> bool:
+    """Whether dimension i turns with dimension i + d / 2, as in Llama, and not with its neighbour."""
+    turn = getattr(sys.modules[type(model).__module__], "rotate_half", None)
+    return turn is not None and turn(torch.arange(4.0)).tolist() == [-2, -3, 0, 1]
+
+
+def _rotary(model: Any, how: str, length: int) -> tuple[list[torch.Tensor], int]:
+    """The rotary frequencies of a model, and the positions that it was trained on."""
     if position_table(model) is not None:
         raise UsageError(
-            "--extend ntk is for rotary positions, and this model has a table of positions; use "
+            f"--extend {how} is for rotary positions, and this model has a table of positions; use "
             "--extend grouped or --extend interpolate"
         )
     found = [found for module in model.modules() for found in _frequencies(module)]
     if not found:
         raise UsageError(
-            "--extend ntk slows down plain rotary positions, and this model has none (or extends "
+            f"--extend {how} is for plain rotary positions, and this model has none (or extends "
             "them in a way of its own); drop it"
         )
     trained = int(model.config.get_text_config().max_position_embeddings)
-    _needed(trained, "ntk", length)
-    factor = ntk_factor(length / trained)
-    for frequencies in found:
-        frequencies.mul_(slower(len(frequencies), factor).to(frequencies))
+    _needed(trained, how, length)
+    return found, trained
 
 
 def _frequencies(module: Any) -> list[torch.Tensor]:

@@ -101,7 +101,7 @@ class RotaryLayer(nn.Module):
         attention_mask: torch.Tensor | None = None,
         position_embeddings: tuple[torch.Tensor, torch.Tensor] | None = None,
         pack: Pack | None = None,
-        **_: Any,
+        **rest: Any,
     ) -> torch.Tensor:
         """[1, tokens, d] -> [1, tokens, d]; `position_embeddings` are cosine and sine [1, tokens, width]."""
         if attention_mask is not None or position_embeddings is None:
@@ -111,8 +111,9 @@ class RotaryLayer(nn.Module):
         query, key = rotated(qkv[:, :2], *position_embeddings).unbind(1)
         query, key, value = (x.transpose(0, 1)[None] for x in (query, key, qkv[:, 2]))
         seen, _none = packed_attention(
-            self, query, key, value, None, self.width**-0.5, self.sliding_window, False, pack
-        )
+            self, query, key, value, None, self.width**-0.5, self.sliding_window, False, pack,
+            rest.get("groups"),
+        )  # fmt: skip
         hidden_states = self.out.onto(seen.reshape(1, tokens, -1), hidden_states, "add")
         return self.mlp(self.mlp_norm(hidden_states), hidden_states)  # type: ignore[no-any-return]
 

@@ -22,6 +22,7 @@ from lmkcli.models.folder import NO_LIMIT, ModelFolder
 from lmkcli.models.forward import ModelOptions
 from lmkcli.models.fused import Undo, fuse
 from lmkcli.models.routes import Route, remembered, route_key
+from lmkcli.models.selfextend import Groups
 from lmkcli.pooling.placement import Ints
 
 transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]
@@ -43,6 +44,7 @@ class Transformer:
     why_padded: str = ""
     one_vector: bool = False
     pad_to: int = 0
+    groups: Groups | None = None  # far positions, where a rotary model is extended by itself
     _kwargs: dict[str, Any] = field(default_factory=dict)
 
     @property
@@ -90,6 +92,7 @@ class Transformer:
             input_ids=self._move(torch.from_numpy(ids))[None],
             position_ids=self._move(torch.from_numpy(places + self._first_position))[None],
             pack=pack,
+            **({"groups": self.groups} if self.groups else {}),
             **self._kwargs,
         )
         return output.last_hidden_state[0]  # type: ignore[no-any-return]
@@ -235,8 +238,9 @@ def open_model(folder: ModelFolder, options: ModelOptions) -> Transformer:
         raise DataError(f"the model of {folder.name} cannot be loaded: {first}{hint}") from None
     _check_whole(folder, loaded["missing_keys"])
     model = model.to(device).eval().requires_grad_(options.trainable)
+    groups = None
     if extend:
-        extend_positions(model, *parse(extend), stepping=not options.trainable)
+        groups = extend_positions(model, *parse(extend), stepping=not options.trainable)
     text = config.get_text_config()
     kwargs = {"use_cache": False} if folder.causal else {}
     opened = Transformer(
@@ -245,6 +249,12 @@ def open_model(folder: ModelFolder, options: ModelOptions) -> Transformer:
     fusing = device.type == "cpu" and not options.trainable
     key = route_key(folder.weights_digest, dtype, device, (extend, fusing))
     opened.take(remembered(key, lambda: opened.check(fusing)))
+    opened.groups = groups  # after the check, which compares with what knows no groups
+    if groups and not opened.packed:
+        raise UsageError(
+            f"--extend selfextend works in packed attention, which is not right for {folder.name} "
+            f"({opened.why_padded}); use --extend ntk"
+        )
     return opened
 
 

@@ -14,6 +14,7 @@ from lmkcli.encoding.encoder import open_forward
 from lmkcli.encoding.resolving import Resolved, granularity, open_pooler, resolve
 from lmkcli.encoding.sentence_folder import check_trainable, exported
 from lmkcli.errors import DataError, MissingExtra, UsageError
+from lmkcli.models.extend import ROTARY
 from lmkcli.models.forward import ForwardPass, ModelOptions
 from lmkcli.models.tokenizer import open_tokenizer
 from lmkcli.progress import Report
@@ -119,9 +120,10 @@ def _check_chunks(resolved: Resolved) -> None:
 
 
 def _check_positions(resolved: Resolved) -> None:
-    if resolved.recipe.doc.extend.startswith("ntk"):
+    how = resolved.recipe.doc.extend.partition(":")[0]
+    if how in ROTARY:
         raise UsageError(
-            "--extend ntk has no effect on training: rotary positions have no end; drop it, and say how "
+            f"--extend {how} has no effect on training: rotary positions have no end; drop it, and say how "
             "far with --max-length"
         )
 

@@ -179,7 +179,8 @@ def test_ntk_is_the_model_with_a_larger_base(tiny_model: Models, name: str) -> N
         ("modernbert", "grouped", "has none; for rotary positions use --extend ntk"),
         ("qwen2", "interpolate", "use --extend ntk"),
         ("bert", "ntk", "use --extend grouped or --extend interpolate"),
-        ("bert", "selfextend", "write one of grouped, interpolate, recurrent, ntk"),
+        ("bert", "selfextend", "use --extend grouped or --extend interpolate"),
+        ("bert", "other", "write one of grouped, interpolate, recurrent, ntk, selfextend"),
     ],
 )
 def test_what_does_not_fit_the_positions_is_refused(
@@ -189,7 +190,9 @@ def test_what_does_not_fit_the_positions_is_refused(
         extend(loaded(tiny_model(name)), how, 100_000)
 
 
-@pytest.mark.parametrize(("name", "how"), [("bert", "grouped"), ("modernbert", "ntk")])
+@pytest.mark.parametrize(
+    ("name", "how"), [("bert", "grouped"), ("modernbert", "ntk"), ("qwen2", "selfextend")]
+)
 def test_an_extension_without_effect_is_refused(tiny_model: Models, name: str, how: str) -> None:
     with pytest.raises(UsageError, match=r"has no effect: this model reads \d+ positions, and 100"):
         extend(loaded(tiny_model(name)), how, 100)
