@@ -1,7 +1,7 @@
-"""The main job on a real collection, against scores that sentence-transformers reaches with the model.
+"""The main job on a real collection, against scores that were reached without this package.
 
-The figure of dense retrieval was measured with its own encode and exact cosine search
-(all-MiniLM-L6-v2, float32).
+Dense retrieval: sentence-transformers' own encode and exact cosine search (all-MiniLM-L6-v2, float32). The
+stages: the same scores, reranked and fused by a few lines of numpy. docs/lexical.md has more collections.
 """
 
 import itertools
@@ -15,19 +15,19 @@ from lmkcli.data.run import read_run
 
 pytestmark = pytest.mark.slow
 Lmk = Callable[..., Any]
-# nDCG@10 on scifact, and how far a score may lie from it
+# nDCG@10 on cranfield, and how far a score may lie from it
 FIGURES = {
-    "exact": (0.6455, 0.002),
-    "hnsw": (0.6455, 0.004),
-    "bm25": (0.6823, 0.01),
-    "rerank": (0.665, 0.01),
-    "rrf": (0.714, 0.01),
+    "exact": (0.3746, 0.002),
+    "hnsw": (0.3746, 0.004),
+    "bm25": (0.3417, 0.002),
+    "rerank": (0.3929, 0.005),
+    "rrf": (0.4041, 0.005),
 }
 
 
 def test_minilm_by_its_own_recipe(lmk: Lmk, shared: Path, minilm: Path, tmp_path: Path) -> None:
     """Exact, by a graph, lexical, reranked and fused: all from one encoding, which takes minutes."""
-    data = shared / "data" / "scifact"
+    data = shared / "data" / "cranfield"
     vectors, hnsw, bm25 = (tmp_path / name for name in ("vectors", "hnsw", "bm25"))
     lmk("encode", data, "-m", minilm, "-o", vectors, "--dtype", "fp32")
     lmk("index", vectors, "-o", hnsw)
