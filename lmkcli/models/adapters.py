@@ -26,7 +26,7 @@ def is_adapter(folder: Path) -> bool:
 
 
 def merged(folder: Path, locate: Callable[[str], Path]) -> Path:
-    """The model folder that an adapter and its base make together; `locate` finds the base.
+    """The model folder that an adapter and its base make together; `locate` finds the base's encoder.
 
     DataError for an adapter of another kind than LoRA, or whose tensors are not the base's.
     """

@@ -175,13 +175,16 @@ def read_model(name: str, revision: str | None = None, offline: bool = False) ->
 
 
 def _base(adapter: str, base: str) -> Path:
-    """Where the base of an adapter is: it is named by a file, so it is not downloaded unasked."""
+    """The encoder of an adapter's base: it is named by a file, so it is not downloaded unasked."""
     if not is_here(base, None):
         raise DataError(
             f"{adapter} adds to the model {base}, which is not in the local cache; bring it with "
             f"lmk fetch -m {base}"
         )
-    return locate(base, None, offline=True)[0]
+    try:
+        return read_model(base, None, offline=True).encoder  # which may be an adapter itself
+    except RecursionError:
+        raise DataError(f"{adapter} is, in the end, an adapter of itself; name its base") from None
 
 
 def _is_unfinished(path: Path) -> bool:

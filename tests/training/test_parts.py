@@ -176,3 +176,19 @@ def test_an_adapter_of_another_model_is_refused(adapted: Path, tmp_path: Path) -
     save_file(renamed, folder / "adapter_model.safetensors")
     with pytest.raises(DataError, match="tensors that its base model has no place for"):
         read_model(str(folder))
+
+
+def test_an_adapter_of_an_adapter(adapted: Path, pairs: Path, tmp_path: Path) -> None:
+    settings = replace(FAST, lora=2, steps=2)
+    plan = planned(pairs, adapted / "adapter", settings, max_length=60)
+    folder = trained(plan, tmp_path / "model")
+    np.testing.assert_allclose(vector(folder / "adapter"), vector(folder), atol=5e-3)
+
+
+def test_an_adapter_of_itself_is_refused(adapted: Path, tmp_path: Path) -> None:
+    folder = shutil.copytree(adapted / "adapter", tmp_path / "adapter")
+    config = json.loads((folder / "adapter_config.json").read_text())
+    config["base_model_name_or_path"] = str(folder)
+    (folder / "adapter_config.json").write_text(json.dumps(config))
+    with pytest.raises(DataError, match="an adapter of itself"):
+        read_model(str(folder))
