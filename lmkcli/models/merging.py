@@ -8,6 +8,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
 from transformers import AutoModel
+from transformers.utils.logging import disable_progress_bar
 
 from lmkcli.errors import DataError
 
@@ -66,6 +67,7 @@ def write(growing: Path, folder: Path, base: Path, scale: float) -> None:
             shutil.copyfile(file, growing / file.name)
         elif file.parent == folder and file.is_dir():
             shutil.copytree(file, growing / file.name)
+    disable_progress_bar()  # type: ignore[no-untyped-call]  # of shards of small files
     try:
         added = load_file(folder / WEIGHTS)
         model = AutoModel.from_pretrained(base, dtype="float32")

@@ -237,7 +237,10 @@ def _compute_again(module: Any) -> None:
 def freeze_unused(forward: ForwardPass, job: TrainJob) -> None:
     """Weights without a gradient (a pooler that nobody asks) would stall several processes."""
     first = next(job.feed(Start()).batches())
-    forward(first.passages.inputs[:1]).sum().backward()
+    vectors = forward(first.passages.inputs[:1])
+    if not vectors.requires_grad:
+        raise UsageError("--train and --freeze leave nothing to train; freeze less")
+    vectors.sum().backward()
     for parameter in forward.parameters():
         parameter.requires_grad_(parameter.requires_grad and parameter.grad is not None)
         parameter.grad = None

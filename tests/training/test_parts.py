@@ -90,6 +90,26 @@ def test_a_part_that_is_none_is_refused(pairs: Path, tiny_model: Models, words: 
         job.open_trainable(plan)
 
 
+@pytest.mark.parametrize(("train", "freeze"), [("", "embeddings,layers"), ("norms", "norms")])
+def test_something_must_be_left(pairs: Path, tiny_model: Models, train: str, freeze: str) -> None:
+    plan = planned(pairs, tiny_model("bert"), replace(FAST, train=train, freeze=freeze))
+    with pytest.raises(UsageError, match="leave nothing to train"):
+        job.open_trainable(plan)
+
+
+def test_adapters_learn_the_same_from_states_that_are_computed_again(
+    pairs: Path, tiny_model: Models, tmp_path: Path
+) -> None:
+    folders = []
+    for again in (False, True):
+        settings = replace(FAST, lora=2, lr=1e-2, steps=2, gradient_checkpointing=again)
+        plan = planned(pairs, tiny_model("bert"), settings)
+        folders.append(load_file(trained(plan, tmp_path / str(again)) / "model.safetensors"))
+    assert changed(tmp_path / "True", tiny_model("bert"))
+    for name, value in folders[0].items():
+        torch.testing.assert_close(folders[1][name], value, atol=1e-5, rtol=1e-4)
+
+
 @pytest.fixture(scope="module")
 def adapted(pairs: Path, tiny_model: Models, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A model trained by adapters and a longer table of positions."""
