@@ -1,6 +1,10 @@
 """Seconds a step of `lmk train` beside sentence-transformers' trainer: same model, texts, batch, loss.
 
     python benchmarks/train.py -m MODEL [--dtype fp32 bf16] [--lengths 16 256] [--batch 32] [--steps 6]
+    python benchmarks/train.py --mlm -m MODEL …
+
+With --mlm it is `lmk pretrain --objective mlm` beside transformers' own Trainer and collator, on the passages
+alone, 30% of whose tokens are masked.
 
 Texts are random words of uniformly drawn lengths, as in a mixed collection; both sides compute InfoNCE
 (MultipleNegativesRankingLoss) over the batch with AdamW and truncate at the longest. Rounds alternate;
@@ -23,14 +27,21 @@ from sentence_transformers import (
     SentenceTransformerTrainingArguments,
 )
 from sentence_transformers.sentence_transformer.losses import MultipleNegativesRankingLoss
-from transformers import TrainerCallback
+from transformers import (
+    AutoModelForMaskedLM,
+    AutoTokenizer,
+    DataCollatorForLanguageModeling,
+    Trainer,
+    TrainerCallback,
+    TrainingArguments,
+)
 
 from lmkcli.models.devices import TORCH
 from lmkcli.models.folder import read_model
 from lmkcli.progress import Report
 from lmkcli.recipe import RecipeOptions
-from lmkcli.settings import TrainSettings
-from lmkcli.training import job
+from lmkcli.settings import PretrainSettings, TrainSettings
+from lmkcli.training import job, pretrain_job, running
 
 WORDS = "river stone copper bread autumn keel lantern orchard signal harbour meadow winter".split()
 
@@ -89,11 +100,66 @@ def theirs(
     return clock.seconds[1:]
 
 
+def our_mlm(args: argparse.Namespace, dtype: str, passages: Path, folder: Path) -> list[float]:
+    settings = PretrainSettings(
+        batch_size=args.batch, steps=args.steps + 1, dtype=dtype, device="cpu", whole_words=False,
+        like_length=False, batch_tokens=1 << 20,
+    )  # fmt: skip
+    begun = pretrain_job.Beginning(RecipeOptions(args.model, pool="mean", max_length=args.longest))
+    clock = Clock()
+    made = pretrain_job.plan([str(passages)], begun, settings)
+    running.run(made, folder / "model", Report(), [clock])
+    return clock.seconds[1:]
+
+
+def their_mlm(
+    args: argparse.Namespace, dtype: str, rows: list[dict[str, str]], folder: Path
+) -> list[float]:
+    path = str(read_model(args.model).path)
+    tokenizer = AutoTokenizer.from_pretrained(path)
+    model = AutoModelForMaskedLM.from_pretrained(path, dtype=TORCH[dtype])
+    tokens = [tokenizer(row["positive"], truncation=True, max_length=args.longest) for row in rows]
+    settings = TrainingArguments(
+        output_dir=str(folder / "theirs"), max_steps=args.steps + 1, use_cpu=True, report_to=[],
+        per_device_train_batch_size=args.batch, save_strategy="no", disable_tqdm=True,
+        logging_strategy="no",
+    )  # fmt: skip
+    clock = Clock()
+    Trainer(
+        model, settings, train_dataset=Dataset.from_list([dict(each) for each in tokens]),
+        data_collator=DataCollatorForLanguageModeling(tokenizer, mlm_probability=0.3),
+        callbacks=[clock],
+    ).train()  # fmt: skip
+    return clock.seconds[1:]
+
+
+def written(path: Path, rows: list[dict[str, str]]) -> Path:
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+def measured(
+    args: argparse.Namespace, dtype: str, rows: list[dict[str, str]]
+) -> tuple[float, float]:
+    """Medians of a round: ours, theirs."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        if args.mlm:
+            passages = [{"id": str(i), "text": row["positive"]} for i, row in enumerate(rows)]
+            mine = our_mlm(args, dtype, written(folder / "texts.jsonl", passages), folder)
+            peer = their_mlm(args, dtype, rows, folder)
+        else:
+            mine = ours(args, dtype, written(folder / "pairs.jsonl", rows), folder)
+            peer = theirs(args, dtype, rows, folder)
+    return statistics.median(mine), statistics.median(peer)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
     parser.add_argument("-m", "--model", default="minilm")
+    parser.add_argument("--mlm", action="store_true", help="pre-training instead of contrasting")
     parser.add_argument("--dtype", nargs="+", default=["fp32", "bf16"], choices=["fp32", "bf16"])
     parser.add_argument(
         "--lengths", nargs=2, type=int, default=[16, 256], help="words of a passage"
@@ -104,19 +170,15 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     args = parser.parse_args()
     rows = texts(args.batch * (args.steps + 2), tuple(args.lengths))
+    library = "transformers" if args.mlm else "sentence-transformers"
     for dtype in args.dtype:
         ratios = []
         for number in range(args.rounds):
-            with tempfile.TemporaryDirectory() as name:
-                folder = Path(name)
-                pairs = folder / "pairs.jsonl"
-                pairs.write_text("".join(json.dumps(row) + "\n" for row in rows))
-                mine = statistics.median(ours(args, dtype, pairs, folder))
-                peer = statistics.median(theirs(args, dtype, rows, folder))
+            mine, peer = measured(args, dtype, rows)
             ratios.append(peer / mine)
             print(
-                f"{dtype} round {number + 1}: lmk {mine:.2f} s a step, sentence-transformers "
-                f"{peer:.2f} s: {peer / mine:.2f}x"
+                f"{dtype} round {number + 1}: lmk {mine:.2f} s a step, {library} {peer:.2f} s: "
+                f"{peer / mine:.2f}x"
             )
         print(f"{dtype}: {statistics.median(ratios):.2f}x (median of {args.rounds} rounds)")
 

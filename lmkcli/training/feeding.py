@@ -1,9 +1,9 @@
 """Feeding: batch after batch of placed texts, with what is known of them, for one process."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import Literal, NamedTuple, Protocol
+from typing import Any, Generic, Literal, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -54,14 +54,20 @@ class Place(Protocol):
         """The inputs of this process, and the facts of the whole batch."""
 
 
+Making = TypeVar("Making", bound=Callable[[Batch], Any])
+
+
 @dataclass(frozen=True)
-class Feed:
-    """Makes batches from `start` to `steps`: a function of data, settings and seed alone."""
+class Feed(Generic[Making]):
+    """Makes batches from `start` to `steps`: a function of data, settings and seed alone.
+
+    `place` makes the numbers of a batch into what a step of this process runs.
+    """
 
     examples: Sampled
     weights: Sequence[float]
     sampling: Sampling
-    place: Place
+    place: Making
     steps: int
     start: int = 0
 
@@ -69,11 +75,11 @@ class Feed:
         """Steps of the whole training, those before `start` included."""
         return self.steps
 
-    def __iter__(self) -> Iterator[TrainBatch]:
+    def __iter__(self) -> Iterator[Any]:
         """The batches, made ahead in the background."""
         return ahead(self.batches(), 2)
 
-    def batches(self) -> Iterator[TrainBatch]:
+    def batches(self) -> Iterator[Any]:
         """The batches, each made when it is asked for."""
         made = batches(self.examples, self.weights, self.sampling, self.start)
         return (self.place(batch) for batch in islice(made, max(0, self.steps - self.start)))

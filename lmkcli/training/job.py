@@ -73,7 +73,7 @@ class TrainJob:
         step = Contrast(gradients, self.objective, feed.place.sides[0])
         return Learning(forward, step, feed, self.settings, self.dev)
 
-    def feed(self, start: Start) -> Feed:
+    def feed(self, start: Start) -> Feed[Place]:
         """The batches of one process."""
         settings, sides = self.settings, [_sides(self, source) for source in self.sources]
         sampling = Sampling(

@@ -28,12 +28,13 @@ from lmkcli.recipe import RecipeOptions
 from lmkcli.settings import PretrainSettings
 from lmkcli.training import checkpoints
 from lmkcli.training.corpus import Corpus, check_sources, in_blocks, read_corpus
-from lmkcli.training.mask_feeding import Layout, MaskFeed
+from lmkcli.training.feeding import Feed
+from lmkcli.training.masked_texts import Layout, Masked
 from lmkcli.training.masking import Masking, Vocabulary
 from lmkcli.training.placing import TrainingSide
 from lmkcli.training.pretraining import HeadOptions, Pretext, PretextStep, Pretraining
 from lmkcli.training.running import Start, budget
-from lmkcli.training.sampling import Sampling, batches
+from lmkcli.training.sampling import Sampling
 from lmkcli.training.sources import Source, parse_source
 from lmkcli.training.trainer import Learning
 
@@ -104,18 +105,14 @@ class PretrainJob:
             **({"new": self.made.identity} if self.made else {}),
         }
 
-    def feed(self, start: Start) -> MaskFeed:
+    def feed(self, start: Start) -> Feed[Masked]:
         """The batches of one process."""
-        return MaskFeed(
-            self.corpus,
-            [source.weight for source in self.sources],
-            _sampling(self.settings),
-            self.layout,
-            self.masking,
-            Vocabulary.of(self.tokenizer),
-            self.settings.steps,
-            start,
+        settings, vocabulary = self.settings, Vocabulary.of(self.tokenizer)
+        place = Masked(
+            self.corpus, self.layout, self.masking, vocabulary, settings.seed, start.shard
         )
+        weights = [source.weight for source in self.sources]
+        return Feed(self.corpus, weights, _sampling(settings), place, settings.steps, start.step)
 
     def learning(self, start: Start) -> Learning:
         """The encoder and the heads, opened."""
@@ -123,7 +120,7 @@ class PretrainJob:
         model = self._model()
         heads = self._heads(model, start)
         module = Pretraining(model, heads)
-        _freeze_unused(module, feed)
+        _freeze_unused(module, self.feed(Start()))
         step = PretextStep(heads, budget(model, self.settings, start.note))
         return Learning(module, step, feed, self.settings)
 
@@ -208,10 +205,9 @@ def _begun(own: dict[str, Tensor], fitting: dict[str, Tensor], name: str) -> str
     return f"random at the beginning: {which} ({len(fitting)} of {len(own)} tensors are {name}'s)"
 
 
-def _freeze_unused(module: Pretraining, feed: MaskFeed) -> None:
+def _freeze_unused(module: Pretraining, feed: Feed[Masked]) -> None:
     """Weights without a gradient (a pooler that nobody asks) would stall several processes."""
-    first = next(batches(feed.corpus, feed.weights, feed.sampling))
-    texts = feed.made(first).texts[:_PROBE]
+    texts = next(feed.batches()).texts[:_PROBE]
     module(texts).sum().backward()
     for parameter in module.parameters():
         parameter.requires_grad_(parameter.grad is not None)

@@ -16,7 +16,7 @@ from torch import nn
 from lmkcli.models.tokenizer import Tokenizer
 from lmkcli.pooling.placement import Input
 from lmkcli.progress import Report
-from lmkcli.training.feeding import Feed, TrainBatch
+from lmkcli.training.feeding import Feed, Place, TrainBatch
 from lmkcli.training.job import TrainJob
 from lmkcli.training.placing import Placed
 from lmkcli.training.running import Start, open_trainer
@@ -113,7 +113,7 @@ def _scoring(job: TrainJob, module: nn.Module) -> float:
     return (time.perf_counter() - start) * math.ceil(job.settings.steps / job.dev.every)
 
 
-def _shown(feed: Feed, batch: TrainBatch) -> Iterator[list[PlacedText]]:
+def _shown(feed: Feed[Place], batch: TrainBatch) -> Iterator[list[PlacedText]]:
     """The first examples of a batch: the query, the positive, and a negative where there is one."""
     tokenizer = feed.place.sides[0].passage.tokenizer
     for number in range(min(SHOWN, len(batch.examples))):

@@ -19,7 +19,7 @@ from lmkcli.progress import Report, mute
 from lmkcli.recipe import RecipeOptions
 from lmkcli.settings import EncodeSettings, PretrainSettings, TrainSettings
 from lmkcli.training import job as train_job
-from lmkcli.training.mask_feeding import drawn_ends
+from lmkcli.training.masked_texts import drawn_ends
 from lmkcli.training.pretrain_job import Beginning, PretrainJob, describe, plan
 from lmkcli.training.running import Start, run
 from tests import tiny

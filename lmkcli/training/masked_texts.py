@@ -1,21 +1,19 @@
-"""Feeding for pre-training: batch after batch of placed and masked texts, for one process."""
+"""Texts for pre-training, placed and masked as a batch asks for them."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import islice
 from typing import Any
 
 import numpy as np
 
+from lmkcli.data.collection import WHOLE, Shard
 from lmkcli.pooling.placement import Content, Input
-from lmkcli.system.streams import ahead
 from lmkcli.training.chance import dice
 from lmkcli.training.corpus import Corpus, Text
 from lmkcli.training.masking import Masking, Vocabulary
 from lmkcli.training.placing import TrainingSide
 from lmkcli.training.pretraining import PretrainBatch
-from lmkcli.training.running import Start
-from lmkcli.training.sampling import Batch, Sampling, batches
+from lmkcli.training.sampling import Batch
 
 
 @dataclass(frozen=True)
@@ -64,36 +62,22 @@ def drawn_ends(
 
 
 @dataclass(frozen=True)
-class MaskFeed:
-    """Makes batches from `start` to `steps`: a function of texts, settings and seed alone."""
+class Masked:
+    """Places and masks the texts of a batch, for one process."""
 
     corpus: Corpus
-    weights: Sequence[float]
-    sampling: Sampling
     layout: Layout
     masking: Masking
     vocabulary: Vocabulary
-    steps: int
-    start: Start
+    seed: int
+    shard: Shard = WHOLE
 
-    def __len__(self) -> int:
-        """Steps of the whole training, those before the start included."""
-        return self.steps
-
-    def __iter__(self) -> Iterator[PretrainBatch]:
-        """The batches, made ahead in the background."""
-        return ahead(self._batches(), 2)
-
-    def _batches(self) -> Iterator[PretrainBatch]:
-        made = batches(self.corpus, self.weights, self.sampling, self.start.step)
-        return (self.made(batch) for batch in islice(made, max(0, self.steps - self.start.step)))
-
-    def made(self, batch: Batch) -> PretrainBatch:
-        """This process's share of a batch; what is drawn for a text depends on its place in the whole."""
-        mine = self.start.shard.rows(len(batch.examples))
+    def __call__(self, batch: Batch) -> PretrainBatch:
+        """This process's share; what is drawn for a text depends on its place in the whole batch."""
+        mine = self.shard.rows(len(batch.examples))
         texts = []
         for place in mine:
-            chance = dice(self.sampling.seed, "masks", batch.step, place)
+            chance = dice(self.seed, "masks", batch.step, place)
             placed = self.layout(self.corpus[int(batch.examples[place])], chance)
             texts.append(self.masking(placed, self.vocabulary, chance))
         names = [self.corpus.name(int(batch.examples[place])) for place in mine]
