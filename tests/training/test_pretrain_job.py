@@ -83,6 +83,16 @@ def test_losses_fall(
     assert resolve(RecipeOptions(str(folder))).recipe.doc.pool == "lmk"
 
 
+@pytest.mark.parametrize("name", ["bert", "modernbert"])
+def test_half_precision(beir: Path, tiny_model: Models, tmp_path: Path, name: str) -> None:
+    """Heads compute as the encoder does; the folder holds float32."""
+    settings = replace(FAST, objective="dupmae", steps=2, dtype="bf16")
+    folder = trained(planned(beir, tiny_model(name), settings), tmp_path / "model")
+    assert np.isfinite(json.loads((folder / "training.json").read_text())["curve"][-1]["loss"])
+    kept = load_file(folder / "heads" / "model.safetensors")
+    assert {value.dtype for value in kept.values()} == {torch.float32}
+
+
 @pytest.mark.parametrize("objective", ["tite", "tite-mae", "tite-bow"])
 def test_losses_of_tite_fall(
     beir: Path, tiny_model: Models, architecture: Path, tmp_path: Path, objective: str

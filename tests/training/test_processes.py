@@ -57,6 +57,23 @@ def test_two_processes_learn_what_one_does(tiny_model: Models, tmp_path: Path) -
         the_same(alone, together)
 
 
+@pytest.mark.slow
+def test_two_processes_predict_what_one_does(
+    tiny_model: Models, beir: Path, tmp_path: Path
+) -> None:
+    """Masks are those of a text's place in the batch, and sums are divided by counts of all processes."""
+    words = [
+        *("pretrain", str(beir), "-m", str(tiny_model("modernbert")), "--objective", "dupmae"),
+        *("--pool", "lmk", "--gran", "4,8", "--max-length", "40", "--steps", "3", "--lr", "1e-3"),
+        *("--batch-size", "9", "--dtype", "fp32", "--device", "cpu", "--log-every", "1"),
+    ]
+    alone, together = tmp_path / "alone", tmp_path / "together"
+    main.app([*words, "-o", str(alone)], standalone_mode=False)
+    done = train_together([*words, "--batch-tokens", "60", "-o", str(together)])
+    assert done.returncode == 0, done.stderr[-2000:]
+    the_same(alone, together)
+
+
 def the_same(alone: Path, together: Path) -> None:
     one, two = (load_file(folder / "model.safetensors") for folder in (alone, together))
     for name in one:
