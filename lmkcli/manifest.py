@@ -11,10 +11,11 @@ import platform
 import sys
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from importlib import metadata
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypedDict
+from typing import Annotated, Any, Literal, NotRequired, TypedDict
 
 from lmkcli import __version__
 from lmkcli.errors import DataError, Mismatch
@@ -121,10 +122,17 @@ def claim(folder: Path, manifest: Manifest) -> Manifest:
     Returns the manifest on disk. Mismatch, with both sides printed, when the folder holds another
     identity or execution. Safe among many processes: exactly one of them creates the file.
     """
+    fresh = not folder.exists()
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / NAME
-    if not path.exists():
-        _create(path, json.dumps(asdict(manifest), indent=1, ensure_ascii=False))
+    try:
+        if not path.exists():
+            _create(path, json.dumps(asdict(manifest), indent=1, ensure_ascii=False))
+    except OSError:
+        if fresh:
+            with suppress(OSError):
+                folder.rmdir()
+        raise
     on_disk = read(folder)
     _compare("identity", on_disk, manifest, folder)
     _compare("execution", on_disk, manifest, folder)
@@ -134,17 +142,23 @@ def claim(folder: Path, manifest: Manifest) -> Manifest:
 def _create(path: Path, text: str) -> None:
     """Write `path` whole or leave the one that another process made first."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.{time.monotonic_ns()}")
-    with open(temporary, "x", encoding="utf-8", errors="surrogatepass") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
+    try:
+        with open(temporary, "x", encoding="utf-8", errors="surrogatepass") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        _name(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def _name(temporary: Path, path: Path) -> None:
     try:
         os.link(temporary, path)  # fails when the file exists, unlike rename
     except FileExistsError:
         pass
     except OSError:  # a file system without hard links: the later of two equal claims wins
         os.replace(temporary, path)
-    temporary.unlink(missing_ok=True)
 
 
 def read(folder: Path, kind: str = "") -> Manifest:
@@ -168,12 +182,69 @@ def read_file(path: Path) -> Manifest:
             f"{path} was written by a newer lmk (format {data['format']}): pip install -U lmkcli"
         )
     checked(data, Manifest, path, _AGAIN)
+    checked(data.get("facts", {}), Facts, f"{path}, facts,", _AGAIN)
     return Manifest(**data)
 
 
 def check_whole(folder: Path, found: Manifest) -> None:
     """DataError where a manifest lacks what every lmk writes for its kind, or holds other types."""
     checked(asdict(found), _WHOLE.get(found.kind, Any), f"the manifest of {folder}", _AGAIN)
+
+
+def check_recorded(found: Manifest, where: object) -> None:
+    """DataError where a manifest lacks what it takes to make its artifact again, or to say how it was."""
+    checked(asdict(found), _WHOLE.get(found.kind, Any), where, _AGAIN)
+    checked(found.facts, _Recorded, f"{where}, facts,", _AGAIN)
+
+
+_Named = str | list[str] | None  # of a call: one artifact or several
+
+
+class _Call(TypedDict, total=False):
+    verb: str
+    model: str
+    source: _Named
+    index: _Named
+    others: _Named
+    rerank: _Named
+    rerank_model: str | None
+    vectors: _Named
+    only: _Named
+    queries: _Named
+
+
+class _Machine(TypedDict):
+    system: str
+    cpu: str
+    cores: int
+    memory: int
+    gpus: list[str]
+
+
+class _Recorded(TypedDict):
+    lmk: str
+    python: str
+    packages: dict[str, str]
+    machine: _Machine
+    command: list[str]
+    directory: str
+
+
+class Facts(TypedDict, total=False):
+    """The facts that lmk reads again; an artifact has those of its kind."""
+
+    lmk: str
+    python: str
+    packages: dict[str, str]
+    machine: dict[str, Any]
+    time: str
+    command: list[str]
+    directory: str
+    call: _Call
+    files: list[str]
+    vectors: str
+    index: str
+    collection: str
 
 
 class _Source(TypedDict):
@@ -201,9 +272,15 @@ class _Tokenizing(TypedDict):
     text: dict[str, Any]
 
 
+class _Side(TypedDict):
+    weights: str
+    tokenizer: str
+    unit: NotRequired[str]  # the rest is checked where it becomes an EncoderConfig
+
+
 class _Sides(TypedDict):
-    doc: dict[str, Any]  # checked where it becomes an EncoderConfig
-    query: dict[str, Any]
+    doc: _Side
+    query: _Side
 
 
 class _Recipe(TypedDict):
@@ -215,8 +292,18 @@ class _Encoded(_Recipe):
     text: dict[str, Any]
 
 
+class _Located(TypedDict):
+    model: str
+    revision: str
+
+
+class _LocatedSides(TypedDict):
+    doc: _Located
+    query: _Located
+
+
 class _Models(TypedDict):
-    models: _Sides
+    models: _LocatedSides
 
 
 class _Indexed(TypedDict):
@@ -228,12 +315,23 @@ class _Found(TypedDict):
     index: str
     search: dict[str, Any]
     queries: str
-    k: Annotated[int, range(1, 1 << 31)]
+    k: int
 
 
 class _Asked(TypedDict):
     index: str
     collection: str
+
+
+class _Learned(TypedDict):
+    recipe: _Sides
+    granularities: list[str]
+    data: str
+    settings: dict[str, Any]
+
+
+class _Exported(TypedDict):
+    to: str
 
 
 class _Parted(TypedDict):
@@ -265,9 +363,25 @@ class _Run(TypedDict):
     facts: _Asked
 
 
+class _Model(TypedDict):
+    identity: _Learned
+    facts: _Models
+
+
+class _Export(TypedDict):
+    identity: _Exported
+
+
 # What it takes to open an artifact, and all that is written for each kind.
 _OPENED: dict[str, Any] = {"tokens": _Parted, "vectors": _OpenVectors}
-_WHOLE: dict[str, Any] = {"tokens": _Tokens, "vectors": _Vectors, "index": _Index, "run": _Run}
+_WHOLE: dict[str, Any] = {
+    "tokens": _Tokens,
+    "vectors": _Vectors,
+    "index": _Index,
+    "run": _Run,
+    "model": _Model,
+    "export": _Export,
+}
 
 
 def _inside(folder: Path) -> str:

@@ -71,6 +71,26 @@ Shape = TypeVar("Shape")
 _ABSENT = object()
 
 
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise ValueError(f"the key '{twice[:40]}' is in one object twice")
+    return found
+
+
+_DECODER = json.JSONDecoder(object_pairs_hook=_once)
+
+
+def parsed(text: str) -> Any:
+    """The JSON value that a text is; ValueError for any other, and for a key twice in one object."""
+    try:
+        return _DECODER.decode(text)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+
+
 def read_json(path: Path, shape: type[Shape], fix: str) -> Shape:
     """The JSON value in a file, of the given type; DataError, with the key and `fix`, for another one.
 
@@ -78,8 +98,8 @@ def read_json(path: Path, shape: type[Shape], fix: str) -> Shape:
     are let through), dataclasses, unions and literals; Annotated[int, range(…)] bounds a number.
     """
     try:
-        value = json.loads(whole_file(path).decode("utf-8", "surrogatepass"))
-    except (ValueError, RecursionError) as error:
+        value = parsed(whole_file(path).decode("utf-8", "surrogatepass"))
+    except ValueError as error:
         raise DataError(f"{path} cannot be read ({error}); {fix}") from None
     return checked(value, shape, path, fix)
 

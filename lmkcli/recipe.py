@@ -7,11 +7,20 @@ model.
 from dataclasses import dataclass, field, fields, replace
 from typing import Annotated, Any, ClassVar, Literal
 
+from lmkcli.errors import DataError
 from lmkcli.reading import checked
 from lmkcli.settings import Flag, TrustRemoteCode
 
 Similarity = Literal["cosine", "dot"]
+Positions = Annotated[int, range(1, 1 << 31)]
+Number = Annotated[int, range(1 << 31)]
+_AGAIN = "make the artifact again"
 Revision = Annotated[str | None, Flag("Branch, tag or commit of a hub model.")]
+
+
+def is_count(text: str) -> bool:
+    """Whether a setting is written as a whole number from 1 on, in plain digits."""
+    return text.isascii() and text.isdigit() and len(text) < 10 and int(text) > 0
 
 
 @dataclass(frozen=True)
@@ -24,12 +33,12 @@ class EncoderConfig:
     revision: str = field(default="", compare=False)  # the hub's commit, when it came from there
     trust_remote_code: bool = False
     prompt: str = ""
-    max_length: int = 512  # positions of one model input, specials and landmarks included
+    max_length: Positions = 512  # positions of one model input, specials and landmarks included
     pool: str = "mean"
     gran: str = ""  # chunk length in tokens, 'sentence' or 'given'; empty where nothing is cut
     unit: str = "doc"  # what a vector stands for: 'doc', 'chunk' or 'token'
     window: str = "full"  # what the model sees at once: 'full', 'chunk', or so many positions
-    overlap: int | str = 0  # tokens that a window sees of the one before, or chunks: '10c'
+    overlap: Number | str = 0  # tokens that a window sees of the one before, or chunks: '10c'
     extend: str = ""  # positions beyond training, such as 'grouped:4096'
     include_prompt: bool = True  # whether the states of prompt (and CLS) tokens are averaged
     append_eos: bool = False  # decoders: EOS after the content where the tokenizer adds none
@@ -38,7 +47,7 @@ class EncoderConfig:
     skip: tuple[int, ...] = ()  # late interaction: token ids that make no vector (punctuation)
     expansion: int | None = None  # late interaction: what queries are filled up with, and scored
     attend_expansion: bool = False  # whether the real tokens see that filling
-    dim: int = 0  # leading dimensions kept (matryoshka); 0 keeps all
+    dim: Number = 0  # leading dimensions kept (matryoshka); 0 keeps all
     normalize: bool = True
     similarity: Similarity = "cosine"
 
@@ -92,7 +101,14 @@ class Recipe:
 
 def _encoder_config(identity: dict[str, Any], located: dict[str, Any]) -> EncoderConfig:
     given = {**identity, **located}
-    checked(given, EncoderConfig, "the recipe of the manifest", "make the artifact again")
+    checked(given, EncoderConfig, "the recipe of the manifest", _AGAIN)
+    for name, words in (("gran", ("", "sentence", "given")), ("window", ("full", "chunk"))):
+        value = given.get(name, words[0])
+        if value not in words and not is_count(value):
+            raise DataError(f"the recipe of the manifest has the {name} {value!r}; {_AGAIN}")
+    overlap = given.get("overlap", 0)
+    if isinstance(overlap, str) and not is_count(overlap.removesuffix("c")):
+        raise DataError(f"the recipe of the manifest has the overlap {overlap!r}; {_AGAIN}")
     return EncoderConfig(**{**given, "skip": tuple(given.get("skip", ()))})
 
 

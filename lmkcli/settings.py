@@ -262,6 +262,13 @@ class LoopSettings:
         bool, Flag("Write what is logged for TensorBoard too, into the folder's tensorboard/.")
     ] = False
 
+    def __post_init__(self) -> None:
+        for name, most in (("lr", 10.0), ("epochs", 1e6), ("steps", 1 << 31), ("seed", 1 << 32)):
+            if not getattr(self, name) < most:
+                raise UsageError(
+                    f"--{name} {getattr(self, name)} cannot be; write less than {most:g}"
+                )
+
 
 @dataclass(frozen=True)
 class TrainSettings(LoopSettings):

@@ -1,7 +1,9 @@
 """Manifests: written once, compared by identity and execution, read with care."""
 
+import errno
 import json
 import multiprocessing
+import os
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -173,3 +175,18 @@ def test_a_folder_of_artifacts_names_them(tmp_path: Path) -> None:
         claim(tmp_path / name, MADE)
     with pytest.raises(DataError, match="a folder of beir-nq, beir-quora; name one of them"):
         read(tmp_path)
+
+
+def test_a_claim_that_cannot_be_written_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(_: int) -> None:
+        raise OSError(errno.EFBIG, "File too large")
+
+    monkeypatch.setattr(os, "fsync", full)
+    (tmp_path / "mine").mkdir()
+    for folder in (tmp_path / "new", tmp_path / "mine"):
+        with pytest.raises(OSError, match="too large"):
+            manifest.claim(folder, Manifest("tokens", {}))
+    assert [path.name for path in tmp_path.iterdir()] == ["mine"]
+    assert not list((tmp_path / "mine").iterdir())

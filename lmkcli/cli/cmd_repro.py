@@ -91,7 +91,6 @@ def repro(
 def _recorded(what: str) -> "tuple[list[Step], dict[str, Any] | None]":
     """The steps that led to it, sources first, and its entry if it is one of a log."""
     from lmkcli.provenance import lineage, scorelog
-    from lmkcli.provenance.lineage import Step
 
     path = Path(what)
     if path.is_dir() or Path(what + ".json").is_file():
@@ -103,7 +102,7 @@ def _recorded(what: str) -> "tuple[list[Step], dict[str, Any] | None]":
     entry = scorelog.pick(what)
     if "lineage" not in entry:
         raise DataError(f"{what} was written before logs held what led to a run; evaluate it again")
-    return [Step(**step) for step in entry["lineage"]], entry
+    return scorelog.recorded(entry, what), entry
 
 
 @contextlib.contextmanager
@@ -199,9 +198,9 @@ def _check(step: "Step", trust: bool) -> None:
             f"{step.path} does not say which command of lmk made it (it was made from Python, or by an "
             "older lmk), so it cannot be made again"
         )
-    if step.call["verb"] not in _MAKERS:
+    if step.call.get("verb") not in _MAKERS:
         raise DataError(
-            f"{step.path} says that 'lmk {step.call['verb']}' made it, which makes no artifact; its "
+            f"{step.path} says that 'lmk {step.call.get('verb')}' made it, which makes no artifact; its "
             "manifest was changed"
         )
     if step.call.get("trust_remote_code") and not trust:

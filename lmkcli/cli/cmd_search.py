@@ -208,7 +208,7 @@ def _queries(spelling: str, all_queries: bool) -> "list[Query]":
 def _summary(path: Path, run: "Run", json: bool) -> None:
     lines = sum(len(ranking.doc_ids) for ranking in run.rankings.values())
     silent = sum(not ranking.doc_ids for ranking in run.rankings.values())
-    if not path.resolve().is_file():
+    if not path.is_file():
         return None  # written to stdout or a pipe: nothing may follow it
     if json:
         return console.plain_json(

@@ -14,6 +14,7 @@ from lmkcli.cli.tables import Format
 from lmkcli.data import known
 from lmkcli.data.collection import FILE_SUFFIXES
 from lmkcli.errors import DataError, UnknownName, UsageError
+from lmkcli.reading import LONG_LINE, parsed
 from lmkcli.settings import Offline
 
 CATALOGS = {
@@ -147,12 +148,10 @@ def _print(value: dict[str, Any], depth: int = 0) -> None:
 
 
 def _is_log(path: Path) -> bool:
-    import json as codec
-
-    with open(path, encoding="utf-8") as file:
+    with open(path, encoding="utf-8", errors="replace") as file:
         try:
-            return "scores" in codec.loads(file.readline() or "{}")
-        except ValueError:
+            return "scores" in parsed(file.readline(LONG_LINE) or "{}")
+        except (ValueError, TypeError):
             return False
 
 

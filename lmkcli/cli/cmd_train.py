@@ -77,7 +77,8 @@ def _scored(job: "TrainJob", dev: DevSettings) -> "TrainJob":
 
 def _summary(job: "TrainJob", folder: Path, json: bool) -> None:
     from lmkcli.encoding.sentence_folder import exported
-    from lmkcli.models.folder import TRAINED, read_json
+    from lmkcli.models.files import read_json
+    from lmkcli.models.folder import TRAINED
 
     found = exported(job.resolved)
     scored = read_json(folder / TRAINED).get("dev", {}).get("published")

@@ -16,6 +16,7 @@ from typing import Any
 import typer
 
 from lmkcli.errors import DataError, UnknownName, UsageError
+from lmkcli.reading import LINE, whole_file
 
 
 def read(context: typer.Context, path: Path | None) -> Path | None:
@@ -44,8 +45,8 @@ def _table(path: Path, context: typer.Context) -> dict[str, Any]:
 
 def _load(path: Path) -> dict[str, Any]:
     try:
-        return tomllib.loads(path.read_text("utf-8"))
-    except ValueError as error:
+        return tomllib.loads(whole_file(path, LINE).decode("utf-8"))
+    except (ValueError, RecursionError) as error:
         raise DataError(f"{path} is not TOML: {error}") from None
 
 

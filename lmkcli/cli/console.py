@@ -25,7 +25,10 @@ quiet = False
 verbose = False
 signalled = False  # whether a signal has asked this command to stop
 FULL_DISK = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
-DEVICE = {errno.EIO, errno.EROFS, errno.ELOOP, errno.EACCES, errno.EPERM}  # never a bug of ours
+DEVICE = {  # never a bug of ours
+    *(errno.EIO, errno.EROFS, errno.ELOOP, errno.EACCES, errno.EPERM),
+    *(errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ESTALE, errno.ENAMETOOLONG),
+}
 _OBEYED = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 _LINE_SECONDS = 30.0
 _SMALLEST = 0.0001

@@ -1,5 +1,6 @@
 """The `lmk` command: verbs, exit codes, and nothing that takes time to import."""
 
+import errno
 import os
 import sys
 import traceback
@@ -28,7 +29,7 @@ from lmkcli.cli import (
     console,
     recording,
 )
-from lmkcli.errors import LmkError, Stopped
+from lmkcli.errors import DataError, LmkError, Stopped
 
 app = typer.Typer(
     name="lmk",
@@ -85,6 +86,9 @@ for _info in app.registered_commands:
 
 def main() -> None:
     """Run a command line; every error becomes one message and the documented exit code."""
+    # a shell can close them (`lmk … >&-`), and then Python has none
+    sys.stdout = sys.stdout or open(os.devnull, "w")  # noqa: SIM115 (open to the end)
+    sys.stderr = sys.stderr or open(os.devnull, "w")  # noqa: SIM115
     try:
         with console.leaving():
             _run()
@@ -103,19 +107,33 @@ def main() -> None:
     except KeyboardInterrupt:
         console.error("interrupted")
         sys.exit(130)
-    except OSError as error:
-        if error.errno in console.FULL_DISK:
-            console.error(
-                f"no space left on the device ({error.filename or 'output'}); what was written whole "
-                "stays. Make room and run the same command again"
-            )
-            sys.exit(3)
-        if error.filename is None and error.errno not in console.DEVICE:
+    except (OSError, UnicodeEncodeError) as error:
+        message = _of_a_file(error)
+        if not message:
             raise
         if console.verbose:
             console.error(traceback.format_exc())
-        console.error(f"{error.filename2 or error.filename or 'a file'}: {error.strerror}")
-        sys.exit(3)
+        console.error(message)
+        sys.exit(DataError.exit_code)
+
+
+def _of_a_file(error: OSError | UnicodeEncodeError) -> str:
+    """What is wrong with a file or a device; empty for an error that no file explains."""
+    if isinstance(error, UnicodeEncodeError):
+        rename = (
+            f"a file name that is not UTF-8 cannot be used here ({error.object[-100:]}); rename it"
+        )
+        return rename if error.reason == "surrogates not allowed" else ""
+    if error.errno in console.FULL_DISK:
+        return (
+            f"no space left on the device ({error.filename or 'output'}); what was written whole "
+            "stays. Make room and run the same command again"
+        )
+    if error.filename is None and error.errno == errno.ENOENT:
+        return "the current folder is not there any more; change into another one"
+    if error.filename is None and error.errno not in console.DEVICE:
+        return ""
+    return f"{error.filename2 or error.filename or 'a file'}: {error.strerror}"
 
 
 def _run() -> None:

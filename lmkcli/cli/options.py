@@ -1,6 +1,7 @@
 """Options that several commands share and that belong to the command line alone."""
 
-from collections.abc import Iterable
+import os
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Annotated, ClassVar, Literal
@@ -108,18 +109,27 @@ def prepare_output(path: Path, if_exists: str, shards: int = 1) -> None:
 
 def _keep_inputs(path: Path) -> None:
     """UsageError where what is to be replaced is, or holds, what the command reads."""
+    replaced = Path(os.path.realpath(path))
+    for source in _named_files():
+        real = Path(os.path.realpath(source))
+        if replaced in (real, *real.parents):
+            raise UsageError(
+                f"--if-exists overwrite would remove {source}, which is read for it; choose another "
+                "output"
+            )
+
+
+def _named_files() -> Iterator[str]:
+    """What the command reads that is there: files, folders, and those that options of a collection name."""
+    from lmkcli.models.folder import EMBEDDED
     from lmkcli.provenance import lineage
 
     call = recording.call()
-    for name in (*lineage.INPUTS, "queries", "ids"):
+    for name in (*lineage.INPUTS, "queries", "ids", "model", "rerank_model", "sources"):
         value = call.get(name, [])
         for given in filter(None, value if isinstance(value, list) else [value]):
-            source = Path(given.partition(",")[0])
-            if path.resolve() in (source.resolve(), *source.resolve().parents):
-                raise UsageError(
-                    f"--if-exists overwrite would remove {source}, which is read for it; choose "
-                    "another output"
-                )
+            names = [os.path.expanduser(word.rpartition("=")[2]) for word in given.split(",")]
+            yield from (each for each in names if os.path.exists(each) and each != EMBEDDED)
 
 
 def with_fields(spelling: str, fields: str, map_ids: bool) -> str:

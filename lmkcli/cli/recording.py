@@ -30,7 +30,8 @@ class Recorded(TyperCommand):
                 param.envvar = f"LMK_{name}_{longest}".upper()
 
     def invoke(self, ctx: Any) -> Any:
-        """Run the command; parameters without a value are left out."""
+        """Run the command; parameters without a value are left out, and '~' is what a shell makes of it."""
+        ctx.params = {name: _at_home(value) for name, value in ctx.params.items()}
         given = {name: _plain(value) for name, value in ctx.params.items()}
         known = {key: value for key, value in given.items() if value not in (None, [])}
         if ctx.params.get("offline"):
@@ -59,6 +60,13 @@ def _running(call: dict[str, Any]) -> Iterator[None]:
 def narrowed(given: dict[str, Any]) -> AbstractContextManager[None]:
     """A call that is one of several that a command makes: what is made says what it was given."""
     return _running({**call(), **{name: _plain(value) for name, value in given.items()}})
+
+
+def _at_home(value: Any) -> Any:
+    """Paths with their '~' or '~name' replaced, as a shell does where no '--flag=' stands before them."""
+    if isinstance(value, list | tuple):
+        return type(value)(map(_at_home, value))
+    return Path(os.path.expanduser(value)) if isinstance(value, Path) else value
 
 
 def _plain(value: Any) -> Any:

@@ -5,7 +5,6 @@ files of them, and in shards.
 """
 
 import gzip
-import json
 import re
 import xml.etree.ElementTree as ElementTree
 import zlib
@@ -17,7 +16,7 @@ from typing import Any, NamedTuple
 from lmkcli.data import hub_layouts, known
 from lmkcli.data.collection import Doc, Qrel, Query, check_id, join_chunks, map_id
 from lmkcli.errors import DataError, UnknownName, UsageError
-from lmkcli.reading import bounded_lines, check_finite
+from lmkcli.reading import bounded_lines, check_finite, parsed
 
 ID_FIELDS = ("_id", "id", "docid", "doc_id")
 TEXT_FIELDS = ("text", "contents")
@@ -186,8 +185,8 @@ def line_format(
 def parse_json(line: bytes, where: str) -> Record:
     """One line of jsonl. DataError naming `where` when it is not a JSON object in UTF-8."""
     try:
-        record = json.loads(line.decode("utf-8"))
-    except (ValueError, RecursionError) as error:
+        record = parsed(line.decode("utf-8"))
+    except ValueError as error:
         raise DataError(f"{where}: not valid JSON ({error})") from error
     if not isinstance(record, dict):
         raise DataError(f"{where}: not a JSON object but a {type(record).__name__}")
@@ -239,6 +238,8 @@ def read_topics(path: Path) -> list[Record]:
         text = (gzip.decompress(data) if path.suffix == ".gz" else data).decode("utf-8-sig")
     except ValueError as error:
         raise DataError(f"{path}: not UTF-8 ({error}); convert it with iconv -t utf-8") from error
+    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+        raise DataError(f"{path}: damaged or cut gzip ({error}); fetch it again") from error
     blocks = re.findall(r"<top>(.*?)</top>", text, re.DOTALL | re.IGNORECASE)
     topics = [_topic(block) for block in blocks] if blocks else _xml_topics(text, path)
     if not topics:

@@ -78,7 +78,7 @@ def mirror(repo: str) -> Path | None:
     """The repository's folder under LMK_DATA; None when there is none. DataError if LMK_DATA is wrong."""
     if not os.environ.get(MIRROR):
         return None
-    root = Path(os.environ[MIRROR]).expanduser()
+    root = Path(os.path.expanduser(os.environ[MIRROR]))
     if not root.is_dir():
         raise DataError(f"{MIRROR}={root}: no such folder; correct the variable or unset it")
     folder = root / repo

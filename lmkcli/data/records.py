@@ -8,6 +8,7 @@ separators may stand inside a text; a byte order mark is passed over, and so are
 
 import gzip
 import io
+import os
 import zlib
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
@@ -62,7 +63,7 @@ def open_records(
     shards by bytes and parquet by rows; gzip cannot seek, so its lines are dealt in blocks of 1,000.
     DataError for what is none of these.
     """
-    file = Path(path).expanduser()
+    file = Path(os.path.expanduser(path))
     if not file.is_file():
         raise DataError(
             f"{path}: {'a folder' if file.is_dir() else 'no such file'}; expected a file"

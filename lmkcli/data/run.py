@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from lmkcli.errors import DataError
 from lmkcli.reading import bounded_lines, check_finite
-from lmkcli.system.atomic import atomic_file
+from lmkcli.system.atomic import atomic_file, destination
 
 
 class Ranking(NamedTuple):
@@ -132,7 +132,7 @@ def write_run(path: Path, run: Run) -> None:
         if path.exists() and not path.is_file():  # asked before it is resolved: a pipe has no name
             _write(path, run, compress)
             return
-        with atomic_file(path.resolve()) as temporary:
+        with atomic_file(destination(path)) as temporary:
             _write(temporary, run, compress)
     except BrokenPipeError:
         raise  # whoever reads has enough

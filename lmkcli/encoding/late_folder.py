@@ -5,7 +5,8 @@ from typing import Any
 from tokenizers import Tokenizer
 
 from lmkcli.errors import UsageError
-from lmkcli.models.folder import ModelFolder, read_json
+from lmkcli.models.files import read_json
+from lmkcli.models.folder import ModelFolder
 from lmkcli.models.late import Vocabulary
 from lmkcli.recipe import Recipe
 

@@ -45,4 +45,6 @@ def _located(vectors: Vectors, side: EncoderConfig, settings: ModelSettings) -> 
             f"what an artifact names is not downloaded: run 'lmk fetch -m {side.model}{revision}' once, "
             "or say where the model is with --model"
         )
-    return read_model(side.model, side.revision or None, settings.offline)
+    # here as it is, it is not asked for again, and neither is what it is itself made of
+    offline = settings.offline or not settings.model
+    return read_model(side.model, side.revision or None, offline)

@@ -1,16 +1,16 @@
 """Resolving: the recipe that a model folder and a user's options make together."""
 
+import os
 import re
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 from typing import NamedTuple
 
 from lmkcli import catalog
 from lmkcli.errors import UsageError
 from lmkcli.models.folder import EMBEDDED, NO_LIMIT, ModelFolder, check_revision, read_model
 from lmkcli.pooling.placement import SPLITTERS, Pooler
-from lmkcli.recipe import EncoderConfig, Recipe, RecipeOptions
+from lmkcli.recipe import EncoderConfig, Recipe, RecipeOptions, is_count
 
 UNITS = ("doc", "chunk", "token")
 
@@ -74,7 +74,7 @@ def resolve(options: RecipeOptions, offline: bool = False) -> Resolved:
 def _named(model: str, folder: ModelFolder) -> str:
     """What finds the model again from any directory."""
     by_name = folder.revision or model == EMBEDDED
-    return model if by_name else str(Path(model).expanduser().absolute())
+    return model if by_name else os.path.abspath(os.path.expanduser(model))
 
 
 def _declared_pool(folder: ModelFolder) -> str:
@@ -136,7 +136,7 @@ def _check_model(pool: str, folder: ModelFolder) -> None:
 def _window(window: str) -> str:
     if window in ("full", "chunk"):
         return window
-    if window.isdigit() and int(window) > 0:
+    if is_count(window):
         return str(int(window))
     raise UsageError(f"--window {window}: write full, chunk, or a number of positions such as 512")
 
@@ -249,7 +249,7 @@ def open_pooler(name: str) -> Pooler:
     make: Callable[..., Pooler] = catalog.load(catalog.POOLERS, row, "pooler")
     if not at:
         return make()
-    if not step.isdigit() or int(step) < 1:
+    if not is_count(step):
         raise UsageError(
             f"--pool {name}: write mean@k with a whole number k of at least 1, such as mean@8"
         )
@@ -304,7 +304,7 @@ def granularity(pool: str, gran: str | None, unit: str = "doc", window: str = "f
             f"--gran {gran} has no effect with --pool {pool}, --unit {unit} and --window {window}; "
             "drop it, or use --pool lmk or --unit chunk"
         )
-    if gran in SPLITTERS or (gran.isdigit() and int(gran) > 0):
+    if gran in SPLITTERS or is_count(gran):
         return gran if gran in SPLITTERS else str(int(gran))
     raise UsageError(
         f"--gran {gran}: write a number of tokens of at least 1, 'sentence' or 'given'"

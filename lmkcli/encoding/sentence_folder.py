@@ -16,7 +16,8 @@ from lmkcli.encoding.late_folder import late_settings
 from lmkcli.encoding.resolving import Resolved
 from lmkcli.errors import DataError, UsageError
 from lmkcli.manifest import Manifest
-from lmkcli.models.folder import ModelFolder, read_json
+from lmkcli.models.files import read_json
+from lmkcli.models.folder import ModelFolder
 from lmkcli.progress import Report
 from lmkcli.recipe import EncoderConfig
 from lmkcli.store.outputs import write_once
@@ -192,7 +193,7 @@ def _pooling(doc: EncoderConfig, source: ModelFolder) -> dict[str, Any]:
 
 def _width(source: ModelFolder) -> int:
     config = read_json(source.encoder / "config.json")
-    config = config.get("text_config", config)
+    config = config.get("text_config") or config
     width = next((config[name] for name in _WIDTHS if name in config), None)
     if width is None:
         raise DataError(

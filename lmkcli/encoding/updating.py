@@ -23,10 +23,9 @@ from lmkcli.encoding.writer import part_arrays, vectors_target, write_vectors
 from lmkcli.errors import DataError, UsageError
 from lmkcli.progress import Report
 from lmkcli.store import part_writer, parts
-from lmkcli.store.doctable import DocTable
 from lmkcli.store.part_writer import PartWriter, Target
 from lmkcli.store.parts import ADDED, Generation, PartSlice
-from lmkcli.store.summary import part_summary
+from lmkcli.store.summary import doc_table, part_summary
 from lmkcli.store.tokens import Tokens, token_stream
 from lmkcli.store.unique_ids import UniqueIds
 from lmkcli.store.vectors import Vectors
@@ -168,7 +167,7 @@ class Known:
 
 
 def _keys(folder: Path, piece: PartSlice) -> NDArray[np.bytes_]:
-    hashes = DocTable(folder / parts.PARTS / str(piece.name) / "docs.parquet").hashes()
+    hashes = doc_table(folder, piece.name).hashes()
     return np.array(hashes, "S32").astype(KEY)[piece.live]
 
 
@@ -238,7 +237,7 @@ def compact(folder: Path, keep_hours: float, report: Report = Report()) -> Compa
             fresh = _unseen(folder, first)
             rows = _next_row(folder, before.rows)
             now = _publish(folder, before, before._replace(slices=kept + fresh, rows=rows))
-        deleted, waiting = _sweep(folder, now, keep_hours)
+        deleted, waiting = _sweep(folder, now, keep_hours, report)
         return Compacted(now.number, len(fresh), deleted, waiting)
 
 
@@ -262,12 +261,18 @@ def _rewrite(old: Vectors, row: int, report: Report) -> None:
             writer.append(docs, dict(zip(arrays, stored, strict=True)))
 
 
-def _sweep(folder: Path, now: Generation, keep_hours: float) -> tuple[int, int]:
+def _sweep(folder: Path, now: Generation, keep_hours: float, report: Report) -> tuple[int, int]:
     """Delete the parts that nobody needs any more; returns how many, and how many must wait."""
     named = {piece.name for piece in now.slices}
     left = [folder / parts.PARTS / str(n) for n in parts.list_parts(folder) if n not in named]
     limit = time.time() - keep_hours * 3600
+    left = [
+        path for path in left if (path / "part.json").exists()
+    ]  # else only foreign files are left
     old = [path for path in left if path.stat().st_mtime <= limit]
     for path in old:
-        parts.retire(path)
+        if foreign := parts.retire(path):
+            report.note(
+                f"{path} also holds {', '.join(foreign)}, which lmk did not write: it stays"
+            )
     return len(old), len(left) - len(old)

@@ -15,7 +15,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, ScalarFormatter
 
 from lmkcli.errors import DataError, UsageError
-from lmkcli.system.atomic import atomic_file
+from lmkcli.system.atomic import atomic_file, destination
 
 _WIDTH, _INCH_PER_BAR, _DPI = 6.4, 0.28, 160
 _MARKED = 30  # points of a line in a panel that have a mark each, at most
@@ -170,5 +170,5 @@ def _figure(path: Path, caption: str, height: float) -> Iterator[Any]:
         figure.supxlabel(caption, fontsize=7.5, color="#555555")
         yield figure
         path.parent.mkdir(parents=True, exist_ok=True)
-        with atomic_file(path.resolve()) as temporary:
+        with atomic_file(destination(path)) as temporary:
             figure.savefig(temporary, format=suffix[1:], dpi=_DPI, metadata=_DATELESS[suffix])

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lmkcli.errors import DataError
+from lmkcli.reading import check_finite
 
 # Kind, dimensions, rows, two unused numbers, trained, metric; then how many floats follow.
 _HEADER = struct.Struct("<4siqqqBiQ")
@@ -29,6 +30,7 @@ def write_flat(path: Path, rows: int, dim: int, blocks: Iterable[NDArray[np.floa
 
 def open_flat(path: Path) -> NDArray[np.float32]:
     """The rows of such a file, [rows, dim], memory-mapped; DataError for any other file."""
+    check_finite(path)
     with open(path, "rb") as file:
         head = file.read(_HEADER.size)
     if len(head) < _HEADER.size or not head.startswith(_KIND):

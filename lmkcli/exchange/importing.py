@@ -4,7 +4,6 @@ Their manifest says that they were imported, and from which model if that was to
 can encode a query for them, but they can be indexed and exported.
 """
 
-import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,13 +13,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lmkcli import manifest
-from lmkcli.data.collection import WHOLE, Doc, doc_hash, map_id
+from lmkcli.data.collection import WHOLE, Doc, check_id, doc_hash, map_id
 from lmkcli.encoding.encoder import open_encoder
 from lmkcli.encoding.resolving import Resolved
 from lmkcli.errors import DataError, Mismatch, UnknownName, UsageError
 from lmkcli.exchange.flatfile import open_flat
 from lmkcli.manifest import Manifest
 from lmkcli.progress import Report
+from lmkcli.reading import LONG_LINE, bounded_lines, check_finite, parsed
 from lmkcli.recipe import EncoderConfig, Recipe
 from lmkcli.settings import EncodeSettings
 from lmkcli.store import parts
@@ -80,6 +80,7 @@ def _open_numpy(source: Path, ids: Path | None) -> Incoming:
             f"whose are the rows of {source}? Give a file with an id a line: --ids FILE"
         )
     try:
+        check_finite(matrix)
         array = np.load(matrix, mmap_mode="r", allow_pickle=False)
     except OSError as error:
         raise DataError(f"{matrix} cannot be read ({error.strerror or error})") from None
@@ -143,8 +144,9 @@ def _named(array: NDArray[np.floating], path: Path) -> Callable[[], Iterator[Row
 
 def _lines(path: Path) -> Iterator[str]:
     try:
+        check_finite(path)
         with open(path, encoding="utf-8", newline="\n") as file:
-            for line in file:
+            for line in bounded_lines(file, path, LONG_LINE):
                 yield line.rstrip("\r\n")
     except (OSError, UnicodeDecodeError) as error:
         raise DataError(f"{path} cannot be read as lines in UTF-8 ({error})") from None
@@ -158,7 +160,7 @@ def _json_rows(path: Path) -> Iterator[Row]:
 
 def _json_row(line: str, where: str) -> Row:
     try:
-        record = json.loads(line)
+        record = parsed(line)
         name = next(record[key] for key in ("id", "_id", "docid") if record.get(key) is not None)
         with np.errstate(over="ignore"):
             vector = np.asarray(record["vector"], np.float32)
@@ -265,12 +267,10 @@ def _grouped(rows: Iterator[Row], skip: int) -> Iterator[list[Row]]:
 
 
 def _checked(row: Row, map_ids: bool) -> Row:
-    if row.id.split() == [row.id]:
-        return row
-    if row.id and map_ids:
-        return row._replace(id=map_id(row.id))
-    reason = "has white space, which no TREC run can hold; --map-ids makes it '_'"
-    raise DataError(f"{row.where}: the id {row.id!r} {reason if row.id else 'is empty'}")
+    if row.id.split() != [row.id] and row.id and not map_ids:
+        reason = "has white space, which no TREC run can hold; --map-ids makes it '_'"
+        raise DataError(f"{row.where}: the id {row.id!r} {reason}")
+    return row._replace(id=check_id(map_id(row.id) if map_ids else row.id, row.where))
 
 
 def _matrix(rows: list[Row], dim: int) -> NDArray[np.float32]:

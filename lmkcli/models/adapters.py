@@ -6,7 +6,6 @@ folder in $XDG_CACHE_HOME/lmk/merged, once; everything else reads that.
 """
 
 import hashlib
-import json
 import os
 import shutil
 import tempfile
@@ -15,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from lmkcli.errors import DataError
+from lmkcli.reading import parsed
 
 CONFIG = "adapter_config.json"
 _FIX = "merge it with peft (merge_and_unload), and give the folder of the result"
@@ -48,10 +48,10 @@ def merged(folder: Path, locate: Callable[[str], Path]) -> Path:
 
 def _config(folder: Path) -> dict[str, Any]:
     try:
-        config: dict[str, Any] = json.loads((folder / CONFIG).read_text("utf-8"))
+        config: dict[str, Any] = parsed((folder / CONFIG).read_text("utf-8"))
         kind, _ = config["peft_type"], config["base_model_name_or_path"] + ""
         rank, alpha = int(config["r"]), float(config["lora_alpha"])
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, OverflowError) as error:
         raise DataError(f"{folder / CONFIG} cannot be read ({error!r}); {_FIX}") from None
     odd = [name for name in ("use_dora", "fan_in_fan_out", "rank_pattern") if config.get(name)]
     if kind != "LORA" or odd or rank < 1:
@@ -79,4 +79,7 @@ def _move(growing: Path, made: Path) -> None:
 
 
 def _cache() -> Path:
-    return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "lmk" / "merged"
+    cache = os.path.expanduser(os.environ.get("XDG_CACHE_HOME") or "~/.cache")
+    if not os.path.isabs(cache):  # nobody's home
+        cache = tempfile.gettempdir()
+    return Path(cache) / "lmk" / "merged"

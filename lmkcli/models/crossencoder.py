@@ -11,6 +11,7 @@ from transformers.utils import logging as transformers_logging
 
 from lmkcli.errors import DataError
 from lmkcli.models.devices import TORCH, choose_device, native_dtype
+from lmkcli.models.files import loading
 from lmkcli.models.folder import read_model
 from lmkcli.models.packing import packs
 
@@ -55,16 +56,12 @@ def open_cross_encoder(name: str, device: str, offline: bool) -> CrossEncoder:
     """The classifier of a folder or hub name; DataError when it is none, or has more than two outputs."""
     folder = read_model(name, None, offline)
     chosen = choose_device(device)
-    try:
+    with loading(f"the cross-encoder {name}"):
         tokenizer = AutoTokenizer.from_pretrained(str(folder.path), trust_remote_code=False)
         model, report = AutoModelForSequenceClassification.from_pretrained(
             str(folder.path), dtype=TORCH[native_dtype(chosen)], output_loading_info=True,
             trust_remote_code=False,
         )  # fmt: skip
-    except (OSError, ValueError) as error:
-        raise DataError(
-            f"the cross-encoder {name} cannot be loaded: {str(error).splitlines()[0]}"
-        ) from None
     if report["missing_keys"]:
         raise DataError(
             f"{name} is no cross-encoder: it has no weights for {', '.join(sorted(report['missing_keys']))}"

@@ -15,6 +15,8 @@ def choose_device(name: str) -> torch.device:
         device = torch.device(name)
     except RuntimeError:
         raise DataError(f"--device {name}: write auto, cpu, cuda or cuda:0") from None
+    if device.type not in ("cpu", "cuda"):
+        raise DataError(f"--device {name}: write auto, cpu, cuda or cuda:0")
     if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
         raise DataError(
             f"--device {name}: this machine has {torch.cuda.device_count()} CUDA devices; use --device cpu"

@@ -17,6 +17,7 @@ import torch
 
 from lmkcli.errors import UsageError
 from lmkcli.models.selfextend import Groups
+from lmkcli.recipe import is_count
 
 TABLES = ("grouped", "interpolate", "recurrent")  # of models with a table of positions
 ROTARY = ("ntk", "selfextend")
@@ -28,7 +29,7 @@ _LOG_FACTORS = tuple(map(math.log, (1, 3, 5, 10)))
 def parse(text: str) -> tuple[str, int]:
     """'grouped:4096' -> ('grouped', 4096); UsageError for what is no such extension."""
     how, _, length = text.partition(":")
-    if how in NAMES and length.isdigit() and int(length) > 0:
+    if how in NAMES and is_count(length):
         return how, int(length)
     raise UsageError(f"the extension '{text}' is not one of {', '.join(NAMES)} with a length")
 

@@ -7,7 +7,7 @@ names that are no folder.
 
 import hashlib
 import importlib
-import json
+import os
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from functools import cached_property
@@ -17,7 +17,9 @@ from typing import Any
 from lmkcli import catalog, manifest
 from lmkcli.errors import DataError, MissingExtra, UsageError
 from lmkcli.models import adapters
+from lmkcli.models.files import ListedModule, read_json, read_shape
 from lmkcli.models.late import MASK, Late, Vocabulary, is_late, read_late
+from lmkcli.reading import check_finite
 from lmkcli.store.outputs import manifest_kind
 from lmkcli.system import network
 
@@ -37,7 +39,7 @@ _LEGACY = {
 }
 NO_LIMIT = (1 << 31) - 1  # positions of a model without a table of them
 _QUERY_PROMPTS, _DOC_PROMPTS = ("query",), ("document", "passage", "corpus")
-# Model kinds beside 'transformer', by the model_type of a config.json; each makes one vector itself.
+# Model kinds beside 'transformer', by the model_type of a config.json.
 _KINDS = {"tite": "tite", "m2-bert": "m2bert", "m2_bert": "m2bert", "m2bert": "m2bert"}
 # Architectures whose position ids begin after that of the padding.
 _AFTER_PADDING = ("roberta", "xlm-roberta", "camembert", "mpnet", "longformer")
@@ -99,7 +101,15 @@ class ModelFolder:
         named = config.get("backbone_model_type") or config.get(
             "model_type"
         )  # lightning-ir has both
-        return _KINDS.get(named, "transformer")
+        return _KINDS.get(named or "", "transformer")
+
+    @property
+    def makes_vector(self) -> bool:
+        """Whether the model makes one vector of an input itself, and leaves no states to be pooled."""
+        if self.kind != "tite":
+            return self.kind == "m2bert"
+        kernels = read_json(self.encoder / "config.json").get("kernel_sizes")
+        return any(kernels) if isinstance(kernels, list) else kernels is not None
 
     @property
     def sees_padding(self) -> bool:
@@ -116,7 +126,7 @@ class ModelFolder:
         """Whether the architecture is a decoder: one that has a causal head and no masked one."""
         from lmkcli.models.architectures import is_causal
 
-        return is_causal(read_json(self.encoder / "config.json").get("model_type", ""))
+        return is_causal(read_json(self.encoder / "config.json").get("model_type") or "")
 
     @property
     def positions(self) -> int | None:
@@ -149,6 +159,7 @@ def _one_format(files: list[Path]) -> list[Path]:
 def _digest(files: list[Path], root: Path) -> str:
     whole = hashlib.sha256()
     for file in files:
+        check_finite(file)
         with open(file, "rb") as handle:
             part = hashlib.file_digest(handle, "sha256").digest()
         whole.update(file.relative_to(root).as_posix().encode() + b"\0" + part)
@@ -164,7 +175,7 @@ def read_model(name: str, revision: str | None = None, offline: bool = False) ->
         raise DataError(f"the training of {path} has not ended; run its command again")
     if (path / "modules.json").exists():
         made = _sentence_folder(path, name, commit)
-        made = made if made.kind == "transformer" else replace(made, pool="model")
+        made = replace(made, pool="model") if made.makes_vector else made
     elif (path / "config.json").exists():
         made = _plain_folder(ModelFolder(path, name, commit, encoder=path, pool=_undeclared(path)))
     else:
@@ -203,7 +214,7 @@ def check_revision(folder: ModelFolder, revision: str | None) -> None:
 
 def _plain_folder(folder: ModelFolder) -> ModelFolder:
     """What is known of the model kinds (docs/tite.md, docs/m2bert.md)."""
-    if folder.kind == "transformer":
+    if not folder.makes_vector:
         return folder
     if folder.kind == "m2bert":
         config = read_json(folder.encoder / "config.json")  # the tokenizer is BERT's and says 512
@@ -220,7 +231,7 @@ def locate(name: str, revision: str | None, offline: bool) -> tuple[Path, str]:
         )
     if name == EMBEDDED:
         return _embedded(), ""
-    path = Path(name).expanduser()
+    path = Path(os.path.expanduser(name))
     if path.is_dir():
         return path.absolute(), ""
     if not _is_hub_name(name):
@@ -319,8 +330,8 @@ def _as_late(made: ModelFolder, late: Late) -> ModelFolder:
 
 def _modules(path: Path) -> list[tuple[str, Path]]:
     """Kind and folder of every module; DataError for one that lmk does not read, or not in its place."""
-    listed = read_json(path / "modules.json")
-    if not isinstance(listed, list) or not listed:
+    listed = read_shape(path / "modules.json", list[ListedModule])
+    if not listed:
         raise DataError(f"{path}/modules.json lists no module; download the model again")
     found = [(module["type"].rsplit(".", 1)[-1], path / module["path"]) for module in listed]
     kinds = [kind for kind, _ in found]
@@ -342,23 +353,13 @@ def _modules(path: Path) -> list[tuple[str, Path]]:
     return found
 
 
-def read_json(path: Path) -> Any:
-    """A JSON file of the folder; an empty dictionary where it is absent."""
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        return {}
-    except ValueError as error:
-        raise DataError(f"{path} is not valid JSON ({error})") from None
-
-
 def _length(encoder: Path) -> int | None:
     """The least of what the tokenizer and the model allow; None where neither says."""
     tokenizer = read_json(encoder / "tokenizer_config.json").get("model_max_length")
     config = read_json(encoder / "config.json")
     model = config.get("max_position_embeddings")
     if model and config.get("model_type") in _AFTER_PADDING:
-        model -= config.get("pad_token_id", 1) + 1
+        model -= (1 if config.get("pad_token_id") is None else config["pad_token_id"]) + 1
     said = [int(length) for length in (tokenizer, model) if length and 0 < length < 1_000_000_000]
     return min(said, default=None)
 

@@ -2,13 +2,14 @@
 before it is normalised."""
 
 from pathlib import Path
-from typing import Any
+from typing import Any, NotRequired, TypedDict
 
 import torch
 from safetensors.torch import load_file
 
 from lmkcli.errors import DataError, UsageError
-from lmkcli.models.folder import ModelFolder, read_json
+from lmkcli.models.files import Count, loading, read_shape
+from lmkcli.models.folder import ModelFolder
 from lmkcli.models.latent import open_latent
 
 _ACTIVATIONS = {
@@ -20,6 +21,19 @@ _ACTIVATIONS = {
 }
 # where sentence-transformers keeps the pooled vector, and the states before
 _VECTOR, _STATES = "sentence_embedding", "token_embeddings"
+
+
+class _Dense(TypedDict):
+    in_features: Count
+    out_features: Count
+    bias: NotRequired[bool]
+    activation_function: NotRequired[str]
+    use_residual: NotRequired[bool]
+    module_input_name: NotRequired[str]
+
+
+class _LayerNorm(TypedDict):
+    dimension: Count
 
 
 def open_heads(folder: ModelFolder, device: torch.device) -> torch.nn.Sequential:
@@ -59,17 +73,15 @@ def open_token_head(folder: ModelFolder, pool: str, device: torch.device) -> Tok
 
 def _projection(folder: Path) -> torch.nn.Module:
     """PyLate's Dense: a linear map, without an activation unless its settings name one."""
-    config = {"activation_function": "Identity", "bias": False} | read_json(folder / "config.json")
-    return _linear(folder, config, _STATES)
+    return _linear(folder, {"activation_function": "Identity", "bias": False}, _STATES)
 
 
 def _dense(folder: Path) -> torch.nn.Module:
-    return _linear(
-        folder, {"activation_function": "Tanh"} | read_json(folder / "config.json"), _VECTOR
-    )
+    return _linear(folder, {"activation_function": "Tanh"}, _VECTOR)
 
 
-def _linear(folder: Path, config: dict[str, Any], acts_on: str) -> torch.nn.Module:
+def _linear(folder: Path, usual: dict[str, Any], acts_on: str) -> torch.nn.Module:
+    config: dict[str, Any] = {**usual, **read_shape(folder / "config.json", _Dense)}
     name = config["activation_function"].rsplit(".", 1)[-1]
     if name not in _ACTIVATIONS:
         raise DataError(
@@ -86,7 +98,7 @@ def _linear(folder: Path, config: dict[str, Any], acts_on: str) -> torch.nn.Modu
 
 
 def _layer_norm(folder: Path) -> torch.nn.Module:
-    norm = torch.nn.LayerNorm(read_json(folder / "config.json")["dimension"])
+    norm = torch.nn.LayerNorm(read_shape(folder / "config.json", _LayerNorm)["dimension"])
     _load(norm, folder, "norm.")
     return norm
 
@@ -96,12 +108,16 @@ _PROJECTIONS = {"Dense": _projection, "LayerNorm": _layer_norm}
 
 
 def _load(module: torch.nn.Module, folder: Path, prefix: str) -> None:
-    if (folder / "model.safetensors").exists():
-        weights: dict[str, Any] = load_file(folder / "model.safetensors")
-    elif (folder / "pytorch_model.bin").exists():
-        weights = torch.load(folder / "pytorch_model.bin", map_location="cpu", weights_only=True)
-    else:
+    file = folder / "model.safetensors"
+    file = file if file.exists() else folder / "pytorch_model.bin"
+    if not file.exists():
         raise DataError(f"{folder} has no weights (model.safetensors or pytorch_model.bin)")
-    module.load_state_dict(
-        {name.removeprefix(prefix): value.float() for name, value in weights.items()}
-    )
+    with loading(f"{file}, the weights that its config.json describes,"):
+        weights: dict[str, Any] = (
+            load_file(file)
+            if file.suffix == ".safetensors"
+            else torch.load(file, map_location="cpu", weights_only=True)
+        )
+        module.load_state_dict(
+            {name.removeprefix(prefix): value.float() for name, value in weights.items()}
+        )

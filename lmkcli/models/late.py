@@ -13,6 +13,7 @@ from typing import Any
 from tokenizers import Tokenizer
 
 from lmkcli.errors import DataError
+from lmkcli.models.files import loading
 
 MASK = "MultiVectorMask"  # the module that keeps the skip list
 _MARKERS = ("query_prefix", "document_prefix", "do_query_expansion", "skiplist_words")
@@ -49,7 +50,8 @@ class Vocabulary:
         file = self.folder / "tokenizer.json"
         if not file.is_file():
             raise DataError(f"{file} is missing; the tokens of a ColBERT model are looked up there")
-        fast = Tokenizer.from_file(str(file))
+        with loading(str(file)):
+            fast = Tokenizer.from_file(str(file))
         return [fast.token_to_id(token) for token in tokens]
 
     def id_of(self, token: str) -> int:
@@ -125,7 +127,8 @@ def _multi_vector(lengths: Settings, mask: Settings, words: Vocabulary) -> Late:
             "lmk expands to a fixed length; choose another model"
         )
     filler = words.id_of(expansion["token"]) if expansion.get("token") else words.filler()
-    return Late(None, None, skip, expansion["length"], doc, filler, bool(expansion.get("attend")))
+    length = expansion.get("length") or _QUERY_LENGTH
+    return Late(None, None, skip, length, doc, filler, bool(expansion.get("attend")))
 
 
 def _skip(tokens: list[str], words: Vocabulary) -> tuple[int, ...]:

@@ -7,11 +7,11 @@ training writes beside its encoder (arXiv 2601.21525 §3.2, after NV-Embed, arXi
 from pathlib import Path
 
 import torch
-from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch.nn.functional import gelu, scaled_dot_product_attention
 
 from lmkcli.errors import DataError
+from lmkcli.models.files import loading
 
 HEAD_STATES = 64  # one attention head for so many components of a state; each head is d wide
 BLOCK = 4096  # states at a time: a head's inner width is d * d / 64, many times that of a state
@@ -76,10 +76,8 @@ _NAMES = {
 def open_latent(folder: Path) -> LatentAttention:
     """The head whose weights lie in a folder, in float32; DataError when they are not such a head."""
     file = folder / "model.safetensors"
-    try:
+    with loading(f"{file}, the latent attention,"):
         weights = load_file(file)
-    except (OSError, SafetensorError) as error:
-        raise DataError(f"{file}: the latent attention cannot be read ({error})") from None
     named = {_renamed(name): tensor.float() for name, tensor in weights.items()}
     latents = named.get("latents")
     if latents is None:

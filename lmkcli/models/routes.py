@@ -16,6 +16,7 @@ import transformers
 
 from lmkcli import __version__
 from lmkcli.manifest import digest
+from lmkcli.reading import parsed
 from lmkcli.system.atomic import atomic_file
 
 
@@ -40,9 +41,12 @@ def route_key(weights: str, dtype: str, device: torch.device, how: tuple[str, bo
 
 def remembered(key: str, check: Callable[[], Route]) -> Route:
     """The route of this key; checked, and kept, where it is not known."""
-    path = _folder() / f"{key[:32]}.json"
+    folder = _folder()
+    if not folder.is_absolute():  # nobody's home
+        return check()
+    path = folder / f"{key[:32]}.json"
     try:
-        return Route(**json.loads(path.read_text()))
+        return Route(**parsed(path.read_text()))
     except (OSError, ValueError, TypeError):
         found = check()
     try:
@@ -55,4 +59,5 @@ def remembered(key: str, check: Callable[[], Route]) -> Route:
 
 
 def _folder() -> Path:
-    return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "lmk" / "routes"
+    cache = os.path.expanduser(os.environ.get("XDG_CACHE_HOME") or "~/.cache")
+    return Path(cache) / "lmk" / "routes"

@@ -11,6 +11,7 @@ from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from lmkcli.data.collection import CHUNK
 from lmkcli.errors import DataError, UsageError
+from lmkcli.models.files import loading
 from lmkcli.models.folder import ModelFolder
 from lmkcli.pooling.placement import Ints, SpecialTokens
 from lmkcli.recipe import EncoderConfig
@@ -167,11 +168,8 @@ def _join(pieces: list[tuple[Ints, NDArray[np.int32]]], prompt: Ints) -> Tokeniz
 
 def open_tokenizer(folder: ModelFolder, side: EncoderConfig) -> Tokenizer:
     """The tokenizer of one side, with its prompt and splitter; DataError without a fast one."""
-    try:
+    with loading(f"the tokenizer of {folder.name}"):
         loaded = _opened(folder, side.trust_remote_code)
-    except (OSError, ValueError, KeyError) as error:
-        first = str(error).strip().splitlines()[0]
-        raise DataError(f"the tokenizer of {folder.name} cannot be loaded: {first}") from None
     if not loaded.is_fast:
         raise DataError(
             f"{folder.name} has only a slow tokenizer without offsets; save it with a tokenizer.json"

@@ -4,12 +4,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import cached_property
 from inspect import signature
-from pickle import UnpicklingError
 from typing import Any
 
 import numpy as np
 import torch
-from safetensors import SafetensorError
 from transformers import AutoConfig, AutoModel
 from transformers.utils import logging as transformers_logging
 
@@ -18,6 +16,7 @@ from lmkcli.models import attention
 from lmkcli.models.devices import TORCH, choose_device, native_dtype
 from lmkcli.models.extend import extend as extend_positions
 from lmkcli.models.extend import first_position, parse, position_table
+from lmkcli.models.files import loading
 from lmkcli.models.folder import NO_LIMIT, ModelFolder
 from lmkcli.models.forward import ModelOptions
 from lmkcli.models.fused import Undo, fuse
@@ -26,9 +25,6 @@ from lmkcli.models.selfextend import Groups
 from lmkcli.pooling.placement import Ints
 
 transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]
-_UNREADABLE = (
-    OSError, ValueError, ImportError, KeyError, RuntimeError, UnpicklingError, SafetensorError,
-)  # fmt: skip
 
 
 @dataclass
@@ -222,25 +218,18 @@ def open_model(folder: ModelFolder, options: ModelOptions) -> Transformer:
     device, dtype, extend = choose_device(options.device), options.dtype, options.extend
     dtype = native_dtype(device) if dtype == "auto" else dtype
     trust = options.trust_remote_code
-    try:
+    with loading(f"the model of {folder.name}"):
         config = AutoConfig.from_pretrained(str(folder.encoder), trust_remote_code=trust)
         model, loaded = AutoModel.from_pretrained(
             str(folder.encoder), config=config, dtype=TORCH[dtype], trust_remote_code=trust,
             output_loading_info=True,
         )  # fmt: skip
-    except _UNREADABLE as error:
-        first = (str(error).strip() or type(error).__name__).splitlines()[0]
-        hint = (
-            "; code from a model folder runs only with --trust-remote-code"
-            if "trust_remote_code" in str(error)
-            else ""
-        )
-        raise DataError(f"the model of {folder.name} cannot be loaded: {first}{hint}") from None
     _check_whole(folder, loaded["missing_keys"])
     model = model.to(device).eval().requires_grad_(options.trainable)
     groups = None
     if extend:
-        groups = extend_positions(model, *parse(extend), stepping=not options.trainable)
+        with loading(f"{folder.name} with positions extended to {extend}"):
+            groups = extend_positions(model, *parse(extend), stepping=not options.trainable)
     text = config.get_text_config()
     kwargs = {"use_cache": False} if folder.causal else {}
     opened = Transformer(
@@ -278,7 +267,7 @@ def length_limit(folder: ModelFolder, trust: bool) -> int:
         with torch.device("meta"):
             made = AutoModel.from_config(config, trust_remote_code=trust)  # type: ignore[no-untyped-call]
             return position_limit(made)
-    except _UNREADABLE:
+    except Exception:  # whatever it is, it will be there again
         return NO_LIMIT
 
 

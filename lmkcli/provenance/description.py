@@ -48,7 +48,7 @@ def artifact(path: Path) -> dict[str, Any]:
     if described.kind == "index":
         return facts | _index(path, described)
     if described.kind == "export":
-        return facts | {"to": described.identity["to"], "made of": described.facts["from"]}
+        return facts | {"to": described.identity["to"], "made of": described.facts.get("from")}
     if described.kind == "model":
         return facts | _model(path, described)
     return facts | _parted(path, described)

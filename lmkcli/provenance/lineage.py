@@ -88,11 +88,11 @@ def read(path: Path) -> Step:
     """What is recorded of one artifact, and the digests of what it holds now."""
     if path.is_file():
         described = read_manifest(path)
-        manifest.check_whole(path, described)
+        manifest.check_recorded(described, outputs.sidecar(path))
         digest, collection = file_digest(path), ""
     else:
         described = manifest.read(path)
-        manifest.check_whole(path, described)
+        manifest.check_recorded(described, path / manifest.NAME)
         if described.kind not in ("tokens", "vectors", "index"):
             raise DataError(
                 f"{path} holds {described.kind}, which says nothing that could be compared"

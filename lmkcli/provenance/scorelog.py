@@ -2,19 +2,18 @@
 
 import fcntl
 import json
-import math
 import os
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NotRequired, TypedDict
 
 from lmkcli import manifest
 from lmkcli.data.collection import Qrel
 from lmkcli.errors import DataError, UsageError
 from lmkcli.evaluation.measures import Scores
 from lmkcli.provenance import lineage
-from lmkcli.reading import LONG_LINE, bounded_lines, check_finite
+from lmkcli.reading import LONG_LINE, bounded_lines, check_finite, checked, parsed
 from lmkcli.store import outputs
 
 
@@ -97,15 +96,55 @@ def read(log: Path) -> list[dict[str, Any]]:
     return entries
 
 
+class _Step(TypedDict):
+    path: str
+    kind: str
+    identity: dict[str, Any]
+    execution: dict[str, Any]
+    facts: manifest.Facts
+    digest: str
+    collection: str
+
+
+class _Entry(TypedDict):
+    """What is read of any entry; any program may write a log, so little need be there."""
+
+    scores: dict[str, float]
+    run: NotRequired[str]
+    time: NotRequired[str]
+    qrels: NotRequired[str | None]
+    lineage: NotRequired[list[_Step]]
+
+
+class _Repeated(manifest.Facts):
+    """What it takes to make an entry again."""
+
+    scores: dict[str, float]
+    run: str
+    run_sha256: str
+    qrels: str | None
+    qrels_digest: str
+
+
 def _entry(line: bytes, where: str) -> dict[str, Any]:
+    fix = "remove the line, or give a score log"
     try:
-        entry = dict(json.loads(line.decode("utf-8", "surrogatepass")))
-        math.fsum(entry["scores"].values())
-    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
-        raise DataError(
-            f"{where}: not a score log entry ({error!r}); remove the line, or give a log"
-        ) from None
-    return entry
+        entry = parsed(line.decode("utf-8", "surrogatepass"))
+    except ValueError as error:
+        raise DataError(f"{where} cannot be read ({error}); {fix}") from None
+    return dict(checked(entry, _Entry, where, fix))
+
+
+def recorded(entry: dict[str, Any], where: str) -> list[lineage.Step]:
+    """The steps that led to an entry; DataError where it lacks what it takes to make them again."""
+    fix = "evaluate the run again"
+    checked(entry, _Repeated, where, fix)
+    manifest.check_recorded(manifest.Manifest("", {}, facts=entry), where)
+    steps = [lineage.Step(**step) for step in entry["lineage"]]
+    for step in steps:
+        made = manifest.Manifest(step.kind, step.identity, step.execution, step.facts)
+        manifest.check_recorded(made, f"{where}, {step.path}")
+    return steps
 
 
 def pick(spelling: str) -> dict[str, Any]:

@@ -4,6 +4,7 @@ An approximate kind (FAISS) numbers vectors from zero and knows nothing of docum
 (BM25) ranks documents by their words. Neither encodes queries.
 """
 
+import math
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol, Self
@@ -14,7 +15,7 @@ from numpy.typing import NDArray
 from lmkcli import catalog
 from lmkcli.data.collection import Doc, Query
 from lmkcli.data.run import Run
-from lmkcli.errors import UnknownName
+from lmkcli.errors import DataError, UnknownName
 from lmkcli.progress import Progress
 from lmkcli.settings import AnnSettings, Bm25Settings, Feedback
 from lmkcli.store.ragged import Ragged
@@ -30,6 +31,15 @@ class Blocks(Protocol):
     def dim(self) -> int: ...
 
     def __iter__(self) -> Iterator[Ragged]: ...
+
+
+def check_finite(value: float) -> None:
+    """DataError for a number that no vector without NaN or infinity in it can have made."""
+    if not math.isfinite(value):
+        raise DataError(
+            "a stored vector holds values that are not finite, so nothing can be ranked; lmk verify "
+            "names the part in which it is: delete that, and run its encode command again"
+        )
 
 
 class Matrix(Blocks, Protocol):

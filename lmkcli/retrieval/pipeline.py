@@ -1,5 +1,6 @@
 """The pipeline of one search: indexes and runs, fused if there are several, the top scored again."""
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -93,6 +94,6 @@ def _open(path: Path, settings: OpenSettings, texts: Collection | None) -> Index
 
 def _check_distinct(paths: Sequence[Path]) -> None:
     """UsageError when an index is to be fused with itself."""
-    real = [path.resolve() for path in paths]
+    real = [os.path.realpath(path) for path in paths]
     if len(set(real)) < len(real):
         raise UsageError("--with names an index twice; a fusion needs different ones")

@@ -105,7 +105,8 @@ def write(path: Path, run: Run, described: Manifest) -> None:
     """The manifest, then its run; a manifest without a run is nothing, and both are made again."""
     path.parent.mkdir(parents=True, exist_ok=True)
     outputs.check_sidecar(path)
-    if path.resolve().is_file() or not path.exists():
+    if path.is_file() or not path.exists():
         with atomic_file(outputs.sidecar(path)) as temporary:
-            temporary.write_text(json.dumps(asdict(described), indent=1, ensure_ascii=False))
+            text = json.dumps(asdict(described), indent=1, ensure_ascii=False)
+            temporary.write_text(text, "utf-8", "surrogatepass")
     write_run(path, run)

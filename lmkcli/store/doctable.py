@@ -123,11 +123,16 @@ def _strings(values: list[str]) -> pa.StringArray:
 class DocTable:
     """Reads one docs.parquet; `column` reads whole columns, `docs` a few rows."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, rows: int | None = None) -> None:
+        """DataError for a file that is damaged, or is of another number of documents than `rows`."""
         self._path = path
         with self._reading():
             self._file = pq.ParquetFile(path, memory_map=True)
         self.rows: int = self._file.metadata.num_rows
+        if rows not in (None, self.rows):
+            raise DataError(
+                f"{path} holds {self.rows} documents, where {rows} are needed; make the artifact again"
+            )
         schema = self._file.schema_arrow
         self.has_text = "text" in schema.names
         for name, kind in _COLUMNS + (_TEXTS if self.has_text else []):

@@ -28,7 +28,8 @@ _BM25 = r"bm25(/([a-z]+(\.csc)?\.index\.(npy|json)|analysis\.json|ids\.parquet))
 _LUCENE = r"lucene(/(segments_\w+|_\w+\.\w+|write\.lock|analysis\.json))?"
 _FILES = rf"faiss\.index|docs\.parquet|{_BM25}|{_LUCENE}"
 _MODEL = (
-    r"log\.jsonl|training\.json|README\.md|(checkpoints|\.growing)(/.*)?|tensorboard(/events\..*)?"
+    r"log\.jsonl|training\.json|README\.md|checkpoints(/checkpoint-\d+(/.*)?)?|\.growing(/.*)?"
+    r"|tensorboard(/events\..*)?"
     r"|model(-\d+-of-\d+)?\.safetensors(\.index\.json)?|config(_sentence_transformers)?\.json"
     r"|sentence_bert_config\.json|modules\.json|\d+_\w+(/(config\.json|model\.safetensors))?"
 )

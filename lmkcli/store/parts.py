@@ -14,12 +14,12 @@ import shutil
 import socket
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain
 from pathlib import Path
-from typing import Any, NamedTuple, TypedDict
+from typing import Any, NamedTuple, NotRequired, TypedDict
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,6 +32,7 @@ from lmkcli.system.atomic import atomic_file, sync
 PARTS, DONE, GENERATION, LOCK = "parts", "done", "generation.json", "update.lock"
 ADDED = Shard(0, 0)  # the parts that updates and compactions wrote, numbered on for ever
 ABANDONED_SECONDS = 3600.0
+_FILES = re.compile(r"[a-z_]+\.npy|docs\.parquet|part\.json")  # of a part
 _NAME = re.compile(r"(\d{5})of(\d{5})-(\d{12})-(\d{12})")
 
 
@@ -171,6 +172,7 @@ def state(folder: Path, shards: int) -> State:
     for number in range(shards):
         shard = Shard(number, shards)
         done = _done(folder, shard)
+        _check_digests(folder, done.get("digests", {}) if done else {})
         mine = cover([n for n in names if str(n) in done["parts"]] if done else names, shard)
         slices += mine
         if done is None:
@@ -198,6 +200,7 @@ def done_rows(folder: Path, shard: Shard) -> int | None:
 class _Done(TypedDict):
     rows: int
     parts: list[str]
+    digests: NotRequired[dict[str, str]]  # by the names of the parts
 
 
 def _done(folder: Path, shard: Shard) -> _Done | None:
@@ -217,9 +220,40 @@ def mark_done(folder: Path, shard: Shard, rows: int) -> None:
     if path.exists():
         return
     path.parent.mkdir(exist_ok=True)
-    names = [str(piece.name) for piece in cover(list_parts(folder), shard)]
+    slices = cover(list_parts(folder), shard)
+    names = [str(piece.name) for piece in slices]
+    done = {"rows": rows, "parts": names, "digests": _digests(folder, slices)}
     with atomic_file(path) as temporary:
-        temporary.write_text(json.dumps({"rows": rows, "parts": names}))
+        temporary.write_text(json.dumps(done))
+
+
+class _Part(TypedDict):
+    digest: str
+
+
+def _digests(folder: Path, slices: list[PartSlice]) -> dict[str, str]:
+    """What each part says is the digest of all that is in it."""
+    return {str(piece.name): _digest(folder, str(piece.name)) for piece in slices}
+
+
+def _digest(folder: Path, name: str) -> str:
+    path = folder / PARTS / name / "part.json"
+    fix = "delete this part and run the same command again"
+    try:
+        return read_json(path, _Part, fix)["digest"]
+    except OSError as error:
+        raise DataError(f"{path} cannot be read ({error.strerror}); {fix}") from None
+
+
+def _check_digests(folder: Path, listed: dict[str, str]) -> None:
+    """DataError for a part that is another than the one of its name that was written into this folder."""
+    for name, digest in listed.items():
+        there = PartName.parse(name) and (folder / PARTS / name).is_dir()
+        if there and _digest(folder, name) != digest:
+            raise DataError(
+                f"{folder / PARTS / name} is not the part that was written there: it is of another "
+                "folder; restore it, or delete it and the file in done/ and run the same command again"
+            )
 
 
 class Generation(NamedTuple):
@@ -236,6 +270,7 @@ class _Generation(TypedDict):
     source: dict[str, Any]
     parts: list[SliceJson]
     rows: int
+    digests: NotRequired[dict[str, str]]
 
 
 def generation(folder: Path) -> Generation | None:
@@ -249,6 +284,7 @@ def generation(folder: Path) -> Generation | None:
     current = Generation(data["number"], data["source"], slices, data["rows"])
     lost = {piece.name for piece in slices} - set(list_parts(folder))
     if not lost:
+        _check_digests(folder, data.get("digests", {}))
         return current
     if read_json(path, _Generation, "make the artifact again") == data:
         raise DataError(f"{folder}: part {min(lost)} is missing; make the artifact again")
@@ -258,9 +294,9 @@ def generation(folder: Path) -> Generation | None:
 def write_generation(folder: Path, generation: Generation) -> None:
     """Let it count from this moment on."""
     data = {**generation._asdict(), "parts": [piece.as_json() for piece in generation.slices]}
-    del data["slices"]
+    data["digests"] = _digests(folder, data.pop("slices"))
     with atomic_file(folder / GENERATION) as temporary:
-        temporary.write_text(json.dumps(data, ensure_ascii=False))
+        temporary.write_text(json.dumps(data, ensure_ascii=False), "utf-8", "surrogatepass")
 
 
 @contextmanager
@@ -319,13 +355,23 @@ def publish(growing: Path, name: PartName) -> Path:
     return final
 
 
-def retire(part: Path) -> None:
-    """Remove a published part; it loses its name at once, so that nobody finds half of it."""
-    hidden = part.with_name(f".growing-{ADDED.number}-{part.name}")
-    os.rename(part, hidden)
-    remove(hidden)
+def retire(part: Path) -> list[str]:
+    """Remove a published part; it loses its name at once, so that nobody finds half of it.
+
+    Returns what is in it that lmk did not write, which stays where it is.
+    """
+    foreign = sorted(name for name in os.listdir(part) if not _FILES.fullmatch(name))
+    if not foreign:
+        hidden = part.with_name(f".growing-{ADDED.number}-{part.name}")
+        os.rename(part, hidden)
+        part = hidden
+    remove(part)
+    return foreign
 
 
 def remove(growing: Path) -> None:
-    """Remove a part that will not be published."""
-    shutil.rmtree(growing, ignore_errors=True)
+    """Remove the files of a part, and its folder if nothing else is in it."""
+    with suppress(OSError):
+        for name in filter(_FILES.fullmatch, os.listdir(growing)):
+            os.unlink(growing / name)
+        os.rmdir(growing)

@@ -68,6 +68,11 @@ def part_summary(folder: Path, name: PartName) -> PartSummary:
     return summary
 
 
+def doc_table(folder: Path, name: PartName) -> DocTable:
+    """The documents of one part; DataError where they are damaged, or not as many as its name says."""
+    return DocTable(folder / parts.PARTS / str(name) / "docs.parquet", name.stop - name.start)
+
+
 def sum_counts(folder: Path, slices: list[PartSlice]) -> Counts:
     """Counts over the live rows; parts with deleted rows are counted row by row."""
     total = Counts()
@@ -77,7 +82,7 @@ def sum_counts(folder: Path, slices: list[PartSlice]) -> Counts:
             for name in vars(total):
                 setattr(total, name, getattr(total, name) + summary[name])  # type: ignore[literal-required]
             continue
-        table = DocTable(folder / parts.PARTS / str(piece.name) / "docs.parquet")
+        table = doc_table(folder, piece.name)
         columns = (
             table.column(name)[piece.live].tolist() for name in ("tokens", "lost", "vectors")
         )
@@ -95,7 +100,7 @@ def _collection(folder: Path, piece: PartSlice) -> str:
     if not piece.deleted:
         return str(part_summary(folder, piece.name)["collection"])
     digest = CollectionDigest()
-    hashes = DocTable(folder / parts.PARTS / str(piece.name) / "docs.parquet").hashes()
+    hashes = doc_table(folder, piece.name).hashes()
     for doc_hash, counts in zip(hashes, piece.live, strict=True):
         if counts:
             digest.add(doc_hash)
@@ -109,7 +114,7 @@ def check_part(folder: Path, name: PartName) -> None:
     """
     path = folder / parts.PARTS / str(name)
     digest = CollectionDigest()
-    for doc_hash in DocTable(path / "docs.parquet").hashes():
+    for doc_hash in doc_table(folder, name).hashes():
         digest.add(doc_hash)
     hashes = {file.stem: _array_hash(file) for file in path.glob("*.npy")}
     found = manifest.digest({"arrays": hashes, "collection": str(digest)})
@@ -125,5 +130,11 @@ def _array_hash(file: Path) -> str:
     array = map_array(file)
     found = hashlib.sha256()
     for start in range(0, len(array), HASHED_ROWS):
-        found.update(np.ascontiguousarray(array[start : start + HASHED_ROWS]).data)
+        rows = np.ascontiguousarray(array[start : start + HASHED_ROWS])
+        if rows.dtype.kind == "f" and not np.isfinite(rows).all():
+            raise DataError(
+                f"{file} holds values that are not finite, from row {start} on; delete this part and run "
+                "the same command again"
+            )
+        found.update(rows.data)
     return found.hexdigest()

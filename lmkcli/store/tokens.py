@@ -9,12 +9,13 @@ from numpy.typing import NDArray
 
 from lmkcli import manifest
 from lmkcli.data.collection import Collection, Doc, Shard, doc_hash
+from lmkcli.errors import DataError
 from lmkcli.progress import Report
 from lmkcli.store import parts
 from lmkcli.store.arrays import open_array
-from lmkcli.store.doctable import DocRow, DocTable
+from lmkcli.store.doctable import DocRow
 from lmkcli.store.part_writer import ArrayTypes, PartWriter
-from lmkcli.store.summary import Counts, sum_counts
+from lmkcli.store.summary import Counts, doc_table, sum_counts
 from lmkcli.system.streams import ahead, batched
 
 BATCH_CHARACTERS = 1 << 19  # per tokenizer call: enough for all cores, small beside the text itself
@@ -136,7 +137,7 @@ class Tokens:
     def lengths(self) -> NDArray[np.int64]:
         """Content tokens of every document."""
         tables = (
-            DocTable(self._part(piece) / "docs.parquet").column("tokens")[piece.skip :]
+            doc_table(self.folder, piece.name).column("tokens")[piece.skip :]
             for piece in self.state.slices
         )
         return np.concatenate([np.zeros(0, np.int64), *tables])
@@ -169,7 +170,7 @@ class Tokens:
             yield TokenArrays(mapped["ids"], mapped["ends"], np.concatenate([rows, [last]]))
 
     def _arrays(self, piece: parts.PartSlice) -> dict[str, NDArray[Any]]:
-        return {
+        arrays = {
             stem: open_array(
                 self._part(piece) / f"{stem}.npy",
                 (dtype,),
@@ -178,10 +179,16 @@ class Tokens:
             )
             for stem, (dtype, width) in ARRAYS.items()
         }
+        if not _fits(arrays):
+            raise DataError(
+                f"{self._part(piece)}: starts.npy does not fit the other arrays; "
+                "delete this part and run the same command again"
+            )
+        return arrays
 
     def _part_rows(self, piece: parts.PartSlice, rows: range) -> Iterator[list[TokenRow]]:
         arrays = self._arrays(piece)
-        table = DocTable(self._part(piece) / "docs.parquet")
+        table = doc_table(self.folder, piece.name)
         hashes = table.hashes()
         wanted = ((i, doc) for i, doc in enumerate(table.docs()) if i in rows)
         for batch in batched(wanted, lambda item: len(item[1].text) + 64, BATCH_CHARACTERS):
@@ -189,6 +196,21 @@ class Tokens:
 
     def _part(self, piece: parts.PartSlice) -> Path:
         return self.folder / parts.PARTS / str(piece.name)
+
+
+def _fits(arrays: dict[str, NDArray[Any]]) -> bool:
+    """Whether every row begins within the arrays, none before the one above it, and no id is negative."""
+    starts = arrays["starts"]
+    ends = [len(arrays[stem]) for stem in ("ids", "offsets", "ends")]
+    bounds = np.concatenate([starts[:, [0, 2, 3]], [ends]])
+    lengths, ids = np.diff(bounds, axis=0, prepend=0), arrays["ids"]
+    prompts = starts[:, 1]
+    return bool(
+        (lengths >= 0).all()
+        and (prompts >= 0).all()
+        and (prompts <= lengths[1:, 0]).all()
+        and ids.min(initial=0) >= 0
+    )
 
 
 def _row(arrays: dict[str, NDArray[Any]], number: int, doc: Doc, digest: bytes) -> TokenRow:

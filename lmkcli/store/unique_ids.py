@@ -9,8 +9,8 @@ from numpy.typing import NDArray
 
 from lmkcli.errors import DataError
 from lmkcli.store import parts
-from lmkcli.store.doctable import DocTable
 from lmkcli.store.parts import PartSlice
+from lmkcli.store.summary import doc_table
 
 
 class UniqueIds:
@@ -60,7 +60,7 @@ def ids_of(folder: Path, slices: list[PartSlice]) -> UniqueIds:
     """The ids of the parts that a resumed shard has already written."""
     seen = UniqueIds()
     for piece in slices:
-        ids = DocTable(folder / parts.PARTS / str(piece.name) / "docs.parquet").ids()
+        ids = doc_table(folder, piece.name).ids()
         seen.add(ids.slice(piece.skip).to_pylist(), str(folder))
     return seen
 
@@ -71,6 +71,6 @@ def check_across(folder: Path, shards: int) -> None:
         return  # its own writer has seen them all
     seen = UniqueIds()
     for piece in parts.state(folder, shards).slices:
-        ids = DocTable(folder / parts.PARTS / str(piece.name) / "docs.parquet").ids()
+        ids = doc_table(folder, piece.name).ids()
         where = f"{folder}, shard {piece.name.shard.number}/{shards} and an earlier one"
         seen.add(ids.slice(piece.skip).to_pylist(), where)

@@ -23,7 +23,13 @@ from lmkcli.store.arrays import check_finite_rows, open_array
 from lmkcli.store.doctable import DocRow, DocTable, take
 from lmkcli.store.ragged import Ragged as Ragged
 from lmkcli.store.ragged import cut, ranges
-from lmkcli.store.summary import Counts, collection_digest, part_summary, sum_counts
+from lmkcli.store.summary import (
+    Counts,
+    collection_digest,
+    doc_table,
+    part_summary,
+    sum_counts,
+)
 
 if TYPE_CHECKING:
     import torch
@@ -291,7 +297,7 @@ class Vectors:
 
     def _table(self, number: int) -> DocTable:
         if number not in self._tables:
-            self._tables[number] = DocTable(self._part(number) / "docs.parquet")
+            self._tables[number] = doc_table(self.folder, self.slices[number].name)
         return self._tables[number]
 
 

@@ -1,5 +1,6 @@
 """Files and folders that appear whole or not at all: written beside their place, synced, renamed."""
 
+import errno
 import os
 import shutil
 import time
@@ -27,7 +28,7 @@ def atomic_folder(path: Path) -> Iterator[Path]:
 
     Into a folder that is not empty its entries go one by one, in the order in which they were made.
     """
-    path = path.resolve()  # beside what a link leads to
+    path = destination(path)  # beside what a link leads to
     growing = path.with_name(f".{path.name}.{os.getpid()}.{time.monotonic_ns()}")
     growing.mkdir(parents=True)
     try:
@@ -42,6 +43,14 @@ def atomic_folder(path: Path) -> Iterator[Path]:
         sync(path.parent)
     finally:
         shutil.rmtree(growing, ignore_errors=True)
+
+
+def destination(path: Path) -> Path:
+    """What a name stands for, where links lead to another one; OSError for a link that leads to itself."""
+    real = Path(os.path.realpath(path))
+    if real.is_symlink():
+        raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), str(path))
+    return real
 
 
 def sync(path: Path) -> None:

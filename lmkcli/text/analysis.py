@@ -16,6 +16,7 @@ import regex
 import Stemmer
 
 from lmkcli.errors import DataError, UnknownName
+from lmkcli.reading import whole_file
 
 NONE = "none"  # the stemmer that leaves words as they are, the list of no stop words
 # Snowball algorithm for each language code; '' where there is none and terms stay as they are
@@ -148,7 +149,7 @@ def _pairs(run: str) -> list[str]:
 def read_stopwords(path: Path) -> str:
     """A file's words, one a line ('#' begins a comment), with spaces between; DataError without any."""
     try:
-        lines = path.read_text("utf-8-sig").splitlines()
+        lines = whole_file(path).decode("utf-8-sig").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise DataError(f"{path}: stop words cannot be read ({error})") from error
     words = " ".join(word for line in lines for word in line.partition("#")[0].split())

@@ -7,6 +7,7 @@ last, training.json after all others: without it, the training has not ended.
 import json
 import os
 import shutil
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from lmkcli.encoding.sentence_folder import (
 from lmkcli.models.folder import HEADS, TRAINED
 from lmkcli.models.latent import file_names
 from lmkcli.models.merging import merge
+from lmkcli.reading import parsed
 from lmkcli.system.atomic import atomic_file
 from lmkcli.training import parts
 
@@ -40,7 +42,8 @@ def latest(folder: Path) -> Path | None:
 def _is_whole(checkpoint: Path) -> bool:
     """Whether its last file was written to the end."""
     try:
-        return bool(json.loads((checkpoint / _STATE).read_text("utf-8")))
+        numbered = checkpoint.name.rpartition("-")[2].isdecimal()
+        return numbered and isinstance(parsed((checkpoint / _STATE).read_text("utf-8")), dict)
     except (OSError, ValueError):
         return False
 
@@ -55,9 +58,17 @@ def trim_log(folder: Path, step: int) -> None:
     log = folder / LOG
     if not log.is_file():
         return
-    with atomic_file(log) as temporary, open(log, encoding="utf-8") as lines:
-        kept = (line for line in lines if line.endswith("\n") and json.loads(line)["step"] <= step)
+    with atomic_file(log) as temporary, open(log, encoding="utf-8", errors="replace") as lines:
+        kept = (line for line in lines if _is_before(line, step))
         temporary.write_text("".join(kept), encoding="utf-8")
+
+
+def _is_before(line: str, step: int) -> bool:
+    """Whether a line of the log is whole, and of a step that will not be done again."""
+    try:
+        return line.endswith("\n") and bool(parsed(line)["step"] <= step)
+    except (ValueError, TypeError, KeyError):
+        return False
 
 
 def is_done(folder: Path) -> bool:
@@ -86,16 +97,26 @@ def publish(
     _write_adapter(growing, resolved, module, learned)
     _write_heads(growing, learned)
     for entry in sorted(growing.iterdir()):
-        target = folder / entry.name
-        if target.is_dir():
-            shutil.rmtree(target)
-        os.replace(entry, target)
+        _move(entry, folder / entry.name)
     growing.rmdir()
     with atomic_file(folder / CARD) as temporary:
         temporary.write_text(_card(folder, resolved, facts), encoding="utf-8")
     with atomic_file(folder / TRAINED) as temporary:
         temporary.write_text(json.dumps(facts, indent=1, ensure_ascii=False), encoding="utf-8")
-    shutil.rmtree(folder / FOLDER, ignore_errors=True)
+    for checkpoint in (folder / FOLDER).glob("checkpoint-*"):
+        shutil.rmtree(checkpoint, ignore_errors=True)
+    with suppress(OSError):
+        (folder / FOLDER).rmdir()  # unless somebody put something there
+
+
+def _move(entry: Path, target: Path) -> None:
+    """Give a file its name; of a folder that is there already, to each of its files."""
+    if not target.is_dir():
+        os.replace(entry, target)
+        return
+    for file in entry.iterdir():
+        os.replace(file, target / file.name)
+    entry.rmdir()
 
 
 def _write_encoder(growing: Path, encoder: Any, learned: dict[str, Tensor]) -> None:
@@ -195,7 +216,7 @@ library_name: sentence-transformers
 tags: [sentence-transformers, sentence-similarity, feature-extraction, lmk]
 ---
 
-# {folder.resolve().name}
+# {Path(os.path.abspath(folder)).name}
 
 {facts["base"]}, trained with lmk {facts["version"]}: `--pool {doc.pool}{gran}`, \
 {doc.max_length} positions, objective {facts["objective"]}, {facts["steps"]:,} steps.

@@ -4,6 +4,7 @@ A table of chunks has `chunk_id`, which is '<document>_<number>', and `chunk`; a
 `query`, and `chunk_id` or `chunk_ids`. Tables are known by their columns, wherever they lie.
 """
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -22,10 +23,10 @@ def conteb_files(name: str) -> list[Path]:
 
     A file belongs to the split that its name begins with.
     """
-    folder, split = Path(name).expanduser(), ""
+    folder, split = Path(os.path.expanduser(name)), ""
     if not folder.is_dir():
         path, _, split = name.rpartition(":")
-        folder = Path(path or ".").expanduser()
+        folder = Path(os.path.expanduser(path or "."))
     beir = any(folder.glob("corpus.*"))
     return [] if beir or not folder.is_dir() else sorted(folder.rglob(f"{split}*.parquet"))
 

@@ -18,7 +18,7 @@ from lmkcli.models.extend import ROTARY
 from lmkcli.models.forward import ForwardPass, ModelOptions
 from lmkcli.models.tokenizer import open_tokenizer
 from lmkcli.progress import Report
-from lmkcli.recipe import EncoderConfig, Recipe, RecipeOptions
+from lmkcli.recipe import EncoderConfig, Recipe, RecipeOptions, is_count
 from lmkcli.settings import TrainSettings
 from lmkcli.training import board, checkpoints, parts
 from lmkcli.training.contexts import Contexts
@@ -199,7 +199,7 @@ def open_objective(settings: TrainSettings, normalize: bool = True) -> Objective
 
 
 def _dims(text: str) -> list[int]:
-    if not all(part.isdigit() for part in text.split(",")):
+    if not all(is_count(part) for part in text.split(",")):
         raise UsageError(f"--dims {text}: write numbers with commas, such as 384,256,128")
     return [int(part) for part in text.split(",")]
 

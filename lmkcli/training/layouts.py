@@ -7,9 +7,9 @@
 """
 
 import math
+import os
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 from lmkcli.data.collection import WHOLE
@@ -44,7 +44,7 @@ def read_examples(path: str) -> Iterator[Example]:
 def _records(path: str) -> Records:
     if path == "-":
         return PipedLines(sys.stdin.buffer, WHOLE, WANTED, COLUMNS)
-    return open_records(str(Path(path).expanduser()), WHOLE, WANTED, COLUMNS)
+    return open_records(os.path.expanduser(path), WHOLE, WANTED, COLUMNS)
 
 
 def _example(record: Record, number: int, where: str) -> Example:

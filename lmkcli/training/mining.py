@@ -7,6 +7,7 @@ a cross-encoder's.
 """
 
 import math
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -153,7 +154,7 @@ def _run(path: str, queries: Mapping[str, object]) -> dict[str, Ranking]:
     """The rankings of these queries; {} without a path. Mismatch when it has none of them."""
     if not path:
         return {}
-    rankings = read_run(Path(path).expanduser()).rankings
+    rankings = read_run(Path(os.path.expanduser(path))).rankings
     found = {query_id: ranking for query_id, ranking in rankings.items() if query_id in queries}
     if not found:
         raise Mismatch(

@@ -1,6 +1,6 @@
 """Running a training: its folder claimed, its last checkpoint taken up, its model published."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -11,7 +11,7 @@ from lmkcli import manifest
 from lmkcli.data.collection import WHOLE, Shard
 from lmkcli.encoding.resolving import Resolved
 from lmkcli.encoding.sentence_folder import model_files
-from lmkcli.errors import Stopped
+from lmkcli.errors import DataError, Stopped
 from lmkcli.manifest import Manifest
 from lmkcli.models.forward import Model
 from lmkcli.progress import Note, Report, mute
@@ -97,7 +97,19 @@ def _train(job: Job, folder: Path, report: Report, watching: Sequence[Any]) -> N
         )
     if trainer.is_world_process_zero():
         facts = job.facts(trainer.state.log_history)
-        job.publish(folder, trainer.learning.module, trainer.learned(), facts)
+        learned = trainer.learned()
+        _check_finite(learned)
+        job.publish(folder, trainer.learning.module, learned, facts)
+
+
+def _check_finite(learned: Mapping[str, Tensor]) -> None:
+    """DataError for weights that the last step spoilt; the steps before would have had such a loss."""
+    spoilt = [name for name, value in learned.items() if not value.isfinite().all()]
+    if spoilt:
+        raise DataError(
+            f"after the last step the weights are not finite ({spoilt[0]} …): no model was written; lower "
+            "--lr, or train with --dtype fp32"
+        )
 
 
 def budget(model: Model, settings: LoopSettings, note: Note) -> Budget:

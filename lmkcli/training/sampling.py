@@ -115,6 +115,12 @@ def _batches(examples: Sampled, weights: Sequence[float], sampling: Sampling) ->
         _Epochs(each, source, sampling.seed) for source, each in enumerate(numbers)
     ]
     mixed = sampling.batches == "mixed"
+    least = len(examples) if mixed else min(map(len, numbers))
+    if sampling.batch_size > least:
+        raise DataError(
+            f"a batch of {sampling.batch_size:,} has no example twice, and there are {least:,}"
+            f"{'' if mixed else ' in a source'}: lower --batch-size"
+        )
     lanes = [_lane(_Mixed(sources, turns), examples, 0, sampling)] if mixed else []
     lanes = lanes or [_lane(each, examples, i, sampling) for i, each in enumerate(sources)]
     for step in count():

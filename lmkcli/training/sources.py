@@ -1,5 +1,6 @@
 """A source of examples: one word of the command line, which says where and how."""
 
+import math
 import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -31,7 +32,7 @@ class Source:
     @property
     def is_file(self) -> bool:
         """Whether it is a file of examples, not a collection."""
-        path = Path(self.name).expanduser()
+        path = Path(os.path.expanduser(self.name))
         named = "," not in self.name and path.suffix in FILE_SUFFIXES and not path.is_dir()
         return self.name == "-" or named or path.is_file()
 
@@ -107,7 +108,10 @@ def _pair(pair: str, spelling: str) -> tuple[str, str]:
 
 def _read_value(option: _Option, value: str, pair: str) -> object:
     try:
-        return option.read(value)
+        found = option.read(value)
+        if found != found:
+            raise ValueError("nan")
+        return found
     except (KeyError, ValueError):
         words = {_yes: "0 or 1", _which: "random or first", int: "a whole number"}
         expected = words.get(option.read, "a number")
@@ -129,8 +133,10 @@ def _checked(source: Source) -> Source:
             f"'{source.name}' is a file of examples, and has its own negatives and scores; a run is "
             "over a collection: write a folder with corpus.jsonl, queries.jsonl and qrels/train.tsv"
         )
-    if source.drawing.negatives < 0 or not source.weight >= 0:
-        raise UsageError(f"'{source.name}': weight and per-query cannot be negative")
+    if source.drawing.negatives < 0 or not 0 <= source.weight < math.inf:
+        raise UsageError(f"'{source.name}': weight and per-query cannot be negative, or infinite")
+    if 0 in (source.max_length, source.query_max_length):
+        raise UsageError(f"'{source.name}': a length must be at least 1")
     return source
 
 

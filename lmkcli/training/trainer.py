@@ -8,6 +8,7 @@ import json
 import math
 import time
 from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
@@ -19,6 +20,7 @@ from transformers.trainer_callback import PrinterCallback, ProgressCallback
 from transformers.utils.logging import disable_progress_bar
 
 from lmkcli.errors import DataError
+from lmkcli.models.files import loading
 from lmkcli.progress import Report
 from lmkcli.settings import LoopSettings
 from lmkcli.system.memory import peak_memory
@@ -199,7 +201,21 @@ class LossTrainer(Trainer):
         return {name: value.detach().cpu().contiguous().clone() for name, value in state.items()}
 
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Any = None) -> None:
-        self._module.load_state_dict(load_file(Path(resume_from_checkpoint) / WEIGHTS))
+        with _resuming(resume_from_checkpoint):
+            self._module.load_state_dict(load_file(Path(resume_from_checkpoint) / WEIGHTS))
+
+    def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
+        with _resuming(checkpoint):
+            super()._load_optimizer_and_scheduler(checkpoint)
+
+    def _load_rng_state(self, checkpoint: str | None) -> None:
+        with _resuming(checkpoint):
+            super()._load_rng_state(checkpoint)
+
+
+def _resuming(checkpoint: str | None) -> AbstractContextManager[None]:
+    """What is wrong with a checkpoint's files, with what to do about it."""
+    return loading(f"{checkpoint} (delete it, and the same command goes on without it)")
 
 
 def arguments(settings: LoopSettings, checkpoints: Path) -> TrainingArguments:

@@ -124,3 +124,192 @@ def test_verify_notices_a_part_of_another_folder(
     lmk("encode", beir, "-m", tiny_model("bert"), "--pool", "cls", "-o", other)
     shutil.copy(part(other, "vectors.npy"), part(vectors, "vectors.npy"))
     assert "its digest differs" in lmk("verify", vectors, code=3).err
+
+
+def edited(path: Path, **values: Any) -> None:
+    path.write_text(json.dumps(json.loads(path.read_text()) | values))
+
+
+@pytest.fixture
+def model(lmk: Lmk, tiny_model: Models, tmp_path: Path) -> Path:
+    """A folder in the layout of sentence-transformers, to break."""
+    words = ["export", "--to", "sentence-transformers", "-m", tiny_model("bert"), "--pool", "mean"]
+    lmk(*words, "-o", tmp_path / "model")
+    return tmp_path / "model"
+
+
+@pytest.mark.parametrize(
+    ("file", "field", "value"),
+    [
+        ("config.json", "hidden_size", "x"),
+        ("config.json", "num_hidden_layers", -1),
+        ("config.json", "num_attention_heads", {}),
+        ("sentence_bert_config.json", "max_seq_length", "x"),
+        ("config.json", "vocab_size", []),
+        ("1_Pooling/config.json", "include_prompt", []),
+        ("config_sentence_transformers.json", "prompts", [1]),
+    ],
+)
+def test_a_model_folder_with_a_field_of_another_type(
+    lmk: Lmk, model: Path, beir: Path, tmp_path: Path, file: str, field: str, value: Any
+) -> None:
+    edited(model / file, **{field: value})
+    for verb in ("encode", "tokenize"):
+        err = lmk(verb, beir, "-m", model, "-o", tmp_path / "out", code=3).err
+        assert str(model / file) in err
+        assert field in err
+        assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("file", ["tokenizer.json", "model.safetensors", "config.json"])
+@pytest.mark.parametrize("content", [b"", b"[" * 5000, b"\xff\xfe{}", b'{"model": {"type": 3}}'])
+def test_a_model_folder_with_a_file_that_is_another(
+    lmk: Lmk, model: Path, beir: Path, tmp_path: Path, file: str, content: bytes
+) -> None:
+    (model / file).write_bytes(content)
+    lmk("encode", beir, "-m", model, "-o", tmp_path / "out", code=3)
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_value_that_is_not_finite_is_never_ranked(
+    lmk: Lmk, vectors: Path, beir: Path, tmp_path: Path
+) -> None:
+    """In a row that is not among those that are looked at when the folder is opened."""
+    lmk("index", beir, "--kind", "bm25", "-o", tmp_path / "bm25")
+    lmk("index", vectors, "-o", tmp_path / "hnsw")
+    path = part(vectors, "vectors.npy")
+    array = np.array(np.load(path))
+    array[1:8] = np.nan  # of sixty rows, eight are looked at
+    path.write_bytes(saved(array))
+    for line in (
+        ["search", vectors, "-q", "rivers"],
+        ["search", vectors, beir, "-o", tmp_path / "run"],
+        ["search", tmp_path / "bm25", beir, "--rerank", vectors, "-o", tmp_path / "run"],
+        ["index", vectors, "--kind", "Flat", "-o", tmp_path / "flat"],
+        ["verify", vectors],
+    ):
+        assert "not finite" in lmk(*line, code=3).err
+    assert not (tmp_path / "flat").exists()
+
+
+def test_a_part_of_another_folder_is_noticed_when_opened(
+    lmk: Lmk, vectors: Path, tiny_model: Models, beir: Path, tmp_path: Path
+) -> None:
+    """The same model, the same number of documents, other texts."""
+    mine, other = tmp_path / "beir", tmp_path / "other"
+    shutil.copytree(beir, mine)
+    corpus = mine / "corpus.jsonl"
+    corpus.write_text(corpus.read_text().replace("landmark", "beacon"))
+    lmk("encode", mine, "-m", tiny_model("bert"), "--pool", "mean", "-o", other)
+    shutil.rmtree(part(vectors, "part.json").parent)
+    strange = part(other, "part.json").parent
+    shutil.copytree(strange, vectors / "parts" / strange.name)
+    for line in (["search", vectors, "-q", "rivers"], ["show", vectors], ["verify", vectors]):
+        assert "not the part that was written there" in lmk(*line, code=3).err
+
+
+def test_a_table_of_other_documents_than_its_part(lmk: Lmk, vectors: Path) -> None:
+    path = part(vectors, "docs.parquet")
+    rewritten(path, lambda table: pa.concat_tables([table, table]))
+    for line in (
+        ["search", vectors, "-q", "rivers"],
+        ["verify", vectors],
+        ["export", vectors, "--to", "parquet", "-o", vectors / "out"],
+    ):
+        err = lmk(*line, code=3).err
+        assert f"{path} holds 120 documents, where 60 are needed" in err
+
+
+def test_tokens_whose_rows_do_not_fit(
+    lmk: Lmk, tiny_model: Models, beir: Path, tmp_path: Path
+) -> None:
+    bert, tokens = tiny_model("bert"), tmp_path / "tokens"
+    lmk("tokenize", beir, "-m", bert, "-o", tokens)
+    path = part(tokens, "starts.npy")
+    whole = np.load(path)
+    for broken in (whole[::-1], np.full_like(whole, -1), whole + 10**9):
+        np.save(path, broken)
+        err = lmk("encode", tokens, "-m", bert, "--pool", "mean", "-o", tmp_path / "v", code=3).err
+        assert "starts.npy does not fit" in err
+        assert not (tmp_path / "v").exists()
+
+
+def test_compact_leaves_what_lies_in_a_part(
+    lmk: Lmk, tiny_model: Models, beir: Path, tmp_path: Path
+) -> None:
+    mine, vectors = tmp_path / "beir", tmp_path / "vectors"
+    shutil.copytree(beir, mine)
+    words = ["encode", mine, "-m", tiny_model("bert"), "--pool", "mean", "-o", vectors]
+    lmk(*words)
+    with open(mine / "corpus.jsonl", "a") as file:
+        file.write('{"_id": "new", "text": "a heron by the river"}\n')
+    lmk(*words, "--if-exists", "update")
+    kept = min((vectors / "parts").glob("0*of00001*"))
+    (kept / "thesis.tex").write_text("mine")
+    err = lmk("compact", vectors, "--keep-hours", 0).err
+    assert "thesis.tex, which lmk did not write" in err
+    assert [path.name for path in kept.iterdir()] == ["thesis.tex"]
+    assert lmk("compact", vectors, "--keep-hours", 0, "--json").json["deleted"] == 0
+    assert "new" in lmk("search", vectors, "-q", "heron river").out
+
+
+LOG_LINES = [
+    "{}", "[]", "3", '{"scores": []}', '{"scores": {"nDCG@10": "high"}}', '{"scores": {"nDCG@10": true}}',
+    '{"scores": {}, "run": 3}', '{"scores": {}, "lineage": {}}', '{"scores": {}, "lineage": [{}]}',
+    '{"scores": {}, "qrels": 1}', '{"scores": {}, "scores": {}}', '{"scores": ' + "[" * 5000, '{"scores"',
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("line", LOG_LINES)
+def test_a_line_that_is_no_entry_is_named(lmk: Lmk, tmp_path: Path, line: str) -> None:
+    log = tmp_path / "scores.jsonl"
+    log.write_text(f'{{"scores": {{"nDCG@10": 0.5}}}}\n{line}\n')
+    plot = ["plot", log, "--x", "k", "-o", tmp_path / "curve.svg"]
+    for words in (["show", log], plot, ["repro", f"{log}#1"]):
+        assert f"{log} line 2" in lmk(*words, code=3).err
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [("command", 3), ("command", [3]), ("directory", 1), ("packages", []), ("call", []), ("machine", 1),
+     ("call", {"verb": 3}), ("call", {"source": {}}), ("python", None), ("files", "x")],
+)  # fmt: skip
+def test_facts_of_another_type(lmk: Lmk, vectors: Path, key: str, value: Any) -> None:
+    path = vectors / "manifest.json"
+    recorded = json.loads(path.read_text())
+    recorded["facts"][key] = value
+    path.write_text(json.dumps(recorded))
+    for line in (["show", vectors], ["repro", vectors]):
+        err = lmk(*line, code=3).err
+        assert str(path) in err
+        assert key in err
+
+
+def test_a_key_that_comes_twice_is_named(
+    lmk: Lmk, vectors: Path, beir: Path, tmp_path: Path
+) -> None:
+    path = vectors / "manifest.json"
+    path.write_text(path.read_text().replace('"kind":', '"kind": "tokens", "kind":', 1))
+    err = lmk("search", vectors, "-q", "x", code=3).err
+    assert "the key 'kind' is in one object twice" in err
+    (tmp_path / "docs.jsonl").write_text('{"_id": "a", "_id": "b", "text": "x"}\n')
+    err = lmk("index", tmp_path / "docs.jsonl", "--kind", "bm25", "-o", tmp_path / "i", code=3).err
+    assert "docs.jsonl line 1" in err
+    assert "the key '_id'" in err
+
+
+def test_links_that_lead_to_themselves(lmk: Lmk, beir: Path, tmp_path: Path) -> None:
+    lmk("index", beir, "--kind", "bm25", "-o", tmp_path / "bm25")
+    loop = tmp_path / "loop"
+    loop.symlink_to("loop")
+    for line in (
+        ["search", tmp_path / "bm25", beir, "-o", loop],
+        ["search", tmp_path / "bm25", "--with", loop, "--fuse", "rrf", beir, "-o", tmp_path / "r"],
+        ["search", loop, "-q", "x"],
+        ["index", loop, "--kind", "bm25", "-o", tmp_path / "i"],
+        ["index", beir, "--kind", "bm25", "-o", loop],
+        ["eval", loop],
+        ["show", loop],
+    ):
+        assert "Traceback" not in lmk(*line, code=3).err
+    assert loop.is_symlink()

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from lmkcli import __version__
+from lmkcli.cli import main
 
 Models = Callable[[str], Path]
 Lmk = Callable[..., Any]
@@ -122,3 +123,23 @@ def test_a_signal_before_the_work_began_is_75_too(
     done = lmk("encode", "x.jsonl", "-m", "m", "-o", tmp_path / "v", code=75)
     assert "run the same command again" in done.err
     assert signal.getsignal(number) is before
+
+
+@pytest.mark.parametrize("closed", ["sys.stdout", "sys.stderr"])
+def test_a_closed_stream_is_not_written_to(monkeypatch: pytest.MonkeyPatch, closed: str) -> None:
+    """As after `lmk show poolers >&-`."""
+    monkeypatch.setattr("sys.argv", ["lmk", "show", "poolers"])
+    monkeypatch.setattr(closed, None)
+    with pytest.raises(SystemExit) as left:
+        main.main()
+    assert not left.value.code
+
+
+def test_a_folder_that_is_gone_is_said(
+    lmk: Callable[..., Any], beir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    err = lmk("index", beir, "--kind", "bm25", "-o", tmp_path / "bm25", code=3).err
+    assert "the current folder is not there any more" in err

@@ -62,6 +62,30 @@ def test_all_five_verbs(lmk: Lmk, tite: Path, beir: Path, tmp_path: Path) -> Non
     assert (recipe.doc.max_length, recipe.query.max_length) == (LENGTH, 32)
 
 
+def test_states_of_a_model_without_pooling_are_pooled_like_any_encoders(
+    lmk: Lmk, beir: Path, tmp_path: Path
+) -> None:
+    torch.manual_seed(7)
+    config = TiteConfig(
+        vocab_size=tiny.VOCABULARY, num_hidden_layers=2, hidden_sizes=WIDTH, num_attention_heads=4,
+        intermediate_sizes=64, max_position_embeddings=LENGTH, initializer_range=0.3,
+    )  # fmt: skip
+    TiteModel(config).save_pretrained(tmp_path / "m")
+    tiny.wordpiece().save_pretrained(tmp_path / "m")
+    made = lmk("encode", beir, "-m", tmp_path / "m", "-o", tmp_path / "v", "--dtype", "fp32")
+    assert "declares no pooling" in made.err
+    lmk("encode", beir, "-m", tmp_path / "m", "--pool", "lmk", "--gran", 4, "-o", tmp_path / "l")
+    lmk("verify", tmp_path / "l", "--sample", 5)
+    model = TiteModel.from_pretrained(tmp_path / "m").eval()
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path / "m")
+    stored = Vectors(tmp_path / "v")
+    text = next(open_collection(str(beir)).docs().__iter__()).content
+    with torch.inference_mode():
+        states = model(tokenizer(text, return_tensors="pt").input_ids).last_hidden_state[0]
+    mean = torch.nn.functional.normalize(states.mean(0), dim=0)
+    np.testing.assert_allclose(stored.at(np.array([0])).vectors[0], mean, rtol=0, atol=2e-3)
+
+
 def test_a_vector_is_what_the_model_makes_of_the_text(
     lmk: Lmk, tite: Path, beir: Path, tmp_path: Path
 ) -> None:

@@ -234,3 +234,32 @@ def test_a_log_is_a_file(lmk: Lmk, beir: Path, tmp_path: Path) -> None:
     for device in ("/dev/full", "/dev/zero", tmp_path):
         err = lmk("eval", tmp_path / "r.trec", "-m", "nDCG@10", "--log", device, code=3).err
         assert "choose a file for --log" in err
+
+
+def test_overwriting_never_removes_what_is_read(
+    lmk: Lmk, tiny_model: Models, beir: Path, tmp_path: Path
+) -> None:
+    model, pairs = tmp_path / "model", tmp_path / "pairs.tsv"
+    pairs.write_text("rivers\trivers carry water\nbirds\tbirds migrate south\n")
+    words = ["--to", "sentence-transformers", "--pool", "mean"]
+    lmk("export", *words, "-m", tiny_model("bert"), "-o", model)
+    lmk("index", beir, "--kind", "bm25", "-o", tmp_path / "bm25")
+    run = tmp_path / "r.trec"
+    lmk("search", tmp_path / "bm25", beir, "-o", run)
+    mined = f"{beir},negatives={run}"
+    for line in (
+        ["export", *words, "-m", model, "-o", model],
+        ["train", pairs, "-m", model, "--steps", 1, "--batch-size", 2, "-o", model],
+        ["train", mined, "-m", model, "--steps", 1, "--batch-size", 2, "-o", run],
+    ):
+        assert "which is read for it" in lmk(*line, "--if-exists", "overwrite", code=2).err
+    assert (model / "model.safetensors").is_file()
+    assert run.is_file()
+
+
+def test_a_setting_that_is_called_like_the_output_is_none_of_its_inputs(
+    lmk: Lmk, beir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for _ in range(2):
+        lmk("index", beir, "--kind", "bm25", "-o", "bm25", "--if-exists", "overwrite")

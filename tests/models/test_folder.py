@@ -257,7 +257,7 @@ def test_a_folder_without_modules_or_config_is_refused(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="lists no module"):
         read_model(str(tmp_path))
     (tmp_path / "modules.json").write_text("[{")
-    with pytest.raises(DataError, match=r"modules\.json is not valid JSON"):
+    with pytest.raises(DataError, match=r"modules\.json cannot be read"):
         read_model(str(tmp_path))
 
 

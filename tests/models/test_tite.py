@@ -526,8 +526,14 @@ def test_a_sequence_beyond_the_positions_is_refused(tiny: TiteModel, tmp_path: P
         open_model(read_model(str(folder)), ModelOptions("fp32", "cpu", extend="ntk:128"))
 
 
-def test_a_model_that_pools_nothing_makes_no_vector(tmp_path: Path) -> None:
+def test_a_model_that_pools_nothing_leaves_a_state_for_each_token(tmp_path: Path) -> None:
     model = random_model(TINY)
-    assert model(torch.ones(2, 7, dtype=torch.long)).last_hidden_state.shape == (2, 7, 48)
-    with pytest.raises(DataError, match="pools in no layer"):
-        opened(saved(tmp_path / "m", model.config.to_dict(), weights_of(model)))
+    found = opened(saved(tmp_path / "m", model.config.to_dict(), weights_of(model)))
+    assert not found.one_vector
+    assert not read_model(str(tmp_path / "m")).makes_vector
+    sequences = [np.arange(1, 8, dtype=np.int32), np.zeros(0, np.int32), np.ones(3, np.int32)]
+    with torch.inference_mode():
+        states = found.states(sequences)
+        alone = [model(torch.from_numpy(each)[None].long()) for each in sequences[::2]]
+    wanted = torch.cat([each.last_hidden_state[0] for each in alone])
+    torch.testing.assert_close(states, wanted, rtol=0, atol=1e-5)

@@ -26,7 +26,7 @@ def name(start: int, stop: int, shard: Shard = WHOLE) -> PartName:
 def make(folder: Path, start: int, stop: int, shard: Shard = WHOLE) -> Path:
     """A published part that holds one file."""
     growing = parts.new_part_folder(folder, shard)
-    (growing / "rows.txt").write_text(f"{start} {stop}")
+    (growing / "part.json").write_text(json.dumps({"digest": f"{start} {stop}"}))
     return parts.publish(growing, name(start, stop, shard))
 
 
@@ -173,7 +173,7 @@ def test_what_killed_jobs_left_is_swept_when_it_is_old(tmp_path: Path) -> None:
     os.utime(fresh, (long_ago, long_ago))  # only its file was touched lately
     os.utime(empty, (long_ago, long_ago))
     published = make(tmp_path, 0, 5, Shard(1, 20))
-    os.utime(published / "rows.txt", (long_ago, long_ago))
+    os.utime(published / "part.json", (long_ago, long_ago))
     parts.new_part_folder(tmp_path, Shard(1, 20))
     there = [path.is_dir() for path in (fresh, old, empty, other, published)]
     assert there == [True, False, False, True, True]

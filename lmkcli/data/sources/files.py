@@ -36,8 +36,10 @@ def open_files(name: str, options: dict[str, str]) -> "FileCollection":
     DataError when there is nothing at the path, UnknownName for a split that the folder lacks.
     """
     check_options(name, options, OPTIONS)
-    path, split = (name, "") if name == "-" or Path(name).expanduser().exists() else _split(name)
-    place = Path(path).expanduser()
+    path, split = (
+        (name, "") if name == "-" or Path(os.path.expanduser(name)).exists() else _split(name)
+    )
+    place = Path(os.path.expanduser(path))
     if place.is_dir():
         paths = _folder(place, split)
     elif split:
@@ -47,7 +49,7 @@ def open_files(name: str, options: dict[str, str]) -> "FileCollection":
     else:
         raise DataError(f"{name}: no such file or folder")
     for key in {"queries", "qrels"} & options.keys():
-        if options[key] != "-" and not Path(options[key]).expanduser().is_file():
+        if options[key] != "-" and not Path(os.path.expanduser(options[key])).is_file():
             raise DataError(f"{key}={options[key]}: no such file")
         paths[key] = options[key]
     whole = {key: _absolute(value) if key in paths else value for key, value in options.items()}
@@ -145,7 +147,7 @@ class FileCollection(Collection):
         return "name a file with ',qrels=path'"
 
     def has_qrels(self) -> bool:
-        return Path(self._paths.get("qrels", "-")).expanduser().is_file()
+        return Path(os.path.expanduser(self._paths.get("qrels", "-"))).is_file()
 
     def query_facts(self, name: str) -> dict[str, str | float]:
         path = self._paths.get("queries", "-")
@@ -171,7 +173,7 @@ class FileCollection(Collection):
             )
 
     def _look(self) -> dict[str, list[int]]:
-        path = Path(self._paths.get("docs", "-")).expanduser()
+        path = Path(os.path.expanduser(self._paths.get("docs", "-")))
         if not path.is_file():
             return {}
         stat = path.stat()

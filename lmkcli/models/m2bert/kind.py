@@ -9,6 +9,7 @@ from transformers.utils import logging as transformers_logging
 
 from lmkcli.errors import UsageError
 from lmkcli.models.devices import TORCH, choose_device, native_dtype
+from lmkcli.models.files import loading
 from lmkcli.models.folder import ModelFolder
 from lmkcli.models.forward import ModelOptions
 from lmkcli.models.m2bert.config import M2BertConfig
@@ -93,7 +94,8 @@ def open_model(folder: ModelFolder, options: ModelOptions) -> M2Bert:
         )
     device = choose_device(options.device)
     dtype = native_dtype(device) if options.dtype == "auto" else options.dtype
-    model = M2BertModel.from_pretrained(folder.encoder, dtype=TORCH[dtype]).to(device).eval()
+    with loading(f"the M2-BERT of {folder.name}"):
+        model = M2BertModel.from_pretrained(folder.encoder, dtype=TORCH[dtype]).to(device).eval()
     model.requires_grad_(options.trainable)
     free = torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else free_memory()
     for conv in model.long_convs:

@@ -16,7 +16,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from lmkcli.errors import DataError
-from lmkcli.models.folder import read_json
+from lmkcli.models.files import read_json
 from lmkcli.models.m2bert.config import M2BertConfig
 from lmkcli.models.m2bert.mixer import decays, times
 

@@ -1,4 +1,4 @@
-"""TITE as a model kind: each sequence comes out as one vector."""
+"""TITE as a model kind: each sequence comes out as one vector; where no layer pools, as states."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -6,11 +6,12 @@ from typing import Any
 
 import numpy as np
 import torch
-from safetensors import SafetensorError, safe_open
+from safetensors import safe_open
 from transformers.utils import logging as transformers_logging
 
 from lmkcli.errors import DataError, UsageError
 from lmkcli.models.devices import TORCH, choose_device, native_dtype
+from lmkcli.models.files import loading
 from lmkcli.models.folder import ModelFolder
 from lmkcli.models.forward import ModelOptions
 from lmkcli.models.routes import Route, remembered, route_key
@@ -20,13 +21,12 @@ from lmkcli.models.tite.model import TiteModel
 from lmkcli.pooling.placement import Ints
 
 transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]
-_UNREADABLE = (OSError, ValueError, ImportError, KeyError, RuntimeError, SafetensorError)
 _TABLE = "embeddings.word_embeddings.weight"
 
 
 @dataclass
 class Tite:
-    """A loaded TITE. `states` has one row for each sequence, which is its vector."""
+    """A loaded TITE. `states` has one row for each sequence, which is its vector, or one for each token."""
 
     module: Any
     dim: int
@@ -34,9 +34,9 @@ class Tite:
     device: torch.device
     dtype: str
     weight_bytes: int
+    one_vector: bool
     packed: bool = True
     why_padded: str = ""
-    one_vector: bool = True
     pad_to: int = 0
 
     def states(
@@ -45,16 +45,21 @@ class Tite:
         attended: list[int] | None = None,
         positions: list[Ints] | None = None,
     ) -> torch.Tensor:
-        """[sequences, dim]; zeros for one without tokens. No padded batch is ever computed.
+        """[sequences, dim], zeros for one without tokens; [tokens, dim] where no layer pools.
 
-        Only the first `attended` tokens of a sequence are read; `positions` have no meaning for it.
+        No padded batch is ever computed. Only the first `attended` tokens of a sequence are read;
+        `positions` have no meaning for it.
         """
+        if attended is not None and not self.one_vector:
+            raise DataError(
+                "a TITE whose layers do not pool cannot fill up queries; use another model"
+            )
         if attended is not None:
             sequences = [s[:count] for s, count in zip(sequences, attended, strict=True)]
         lengths = np.array([len(sequence) for sequence in sequences], np.int64)
         ids = torch.from_numpy(np.concatenate(sequences).astype(np.int64)).to(self.device)
         vectors: torch.Tensor = self.module.packed(ids, lengths)
-        if lengths.all():
+        if lengths.all() or not self.one_vector:
             return vectors
         filled = torch.from_numpy(np.flatnonzero(lengths)).to(self.device)
         return vectors.new_zeros(len(sequences), self.dim).index_copy(0, filled, vectors)
@@ -88,12 +93,11 @@ def open_model(folder: ModelFolder, options: ModelOptions) -> Tite:
     device = choose_device(options.device)
     dtype = native_dtype(device) if options.dtype == "auto" else options.dtype
     model = _load(folder, dtype).to(device).eval().requires_grad_(options.trainable)
-    if not model.config.pools:
-        raise DataError(
-            f"{folder.name} pools in no layer (kernel_sizes in config.json), so it makes no vector"
-        )
     size = sum(p.numel() * p.element_size() for p in model.parameters())
-    opened = Tite(model, model.config.hidden_size, model.config.longest, device, dtype, size)
+    config = model.config
+    opened = Tite(
+        model, config.hidden_size, config.longest, device, dtype, size, one_vector=config.pools
+    )
     fusing = device.type == "cpu" and not options.trainable
     key = route_key(folder.weights_digest, dtype, device, ("", fusing))
     if fusing and remembered(key, opened.check).fused:
@@ -104,15 +108,12 @@ def open_model(folder: ModelFolder, options: ModelOptions) -> Tite:
 def _load(folder: ModelFolder, dtype: str) -> Any:
     """The model, all of whose tensors come from the folder."""
     from_pretrained: Any = TiteModel.from_pretrained
-    try:
+    with loading(f"the TITE of {folder.name}"):
         declared, _ = TiteConfig.get_config_dict(str(folder.encoder))
         config = TiteConfig.from_dict(declared | _vocabulary(folder.encoder))
         model, loaded = from_pretrained(
             str(folder.encoder), config=config, dtype=TORCH[dtype], output_loading_info=True
         )
-    except _UNREADABLE as error:
-        first = (str(error).strip() or type(error).__name__).splitlines()[0]
-        raise DataError(f"the TITE of {folder.name} cannot be loaded: {first}") from None
     for which, names in (
         ("lack", loaded["missing_keys"]),
         ("have unknown", loaded["unexpected_keys"]),

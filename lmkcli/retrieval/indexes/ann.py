@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from lmkcli.errors import DataError, UsageError
 from lmkcli.progress import Progress
-from lmkcli.retrieval.kinds import AnnKind, Blocks, Candidates
+from lmkcli.retrieval.kinds import AnnKind, Blocks, Candidates, check_finite
 from lmkcli.settings import AnnSettings
 from lmkcli.system.atomic import atomic_file
 from lmkcli.system.memory import free_memory
@@ -29,6 +29,7 @@ TRAIN_ROWS = 64  # training rows per centroid that are drawn
 TRAIN_SAMPLE = 65536  # but at least so many, where there are: rotations and codes use them all
 MAX_LISTS = 65536
 GROWTH = 1.5  # measured: arrays that double while they grow hold about half as much again
+LARGEST = (1 << 31) - 1  # that FAISS takes
 SMALL_ROW = 45  # bytes a row that short codes take besides, while lists grow (measured with PQ16)
 
 
@@ -65,7 +66,7 @@ class Ann(AnnKind):
         _check_memory(settings, blocks)
         trained = _train(index, blocks, settings.seed)
         if isinstance(_core(index), faiss.IndexHNSW):
-            _core(index).hnsw.efConstruction = settings.ef_construction
+            _core(index).hnsw.efConstruction = min(settings.ef_construction, LARGEST)
         _add(index, blocks, progress)
         return {**_write(index, folder), "factory": factory, "training_rows": trained}
 
@@ -98,7 +99,8 @@ class Ann(AnnKind):
         """The approximately k best rows of each query [n, dim], scored as the index stores them."""
         core = _core(self._index)
         if isinstance(core, faiss.IndexHNSW):
-            core.hnsw.efSearch = max(self._settings.ef_search or max(128, 2 * k), k)
+            breadth = max(self._settings.ef_search or max(128, 2 * k), k)
+            core.hnsw.efSearch = min(breadth, LARGEST)
         elif isinstance(core, faiss.IndexIVF):
             core.nprobe = min(self._settings.nprobe or _probes(core, k), core.nlist)
         scores, rows = self._index.search(np.ascontiguousarray(queries, dtype=np.float32), k)
@@ -205,6 +207,7 @@ def _gather(blocks: Blocks, chosen: NDArray[np.int64]) -> NDArray[np.float32]:
     vectors = np.empty((len(chosen), blocks.dim), np.float32)
     first = 0
     for block in blocks:
+        check_finite(float(np.abs(block.vectors).max(initial=0)))
         here = slice(*np.searchsorted(chosen, (first, first + len(block.vectors))))
         vectors[here] = block.vectors[chosen[here] - first]
         first += len(block.vectors)
@@ -214,6 +217,7 @@ def _gather(blocks: Blocks, chosen: NDArray[np.int64]) -> NDArray[np.float32]:
 def _add(index: Any, blocks: Blocks, progress: Progress) -> None:
     done = 0
     for block in blocks:
+        check_finite(float(np.abs(block.vectors).max(initial=0)))
         try:
             index.add(block.vectors)
         except RuntimeError as error:

@@ -15,8 +15,9 @@ import os
 from array import array
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal, TypedDict
 
 import bm25s
 import numpy as np
@@ -26,7 +27,7 @@ from numpy.typing import NDArray
 
 from lmkcli.data.collection import Doc, Query
 from lmkcli.data.run import Ranking, Run, ranked
-from lmkcli.errors import DataError, Mismatch
+from lmkcli.errors import DataError, LmkError, Mismatch
 from lmkcli.manifest import json_differences
 from lmkcli.progress import Progress
 from lmkcli.reading import read_json
@@ -39,7 +40,8 @@ from lmkcli.system.atomic import atomic_folder
 from lmkcli.system.streams import batched
 from lmkcli.text.analysis import Analyzer
 
-FOLDER, IDS, ANALYSIS = "bm25", "ids.parquet", "analysis.json"
+FOLDER, IDS, ANALYSIS, PARAMS = "bm25", "ids.parquet", "analysis.json", "params.index.json"
+_AGAIN = "build the index again"
 BATCH_CHARACTERS = 1 << 22  # of text between two reports
 
 
@@ -97,12 +99,13 @@ class Bm25(LexicalKind):
         """
         path = folder / FOLDER
         analyzer = _analyzer(settings)
-        try:
-            analysis = read_json(path / ANALYSIS, dict[str, Any], "build the index again")
+        with _reading(path):
+            analysis = read_json(path / ANALYSIS, dict[str, Any], _AGAIN)
+            read_json(path / PARAMS, _Params, _AGAIN)
             scores = bm25s.BM25.load(path, mmap=True, show_progress=False)
             ids = pq.ParquetFile(path / IDS).read().column("id")
-        except (OSError, ValueError, KeyError) as error:  # pa.ArrowInvalid is a ValueError
-            raise DataError(f"{path} cannot be read ({error}); build the index again") from None
+            if fault := _fault(scores, ids):
+                raise ValueError(fault)
         if lines := json_differences(analysis, analyzer.identity()):
             raise Mismatch(
                 f"{path} was analysed in another way than queries would be here (there | here):\n  "
@@ -114,10 +117,19 @@ class Bm25(LexicalKind):
 
     def search(self, queries: list[Query], k: int) -> Run:
         """The k best documents of each query that share a term with it, ties by document id."""
+        try:
+            return Run(dict(self._ranked(queries, k)), tag="bm25")
+        except IndexError:
+            raise DataError(
+                f"the index refers to documents that it does not have: {_AGAIN}"
+            ) from None
+
+    def _ranked(self, queries: list[Query], k: int) -> Iterator[tuple[str, Ranking]]:
         if self._feedback and self._texts:
-            grown = self._grown(queries, self._feedback, self._texts)
-            return Run({name: self._weighted(terms, k) for name, terms in grown}, tag="bm25")
-        return Run({query.id: self._rank(query.text, k) for query in queries}, tag="bm25")
+            for name, terms in self._grown(queries, self._feedback, self._texts):
+                yield name, self._weighted(terms, k)
+        else:
+            yield from ((query.id, self._rank(query.text, k)) for query in queries)
 
     def _rank(self, text: str, k: int) -> Ranking:
         terms = self._scores.get_tokens_ids(self._analyzer(text))
@@ -130,6 +142,8 @@ class Bm25(LexicalKind):
     ) -> Ranking:
         """The k best of the documents with any of the terms, given the scores of all."""
         rows = _best(self._matches(terms), scores, k)
+        if not np.isfinite(scores[rows]).all():
+            raise DataError(f"the index makes scores that are not finite: {_AGAIN}")
         return ranked(take(self._ids, rows), scores[rows]).cut(k)
 
     def _grown(
@@ -177,6 +191,47 @@ class Bm25(LexicalKind):
         for term in set(terms):
             hit[rows[starts[term] : starts[term + 1]]] = True
         return np.flatnonzero(hit)
+
+
+class _Params(TypedDict):
+    dtype: Literal["float32"]
+    int_dtype: Literal["int32", "int64"]
+    num_docs: Annotated[int, range(1 << 31)]
+
+
+@contextmanager
+def _reading(path: Path) -> Iterator[None]:
+    """DataError for whatever bm25s, NumPy and Arrow stumble over in files that are damaged."""
+    try:
+        yield
+    except LmkError:
+        raise
+    except Exception as error:
+        said = str(error) or type(error).__name__
+        raise DataError(f"{path} cannot be read ({said}); {_AGAIN}") from error
+
+
+def _fault(index: Any, ids: pa.ChunkedArray) -> str:
+    """How the arrays of an index do not belong together; empty if they do."""
+    scores, numbers = index.scores, index.vocab_dict.values()
+    data, rows, starts = (scores[name] for name in ("data", "indices", "indptr"))
+    for each, kind in ((data, "f"), (rows, "i"), (starts, "i")):
+        if each.ndim != 1 or each.dtype.kind != kind:
+            return f"an array is of {each.dtype} {list(each.shape)}"
+    if (
+        len(data) != len(rows)
+        or starts[0]
+        or starts[-1] != len(data)
+        or (np.diff(starts) < 0).any()
+    ):
+        return "its arrays do not fit each other"
+    if set(map(type, numbers)) - {int} or not 0 <= min(numbers, default=0) <= max(
+        numbers, default=0
+    ) < len(starts):
+        return "its vocabulary numbers terms that it does not have"
+    if len(ids) != scores["num_docs"] or ids.null_count or ids.type != pa.string():
+        return f"it is of {scores['num_docs']} documents, and {IDS} of others"
+    return ""
 
 
 def _analyzer(settings: Bm25Settings) -> Analyzer:

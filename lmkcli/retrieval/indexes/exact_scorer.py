@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from lmkcli.retrieval.indexes.products import BLOCK_ROWS, LOW_FROM, QUERY_TILE, Pieces, QueryTiles
 from lmkcli.retrieval.indexes.topk import true_places
-from lmkcli.retrieval.kinds import Matrix
+from lmkcli.retrieval.kinds import Matrix, check_finite
 from lmkcli.store.ragged import Ragged, cut
 
 AGAIN = 256  # vectors at a time that are scored in float64: few enough for the nearer caches
@@ -54,6 +54,7 @@ class ExactScorer:
             vectors = torch.from_numpy(self._matrix.at(rows[first : first + AGAIN]).vectors)
             products = torch.mv(self._room[: len(vectors)].copy_(vectors), total)
             scores[first : first + AGAIN] = products.numpy()
+        check_finite(float(scores.sum()))
         return scores
 
     def _maxsim(self, queries: Ragged, rows: Rows) -> Scores:

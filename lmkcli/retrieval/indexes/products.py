@@ -10,6 +10,7 @@ import numpy as np
 import torch
 
 from lmkcli.retrieval.indexes.topk import ErrorBound
+from lmkcli.retrieval.kinds import check_finite
 from lmkcli.store.ragged import Ragged, cut
 
 QUERY_TILE = 1024  # query vectors that are scored together
@@ -65,8 +66,9 @@ class Pieces:
         owners = None
         if not self._single:
             owners = owners_of(torch.from_numpy(of.counts).to(self._device))
-        rounding_norm = self._rounding_norm(whole, low)
-        return Piece(low, len(of.counts), owners, _norm(whole), rounding_norm)
+        rounding_norm, norm = self._rounding_norm(whole, low), _norm(whole)
+        check_finite(norm)
+        return Piece(low, len(of.counts), owners, norm, rounding_norm)
 
     def _rounding_norm(self, whole: torch.Tensor, low: torch.Tensor) -> float:
         if low is whole:

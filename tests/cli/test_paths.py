@@ -1,0 +1,80 @@
+"""Names of files as a shell means them: homes, folders that are called '~x', bytes that are no text."""
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+Lmk = Callable[..., Any]
+NOBODY = "~nobody-of-this-name"
+
+
+@pytest.fixture(autouse=True)
+def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    (tmp_path / "work").mkdir()
+    monkeypatch.chdir(tmp_path / "work")
+
+
+def test_an_output_after_an_equals_sign_goes_home(
+    lmk: Lmk, beir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No shell replaces the '~' of --output=~/x, of a variable's value, or of a file of settings."""
+    lmk("index", beir, "--kind=bm25", "--output=~/one")
+    monkeypatch.setenv("LMK_INDEX_OUTPUT", "~/two")
+    lmk("index", beir, "--kind=bm25")
+    monkeypatch.delenv("LMK_INDEX_OUTPUT")
+    Path("lmk.toml").write_text('[index]\noutput = "~/three"\nkind = "bm25"\n')
+    lmk("index", beir, "--config", "lmk.toml")
+    assert sorted(os.listdir(tmp_path / "home")) == ["one", "three", "two"]
+    assert os.listdir() == ["lmk.toml"]
+    assert "1" in lmk("search", "~/one", "-q", "rivers").out
+
+
+def test_what_is_no_users_home_is_a_name_like_any_other(lmk: Lmk, beir: Path) -> None:
+    Path(NOBODY).mkdir()
+    Path(NOBODY, "docs.jsonl").write_text('{"_id": "a", "text": "rivers"}\n')
+    lmk("index", f"{NOBODY}/docs.jsonl", "--kind", "bm25", "-o", f"{NOBODY}/bm25")
+    assert "a" in lmk("search", f"{NOBODY}/bm25", "-q", "rivers").out
+    for line in (
+        ["encode", beir, "-m", f"{NOBODY}/model", "-o", "v"],
+        ["train", f"{NOBODY}/pairs.jsonl", "-m", f"{NOBODY}/model", "-o", "m"],
+        ["index", "~nobody-else/docs.jsonl", "--kind", "bm25", "-o", "i"],
+        ["show", "~nobody-else"],
+        ["eval", "~nobody-else/run.trec"],
+    ):
+        assert "~nobody" in lmk(*line, code=3).err
+    assert os.listdir() == [NOBODY]
+
+
+def test_without_a_home_nothing_is_remembered(
+    lmk: Lmk, beir: Path, tiny_model: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.setattr("os.path.expanduser", lambda path: path)  # as where no user is known
+    lmk("encode", beir, "-m", tiny_model("bert"), "--pool", "mean", "-o", "v")
+    assert os.listdir() == ["v"]
+
+
+def test_names_that_are_not_utf_8(lmk: Lmk, beir: Path, tiny_model: Callable[[str], Path]) -> None:
+    name = os.fsdecode(b"d\xff")
+    Path(f"{name}.jsonl").write_text('{"_id": "a", "text": "rivers"}\n')
+    os.symlink(beir, name)
+    os.symlink(tiny_model("bert"), f"{name}-model")
+    lmk("index", f"{name}.jsonl", "--kind", "bm25", "-o", "bm25")
+    assert "a" in lmk("search", "bm25", "-q", "rivers").out
+    assert "\\udcff" in lmk("show", "bm25").out
+    lmk("search", "bm25", f"./{name}", "-o", "run.trec")
+    assert "\\udcff" in lmk("show", "run.trec").out
+    for line in (
+        ["encode", f"./{name}", "-m", f"{name}-model", "--pool", "mean", "-o", "v"],
+        ["index", beir, "--kind", "bm25", "-o", f"{name}-bm25"],
+        ["encode", beir, "-m", tiny_model("bert"), "--pool", "mean", "-o", f"{name}-v"],
+        ["eval", f"{name}.trec"],
+    ):
+        err = lmk(*line, code=3).err
+        assert "\\udcff" in err
+        assert "Traceback" not in err
+    assert not {f"{name}-bm25", f"{name}-v", "v"} & set(os.listdir())
