@@ -3,15 +3,19 @@
 A file of its own, so that the children import only what they run.
 """
 
+import json
 import os
 import signal
 import sys
+import tempfile
 import time
+import traceback
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO, NamedTuple, NoReturn
 
 from lmkcli.cli import main
+from lmkcli.errors import Stopped
 from lmkcli.store import part_writer, tokens
 
 PART_BYTES, BATCH_CHARACTERS = 15_000, 15_000  # many part boundaries even in a tiny collection
@@ -73,3 +77,55 @@ def lmk_paced(pause: float) -> None:
     part_writer.PART_BYTES = PART_BYTES
     tokens.BATCH_CHARACTERS = BATCH_CHARACTERS
     main.main()
+
+
+class Done(NamedTuple):
+    """What a command line left behind."""
+
+    code: int
+    out: str
+    err: str
+
+
+def lines(command_lines: list[list[str]], folder: str, report: str) -> None:
+    """Runs command lines one after another in a folder; what each left behind is a line of `report`."""
+    os.chdir(folder)
+    for words in command_lines:
+        done = json.dumps(_captured(words))
+        with open(report, "a", encoding="utf-8") as file:
+            file.write(done + "\n")
+
+
+def unpublished(command_lines: list[list[str]], folder: str, report: str) -> None:
+    """The same, with trainings that are stopped before they put their model into its place."""
+    from lmkcli.training import checkpoints  # here, since it brings torch
+
+    def stop(*_: Any) -> NoReturn:
+        raise Stopped("before it was published")
+
+    checkpoints.publish = stop
+    lines(command_lines, folder, report)
+
+
+def _captured(words: list[str]) -> Done:
+    """One command line, with its output and errors in files as in a shell."""
+    sys.argv = ["lmk", *words]
+    code: Any = 0
+    with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
+        os.dup2(out.fileno(), 1)
+        os.dup2(err.fileno(), 2)
+        try:
+            main.main()
+        except SystemExit as left:
+            code = left.code or 0
+        except BaseException:
+            traceback.print_exc()
+            code = 1
+        sys.stdout.flush()
+        sys.stderr.flush()
+        return Done(code, *(_text(stream) for stream in (out, err)))
+
+
+def _text(stream: BinaryIO) -> str:
+    stream.seek(0)
+    return stream.read().decode("utf-8", "replace")

@@ -17,11 +17,14 @@ from typing import NamedTuple
 
 import numpy as np
 import pytest
+import torch
+from safetensors.torch import load_file
 
 from lmkcli import manifest
 from lmkcli.data.collection import Shard
 from lmkcli.data.run import read_run
 from lmkcli.errors import DataError
+from lmkcli.models.folder import TRAINED, read_model
 from lmkcli.retrieval.index_folder import BUILT, read_built
 from lmkcli.retrieval.opening import open_index
 from lmkcli.settings import OpenSettings
@@ -29,6 +32,7 @@ from lmkcli.store import parts, summary
 from lmkcli.store.doctable import DocTable
 from lmkcli.store.tokens import Tokens
 from lmkcli.store.vectors import Vectors
+from lmkcli.training import checkpoints
 from tests import forked, tiny
 
 DOCS = 600
@@ -39,6 +43,7 @@ PRELOAD = [  # what a command imports when it needs it, imported once by the ser
         "lmkcli.retrieval.building",
         "lmkcli.retrieval.searching",
         "lmkcli.retrieval.pipeline",
+        "lmkcli.training.job",
     ),
     *(
         "lmkcli.retrieval.indexes.ann",
@@ -231,6 +236,23 @@ def same_run(one: Path, other: Path) -> None:
     assert one.read_text() == other.read_text()
 
 
+def whole_model(folder: Path) -> bool:
+    """A model is there with all its files, or its folder is refused."""
+    if not (folder / TRAINED).exists():
+        with pytest.raises(DataError):
+            read_model(str(folder))
+        return False
+    assert not (folder / checkpoints.FOLDER).exists() or not checkpoints.latest(folder)
+    return read_model(str(folder)).pool == "mean"
+
+
+def same_model(one: Path, other: Path) -> None:
+    mine, theirs = (load_file(path / "model.safetensors") for path in (one, other))
+    assert mine.keys() == theirs.keys()
+    for name, value in theirs.items():
+        torch.testing.assert_close(mine[name], value, rtol=0, atol=1e-6)
+
+
 # --- the tests ------------------------------------------------------------------------------------
 
 
@@ -319,6 +341,29 @@ def test_no_moment_of_an_overwriting_is_fatal(
         return copy
 
     assert last_moment(machine, step, there, full) > 4
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("more", [[], ["--if-exists", "overwrite"]])
+def test_no_moment_of_a_training_is_fatal(
+    machine: Machine, tmp_path: Path, tiny_model: Callable[[str], Path], more: list[str]
+) -> None:
+    examples, there = tmp_path / "pairs.tsv", tmp_path / "trained"
+    pairs = ((tiny.sentence(i, 4), tiny.sentence(i, 9)) for i in range(8))
+    examples.write_text("".join(f"{query}\t{passage}\n" for query, passage in pairs))
+    words = ["train", str(examples), "-m", str(tiny_model("bert")), "--pool", "mean"]
+    words += ["--steps", "3", "--save-every", "1", "--batch-size", "2", "--dtype", "fp32"]
+    step = Step(words, same_model, whole_model)
+    machine.run(step, there)
+
+    def output(moment: int) -> Path:
+        made = tmp_path / f"trained-{moment}"
+        if more:
+            shutil.copytree(there, made)
+        return made
+
+    step = step._replace(words=[*words, *more])
+    assert last_moment(machine, step, there, output) > 10
 
 
 @pytest.mark.slow

@@ -16,7 +16,7 @@ from lmkcli import manifest
 from lmkcli.data.collection import WHOLE, Doc, check_id, doc_hash, map_id
 from lmkcli.encoding.encoder import open_encoder
 from lmkcli.encoding.resolving import Resolved
-from lmkcli.errors import DataError, Mismatch, UnknownName, UsageError
+from lmkcli.errors import DataError, LmkError, Mismatch, UnknownName, UsageError
 from lmkcli.exchange.flatfile import open_flat
 from lmkcli.manifest import Manifest
 from lmkcli.progress import Report
@@ -84,7 +84,9 @@ def _open_numpy(source: Path, ids: Path | None) -> Incoming:
         array = np.load(matrix, mmap_mode="r", allow_pickle=False)
     except OSError as error:
         raise DataError(f"{matrix} cannot be read ({error.strerror or error})") from None
-    except (ValueError, EOFError):  # their messages say how to load pickles
+    except LmkError:
+        raise
+    except Exception:  # whatever it is; numpy says how to load pickles
         raise DataError(
             f"{matrix} cannot be read as a .npy file of numbers (pickles and arrays of objects never are)"
         ) from None

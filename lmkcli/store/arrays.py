@@ -9,24 +9,13 @@ from numpy.typing import NDArray
 from lmkcli.errors import DataError
 
 _FIX = "delete this part and run the same command again"
-# What numpy raises for a header or a length that cannot be.
-_DAMAGED = (
-    OSError,
-    ValueError,
-    EOFError,
-    OverflowError,
-    MemoryError,
-    SyntaxError,
-    TypeError,
-    KeyError,
-)
 
 
 def map_array(path: Path) -> NDArray[Any]:
     """A .npy file of any kind, memory-mapped; DataError where it is damaged."""
     try:
         array = np.load(path, mmap_mode="r", allow_pickle=False)
-    except _DAMAGED as error:
+    except Exception as error:  # numpy parses headers as Python, which can fail in any way
         raise DataError(
             f"{path} cannot be read ({error or type(error).__name__}); {_FIX}"
         ) from None

@@ -44,6 +44,7 @@ DAMAGES: dict[str, Callable[[Any], bytes]] = {
     "objects": lambda array: saved(array.astype(object), allow_pickle=True),
     "empty": lambda array: b"",
     "cut": lambda array: saved(array)[:-100],
+    "header without an end": lambda array: saved(array).replace(b"), }", b", , ("),
     "header": lambda array: saved(array)[:20],
     "archive": lambda array: b"PK\x05\x06" + bytes(18),
 }
