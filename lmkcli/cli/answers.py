@@ -62,8 +62,11 @@ def _shown(doc: "Doc", passage: "Passage | None", question: str) -> dict[str, ob
 
 
 def _place(passage: "Passage") -> str:
+    which = f"chunk {passage.chunk + 1} of {passage.chunks}"
+    if passage.begin == passage.end:  # it is empty, or nobody knows where it is
+        return which
     begin, end = console.number(passage.begin), console.number(passage.end)
-    return f"chunk {passage.chunk + 1} of {passage.chunks}, characters {begin}\u2013{end}"
+    return f"{which}, characters {begin}\u2013{end}"
 
 
 def snippet(text: str, question: str, size: int = _SNIPPET) -> str:

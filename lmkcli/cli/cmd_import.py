@@ -9,14 +9,15 @@ import typer
 from lmkcli.cli import console, recording
 from lmkcli.cli.flags import Given, Subset, with_flags
 from lmkcli.cli.options import MapIds, NewOutput, names_of, no_effect
+from lmkcli.errors import UsageError
 from lmkcli.recipe import Recipe, RecipeOptions
 from lmkcli.settings import Flag, Offline
 
 if TYPE_CHECKING:
     from lmkcli.exchange.importing import Incoming
 
-# Another tool cut its texts as it did; what remains to be said is one vector a document.
-_WITHOUT = ("unit", "window", "overlap", "extend", "pad_to_max")
+# Another tool cut its texts as it did; what remains to be said is what a vector stands for.
+_WITHOUT = ("window", "overlap", "extend", "pad_to_max")
 
 
 @dataclass(frozen=True)
@@ -45,8 +46,10 @@ def import_(
     they cannot be searched with text.
     """
     output.path("vectors/")
+    _check_unit(recipe.unit or "doc", files.origin)
     if not recipe.model:
-        no_effect(given, names_of(RecipeOptions), "an import that names no model (-m)")
+        unsaid = [name for name in names_of(RecipeOptions) if name != "unit"]
+        no_effect(given, unsaid, "an import that names no model (-m)")
     from lmkcli.exchange.importing import open_incoming, run_import
 
     incoming = open_incoming(source, files.origin, files.ids)
@@ -66,6 +69,15 @@ def import_(
     )
 
 
+def _check_unit(unit: str, origin: str) -> None:
+    """UsageError for vectors that have no place in these files."""
+    if unit not in ("doc", "chunk") or (unit == "chunk" and origin != "numpy"):
+        raise UsageError(
+            f"--unit {unit}: a vector a document is read from any tool's files, and a vector a chunk "
+            "(--unit chunk) from --from numpy, where the rows of a document repeat its id"
+        )
+
+
 def _recipe(asked: RecipeOptions, incoming: "Incoming", offline: bool) -> Recipe:
     from lmkcli.encoding.resolving import resolve
     from lmkcli.exchange.importing import check_width, unknown_recipe
@@ -74,7 +86,7 @@ def _recipe(asked: RecipeOptions, incoming: "Incoming", offline: bool) -> Recipe
         console.note(
             "no model (-m): these vectors can be indexed and exported, not searched with text"
         )
-        return unknown_recipe()
+        return unknown_recipe(asked.unit or "doc")
     resolved = resolve(asked, offline)
     for line in resolved.notes:
         console.note(line)

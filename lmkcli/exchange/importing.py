@@ -5,7 +5,8 @@ can encode a query for them, but they can be indexed and exported.
 """
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import groupby, islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -26,7 +27,7 @@ from lmkcli.settings import EncodeSettings
 from lmkcli.store import parts
 from lmkcli.store.doctable import DocRow
 from lmkcli.store.outputs import rollback_on_error
-from lmkcli.store.part_writer import Target, shard_writer
+from lmkcli.store.part_writer import ArrayTypes, Target, shard_writer
 from lmkcli.store.vectors import Vectors
 
 ROWS = 1000  # at a time
@@ -175,10 +176,10 @@ def _json_row(line: str, where: str) -> Row:
     return Row(where, str(name), str(record.get("contents") or ""), vector)
 
 
-def unknown_recipe() -> Recipe:
+def unknown_recipe(unit: str = "doc") -> Recipe:
     """The recipe of vectors of which nobody said what made them."""
     side = EncoderConfig("", "", "", pool="", normalize=False, similarity="dot")
-    return Recipe(side, side)
+    return Recipe(replace(side, unit=unit), side)
 
 
 def check_width(incoming: Incoming, resolved: Resolved) -> None:
@@ -197,15 +198,17 @@ def run_import(
 ) -> Imported:
     """Write `folder`, going on after the parts that are there; a refusal leaves nothing claimed.
 
-    DataError, with the place, for ids that are empty, repeated or have white space, and for vectors of
-    another width or with values that are not finite; Mismatch when something else is in the folder.
+    With unit chunk the rows of one id, one after another, are the chunks of a document; where they
+    stand in its text is not known. DataError, with the place, for ids that are empty, repeated or have
+    white space, and for vectors of another width or with values that are not finite; Mismatch when
+    something else is in the folder.
     """
     described = _manifest(incoming, recipe, report.call)
     with rollback_on_error(folder):
         manifest.claim(folder, described)
         normalized = 0
         if parts.done_rows(folder, WHOLE) is None:
-            normalized = _write(incoming, folder, recipe.doc.normalize, map_ids, report)
+            normalized = _write(incoming, (folder, recipe.doc), map_ids, report)
     return Imported(Vectors(folder).rows, incoming.dim, normalized)
 
 
@@ -229,23 +232,41 @@ def _manifest(incoming: Incoming, recipe: Recipe, call: Mapping[str, Any]) -> Ma
     return Manifest("vectors", identity, execution, facts)
 
 
-def _write(incoming: Incoming, folder: Path, normalize: bool, map_ids: bool, report: Report) -> int:
+def _write(
+    incoming: Incoming, what: tuple[Path, EncoderConfig], map_ids: bool, report: Report
+) -> int:
     """Write the rows that are not there yet; returns how many vectors were brought to unit length."""
-    arrays = {"vectors": (incoming.dtype, (incoming.dim,))}
-    target = Target(folder, WHOLE, arrays, incoming.has_text)
+    folder, side = what
+    many = side.unit == "chunk"
+    spans: ArrayTypes = {"spans": ("int32", (2,))} if many else {}
+    arrays: ArrayTypes = {"vectors": (incoming.dtype, (incoming.dim,)), **spans}
     normalized = 0
-    with shard_writer(target, report) as writer:
-        for rows in _grouped(incoming.rows(), writer.row):
-            docs = [Doc(_checked(row, map_ids).id, row.text) for row in rows]
+    with shard_writer(Target(folder, WHOLE, arrays, incoming.has_text), report) as writer:
+        for docs in _batched(_documents(incoming.rows(), many), writer.row):
+            rows = [row for doc in docs for row in doc]
             vectors = _matrix(rows, incoming.dim)
-            normalized += _to_unit_length(vectors) if normalize else 0
-            report.progress(writer.row + len(rows), None, "vectors")
+            normalized += _to_unit_length(vectors) if side.normalize else 0
+            report.progress(writer.row + len(docs), None, "documents" if many else "vectors")
+            stored = {"vectors": vectors.astype(incoming.dtype)}
+            nowhere = {name: np.zeros((len(rows), 2), np.int32) for name in spans}
             writer.append(
-                [DocRow(doc, doc_hash(doc), 0, 0, 1) for doc in docs],
-                {"vectors": vectors.astype(incoming.dtype)},
+                [_doc_row(doc, map_ids) for doc in docs],
+                {**stored, **nowhere},
                 rows[0].where.rsplit(" line ", 1)[0],
             )
     return normalized
+
+
+def _doc_row(rows: list[Row], map_ids: bool) -> DocRow:
+    doc = Doc(_checked(rows[0], map_ids).id, rows[0].text)
+    return DocRow(doc, doc_hash(doc), 0, 0, len(rows))
+
+
+def _documents(rows: Iterator[Row], many: bool) -> Iterator[list[Row]]:
+    """The rows of each document: one, or all that follow one another with the same id."""
+    if not many:
+        return ([row] for row in rows)
+    return (list(same) for _, same in groupby(rows, lambda row: row.id))
 
 
 def _to_unit_length(vectors: NDArray[np.float32]) -> int:
@@ -256,15 +277,9 @@ def _to_unit_length(vectors: NDArray[np.float32]) -> int:
     return len(off)
 
 
-def _grouped(rows: Iterator[Row], skip: int) -> Iterator[list[Row]]:
-    held: list[Row] = []
-    for number, row in enumerate(rows):
-        if number >= skip:
-            held.append(row)
-        if len(held) == ROWS:
-            yield held
-            held = []
-    if held:
+def _batched(docs: Iterator[list[Row]], skip: int) -> Iterator[list[list[Row]]]:
+    rest = islice(docs, skip, None)
+    while held := list(islice(rest, ROWS)):
         yield held
 
 

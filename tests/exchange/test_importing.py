@@ -16,6 +16,7 @@ from lmkcli.encoding.planning import plan
 from lmkcli.encoding.resolving import resolve
 from lmkcli.encoding.verifying import verify
 from lmkcli.errors import DataError, Mismatch, Stopped, UnknownName, UsageError
+from lmkcli.exchange import importing
 from lmkcli.exchange.exporting import export
 from lmkcli.exchange.flatfile import write_flat
 from lmkcli.exchange.importing import (
@@ -28,7 +29,8 @@ from lmkcli.exchange.importing import (
 from lmkcli.models.folder import read_model
 from lmkcli.progress import Report
 from lmkcli.recipe import Recipe, RecipeOptions
-from lmkcli.settings import EncodeSettings, ModelSettings
+from lmkcli.retrieval.opening import open_index
+from lmkcli.settings import EncodeSettings, ModelSettings, OpenSettings
 from lmkcli.store import part_writer
 from lmkcli.store.vectors import Vectors
 
@@ -323,3 +325,54 @@ def test_nothing_encodes_for_vectors_without_a_model(tmp_path: Path) -> None:
     assert manifest.read(tmp_path / "v").identity["recipe"]["query"]["weights"] == ""
     with pytest.raises(DataError, match="imported without one"):
         read_model(recipe.query.model)
+
+
+@pytest.mark.parametrize("stops", [False, True])
+def test_chunks_there_and_back(
+    tiny_model: Models, beir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stops: bool
+) -> None:
+    monkeypatch.setattr(importing, "ROWS", 7)  # documents at a time
+    monkeypatch.setattr(part_writer, "PART_BYTES", 1)
+    options = RecipeOptions(str(tiny_model("bert")), pool="mean", unit="chunk", gran="16")
+    run_encode(plan(str(beir), options, SETTINGS, "0/1"), tmp_path / "chunks")
+    made = Vectors(tmp_path / "chunks")
+    export(made, "numpy", tmp_path / "numpy")
+    seen: list[int] = []
+    if stops:
+        report = {
+            "stopping": lambda: len(seen) == 2,
+            "progress": lambda done, *_: seen.append(done),
+        }
+        with pytest.raises(Stopped):
+            bring(tmp_path / "numpy", tmp_path / "again", recipe=made.recipe, **report)
+        assert seen == [7, 14]
+    bring(tmp_path / "numpy", tmp_path / "again", recipe=made.recipe)
+    again = Vectors(tmp_path / "again")
+    assert again.rows == 60 < again.counts().vectors
+    for number, (ours, theirs) in enumerate(zip(flat(made), flat(again), strict=True)):
+        assert ours[0] == theirs[0], number
+        np.testing.assert_array_equal(ours[1], theirs[1])
+    queries = [Query("q", "alpha beta"), Query("r", "river")]
+    runs = [
+        open_index(tmp_path / name, OpenSettings(device="cpu")).search(queries, 20).rankings
+        for name in ("chunks", "again")
+    ]
+    assert all(runs[0][name].doc_ids == runs[1][name].doc_ids for name in ("q", "r"))
+
+
+def flat(vectors: Vectors) -> list[tuple[str, Any]]:
+    """The id of every document and its vectors."""
+    rows = []
+    for docs, stored in vectors.stored():
+        ends = np.cumsum([doc.vectors for doc in docs])
+        rows += list(zip([doc.doc.id for doc in docs], np.split(stored, ends[:-1]), strict=True))
+    return rows
+
+
+def test_repeated_ids_are_chunks_only_where_they_follow_one_another(tmp_path: Path) -> None:
+    source = put_numpy(tmp_path / "in", np.eye(4, 3), ["a", "a", "b", "a"])
+    with pytest.raises(DataError, match="twice"):
+        bring(source, tmp_path / "out", recipe=unknown_recipe("chunk"))
+    good = put_numpy(tmp_path / "good", np.eye(4, 3), ["a", "a", "b", "c"])
+    bring(good, tmp_path / "made", recipe=unknown_recipe("chunk"))
+    assert [len(each) for _, each in flat(Vectors(tmp_path / "made"))] == [2, 1, 1]
