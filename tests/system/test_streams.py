@@ -80,7 +80,7 @@ def test_nothing_starts_before_it_is_read() -> None:
 
 
 def wait_until(condition: Callable[[], bool]) -> None:
-    """Returns when it holds; fails after five seconds."""
+    """Returns when it holds; fails after a minute."""
     stop = time.monotonic() + 60
     while not condition():
         assert time.monotonic() < stop
