@@ -215,7 +215,7 @@ def test_a_task_is_learned(tmp_path: Path, tiny_model: Models) -> None:
     ("settings", "options", "error", "words"),
     [
         ({"loss": "infonse"}, {}, UnknownName, "infonce"),
-        ({"loss": "insent"}, {}, UsageError, "sequence"),
+        ({"loss": "insent"}, {}, UsageError, "documents in chunks"),
         ({"loss": "m3-kd", "symmetric": True}, {}, UsageError, "--symmetric has no effect"),
         ({}, {"pool": "cls", "gran": "4"}, UsageError, "no effect"),
         ({}, {"window": "chunk"}, UsageError, "windows"),
