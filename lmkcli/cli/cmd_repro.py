@@ -27,7 +27,7 @@ _SAME = {True: "yes", False: "NO", None: "-"}
 # What a step is not asked again: where it wrote, which share of it, how it was shown.
 _DROPPED = ("output", "if_exists", "shard", "json", "dry_run", "log")
 # The verbs that make an artifact: a record may ask for no other.
-_MAKERS = ("tokenize", "encode", "import", "index", "search")
+_MAKERS = ("tokenize", "encode", "import", "index", "search", "train")
 _KEPT_OF_EVAL = ("verb", "qrels", "drop_self", "offline")
 
 
@@ -205,7 +205,9 @@ def _check(step: "Step", trust: bool) -> None:
         )
     if step.call.get("trust_remote_code") and not trust:
         refuse_code(step.path, str(step.call.get("model", "")))
-    if "-" in (step.call.get("source"), step.call.get("queries")):
+    examples = step.call.get("sources")
+    read = [*examples] if isinstance(examples, list) else []
+    if "-" in (step.call.get("source"), step.call.get("queries"), *read):
         raise DataError(f"{step.path} was made from stdin, which cannot be read again")
 
 

@@ -78,7 +78,17 @@ def _model(path: Path, described: Manifest) -> dict[str, Any]:
         "best": trained.get("dev", {}).get("published"),
         **asked,
         "sources": trained["sources"],
+        "repeat with": _repetition(path, described),
     }
+
+
+def _repetition(path: Path, described: Manifest) -> str:
+    """The shell line that trains the same model beside this one."""
+    words = described.facts.get("command", [])
+    for flag in ("-o", "--output", "--if-exists"):
+        words = _without(words, flag)
+    line = completion(words, [], 1, described.facts.get("directory", ""))
+    return f"{line} -o {shlex.quote(f'{path.absolute()}-again')}"
 
 
 def _made(described: Manifest) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from typing import Any
 
 from lmkcli import manifest
 from lmkcli.errors import DataError
+from lmkcli.models.folder import TRAINED
 from lmkcli.retrieval.index_folder import read_built
 from lmkcli.retrieval.searching import read_manifest
 from lmkcli.store import outputs, parts
@@ -93,11 +94,11 @@ def read(path: Path) -> Step:
     else:
         described = manifest.read(path)
         manifest.check_recorded(described, path / manifest.NAME)
-        if described.kind not in ("tokens", "vectors", "index"):
+        if described.kind not in ("tokens", "vectors", "index", "model"):
             raise DataError(
                 f"{path} holds {described.kind}, which says nothing that could be compared"
             )
-        digest, collection = _built(path) if described.kind == "index" else _parted(path, described)
+        digest, collection = _held(path, described)
     return Step(
         str(path),
         described.kind,
@@ -113,6 +114,20 @@ def file_digest(path: Path) -> str:
     """sha256 of a file."""
     with open(path, "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _held(path: Path, described: manifest.Manifest) -> tuple[str, str]:
+    if described.kind == "model":
+        return _weights(path), ""
+    return _built(path) if described.kind == "index" else _parted(path, described)
+
+
+def _weights(path: Path) -> str:
+    """Of all weights of a model that was trained; DataError before it has ended."""
+    if not (path / TRAINED).is_file():
+        raise DataError(f"the training of {path} has not ended; run its command again")
+    files = sorted(path.rglob("*.safetensors"))
+    return manifest.digest([[str(file.relative_to(path)), file_digest(file)] for file in files])
 
 
 def _built(path: Path) -> tuple[str, str]:

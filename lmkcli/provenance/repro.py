@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+from safetensors.numpy import load_file
 
 from lmkcli import manifest
 from lmkcli.data.run import Ranking, read_run
@@ -126,6 +127,8 @@ def _contents(then: Step, now: Step, tolerance: float) -> Row:
     if then.digest == now.digest:
         return Row(what, _short(then.digest), _short(now.digest), True)
     row = Row(what, _short(then.digest), _short(now.digest), None)
+    if then.kind == "model":
+        return row._replace(same=False, why=_weights(Path(then.path), Path(now.path)))
     if then.kind not in ("vectors", "run"):
         return row._replace(why=f"{then.kind} of another digest cannot be compared by value")
     if not _still_there(then):
@@ -133,6 +136,24 @@ def _contents(then: Step, now: Step, tolerance: float) -> Row:
     if then.kind == "vectors":
         return _vectors(row, then, now)
     return _rankings(row, Path(then.path), Path(now.path), tolerance)
+
+
+def _weights(one: Path, other: Path) -> str:
+    """How far the weights of two models lie apart."""
+    before, after = (_arrays(path) for path in (one, other))
+    if {n: v.shape for n, v in before.items()} != {n: v.shape for n, v in after.items()}:
+        return "they have other weights, by name or shape"
+    gaps = {name: float(np.abs(before[name] - after[name]).max()) for name in before}
+    worst = max(gaps, key=lambda name: gaps[name])
+    return (
+        f"weights differ by {gaps[worst]:.2g} at most, in {worst} (only fp32 in one process on a CPU "
+        "is the same bit for bit)"
+    )
+
+
+def _arrays(path: Path) -> dict[str, NDArray[np.float32]]:
+    files = sorted(path.glob("model*.safetensors"))
+    return {name: array for file in files for name, array in load_file(file).items()}
 
 
 def _still_there(step: Step) -> bool:

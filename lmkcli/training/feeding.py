@@ -41,6 +41,7 @@ class SourceSides(NamedTuple):
     drawing: Drawing
     query: TrainingSide
     passage: TrainingSide
+    name: str = ""
 
 
 class Place(Protocol):
@@ -116,11 +117,16 @@ class Pairs:
         gaps = self._chances("positions", batch.step, 3 * total).reshape(-1, 3)
         return TrainBatch(
             batch.step,
-            [self.examples.ids[one.example].as_py() for one in mine],
+            [self._named(one.example) for one in mine],
             Placed.of(*self._placements(queries, chances["query"])),
             Placed.of([self.skipping(p, gaps[before + i]) for i, p in enumerate(placed)], grans),
             facts(self.examples, drawn),
         )
+
+    def _named(self, example: int) -> str:
+        """The source of an example and its id, for messages."""
+        source = self.sides[int(self.examples.sources[example])].name
+        return f"{source} {self.examples.ids[example].as_py()}".strip()
 
     def _drawn(self, example: np.int64, epoch: np.int64) -> Drawn:
         drawing = self.sides[int(self.examples.sources[example])].drawing

@@ -260,9 +260,8 @@ def _sides(job: TrainJob, source: Source) -> SourceSides:
         return TrainingSide.of(own, open_tokenizer(folder, own), job.grans)
 
     query = side(recipe.query, source.query_prompt, source.query_max_length)
-    return SourceSides(
-        source.drawing, query, side(recipe.doc, source.doc_prompt, source.max_length)
-    )
+    passage = side(recipe.doc, source.doc_prompt, source.max_length)
+    return SourceSides(source.drawing, query, passage, source.name)
 
 
 def _facts(job: TrainJob, history: list[dict[str, float]]) -> dict[str, Any]:

@@ -133,3 +133,20 @@ def test_scoring_that_cannot_be(
     lmk("train", pairs, *words, "--dev", f"{beir}:test", "--dev-measure", "ndcg", code=2)
     lmk("train", pairs, *words, "--dev", tmp_path / "none", code=3)
     assert not (tmp_path / "m").exists()
+
+
+def test_a_model_is_shown_and_trained_again(
+    lmk: Lmk, pairs: Path, tiny_model: Models, tmp_path: Path
+) -> None:
+    model = tmp_path / "model"
+    words = ("-m", tiny_model("bert"), "--pool", "lmk", "--gran", "4,8", "--max-length", 32)
+    more = ("--steps", 2, "--batch-size", 8, "--dtype", "fp32", "--device", "cpu")
+    lmk("train", pairs, *words, *more, "-o", model)
+    last = lmk("show", model).out.splitlines()[-1]
+    assert last.startswith("repeat with: lmk train")
+    assert last.endswith(f"--device cpu -o {model}-again")
+    rows = lmk("repro", model, "--json").json
+    assert [(row["what"], row["same"]) for row in rows] == [("model model", True)]
+    pairs.write_text(pairs.read_text().replace("landmark", "landmarks", 1))
+    err = lmk("repro", model, code=4).err
+    assert "data is not what it was" in err
