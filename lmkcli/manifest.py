@@ -213,7 +213,7 @@ class _Call(TypedDict, total=False):
     queries: _Named
 
 
-class _Machine(TypedDict):
+class _Machine(TypedDict, total=False):
     system: str
     cpu: str
     cores: int

@@ -60,14 +60,14 @@ def _tag(run: Path) -> str:
 def _platform(facts: dict[str, Any]) -> dict[str, Any]:
     machine, packages = facts["machine"], facts["packages"]
     hardware: dict[str, Any] = {
-        "cpu": {"model": machine["cpu"], "number of cores": machine["cores"]}
+        "cpu": {"model": machine.get("cpu", ""), "number of cores": machine.get("cores", 0)}
     }
-    if machine["gpus"]:
+    if machine.get("gpus"):
         hardware["gpu"] = {"model": machine["gpus"]}
     libraries = [f"{name}=={version}" for name, version in packages.items()]
     return {
-        "hardware": {**hardware, "ram": f"{machine['memory'] / 1e9:.0f} GB"},
-        "operating system": {"kernel": machine["system"]},
+        "hardware": {**hardware, "ram": f"{machine.get('memory', 0) / 1e9:.0f} GB"},
+        "operating system": {"kernel": machine.get("system", "")},
         "software": {
             "libraries": {"python": [f"python=={facts['python']}", *libraries]},
             "retrieval toolkit": [f"lmkcli=={facts['lmk']}"],
