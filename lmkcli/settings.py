@@ -263,7 +263,7 @@ class LoopSettings:
     ] = False
 
     def __post_init__(self) -> None:
-        for name, most in (("lr", 10.0), ("epochs", 1e6), ("steps", 1 << 31), ("seed", 1 << 32)):
+        for name, most in (("lr", 1e38), ("epochs", 1e6), ("steps", 1 << 31), ("seed", 1 << 32)):
             if not getattr(self, name) < most:
                 raise UsageError(
                     f"--{name} {getattr(self, name)} cannot be; write less than {most:g}"

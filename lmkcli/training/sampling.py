@@ -118,8 +118,8 @@ def _batches(examples: Sampled, weights: Sequence[float], sampling: Sampling) ->
     least = len(examples) if mixed else min(map(len, numbers))
     if sampling.batch_size > least:
         raise DataError(
-            f"a batch of {sampling.batch_size:,} has no example twice, and there are {least:,}"
-            f"{'' if mixed else ' in a source'}: lower --batch-size"
+            f"--batch-size {sampling.batch_size}: a batch has no example twice, and "
+            f"{'there are' if mixed else 'a source has'} {least}; make that {least} or less"
         )
     lanes = [_lane(_Mixed(sources, turns), examples, 0, sampling)] if mixed else []
     lanes = lanes or [_lane(each, examples, i, sampling) for i, each in enumerate(sources)]
