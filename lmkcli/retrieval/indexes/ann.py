@@ -100,7 +100,7 @@ class Ann(AnnKind):
         core = _core(self._index)
         if isinstance(core, faiss.IndexHNSW):
             breadth = max(self._settings.ef_search or max(128, 2 * k), k)
-            core.hnsw.efSearch = min(breadth, LARGEST)
+            core.hnsw.efSearch = max(1, min(breadth, core.ntotal))  # FAISS holds room for all of it
         elif isinstance(core, faiss.IndexIVF):
             core.nprobe = min(self._settings.nprobe or _probes(core, k), core.nlist)
         scores, rows = self._index.search(np.ascontiguousarray(queries, dtype=np.float32), k)
