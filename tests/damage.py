@@ -169,7 +169,7 @@ def _spoilt(array: Any, random: Random) -> Any:
 def retabled(path: Path, random: Random) -> str:
     if path.suffix != ".parquet":
         return ""
-    table = pq.read_table(path)
+    before, table = path.read_bytes(), pq.read_table(path)
     name = random.choice(table.column_names)
     at = table.column_names.index(name)
     ways: dict[str, Callable[[], pa.Table]] = {
@@ -190,7 +190,11 @@ def retabled(path: Path, random: Random) -> str:
         "backwards": lambda: table.take(list(range(len(table)))[::-1]),
     }
     how = random.choice(sorted(ways))
-    pq.write_table(ways[how](), path)
+    try:
+        pq.write_table(ways[how](), path)
+    except pa.ArrowInvalid:  # a time that this build of pyarrow does not write
+        path.write_bytes(before)
+        return ""
     return f"column {name}: {how}"
 
 

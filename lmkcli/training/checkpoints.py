@@ -103,6 +103,11 @@ def publish(
         temporary.write_text(_card(folder, resolved, facts), encoding="utf-8")
     with atomic_file(folder / TRAINED) as temporary:
         temporary.write_text(json.dumps(facts, indent=1, ensure_ascii=False), encoding="utf-8")
+    tidy(folder)
+
+
+def tidy(folder: Path) -> None:
+    """Remove the checkpoints of a training that has ended, and nothing else."""
     for checkpoint in (folder / FOLDER).glob("checkpoint-*"):
         shutil.rmtree(checkpoint, ignore_errors=True)
     with suppress(OSError):

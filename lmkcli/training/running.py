@@ -71,7 +71,9 @@ def run(job: Job, folder: Path, report: Report, watching: Sequence[Any] = ()) ->
     made = Manifest("model", job.identity, facts=facts)
     with rollback_on_error(folder):
         manifest.claim(folder, made)
-        if not checkpoints.is_done(folder):
+        if checkpoints.is_done(folder):
+            checkpoints.tidy(folder)  # a kill may have left them
+        else:
             _train(job, folder, report, watching)
 
 

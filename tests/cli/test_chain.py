@@ -191,6 +191,13 @@ def test_shards_are_the_whole(lmk: Lmk, chain: Path, tiny_model: Models, beir: P
     )
 
 
+def forget_digests(folder: Path) -> None:
+    """As a folder of an lmk that did not note the digests of its parts."""
+    for file in (folder / "done").glob("*.json"):
+        facts = json.loads(file.read_text())
+        file.write_text(json.dumps({k: v for k, v in facts.items() if k != "digests"}))
+
+
 def test_verify_fails_where_vectors_are_others(lmk: Lmk, chain: Path, tmp_path: Path) -> None:
     vectors = shutil.copytree(chain / "vectors", tmp_path / "vectors")
     (part,) = (vectors / "parts").iterdir()
@@ -202,6 +209,7 @@ def test_verify_fails_where_vectors_are_others(lmk: Lmk, chain: Path, tmp_path: 
     hashes = {"vectors": hashlib.sha256(array.tobytes()).hexdigest()}
     told = manifest.digest({"arrays": hashes, "collection": facts["collection"]})
     (part / "part.json").write_text(json.dumps({**facts, "digest": told}))
+    forget_digests(vectors)
     assert "came out otherwise" in lmk("verify", vectors, code=4).err
 
 

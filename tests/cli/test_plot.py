@@ -28,12 +28,22 @@ def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+LINK = {
+    "path": "v",
+    "kind": "vectors",
+    "execution": {},
+    "digest": "",
+    "collection": "",
+    "facts": {},
+}
+
+
 def log(granularities: dict[str, float]) -> None:
     """A score log of runs in vectors that were encoded with these granularities."""
     lines = [
         {
             "scores": {"nDCG@10": score, "R@100": 0.5},
-            "lineage": [{"identity": {"recipe": {"doc": {"gran": gran}}}, "facts": {}}],
+            "lineage": [LINK | {"identity": {"recipe": {"doc": {"gran": gran}}}}],
         }
         for gran, score in granularities.items()
     ]

@@ -412,8 +412,10 @@ class Small:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._model, name)
 
-    def states(self, sequences: list[Any], attended: list[int] | None = None) -> torch.Tensor:
-        assert attended is None
+    def states(
+        self, sequences: list[Any], attended: list[int] | None = None, positions: None = None
+    ) -> torch.Tensor:
+        assert attended is positions is None
         positions = sum(map(len, sequences))
         if positions > self._room:
             raise torch.OutOfMemoryError("CUDA out of memory")

@@ -147,7 +147,7 @@ def test_other_weights_are_refused(
 def test_a_damaged_file_is_named(tmp_path: Path, weights: dict[str, torch.Tensor]) -> None:
     made = folder(tmp_path, weights)
     (tmp_path / "latent_attn_model/model.safetensors").write_bytes(b"{")
-    with pytest.raises(DataError, match=r"latent_attn_model/model\.safetensors: the latent"):
+    with pytest.raises(DataError, match=r"latent_attn_model/model\.safetensors, the latent"):
         open_token_head(made, "latent", CPU)
 
 

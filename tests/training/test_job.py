@@ -325,3 +325,14 @@ def test_a_longer_table_of_positions_is_learned(
 def test_rotary_positions_are_not_extended_in_training(pairs: Path, tiny_model: Models) -> None:
     with pytest.raises(UsageError, match="rotary positions have no end"):
         planned(pairs, tiny_model("modernbert"), max_length=400, extend="ntk")
+
+
+def test_checkpoints_that_a_kill_left_are_removed(
+    pairs: Path, tiny_model: Models, tmp_path: Path
+) -> None:
+    plan = planned(pairs, tiny_model("bert"), replace(FAST, steps=1))
+    folder = trained(plan, tmp_path / "model")
+    left = folder / checkpoints.FOLDER / "checkpoint-1"
+    left.mkdir(parents=True)
+    trained(plan, folder)
+    assert not left.parent.exists()
