@@ -136,7 +136,7 @@ class DocTable:
         schema = self._file.schema_arrow
         self.has_text = "text" in schema.names
         for name, kind in _COLUMNS + (_TEXTS if self.has_text else []):
-            if name not in schema.names or schema.field(name).type != kind:
+            if schema.names.count(name) != 1 or schema.field(name).type != kind:
                 raise DataError(f"{path} has no column '{name}' of {kind}; make the artifact again")
 
     @contextmanager
