@@ -41,7 +41,7 @@ from lmkcli.models.folder import read_model
 from lmkcli.progress import Report
 from lmkcli.recipe import RecipeOptions
 from lmkcli.settings import PretrainSettings, TrainSettings
-from lmkcli.training import job, pretrain_job, running
+from lmkcli.training import planning, pretrain_planning, running
 
 WORDS = "river stone copper bread autumn keel lantern orchard signal harbour meadow winter".split()
 
@@ -77,7 +77,7 @@ def ours(args: argparse.Namespace, dtype: str, pairs: Path, folder: Path) -> lis
     )  # fmt: skip
     options = RecipeOptions(args.model, pool="mean", max_length=args.longest)
     clock = Clock()
-    job.run_train(job.plan([str(pairs)], options, settings), folder / "model", Report(), [clock])
+    running.run(planning.plan([str(pairs)], options, settings), folder / "model", Report(), [clock])
     return clock.seconds[1:]
 
 
@@ -105,9 +105,11 @@ def our_mlm(args: argparse.Namespace, dtype: str, passages: Path, folder: Path) 
         batch_size=args.batch, steps=args.steps + 1, dtype=dtype, device="cpu", whole_words=False,
         like_length=False, batch_tokens=1 << 20,
     )  # fmt: skip
-    begun = pretrain_job.Beginning(RecipeOptions(args.model, pool="mean", max_length=args.longest))
+    begun = pretrain_planning.Beginning(
+        RecipeOptions(args.model, pool="mean", max_length=args.longest)
+    )
     clock = Clock()
-    made = pretrain_job.plan([str(passages)], begun, settings)
+    made = pretrain_planning.plan([str(passages)], begun, settings)
     running.run(made, folder / "model", Report(), [clock])
     return clock.seconds[1:]
 

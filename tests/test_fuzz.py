@@ -36,7 +36,7 @@ PRELOAD = [  # what commands import when they need it, imported once by the serv
     *("lmkcli.encoding.jobs", "lmkcli.encoding.verifying", "lmkcli.encoding.recorded"),
     *("lmkcli.exchange.importing", "lmkcli.retrieval.building", "lmkcli.retrieval.indexes.ann"),
     *("lmkcli.retrieval.indexes.bm25", "lmkcli.retrieval.pipeline", "lmkcli.retrieval.searching"),
-    *("lmkcli.retrieval.dense", "lmkcli.training.job", "lmkcli.training.sources"),
+    *("lmkcli.retrieval.dense", "lmkcli.training.planning", "lmkcli.training.sources"),
     *("lmkcli.models.transformer", "lmkcli.data.sources.files", "lmkcli.provenance.repro"),
     *("transformers.models.bert.modeling_bert", "transformers.models.bert.tokenization_bert"),
 ]

@@ -42,7 +42,7 @@ PRELOAD = [  # what a command imports when it needs it, imported once by the ser
         "lmkcli.retrieval.building",
         "lmkcli.retrieval.searching",
         "lmkcli.retrieval.pipeline",
-        "lmkcli.training.job",
+        "lmkcli.training.planning",
     ),
     *(
         "lmkcli.retrieval.indexes.ann",

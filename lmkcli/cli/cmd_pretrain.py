@@ -53,11 +53,11 @@ def pretrain(
     moment, and the same command continues.
     """
     output.path("model/")
-    from lmkcli.training import pretrain_job, running
+    from lmkcli.training import pretrain_planning, running
 
-    begun = pretrain_job.Beginning(recipe, new.architecture, new.tokenizer, new.init_from)
-    job = pretrain_job.plan(sources, begun, settings, new.offline)
-    for line in pretrain_job.describe(job):
+    begun = pretrain_planning.Beginning(recipe, new.architecture, new.tokenizer, new.init_from)
+    job = pretrain_planning.plan(sources, begun, settings, new.offline)
+    for line in pretrain_planning.describe(job):
         console.note(line)
     folder = output.prepared("model/")
     with console.reporting("pretrain", recording.call()) as report:

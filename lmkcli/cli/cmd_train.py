@@ -50,18 +50,18 @@ def train(
     """
     if not output.dry_run:
         output.path("model/")
-    from lmkcli.training import job as training
+    from lmkcli.training import planning, running
 
-    job = training.plan(sources, recipe, settings, output.offline)
+    job = planning.plan(sources, recipe, settings, output.offline)
     if dev.dev:
         job = _scored(job, dev)
-    for line in training.describe(job):
+    for line in planning.describe(job):
         console.note(line)
     if output.dry_run:
         return _dry_run(job, output.json)
     folder = output.prepared("model/")
     with console.reporting("train", recording.call()) as report:
-        training.run_train(job, folder, report)
+        running.run(job, folder, report)
     _summary(job, folder, output.json)
 
 

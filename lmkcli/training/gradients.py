@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from lmkcli.errors import DataError
+from lmkcli.errors import DataError, UsageError
 from lmkcli.models.forward import ForwardPass, Model, numbers
 from lmkcli.models.packing import packs
 from lmkcli.pooling.placement import Input
@@ -140,3 +140,17 @@ class _Chance:
             if self._cuda is not None:
                 torch.cuda.set_rng_state(self._cuda, self._device)
             yield
+
+
+def recompute_states(module: Any) -> None:
+    """States are computed again in the backward pass, for less memory; UsageError where they cannot be.
+
+    transformers has renamed the method.
+    """
+    if not getattr(module, "supports_gradient_checkpointing", False):
+        raise UsageError(
+            f"--gradient-checkpointing: {type(module).__name__} cannot do it; drop it, and use "
+            "--batch-tokens for less memory"
+        )
+    named = ("activation_checkpointing_enable", "gradient_checkpointing_enable")
+    next(getattr(module, name) for name in named if hasattr(module, name))()

@@ -6,6 +6,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
@@ -35,6 +36,17 @@ def choose(forward: ForwardPass, only: str, frozen: str, rank: int = 0) -> None:
         _adapt(forward, rank)
     for parameter in _parameters(forward, frozen):
         parameter.requires_grad_(False)
+
+
+def freeze_unused(module: nn.Module, made: Tensor) -> None:
+    """Freeze the weights that take no part in what was `made`.
+
+    Several processes would wait for their gradients: a pooler's that nobody asks, for one.
+    """
+    torch.autograd.backward(made.sum())
+    for parameter in module.parameters():
+        parameter.requires_grad_(parameter.requires_grad and parameter.grad is not None)
+        parameter.grad = None
 
 
 def _parameters(forward: ForwardPass, parts: str) -> list[nn.Parameter]:

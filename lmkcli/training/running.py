@@ -1,13 +1,13 @@
 """Running a training: its folder claimed, its last checkpoint taken up, its model published."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
 from torch import Tensor, nn
 
-from lmkcli import manifest
+from lmkcli import __version__, manifest
 from lmkcli.data.collection import WHOLE, Shard
 from lmkcli.encoding.resolving import Resolved
 from lmkcli.encoding.sentence_folder import model_files
@@ -53,7 +53,7 @@ class Job(Protocol):
         """The model, opened, and what it learns from."""
 
     def facts(self, history: list[dict[str, float]]) -> dict[str, Any]:
-        """What training.json says."""
+        """What training.json says beside what it says of every training."""
 
     def publish(
         self, folder: Path, module: nn.Module, learned: dict[str, Tensor], facts: dict[str, Any]
@@ -98,10 +98,24 @@ def _train(job: Job, folder: Path, report: Report, watching: Sequence[Any]) -> N
             "command again to continue"
         )
     if trainer.is_world_process_zero():
-        facts = job.facts(trainer.state.log_history)
+        facts = training_facts(job, trainer.state.log_history)
         learned = trainer.learned()
         _check_finite(learned)
         job.publish(folder, trainer.learning.module, learned, facts)
+
+
+def training_facts(job: Job, history: list[dict[str, float]]) -> dict[str, Any]:
+    """What training.json says."""
+    return {
+        "version": __version__,
+        "steps": job.settings.steps,
+        "data": job.identity["data"],
+        "granularities": job.identity["granularities"],
+        "recipe": job.resolved.recipe.identity(),
+        "settings": asdict(job.settings),
+        "curve": [line for line in history if "loss" in line],
+        **job.facts(history),
+    }
 
 
 def _check_finite(learned: Mapping[str, Tensor]) -> None:

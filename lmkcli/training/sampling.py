@@ -14,6 +14,7 @@ import numpy as np
 
 from lmkcli.data.collection import Shard
 from lmkcli.errors import DataError, UsageError
+from lmkcli.settings import LoopSettings
 from lmkcli.training.chance import dice
 from lmkcli.training.examples import Ints, Keys
 
@@ -48,6 +49,17 @@ class Sampling:
     temperature: float = 1.0
     like_length: bool = True  # texts of similar length share a batch
     seed: int = 0
+
+    @classmethod
+    def of(cls, settings: LoopSettings) -> "Sampling":
+        """As a training's settings say."""
+        return cls(
+            settings.batch_size,
+            settings.batches,
+            settings.sampling_temperature,
+            settings.like_length,
+            settings.seed,
+        )
 
     def __post_init__(self) -> None:
         if self.batch_size < 1 or not self.temperature > 0 or self.seed < 0:

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from lmkcli.data.collection import FILE_SUFFIXES, open_collection, spell
 from lmkcli.errors import UnknownName, UsageError
 from lmkcli.training.drawing import Drawing
-from lmkcli.training.examples import Example, Examples, Tally, cleaned
+from lmkcli.training.examples import Example, Examples, Ints, Tally, cleaned
 from lmkcli.training.layouts import read_examples
 from lmkcli.training.mining import Mining, mined
 
@@ -138,6 +138,14 @@ def _checked(source: Source) -> Source:
     if 0 in (source.max_length, source.query_max_length):
         raise UsageError(f"'{source.name}': a length must be at least 1")
     return source
+
+
+def shares(sources: Sequence[Source], numbers: Ints) -> list[dict[str, Any]]:
+    """Name, number of examples and weight of each source; `numbers` [n] say whose each example is."""
+    return [
+        {"name": source.name, "examples": int((numbers == i).sum()), "weight": source.weight}
+        for i, source in enumerate(sources)
+    ]
 
 
 def read_sources(sources: Sequence[Source]) -> tuple[Examples, list[Tally]]:

@@ -19,7 +19,7 @@ from lmkcli.progress import Report
 from lmkcli.recipe import RecipeOptions
 from lmkcli.settings import EncodeSettings, TrainSettings
 from lmkcli.store.tokens import TokenRow
-from lmkcli.training import job
+from lmkcli.training import job, planning, running
 from lmkcli.training.running import Start
 from tests import tiny
 
@@ -46,7 +46,7 @@ def documents(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def planned(documents: Path, model: Path, **settings: Any) -> job.TrainJob:
     options = {**LATE, **{k: settings.pop(k) for k in list(settings) if k in LATE}}
-    return job.plan(
+    return planning.plan(
         [str(documents)], RecipeOptions(str(model), **options), replace(FAST, **settings)
     )
 
@@ -105,7 +105,7 @@ def test_a_training_on_documents(
     documents: Path, tiny_model: Models, tmp_path: Path, loss: str
 ) -> None:
     plan = planned(documents, tiny_model("bert"), loss=loss)
-    job.run_train(plan, tmp_path / "model", Report())
+    running.run(plan, tmp_path / "model", Report())
     made = read_model(str(tmp_path / "model"))
     assert (made.pool, made.gran) == ("mean", "")
     late = resolve(RecipeOptions(str(tmp_path / "model"), unit="chunk", gran="given")).recipe

@@ -15,7 +15,7 @@ from lmkcli.errors import Mismatch, Stopped
 from lmkcli.progress import Report
 from lmkcli.recipe import RecipeOptions
 from lmkcli.settings import TrainSettings
-from lmkcli.training import checkpoints, job
+from lmkcli.training import checkpoints, job, planning, running
 from lmkcli.training.development import Dev, best
 from tests import tiny
 
@@ -59,7 +59,7 @@ def pairs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def planned(pairs: Path, model: Path, dev: Dev, **more: Any) -> job.TrainJob:
     options = RecipeOptions(str(model), pool="lmk", gran="4,8", max_length=24)
-    plan = job.plan([str(pairs)], options, TrainSettings(**{**vars(SETTINGS), **more}))
+    plan = planning.plan([str(pairs)], options, TrainSettings(**{**vars(SETTINGS), **more}))
     return replace(plan, dev=dev)
 
 
@@ -70,7 +70,7 @@ def weights(folder: Path) -> float:
 
 def test_the_best_weights_are_published(pairs: Path, tiny_model: Models, tmp_path: Path) -> None:
     scorer = Scripted([0.2, 0.5, 0.4, 0.5])
-    job.run_train(planned(pairs, tiny_model("bert"), Dev(scorer, 2)), tmp_path / "model", Report())
+    running.run(planned(pairs, tiny_model("bert"), Dev(scorer, 2)), tmp_path / "model", Report())
     facts = json.loads((tmp_path / "model" / "training.json").read_text())["dev"]
     assert [(line["step"], line["score"]) for line in facts["curve"]] == [
         (2, 0.2), (4, 0.5), (6, 0.4), (8, 0.5),
@@ -87,7 +87,7 @@ def test_the_best_weights_are_published(pairs: Path, tiny_model: Models, tmp_pat
 
 def test_the_last_step_is_always_scored(pairs: Path, tiny_model: Models, tmp_path: Path) -> None:
     scorer = Scripted([0.2, 0.3, 0.4])
-    job.run_train(planned(pairs, tiny_model("bert"), Dev(scorer, 3)), tmp_path / "m", Report())
+    running.run(planned(pairs, tiny_model("bert"), Dev(scorer, 3)), tmp_path / "m", Report())
     facts = json.loads((tmp_path / "m" / "training.json").read_text())["dev"]
     assert [line["step"] for line in facts["curve"]] == [3, 6, 8]
     assert facts["published"]["step"] == 8
@@ -96,7 +96,7 @@ def test_the_last_step_is_always_scored(pairs: Path, tiny_model: Models, tmp_pat
 def test_patience_ends_it(pairs: Path, tiny_model: Models, tmp_path: Path) -> None:
     scorer = Scripted([0.3, 0.6, 0.5, 0.55])
     plan = planned(pairs, tiny_model("bert"), Dev(scorer, 2, patience=2), steps=20)
-    job.run_train(plan, tmp_path / "model", Report())
+    running.run(plan, tmp_path / "model", Report())
     facts = json.loads((tmp_path / "model" / "training.json").read_text())
     assert [line["step"] for line in facts["dev"]["curve"]] == [2, 4, 6, 8]
     assert facts["dev"]["published"]["step"] == 4
@@ -113,12 +113,12 @@ def test_a_stop_changes_neither_scores_nor_weights(
 ) -> None:
     scores = [0.2, 0.5, 0.4, 0.3]
     plan = planned(pairs, tiny_model("bert"), Dev(Scripted(scores), 2))
-    job.run_train(plan, tmp_path / "whole", Report())
+    running.run(plan, tmp_path / "whole", Report())
     scorer = Scripted(scores)
     again = replace(plan, dev=Dev(scorer, 2))
     with pytest.raises(Stopped):
-        job.run_train(again, tmp_path / "parts", stopping_at(stop))
-    job.run_train(again, tmp_path / "parts", Report())
+        running.run(again, tmp_path / "parts", stopping_at(stop))
+    running.run(again, tmp_path / "parts", Report())
     assert len(scorer.seen) == 4
     files = [tmp_path / name / "model.safetensors" for name in ("whole", "parts")]
     assert files[0].read_bytes() == files[1].read_bytes()
@@ -137,8 +137,8 @@ def test_killed_before_it_published_it_still_ends_early(
     with monkeypatch.context() as broken:
         broken.setattr(checkpoints, "publish", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
         with pytest.raises(KeyboardInterrupt):
-            job.run_train(plan, tmp_path / "model", Report())
-    job.run_train(plan, tmp_path / "model", Report())
+            running.run(plan, tmp_path / "model", Report())
+    running.run(plan, tmp_path / "model", Report())
     facts = json.loads((tmp_path / "model" / "training.json").read_text())
     assert [line["score"] for line in facts["dev"]["curve"]] == [0.3, 0.6, 0.5, 0.55]
     assert facts["dev"]["published"]["step"] == 4
@@ -149,11 +149,11 @@ def test_another_way_of_scoring_is_another_training(
 ) -> None:
     scorer = Scripted([0.2] * 9)
     with pytest.raises(Stopped):
-        job.run_train(
+        running.run(
             planned(pairs, tiny_model("bert"), Dev(scorer, 2)), tmp_path / "m", stopping_at(1)
         )
     with pytest.raises(Mismatch, match=r"dev\.every"):
-        job.run_train(planned(pairs, tiny_model("bert"), Dev(scorer, 3)), tmp_path / "m", Report())
+        running.run(planned(pairs, tiny_model("bert"), Dev(scorer, 3)), tmp_path / "m", Report())
 
 
 def test_lines_without_a_score_are_none() -> None:

@@ -20,7 +20,7 @@ from lmkcli.models.folder import read_model
 from lmkcli.progress import Report
 from lmkcli.recipe import RecipeOptions
 from lmkcli.settings import EncodeSettings, TrainSettings
-from lmkcli.training import checkpoints, job
+from lmkcli.training import checkpoints, job, planning, running
 from tests import tiny
 
 Models = Callable[[str], Path]
@@ -55,11 +55,11 @@ def planned(
     pairs: Path, model: Path, settings: TrainSettings = FAST, **options: Any
 ) -> job.TrainJob:
     options = {"pool": "lmk", "gran": "4,8", "max_length": 24, **options}
-    return job.plan([str(pairs)], RecipeOptions(str(model), **options), settings)
+    return planning.plan([str(pairs)], RecipeOptions(str(model), **options), settings)
 
 
 def trained(plan: job.TrainJob, folder: Path) -> Path:
-    job.run_train(plan, folder, Report())
+    running.run(plan, folder, Report())
     return folder
 
 
@@ -116,7 +116,7 @@ def test_a_stopped_training_ends_where_an_undisturbed_one_does(
     parts = tmp_path / "parts"
     for steps in ([1], [2]):
         with pytest.raises(Stopped):
-            job.run_train(plan, parts, asked(after(steps)))
+            running.run(plan, parts, asked(after(steps)))
         with pytest.raises(DataError, match="has not ended"):
             read_model(str(parts))
     trained(plan, parts)
@@ -278,7 +278,7 @@ def test_other_prompts_of_a_source_are_another_training(
 ) -> None:
     folder = trained(planned(pairs, tiny_model("bert")), tmp_path / "model")
     options = RecipeOptions(str(tiny_model("bert")), pool="lmk", gran="4,8", max_length=24)
-    other = job.plan([f"{pairs},query_prompt=find: "], options, FAST)
+    other = planning.plan([f"{pairs},query_prompt=find: "], options, FAST)
     with pytest.raises(Mismatch, match="query_prompt"):
         trained(other, folder)
 

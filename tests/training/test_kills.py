@@ -11,7 +11,7 @@ import pytest
 from lmkcli.progress import Report
 from lmkcli.recipe import RecipeOptions
 from lmkcli.settings import TrainSettings
-from lmkcli.training import checkpoints, job
+from lmkcli.training import checkpoints, planning, running
 from lmkcli.training.trainer import LossTrainer
 from tests import tiny
 
@@ -61,15 +61,15 @@ def test_ten_kills_change_no_bit(
     settings = TrainSettings(
         steps=60, batch_size=8, lr=1e-3, dtype="fp32", device="cpu", save_every=2, log_every=1
     )
-    plan = job.plan([str(pairs)], options, settings)
-    job.run_train(plan, tmp_path / "whole", Report())
+    plan = planning.plan([str(pairs)], options, settings)
+    running.run(plan, tmp_path / "whole", Report())
     chance = random.Random(seed)
     for number in range(10):
         with monkeypatch.context() as broken:
             kill(broken, chance, ending=number >= 8)
             with pytest.raises(Kill):
-                job.run_train(plan, tmp_path / "parts", Report())
-    job.run_train(plan, tmp_path / "parts", Report())
+                running.run(plan, tmp_path / "parts", Report())
+    running.run(plan, tmp_path / "parts", Report())
     files = [tmp_path / name / "model.safetensors" for name in ("whole", "parts")]
     assert files[0].read_bytes() == files[1].read_bytes()
     log = (tmp_path / "parts" / "log.jsonl").read_text().splitlines()

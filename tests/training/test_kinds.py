@@ -14,13 +14,14 @@ from sentence_transformers import SentenceTransformer
 from lmkcli.data.collection import Query
 from lmkcli.encoding.encoder import open_encoder
 from lmkcli.encoding.resolving import resolve
+from lmkcli.errors import UsageError
 from lmkcli.models.latent import LatentAttention, file_names, open_latent
 from lmkcli.models.m2bert import M2BertConfig, M2BertModel
 from lmkcli.models.tite import TiteConfig, TiteModel
 from lmkcli.progress import Report
 from lmkcli.recipe import RecipeOptions
 from lmkcli.settings import EncodeSettings, TrainSettings
-from lmkcli.training import job
+from lmkcli.training import job, planning, running
 from tests import tiny
 
 LENGTH = 32
@@ -82,7 +83,7 @@ def pairs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def trained(base: Base, pairs: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("trained") / "model"
     options = RecipeOptions(str(base[1]), query_prompt="ask: ", max_length=24)
-    job.run_train(job.plan([str(pairs)], options, SETTINGS), folder, Report())
+    running.run(planning.plan([str(pairs)], options, SETTINGS), folder, Report())
     return folder
 
 
@@ -113,18 +114,30 @@ def test_sentence_transformers_makes_the_same_vectors(trained: Path) -> None:
 def test_it_is_trained_again(trained: Path, pairs: Path, tmp_path: Path) -> None:
     """What a training wrote is a base as any other; without steps to speak of it stays what it is."""
     settings = replace(SETTINGS, steps=1, lr=1e-12, weight_decay=0.0)
-    job.run_train(
-        job.plan([str(pairs)], RecipeOptions(str(trained)), settings), tmp_path / "m", Report()
+    running.run(
+        planning.plan([str(pairs)], RecipeOptions(str(trained)), settings), tmp_path / "m", Report()
     )
     np.testing.assert_allclose(vectors(tmp_path / "m"), vectors(trained), atol=1e-5)
+
+
+def test_states_that_cannot_be_computed_again_are_refused(base: Base, pairs: Path) -> None:
+    settings = replace(SETTINGS, gradient_checkpointing=True)
+    plan = planning.plan([str(pairs)], RecipeOptions(str(base[1]), max_length=24), settings)
+    if base[0] == "latent":  # its encoder is a BERT, which can
+        assert job.open_trainable(plan)
+        return
+    with pytest.raises(UsageError, match=r"gradient-checkpointing: .* cannot do it"):
+        job.open_trainable(plan)
 
 
 def test_a_latent_attention_is_learned_with_its_encoder(
     pairs: Path, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     latent(tmp_path / "base")
-    plan = job.plan([str(pairs)], RecipeOptions(str(tmp_path / "base"), max_length=24), SETTINGS)
-    job.run_train(plan, tmp_path / "model", Report())
+    plan = planning.plan(
+        [str(pairs)], RecipeOptions(str(tmp_path / "base"), max_length=24), SETTINGS
+    )
+    running.run(plan, tmp_path / "model", Report())
     name = "latent_attn_model/model.safetensors"
     before, after = load_file(tmp_path / "base" / name), load_file(tmp_path / "model" / name)
     assert before.keys() == after.keys()

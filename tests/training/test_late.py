@@ -17,7 +17,7 @@ from lmkcli.progress import Report
 from lmkcli.recipe import RecipeOptions
 from lmkcli.settings import EncodeSettings, TrainSettings
 from lmkcli.store.vectors import Ragged
-from lmkcli.training import job
+from lmkcli.training import job, planning, running
 from tests import tiny
 from tests.models.test_late import PYLATE, dense, put
 
@@ -57,7 +57,7 @@ def base(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
 
 def planned(pairs: Path, base: Path, settings: TrainSettings = SETTINGS) -> job.TrainJob:
     options = RecipeOptions(str(base), unit="token", max_length=40, query_max_length=12)
-    return job.plan([str(pairs)], options, settings)
+    return planning.plan([str(pairs)], options, settings)
 
 
 def vectors(folder: Path, side: str, text: str) -> Ragged:
@@ -70,7 +70,7 @@ def vectors(folder: Path, side: str, text: str) -> Ragged:
 
 def test_the_folder_is_a_colbert_that_learned(base: Path, pairs: Path, tmp_path: Path) -> None:
     plan = planned(pairs, base)
-    job.run_train(plan, tmp_path / "model", Report())
+    running.run(plan, tmp_path / "model", Report())
     before, after = plan.resolved.recipe, resolve(RecipeOptions(str(tmp_path / "model"))).recipe
     for side in ("doc", "query"):
         wanted, found = getattr(before, side), getattr(after, side)
@@ -92,7 +92,7 @@ def test_the_folder_is_a_colbert_that_learned(base: Path, pairs: Path, tmp_path:
 def test_the_loss_is_that_of_maxsim(base: Path, pairs: Path) -> None:
     """By plain loops over the vectors that `lmk encode` makes."""
     plan = planned(pairs, base)
-    start = job.Start()
+    start = running.Start()
     learning = plan.learning(start)
     batch = next(plan.feed(start).batches())
     learning.module.eval()
@@ -115,7 +115,7 @@ def test_the_loss_is_that_of_maxsim(base: Path, pairs: Path) -> None:
 
 
 def test_distillation_and_what_is_refused(base: Path, pairs: Path, tmp_path: Path) -> None:
-    job.run_train(planned(pairs, base, replace(SETTINGS, loss="late-kd")), tmp_path / "m", Report())
+    running.run(planned(pairs, base, replace(SETTINGS, loss="late-kd")), tmp_path / "m", Report())
     plan = planned(pairs, base, replace(SETTINGS, loss="opl"))
     with pytest.raises(DataError, match="compares one vector a text"):
-        job.run_train(plan, tmp_path / "o", Report())
+        running.run(plan, tmp_path / "o", Report())

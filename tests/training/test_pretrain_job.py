@@ -18,9 +18,10 @@ from lmkcli.errors import DataError, Mismatch, Stopped, UnknownName, UsageError
 from lmkcli.progress import Report, mute
 from lmkcli.recipe import RecipeOptions
 from lmkcli.settings import EncodeSettings, PretrainSettings, TrainSettings
-from lmkcli.training import job as train_job
+from lmkcli.training import planning as train_planning
 from lmkcli.training.masked_texts import drawn_ends
-from lmkcli.training.pretrain_job import Beginning, PretrainJob, describe, plan
+from lmkcli.training.pretrain_job import PretrainJob
+from lmkcli.training.pretrain_planning import Beginning, describe, plan
 from lmkcli.training.running import Start, run
 from tests import tiny
 
@@ -148,8 +149,8 @@ def test_heads_go_on_and_training_begins(beir: Path, tiny_model: Models, tmp_pat
     ]
     pairs.write_text("".join(json.dumps(line) + "\n" for line in lines))
     loop = TrainSettings(steps=1, batch_size=4, dtype="fp32", device="cpu")
-    plan_ = train_job.plan([str(pairs)], RecipeOptions(str(first)), loop)
-    train_job.run_train(plan_, tmp_path / "second", Report())
+    plan_ = train_planning.plan([str(pairs)], RecipeOptions(str(first)), loop)
+    run(plan_, tmp_path / "second", Report())
     assert (tmp_path / "second" / "training.json").is_file()
 
 

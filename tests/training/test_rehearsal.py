@@ -11,7 +11,7 @@ from lmkcli.errors import Stopped
 from lmkcli.progress import Report
 from lmkcli.recipe import RecipeOptions
 from lmkcli.settings import TrainSettings
-from lmkcli.training import job
+from lmkcli.training import job, planning
 from lmkcli.training.rehearsal import TIMED, rehearse
 from lmkcli.training.running import Start
 from tests import tiny
@@ -33,7 +33,7 @@ def pairs(tmp_path: Path) -> Path:
 def planned(pairs: Path, model: Path, steps: int) -> job.TrainJob:
     options = RecipeOptions(str(model), pool="lmk", gran="4,8", max_length=24)
     settings = TrainSettings(steps=steps, batch_size=8, dtype="fp32", device="cpu", lr=1e-3)
-    return job.plan([str(pairs)], options, settings)
+    return planning.plan([str(pairs)], options, settings)
 
 
 def test_it_counts_and_times_without_training(
@@ -80,7 +80,7 @@ def test_it_can_be_stopped(pairs: Path, tiny_model: Models) -> None:
 def test_positions_that_skip_are_told(pairs: Path, tiny_model: Models) -> None:
     plan = planned(pairs, tiny_model("modernbert"), 3)
     long = RecipeOptions(str(tiny_model("modernbert")), pool="lmk", gran="4", max_length=512)
-    plan = job.plan([str(pairs)], long, replace(plan.settings, skip_positions=1.0))
+    plan = planning.plan([str(pairs)], long, replace(plan.settings, skip_positions=1.0))
     shown = rehearse(plan, Report()).shown
     assert any(text.reach > text.positions for example in shown for text in example)
     assert all(text.reach == text.positions for text in (example[0] for example in shown))
