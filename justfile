@@ -22,6 +22,12 @@ check:
 docs:
     .venv/bin/python docs/reference.py
     .venv/bin/python docs/rooms.py
+    .venv/bin/python docs/pictures.py
+
+# The documentation as a site, in site/.
+site:
+    .venv/bin/pip install -c constraints.txt -e ".[docs]"
+    .venv/bin/mkdocs build --strict
 
 # Everything, slow tests too, in a fresh environment.
 ci:

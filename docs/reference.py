@@ -32,7 +32,8 @@ def pages() -> dict[Path, str]:
         for name, command in group.commands.items()
     }
     root = [param for param in group.params if param.name in ("quiet", "verbose", "version")]
-    made[DOCS / "README.md"] = _filled(DOCS / "README.md", "flags", _table(map(_row, root)))
+    shared = DOCS / "conventions.md"
+    made[shared] = _filled(shared, "flags", _table(map(_row, root)))
     made[DOCS / "poolers.md"] = _filled(DOCS / "poolers.md", "truncation", _truncation())
     return made
 

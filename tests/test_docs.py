@@ -21,9 +21,10 @@ from lmkcli.cli.main import app
 
 ROOT = Path(__file__).resolve().parents[1]
 TOP = ("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "examples/README.md")
-PAGES = sorted([*(ROOT / name for name in TOP), *(ROOT / "docs").glob("*.md")])
+DOCS = ROOT / "docs"
+PAGES = sorted([*(ROOT / name for name in TOP), *DOCS.rglob("*.md")])
 GROUP: Any = get_command(app)
-NOTES = ROOT / "docs" / "README.md"
+CONTENTS, NOTES = DOCS / "README.md", DOCS / "conventions.md"
 
 
 class Block(NamedTuple):
@@ -79,7 +80,7 @@ def options(command: Any) -> list[Any]:
     return [param for param in command.params if not isinstance(param, TyperArgument)]
 
 
-@pytest.mark.parametrize("script", ["docs/reference.py", "docs/rooms.py"])
+@pytest.mark.parametrize("script", ["docs/reference.py", "docs/rooms.py", "docs/pictures.py"])
 def test_what_is_generated_is_fresh(script: str) -> None:
     made = subprocess.run(
         [sys.executable, script, "--check"], cwd=ROOT, capture_output=True, text=True
@@ -92,7 +93,7 @@ def test_every_command_and_flag_has_help_and_stands_on_its_page(verb: str) -> No
     command = GROUP.commands[verb]
     page = (ROOT / "docs" / f"{verb}.md").read_text(encoding="utf-8")
     assert (command.help or "").strip()
-    assert f"({verb}.md)" in NOTES.read_text(encoding="utf-8")
+    assert f"({verb}.md)" in CONTENTS.read_text(encoding="utf-8")
     for param in command.params:
         assert (param.help or "").strip(), f"{verb} {param.name} has no help"
     for option in options(command):
@@ -101,9 +102,17 @@ def test_every_command_and_flag_has_help_and_stands_on_its_page(verb: str) -> No
 
 
 def test_every_page_is_in_the_table_of_contents() -> None:
-    contents = NOTES.read_text(encoding="utf-8")
-    for page in (ROOT / "docs").glob("*.md"):
-        assert page == NOTES or f"({page.name})" in contents
+    contents = CONTENTS.read_text(encoding="utf-8")
+    for page in DOCS.rglob("*.md"):
+        assert page == CONTENTS or f"({page.relative_to(DOCS).as_posix()})" in contents, page
+
+
+def test_every_page_is_in_the_navigation_of_the_site() -> None:
+    navigation = (ROOT / "mkdocs.yml").read_text(encoding="utf-8").partition("\nnav:\n")[2]
+    named = re.findall(r"(\S+\.md)$", navigation, re.MULTILINE)
+    inside = {page.relative_to(DOCS).as_posix() for page in DOCS.rglob("*.md")}
+    assert set(named) == inside | set(TOP) - {"README.md"}
+    assert len(named) == len(set(named)), "a page has one place"
 
 
 @pytest.mark.parametrize(("page", "line"), list(command_lines()))
@@ -132,7 +141,7 @@ def test_the_parser_of_command_lines_refuses_what_lmk_would() -> None:
 
 @pytest.fixture(scope="module")
 def examples(tmp_path_factory: pytest.TempPathFactory, minilm: Path) -> Path:
-    """A folder with the notes.jsonl of docs/README.md and its vectors."""
+    """A folder with the notes.jsonl of docs/conventions.md and its vectors."""
     from lmkcli.encoding.jobs import run_encode
     from lmkcli.encoding.planning import plan
     from lmkcli.recipe import RecipeOptions

@@ -1,0 +1,75 @@
+"""A hook of mkdocs: the pages of the repository as pages of the site, with the same relative links.
+
+Three things differ between them. docs/README.md is the first page, as on every forge, and docs/index.md is
+the page of `lmk index`, where mkdocs would take index.md for the first. Pages and files outside docs/ that
+are linked to (CONTRIBUTING.md, examples/ …) belong to the site too, under their path from the root. And no
+page may load anything from another host.
+"""
+
+import os.path
+import posixpath
+import re
+from pathlib import Path
+from typing import Any
+
+from mkdocs.exceptions import PluginError
+from mkdocs.structure.files import File, Files, InclusionLevel
+
+ROOT = Path(__file__).resolve().parents[1]
+OUTSIDE = (
+    "CHANGELOG.md",
+    "CONTRIBUTING.md",
+    "LICENSE",
+    "justfile",
+    "examples",
+    "tests/mteb_task.py",
+)
+_LINK = re.compile(r"(\]\()([^)\s:#]+)([)#])")
+_FOREIGN = re.compile(
+    r"<(?:script|img|iframe|source)[^>]+src=\"?(?:https?:)?//|<link[^>]+stylesheet[^>]+//"
+)
+
+
+def on_files(files: Files, config: Any) -> Files:
+    """Give the two pages named index their places, and add what lies outside docs/."""
+    command = files.get_file_from_path("index.md")
+    if command is not None:
+        files.remove(command)
+    docs, site = config["docs_dir"], config["site_dir"]
+    files.append(File("index.md", docs, site, False, dest_uri="lmk-index.html"))
+    files.append(File("README.md", docs, site, False, inclusion=InclusionLevel.INCLUDED))
+    for path in _outside():
+        files.append(File(path, str(ROOT), site, False, inclusion=InclusionLevel.INCLUDED))
+    return files
+
+
+def _outside() -> list[str]:
+    """Paths from the root of every file in OUTSIDE and in its folders."""
+    found = []
+    for name in OUTSIDE:
+        path = ROOT / name
+        inside = [path] if path.is_file() else sorted(p for p in path.rglob("*") if p.is_file())
+        found += [p.relative_to(ROOT).as_posix() for p in inside if "__pycache__" not in p.parts]
+    return found
+
+
+def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
+    """The page with its links, which lead through the repository, leading through the site."""
+    source = page.file.src_uri
+    outside = (ROOT / source).is_file() and not (ROOT / "docs" / source).is_file()
+    here = posixpath.dirname(source if outside else f"docs/{source}")
+
+    def moved(match: re.Match[str]) -> str:
+        target = posixpath.normpath(posixpath.join(here, match[2]))
+        inside = target.removeprefix("docs/")
+        return match[1] + os.path.relpath(inside, posixpath.dirname(source) or ".") + match[3]
+
+    return _LINK.sub(moved, markdown)
+
+
+def on_post_page(output: str, page: Any, **_: Any) -> str:
+    """The page as it is; an error if it would load a script, a picture or a style from elsewhere."""
+    found = _FOREIGN.search(output)
+    if found:
+        raise PluginError(f"{page.file.src_uri} loads from another host: {found[0]}")
+    return output
