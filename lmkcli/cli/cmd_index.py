@@ -65,7 +65,7 @@ def index(  # noqa: PLR0913 - a group of flags each
     else:
         facts = _dense(_open(Path(source), reading.allow_incomplete), folder, dense, update)
     if output.json:
-        del facts["of"]
+        del facts["of"], facts["files"]
         return console.plain_json({"output": str(folder), **facts})
     shown = [f"{key} {_shown(facts[key])}" for key in _SHOWN if key in facts]
     console.say(f"{folder}: {', '.join(shown)}")

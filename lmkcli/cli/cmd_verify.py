@@ -1,10 +1,11 @@
-"""lmk verify: encode a sample again and compare."""
+"""lmk verify: encode a sample again and compare; read an index and hold it against its digests."""
 
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from lmkcli import manifest
 from lmkcli.cli import console
 from lmkcli.cli.flags import Subset, with_flags
 from lmkcli.cli.options import Json
@@ -14,15 +15,20 @@ from lmkcli.settings import Flag, ModelSettings
 
 @with_flags
 def verify(
-    folder: Annotated[Path, typer.Argument(metavar="VECTORS", help="A vectors folder.")],
+    folder: Annotated[
+        Path, typer.Argument(metavar="FOLDER", help="A vectors folder, or an index.")
+    ],
     opening: Annotated[ModelSettings, Subset(without=("dtype",))],
     sample: Annotated[int, Flag("Documents to encode again, spread over the folder.", min=1)] = 100,
     json: Json = False,
 ) -> None:
     """Encode a sample of the stored texts again and compare with the stored vectors; exit 4 if they differ.
 
-    The least cosine must be 0.99999 where fp32 was computed and 0.999 where bf16 or fp16 was.
+    The least cosine must be 0.99999 where fp32 was computed and 0.999 where bf16 or fp16 was. The files of
+    an index are read, and held against the digests that they were written with.
     """
+    if manifest.read(folder).kind == "index":
+        return _verify_index(folder, json)
     from lmkcli.encoding.verifying import verify as run
 
     result = run(folder, sample, opening)
@@ -42,3 +48,13 @@ def verify(
         raise CheckFailed(
             f"{folder}: document {result.worst} came out otherwise (cosine {result.cosine:.6f})"
         )
+
+
+def _verify_index(folder: Path, json: bool) -> None:
+    from lmkcli.retrieval.index_folder import check_files
+
+    files = check_files(folder)
+    size = sum(file.size for file in files)
+    if json:
+        return console.plain_json({"index": str(folder), "files": len(files), "bytes": size})
+    console.say(f"{folder}: {len(files)} files are as they were written, {console.size(size)}")

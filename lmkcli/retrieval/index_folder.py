@@ -1,17 +1,19 @@
 """An index folder on disk: `manifest.json`, the kind's files, and `built.json` once it is whole.
 
-`built.json` holds the kind's facts, the `digest` of the index, what it was built `of`, and the
-subfolder `at` which the files are ('' for the folder itself).
+`built.json` holds the kind's facts, the `digest` of the index, what it was built `of`, the subfolder
+`at` which the files are ('' for the folder itself), and size and sha256 of these `files`.
 """
 
+import hashlib
 import json
 import re
 from pathlib import Path
-from typing import Any, NotRequired, TypedDict
+from typing import Any, NamedTuple, NotRequired, TypedDict
 
 from lmkcli import manifest
 from lmkcli.errors import DataError
 from lmkcli.reading import read_json
+from lmkcli.store.outputs import INDEX_FILES
 from lmkcli.store.parts import SliceJson
 from lmkcli.system.atomic import atomic_file
 
@@ -27,10 +29,18 @@ class _Of(TypedDict):
     stamp: NotRequired[dict[str, Any] | None]
 
 
+class WrittenFile(NamedTuple):
+    """A file of an index as it was written."""
+
+    size: int
+    sha256: str
+
+
 class _Built(TypedDict):
     digest: str
     of: _Of
     at: str
+    files: NotRequired[dict[str, tuple[int, str]]]
 
 
 def read_built(folder: Path) -> dict[str, Any]:
@@ -51,11 +61,63 @@ def read_built(folder: Path) -> dict[str, Any]:
 
 
 def write_built(folder: Path, facts: dict[str, Any], of: dict[str, Any], at: str) -> dict[str, Any]:
-    """Say that the index whose files are in subfolder `at` is whole; returns what was written."""
+    """Say that the index whose files are in subfolder `at` is whole; returns what was written.
+
+    `facts` may bring `files`, where they are those of before.
+    """
     identity = manifest.read(folder).identity
     made_of = [facts.get("collection", ""), of.get("vectors", ""), of.get("numbering", [])]
     chain = manifest.digest({"identity": identity, "of": made_of})
-    built = {**facts, "digest": chain, "of": of, "at": at}
+    files = facts.get("files") or _written(folder / at)
+    built = {**facts, "digest": chain, "of": of, "at": at, "files": files}
     with atomic_file(folder / BUILT) as temporary:
         temporary.write_text(json.dumps(built, indent=1))
     return built
+
+
+def _written(files: Path) -> dict[str, WrittenFile]:
+    """Size and digest of each file of an index, by its path below `files`."""
+    named = {path.relative_to(files).as_posix(): path for path in files.rglob("*")}
+    return {
+        name: WrittenFile(path.stat().st_size, _sha256(path))
+        for name, path in sorted(named.items())
+        if path.is_file() and INDEX_FILES.fullmatch(name) and path.name != "write.lock"
+    }
+
+
+def _sha256(path: Path) -> str:
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def check_sizes(folder: Path, built: dict[str, Any]) -> dict[Path, WrittenFile]:
+    """The files of an index; DataError for one that is gone, or longer or shorter than it was written.
+
+    None for an index that was built before their digests were kept.
+    """
+    found = {}
+    for name, (size, sha256) in built.get("files", {}).items():
+        path = folder / built["at"] / name
+        if not path.is_file():
+            raise DataError(f"{path} is missing; {_AGAIN}")
+        if path.stat().st_size != size:
+            raise DataError(
+                f"{path} has {path.stat().st_size} bytes, and was written with {size}; {_AGAIN}"
+            )
+        found[path] = WrittenFile(size, sha256)
+    return found
+
+
+def check_files(folder: Path) -> list[WrittenFile]:
+    """The files of an index, each read and held against its digest; DataError for one that differs.
+
+    DataError too for an index that is not complete, or has no digests.
+    """
+    if not (built := read_built(folder)):
+        raise DataError(f"{folder} is not complete; run its index command again")
+    if not (files := check_sizes(folder, built)):
+        raise DataError(f"{folder} was built before digests of its files were kept; {_AGAIN}")
+    for path, written in files.items():
+        if _sha256(path) != written.sha256:
+            raise DataError(f"{path} is not as it was written; {_AGAIN}")
+    return list(files.values())

