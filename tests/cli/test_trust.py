@@ -144,6 +144,35 @@ def test_a_hub_name_in_a_manifest_is_not_downloaded(
     assert asked == [False]  # whoever names it himself may download it
 
 
+def test_the_base_of_an_adapter_is_not_downloaded(
+    lmk: Lmk, stranger: Stranger, beir: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Nor when the user names the adapter: its folder, not the user, names the base."""
+    asked = []
+
+    def download(name: str, local_files_only: bool = False, **_: Any) -> str:
+        asked.append((name, local_files_only))
+        raise OSError("not in the cache")
+
+    monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
+    monkeypatch.setattr("lmkcli.models.hub.snapshot_download", download)
+    adapter = tmp_path / "adapter"
+    adapter.mkdir()
+    config = {"peft_type": "LORA", "base_model_name_or_path": "stranger/base", "r": 2}
+    (adapter / "adapter_config.json").write_text(json.dumps({**config, "lora_alpha": 4}))
+    recorded = json.loads((stranger.vectors / manifest.NAME).read_text())
+    for side in recorded["facts"]["models"].values():
+        side |= {"model": str(adapter), "revision": ""}
+    (stranger.vectors / manifest.NAME).write_text(json.dumps(recorded))
+    for line in (
+        ["search", stranger.vectors, "-q", "x", "--trust-remote-code"],
+        ["verify", stranger.vectors, "--trust-remote-code"],
+        ["encode", beir, "-m", adapter, "-o", tmp_path / "v"],
+    ):
+        assert "lmk fetch -m stranger/base" in lmk(*line, code=3).err
+    assert set(asked) == {("stranger/base", True)}
+
+
 # --- folders and files of other people ------------------------------------------------------------
 
 
