@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from lmkcli.errors import UsageError
 from lmkcli.training import board
@@ -15,11 +16,10 @@ def test_where_it_is_missing_its_installation_is_told(monkeypatch: pytest.Monkey
 
 
 def test_every_number_of_a_line_is_a_scalar(tmp_path: Path) -> None:
-    accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
     written = board.Board(tmp_path, 2)
     written.add({"step": 2, "loss": 0.5, "learning_rate": 1e-3})
     written.add({"step": 4, "dev": {"one": 0.25}, "score": 0.25, "seconds": 1.5})
-    read = accumulator.EventAccumulator(str(tmp_path / board.FOLDER))
+    read = EventAccumulator(str(tmp_path / board.FOLDER))
     read.Reload()
     assert set(read.Tags()["scalars"]) == {
         "loss", "learning_rate", "dev/one", "score", "seconds",
