@@ -1,4 +1,4 @@
-"""Rewrites the generated tables of the documentation: each command's flags, and landmark arithmetic.
+"""Rewrites the generated tables of the documentation: flags, their variables, and landmark arithmetic.
 
 `python docs/reference.py` writes the pages; with `--check` it changes nothing and fails when one of
 them is stale. A generated table stands between `<!-- name -->` and `<!-- /name -->`.
@@ -7,21 +7,20 @@ them is stale. A generated table stands between `<!-- name -->` and `<!-- /name 
 import re
 import sys
 from collections.abc import Iterator
-from enum import Enum
 from pathlib import Path
-from typing import Any, Literal, get_args, get_origin
+from typing import Any
 
 import numpy as np
 from typer.core import TyperArgument
 from typer.main import get_command
 
 from lmkcli import catalog
+from lmkcli.cli import helptext, recording
 from lmkcli.cli.main import app
 from lmkcli.pooling.placement import Placer, SpecialTokens
 
 DOCS = Path(__file__).resolve().parent
 LENGTHS, GRANULARITIES = (512, 8192, 32768), (32, 64, 128, 256)
-_VALUES = {int: "N", float: "X", Path: "PATH", str: "TEXT"}
 
 
 def pages() -> dict[Path, str]:
@@ -32,8 +31,9 @@ def pages() -> dict[Path, str]:
         for name, command in group.commands.items()
     }
     root = [param for param in group.params if param.name in ("quiet", "verbose", "version")]
-    shared = DOCS / "conventions.md"
+    shared, variables = DOCS / "conventions.md", DOCS / "environment.md"
     made[shared] = _filled(shared, "flags", _table(map(_row, root)))
+    made[variables] = _filled(variables, "variables", _variables(group.commands))
     made[DOCS / "poolers.md"] = _filled(DOCS / "poolers.md", "truncation", _truncation())
     return made
 
@@ -64,34 +64,30 @@ def _row(param: Any) -> list[str]:
     return [name, _default(param), help_text]
 
 
+def _variables(commands: dict[str, Any]) -> str:
+    """A line of variables for each command, in the order of its flags."""
+    lines = ["| command | variables |", "| --- | --- |"]
+    for verb, command in commands.items():
+        flags = [param for param in command.params if not isinstance(param, TyperArgument)]
+        names = [f"`{recording.variable(verb, param)}`" for param in flags]
+        lines.append(f"| [{verb}]({verb}.md) | {' '.join(names) or '-'} |")
+    return "\n".join(lines) + "\n"
+
+
 def _argument(param: Any) -> str:
     return f"`{param.metavar or param.name.upper()}`"
 
 
 def _option(param: Any) -> str:
     names = sorted(param.opts, key=len) + param.secondary_opts
-    value = "" if param.is_flag else f" {param.metavar or _value(param.type_descriptor.annotation)}"
+    chosen = " \\| ".join(f"`{each}`" for each in helptext.choices(param))
+    value = "" if param.is_flag else f" {chosen or helptext.value_name(param)}"
     return ", ".join(f"`{name}`" for name in names) + value
 
 
-def _value(annotation: Any) -> str:
-    if get_origin(annotation) is Literal:
-        return " \\| ".join(f"`{choice}`" for choice in get_args(annotation))
-    if isinstance(annotation, type) and issubclass(annotation, Enum):
-        return " \\| ".join(f"`{choice.value}`" for choice in annotation)
-    inner = get_args(annotation)  # of a list, or of what may be None
-    return _value(inner[0]) if inner else _VALUES[annotation]
-
-
 def _default(param: Any) -> str:
-    if param.required:
-        return "required"
-    if isinstance(param.show_default, str):
-        return f"`{param.show_default}`"
-    value = param.default.value if isinstance(param.default, Enum) else param.default
-    if isinstance(value, bool) and param.secondary_opts:
-        return f"`{(param.opts if value else param.secondary_opts)[0]}`"
-    return "" if value in (None, "", False) else f"`{value}`"
+    default = helptext.default_of(param)
+    return "required" if param.required else f"`{default}`" if default else ""
 
 
 def _truncation() -> str:

@@ -118,28 +118,33 @@ class RecipeOptions:
 
     panel: ClassVar[str] = "What a vector is"
     model: Annotated[
-        str, Flag("A model folder, a hub name, or 'minilm' (extra demo).", short="-m")
+        str, Flag("A model folder, a hub name, or 'minilm' (extra demo).", short="-m", often=True)
     ] = ""
     revision: Revision = None
     trust_remote_code: TrustRemoteCode = False
     pool: Annotated[
         str,
-        Flag("auto (what the model folder says), cls, last, mean, mean@k, multicls, lmk, latent."),
+        Flag(
+            "auto (what the model folder says), cls, last, mean, mean@k, multicls, lmk, latent.",
+            often=True,
+        ),
     ] = "auto"
     gran: Annotated[
         str | None,
         Flag(
-            "How text is cut into chunks: a number of tokens, 'sentence', or 'given' by the collection."
+            "How text is cut into chunks: a number of tokens, 'sentence', or 'given' by the collection.",
+            often=True,
         ),
     ] = None
     unit: Annotated[
-        str | None, Flag("What a vector stands for: doc, chunk or token.", shown="doc")
+        str | None, Flag("What a vector stands for: doc, chunk or token.", shown="doc", often=True)
     ] = None
     window: Annotated[
         str | None,
         Flag(
             "What the model sees at once: full (the rest is truncated), chunk, or a number of positions.",
             shown="full",
+            often=True,
         ),
     ] = None
     overlap: Annotated[
@@ -162,7 +167,8 @@ class RecipeOptions:
         ),
     ] = None
     max_length: Annotated[
-        int | None, Flag("Positions of a document's input, specials included.", min=1)
+        int | None,
+        Flag("Positions of a document's input, specials included.", min=1, often=True),
     ] = None
     query_max_length: Annotated[
         int | None, Flag("Positions of a query's input, specials included.", min=1)

@@ -28,6 +28,7 @@ class Flag:
     metavar: str | None = None  # what help calls the value
     shown: str = ""  # the default in words, where the field's own is None or 0
     parse: Callable[[str], object] | None = None  # reads what is written, such as 16GB
+    often: bool = False  # whether it stands among the first that help shows
 
 
 def parse_bytes(text: str) -> int:
@@ -71,6 +72,7 @@ class EncodeSettings:
 class ModelSettings:
     """Where an artifact's model is now, and what it may do here."""
 
+    panel: ClassVar[str] = "The model"
     model: Annotated[str, Flag("Where the model is now, if it was moved.")] = ""
     trust_remote_code: TrustRemoteCode = False
     device: Device = "auto"
@@ -94,6 +96,7 @@ class Feedback:
 class OpenSettings(ModelSettings):
     """Where to look when things were moved, and how an index is searched."""
 
+    panel: ClassVar[str] = "How it is searched"
     vectors: Annotated[str, Flag("Where the index's vectors are now, if they were moved.")] = ""
     ef_search: Annotated[int, Flag("hnsw: breadth of the search; 0 grows with k.", min=0)] = 0
     nprobe: Annotated[int, Flag("ivf: lists that are searched; 0 grows with k.", min=0)] = 0
@@ -161,9 +164,13 @@ class RerankSettings:
 class AnnSettings:
     """A FAISS index: `kind` is hnsw, ivf or a factory string; 0 means: chosen from the rows."""
 
+    panel: ClassVar[str] = "FAISS"
     kind: Annotated[
         str,
-        Flag("hnsw, ivf, a FAISS factory string such as OPQ64,IVF4096,PQ64; bm25 or lucene."),
+        Flag(
+            "hnsw, ivf, a FAISS factory string such as OPQ64,IVF4096,PQ64; bm25 or lucene.",
+            often=True,
+        ),
     ] = "hnsw"
     m: Annotated[
         int, Flag("hnsw: links of a vector, twice as many at the lowest level.", min=2)
@@ -195,6 +202,7 @@ class AnnSettings:
 class Bm25Settings:
     """A BM25 index; everything here decides scores."""
 
+    panel: ClassVar[str] = "BM25 and Lucene"
     k1: Annotated[float, Flag("bm25, lucene: term saturation.", min=0)] = 0.9
     b: Annotated[float, Flag("bm25, lucene: length normalisation.", min=0, max=1)] = 0.4
     language: Annotated[str, Flag("bm25, lucene: stemmer and stop words, such as en, de, hi.")] = (
@@ -224,7 +232,9 @@ class LoopSettings:
     """How a training goes, whatever is learned."""
 
     panel: ClassVar[str] = "Training"
-    batch_size: Annotated[int, Flag("Queries in a batch, over all processes.", min=2)] = 64
+    batch_size: Annotated[
+        int, Flag("Queries in a batch, over all processes.", min=2, often=True)
+    ] = 64
     batches: Annotated[
         Literal["source", "mixed"], Flag("A batch holds examples of one source, or of several.")
     ] = "source"
@@ -233,8 +243,10 @@ class LoopSettings:
     ] = 1.0
     like_length: Annotated[bool, Flag("Texts of like length share a batch.")] = True
     steps: Annotated[int, Flag("Steps; 0: so many as --epochs takes.", min=0)] = 0
-    epochs: Annotated[float, Flag("How often the examples are seen, without --steps.", min=0)] = 1.0
-    lr: Annotated[float, Flag("The highest learning rate.", min=0)] = 2e-5
+    epochs: Annotated[
+        float, Flag("How often the examples are seen, without --steps.", min=0, often=True)
+    ] = 1.0
+    lr: Annotated[float, Flag("The highest learning rate.", min=0, often=True)] = 2e-5
     warmup: Annotated[float, Flag("Steps until it is reached; below 1 a share of all.", min=0)] = (
         0.05
     )
@@ -275,7 +287,11 @@ class TrainSettings(LoopSettings):
     """How a bi-encoder is trained."""
 
     loss: Annotated[
-        str, Flag("The objective: infonce, m3-kd, kl, margin-mse and others (lmk show objectives).")
+        str,
+        Flag(
+            "The objective: infonce, m3-kd, kl, margin-mse and others (lmk show objectives).",
+            often=True,
+        ),
     ] = "infonce"
     temperature: Annotated[
         float, Flag("What scores are divided by; 0 is the objective's own (0.02).", min=0)
@@ -312,7 +328,7 @@ class DevSettings:
     panel: ClassVar[str] = "Development set"
     dev: Annotated[
         list[str] | None,
-        Flag("A judged collection that is searched while it trains; repeat it."),
+        Flag("A judged collection that is searched while it trains; repeat it.", often=True),
     ] = None
     dev_every: Annotated[int, Flag("Steps between scorings; 0: a tenth of all.", min=0)] = 0
     dev_measure: Annotated[str, Flag("What is measured, as ir-measures writes it.")] = "nDCG@10"
@@ -331,14 +347,19 @@ class DevSettings:
 class PretrainSettings(LoopSettings):
     """How an encoder is pre-trained; None is the objective's own choice."""
 
-    batch_size: Annotated[int, Flag("Texts in a batch, over all processes.", min=1)] = 32
+    batch_size: Annotated[int, Flag("Texts in a batch, over all processes.", min=1, often=True)] = (
+        32
+    )
     batches: Annotated[
         Literal["source", "mixed"], Flag("A batch holds texts of one source, or of several.")
     ] = "mixed"
-    epochs: Annotated[float, Flag("How often the texts are seen, without --steps.", min=0)] = 1.0
-    lr: Annotated[float, Flag("The highest learning rate.", min=0)] = 1e-4
+    epochs: Annotated[
+        float, Flag("How often the texts are seen, without --steps.", min=0, often=True)
+    ] = 1.0
+    lr: Annotated[float, Flag("The highest learning rate.", min=0, often=True)] = 1e-4
     objective: Annotated[
-        str, Flag("mlm, retromae, dupmae, tite, tite-mae or tite-bow (lmk show pretexts).")
+        str,
+        Flag("mlm, retromae, dupmae, tite, tite-mae or tite-bow (lmk show pretexts).", often=True),
     ] = "mlm"
     blocks: Annotated[
         bool, Flag("Texts are joined and cut into blocks of --max-length; else each is cut there.")

@@ -24,7 +24,7 @@ Target = Literal["numpy", "parquet", "pyserini", "tevatron", "sentence-transform
 class TargetOptions:
     """What is exported to."""
 
-    to: Annotated[Target, Flag("Which tool, or which files.")]
+    to: Annotated[Target, Flag("Which tool, or which files.", often=True)]
     offline: Offline = False
 
 

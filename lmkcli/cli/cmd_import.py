@@ -24,7 +24,9 @@ _WITHOUT = ("window", "overlap", "extend", "pad_to_max")
 class SourceOptions:
     """What is imported, and who wrote it."""
 
-    origin: Annotated[Literal["numpy", "pyserini"], Flag("Which tool wrote it.", long="--from")]
+    origin: Annotated[
+        Literal["numpy", "pyserini"], Flag("Which tool wrote it.", long="--from", often=True)
+    ]
     ids: Annotated[Path | None, Flag("numpy: the ids of the rows, one per line.")] = None
     map_ids: MapIds = False
     offline: Offline = False

@@ -26,10 +26,14 @@ _IN_RUN, _SHOWN = 1000, 10  # documents a query
 class QueryOptions:
     """What is asked, and how much is answered."""
 
+    panel: ClassVar[str] = "Queries and their run"
     question: Annotated[
-        str | None, Flag("One question; prints its documents.", short="-q", long="--query")
+        str | None,
+        Flag("One question; prints its documents.", short="-q", long="--query", often=True),
     ] = None
-    interactive: Annotated[bool, Flag("Ask question after question.", short="-i")] = False
+    interactive: Annotated[bool, Flag("Ask question after question.", short="-i", often=True)] = (
+        False
+    )
     k: Annotated[
         int | None,
         Flag(
@@ -38,6 +42,7 @@ class QueryOptions:
             long="--hits",
             min=1,
             shown=f"{_IN_RUN}; {_SHOWN} when shown",
+            often=True,
         ),
     ] = None
     all_queries: Annotated[bool, Flag("Run queries without judgements in the split, too.")] = False
@@ -62,14 +67,17 @@ class StageOptions:
 
     panel: ClassVar[str] = "After the first search"
     others: Annotated[
-        list[Path] | None, Flag("Another index or run to fuse; repeat it.", long="--with")
+        list[Path] | None,
+        Flag("Another index or run to fuse; repeat it.", long="--with", often=True),
     ] = None
-    fuse: Annotated[str | None, Flag("rrf, rrf:60, linear or linear:0.3,0.7.")] = None
+    fuse: Annotated[str | None, Flag("rrf, rrf:60, linear or linear:0.3,0.7.", often=True)] = None
     fuse_scale: Annotated[
         Literal["minmax", "zscore", "none"] | None,
         Flag("How linear scales scores per query.", shown="minmax"),
     ] = None
-    rerank: Annotated[Path | None, Flag("Rerank the top documents with these vectors.")] = None
+    rerank: Annotated[
+        Path | None, Flag("Rerank the top documents with these vectors.", often=True)
+    ] = None
     rerank_model: Annotated[
         str | None, Flag("Rerank the top documents with this cross-encoder.")
     ] = None

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from lmkcli.cli.options import Json
 from lmkcli.cli.tables import Format
@@ -17,11 +17,14 @@ CORRECTION: Correction = "holm"
 class ScoreOptions:
     """What runs are held against."""
 
+    panel: ClassVar[str] = "Scores"
+
     qrels: Annotated[
         list[str] | None,
         Flag(
             "A qrels file or a collection, for all runs or, repeated, one for each; else as each run "
-            "says."
+            "says.",
+            often=True,
         ),
     ] = None
     measure: Annotated[
@@ -30,6 +33,7 @@ class ScoreOptions:
             "ir-measures names; repeat it. Default: the collection's own if it is known, else "
             "nDCG@10, R@100, RR@10.",
             short="-m",
+            often=True,
         ),
     ] = None
     drop_self: Annotated[
@@ -52,9 +56,12 @@ class ScoreOptions:
 class TableOptions:
     """Which table is printed, and how. UsageError for flags that contradict each other."""
 
+    panel: ClassVar[str] = "The table"
+
     per_query: Annotated[bool, Flag("One row per query.", short="-p")] = False
     baseline: Annotated[
-        str | None, Flag("Test every other run against this one of the runs, query by query.")
+        str | None,
+        Flag("Test every other run against this one of the runs, query by query.", often=True),
     ] = None
     all_pairs: Annotated[bool, Flag("Test every run against every other.")] = False
     correction: Annotated[
@@ -71,9 +78,9 @@ class TableOptions:
         str | None,
         Flag("Edges for --by, such as 0,512,2048,8192; else quartiles of the queries."),
     ] = None
-    form: Annotated[Format, Flag("How the table is printed.", short="-f", long="--format")] = (
-        Format.table
-    )
+    form: Annotated[
+        Format, Flag("How the table is printed.", short="-f", long="--format", often=True)
+    ] = Format.table
     json: Json = False
 
     def __post_init__(self) -> None:
@@ -117,8 +124,11 @@ class TableOptions:
 class RecordOptions:
     """What remains of an evaluation beside the table."""
 
+    panel: ClassVar[str] = "Beside the table"
+
     log: Annotated[
-        Path | None, Flag("Append each result with its provenance to this JSON-lines file.")
+        Path | None,
+        Flag("Append each result with its provenance to this JSON-lines file.", often=True),
     ] = None
     ir_metadata: Annotated[bool, Flag("Write what is known of each run beside it, as YAML.")] = (
         False

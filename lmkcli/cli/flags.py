@@ -19,6 +19,7 @@ from typer.models import ArgumentInfo
 from lmkcli.cli import configfile
 from lmkcli.settings import Flag
 
+OFTEN = "Most used"  # the first panel of a help page
 Values = dict[str, Any]
 Config = Annotated[
     Path | None,
@@ -70,7 +71,7 @@ def with_flags(command: Callable[..., None]) -> Callable[..., None]:
         command(**{name: part.value(values) for name, part in parts.items()})
 
     flat = [parameter for part in parts.values() for parameter in part.parameters]
-    flat.sort(key=_is_option)  # help shows arguments first
+    flat.sort(key=_place)
     flat.append(_parameter("config", Config, None))
     run.__signature__ = inspect.Signature(flat)  # type: ignore[attr-defined]
     run.__annotations__ = {parameter.name: parameter.annotation for parameter in flat}
@@ -145,9 +146,12 @@ def _parameter(name: str, annotation: Any, default: Any) -> inspect.Parameter:
     return inspect.Parameter(name, keyword, default=default, annotation=annotation)
 
 
-def _is_option(parameter: inspect.Parameter) -> bool:
+def _place(parameter: inspect.Parameter) -> int:
+    """Where help shows it: arguments first, then what is used most."""
     _, marks = _split(parameter.annotation)
-    return not any(isinstance(mark, ArgumentInfo) for mark in marks)
+    if any(isinstance(mark, ArgumentInfo) for mark in marks):
+        return 0
+    return 1 if any(getattr(mark, "rich_help_panel", "") == OFTEN for mark in marks) else 2
 
 
 def _option(name: str, kind: Any, default: Any, flag: Flag, panel: str | None) -> Any:
@@ -164,7 +168,7 @@ def _option(name: str, kind: Any, default: Any, flag: Flag, panel: str | None) -
         metavar=flag.metavar,
         parser=flag.parse and _of_text(flag.parse),
         show_default=flag.shown or default != "",
-        rich_help_panel=panel,
+        rich_help_panel=OFTEN if flag.often else panel,
     )
     return Annotated[kind, option]
 

@@ -27,13 +27,14 @@ from lmkcli.cli import (
     cmd_train,
     cmd_verify,
     console,
+    helptext,
     recording,
 )
 from lmkcli.errors import DataError, LmkError, Stopped
 
 app = typer.Typer(
     name="lmk",
-    no_args_is_help=True,
+    cls=helptext.Overview,
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"], "auto_envvar_prefix": "LMK"},

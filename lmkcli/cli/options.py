@@ -11,7 +11,7 @@ from lmkcli.cli.flags import Given
 from lmkcli.errors import DataError, UsageError
 from lmkcli.settings import Flag, Offline
 
-Output = Annotated[Path | None, Flag("Where the result goes.", short="-o")]
+Output = Annotated[Path | None, Flag("Where the result goes.", short="-o", often=True)]
 MapIds = Annotated[bool, Flag("White space in ids becomes '_'.")]
 Json = Annotated[bool, Flag("Print JSON.")]
 
@@ -20,6 +20,7 @@ Json = Annotated[bool, Flag("Print JSON.")]
 class CollectionOptions:
     """How a collection is read, and which slice of it."""
 
+    panel: ClassVar[str] = "Documents"
     fields: Annotated[
         str, Flag("Text fields of a record, joined by '+', such as headline+body.")
     ] = ""

@@ -9,25 +9,22 @@ from enum import Enum
 from pathlib import Path
 from typing import Any
 
-from typer.core import TyperArgument, TyperCommand
+from typer.core import TyperArgument
 
 from lmkcli.cli import console
+from lmkcli.cli.helptext import Explained
 from lmkcli.errors import DataError
 from lmkcli.system import network
 
 
-class Recorded(TyperCommand):
-    """A command whose parameters are in the manifests of what it makes, as `call`.
-
-    A flag that is not called as its parameter (--hits is `k`) has its variable by its own name.
-    """
+class Recorded(Explained):
+    """A command whose parameters are in the manifests of what it makes, as `call`."""
 
     def __init__(self, name: str | None, *, params: list[Any], **others: Any) -> None:
         super().__init__(name, params=params, **others)
         for param in params:
-            longest = max(param.opts, key=len).removeprefix("--").replace("-", "_")
-            if not isinstance(param, TyperArgument) and longest != param.name:
-                param.envvar = f"LMK_{name}_{longest}".upper()
+            if not isinstance(param, TyperArgument):
+                param.envvar = variable(str(name), param)
 
     def invoke(self, ctx: Any) -> Any:
         """Run the command; parameters without a value are left out, and '~' is what a shell makes of it."""
@@ -38,6 +35,12 @@ class Recorded(TyperCommand):
             network.forbid()
         with _running({"verb": ctx.info_name, **known}):
             return super().invoke(ctx)
+
+
+def variable(verb: str, param: Any) -> str:
+    """The environment variable of a flag: LMK_<VERB>_<FLAG>, by the flag's longest name."""
+    longest = max(param.opts, key=len).removeprefix("--")
+    return f"LMK_{verb}_{longest}".upper().replace("-", "_")
 
 
 _call: ContextVar[dict[str, Any]] = ContextVar("call")
