@@ -28,6 +28,7 @@ from lmkcli.errors import DataError
 LINE = 1 << 20  # of a run, judgements: ids and numbers
 LONG_LINE = 256 << 20  # of a collection or a log: a whole document
 WHOLE = 256 << 20  # of a file that is read at once, such as a manifest
+_PIECE = 1 << 20
 Text = TypeVar("Text", str, bytes)
 Read = TypeVar("Read", str, bytes, covariant=True)
 
@@ -60,11 +61,15 @@ def bounded_lines(file: Opened[Text], name: object, limit: int = LINE) -> Iterat
 def whole_file(path: Path, limit: int = WHOLE) -> bytes:
     """What is in a file; DataError where that is more than `limit` bytes. OSError if absent."""
     check_finite(path)
+    data = bytearray()
     with open(path, "rb") as file:
-        data = file.read(limit + 1)
-    if len(data) > limit:
-        raise DataError(f"{path} is larger than {limit:,} bytes; is it the right file?")
-    return data
+        while more := file.read(
+            _PIECE
+        ):  # a pipe has no size, and reading sets aside what it may read
+            data += more
+            if len(data) > limit:
+                raise DataError(f"{path} is larger than {limit:,} bytes; is it the right file?")
+    return bytes(data)
 
 
 Shape = TypeVar("Shape")

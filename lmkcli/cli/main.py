@@ -108,6 +108,11 @@ def main() -> None:
     except KeyboardInterrupt:
         console.error("interrupted")
         sys.exit(130)
+    except MemoryError:
+        console.error(
+            "memory ran out; give the command more of it, or less to do at once (--batch-tokens, --shard)"
+        )
+        sys.exit(DataError.exit_code)
     except (OSError, UnicodeEncodeError) as error:
         message = _of_a_file(error)
         if not message:

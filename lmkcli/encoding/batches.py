@@ -9,6 +9,7 @@ import torch
 from numpy.typing import NDArray
 
 from lmkcli.errors import DataError
+from lmkcli.models.devices import ran_out
 from lmkcli.models.forward import ForwardPass, Model, numbers
 from lmkcli.models.packing import packs
 from lmkcli.pooling.placement import Input
@@ -76,7 +77,9 @@ class BatchRunner:
             with torch.inference_mode():
                 vectors = self.forward(inputs).float().cpu().numpy()
             return Batch(pack, numbers(inputs), vectors)
-        except torch.OutOfMemoryError:
+        except RuntimeError as error:
+            if not ran_out(error):
+                raise
             return None  # what the traceback held is free by the time that it is tried again
 
     def _halve(self, lengths: list[int], longest: str, note: Note) -> None:

@@ -24,6 +24,11 @@ def choose_device(name: str) -> torch.device:
     return device
 
 
+def ran_out(error: RuntimeError) -> bool:
+    """Whether an error says that memory is full: a GPU's, or a CPU's where a limit is set (ulimit -v)."""
+    return isinstance(error, torch.OutOfMemoryError) or "can't allocate memory" in str(error)
+
+
 def native_dtype(device: torch.device) -> str:
     """bf16 where it is computed natively (AMX, AVX512-BF16, Ampere and later), else fp32."""
     if device.type == "cuda":

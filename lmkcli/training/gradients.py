@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from lmkcli.errors import DataError, UsageError
+from lmkcli.models.devices import ran_out
 from lmkcli.models.forward import ForwardPass, Model, numbers
 from lmkcli.models.packing import packs
 from lmkcli.pooling.placement import Input
@@ -42,7 +43,9 @@ class Budget:
             chosen = self._packs(lengths)
             try:
                 return run(chosen)
-            except torch.OutOfMemoryError:
+            except RuntimeError as error:
+                if not ran_out(error):
+                    raise
                 wrapped.zero_grad()
                 self._halve(lengths, chosen)
 

@@ -74,6 +74,17 @@ def test_a_full_disk_says_so_and_the_same_command_goes_on(
     assert lmk(*command, "--json").json["docs"] == 60
 
 
+def test_memory_that_runs_out_is_no_bug_of_ours(
+    lmk: Lmk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def greedy(path: Path) -> bytes:
+        return bytes(1 << 60)
+
+    (tmp_path / "manifest.json").write_text("{}")
+    monkeypatch.setattr("lmkcli.reading.whole_file", greedy)
+    assert "memory ran out" in lmk("show", tmp_path, code=3).err
+
+
 def test_a_path_that_cannot_be_written_is_named(lmk: Lmk, tmp_path: Path) -> None:
     run, qrels = tmp_path / "a.trec", tmp_path / "qrels.txt"
     run.write_text("q1 Q0 d1 1 2.0 t\n")
