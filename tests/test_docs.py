@@ -1,5 +1,6 @@
 """The documentation is kept true: pages, flags, command lines, snippets and links."""
 
+import ast
 import contextlib
 import io
 import re
@@ -232,3 +233,45 @@ def test_nothing_refers_to_a_file_that_is_not_in_the_repository(folder: str) -> 
         if path.suffix in (".py", ".toml", ".md"):
             found = re.search(r"DESIGN|specs/|parity/", path.read_text(encoding="utf-8"))
             assert not found, f"{path} refers to {found}"
+
+
+def messages() -> list[str]:
+    """What stands under 'message' in the tables of docs/troubleshooting.md."""
+    page = (DOCS / "troubleshooting.md").read_text(encoding="utf-8")
+    return re.findall(r"^\| `([^`]+)` \|", page, re.MULTILINE)
+
+
+def test_the_messages_of_troubleshooting_are_those_of_the_code() -> None:
+    said = "\n".join(text for path in (ROOT / "lmkcli").rglob("*.py") for text in literals(path))
+    quoted = messages()
+    assert len(quoted) > 30
+    assert not [text for text in quoted if not re.search(pattern(text), said)]
+
+
+def literals(path: Path) -> Iterator[str]:
+    """Every string of a module, a line each; … stands for what an f-string fills in."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        parts = node.values if isinstance(node, ast.JoinedStr) else [node]
+        if isinstance(node, (ast.JoinedStr, ast.Constant)):
+            texts = (str(part.value) if isinstance(part, ast.Constant) else "…" for part in parts)
+            yield "".join(texts).replace("\n", " ")
+
+
+def pattern(message: str) -> str:
+    return re.escape(message).replace("…", ".*")
+
+
+def test_the_numbers_of_choosing_are_those_of_the_pages_that_it_links_to() -> None:
+    """A section links to where its numbers were measured, a row of a table with numbers too."""
+    text = (DOCS / "choosing.md").read_text(encoding="utf-8")
+    prose = re.sub(r"^```.*?^```$", "", text, flags=re.DOTALL | re.MULTILINE)
+    checked = 0
+    for section in prose.split("\n## "):
+        rows = [row for row in section.splitlines() if row.startswith("|") and "](" in row]
+        for part in (*rows, section):
+            pages = set(re.findall(r"\]\(([\w-]+\.md)", part))
+            measured = " ".join((DOCS / page).read_text(encoding="utf-8") for page in pages)
+            for number in re.findall(r"\d+\.\d+|\d{1,3}(?:,\d{3})+", part):
+                assert number in measured, f"{number}: {part}"
+                checked += 1
+    assert checked > 40
