@@ -25,7 +25,7 @@ from lmkcli import manifest
 from lmkcli.data.collection import Doc, open_collection
 from lmkcli.encoding.encoder import open_encoder
 from lmkcli.encoding.resolving import resolve
-from lmkcli.models.folder import read_model
+from lmkcli.models.finding import read_model
 from lmkcli.models.tokenizer import open_tokenizer
 from lmkcli.progress import Report
 from lmkcli.recipe import RecipeOptions

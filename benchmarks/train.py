@@ -37,7 +37,7 @@ from transformers import (
 )
 
 from lmkcli.models.devices import TORCH
-from lmkcli.models.folder import read_model
+from lmkcli.models.finding import read_model
 from lmkcli.progress import Report
 from lmkcli.recipe import RecipeOptions
 from lmkcli.settings import PretrainSettings, TrainSettings

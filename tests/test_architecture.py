@@ -37,6 +37,7 @@ TOP = (
     "settings",
     "recipe",
     "reading",
+    "manifest_types",
     "manifest",
 )  # exactly one of each
 ROOMS = (

@@ -24,7 +24,8 @@ from lmkcli import manifest
 from lmkcli.data.collection import Shard
 from lmkcli.data.run import read_run
 from lmkcli.errors import DataError
-from lmkcli.models.folder import TRAINED, read_model
+from lmkcli.models.finding import read_model
+from lmkcli.models.folder import TRAINED
 from lmkcli.retrieval.index_folder import BUILT, read_built
 from lmkcli.retrieval.opening import open_index
 from lmkcli.settings import OpenSettings

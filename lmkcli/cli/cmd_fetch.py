@@ -26,7 +26,7 @@ def fetch(
     What is there already is left as it is, and several fetches of the same thing wait for each other.
     """
     from lmkcli.data.collection import open_collection
-    from lmkcli.models.folder import check_revision, read_model
+    from lmkcli.models.finding import check_revision, read_model
 
     if not names and not model:
         raise UsageError("say what to fetch: collections, or models with -m")

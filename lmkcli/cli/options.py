@@ -122,7 +122,7 @@ def _keep_inputs(path: Path) -> None:
 
 def _named_files() -> Iterator[str]:
     """What the command reads that is there: files, folders, and those that options of a collection name."""
-    from lmkcli.models.folder import EMBEDDED
+    from lmkcli.models.finding import EMBEDDED
     from lmkcli.provenance import lineage
 
     call = recording.call()

@@ -15,7 +15,7 @@ from typing import NamedTuple, Protocol
 from lmkcli import catalog
 from lmkcli.data import hub_layouts, known
 from lmkcli.errors import DataError, UnknownName, UsageError
-from lmkcli.manifest import MOST_SHARDS
+from lmkcli.manifest_types import MOST_SHARDS
 
 FILE_SUFFIXES = frozenset({".jsonl", ".json", ".tsv", ".txt", ".parquet", ".gz"})
 

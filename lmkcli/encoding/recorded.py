@@ -7,7 +7,8 @@ that: what it names is not downloaded, and code beside a model does not run, unl
 from lmkcli import manifest
 from lmkcli.encoding.encoder import Encoder, open_encoder
 from lmkcli.errors import DataError
-from lmkcli.models.folder import ModelFolder, is_here, read_model
+from lmkcli.models.finding import is_here, read_model
+from lmkcli.models.folder import ModelFolder
 from lmkcli.recipe import EncoderConfig
 from lmkcli.settings import EncodeSettings, ModelSettings
 from lmkcli.store.vectors import Vectors

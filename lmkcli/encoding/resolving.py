@@ -8,7 +8,8 @@ from typing import NamedTuple
 
 from lmkcli import catalog
 from lmkcli.errors import UsageError
-from lmkcli.models.folder import EMBEDDED, NO_LIMIT, ModelFolder, check_revision, read_model
+from lmkcli.models.finding import EMBEDDED, check_revision, read_model
+from lmkcli.models.folder import NO_LIMIT, ModelFolder
 from lmkcli.pooling.placement import SPLITTERS, Pooler
 from lmkcli.recipe import EncoderConfig, Recipe, RecipeOptions, is_count
 

@@ -14,7 +14,8 @@ from transformers import AutoConfig, AutoModel, AutoTokenizer
 from lmkcli import catalog
 from lmkcli.errors import DataError
 from lmkcli.models.files import read_json
-from lmkcli.models.folder import TOKENIZER_FILES, ModelFolder, locate, read_model
+from lmkcli.models.finding import locate, read_model
+from lmkcli.models.folder import TOKENIZER_FILES, ModelFolder
 from lmkcli.models.forward import ModelOptions
 
 # Tables of positions, which a longer model begins with again and again (M2-BERT, §4.1).

@@ -12,7 +12,7 @@ from transformers.utils import logging as transformers_logging
 from lmkcli.errors import DataError
 from lmkcli.models.devices import TORCH, choose_device, native_dtype
 from lmkcli.models.files import loading
-from lmkcli.models.folder import read_model
+from lmkcli.models.finding import read_model
 from lmkcli.models.packing import packs
 
 transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]

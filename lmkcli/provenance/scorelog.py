@@ -12,6 +12,7 @@ from lmkcli import manifest
 from lmkcli.data.collection import Qrel
 from lmkcli.errors import DataError, UsageError
 from lmkcli.evaluation.measures import Scores
+from lmkcli.manifest_types import Facts
 from lmkcli.provenance import lineage
 from lmkcli.reading import LONG_LINE, bounded_lines, check_finite, checked, parsed
 from lmkcli.store import outputs
@@ -101,7 +102,7 @@ class _Step(TypedDict):
     kind: str
     identity: dict[str, Any]
     execution: dict[str, Any]
-    facts: manifest.Facts
+    facts: Facts
     digest: str
     collection: str
 
@@ -116,7 +117,7 @@ class _Entry(TypedDict):
     lineage: NotRequired[list[_Step]]
 
 
-class _Repeated(manifest.Facts):
+class _Repeated(Facts):
     """What it takes to make an entry again."""
 
     scores: dict[str, float]

@@ -12,7 +12,7 @@ from lmkcli.encoding.resolving import Resolved, granularity, resolve
 from lmkcli.encoding.sentence_folder import check_exportable
 from lmkcli.errors import MissingExtra, UsageError
 from lmkcli.models.creating import NewModel, create, read_architecture
-from lmkcli.models.folder import read_model
+from lmkcli.models.finding import read_model
 from lmkcli.models.tokenizer import Tokenizer, open_tokenizer
 from lmkcli.pooling.landmark import Landmark
 from lmkcli.recipe import RecipeOptions

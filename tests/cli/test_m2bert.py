@@ -13,7 +13,7 @@ from transformers import AutoTokenizer
 
 from lmkcli.data.collection import open_collection
 from lmkcli.errors import DataError
-from lmkcli.models.folder import read_model
+from lmkcli.models.finding import read_model
 from lmkcli.models.forward import ModelOptions
 from lmkcli.models.m2bert.config import M2BertConfig
 from lmkcli.models.m2bert.kind import M2Bert, open_model

@@ -10,7 +10,7 @@ import torch
 from transformers import AutoTokenizer
 
 from lmkcli.data.collection import open_collection
-from lmkcli.models.folder import read_model
+from lmkcli.models.finding import read_model
 from lmkcli.models.tite import TiteModel
 from lmkcli.models.tite.config import TiteConfig
 from lmkcli.store.vectors import Vectors

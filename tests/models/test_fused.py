@@ -9,7 +9,7 @@ import torch
 from transformers import AutoModel
 from transformers.models.modernbert.modeling_modernbert import apply_rotary_pos_emb
 
-from lmkcli.models.folder import read_model
+from lmkcli.models.finding import read_model
 from lmkcli.models.forward import ModelOptions
 from lmkcli.models.fused import RotaryLayer, fuse, rotated
 from lmkcli.models.transformer import open_model

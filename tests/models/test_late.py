@@ -17,7 +17,7 @@ from lmkcli.data.collection import Doc, Query
 from lmkcli.encoding.encoder import open_encoder
 from lmkcli.encoding.resolving import resolve
 from lmkcli.errors import DataError
-from lmkcli.models.folder import read_model
+from lmkcli.models.finding import read_model
 from lmkcli.models.heads import open_token_head
 from lmkcli.models.late import Late
 from lmkcli.progress import Report

@@ -13,7 +13,8 @@ from safetensors.torch import load_file, save_file
 
 from lmkcli.errors import DataError, UsageError
 from lmkcli.models import latent
-from lmkcli.models.folder import ModelFolder, Module, read_model
+from lmkcli.models.finding import read_model
+from lmkcli.models.folder import ModelFolder, Module
 from lmkcli.models.heads import open_token_head
 
 CPU = torch.device("cpu")

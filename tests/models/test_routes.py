@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from lmkcli.models import transformer
-from lmkcli.models.folder import read_model
+from lmkcli.models.finding import read_model
 from lmkcli.models.forward import ModelOptions
 from lmkcli.models.routes import Route, remembered, route_key
 from lmkcli.models.transformer import Transformer, open_model

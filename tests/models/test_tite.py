@@ -15,7 +15,7 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoConfig, AutoModel
 
 from lmkcli.errors import DataError, UsageError
-from lmkcli.models.folder import read_model
+from lmkcli.models.finding import read_model
 from lmkcli.models.forward import ModelOptions
 from lmkcli.models.tite import TiteModel
 from lmkcli.models.tite import rows as tite_rows

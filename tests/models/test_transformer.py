@@ -13,7 +13,7 @@ from transformers import AutoModel
 
 from lmkcli.errors import DataError
 from lmkcli.models.devices import choose_device, native_dtype
-from lmkcli.models.folder import read_model
+from lmkcli.models.finding import read_model
 from lmkcli.models.forward import ModelOptions
 from lmkcli.models.tokenizer import open_tokenizer
 from lmkcli.models.transformer import Transformer, open_model

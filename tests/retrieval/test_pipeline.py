@@ -12,7 +12,7 @@ from lmkcli.data.run import read_run, write_run
 from lmkcli.encoding import jobs, planning
 from lmkcli.encoding.encoder import open_encoder
 from lmkcli.errors import UsageError
-from lmkcli.models.folder import read_model
+from lmkcli.models.finding import read_model
 from lmkcli.recipe import RecipeOptions
 from lmkcli.retrieval.building import build_dense, build_lexical
 from lmkcli.retrieval.fusion import Fusion, fuse

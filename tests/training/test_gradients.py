@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from lmkcli.errors import DataError
-from lmkcli.models.folder import read_model
+from lmkcli.models.finding import read_model
 from lmkcli.models.forward import ForwardPass, ModelOptions, Pooling
 from lmkcli.models.heads import TokenHead
 from lmkcli.models.transformer import open_model

@@ -17,7 +17,7 @@ from lmkcli.data.collection import Query
 from lmkcli.encoding.encoder import open_encoder
 from lmkcli.encoding.resolving import resolve
 from lmkcli.errors import DataError, UsageError
-from lmkcli.models.folder import read_model
+from lmkcli.models.finding import read_model
 from lmkcli.recipe import RecipeOptions
 from lmkcli.settings import EncodeSettings, TrainSettings
 from lmkcli.training import job

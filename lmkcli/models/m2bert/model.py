@@ -14,7 +14,7 @@ from transformers import AutoConfig, AutoModel, PreTrainedModel
 from transformers.modeling_outputs import BaseModelOutputWithPooling
 
 from lmkcli.errors import UsageError
-from lmkcli.models.folder import locate
+from lmkcli.models.finding import locate
 from lmkcli.models.m2bert import weights as m2bert_weights
 from lmkcli.models.m2bert.config import M2BertConfig, check_supported
 from lmkcli.models.m2bert.mixer import LongConv, SequenceMixer, by_rows
