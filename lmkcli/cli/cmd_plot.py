@@ -73,7 +73,7 @@ def _training(folder: Path, curve: CurveOptions, path: Path) -> None:
 
 
 def _scores(log: Path, curve: CurveOptions, x: str, path: Path) -> None:
-    from lmkcli.provenance import scorelog
+    from lmkcli.provenance import scorelog, series
 
     draw = catalog.load(catalog.PLOTS, "curve", "plot")
     entries = scorelog.read(log)
@@ -82,16 +82,19 @@ def _scores(log: Path, curve: CurveOptions, x: str, path: Path) -> None:
     unknown = [name for name in names if name not in logged]
     if unknown:
         raise UsageError(f"{log} has no {', '.join(unknown)}: its measures are {', '.join(logged)}")
-    if curve.by and all(scorelog.setting(each, curve.by) is None for each in entries):
+    if curve.by and all(series.setting(each, curve.by) is None for each in entries):
+        known = ", ".join(series.parameters(entries))
+        raise UsageError(f"no entry of {log} has a {curve.by}, for --by; there are: {known}")
+    found = series.series(entries, x, curve.by, names)
+    if not found.lines:
+        known = ", ".join(series.parameters(entries, numeric=True)) or "none"
         raise UsageError(
-            f"no entry of {log} has a {curve.by}; drop --by, or name another parameter"
+            f"no entry of {log} has a numeric {x}, for --x; with numbers there are: {known}"
         )
-    series = scorelog.series(entries, x, curve.by, names)
-    if not series.lines:
-        raise UsageError(f"no entry of {log} has a numeric {x} and one of {', '.join(names)}")
-    draw(series.lines, x, names[0] if len(names) == 1 else "score", path)
-    if series.left_out:
-        console.note(f"{series.left_out} entries without a numeric {x} are left out")
-    if series.replaced:
-        console.note(f"{series.replaced} points were measured again later; the latest counts")
-    console.say(f"{path}: {sum(map(len, series.lines.values()))} points, {len(series.lines)} lines")
+    draw(found.lines, x, names[0] if len(names) == 1 else "score", path, found.levels)
+    if found.levels:
+        flat = "; ".join(found.levels)
+        console.note(f"without a numeric {x}, drawn from side to side: {flat}")
+    if found.replaced:
+        console.note(f"{found.replaced} points were measured again later; the latest counts")
+    console.say(f"{path}: {sum(map(len, found.lines.values()))} points, {len(found.lines)} lines")

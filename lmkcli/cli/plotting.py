@@ -1,8 +1,9 @@
 """What lmk eval plots: scored runs, or their differences from a baseline query by query."""
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
-from statistics import median
+from statistics import fmean, median
 from typing import TYPE_CHECKING
 
 from lmkcli import catalog
@@ -12,23 +13,24 @@ if TYPE_CHECKING:
     from lmkcli.evaluation.breakdown import Value
     from lmkcli.evaluation.results import Grid, Result
 
+_SUFFIX = re.compile(r"\.(trec|txt|run)(\.gz)?$")
+
 
 def scores(results: "Sequence[Result]", path: Path) -> None:
     """A bar a run and measure, with the 95 % bootstrap interval of the mean; one collection."""
     bars = catalog.load(catalog.PLOTS, "bars", "plot")
-    from lmkcli.evaluation.compare import compare
-    from lmkcli.evaluation.plots import (
-        Bar,  # here, where the line above has told how to install its library
-    )
+    from lmkcli.evaluation.compare import mean_interval
+    from lmkcli.evaluation.points import Bar
 
     _one_collection(results)
     if results[0].scores.coverage.judged < 2:
         raise UsageError("--plot draws intervals over queries, and one is judged; drop --plot")
+    labels = labels_of([each.system for each in results])
     panels: dict[str, dict[str, Bar]] = {}
     for each in results:
         for name, values in each.scores.per_query.items():
-            mean = compare(dict.fromkeys(values, 0.0), values)  # how far it is from nothing
-            panels.setdefault(name, {})[each.system] = Bar(mean.difference, *mean.interval)
+            bar = Bar(fmean(values.values()), *mean_interval(values))
+            panels.setdefault(name, {})[labels[each.system]] = bar
     bars(panels, f"means of {_queries(results)}, 95 % bootstrap intervals", path)
 
 
@@ -37,15 +39,16 @@ def query_differences(results: "Sequence[Result]", baseline: str, path: Path) ->
     draw = catalog.load(catalog.PLOTS, "differences", "plot")
     _one_collection(results)
     base = next(each for each in results if each.system == baseline)
-    panels = {
-        f"{name}: {each.system} less {baseline}": [
-            value - base.scores.per_query[name][query] for query, value in values.items()
-        ]
-        for each in results
-        if each is not base
-        for name, values in each.scores.per_query.items()
-    }
-    draw(panels, f"{_queries(results)}; above 0 the run is better than {baseline}", path)
+    labels = labels_of([each.system for each in results])
+    panels: dict[str, dict[str, list[float]]] = {}
+    for each in results:
+        for name, values in each.scores.per_query.items() if each is not base else ():
+            less = base.scores.per_query[name]
+            panels.setdefault(name, {})[labels[each.system]] = [
+                value - less[query] for query, value in values.items()
+            ]
+    above = f"above 0 the run is better than {labels[baseline]}"
+    draw(panels, f"differences of {_queries(results)}; {above}", path)
 
 
 def groups(grids: "Sequence[Grid]", values: "Sequence[list[Value]]", by: str, path: Path) -> None:
@@ -54,8 +57,9 @@ def groups(grids: "Sequence[Grid]", values: "Sequence[list[Value]]", by: str, pa
     numbers = [[value for value in group if not isinstance(value, str)] for group in values]
     if any(len(kept) < len(group) for kept, group in zip(numbers, values, strict=True)):
         raise UsageError(f"--plot draws groups along a line, and {by} is no number; drop --plot")
+    labels = labels_of([system for grid in grids for system in grid.rows])
     lines = {
-        f"{system} {grid.measure}" if len(grids) > 1 else system: [
+        f"{labels[system]} {grid.measure}" if len(grids) > 1 else labels[system]: [
             (median(group), score)
             for group, score in zip(numbers, scores, strict=False)
             if score is not None
@@ -64,6 +68,12 @@ def groups(grids: "Sequence[Grid]", values: "Sequence[list[Value]]", by: str, pa
         for system, scores in grid.rows.items()
     }
     draw(lines, f"{by}, median of each group", _measure(grids), path)
+
+
+def labels_of(systems: Sequence[str]) -> dict[str, str]:
+    """System -> what it is called in a figure: without the suffix of a run's file, where all stay apart."""
+    short = {system: _SUFFIX.sub("", system) for system in systems}
+    return short if len(set(short.values())) == len(short) else {each: each for each in systems}
 
 
 def _measure(grids: "Sequence[Grid]") -> str:

@@ -127,6 +127,11 @@ def compare(baseline: Mapping[str, float], run: Mapping[str, float], seed: int =
     )
 
 
+def mean_interval(values: Mapping[str, float], seed: int = 0) -> tuple[float, float]:
+    """95 % bootstrap interval of a mean over queries, as in `Comparison`, of query id -> value."""
+    return _interval(np.array([values[query_id] for query_id in sorted(values)]), seed)
+
+
 def _t_test(differences: NDArray[np.float64]) -> float:
     if np.ptp(differences) < _TIE:  # no variance: the limit, where scipy divides by zero
         return 0.0 if differences.any() else 1.0

@@ -6,23 +6,28 @@ ids. Figures are drawn without pyplot, so no window and no global state is touch
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from math import ceil
 from pathlib import Path
 from textwrap import fill
 from typing import Any, NamedTuple
 
 import matplotlib
 from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator, ScalarFormatter
+from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator, ScalarFormatter
 
 from lmkcli.errors import DataError, UsageError
+from lmkcli.evaluation.points import Bar, Point
 from lmkcli.system.atomic import atomic_file, destination
 
 _WIDTH, _INCH_PER_BAR, _DPI = 6.4, 0.28, 160
 _MARKED = 30  # points of a line in a panel that have a mark each, at most
 _LETTERS_PER_LINE = 90  # of a title, at most: as many as the width holds
+_LETTERS_BESIDE = 26  # of a legend's longest line, if the legend is to stand beside the axes
+_TICKS = 12  # values of an axis that are its ticks, at most
 # Okabe and Ito's colours, which most colour-blind readers tell apart; black and yellow left out.
 _COLOURS = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00"]
 _MARKS = ["o", "s", "^", "D", "v", "P"]
+_DASHES = ["-", "--", ":", "-."]
 # Suffix -> what its writer would otherwise add of time and version.
 _DATELESS: dict[str, dict[str, Any]] = {
     ".png": {"Software": None},
@@ -32,21 +37,39 @@ _DATELESS: dict[str, dict[str, Any]] = {
 _STYLE: Any = {
     "axes.grid": True,
     "axes.axisbelow": True,
+    "axes.edgecolor": "#444444",
+    "axes.linewidth": 0.7,
     "axes.spines.right": False,
     "axes.spines.top": False,
-    "grid.color": "#dddddd",
+    "grid.color": "#e4e4e4",
+    "grid.linewidth": 0.6,
+    "xtick.color": "#444444",
+    "ytick.color": "#444444",
+    "xtick.labelcolor": "black",
+    "ytick.labelcolor": "black",
+    "lines.linewidth": 1.4,
+    "lines.markersize": 4.5,
+    "legend.frameon": False,
+    "legend.fontsize": 8,
     "font.size": 9,
+    "font.sans-serif": ["DejaVu Sans", "Verdana", "Arial"],
+    "pdf.fonttype": 42,  # whole fonts: some publishers refuse the others
     "svg.hashsalt": "lmk",
     "svg.fonttype": "none",  # text stays text, which can be searched and edited
 }
 
 
-class Bar(NamedTuple):
-    """A mean and its interval."""
+class _Look(NamedTuple):
+    """How a line is told from the others: by colour, mark and, after six of them, dashes."""
 
-    value: float
-    low: float
-    high: float
+    color: str
+    marker: str
+    linestyle: str
+
+    @classmethod
+    def of(cls, number: int) -> "_Look":
+        again, place = divmod(number, len(_COLOURS))
+        return cls(_COLOURS[place], _MARKS[place], _DASHES[again % len(_DASHES)])
 
 
 def bars(panels: Mapping[str, Mapping[str, Bar]], caption: str, path: Path) -> None:
@@ -82,26 +105,63 @@ def _bars(axis: Any, panel: Sequence[Bar]) -> None:
 
 
 def curve(
-    series: Mapping[str, Sequence[tuple[float, float]]], xlabel: str, ylabel: str, path: Path
+    series: Mapping[str, Sequence[Point | tuple[float, float]]],
+    xlabel: str,
+    ylabel: str,
+    path: Path,
+    levels: Mapping[str, Point] | None = None,
 ) -> None:
-    """A line a series, its points (x, y) in the order of x.
+    """A line a series, its points in the order of x, with a band where intervals are known.
 
-    The x axis is logarithmic where the values span a factor of 16 or more, as lengths and
-    granularities do; its ticks are the values themselves while there are at most twelve.
+    `levels` are drawn from side to side at their y: what has no x to stand at. The x axis is logarithmic
+    where the values span a factor of 8 or more, as lengths and granularities do.
     """
+    levels = levels or {}
     _need(sum(map(len, series.values())))
-    with _figure(path, "", 3.6) as figure:
+    with _figure(path, "", 3.2 + _height_below([*series, *levels])) as figure:
         axis = figure.subplots()
         for number, (name, points) in enumerate(series.items()):
-            mark, colour = _MARKS[number % len(_MARKS)], _COLOURS[number % len(_COLOURS)]
-            style = "-" if number < len(_COLOURS) else "--"
-            x, y = zip(*sorted(points), strict=True) if points else ((), ())
-            axis.plot(x, y, style, marker=mark, color=colour, label=name, markersize=4.5)
+            _line(axis, sorted(Point(*point) for point in points), name, _Look.of(number))
+        for number, (name, level) in enumerate(levels.items(), len(series)):
+            color = _Look.of(number).color
+            axis.axhline(level.y, color=color, linestyle=(0, (5, 2)), linewidth=1.1, label=name)
         axis.set_xlabel(xlabel)
         axis.set_ylabel(ylabel)
-        _ticks(axis, sorted({x for points in series.values() for x, _ in points}))
-        if len(series) > 1:
-            axis.legend(frameon=False)
+        axis.yaxis.set_major_locator(MaxNLocator(6, steps=[1, 2, 5, 10]))
+        _ticks(axis, sorted({point[0] for points in series.values() for point in points}))
+        _legend(figure, axis, len(series) + len(levels))
+
+
+def _line(axis: Any, points: Sequence[Point], name: str, look: _Look) -> None:
+    """A line with its marks, on the band of its intervals."""
+    x, y = [point.x for point in points], [point.y for point in points]
+    axis.plot(x, y, label=name, **look._asdict())
+    known = [(p.x, p.low, p.high) for p in points if p.low is not None and p.high is not None]
+    if known:
+        axis.fill_between(*zip(*known, strict=True), color=look.color, alpha=0.13, linewidth=0)
+
+
+def _legend(figure: Any, axis: Any, lines: int) -> None:
+    """What the lines are, outside the axes: beside them, or below where a name is too long for that."""
+    if lines < 2:
+        return
+    handles, names = axis.get_legend_handles_labels()
+    if max(map(len, names)) <= _LETTERS_BESIDE:
+        axis.legend(loc="upper left", bbox_to_anchor=(1.01, 1.0), borderaxespad=0.0)
+        return
+    columns = _columns_below(names)
+    figure.legend(handles, names, loc="outside lower left", ncols=columns)
+
+
+def _columns_below(names: Sequence[str]) -> int:
+    return max(1, min(3, _LETTERS_PER_LINE // (max(map(len, names)) + 8)))
+
+
+def _height_below(names: Sequence[str]) -> float:
+    """Inches that a legend takes below the axes."""
+    if len(names) < 2 or max(map(len, names)) <= _LETTERS_BESIDE:
+        return 0.0
+    return 0.17 * ceil(len(names) / _columns_below(names))
 
 
 def panels(
@@ -113,37 +173,67 @@ def panels(
         axes = figure.subplots(len(curves), sharex=True, squeeze=False)[:, 0]
         for axis, (label, lines) in zip(axes, curves.items(), strict=True):
             for number, (name, points) in enumerate(lines.items()):
-                mark = "o" if len(points) <= _MARKED else ""
+                look = _Look.of(number)
+                look = look if len(points) <= _MARKED else look._replace(marker="")
                 x, y = zip(*points, strict=True) if points else ((), ())
-                colour = _COLOURS[number % len(_COLOURS)]
-                axis.plot(x, y, marker=mark, color=colour, label=name, markersize=3)
+                axis.plot(x, y, label=name, markersize=3, **look._asdict())
             axis.set_ylabel(label)
             if len(lines) > 1:
-                axis.legend(frameon=False)
+                axis.legend(loc="upper left", bbox_to_anchor=(1.01, 1.0), borderaxespad=0.0)
         axes[-1].set_xlabel(xlabel)
 
 
 def _ticks(axis: Any, values: list[float]) -> None:
-    if values[0] > 0 and values[-1] / values[0] >= 16:
+    """Ticks at the values where these are few and round, else at round numbers near them."""
+    logarithmic = values[0] > 0 and values[-1] / values[0] >= 8
+    if logarithmic:
         axis.set_xscale("log", base=2)
+        axis.xaxis.set_major_locator(LogLocator(base=2, numticks=_TICKS))
         axis.xaxis.set_major_formatter(ScalarFormatter())
-        axis.xaxis.set_minor_locator(matplotlib.ticker.NullLocator())
-    if len(values) <= 12:
-        axis.set_xticks(values, [f"{v:.0f}" if v >= 100 else f"{v:.3g}" for v in values])
+        axis.xaxis.set_minor_locator(NullLocator())
+    else:
+        axis.xaxis.set_major_locator(MaxNLocator(8, steps=[1, 2, 5, 10]))
+    if len(values) <= _TICKS and all(map(_is_round, values)):
+        axis.set_xticks(values, [f"{value:.12g}" for value in values])
 
 
-def query_differences(panels: Mapping[str, Sequence[float]], caption: str, path: Path) -> None:
-    """One bar a query, the largest difference first; a panel for each label, one below the other.
+def _is_round(value: float) -> bool:
+    """Whether it has two digits at most before its zeros, as a decimal or as a binary number.
 
-    The labels say what was subtracted from what, such as 'nDCG@10: lmk less bm25'.
+    384 is three times 128; so are lengths and granularities chosen.
     """
-    _need(sum(map(len, panels.values())))
-    with _figure(path, caption, 0.6 + 2.4 * len(panels)) as figure:
-        axes = figure.subplots(len(panels), squeeze=False)[:, 0]
-        for axis, (label, values) in zip(axes, panels.items(), strict=True):
+    binary = (
+        float(value).is_integer() and value != 0 and int(value) // (int(value) & -int(value)) < 16
+    )
+    return binary or value == float(f"{value:.2g}")
+
+
+def query_differences(
+    panels: Mapping[str, Mapping[str, Sequence[float]]], caption: str, path: Path
+) -> None:
+    """One bar a query, the largest difference first: measure -> run -> its values less the baseline's.
+
+    Several measures stand beside each other, the runs below each other; of one measure up to three runs
+    stand in a row.
+    """
+    cells = [(m, run, values) for m, by_run in panels.items() for run, values in by_run.items()]
+    _need(sum(len(values) for _, _, values in cells))
+    runs = max(map(len, panels.values()))
+    columns = len(panels) if len(panels) > 1 else min(3, runs)
+    rows = runs if len(panels) > 1 else ceil(runs / columns)
+    with _figure(path, caption, 0.7 + (2.4 if rows == 1 else 1.5 * rows)) as figure:
+        grid = figure.subplots(
+            rows, columns, sharey="col" if len(panels) > 1 else True, squeeze=False
+        )
+        axes = list(grid.T.flat if len(panels) > 1 else grid.flat)
+        for axis, (measure, run, values) in zip(axes, cells, strict=False):
             _sorted_bars(axis, sorted(values, reverse=True))
-            axis.set_title(fill(label, _LETTERS_PER_LINE), fontsize=8, loc="left")
-        axes[-1].set_xlabel("queries, by difference")
+            axis.set_title(fill(run, _LETTERS_PER_LINE // columns), fontsize=8, loc="left")
+            axis.set_ylabel(measure if columns == len(panels) or axis in grid[:, 0] else "")
+        for axis in axes[len(cells) :]:
+            axis.set_visible(False)
+        for axis in grid[-1]:
+            axis.set_xlabel("queries, by difference")
 
 
 def _sorted_bars(axis: Any, values: list[float]) -> None:
@@ -151,7 +241,7 @@ def _sorted_bars(axis: Any, values: list[float]) -> None:
     axis.bar(range(1, len(values) + 1), values, width=1.0, color=colours)
     axis.axhline(0, color="black", linewidth=0.8)
     axis.set_xlim(0.5, len(values) + 0.5)
-    axis.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
+    axis.xaxis.set_major_locator(MaxNLocator(4, integer=True, min_n_ticks=1, steps=[1, 2, 5, 10]))
 
 
 def _need(count: int) -> None:

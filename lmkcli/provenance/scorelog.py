@@ -5,8 +5,10 @@ import json
 import os
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict
+from math import isclose
 from pathlib import Path
-from typing import Any, NamedTuple, NotRequired, TypedDict
+from statistics import fmean
+from typing import Any, NotRequired, TypedDict
 
 from lmkcli import manifest
 from lmkcli.data.collection import Qrel
@@ -37,9 +39,23 @@ def entry_of(
         "qrels": qrels,
         "qrels_digest": qrels_digest(judgements),
         "scores": scores.aggregated,
+        "intervals": _intervals(scores),
         "coverage": asdict(scores.coverage),
         "lineage": led,
         **manifest.environment(call),
+    }
+
+
+def _intervals(scores: Scores) -> dict[str, tuple[float, float]]:
+    """95 % bootstrap intervals of what is a mean over queries; none where one query is judged."""
+    from lmkcli.evaluation.compare import mean_interval  # here: scipy.stats takes half a second
+
+    if scores.coverage.judged < 2:
+        return {}
+    return {
+        name: mean_interval(values)
+        for name, values in scores.per_query.items()
+        if isclose(fmean(values.values()), scores.aggregated[name])  # NumRet is a sum
     }
 
 
@@ -111,6 +127,7 @@ class _Entry(TypedDict):
     """What is read of any entry; any program may write a log, so little need be there."""
 
     scores: dict[str, float]
+    intervals: NotRequired[dict[str, list[float]]]
     run: NotRequired[str]
     time: NotRequired[str]
     qrels: NotRequired[str | None]
@@ -159,76 +176,3 @@ def pick(spelling: str) -> dict[str, Any]:
     raise UsageError(
         f"{name} has {len(entries)} entries: choose one, such as {name}#{len(entries)}"
     )
-
-
-def setting(entry: dict[str, Any], name: str) -> Any:
-    """What a flag such as 'gran' or 'ef-search' was, in the latest step that has it; None if none has.
-
-    The identity of a step, which knows what 'auto' became, goes before what the command was asked.
-    """
-    key = name.replace("-", "_")
-    for step in reversed(entry.get("lineage", [])):
-        for place in (step["identity"], step["facts"].get("call", {})):
-            value = _find(place, key)
-            if value not in (None, ""):
-                return value
-    return None
-
-
-def _find(value: Any, key: str) -> Any:
-    """The first value under a key, however deep; a recipe's document side is before its query side."""
-    if not isinstance(value, dict):
-        return None
-    if key in value:
-        return value[key]
-    return next((x for inner in value.values() if (x := _find(inner, key)) is not None), None)
-
-
-class Series(NamedTuple):
-    """Lines of points (x, y) by their names, and what is not among them."""
-
-    lines: dict[str, list[tuple[float, float]]]
-    left_out: int
-    """Entries in which the parameter is not set, or no number."""
-    replaced: int
-    """Points for which there is a later entry."""
-
-
-def series(
-    entries: Iterable[dict[str, Any]], x: str, by: str | None, measures: list[str]
-) -> Series:
-    """Measures over a setting: a line for each value of `by`, collection and measure that there is."""
-    lines: dict[tuple[str, ...], dict[float, float]] = {}
-    left_out = replaced = 0
-    for entry in entries:
-        at = _number(setting(entry, x))
-        left_out += at is None
-        scores = entry["scores"] if at is not None else {}
-        for name in (name for name in measures if name in scores):
-            key = (name, str(setting(entry, by)) if by else "", judged_by(entry))
-            line = lines.setdefault(key, {})
-            replaced += at in line
-            line[float(at or 0)] = scores[name]
-    names = _distinct(list(lines))
-    points = [sorted(line.items()) for line in lines.values()]
-    return Series(dict(zip(names, points, strict=True)), left_out, replaced)
-
-
-def judged_by(entry: dict[str, Any]) -> str:
-    """The collection or the qrels file that an evaluation was held against."""
-    lineage = entry.get("lineage") or [{"facts": {}}]
-    return str(entry.get("qrels") or lineage[-1]["facts"].get("collection", ""))
-
-
-def _number(value: Any) -> float | None:
-    try:
-        return float(value)
-    except (TypeError, ValueError):
-        return None
-
-
-def _distinct(keys: list[tuple[str, ...]]) -> list[str]:
-    """A name for each key, of those components in which any two differ; the first at least."""
-    told = [len(set(column)) > 1 for column in zip(*keys, strict=True)]
-    told = told if any(told) else [True]
-    return [" ".join(part for part, tells in zip(key, told, strict=False) if tells) for key in keys]

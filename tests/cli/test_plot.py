@@ -55,7 +55,7 @@ def test_a_curve_over_a_parameter(lmk: Lmk, runs: Path) -> None:
     words = ["plot", "scores.jsonl", "--x", "gran", "-o", "curve.svg"]
     done = lmk(*words, "-m", "nDCG@10")
     assert done.out == "curve.svg: 3 points, 1 lines\n"
-    assert "1 entries without a numeric gran" in done.err
+    assert "without a numeric gran, drawn from side to side: gran sentence" in done.err
     text = Path("curve.svg").read_text()
     assert all(f">{word}<" in text for word in ("gran", "nDCG@10", "16", "64", "256"))
     assert lmk(*words).out == "curve.svg: 6 points, 2 lines\n"
@@ -64,7 +64,9 @@ def test_a_curve_over_a_parameter(lmk: Lmk, runs: Path) -> None:
 
 def test_what_cannot_be_plotted_is_refused(lmk: Lmk, runs: Path) -> None:
     log({"16": 0.6})
-    assert "no entry" in lmk("plot", "scores.jsonl", "--x", "dim", "-o", "c.svg", code=2).err
+    unknown = lmk("plot", "scores.jsonl", "--x", "dim", "-o", "c.svg", code=2)
+    assert "no entry of scores.jsonl has a numeric dim" in unknown.err
+    assert "there are: gran" in unknown.err
     assert "-o/--output" in lmk("plot", "scores.jsonl", "--x", "gran", code=2).err
     assert ".png, .svg" in lmk("plot", "scores.jsonl", "--x", "gran", "-o", "c.bmp", code=2).err
     unknown = lmk(
@@ -72,7 +74,7 @@ def test_what_cannot_be_plotted_is_refused(lmk: Lmk, runs: Path) -> None:
     )
     assert "has no AP: its measures are nDCG@10, R@100" in unknown.err
     by = lmk("plot", "scores.jsonl", "--x", "gran", "--by", "pol", "-o", "c.svg", code=2)
-    assert "has a pol" in by.err
+    assert "has a pol, for --by; there are: gran" in by.err
     assert not Path("c.svg").exists()
     assert "no such score log" in lmk("plot", "none", "--x", "gran", "-o", "c.svg", code=3).err
 
@@ -89,8 +91,8 @@ def test_with_a_baseline_differences_are_plotted(lmk: Lmk, runs: Path) -> None:
     words = ["eval", "good.trec", "bad.trec", "--qrels", "qrels.txt", "-m", "RR@10"]
     lmk(*words, "--baseline", "bad.trec", "--plot", "d.svg")
     text = Path("d.svg").read_text()
-    assert "good" in text
-    assert "less" in text
+    assert ">good<" in text  # and no .trec
+    assert "above 0 the run is better than bad" in text
     assert text.count("fill: #0072b2") == 4  # four wins, no loss
     assert "fill: #d55e00" not in text
 

@@ -9,12 +9,13 @@ import pytest
 
 from lmkcli import catalog
 from lmkcli.errors import DataError, MissingExtra, UsageError
+from lmkcli.evaluation.points import Bar, Point
 
 plots = pytest.importorskip("lmkcli.evaluation.plots")
 
 LINES = {"lmk": [(64, 0.66), (16, 0.61), (256, 0.62)], "mean": [(16, 0.6), (256, 0.6)]}
 BARS = {
-    measure: {"bm25": plots.Bar(0.68, 0.64, 0.72), "dense": plots.Bar(0.7, 0.66, 0.74)}
+    measure: {"bm25": Bar(0.68, 0.64, 0.72), "dense": Bar(0.7, 0.66, 0.74)}
     for measure in ("nDCG@10", "R@100")
 }
 
@@ -22,9 +23,8 @@ BARS = {
 def draw_all(folder: Path, suffix: str) -> dict[str, bytes]:
     plots.curve(LINES, "granularity (tokens)", "nDCG@10", folder / f"curve{suffix}")
     plots.bars(BARS, "95 % intervals over 300 queries", folder / f"bars{suffix}")
-    plots.query_differences(
-        {"dense less bm25": [0.2, -0.1, 0.0]}, "3 queries", folder / f"d{suffix}"
-    )
+    differences = {"nDCG@10": {"dense": [0.2, -0.1, 0.0], "late": [0.1, 0.0, 0.1]}}
+    plots.query_differences(differences, "3 queries", folder / f"d{suffix}")
     return {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
@@ -43,7 +43,8 @@ def test_labels_and_captions_are_text(tmp_path: Path) -> None:
         assert word in made["curve.svg"]
     for word in ("nDCG@10", "R@100", ">bm25<", ">dense<", ">0.680<", "300 queries"):
         assert word in made["bars.svg"]
-    assert "dense less bm25" in made["d.svg"]
+    for word in (">dense<", ">late<", "nDCG@10"):
+        assert word in made["d.svg"]
     assert not any(re.search(r"<dc:date>", text) for text in made.values())
 
 
@@ -57,15 +58,55 @@ def test_points_are_joined_in_the_order_of_x(tmp_path: Path) -> None:
     assert xs[1] - xs[0] == pytest.approx(xs[2] - xs[1], rel=1e-4)
 
 
-def test_ticks_are_values_that_can_be_read(tmp_path: Path) -> None:
-    points = [(0.125, 0.1), (12.5, 0.2), (225.252, 0.3), (32768, 0.4)]
-    plots.curve({"a": points}, "x", "y", tmp_path / "c.svg")
+def ticks(points: list[tuple[float, float]], folder: Path) -> list[str]:
+    plots.curve({"a": points}, "x", "y", folder / "c.svg")
+    text = (folder / "c.svg").read_text()
+    return re.findall(r'id="xtick_\d+">.*?<text[^>]*>([^<]*)<', text, re.DOTALL)
+
+
+def test_ticks_are_the_values_where_these_are_round(tmp_path: Path) -> None:
+    assert ticks([(0.25, 0.1), (12, 0.2), (384, 0.3)], tmp_path) == ["0.25", "12", "384"]
+    assert ticks([(0.4, 0.1), (0.9, 0.2), (1.2, 0.3)], tmp_path) == ["0.4", "0.9", "1.2"]
+
+
+def test_ticks_are_round_where_the_values_are_not(tmp_path: Path) -> None:
+    shown = ticks([(79.5, 0.1), (98.25, 0.2), (127, 0.3), (184, 0.4)], tmp_path)
+    assert shown == ["80", "100", "120", "140", "160", "180"]
+    powers = ticks([(79.5, 0.1), (225.252, 0.2), (8111, 0.3)], tmp_path)
+    assert {"128", "1024"} < set(powers)
+    assert all(int(tick).bit_count() == 1 for tick in powers)
+
+
+def test_a_level_and_its_name_and_a_band(tmp_path: Path) -> None:
+    banded = [Point(16, 0.6, 0.55, 0.65), Point(64, 0.7, 0.6, 0.8)]
+    level = {"bm25": Point(0, 0.65)}
+    plots.curve({"lmk": banded}, "gran", "y", tmp_path / "c.svg", level)
     text = (tmp_path / "c.svg").read_text()
-    assert [tick for tick in ("0.125", "12.5", "225", "32768") if f">{tick}<" not in text] == []
+    assert ">bm25<" in text
+    assert "opacity: 0.13" in text
+    assert "stroke-dasharray" in text
+
+
+def test_a_long_legend_stands_below_the_axes(tmp_path: Path) -> None:
+    lines = {name: [(1.0, 0.5), (2.0, 0.6)] for name in ("a", "b", "mean, unit chunk, window 512")}
+    plots.curve(lines, "x", "y", tmp_path / "c.svg")
+    text = (tmp_path / "c.svg").read_text()
+    texts = re.findall(r'y="([\d.]+)" transform[^>]*>([^<]*)<', text)
+    at = {shown: float(y) for y, shown in texts}
+    assert min(at[name] for name in lines) > at["x"]
+
+
+def test_many_runs_make_a_figure_that_fits_a_page(tmp_path: Path) -> None:
+    runs = {f"run{number}": [0.1, -0.1] for number in range(5)}
+    for panels in ({"P@1": runs}, {"P@1": runs, "RR@10": runs}):
+        plots.query_differences(panels, "", tmp_path / "d.svg")
+        head = (tmp_path / "d.svg").read_text()[:2000]
+        (height,) = re.findall(r'height="([\d.]+)pt"', head)
+        assert float(height) < 72 * 9
 
 
 def test_wins_are_drawn_in_another_colour_than_losses(tmp_path: Path) -> None:
-    plots.query_differences({"x": [0.5, 0.25, -0.125]}, "", tmp_path / "d.svg")
+    plots.query_differences({"P@1": {"x": [0.5, 0.25, -0.125]}}, "", tmp_path / "d.svg")
     text = (tmp_path / "d.svg").read_text()
     assert text.count("fill: #0072b2") == 2
     assert text.count("fill: #d55e00") == 1
@@ -74,17 +115,17 @@ def test_wins_are_drawn_in_another_colour_than_losses(tmp_path: Path) -> None:
 def test_a_label_of_any_length_stays_within_its_panel(tmp_path: Path) -> None:
     """Above the panel and on lines of its own; along the axis it would run into the neighbours'."""
     name = "runs/" + "long-" * 40
-    plots.query_differences({name: [0.5], name + "2": [-0.5]}, "", tmp_path / "d.svg")
+    plots.query_differences({"P@1": {name: [0.5], name + "2": [-0.5]}}, "", tmp_path / "d.svg")
     shown = re.findall(r"<text([^>]*)>([^<]*long-[^<]*)<", (tmp_path / "d.svg").read_text())
     assert "".join(text.strip() for _, text in shown) == name + name + "2"
     assert not any("rotate(-90" in how for how, _ in shown)
-    assert max(len(text) for _, text in shown) <= 90
+    assert max(len(text) for _, text in shown) <= 45
 
 
 def test_one_point_one_bar_and_negative_values_can_be_drawn(tmp_path: Path) -> None:
     plots.curve({"a": [(0.0, 0.5)]}, "x", "y", tmp_path / "c.png")
-    plots.bars({"m": {"a": plots.Bar(0.0, 0.0, 0.0)}}, "", tmp_path / "b.png")
-    plots.bars({"m": {"a": plots.Bar(-0.5, -0.75, -0.25)}}, "", tmp_path / "n.png")
+    plots.bars({"m": {"a": Bar(0.0, 0.0, 0.0)}}, "", tmp_path / "b.png")
+    plots.bars({"m": {"a": Bar(-0.5, -0.75, -0.25)}}, "", tmp_path / "n.png")
     plots.curve({"a": [(-1.0, 0.5), (1.0, 0.5)], "b": []}, "x", "y", tmp_path / "e.png")
     assert all(path.stat().st_size > 1000 for path in tmp_path.iterdir())
 

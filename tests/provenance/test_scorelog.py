@@ -5,7 +5,6 @@ import json
 import multiprocessing
 import os
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -51,6 +50,8 @@ def test_an_entry_says_what_was_scored_against_what(tmp_path: Path, run: Path) -
     assert entry["qrels"] == "some/qrels.tsv"
     assert entry["qrels_digest"] == scorelog.qrels_digest(reversed(QRELS))
     assert entry["coverage"]["missing"] == ["q2"]
+    low, high = entry["intervals"]["P@1"]
+    assert 0 <= low < 0.5 < high <= 1
     assert entry["lineage"] == []
     assert entry["packages"]["numpy"]
     assert entry["machine"]["cores"] >= 1
@@ -134,40 +135,3 @@ def test_an_entry_is_chosen_by_its_number(tmp_path: Path, run: Path) -> None:
     for wrong in (str(log), f"{log}#0", f"{log}#3", f"{log}#x"):
         with pytest.raises(UsageError, match="has 2 entries"):
             scorelog.pick(wrong)
-
-
-def entry(score: float, *, gran: str, pool: str = "lmk", on: str = "c") -> dict[str, Any]:
-    """As of a run made by exact search in vectors."""
-    side = {"gran": gran, "pool": pool}
-    vectors = {
-        "identity": {"recipe": {"doc": side, "query": {**side, "gran": "7"}}},
-        "facts": {"call": {"verb": "encode", "gran": "9", "batch_tokens": 4096}},
-    }
-    run = {"identity": {"k": 10, "search": {}}, "facts": {"collection": on, "call": {}}}
-    return {"scores": {"nDCG@10": score, "P@1": 0.0}, "lineage": [vectors, run], "qrels": None}
-
-
-def test_settings_are_found_in_what_led_to_a_run() -> None:
-    one = entry(0.5, gran="64")
-    assert scorelog.setting(one, "gran") == "64"  # the documents', not what was typed
-    assert scorelog.setting(one, "k") == 10
-    assert scorelog.setting(one, "batch-tokens") == 4096
-    assert scorelog.setting(one, "no-such") is None
-    assert scorelog.setting({"scores": {}}, "gran") is None
-
-
-def test_series_are_parted_by_what_differs() -> None:
-    entries = [
-        entry(0.3, gran="64"),
-        entry(0.2, gran="16"),
-        entry(0.1, gran="sentence"),
-        entry(0.4, gran="64"),  # measured again
-    ]
-    made = scorelog.series(entries, "gran", None, ["nDCG@10"])
-    assert made == ({"nDCG@10": [(16.0, 0.2), (64.0, 0.4)]}, 1, 1)
-    more = [*entries, entry(0.6, gran="16", pool="multicls")]
-    made = scorelog.series(more, "gran", "pool", ["nDCG@10"])
-    assert made.lines == {"lmk": [(16.0, 0.2), (64.0, 0.4)], "multicls": [(16.0, 0.6)]}
-    apart = scorelog.series([entries[0], entry(0.9, gran="64", on="d")], "gran", None, ["nDCG@10"])
-    assert apart.lines == {"c": [(64.0, 0.3)], "d": [(64.0, 0.9)]}
-    assert scorelog.series(entries, "nothing", None, ["nDCG@10"]) == ({}, 4, 0)
