@@ -44,6 +44,7 @@ class EncoderConfig:
     append_eos: bool = False  # decoders: EOS after the content where the tokenizer adds none
     pad_to_max: bool = False  # whether inputs are padded to the model's length (M2-BERT sees it)
     prefix_token: int | None = None  # late interaction: the token after CLS that names the side
+    context: str = ""  # what stands before each chunk: 'title', 'headings' or 'field:NAME'
     skip: tuple[int, ...] = ()  # late interaction: token ids that make no vector (punctuation)
     expansion: int | None = None  # late interaction: what queries are filled up with, and scored
     attend_expansion: bool = False  # whether the real tokens see that filling
@@ -54,6 +55,8 @@ class EncoderConfig:
     def identity(self) -> dict[str, Any]:
         """The fields that two artifacts must share, as JSON holds them."""
         compared = {f.name: getattr(self, f.name) for f in fields(self) if f.compare}
+        if not self.context:
+            del compared["context"]  # as before there were any
         return compared | {"skip": list(self.skip)}
 
     @property
@@ -109,6 +112,9 @@ def _encoder_config(identity: dict[str, Any], located: dict[str, Any]) -> Encode
     overlap = given.get("overlap", 0)
     if isinstance(overlap, str) and not is_count(overlap.removesuffix("c")):
         raise DataError(f"the recipe of the manifest has the overlap {overlap!r}; {_AGAIN}")
+    context = given.get("context", "")
+    if context not in ("", "title", "headings") and not context.startswith("field:"):
+        raise DataError(f"the recipe of the manifest has the context {context!r}; {_AGAIN}")
     return EncoderConfig(**{**given, "skip": tuple(given.get("skip", ()))})
 
 
@@ -151,6 +157,13 @@ class RecipeOptions:
         str | None,
         Flag(
             "What a window shares with the one before: tokens (128), or chunks (10c).", metavar="N"
+        ),
+    ] = None
+    context: Annotated[
+        str | None,
+        Flag(
+            "What stands before each chunk that is embedded alone: title, headings (Markdown, HTML), or "
+            "field:NAME."
         ),
     ] = None
     extend: Annotated[

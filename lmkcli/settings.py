@@ -216,15 +216,35 @@ class Bm25Settings:
         ),
     ] = ""
     stopwords: str | None = None  # the words, with spaces between; None: the language's own
+    unit: Annotated[
+        Literal["doc", "chunk"], Flag("bm25, lucene: rank documents as wholes, or by their chunks.")
+    ] = "doc"
+    gran: Annotated[
+        str,
+        Flag("bm25, lucene: what a chunk is: a number of words, 'sentence', or 'given'."),
+    ] = ""
+    context: Annotated[
+        str,
+        Flag(
+            "bm25, lucene: what stands before each chunk: title, headings (Markdown, HTML), or "
+            "field:NAME."
+        ),
+    ] = ""
     docvectors: Annotated[
         bool, Flag("lucene: store each document's terms, which --rm3 and --rocchio need.")
     ] = False
 
     def identity(self) -> dict[str, Any]:
-        """The fields as an index records them; without docvectors where there are none."""
+        """The fields as an index records them; those that came later only where they say something."""
+        later = {each.name: each.default for each in fields(self) if each.name in _LATER}
         return {
-            name: value for name, value in asdict(self).items() if value or name != "docvectors"
+            name: value
+            for name, value in asdict(self).items()
+            if name not in later or value != later[name]
         }
+
+
+_LATER = ("unit", "gran", "context", "docvectors")
 
 
 @dataclass(frozen=True)

@@ -5,13 +5,14 @@ from dataclasses import fields, replace
 
 import pytest
 
-from lmkcli.errors import UsageError
+from lmkcli.errors import DataError, UsageError
 from lmkcli.recipe import EncoderConfig, Recipe, RecipeOptions
 from lmkcli.settings import AnnSettings, EncodeSettings
 
 DOC = EncoderConfig(
-    "models/a", "w1", "t1", revision="abc", prompt="passage: ", pool="lmk", gran="64", dim=256
-)
+    "models/a", "w1", "t1", revision="abc", prompt="passage: ", pool="lmk", gran="64", dim=256,
+    context="title",
+)  # fmt: skip
 RECIPE = Recipe(DOC, replace(DOC, prompt="query: ", max_length=64))
 
 
@@ -47,6 +48,15 @@ def test_every_compared_field_makes_another_recipe(name: str) -> None:
     changed = replace(DOC, **{name: other})
     assert changed != DOC
     assert changed.identity() != DOC.identity()
+
+
+def test_contexts_are_named_only_where_there_are_any() -> None:
+    """Artifacts of before there were contexts say nothing of them."""
+    assert "context" not in replace(DOC, context="").identity()
+    old = {"doc": replace(DOC, context="").identity(), "query": RECIPE.query.identity()}
+    assert Recipe.read(old, RECIPE.located()).doc.context == ""
+    with pytest.raises(DataError, match="the context 'titel'"):
+        Recipe.read({**old, "doc": {**old["doc"], "context": "titel"}}, RECIPE.located())
 
 
 def test_token_ids_depend_on_three_things() -> None:

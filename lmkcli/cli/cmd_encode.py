@@ -1,7 +1,7 @@
 """lmk encode: documents to vectors."""
 
 import os
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -17,6 +17,7 @@ from lmkcli.settings import EncodeSettings, Flag
 if TYPE_CHECKING:
     from lmkcli.encoding.planning import Job
     from lmkcli.encoding.updating import Updated
+    from lmkcli.store.summary import Counts
 
 
 @dataclass(frozen=True)
@@ -112,14 +113,23 @@ def _summary(folder: Path, job: "Job", json: bool) -> None:
             f"{job.origin['name']} gives no document more than one chunk (a list under `chunks`)"
         )
     if json:
-        return console.plain_json({"output": str(folder), **asdict(counts)})
+        return console.plain_json({"output": str(folder), **counts.as_json()})
     share = counts.lost / counts.tokens if counts.tokens else 0.0
     vectors = f", {console.number(counts.vectors)} vectors" if counts.vectors != counts.docs else ""
     console.say(
         f"{folder}: {console.number(counts.docs)} documents, {console.number(counts.tokens)} tokens"
         f"{vectors}; {console.number(counts.cut)} texts were cut and lost {share:.1%} of all tokens; "
-        f"{console.number(counts.empty)} were empty"
+        f"{console.number(counts.empty)} were empty" + _of_contexts(counts)
     )
+
+
+def _of_contexts(counts: "Counts") -> str:
+    """What to say of the contexts before chunks."""
+    if not counts.context_tokens:
+        return ""
+    share = counts.context_lost / counts.context_tokens
+    said = console.number(counts.context_tokens)
+    return f"; contexts: {said} tokens, {share:.1%} of which did not fit"
 
 
 def _dry_run(job: "Job", json: bool) -> None:
@@ -132,6 +142,7 @@ def _dry_run(job: "Job", json: bool) -> None:
         "tokens": plan.tokens,
         "texts cut": plan.cut,
         "tokens lost": plan.lost,
+        **({"context tokens": plan.context_tokens} if job.resolved.recipe.doc.context else {}),
         "empty texts": plan.empty,
         "vectors": plan.vectors,
         "disk": plan.disk,

@@ -15,7 +15,7 @@ from lmkcli.recipe import RecipeOptions
 from lmkcli.settings import Flag, Offline
 
 # What a model's folder cannot say in the layout of sentence-transformers.
-_WITHOUT = ("unit", "window", "overlap", "extend", "pad_to_max", "dim")
+_WITHOUT = ("unit", "window", "overlap", "context", "extend", "pad_to_max", "dim")
 _MODEL = "sentence-transformers"  # the only target that takes a model; all others take vectors
 Target = Literal["numpy", "parquet", "pyserini", "tevatron", "sentence-transformers"]
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from lmkcli.exchange.importing import Incoming
 
 # Another tool cut its texts as it did; what remains to be said is what a vector stands for.
-_WITHOUT = ("window", "overlap", "extend", "pad_to_max")
+_WITHOUT = ("window", "overlap", "context", "extend", "pad_to_max")
 
 
 @dataclass(frozen=True)

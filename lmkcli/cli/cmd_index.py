@@ -18,9 +18,21 @@ from lmkcli.settings import AnnSettings, Bm25Settings, Flag
 if TYPE_CHECKING:
     from lmkcli.store.vectors import Vectors
 
-_SHOWN = ("factory", "documents", "rows", "vocabulary", "postings", "training_rows", "bytes")
+_SHOWN = (
+    "factory",
+    "documents",
+    "chunks",
+    "rows",
+    "vocabulary",
+    "postings",
+    "training_rows",
+    "bytes",
+)
 _DENSE = ("m", "ef_construction", "max_memory", "allow_incomplete")
-_LEXICAL = ("k1", "b", "language", "stemmer", "stopwords", "fields", "map_ids")
+_LEXICAL = (
+    *("k1", "b", "language", "stemmer", "stopwords", "unit", "gran", "context"),
+    *("fields", "map_ids"),
+)
 
 
 @dataclass(frozen=True)
@@ -89,12 +101,13 @@ def _lexical(
 ) -> dict[str, Any]:
     from lmkcli import manifest
     from lmkcli.data.collection import open_collection
+    from lmkcli.data.contexts import field_of
     from lmkcli.retrieval.building import build_lexical
     from lmkcli.retrieval.updating import update_lexical
 
     if (Path(spelling) / manifest.NAME).is_file():
         raise UsageError(f"{spelling} is made by lmk; --kind {kind} takes the collection itself")
-    collection = open_collection(spelling)
+    collection = open_collection(spelling, context=field_of(settings.context))
     with console.progress("index") as progress:
         report = Report(progress, call=recording.call())
         if not update:

@@ -14,7 +14,7 @@ from lmkcli.settings import Flag, Offline, PretrainSettings
 
 # What belongs to queries, or has no place in an encoder's folder.
 _WITHOUT = (
-    *("unit", "window", "overlap", "extend", "dim", "normalize"),
+    *("unit", "window", "overlap", "context", "extend", "dim", "normalize"),
     *("query_max_length", "query_prompt", "doc_prompt"),
 )
 

@@ -20,8 +20,11 @@ if TYPE_CHECKING:
 
 LENGTHS = (512, 2048, 8192, 32768)
 GRANULARITIES = (32, 64, 128, 256)
-# Tokens have no queries, and no vectors.
-_WITHOUT = ("extend", "pad_to_max", "query_max_length", "query_prompt", "dim", "normalize")
+# Tokens have no queries, no vectors, and no contexts, which are tokenized with the chunks.
+_WITHOUT = (
+    *("context", "extend", "pad_to_max", "query_max_length", "query_prompt"),
+    *("dim", "normalize"),
+)
 
 
 @dataclass(frozen=True)

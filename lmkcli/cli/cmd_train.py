@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from lmkcli.training.job import TrainJob
 
 # What a model's folder cannot say in the layout of sentence-transformers.
-_WITHOUT = ("window", "overlap", "pad_to_max", "dim")
+_WITHOUT = ("window", "overlap", "context", "pad_to_max", "dim")
 
 
 @dataclass(frozen=True)

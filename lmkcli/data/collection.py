@@ -4,6 +4,7 @@ A source (folder `sources/`) makes a Collection; `open_collection` finds the sou
 """
 
 import hashlib
+import json
 import os
 import re
 from abc import ABC, abstractmethod
@@ -29,11 +30,16 @@ def join_chunks(chunks: Iterable[str]) -> str:
 
 
 class Doc(NamedTuple):
-    """One document. `title` may be empty; form feeds in the text are chunk boundaries (CHUNK)."""
+    """One document. `title` may be empty; form feeds in the text are chunk boundaries (CHUNK).
+
+    `context` is what stands before its chunks where they are embedded alone, and in none of them: one
+    text for all, or one for each.
+    """
 
     id: str
     text: str
     title: str = ""
+    context: str | tuple[str, ...] = ""
 
     @property
     def content(self) -> str:
@@ -179,13 +185,14 @@ class SourceOpener(Protocol):
     def __call__(self, name: str, options: dict[str, str]) -> Collection: ...
 
 
-def open_collection(spelling: str, fields: str = "") -> Collection:
+def open_collection(spelling: str, fields: str = "", context: str = "") -> Collection:
     """The collection behind a spelling: 'data/scifact:test', 'x.jsonl', 'beir/scifact/test'.
 
     '-' is stdin; './x', an absolute path, an existing path with a slash and any file is read from
     disk; 'irds:' forces ir_datasets and 'hf:' the hub; anything else is a name, also where a folder
     happens to be called so. 'name,key=value' passes options to the source. `fields` are the record's text
-    fields joined by '+'. UnknownName carries the nearest names.
+    fields joined by '+', `context` the field that holds the contexts of its chunks. UnknownName carries
+    the nearest names.
     """
     head, *pairs = [spelling] if os.path.exists(spelling) else spelling.split(",")
     options = dict(_pair(pair, spelling) for pair in pairs)
@@ -194,8 +201,19 @@ def open_collection(spelling: str, fields: str = "") -> Collection:
     if fields:
         options["fields"] = fields
     kind, name = _kind(head)
+    if context:
+        _check_context(kind, context, spelling)
+        options["context"] = context
     open_source: SourceOpener = catalog.load(catalog.SOURCES, kind, "source")
     return open_source(name, options)
+
+
+def _check_context(kind: str, context: str, spelling: str) -> None:
+    if kind != "files":
+        raise UsageError(
+            f"--context field:{context} reads a field of files, and {spelling} is none; write its "
+            "documents with their contexts to a jsonl or parquet file"
+        )
 
 
 def _pair(pair: str, spelling: str) -> tuple[str, str]:
@@ -279,9 +297,10 @@ def map_id(identifier: str) -> str:
 
 
 def doc_hash(doc: Doc) -> bytes:
-    """32 bytes that change with the id, the title or the text (each closed by its length)."""
+    """32 bytes that change with the id, the title, the text or the contexts (each closed by its length)."""
     digest = hashlib.sha256()
-    for field in (doc.id, doc.title, doc.text):
+    contexts = [json.dumps(doc.context)] if doc.context else []
+    for field in (doc.id, doc.title, doc.text, *contexts):
         data = field.encode("utf-8", "surrogatepass")
         digest.update(len(data).to_bytes(8, "little"))
         digest.update(data)

@@ -44,10 +44,11 @@ class Fields:
     map_ids: bool = False
     titled: bool = True  # without names: whether a title is read
     texts: tuple[str, ...] = TEXT_FIELDS  # without names: what a document's text may be called
+    context: str = ""  # the field with the contexts of a document's chunks
 
     @classmethod
     def parse(cls, options: dict[str, str]) -> "Fields":
-        """From a collection's options `fields=a+b`, `map_ids=1` and `like=NAME`.
+        """From a collection's options `fields=a+b`, `map_ids=1`, `like=NAME` and `context=NAME`.
 
         UnknownName for a NAME of which nothing is known.
         """
@@ -55,30 +56,35 @@ class Fields:
         if map_ids not in ("0", "1"):
             raise UsageError(f"map_ids={map_ids}: write 1 to replace white space in ids by '_'")
         names = tuple(filter(None, options.get("fields", "").split("+")))
-        return cls(names, map_ids == "1", *_as_in(options.get("like", "")))
+        context = options.get("context", "")
+        return cls(names, map_ids == "1", *_as_in(options.get("like", "")), context)
 
     @property
     def settings(self) -> dict[str, str]:
         """What a Collection records of this."""
         chosen = {"fields": "+".join(self.names) or ("title+text" if self.titled else "text")}
-        return chosen | ({"map_ids": "1"} if self.map_ids else {})
+        chosen |= {"map_ids": "1"} if self.map_ids else {}
+        return chosen | ({"context": self.context} if self.context else {})
 
     @property
     def known(self) -> frozenset[str]:
         """Every field that may be looked at."""
-        return frozenset((*QUERY_ID_FIELDS, *QUERY_TEXT_FIELDS, CHUNKS, *self.names, *self.texts))
+        own = filter(None, (CHUNKS, self.context, *self.names, *self.texts))
+        return frozenset((*QUERY_ID_FIELDS, *QUERY_TEXT_FIELDS, *own))
 
     def doc(self, record: Record, where: str) -> Doc:
         """The document in a record. DataError naming `where` when it has no usable id or text."""
         name = self.id(_value(record, ID_FIELDS, "id", where), where, "document")
+        context = self._context(record, where) if self.context else ""
         if self.names:
-            return Doc(name, self._chosen(record, where))
+            return Doc(name, self._chosen(record, where), context=context)
         given = record.get(CHUNKS)
         if isinstance(given, list):
             text = join_chunks(_text(chunk, where) for chunk in given)
         else:
             text = _text(_value(record, self.texts, "text", where), where)
-        return Doc(name, text, _text(record.get("title"), where) if self.titled else "")
+        title = _text(record.get("title"), where) if self.titled else ""
+        return Doc(name, text, title, context)
 
     def query(self, record: Record, where: str) -> Query:
         """The query in a record. DataError naming `where` when it has no usable id or text."""
@@ -94,6 +100,18 @@ class Fields:
                 raise DataError(f"{where}: the {what} id is {value!r}; write it as a string")
             value = str(value)
         return check_id(map_id(value) if self.map_ids else value, where, what)
+
+    def _context(self, record: Record, where: str) -> str | tuple[str, ...]:
+        """The contexts of a document's chunks: one text, or one for each; none where it is null."""
+        if self.context not in record:
+            raise DataError(
+                f"{where}: no context field '{self.context}': found {', '.join(map(str, record))}; "
+                "write null where a document has none"
+            )
+        given = record[self.context]
+        if isinstance(given, list):
+            return tuple(_text(one, where) for one in given)
+        return _text(given, where)
 
     def _chosen(self, record: Record, where: str) -> str:
         values = (_text(_value(record, (name,), "text", where), where) for name in self.names)

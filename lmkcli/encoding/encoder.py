@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from lmkcli import catalog
 from lmkcli.data.collection import Query
 from lmkcli.encoding.batches import BatchRunner
+from lmkcli.encoding.contexts import ContextTokens, PlacedDocument, placed_in_context
 from lmkcli.encoding.resolving import open_pooler
 from lmkcli.errors import DataError, Mismatch, UsageError
 from lmkcli.models.folder import ModelFolder
@@ -34,12 +35,14 @@ BUFFER_WORK = {"cpu": 20e12, "cuda": 2000e12}
 class Encoded(NamedTuple):
     """Vectors of some documents, the content tokens that each kept, and where chunks lie.
 
-    `spans` [vectors, 2] are characters in each document's content (unit chunk), else None.
+    `spans` [vectors, 2] are characters in each document's content (unit chunk), else None; `contexts`
+    are tokens of the contexts of each document's chunks.
     """
 
     vectors: Ragged
     kept: list[int]
     spans: NDArray[np.int32] | None = None
+    contexts: list[ContextTokens] | None = None
 
 
 class EncodedBatch(NamedTuple):
@@ -57,6 +60,10 @@ class Encode(Protocol):
     @property
     def spans(self) -> bool:
         """Whether vectors stand for chunks, which lie somewhere in the text."""
+
+    @property
+    def contexts(self) -> bool:
+        """Whether chunks stand behind contexts."""
 
     @property
     def buffer_tokens(self) -> int:
@@ -172,6 +179,11 @@ class Encoder:
         return self.side.unit == "chunk"
 
     @property
+    def contexts(self) -> bool:
+        """Whether chunks stand behind contexts."""
+        return bool(self.side.context)
+
+    @property
     def buffer_tokens(self) -> int:
         """Content tokens that are sorted by length together; what memory is bounded by."""
         pack = self.runner.settings.batch_tokens
@@ -186,16 +198,24 @@ class Encoder:
 
     def __call__(self, rows: list[TokenRow], report: Report) -> Encoded:
         """The vectors of the rows, in their order, the tokens kept of each, and spans of chunks."""
-        placements = self.placed(rows)
+        placed = self.documents(rows)
+        placements = [one.placement for one in placed]
         vectors = self._encoded(_Work.of(rows, placements), [row.doc.id for row in rows], report)
         spans = None
         if self.spans:
             covered = [
-                _spans(row, placement.covers)
+                row.characters(placement.covers)
                 for row, placement in zip(rows, placements, strict=True)
             ]
             spans = np.concatenate(covered)
-        return Encoded(vectors, [placement.kept for placement in placements], spans)
+        contexts = [one.contexts for one in placed] if self.contexts else None
+        return Encoded(vectors, [placement.kept for placement in placements], spans, contexts)
+
+    def documents(self, rows: list[TokenRow]) -> list[PlacedDocument]:
+        """The inputs of each document, its chunks behind their contexts where the recipe has any."""
+        if self.side.context:
+            return placed_in_context(rows, self.side.context, self.tokenizer, self.placer)
+        return [PlacedDocument(placement) for placement in self.placed(rows)]
 
     def queries(self, queries: list[Query]) -> Ragged:
         """The vectors of query texts."""
@@ -225,16 +245,6 @@ class Encoder:
         vectors = self.finish(torch.from_numpy(pooled), torch.from_numpy(counts))
         one_each = np.ones_like(counts) if self.finish.average else counts
         return Ragged.of(vectors.contiguous().numpy(), one_each)
-
-
-def _spans(row: TokenRow, covers: Ints) -> NDArray[np.int32]:
-    """Character spans [n, 2] in a document's content of the token ranges `covers`."""
-    if not len(row.spans):
-        return np.zeros_like(covers)
-    begins = row.spans[np.minimum(covers[:, 0], len(row.spans) - 1), 0]
-    ends = np.where(covers[:, 1] > 0, row.spans[np.maximum(covers[:, 1] - 1, 0), 1], 0)
-    begins = np.where(covers[:, 0] < covers[:, 1], begins, ends)  # a chunk may be empty
-    return np.stack([begins, np.maximum(begins, ends)], axis=1).astype(np.int32)
 
 
 def _check_finite(vectors: Ragged, ids: list[str]) -> None:

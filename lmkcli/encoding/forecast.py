@@ -24,6 +24,7 @@ class Forecast(NamedTuple):
     lost: int
     cut: int
     empty: int
+    context_tokens: int  # of the contexts before chunks
     vectors: int
     disk: int  # bytes of vectors and texts (before compression)
     memory: int  # bytes: weights, buffers, activations
@@ -35,10 +36,11 @@ def forecast(job: Job, progress: Progress) -> Forecast:
     encoder = open_encoder(job.resolved.recipe.doc, job.resolved.folder, job.settings)
     stream = token_stream(job.source, encoder.tokenizer, job.shard, 0)
     lengths: list[int] = []
-    positions = text = vectors = lost = cut = 0
+    positions = text = vectors = lost = cut = contexts = 0
     sample: list[TokenRow] = []
     for batch in stream.batches:
-        for row, placed in zip(batch, encoder.placed(batch), strict=True):
+        for row, (placed, context) in zip(batch, encoder.documents(batch), strict=True):
+            contexts += context.tokens
             lost += len(row.ids) - placed.kept
             cut += placed.kept < len(row.ids)
             positions += sum(len(one.ids) for one in placed.inputs)
@@ -52,7 +54,7 @@ def forecast(job: Job, progress: Progress) -> Forecast:
     tokens = np.array(lengths, dtype=np.int64)
     pace = _pace(encoder, sample)
     return Forecast(
-        len(tokens), int(tokens.sum()), tokens, lost, cut, int((tokens == 0).sum()), vectors, disk,
+        len(tokens), int(tokens.sum()), tokens, lost, cut, int((tokens == 0).sum()), contexts, vectors, disk,
         _memory(encoder), positions / pace if pace else None,
     )  # fmt: skip
 
@@ -77,7 +79,8 @@ def _pace(encoder: Encoder, sample: list[TokenRow]) -> float:
     start = time.perf_counter()
     encoder(sample, Report())
     seconds = time.perf_counter() - start
-    return sum(len(i.ids) for placed in encoder.placed(sample) for i in placed.inputs) / seconds
+    inputs = (one for placed in encoder.documents(sample) for one in placed.placement.inputs)
+    return sum(len(one.ids) for one in inputs) / seconds
 
 
 def _memory(encoder: Encoder) -> int:

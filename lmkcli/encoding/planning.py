@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from lmkcli import manifest
+from lmkcli.data import contexts
 from lmkcli.data.collection import Collection, Shard, open_collection
 from lmkcli.data.subset import Selected
 from lmkcli.encoding.resolving import Resolved, resolve
@@ -63,8 +64,10 @@ def plan(
     if (Path(source) / manifest.NAME).is_file():
         given = Tokens(Path(source))
         _check_tokens(given, resolved)
+        _check_texts(given, resolved.recipe.doc.context)
     else:
-        given = open_collection(source)
+        given = open_collection(source, context=contexts.field_of(resolved.recipe.doc.context))
+        _check_context(given, resolved.recipe.doc.context)
     return Job(given, resolved, settings, Shard.parse(slice_))
 
 
@@ -96,6 +99,26 @@ def _check_tokens(given: Tokens, resolved: Resolved) -> None:
         )
 
 
+def _check_texts(given: Tokens, how: str) -> None:
+    """UsageError where contexts need what tokens do not hold."""
+    if field := contexts.field_of(how):
+        raise UsageError(
+            f"{given.folder} holds no field '{field}'; encode the collection that it was made of"
+        )
+    if how and not given.has_text:
+        raise UsageError(
+            f"--context {how} needs texts, and {given.folder} holds none (--no-store-text); encode the "
+            "collection that it was made of"
+        )
+
+
+def _check_context(given: Collection, how: str) -> None:
+    """UsageError for a field of contexts that the collection's name has and the recipe has not."""
+    named = given.settings.get("context", "")
+    if named and named != contexts.field_of(how):
+        raise UsageError(f"{given.name}: contexts are asked for with --context field:{named}")
+
+
 def describe_job(job: Job) -> Iterator[str]:
     """What was resolved, in lines for people."""
     doc, query = job.resolved.recipe.doc, job.resolved.recipe.query
@@ -103,6 +126,7 @@ def describe_job(job: Job) -> Iterator[str]:
     unit = f", a vector for each {doc.unit}" if doc.unit != "doc" else ""
     window = f", window {doc.window}" if doc.window != "full" else ""
     window += f" overlap {doc.overlap}" if doc.overlap else ""
+    window += f" behind its context ({doc.context})" if doc.context else ""
     yield (
         f"{job.resolved.folder.name}: pool {doc.pool}{gran}{unit}{window}, "
         f"max length {doc.max_length}{f' (positions {doc.extend})' if doc.extend else ''}"

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from lmkcli import catalog
+from lmkcli.data import contexts
 from lmkcli.errors import UsageError
 from lmkcli.models.finding import EMBEDDED, check_revision, read_model
 from lmkcli.models.folder import NO_LIMIT, ModelFolder
@@ -52,6 +53,7 @@ def resolve(options: RecipeOptions, offline: bool = False) -> Resolved:
         unit=unit,
         window=window,
         overlap=_overlap(options.overlap, window, gran),
+        context=_context(options.context or "", unit, window),
         extend=lengths.extend,
         include_prompt=folder.include_prompt,
         append_eos=folder.append_eos or (pool == "last" and not folder.pool and folder.causal),
@@ -68,6 +70,7 @@ def resolve(options: RecipeOptions, offline: bool = False) -> Resolved:
         unit="token" if unit == "token" else "doc",
         window="full",
         overlap=0,
+        context="",
     )
     return Resolved(_late(Recipe(doc, query), folder), folder, notes)
 
@@ -158,6 +161,23 @@ def _overlap(overlap: str | int | None, window: str, gran: str) -> int | str:
     if int(match[1]) >= int(window):
         raise UsageError(f"--overlap {overlap} must be smaller than --window {window}")
     return int(match[1])
+
+
+def _context(how: str, unit: str, window: str) -> str:
+    """What stands before chunks; UsageError where it is nothing known, or where none are alone."""
+    if fault := contexts.fault_of(how):
+        raise UsageError(f"--context {how}: {fault}")
+    if how and window != "chunk":
+        raise UsageError(
+            f"--context {how} stands before each chunk that is embedded alone: add --window chunk; with "
+            f"--window {window} the model sees what is around a chunk itself"
+        )
+    if how and unit == "token":
+        raise UsageError(
+            f"--context {how}: with --unit token its tokens would be vectors again in each chunk; use "
+            "--unit chunk"
+        )
+    return how
 
 
 class _Lengths(NamedTuple):

@@ -250,7 +250,8 @@ def _rewrite(old: Vectors, row: int, report: Report) -> None:
     """Copy what counts of `old` into parts from row `row` on."""
     execution = old.manifest.execution
     arrays = part_arrays(execution["store_dtype"], old.dim, old.recipe.doc.unit == "chunk")
-    target = Target(old.folder, ADDED, arrays, bool(execution["store_text"]))
+    contexts = bool(old.recipe.doc.context)
+    target = Target(old.folder, ADDED, arrays, bool(execution["store_text"]), contexts)
     done = 0
     with PartWriter(target, report, row) as writer:
         for blocks in zip(*(old.stored(stem) for stem in arrays), strict=True):

@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 
 from lmkcli.data.collection import Shard
+from lmkcli.encoding.contexts import NO_CONTEXTS
 from lmkcli.encoding.encoder import Encode, EncodedBatch
 from lmkcli.errors import DataError
 from lmkcli.settings import EncodeSettings
@@ -29,9 +30,10 @@ def write_vectors(
         if settings.on_overflow == "error":
             _check_whole(rows, encoded.kept)
         counts = encoded.vectors.counts.tolist()
+        contexts = encoded.contexts or [NO_CONTEXTS] * len(rows)
         docs = [
-            DocRow(row.doc, row.hash, len(row.ids), len(row.ids) - kept, count)
-            for row, kept, count in zip(rows, encoded.kept, counts, strict=True)
+            DocRow(row.doc, row.hash, len(row.ids), len(row.ids) - kept, count, *context)
+            for row, kept, count, context in zip(rows, encoded.kept, counts, contexts, strict=True)
         ]
         spans = {} if encoded.spans is None else {"spans": encoded.spans}
         writer.append(docs, {"vectors": stored, **spans})
@@ -40,7 +42,7 @@ def write_vectors(
 def vectors_target(folder: Path, shard: Shard, encode: Encode, settings: EncodeSettings) -> Target:
     """Where the vectors of an encoder go, and as what they are stored."""
     arrays = part_arrays(settings.store_dtype, encode.dim, encode.spans)
-    return Target(folder, shard, arrays, settings.store_text)
+    return Target(folder, shard, arrays, settings.store_text, encode.contexts)
 
 
 def part_arrays(store_dtype: str, dim: int, spans: bool) -> ArrayTypes:

@@ -60,6 +60,19 @@ class Tokenizer:
             _one(item, len(self.prompt), lead) for item, lead in zip(encoded, leads, strict=True)
         ]
 
+    def contexts(self, texts: list[str]) -> list[Ints]:
+        """The ids of texts that each stand before a chunk, with a line break after; none of an empty one.
+
+        They are the content of `prompt + text + line break`, whatever follows.
+        """
+        bodies = [f"{text}\n" for text in (_plain(text) for text in texts) if text]
+        if self.splitter == "sentence":  # which tokenizes the prompt alone
+            encoded = iter(np.array(item.ids, np.int32) for item in self._encode(bodies))
+        else:
+            whole = self._encode([self.prompt + body for body in bodies])
+            encoded = iter(_one(item, len(self.prompt), 0).ids for item in whole)
+        return [next(encoded) if _plain(text) else np.zeros(0, np.int32) for text in texts]
+
     def tokens(self, ids: Ints) -> list[str]:
         """The vocabulary entries, for showing."""
         return [self.fast.id_to_token(int(i)) or f"<{i}>" for i in ids]
@@ -118,6 +131,10 @@ def _parted(tokens: Tokenized, text: str, separator: str, number: int) -> Tokeni
 def _valid(text: str) -> str:
     """Lone surrogates (from broken json escapes) become '?', one for one, so that offsets hold."""
     return text if text.isascii() else text.encode("utf-8", "replace").decode()
+
+
+def _plain(context: str) -> str:
+    return _valid(context).replace(CHUNK, " ").strip()
 
 
 def _one(item: Any, prompt: int, lead: int) -> Tokenized:

@@ -4,7 +4,7 @@ This is the one arithmetic idea of the project (docs/poolers.md). A pooler arran
 input and marks positions; `segment_mean.pool` averages the states there. Plain NumPy, exact.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
@@ -15,6 +15,7 @@ from lmkcli.errors import UsageError
 
 Ints = NDArray[np.int32]
 SPLITTERS = ("sentence", "given")  # granularities that are cut before tokens are made
+NOTHING: Ints = np.zeros(0, np.int32)
 SHARED = -1  # the owner of a mark that stands for the document as a whole and for no chunk
 
 
@@ -34,13 +35,15 @@ class Content(NamedTuple):
     """One text's tokens. `ends` are the exclusive ends of its chunks; the last is len(ids).
 
     There is always a chunk: an empty text is one empty chunk. `separator` stands between the chunks
-    where the collection gave them and the pooler puts no token of its own there.
+    where the collection gave them and the pooler puts no token of its own there. `contexts` stand before
+    the chunks, one for each, where each is an input of its own.
     """
 
     ids: Ints
     ends: Ints
     prompt: Ints
     separator: int | None = None
+    contexts: Sequence[Ints] = ()
 
 
 class Arrangement(NamedTuple):
@@ -93,13 +96,15 @@ class Placement(NamedTuple):
     """The inputs of one text. Vectors are numbered over them, 0 … vectors - 1, in reading order.
 
     With unit doc each window makes one vector, and their mean is the text's. `covers` [vectors, 2]
-    says which content tokens a vector stands for (unit chunk), `kept` how many tokens any stands for.
+    says which content tokens a vector stands for (unit chunk), `kept` how many tokens any stands for,
+    and `context` how many tokens of contexts are in the inputs.
     """
 
     inputs: list[Input]
     vectors: int
     covers: Ints
     kept: int
+    context: int = 0
 
 
 class Expansion(NamedTuple):
@@ -154,9 +159,11 @@ class Placer:
         """The model inputs of one text, and which marks become which vector."""
         inputs: list[Input] = []
         covers: list[tuple[int, int]] = []
-        kept = vectors = 0
+        kept = vectors = context = 0
         for window in self._windows(content):
-            arranged = self._arranged(content, window)
+            before = self._before(content, window)
+            context += len(before)
+            arranged = self._arranged(content, window, before)
             attended = len(arranged.ids)
             if self.expansion is not None:
                 arranged = _expanded(arranged, self.expansion.token, self.limit)
@@ -169,11 +176,11 @@ class Placer:
         if (
             not vectors
         ):  # nothing that a vector may stand for was marked: the first input as a whole
-            arranged = self._arranged(content, Window(0, 0, len(content.ends)))
+            arranged = self._arranged(content, Window(0, 0, len(content.ends)), NOTHING)
             one = np.zeros(len(arranged.marks), np.int32)
             inputs = [Input(arranged.ids, arranged.marks, one, len(arranged.ids))]
             return Placement(inputs, 1, np.array([[0, arranged.kept]], np.int32), arranged.kept)
-        return Placement(inputs, vectors, np.array(covers, np.int32).reshape(-1, 2), kept)
+        return Placement(inputs, vectors, np.array(covers, np.int32).reshape(-1, 2), kept, context)
 
     def _windows(self, content: Content) -> Iterator[Window]:
         count = len(content.ends)
@@ -210,10 +217,21 @@ class Placer:
             return max(0, fresh - int(self.overlap.removesuffix("c")))
         return int(np.searchsorted(tokens, tokens[fresh] - self.overlap))
 
-    def _arranged(self, content: Content, window: Window) -> Arrangement:
+    def _before(self, content: Content, window: Window) -> Ints:
+        """The context of a chunk that is an input of its own, cut to the room that the chunk leaves."""
+        if not content.contexts:
+            return NOTHING
+        tokens = int(np.diff(content.ends, prepend=0)[window.first])
+        taken = self.pooler.reserved(self.special) + int(self.pooler.chunked) + len(content.prompt)
+        return content.contexts[window.first][: max(self.limit - taken - tokens, 0)]
+
+    def _arranged(self, content: Content, window: Window, before: Ints) -> Arrangement:
+        """The input of a window, after the tokens of a context, which are not counted among those kept."""
         start = int(content.ends[window.first - 1]) if window.first else 0
         ends = content.ends[window.first : window.stop] - start
         part = content._replace(ids=content.ids[start : start + int(ends[-1])], ends=ends)
+        if len(before):
+            part = part._replace(ids=np.concatenate([before, part.ids]), ends=ends + len(before))
         hidden = 0
         if len(content.prompt) and not self.include_prompt:
             hidden = len(self.special.prefix) + len(content.prompt)
@@ -224,7 +242,7 @@ class Placer:
             filler = self.special.landmark if self.special.cls is None else self.special.cls
             one = np.zeros(1, np.int32)
             return Arrangement(np.array([filler or 0], np.int32), one, one, 0)
-        return arranged
+        return arranged._replace(kept=max(arranged.kept - len(before), 0))
 
     def _grouped(
         self, content: Content, window: Window, arranged: Arrangement

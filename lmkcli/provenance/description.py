@@ -3,7 +3,7 @@
 import os
 import shlex
 from collections import Counter
-from dataclasses import asdict, fields
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ from lmkcli.store.summary import collection_digest, sum_counts
 _SIDE = (
     "pool",
     "gran",
+    "context",
     "unit",
     "window",
     "overlap",
@@ -105,7 +106,7 @@ def _parted(path: Path, described: Manifest) -> dict[str, Any]:
     updated = parts.generation(path)
     return {
         **_recipe(described),
-        "contents": asdict(sum_counts(path, state.slices)),
+        "contents": sum_counts(path, state.slices).as_json(),
         "generation": updated.number if updated else None,
         "parts": len(state.slices),
         "shards": f"{shards - len(state.unfinished)} of {shards} finished",

@@ -8,9 +8,10 @@ from typing import Any
 
 from lmkcli import manifest
 from lmkcli.data.collection import Collection, CollectionDigest, Doc, doc_hash
-from lmkcli.errors import Mismatch
+from lmkcli.errors import Mismatch, UsageError
 from lmkcli.manifest import Manifest
 from lmkcli.progress import Progress, Report
+from lmkcli.retrieval.chunking import chunks, fault
 from lmkcli.retrieval.index_folder import DOCS, read_built, write_built
 from lmkcli.retrieval.kinds import ann_kind, family_of, lexical_kind
 from lmkcli.retrieval.numbering import NumberedPart, number
@@ -114,7 +115,12 @@ def claim_lexical(
     settings: Bm25Settings,
     call: Mapping[str, Any],
 ) -> None:
-    """Make `folder` an index of this kind; Mismatch when it is one with other settings."""
+    """Make `folder` an index of this kind; Mismatch when it is one with other settings.
+
+    UsageError where it cannot be said what its chunks are.
+    """
+    if said := fault(settings):
+        raise UsageError(said)
     identity = {
         "family": family,
         "settings": settings.identity(),
@@ -128,24 +134,28 @@ def build_words(
     collection: Collection, where: Path, family: str, settings: Bm25Settings, progress: Progress
 ) -> dict[str, Any]:
     """The files of a lexical index and its documents, written into a folder; returns facts."""
-    stored = _StoredDocs(where)
-    docs = stored.through(collection.docs())
+    stored = _StoredDocs(where, bool(settings.context))
+    docs: Iterable[Doc] = stored.through(collection.docs())
+    if settings.unit == "chunk":
+        docs = chunks(docs, settings)
     facts = lexical_kind(family).build(docs, where, settings, progress)
+    if settings.unit == "chunk":
+        facts |= {"documents": stored.digest.count, "chunks": facts["documents"]}
     return {**facts, "collection": str(stored.digest)}
 
 
 class _StoredDocs:
     """Writes documents to docs.parquet while they pass by, and sums their digest."""
 
-    def __init__(self, folder: Path) -> None:
-        self._path = folder / DOCS
+    def __init__(self, folder: Path, contexts: bool) -> None:
+        self._path, self._contexts = folder / DOCS, contexts
         self.digest = CollectionDigest()
 
     def through(self, docs: Iterable[Doc]) -> Iterator[Doc]:
         """The same documents; DataError for an id that comes twice."""
         seen = UniqueIds()
         with atomic_file(self._path) as temporary:
-            table = DocTableWriter(temporary, store_text=True)
+            table = DocTableWriter(temporary, store_text=True, contexts=self._contexts)
             for batch in batched(docs, lambda doc: len(doc.text) + 64, 1 << 20):
                 seen.add((doc.id for doc in batch), "this collection")
                 for doc in batch:

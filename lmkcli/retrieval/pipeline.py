@@ -80,7 +80,8 @@ def _takes(path: Path) -> set[str]:
         return set()
     described = manifest.read(path)
     if "recipe" not in described.identity:
-        return set(LEXICAL)
+        chunked = described.identity.get("settings", {}).get("unit") == "chunk"
+        return {"level"} if chunked else set(LEXICAL)
     several = SEVERAL if described.identity["recipe"]["doc"]["unit"] != "doc" else ()
     return {*QUERIES, *several, *(() if described.kind == "vectors" else SEARCH)}
 

@@ -1,14 +1,16 @@
 """docs.parquet: who the rows of a part are. One row per source document, in source order.
 
 Columns: id, hash (32 bytes), tokens (content tokens), lost (content tokens that were cut), vectors
-(how many), and title and text unless they are not stored. Row groups are small, so that the texts of
-ten hits cost milliseconds.
+(how many), and title and text unless they are not stored. Where chunks stand behind contexts, also
+context_tokens and context_lost, the same of all contexts of a document, and context, which is JSON, beside
+the text. Row groups are small, so that the texts of ten hits cost milliseconds.
 """
 
+import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -18,6 +20,7 @@ from numpy.typing import NDArray
 
 from lmkcli.data.collection import Doc
 from lmkcli.errors import DataError
+from lmkcli.reading import parsed
 
 ROW_GROUP = 1000
 _COLUMNS = [
@@ -28,6 +31,8 @@ _COLUMNS = [
     ("vectors", pa.int32()),
 ]
 _TEXTS = [("title", pa.string()), ("text", pa.large_string())]
+_COUNTS = [("context_tokens", pa.int32()), ("context_lost", pa.int32())]
+_CONTEXT = [("context", pa.string())]
 
 
 class DocRow(NamedTuple):
@@ -38,14 +43,17 @@ class DocRow(NamedTuple):
     tokens: int
     lost: int
     vectors: int
+    context_tokens: int = 0  # of all contexts of its chunks
+    context_lost: int = 0  # of these, how many did not fit
 
 
 class DocTableWriter:
     """Writes docs.parquet by row groups; memory is bounded by one of them."""
 
-    def __init__(self, path: Path, store_text: bool) -> None:
-        self._store_text = store_text
-        self._schema = pa.schema(_COLUMNS + (_TEXTS if store_text else []))
+    def __init__(self, path: Path, store_text: bool, contexts: bool = False) -> None:
+        self._store_text, self._contexts = store_text, contexts
+        own = _COUNTS + (_CONTEXT if store_text else []) if contexts else []
+        self._schema = pa.schema(_COLUMNS + (_TEXTS if store_text else []) + own)
         self._writer = pq.ParquetWriter(path, self._schema, compression="zstd")
         self._rows: list[DocRow] = []
 
@@ -67,6 +75,10 @@ class DocTableWriter:
         if self._store_text:
             columns["title"] = [_storable(row.doc.title) for row in rows]
             columns["text"] = [_storable(row.doc.text) for row in rows]
+            columns["context"] = [json.dumps(row.doc.context) for row in rows]
+        columns["context_tokens"] = [row.context_tokens for row in rows]
+        columns["context_lost"] = [row.context_lost for row in rows]
+        columns = {name: columns[name] for name in self._schema.names}
         self._writer.write_table(pa.table(columns, schema=self._schema), row_group_size=ROW_GROUP)
         self._rows = []
 
@@ -82,6 +94,14 @@ class DocTableWriter:
             self._writer.close()
         except OSError:
             self._writer.is_open = False  # or it tries again, aloud, when it is collected
+
+
+def _context(value: object) -> str | tuple[str, ...]:
+    if isinstance(value, str):
+        return value
+    if isinstance(value, list) and all(isinstance(each, str) for each in value):
+        return tuple(value)
+    raise ValueError("a context is neither a text nor a list of texts")
 
 
 def _storable(text: str) -> str:
@@ -135,7 +155,9 @@ class DocTable:
             )
         schema = self._file.schema_arrow
         self.has_text = "text" in schema.names
-        for name, kind in _COLUMNS + (_TEXTS if self.has_text else []):
+        self.has_contexts = "context_tokens" in schema.names
+        own = _COUNTS + (_CONTEXT if self.has_text else []) if self.has_contexts else []
+        for name, kind in _COLUMNS + (_TEXTS if self.has_text else []) + own:
             if schema.names.count(name) != 1 or schema.field(name).type != kind:
                 raise DataError(f"{path} has no column '{name}' of {kind}; make the artifact again")
 
@@ -183,8 +205,10 @@ class DocTable:
         ids = self.ids_at(rows)
         if not self.has_text:
             return [Doc(identifier, "") for identifier in ids]
-        titles, texts = self._at("title", rows), self._at("text", rows)
-        return [Doc(*values) for values in zip(ids, texts, titles, strict=True)]
+        columns = [self._at(name, rows) for name in ("text", "title")]
+        if self.has_contexts:
+            columns.append(self._parsed(self._at("context", rows)))
+        return [Doc(*values) for values in zip(ids, *columns, strict=True)]
 
     def docs_by_ids(self, ids: list[str]) -> Iterator[Doc]:
         """The documents with some ids, in the order of the rows, one row group in memory at a time."""
@@ -197,7 +221,12 @@ class DocTable:
         found = pc.indices_nonzero(pc.is_in(self.ids(), value_set=_strings(ids)))
         return np.from_dlpack(found).astype(np.int64)
 
-    def _at(self, name: str, rows: NDArray[np.int64]) -> list[str]:
+    def _parsed(self, values: list[str]) -> list[str | tuple[str, ...]]:
+        """The contexts of some documents; DataError where a value holds none."""
+        with self._reading():
+            return [_context(parsed(value)) for value in values]
+
+    def _at(self, name: str, rows: NDArray[np.int64]) -> list[Any]:
         groups: dict[int, list[str]] = {}
         for row in rows:
             group = int(row) // ROW_GROUP
@@ -210,6 +239,7 @@ class DocTable:
         docs = self.docs()
         for group in range(self._file.num_row_groups):
             names = ["hash", "tokens", "lost", "vectors"]
+            names += [name for name, _ in _COUNTS] if self.has_contexts else []
             columns = [self._column(name, group).to_pylist() for name in names]
             yield [DocRow(next(docs), *rest) for rest in zip(*columns, strict=True)]
 
@@ -221,4 +251,6 @@ class DocTable:
                 yield from (Doc(identifier, "") for identifier in ids)
                 continue
             columns = [self._column(name, group).to_pylist() for name in ("text", "title")]
+            if self.has_contexts:
+                columns.append(self._parsed(self._column("context", group).to_pylist()))
             yield from (Doc(*values) for values in zip(ids, *columns, strict=True))

@@ -5,7 +5,6 @@ import json
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import asdict
 from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple
@@ -31,12 +30,14 @@ PART_SECONDS = 300.0  # what a killed job can lose at most, besides the bytes ab
 
 
 class Target(NamedTuple):
-    """Where parts go: a claimed folder and a shard of it; the arrays of a part; whether text is kept."""
+    """Where parts go: a claimed folder and a shard of it; the arrays of a part; whether text is kept,
+    and whether chunks stand behind contexts."""
 
     folder: Path
     shard: Shard
     arrays: ArrayTypes
     store_text: bool = True
+    contexts: bool = False
 
 
 class NpyAppender:
@@ -92,7 +93,9 @@ class PartBuilder:
             for stem, (dtype, width) in target.arrays.items()
         }
         self._hashes = {stem: hashlib.sha256() for stem in target.arrays}
-        self._docs = DocTableWriter(self._growing / "docs.parquet", target.store_text)
+        self._docs = DocTableWriter(
+            self._growing / "docs.parquet", target.store_text, target.contexts
+        )
         self._counts = Counts()
         self._collection = CollectionDigest()
         self.bytes = 0
@@ -123,7 +126,7 @@ class PartBuilder:
         for appender in self._arrays.values():
             appender.close()
         self._docs.close()
-        summary = {**asdict(self._counts), "collection": str(self._collection)}
+        summary = {**self._counts.as_json(), "collection": str(self._collection)}
         summary["bytes"] = self.bytes
         hashes = {stem: value.hexdigest() for stem, value in self._hashes.items()}
         summary["digest"] = digest({"arrays": hashes, "collection": str(self._collection)})

@@ -29,6 +29,12 @@ class Counts:
     cut: int = 0  # documents that lost tokens
     empty: int = 0  # documents without content tokens
     vectors: int = 0
+    context_tokens: int = 0  # tokens of the contexts before chunks, before anything was cut
+    context_lost: int = 0  # of these, how many did not fit
+
+    def as_json(self) -> dict[str, int]:
+        """The counts, those of contexts only where there are any."""
+        return {name: count for name, count in vars(self).items() if count or "context" not in name}
 
     def add(self, row: DocRow) -> None:
         """Count one document in."""
@@ -38,6 +44,8 @@ class Counts:
         self.cut += row.lost > 0
         self.empty += row.tokens == 0
         self.vectors += row.vectors
+        self.context_tokens += row.context_tokens
+        self.context_lost += row.context_lost
 
 
 class PartSummary(TypedDict):
@@ -50,6 +58,8 @@ class PartSummary(TypedDict):
     cut: int
     empty: int
     vectors: int
+    context_tokens: NotRequired[int]
+    context_lost: NotRequired[int]
     collection: str
     bytes: NotRequired[int]
     digest: str
@@ -80,14 +90,14 @@ def sum_counts(folder: Path, slices: list[PartSlice]) -> Counts:
         summary = part_summary(folder, piece.name)
         if not piece.deleted:
             for name in vars(total):
-                setattr(total, name, getattr(total, name) + summary[name])  # type: ignore[literal-required]
+                setattr(total, name, getattr(total, name) + summary.get(name, 0))
             continue
         table = doc_table(folder, piece.name)
-        columns = (
-            table.column(name)[piece.live].tolist() for name in ("tokens", "lost", "vectors")
-        )
-        for tokens, lost, vectors in zip(*columns, strict=True):
-            total.add(DocRow(Doc("", ""), b"", tokens, lost, vectors))
+        names = ["tokens", "lost", "vectors"]
+        names += ["context_tokens", "context_lost"] if table.has_contexts else []
+        columns = (table.column(name)[piece.live].tolist() for name in names)
+        for counts in zip(*columns, strict=True):
+            total.add(DocRow(Doc("", ""), b"", *counts))
     return total
 
 

@@ -37,6 +37,15 @@ class TokenRow(NamedTuple):
     prompt: NDArray[np.int32]
     ends: NDArray[np.int32] | None
 
+    def characters(self, ranges: NDArray[np.int32]) -> NDArray[np.int32]:
+        """Where ranges [n, 2] of its tokens lie in the document's content, [n, 2]; one may be empty."""
+        if not len(self.spans):
+            return np.zeros_like(ranges)
+        begins = self.spans[np.minimum(ranges[:, 0], len(self.spans) - 1), 0]
+        ends = np.where(ranges[:, 1] > 0, self.spans[np.maximum(ranges[:, 1] - 1, 0), 1], 0)
+        begins = np.where(ranges[:, 0] < ranges[:, 1], begins, ends)
+        return np.stack([begins, np.maximum(begins, ends)], axis=1).astype(np.int32)
+
 
 class Tokenize(Protocol):
     """What turns texts into tokens (models/tokenizer.py)."""
@@ -141,6 +150,11 @@ class Tokens:
             for piece in self.state.slices
         )
         return np.concatenate([np.zeros(0, np.int64), *tables])
+
+    @property
+    def has_text(self) -> bool:
+        """Whether the documents' texts are stored."""
+        return all(doc_table(self.folder, piece.name).has_text for piece in self.state.slices)
 
     @property
     def docs(self) -> int:

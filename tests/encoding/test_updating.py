@@ -82,7 +82,7 @@ class Given(Collection):
 class Table:
     """Stands in for an encoder: text 'i' has vector i. Counts what it encodes."""
 
-    buffer_tokens, spans = 1, False
+    buffer_tokens, spans, contexts = 1, False, False
     model = SimpleNamespace(dtype="fp32", packed=False, device="cpu", why_padded="")
 
     def __init__(self, vectors: Floats) -> None:

@@ -41,7 +41,7 @@ NONE = np.zeros(0, np.int32)
 class Given:
     """Stands in for a model: row i of the collection has vectors i, with spans one for each word."""
 
-    buffer_tokens = 1
+    buffer_tokens, contexts = 1, False
 
     def __init__(self, vectors: Ragged, spans: bool = False) -> None:
         self.vectors, self.dim, self.spans = vectors, vectors.vectors.shape[1], spans

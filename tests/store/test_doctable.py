@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
@@ -20,17 +21,17 @@ STRANGE = [
 ]
 
 
-def write(path: Path, docs: list[Doc], store_text: bool = True) -> DocTable:
-    writer = DocTableWriter(path, store_text)
+def write(path: Path, docs: list[Doc], store_text: bool = True, contexts: bool = False) -> DocTable:
+    writer = DocTableWriter(path, store_text, contexts)
     for number, doc in enumerate(docs):
-        writer.append(DocRow(doc, doc_hash(doc), number, number // 2, 1))
+        writer.append(DocRow(doc, doc_hash(doc), number, number // 2, 1, 3 * number, number))
     writer.close()
     writer.close()
     return DocTable(path)
 
 
 @settings(deadline=None)  # files are written
-@given(st.lists(st.builds(Doc, st.text(), st.text(), st.text()), max_size=6))
+@given(st.lists(st.builds(Doc, st.text(), st.text(), st.text(), st.just("")), max_size=6))
 def test_documents_come_back_as_they_were(
     tmp_path_factory: pytest.TempPathFactory, docs: list[Doc]
 ) -> None:
@@ -39,6 +40,36 @@ def test_documents_come_back_as_they_were(
     assert table.rows == len(docs)
     assert table.hashes() == [doc_hash(doc) for doc in docs]
     assert table.ids().to_pylist() == [doc.id for doc in docs]
+
+
+TEXT = st.text(st.characters(exclude_categories=["Cs"]))
+CONTEXTS = TEXT | st.lists(TEXT, max_size=3).map(tuple)
+
+
+@settings(deadline=None)
+@given(st.lists(st.builds(Doc, TEXT, TEXT, TEXT, CONTEXTS), max_size=6))
+def test_contexts_come_back_as_they_were(
+    tmp_path_factory: pytest.TempPathFactory, docs: list[Doc]
+) -> None:
+    folder = tmp_path_factory.mktemp("table")
+    table = write(folder / "docs.parquet", docs, contexts=True)
+    assert list(table.docs()) == table.docs_at(np.arange(len(docs))) == docs
+    assert [row.context_tokens for rows in table.doc_rows() for row in rows] == [
+        3 * number for number in range(len(docs))
+    ]
+    without = write(folder / "without.parquet", docs, store_text=False, contexts=True)
+    assert list(without.docs()) == [Doc(doc.id, "") for doc in docs]
+    assert without.column("context_lost").tolist() == list(range(len(docs)))
+
+
+@pytest.mark.parametrize("stored", ["", "{}", "[1]", "null"])
+def test_a_context_that_is_none_is_refused(tmp_path: Path, stored: str) -> None:
+    path = tmp_path / "docs.parquet"
+    table = pq.read_table(write(path, [Doc("a", "b")], contexts=True)._path)
+    at = table.schema.names.index("context")
+    pq.write_table(table.set_column(at, "context", pa.array([stored])), path)
+    with pytest.raises(DataError, match="make the artifact again"):
+        list(DocTable(path).docs())
 
 
 def test_columns_are_integers(tmp_path: Path) -> None:

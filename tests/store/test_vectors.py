@@ -44,7 +44,7 @@ class Fake:
     """Keeps five tokens of a text; looks for a stop after each document, or never."""
 
     dim, spans = DIM, False
-    buffer_tokens = 20
+    buffer_tokens, contexts = 20, False
 
     def __init__(
         self, change: Callable[[Any], Any] = lambda made: made, looks: bool = True

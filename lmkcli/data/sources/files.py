@@ -21,7 +21,7 @@ from lmkcli.data.formats import METADATA, Fields, fact_of, read_qrels
 from lmkcli.data.records import ONCE, PipedLines, Records, open_records
 from lmkcli.errors import DataError, UnknownName, UsageError
 
-OPTIONS = ("fields", "like", "map_ids", "qrels", "queries")
+OPTIONS = ("context", "fields", "like", "map_ids", "qrels", "queries")
 SUFFIXES = (".jsonl", ".jsonl.gz", ".tsv", ".tsv.gz", ".parquet")
 SPLIT = "test"
 
@@ -30,7 +30,8 @@ def open_files(name: str, options: dict[str, str]) -> "FileCollection":
     """The collection at a path: 'folder', 'folder:split', a file, or '-' for stdin.
 
     A file may hold documents or queries; it is read as what is asked for. Options: `fields` (text
-    fields joined by '+'), `map_ids` (1: white space in ids becomes '_'), `queries` and `qrels`
+    fields joined by '+'), `context` (the field with the contexts of chunks), `map_ids` (1: white space in
+    ids becomes '_'), `queries` and `qrels`
     (files that stand in for the folder's, or beside a bare file), `like` (the known collection that
     this is a copy of).
     DataError when there is nothing at the path, UnknownName for a split that the folder lacks.

@@ -283,7 +283,7 @@ class _Docs(BaseDocs):  # type: ignore[misc]
         return int(store.count())
 
     def _records(self) -> Iterator[TitledDoc]:
-        return (TitledDoc(*doc) for doc in self._opening().docs())
+        return (TitledDoc(doc.id, doc.text, doc.title) for doc in self._opening().docs())
 
 
 class _Queries(BaseQueries):  # type: ignore[misc]
