@@ -25,6 +25,10 @@ SOURCES: dict[str, Row] = {
     "files": Row(
         "lmkcli.data.sources.files:open_files", "a BEIR folder, or jsonl, tsv, parquet, stdin"
     ),
+    "folder": Row(
+        "lmkcli.data.sources.folder:open_folder",
+        "the text, Markdown, HTML and PDF files of a folder: folder:notes",
+    ),
     "stdlib": Row(
         "lmkcli.data.sources.python:open_stdlib",
         "functions and modules of this Python's standard library (offline): "
@@ -49,6 +53,14 @@ SOURCES: dict[str, Row] = {
         "lmkcli.data.sources.hub:open_hub",
         "known collections of the Hugging Face hub, such as mldr/en/test (groups below)",
     ),
+}
+
+# What the source `folder` reads, by the kind of a file.
+READERS: dict[str, Row] = {
+    "text": Row("lmkcli.data.readers.plain:read_text", "plain text"),
+    "markdown": Row("lmkcli.data.readers.plain:read_markdown", "Markdown"),
+    "html": Row("lmkcli.data.readers.webpage:read", "HTML pages", "files", "inscriptis lxml"),
+    "pdf": Row("lmkcli.data.readers.pdf:read", "PDF files", "files", "pypdfium2"),
 }
 
 POOLERS: dict[str, Row] = {

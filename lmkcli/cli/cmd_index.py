@@ -9,7 +9,7 @@ import typer
 from lmkcli import catalog
 from lmkcli.cli import console, recording
 from lmkcli.cli.flags import Given, Subset, with_flags
-from lmkcli.cli.groups import note_differences, over_groups
+from lmkcli.cli.groups import note_differences, note_left_out, over_groups
 from lmkcli.cli.options import CollectionOptions, OutputOptions, no_effect
 from lmkcli.errors import UsageError
 from lmkcli.progress import Report
@@ -110,11 +110,15 @@ def _lexical(
     collection = open_collection(spelling, context=field_of(settings.context))
     with console.progress("index") as progress:
         report = Report(progress, call=recording.call())
-        if not update:
-            return build_lexical(collection, folder, kind, settings, report)
-        updated = update_lexical(collection, folder, kind, settings, report)
-    console.note(f"{folder}: {updated.how}")
-    return updated.facts
+        if update:
+            updated = update_lexical(collection, folder, kind, settings, report)
+            facts, how = updated.facts, f"{folder}: {updated.how}"
+        else:
+            facts, how = build_lexical(collection, folder, kind, settings, report), ""
+    note_left_out(collection)
+    if how:
+        console.note(how)
+    return facts
 
 
 def _open(source: Path, allow_incomplete: bool) -> "Vectors":

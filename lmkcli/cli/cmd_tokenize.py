@@ -7,7 +7,7 @@ import typer
 
 from lmkcli.cli import console, recording, tables
 from lmkcli.cli.flags import Subset, with_flags
-from lmkcli.cli.groups import note_differences, over_groups
+from lmkcli.cli.groups import note_differences, note_left_out, over_groups
 from lmkcli.cli.options import CollectionOptions, NewOutput
 from lmkcli.errors import UsageError
 from lmkcli.recipe import RecipeOptions
@@ -70,6 +70,7 @@ def tokenize(
 
     with console.reporting("tokenize", recording.call()) as report:
         jobs.run_tokenize(job, folder, report)
+    note_left_out(job.source)
     tokens = Tokens(folder)
     if job.shard.count == 1:
         note_differences(job.origin["name"], docs=len(tokens.lengths()))

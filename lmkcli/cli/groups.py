@@ -8,9 +8,11 @@ from typing import Any, TypeVar
 from lmkcli import manifest
 from lmkcli.cli import console, recording
 from lmkcli.data import known
+from lmkcli.data.collection import Collection
 from lmkcli.errors import UsageError
 
 Command = TypeVar("Command", bound=Callable[..., None])
+LEFT_OUT = 10  # lines that say what was left out
 INPUTS = ("index", "rerank", "others", "only")  # what may hold a folder or a run for each member
 
 
@@ -44,6 +46,16 @@ def note_differences(name: str, docs: int | None = None, queries: int | None = N
     """A line for each count that is not the published one."""
     for line in known.count_differences(name, docs, queries):
         console.note(line)
+
+
+def note_left_out(source: object) -> None:
+    """What a collection left out of its documents: a line for each of the first, then how many more."""
+    out = source.left_out() if isinstance(source, Collection) else {}
+    for name, reason in list(out.items())[:LEFT_OUT]:
+        console.note(f"left out: {name} {reason}")
+    if len(out) > LEFT_OUT:
+        more = console.number(len(out) - LEFT_OUT)
+        console.note(f"and {more} more, which lmk show lists with the collection's name")
 
 
 def _check_output(output: Path | None) -> None:

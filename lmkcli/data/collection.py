@@ -157,6 +157,10 @@ class Collection(ABC):
         """
         return {}
 
+    def left_out(self) -> dict[str, str]:
+        """Files that are none of its documents, with the reasons: as far as they have been read."""
+        return {}
+
     def fetch(self) -> None:  # noqa: B027 (what lies on this machine has nothing to fetch)
         """Bring everything into the cache of this machine, once for all jobs that ask for it."""
 
@@ -189,10 +193,10 @@ def open_collection(spelling: str, fields: str = "", context: str = "") -> Colle
     """The collection behind a spelling: 'data/scifact:test', 'x.jsonl', 'beir/scifact/test'.
 
     '-' is stdin; './x', an absolute path, an existing path with a slash and any file is read from
-    disk; 'irds:' forces ir_datasets and 'hf:' the hub; anything else is a name, also where a folder
-    happens to be called so. 'name,key=value' passes options to the source. `fields` are the record's text
-    fields joined by '+', `context` the field that holds the contexts of its chunks. UnknownName carries
-    the nearest names.
+    disk; 'folder:x' is a folder whose files are the documents; 'irds:' forces ir_datasets and 'hf:' the
+    hub; anything else is a name, also where a folder happens to be called so. 'name,key=value' passes
+    options to the source. `fields` are the record's text fields joined by '+', `context` the field that
+    holds the contexts of its chunks. UnknownName carries the nearest names.
     """
     head, *pairs = [spelling] if os.path.exists(spelling) else spelling.split(",")
     options = dict(_pair(pair, spelling) for pair in pairs)
@@ -230,6 +234,8 @@ def _kind(head: str) -> tuple[str, str]:
         return "irds", head.removeprefix("irds:")
     if head.startswith("hf:"):
         return "hub", head
+    if head.startswith("folder:"):
+        return "folder", head
     if head.startswith(("stdlib/", "python/")):
         return head.partition("/")[0], head
     if head.startswith(("passkey/", "needle/")):

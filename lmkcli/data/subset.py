@@ -38,6 +38,10 @@ class Selected(Collection):
         """As the whole collection."""
         return self._whole.stamp()
 
+    def left_out(self) -> dict[str, str]:
+        """As the whole collection."""
+        return self._whole.left_out()
+
     def has_qrels(self) -> bool:
         """As the whole collection."""
         return self._whole.has_qrels()

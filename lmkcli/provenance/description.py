@@ -298,6 +298,7 @@ def collection(given: Collection) -> dict[str, Any]:
     counts = facts["documents"], facts.get("judged queries")
     differ = known.count_differences(given.name, *counts)
     return facts | {
+        "left out": given.left_out(),
         "stamp": given.stamp(),
         "differs": "; ".join(differ),
         "published": hub_layouts.published(given.name),

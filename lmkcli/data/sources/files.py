@@ -79,7 +79,8 @@ def _folder(folder: Path, split: str) -> dict[str, str]:
     if not found:
         raise DataError(
             f"{folder}: neither a corpus nor queries in it; expected BEIR's corpus.jsonl, "
-            "queries.jsonl and qrels/<split>.tsv (or .jsonl.gz, .tsv, .parquet)"
+            "queries.jsonl and qrels/<split>.tsv (or .jsonl.gz, .tsv, .parquet); a folder whose files "
+            f"are the documents is written folder:{folder}"
         )
     qrels = folder / "qrels" / f"{split or SPLIT}.tsv"
     if split and not qrels.is_file():

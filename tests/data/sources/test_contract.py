@@ -33,6 +33,7 @@ ROWS = [
 ]
 EXAMPLES = {
     "files": ["beir", "c.jsonl", "c.jsonl.gz", "c.tsv", "c.parquet", "topics.txt"],
+    "folder": ["folder:texts,map_ids=1,queries=c.jsonl"],
     "stdlib": ["stdlib/functions", "stdlib/modules"],
     "python": ["python/pluggy/functions", "python/pluggy/modules"],
     "irds": ["irds:contract-mini"],
@@ -53,6 +54,10 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     pq.write_table(pa.Table.from_pylist(ROWS), folder / "c.parquet", row_group_size=4)
     topic = "<top>\n<num> Number: {id}\n<title> {text}\n</top>\n"
     (folder / "topics.txt").write_text("".join(topic.format(**row) for row in ROWS))
+    for number, row in enumerate(ROWS):
+        place = folder / "texts" / f"{number % 3}" / f"{number} é.md"
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.write_text(f"# {row['title']}\n\n{row['text']}")
     (folder / "beir/qrels").mkdir(parents=True)
     shutil.copy(folder / "c.jsonl", folder / "beir/corpus.jsonl")
     (folder / "beir/queries.jsonl").write_text('{"_id": "q", "text": "x"}\n')
@@ -74,6 +79,7 @@ def collection(
 ) -> Collection:
     monkeypatch.setenv("IR_DATASETS_HOME", str(folder / "home"))
     monkeypatch.setenv(hub_layouts.MIRROR, str(folder / "mirror"))
+    monkeypatch.chdir(folder)  # options name files
     name: str = request.param
     options = ",fields=title" if name == "topics.txt" else ""
     found = (folder / name).exists()

@@ -1,0 +1,92 @@
+"""HTML pages."""
+
+import contextlib
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from lmkcli.errors import DataError
+from tests import damage
+
+pytest.importorskip("inscriptis")
+from lmkcli.data.readers.webpage import read
+
+PAGE = """<!DOCTYPE html><html><head><title> A  title
+</title><style>p { color: red }</style><script>var hidden = 1</script></head><body>
+<h1>Heading</h1><p>One <b>w</b>ord &amp; an&nbsp;other.<!-- not this --><p style="display: none">nor that</p>
+<ul><li>first<li>second</ul><table><tr><td>left</td><td>right</td></tr></table></body></html>"""
+
+
+def test_the_text_is_what_a_browser_shows() -> None:
+    title, text = read(PAGE.encode(), "utf-8")
+    assert title == "A title"
+    assert text.split() == "Heading One word & an other. * first * second left right".split()
+    assert "\n" in text
+
+
+@pytest.mark.parametrize(
+    ("page", "title"),
+    [
+        ("<h1>A <b>bold</b> one</h1><p>x", "A bold one"),
+        ("<title></title><h1>Heading</h1>", "Heading"),
+        ("<p>nothing", ""),
+        ("only words", ""),
+    ],
+)
+def test_without_a_title_the_first_heading_is_it(page: str, title: str) -> None:
+    assert read(page.encode(), "utf-8").title == title
+
+
+@pytest.mark.parametrize(
+    ("declared", "encoding"),
+    [
+        ('<meta charset="utf-8">', "utf-8"),
+        ("<meta charset=iso-8859-1>", "cp1252"),
+        ('<meta http-equiv="Content-Type" content="text/html; charset=Shift_JIS">', "shift_jis"),
+        ("<?xml version='1.0' encoding='KOI8-R'?>", "koi8-r"),
+        ("<meta charset=utf-16>", "utf-8"),
+        ("", "utf-8"),
+        ("<meta charset=nonsense>", "utf-8"),
+    ],
+)
+def test_a_page_says_its_encoding(declared: str, encoding: str) -> None:
+    word = {"shift_jis": "日本", "koi8-r": "слово"}.get(encoding, "é")
+    assert read(f"{declared}<p>{word}".encode(encoding), "utf-8").text == word
+
+
+def test_another_encoding_than_said_is_refused() -> None:
+    with pytest.raises(DataError, match="is not utf-8"):
+        read(b"<p>\xe9</p>", "utf-8")
+    assert read(b"<p>\xe9</p>", "cp1252").text == "é"
+
+
+@pytest.mark.parametrize("page", ["<html></html>", "<script>main()</script>", "<!-- -->", "<img>"])
+def test_a_page_without_text_is_refused_and_an_empty_file_is_empty(page: str) -> None:
+    with pytest.raises(DataError, match="has no text"):
+        read(page.encode(), "utf-8")
+    assert read(b" \n", "utf-8") == ("", "")
+
+
+@pytest.mark.parametrize("page", ["<div>" * 3000 + "x", "<p>" + "x" * 11_000_000])
+def test_a_page_that_the_parser_gives_up_is_refused_and_not_cut(page: str) -> None:
+    with pytest.raises(DataError, match="cannot be read to its end"):
+        read(page.encode(), "utf-8")
+
+
+def test_styles_cannot_ask_for_much_memory() -> None:
+    page = (
+        "<p style='padding-left: 999999999em; margin-top: 99999999em'>x</p><ol start=99999999><li>y"
+    )
+    assert len(read(page.encode(), "utf-8").text) < 1_000_000
+
+
+def test_damage_gives_a_text_or_a_refusal(tmp_path: Path) -> None:
+    for seed in range(200):
+        file = tmp_path / f"{seed}" / "page.html"
+        file.parent.mkdir()
+        file.write_text(PAGE)
+        damage.damage(file, Random(seed))
+        if file.is_file():
+            with contextlib.suppress(DataError):  # any other is a bug
+                assert isinstance(read(file.read_bytes(), "utf-8").text, str), seed
