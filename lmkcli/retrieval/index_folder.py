@@ -65,14 +65,18 @@ def write_built(folder: Path, facts: dict[str, Any], of: dict[str, Any], at: str
 
     `facts` may bring `files`, where they are those of before.
     """
-    identity = manifest.read(folder).identity
-    made_of = [facts.get("collection", ""), of.get("vectors", ""), of.get("numbering", [])]
-    chain = manifest.digest({"identity": identity, "of": made_of})
+    chain = _chain(manifest.read(folder).identity, facts, of)
     files = facts.get("files") or _written(folder / at)
     built = {**facts, "digest": chain, "of": of, "at": at, "files": files}
     with atomic_file(folder / BUILT) as temporary:
         temporary.write_text(json.dumps(built, indent=1))
     return built
+
+
+def _chain(identity: dict[str, Any], facts: dict[str, Any], of: dict[str, Any]) -> str:
+    """The digest of an index: of its settings, and of what it was built of."""
+    made_of = [facts.get("collection", ""), of.get("vectors", ""), of.get("numbering", [])]
+    return manifest.digest({"identity": identity, "of": made_of})
 
 
 def _written(files: Path) -> dict[str, WrittenFile]:
@@ -90,13 +94,20 @@ def _sha256(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def check_sizes(folder: Path, built: dict[str, Any]) -> dict[Path, WrittenFile]:
-    """The files of an index; DataError for one that is gone, or longer or shorter than it was written.
+def check_built(folder: Path, built: dict[str, Any]) -> dict[Path, WrittenFile]:
+    """The files of an index; DataError for one that is gone, or longer or shorter than it was written,
+    and where built.json says something else than when it was.
 
-    None for an index that was built before their digests were kept.
+    No files of an index that was built before their digests were kept.
     """
+    if "files" not in built:
+        return {}
+    if built["digest"] != _chain(manifest.read(folder).identity, built, built["of"]):
+        raise DataError(
+            f"{folder / BUILT} or {manifest.NAME} beside it is not as it was written; {_AGAIN}"
+        )
     found = {}
-    for name, (size, sha256) in built.get("files", {}).items():
+    for name, (size, sha256) in built["files"].items():
         path = folder / built["at"] / name
         if not path.is_file():
             raise DataError(f"{path} is missing; {_AGAIN}")
@@ -115,7 +126,7 @@ def check_files(folder: Path) -> list[WrittenFile]:
     """
     if not (built := read_built(folder)):
         raise DataError(f"{folder} is not complete; run its index command again")
-    if not (files := check_sizes(folder, built)):
+    if not (files := check_built(folder, built)):
         raise DataError(f"{folder} was built before digests of its files were kept; {_AGAIN}")
     for path, written in files.items():
         if _sha256(path) != written.sha256:

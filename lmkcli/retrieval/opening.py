@@ -10,7 +10,7 @@ from lmkcli import catalog, manifest
 from lmkcli.errors import DataError
 from lmkcli.manifest import Manifest
 from lmkcli.retrieval.index import Index
-from lmkcli.retrieval.index_folder import check_sizes, read_built
+from lmkcli.retrieval.index_folder import check_built, read_built
 from lmkcli.retrieval.lexical import open_foreign, open_lexical
 from lmkcli.settings import OpenSettings
 
@@ -45,7 +45,7 @@ def open_index(folder: Path, settings: OpenSettings) -> Index:
 def _open_built(
     folder: Path, described: Manifest, built: dict[str, Any], settings: OpenSettings
 ) -> Index:
-    check_sizes(folder, built)
+    check_built(folder, built)
     if described.identity["family"] in catalog.LEXICAL:
         return open_lexical(folder, described, built, settings)
     from lmkcli.retrieval.dense import open_ann
