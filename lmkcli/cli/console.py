@@ -189,7 +189,7 @@ def stoppable() -> Iterator[Callable[[], bool]]:
         if asked and number == signal.SIGINT:
             raise KeyboardInterrupt
         asked = True
-        note(f"{signal.Signals(number).name}: closing the current part")
+        note(f"{signal.Signals(number).name}: stopping once the work so far is written")
 
     kinds = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
     before = [signal.signal(kind, ask) for kind in kinds]
