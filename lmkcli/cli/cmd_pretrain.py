@@ -7,10 +7,10 @@ from typing import Annotated
 import typer
 
 from lmkcli.cli import console, recording
+from lmkcli.cli.dryrun import ModelOutput, dry_run
 from lmkcli.cli.flags import Subset, with_flags
-from lmkcli.cli.options import NewOutput
 from lmkcli.recipe import RecipeOptions
-from lmkcli.settings import Flag, Offline, PretrainSettings
+from lmkcli.settings import Flag, PretrainSettings
 
 # What belongs to queries, or has no place in an encoder's folder.
 _WITHOUT = (
@@ -21,7 +21,7 @@ _WITHOUT = (
 
 @dataclass(frozen=True)
 class NewModelOptions:
-    """A model that is made instead of one that is there; and what may be fetched."""
+    """A model that is made instead of one that is there."""
 
     architecture: Annotated[
         Path | None,
@@ -31,7 +31,6 @@ class NewModelOptions:
     init_from: Annotated[
         str, Flag("A model whose weights the new one begins with, where name and shape fit.")
     ] = ""
-    offline: Offline = False
 
 
 @with_flags
@@ -45,20 +44,23 @@ def pretrain(
     recipe: Annotated[RecipeOptions, Subset(without=_WITHOUT)],
     new: NewModelOptions,
     settings: Annotated[PretrainSettings, Subset(without=("skip_positions",))],
-    output: NewOutput,
+    output: ModelOutput,
 ) -> None:
     """Pre-train an encoder on texts alone: masked tokens, RetroMAE, DupMAE, or TITE's objectives.
 
     The vector that RetroMAE decodes from is pooled as --pool says, with landmarks too. Stop it at any
     moment, and the same command continues.
     """
-    output.path("model/")
+    if not output.dry_run:
+        output.path("model/")
     from lmkcli.training import pretrain_planning, running
 
     begun = pretrain_planning.Beginning(recipe, new.architecture, new.tokenizer, new.init_from)
-    job = pretrain_planning.plan(sources, begun, settings, new.offline)
+    job = pretrain_planning.plan(sources, begun, settings, output.offline)
     for line in pretrain_planning.describe(job):
         console.note(line)
+    if output.dry_run:
+        return dry_run(job, None, output.json)
     folder = output.prepared("model/")
     with console.reporting("pretrain", recording.call()) as report:
         running.run(job, folder, report)

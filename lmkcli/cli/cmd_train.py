@@ -1,32 +1,22 @@
 """lmk train: examples and a model to a model that pools as it was taught."""
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from lmkcli.cli import console, recording, tables
+from lmkcli.cli import console, recording
+from lmkcli.cli.dryrun import ModelOutput, dry_run
 from lmkcli.cli.flags import Subset, with_flags
-from lmkcli.cli.options import NewOutput
 from lmkcli.recipe import RecipeOptions
-from lmkcli.settings import DevSettings, Flag, Offline, TrainSettings
+from lmkcli.settings import DevSettings, TrainSettings
 
 if TYPE_CHECKING:
     from lmkcli.training.job import TrainJob
 
 # What a model's folder cannot say in the layout of sentence-transformers.
 _WITHOUT = ("window", "overlap", "context", "pad_to_max", "dim")
-
-
-@dataclass(frozen=True)
-class ModelOutput(NewOutput):
-    """Where the model goes, unless nothing is written, and where things may come from."""
-
-    dry_run: Annotated[
-        bool, Flag("Count, show placed examples, time five steps, print the plan; write nothing.")
-    ] = False
-    offline: Offline = False
 
 
 @with_flags
@@ -58,7 +48,7 @@ def train(
     for line in planning.describe(job):
         console.note(line)
     if output.dry_run:
-        return _dry_run(job, output.json)
+        return dry_run(job, job.dev, output.json)
     folder = output.prepared("model/")
     with console.reporting("train", recording.call()) as report:
         running.run(job, folder, report)
@@ -92,34 +82,3 @@ def _summary(job: "TrainJob", folder: Path, json: bool) -> None:
         measure = f"{job.dev.scorer.measure} {scored['score']:.4f}"
         best = f"; these are the weights of step {scored['step']}, {measure}"
     console.say(f"{folder}: {console.number(job.settings.steps)} steps{best}; {found.loaded_by}")
-
-
-def _dry_run(job: "TrainJob", json: bool) -> None:
-    from lmkcli.training.rehearsal import rehearse
-
-    with console.reporting("dry run", recording.call()) as report:
-        found = rehearse(job, report)
-    if json:
-        shown = [[text._asdict() for text in example] for example in found.shown]
-        return console.plain_json({**found._asdict(), "shown": shown})
-    for number, example in enumerate(found.shown, 1):
-        for text in example:
-            gran = f"gran {text.gran}, " if text.gran else ""
-            gap = f" up to {text.reach:,}" if text.reach > text.positions else ""
-            placed = f"{gran}{text.positions} positions{gap}"
-            console.say(f"{number} {text.side} ({placed}): {text.words}")
-    rows: list[list[object]] = [
-        ["examples", found.examples],
-        ["steps", found.steps],
-        ["tokens", f"about {console.number(found.tokens)}, from {found.counted} batches"],
-        ["longest input", f"{console.number(found.longest)} positions in these"],
-        [
-            "pace",
-            f"{console.number(round(found.tokens_per_second))} tokens/s in {found.timed} steps",
-        ],
-        ["memory", f"{console.size(found.memory)} at the peak of these"],
-        ["time", f"about {console.duration(found.seconds)} on this machine"],
-    ]
-    if job.dev:
-        rows.append(["of it scoring", f"about {console.duration(found.scoring)}"])
-    tables.table(["dry run", ""], rows, tables.Format.table)

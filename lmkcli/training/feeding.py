@@ -34,6 +34,11 @@ class TrainBatch(NamedTuple):
         """Positions that go through the model."""
         return self.queries.tokens + self.passages.tokens
 
+    @property
+    def longest(self) -> int:
+        """Positions of the longest input."""
+        return max(len(one.ids) for one in (*self.queries.inputs, *self.passages.inputs))
+
 
 class SourceSides(NamedTuple):
     """How the texts of one source are drawn and placed."""

@@ -21,12 +21,13 @@ from lmkcli.training.contextual import Documents
 from lmkcli.training.contrasting import Contrast
 from lmkcli.training.development import Dev
 from lmkcli.training.examples import Examples, Tally
-from lmkcli.training.feeding import Feed, Pairs, Place, SourceSides
+from lmkcli.training.feeding import Feed, Pairs, Place, SourceSides, TrainBatch
 from lmkcli.training.gradients import Gradients, recompute_states
 from lmkcli.training.objective import Objective
-from lmkcli.training.placing import TrainingSide
-from lmkcli.training.running import Start, budget
+from lmkcli.training.placing import Placed, TrainingSide
+from lmkcli.training.running import MACHINE, Start, budget, unsaved
 from lmkcli.training.sampling import Sampling
+from lmkcli.training.showing import SHOWN, PlacedText, placed_text
 from lmkcli.training.skipping import Skipping
 from lmkcli.training.sources import Source, shares
 from lmkcli.training.trainer import Learning
@@ -48,8 +49,7 @@ class TrainJob:
     @property
     def identity(self) -> dict[str, Any]:
         """What two trainings must share to be one."""
-        machine = ("device", "batch_tokens", "save_every", "log_every", "tensorboard")
-        settings = {k: v for k, v in asdict(self.settings).items() if k not in machine}
+        settings = {k: v for k, v in asdict(self.settings).items() if k not in MACHINE}
         found = {
             "recipe": self.resolved.recipe.identity(),
             "granularities": list(self.grans),
@@ -58,6 +58,31 @@ class TrainJob:
             "settings": settings,
         }
         return found | ({"dev": self.dev.identity} if self.dev else {})
+
+    def __len__(self) -> int:
+        """Examples."""
+        return len(self.examples)
+
+    def unscored(self) -> "TrainJob":
+        """The same without checkpoints and development set."""
+        return replace(self, settings=unsaved(self.settings), dev=None)
+
+    def shown(self, batch: TrainBatch) -> list[list[PlacedText]]:
+        """The first examples of a batch: the query, the positive, and a negative where there is one."""
+        tokenizer = open_tokenizer(self.resolved.folder, self.resolved.recipe.doc)
+
+        def text(side: Placed, number: int, name: str) -> PlacedText:
+            return placed_text(side.text(number), name, side.grans[number], tokenizer)
+
+        groups = [[int(row) for row in group if row >= 0] for group in batch.facts.groups]
+        return [
+            [
+                text(batch.queries, number, "query"),
+                text(batch.passages, groups[number][0], "positive"),
+                *(text(batch.passages, row, "negative") for row in groups[number][1:2]),
+            ]
+            for number in range(min(SHOWN, len(batch.examples)))
+        ]
 
     def learning(self, start: Start) -> Learning:
         """The forward pass, opened, and the contrast of its vectors."""

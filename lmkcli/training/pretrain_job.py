@@ -26,9 +26,16 @@ from lmkcli.training.feeding import Feed
 from lmkcli.training.gradients import recompute_states
 from lmkcli.training.masked_texts import Layout, Masked
 from lmkcli.training.masking import Masking, Vocabulary
-from lmkcli.training.pretraining import HeadOptions, Pretext, PretextStep, Pretraining
-from lmkcli.training.running import Start, budget
+from lmkcli.training.pretraining import (
+    HeadOptions,
+    Pretext,
+    PretextStep,
+    PretrainBatch,
+    Pretraining,
+)
+from lmkcli.training.running import MACHINE, Start, budget, unsaved
 from lmkcli.training.sampling import Sampling
+from lmkcli.training.showing import SHOWN, PlacedText, placed_text
 from lmkcli.training.sources import Source, shares
 from lmkcli.training.trainer import Learning
 
@@ -76,7 +83,6 @@ class PretrainJob:
     @property
     def identity(self) -> dict[str, Any]:
         """What two trainings must share to be one."""
-        machine = ("device", "batch_tokens", "save_every", "log_every")
         recipe = self.resolved.recipe.identity()
         if self.made:  # random weights follow from the seed
             recipe = {side: config | {"weights": ""} for side, config in recipe.items()}
@@ -85,9 +91,23 @@ class PretrainJob:
             "granularities": list(self.layout.grans),
             "data": self.corpus.digest,
             "sources": [{"weight": source.weight} for source in self.sources],
-            "settings": {k: v for k, v in asdict(self.settings).items() if k not in machine},
+            "settings": {k: v for k, v in asdict(self.settings).items() if k not in MACHINE},
             **({"new": self.made.identity} if self.made else {}),
         }
+
+    def __len__(self) -> int:
+        """Texts, or blocks of them."""
+        return len(self.corpus)
+
+    def unscored(self) -> "PretrainJob":
+        """The same without checkpoints."""
+        return replace(self, settings=unsaved(self.settings))
+
+    def shown(self, batch: PretrainBatch) -> list[list[PlacedText]]:
+        """The first texts of a batch, as they are masked for the encoder."""
+        gran = ",".join(self.layout.grans)
+        masked = [text.input._replace(ids=text.shown) for text in batch.texts[:SHOWN]]
+        return [[placed_text([one], "text", gran, self.tokenizer)] for one in masked]
 
     def feed(self, start: Start) -> Feed[Masked]:
         """The batches of one process."""

@@ -131,6 +131,11 @@ class PretrainBatch(NamedTuple):
         """Positions that go through the model."""
         return sum(len(text.shown) for text in self.texts)
 
+    @property
+    def longest(self) -> int:
+        """Positions of the longest text."""
+        return max(len(text.shown) for text in self.texts)
+
 
 @dataclass
 class PretextStep:

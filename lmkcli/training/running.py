@@ -1,9 +1,9 @@
 """Running a training: its folder claimed, its last checkpoint taken up, its model published."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from torch import Tensor, nn
 
@@ -23,6 +23,11 @@ from lmkcli.training.trainer import Learning, LossTrainer, arguments
 
 # Positions that go through at once, times the width of the states: what training keeps of them.
 CPU_STATES, GPU_STATES = 6_291_456, 50_331_648
+
+
+# Settings of the machine, which two trainings need not share to be one.
+MACHINE = ("device", "batch_tokens", "save_every", "log_every", "tensorboard")
+Settings = TypeVar("Settings", bound=LoopSettings)
 
 
 @dataclass(frozen=True)
@@ -126,6 +131,11 @@ def _check_finite(learned: Mapping[str, Tensor]) -> None:
             f"after the last step the weights are not finite ({spoilt[0]} …): no model was written; lower "
             "--lr, or train with --dtype fp32"
         )
+
+
+def unsaved(settings: Settings) -> Settings:
+    """The same settings, but no checkpoint is written."""
+    return replace(settings, save_every=settings.steps + 1)
 
 
 def budget(model: Model, settings: LoopSettings, note: Note) -> Budget:

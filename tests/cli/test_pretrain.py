@@ -29,6 +29,21 @@ def test_from_texts_to_vectors(lmk: Lmk, beir: Path, tiny_model: Models, tmp_pat
     assert (recipe["doc"]["pool"], recipe["doc"]["gran"]) == ("lmk", "4")
 
 
+def test_a_dry_run_shows_masked_texts_and_writes_nothing(
+    lmk: Lmk, beir: Path, tiny_model: Models, tmp_path: Path
+) -> None:
+    words = ("-m", tiny_model("bert"), "--objective", "retromae", "--pool", "lmk", "--gran", "4,8")
+    more = ("--max-length", 32, "--steps", 9, "--batch-size", 4, "--dtype", "fp32", "--dry-run")
+    shown = lmk("pretrain", beir, *words, *more).out
+    assert "1 text (gran 4,8, " in shown
+    assert "«[SEP]»" in shown
+    assert "[MASK]" in shown
+    assert "tokens/s in 5 steps" in shown
+    facts = lmk("pretrain", beir, *words, *more, "--json", "-o", tmp_path / "model").json
+    assert (facts["examples"], facts["steps"], facts["counted"]) == (60, 9, 9)
+    assert not list(tmp_path.iterdir())
+
+
 def test_a_new_model_with_flags_from_a_file(
     lmk: Lmk, beir: Path, tiny_model: Models, tmp_path: Path
 ) -> None:

@@ -40,7 +40,7 @@ def test_it_counts_and_times_without_training(
     pairs: Path, tiny_model: Models, tmp_path: Path
 ) -> None:
     plan = planned(pairs, tiny_model("bert"), 300)
-    found = rehearse(plan, Report())
+    found = rehearse(plan, None, Report())
     batches = [*plan.feed(Start()).batches()]
     tokens = sum(one.queries.tokens + one.passages.tokens for one in batches)
     assert found.tokens == pytest.approx(tokens, rel=0.02)
@@ -53,7 +53,7 @@ def test_it_counts_and_times_without_training(
 def test_placed_examples_are_those_of_the_first_step(pairs: Path, tiny_model: Models) -> None:
     plan = planned(pairs, tiny_model("bert"), 10)
     batch = next(plan.feed(Start()).batches())
-    shown = rehearse(plan, Report()).shown
+    shown = rehearse(plan, None, Report()).shown
     assert [[text.side for text in example] for example in shown] == [
         ["query", "positive", "negative"]
     ] * 3
@@ -67,20 +67,20 @@ def test_placed_examples_are_those_of_the_first_step(pairs: Path, tiny_model: Mo
 
 
 def test_a_training_of_one_step(pairs: Path, tiny_model: Models) -> None:
-    found = rehearse(planned(pairs, tiny_model("bert"), 1), Report())
+    found = rehearse(planned(pairs, tiny_model("bert"), 1), None, Report())
     assert (found.counted, found.timed) == (1, 1)
     assert found.seconds > 0
 
 
 def test_it_can_be_stopped(pairs: Path, tiny_model: Models) -> None:
     with pytest.raises(Stopped):
-        rehearse(planned(pairs, tiny_model("bert"), 10), Report(stopping=lambda: True))
+        rehearse(planned(pairs, tiny_model("bert"), 10), None, Report(stopping=lambda: True))
 
 
 def test_positions_that_skip_are_told(pairs: Path, tiny_model: Models) -> None:
     plan = planned(pairs, tiny_model("modernbert"), 3)
     long = RecipeOptions(str(tiny_model("modernbert")), pool="lmk", gran="4", max_length=512)
     plan = planning.plan([str(pairs)], long, replace(plan.settings, skip_positions=1.0))
-    shown = rehearse(plan, Report()).shown
+    shown = rehearse(plan, None, Report()).shown
     assert any(text.reach > text.positions for example in shown for text in example)
     assert all(text.reach == text.positions for text in (example[0] for example in shown))
