@@ -156,11 +156,12 @@ def examples(tmp_path_factory: pytest.TempPathFactory, minilm: Path) -> Path:
     return folder
 
 
-# CONTRIBUTING.md shows files of the package; tests/test_repository.py runs those.
+# tests/test_repository.py runs what CONTRIBUTING.md shows, tests/cli/test_pyserini_page.py what pyserini.md does.
+ELSEWHERE = {"CONTRIBUTING.md", "pyserini.md"}
 SNIPPETS = [
     page
     for page in PAGES
-    if page.name != "CONTRIBUTING.md" and any(block.language == "python" for block in blocks(page))
+    if page.name not in ELSEWHERE and any(block.language == "python" for block in blocks(page))
 ]
 
 

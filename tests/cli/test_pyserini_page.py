@@ -1,0 +1,36 @@
+"""The Python of docs/pyserini.md, in a process of its own: Java can be started once in each."""
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGE = (ROOT / "docs" / "pyserini.md").read_text(encoding="utf-8")
+
+
+@pytest.mark.slow
+def test_pyserini_searches_an_export_as_the_page_says(
+    lmk: Callable[..., Any], minilm: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    notes = (ROOT / "docs" / "conventions.md").read_text(encoding="utf-8")
+    records = re.findall(r"^```json\n(.*?)^```$", notes, re.DOTALL | re.MULTILINE)[0]
+    (tmp_path / "notes.jsonl").write_text(records, encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    lmk("encode", "notes.jsonl", "-m", "minilm", "-o", "notes-vectors")
+    lmk("export", "notes-vectors", "--to", "pyserini", "-o", "notes-pyserini")
+    found = re.search(r"^```python\n(.*?)^```\n\n```text\n(.*?)^```$", PAGE, re.DOTALL | re.MULTILINE)
+    assert found is not None
+    env = {key: value for key, value in os.environ.items() if key != "OPENAI_API_KEY"}
+    run = subprocess.run(
+        [sys.executable, "-c", found[1]],
+        env=env | {"PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+    )
+    assert run.stdout == found[2], run.stderr
