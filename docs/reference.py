@@ -7,8 +7,9 @@ them is stale. A generated table stands between `<!-- name -->` and `<!-- /name 
 import re
 import sys
 from collections.abc import Iterator
+from dataclasses import fields
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args, get_type_hints
 
 import numpy as np
 from typer.core import TyperArgument
@@ -18,6 +19,8 @@ from lmkcli import catalog
 from lmkcli.cli import helptext, recording
 from lmkcli.cli.main import app
 from lmkcli.pooling.placement import Placer, SpecialTokens
+from lmkcli.recipe import RecipeOptions
+from lmkcli.settings import EncodeSettings, Flag, OpenSettings
 
 DOCS = Path(__file__).resolve().parent
 LENGTHS, GRANULARITIES = (512, 8192, 32768), (32, 64, 128, 256)
@@ -35,13 +38,17 @@ def pages() -> dict[Path, str]:
     made[shared] = _filled(shared, "flags", _table(map(_row, root)))
     made[variables] = _filled(variables, "variables", _variables(group.commands))
     made[DOCS / "poolers.md"] = _filled(DOCS / "poolers.md", "truncation", _truncation())
+    for kind in (RecipeOptions, EncodeSettings, OpenSettings):
+        api = DOCS / "api.md"
+        made[api] = _filled(api, kind.__name__, _fields(kind), made.get(api))
     return made
 
 
-def _filled(page: Path, name: str, table: str) -> str:
+def _filled(page: Path, name: str, table: str, text: str | None = None) -> str:
+    """The page, or the text that it has so far, with a table in its place."""
     if not page.is_file():
         raise SystemExit(f"{page.name} is missing: every command has a page")
-    text = page.read_text(encoding="utf-8")
+    text = text or page.read_text(encoding="utf-8")
     head, start, rest = text.partition(f"<!-- {name} -->\n")
     _, end, tail = rest.partition(f"<!-- /{name} -->")
     if not start or not end:
@@ -62,6 +69,16 @@ def _row(param: Any) -> list[str]:
     name = _argument(param) if isinstance(param, TyperArgument) else _option(param)
     help_text = re.sub(r"\s+", " ", param.help or "").replace("|", r"\|")
     return [name, _default(param), help_text]
+
+
+def _fields(kind: type) -> str:
+    """A row for each field of a class of settings."""
+    hints = get_type_hints(kind, include_extras=True)
+    lines = ["| field | default | meaning |", "| --- | --- | --- |"]
+    for field in fields(kind):
+        (flag,) = (mark for mark in get_args(hints[field.name]) if isinstance(mark, Flag))
+        lines.append(f"| `{field.name}` | `{field.default!r}` | {flag.help} |")
+    return "\n".join(lines) + "\n"
 
 
 def _variables(commands: dict[str, Any]) -> str:

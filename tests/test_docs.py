@@ -18,6 +18,7 @@ import pytest
 from typer.core import TyperArgument
 from typer.main import get_command
 
+import lmkcli
 from lmkcli.cli.main import app
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -156,7 +157,7 @@ def examples(tmp_path_factory: pytest.TempPathFactory, minilm: Path) -> Path:
     return folder
 
 
-# tests/test_repository.py runs what CONTRIBUTING.md shows, tests/cli/test_pyserini_page.py what pyserini.md does.
+# tests/test_repository.py runs what the first shows, tests/cli/test_pyserini_page.py what the second does.
 ELSEWHERE = {"CONTRIBUTING.md", "pyserini.md"}
 SNIPPETS = [
     page
@@ -191,6 +192,11 @@ def test_relative_links_lead_somewhere(page: Path) -> None:
         found = page.parent / path if path else page
         assert found.is_file(), f"{page.name} links to {target}"
         assert not anchor or anchor in anchors(found), f"{page.name} links to {target}"
+
+
+def test_the_python_reference_has_every_public_name() -> None:
+    shown = re.findall(r"^::: lmkcli\.(\w+)$", (DOCS / "api.md").read_text("utf-8"), re.MULTILINE)
+    assert sorted(shown) == sorted(lmkcli.__all__)
 
 
 def anchors(page: Path) -> set[str]:

@@ -24,7 +24,9 @@ def test_pyserini_searches_an_export_as_the_page_says(
     monkeypatch.chdir(tmp_path)
     lmk("encode", "notes.jsonl", "-m", "minilm", "-o", "notes-vectors")
     lmk("export", "notes-vectors", "--to", "pyserini", "-o", "notes-pyserini")
-    found = re.search(r"^```python\n(.*?)^```\n\n```text\n(.*?)^```$", PAGE, re.DOTALL | re.MULTILINE)
+    found = re.search(
+        r"^```python\n(.*?)^```\n\n```text\n(.*?)^```$", PAGE, re.DOTALL | re.MULTILINE
+    )
     assert found is not None
     env = {key: value for key, value in os.environ.items() if key != "OPENAI_API_KEY"}
     run = subprocess.run(
