@@ -170,10 +170,15 @@ PLOTS: dict[str, Row] = {
 LEXICAL = {"bm25", "lucene"}  # kinds that index the words of a collection, not vectors
 
 
-def load(table: dict[str, Row], name: str, what: str) -> Any:
-    """The object behind `name`; UnknownName with the nearest names, MissingExtra with the pip line."""
+def check(table: dict[str, Row], name: str, what: str) -> None:
+    """UnknownName with the nearest names where `load` would raise it; nothing is imported."""
     if name not in table:
         raise UnknownName(what, name, table)
+
+
+def load(table: dict[str, Row], name: str, what: str) -> Any:
+    """The object behind `name`; UnknownName with the nearest names, MissingExtra with the pip line."""
+    check(table, name, what)
     row = table[name]
     module, attribute = row.home.split(":")
     try:

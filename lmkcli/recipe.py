@@ -13,6 +13,9 @@ from lmkcli.settings import Flag, TrustRemoteCode
 
 Similarity = Literal["cosine", "dot"]
 Positions = Annotated[int, range(1, 1 << 31)]
+TABLES = ("grouped", "interpolate", "recurrent")  # --extend, of models with a table of positions
+ROTARY = ("ntk", "selfextend")
+EXTENSIONS = (*TABLES, *ROTARY)
 Number = Annotated[int, range(1 << 31)]
 _AGAIN = "make the artifact again"
 Revision = Annotated[str | None, Flag("Branch, tag or commit of a hub model.")]

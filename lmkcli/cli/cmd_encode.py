@@ -53,7 +53,7 @@ def encode(
     vectors, so that searching needs none of these flags.
     """
     if not output.dry_run:
-        output.path("vectors/")
+        output.path("vectors/", documents.shards)
     # Threads that wait asleep: where other work runs beside, waiting at full speed takes half the
     # machine. It counts from the import of torch, which follows.
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")

@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from lmkcli import catalog
 from lmkcli.cli import console, recording
 from lmkcli.cli.dryrun import ModelOutput, dry_run
 from lmkcli.cli.flags import Subset, with_flags
@@ -53,6 +54,10 @@ def pretrain(
     """
     if not output.dry_run:
         output.path("model/")
+    from lmkcli.encoding import asking
+
+    asking.check_grans(recipe)
+    catalog.check(catalog.PRETEXTS, settings.objective, "objective")
     from lmkcli.training import pretrain_planning, running
 
     begun = pretrain_planning.Beginning(recipe, new.architecture, new.tokenizer, new.init_from)

@@ -58,7 +58,7 @@ def tokenize(
         return _show(output.show, recipe, documents.offline, output.json)
     if source is None:
         raise UsageError("give a collection to tokenize, or a text with --show")
-    output.path("tokens/")
+    output.path("tokens/", documents.shards)
     from lmkcli.encoding import planning
     from lmkcli.store.tokens import Tokens
 
@@ -116,11 +116,12 @@ def _statistics(tokens: "Tokens") -> dict[str, Any]:
 
 
 def _show(text: str, recipe: RecipeOptions, offline: bool, json: bool) -> None:
-    from lmkcli.encoding.encoder import make_placer
     from lmkcli.encoding.resolving import resolve
-    from lmkcli.models.tokenizer import open_tokenizer
 
     resolved = resolve(recipe, offline)
+    from lmkcli.encoding.encoder import make_placer
+    from lmkcli.models.tokenizer import open_tokenizer
+
     config = resolved.recipe.doc
     tokenizer = open_tokenizer(resolved.folder, config)
     placer = make_placer(config, tokenizer.special)

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from lmkcli import catalog
 from lmkcli.cli import console, recording
 from lmkcli.cli.dryrun import ModelOutput, dry_run
 from lmkcli.cli.flags import Subset, with_flags
@@ -40,6 +41,10 @@ def train(
     """
     if not output.dry_run:
         output.path("model/")
+    from lmkcli.encoding import asking
+
+    asking.check_grans(recipe)
+    catalog.check(catalog.OBJECTIVES, settings.loss, "objective")
     from lmkcli.training import planning, running
 
     job = planning.plan(sources, recipe, settings, output.offline)

@@ -5,6 +5,7 @@ its default and type are the flag's, and its `Flag` says the rest.
 """
 
 import inspect
+import itertools
 from collections.abc import Callable, Iterator
 from dataclasses import MISSING, Field, dataclass, fields, is_dataclass, replace
 from functools import cache, partial, wraps
@@ -17,6 +18,7 @@ import typer
 from typer.models import ArgumentInfo
 
 from lmkcli.cli import configfile
+from lmkcli.errors import UsageError
 from lmkcli.settings import Flag
 
 OFTEN = "Most used"  # the first panel of a help page
@@ -158,6 +160,7 @@ def _option(name: str, kind: Any, default: Any, flag: Flag, panel: str | None) -
     """The type with typer's words for it. A switch that is on, or open, can also be turned off."""
     long = flag.long or f"--{name.replace('_', '-')}"
     switch = kind in (bool, bool | None)
+    parse = flag.parse or (partial(_path, long) if Path in _kinds(kind) else None)
     if switch and default is not False:
         long += f"/--no-{long.removeprefix('--')}"
     option = typer.Option(
@@ -166,11 +169,24 @@ def _option(name: str, kind: Any, default: Any, flag: Flag, panel: str | None) -
         min=flag.min,
         max=flag.max,
         metavar=flag.metavar,
-        parser=flag.parse and _of_text(flag.parse),
+        parser=_of_text(parse) if parse else None,
         show_default=flag.shown or default != "",
         rich_help_panel=OFTEN if flag.often else panel,
     )
     return Annotated[kind, option]
+
+
+def _kinds(kind: Any) -> Iterator[Any]:
+    """The type itself, or those that a list or a union is of."""
+    inner = get_args(kind)
+    yield from itertools.chain.from_iterable(map(_kinds, inner)) if inner else (kind,)
+
+
+def _path(flag: str, text: str) -> Path:
+    """The path; UsageError for an empty one, which to Python is the current folder."""
+    if not text:
+        raise UsageError(f"{flag} is empty; name a file or a folder, or drop it")
+    return Path(text)
 
 
 def _of_text(parse: Callable[[str], object]) -> Callable[[Any], Any]:

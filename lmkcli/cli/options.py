@@ -11,6 +11,11 @@ from lmkcli.cli.flags import Given
 from lmkcli.errors import DataError, UsageError
 from lmkcli.settings import Flag, Offline
 
+# What ends the name of a file, of which a folder's name is a mistake.
+_FILES = {
+    *(".trec", ".run", ".txt", ".tsv", ".csv", ".json", ".jsonl", ".parquet", ".gz", ".zip"),
+    *(".npy", ".npz", ".faiss", ".safetensors", ".pt", ".bin", ".png", ".svg", ".pdf"),
+}
 Output = Annotated[Path | None, Flag("Where the result goes.", short="-o", often=True)]
 MapIds = Annotated[bool, Flag("White space in ids becomes '_'.")]
 Json = Annotated[bool, Flag("Print JSON.")]
@@ -30,6 +35,13 @@ class CollectionOptions:
     )
     offline: Offline = False
 
+    @property
+    def shards(self) -> int:
+        """How many slices there are; UsageError for a --shard that is none."""
+        from lmkcli.data.collection import Shard
+
+        return Shard.parse(self.shard).count
+
     def spelling(self, collection: str) -> str:
         """The collection with the options that also have flags."""
         return with_fields(collection, self.fields, self.map_ids)
@@ -47,13 +59,22 @@ class OutputOptions:
     ] = "resume"
     json: Json = False
 
-    def path(self, example: str) -> Path:
-        """Where the result goes; UsageError, with the example, when nobody said."""
-        return need(self.output, "-o/--output", example)
+    def path(self, example: str, shards: int = 1) -> Path:
+        """Where the result goes; UsageError, with the example, when nobody said.
+
+        All that can be refused is refused here, before a model or a library is loaded: what is there
+        and must stay, and the name of a file where a folder is written, or of a folder for a file.
+        """
+        path = need(self.output, "-o/--output", example)
+        if str(path) == "-":
+            return path
+        (_check_folder if example.endswith("/") else _check_file)(path, example)
+        check_output(path, self.if_exists, shards)
+        return path
 
     def prepared(self, example: str, shards: int = 1) -> Path:
         """The same place, empty or fit to be continued, as --if-exists says."""
-        path = self.path(example)
+        path = self.path(example, shards)
         prepare_output(path, self.if_exists, shards)
         return path
 
@@ -61,8 +82,6 @@ class OutputOptions:
         """The same for a single file; '-' is stdout."""
         path = self.path(example)
         path = Path("/dev/stdout") if str(path) == "-" else path
-        if path.is_dir():
-            raise UsageError(f"-o {path} is a folder; name a file for the run, such as {example}")
         prepare_output(path, self.if_exists)
         return path
 
@@ -84,10 +103,25 @@ def need(value: Path | None, flag: str, example: str) -> Path:
     return value
 
 
-def prepare_output(path: Path, if_exists: str, shards: int = 1) -> None:
-    """Refuse or clear what is at `path`, as --if-exists says; never touches what is not ours."""
-    from lmkcli.cli import console
-    from lmkcli.store.outputs import clear, is_artifact, is_empty
+def _check_folder(path: Path, example: str) -> None:
+    """UsageError for the name of a file where a folder is written."""
+    if path.suffix in _FILES and not path.is_dir():
+        verb = recording.call().get("verb", "this command")
+        raise UsageError(
+            f"-o {path}: lmk {verb} writes a folder, and {path.suffix} is the end of a file's name; "
+            f"write for instance -o {example}"
+        )
+
+
+def _check_file(path: Path, example: str) -> None:
+    """UsageError for a folder where a file is written."""
+    if path.is_dir():
+        raise UsageError(f"-o {path} is a folder; name a file for the run, such as {example}")
+
+
+def check_output(path: Path, if_exists: str, shards: int = 1) -> None:
+    """Refuse what is at `path`, as --if-exists says; DataError for what is there and must stay."""
+    from lmkcli.store.outputs import is_artifact, is_empty
 
     if shards > 1 and if_exists == "overwrite":
         raise UsageError(
@@ -104,8 +138,16 @@ def prepare_output(path: Path, if_exists: str, shards: int = 1) -> None:
         )
     if if_exists == "overwrite":
         _keep_inputs(path)
-        if rest := clear(path):
-            console.note(f"{path} also holds {', '.join(rest)}, which lmk did not write: it stays")
+
+
+def prepare_output(path: Path, if_exists: str, shards: int = 1) -> None:
+    """Refuse or clear what is at `path`, as --if-exists says; never touches what is not ours."""
+    from lmkcli.cli import console
+    from lmkcli.store.outputs import clear, is_empty
+
+    check_output(path, if_exists, shards)
+    if if_exists == "overwrite" and not is_empty(path) and (rest := clear(path)):
+        console.note(f"{path} also holds {', '.join(rest)}, which lmk did not write: it stays")
 
 
 def _keep_inputs(path: Path) -> None:

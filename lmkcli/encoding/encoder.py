@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 
 from lmkcli import catalog
 from lmkcli.data.collection import Query
+from lmkcli.encoding.asking import open_pooler
 from lmkcli.encoding.batches import BatchRunner
 from lmkcli.encoding.contexts import ContextTokens, PlacedDocument, placed_in_context
-from lmkcli.encoding.resolving import open_pooler
 from lmkcli.errors import DataError, Mismatch, UsageError
 from lmkcli.models.folder import ModelFolder
 from lmkcli.models.forward import Finish, ForwardPass, Model, ModelOptions, Pooling

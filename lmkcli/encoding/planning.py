@@ -12,6 +12,7 @@ from lmkcli import manifest
 from lmkcli.data import contexts
 from lmkcli.data.collection import Collection, Shard, open_collection
 from lmkcli.data.subset import Selected
+from lmkcli.encoding import asking
 from lmkcli.encoding.resolving import Resolved, resolve
 from lmkcli.errors import Mismatch, UsageError
 from lmkcli.recipe import RecipeOptions
@@ -59,16 +60,23 @@ def plan(
 
     Mismatch when tokens were made with another tokenizer, prompt or splitter.
     """
+    asking.check(options)
+    shard = Shard.parse(slice_)
+    given = _source(source, contexts.field_of(options.context or ""))
     resolved = resolve(options, offline)
-    given: Collection | Tokens
-    if (Path(source) / manifest.NAME).is_file():
-        given = Tokens(Path(source))
+    if isinstance(given, Tokens):
         _check_tokens(given, resolved)
         _check_texts(given, resolved.recipe.doc.context)
     else:
-        given = open_collection(source, context=contexts.field_of(resolved.recipe.doc.context))
         _check_context(given, resolved.recipe.doc.context)
-    return Job(given, resolved, settings, Shard.parse(slice_))
+    return Job(given, resolved, settings, shard)
+
+
+def _source(source: str, context: str) -> Collection | Tokens:
+    """A tokens folder, or a collection with the field that stands before its texts."""
+    if (Path(source) / manifest.NAME).is_file():
+        return Tokens(Path(source))
+    return open_collection(source, context=context)
 
 
 def restricted_to_run(job: Job, run: Path) -> Job:

@@ -1,20 +1,22 @@
 """Resolving: the recipe that a model folder and a user's options make together."""
 
 import os
-import re
-from collections.abc import Callable
 from dataclasses import replace
 from typing import NamedTuple
 
-from lmkcli import catalog
-from lmkcli.data import contexts
+from lmkcli.encoding import asking
+from lmkcli.encoding.asking import (
+    check_unit,
+    granularity,
+    open_pooler,
+    read_context,
+    read_overlap,
+    read_window,
+)
 from lmkcli.errors import UsageError
 from lmkcli.models.finding import EMBEDDED, check_revision, read_model
 from lmkcli.models.folder import NO_LIMIT, ModelFolder
-from lmkcli.pooling.placement import SPLITTERS, Pooler
-from lmkcli.recipe import EncoderConfig, Recipe, RecipeOptions, is_count
-
-UNITS = ("doc", "chunk", "token")
+from lmkcli.recipe import ROTARY, EncoderConfig, Recipe, RecipeOptions
 
 
 class Resolved(NamedTuple):
@@ -27,16 +29,18 @@ class Resolved(NamedTuple):
 
 def resolve(options: RecipeOptions, offline: bool = False) -> Resolved:
     """The recipe that a model folder and a user's options make together (`--pool auto`)."""
+    asking.check(options)
     folder = read_model(options.model, options.revision, offline)
     check_revision(folder, options.revision)
-    notes = (
-        [] if folder.pool else [f"{folder.name} declares no pooling: this is a guess, set --pool"]
-    )
+    guessed = options.pool == "auto" and not folder.pool
+    notes = [f"{folder.name} declares no pooling: this is a guess, set --pool"] if guessed else []
     pool = options.pool if options.pool != "auto" else _declared_pool(folder)
     unit = options.unit or ("token" if folder.late else "doc")
-    window = _window(options.window or "full")
+    window = read_window(options.window or "full")
     pooler = open_pooler(pool)
     _check_model(pool, folder)
+    normalize = _normalize(options.normalize, folder)
+    pad_to_max = _pad_to_max(options.pad_to_max, folder)
     check_unit(pool, pooler, unit, window)
     gran = granularity(pool, _gran(options, folder), unit, window)
     lengths = _lengths(options, folder, window)
@@ -52,14 +56,14 @@ def resolve(options: RecipeOptions, offline: bool = False) -> Resolved:
         gran=gran,
         unit=unit,
         window=window,
-        overlap=_overlap(options.overlap, window, gran),
-        context=_context(options.context or "", unit, window),
+        overlap=read_overlap(options.overlap, window, gran),
+        context=read_context(options.context or "", unit, window),
         extend=lengths.extend,
         include_prompt=folder.include_prompt,
         append_eos=folder.append_eos or (pool == "last" and not folder.pool and folder.causal),
-        pad_to_max=_pad_to_max(options.pad_to_max, folder),
+        pad_to_max=pad_to_max,
         dim=options.dim or 0,
-        normalize=_normalize(options.normalize, folder),
+        normalize=normalize,
         similarity="dot" if folder.similarity == "dot" else "cosine",
     )
     query = replace(
@@ -137,49 +141,6 @@ def _check_model(pool: str, folder: ModelFolder) -> None:
         raise UsageError(f"{folder.name} makes no vector by itself; use --pool mean or cls")
 
 
-def _window(window: str) -> str:
-    if window in ("full", "chunk"):
-        return window
-    if is_count(window):
-        return str(int(window))
-    raise UsageError(f"--window {window}: write full, chunk, or a number of positions such as 512")
-
-
-def _overlap(overlap: str | int | None, window: str, gran: str) -> int | str:
-    """Tokens, or chunks as '10c'."""
-    if overlap is None:
-        return 0
-    match = re.fullmatch(r"(\d+)(c?)", str(overlap))
-    if not match:
-        raise UsageError(f"--overlap {overlap}: write tokens, such as 128, or chunks, such as 10c")
-    if not window.isdigit():
-        raise UsageError(f"--overlap has no effect with --window {window}; use --window N")
-    if match[2]:
-        if not gran:
-            raise UsageError(f"--overlap {overlap} counts chunks; say what they are with --gran")
-        return f"{int(match[1])}c"
-    if int(match[1]) >= int(window):
-        raise UsageError(f"--overlap {overlap} must be smaller than --window {window}")
-    return int(match[1])
-
-
-def _context(how: str, unit: str, window: str) -> str:
-    """What stands before chunks; UsageError where it is nothing known, or where none are alone."""
-    if fault := contexts.fault_of(how):
-        raise UsageError(f"--context {how}: {fault}")
-    if how and window != "chunk":
-        raise UsageError(
-            f"--context {how} stands before each chunk that is embedded alone: add --window chunk; with "
-            f"--window {window} the model sees what is around a chunk itself"
-        )
-    if how and unit == "token":
-        raise UsageError(
-            f"--context {how}: with --unit token its tokens would be vectors again in each chunk; use "
-            "--unit chunk"
-        )
-    return how
-
-
 class _Lengths(NamedTuple):
     """Positions of one input of a document and of a query, and how positions were extended."""
 
@@ -190,11 +151,6 @@ class _Lengths(NamedTuple):
 
 def _lengths(options: RecipeOptions, folder: ModelFolder, window: str) -> _Lengths:
     """Lengths asked for must fit, declared ones are cut to fit; a window is the length of its inputs."""
-    if window.isdigit() and options.max_length:
-        raise UsageError(
-            f"--window {window} is the length of a document's inputs, and all of the document is "
-            "read; drop --max-length (queries have --query-max-length)"
-        )
     limit, spelling = _limit(options, folder, window)
     flag = "--window" if window.isdigit() else "--max-length"
     asked = int(window) if window.isdigit() else options.max_length
@@ -227,106 +183,38 @@ def _query_length(options: RecipeOptions, folder: ModelFolder, limit: int) -> in
 
 def _limit(options: RecipeOptions, folder: ModelFolder, window: str) -> tuple[int, str]:
     """The positions that a model allows, extended where that is asked for; and how that is spelled."""
-    from lmkcli.models import extend  # here, after all that can be said without torch
-    from lmkcli.models.transformer import length_limit
-
-    if folder.kind == "transformer":
-        limit = length_limit(folder, options.trust_remote_code)
-    else:
-        limit = folder.positions or NO_LIMIT
+    limit = folder.table or _opened_limit(folder, options.trust_remote_code)
     if not options.extend:
         return limit, ""
     length = int(window) if window.isdigit() else options.max_length
     length = _extended_length(options.extend, folder, limit, length)
+    from lmkcli.models import extend  # here, after all that can be said without torch
+
     return extend.extended_limit(limit, options.extend, length), f"{options.extend}:{length}"
+
+
+def _opened_limit(folder: ModelFolder, trust: bool) -> int:
+    """The positions of a model whose configuration does not tell."""
+    if folder.kind != "transformer":
+        return folder.positions or NO_LIMIT
+    from lmkcli.models.transformer import length_limit
+
+    return length_limit(folder, trust)
 
 
 def _extended_length(how: str, folder: ModelFolder, limit: int, length: int | None) -> int:
     """The length itself; UsageError for an extension that is none, not this model's, or not needed."""
     if folder.kind != "transformer":
         raise UsageError(f"--extend {how}: the positions of {folder.name} do not stretch")
-    from lmkcli.models import extend
-
-    if how not in extend.NAMES:
-        raise UsageError(f"--extend {how}: write one of {', '.join(extend.NAMES)}")
-    if how in extend.ROTARY and limit < NO_LIMIT:
+    if how in ROTARY and limit < NO_LIMIT:
         raise UsageError(
             f"--extend {how} is for rotary positions, and {folder.name} has a table of {limit}; "
             "use --extend grouped, interpolate or recurrent"
         )
     if not length:
         raise UsageError(f"--extend {how}: say to what length with --max-length")
-    if length <= limit and how not in extend.ROTARY:
+    if length <= limit and how not in ROTARY:
         raise UsageError(
             f"--extend {how} has no effect: {folder.name} has {limit} positions; drop it"
         )
     return length
-
-
-def open_pooler(name: str) -> Pooler:
-    """The pooler of a name such as 'lmk' or 'mean@4'."""
-    stem, at, step = name.partition("@")
-    row = "mean@k" if stem == "mean" and at else name
-    make: Callable[..., Pooler] = catalog.load(catalog.POOLERS, row, "pooler")
-    if not at:
-        return make()
-    if not is_count(step):
-        raise UsageError(
-            f"--pool {name}: write mean@k with a whole number k of at least 1, such as mean@8"
-        )
-    return make(int(step))
-
-
-def check_unit(pool: str, pooler: Pooler, unit: str, window: str) -> None:
-    """UsageError when pool x unit x window has no meaning."""
-    if unit not in UNITS:
-        raise UsageError(f"--unit {unit}: write {', '.join(UNITS)}")
-    if unit != "doc" and pooler.per == "model" and (unit, window) != ("chunk", "chunk"):
-        raise UsageError(
-            f"--unit {unit}: the model makes one vector of an input and leaves no states of its "
-            "tokens; for a vector per chunk use --unit chunk --gran 256 --window chunk"
-        )
-    if unit == "token" and pooler.per != "token":
-        raise UsageError(
-            f"--unit token makes a vector of every state, and --pool {pool} picks some; use --pool mean"
-        )
-    if unit == "chunk" and window != "chunk" and pooler.per in ("input", "step"):
-        why = (
-            "makes one vector of an input"
-            if pooler.per != "step"
-            else "marks every k-th position, so that a chunk may have none"
-        )
-        raise UsageError(
-            f"--pool {pool} {why}: for a vector per chunk embed each chunk alone with "
-            "--window chunk, or use --pool mean, lmk or multicls"
-        )
-
-
-def granularity(pool: str, gran: str | None, unit: str = "doc", window: str = "full") -> str:
-    """The granularity in its canonical spelling; UsageError when it is none, or has no effect."""
-    chunked = open_pooler(pool).chunked
-    needs = [
-        text
-        for text, needed in (
-            (f"--pool {pool}", chunked),
-            ("--unit chunk", unit == "chunk"),
-            ("--window chunk", window == "chunk"),
-        )
-        if needed
-    ]
-    if gran is None:
-        if needs:
-            raise UsageError(
-                f"{needs[0]} cuts text into chunks: say how long with --gran, for instance --gran 64"
-            )
-        return ""
-    if not needs and not window.isdigit():
-        raise UsageError(
-            f"--gran {gran} has no effect with --pool {pool}, --unit {unit} and --window {window}; "
-            "drop it, or use --pool lmk or --unit chunk"
-        )
-    if gran in SPLITTERS or is_count(gran):
-        return gran if gran in SPLITTERS else str(int(gran))
-    raise UsageError(
-        f"--gran {gran}: write a number of tokens of at least 1, 'sentence' or 'given'"
-    )

@@ -17,11 +17,8 @@ import torch
 
 from lmkcli.errors import UsageError
 from lmkcli.models.selfextend import Groups
-from lmkcli.recipe import is_count
+from lmkcli.recipe import EXTENSIONS, ROTARY, is_count
 
-TABLES = ("grouped", "interpolate", "recurrent")  # of models with a table of positions
-ROTARY = ("ntk", "selfextend")
-NAMES = (*TABLES, *ROTARY)
 # Of the factors on the base of a rotary model, for inputs 1, 2, 4 and 8 times longer.
 _LOG_FACTORS = tuple(map(math.log, (1, 3, 5, 10)))
 
@@ -29,9 +26,9 @@ _LOG_FACTORS = tuple(map(math.log, (1, 3, 5, 10)))
 def parse(text: str) -> tuple[str, int]:
     """'grouped:4096' -> ('grouped', 4096); UsageError for what is no such extension."""
     how, _, length = text.partition(":")
-    if how in NAMES and is_count(length):
+    if how in EXTENSIONS and is_count(length):
         return how, int(length)
-    raise UsageError(f"the extension '{text}' is not one of {', '.join(NAMES)} with a length")
+    raise UsageError(f"the extension '{text}' is not one of {', '.join(EXTENSIONS)} with a length")
 
 
 def extended_limit(limit: int, how: str, length: int) -> int:
@@ -57,10 +54,10 @@ def extend(model: Any, how: str, length: int, stepping: bool = True) -> Groups |
         return _group(model, length)
     if how == "ntk":
         _slow_down(model, length)
-    elif how in NAMES:
+    elif how in EXTENSIONS:
         _lengthen(model, how, length, stepping and how != "recurrent")
     else:
-        raise UsageError(f"--extend {how}: write one of {', '.join(NAMES)}")
+        raise UsageError(f"--extend {how}: write one of {', '.join(EXTENSIONS)}")
     return None
 
 

@@ -8,6 +8,7 @@ import hashlib
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 from lmkcli.models.files import read_json
 from lmkcli.models.late import Late
@@ -22,6 +23,11 @@ NO_LIMIT = (1 << 31) - 1  # positions of a model without a table of them
 _KINDS = {"tite": "tite", "m2-bert": "m2bert", "m2_bert": "m2bert", "m2bert": "m2bert"}
 # Architectures whose position ids begin after that of the padding.
 _AFTER_PADDING = ("roberta", "xlm-roberta", "camembert", "mpnet", "longformer")
+# Encoders that have a table of max_position_embeddings positions whatever else is configured.
+_WITH_TABLE = (
+    *("bert", "distilbert", "electra", "albert"),
+    *("roberta", "xlm-roberta", "camembert", "mpnet"),
+)
 # lmk's own modules (sentence_modules.py)
 PLACED, MARKED, RUN_BY_LMK = "PlacedTransformer", "MarkedPooling", "LmkEncoder"
 TRAINED = "training.json"  # what a training writes last
@@ -98,14 +104,27 @@ class ModelFolder:
     @property
     def causal(self) -> bool:
         """Whether the architecture is a decoder: one that has a causal head and no masked one."""
+        kind = read_json(self.encoder / "config.json").get("model_type") or ""
+        if kind in _WITH_TABLE:
+            return False
         from lmkcli.models.architectures import is_causal
 
-        return is_causal(read_json(self.encoder / "config.json").get("model_type") or "")
+        return is_causal(kind)
 
     @property
     def positions(self) -> int | None:
         """The length that a plain folder was made for."""
         return declared_length(self.encoder)
+
+    @property
+    def table(self) -> int | None:
+        """The positions of a learned table, where the architecture is known to have one and no other."""
+        config: dict[str, Any] = read_json(self.encoder / "config.json")
+        if config.get("model_type") not in _WITH_TABLE or config.get("auto_map"):
+            return None
+        if config.get("position_embedding_type") not in (None, "absolute"):
+            return None
+        return _positions(config)
 
     @cached_property
     def weights_digest(self) -> str:
@@ -143,9 +162,15 @@ def _digest(files: list[Path], root: Path) -> str:
 def declared_length(encoder: Path) -> int | None:
     """The least of what the tokenizer and the model allow; None where neither says."""
     tokenizer = read_json(encoder / "tokenizer_config.json").get("model_max_length")
-    config = read_json(encoder / "config.json")
-    model = config.get("max_position_embeddings")
-    if model and config.get("model_type") in _AFTER_PADDING:
-        model -= (1 if config.get("pad_token_id") is None else config["pad_token_id"]) + 1
+    model = _positions(read_json(encoder / "config.json"))
     said = [int(length) for length in (tokenizer, model) if length and 0 < length < 1_000_000_000]
     return min(said, default=None)
+
+
+def _positions(config: dict[str, Any]) -> int | None:
+    """What a configuration says of its positions, less those that no input has."""
+    said: int | None = config.get("max_position_embeddings")
+    if said and config.get("model_type") in _AFTER_PADDING:
+        padding = config.get("pad_token_id")
+        return said - (1 if padding is None else int(padding)) - 1
+    return said

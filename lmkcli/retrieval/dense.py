@@ -20,7 +20,7 @@ from lmkcli.manifest import Manifest
 from lmkcli.models.devices import choose_device, native_dtype
 from lmkcli.reading import checked
 from lmkcli.retrieval.approximate import ApproximateSearch
-from lmkcli.retrieval.index import LEXICAL, SEARCH, IndexInfo, Passage
+from lmkcli.retrieval.index import IndexInfo, Passage
 from lmkcli.retrieval.indexes.exact import Exact
 from lmkcli.retrieval.kinds import Matrix, VectorSearch, ann_kind
 from lmkcli.retrieval.numbering import read_numbering
@@ -34,7 +34,6 @@ from lmkcli.store.vectors import Vectors
 
 def open_vectors(folder: Path, settings: OpenSettings) -> "DenseIndex":
     """Vectors without an index: exact search."""
-    settings.refuse("vectors", *SEARCH, *LEXICAL)
     units = RankedUnits(Vectors(folder), settings.level or "", settings.aggregate or "")
     info = IndexInfo(str(folder.absolute()), "exact", units.vectors.digest(), units.identity)
     return DenseIndex(info, units, exact_search(units.matrix, settings), settings)
@@ -44,7 +43,6 @@ def open_ann(
     folder: Path, described: Manifest, built: dict[str, Any], settings: OpenSettings
 ) -> "DenseIndex":
     """The index in a folder that `lmk index` made, described by its manifest and built.json."""
-    settings.refuse("an index of vectors", *LEXICAL)
     identity = described.identity
     checked(identity["settings"], AnnSettings, f"the settings of {folder}", "build the index again")
     checked(

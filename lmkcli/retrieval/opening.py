@@ -9,7 +9,7 @@ from typing import Any
 from lmkcli import catalog, manifest
 from lmkcli.errors import DataError
 from lmkcli.manifest import Manifest
-from lmkcli.retrieval.index import Index
+from lmkcli.retrieval.index import LEXICAL, SEARCH, Index
 from lmkcli.retrieval.index_folder import check_built, read_built
 from lmkcli.retrieval.lexical import open_foreign, open_lexical
 from lmkcli.settings import OpenSettings
@@ -23,6 +23,7 @@ def open_index(folder: Path, settings: OpenSettings) -> Index:
         return open_foreign(folder, settings)
     described = manifest.read(folder)
     if described.kind == "vectors":
+        settings.refuse("vectors", *SEARCH, *LEXICAL)
         from lmkcli.retrieval.dense import open_vectors
 
         return open_vectors(folder, settings)
@@ -48,6 +49,7 @@ def _open_built(
     check_built(folder, built)
     if described.identity["family"] in catalog.LEXICAL:
         return open_lexical(folder, described, built, settings)
+    settings.refuse("an index of vectors", *LEXICAL)
     from lmkcli.retrieval.dense import open_ann
 
     return open_ann(folder, described, built, settings)

@@ -7,8 +7,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from lmkcli.encoding.asking import open_pooler
 from lmkcli.encoding.encoder import open_forward
-from lmkcli.encoding.resolving import Resolved, open_pooler
+from lmkcli.encoding.resolving import Resolved
 from lmkcli.encoding.sentence_folder import exported
 from lmkcli.errors import UsageError
 from lmkcli.models.forward import ForwardPass, ModelOptions

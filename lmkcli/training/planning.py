@@ -5,11 +5,11 @@ from dataclasses import fields, replace
 from importlib.util import find_spec
 
 from lmkcli import catalog
-from lmkcli.encoding.resolving import Resolved, granularity, resolve
+from lmkcli.encoding.asking import granularity
+from lmkcli.encoding.resolving import Resolved, resolve
 from lmkcli.encoding.sentence_folder import check_trainable
 from lmkcli.errors import DataError, MissingExtra, UsageError
-from lmkcli.models.extend import ROTARY
-from lmkcli.recipe import RecipeOptions, is_count
+from lmkcli.recipe import ROTARY, RecipeOptions, is_count
 from lmkcli.settings import TrainSettings
 from lmkcli.training import board
 from lmkcli.training.contextual import read_documents

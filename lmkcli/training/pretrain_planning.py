@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from lmkcli import catalog
-from lmkcli.encoding.resolving import Resolved, granularity, resolve
+from lmkcli.encoding.asking import granularity
+from lmkcli.encoding.resolving import Resolved, resolve
 from lmkcli.encoding.sentence_folder import check_exportable
 from lmkcli.errors import MissingExtra, UsageError
 from lmkcli.models.creating import NewModel, create, read_architecture
