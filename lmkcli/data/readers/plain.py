@@ -15,22 +15,31 @@ def read_text(data: bytes, encoding: str) -> FileText:
 
 
 def read_markdown(data: bytes, encoding: str) -> FileText:
-    """The whole file; its title is the first heading that has words."""
-    text = decoded(data, encoding)
-    return FileText(heading(text), text)
+    """The file as it is written; its title is the first heading that has words.
+
+    Where the file begins with it, the text is what follows, so that it is not there twice.
+    """
+    lines = decoded(data, encoding).split("\n")
+    title, place = heading(lines)
+    if not "".join(lines[: place.start]).strip():
+        del lines[: place.stop]
+    return FileText(title, "\n".join(lines).strip("\n"))
 
 
-def heading(text: str) -> str:
-    """The first heading of a Markdown text: `# …` outside of code, or a line over `===`."""
-    fence, above = "", ""
-    for line in text.split("\n"):
+def heading(lines: list[str]) -> tuple[str, range]:
+    """The first heading of a Markdown text, `# …` outside of code or a line over `===`, and its lines."""
+    fence = ""
+    for row, line in enumerate(lines):
         if mark := FENCE.match(line):
             fence = "" if fence == mark[1] else fence or mark[1]
-            above = ""
-        elif not fence:
-            if (found := HEADING.match(line)) and found["title"]:
-                return found["title"]
-            if above and UNDERLINE.match(line):
-                return above
-            above = line.strip()
-    return ""
+        elif fence:
+            continue
+        elif (found := HEADING.match(line)) and found["title"]:
+            return found["title"], range(row, row + 1)
+        elif row and UNDERLINE.match(line) and _is_text(lines[row - 1]):
+            return lines[row - 1].strip(), range(row - 1, row + 1)
+    return "", range(0)
+
+
+def _is_text(line: str) -> bool:
+    return bool(line.strip()) and not FENCE.match(line) and not UNDERLINE.match(line)

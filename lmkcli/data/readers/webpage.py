@@ -12,21 +12,27 @@ from lmkcli.errors import DataError
 TITLES = ("head/title", ".//h1")
 HEAD = 1024  # bytes in which the HTML standard looks for the encoding
 DECLARED = re.compile(rb"""(?:charset|encoding)\s*=\s*["']?\s*([\w.:-]+)""", re.IGNORECASE)
+EMPTY_LINES = re.compile(r"\n{3,}")
 # What pages that say these are written in, by the Encoding standard.
 MEANT = {"iso-8859-1": "cp1252", "latin1": "cp1252", "us-ascii": "cp1252", "ascii": "cp1252"}
 
 
 def read(data: bytes, encoding: str) -> FileText:
-    """The text that a browser would show; its title is <title>, else the first <h1>."""
+    """The text that a browser would show; its title is <title>, else the first <h1>.
+
+    A first line that says the title again is left out.
+    """
     page = decoded(data, _declared(data[:HEAD]) or encoding)
     if not page.strip():
         return FileText("", "")
     tree = _tree(page)
-    text = Inscriptis(tree).get_text().strip()
-    titles = (_words(each) for path in TITLES for each in tree.iterfind(path))
+    text = _unpadded(Inscriptis(tree).get_text())
+    titles = (_words(each.text_content()) for path in TITLES for each in tree.iterfind(path))
+    title = next(filter(None, titles), "")
     if not text:
         raise DataError("has no text that a browser would show without its scripts")
-    return FileText(next(filter(None, titles), ""), text)
+    first, _, rest = text.partition("\n")
+    return FileText(title, rest.lstrip() if _words(first) == title else text)
 
 
 def _declared(head: bytes) -> str:
@@ -53,5 +59,11 @@ def _tree(page: str) -> Any:
     return tree
 
 
-def _words(element: Any) -> str:
-    return " ".join(element.text_content().split())
+def _unpadded(text: str) -> str:
+    """Without the spaces that fill table cells up, and the empty lines that margins make."""
+    lines = "\n".join(line.rstrip() for line in text.split("\n"))
+    return EMPTY_LINES.sub("\n\n", lines).strip()
+
+
+def _words(text: str) -> str:
+    return " ".join(text.split())

@@ -10,22 +10,23 @@ from lmkcli.errors import DataError, UsageError
 
 
 @pytest.mark.parametrize(
-    ("text", "title"),
+    ("text", "title", "rest"),
     [
-        ("# Knots\n\nTie.", "Knots"),
-        ("words first\n\n## Splices ##\n", "Splices"),
-        ("   ### a # b\n", "a # b"),
-        ("Ropes\n=====\n# Knots\n", "Ropes"),
-        ("---\ntitle: x\n---\n# Knots", "Knots"),
-        ("```sh\n# a comment\n```\n# Knots", "Knots"),
-        ("~~~\n```\n# a comment\n~~~\n# Knots", "Knots"),
-        ("#\n#hashtag\n    # code\n", ""),
-        ("=====\n\n=====\n", ""),
-        ("", ""),
+        ("# Knots\n\nTie.", "Knots", "Tie."),
+        ("\n# Knots\nTie.\n", "Knots", "Tie."),
+        ("words first\n\n## Splices ##\n", "Splices", "words first\n\n## Splices ##"),
+        ("   ### a # b\n", "a # b", ""),
+        ("Ropes\n=====\n# Knots\n", "Ropes", "# Knots"),
+        ("---\ntitle: x\n---\n# Knots", "Knots", "---\ntitle: x\n---\n# Knots"),
+        ("```sh\n# no\n```\n# Knots", "Knots", "```sh\n# no\n```\n# Knots"),
+        ("~~~\n```\n# no\n~~~\n# Knots", "Knots", "~~~\n```\n# no\n~~~\n# Knots"),
+        ("#\n#hashtag\n    # code\n", "", "#\n#hashtag\n    # code"),
+        ("=====\n\n=====\nx", "", "=====\n\n=====\nx"),
+        ("", "", ""),
     ],
 )
-def test_the_title_of_markdown_is_its_first_heading(text: str, title: str) -> None:
-    assert read_markdown(text.encode(), "utf-8") == (title, text)
+def test_the_title_of_markdown_is_its_first_heading(text: str, title: str, rest: str) -> None:
+    assert read_markdown(text.encode(), "utf-8") == (title, rest)
 
 
 def test_plain_text_has_no_title_and_is_whole() -> None:

@@ -31,7 +31,7 @@ def test_the_text_is_what_a_browser_shows() -> None:
         ("<h1>A <b>bold</b> one</h1><p>x", "A bold one"),
         ("<title></title><h1>Heading</h1>", "Heading"),
         ("<p>nothing", ""),
-        ("only words", ""),
+        ("<p>only words", ""),
     ],
 )
 def test_without_a_title_the_first_heading_is_it(page: str, title: str) -> None:
@@ -72,6 +72,16 @@ def test_a_page_without_text_is_refused_and_an_empty_file_is_empty(page: str) ->
 def test_a_page_that_the_parser_gives_up_is_refused_and_not_cut(page: str) -> None:
     with pytest.raises(DataError, match="cannot be read to its end"):
         read(page.encode(), "utf-8")
+
+
+def test_the_title_is_not_said_twice() -> None:
+    page = "<title>The  heron</title><h1>The <i>heron</i></h1><p>It fishes."
+    assert read(page.encode(), "utf-8") == ("The heron", "It fishes.")
+
+
+def test_tables_and_margins_are_not_padded() -> None:
+    page = "<table><tr><td>a</td><td>wide enough</td></tr><tr><td>b</td></tr></table><h1>c</h1><p>d"
+    assert read(page.encode(), "utf-8").text == "a  wide enough\nb\n\nc\n\nd"
 
 
 def test_styles_cannot_ask_for_much_memory() -> None:
