@@ -37,7 +37,9 @@ class Doc(NamedTuple):
     """
 
     id: str
+    """As in runs and judgements: no white space, unique in its collection."""
     text: str
+    """Without the title."""
     title: str = ""
     context: str | tuple[str, ...] = ""
 
@@ -51,15 +53,20 @@ class Query(NamedTuple):
     """One query."""
 
     id: str
+    """As in runs and judgements."""
     text: str
+    """As it was asked, without a prompt."""
 
 
 class Qrel(NamedTuple):
-    """One judgement; `grade` may be negative."""
+    """What somebody thought of one document as an answer to one query."""
 
     query_id: str
+    """The `Query.id`."""
     doc_id: str
+    """The `Doc.id`."""
     grade: int
+    """0: not relevant; above: how much. May be negative (spam, in some tracks)."""
 
 
 @dataclass(frozen=True, order=True)

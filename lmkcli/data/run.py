@@ -26,7 +26,9 @@ class Ranking(NamedTuple):
     """One query's documents, best first: ids and float32 scores of the same length."""
 
     doc_ids: list[str]
+    """The best first; ties by id, descending."""
     scores: NDArray[np.float32]
+    """[documents], never rising."""
 
     def cut(self, k: int) -> "Ranking":
         """The first k documents."""
@@ -47,14 +49,14 @@ def ranked(doc_ids: Iterable[str], scores: NDArray[np.float64] | NDArray[np.floa
 
 @dataclass
 class Run:
-    """Query id -> Ranking, in the order in which the queries were asked, and a tag.
-
-    `unscored` counts the documents that a reranker could not score, which stand behind the others.
-    """
+    """The rankings of some queries, and a tag."""
 
     rankings: Mapping[str, Ranking] = field(default_factory=dict)
+    """Query id -> Ranking, in the order in which the queries were asked."""
     tag: str = "lmk"
+    """The last column of the file."""
     unscored: int = 0
+    """Documents that a reranker could not score, which stand behind the others."""
 
 
 def read_run(path: Path) -> Run:

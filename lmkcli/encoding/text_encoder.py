@@ -57,7 +57,7 @@ class TextEncoder:
         return encoded
 
     def encode_queries(self, texts: Sequence[str]) -> Ragged:
-        """The embeddings of queries, likewise."""
+        """The embeddings of queries, in their order, by the query side of the recipe; likewise float32."""
         return self._query.queries([Query(str(n), text) for n, text in enumerate(texts)])
 
     @cached_property

@@ -43,6 +43,7 @@ class Scores:
     per_query: dict[str, dict[str, float]]
     """Measure -> query id -> value, in the order of the judgements."""
     coverage: Coverage
+    """What the numbers rest on: missing queries, unjudged documents, ties, depth."""
 
 
 def parse_measures(names: Sequence[str], rel: int = 1) -> list[Measure]:

@@ -8,10 +8,12 @@ from numpy.typing import NDArray
 
 
 class Ragged(NamedTuple):
-    """Vectors of n texts, one after another: [total, dim] float32; text i has starts[i]:starts[i+1]."""
+    """Vectors of n texts, one after another; those of text i are vectors[starts[i]:starts[i + 1]]."""
 
     vectors: NDArray[np.floating]
+    """[total, dim], float32 unless it holds what is stored."""
     starts: NDArray[np.int64]
+    """[n + 1]: where the vectors of each text begin, and the total."""
 
     @classmethod
     def single(cls, vectors: NDArray[np.floating]) -> "Ragged":

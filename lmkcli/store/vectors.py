@@ -39,7 +39,10 @@ BLOCK_BYTES = 16 << 20  # of float32 rows at a time, in whatever reads all vecto
 
 
 class Vectors:
-    """A vectors folder: rows in a frozen order, their documents, and the recipe that made them."""
+    """A vectors folder: rows in a frozen order, their documents, and the recipe that made them.
+
+    A row is a document, numbered from 0. Iterating gives all rows in order, in blocks (`Ragged`, float32).
+    """
 
     def __init__(self, folder: Path, slices: list[parts.PartSlice] | None = None) -> None:
         """Opens all parts, or the `slices` that an index froze. DataError when shards are missing."""
