@@ -17,7 +17,10 @@ from lmkcli.settings import Flag, Offline
 # What a model's folder cannot say in the layout of sentence-transformers.
 _WITHOUT = ("unit", "window", "overlap", "context", "extend", "pad_to_max", "dim")
 _MODEL = "sentence-transformers"  # the only target that takes a model; all others take vectors
-Target = Literal["numpy", "parquet", "pyserini", "tevatron", "sentence-transformers"]
+_EXAMPLES = "tevatron-train"  # which takes what lmk train takes
+Target = Literal[
+    "numpy", "parquet", "pyserini", "tevatron", "tevatron-train", "sentence-transformers"
+]
 
 
 @dataclass(frozen=True)
@@ -30,13 +33,19 @@ class TargetOptions:
 
 @with_flags
 def export(
-    source: Annotated[Path | None, typer.Argument(metavar="[VECTORS]", help="A vectors folder.")],
+    source: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[VECTORS]",
+            help="A vectors folder; for tevatron-train a source of examples, as of lmk train.",
+        ),
+    ],
     target: TargetOptions,
     recipe: Annotated[RecipeOptions, Subset(without=_WITHOUT)],
     output: NewOutput,
     given: Given,
 ) -> None:
-    """Vectors as files of other tools; or, with -m, a model and its pooling for sentence-transformers.
+    """Vectors or training examples as files of other tools; with -m, a model for sentence-transformers.
 
     The result is a folder that appears whole, with a manifest of what it was made of.
     """
@@ -47,9 +56,25 @@ def export(
             raise UsageError(f"--to {to} takes a model and no vectors: give it with -m")
         return _model(recipe, output, target.offline)
     if source is None:
-        raise UsageError(f"--to {to} takes a vectors folder, such as: lmk export vectors/ …")
-    no_effect(given, names_of(RecipeOptions), f"--to {to}: vectors are what they are")
-    _vectors(source, to, output)
+        kind = "a source of examples" if to == _EXAMPLES else "a vectors folder"
+        example = "beir/scifact:train" if to == _EXAMPLES else "vectors/"
+        raise UsageError(f"--to {to} takes {kind}, such as: lmk export {example} …")
+    no_effect(given, names_of(RecipeOptions), f"--to {to}: no model is used")
+    if to == _EXAMPLES:
+        return _examples(source, output)
+    _vectors(Path(source), to, output)
+
+
+def _examples(source: str, output: NewOutput) -> None:
+    from lmkcli.exchange.training_examples import export_examples
+
+    folder = output.prepared("exported/")
+    with console.progress("export") as progress:
+        found = export_examples(source, folder, Report(progress, call=recording.call())).found()
+    if output.json:
+        return console.plain_json({"output": str(folder), "to": _EXAMPLES, **found})
+    said = [f"{name.replace('_', ' ')} {console.number(count)}" for name, count in found.items()]
+    console.say(f"{folder}: {', '.join(said)}")
 
 
 def _vectors(source: Path, to: Target, output: NewOutput) -> None:

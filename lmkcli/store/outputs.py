@@ -39,7 +39,7 @@ NAMES = {
     "vectors": _PARTED,
     "index": rf"built\.json|update\.lock|({_FILES})|\d+(/({_FILES}))?",
     "model": rf"{_MODEL}",
-    "export": r"vectors\.(npy|parquet)|ids\.txt|index|docid|corpus\.\d+\.pkl",
+    "export": r"vectors\.(npy|parquet)|ids\.txt|index|docid|corpus\.\d+\.pkl|train\.jsonl",
 }
 INDEX_FILES = re.compile(_FILES)  # names in the folder of an index, or in that of its last update
 _TEMPORARY = re.compile(r"\.(.+)\.\d+\.\d+")  # as system/atomic.py names what is being written

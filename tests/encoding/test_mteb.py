@@ -1,0 +1,94 @@
+"""mteb runs every type of task on an exported folder, and scores it as the vectors that lmk makes."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from lmkcli.data.collection import open_collection
+from lmkcli.encoding.resolving import resolve
+from lmkcli.encoding.sentence_folder import export_model
+from lmkcli.encoding.text_encoder import TextEncoder, load_encoder
+from lmkcli.recipe import RecipeOptions
+from lmkcli.settings import EncodeSettings
+from tests import tiny
+
+mteb = pytest.importorskip("mteb", minversion="2.20")
+sentence_transformers = pytest.importorskip("sentence_transformers", minversion="5.4")
+
+from mteb.models.abs_encoder import AbsEncoder  # noqa: E402
+from mteb.models.model_meta import ModelMeta  # noqa: E402
+from mteb.types import PromptType  # noqa: E402
+
+from tests.mteb_task import labelled_task, local_task  # noqa: E402
+
+Models = Callable[[str], Path]
+TEXTS = [tiny.sentence(number, 4 + number % 17) + f" {number}" for number in range(72)]
+TYPES = {
+    "Classification": {"accuracy", "f1"},
+    "MultilabelClassification": {"accuracy", "f1", "lrap"},
+    "Clustering": {"v_measure"},
+    "PairClassification": {"max_ap", "cosine_ap"},
+    "STS": {"cosine_spearman", "cosine_pearson"},
+    "Summarization": {"cosine_spearman"},
+}
+
+
+class ByLmk(AbsEncoder):
+    """What mteb asks of an encoder, answered with the vectors of lmk."""
+
+    mteb_model_meta = ModelMeta.create_empty({"name": "local/lmk"})
+
+    def __init__(self, encoder: TextEncoder) -> None:
+        self.encoder = encoder
+
+    def encode(self, inputs: Any, *, prompt_type: PromptType | None = None, **rest: Any) -> Any:
+        texts = [text for batch in inputs for text in batch["text"]]
+        if prompt_type == PromptType.query:
+            return self.encoder.encode_queries(texts).vectors
+        return self.encoder.encode_documents(texts).vectors
+
+
+@pytest.fixture(scope="module")
+def both(tiny_model: Models, tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, ByLmk]:
+    """An exported folder, loaded; and lmk with the same recipe."""
+    options = RecipeOptions(str(tiny_model("bert")), pool="lmk", gran="8", max_length=64)
+    folder = tmp_path_factory.mktemp("exported") / "st"
+    export_model(resolve(options), folder)
+    model = sentence_transformers.SentenceTransformer(
+        str(folder), device="cpu", trust_remote_code=True
+    )
+    settings = EncodeSettings(dtype="fp32", device="cpu")
+    return model, ByLmk(load_encoder(options.model, options, settings))
+
+
+def scores_of(model: Any, task: Any) -> dict[str, Any]:
+    done = mteb.evaluate(
+        model, task, cache=None, show_progress_bar=False, encode_kwargs={"batch_size": 8}
+    )
+    [scores] = done.task_results[0].scores["test"]
+    return dict(scores)
+
+
+@pytest.mark.parametrize("kind", TYPES)
+def test_every_type_of_task(both: tuple[Any, ByLmk], kind: str) -> None:
+    folder, mine = (scores_of(model, labelled_task(kind, TEXTS)) for model in both)
+    for name in TYPES[kind]:
+        assert np.isfinite(folder[name])
+        assert folder[name] == pytest.approx(mine[name], abs=1e-4)
+    others = scores_of(both[0], labelled_task(kind, TEXTS[::-1]))
+    assert any(others[name] != folder[name] for name in TYPES[kind])  # they follow the texts
+
+
+def test_retrieval_and_reranking(both: tuple[Any, ByLmk], beir: Path) -> None:
+    collection = open_collection(str(beir))
+    ids = [doc.id for doc in collection.docs()]
+    judged = {qrel.query_id: qrel.doc_id for qrel in collection.qrels()}
+    few = {name: [doc, *ids[:9]] for name, doc in judged.items() if doc not in ids[:9]}
+    few |= {name: ids[:9] for name in judged if name not in few}
+    for candidates in (None, few):
+        folder, mine = (scores_of(model, local_task(collection, candidates)) for model in both)
+        assert 0 < folder["ndcg_at_10"] < 1
+        assert folder["ndcg_at_10"] == pytest.approx(mine["ndcg_at_10"], abs=1e-4)
