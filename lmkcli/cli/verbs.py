@@ -68,7 +68,7 @@ VERBS = {
     ),
     "export": Verb(
         "Prepare",
-        "Vectors, or a model with its pooling, for other tools.",
+        "Vectors, training examples, or a model with its pooling, for other tools.",
         (
             "lmk export vectors/ --to pyserini -o theirs/",
             "lmk export -m minilm --to sentence-transformers -o model/",

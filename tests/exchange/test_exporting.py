@@ -57,7 +57,7 @@ def rows(vectors: Vectors) -> tuple[list[str], np.ndarray, list[int]]:
 
 
 def test_the_command_line_knows_the_formats() -> None:
-    assert {*FORMATS, "sentence-transformers"} == set(get_args(Target))
+    assert {*FORMATS, "tevatron-train", "sentence-transformers"} == set(get_args(Target))
 
 
 def test_numpy(docs: Vectors, tmp_path: Path) -> None:
