@@ -25,6 +25,7 @@ ROOT = Path(__file__).resolve().parents[1]
 TOP = ("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "examples/README.md")
 DOCS = ROOT / "docs"
 PAGES = sorted([*(ROOT / name for name in TOP), *DOCS.rglob("*.md")])
+TUTORIALS = sorted((DOCS / "tutorials").glob("*.md"))  # run by test_tutorials.py
 GROUP: Any = get_command(app)
 CONTENTS, NOTES = DOCS / "README.md", DOCS / "conventions.md"
 
@@ -47,7 +48,7 @@ def blocks(page: Path) -> list[Block]:
 def command_lines() -> Iterator[tuple[str, str]]:
     """(page, line) for each line of a console block that runs lmk."""
     for page in PAGES:
-        for block in blocks(page):
+        for block in blocks(page) if page not in TUTORIALS else []:
             if block.language == "console":
                 lines = block.text.replace("\\\n", " ").splitlines()
                 yield from ((page.name, line[2:]) for line in lines if line.startswith("$ "))
@@ -162,7 +163,9 @@ ELSEWHERE = {"CONTRIBUTING.md", "pyserini.md"}
 SNIPPETS = [
     page
     for page in PAGES
-    if page.name not in ELSEWHERE and any(block.language == "python" for block in blocks(page))
+    if page.name not in ELSEWHERE
+    and page not in TUTORIALS
+    and any(block.language == "python" for block in blocks(page))
 ]
 
 
