@@ -1,6 +1,7 @@
 """Answers to single questions, for people and as JSON."""
 
 import re
+import shutil
 import sys
 import textwrap
 from typing import TYPE_CHECKING
@@ -13,6 +14,7 @@ if TYPE_CHECKING:
 
 _SNIPPET = 240
 _PASSAGE = 1000
+_WIDEST = 100
 _INDENT = " " * 5
 
 
@@ -40,12 +42,24 @@ def answer(index: "Index", question: str, k: int, json: bool) -> None:
         console.say(f"{hit['rank']:>3}  {hit['score']:.4f}  {hit['id']}  {hit['title']}".rstrip())
         if "chunk" in hit:
             console.say(f"{_INDENT}{_place(passages[str(hit['id'])])}")
-            text = snippet(str(hit["passage"]), question, _PASSAGE)
-            console.say(textwrap.fill(text, 100, initial_indent=_INDENT, subsequent_indent=_INDENT))
+            console.say(_wrapped(snippet(str(hit["passage"]), question, _PASSAGE)))
         elif hit["text"]:
-            console.say(f"{_INDENT}{hit['text']}")
+            console.say(_wrapped(str(hit["text"])))
     if not hits:
         console.say("no document found")
+
+
+def _wrapped(text: str) -> str:
+    """The text in lines of 100 columns at most, all indented, broken between words."""
+    width = min(_WIDEST, shutil.get_terminal_size((_WIDEST, 24)).columns)
+    return textwrap.fill(
+        text,
+        width,
+        initial_indent=_INDENT,
+        subsequent_indent=_INDENT,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
 
 
 def _shown(doc: "Doc", passage: "Passage | None", question: str) -> dict[str, object]:
@@ -76,10 +90,13 @@ def snippet(text: str, question: str, size: int = _SNIPPET) -> str:
     best = max(places, key=lambda p: sum(p <= q < p + size for q in places), default=0)
     start = max(0, best - 40) if len(text) > size else 0
     cut = text[start : start + size]
+    more = start + size < len(text)
     if start and " " in cut:
         cut = cut[cut.index(" ") + 1 :]
+    if more and " " in cut and text[start + size] != " ":
+        cut = cut[: cut.rindex(" ")]
     shown = " ".join(cut.split())
-    return ("… " if start else "") + shown + (" …" if start + size < len(text) else "")
+    return ("… " if start else "") + shown + (" …" if more else "")
 
 
 def prompt(index: "Index", k: int, json: bool) -> None:

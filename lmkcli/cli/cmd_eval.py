@@ -52,7 +52,9 @@ def evaluate(
 
     qrel_sets = scoring.qrel_sets(paths, spellings)
     measures = scores.measure or scoring.default_measures(qrel_sets)
+    _check_names(table.name, len(paths))
     results = scoring.score_all(paths, qrel_sets, measures, scores.drops_self)
+    results = runlist.named(results, table.name, table.format in scoretables.PROGRAMS)
     scored = Scored(results, qrel_sets, [*spellings] or [None] * len(results))
     show = _table(scored, table, records.plot)
     _record(scored, records)
@@ -60,6 +62,12 @@ def evaluate(
     scoretables.notes(results, qrel_sets)
     if scores.strict:
         _check_complete(results)
+
+
+def _check_names(names: list[str] | None, runs: int) -> None:
+    """UsageError where not every run has its name."""
+    if names and len(names) != runs:
+        raise UsageError(f"{len(names)} --name for {runs} runs: give one for each, in their order")
 
 
 def _table(scored: Scored, table: TableOptions, plot: Path | None) -> Callable[[], None]:
@@ -145,10 +153,13 @@ def _scores(results: "list[Result]", tests: "list[PairedTest]", table: TableOpti
 
 
 def _system(results: "list[Result]", baseline: str) -> str:
-    """The system that --baseline names, by its run or by its row."""
+    """The system that --baseline names: by its row, its run, or as much of the path as is no other's."""
     for each in results:
         if baseline == each.system or Path(baseline) == each.run:
             return each.system
+    ends = {each.system for each in results if baseline and each.run.match(baseline)}
+    if len(ends) == 1:
+        return ends.pop()
     known = ", ".join(dict.fromkeys(each.system for each in results))
     raise UsageError(f"--baseline {baseline} must be one of two or more runs given: {known}")
 

@@ -1,6 +1,7 @@
 """lmk show: what an artifact is, where it came from, and what can be chosen by name."""
 
 import difflib
+import re
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -27,6 +28,11 @@ CATALOGS = {
 }
 
 
+_DIGEST = re.compile(r"(\d+:)?[0-9a-f]{16,}(:lower)?")
+_FIRST = ("artifact", "contents")
+_LAST = ("from", "execution", "made", "command")
+
+
 @with_flags
 def show(
     what: Annotated[
@@ -47,7 +53,10 @@ def show(
     offline: Offline = False,
     json: Json = False,
 ) -> None:
-    """Explain an artifact and its lineage, or list what can be chosen by name."""
+    """Explain an artifact and its lineage, or list what can be chosen by name.
+
+    Digests are shown by 'lmk -v show' and by --json.
+    """
     if name is not None:
         return _published(what, name, json)
     if what == "source":
@@ -96,7 +105,7 @@ def _published(what: str, name: str, json: bool) -> None:
     facts = published(name)
     if json:
         return console.plain_json(facts)
-    _print(facts)
+    _tell(facts)
 
 
 def _group(name: str, json: bool) -> None:
@@ -119,7 +128,7 @@ def _artifact(path: Path, json: bool) -> None:
     facts = description.artifact(path)
     if json:
         return console.plain_json(facts)
-    _print(facts)
+    _tell(facts)
 
 
 def _run(path: Path, json: bool) -> None:
@@ -128,7 +137,28 @@ def _run(path: Path, json: bool) -> None:
     facts = description.run(path)
     if json:
         return console.plain_json(facts)
-    _print(facts)
+    _tell(facts)
+
+
+def _tell(facts: dict[str, Any]) -> None:
+    """Print facts for people; with -v all of them, as --json has them."""
+    _print(facts if console.verbose else _brief(facts))
+
+
+def _brief(facts: dict[str, Any]) -> dict[str, Any]:
+    """What a person asks first, and last how it was made; without digests, and nothing twice."""
+    shown = {key: facts[key] for key in _FIRST if key in facts}
+    shown |= {key: item for key, item in facts.items() if key not in _LAST}
+    shown |= {key: facts[key] for key in _LAST if key in facts}
+    documents, queries = facts.get("documents"), facts.get("queries")
+    if isinstance(documents, dict) and isinstance(queries, dict):
+        other = {key: item for key, item in queries.items() if item != documents.get(key)}
+        shown["queries"] = other or "as documents"
+    return {
+        key: _brief(item) if isinstance(item, dict) else item
+        for key, item in shown.items()
+        if not _DIGEST.fullmatch(str(item))
+    }
 
 
 def _print(value: dict[str, Any], depth: int = 0) -> None:

@@ -119,25 +119,40 @@ def _bar(title: str) -> Iterator[Progress]:
         pace = _Pace()
 
         def report(done: int, total: int | None, unit: str) -> None:
-            bar.update(task, completed=done, total=total, state=pace.line(done, total, unit))
+            line = pace.line(done, total, unit)
+            bar.update(task, completed=pace.share, total=1 if total else None, state=line)
 
         yield report
 
 
 class _Pace:
-    """Rate and time left, from the work done since the first report."""
+    """Rate and time left, from the work done since the first report.
+
+    A total that changes from one report to the next is an estimate: it is rounded, and said to be about
+    so much. `share` is what is done of it, from 0 to 1, and never falls.
+    """
 
     def __init__(self) -> None:
         self._start = time.monotonic()
+        self._total = 0
+        self.share = 0.0
 
     def line(self, done: int, total: int | None, unit: str) -> str:
         rate = done / max(time.monotonic() - self._start, 1e-9)
         shown = number(round(rate)) if rate >= 10 else f"{rate:.2g}"
         text = f"{number(done)} {unit}, {shown}/s"
         if total and rate:
-            left = duration((total - done) / rate)
-            return f"{text}, {100 * done / total:.0f} % of about {number(total)}, {left} left"
+            known, self._total = total == self._total, total
+            self.share = max(self.share, done / total)
+            whole = number(total) if known else f"about {number(_rounded(total))}"
+            left = duration(done * (1 / self.share - 1) / rate if self.share else 0)
+            return f"{text}, {100 * self.share:.0f} % of {whole}, {left} left"
         return text
+
+
+def _rounded(value: int) -> int:
+    """Two digits of a number, and zeros."""
+    return round(value, 2 - len(str(value)))
 
 
 class _Lines:

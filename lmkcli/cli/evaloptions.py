@@ -58,6 +58,10 @@ class TableOptions:
 
     panel: ClassVar[str] = "The table"
 
+    name: Annotated[
+        list[str] | None,
+        Flag("What the rows are called, one for each run in their order; repeat it."),
+    ] = None
     per_query: Annotated[bool, Flag("One row per query.", short="-p")] = False
     baseline: Annotated[
         str | None,

@@ -1,8 +1,13 @@
 """Which runs the words of `lmk eval` name, and which judgements each of them is held against."""
 
+from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from lmkcli.errors import DataError, UsageError
+
+if TYPE_CHECKING:
+    from lmkcli.evaluation.results import Result
 
 
 def order(runs: list[Path], qrels: list[str]) -> tuple[list[Path], list[str]]:
@@ -23,6 +28,23 @@ def order(runs: list[Path], qrels: list[str]) -> tuple[list[Path], list[str]]:
     if twice and len(qrels) <= 1:
         raise UsageError(f"{', '.join(twice)}: given twice; give each run once")
     return runs, qrels * len(runs) if len(qrels) == 1 else qrels
+
+
+def named(results: "list[Result]", names: list[str] | None, program: bool) -> "list[Result]":
+    """The results with their rows named: as --name says, else, for people and one collection, shortly."""
+    from lmkcli.evaluation.results import collections_of, row_names
+    from lmkcli.evaluation.scoring import given_tag
+
+    runs = [each.run for each in results]
+    if names:
+        cells = [(name, each.collection) for name, each in zip(names, results, strict=True)]
+        if len(set(cells)) < len(cells):
+            raise UsageError("two runs on one collection have the same --name; give each its own")
+    elif program or len(collections_of(results)) > 1:
+        return results
+    else:
+        names = row_names(runs, list(map(given_tag, runs)))
+    return [replace(each, system=name) for each, name in zip(results, names, strict=True)]
 
 
 def _runs_in(path: Path) -> list[Path]:

@@ -83,6 +83,21 @@ def names(runs: Sequence[tuple[Path, str, str]]) -> list[str]:
     )
 
 
+def row_names(runs: Sequence[Path], tags: Sequence[str]) -> list[str]:
+    """What each run on one collection is called where people read it, among the others.
+
+    The tag that it was given, where all have one and no two the same ('' is none); else as much of the
+    end of its path as tells it from the others, which mostly is the name of its file.
+    """
+    if all(tags) and len(set(tags)) == len(runs):
+        return list(tags)
+    deepest = max(len(run.parts) for run in runs)
+    ends = ([str(Path(*run.parts[-n:])) for run in runs] for n in range(1, deepest + 1))
+    return next(
+        (found for found in ends if len(set(found)) == len(set(runs))), list(map(str, runs))
+    )
+
+
 def _file_names(runs: Sequence[tuple[Path, str, str]]) -> list[str]:
     """The part of each path that differs among the runs on its collection."""
     parts = [re.split("[/.]", re.sub(r"\.\w+(\.gz)?$", "", str(path))) for path, _, _ in runs]

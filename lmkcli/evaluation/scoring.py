@@ -112,6 +112,13 @@ def score(
     return Result(run, ranked.tag, qrel_set.name, scores, measures)
 
 
+def given_tag(run: Path) -> str:
+    """The tag that `lmk search --tag` was given for a run; '' where it was not, or is not known."""
+    if not sidecar(run).is_file():
+        return ""
+    return str(read_manifest(run).facts.get("call", {}).get("tag") or "")
+
+
 def score_all(
     runs: Sequence[Path],
     judged_by: Sequence[QrelSet],

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from lmkcli.cli import main
+from lmkcli.cli import answers, main
 from lmkcli.data.collection import open_collection
 from lmkcli.data.run import read_run
 
@@ -113,3 +113,19 @@ def test_chunks_that_the_collection_does_not_give_are_missed(
     rows = tmp_path / "chunks.jsonl"
     rows.write_text('{"_id": "d", "chunks": ["one", "two"]}\n')
     assert "more than one chunk" not in lmk("encode", rows, *given, tmp_path / "w").err
+
+
+def test_a_piece_of_a_text_ends_between_words_and_keeps_its_indent(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = [f"word{number}" for number in range(90)]
+    text = " ".join(words)
+    for question in ("word0", "word50", "word89"):
+        piece = answers.snippet(text, question)
+        shown = piece.removeprefix("… ").removesuffix(" …").split()
+        assert question in shown
+        assert set(shown) <= set(words)
+    monkeypatch.setenv("COLUMNS", "70")
+    lines = answers._wrapped(answers.snippet(text, "word50")).splitlines()
+    assert len(lines) > 2
+    assert all(line.startswith("     ") and len(line) <= 70 for line in lines)

@@ -88,3 +88,16 @@ def test_a_signal_that_python_swallows_still_stops_the_loops() -> None:
             assert stopping()
     with console.leaving(), console.stoppable() as stopping:
         assert not stopping()
+
+
+def test_a_total_is_about_so_much_until_it_is_known_and_nothing_goes_back() -> None:
+    pace = console._Pace()
+    said = [pace.line(*each, "tokens") for each in ((90, 185_846), (100, 262_361), (150, 262_361))]
+    assert "of about 190,000" in said[0]
+    assert "of about 260,000" in said[1]
+    assert "of 262,361" in said[2]
+    shares = []
+    for done, total in ((50, 100), (60, 200), (150, 200)):
+        pace.line(done, total, "documents")
+        shares.append(pace.share)
+    assert shares == [0.5, 0.5, 0.75]

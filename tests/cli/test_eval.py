@@ -362,8 +362,8 @@ def test_a_breakdown_in_every_format(lmk: Lmk, three: Path) -> None:
         "| run (RR@10) | [5, 19.5) | [19.5, ∞) |",
         "|---|---:|---:|",
         "| (queries) | 15 | 1 |",
-        f"| {runs[0]} | 0.5000 | 0.3333 |",
-        f"| {runs[1]} | **1.0000** | **1.0000** |",
+        "| fair.trec | 0.5000 | 0.3333 |",
+        "| good.trec | **1.0000** | **1.0000** |",
     ]
     assert "4 of 20 queries are in no group" in shown.err
     (row, *_) = lmk(*words, "--by", "query-length", "--json").json
@@ -429,3 +429,55 @@ def test_a_copy_of_a_known_collection_has_its_habits(lmk: Lmk, tmp_path: Path) -
     dl = f"{tmp_path},like=msmarco-passage/trec-dl-2019/judged"
     lmk("search", tmp_path / "i", dl, "-o", tmp_path / "dl.trec")
     assert "R(rel=2)@1000" in lmk("eval", tmp_path / "dl.trec", code=0).out
+
+
+def _three_runs(folder: Path) -> list[Path]:
+    (folder / "qrels.txt").write_text("q1 0 a 1\nq2 0 b 1\nq3 0 c 1\n")
+    for name, order in (("one", "abc"), ("two", "bac"), ("three", "cab")):
+        (folder / name).mkdir()
+        lines = [
+            f"q{q} Q0 {doc} {rank} {9 - rank} same\n"
+            for q in (1, 2, 3)
+            for rank, doc in enumerate(order[q % 3 :] + order[: q % 3], 1)
+        ]
+        (folder / name / f"dl.{name}.txt").write_text("".join(lines))
+    return [folder / name / f"dl.{name}.txt" for name in ("one", "two", "three")]
+
+
+def test_rows_are_named_without_the_folders_of_their_runs(lmk: Lmk, tmp_path: Path) -> None:
+    runs = _three_runs(tmp_path)
+    words = ["-q", "eval", *runs, "--qrels", tmp_path / "qrels.txt", "-m", "RR@3"]
+    rows = [line.split()[0] for line in lmk(*words).out.splitlines()]
+    assert rows == ["run", "dl.one.txt", "dl.two.txt", "dl.three.txt"]
+    assert "dl.two.txt &" in lmk(*words, "-f", "latex").out
+    assert [row["run"] for row in lmk(*words, "--json").json] == list(map(str, runs))
+    assert "dl.three.txt" in lmk(*words, "--baseline", "dl.one.txt").out
+    lmk(*words, "--baseline", "one/dl.one.txt")
+    lmk(*words, "--baseline", "l.one.txt", code=2)
+    (tmp_path / "four").mkdir()
+    twin = tmp_path / "four" / "dl.one.txt"
+    twin.write_bytes(runs[0].read_bytes())
+    rows = lmk("-q", "eval", runs[0], twin, *words[5:]).out.splitlines()
+    assert [row.split()[0] for row in rows[1:]] == ["one/dl.one.txt", "four/dl.one.txt"]
+
+
+def test_names_are_given(lmk: Lmk, tmp_path: Path) -> None:
+    runs = _three_runs(tmp_path)
+    words = ["-q", "eval", *runs[:2], "--qrels", tmp_path / "qrels.txt", "-m", "RR@3"]
+    named = [*words, "--name", "ours", "--name", "theirs"]
+    assert [line.split()[0] for line in lmk(*named).out.splitlines()][1:] == ["ours", "theirs"]
+    assert [row["run"] for row in lmk(*named, "--json").json] == ["ours", "theirs"]
+    assert "theirs" in lmk(*named, "--baseline", "ours").out
+    assert "1 --name for 2 runs" in lmk(*words, "--name", "ours", code=2).err
+    assert "same --name" in lmk(*words, "--name", "a", "--name", "a", code=2).err
+
+
+def test_a_tag_that_was_given_names_the_row(lmk: Lmk, beir: Path, tmp_path: Path) -> None:
+    lmk("index", beir, "--kind", "bm25", "-o", tmp_path / "bm25")
+    search = ["search", tmp_path / "bm25", beir, "-k", 5, "-o"]
+    lmk(*search, tmp_path / "a.trec", "--tag", "lexical")
+    lmk(*search, tmp_path / "b.trec")
+    words = ["-q", "eval", "-m", "nDCG@10"]
+    assert lmk(*words, tmp_path / "a.trec").out.splitlines()[1].startswith("lexical ")
+    both = lmk(*words, tmp_path / "a.trec", tmp_path / "b.trec").out.splitlines()
+    assert [line.split()[0] for line in both[1:]] == ["a.trec", "b.trec"]
