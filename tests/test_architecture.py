@@ -42,7 +42,7 @@ TOP = (
 )  # exactly one of each
 ROOMS = (
     *("system", "text", "data", "store", "pooling", "models", "encoding", "training"),
-    *("retrieval", "exchange", "evaluation", "provenance", "cli"),
+    *("retrieval", "exchange", "evaluation", "provenance", "experiments", "cli"),
 )
 # Public names that other programs import, so they stay at the top: the room they belong to.
 ELSEWHERE = {"lmkcli.irds": "data"}

@@ -65,8 +65,8 @@ def index(  # noqa: PLR0913 - a group of flags each
     folder = output.path("index/")
     if dense.kind == "exact":
         raise UsageError(f"exact search needs no index: lmk search {source} compares every vector")
+    check(dense, given)
     is_lexical = dense.kind in catalog.LEXICAL
-    no_effect(given, _DENSE if is_lexical else _LEXICAL, f"--kind {dense.kind}")
     output.prepared("index/")
     update = output.if_exists == "update"
     if is_lexical:
@@ -81,6 +81,12 @@ def index(  # noqa: PLR0913 - a group of flags each
         return console.plain_json({"output": str(folder), **facts})
     shown = [f"{key} {_shown(facts[key])}" for key in _SHOWN if key in facts]
     console.say(f"{folder}: {', '.join(shown)}")
+
+
+def check(dense: AnnSettings, given: Given) -> None:
+    """UsageError for flags that mean nothing for this kind of index."""
+    useless = _DENSE if dense.kind in catalog.LEXICAL else _LEXICAL
+    no_effect(given, useless, f"--kind {dense.kind}")
 
 
 def _shown(value: Any) -> str:

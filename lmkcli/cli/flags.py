@@ -68,14 +68,19 @@ def with_flags(command: Callable[..., None]) -> Callable[..., None]:
     own = inspect.signature(command).parameters
     parts = {name: _part(name, hints[name], own[name].default) for name in own}
 
+    def settings(values: Values) -> Values:
+        """The command's own parameters, from those that typer sees; UsageError as the dataclasses say."""
+        return {name: part.value(values) for name, part in parts.items()}
+
     @wraps(command)
     def run(**values: Any) -> None:
-        command(**{name: part.value(values) for name, part in parts.items()})
+        command(**settings(values))
 
     flat = [parameter for part in parts.values() for parameter in part.parameters]
     flat.sort(key=_place)
     flat.append(_parameter("config", Config, None))
     run.__signature__ = inspect.Signature(flat)  # type: ignore[attr-defined]
+    run.settings = settings  # type: ignore[attr-defined]  # for those who check words without running them
     run.__annotations__ = {parameter.name: parameter.annotation for parameter in flat}
     return run
 

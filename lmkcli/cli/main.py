@@ -16,6 +16,7 @@ from lmkcli.cli import (
     cmd_eval,
     cmd_export,
     cmd_fetch,
+    cmd_grid,
     cmd_import,
     cmd_index,
     cmd_plot,
@@ -69,6 +70,7 @@ app.command("encode")(cmd_encode.encode)
 app.command("index")(cmd_index.index)
 app.command("search")(cmd_search.search)
 app.command("eval")(cmd_eval.evaluate)
+app.command("grid")(cmd_grid.grid)
 app.command("compact")(cmd_compact.compact)
 app.command("show")(cmd_show.show)
 app.command("train")(cmd_train.train)

@@ -262,10 +262,11 @@ def _cells(grid: "Grid") -> dict[str, list[Cell]]:
 
 
 def _best(values: Sequence[float | None], measure: str) -> list[Cell]:
-    """One column; the best are all that print like the highest. Of counts there is no best."""
-    shown = [-1.0 if value is None else round(value, 4) for value in values]
-    top = max(shown) if len(values) > 1 and not measure.startswith("Num") else None
-    return [Cell(value, best=mine == top) for value, mine in zip(values, shown, strict=True)]
+    """One column, with the best of it marked."""
+    from lmkcli.evaluation.results import best
+
+    marked = zip(values, best(values, measure), strict=True)
+    return [Cell(value, best=is_best) for value, is_best in marked]
 
 
 def _wide(columns: list[str], rows: list[list[Any]], form: Format) -> None:

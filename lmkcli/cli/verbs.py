@@ -98,6 +98,14 @@ VERBS = {
             "lmk plot model/ -o training.svg",
         ),
     ),
+    "grid": Verb(
+        "Evaluate",
+        "Every combination of a file's settings, and one table.",
+        (
+            "lmk grid grid.toml -o results/ --dry-run",
+            "lmk grid grid.toml -o results/ -j 2 -f latex",
+        ),
+    ),
     "train": Verb(
         "Train",
         "Examples and a model to a model that pools as it was taught.",

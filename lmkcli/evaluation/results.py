@@ -221,3 +221,10 @@ def geometric(values: Sequence[float | None]) -> float | None:
     if len(given) < len(values):
         return None
     return geometric_mean(given) if all(given) else 0.0
+
+
+def best(values: Sequence[float | None], measure: str) -> list[bool]:
+    """Which values of a column are the best: all that print like the highest. Of counts there is no best."""
+    shown = [-1.0 if value is None else round(value, 4) for value in values]
+    top = max(shown) if len(values) > 1 and not measure.startswith("Num") else None
+    return [mine == top for mine in shown]

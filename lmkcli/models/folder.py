@@ -6,7 +6,7 @@ loaded in the three but JSON, and no heavy library imported.
 
 import hashlib
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
@@ -153,10 +153,17 @@ def _digest(files: list[Path], root: Path) -> str:
     whole = hashlib.sha256()
     for file in files:
         check_finite(file)
-        with open(file, "rb") as handle:
-            part = hashlib.file_digest(handle, "sha256").digest()
+        facts = file.stat()
+        part = _file_digest(file, facts.st_size, facts.st_mtime_ns)
         whole.update(file.relative_to(root).as_posix().encode() + b"\0" + part)
     return whole.hexdigest()[:32]
+
+
+@cache
+def _file_digest(file: Path, size: int, changed: int) -> bytes:
+    """sha256 of a file, read once for each state of it: a plan of many steps asks for it many times."""
+    with open(file, "rb") as handle:
+        return hashlib.file_digest(handle, "sha256").digest()
 
 
 def declared_length(encoder: Path) -> int | None:

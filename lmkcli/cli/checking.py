@@ -1,0 +1,125 @@
+"""Command lines checked without being run: what a command says of its words before it reads anything.
+
+A grid refuses cells by these checks, so each is the command's own.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import typer
+from typer.core import TyperArgument
+
+from lmkcli import catalog
+from lmkcli.cli import cmd_index
+from lmkcli.errors import LmkError, UsageError
+from lmkcli.experiments.gridfile import Flags, Spelling
+from lmkcli.experiments.steps import Step
+
+Settings = Mapping[str, Any]  # a command's parameters, dataclasses among them
+
+
+def spellings(lmk: Any, verbs: Sequence[str]) -> Flags:
+    """Verb -> flag -> how it is written, for commands below `lmk`.
+
+    A flag that is not called as its parameter is known by both names (`--hits` is `k`).
+    """
+    return {verb: _spelled(lmk.commands[verb].params) for verb in verbs}
+
+
+def _spelled(params: Sequence[Any]) -> dict[str, Spelling]:
+    found: dict[str, Spelling] = {}
+    for param in params:
+        if isinstance(param, TyperArgument):
+            continue
+        on = max(param.opts, key=len)
+        spelling = Spelling(on, next(iter(param.secondary_opts), ""), bool(param.is_flag))
+        for name in (on.removeprefix("--"), str(param.name).replace("_", "-")):
+            found.setdefault(name, spelling)
+    return found
+
+
+def check(lmk: Any, step: Step) -> None:
+    """UsageError, or the command's own error, where `lmk` would refuse the words of a step.
+
+    What depends on a model is asked where the model is on this machine.
+    """
+    command = lmk.commands[step.verb]
+    try:
+        context = command.make_context(step.verb, list(step.words[1:]))
+    except typer.BadParameter as error:
+        raise UsageError(f"lmk {step.verb}: {error.format_message()}") from error
+    try:
+        settings = command.callback.settings({**context.params, "given": context})
+        _CHECKS[step.verb](settings, step)
+    except LmkError as error:
+        raise UsageError(f"lmk {step.verb}: {error}") from error
+
+
+def _encode(settings: Settings, step: Step) -> None:
+    from lmkcli.encoding import asking
+    from lmkcli.encoding.resolving import resolve
+    from lmkcli.experiments import sources
+    from lmkcli.models.folder import TRAINED
+
+    recipe = settings["recipe"]
+    asking.check(recipe)
+    trained = any(need.startswith(("train", "pretrain")) for need in step.needs)
+    if trained:
+        here = (Path(recipe.model) / TRAINED).is_file()
+    else:
+        here = sources.local_model(recipe.model, recipe.revision or "") is not None
+    if here:
+        resolve(recipe, offline=True)
+    _collection(settings["source"])
+
+
+def _collection(spelling: str) -> None:
+    """UnknownName for what is no collection; known ones need not be here."""
+    from lmkcli.data import known
+    from lmkcli.data.collection import open_collection
+
+    if known.facts_of(spelling) is None:
+        open_collection(spelling)
+
+
+def _index(settings: Settings, step: Step) -> None:
+    cmd_index.check(settings["dense"], settings["given"])
+    if settings["dense"].kind in catalog.LEXICAL:
+        _collection(settings["source"])
+
+
+def _search(settings: Settings, step: Step) -> None:
+    settings["asked"].check(settings["queries"], settings["output"])
+    settings["stages"].check(settings["given"], settings["asked"].k)
+
+
+def _eval(settings: Settings, step: Step) -> None:
+    from lmkcli.evaluation.measures import parse_measures
+
+    parse_measures(settings["scores"].measure)
+
+
+def _train(settings: Settings, step: Step) -> None:
+    from lmkcli.encoding import asking
+
+    asking.check_grans(settings["recipe"])
+    name = settings["settings"].loss
+    if name not in catalog.OBJECTIVES:
+        raise UsageError(f"there is no objective {name}; lmk show objectives lists them")
+
+
+def _pretrain(settings: Settings, step: Step) -> None:
+    name = settings["settings"].objective
+    if name not in catalog.PRETEXTS:
+        raise UsageError(f"there is no objective {name}; lmk show pretexts lists them")
+
+
+_CHECKS: dict[str, Callable[[Settings, Step], None]] = {
+    "pretrain": _pretrain,
+    "train": _train,
+    "encode": _encode,
+    "index": _index,
+    "search": _search,
+    "eval": _eval,
+}

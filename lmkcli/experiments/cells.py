@@ -1,0 +1,90 @@
+"""Cells: the combinations of a grid's axes, narrowed where only some make sense."""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from itertools import product
+
+from lmkcli import manifest
+from lmkcli.experiments.gridfile import COLLECTION, GridFile, Narrowing, Value
+
+Values = dict[str, Value]
+_LONGEST = 80  # letters of a cell's name
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One combination: what it is called, and the value of each axis."""
+
+    name: str
+    values: Values
+
+    def shown(self, axis: str) -> str:
+        """The value of an axis in words; '-' where it is not given."""
+        return shown(self.values[axis])
+
+
+def shown(value: Value) -> str:
+    """A value in words; '-' for none."""
+    return " ".join(value) or "-"
+
+
+def cells(grid: GridFile) -> list[Cell]:
+    """The cells of a grid, each once, in the order of its axes and their values."""
+    found = [dict(zip(grid.axes, values, strict=True)) for values in product(*grid.axes.values())]
+    for narrowing in grid.narrowings:
+        found = list(_once(_narrowed(found, narrowing)))
+    names = _names(found)
+    return [Cell(name, values) for name, values in zip(names, found, strict=True)]
+
+
+def varying(found: Sequence[Values]) -> list[str]:
+    """The axes in which any two differ."""
+    return [axis for axis in (found[0] if found else {}) if len({each[axis] for each in found}) > 1]
+
+
+def matches(values: Mapping[str, Value], conditions: Mapping[str, str]) -> bool:
+    """Whether each setting is as its condition says, in which '*' stands for anything."""
+    return all(
+        fnmatchcase(" ".join(values[axis]), wanted) or " ".join(values[axis]) == wanted
+        for axis, wanted in conditions.items()
+    )
+
+
+def _narrowed(found: Sequence[Values], narrowing: Narrowing) -> Iterator[Values]:
+    replaced = narrowing.values
+    for each in found:
+        if not matches(each, narrowing.matching):
+            yield each
+            continue
+        for values in product(*replaced.values()):
+            yield each | dict(zip(replaced, values, strict=True))
+
+
+def _once(found: Iterator[Values]) -> Iterator[Values]:
+    seen = set()
+    for each in found:
+        key = tuple(each.values())
+        if key not in seen:
+            seen.add(key)
+            yield each
+
+
+def _names(found: Sequence[Values]) -> list[str]:
+    """A name for each that a shell takes as it is: the collection, and what differs."""
+    told = [axis for axis in varying(found) if axis != COLLECTION]
+    names = [
+        _slug([each[COLLECTION], *(each[axis] for axis in told if each[axis])]) for each in found
+    ]
+    return [
+        f"{name[:_LONGEST]}_{manifest.digest(list(each.items()))[:6]}"
+        if names.count(name) > 1 or len(name) > _LONGEST
+        else name
+        for name, each in zip(names, found, strict=True)
+    ]
+
+
+def _slug(parts: Sequence[Value]) -> str:
+    words = (re.sub(r"[^\w.@,]+", "-", " ".join(part)).strip("-") for part in parts)
+    return "_".join(words)

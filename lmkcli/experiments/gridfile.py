@@ -1,0 +1,234 @@
+"""Grid files: the axes of an experiment, what narrows them, and the table that is asked for."""
+
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from lmkcli.data import known
+from lmkcli.errors import DataError, UsageError
+from lmkcli.reading import LINE, whole_file
+
+Value = tuple[str, ...]  # the words of one setting; none where it is not given
+COLLECTION, MEASURES = "collection", "measures"
+EXAMPLES, TEXTS = "train.examples", "pretrain.collections"
+_MEASURES: Value = ("nDCG@10",)
+_WHOLE = (MEASURES, EXAMPLES, TEXTS)  # a list is one value of these, and not several
+_TABLES = ("grid", "table", "slurm")
+# Where a flag stands that several commands have, unless 'train.pool' says which is meant.
+_OWNERS = ("encode", "index", "search", "eval", "train", "pretrain")
+# Where a model or a device is used, and how text is read: the same for all commands of a cell.
+SHARED = ("device", "offline", "trust-remote-code", "fields", "map-ids")
+# What the grid itself gives to its commands.
+_TAKEN = {
+    *("output", "if-exists", "json", "dry-run", "shard", "show", "query", "interactive", "tag"),
+    *("per-query", "format", "log", "plot", "ir-metadata", "baseline", "all-pairs", "correction"),
+    *("by", "bins", "name", "measure", "vectors", "only", "with", "fuse", "fuse-scale", "rerank"),
+}
+
+
+class Spelling(NamedTuple):
+    """How a flag is written on the command line; `off` is what turns a switch off, if anything does."""
+
+    on: str
+    off: str = ""
+    switch: bool = False
+
+    def words(self, value: Value) -> list[str]:
+        """The words that ask for a value."""
+        if self.switch:
+            return [word for word in (self.on if value == ("true",) else self.off,) if word]
+        return [f"{self.on}={word}" for word in value]
+
+
+Flags = Mapping[str, Mapping[str, Spelling]]  # verb -> name of a flag -> its spelling
+
+
+@dataclass(frozen=True)
+class Narrowing:
+    """A [[grid.where]]: cells in which all settings match take these values of these axes instead."""
+
+    matching: dict[str, str]
+    values: dict[str, list[Value]]
+
+
+@dataclass(frozen=True)
+class TableChoice:
+    """Which axes make rows and columns; `baseline` says which row others are tested against."""
+
+    rows: tuple[str, ...] = ()
+    columns: tuple[str, ...] = (COLLECTION,)
+    baseline: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class GridFile:
+    """What a grid file asks for. Axes are in the order of the file, the collections first."""
+
+    axes: dict[str, list[Value]]
+    narrowings: list[Narrowing] = field(default_factory=list)
+    table: TableChoice = field(default_factory=TableChoice)
+    slurm: dict[str, dict[str, str]] = field(default_factory=dict)
+
+
+def read(path: Path, flags: Flags) -> GridFile:
+    """The grid in a TOML file. DataError where it is none; UsageError lists every key that no command has."""
+    tables = _load(path)
+    given = _flat(tables["grid"])
+    where = given.pop("where", [])
+    faults = [_unknown(name, "table", _TABLES) for name in tables if name not in _TABLES]
+    blocks = [given, *map(_flat, where)]
+    faults += [_fault(key, flags) for key in dict.fromkeys(key for each in blocks for key in each)]
+    if any(faults):
+        raise UsageError(f"{path}: {'; '.join(filter(None, faults))}")
+    narrowings = [_narrowing(path, block) for block in blocks[1:]]
+    axes = {_axis(key): _values(path, key, value) for key, value in given.items()}
+    if COLLECTION not in axes:
+        raise UsageError(f'{path}: [grid] names no collections; add collections = ["…"]')
+    axes = {COLLECTION: axes.pop(COLLECTION), **axes}
+    axes.setdefault(MEASURES, [_MEASURES])
+    for name in dict.fromkeys(
+        name for each in narrowings for name in (*each.matching, *each.values)
+    ):
+        axes.setdefault(name, [()])
+    table = _table(path, tables.get("table", {}), axes)
+    return GridFile(axes, narrowings, table, _slurm(path, tables.get("slurm", {})))
+
+
+def owner(name: str, flags: Flags) -> tuple[str, str]:
+    """The command that an axis belongs to, and its flag: 'train.pool' -> ('train', 'pool')."""
+    verb, dot, flag = name.partition(".")
+    if dot:
+        return verb, flag
+    return next(each for each in _OWNERS if name in flags[each]), name
+
+
+def _load(path: Path) -> dict[str, Any]:
+    try:
+        tables = tomllib.loads(whole_file(path, LINE).decode("utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise DataError(f"{path} is not TOML: {error}") from None
+    if not isinstance(tables.get("grid"), dict):
+        raise UsageError(f"{path} has no table [grid]; write its axes below one")
+    return tables
+
+
+def _flat(table: Any, before: str = "") -> dict[str, Any]:
+    """A table with what stands in tables below it as 'train.pool'."""
+    if not isinstance(table, dict):
+        raise UsageError(f"[[grid.where]] is a table of axes, not {table!r}")
+    flat: dict[str, Any] = {}
+    for key, value in table.items():
+        flat |= (
+            _flat(value, f"{before}{key}.") if isinstance(value, dict) else {before + key: value}
+        )
+    return flat
+
+
+def _axis(key: str) -> str:
+    return COLLECTION if key == "collections" else key
+
+
+def _fault(key: str, flags: Flags) -> str:
+    """What is wrong with a key; empty where a command has such a flag."""
+    if _axis(key) in (COLLECTION, *_WHOLE):
+        return ""
+    verb, dot, flag = key.rpartition(".")
+    if dot and verb not in _OWNERS:
+        return _unknown(verb, "command", _OWNERS)
+    if flag in _TAKEN:
+        return f"{key} is what the grid itself sets"
+    names = {name for each in ([verb] if dot else _OWNERS) for name in flags[each]}
+    return "" if flag in names else _unknown(flag, "flag", names)
+
+
+def _unknown(name: str, what: str, names: Any) -> str:
+    near = get_close_matches(name, names, n=1, cutoff=0.5)
+    return f"there is no {what} {name}" + (f" (did you mean {near[0]}?)" if near else "")
+
+
+def _narrowing(path: Path, block: dict[str, Any]) -> Narrowing:
+    """Single values are what cells must have; lists are what those cells take instead."""
+    matching = {
+        _axis(key): word(path, key, value)
+        for key, value in block.items()
+        if not isinstance(value, list)
+    }
+    values = {
+        _axis(key): _values(path, key, value)
+        for key, value in block.items()
+        if isinstance(value, list)
+    }
+    if not matching or not values:
+        raise UsageError(
+            f"{path}: a [[grid.where]] has single values, which say for which cells it holds, and lists, "
+            f"which those cells take instead; this one has no {'list' if matching else 'single value'}"
+        )
+    return Narrowing(matching, values)
+
+
+def _values(path: Path, key: str, given: Any) -> list[Value]:
+    items = given if isinstance(given, list) else [given]
+    if key in _WHOLE and not any(isinstance(item, list) for item in items):
+        items = [items]
+    values = [_value(path, key, item) for item in items]
+    if _axis(key) == COLLECTION:
+        values = [member for (name,) in values for member in _members(name)]
+    return list(dict.fromkeys(values))
+
+
+def _members(name: str) -> list[Value]:
+    return [(member,) for member in known.group(name) or [name]]
+
+
+def _value(path: Path, key: str, item: Any) -> Value:
+    words = [word(path, key, each) for each in (item if isinstance(item, list) else [item])]
+    return tuple(filter(None, words))
+
+
+def word(path: Path, key: str, item: Any) -> str:
+    """A single value as it stands on a command line; 'true' or 'false' for a switch."""
+    if isinstance(item, list | dict):
+        raise UsageError(f"{path}: {key} takes single values, not {item!r}")
+    return str(item).lower() if isinstance(item, bool) else str(item)
+
+
+def _table(path: Path, given: Any, axes: Mapping[str, Any]) -> TableChoice:
+    unknown = [key for key in given if key not in ("rows", "columns", "baseline")]
+    if not isinstance(given, dict) or unknown:
+        raise UsageError(
+            f"{path}: [table] has rows, columns and baseline, not {', '.join(unknown)}"
+        )
+    chosen = {key: tuple(map(str, given[key])) for key in ("rows", "columns") if key in given}
+    baseline = {
+        key: word(path, key, value) for key, value in _flat(given.get("baseline", {})).items()
+    }
+    choice = TableChoice(baseline=baseline, **chosen)
+    check_axes((*choice.rows, *choice.columns, *choice.baseline), axes)
+    return choice
+
+
+def check_axes(names: Any, axes: Mapping[str, Any]) -> None:
+    """UsageError for a name that is no axis of the grid."""
+    axes = {**axes, "benchmark": ()}
+    faults = [_unknown(name, "axis", list(axes)) for name in names if name not in axes]
+    if faults:
+        raise UsageError(f"the table: {'; '.join(faults)}; its axes are {', '.join(axes)}")
+
+
+def _slurm(path: Path, given: Any) -> dict[str, dict[str, str]]:
+    """Command (or '' for all) -> option of sbatch -> its value."""
+    if not isinstance(given, dict):
+        raise UsageError(f"{path}: [slurm] is a table of options of sbatch")
+    common = {
+        key: word(path, key, value) for key, value in given.items() if not isinstance(value, dict)
+    }
+    steps = {verb: table for verb, table in given.items() if isinstance(table, dict)}
+    if odd := [verb for verb in steps if verb not in (*_OWNERS, "tokenize")]:
+        raise UsageError(
+            f"{path}: {_unknown(odd[0], 'step', (*_OWNERS, 'tokenize'))} for [slurm.{odd[0]}]"
+        )
+    options = {verb: {key: word(path, key, v) for key, v in t.items()} for verb, t in steps.items()}
+    return {"": common, **options}

@@ -1,0 +1,154 @@
+"""Plans: the cells of a grid and the steps that they share; senseless cells are refused with a reason."""
+
+import json
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from lmkcli.errors import DataError, LmkError, UsageError
+from lmkcli.experiments.cells import Cell, cells
+from lmkcli.experiments.gridfile import Flags, GridFile, TableChoice
+from lmkcli.experiments.steps import Chain, Step
+from lmkcli.reading import read_json
+from lmkcli.system.atomic import atomic_file
+
+Check = Callable[[Step], None]  # raises what the command itself would say of such words
+NAME = "plan.json"
+_AGAIN = "run lmk grid again"
+
+
+@dataclass(frozen=True)
+class Refused:
+    """A cell that has no sense, and why."""
+
+    cell: str
+    why: str
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Cells in their order, each with the keys of its steps; the last of them scores it."""
+
+    cells: list[Cell]
+    chains: dict[str, tuple[str, ...]]
+    steps: dict[str, Step]
+    refused: list[Refused]
+    table: TableChoice = field(default_factory=TableChoice)
+
+    def uses(self) -> Counter[str]:
+        """Key -> how many cells a step serves."""
+        return Counter(key for chain in self.chains.values() for key in chain)
+
+    def only(self, names: Sequence[str]) -> "Plan":
+        """The part of it that makes cells of these names, in which '*' stands for anything.
+
+        UsageError where no cell has such a name.
+        """
+        found = [each for each in self.cells if any(fnmatchcase(each.name, n) for n in names)]
+        if not found:
+            known = ", ".join(each.name for each in self.cells[:10])
+            more = " …" if len(self.cells) > 10 else ""
+            raise UsageError(f"no cell is called {' or '.join(names)}; cells are {known}{more}")
+        chains = {each.name: self.chains[each.name] for each in found}
+        keys = {key for chain in chains.values() for key in chain}
+        steps = {key: step for key, step in self.steps.items() if key in keys}
+        return Plan(found, chains, steps, [], self.table)
+
+    def write(self, folder: Path) -> None:
+        """Keep it in the folder of the results, where `read` finds it."""
+        folder.mkdir(parents=True, exist_ok=True)
+        with atomic_file(folder / NAME) as temporary:
+            text = json.dumps(asdict(self), indent=1, ensure_ascii=False)
+            temporary.write_text(text, encoding="utf-8")
+
+
+def plan(grid: GridFile, flags: Flags, folder: Path, check: Check) -> Plan:
+    """The plan of a grid whose results go to `folder`; nothing is read but names and model folders.
+
+    Tokens are a step of their own where more than one encoding reads them. UsageError when every cell
+    is refused.
+    """
+    drafts: list[_Draft] = []
+    refused: list[Refused] = []
+    checked: dict[str, LmkError | None] = {}
+    for cell in cells(grid):
+        try:
+            drafts.append(_draft(cell, Chain(cell, flags, folder), check, checked))
+        except LmkError as error:
+            refused.append(Refused(cell.name, str(error)))
+    if not drafts:
+        reasons = (
+            "; ".join(dict.fromkeys(each.why for each in refused)) or "its axes have no values"
+        )
+        raise UsageError(f"the grid has no cell that makes sense: {reasons}")
+    return _joined(drafts, refused, grid.table)
+
+
+class _Draft(NamedTuple):
+    """A cell with its chain, and the encoding of documents in it, if there is one."""
+
+    cell: Cell
+    chain: Chain
+    encodes: str
+
+
+def _draft(cell: Cell, chain: Chain, check: Check, checked: dict[str, LmkError | None]) -> _Draft:
+    """A cell whose commands accept their words; each step is asked about once."""
+    steps = chain.steps()
+    for step in steps:
+        if step.key not in checked:
+            checked[step.key] = _fault(step, check)
+        if fault := checked[step.key]:
+            raise fault
+    return _Draft(cell, chain, next((step.key for step in steps if step.verb == "encode"), ""))
+
+
+def _fault(step: Step, check: Check) -> LmkError | None:
+    try:
+        check(step)
+    except LmkError as error:
+        return error
+    return None
+
+
+def _joined(drafts: list[_Draft], refused: list[Refused], table: TableChoice) -> Plan:
+    """The plan in which each step is there once, and tokens where two encodings or more read them."""
+    read = {(each.chain.tokens.key, each.encodes) for each in drafts if each.chain.tokens}
+    readers = Counter(tokens for tokens, _ in read)
+    chains: dict[str, tuple[str, ...]] = {}
+    steps: dict[str, Step] = {}
+    for cell, chain, _ in drafts:
+        tokens = chain.tokens if chain.tokens and readers[chain.tokens.key] > 1 else None
+        found = [*([tokens] if tokens else []), *chain.steps(tokens)]
+        steps |= {step.key: steps.get(step.key, step) for step in found}
+        chains[cell.name] = tuple(step.key for step in found)
+    return Plan([each.cell for each in drafts], chains, steps, refused, table)
+
+
+def read(folder: Path) -> Plan:
+    """The plan that `lmk grid` left in a folder of results; DataError where there is none."""
+    try:
+        stored = read_json(folder / NAME, Plan, _AGAIN)
+    except FileNotFoundError:
+        raise DataError(f"{folder} has no {NAME}: it is no folder of results; {_AGAIN}") from None
+    raw: dict[str, Any] = dict(stored)  # type: ignore[call-overload]  # JSON that has Plan's shape
+    return Plan(
+        [Cell(each["name"], _tuples(each["values"])) for each in raw["cells"]],
+        _tuples(raw["chains"]),
+        {key: _step(step) for key, step in raw["steps"].items()},
+        [Refused(**each) for each in raw["refused"]],
+        TableChoice(
+            tuple(raw["table"]["rows"]), tuple(raw["table"]["columns"]), raw["table"]["baseline"]
+        ),
+    )
+
+
+def _step(raw: dict[str, Any]) -> Step:
+    return Step(raw["key"], raw["verb"], tuple(raw["words"]), tuple(raw["needs"]))
+
+
+def _tuples(raw: dict[str, list[str]]) -> dict[str, tuple[str, ...]]:
+    return {name: tuple(words) for name, words in raw.items()}

@@ -1,0 +1,204 @@
+"""Running a plan: each step that is not done yet, once, several at a time; what is done is in the folder.
+
+A step is done when the results of its command stand in its folder, which they do only after the command
+has ended well. A lock that its process holds keeps a second grid, or a second life of the same one, from
+running it beside the first. Libraries are imported once for all steps, not by each.
+"""
+
+import fcntl
+import multiprocessing
+import os
+import shlex
+import signal
+import sys
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from graphlib import TopologicalSorter
+from multiprocessing import connection
+from multiprocessing.context import ForkServerContext, ForkServerProcess
+from pathlib import Path
+
+from lmkcli.errors import Stopped
+from lmkcli.experiments.plan import Plan
+from lmkcli.experiments.steps import OUTPUTS, STEPS, Step
+from lmkcli.progress import Report
+from lmkcli.system.atomic import atomic_file
+
+RESULT, LOG, _LOCK = "result.json", "log.txt", "lock"
+_PAUSE = 0.05  # seconds between looks at what is running
+_TOLD = 600  # letters of an error that are repeated
+
+
+@dataclass(frozen=True)
+class Results:
+    """The folder of a grid's results."""
+
+    folder: Path
+
+    def of(self, key: str) -> Path:
+        """The folder of a step."""
+        return self.folder / STEPS / key
+
+    def is_done(self, key: str) -> bool:
+        """Whether a step has ended well, and what it made is still there."""
+        made = OUTPUTS[key.partition("-")[0]]
+        return (self.of(key) / RESULT).exists() and (self.of(key) / made).exists()
+
+    def missing(self, plan: Plan) -> dict[str, Step]:
+        """The steps that must run for all cells of the plan, in an order in which they can.
+
+        What a finished step was made from is not asked for: vectors may be removed after the search.
+        """
+        wanted = {chain[-1] for chain in plan.chains.values()}
+        needed: set[str] = set()
+        while wanted:
+            key = wanted.pop()
+            if key not in needed and not self.is_done(key):
+                needed.add(key)
+                wanted |= set(plan.steps[key].needs)
+        return {key: step for key, step in plan.steps.items() if key in needed}
+
+    def error(self, key: str) -> str:
+        """What the command of a step said last when it failed; empty if it said nothing."""
+        log = self.of(key) / LOG
+        if not log.is_file():
+            return ""
+        text = log.read_text(encoding="utf-8", errors="replace")
+        printed = "\n" + text.rpartition("$ lmk ")[2].partition("\n")[2]
+        _, error, after = printed.rpartition("\nlmk: ")
+        said = after if error else printed.strip().rpartition("\n")[2]
+        return " ".join(said.split())[:_TOLD]
+
+
+@dataclass
+class Outcome:
+    """What a run of a plan came to: keys of the steps that ran, and key -> error of those that failed."""
+
+    ran: list[str] = field(default_factory=list)
+    failed: dict[str, str] = field(default_factory=dict)
+    stopped: list[str] = field(default_factory=list)
+
+
+Command = Callable[
+    [Sequence[str]], None
+]  # runs the words after 'lmk', and leaves with its exit code
+
+
+@dataclass(frozen=True)
+class Launcher:
+    """How steps are run: by what, after which modules were imported once for all, how many at a time."""
+
+    command: Command
+    preload: Sequence[str] = ()
+    jobs: int = 1
+
+    def context(self) -> ForkServerContext:
+        """Where processes come from: a server that has imported what they need, and does nothing else."""
+        context = multiprocessing.get_context("forkserver")
+        context.set_forkserver_preload(list(self.preload))
+        return context
+
+
+def run(plan: Plan, results: Results, launcher: Launcher, report: Report) -> Outcome:
+    """Run what is missing. A step that fails keeps those from running that need it, and no other.
+
+    Stopped when a signal asked for it; the commands that ran were asked too, and have ended.
+    """
+    steps = results.missing(plan)
+    graph = {key: [need for need in step.needs if need in steps] for key, step in steps.items()}
+    sorter = TopologicalSorter(graph)
+    sorter.prepare()
+    waiting: deque[str] = deque()
+    running = _Running(launcher, results)
+    outcome = Outcome()
+    while True:
+        waiting += sorter.get_ready()
+        while waiting and len(running) < launcher.jobs and not report.stopping():
+            running.start(steps[waiting.popleft()])
+        if not running:
+            break
+        if report.stopping():
+            running.ask()
+        for key, code in running.ended():
+            if _counted(outcome, key, code, results):
+                sorter.done(key)
+                report.progress(len(outcome.ran), len(steps), "steps")
+    report.check_stop()
+    return outcome
+
+
+def _counted(outcome: Outcome, key: str, code: int, results: Results) -> bool:
+    """Whether a step ended well; the outcome says so, or why not."""
+    if code == 0:
+        outcome.ran.append(key)
+    elif code == Stopped.exit_code:
+        outcome.stopped.append(key)
+    else:
+        killed = f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
+        outcome.failed[key] = f"{killed}: {results.error(key) or 'nothing was said'}"
+    return code == 0
+
+
+class _Running:
+    """The processes that run now, by the keys of their steps."""
+
+    def __init__(self, launcher: Launcher, results: Results) -> None:
+        self._launcher, self._results = launcher, results
+        self._context = launcher.context()
+        self._processes: dict[str, ForkServerProcess] = {}
+        self._asked: set[str] = set()
+
+    def __len__(self) -> int:
+        return len(self._processes)
+
+    def start(self, step: Step) -> None:
+        self._results.of(step.key).mkdir(parents=True, exist_ok=True)
+        arguments = (self._launcher.command, step, self._results)
+        self._processes[step.key] = process = self._context.Process(target=_execute, args=arguments)
+        process.start()
+
+    def ask(self) -> None:
+        """Ask each once to stop."""
+        for key in self._processes.keys() - self._asked:
+            self._asked.add(key)
+            self._processes[key].terminate()
+
+    def ended(self) -> Iterator[tuple[str, int]]:
+        """Those that have ended, with their exit codes; waits a moment for one."""
+        connection.wait([each.sentinel for each in self._processes.values()], timeout=_PAUSE)
+        for key, process in list(self._processes.items()):
+            if process.exitcode is not None:
+                del self._processes[key]
+                process.join()
+                early = key in self._asked and process.exitcode == -signal.SIGTERM
+                yield key, Stopped.exit_code if early else process.exitcode
+
+
+def _execute(command: Command, step: Step, results: Results) -> None:
+    """Run one step in this process, unless another has run it; its results appear when it has ended well."""
+    folder = results.of(step.key)
+    with open(folder / _LOCK, "a") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # while another life of the same step has it
+        if results.is_done(step.key):
+            return
+        with (
+            atomic_file(folder / RESULT) as printed,
+            open(printed, "wb") as out,
+            open(folder / LOG, "ab") as log,
+        ):
+            log.write(f"$ lmk {shlex.join(step.words)}\n".encode())
+            log.flush()
+            for number, file in ((1, out), (2, log)):
+                os.dup2(file.fileno(), number)
+            _ended(command, step.words)
+
+
+def _ended(command: Command, words: Sequence[str]) -> None:
+    """Run a command to its end; SystemExit with another code than 0 where it has not ended well."""
+    try:
+        command(words)
+    except SystemExit as left:
+        if left.code:
+            raise
+    sys.stdout.flush()

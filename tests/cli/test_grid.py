@@ -1,0 +1,190 @@
+"""lmk grid: one file, every combination, each shared step once, one table."""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lmkcli.provenance import scorelog, series
+from tests import tiny
+from tests.cli.conftest import Lmk
+
+ROOT = Path(__file__).resolve().parents[2]
+FILE = """
+[grid]
+collections = {collections}
+model = "{model}"
+pool = ["mean", "lmk"]
+gran = ["", 16]
+max-length = [32, 128]
+k = 20
+measures = ["nDCG@10", "R@5"]
+dtype = "fp32"
+store-dtype = "fp32"
+[table]
+baseline = {{ pool = "mean", max-length = 32 }}
+"""
+
+
+@pytest.fixture(scope="module")
+def file(
+    tmp_path_factory: pytest.TempPathFactory, tiny_model: Callable[[str], Path], beir: Path
+) -> Path:
+    """A grid of two poolers and two lengths on two collections, half of which makes no sense."""
+    folder = tmp_path_factory.mktemp("grid")
+    other = tiny.collection(folder / "other", docs=40, queries=10)
+    text = FILE.format(collections=json.dumps([str(beir), str(other)]), model=tiny_model("bert"))
+    (folder / "grid.toml").write_text(text)
+    return folder / "grid.toml"
+
+
+@pytest.fixture
+def done(lmk: Lmk, file: Path) -> Path:
+    """The folder of its results, made once."""
+    folder = file.parent / "results"
+    if not folder.exists():
+        lmk("grid", file, "-o", folder, "-f", "json")
+    return folder
+
+
+def test_a_plan_counts_what_is_shared_and_says_what_is_left_out(lmk: Lmk, file: Path) -> None:
+    planned = lmk("grid", file, "-o", "nowhere", "--dry-run")
+    assert not Path("nowhere").exists()
+    assert "left out" in planned.err
+    assert "--gran 16 has no effect with --pool mean" in planned.err
+    assert "--pool lmk cuts text into chunks: say how long with --gran" in planned.err
+    counts = {row.split()[0]: row.split()[1:] for row in planned.out.splitlines()[-4:]}
+    assert counts == {
+        "tokenize": ["8", "2", "2", "2"],
+        "encode": ["8", "8", "0", "8"],
+        "search": ["8", "8", "0", "8"],
+        "eval": ["8", "8", "0", "8"],
+    }
+
+
+def test_the_numbers_are_those_of_the_commands_typed_one_by_one(
+    lmk: Lmk, file: Path, done: Path, beir: Path, tmp_path: Path, tiny_model: Callable[[str], Path]
+) -> None:
+    rows = lmk("grid", file, "-o", done, "-f", "json").json
+    assert len(rows) == 16
+    vectors, run = tmp_path / "vectors", tmp_path / "run.trec"
+    recipe = ["--pool", "lmk", "--gran", "16", "--max-length", "128"]
+    words = [*recipe, "--dtype", "fp32", "--store-dtype", "fp32"]
+    lmk("encode", beir, "-m", tiny_model("bert"), *words, "-o", vectors)
+    lmk("search", vectors, beir, "-k", "20", "-o", run)
+    (typed,) = lmk("eval", run, "-m", "nDCG@10", "-m", "R@5", "--json").json
+    mine = [
+        row for row in rows
+        if row["collection"] == str(beir) and row["pool"] == "lmk" and row["max-length"] == "128"
+    ]  # fmt: skip
+    assert {row["measure"]: row["score"] for row in mine} == pytest.approx(
+        {name: typed[name] for name in ("nDCG@10", "R@5")}
+    )
+
+
+def test_every_step_ran_once_and_a_second_life_runs_none(lmk: Lmk, file: Path, done: Path) -> None:
+    logs = [path.read_text() for path in done.glob("steps/*/log.txt")]
+    assert len(logs) == 26
+    assert all(log.count("$ lmk ") == 1 for log in logs)
+    again = lmk("grid", file, "-o", done)
+    assert "steps to run" not in again.err
+    assert [path.read_text() for path in done.glob("steps/*/log.txt")] == logs
+
+
+def test_the_table_has_the_best_the_means_and_the_tests(lmk: Lmk, file: Path, done: Path) -> None:
+    table = lmk("grid", file, "-o", done, "-f", "markdown").out
+    head = table.splitlines()[0]
+    assert head.startswith("| pool | gran | max-length | measure |")
+    assert head.endswith("| mean | geometric mean |")
+    assert "**" in table
+    assert "†: differs from mean - 32" in table
+    assert "Holm-Bonferroni over 12 tests" in table
+    wide = lmk("grid", file, "-o", done, "--rows", "pool,gran", "--columns", "max-length").out
+    assert wide.split("\n")[0].split() == ["pool", "gran", "measure", "32", "128"]
+    both = lmk("grid", file, "-o", done, "--rows", "pool", "--columns", "collection", code=2)
+    assert "several cells would stand in the row 'mean'" in both.err
+    odd = lmk("grid", file, "-o", done, "--baseline", "pool=mean", code=2)
+    assert "must be one row of the table; it is mean - 32; mean - 128" in odd.err
+
+
+def test_the_log_of_the_results_is_a_score_log_like_any(lmk: Lmk, file: Path, done: Path) -> None:
+    entries = scorelog.read(done / "scores.jsonl")
+    assert len(entries) == 8
+    assert {series.setting(each, "max-length") for each in entries} == {32, 128}
+    assert "tokens" in {step["kind"] for step in entries[0]["lineage"]}
+    assert lmk("repro", f"{done}/scores.jsonl#1", "--json").json[-1]["same"]
+
+
+def test_one_cell_can_be_run_alone(lmk: Lmk, file: Path, tmp_path: Path) -> None:
+    rows = lmk("grid", file, "-o", tmp_path / "r", "--only", "*other_lmk_16_32", "--json").json
+    assert [row["measure"] for row in rows] == ["nDCG@10", "R@5"]
+    assert "no cell is called x" in lmk("grid", file, "-o", tmp_path, "--only", "x", code=2).err
+
+
+def test_a_cell_that_fails_is_named_and_the_others_are_there(
+    lmk: Lmk, file: Path, beir: Path, tmp_path: Path, tiny_model: Callable[[str], Path]
+) -> None:
+    bad = tmp_path / "bad"
+    bad.mkdir()
+    (bad / "corpus.jsonl").write_text('{"_id": "a", "text": "x"}\n{"_id": "a", "text": "y"}\n')
+    grid = tmp_path / "grid.toml"
+    text = FILE.format(collections=json.dumps([str(beir), str(bad)]), model=tiny_model("bert"))
+    grid.write_text(text.replace('["mean", "lmk"]', '"mean"').replace("[32, 128]", "32"))
+    failed = lmk("grid", grid, "-o", tmp_path / "r", "-f", "csv", code=4)
+    assert "1 of 2 cells failed" in failed.err
+    assert "lmk encode (encode-" in failed.err
+    assert len(failed.out.splitlines()) == 3  # a head and two measures of the other cell
+
+
+def lmk_grid(file: Path, folder: Path) -> "subprocess.Popen[bytes]":
+    words = [
+        sys.executable,
+        "-m",
+        "lmkcli.cli.main",
+        "grid",
+        str(file),
+        "-o",
+        str(folder),
+        "-j",
+        "2",
+    ]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    return subprocess.Popen(
+        words, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=False
+    )
+
+
+@pytest.mark.slow
+def test_a_grid_that_is_killed_at_random_ends_with_the_same_table(
+    lmk: Lmk, file: Path, done: Path, tmp_path: Path
+) -> None:
+    """Five times, by SIGKILL and SIGTERM in turn, each time after it has got further."""
+    folder, chance = tmp_path / "results", random.Random(0)
+
+    def steps() -> int:
+        return len(list(folder.glob("steps/*/result.json")))
+
+    for number in range(5):
+        before, more = steps(), chance.randint(1, 4)
+        running = lmk_grid(file, folder)
+        while running.poll() is None and steps() < before + more:
+            time.sleep(0.02)
+        time.sleep(chance.random() / 5)
+        running.send_signal((signal.SIGKILL, signal.SIGTERM)[number % 2])
+        code = running.wait(120)
+        assert number % 2 == 0 or code in (75, -signal.SIGTERM), running.stderr
+    again = lmk("grid", file, "-o", folder, "-f", "json")
+    assert steps() == 26
+    table: Any = lmk("grid", file, "-o", done, "-f", "json").json
+    assert [(row["cell"], row["measure"]) for row in again.json] == [
+        (row["cell"], row["measure"]) for row in table
+    ]
+    assert [row["score"] for row in again.json] == pytest.approx([row["score"] for row in table])

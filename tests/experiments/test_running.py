@@ -1,0 +1,116 @@
+"""Running: each step once, what needs it after it, failures kept apart, stops and second lives."""
+
+import os
+import signal
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from lmkcli.errors import Stopped
+from lmkcli.experiments import running
+from lmkcli.experiments.cells import Cell
+from lmkcli.experiments.plan import Plan
+from lmkcli.experiments.running import Launcher, Results
+from lmkcli.experiments.steps import Step
+from lmkcli.progress import Report
+
+
+def command(words: Sequence[str]) -> None:
+    """Stands for lmk: leaves a trace, makes its output, and does what its second word says."""
+    verb, how, output = words
+    with open(Path(output).parents[2] / "trace", "a") as trace:
+        trace.write(f"{Path(output).parent.name}\n")
+    if how == "kill":
+        os.kill(os.getpid(), signal.SIGKILL)
+    if how == "fail":
+        print("a note\nlmk: no such thing;\n  mend it", file=sys.stderr, flush=True)
+        sys.exit(3)
+    if how == "wait":
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(75))
+        time.sleep(60)
+    Path(output).write_text(verb)
+    print("[]")
+
+
+class Grid:
+    """Chains of encode, search and eval for some cells, of which the first is shared."""
+
+    def __init__(self, folder: Path, **how: str) -> None:
+        self.results = Results(folder)
+        steps = {"encode-1": self.step("encode-1", how)}
+        chains = {}
+        for name in ("a", "b"):
+            steps |= {f"search-{name}": self.step(f"search-{name}", how, "encode-1")}
+            steps |= {f"eval-{name}": self.step(f"eval-{name}", how, f"search-{name}")}
+            chains[name] = ("encode-1", f"search-{name}", f"eval-{name}")
+        cells = [Cell(name, {}) for name in chains]
+        self.plan = Plan(cells, chains, steps, [])
+
+    def step(self, key: str, how: dict[str, str], *needs: str) -> Step:
+        verb = key.partition("-")[0]
+        output = {"encode": "vectors", "search": "run.trec", "eval": "scores.jsonl"}[verb]
+        words = (verb, how.get(key.replace("-", "_"), "well"), str(self.results.of(key) / output))
+        return Step(key, verb, words, needs)
+
+    def run(self, jobs: int = 1, report: Report = Report()) -> running.Outcome:
+        return running.run(self.plan, self.results, Launcher(command, jobs=jobs), report)
+
+
+@pytest.fixture
+def trace(tmp_path: Path) -> Path:
+    (tmp_path / "r").mkdir()
+    (tmp_path / "r" / "trace").touch()
+    return tmp_path / "r" / "trace"
+
+
+def test_a_shared_step_runs_once_and_before_what_needs_it(tmp_path: Path, trace: Path) -> None:
+    grid = Grid(tmp_path / "r")
+    outcome = grid.run(jobs=2)
+    ran = trace.read_text().split()
+    assert sorted(ran) == sorted(outcome.ran) == sorted(grid.plan.steps)
+    assert ran[0] == "encode-1"
+    assert ran.index("search-b") < ran.index("eval-b")
+    assert not grid.results.missing(grid.plan)
+    assert not grid.run().ran
+    assert len(trace.read_text().split()) == 5
+
+
+def test_a_step_that_fails_or_is_killed_stops_its_own_cell_alone(
+    tmp_path: Path, trace: Path
+) -> None:
+    outcome = Grid(tmp_path / "r", search_a="fail", eval_b="kill").run()
+    assert outcome.ran == ["encode-1", "search-b"]
+    assert outcome.failed == {
+        "search-a": "exit code 3: no such thing; mend it",
+        "eval-b": "killed by SIGKILL: nothing was said",
+    }
+    assert Grid(tmp_path / "r").run().ran == ["search-a", "eval-b", "eval-a"]
+
+
+def test_what_a_finished_step_was_made_from_may_go(tmp_path: Path, trace: Path) -> None:
+    grid = Grid(tmp_path / "r")
+    grid.run()
+    (grid.results.of("encode-1") / "vectors").unlink()
+    assert not grid.results.missing(grid.plan)
+    (grid.results.of("search-a") / "run.trec").unlink()
+    assert not grid.results.missing(grid.plan)
+    (grid.results.of("eval-a") / "scores.jsonl").unlink()
+    assert list(grid.results.missing(grid.plan)) == ["encode-1", "search-a", "eval-a"]
+
+
+def test_a_stop_is_passed_on_and_everything_ended_before_it_is_said(
+    tmp_path: Path, trace: Path
+) -> None:
+    grid = Grid(tmp_path / "r", search_a="wait", search_b="wait")
+
+    def stopping() -> bool:
+        return "search-b" in trace.read_text()
+
+    started = time.monotonic()
+    with pytest.raises(Stopped):
+        grid.run(jobs=2, report=Report(stopping=stopping))
+    assert time.monotonic() - started < 50
+    assert list(grid.results.missing(grid.plan)) == ["search-a", "eval-a", "search-b", "eval-b"]
