@@ -13,8 +13,9 @@ import pytest
 from typer.core import TyperArgument
 
 from lmkcli.data import known
-from tests.test_docs import GROUP, PAGES, blocks, page_ids
+from tests.test_docs import GROUP, PAGES, TUTORIALS, blocks, page_ids
 
+READ = [page for page in PAGES if page not in TUTORIALS]  # tests/test_tutorials.py runs those
 OUTPUTS = ("-o", "--output", "--log", "--plot")
 INPUTS = ("qrels", "rerank", "vectors", "only", "ids", "config", "with_", "dev", "stopwords")
 NAMES = {name.partition("/")[0] for name in (*known.names(), *known.groups(), "stdlib/", "python/")}
@@ -93,7 +94,7 @@ def is_in(spelling: str, folders: set[str]) -> bool:
     return bool({spelling, *parents} & folders)
 
 
-@pytest.mark.parametrize("page", PAGES, ids=page_ids(PAGES))
+@pytest.mark.parametrize("page", READ, ids=page_ids(READ))
 def test_what_a_page_reads_was_made_on_it_or_is_declared(page: Path) -> None:
     there = declared(page)
     for line in command_lines(page):
