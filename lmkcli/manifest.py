@@ -186,15 +186,15 @@ def read_file(path: Path) -> Manifest:
     return Manifest(**data)
 
 
-def check_whole(folder: Path, found: Manifest) -> None:
+def check_whole(folder: Path, manifest: Manifest) -> None:
     """DataError where a manifest lacks what every lmk writes for its kind, or holds other types."""
-    checked(asdict(found), COMPLETE.get(found.kind, Any), f"the manifest of {folder}", _AGAIN)
+    checked(asdict(manifest), COMPLETE.get(manifest.kind, Any), f"the manifest of {folder}", _AGAIN)
 
 
-def check_recorded(found: Manifest, where: object) -> None:
+def check_recorded(manifest: Manifest, where: object) -> None:
     """DataError where a manifest lacks what it takes to make its artifact again, or to say how it was."""
-    checked(asdict(found), COMPLETE.get(found.kind, Any), where, _AGAIN)
-    checked(found.facts, Recorded, f"{where}, facts,", _AGAIN)
+    checked(asdict(manifest), COMPLETE.get(manifest.kind, Any), where, _AGAIN)
+    checked(manifest.facts, Recorded, f"{where}, facts,", _AGAIN)
 
 
 def _inside(folder: Path) -> str:

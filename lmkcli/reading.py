@@ -77,12 +77,12 @@ _ABSENT = object()
 
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
+    by_key = dict(pairs)
+    if len(by_key) < len(pairs):
         names = [name for name, _ in pairs]
         twice = next(name for name in names if names.count(name) > 1)
         raise ValueError(f"the key '{twice[:40]}' is in one object twice")
-    return found
+    return by_key
 
 
 _DECODER = json.JSONDecoder(object_pairs_hook=_once)

@@ -66,9 +66,9 @@ def _training(folder: Path, curve: CurveOptions, path: Path) -> None:
     if useless := [name for name in ("x", "measure", "by") if getattr(curve, name)]:
         raise UsageError(f"--{useless[0]} has no effect on the curves of a training; drop it")
     draw = catalog.load(catalog.PLOTS, "panels", "plot")
-    found = traininglog.panels(folder)
-    draw(found, "step", path)
-    lines = [points for panel in found.values() for points in panel.values()]
+    panels = traininglog.panels(folder)
+    draw(panels, "step", path)
+    lines = [points for panel in panels.values() for points in panel.values()]
     console.say(f"{path}: {sum(map(len, lines))} points, {len(lines)} lines")
 
 
@@ -85,16 +85,16 @@ def _scores(log: Path, curve: CurveOptions, x: str, path: Path) -> None:
     if curve.by and all(series.setting(each, curve.by) is None for each in entries):
         known = ", ".join(series.parameters(entries))
         raise UsageError(f"no entry of {log} has a {curve.by}, for --by; there are: {known}")
-    found = series.series(entries, x, curve.by, names)
-    if not found.lines:
+    curves = series.series(entries, x, curve.by, names)
+    if not curves.lines:
         known = ", ".join(series.parameters(entries, numeric=True)) or "none"
         raise UsageError(
             f"no entry of {log} has a numeric {x}, for --x; with numbers there are: {known}"
         )
-    draw(found.lines, x, names[0] if len(names) == 1 else "score", path, found.levels)
-    if found.levels:
-        flat = "; ".join(found.levels)
+    draw(curves.lines, x, names[0] if len(names) == 1 else "score", path, curves.levels)
+    if curves.levels:
+        flat = "; ".join(curves.levels)
         console.note(f"without a numeric {x}, drawn from side to side: {flat}")
-    if found.replaced:
-        console.note(f"{found.replaced} points were measured again later; the latest counts")
-    console.say(f"{path}: {sum(map(len, found.lines.values()))} points, {len(found.lines)} lines")
+    if curves.replaced:
+        console.note(f"{curves.replaced} points were measured again later; the latest counts")
+    console.say(f"{path}: {sum(map(len, curves.lines.values()))} points, {len(curves.lines)} lines")

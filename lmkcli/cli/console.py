@@ -62,7 +62,7 @@ def visible(text: str) -> str:
     That is C0 (but for tab and newline), DEL, C1, the overrides of writing direction, and halves of
     characters, which are bytes of a file name that is not UTF-8.
     """
-    return _OBEYED.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+    return _OBEYED.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
 
 
 def number(value: int) -> str:

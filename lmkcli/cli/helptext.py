@@ -88,8 +88,8 @@ def value_name(param: Any) -> str:
 
 def choices(param: Any) -> list[str]:
     """The words that a flag takes; none where it takes any."""
-    found = _choices(param.type_descriptor.annotation)
-    return [str(getattr(each, "value", each)) for each in found]
+    words = _choices(param.type_descriptor.annotation)
+    return [str(getattr(each, "value", each)) for each in words]
 
 
 def _choices(annotation: Any) -> Sequence[Any]:

@@ -98,7 +98,7 @@ def vectors_manifest(
 
 
 def as_begun(described: Manifest, folder: Path) -> Manifest:
-    """`made`, with what an update leaves as it was taken from the folder: shards, and the first stamp."""
+    """The manifest, with the shards and the source's stamp that the folder began with."""
     if not (folder / manifest.NAME).is_file():
         return described
     began = manifest.read(folder).execution

@@ -95,7 +95,7 @@ def _score(given: _Set, documents: Encoder, queries: Encoder) -> float:
     drops = bool(given.judged.facts and given.judged.facts.drop_self)
     depth = int(given.measure.params.get("cutoff", _DEPTH)) + drops
     rankings = held.search(encoded, depth, documents.model.device)
-    run = Run({query.id: found for query, found in zip(given.queries, rankings, strict=True)})
+    run = Run({query.id: ranking for query, ranking in zip(given.queries, rankings, strict=True)})
     scores = evaluate(run, given.judged.qrels, [given.measure], drops)
     return scores.aggregated[str(given.measure)]
 

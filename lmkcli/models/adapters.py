@@ -32,18 +32,18 @@ def merged(folder: Path, locate: Callable[[str], Path]) -> Path:
     """
     config = _config(folder)
     base = locate(str(config["base_model_name_or_path"]))
-    made = _cache() / _key(folder, base)
-    if not made.is_dir():
+    target = _cache() / _key(folder, base)
+    if not target.is_dir():
         from lmkcli.models.merging import write  # here: the result is found without torch
 
-        made.parent.mkdir(parents=True, exist_ok=True)
-        growing = Path(tempfile.mkdtemp(dir=made.parent, prefix=".growing-"))
+        target.parent.mkdir(parents=True, exist_ok=True)
+        growing = Path(tempfile.mkdtemp(dir=target.parent, prefix=".growing-"))
         try:
             write(growing, folder, base, config["scale"])
-            _move(growing, made)
+            _move(growing, target)
         finally:
             shutil.rmtree(growing, ignore_errors=True)
-    return made
+    return target
 
 
 def _config(folder: Path) -> dict[str, Any]:
@@ -70,11 +70,11 @@ def _key(folder: Path, base: Path) -> str:
     return whole_key.hexdigest()[:32]
 
 
-def _move(growing: Path, made: Path) -> None:
+def _move(growing: Path, target: Path) -> None:
     try:
-        growing.rename(made)
+        growing.rename(target)
     except OSError:
-        if not made.is_dir():  # else another process was first
+        if not target.is_dir():  # else another process was first
             raise
 
 

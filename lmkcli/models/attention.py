@@ -133,12 +133,12 @@ def _varlen(
     pack, window = seen
     bounds = _bounds(pack.taken, query.device)
     q, k, v = (x[0].transpose(0, 1) for x in (query, key, value))
-    made: Any = varlen_attn(
+    attended: Any = varlen_attn(
         q, k, v, bounds, bounds, max(pack.taken), max(pack.taken), scale=scaling,
         window_size=(window.reach, 0 if window.causal else window.reach),
         enable_gqa=k.shape[1] != q.shape[1],
     )  # fmt: skip
-    return made[None]  # type: ignore[no-any-return]
+    return attended[None]  # type: ignore[no-any-return]
 
 
 @lru_cache(maxsize=4)
@@ -203,8 +203,8 @@ def _windowed(
     # blocks become the batch: the kernels take a mask for each of a batch, not of a head
     q, k, v = (x.flatten(0, 1).transpose(0, 1) for x in (q, k, v))
     mask = _block_mask(blocks, size, window, length, query.device)[:, None]
-    made = scaled_dot_product_attention(q, k, v, mask, scale=scaling)
-    return made.transpose(0, 1).reshape(count, heads, blocks * size, -1)[:, :, :length]
+    attended = scaled_dot_product_attention(q, k, v, mask, scale=scaling)
+    return attended.transpose(0, 1).reshape(count, heads, blocks * size, -1)[:, :, :length]
 
 
 def _block_mask(

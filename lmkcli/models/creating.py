@@ -37,16 +37,16 @@ def read_architecture(path: Path) -> dict[str, Any]:
     """What stands in a config.json, or in a TOML file with the same keys; DataError without model_type."""
     try:
         if path.suffix == ".toml":
-            found: Any = tomllib.loads(path.read_text("utf-8"))
+            architecture: Any = tomllib.loads(path.read_text("utf-8"))
         else:
-            found = read_json(path)
+            architecture = read_json(path)
     except ValueError as error:
         raise DataError(f"{path} is not TOML: {error}") from None
-    if not isinstance(found, dict) or "model_type" not in found:
+    if not isinstance(architecture, dict) or "model_type" not in architecture:
         raise DataError(
             f"{path} is no architecture: it has no model_type, such as bert, modernbert, tite or m2-bert"
         )
-    return found
+    return architecture
 
 
 def create(new: NewModel, folder: Path) -> list[str]:
@@ -103,8 +103,8 @@ def _weights(new: NewModel) -> dict[str, Tensor]:
     other = read_model(new.init_from, None, new.offline)
     opener = catalog.load(catalog.MODELS, other.kind, "model kind")
     module: Any = opener(other, ModelOptions("fp32", "cpu", trainable=True)).module
-    found: dict[str, Tensor] = module.state_dict()
-    return found
+    weights: dict[str, Tensor] = module.state_dict()
+    return weights
 
 
 def _take(model: Any, given: dict[str, Tensor], name: str) -> Iterator[str]:

@@ -100,7 +100,7 @@ def sighted(
     `context` are keys and values [keys, heads, width] of all texts, one after another. `bias` is added
     to the products of queries [texts, heads, rows, width] and keys. No row may see nothing.
     """
-    made, q, k = [], 0, 0
+    attended, q, k = [], 0, 0
     for texts in _runs(lined, query.shape[1] if bias else 1):
         rows, keys, count = lined.queries[texts.start], lined.keys[texts.start], len(texts)
         part = query[q : q + count * rows].view(count, rows, *query.shape[1:]).transpose(1, 2)
@@ -114,8 +114,8 @@ def sighted(
             _block(part, (seen[0], seen[1]), (texts, slice(i, min(i + step, rows))), sight, bias)
             for i in range(0, rows, step)
         ]
-        made.append(torch.cat(blocks, 2).transpose(1, 2).flatten(0, 1))
-    return torch.cat(made)
+        attended.append(torch.cat(blocks, 2).transpose(1, 2).flatten(0, 1))
+    return torch.cat(attended)
 
 
 def _runs(lined: Lined, copies: int) -> Iterator[range]:

@@ -63,12 +63,12 @@ def extend(model: Any, how: str, length: int, stepping: bool = True) -> Groups |
 
 def position_table(model: Any) -> torch.nn.Embedding | None:
     """The model's table of absolute positions; None where positions are rotary or relative."""
-    found = (
+    tables = (
         module
         for name, module in model.named_modules()
         if name.removesuffix(".base_layer").endswith(("position_embeddings", "wpe"))
     )
-    return next((module for module in found if isinstance(module, torch.nn.Embedding)), None)
+    return next((module for module in tables if isinstance(module, torch.nn.Embedding)), None)
 
 
 def first_position(table: torch.nn.Embedding | None) -> int:
@@ -120,10 +120,10 @@ def _lengthen_buffers(owner: torch.nn.Module, old: int, new: int) -> None:
     """The embeddings of BERT's family keep ids for every position beside the table."""
     for name, buffer in list(owner.named_buffers(recurse=False)):
         if buffer.shape == (1, old):
-            made = torch.zeros(1, new, dtype=buffer.dtype, device=buffer.device)
+            longer = torch.zeros(1, new, dtype=buffer.dtype, device=buffer.device)
             if name == "position_ids":
-                made += torch.arange(new, device=buffer.device)
-            owner.register_buffer(name, made, persistent=False)
+                longer += torch.arange(new, device=buffer.device)
+            owner.register_buffer(name, longer, persistent=False)
 
 
 @dataclass(frozen=True)
@@ -142,8 +142,10 @@ class Positions:
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """The call with its `position_ids` set."""
         pack = kwargs.get("pack")
-        made = self._padded(kwargs) if pack is None else self._packed(pack, kwargs["position_ids"])
-        return args, {**kwargs, "position_ids": made}
+        positions = (
+            self._padded(kwargs) if pack is None else self._packed(pack, kwargs["position_ids"])
+        )
+        return args, {**kwargs, "position_ids": positions}
 
     def _packed(self, pack: Any, given: torch.Tensor) -> torch.Tensor:
         steps = [self.stride if length <= self.trained else 1 for length in pack.lengths]
@@ -161,20 +163,20 @@ class Positions:
 
 def _slow_down(model: Any, length: int) -> None:
     """Rotary frequencies of a base that is `ntk_factor` times as large."""
-    found, trained = _rotary(model, "ntk", length)
+    rotary, trained = _rotary(model, "ntk", length)
     factor = ntk_factor(length / trained)
-    for frequencies in found:
+    for frequencies in rotary:
         frequencies.mul_(slower(len(frequencies), factor).to(frequencies))
 
 
 def _group(model: Any, length: int) -> Groups:
-    found, trained = _rotary(model, "selfextend", length)
-    if any(not torch.equal(found[0], other) for other in found[1:]) or not _pairs_halves(model):
+    rotary, trained = _rotary(model, "selfextend", length)
+    if any(not torch.equal(rotary[0], other) for other in rotary[1:]) or not _pairs_halves(model):
         raise UsageError(
             "--extend selfextend turns all layers of a model alike, by halves of their dimensions, and "
             "this model's turn otherwise; use --extend ntk"
         )
-    return Groups.of(trained, length, found[0])
+    return Groups.of(trained, length, rotary[0])
 
 
 def _pairs_halves(model: Any) -> bool:
@@ -190,15 +192,15 @@ def _rotary(model: Any, how: str, length: int) -> tuple[list[torch.Tensor], int]
             f"--extend {how} is for rotary positions, and this model has a table of positions; use "
             "--extend grouped or --extend interpolate"
         )
-    found = [found for module in model.modules() for found in _frequencies(module)]
-    if not found:
+    rotary = [table for module in model.modules() for table in _frequencies(module)]
+    if not rotary:
         raise UsageError(
             f"--extend {how} is for plain rotary positions, and this model has none (or extends "
             "them in a way of its own); drop it"
         )
     trained = int(model.config.get_text_config().max_position_embeddings)
     _needed(trained, how, length)
-    return found, trained
+    return rotary, trained
 
 
 def _frequencies(module: Any) -> list[torch.Tensor]:

@@ -29,15 +29,15 @@ def read_model(name: str, revision: str | None = None, offline: bool = False) ->
     if _is_unfinished(path):
         raise DataError(f"the training of {path} has not ended; run its command again")
     if (path / "modules.json").exists():
-        made = sentence_folder(path, name, commit)
-        made = replace(made, pool="model") if made.makes_vector else made
+        folder = sentence_folder(path, name, commit)
+        folder = replace(folder, pool="model") if folder.makes_vector else folder
     elif (path / "config.json").exists():
-        made = _plain_folder(ModelFolder(path, name, commit, encoder=path, pool=undeclared(path)))
+        folder = _plain_folder(ModelFolder(path, name, commit, encoder=path, pool=undeclared(path)))
     else:
         raise DataError(f"{path} is no model folder: it has neither modules.json nor config.json")
-    if made.kind != "transformer":  # from here on transformers knows this architecture
-        catalog.load(catalog.MODELS, made.kind, "model kind")
-    return made
+    if folder.kind != "transformer":  # from here on transformers knows this architecture
+        catalog.load(catalog.MODELS, folder.kind, "model kind")
+    return folder
 
 
 def _base(adapter: str, base: str) -> Path:
@@ -97,8 +97,8 @@ def locate(name: str, revision: str | None, offline: bool) -> tuple[Path, str]:
         )
     from lmkcli.models import hub
 
-    found = hub.local_copy(name, revision, offline or network.forbidden())
-    return found, found.name
+    copy = hub.local_copy(name, revision, offline or network.forbidden())
+    return copy, copy.name
 
 
 def is_here(name: str, revision: str | None) -> bool:

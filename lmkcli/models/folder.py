@@ -69,8 +69,8 @@ class ModelFolder:
     @property
     def latent(self) -> Path | None:
         """The folder of a latent attention that acts on states, where there is one."""
-        found = self.path / LATENT
-        return found if found.is_dir() else None
+        folder = self.path / LATENT
+        return folder if folder.is_dir() else None
 
     @property
     def kind(self) -> str:

@@ -127,10 +127,10 @@ def rotated(x: torch.Tensor, cosine: torch.Tensor, sine: torch.Tensor) -> torch.
     shape = (len(x), *(1 for _ in x.shape[1:-1]), half)
     cos, sin = (table[0, :, :half].to(x.dtype).view(shape) for table in (cosine, sine))
     first, second = x[..., :half], x[..., half:]
-    made = torch.empty(x.shape, dtype=x.dtype, device=x.device)
-    torch.mul(first, cos, out=made[..., :half]).addcmul_(second, sin, value=-1)
-    torch.mul(second, cos, out=made[..., half:]).addcmul_(first, sin)
-    return made
+    turned = torch.empty(x.shape, dtype=x.dtype, device=x.device)
+    torch.mul(first, cos, out=turned[..., :half]).addcmul_(second, sin, value=-1)
+    torch.mul(second, cos, out=turned[..., half:]).addcmul_(first, sin)
+    return turned
 
 
 class Undo:
@@ -158,8 +158,8 @@ def fuse(model: nn.Module) -> Undo:
         return undo
     try:
         for owner, name, module in list(_children(model)):
-            if made := _fused(module):
-                undo.replace(owner, name, made)
+            if fused := _fused(module):
+                undo.replace(owner, name, fused)
         for owner, name, module in list(_children(model)):
             if type(module) is nn.Linear:
                 undo.replace(

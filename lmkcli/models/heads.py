@@ -38,8 +38,8 @@ class _LayerNorm(TypedDict):
 
 def open_heads(folder: ModelFolder, device: torch.device) -> torch.nn.Sequential:
     """The Dense and LayerNorm modules in order, in float32; empty for most models."""
-    made = [_BUILDERS[module.kind](module.folder) for module in folder.modules]
-    return torch.nn.Sequential(*made).to(device).eval()
+    modules = [_BUILDERS[module.kind](module.folder) for module in folder.modules]
+    return torch.nn.Sequential(*modules).to(device).eval()
 
 
 class TokenHead(torch.nn.Sequential):
@@ -47,10 +47,12 @@ class TokenHead(torch.nn.Sequential):
 
     def forward(self, states: torch.Tensor) -> torch.Tensor:
         """[n, d] in any floating dtype -> [n, d'] in float32; without modules as it came."""
-        made = states.to(torch.promote_types(states.dtype, torch.float32)) if len(self) else states
+        projected = (
+            states.to(torch.promote_types(states.dtype, torch.float32)) if len(self) else states
+        )
         for module in self:
-            made = module(made)
-        return made
+            projected = module(projected)
+        return projected
 
 
 def open_token_head(folder: ModelFolder, pool: str, device: torch.device) -> TokenHead:
@@ -64,11 +66,11 @@ def open_token_head(folder: ModelFolder, pool: str, device: torch.device) -> Tok
             f"--pool latent averages states after a learned head, and {folder.name} has no folder "
             "latent_attn_model; choose another --pool, for instance mean"
         )
-    made: list[torch.nn.Module] = []
+    modules: list[torch.nn.Module] = []
     if pool == "latent" and folder.latent is not None:
-        made.append(open_latent(folder.latent))
-    made += [_PROJECTIONS[module.kind](module.folder) for module in folder.projections]
-    return TokenHead(*made).to(device).eval()
+        modules.append(open_latent(folder.latent))
+    modules += [_PROJECTIONS[module.kind](module.folder) for module in folder.projections]
+    return TokenHead(*modules).to(device).eval()
 
 
 def _projection(folder: Path) -> torch.nn.Module:

@@ -90,14 +90,14 @@ def initialiser(config: Any) -> Any:
 
 def released(folder: ModelFolder) -> dict[str, Tensor]:
     """The weights of a masked language model's head by the names of LanguageHead; empty without one."""
-    found: dict[str, Tensor] = {}
+    head: dict[str, Tensor] = {}
     for file in sorted(folder.encoder.glob("*.safetensors")):
         with safe_open(file, "pt") as weights:
             names = set(weights.keys())
             for theirs, ours in _names():
                 if theirs in names:
-                    found[ours] = weights.get_tensor(theirs)
-    return found if "dense.weight" in found else {}
+                    head[ours] = weights.get_tensor(theirs)
+    return head if "dense.weight" in head else {}
 
 
 def _names() -> Iterable[tuple[str, str]]:

@@ -56,13 +56,13 @@ class Vocabulary:
 
     def id_of(self, token: str) -> int:
         """The id of one token; DataError when it is none."""
-        found = self.ids([token])[0]
-        if found is None:
+        token_id = self.ids([token])[0]
+        if token_id is None:
             raise DataError(
                 f"{self.folder}/tokenizer.json has no token '{token}', which the model declares; "
                 "download the model again"
             )
-        return found
+        return token_id
 
     def filler(self) -> int:
         """The token that queries are filled up with: MASK, or EOS where there is none."""
@@ -133,4 +133,4 @@ def _multi_vector(lengths: Settings, mask: Settings, words: Vocabulary) -> Late:
 
 def _skip(tokens: list[str], words: Vocabulary) -> tuple[int, ...]:
     """The ids of those that are one token; the others never occur as such."""
-    return tuple(sorted(found for found in words.ids(tokens) if found is not None))
+    return tuple(sorted(token_id for token_id in words.ids(tokens) if token_id is not None))

@@ -13,7 +13,7 @@ from torch.nn.functional import gelu, scaled_dot_product_attention
 from lmkcli.errors import DataError
 from lmkcli.models.files import loading
 
-HEAD_STATES = 64  # one attention head for so many components of a state; each head is d wide
+HEAD_STATES = 64  # one attention head for so many dimensions of a state; each head is d wide
 BLOCK = 4096  # states at a time: a head's inner width is d * d / 64, many times that of a state
 
 
@@ -82,13 +82,13 @@ def open_latent(folder: Path) -> LatentAttention:
     latents = named.get("latents")
     if latents is None:
         raise DataError(f"{file} holds no 'latents': it is no latent attention")
-    made = LatentAttention(latents.shape[1], latents.shape[0])
+    head = LatentAttention(latents.shape[1], latents.shape[0])
     try:
-        made.load_state_dict(named)
+        head.load_state_dict(named)
     except RuntimeError as error:
         reason = "; ".join(line.strip() for line in str(error).splitlines()[1:3])
         raise DataError(f"{file} is no latent attention as LMK writes it: {reason}") from None
-    return made.eval()
+    return head.eval()
 
 
 def file_names(head: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:

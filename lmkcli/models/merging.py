@@ -23,16 +23,16 @@ def merge(state: Mapping[str, Tensor], scale: float) -> dict[str, Tensor]:
 
     Names are those of peft's layers: X.base_layer.weight, X.lora_A.default.weight and so on.
     """
-    made = {}
+    merged = {}
     for name, value in state.items():
-        stem, found, rest = name.partition(".base_layer.")
-        if found:
+        stem, wrapped, rest = name.partition(".base_layer.")
+        if wrapped:
             delta = _delta(state, stem, ".default") if rest == "weight" else None
             value = value if delta is None else value.float() + scale * delta
-            made[f"{stem}.{rest}"] = value
+            merged[f"{stem}.{rest}"] = value
         elif ".lora_" not in name:
-            made[name] = value
-    return made
+            merged[name] = value
+    return merged
 
 
 def low_rank(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -84,16 +84,16 @@ def _added(
     state: dict[str, Tensor], added: dict[str, Tensor], scale: float, folder: Path
 ) -> dict[str, Tensor]:
     added = {name.removeprefix(PREFIX): value for name, value in added.items()}
-    made, used = dict(state), 0
+    merged, used = dict(state), 0
     for name in state:
         delta = _delta(added, name.removesuffix(".weight"))
         if name in added:
-            made[name], used = added[name].float(), used + 1
+            merged[name], used = added[name].float(), used + 1
         elif delta is not None and delta.shape == state[name].shape:
-            made[name], used = state[name] + scale * delta, used + 2
+            merged[name], used = state[name] + scale * delta, used + 2
     if used != len(added):
         raise DataError(
             f"{folder} has {len(added) - used} tensors that its base model has no place for: it was "
             "made for another model"
         )
-    return made
+    return merged

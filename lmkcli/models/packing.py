@@ -11,14 +11,14 @@ def packs(lengths: Sequence[int], tokens: int, size: int, padded: bool) -> list[
     not fit into memory should say so at the start.
     """
     order = sorted(range(len(lengths)), key=lambda i: -lengths[i])
-    made: list[list[int]] = []
+    packed: list[list[int]] = []
     room = 0
     for number in order:
-        longest = lengths[made[-1][0]] if made else 0
+        longest = lengths[packed[-1][0]] if packed else 0
         cost = longest if padded else lengths[number]
-        if not made or cost > room or len(made[-1]) >= size:
-            made.append([])
+        if not packed or cost > room or len(packed[-1]) >= size:
+            packed.append([])
             room, cost = tokens, lengths[number]
-        made[-1].append(number)
+        packed[-1].append(number)
         room -= cost
-    return made
+    return packed

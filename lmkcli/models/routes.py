@@ -48,14 +48,14 @@ def remembered(key: str, check: Callable[[], Route]) -> Route:
     try:
         return Route(**parsed(path.read_text()))
     except (OSError, ValueError, TypeError):
-        found = check()
+        route = check()
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with atomic_file(path) as temporary:
-            temporary.write_text(json.dumps(found._asdict()))
+            temporary.write_text(json.dumps(route._asdict()))
     except OSError:
         pass  # a home that cannot be written: checked again the next time
-    return found
+    return route
 
 
 def _folder() -> Path:

@@ -77,7 +77,7 @@ def grouped_attention(
     far = turned(key, turns, groups.frequencies)
     before = turned(query, turns + groups.shift, groups.frequencies)
     after = turned(query, turns - groups.shift, groups.frequencies)
-    made = []
+    blocks = []
     for begin in range(0, length, BLOCK):
         rows = slice(begin, min(begin + BLOCK, length))
         near = max(0, begin - groups.window + 1), min(length, rows.stop + groups.window - 1)
@@ -86,8 +86,8 @@ def grouped_attention(
             _Part(query, key, *near),
             _Part(after, far, min(length, begin + groups.window), length),
         ]
-        made.append(_block(parts, value, rows, (groups, seen)))
-    return torch.cat(made, 2)
+        blocks.append(_block(parts, value, rows, (groups, seen)))
+    return torch.cat(blocks, 2)
 
 
 def _block(

@@ -46,7 +46,7 @@ def sentence_folder(path: Path, name: str, commit: str) -> ModelFolder:
     placed = length if PLACED in places else {}
     declared = _pooling(pooling, path) if "Pooling" in places else undeclared(path)
     late = _late(kinds, config, length)
-    made = ModelFolder(
+    folder = ModelFolder(
         path,
         name,
         commit,
@@ -66,7 +66,7 @@ def sentence_folder(path: Path, name: str, commit: str) -> ModelFolder:
             Module(kind, where) for kind, where in kinds if kind in ("Dense", "LayerNorm")
         ),
     )
-    return _as_late(made, late) if late else made
+    return _as_late(folder, late) if late else folder
 
 
 def undeclared(path: Path) -> str:
@@ -86,11 +86,11 @@ def _late(
     return read_late(config, length, mask, words)
 
 
-def _as_late(made: ModelFolder, late: Late) -> ModelFolder:
+def _as_late(folder: ModelFolder, late: Late) -> ModelFolder:
     """A ColBERT: its modules act on states, and every state is a unit vector of its own."""
     return replace(
-        made, late=late, projections=made.modules, modules=(), pool="mean", normalize=True,
-        max_length=late.doc_length or made.max_length, query_length=late.query_length,
+        folder, late=late, projections=folder.modules, modules=(), pool="mean", normalize=True,
+        max_length=late.doc_length or folder.max_length, query_length=late.query_length,
     )  # fmt: skip
 
 
@@ -99,8 +99,8 @@ def _modules(path: Path) -> list[tuple[str, Path]]:
     listed = read_shape(path / "modules.json", list[ListedModule])
     if not listed:
         raise DataError(f"{path}/modules.json lists no module; download the model again")
-    found = [(module["type"].rsplit(".", 1)[-1], path / module["path"]) for module in listed]
-    kinds = [kind for kind, _ in found]
+    modules = [(module["type"].rsplit(".", 1)[-1], path / module["path"]) for module in listed]
+    kinds = [kind for kind, _ in modules]
     unknown = [kind for kind in kinds if kind not in _ORDER]
     if unknown or _ORDER[kinds[0]] != 0:
         raise DataError(
@@ -113,10 +113,10 @@ def _modules(path: Path) -> list[tuple[str, Path]]:
             f"{path}/modules.json has its modules in the order {', '.join(kinds)}; lmk applies one "
             "Transformer, one Pooling, Dense and LayerNorm, and Normalize last"
         )
-    for kind, where in found:
+    for kind, where in modules:
         if kind in ("Pooling", "Dense", "LayerNorm") and not (where / "config.json").is_file():
             raise DataError(f"{where}/config.json is missing; download the model again")
-    return found
+    return modules
 
 
 def _prompt(config: dict[str, Any], *names: str) -> str:
@@ -127,8 +127,8 @@ def _prompt(config: dict[str, Any], *names: str) -> str:
     prompts = config.get("prompts") or {}
     default = config.get("default_prompt_name") or ""
     others = {*_QUERY_PROMPTS, *_DOC_PROMPTS}.difference(names)
-    found = (prompts.get(name) for name in (*names, default) if name not in others)
-    return next((prompt for prompt in found if prompt), "")
+    candidates = (prompts.get(name) for name in (*names, default) if name not in others)
+    return next((prompt for prompt in candidates if prompt), "")
 
 
 def _pooling(config: dict[str, Any], path: Path) -> str:

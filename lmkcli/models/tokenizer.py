@@ -88,12 +88,12 @@ class Tokenizer:
     def _split(self, texts: list[str]) -> list[Tokenized]:
         """Sentences (and the prompt) are each tokenized alone (arXiv 2601.21525 §4)."""
         spans = [_sentences(text) for text in texts]
-        pieces = [text[a:b] for text, found in zip(texts, spans, strict=True) for a, b in found]
+        pieces = [text[a:b] for text, bounds in zip(texts, spans, strict=True) for a, b in bounds]
         encoded = iter(self._encode([_SPACES.sub(" ", piece) for piece in pieces]))
         prompt = np.array(self._encode([self.prompt.rstrip()])[0].ids, np.int32)
         return [
-            _join([_piece(next(encoded), text[a:b], a) for a, b in found], prompt)
-            for text, found in zip(texts, spans, strict=True)
+            _join([_piece(next(encoded), text[a:b], a) for a, b in bounds], prompt)
+            for text, bounds in zip(texts, spans, strict=True)
         ]
 
     def _given(self, texts: list[str]) -> list[Tokenized]:
@@ -101,10 +101,10 @@ class Tokenizer:
         separator = self.fast.id_to_token(self.special.separator)
         joined = [text.replace(CHUNK, separator) for text in texts]
         encoded = self._encode([self.prompt + text for text in joined])
-        made = [_one(item, len(self.prompt), 0) for item in encoded]
+        tokenized = [_one(item, len(self.prompt), 0) for item in encoded]
         return [
             _parted(tokens, text, separator, int(self.special.separator or 0))
-            for tokens, text in zip(made, texts, strict=True)
+            for tokens, text in zip(tokenized, texts, strict=True)
         ]
 
 

@@ -265,8 +265,8 @@ def length_limit(folder: ModelFolder, trust: bool) -> int:
     try:
         config = AutoConfig.from_pretrained(str(folder.encoder), trust_remote_code=trust)
         with torch.device("meta"):
-            made = AutoModel.from_config(config, trust_remote_code=trust)  # type: ignore[no-untyped-call]
-            return position_limit(made)
+            model = AutoModel.from_config(config, trust_remote_code=trust)  # type: ignore[no-untyped-call]
+            return position_limit(model)
     except Exception:  # whatever it is, it will be there again
         return NO_LIMIT
 

@@ -66,8 +66,8 @@ def _model(path: Path, described: Manifest) -> dict[str, Any]:
         "data": described.identity["data"],
     }
     if not (path / "training.json").is_file():
-        found = [name.name for name in (path / "checkpoints").glob("checkpoint-*")]
-        last = max((int(name.rpartition("-")[2]) for name in found), default=0)
+        checkpoints = [name.name for name in (path / "checkpoints").glob("checkpoint-*")]
+        last = max((int(name.rpartition("-")[2]) for name in checkpoints), default=0)
         return {
             "unfinished": f"at step {last} of {settings['steps']}; run its command again",
             **asked,

@@ -160,8 +160,8 @@ def recorded(entry: dict[str, Any], where: str) -> list[lineage.Step]:
     manifest.check_recorded(manifest.Manifest("", {}, facts=entry), where)
     steps = [lineage.Step(**step) for step in entry["lineage"]]
     for step in steps:
-        made = manifest.Manifest(step.kind, step.identity, step.execution, step.facts)
-        manifest.check_recorded(made, f"{where}, {step.path}")
+        described = manifest.Manifest(step.kind, step.identity, step.execution, step.facts)
+        manifest.check_recorded(described, f"{where}, {step.path}")
     return steps
 
 

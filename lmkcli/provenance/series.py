@@ -71,10 +71,10 @@ def parameters(entries: Iterable[Entry], numeric: bool = False) -> list[str]:
 
     Of what commands were asked, only numbers that differ: the rest is in what they made.
     """
-    made: dict[str, set[str]] = {}
+    recorded: dict[str, set[str]] = {}
     asked: dict[str, set[str]] = {}
     for step in (step for entry in entries for step in entry.get("lineage", [])):
-        for names, place in ((made, step["identity"]), (asked, step["facts"].get("call", {}))):
+        for names, place in ((recorded, step["identity"]), (asked, step["facts"].get("call", {}))):
             for path, value in _leaves(place):
                 if value not in (None, "") and (_number(value) is not None or not numeric):
                     names.setdefault(path[-1], set()).add(str(value))
@@ -82,9 +82,9 @@ def parameters(entries: Iterable[Entry], numeric: bool = False) -> list[str]:
         if name == "model" or (
             len(values) > 1 and all(_number(value) is not None for value in values)
         ):
-            made.setdefault(name, values)
+            recorded.setdefault(name, values)
     known = sorted(
-        (name for name in made if name not in _OTHER), key=lambda n: (len(made[n]) < 2, n)
+        (name for name in recorded if name not in _OTHER), key=lambda n: (len(recorded[n]) < 2, n)
     )
     return [name.replace("_", "-") for name in known]
 
@@ -185,17 +185,17 @@ def _parted(methods: Sequence[Settings], names: Sequence[str]) -> int:
 def _settings(entry: Entry, x: str) -> Settings:
     """What the method behind an entry was set to, less the setting along the axis."""
     steps = entry.get("lineage", [])
-    found = {
+    settings = {
         "_".join(part for part in path if part not in _LEVELS): str(value)
         for step in steps
         for path, value in _leaves(step["identity"])
         if not _OTHER & set(path) and path != ("dim",)
     }
     if not steps:
-        found["family"] = Path(entry.get("run", "")).stem
+        settings["family"] = Path(entry.get("run", "")).stem
     if model := str(setting(entry, "model") or ""):
-        found["model"] = Path(model).name
-    return _as_asked(found, x.replace("-", "_"))
+        settings["model"] = Path(model).name
+    return _as_asked(settings, x.replace("-", "_"))
 
 
 def _leaves(value: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
@@ -207,14 +207,16 @@ def _leaves(value: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str,
         yield from _leaves(inner, (*path, key))
 
 
-def _as_asked(found: Settings, x: str) -> Settings:
+def _as_asked(settings: Settings, x: str) -> Settings:
     """Less the setting along the axis, and what repeats another: a query's side, the length of a window."""
-    repeated = {name for name in found if found[name] == found.get(name.removeprefix("query_"))}
+    repeated = {
+        name for name in settings if settings[name] == settings.get(name.removeprefix("query_"))
+    }
     left = {name for name in repeated if name.startswith("query_")}
-    if found.get("window", "full").isdigit():
+    if settings.get("window", "full").isdigit():
         left.add("max_length")
-    if _number(found.get(x)) is not None:
+    if _number(settings.get(x)) is not None:
         left.add(x)
-    if "extend" in found:  # 'grouped:4096' names the length again
-        found["extend"] = found["extend"].partition(":")[0]
-    return {name: value for name, value in found.items() if name not in left}
+    if "extend" in settings:  # 'grouped:4096' names the length again
+        settings["extend"] = settings["extend"].partition(":")[0]
+    return {name: value for name, value in settings.items() if name not in left}

@@ -27,17 +27,17 @@ def panels(folder: Path) -> dict[str, Curves]:
         )
     parts = [name for name in losses[0] if name not in _BESIDE]
     shown = ["loss", *(parts if len(parts) > 1 else [])]
-    found = {
+    drawn = {
         "loss": {name: _curve(losses, name) for name in shown},
         "learning rate": {"learning rate": _curve(losses, "learning_rate")},
     }
     if scored:
         dev = manifest.read(folder, "model").identity["dev"]
-        found[dev["measure"]] = {
+        drawn[dev["measure"]] = {
             name: [(line["step"], line["dev"][name]) for line in scored]
             for name in scored[0]["dev"]
         }
-    return found
+    return drawn
 
 
 def _curve(lines: list[dict[str, Any]], name: str) -> list[tuple[float, float]]:

@@ -106,7 +106,7 @@ def check_built(folder: Path, built: dict[str, Any]) -> dict[Path, WrittenFile]:
         raise DataError(
             f"{folder / BUILT} or {manifest.NAME} beside it is not as it was written; {_AGAIN}"
         )
-    found = {}
+    files = {}
     for name, (size, sha256) in built["files"].items():
         path = folder / built["at"] / name
         if not path.is_file():
@@ -115,8 +115,8 @@ def check_built(folder: Path, built: dict[str, Any]) -> dict[Path, WrittenFile]:
             raise DataError(
                 f"{path} has {path.stat().st_size} bytes, and was written with {size}; {_AGAIN}"
             )
-        found[path] = WrittenFile(size, sha256)
-    return found
+        files[path] = WrittenFile(size, sha256)
+    return files
 
 
 def check_files(folder: Path) -> list[WrittenFile]:

@@ -115,19 +115,19 @@ class ChunkedIndex(LexicalIndex):
     def _documents(self, query: Query, k: int) -> Ranking:
         """The k best documents, each with the score of its best chunk."""
         best = Ranking([], np.zeros(0, np.float32))
-        for found in self._deeper(query, 4 * k):
-            best = _best(found)
+        for chunks in self._deeper(query, 4 * k):
+            best = _best(chunks)
             # what ties with the last chunk may tie with chunks behind it too
-            if (best.scores > found.scores[-1:]).sum() >= k:
+            if (best.scores > chunks.scores[-1:]).sum() >= k:
                 break
         return ranked(*best).cut(k)
 
     def _deeper(self, query: Query, depth: int) -> Iterator[Ranking]:
         """The best chunks for a query, `depth` of them and then more, until there are no others."""
         while True:
-            found = self._kind.search([query], depth).rankings[query.id]
-            yield found
-            if len(found.doc_ids) < depth:
+            chunks = self._kind.search([query], depth).rankings[query.id]
+            yield chunks
+            if len(chunks.doc_ids) < depth:
                 return
             depth *= 4
 
@@ -144,8 +144,8 @@ class ChunkedIndex(LexicalIndex):
         if self._by_chunk:
             return {name: part for name, (_, part) in self._parts(ids).items()}
         best: dict[str, str] = {}
-        for found in self._deeper(query, 4 * len(ids)) if ids else ():
-            for name in found.doc_ids:
+        for chunks in self._deeper(query, 4 * len(ids)) if ids else ():
+            for name in chunks.doc_ids:
                 best.setdefault(_owner(name), name)
             if best.keys() >= set(ids):
                 break

@@ -93,12 +93,12 @@ def read_manifest(path: Path) -> Manifest:
     """The manifest of a run; DataError when there is none."""
     beside = outputs.sidecar(path)
     try:
-        found = manifest.read_file(beside)
+        described = manifest.read_file(beside)
     except FileNotFoundError:
         raise DataError(f"{path} has no manifest {beside.name} beside it") from None
-    if found.kind != "run":
-        raise DataError(f"{beside} is the manifest of {found.kind}, not of a run; search again")
-    return found
+    if described.kind != "run":
+        raise DataError(f"{beside} is the manifest of {described.kind}, not of a run; search again")
+    return described
 
 
 def write(path: Path, run: Run, described: Manifest) -> None:

@@ -73,7 +73,7 @@ def _obstacle(of: dict[str, Any], vectors: Vectors) -> str:
     added = vectors.rows - kept
     deleted = sum(piece.rows for piece in numbered.values()) - kept
     if deleted > DELETED_SHARE * (deleted + kept + added):
-        return f"{deleted} of its {deleted + kept + added} rows would be dead"
+        return f"{deleted} of its {deleted + kept + added} rows would be deleted rows"
     return ""
 
 
@@ -88,7 +88,7 @@ def _extend(
     numbered += number(fresh)
     of = building.built_of(vectors, numbered)
     deleted = int((~still_live(numbered, vectors.slices)).sum())
-    how = f"{fresh.rows} rows appended, {deleted} are dead and passed over"
+    how = f"{fresh.rows} rows appended, {deleted} are deleted and passed over"
     if not added:
         old = {key: value for key, value in built.items() if key not in ("digest", "of", "at")}
         return Updated(write_built(folder, old, of, built["at"]), how)

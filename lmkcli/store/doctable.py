@@ -218,8 +218,8 @@ class DocTable:
 
     def rows_by_ids(self, ids: list[str]) -> NDArray[np.int64]:
         """The rows of the documents with some ids, ascending; reads the ids once."""
-        found = pc.indices_nonzero(pc.is_in(self.ids(), value_set=_strings(ids)))
-        return np.from_dlpack(found).astype(np.int64)
+        rows = pc.indices_nonzero(pc.is_in(self.ids(), value_set=_strings(ids)))
+        return np.from_dlpack(rows).astype(np.int64)
 
     def _parsed(self, values: list[str]) -> list[str | tuple[str, ...]]:
         """The contexts of some documents; DataError where a value holds none."""

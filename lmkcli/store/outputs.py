@@ -122,8 +122,8 @@ def clear(path: Path) -> list[str]:
         path.unlink()
         sidecar(path).unlink()
         return []
-    made = manifest.read_file(path / manifest.NAME)
-    discard(path, made, {manifest.NAME})
+    described = manifest.read_file(path / manifest.NAME)
+    discard(path, described, {manifest.NAME})
     (path / manifest.NAME).unlink()
     rest = sorted(os.listdir(path))
     if not rest and not path.is_symlink():  # the folder behind a link is the user's
@@ -131,9 +131,9 @@ def clear(path: Path) -> list[str]:
     return rest
 
 
-def discard(folder: Path, made: manifest.Manifest, keep: set[str], below: str = "") -> None:
+def discard(folder: Path, described: manifest.Manifest, keep: set[str], below: str = "") -> None:
     """Remove what lmk wrote in an artifact's folder, or in its subfolder `below`, but what is in `keep`."""
-    ours = _Names(folder, made)
+    ours = _Names(folder, described)
     names = set(os.listdir(folder / below)) - keep
     for name in sorted(names & COMPLETE) + sorted(names - COMPLETE):
         ours.remove(folder / below / name)
@@ -142,10 +142,10 @@ def discard(folder: Path, made: manifest.Manifest, keep: set[str], below: str = 
 class _Names:
     """The names that lmk writes in one artifact."""
 
-    def __init__(self, folder: Path, made: manifest.Manifest) -> None:
+    def __init__(self, folder: Path, described: manifest.Manifest) -> None:
         self._folder = folder
-        self._pattern = re.compile(f"{re.escape(manifest.NAME)}|{NAMES[made.kind]}")
-        listed = made.facts.get("files", [])
+        self._pattern = re.compile(f"{re.escape(manifest.NAME)}|{NAMES[described.kind]}")
+        listed = described.facts.get("files", [])
         self._listed = set(listed) if isinstance(listed, list) else set()
         self._listed |= {str(above) for name in self._listed for above in Path(str(name)).parents}
 
@@ -175,14 +175,14 @@ def _plain(name: str) -> str:
     return temporary[1] if temporary else name
 
 
-def write_once(folder: Path, made: manifest.Manifest, write: Callable[[Path], None]) -> None:
+def write_once(folder: Path, described: manifest.Manifest, write: Callable[[Path], None]) -> None:
     """Let `write` fill a folder that appears whole, with its manifest; Mismatch if another is there."""
     if (folder / manifest.NAME).is_file():
-        manifest.claim(folder, made)
+        manifest.claim(folder, described)
         return
     with atomic_folder(folder.absolute()) as growing:
         write(growing)
         files = sorted(
             str(file.relative_to(growing)) for file in growing.rglob("*") if file.is_file()
         )
-        manifest.claim(growing, replace(made, facts={**made.facts, "files": files}))
+        manifest.claim(growing, replace(described, facts={**described.facts, "files": files}))

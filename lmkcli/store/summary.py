@@ -102,7 +102,7 @@ def sum_counts(folder: Path, slices: list[PartSlice]) -> Counts:
 
 
 def collection_digest(folder: Path, slices: list[PartSlice]) -> str:
-    """The order-free digest of the documents that count."""
+    """The order-free digest of the live documents."""
     return str(CollectionDigest.sum(_collection(folder, piece) for piece in slices))
 
 
@@ -127,8 +127,8 @@ def check_part(folder: Path, name: PartName) -> None:
     for doc_hash in doc_table(folder, name).hashes():
         digest.add(doc_hash)
     hashes = {file.stem: _array_hash(file) for file in path.glob("*.npy")}
-    found = manifest.digest({"arrays": hashes, "collection": str(digest)})
-    if found != part_summary(folder, name)["digest"]:
+    computed = manifest.digest({"arrays": hashes, "collection": str(digest)})
+    if computed != part_summary(folder, name)["digest"]:
         raise DataError(
             f"{path} is not what was written there (its digest differs): restore it from a copy, or "
             "delete it and run the same command again"
@@ -138,7 +138,7 @@ def check_part(folder: Path, name: PartName) -> None:
 def _array_hash(file: Path) -> str:
     """sha256 of an array's numbers, read in pieces."""
     array = map_array(file)
-    found = hashlib.sha256()
+    digest = hashlib.sha256()
     for start in range(0, len(array), HASHED_ROWS):
         rows = np.ascontiguousarray(array[start : start + HASHED_ROWS])
         if rows.dtype.kind == "f" and not np.isfinite(rows).all():
@@ -146,5 +146,5 @@ def _array_hash(file: Path) -> str:
                 f"{file} holds values that are not finite, from row {start} on; delete this part and run "
                 "the same command again"
             )
-        found.update(rows.data)
-    return found.hexdigest()
+        digest.update(rows.data)
+    return digest.hexdigest()

@@ -36,7 +36,7 @@ def atomic_folder(path: Path) -> Iterator[Path]:
         for entry in [*growing.iterdir(), growing]:
             sync(entry)
         if path.is_dir() and os.listdir(path):
-            for entry in sorted(growing.iterdir(), key=lambda made: made.stat().st_mtime_ns):
+            for entry in sorted(growing.iterdir(), key=lambda item: item.stat().st_mtime_ns):
                 os.replace(entry, path / entry.name)
         else:
             os.rename(growing, path)

@@ -31,8 +31,8 @@ class Heading(NamedTuple):
 
 def headings(text: str) -> list[Heading]:
     """The headings of a text that have any words, in reading order."""
-    found = [*_markdown(text), *_html(text)]
-    return sorted((one for one in found if one.words), key=lambda one: one.begin)
+    candidates = [*_markdown(text), *_html(text)]
+    return sorted((one for one in candidates if one.words), key=lambda one: one.begin)
 
 
 class Outline:
@@ -57,11 +57,11 @@ class Outline:
         number = bisect_right(self._begins, begin) - 1
         if number >= 0 and self._headings[number].end > begin:
             number = self._parents[number]
-        found = []
+        titles = []
         while number >= 0:
-            found.append(self._headings[number].words)
+            titles.append(self._headings[number].words)
             number = self._parents[number]
-        return found[::-1]
+        return titles[::-1]
 
 
 def _markdown(text: str) -> Iterator[Heading]:

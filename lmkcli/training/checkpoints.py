@@ -35,8 +35,8 @@ _GROWING = ".growing"
 
 def latest(folder: Path) -> Path | None:
     """The last whole checkpoint of a training; None before the first."""
-    found = [path for path in (folder / FOLDER).glob("checkpoint-*") if _is_whole(path)]
-    return max(found, key=step_of, default=None)
+    whole = [path for path in (folder / FOLDER).glob("checkpoint-*") if _is_whole(path)]
+    return max(whole, key=step_of, default=None)
 
 
 def _is_whole(checkpoint: Path) -> bool:

@@ -75,10 +75,10 @@ class Documents:
     @property
     def digest(self) -> str:
         """SHA-256 of the documents and what is asked of them, in their order."""
-        found = hashlib.sha256()
+        sha256 = hashlib.sha256()
         for document, source in zip(self.documents, self.sources.tolist(), strict=True):
-            found.update(json.dumps([source, *document]).encode())
-        return found.hexdigest()
+            sha256.update(json.dumps([source, *document]).encode())
+        return sha256.hexdigest()
 
     @cached_property
     def _rows(self) -> dict[str, int]:
@@ -118,13 +118,13 @@ def read_documents(sources: Sequence[Source]) -> tuple[Documents, list[Tally]]:
     ConTEB, or a file of records with `chunks` and `queries`. DataError with the place of what is none.
     """
     tallies = [Tally() for _ in sources]
-    found: list[Document] = []
+    documents: list[Document] = []
     numbers: list[int] = []
     for number, (source, tally) in enumerate(zip(sources, tallies, strict=True)):
         for document in _askable(_read(source), tally):
-            found.append(document)
+            documents.append(document)
             numbers.append(number)
-    return Documents(found, np.array(numbers, np.int64)), tallies
+    return Documents(documents, np.array(numbers, np.int64)), tallies
 
 
 def _read(source: Source) -> Iterator[Document]:

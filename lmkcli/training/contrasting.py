@@ -31,13 +31,13 @@ class Contrast:
 
         def loss_of(vectors: Tensor) -> Loss:
             mine = vectors.split(split)  # type: ignore[no-untyped-call]
-            found = self.objective(
+            loss = self.objective(
                 gathered(_embedded(self.sides.query.finish, mine[0], queries.counts)),
                 gathered(_embedded(self.sides.passage.finish, mine[1], passages.counts)),
                 batch.facts.to(vectors.device),
             )
             # processes average their gradients, and each has its part of one sum
-            return Loss(found.total * world(), found.parts)
+            return Loss(loss.total * world(), loss.parts)
 
         return loss_of
 

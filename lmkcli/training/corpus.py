@@ -120,12 +120,12 @@ class Corpus:
     @cached_property
     def digest(self) -> str:
         """SHA-256 of everything that is learned from, in its order; reads every token."""
-        found = hashlib.sha256(repr((self.block, self.separator)).encode())
+        sha256 = hashlib.sha256(repr((self.block, self.separator)).encode())
         for shelf, origin in zip(self.shelves, self.origins, strict=True):
-            found.update(str(origin).encode())
+            sha256.update(str(origin).encode())
             for array in (shelf.starts - shelf.starts[:1] * [1, 1, 0], shelf.ids, shelf.ends):
-                found.update(np.ascontiguousarray(array).data)
-        return found.hexdigest()
+                sha256.update(np.ascontiguousarray(array).data)
+        return sha256.hexdigest()
 
     @cached_property
     def _places(self) -> tuple[Longs, Longs]:
@@ -189,14 +189,14 @@ def read_corpus(
     origins: list[int] = []
     for number, source in enumerate(sources):
         given = planning.plan(source.name, options, EncodeSettings(), "0/1", offline).source
-        found = (
+        added = (
             _mapped(given)
             if isinstance(given, Tokens)
             else [_held(token_stream(given, tokenizer, WHOLE, 0).batches)]
         )
-        shelves += found
-        origins += [number] * len(found)
-        if not any(shelf.lengths.any() for shelf in found):
+        shelves += added
+        origins += [number] * len(added)
+        if not any(shelf.lengths.any() for shelf in added):
             raise DataError(f"{source.name}: there is no text in it to learn from")
     empty = sum(int((shelf.lengths == 0).sum()) for shelf in shelves)
     return Corpus(shelves, origins, [source.name for source in sources], empty=empty)
@@ -231,12 +231,12 @@ def _held(batches: Iterable[list[TokenRow]]) -> Shelf:
         ids.append(np.concatenate([row.prompt, row.ids]).astype(np.int32))
         ends.append(own)
         sizes.append((len(ids[-1]), len(own), len(row.prompt)))
-    made: Any = np.zeros((len(sizes) + 1, 3), np.int64)
+    starts: Any = np.zeros((len(sizes) + 1, 3), np.int64)
     table = np.array(sizes, np.int64).reshape(-1, 3)
-    made[1:, :2] = np.cumsum(table[:, :2], axis=0)
-    made[:-1, 2] = table[:, 2]
+    starts[1:, :2] = np.cumsum(table[:, :2], axis=0)
+    starts[:-1, 2] = table[:, 2]
     none = np.zeros(0, np.int32)
-    return Shelf(np.concatenate([none, *ids]), np.concatenate([none, *ends]), made)
+    return Shelf(np.concatenate([none, *ids]), np.concatenate([none, *ends]), starts)
 
 
 def _rows(batches: Iterable[list[TokenRow]]) -> Iterator[TokenRow]:

@@ -41,8 +41,8 @@ class Dev(NamedTuple):
 
     def facts(self, history: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         """What training.json says: every scoring, and whose weights were published."""
-        found = [dict(line) for line in history if "score" in line]
-        return {**self.identity, "curve": found, "published": best(found)}
+        curve = [dict(line) for line in history if "score" in line]
+        return {**self.identity, "curve": curve, "published": best(curve)}
 
     def exhausted(self, history: Sequence[Mapping[str, Any]]) -> bool:
         """Whether so many scorings in a row were no better than one before."""

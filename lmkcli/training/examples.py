@@ -99,15 +99,15 @@ def cleaned(examples: Iterable[Example], tally: Tally) -> Iterator[Example]:
 
 def _distinct(passages: Sequence[Passage], tally: Tally) -> dict[str, Passage]:
     """By text, in their order; of equal ones the first, and none that is empty."""
-    found: dict[str, Passage] = {}
+    by_text: dict[str, Passage] = {}
     for passage in passages:
         if not passage.text or passage.text.isspace():
             tally.empty_passages += 1
-        elif passage.text in found:
+        elif passage.text in by_text:
             tally.repeated_passages += 1
         else:
-            found[passage.text] = passage
-    return found
+            by_text[passage.text] = passage
+    return by_text
 
 
 @dataclass(frozen=True)
@@ -145,7 +145,7 @@ class Examples:
     def __getitem__(self, number: int) -> Example:
         """One example, with its texts."""
         first, last = int(self.starts[number]), int(self.starts[number + 1])
-        found = [
+        passages = [
             Passage(self.text(row), float(score))
             for row, score in zip(self.passages[first:last], self.scores[first:last], strict=True)
         ]
@@ -153,15 +153,15 @@ class Examples:
         return Example(
             self.ids[number].as_py(),
             self.text(self.queries[number]),
-            tuple(found[:count]),
-            tuple(found[count:]),
+            tuple(passages[:count]),
+            tuple(passages[count:]),
             self.prompts[number].as_py(),
         )
 
     def text(self, row: int | np.int64) -> str:
         """One text."""
-        found: str = self.texts[int(row)].as_py()
-        return found
+        text: str = self.texts[int(row)].as_py()
+        return text
 
     def keys(self, numbers: Ints) -> "Keys":
         """The texts that examples of a batch should not share: their queries and positives."""
@@ -176,16 +176,16 @@ class Examples:
     def answers(self, query: int) -> Ints:
         """The texts of all positives that a query's text has, in any example."""
         first, last = np.searchsorted(self._answers[0], [query, query + 1])
-        found: Ints = self._answers[1][first:last]
-        return found
+        rows: Ints = self._answers[1][first:last]
+        return rows
 
     @cached_property
     def _positive(self) -> NDArray[np.bool_]:
         """[total]: which passages are positives."""
         counts = np.diff(self.starts)
         place = np.arange(len(self.passages)) - np.repeat(self.starts[:-1], counts)
-        found: NDArray[np.bool_] = place < np.repeat(self.positives, counts)
-        return found
+        positive: NDArray[np.bool_] = place < np.repeat(self.positives, counts)
+        return positive
 
     @cached_property
     def _answers(self) -> tuple[Ints, Ints]:
@@ -209,15 +209,15 @@ class Examples:
     @property
     def digest(self) -> str:
         """SHA-256 of everything that decides what is learned, in its order."""
-        found = hashlib.sha256()
+        sha256 = hashlib.sha256()
         for strings in (self.texts, self.ids, self.prompts):
-            found.update(repr(pc.count(strings, mode="only_null").as_py()).encode())
+            sha256.update(repr(pc.count(strings, mode="only_null").as_py()).encode())
             for buffer in strings.buffers():
-                found.update(buffer or b"")
+                sha256.update(buffer or b"")
         arrays = (self.queries, self.passages, self.starts, self.positives, self.sources)
         for each in (*arrays, self.scores):
-            found.update(np.ascontiguousarray(each).data)
-        return found.hexdigest()
+            sha256.update(np.ascontiguousarray(each).data)
+        return sha256.hexdigest()
 
 
 class _Gathering:

@@ -87,8 +87,8 @@ class Feed(Generic[Making]):
 
     def batches(self) -> Iterator[Any]:
         """The batches, each made when it is asked for."""
-        made = batches(self.examples, self.weights, self.sampling, self.start)
-        return (self.place(batch) for batch in islice(made, max(0, self.steps - self.start)))
+        sampled = batches(self.examples, self.weights, self.sampling, self.start)
+        return (self.place(batch) for batch in islice(sampled, max(0, self.steps - self.start)))
 
 
 @dataclass(frozen=True)
@@ -146,7 +146,7 @@ class Pairs:
     ) -> tuple[list[Placement], list[str]]:
         """The texts of one side, each placed as its source says."""
         sources = self.examples.sources[texts.examples]
-        found: dict[int, Placement] = {}
+        placements: dict[int, Placement] = {}
         grans: dict[int, str] = {}
         for source in dict.fromkeys(sources.tolist()):
             side: TrainingSide = getattr(self.sides[source], texts.side)
@@ -154,10 +154,10 @@ class Pairs:
             draws = [int(chances[row] * len(side.placers)) for row in rows]
             prompts = [self._prompt(texts, row) for row in rows]
             words = [self.examples.text(texts.rows[row]) for row in rows]
-            found |= zip(rows, side.placements(words, prompts, draws), strict=True)
+            placements |= zip(rows, side.placements(words, prompts, draws), strict=True)
             grans |= {row: side.placers[draw].gran for row, draw in zip(rows, draws, strict=True)}
         every = range(len(texts.rows))
-        return [found[row] for row in every], [grans[row] for row in every]
+        return [placements[row] for row in every], [grans[row] for row in every]
 
     def _prompt(self, texts: "_Texts", row: int) -> str | None:
         """An example's own prompt, which is for its query."""

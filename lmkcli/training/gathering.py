@@ -38,11 +38,11 @@ def _gathered(own: Tensor) -> Tensor:
     return torch.cat(parts)
 
 
-def agreed(found: dict[str, float]) -> dict[str, float]:
+def agreed(scores: dict[str, float]) -> dict[str, float]:
     """What process 0 found, in every process."""
     if world() == 1:
-        return found
-    held = [found]
+        return scores
+    held = [scores]
     distributed.broadcast_object_list(held)
     return held[0]
 

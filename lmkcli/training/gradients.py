@@ -100,14 +100,14 @@ class Gradients:
 
     def _cached(self, wrapped: nn.Module, chosen: list[list[Input]], loss_of: LossOf) -> Loss:
         states = []
-        made: list[tuple[Tensor, Tensor]] = []
+        pooled: list[tuple[Tensor, Tensor]] = []
         device = self.forward.model.device
         with torch.no_grad():
             for pack in chosen:
                 states.append(_Chance(device))
-                made.append((torch.from_numpy(numbers(pack)).to(device), self.forward(pack)))
-        rows = torch.cat([rows for rows, _ in made])
-        vectors = torch.cat([vectors for _, vectors in made])
+                pooled.append((torch.from_numpy(numbers(pack)).to(device), self.forward(pack)))
+        rows = torch.cat([rows for rows, _ in pooled])
+        vectors = torch.cat([vectors for _, vectors in pooled])
         leaf = torch.empty_like(vectors).index_copy(0, rows, vectors).requires_grad_()
         loss = loss_of(leaf)
         loss.total.backward()  # type: ignore[no-untyped-call]
@@ -115,15 +115,15 @@ class Gradients:
             last = number == len(chosen) - 1
             with nullcontext() if last else unsynchronised(wrapped), state.again():
                 again = wrapped(pack)
-                again.backward(leaf.grad[made[number][0]])  # type: ignore[index]
+                again.backward(leaf.grad[pooled[number][0]])  # type: ignore[index]
         return loss
 
 
 def unsynchronised(wrapped: nn.Module) -> AbstractContextManager[Any]:
     """Gradients stay with the process, until a pass outside of it."""
     skip: Any = getattr(wrapped, "no_sync", nullcontext)
-    found: AbstractContextManager[Any] = skip()
-    return found
+    context: AbstractContextManager[Any] = skip()
+    return context
 
 
 class _Chance:

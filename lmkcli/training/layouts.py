@@ -99,13 +99,13 @@ def _scores(record: Record, positives: int, negatives: int, where: str) -> list[
         _check_label(record[name], where)
     elif name is not None:
         return _column_scores(record[name], positives, negatives, f"{where}, {name}")
-    found = []
+    scores = []
     for name, count in (("pos_scores", positives), ("neg_scores", negatives)):
         given = record.get(name) or [None] * count
         if not isinstance(given, list) or len(given) != count:
             raise DataError(f"{where}: {name} must be a list of {count}, one for each text")
-        found += [_number(score, f"{where}, {name}") for score in given]
-    return found
+        scores += [_number(score, f"{where}, {name}") for score in given]
+    return scores
 
 
 def _check_label(value: Any, where: str) -> None:

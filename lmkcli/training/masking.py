@@ -185,14 +185,14 @@ class Vocabulary:
 
         A special token does not part a word: what goes on after it is the word's.
         """
-        found = np.full(len(ids), -1, np.int64)
+        words = np.full(len(ids), -1, np.int64)
         inside = np.flatnonzero(~self.special[ids])
         content = ids[inside]
         begins = self.opens[content]
         begins[1:] |= self.closes[content[:-1]]
         begins[:1] = True
-        found[inside] = np.cumsum(begins) - 1
-        return found
+        words[inside] = np.cumsum(begins) - 1
+        return words
 
 
 Edges = tuple[bool, bool]  # whether a token begins a word, and ends one

@@ -155,13 +155,13 @@ def _run(path: str, queries: Mapping[str, object]) -> dict[str, Ranking]:
     if not path:
         return {}
     rankings = read_run(Path(os.path.expanduser(path))).rankings
-    found = {query_id: ranking for query_id, ranking in rankings.items() if query_id in queries}
-    if not found:
+    judged = {query_id: ranking for query_id, ranking in rankings.items() if query_id in queries}
+    if not judged:
         raise Mismatch(
             f"{path} has no query that the split judges: its first is '{next(iter(rankings), '')}', "
             f"that of the split '{next(iter(queries), '')}'; search with the queries of this split"
         )
-    return found
+    return judged
 
 
 def _scores(ranking: Ranking | None) -> Scores:

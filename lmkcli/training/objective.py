@@ -117,12 +117,14 @@ def scores(queries: Embedded, passages: Embedded, padded: bool = False) -> Tenso
     longest one, as ColBERT's code does, so that the best match of a shorter one is never below 0.
     """
     with torch.autocast(queries.vectors.device.type, enabled=False):
-        found = _wide(queries.vectors) @ _wide(passages.vectors).T
+        products = _wide(queries.vectors) @ _wide(passages.vectors).T
     if passages.counts is not None:
-        found = _best(found, passages, padded)
+        products = _best(products, passages, padded)
     if queries.counts is None:
-        return found
-    return found.new_zeros(len(queries), found.shape[1]).index_add(0, queries.owners(), found)
+        return products
+    return products.new_zeros(len(queries), products.shape[1]).index_add(
+        0, queries.owners(), products
+    )
 
 
 def logits(queries: Embedded, passages: Embedded, temperature: float, single: float) -> Tensor:
@@ -143,11 +145,11 @@ def contrastive(values: Tensor, facts: BatchFacts) -> Tensor:
     return functional.cross_entropy(values, facts.positives)
 
 
-def _best(found: Tensor, passages: Embedded, padded: bool) -> Tensor:
+def _best(products: Tensor, passages: Embedded, padded: bool) -> Tensor:
     """[query vectors, N] out of [query vectors, passage vectors]: the maximum in each passage."""
-    empty = found.new_zeros(len(found), len(passages))
+    empty = products.new_zeros(len(products), len(passages))
     best = empty.scatter_reduce(
-        1, passages.owners().expand_as(found), found, "amax", include_self=False
+        1, passages.owners().expand_as(products), products, "amax", include_self=False
     )
     if not padded or passages.counts is None or not len(passages):
         return best

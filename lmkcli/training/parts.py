@@ -38,12 +38,12 @@ def choose(forward: ForwardPass, only: str, frozen: str, rank: int = 0) -> None:
         parameter.requires_grad_(False)
 
 
-def freeze_unused(module: nn.Module, made: Tensor) -> None:
-    """Freeze the weights that take no part in what was `made`.
+def freeze_unused(module: nn.Module, output: Tensor) -> None:
+    """Freeze the weights that take no part in `output`.
 
     Several processes would wait for their gradients: a pooler's that nobody asks, for one.
     """
-    torch.autograd.backward(made.sum())
+    torch.autograd.backward(output.sum())
     for parameter in module.parameters():
         parameter.requires_grad_(parameter.requires_grad and parameter.grad is not None)
         parameter.grad = None
@@ -54,10 +54,10 @@ def _parameters(forward: ForwardPass, parts: str) -> list[nn.Parameter]:
     named = list(forward.named_parameters())
     chosen = []
     for part in filter(None, parts.split(",")):
-        found = [p for name, p in named if _belongs(forward, name, p, part)]
-        if not found:
+        parameters = [p for name, p in named if _belongs(forward, name, p, part)]
+        if not parameters:
             raise UsageError(f"'{part}' names no part of this model; write some of {NAMES}")
-        chosen += found
+        chosen += parameters
     return chosen
 
 

@@ -81,23 +81,23 @@ class TrainingSide:
     def chunked(self, texts: Sequence[str]) -> list[tuple[Placement, Ints]]:
         """Each text's inputs, and the number of the chunk that each vector stands for."""
         (placer,) = self.placers
-        made = []
+        placed = []
         for text in self.tokenizer(list(texts)):
             content = placer.content(text.ids, text.prompt, text.ends)
             placement = placer.place(content)
             numbers = np.searchsorted(content.ends, placement.covers[:, 0], side="right")
-            made.append((placement, np.minimum(numbers, len(content.ends) - 1)))
-        return made
+            placed.append((placement, np.minimum(numbers, len(content.ends) - 1)))
+        return placed
 
     def placements(
         self, texts: Sequence[str], prompts: Sequence[str | None], draws: Sequence[int]
     ) -> list[Placement]:
         """Each text's inputs; a prompt of None is the side's own, `draws` number the placers."""
-        found: dict[int, Placement] = {}
+        placements: dict[int, Placement] = {}
         for prompt in dict.fromkeys(prompts):
             rows = [row for row, own in enumerate(prompts) if own == prompt]
             tokenizer = self.tokenizer if prompt is None else replace(self.tokenizer, prompt=prompt)
             for row, text in zip(rows, tokenizer([texts[row] for row in rows]), strict=True):
                 placer = self.placers[draws[row]]
-                found[row] = placer.place(placer.content(text.ids, text.prompt, text.ends))
-        return [found[row] for row in range(len(texts))]
+                placements[row] = placer.place(placer.content(text.ids, text.prompt, text.ends))
+        return [placements[row] for row in range(len(texts))]

@@ -114,9 +114,9 @@ def describe(job: TrainJob) -> Iterator[str]:
         f"(queries {job.resolved.recipe.query.max_length}), {doc.similarity}"
     )
     for number, (source, tally) in enumerate(zip(job.sources, job.tallies, strict=True)):
-        found = int((job.examples.sources == number).sum())
+        count = int((job.examples.sources == number).sum())
         rest = ", ".join(
             f"{name.replace('_', ' ')} {n:,}" for name, n in tally.found().items() if name != "read"
         )
-        yield f"{source.name}: {found:,} examples of {tally.read:,}{f' ({rest})' if rest else ''}"
+        yield f"{source.name}: {count:,} examples of {tally.read:,}{f' ({rest})' if rest else ''}"
     yield from job.resolved.notes

@@ -21,7 +21,7 @@ from lmkcli.settings import PretrainSettings
 from lmkcli.training.corpus import Corpus, check_sources, in_blocks, read_corpus
 from lmkcli.training.masked_texts import Layout
 from lmkcli.training.placing import TrainingSide
-from lmkcli.training.pretrain_job import Made, PretrainJob
+from lmkcli.training.pretrain_job import CreatedModel, PretrainJob
 from lmkcli.training.sources import parse_source
 
 _CHOICES = ("mask", "whole_words", "decoder_mask", "mask_pool", "query_stream")
@@ -47,8 +47,8 @@ def plan(
     check_sources(parsed)
     grans = tuple(filter(None, (beginning.options.gran or "").split(",")))
     options = replace(beginning.options, gran=grans[0] if grans else None)
-    made = _made(beginning, settings.seed, offline)
-    options = replace(options, model=made.folder.name) if made else options
+    created = _created(beginning, settings.seed, offline)
+    options = replace(options, model=created.folder.name) if created else options
     resolved = resolve(options, offline)
     check_exportable(resolved)
     tokenizer = open_tokenizer(resolved.folder, resolved.recipe.doc)
@@ -58,10 +58,10 @@ def plan(
         corpus = _in_blocks(corpus, layout)
     steps = settings.steps or max(1, int(settings.epochs * len(corpus)) // settings.batch_size)
     settings = replace(settings, steps=steps)
-    if made:
+    if created:
         named = f"{beginning.architecture}"
         resolved = resolved._replace(recipe=resolved.recipe.moved(named))
-    return PretrainJob(resolved, layout, tokenizer, parsed, corpus, settings, made)
+    return PretrainJob(resolved, layout, tokenizer, parsed, corpus, settings, created)
 
 
 def _check_choices(settings: PretrainSettings) -> None:
@@ -72,7 +72,7 @@ def _check_choices(settings: PretrainSettings) -> None:
         raise UsageError(f"--{flag} has no effect with --objective {settings.objective}; drop it")
 
 
-def _made(beginning: Beginning, seed: int, offline: bool) -> Made | None:
+def _created(beginning: Beginning, seed: int, offline: bool) -> CreatedModel | None:
     """The folder of a new model; None where one that is there goes on."""
     if not beginning.architecture:
         if beginning.tokenizer or beginning.init_from:
@@ -94,7 +94,7 @@ def _made(beginning: Beginning, seed: int, offline: bool) -> Made | None:
     identity: dict[str, Any] = {"architecture": read_architecture(new.architecture)}
     if new.init_from:
         identity["init_from"] = read_model(new.init_from, None, offline).weights_digest
-    return Made(folder, identity, notes)
+    return CreatedModel(folder, identity, notes)
 
 
 def _layout(
@@ -141,4 +141,4 @@ def describe(job: PretrainJob) -> Iterator[str]:
         yield f"{source.name}: {int(mine.sum()):,} {form}, {tokens:,} tokens"
     if job.corpus.empty:
         yield f"{job.corpus.empty:,} texts without a token are left out"
-    yield from job.made.notes if job.made else job.resolved.notes
+    yield from job.created.notes if job.created else job.resolved.notes

@@ -51,8 +51,8 @@ class Read(NamedTuple):
     def tensor(self, arrays: Sequence[Any]) -> Tensor:
         """Arrays of all texts, one after another."""
         whole = np.concatenate([np.zeros(0, arrays[0].dtype), *arrays])
-        made = torch.from_numpy(whole).to(self.vectors.device)
-        return made.long() if made.dtype == torch.int32 else made
+        tensor = torch.from_numpy(whole).to(self.vectors.device)
+        return tensor.long() if tensor.dtype == torch.int32 else tensor
 
 
 class HeadOptions(NamedTuple):
@@ -156,9 +156,9 @@ class PretextStep:
             for number, pack in enumerate(chosen):
                 last = number == len(chosen) - 1
                 with nullcontext() if last else unsynchronised(model):
-                    found = model([batch.texts[i] for i in pack]).float()
-                    ((found * scale).sum() * world()).backward()
-                    sums.append(found.detach())
+                    losses = model([batch.texts[i] for i in pack]).float()
+                    ((losses * scale).sum() * world()).backward()
+                    sums.append(losses.detach())
             means = _over_processes(torch.stack(sums).sum(0).double()) / counts.clamp(min=1)
             parts = dict(zip(self.heads.weights, means, strict=True))
             return Loss((means * weights).sum() * world(), parts)

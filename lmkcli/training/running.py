@@ -73,9 +73,9 @@ def run(job: Job, folder: Path, report: Report, watching: Sequence[Any] = ()) ->
     """
     facts = {**manifest.environment(report.call), "models": job.resolved.recipe.located()}
     facts["files"] = [file.name for file in model_files(job.resolved.folder.encoder)]
-    made = Manifest("model", job.identity, facts=facts)
+    described = Manifest("model", job.identity, facts=facts)
     with rollback_on_error(folder):
-        manifest.claim(folder, made)
+        manifest.claim(folder, described)
         if checkpoints.is_done(folder):
             checkpoints.tidy(folder)  # a kill may have left them
         else:

@@ -113,10 +113,10 @@ def shares(examples: Sampled, weights: Sequence[float], temperature: float) -> l
     sizes = np.bincount(examples.sources, minlength=len(weights)).astype(np.float64)
     if not sizes.all():
         raise DataError(f"source {int(np.argmin(sizes)) + 1} of {len(sizes)} has no examples")
-    found = np.array(weights) * (sizes / sizes.sum()) ** (1 / temperature)
-    if not found.sum() > 0 or found.min() < 0:
+    weighted = np.array(weights) * (sizes / sizes.sum()) ** (1 / temperature)
+    if not weighted.sum() > 0 or weighted.min() < 0:
         raise UsageError("weights of sources must not be negative, and not all 0")
-    scaled: list[float] = (found / found.sum()).tolist()
+    scaled: list[float] = (weighted / weighted.sum()).tolist()
     return scaled
 
 
@@ -157,8 +157,8 @@ class _Turns:
 
     def take(self, count: int) -> Ints:
         places = self._chance.random(count) * self._ends[-1]
-        found: Ints = np.searchsorted(self._ends, places, "right")
-        return found
+        taken: Ints = np.searchsorted(self._ends, places, "right")
+        return taken
 
 
 class _Epochs:
@@ -189,10 +189,10 @@ class _Mixed:
 
     def take(self, count: int) -> Ints:
         turns = self._turns.take(count)
-        found = np.empty((count, 2), np.int64)
+        taken = np.empty((count, 2), np.int64)
         for number, source in enumerate(self._sources):
-            found[turns == number] = source.take(int((turns == number).sum()))
-        return found
+            taken[turns == number] = source.take(int((turns == number).sum()))
+        return taken
 
 
 class _LikeLength:
@@ -209,8 +209,8 @@ class _LikeLength:
     def take(self, count: int) -> Ints:
         while len(self._left) < count:
             self._left = np.concatenate([self._left, self._next()])
-        found, self._left = self._left[:count], self._left[count:]
-        return found
+        taken, self._left = self._left[:count], self._left[count:]
+        return taken
 
     def _next(self) -> Ints:
         size = self._sampling.batch_size
@@ -230,9 +230,9 @@ def _turn(keys: Keys, items: int) -> Ints:
     values = keys.values[order]
     begins = np.flatnonzero(np.diff(values, prepend=values[0] - 1))
     turns = np.arange(len(values)) - np.repeat(begins, np.diff(begins, append=len(values)))
-    found = np.zeros(items, np.int64)
-    np.maximum.at(found, keys.owners[order], turns)
-    return found
+    latest = np.zeros(items, np.int64)
+    np.maximum.at(latest, keys.owners[order], turns)
+    return latest
 
 
 def _unlike(stream: _Stream, examples: Sampled, size: int) -> Iterator[Ints]:

@@ -108,10 +108,10 @@ def _pair(pair: str, spelling: str) -> tuple[str, str]:
 
 def _read_value(option: _Option, value: str, pair: str) -> object:
     try:
-        found = option.read(value)
-        if found != found:
+        parsed = option.read(value)
+        if parsed != parsed:
             raise ValueError("nan")
-        return found
+        return parsed
     except (KeyError, ValueError):
         words = {_yes: "0 or 1", _which: "random or first", int: "a whole number"}
         expected = words.get(option.read, "a number")

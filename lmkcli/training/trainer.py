@@ -145,10 +145,10 @@ class LossTrainer(Trainer):
             return {}
         start = time.monotonic()
         self._module.eval()
-        found = agreed(dev.scorer(self._module))
-        score = sum(found.values()) / len(found)
+        scores = agreed(dev.scorer(self._module))
+        score = sum(scores.values()) / len(scores)
         seconds = time.monotonic() - start
-        self._note({"dev": found, "score": score, "seconds": seconds})
+        self._note({"dev": scores, "score": score, "seconds": seconds})
         self._seen.leave_out(seconds)
         better = before is None or score > before["score"]
         if better:
@@ -287,10 +287,10 @@ class _Seen:
     def taken(self) -> dict[str, float]:
         """The means of the parts, tokens a second of this process, its peak of memory in bytes."""
         seconds = max(time.monotonic() - self._since, 1e-9)
-        found = {name: sum(values) / len(values) for name, values in self._parts.items()}
-        found |= {"tokens_per_second": self._tokens / seconds, "memory": float(peak_held())}
+        means = {name: sum(values) / len(values) for name, values in self._parts.items()}
+        means |= {"tokens_per_second": self._tokens / seconds, "memory": float(peak_held())}
         self._forget()
-        return found
+        return means
 
 
 class _Flow(TrainerCallback):

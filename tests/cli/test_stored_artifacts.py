@@ -95,7 +95,7 @@ def test_an_updated_folder_is_updated_and_compacted(lmk: Lmk, stored: Path) -> N
     made = lmk(*asked, "--if-exists", "update", "--json").json
     assert (made["generation"], made["kept"], made["encoded"], made["removed"]) == (3, 34, 1, 1)
     again = lmk("index", folder, "-o", stored / "hnsw", "--m", 4, "--if-exists", "update")
-    assert "1 rows appended, 1 are dead and passed over" in again.err
+    assert "1 rows appended, 1 are deleted and passed over" in again.err
     hit = lmk("search", stored / "hnsw", "-q", "storms bend young trees", "-k", 1, "--json").json
     assert hit[0]["id"] == "new"
     lmk("compact", folder, "--keep-hours", 0)

@@ -58,7 +58,7 @@ def test_the_same_lines_every_night(cron: Cron) -> None:
     old = lmk("search", cron.index, *question)
     assert old.json[0]["id"] != "fresh"
     assert "is behind" in old.err
-    assert "1 rows appended, 5 are dead and passed over" in lmk(*index).err
+    assert "1 rows appended, 5 are deleted and passed over" in lmk(*index).err
     now = lmk("search", cron.index, *question)
     assert (now.json[0]["id"], now.err) == ("fresh", "")
     assert "up to date already" in lmk(*index).err

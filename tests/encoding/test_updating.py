@@ -403,7 +403,7 @@ def test_a_refreshed_index_finds_what_exact_search_finds(
     for first in (3, 10, 12, 25):
         folder.update(docs(first, 200 + 2 * first))
         how = refresh(folder, tmp_path / "i", kind)
-        assert f"{first} are dead" in how
+        assert f"{first} are deleted" in how
         files.add(index_folder.read_built(tmp_path / "i")["at"])
         for number in (0, first, 150, 200 + first):
             for k in (5, 400):
@@ -421,7 +421,7 @@ def test_dead_rows_around_a_query_are_looked_past(folder: Folder, tmp_path: Path
     refresh(folder, tmp_path / "i")
     order = ranking(folder.path, 2000, 1000)
     folder.update({name: n for name, n in docs(0, 1000).items() if name not in order[:200]})
-    assert refresh(folder, tmp_path / "i") == "0 rows appended, 200 are dead and passed over"
+    assert refresh(folder, tmp_path / "i") == "0 rows appended, 200 are deleted and passed over"
     assert index_folder.read_built(tmp_path / "i")["at"] == ""  # the file is the old one
     assert ranking(tmp_path / "i", 2000, 10) == order[200:210]
 
@@ -440,12 +440,16 @@ def test_a_quarter_dead_is_built_again(
     folder.update(docs(0, 100))
     refresh(folder, tmp_path / "i")
     folder.update(docs(33, 100))
-    assert refresh(folder, tmp_path / "i") == "built again: 33 of its 100 rows would be dead"
+    assert (
+        refresh(folder, tmp_path / "i") == "built again: 33 of its 100 rows would be deleted rows"
+    )
     assert index_folder.read_built(tmp_path / "i")["rows"] == 67
     assert ranking(tmp_path / "i", 40, 9) == ranking(folder.path, 40, 9)
     monkeypatch.setattr(part_writer, "PART_BYTES", 1 << 20)
     compact(folder.path, 0)
-    assert refresh(folder, tmp_path / "i") == "built again: 67 of its 134 rows would be dead"
+    assert (
+        refresh(folder, tmp_path / "i") == "built again: 67 of its 134 rows would be deleted rows"
+    )
     assert ranking(tmp_path / "i", 40, 9) == ranking(folder.path, 40, 9)
 
 

@@ -267,7 +267,7 @@ def test_a_refreshed_index_follows_its_documents(folder: Folder) -> None:
     folder.drop(dead)
     settings = AnnSettings(kind="HNSW32,Flat")
     how = update_dense(Vectors(folder.path), path, settings).how
-    assert how == "0 rows appended, 6 are dead and passed over"
+    assert how == "0 rows appended, 6 are deleted and passed over"
     left = [row for row in range(ROWS) if row not in dead]
     named = {piece.name for piece in Vectors(folder.path).slices}
     for name in set(parts.list_parts(folder.path)) - named:

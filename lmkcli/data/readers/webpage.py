@@ -37,8 +37,8 @@ def read(data: bytes, encoding: str) -> FileText:
 
 def _declared(head: bytes) -> str:
     """The encoding that a page says it has, if Python has it."""
-    found = DECLARED.search(head)
-    name = found[1].decode("ascii", "replace").lower() if found else ""
+    match = DECLARED.search(head)
+    name = match[1].decode("ascii", "replace").lower() if match else ""
     try:
         b"a".decode(name, "replace")
     except (LookupError, UnicodeError):

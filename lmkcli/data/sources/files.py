@@ -70,13 +70,13 @@ def _split(name: str) -> tuple[str, str]:
 
 def _folder(folder: Path, split: str) -> dict[str, str]:
     """Which of docs, queries and qrels a BEIR folder has, and where."""
-    found = {
+    paths = {
         key: str(path)
         for key, stem in (("docs", "corpus"), ("queries", "queries"))
         for path in (folder / f"{stem}{suffix}" for suffix in reversed(SUFFIXES))
         if path.is_file()
     }
-    if not found:
+    if not paths:
         raise DataError(
             f"{folder}: neither a corpus nor queries in it; expected BEIR's corpus.jsonl, "
             "queries.jsonl and qrels/<split>.tsv (or .jsonl.gz, .tsv, .parquet); a folder whose files "
@@ -85,7 +85,7 @@ def _folder(folder: Path, split: str) -> dict[str, str]:
     qrels = folder / "qrels" / f"{split or SPLIT}.tsv"
     if split and not qrels.is_file():
         raise UnknownName(f"split of {folder}", split, _splits(folder) or ["(no qrels/*.tsv)"])
-    return found | {"folder": str(folder), "qrels": str(qrels)}
+    return paths | {"folder": str(folder), "qrels": str(qrels)}
 
 
 def _splits(folder: Path) -> list[str]:

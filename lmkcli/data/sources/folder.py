@@ -141,12 +141,12 @@ class FolderCollection(Collection):
             self._check(files)
         for path in files:
             try:
-                found = self._read(path)
+                content = self._read(path)
             except DataError as error:
                 self._unread[path] = str(error)
                 continue
-            named = found.title or (PurePosixPath(path).stem if found.text.strip() else "")
-            yield Doc(self._ids[path], found.text, named)
+            named = content.title or (PurePosixPath(path).stem if content.text.strip() else "")
+            yield Doc(self._ids[path], content.text, named)
         if self._look(list_files(self._root, self._meant).files) != self._stamp:
             raise DataError(
                 f"{self.name}: files were changed while they were read: run the command again with "

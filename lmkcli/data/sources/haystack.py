@@ -49,8 +49,8 @@ def open_haystack(name: str, options: dict[str, str]) -> "HaystackCollection":
             f"position={position}: with {distractors} distractors the positions are 0 to {distractors}"
         )
     wanted = whole_number(name, own, "docs", 0, least=1)
-    made = Haystack(distractors, position, wanted, whole_number(name, own, "seed", 0))
-    return HaystackCollection(spell(name, {**own, "from": inner.name}), inner, made)
+    haystack = Haystack(distractors, position, wanted, whole_number(name, own, "seed", 0))
+    return HaystackCollection(spell(name, {**own, "from": inner.name}), inner, haystack)
 
 
 class Haystack(NamedTuple):

@@ -114,12 +114,12 @@ class HubCollection(Collection):
     def stamp(self) -> dict[str, list[int]]:
         """As Collection says; a name carries the repository and, where it has one, the commit."""
         table = self._layout.docs
-        found = self._found(table)
-        repo = f"{table.repo}@{found.commit}" if found.commit else table.repo
-        stats = zip(found.names, (path.stat() for path in found.paths), strict=True)
+        files = self._found(table)
+        repo = f"{table.repo}@{files.commit}" if files.commit else table.repo
+        stats = zip(files.names, (path.stat() for path in files.paths), strict=True)
         # What a commit holds cannot change; the time of its download means nothing.
         return {
-            f"{repo}/{name}": [stat.st_size, *([] if found.commit else [stat.st_mtime_ns])]
+            f"{repo}/{name}": [stat.st_size, *([] if files.commit else [stat.st_mtime_ns])]
             for name, stat in stats
         }
 
@@ -161,9 +161,9 @@ class HubCollection(Collection):
 
     def _judged(self) -> Iterator[Qrel]:
         table = self._layout.qrels
-        found = self._found(table)
-        if found.names[0].endswith(".tsv"):
-            for path in found.paths:
+        files = self._found(table)
+        if files.names[0].endswith(".tsv"):
+            for path in files.paths:
                 yield from read_qrels(path, self._fields.map_ids)
             return
         asked = self._asked if table.where else None
@@ -199,12 +199,12 @@ class HubCollection(Collection):
     def _chunks(self) -> dict[str, list[tuple[str, str]]]:
         """Document -> its chunks' ids and texts, in the order of the data set; documents by id."""
         table = self._layout.docs
-        found: dict[str, list[tuple[str, str]]] = {}
+        chunks: dict[str, list[tuple[str, str]]] = {}
         for _, where, record in self._rows(table):
             chunk = _value(table, "id", record, where)
             text = _value(table, "text", record, where)
-            found.setdefault(self._cut(chunk, where)[0], []).append((str(chunk), text or ""))
-        return dict(sorted(found.items()))
+            chunks.setdefault(self._cut(chunk, where)[0], []).append((str(chunk), text or ""))
+        return dict(sorted(chunks.items()))
 
     @cached_property
     def _places(self) -> dict[str, str]:

@@ -54,25 +54,25 @@ def find(table: Table, fetch: str) -> Found:
     here = mirror(table.repo)
     if here is not None:
         return _complete(Found(here, _choose(table, _listing(here), here).names, ""), table)
-    found = _cached(table) or _download(table, fetch)
-    return _complete(found, table)
+    files = _cached(table) or _download(table, fetch)
+    return _complete(files, table)
 
 
-def _complete(found: Found, table: Table) -> Found:
-    place = f"{table.repo} in {found.root}"
-    if not found.names:
+def _complete(files: Found, table: Table) -> Found:
+    place = f"{table.repo} in {files.root}"
+    if not files.names:
         raise DataError(
             f"{place}: no file of {_wanted(table)}; expected {next(_candidates(table, {}))[0]} "
             f"with the columns {table.expected or 'of TREC qrels'}; "
-            f"it holds {_some(_listing(found.root))}"
+            f"it holds {_some(_listing(files.root))}"
         )
-    pieces = [match for name in found.names if (match := PIECE.search(name))]
+    pieces = [match for name in files.names if (match := PIECE.search(name))]
     if pieces and len(pieces) < int(pieces[0][2]):
         raise DataError(
             f"{place}: {len(pieces)} of {int(pieces[0][2])} files of {_wanted(table)} are there "
-            f"({found.names[0]} …); copy the others too"
+            f"({files.names[0]} …); copy the others too"
         )
-    return found
+    return files
 
 
 def _wanted(table: Table) -> str:
@@ -86,8 +86,8 @@ def _some(names: list[str]) -> str:
 
 def _listing(root: Path) -> list[str]:
     """Every file below a folder, sorted; hidden ones are the hub's own notes."""
-    found = (path.relative_to(root) for path in root.rglob("*") if path.is_file())
-    return sorted(path.as_posix() for path in found if not path.parts[0].startswith("."))
+    files = (path.relative_to(root) for path in root.rglob("*") if path.is_file())
+    return sorted(path.as_posix() for path in files if not path.parts[0].startswith("."))
 
 
 def _choose(table: Table, names: list[str], root: Path) -> Choice:

@@ -164,10 +164,10 @@ def asked(tree: Tree) -> list[Function]:
 def read_modules(tree: Tree) -> dict[str, Module]:
     """Every public module that parses, by name, in the order of their paths."""
     modules = [_module(path, name) for path, name in _walk(tree)]
-    found = {module.name: module for module in modules if module and module.text.strip()}
-    if not found:
+    by_name = {module.name: module for module in modules if module and module.text.strip()}
+    if not by_name:
         raise DataError(f"{tree.root}: no Python sources there; install what ships them")
-    return found
+    return by_name
 
 
 def _walk(tree: Tree) -> Iterator[tuple[Path, str]]:

@@ -163,14 +163,14 @@ class SequenceMixer(nn.Module):
         mixed = torch.empty_like(x)
         for channels in blocks(x, BLOCK, LEAST):
             x1, x2, v = self._short(x, channels).chunk(3, dim=1)
-            own, made = [one.at(channels) for one in filters], mixed[:, channels]
-            for some in blocks(made, FFT_BLOCK):
+            own, out = [one.at(channels) for one in filters], mixed[:, channels]
+            for some in blocks(out, FFT_BLOCK):
                 inputs = [v[:, some] * x1[:, some], x[:, channels][:, some]]
                 if mask is not None:
                     inputs = [one * mask for one in inputs]
                 pairs = zip(own, inputs, strict=False)
                 gated, *residual = (one.at(some).convolved(given) for one, given in pairs)
-                made[:, some] = sum(residual, x2[:, some] * gated)
+                out[:, some] = sum(residual, x2[:, some] * gated)
         return flip(_affine(mixed, self.out_linear.weight, self.out_linear.bias))
 
     def _short(self, x: Tensor, channels: slice) -> Tensor:
@@ -178,8 +178,8 @@ class SequenceMixer(nn.Module):
         linear, short = self.in_linear, self.short_filter
         u = _affine(x, _thirds(linear.weight, channels), _thirds(linear.bias, channels))
         weight, bias = _thirds(short.weight, channels), _thirds(cast(Tensor, short.bias), channels)
-        made = functional.conv1d(u, weight, bias, padding=2, groups=len(weight))
-        return made[..., : x.shape[-1]]
+        convolved = functional.conv1d(u, weight, bias, padding=2, groups=len(weight))
+        return convolved[..., : x.shape[-1]]
 
 
 def blocks(x: Tensor, numbers: int, least: int = 1) -> Iterator[slice]:
@@ -199,10 +199,10 @@ def flip(x: Tensor) -> Tensor:
     """[batch, a, b] -> [batch, b, a], in memory too; torch is quick at that for matrices alone."""
     if torch.is_grad_enabled():
         return x.transpose(1, 2).contiguous()
-    made = torch.empty(x.transpose(1, 2).shape, dtype=x.dtype, device=x.device)
-    for target, source in zip(made, x, strict=True):
+    flipped = torch.empty(x.transpose(1, 2).shape, dtype=x.dtype, device=x.device)
+    for target, source in zip(flipped, x, strict=True):
         target.copy_(source.T)
-    return made
+    return flipped
 
 
 def _thirds(parameter: Tensor, channels: slice) -> Tensor:
@@ -215,7 +215,7 @@ def by_rows(function: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
     rows = x.flatten(0, -2)
     if torch.is_grad_enabled() or x.is_cuda or len(rows) <= ROWS:
         return function(x)
-    made = torch.empty_like(rows)
+    result = torch.empty_like(rows)
     for start in range(0, len(rows), ROWS):
-        made[start : start + ROWS] = function(rows[start : start + ROWS])
-    return made.view(x.shape)
+        result[start : start + ROWS] = function(rows[start : start + ROWS])
+    return result.view(x.shape)

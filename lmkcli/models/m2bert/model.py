@@ -59,13 +59,13 @@ class BlockDiagonal(nn.Module):
         self.bias = nn.Parameter(torch.zeros(outputs)) if bias else None
 
     def forward(self, parts: list[Tensor]) -> list[Tensor]:
-        blocks, made, width = self.weight.shape
+        blocks, outputs, width = self.weight.shape
         biases: Iterable[Tensor | None] = [None] * blocks
         if self.bias is not None:
-            biases = functional.pad(self.bias, (0, blocks * made - self.outputs)).chunk(blocks)
+            biases = functional.pad(self.bias, (0, blocks * outputs - self.outputs)).chunk(blocks)
         pieces = zip(_pieces(parts, blocks, width), self.weight, biases, strict=True)
         results = [functional.linear(piece, weight, bias) for piece, weight, bias in pieces]
-        if blocks * made == self.outputs:
+        if blocks * outputs == self.outputs:
             return results
         return [torch.cat(results, dim=-1)[..., : self.outputs]]
 

@@ -99,8 +99,10 @@ class TiteDecoder(nn.Module):
         return sighted(q, (k, v), lined, sight).flatten(1)
 
     def _projected(self, projection: nn.Module, states: Tensor) -> Tensor:
-        made = projection(states)
-        return cast(Tensor, self.norm(made) if self.config.norm_location == "qkv" else made)
+        projected = projection(states)
+        return cast(
+            Tensor, self.norm(projected) if self.config.norm_location == "qkv" else projected
+        )
 
 
 def _placed(encoder: TiteModel, states: Tensor, positions: Tensor) -> Tensor:

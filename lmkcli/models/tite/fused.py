@@ -41,8 +41,8 @@ def fuse(encoder: TiteEncoder) -> Undo:
     try:
         for owner in encoder.modules():
             if isinstance(owner, TiteMLP) and owner.hidden_act in _GELUS:
-                made = Activated(owner.intermediate_dense, _GELUS[owner.hidden_act])
-                undo.replace(owner, "intermediate_dense", made)
+                activated = Activated(owner.intermediate_dense, _GELUS[owner.hidden_act])
+                undo.replace(owner, "intermediate_dense", activated)
                 undo.replace(owner, "act", nn.Identity())
             for name, module in list(owner.named_children()):
                 if type(module) is Residual:

@@ -83,12 +83,12 @@ class TiteEmbeddings(nn.Module):
 
     def forward(self, ids: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
         """[tokens] and [tokens] -> [tokens, first width]."""
-        made = self.word_embeddings(ids)
+        embedded = self.word_embeddings(ids)
         if self.position_embeddings is not None:
-            made = made + self.position_embeddings(positions)
+            embedded = embedded + self.position_embeddings(positions)
         if self.downscale is not None:
-            made = self.downscale(made)
-        return cast(torch.Tensor, self.dropout(self.norm(made)))
+            embedded = self.downscale(embedded)
+        return cast(torch.Tensor, self.dropout(self.norm(embedded)))
 
 
 class Residual(nn.Linear):
@@ -129,10 +129,10 @@ class TiteAttention(nn.Module):
             pooled = step.windows(states)
         source = pooled if self.location == "pre" else states
         residual = pad(pooled, (0, self.wider)) if self.wider else pooled
-        made = self.dense(self._attended(pooled, source, step), residual)
+        output = self.dense(self._attended(pooled, source, step), residual)
         if step.windows and self.location == "post":
-            made = step.windows(made)
-        return cast(torch.Tensor, self.norm(made) if self.norm_at == "post" else made)
+            output = step.windows(output)
+        return cast(torch.Tensor, self.norm(output) if self.norm_at == "post" else output)
 
     def _attended(self, pooled: torch.Tensor, source: torch.Tensor, step: Step) -> torch.Tensor:
         """Queries of the pooled states over keys and values of the source, [windows, width]."""
@@ -151,8 +151,8 @@ class TiteAttention(nn.Module):
         return attend(q, k, v, step.lined, self._distances(q.device)).flatten(1)
 
     def _projected(self, projection: nn.Module, states: torch.Tensor) -> torch.Tensor:
-        made = projection(states)
-        return cast(torch.Tensor, self.norm(made) if self.norm_at == "qkv" else made)
+        projected = projection(states)
+        return cast(torch.Tensor, self.norm(projected) if self.norm_at == "qkv" else projected)
 
     def _distances(self, device: torch.device) -> Distances | None:
         return alibi(self.heads, device) if self.alibi else None
@@ -180,8 +180,8 @@ class TiteMLP(nn.Module):
             inner = self.act(gate) * inner
         else:
             inner = self.act(inner)
-        made = self.out_dense(inner, states)
-        return cast(torch.Tensor, self.norm(made) if self.norm_at == "post" else made)
+        output = self.out_dense(inner, states)
+        return cast(torch.Tensor, self.norm(output) if self.norm_at == "post" else output)
 
 
 class TiteLayer(nn.Module):

@@ -78,12 +78,12 @@ class TiteModel(PreTrainedModel):  # type: ignore[no-untyped-call]
             if output_hidden_states is None
             else output_hidden_states
         )
-        made = self.packed(
+        states = self.packed(
             input_ids[mask], mask.sum(1).cpu().numpy().astype(np.int64), layers if shown else None
         )
         filled = mask.any(1, keepdim=True) if self.config.pools else mask
-        last = made.new_zeros(*filled.shape, self.config.hidden_size)
-        last = last.masked_scatter(filled[..., None], made)
+        last = states.new_zeros(*filled.shape, self.config.hidden_size)
+        last = last.masked_scatter(filled[..., None], states)
         output = BaseModelOutput(last, tuple(layers[:1] + layers) if shown else None)
         wanted = self.config.return_dict if return_dict is None else return_dict
         return output if wanted else output.to_tuple()

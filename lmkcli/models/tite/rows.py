@@ -67,8 +67,8 @@ def rotate(states: torch.Tensor, by: torch.Tensor, interleaved: bool) -> torch.T
         pairs = torch.view_as_complex(wide.view(*wide.shape[:-1], -1, 2))
         return torch.view_as_real(pairs * by).flatten(-2).to(states.dtype)
     one, other = wide.chunk(2, -1)
-    made = one * by.real - other * by.imag, one * by.imag + other * by.real
-    return torch.cat(made, -1).to(states.dtype)
+    turned = one * by.real - other * by.imag, one * by.imag + other * by.real
+    return torch.cat(turned, -1).to(states.dtype)
 
 
 class Distances(NamedTuple):
@@ -113,7 +113,7 @@ def attend(
     half = query.dtype in (torch.float16, torch.bfloat16)
     if query.is_cuda and half and distances is None and query.shape[2] % 8 == 0:
         return _varlen(query, key, value, lined)
-    made, q, k = [], 0, 0
+    attended, q, k = [], 0, 0
     pairs = zip(lined.queries.tolist(), lined.keys.tolist(), strict=True)
     for (queries, keys), same in groupby(pairs):
         count = len(list(same))
@@ -124,10 +124,10 @@ def attend(
         )
         q, k = q + count * queries, k + count * keys
         if keys == 1:
-            made.append(parts[2])
+            attended.append(parts[2])
         elif keys:
-            made.append(_attend(parts, count, distances and distances(queries, keys)))
-    return torch.cat(made) if len(made) != 1 else made[0]
+            attended.append(_attend(parts, count, distances and distances(queries, keys)))
+    return torch.cat(attended) if len(attended) != 1 else attended[0]
 
 
 def _varlen(
@@ -140,8 +140,8 @@ def _varlen(
         for lengths in lined
     )
     longest = int(lined.queries.max()), int(lined.keys.max())
-    made: Any = varlen_attn(query, key, value, q, k, *longest)
-    return made  # type: ignore[no-any-return]
+    attended: Any = varlen_attn(query, key, value, q, k, *longest)
+    return attended  # type: ignore[no-any-return]
 
 
 def _attend(
@@ -161,10 +161,10 @@ def _attend(
 def _longer(part: torch.Tensor, spare: int) -> torch.Tensor:
     """[count, keys, heads, width] with `spare` zeros after the keys (pad would first fill it all)."""
     count, keys, *rest = part.shape
-    made = part.new_empty(count, keys + spare, *rest)
-    made[:, :keys] = part
-    made[:, keys:] = 0
-    return made
+    padded = part.new_empty(count, keys + spare, *rest)
+    padded[:, :keys] = part
+    padded[:, keys:] = 0
+    return padded
 
 
 def _spare(keys: torch.Tensor) -> int:

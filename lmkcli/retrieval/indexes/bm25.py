@@ -156,8 +156,8 @@ class Bm25(LexicalKind):
         if missing := [name for name in wanted if name not in bags]:
             raise DataError(f"{DOCS} of the index has no '{missing[0]}'; build the index again")
         for query, (names, scores) in zip(queries, first, strict=True):
-            found = [bags[name] for name in names]
-            yield query.id, expanded(self._analyzer(query.text), found, scores.tolist(), how)
+            relevant = [bags[name] for name in names]
+            yield query.id, expanded(self._analyzer(query.text), relevant, scores.tolist(), how)
 
     def _joining(self, doc: Doc, how: Feedback) -> Counter[str]:
         """How often the terms of a document that may join a query are in it."""

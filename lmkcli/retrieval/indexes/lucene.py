@@ -190,12 +190,12 @@ class _Growth:
     def __call__(self, searcher: Any, query: Any, text: str) -> Any:
         """The query with the terms that the first documents add to it; itself if it finds none."""
         top = searcher.search(query, self._docs, _anserinis, True)
-        found = _scored_docs.fromTopDocs(top, searcher)
-        if not found.docids:
+        scored = _scored_docs.fromTopDocs(top, searcher)
+        if not scored.docids:
             return query
         terms = self._analyze(text)
         context = self._context(searcher, "", query, None, text, terms, None, self._arguments)
-        self._feedback.rerank(found, context)
+        self._feedback.rerank(scored, context)
         grown = java_class("org.apache.lucene.search.BooleanQuery$Builder")()
         for entry in context.feedbackTerms.entrySet().toArray():
             term = _term_query(_term(CONTENTS, entry.getKey()))

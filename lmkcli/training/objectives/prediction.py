@@ -31,7 +31,7 @@ def _distance(texts: Embedded, targets: Tensor) -> Tensor:
     vectors = texts.single()
     if vectors.shape != targets.shape:
         raise DataError(
-            f"the teacher's vectors have {targets.shape[1]} components and the model's "
+            f"the teacher's vectors have {targets.shape[1]} dimensions and the model's "
             f"{vectors.shape[1]}; the prediction loss needs a teacher of the same size"
         )
     return 1 - functional.cosine_similarity(vectors, targets.to(vectors.dtype)).mean()

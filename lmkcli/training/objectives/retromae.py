@@ -83,8 +83,8 @@ class RetroMae(nn.Module):
         firsts = torch.tensor(np.cumsum([0, *read.lengths[:-1]]), device=device)
         context = embed(read, read.ids, places).index_copy(0, firsts, vectors)
         sights = [_Sight(text, device) for text in read.texts]
-        made = self.decoder(queries, context, read.lengths, lambda i, rows: sights[i](rows))
-        return cast(Tensor, made)
+        decoded = self.decoder(queries, context, read.lengths, lambda i, rows: sights[i](rows))
+        return cast(Tensor, decoded)
 
 
 class DupMae(RetroMae):
@@ -117,8 +117,8 @@ def bags(read: Read, language: LanguageHead) -> Tensor:
             best = logits.to(torch.promote_types(logits.dtype, torch.float32)).amax(0)
             return cast(Tensor, -best.log_softmax(0)[words].sum())
 
-        found = again(bag, states[min(start + 1, stop - 1) : stop], read.table)
-        sums.append(found / max(1, int(text.ordinary.sum())))
+        loss = again(bag, states[min(start + 1, stop - 1) : stop], read.table)
+        sums.append(loss / max(1, int(text.ordinary.sum())))
     return torch.stack(sums).sum()
 
 
@@ -168,8 +168,8 @@ def _first(table: nn.Embedding) -> int:
 
 def positions(encoder: Any) -> nn.Embedding | None:
     """The table of positions of an encoder's embeddings; None without one."""
-    found = getattr(getattr(encoder, "embeddings", None), "position_embeddings", None)
-    return found if isinstance(found, nn.Embedding) else None
+    table = getattr(getattr(encoder, "embeddings", None), "position_embeddings", None)
+    return table if isinstance(table, nn.Embedding) else None
 
 
 def check_embeddings(encoder: Any) -> None:

@@ -54,8 +54,8 @@ class Tite(nn.Module):
     def counts(self, texts: Sequence[MaskedText]) -> list[int]:
         """How many tokens are decoded; how many entries of bags there are."""
         entries = len(texts) * (self.bow_head.bias.shape[0] - 1) if "bow" in self.weights else 0
-        found = {"mae": sum(int(text.ordinary.sum()) for text in texts), "bow": entries}
-        return [found[name] for name in self.weights]
+        counts = {"mae": sum(int(text.ordinary.sum()) for text in texts), "bow": entries}
+        return [counts[name] for name in self.weights]
 
     def decoded(self, read: Read) -> Tensor:
         """The sum over ordinary tokens."""
