@@ -35,7 +35,7 @@ def parse_bytes(text: str) -> int:
     """'16GB' -> 16000000000; UsageError for anything else."""
     match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([kMGT]?)i?B?", text.strip(), re.IGNORECASE)
     if not match:
-        raise UsageError(f"{text!r} is no size; write for instance 16GB or 800MB")
+        raise UsageError(f"{text!r} is not a size; write for instance 16GB or 800MB")
     return int(float(match[1]) * 1000 ** "_kmgt".index(match[2].lower() or "_"))
 
 
@@ -112,18 +112,16 @@ class OpenSettings(ModelSettings):
         bool, Flag("bm25, lucene: terms of the first documents join the query (RM3).")
     ] = False
     rm3_terms: Annotated[
-        int | None, Flag("rm3: terms that join.", min=1, shown=str(Feedback.terms))
+        int | None, Flag("rm3: how many terms join.", min=1, shown=str(Feedback.terms))
     ] = None
     rm3_docs: Annotated[
-        int | None, Flag("rm3: documents that they come from.", min=1, shown=str(Feedback.docs))
+        int | None, Flag("rm3: how many documents they come from.", min=1, shown=str(Feedback.docs))
     ] = None
     rm3_weight: Annotated[
         float | None,
         Flag("rm3: weight of the query as asked.", min=0, max=1, shown=str(Feedback.weight)),
     ] = None
-    rocchio: Annotated[bool, Flag("bm25, lucene: Rocchio's feedback in the place of RM3's.")] = (
-        False
-    )
+    rocchio: Annotated[bool, Flag("bm25, lucene: Rocchio feedback instead of RM3.")] = False
 
     def __post_init__(self) -> None:
         if self.rm3 and self.rocchio:
@@ -172,9 +170,9 @@ class AnnSettings:
             often=True,
         ),
     ] = "hnsw"
-    m: Annotated[
-        int, Flag("hnsw: links of a vector, twice as many at the lowest level.", min=2)
-    ] = 32
+    m: Annotated[int, Flag("hnsw: links per vector, twice as many at the lowest level.", min=2)] = (
+        32
+    )
     ef_construction: Annotated[int, Flag("hnsw: breadth while building.", min=1)] = 200
     ef_search: int = 0  # hnsw: how widely to search; 0 is max(128, 2k), and never less than k
     nprobe: int = 0  # ivf: lists that are searched; 0 grows with k
@@ -259,46 +257,47 @@ class LoopSettings:
         Literal["source", "mixed"], Flag("A batch holds examples of one source, or of several.")
     ] = "source"
     sampling_temperature: Annotated[
-        float, Flag("Sources by size (1), or more evenly (above).", min=0)
+        float, Flag("How sources are sampled: by size (1), or more evenly (above 1).", min=0)
     ] = 1.0
-    like_length: Annotated[bool, Flag("Texts of like length share a batch.")] = True
-    steps: Annotated[int, Flag("Steps; 0: so many as --epochs takes.", min=0)] = 0
+    like_length: Annotated[bool, Flag("Texts of similar length share a batch.")] = True
+    steps: Annotated[int, Flag("Number of steps; 0: as many as --epochs needs.", min=0)] = 0
     epochs: Annotated[
-        float, Flag("How often the examples are seen, without --steps.", min=0, often=True)
+        float, Flag("Passes over the examples, unless --steps is given.", min=0, often=True)
     ] = 1.0
-    lr: Annotated[float, Flag("The highest learning rate.", min=0, often=True)] = 2e-5
-    warmup: Annotated[float, Flag("Steps until it is reached; below 1 a share of all.", min=0)] = (
-        0.05
-    )
+    lr: Annotated[float, Flag("Peak learning rate.", min=0, often=True)] = 2e-5
+    warmup: Annotated[float, Flag("Warm-up steps; below 1, a share of all steps.", min=0)] = 0.05
     schedule: Annotated[
-        Literal["linear", "cosine", "constant_with_warmup"], Flag("How it falls afterwards.")
+        Literal["linear", "cosine", "constant_with_warmup"],
+        Flag("How the learning rate falls after warm-up."),
     ] = "linear"
-    weight_decay: Annotated[float, Flag("AdamW's decay of matrices.", min=0)] = 0.01
-    max_grad_norm: Annotated[float, Flag("Gradients are cut to this norm; 0: never.", min=0)] = 1.0
+    weight_decay: Annotated[float, Flag("AdamW's weight decay, of matrices only.", min=0)] = 0.01
+    max_grad_norm: Annotated[
+        float, Flag("Gradients are clipped to this norm; 0: never.", min=0)
+    ] = 1.0
     gradient_checkpointing: Annotated[
-        bool, Flag("Less memory, more time: states are computed again.")
+        bool, Flag("Recompute states in the backward pass: less memory, more time.")
     ] = False
     dtype: Annotated[
         Literal["auto", "fp32", "bf16"],
-        Flag("Dtype of weights in the forward pass; they are kept in fp32 as well."),
+        Flag("Dtype of the forward pass; weights are kept in fp32 as well."),
     ] = "auto"
     device: Device = "auto"
     batch_tokens: Annotated[
         int,
-        Flag("Positions that go through at once, larger batches being cached; 0: chosen.", min=0),
+        Flag("Positions per pass; larger batches use gradient caching; 0: chosen.", min=0),
     ] = 0
-    seed: Annotated[int, Flag("Everything random follows from it.", min=0)] = 0
-    save_every: Annotated[int, Flag("Steps between checkpoints; 0: at the end.", min=0)] = 0
+    seed: Annotated[int, Flag("Seed of everything that is random.", min=0)] = 0
+    save_every: Annotated[int, Flag("Steps between checkpoints; 0: only at the end.", min=0)] = 0
     log_every: Annotated[int, Flag("Steps between lines of log.jsonl.", min=1)] = 10
     tensorboard: Annotated[
-        bool, Flag("Write what is logged for TensorBoard too, into the folder's tensorboard/.")
+        bool, Flag("Log for TensorBoard as well, in the folder's tensorboard/.")
     ] = False
 
     def __post_init__(self) -> None:
         for name, most in (("lr", 1e38), ("epochs", 1e6), ("steps", 1 << 31), ("seed", 1 << 32)):
             if not getattr(self, name) < most:
                 raise UsageError(
-                    f"--{name} {getattr(self, name)} cannot be; write less than {most:g}"
+                    f"--{name} {getattr(self, name)} is out of range; write less than {most:g}"
                 )
 
 
@@ -314,9 +313,9 @@ class TrainSettings(LoopSettings):
         ),
     ] = "infonce"
     temperature: Annotated[
-        float, Flag("What scores are divided by; 0 is the objective's own (0.02).", min=0)
+        float, Flag("What scores are divided by; 0: the objective's own (0.02).", min=0)
     ] = 0.0
-    symmetric: Annotated[bool, Flag("infonce: contrast passages with queries too.")] = False
+    symmetric: Annotated[bool, Flag("infonce: contrast each passage with all queries too.")] = False
     dims: Annotated[
         str, Flag("matryoshka: the loss at several dimensions, such as 384,256,128.")
     ] = ""
@@ -326,11 +325,11 @@ class TrainSettings(LoopSettings):
     train: Annotated[
         str,
         Flag(
-            "Train these alone (beside --lora: these too): embeddings, positions, layers.4-5, norms, "
+            "Train only these (with --lora: these as well): embeddings, positions, layers.4-5, norms, "
             "biases, modules."
         ),
     ] = ""
-    freeze: Annotated[str, Flag("Do not train these.")] = ""
+    freeze: Annotated[str, Flag("Parts that are not trained.")] = ""
     skip_positions: Annotated[
         float,
         Flag(
@@ -348,12 +347,12 @@ class DevSettings:
     panel: ClassVar[str] = "Development set"
     dev: Annotated[
         list[str] | None,
-        Flag("A judged collection that is searched while it trains; repeat it.", often=True),
+        Flag("A judged collection to score during training; repeat for several.", often=True),
     ] = None
     dev_every: Annotated[int, Flag("Steps between scorings; 0: a tenth of all.", min=0)] = 0
-    dev_measure: Annotated[str, Flag("What is measured, as ir-measures writes it.")] = "nDCG@10"
+    dev_measure: Annotated[str, Flag("The measure, in ir-measures' notation.")] = "nDCG@10"
     patience: Annotated[
-        int, Flag("End after so many scorings without a better one; 0: never.", min=0)
+        int, Flag("Stop after this many scorings without improvement; 0: never.", min=0)
     ] = 0
 
     def __post_init__(self) -> None:
@@ -374,15 +373,16 @@ class PretrainSettings(LoopSettings):
         Literal["source", "mixed"], Flag("A batch holds texts of one source, or of several.")
     ] = "mixed"
     epochs: Annotated[
-        float, Flag("How often the texts are seen, without --steps.", min=0, often=True)
+        float, Flag("Passes over the texts, unless --steps is given.", min=0, often=True)
     ] = 1.0
-    lr: Annotated[float, Flag("The highest learning rate.", min=0, often=True)] = 1e-4
+    lr: Annotated[float, Flag("Peak learning rate.", min=0, often=True)] = 1e-4
     objective: Annotated[
         str,
         Flag("mlm, retromae, dupmae, tite, tite-mae or tite-bow (lmk show pretexts).", often=True),
     ] = "mlm"
     blocks: Annotated[
-        bool, Flag("Texts are joined and cut into blocks of --max-length; else each is cut there.")
+        bool,
+        Flag("Join texts and cut them into blocks of --max-length, instead of truncating each."),
     ] = False
     mask: Annotated[
         float | None,
@@ -393,11 +393,16 @@ class PretrainSettings(LoopSettings):
     ] = None
     decoder_mask: Annotated[
         float | None,
-        Flag("Share of a text hidden from each row of the decoder.", min=0, max=1, shown="0.5"),
+        Flag(
+            "Share of a text hidden from the decoder, for each token that it predicts.",
+            min=0,
+            max=1,
+            shown="0.5",
+        ),
     ] = None
     mask_pool: Annotated[
         int | None,
-        Flag("retromae, dupmae: masks of a text that rows choose from.", min=1, shown="256"),
+        Flag("retromae, dupmae: masks drawn for each text.", min=1, shown="256"),
     ] = None
     query_stream: Annotated[
         Literal["embedded", "raw"] | None,
