@@ -28,15 +28,15 @@ def spellings(lmk: Any, verbs: Sequence[str]) -> Flags:
 
 
 def _spelled(params: Sequence[Any]) -> dict[str, Spelling]:
-    found: dict[str, Spelling] = {}
+    spellings: dict[str, Spelling] = {}
     for param in params:
         if isinstance(param, TyperArgument):
             continue
         on = max(param.opts, key=len)
         spelling = Spelling(on, next(iter(param.secondary_opts), ""), bool(param.is_flag))
         for name in (on.removeprefix("--"), str(param.name).replace("_", "-")):
-            found.setdefault(name, spelling)
-    return found
+            spellings.setdefault(name, spelling)
+    return spellings
 
 
 def check(lmk: Any, step: Step) -> None:

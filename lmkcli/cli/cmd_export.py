@@ -70,10 +70,10 @@ def _examples(source: str, output: NewOutput) -> None:
 
     folder = output.prepared("exported/")
     with console.progress("export") as progress:
-        found = export_examples(source, folder, Report(progress, call=recording.call())).found()
+        tally = export_examples(source, folder, Report(progress, call=recording.call())).found()
     if output.json:
-        return console.plain_json({"output": str(folder), "to": _EXAMPLES, **found})
-    said = [f"{name.replace('_', ' ')} {console.number(count)}" for name, count in found.items()]
+        return console.plain_json({"output": str(folder), "to": _EXAMPLES, **tally})
+    said = [f"{name.replace('_', ' ')} {console.number(count)}" for name, count in tally.items()]
     console.say(f"{folder}: {', '.join(said)}")
 
 

@@ -75,15 +75,15 @@ def _summary(job: "TrainJob", folder: Path, json: bool) -> None:
     from lmkcli.models.files import read_json
     from lmkcli.models.folder import TRAINED
 
-    found = exported(job.resolved)
+    export = exported(job.resolved)
     scored = read_json(folder / TRAINED).get("dev", {}).get("published")
     if json:
         dev = {"dev": scored} if scored else {}
         return console.plain_json(
-            {"output": str(folder), "steps": job.settings.steps, **dev, **found._asdict()}
+            {"output": str(folder), "steps": job.settings.steps, **dev, **export._asdict()}
         )
     best = ""
     if job.dev and scored:
         measure = f"{job.dev.scorer.measure} {scored['score']:.4f}"
         best = f"; these are the weights of step {scored['step']}, {measure}"
-    console.say(f"{folder}: {console.number(job.settings.steps)} steps{best}; {found.loaded_by}")
+    console.say(f"{folder}: {console.number(job.settings.steps)} steps{best}; {export.loaded_by}")

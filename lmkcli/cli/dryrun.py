@@ -27,28 +27,28 @@ def dry_run(job: "Rehearsed", dev: "Dev | None", json: bool) -> None:
     from lmkcli.training.rehearsal import rehearse
 
     with console.reporting("dry run", recording.call()) as report:
-        found = rehearse(job, dev, report)
+        rehearsal = rehearse(job, dev, report)
     if json:
-        shown = [[text._asdict() for text in example] for example in found.shown]
-        return console.plain_json({**found._asdict(), "shown": shown})
-    for number, example in enumerate(found.shown, 1):
+        shown = [[text._asdict() for text in example] for example in rehearsal.shown]
+        return console.plain_json({**rehearsal._asdict(), "shown": shown})
+    for number, example in enumerate(rehearsal.shown, 1):
         for text in example:
             gran = f"gran {text.gran}, " if text.gran else ""
             gap = f" up to {text.reach:,}" if text.reach > text.positions else ""
             placed = f"{gran}{text.positions} positions{gap}"
             console.say(f"{number} {text.side} ({placed}): {text.words}")
     rows: list[list[object]] = [
-        ["examples", found.examples],
-        ["steps", found.steps],
-        ["tokens", f"about {console.number(found.tokens)}, from {found.counted} batches"],
-        ["longest input", f"{console.number(found.longest)} positions in these"],
+        ["examples", rehearsal.examples],
+        ["steps", rehearsal.steps],
+        ["tokens", f"about {console.number(rehearsal.tokens)}, from {rehearsal.counted} batches"],
+        ["longest input", f"{console.number(rehearsal.longest)} positions in these"],
         [
             "pace",
-            f"{console.number(round(found.tokens_per_second))} tokens/s in {found.timed} steps",
+            f"{console.number(round(rehearsal.tokens_per_second))} tokens/s in {rehearsal.timed} steps",
         ],
-        ["memory", f"{console.size(found.memory)} at the peak of these"],
-        ["time", f"about {console.duration(found.seconds)} on this machine"],
+        ["memory", f"{console.size(rehearsal.memory)} at the peak of these"],
+        ["time", f"about {console.duration(rehearsal.seconds)} on this machine"],
     ]
     if dev:
-        rows.append(["of it scoring", f"about {console.duration(found.scoring)}"])
+        rows.append(["of it scoring", f"about {console.duration(rehearsal.scoring)}"])
     tables.table(["dry run", ""], rows, tables.Format.table)

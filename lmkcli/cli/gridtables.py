@@ -73,44 +73,44 @@ def scores(plan: "Plan", results: "Results", correction: str, form: Format) -> N
     from lmkcli.experiments import scores as measured
     from lmkcli.experiments.table import Layout, table
 
-    found = measured.scored(plan, results)
-    if not found:
+    scored = measured.scored(plan, results)
+    if not scored:
         return None
-    measured.write_log(found, results.folder)
+    measured.write_log(scored, results.folder)
     with console.progress("comparing") as progress:
-        made = table(found, Layout.of(plan.cells, plan.table), correction, progress)
+        compared = table(scored, Layout.of(plan.cells, plan.table), correction, progress)
     if form in _PROGRAMS:
-        return _long(found, made, form)
-    _wide(made, form)
-    if made.tests:
+        return _long(scored, compared, form)
+    _wide(compared, form)
+    if compared.tests:
         from lmkcli.cli import scoretables
 
-        scoretables.legend(made.tests, {}, correction, form)
-    if len(found) < len(plan.cells):
-        console.note(f"{len(plan.cells) - len(found)} of {len(plan.cells)} cells are not finished")
+        scoretables.legend(compared.tests, {}, correction, form)
+    if len(scored) < len(plan.cells):
+        console.note(f"{len(plan.cells) - len(scored)} of {len(plan.cells)} cells are not finished")
 
 
-def _wide(made: "Table", form: Format) -> None:
-    one = len({row.measure for row in made.rows}) == 1
-    heads = [*made.heads, *([] if one else ["measure"])]
+def _wide(compared: "Table", form: Format) -> None:
+    one = len({row.measure for row in compared.rows}) == 1
+    heads = [*compared.heads, *([] if one else ["measure"])]
     rows: list[list[Any]] = [
         [*row.system, *([] if one else [row.measure]), *(Cell(*entry) for entry in row.entries)]
-        for row in made.rows
+        for row in compared.rows
     ]
     if one:
-        heads[-1] += f" ({made.rows[0].measure})"
-    tables.table([*heads, *made.columns], rows, form)
+        heads[-1] += f" ({compared.rows[0].measure})"
+    tables.table([*heads, *compared.columns], rows, form)
 
 
-def _long(found: "list[Scored]", made: "Table", form: Format) -> None:
+def _long(scored: "list[Scored]", compared: "Table", form: Format) -> None:
     """One value a row: a cell with its axes, a measure, its score, and its test if there is one."""
     from lmkcli.experiments.cells import varying
     from lmkcli.experiments.gridfile import MEASURES
 
-    axes = [axis for axis in varying([each.cell.values for each in found]) if axis != MEASURES]
+    axes = [axis for axis in varying([each.cell.values for each in scored]) if axis != MEASURES]
     rows = [
         [each.cell.name, *(each.cell.shown(axis) for axis in axes), name, each.result.value(name)]
-        for each in found
+        for each in scored
         for name in each.result.measures
     ]
     tables.table(["cell", *axes, "measure", "score"], rows, form)

@@ -94,7 +94,7 @@ def row_names(runs: Sequence[Path], tags: Sequence[str]) -> list[str]:
     deepest = max(len(run.parts) for run in runs)
     ends = ([str(Path(*run.parts[-n:])) for run in runs] for n in range(1, deepest + 1))
     return next(
-        (found for found in ends if len(set(found)) == len(set(runs))), list(map(str, runs))
+        (names for names in ends if len(set(names)) == len(set(runs))), list(map(str, runs))
     )
 
 

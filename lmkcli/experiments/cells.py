@@ -32,16 +32,22 @@ def shown(value: Value) -> str:
 
 def cells(grid: GridFile) -> list[Cell]:
     """The cells of a grid, each once, in the order of its axes and their values."""
-    found = [dict(zip(grid.axes, values, strict=True)) for values in product(*grid.axes.values())]
+    settings = [
+        dict(zip(grid.axes, values, strict=True)) for values in product(*grid.axes.values())
+    ]
     for narrowing in grid.narrowings:
-        found = list(_once(_narrowed(found, narrowing)))
-    names = _names(found)
-    return [Cell(name, values) for name, values in zip(names, found, strict=True)]
+        settings = list(_once(_narrowed(settings, narrowing)))
+    names = _names(settings)
+    return [Cell(name, values) for name, values in zip(names, settings, strict=True)]
 
 
-def varying(found: Sequence[Values]) -> list[str]:
+def varying(settings: Sequence[Values]) -> list[str]:
     """The axes in which any two differ."""
-    return [axis for axis in (found[0] if found else {}) if len({each[axis] for each in found}) > 1]
+    return [
+        axis
+        for axis in (settings[0] if settings else {})
+        if len({each[axis] for each in settings}) > 1
+    ]
 
 
 def matches(values: Mapping[str, Value], conditions: Mapping[str, str]) -> bool:
@@ -52,9 +58,9 @@ def matches(values: Mapping[str, Value], conditions: Mapping[str, str]) -> bool:
     )
 
 
-def _narrowed(found: Sequence[Values], narrowing: Narrowing) -> Iterator[Values]:
+def _narrowed(settings: Sequence[Values], narrowing: Narrowing) -> Iterator[Values]:
     replaced = narrowing.values
-    for each in found:
+    for each in settings:
         if not matches(each, narrowing.matching):
             yield each
             continue
@@ -62,26 +68,26 @@ def _narrowed(found: Sequence[Values], narrowing: Narrowing) -> Iterator[Values]
             yield each | dict(zip(replaced, values, strict=True))
 
 
-def _once(found: Iterator[Values]) -> Iterator[Values]:
+def _once(settings: Iterator[Values]) -> Iterator[Values]:
     seen = set()
-    for each in found:
+    for each in settings:
         key = tuple(each.values())
         if key not in seen:
             seen.add(key)
             yield each
 
 
-def _names(found: Sequence[Values]) -> list[str]:
+def _names(settings: Sequence[Values]) -> list[str]:
     """A name for each that a shell takes as it is: the collection, and what differs."""
-    told = [axis for axis in varying(found) if axis != COLLECTION]
+    told = [axis for axis in varying(settings) if axis != COLLECTION]
     names = [
-        _slug([each[COLLECTION], *(each[axis] for axis in told if each[axis])]) for each in found
+        _slug([each[COLLECTION], *(each[axis] for axis in told if each[axis])]) for each in settings
     ]
     return [
         f"{name[:_LONGEST]}_{manifest.digest(list(each.items()))[:6]}"
         if names.count(name) > 1 or len(name) > _LONGEST
         else name
-        for name, each in zip(names, found, strict=True)
+        for name, each in zip(names, settings, strict=True)
     ]
 
 

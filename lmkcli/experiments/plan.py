@@ -47,15 +47,15 @@ class Plan:
 
         UsageError where no cell has such a name.
         """
-        found = [each for each in self.cells if any(fnmatchcase(each.name, n) for n in names)]
-        if not found:
+        chosen = [each for each in self.cells if any(fnmatchcase(each.name, n) for n in names)]
+        if not chosen:
             known = ", ".join(each.name for each in self.cells[:10])
             more = " …" if len(self.cells) > 10 else ""
             raise UsageError(f"no cell is called {' or '.join(names)}; cells are {known}{more}")
-        chains = {each.name: self.chains[each.name] for each in found}
+        chains = {each.name: self.chains[each.name] for each in chosen}
         keys = {key for chain in chains.values() for key in chain}
         steps = {key: step for key, step in self.steps.items() if key in keys}
-        return Plan(found, chains, steps, [], self.table)
+        return Plan(chosen, chains, steps, [], self.table)
 
     def write(self, folder: Path) -> None:
         """Keep it in the folder of the results, where `read` finds it."""
@@ -122,9 +122,9 @@ def _joined(drafts: list[_Draft], refused: list[Refused], table: TableChoice) ->
     steps: dict[str, Step] = {}
     for cell, chain, _ in drafts:
         tokens = chain.tokens if chain.tokens and readers[chain.tokens.key] > 1 else None
-        found = [*([tokens] if tokens else []), *chain.steps(tokens)]
-        steps |= {step.key: steps.get(step.key, step) for step in found}
-        chains[cell.name] = tuple(step.key for step in found)
+        needed = [*([tokens] if tokens else []), *chain.steps(tokens)]
+        steps |= {step.key: steps.get(step.key, step) for step in needed}
+        chains[cell.name] = tuple(step.key for step in needed)
     return Plan([each.cell for each in drafts], chains, steps, refused, table)
 
 

@@ -42,8 +42,8 @@ class Results:
 
     def is_done(self, key: str) -> bool:
         """Whether a step has ended well, and what it made is still there."""
-        made = OUTPUTS[key.partition("-")[0]]
-        return (self.of(key) / RESULT).exists() and (self.of(key) / made).exists()
+        output = OUTPUTS[key.partition("-")[0]]
+        return (self.of(key) / RESULT).exists() and (self.of(key) / output).exists()
 
     def missing(self, plan: Plan) -> dict[str, Step]:
         """The steps that must run for all cells of the plan, in an order in which they can.

@@ -41,10 +41,10 @@ def scored(plan: Plan, results: Results) -> list[Scored]:
     ]
 
 
-def write_log(found: Sequence[Scored], folder: Path) -> None:
+def write_log(scored: Sequence[Scored], folder: Path) -> None:
     """All their entries as one score log, which lmk plot, show and repro read."""
     with atomic_file(folder / LOG) as temporary:
-        lines = (json.dumps(each.entry, ensure_ascii=False) + "\n" for each in found)
+        lines = (json.dumps(each.entry, ensure_ascii=False) + "\n" for each in scored)
         temporary.write_text("".join(lines), encoding="utf-8", errors="surrogatepass")
 
 
@@ -70,12 +70,12 @@ def _read(cell: Cell, folder: Path, names: Sequence[str]) -> Scored:
     return Scored(cell, Result(Path(entry["run"]), cell.name, collection, scores, measures), entry)
 
 
-def _computed(asked: Sequence[str], collection: str, found: dict[str, float]) -> Iterator[Any]:
+def _computed(asked: Sequence[str], collection: str, scores: dict[str, float]) -> Iterator[Any]:
     """The measure that was computed for each that was asked for."""
     facts = facts_of(collection)
     for name in asked:
         graded = parse_measures([name], facts.rel if facts else 1)[0]
-        yield graded if str(graded) in found else parse_measures([name])[0]
+        yield graded if str(graded) in scores else parse_measures([name])[0]
 
 
 def _coverage(raw: dict[str, Any]) -> Coverage:

@@ -69,5 +69,5 @@ def stamp(spelling: str) -> Any:
     if not path.name or not path.exists():
         return None
     files = sorted(each for each in path.rglob("*") if each.is_file()) if path.is_dir() else [path]
-    found = [(str(each.relative_to(path)), each.stat()) for each in files]
-    return [[name, facts.st_size, facts.st_mtime_ns] for name, facts in found]
+    stats = [(str(each.relative_to(path)), each.stat()) for each in files]
+    return [[name, facts.st_size, facts.st_mtime_ns] for name, facts in stats]

@@ -96,12 +96,12 @@ class Chain:
 
         UsageError where settings have no effect together.
         """
-        made = [self._lexical()] if self._kind in catalog.LEXICAL else [*self._dense(tokens)]
-        index = made[-1]
+        steps = [self._lexical()] if self._kind in catalog.LEXICAL else [*self._dense(tokens)]
+        index = steps[-1]
         place = [self.place(index), self._collection]
         run = self._step("search", place, self._texts, (index.key,))
         scored = self._step("eval", [self.place(run)], "", (run.key,))
-        return [*made, run, scored]
+        return [*steps, run, scored]
 
     def place(self, step: Step) -> str:
         """Where a step puts what it makes."""
@@ -170,8 +170,8 @@ class Chain:
         """The model that encodes."""
         if not self._learned:
             return self._base
-        made = self._learned[-1]
-        return _Model(self.place(made), made.key, (made.key,))
+        training = self._learned[-1]
+        return _Model(self.place(training), training.key, (training.key,))
 
     def _encoded(self, tokens: Step | None) -> Step:
         dropped = ["revision"] if self._learned else []

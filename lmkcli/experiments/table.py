@@ -99,13 +99,13 @@ def _baseline(layout: Layout, cells: Sequence[Cell], wanted: Mapping[str, str]) 
     rows = dict.fromkeys(layout.system(each) for each in cells if matches(each.values, wanted))
     if len(rows) != 1:
         said = ", ".join(f"{axis}={value}" for axis, value in wanted.items())
-        found = "; ".join(map(" ".join, rows)) or "none"
-        raise UsageError(f"the baseline {said} must be one row of the table; it is {found}")
+        matching = "; ".join(map(" ".join, rows)) or "none"
+        raise UsageError(f"the baseline {said} must be one row of the table; it is {matching}")
     return " ".join(next(iter(rows)))
 
 
 def table(
-    found: Sequence[Scored], layout: Layout, correction: str, progress: Progress = silent
+    scored: Sequence[Scored], layout: Layout, correction: str, progress: Progress = silent
 ) -> Table:
     """The table of finished cells; without tests while the row of the baseline has none."""
     placed = [
@@ -114,9 +114,9 @@ def table(
             system=" ".join(layout.system(each.cell)),
             collection=layout.collection(each.cell),
         )
-        for each in found
+        for each in scored
     ]
-    systems = {" ".join(row): row for row in (layout.system(each.cell) for each in found)}
+    systems = {" ".join(row): row for row in (layout.system(each.cell) for each in scored)}
     tested = layout.baseline in systems
     tests = compare_all(placed, layout.baseline, correction, progress) if tested else []
     names = list(dict.fromkeys(name for each in placed for name in each.measures))
@@ -162,12 +162,12 @@ def _mean(values: Mapping[str, float | None]) -> float | None:
 
 
 def _rows(
-    made: tuple[Grid, list[tuple[str, ...]]],
+    grouped: tuple[Grid, list[tuple[str, ...]]],
     systems: Mapping[str, tuple[str, ...]],
     placed: Sequence[Result],
     marks: Mapping[tuple[str, str, str], str],
 ) -> list[Row]:
-    grid, members = made
+    grid, members = grouped
     computed = {
         (each.system, each.collection): str(each.measures[grid.measure])
         for each in placed

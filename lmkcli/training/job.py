@@ -51,14 +51,14 @@ class TrainJob:
     def identity(self) -> dict[str, Any]:
         """What two trainings must share to be one."""
         settings = {k: v for k, v in asdict(self.settings).items() if k not in MACHINE}
-        found = {
+        shared = {
             "recipe": self.resolved.recipe.identity(),
             "granularities": list(self.grans),
             "data": self.examples.digest,
             "sources": [_seen_as(source) for source in self.sources],
             "settings": settings,
         }
-        return found | ({"dev": self.dev.identity} if self.dev else {})
+        return shared | ({"dev": self.dev.identity} if self.dev else {})
 
     def __len__(self) -> int:
         """Examples."""

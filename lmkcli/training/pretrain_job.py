@@ -42,7 +42,7 @@ from lmkcli.training.trainer import Learning
 _PROBE = 2  # texts whose gradients show which weights take part
 
 
-class Made(NamedTuple):
+class CreatedModel(NamedTuple):
     """A new model's folder, as long as it is needed; what it is made of; notes on its weights."""
 
     folder: tempfile.TemporaryDirectory[str]
@@ -60,7 +60,7 @@ class PretrainJob:
     sources: tuple[Source, ...]
     corpus: Corpus
     settings: PretrainSettings
-    made: Made | None = None  # a new model; None where one that is there goes on
+    created: CreatedModel | None = None  # a new model; None where one that is there goes on
 
     @cached_property
     def kind(self) -> Any:
@@ -84,7 +84,7 @@ class PretrainJob:
     def identity(self) -> dict[str, Any]:
         """What two trainings must share to be one."""
         recipe = self.resolved.recipe.identity()
-        if self.made:  # random weights follow from the seed
+        if self.created:  # random weights follow from the seed
             recipe = {side: config | {"weights": ""} for side, config in recipe.items()}
         return {
             "recipe": recipe,
@@ -92,7 +92,7 @@ class PretrainJob:
             "data": self.corpus.digest,
             "sources": [{"weight": source.weight} for source in self.sources],
             "settings": {k: v for k, v in asdict(self.settings).items() if k not in MACHINE},
-            **({"new": self.made.identity} if self.made else {}),
+            **({"new": self.created.identity} if self.created else {}),
         }
 
     def __len__(self) -> int:
@@ -170,10 +170,10 @@ class PretrainJob:
         given = _known_heads(self.resolved)
         fitting = {k: v for k, v in given.items() if k in own and own[k].shape == v.shape}
         heads.load_state_dict(own | fitting)
-        if not start.step and not self.made:
+        if not start.step and not self.created:
             start.note(_begun(own, fitting, self.resolved.folder.name))
-        made: Pretext = heads.to(model.device, TORCH[model.dtype])
-        return made
+        placed: Pretext = heads.to(model.device, TORCH[model.dtype])
+        return placed
 
 
 def _known_heads(resolved: Resolved) -> dict[str, Tensor]:

@@ -34,8 +34,8 @@ def heading(lines: list[str]) -> tuple[str, range]:
             fence = "" if fence == mark[1] else fence or mark[1]
         elif fence:
             continue
-        elif (found := HEADING.match(line)) and found["title"]:
-            return found["title"], range(row, row + 1)
+        elif (match := HEADING.match(line)) and match["title"]:
+            return match["title"], range(row, row + 1)
         elif row and UNDERLINE.match(line) and _is_text(lines[row - 1]):
             return lines[row - 1].strip(), range(row - 1, row + 1)
     return "", range(0)
