@@ -35,6 +35,7 @@ METHODS: dict[str, tuple[str, ...]] = {
     "landmark vectors": ("--pool", "lmk", "--unit", "chunk", *GRAN, *SEEN),
     "grouped positions (4096)": ("--extend", "grouped", "--max-length", "4096"),
     "interpolated positions (4096)": ("--extend", "interpolate", "--max-length", "4096"),
+    "recurrent positions (4096)": ("--extend", "recurrent", "--max-length", "4096"),
     "token vectors (MaxSim)": ("--unit", "token", *SEEN),
 }
 LEXICAL = "BM25"
