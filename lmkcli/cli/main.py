@@ -26,6 +26,7 @@ from lmkcli.cli import (
     cmd_show,
     cmd_tokenize,
     cmd_train,
+    cmd_update,
     cmd_verify,
     console,
     helptext,
@@ -71,6 +72,7 @@ app.command("index")(cmd_index.index)
 app.command("search")(cmd_search.search)
 app.command("eval")(cmd_eval.evaluate)
 app.command("grid")(cmd_grid.grid)
+app.command("update")(cmd_update.update)
 app.command("compact")(cmd_compact.compact)
 app.command("show")(cmd_show.show)
 app.command("train")(cmd_train.train)

@@ -3,7 +3,7 @@
 import os
 import sys
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, redirect_stdout
+from contextlib import AbstractContextManager, contextmanager, nullcontext, redirect_stdout
 from contextvars import ContextVar
 from enum import Enum
 from pathlib import Path
@@ -117,13 +117,16 @@ def _texts(value: Any) -> list[str]:
     return [] if value is None else [str(value)]
 
 
-def run(lmk: Any, line: list[str]) -> None:
-    """Run a command line in this process, its results unseen; variables for its flags do not count."""
+def run(lmk: Any, line: list[str], shown: bool = False) -> None:
+    """Run a command line in this process, its results unseen unless they are to be shown.
+
+    Variables for its flags do not count.
+    """
     with (
         _argv(["lmk", *line]),
         _no_variables(line[0]),
         open(os.devnull, "w") as nowhere,
-        redirect_stdout(nowhere),
+        nullcontext() if shown else redirect_stdout(nowhere),
     ):
         lmk.main([*console.flags(), *line], standalone_mode=False)
 

@@ -53,6 +53,14 @@ VERBS = {
             "lmk index beir/scifact/test --kind bm25 -o bm25/",
         ),
     ),
+    "update": Verb(
+        "Prepare",
+        "Vectors and indexes of a collection that changed, in one step.",
+        (
+            "lmk update corpus.jsonl vectors/ index/",
+            "lmk update beir/scifact/test vectors/ index/ bm25/",
+        ),
+    ),
     "compact": Verb(
         "Prepare",
         "Rewrite small parts of updated vectors into full ones.",

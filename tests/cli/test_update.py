@@ -84,6 +84,38 @@ def test_the_plain_command_leaves_an_updated_folder_alone_until_the_source_chang
     assert cron.encode("--json").json["encoded"] == 1
 
 
+def test_one_command_brings_vectors_and_indexes_up_to_date(
+    cron: Cron, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lmk, bm25 = cron.lmk, tmp_path / "bm25"
+    lmk("encode", cron.beir, "-m", cron.model, "--pool", "lmk", "--gran", 8, "-o", cron.vectors)
+    lmk("index", cron.vectors, "-o", cron.index, "--kind", "ivf")
+    lmk("index", cron.beir, "-o", bm25, "--kind", "bm25", "--k1", 1.2)
+    cron.change(fresh="copper conducts electricity")
+    monkeypatch.setenv("LMK_ENCODE_POOL", "cls")  # the settings are those of the folders
+    words = ("update", cron.beir, cron.index, bm25, cron.vectors)
+    done = lmk(*words)
+    assert "generation 1, 1 documents encoded, 5 removed" in done.out
+    for folder in (cron.vectors, cron.index, bm25):
+        hits = lmk("search", folder, "-q", "copper conducts electricity", "-k", 1, "--json")
+        assert (hits.json[0]["id"], hits.err) == ("fresh", "")
+    again = lmk(*words)
+    assert "0 documents encoded, 0 removed" in again.out
+    assert "up to date already" in again.err
+    assert lmk("show", bm25, "--json").json["settings"]["k1"] == 1.2
+
+
+def test_an_update_needs_folders_that_commands_made(cron: Cron, tmp_path: Path) -> None:
+    cron.encode()
+    assert "make it once" in cron.lmk("update", cron.beir, cron.index, code=2).err
+    cron.lmk("tokenize", cron.beir, "-m", cron.model, "-o", tmp_path / "t")
+    assert "give vectors or an index" in cron.lmk("update", cron.beir, tmp_path / "t", code=3).err
+    with parts.locked(cron.vectors):
+        cron.change(fresh="new")
+        cron.lmk("update", cron.beir, cron.vectors, code=75)
+    assert Vectors(cron.vectors).rows == 60
+
+
 def test_a_second_updater_stops_with_75(cron: Cron) -> None:
     cron.encode()
     cron.change(fresh="new")
@@ -142,11 +174,23 @@ def test_the_crontab_of_the_page_works(tmp_path: Path, minilm: Path) -> None:
     where = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
     for number, docs in enumerate(({"a": "tea", "b": "bread"}, {"b": "bread", "c": "a puncture"})):
         tiny.write_jsonl(corpus, [{"_id": name, "text": text} for name, text in docs.items()])
+        for line in (
+            []
+            if number
+            else [
+                "lmk encode corpus.jsonl -m minilm -o vectors",
+                "lmk index vectors -o index",
+            ]
+        ):
+            assert f"$ {line}" in page.read_text(encoding="utf-8")
+            subprocess.run(
+                line, shell=True, check=True, cwd=tmp_path, env={**os.environ, "PATH": where}
+            )
         for line in lines:
             command = re.sub(r"^(\S+ +){5}", "", line)
             subprocess.run(command, shell=True, check=True, env={**os.environ, "PATH": where})
         log = (tmp_path / "night.log").read_text()
-        made = f"vectors: generation {number + 1}, {2 - number} documents encoded"
+        made = f"vectors: generation {number + 1}, {number} documents encoded"
         assert made in log, log
         found = Vectors(tmp_path / "vectors")
         assert sorted(found.numbers()) == sorted(docs)

@@ -1,0 +1,69 @@
+"""lmk update: vectors and their indexes brought to what a collection is now, in one step."""
+
+import os
+import shlex
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from lmkcli.cli import console, recording
+from lmkcli.cli.flags import with_flags
+from lmkcli.errors import DataError, UsageError
+
+_ORDER = ("vectors", "index")  # an index follows its vectors
+# What belongs to the command line that began the artifact, and not to what it holds.
+_DROPPED = ("output", "if_exists", "shard", "json", "dry_run", "allow_incomplete")
+
+
+@with_flags
+def update(
+    context: typer.Context,
+    source: Annotated[str, typer.Argument(metavar="COLLECTION", help="What is followed.")],
+    folders: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="FOLDER…", help="Vectors made of it, and indexes of either; there already."
+        ),
+    ],
+) -> None:
+    """Bring vectors and indexes to what a collection is now, as the commands that made them would.
+
+    The settings are those with which each folder was made: 'lmk encode' and 'lmk index' are run again
+    with --if-exists update, vectors first. Whatever is up to date stays as it is, and a step that is
+    stopped or fails leaves the folder that it works on as it was.
+    """
+    from lmkcli import manifest
+
+    missing = [str(folder) for folder in folders if not (folder / manifest.NAME).is_file()]
+    if missing:
+        raise UsageError(
+            f"there is no artifact at {', '.join(missing)}; make it once, for instance with "
+            f"lmk encode {source} -m MODEL -o vectors/ or lmk index vectors/ -o index/"
+        )
+    made = {folder: manifest.read(folder) for folder in folders}
+    lmk: Any = context.find_root().command
+    lines = {folder: _again(lmk, source, folder, made[folder]) for folder in folders}
+    for folder in sorted(folders, key=lambda each: _ORDER.index(made[each].kind)):
+        console.note(f"$ {shlex.join(['lmk', *lines[folder]])}")
+        recording.run(lmk, lines[folder], shown=True)
+
+
+def _again(lmk: Any, source: str, folder: Path, made: Any) -> list[str]:
+    """The words that made a folder, to bring it up to date; DataError where nobody knows them."""
+    call = dict(made.facts.get("call", {}))
+    if made.kind not in _ORDER or call.get("verb") not in ("encode", "index"):
+        raise DataError(
+            f"{folder} was not made by lmk encode or lmk index, so there is nothing to do again; give "
+            "vectors or an index"
+        )
+    kept = {name: value for name, value in call.items() if name not in _DROPPED}
+    if made.kind == "vectors":
+        kept["model"] = made.facts["models"]["doc"]["model"]
+    read = folder / made.facts["vectors"] if "vectors" in made.facts else source
+    told = {
+        "source": os.path.normpath(read) if read != source else source,
+        "output": str(folder),
+        "if_exists": "update",
+    }
+    return recording.words(lmk, kept | told)
