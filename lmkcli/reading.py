@@ -33,7 +33,7 @@ Text = TypeVar("Text", str, bytes)
 Read = TypeVar("Read", str, bytes, covariant=True)
 
 
-class Opened(Protocol[Read]):
+class OpenFile(Protocol[Read]):
     """A file, compressed or not, opened for text or bytes."""
 
     def read(self, size: int, /) -> Read: ...
@@ -48,7 +48,7 @@ def check_finite(path: Path) -> None:
         raise DataError(f"{path} is {what}, where a file or a pipe is needed")
 
 
-def bounded_lines(file: Opened[Text], name: object, limit: int = LINE) -> Iterator[Text]:
+def bounded_lines(file: OpenFile[Text], name: object, limit: int = LINE) -> Iterator[Text]:
     """The lines of an open file, with their ends; DataError for one that is longer than `limit`."""
     for number, line in enumerate(iter(partial(file.readline, limit), file.read(0)), 1):
         if len(line) == limit:

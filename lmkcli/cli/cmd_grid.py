@@ -124,7 +124,7 @@ def grid(
 
     whole = plan.plan(asked, flags, folder, check)
     gridtables.refused(whole)
-    table.Layout.of(
+    table.TableLayout.of(
         whole.cells, whole.table
     )  # which may say that it cannot be, before anything runs
     part = whole.only(options.only) if options.only else whole

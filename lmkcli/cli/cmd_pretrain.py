@@ -62,7 +62,7 @@ def pretrain(
 
     begun = pretrain_planning.Beginning(recipe, new.architecture, new.tokenizer, new.init_from)
     job = pretrain_planning.plan(sources, begun, settings, output.offline)
-    for line in pretrain_planning.describe(job):
+    for line in pretrain_planning.describe_pretraining(job):
         console.note(line)
     if output.dry_run:
         return dry_run(job, None, output.json)

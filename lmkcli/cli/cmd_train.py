@@ -50,7 +50,7 @@ def train(
     job = planning.plan(sources, recipe, settings, output.offline)
     if dev.dev:
         job = _scored(job, dev)
-    for line in planning.describe(job):
+    for line in planning.describe_training(job):
         console.note(line)
     if output.dry_run:
         return dry_run(job, job.dev, output.json)

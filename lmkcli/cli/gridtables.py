@@ -71,14 +71,14 @@ def _state(plan: "Plan", results: "Results", name: str) -> str:
 def scores(plan: "Plan", results: "Results", correction: str, form: Format) -> None:
     """The table of the cells that are finished, which also go to the log of the results."""
     from lmkcli.experiments import scores as measured
-    from lmkcli.experiments.table import Layout, table
+    from lmkcli.experiments.table import TableLayout, table
 
     scored = measured.scored(plan, results)
     if not scored:
         return None
     measured.write_log(scored, results.folder)
     with console.progress("comparing") as progress:
-        compared = table(scored, Layout.of(plan.cells, plan.table), correction, progress)
+        compared = table(scored, TableLayout.of(plan.cells, plan.table), correction, progress)
     if form in _PROGRAMS:
         return _long(scored, compared, form)
     _wide(compared, form)

@@ -32,7 +32,7 @@ def over_groups(argument: str, suffix: str = "") -> Callable[[Command], Command]
             for name in members:
                 console.note(f"{name}:")
                 member = _of_member(given, name, suffix) | {argument: name}
-                with recording.narrowed(member):
+                with recording.call_with(member):
                     command(**given | member)
             if not members:
                 command(**given)

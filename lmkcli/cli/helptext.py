@@ -21,7 +21,7 @@ _WIDEST = 100  # lines beyond are hard to read
 _WRITTEN = 28  # columns for how a flag is written
 _TYPES = {int: "N", float: "X", str: "TEXT"}  # and PATH
 _FLAGS, _OTHERS = "Flags", "Others"
-Rows = dict[str, list[tuple[str, str]]]  # the two columns below each heading
+Sections = dict[str, list[tuple[str, str]]]  # the two columns below each heading
 
 
 class Explained(TyperCommand):
@@ -55,7 +55,7 @@ class Overview(TyperGroup):
         """Print the page of all commands."""
         out = _console()
         _head(out, ctx, self.help)
-        rows: Rows = {}
+        rows: Sections = {}
         for name, verb in VERBS.items():
             rows.setdefault(verb.group, []).append((name, verb.summary))
         _sections(out, rows)
@@ -128,7 +128,7 @@ def _rows(params: list[Any]) -> list[tuple[str, str]]:
     return [(_written(each), _meaning(each)) for each in params]
 
 
-def _sections(out: Console, sections: Rows) -> None:
+def _sections(out: Console, sections: Sections) -> None:
     """Headings with two columns below them, as wide in one section as in all others."""
     left = [each for rows in sections.values() for each, _ in rows]
     width = min(_WRITTEN, max(map(len, left)))

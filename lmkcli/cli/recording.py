@@ -60,8 +60,8 @@ def _running(call: dict[str, Any]) -> Iterator[None]:
         _call.reset(token)
 
 
-def narrowed(given: dict[str, Any]) -> AbstractContextManager[None]:
-    """A call that is one of several that a command makes: what is made says what it was given."""
+def call_with(given: dict[str, Any]) -> AbstractContextManager[None]:
+    """The call with some arguments replaced, for one of the several artifacts that a command makes."""
     return _running({**call(), **{name: _plain(value) for name, value in given.items()}})
 
 

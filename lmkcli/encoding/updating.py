@@ -57,10 +57,10 @@ def run_update(job: Job, folder: Path, report: Report = Report()) -> Updated:
     manifest.claim(folder, jobs.as_begun(described, folder))
     with parts.locked(folder):
         before = _before(folder)
-        known = Known(folder, before.slices + _unseen(folder, before.rows))
+        known = EncodedDocs(folder, before.slices + _unseen(folder, before.rows))
         first = _next_row(folder, before.rows)
         target = vectors_target(folder, ADDED, encoder, settings)
-        unknown = Unknown(source, known, report.stopping)
+        unknown = UnencodedDocs(source, known, report.stopping)
         with PartWriter(target, report, first) as writer:
             fresh = token_stream(unknown, encoder.tokenizer, WHOLE, 0)
             write_vectors(encode_stream(fresh, encoder, report), writer, settings)
@@ -133,7 +133,7 @@ def _account(before: Generation, now: Generation) -> Updated:
     return Updated(now.number, kept, new - kept, old - kept)
 
 
-class Known:
+class EncodedDocs:
     """Which documents have a vector, by content hash; 24 bytes a row. Remembers which were asked for."""
 
     def __init__(self, folder: Path, slices: list[PartSlice]) -> None:
@@ -147,7 +147,7 @@ class Known:
     def lacks(self, hashes: list[bytes]) -> NDArray[np.bool_]:
         """For each hash whether it has no vector."""
         keys = np.array(hashes, "S32").astype(KEY)
-        at = np.searchsorted(self._keys, keys)  # of equal ones the first, which counts already
+        at = np.searchsorted(self._keys, keys)  # of equal ones the first
         at[at == len(self._keys)] = 0
         known = self._keys[at] == keys if len(self._keys) else np.zeros(len(keys), np.bool_)
         self._asked[self._order[at[known]]] = True
@@ -171,16 +171,16 @@ def _keys(folder: Path, piece: PartSlice) -> NDArray[np.bytes_]:
     return np.array(hashes, "S32").astype(KEY)[piece.live]
 
 
-class Unknown(Collection):
+class UnencodedDocs(Collection):
     """The documents of `whole` that have no vector; ends early when it should stop."""
 
-    def __init__(self, whole: Collection, known: Known, stopping: Callable[[], bool]) -> None:
+    def __init__(self, whole: Collection, known: EncodedDocs, stopping: Callable[[], bool]) -> None:
         self._whole, self._known, self._stopping = whole, known, stopping
         self.name, self.settings = whole.name, whole.settings
 
     def docs(self, shard: Shard = WHOLE) -> DocStream:
         """DataError for an id that comes twice, encoded or not."""
-        return _UnknownDocs(self._whole.docs(shard), self._known, self._stopping)
+        return _UnencodedStream(self._whole.docs(shard), self._known, self._stopping)
 
     def queries(self) -> Iterator[Query]:
         """As the whole collection."""
@@ -191,8 +191,8 @@ class Unknown(Collection):
         return self._whole.qrels()
 
 
-class _UnknownDocs(DocStream):
-    def __init__(self, docs: DocStream, known: Known, stopping: Callable[[], bool]) -> None:
+class _UnencodedStream(DocStream):
+    def __init__(self, docs: DocStream, known: EncodedDocs, stopping: Callable[[], bool]) -> None:
         self._docs, self._known, self._stopping = docs, known, stopping
 
     def __iter__(self) -> Iterator[Doc]:
@@ -247,7 +247,7 @@ def _is_full(folder: Path, piece: PartSlice) -> bool:
 
 
 def _rewrite(old: Vectors, row: int, report: Report) -> None:
-    """Copy what counts of `old` into parts from row `row` on."""
+    """Copy the live rows of `old` into parts from row `row` on."""
     execution = old.manifest.execution
     arrays = part_arrays(execution["store_dtype"], old.dim, old.recipe.doc.unit == "chunk")
     contexts = bool(old.recipe.doc.context)

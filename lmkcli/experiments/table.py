@@ -44,7 +44,7 @@ class Table(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Layout:
+class TableLayout:
     """Where the cells of a plan stand: the axes of rows and of columns, and the row of the baseline."""
 
     heads: tuple[str, ...]
@@ -52,7 +52,7 @@ class Layout:
     baseline: str = ""
 
     @classmethod
-    def of(cls, cells: Sequence[Cell], choice: TableChoice) -> "Layout":
+    def of(cls, cells: Sequence[Cell], choice: TableChoice) -> "TableLayout":
         """The layout that is asked for; rows are by default all axes that vary and are no columns.
 
         UsageError where two cells would stand in one place, and for a baseline that is not one row.
@@ -93,7 +93,7 @@ def _label(cell: Cell, axis: str) -> str:
     return facts.group.partition("/")[0] if facts else cell.shown(COLLECTION)
 
 
-def _baseline(layout: Layout, cells: Sequence[Cell], wanted: Mapping[str, str]) -> str:
+def _baseline(layout: TableLayout, cells: Sequence[Cell], wanted: Mapping[str, str]) -> str:
     if not wanted:
         return ""
     rows = dict.fromkeys(layout.system(each) for each in cells if matches(each.values, wanted))
@@ -105,7 +105,7 @@ def _baseline(layout: Layout, cells: Sequence[Cell], wanted: Mapping[str, str]) 
 
 
 def table(
-    scored: Sequence[Scored], layout: Layout, correction: str, progress: Progress = silent
+    scored: Sequence[Scored], layout: TableLayout, correction: str, progress: Progress = silent
 ) -> Table:
     """The table of finished cells; without tests while the row of the baseline has none."""
     placed = [

@@ -211,7 +211,7 @@ def open_tokenizer(folder: ModelFolder, side: EncoderConfig) -> Tokenizer:
 
 
 def _opened(folder: ModelFolder, trust: bool) -> Any:
-    """TITE's tokenizer calls itself BERT's and is not: its file, without special tokens, is what counts."""
+    """TITE's tokenizer claims to be BERT's and is not: its file, without special tokens, is read instead."""
     whole = folder.kind == "tite" and (folder.encoder / "tokenizer.json").is_file()
     opener = PreTrainedTokenizerFast if whole else AutoTokenizer
     return opener.from_pretrained(str(folder.encoder), trust_remote_code=trust)

@@ -63,7 +63,7 @@ class PartName(NamedTuple):
 
 @dataclass(frozen=True)
 class PartSlice:
-    """The rows that count of one part: all but those in `deleted`, ascending ranges (first, stop)."""
+    """The live rows of one part: all but those in `deleted`, ascending ranges (first, stop)."""
 
     name: PartName
     deleted: tuple[tuple[int, int], ...] = ()
@@ -87,7 +87,7 @@ class PartSlice:
         return mask
 
     def at(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Where in the part the given ones of the rows that count are."""
+        """Where in the part the given live rows are."""
         before, shifts = self._shifts
         return np.asarray(rows + shifts[np.searchsorted(before, rows, side="right")])
 
@@ -156,7 +156,7 @@ def covered_rows(slices: list[PartSlice]) -> int:
 
 
 class State(NamedTuple):
-    """What an artifact folder holds: the rows that count, and which shards are not complete."""
+    """What an artifact folder holds: its live rows, and which shards are not complete."""
 
     slices: list[PartSlice]
     unfinished: list[int]

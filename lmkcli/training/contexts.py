@@ -13,7 +13,7 @@ import torch
 from lmkcli.data.collection import CHUNK, WHOLE, Shard
 from lmkcli.errors import DataError
 from lmkcli.pooling.placement import Placement
-from lmkcli.training.contextual import Asked, Document, Documents, facts
+from lmkcli.training.contextual import ChunkQuery, Document, Documents, facts
 from lmkcli.training.examples import Ints
 from lmkcli.training.feeding import SourceSides, TrainBatch
 from lmkcli.training.placing import Placed, TrainingSide
@@ -72,7 +72,7 @@ def _left(document: Document, numbers: Ints) -> Document:
     """The document without the chunks that were cut off or empty, and what is asked of them."""
     places = {int(number): place for place, number in enumerate(numbers)}
     queries = [
-        Asked(asked.query, places[asked.chunk])
+        ChunkQuery(asked.query, places[asked.chunk])
         for asked in document.queries
         if asked.chunk in places
     ]

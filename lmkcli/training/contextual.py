@@ -28,7 +28,7 @@ from lmkcli.training.sources import Source
 QUERIES = "queries"  # of a record: a list of {"query": text, "chunk": number, from 0}
 
 
-class Asked(NamedTuple):
+class ChunkQuery(NamedTuple):
     """A query, and the number of the chunk that answers it."""
 
     query: str
@@ -40,7 +40,7 @@ class Document(NamedTuple):
 
     id: str
     chunks: tuple[str, ...]
-    queries: tuple[Asked, ...]
+    queries: tuple[ChunkQuery, ...]
 
 
 @dataclass(frozen=True)
@@ -121,7 +121,7 @@ def read_documents(sources: Sequence[Source]) -> tuple[Documents, list[Tally]]:
     documents: list[Document] = []
     numbers: list[int] = []
     for number, (source, tally) in enumerate(zip(sources, tallies, strict=True)):
-        for document in _askable(_read(source), tally):
+        for document in _answerable(_read(source), tally):
             documents.append(document)
             numbers.append(number)
     return Documents(documents, np.array(numbers, np.int64)), tallies
@@ -146,7 +146,7 @@ def _document(record: Record, where: str) -> Document:
         )
     name = next((record[key] for key in QUERY_ID_FIELDS if key in record), where)
     try:
-        asked = [Asked(str(each["query"]), int(each["chunk"])) for each in queries]
+        asked = [ChunkQuery(str(each["query"]), int(each["chunk"])) for each in queries]
     except (KeyError, TypeError, ValueError) as error:
         raise DataError(f"{where}: a query needs 'query' and the number of its 'chunk'") from error
     return Document(str(name), tuple(map(str, chunks)), tuple(asked))
@@ -156,10 +156,10 @@ def _tables(files: list[Path]) -> Iterator[Document]:
     """The documents in tables of ConTEB, their chunks in the order of their numbers."""
     chunks, answers = read_conteb(files)
     places = {name: {number: i for i, number in enumerate(sorted(chunks[name]))} for name in chunks}
-    asked: dict[str, list[Asked]] = {}
+    asked: dict[str, list[ChunkQuery]] = {}
     for query, name, number in answers:
         place = places.get(name, {}).get(number, -1)
-        asked.setdefault(name, []).append(Asked(query, place))
+        asked.setdefault(name, []).append(ChunkQuery(query, place))
     for name, texts in sorted(chunks.items()):
         ordered = tuple(texts[number] for number in sorted(texts))
         yield Document(name, ordered, tuple(asked.get(name, ())))
@@ -168,7 +168,7 @@ def _tables(files: list[Path]) -> Iterator[Document]:
 def _judged(collection: Collection) -> Iterator[Document]:
     """The documents of a collection whose judgements name chunks."""
     texts = {query.id: query.text for query in collection.queries()}
-    asked: dict[str, list[Asked]] = {}
+    asked: dict[str, list[ChunkQuery]] = {}
     for query_id, chunk_id, grade in collection.qrels():
         name, _, number = chunk_id.rpartition("#")
         if not name or not number.isdecimal():
@@ -177,12 +177,12 @@ def _judged(collection: Collection) -> Iterator[Document]:
                 "needed, counted from 0"
             )
         if grade > 0 and query_id in texts:
-            asked.setdefault(name, []).append(Asked(texts[query_id], int(number)))
+            asked.setdefault(name, []).append(ChunkQuery(texts[query_id], int(number)))
     for doc in collection.docs():
         yield Document(doc.id, tuple(doc.content.split(CHUNK)), tuple(asked.get(doc.id, ())))
 
 
-def _askable(documents: Iterator[Document], tally: Tally) -> Iterator[Document]:
+def _answerable(documents: Iterator[Document], tally: Tally) -> Iterator[Document]:
     """Documents of which something is asked that they have a chunk for."""
     for document in documents:
         tally.read += 1

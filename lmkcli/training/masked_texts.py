@@ -17,7 +17,7 @@ from lmkcli.training.sampling import Batch
 
 
 @dataclass(frozen=True)
-class Layout:
+class TextLayout:
     """How a text becomes an input. With several `grans` each chunk has a length drawn for it (LMK, §5.3).
 
     `doubled` chunks the special tokens around a text with it, as the official code does.
@@ -66,7 +66,7 @@ class Masked:
     """Places and masks the texts of a batch, for one process."""
 
     corpus: Corpus
-    layout: Layout
+    layout: TextLayout
     masking: Masking
     vocabulary: Vocabulary
     seed: int

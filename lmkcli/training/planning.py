@@ -105,7 +105,7 @@ def _dims(text: str) -> list[int]:
     return [int(part) for part in text.split(",")]
 
 
-def describe(job: TrainJob) -> Iterator[str]:
+def describe_training(job: TrainJob) -> Iterator[str]:
     """What was found and resolved, in lines for people."""
     doc = job.resolved.recipe.doc
     grans = f" gran {' '.join(job.grans)}" if job.grans else ""

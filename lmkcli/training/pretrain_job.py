@@ -24,7 +24,7 @@ from lmkcli.training import checkpoints, parts
 from lmkcli.training.corpus import Corpus
 from lmkcli.training.feeding import Feed
 from lmkcli.training.gradients import recompute_states
-from lmkcli.training.masked_texts import Layout, Masked
+from lmkcli.training.masked_texts import Masked, TextLayout
 from lmkcli.training.masking import Masking, Vocabulary
 from lmkcli.training.pretraining import (
     HeadOptions,
@@ -55,7 +55,7 @@ class PretrainJob:
     """What will be learned, from what, and how."""
 
     resolved: Resolved
-    layout: Layout
+    layout: TextLayout
     tokenizer: Tokenizer
     sources: tuple[Source, ...]
     corpus: Corpus

@@ -19,7 +19,7 @@ from lmkcli.pooling.landmark import Landmark
 from lmkcli.recipe import RecipeOptions
 from lmkcli.settings import PretrainSettings
 from lmkcli.training.corpus import Corpus, check_sources, in_blocks, read_corpus
-from lmkcli.training.masked_texts import Layout
+from lmkcli.training.masked_texts import TextLayout
 from lmkcli.training.placing import TrainingSide
 from lmkcli.training.pretrain_job import CreatedModel, PretrainJob
 from lmkcli.training.sources import parse_source
@@ -99,7 +99,7 @@ def _created(beginning: Beginning, seed: int, offline: bool) -> CreatedModel | N
 
 def _layout(
     resolved: Resolved, tokenizer: Tokenizer, grans: tuple[str, ...], settings: PretrainSettings
-) -> Layout:
+) -> TextLayout:
     doc = resolved.recipe.doc
     grans = tuple(granularity(doc.pool, each) for each in grans or filter(None, [doc.gran]))
     if len(grans) > 1 and not all(gran.isdigit() for gran in grans):
@@ -109,10 +109,10 @@ def _layout(
         )
     if settings.official_quirks and doc.pool != "lmk":
         raise UsageError(f"--official-quirks has no effect with --pool {doc.pool}; drop it")
-    return Layout(TrainingSide.of(doc, tokenizer, grans), grans, settings.official_quirks)
+    return TextLayout(TrainingSide.of(doc, tokenizer, grans), grans, settings.official_quirks)
 
 
-def _in_blocks(corpus: Corpus, layout: Layout) -> Corpus:
+def _in_blocks(corpus: Corpus, layout: TextLayout) -> Corpus:
     """Texts joined by the token between chunks, unless landmarks are that token."""
     placer = layout.side.placers[0]
     if placer.gran and not placer.gran.isdigit():
@@ -123,7 +123,7 @@ def _in_blocks(corpus: Corpus, layout: Layout) -> Corpus:
     return in_blocks(corpus, layout.kept(placer.limit), separator)
 
 
-def describe(job: PretrainJob) -> Iterator[str]:
+def describe_pretraining(job: PretrainJob) -> Iterator[str]:
     """What was found and resolved, in lines for people."""
     doc, settings, masking = job.resolved.recipe.doc, job.settings, job.masking
     grans = f" gran {' '.join(job.layout.grans)}" if job.layout.grans else ""

@@ -53,7 +53,7 @@ def test_every_command_is_recorded() -> None:
 
 
 def test_a_call_is_narrowed_to_one_of_several() -> None:
-    with recording.narrowed({"source": "beir/nfcorpus", "output": Path("v/beir-nfcorpus")}):
+    with recording.call_with({"source": "beir/nfcorpus", "output": Path("v/beir-nfcorpus")}):
         assert recording.call() == {"source": "beir/nfcorpus", "output": "v/beir-nfcorpus"}
     assert recording.call() == {}
 

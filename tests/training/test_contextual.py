@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from lmkcli.errors import DataError
-from lmkcli.training.contextual import Asked, Document, Documents, facts, read_documents
+from lmkcli.training.contextual import ChunkQuery, Document, Documents, facts, read_documents
 from lmkcli.training.sampling import Sampling, batches
 from lmkcli.training.sources import parse_source
 from tests import mirrors
@@ -24,7 +24,7 @@ def test_records_with_chunks_and_queries(tmp_path: Path) -> None:
     asked = [{"query": "a?", "chunk": 1}, {"query": "b?", "chunk": 0}]
     path = write(tmp_path / "train.jsonl", {"id": "d", "chunks": ["x", "y"], "queries": asked})
     documents, _ = read_documents([parse_source(path)])
-    assert documents[0] == Document("d", ("x", "y"), (Asked("a?", 1), Asked("b?", 0)))
+    assert documents[0] == Document("d", ("x", "y"), (ChunkQuery("a?", 1), ChunkQuery("b?", 0)))
 
 
 def test_a_collection_that_judges_chunks(tmp_path: Path) -> None:
@@ -33,7 +33,7 @@ def test_a_collection_that_judges_chunks(tmp_path: Path) -> None:
     (tmp_path / "qrels").mkdir()
     (tmp_path / "qrels" / "train.tsv").write_text("q\td#1\t1\nq\td#0\t1\n")
     documents, _ = read_documents([parse_source(f"{tmp_path}:train")])
-    assert documents[0] == Document("d", ("T x", "y"), (Asked("a?", 1), Asked("a?", 0)))
+    assert documents[0] == Document("d", ("T x", "y"), (ChunkQuery("a?", 1), ChunkQuery("a?", 0)))
 
 
 def test_a_data_set_of_conteb(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -54,7 +54,7 @@ def test_a_folder_with_the_tables_of_conteb(tmp_path: Path) -> None:
     many = [{"query": "both?", "chunk_ids": ["a_b_2", "a_b_10"]}]
     mirrors.parquet(tmp_path / "synthetic_queries/train-00000-of-00001.parquet", many)
     documents, (tally,) = read_documents([parse_source(f"{tmp_path}:train")])
-    asked = (Asked("one?", 1), Asked("both?", 0), Asked("both?", 2))
+    asked = (ChunkQuery("one?", 1), ChunkQuery("both?", 0), ChunkQuery("both?", 2))
     assert documents.documents == [Document("a_b", ("text 2", "text 9", "text 10"), asked)]
     assert tally.found() == {"read": 1, "queries_without_chunk": 1}
 
@@ -79,7 +79,7 @@ def test_what_cannot_be_asked_is_left_out_and_counted(tmp_path: Path) -> None:
         {"id": "e", "chunks": ["x"], "queries": []},
     )
     documents, (tally,) = read_documents([parse_source(path)])
-    assert documents.documents == [Document("d", ("x", ""), (Asked("good", 0),))]
+    assert documents.documents == [Document("d", ("x", ""), (ChunkQuery("good", 0),))]
     assert tally.found() == {"read": 2, "empty_examples": 1, "queries_without_chunk": 3}
 
 
@@ -103,8 +103,10 @@ def test_judgements_of_whole_documents_are_refused(beir: Path) -> None:
 def test_facts_of_a_batch() -> None:
     found = facts(
         [
-            Document("d", ("x", "y", "z"), (Asked("a", 2), Asked("b", 0), Asked("b", 1))),
-            Document("e", ("z", "w"), (Asked("c", 1),)),
+            Document(
+                "d", ("x", "y", "z"), (ChunkQuery("a", 2), ChunkQuery("b", 0), ChunkQuery("b", 1))
+            ),
+            Document("e", ("z", "w"), (ChunkQuery("c", 1),)),
         ]
     )
     assert found.groups.tolist() == [[2], [0], [1], [4]]
@@ -116,7 +118,7 @@ def test_facts_of_a_batch() -> None:
 
 
 def test_documents_are_sampled_as_examples_are() -> None:
-    each = [Document(str(i), ("x" * i,), (Asked(f"q{i // 2}", 0),)) for i in range(12)]
+    each = [Document(str(i), ("x" * i,), (ChunkQuery(f"q{i // 2}", 0),)) for i in range(12)]
     documents = Documents(each, np.zeros(12, np.int64))
     for batch in islice(batches(documents, [1.0], Sampling(4)), 12):
         assert len({number // 2 for number in batch.examples.tolist()}) == 4
@@ -124,7 +126,7 @@ def test_documents_are_sampled_as_examples_are() -> None:
 
 def test_the_digest_changes_with_what_is_asked() -> None:
     def documents(chunk: int, source: int) -> Documents:
-        asked = (Asked("q", chunk),)
+        asked = (ChunkQuery("q", chunk),)
         return Documents([Document("d", ("x", "y"), asked)], np.array([source]))
 
     each = [documents(0, 0), documents(1, 0), documents(0, 1)]

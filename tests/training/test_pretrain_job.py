@@ -21,7 +21,7 @@ from lmkcli.settings import EncodeSettings, PretrainSettings, TrainSettings
 from lmkcli.training import planning as train_planning
 from lmkcli.training.masked_texts import drawn_ends
 from lmkcli.training.pretrain_job import PretrainJob
-from lmkcli.training.pretrain_planning import Beginning, describe, plan
+from lmkcli.training.pretrain_planning import Beginning, describe_pretraining, plan
 from lmkcli.training.running import Start, run
 from tests import tiny
 
@@ -189,7 +189,7 @@ def test_sources_are_weighed_and_blocks_fill_the_input(beir: Path, tiny_model: M
     batch = next(iter(job.feed(Start(0, Shard(), mute))))
     assert all(f"{beir} block" in name for name in batch.examples)
     assert sorted(len(text.shown) for text in batch.texts)[1:] == [24] * 7
-    assert any("blocks of 22 tokens" in line for line in describe(job))
+    assert any("blocks of 22 tokens" in line for line in describe_pretraining(job))
 
 
 def test_every_chunk_has_a_length_drawn_for_it(beir: Path, tiny_model: Models) -> None:

@@ -19,7 +19,7 @@ AGAIN = 256  # vectors at a time that are scored in float64: few enough for the 
 PAIRS = 1024  # of a query vector and a document vector, likewise
 SHARED = 0.25  # of all pairs of queries and rows, from which it pays to read each row once for all
 
-Rows = NDArray[np.int64]
+RowNumbers = NDArray[np.int64]
 Scores = NDArray[np.float64]
 
 
@@ -34,7 +34,7 @@ class ExactScorer:
         # reused: touching new memory would cost more than copying into it
         self._room = torch.empty(AGAIN, matrix.dim, dtype=torch.float64)
 
-    def __call__(self, queries: Ragged, rows: Sequence[Rows]) -> list[Scores]:
+    def __call__(self, queries: Ragged, rows: Sequence[RowNumbers]) -> list[Scores]:
         """Each query's scores with its own rows, in their order."""
         if self._matrix.single:
             return [self._sums(queries.text(i), mine) for i, mine in enumerate(rows)]
@@ -46,7 +46,7 @@ class ExactScorer:
                 scores[query] = mine[np.searchsorted(union, rows[query])]
         return scores
 
-    def _sums(self, query: NDArray[np.floating], rows: Rows) -> Scores:
+    def _sums(self, query: NDArray[np.floating], rows: RowNumbers) -> Scores:
         """Rows of one vector: a sum of dot products is the dot product with the sum."""
         total = torch.from_numpy(query).double().sum(0)
         scores = np.empty(len(rows))
@@ -57,7 +57,7 @@ class ExactScorer:
         check_finite(float(scores.sum()))
         return scores
 
-    def _maxsim(self, queries: Ragged, rows: Rows) -> Scores:
+    def _maxsim(self, queries: Ragged, rows: RowNumbers) -> Scores:
         """[queries, rows]: every query with every row."""
         low = self._dtype if len(queries.vectors) >= LOW_FROM else torch.float32
         tiles = QueryTiles(Ragged.single(queries.vectors), self._device, low)
@@ -71,7 +71,7 @@ class ExactScorer:
         return scores
 
 
-def _batches(queries: Ragged, rows: Sequence[Rows]) -> Iterator[list[int]]:
+def _batches(queries: Ragged, rows: Sequence[RowNumbers]) -> Iterator[list[int]]:
     """Queries that are scored with all their rows together: a tile of them, or one."""
     for first, stop in cut(queries.starts, QUERY_TILE):
         batch = list(range(first, stop))
@@ -121,7 +121,7 @@ def _dots(
     return dots
 
 
-def top(rows: Rows, exact: Scores, k: int) -> tuple[Rows, Scores]:
+def top(rows: RowNumbers, exact: Scores, k: int) -> tuple[RowNumbers, Scores]:
     """The k best and what ties with the last of them in float32, the precision of a run."""
     if len(rows) <= k:
         return rows, exact
