@@ -59,7 +59,9 @@ class EncoderConfig:
         """The fields that two artifacts must share, as JSON holds them."""
         compared = {f.name: getattr(self, f.name) for f in fields(self) if f.compare}
         if not self.context:
-            del compared["context"]  # as before there were any
+            del compared[
+                "context"
+            ]  # recipes without one are compared as before there was the field
         return compared | {"skip": list(self.skip)}
 
     @property

@@ -77,7 +77,7 @@ def _shown(doc: "Doc", passage: "Passage | None", question: str) -> dict[str, ob
 
 def _place(passage: "Passage") -> str:
     which = f"chunk {passage.chunk + 1} of {passage.chunks}"
-    if passage.begin == passage.end:  # it is empty, or nobody knows where it is
+    if passage.begin == passage.end:  # the chunk is empty, or its place in the text is not known
         return which
     begin, end = console.number(passage.begin), console.number(passage.end)
     return f"{which}, characters {begin}\u2013{end}"

@@ -54,8 +54,8 @@ def encode(
     """
     if not output.dry_run:
         output.path("vectors/", documents.shards)
-    # Threads that wait asleep: where other work runs beside, waiting at full speed takes half the
-    # machine. It counts from the import of torch, which follows.
+    # Let waiting threads sleep: busy-waiting takes time from other work on the machine. torch reads
+    # this variable when it is imported, which happens below.
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     from lmkcli.encoding import planning
 

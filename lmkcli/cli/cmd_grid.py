@@ -124,9 +124,8 @@ def grid(
 
     whole = plan.plan(asked, flags, folder, check)
     gridtables.refused(whole)
-    table.TableLayout.of(
-        whole.cells, whole.table
-    )  # which may say that it cannot be, before anything runs
+    # what makes no table is refused before anything runs
+    table.TableLayout.of(whole.cells, whole.table)
     part = whole.only(options.only) if options.only else whole
     if options.dry_run:
         return gridtables.planned(part, results, layout.format)
@@ -144,7 +143,7 @@ def _run(plan: "Plan", results: "Results", jobs: int) -> "Outcome":
         return running.Outcome()
     done = len(plan.steps) - len(missing)
     console.note(f"{len(plan.cells)} cells, {len(missing)} steps to run ({done} need not)")
-    # As lmk encode has it; it counts from the import of torch
+    # As in lmk encode; torch reads it when it is imported
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     if jobs > 1:
         os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // jobs)))

@@ -25,7 +25,7 @@ quiet = False
 verbose = False
 signalled = False  # whether a signal has asked this command to stop
 FULL_DISK = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
-DEVICE = {  # never a bug of ours
+DEVICE = {  # errors of the device or the path, never bugs
     *(errno.EIO, errno.EROFS, errno.ELOOP, errno.EACCES, errno.EPERM),
     *(errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ESTALE, errno.ENAMETOOLONG),
 }

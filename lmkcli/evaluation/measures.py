@@ -22,7 +22,7 @@ from lmkcli.errors import DataError, Mismatch, UnknownName, UsageError
 from lmkcli.evaluation.coverage import Coverage, Judgements, answers, cover, without_self
 
 _DEFAULT_CUTOFF = 10
-# trec_eval's time and memory grow with the square of the largest grade; a larger one is a slip.
+# trec_eval's time and memory grow with the square of the largest grade; a larger one is a mistake.
 _LARGEST_GRADE = 1000
 # IPrec's engine knows recall levels by two decimals and would silently round others.
 _RECALL_LEVELS = {hundredth / 100 for hundredth in range(101)}

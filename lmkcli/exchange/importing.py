@@ -87,7 +87,7 @@ def _open_numpy(source: Path, ids: Path | None) -> Incoming:
         raise DataError(f"{matrix} cannot be read ({error.strerror or error})") from None
     except LmkError:
         raise
-    except Exception:  # whatever it is; numpy says how to load pickles
+    except Exception:  # numpy's own message would advise loading pickles
         raise DataError(
             f"{matrix} cannot be read as a .npy file of numbers (pickles and arrays of objects never are)"
         ) from None

@@ -80,6 +80,6 @@ def _move(growing: Path, target: Path) -> None:
 
 def _cache() -> Path:
     cache = os.path.expanduser(os.environ.get("XDG_CACHE_HOME") or "~/.cache")
-    if not os.path.isabs(cache):  # nobody's home
+    if not os.path.isabs(cache):  # no home directory is known
         cache = tempfile.gettempdir()
     return Path(cache) / "lmk" / "merged"

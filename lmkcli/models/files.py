@@ -102,7 +102,7 @@ def loading(what: str) -> Iterator[None]:
         yield
     except LmkError:
         raise
-    except Exception as error:  # libraries check little, and then anything can happen
+    except Exception as error:  # loaders validate little, so any exception is possible
         first = (str(error).strip() or type(error).__name__).splitlines()[0]
         if "trust_remote_code" in str(error):
             first += "; code from a model folder runs only with --trust-remote-code"

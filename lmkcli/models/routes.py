@@ -42,7 +42,7 @@ def route_key(weights: str, dtype: str, device: torch.device, how: tuple[str, bo
 def remembered(key: str, check: Callable[[], Route]) -> Route:
     """The route of this key; checked, and kept, where it is not known."""
     folder = _folder()
-    if not folder.is_absolute():  # nobody's home
+    if not folder.is_absolute():  # no home directory is known
         return check()
     path = folder / f"{key[:32]}.json"
     try:
@@ -54,7 +54,7 @@ def remembered(key: str, check: Callable[[], Route]) -> Route:
         with atomic_file(path) as temporary:
             temporary.write_text(json.dumps(route._asdict()))
     except OSError:
-        pass  # a home that cannot be written: checked again the next time
+        pass  # the cache cannot be written: the route is checked again next time
     return route
 
 

@@ -267,7 +267,7 @@ def length_limit(folder: ModelFolder, trust: bool) -> int:
         with torch.device("meta"):
             model = AutoModel.from_config(config, trust_remote_code=trust)  # type: ignore[no-untyped-call]
             return position_limit(model)
-    except Exception:  # whatever it is, it will be there again
+    except Exception:  # it will be raised again where the model is opened
         return NO_LIMIT
 
 

@@ -25,7 +25,7 @@ class SpecialTokens(NamedTuple):
     prefix: tuple[int, ...] = ()
     suffix: tuple[int, ...] = ()
     cls: int | None = None  # CLS, else BOS
-    landmark: int | None = None  # SEP, else EOS (specs: no new vocabulary)
+    landmark: int | None = None  # SEP, else EOS: nothing is added to the vocabulary (LMK, §4)
     separator: int | None = None  # SEP, else PAD: between chunks that the collection gives
     cuts_suffix: bool = False  # whether a text that is too long loses its suffix (M2-BERT)
     mask: int | None = None  # what hides a token in pre-training

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from lmkcli.settings import Feedback
 
-MOST_DOCUMENTS = 0.1  # share of the collection; a term of more of it tells nothing apart
+MOST_DOCUMENTS = 0.1  # share of the collection; terms in more documents do not discriminate
 LENGTHS = range(2, 21)  # characters of a term
 BETA = 0.75  # Rocchio's weight of the documents, where the query has 1
 

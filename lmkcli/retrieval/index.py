@@ -49,9 +49,15 @@ class Index(Protocol):
         """The best chunk of each document, where there are vectors of chunks; else nothing."""
 
 
-# Which of OpenSettings mean something to what.
+# The fields of OpenSettings that each part of a search uses.
 QUERIES = ("model", "dtype", "trust_remote_code")  # the encoding of queries
 SEARCH = ("vectors", "ef_search", "nprobe")  # an index of vectors
 SEVERAL = ("aggregate", "level")  # several vectors of a document
 DENSE = (*SEARCH, *SEVERAL, *QUERIES)
-LEXICAL = ("rm3", "rm3_terms", "rm3_docs", "rm3_weight", "rocchio")  # the query's own growth
+LEXICAL = (
+    "rm3",
+    "rm3_terms",
+    "rm3_docs",
+    "rm3_weight",
+    "rocchio",
+)  # expanding the query by feedback

@@ -20,7 +20,7 @@ class Board:
     """Writes into the folder of a model, from one step on: what was there of later ones is hidden."""
 
     def __init__(self, folder: Path, step: int) -> None:
-        from torch.utils.tensorboard import SummaryWriter  # which imports what may not be there
+        from torch.utils.tensorboard import SummaryWriter  # here: tensorboard may not be installed
 
         self._writer: Any = SummaryWriter(str(folder / FOLDER), purge_step=step)
 

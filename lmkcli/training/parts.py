@@ -16,7 +16,7 @@ from lmkcli.models.extend import position_table
 from lmkcli.models.forward import ForwardPass
 
 NAMES = "embeddings, positions, layers, layers.4, layers.4-5, norms, biases, modules"
-ALPHA = 2  # what adapters learn counts so many times
+ALPHA = 2  # the factor on what adapters add (peft's lora_alpha / r)
 _LAYER = re.compile(r"\.(?:layers?|h|blocks?)\.(\d+)\.")
 _LAYERS = re.compile(r"layers(?:\.(\d+)(?:-(\d+))?)?")
 
@@ -89,7 +89,7 @@ def _adapt(forward: ForwardPass, rank: int) -> None:
     trained = [p for p in forward.parameters() if p.requires_grad]
     config = LoraConfig(r=rank, lora_alpha=ALPHA * rank, target_modules=linear)
     inject_adapter_in_model(config, encoder)
-    for parameter in trained:  # peft trains nothing but its own
+    for parameter in trained:  # peft freezes everything but its adapters
         parameter.requires_grad_()
 
 

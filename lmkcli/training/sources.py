@@ -21,7 +21,7 @@ class Source:
     """Where examples come from, and what holds for these alone."""
 
     name: str  # a file of examples, '-' for stdin, or a collection with its own options
-    weight: float = 1.0  # how often they are seen, beside what their number says
+    weight: float = 1.0  # how often its examples are seen, relative to their number
     query_prompt: str | None = None
     doc_prompt: str | None = None
     query_max_length: int | None = None  # positions

@@ -31,7 +31,7 @@ class M2Bert:
     dtype: str
     pad_to: int
     packed: bool = False
-    why_padded: str = ""  # it is as it should be
+    why_padded: str = ""  # padding is part of the model
     one_vector: bool = True
 
     @property

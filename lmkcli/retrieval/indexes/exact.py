@@ -18,7 +18,7 @@ from lmkcli.retrieval.indexes.topk import TopKBuffer
 from lmkcli.retrieval.kinds import Hits, Matrix, VectorSearch
 from lmkcli.store.ragged import Ragged
 
-SAMPLE = 16384  # vectors that tell roughly how high the k-th score lies
+SAMPLE = 16384  # vectors from which the k-th best score is estimated
 
 
 class Exact(VectorSearch):
