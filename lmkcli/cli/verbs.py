@@ -76,7 +76,7 @@ VERBS = {
     ),
     "export": Verb(
         "Prepare",
-        "Vectors, training examples, or a model with its pooling, for other tools.",
+        "Vectors, training examples or a model for other tools.",
         (
             "lmk export vectors/ --to pyserini -o theirs/",
             "lmk export -m minilm --to sentence-transformers -o model/",
