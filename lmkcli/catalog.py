@@ -166,6 +166,15 @@ PLOTS: dict[str, Row] = {
     "differences": Row(
         "lmkcli.evaluation.plots:query_differences", "by query", "plot", "matplotlib"
     ),
+    "histogram": Row("lmkcli.evaluation.plots:histogram", "shares of bins", "plot", "matplotlib"),
+    "scatter": Row("lmkcli.evaluation.plots:scatter", "a map of vectors", "plot", "matplotlib"),
+    "heatmap": Row("lmkcli.evaluation.plots:heatmap", "a square of cosines", "plot", "matplotlib"),
+}
+MAPS: dict[str, Row] = {
+    "pca": Row("lmkcli.analysis.mapping:pca", "the two directions of most variance"),
+    "umap": Row(
+        "lmkcli.analysis.umap_projection:umap", "neighbours stay neighbours", "umap", "umap"
+    ),
 }
 LEXICAL = {"bm25", "lucene"}  # kinds that index the words of a collection, not vectors
 

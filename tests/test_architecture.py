@@ -42,7 +42,7 @@ TOP = (
 )  # exactly one of each
 ROOMS = (
     *("system", "text", "data", "store", "pooling", "models", "encoding", "training"),
-    *("retrieval", "exchange", "evaluation", "provenance", "experiments", "cli"),
+    *("retrieval", "exchange", "evaluation", "analysis", "provenance", "experiments", "cli"),
 )
 # Public names that other programs import, so they stay at the top: the room they belong to.
 ELSEWHERE = {"lmkcli.irds": "data"}
@@ -79,6 +79,7 @@ HEAVY = {
     "sentence_transformers": "lmkcli.exchange.sentence_modules",
     "transformers": "lmkcli.models",
     "typer": "lmkcli.cli",
+    "umap": "lmkcli.analysis.umap_projection",
 }
 
 

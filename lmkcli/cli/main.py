@@ -10,6 +10,7 @@ import typer
 
 from lmkcli import __version__
 from lmkcli.cli import (
+    cmd_analyze,
     cmd_compact,
     cmd_demo,
     cmd_encode,
@@ -80,6 +81,7 @@ app.command("pretrain")(cmd_pretrain.pretrain)
 app.command("verify")(cmd_verify.verify)
 app.command("repro")(cmd_repro.repro)
 app.command("plot")(cmd_plot.plot)
+app.command("analyze")(cmd_analyze.analyze)
 app.command("export")(cmd_export.export)
 app.command("import")(cmd_import.import_)
 app.command("fetch")(cmd_fetch.fetch)

@@ -114,6 +114,14 @@ VERBS = {
             "lmk grid grid.toml -o results/ -j 2 -f latex",
         ),
     ),
+    "analyze": Verb(
+        "Evaluate",
+        "Attention, lengths, maps: what models and vectors are like.",
+        (
+            "lmk analyze attention ./mydocs -m minilm --pool cls --pool lmk --gran 32 -o attention.svg",
+            "lmk analyze map vectors/ --by chunk -o map.svg",
+        ),
+    ),
     "train": Verb(
         "Train",
         "Examples and a model to a model that pools as it was taught.",

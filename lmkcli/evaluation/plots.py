@@ -4,8 +4,10 @@ The suffix chooses the format (.png, .svg, .pdf). The same data make the same fi
 ids. Figures are drawn without pyplot, so no window and no global state is touched.
 """
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from itertools import pairwise
 from math import ceil
 from pathlib import Path
 from textwrap import fill
@@ -13,7 +15,13 @@ from typing import Any, NamedTuple
 
 import matplotlib
 from matplotlib.figure import Figure
-from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator, ScalarFormatter
+from matplotlib.ticker import (
+    LogLocator,
+    MaxNLocator,
+    NullLocator,
+    PercentFormatter,
+    ScalarFormatter,
+)
 
 from lmkcli.errors import DataError, UsageError
 from lmkcli.evaluation.points import Bar, Point
@@ -23,6 +31,7 @@ _WIDTH, _INCH_PER_BAR, _DPI = 6.4, 0.28, 160
 _MARKED = 30  # points of a line in a panel that have a mark each, at most
 _LETTERS_PER_LINE = 90  # of a title, at most: as many as the width holds
 _LETTERS_BESIDE = 26  # of a legend's longest line, if the legend is to stand beside the axes
+_DOTS = 500  # of a map that are drawn as shapes of their own, at most; more become one picture
 _TICKS = 12  # values of an axis that are its ticks, at most
 # Okabe and Ito's colours, which most colour-blind readers tell apart; black and yellow left out.
 _COLOURS = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00"]
@@ -114,7 +123,7 @@ def curve(
     """A line a series, its points in the order of x, with a band where intervals are known.
 
     `levels` are drawn from side to side at their y: what has no x to stand at. The x axis is logarithmic
-    where the values span a factor of 8 or more, as lengths and granularities do.
+    where the values span a factor of 8 or more in uneven steps, as lengths and granularities do.
     """
     levels = levels or {}
     _need(sum(map(len, series.values())))
@@ -185,8 +194,9 @@ def panels(
 
 def _ticks(axis: Any, values: list[float]) -> None:
     """Ticks at the values where these are few and round, else at round numbers near them."""
-    logarithmic = values[0] > 0 and values[-1] / values[0] >= 8
-    if logarithmic:
+    steps = [b - a for a, b in pairwise(values)]
+    even = len(steps) > 1 and max(steps) - min(steps) < 1e-6 * max(steps)
+    if values[0] > 0 and values[-1] / values[0] >= 8 and not even:
         axis.set_xscale("log", base=2)
         axis.xaxis.set_major_locator(LogLocator(base=2, numticks=_TICKS))
         axis.xaxis.set_major_formatter(ScalarFormatter())
@@ -242,6 +252,73 @@ def _sorted_bars(axis: Any, values: list[float]) -> None:
     axis.axhline(0, color="black", linewidth=0.8)
     axis.set_xlim(0.5, len(values) + 0.5)
     axis.xaxis.set_major_locator(MaxNLocator(4, integer=True, min_n_ticks=1, steps=[1, 2, 5, 10]))
+
+
+def histogram(
+    edges: Sequence[int], shares: Sequence[float], labels: tuple[str, str], path: Path
+) -> None:
+    """A bar a bin, from `edges[i]` to below `edges[i + 1]`, with its share of the whole above it.
+
+    Bins stand side by side whatever their widths; `labels` are those of the axes.
+    """
+    _need(len(shares))
+    with _figure(path, "", 3.0) as figure:
+        axis = figure.subplots()
+        drawn = axis.bar(range(len(shares)), shares, width=0.86, color=_COLOURS[0])
+        axis.bar_label(drawn, [f"{share:.1%}" for share in shares], fontsize=7, padding=2)
+        axis.set_xticks([number - 0.5 for number in range(len(edges))], [f"{e:,}" for e in edges])
+        axis.yaxis.set_major_formatter(PercentFormatter(1, decimals=0))
+        axis.grid(visible=False, axis="x")
+        axis.margins(y=0.1)
+        axis.set_xlabel(labels[0])
+        axis.set_ylabel(labels[1])
+
+
+def scatter(
+    places: Any, values: Sequence[str] | Sequence[float], labels: tuple[str, str, str], path: Path
+) -> None:
+    """A dot at each of `places` [n, 2], coloured by its value: by a scale of numbers, or by name.
+
+    The names of the most dots have a colour each, what is left is grey. `labels` are those of the axes
+    and of the values.
+    """
+    _need(len(values))
+    with _figure(path, "", 4.2) as figure:
+        axis = figure.subplots()
+        many = len(values) > _DOTS
+        dots: Any = {"s": 9 if many else 20, "linewidths": 0, "alpha": 0.75, "rasterized": many}
+        if numeric := all(isinstance(value, float) for value in values):
+            drawn = axis.scatter(*places.T, c=values, cmap="viridis", **dots)
+            figure.colorbar(drawn, ax=axis, label=labels[2], shrink=0.8).outline.set_visible(False)
+        else:
+            _named_dots(axis, places, [str(value) for value in values], dots)
+        axis.set_xlabel(labels[0])
+        axis.set_ylabel(labels[1])
+        _legend(figure, axis, 0 if numeric else len({*values}))
+
+
+def _named_dots(axis: Any, places: Any, values: Sequence[str], dots: Any) -> None:
+    common = [name for name, _ in Counter(values).most_common(len(_COLOURS))]
+    rest = [number for number, value in enumerate(values) if value not in common]
+    if rest:
+        axis.scatter(*places[rest].T, color="#bbbbbb", label="others", **dots)
+    for name, color in zip(common, _COLOURS, strict=False):
+        mine = [number for number, value in enumerate(values) if value == name]
+        axis.scatter(*places[mine].T, color=color, label=name, **dots)
+
+
+def heatmap(square: Any, labels: tuple[str, str], path: Path) -> None:
+    """The values of a square [n, n] as colours; `labels` are those of its sides and of the values."""
+    _need(len(square))
+    with _figure(path, "", 4.4) as figure:
+        axis = figure.subplots()
+        drawn = axis.imshow(square, cmap="viridis", interpolation="nearest")
+        figure.colorbar(drawn, ax=axis, label=labels[1], shrink=0.8).outline.set_visible(False)
+        axis.grid(visible=False)
+        for side in (axis.xaxis, axis.yaxis):
+            side.set_major_locator(MaxNLocator(8, integer=True, steps=[1, 2, 5, 10]))
+        axis.set_xlabel(labels[0])
+        axis.set_ylabel(labels[0])
 
 
 def _need(count: int) -> None:

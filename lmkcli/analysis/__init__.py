@@ -1,0 +1,1 @@
+"""What models, vectors and collections are like: attention, locality, lengths, maps."""

@@ -1,0 +1,36 @@
+"""The record of a figure: what it shows as numbers, and what it was made from."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from lmkcli import manifest
+from lmkcli.errors import DataError
+from lmkcli.store import outputs
+from lmkcli.system.atomic import atomic_file
+
+KIND = "figure"
+
+
+def check(path: Path) -> None:
+    """DataError where the record of a figure would replace a file that is none."""
+    beside = outputs.sidecar(path)
+    try:
+        ours = not beside.exists() or manifest.read_file(beside).kind == KIND
+    except DataError:
+        ours = False
+    if not ours:
+        raise DataError(
+            f"{beside} is there and is no record of a figure: nothing was touched; choose another output"
+        )
+
+
+def record(path: Path, made_from: Mapping[str, Any], shown: Any, call: Mapping[str, Any]) -> None:
+    """Write FIGURE.json beside a figure: a manifest with `made_from` as identity, `shown` among its facts."""
+    facts = {"shown": shown, **manifest.environment(call)}
+    made = manifest.Manifest(KIND, dict(made_from), facts=facts)
+    text = json.dumps(asdict(made), indent=1, ensure_ascii=False)
+    with atomic_file(outputs.sidecar(path)) as temporary:
+        temporary.write_text(text + "\n", "utf-8", "surrogatepass")
