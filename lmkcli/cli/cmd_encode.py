@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from lmkcli.cli import console, recording, tables
+from lmkcli.cli import completion, console, recording, tables
 from lmkcli.cli.flags import Subset, with_flags
 from lmkcli.cli.groups import note_differences, note_left_out, over_groups
 from lmkcli.cli.options import CollectionOptions, OutputOptions
@@ -40,7 +40,12 @@ class VectorsOutput(OutputOptions):
 @with_flags
 def encode(
     source: Annotated[
-        str, typer.Argument(metavar="INPUT", help="A collection, or a tokens folder.")
+        str,
+        typer.Argument(
+            metavar="INPUT",
+            help="A collection, or a tokens folder.",
+            autocompletion=completion.collections,
+        ),
     ],
     recipe: Annotated[RecipeOptions, Subset(required=("model",))],
     settings: EncodeSettings,

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 import typer
 
-from lmkcli.cli import answers, console, recording
+from lmkcli.cli import answers, completion, console, recording
 from lmkcli.cli.flags import Given, Subset, with_flags
 from lmkcli.cli.groups import note_differences, over_groups
 from lmkcli.cli.options import MapIds, NewOutput, no_effect, with_fields
@@ -125,7 +125,12 @@ def search(  # noqa: PLR0913 - a group of flags each
         typer.Argument(metavar="INDEX", help="An index folder, vectors (exact search), or a run."),
     ],
     queries: Annotated[
-        str | None, typer.Argument(metavar="[COLLECTION]", help="Where the queries come from.")
+        str | None,
+        typer.Argument(
+            metavar="[COLLECTION]",
+            help="Where the queries come from.",
+            autocompletion=completion.collections,
+        ),
     ],
     asked: QueryOptions,
     stages: Annotated[StageOptions, Subset(conditional=True)],

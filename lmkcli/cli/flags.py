@@ -17,7 +17,7 @@ from typing import Annotated, Any, NamedTuple, cast, get_args, get_origin, get_t
 import typer
 from typer.models import ArgumentInfo
 
-from lmkcli.cli import configfile
+from lmkcli.cli import completion, configfile
 from lmkcli.errors import UsageError
 from lmkcli.settings import Flag
 
@@ -176,6 +176,7 @@ def _option(name: str, kind: Any, default: Any, flag: Flag, panel: str | None) -
         metavar=flag.metavar,
         parser=_of_text(parse) if parse else None,
         show_default=flag.shown or default != "",
+        autocompletion=completion.OF_FLAGS.get(long),
         rich_help_panel=OFTEN if flag.often else panel,
     )
     return Annotated[kind, option]
