@@ -1,4 +1,4 @@
-"""lmk train: examples and a model to a model that pools as it was taught."""
+"""lmk train: examples and a base model to a retrieval model."""
 
 from dataclasses import replace
 from pathlib import Path

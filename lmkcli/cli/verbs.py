@@ -124,7 +124,7 @@ VERBS = {
     ),
     "train": Verb(
         "Train",
-        "Examples and a model to a model that pools as it was taught.",
+        "Examples and a base model to a retrieval model.",
         (
             "lmk train pairs.jsonl -m BASE --pool lmk --gran 32,64,128 -o model/",
             "lmk train beir/scifact:train -m BASE --dev beir/scifact/test -o model/",
