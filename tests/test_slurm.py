@@ -1,4 +1,5 @@
-"""A real SLURM: the scripts of docs/jobs.md and docs/train.md, cancelled, signalled and requeued halfway.
+"""A real SLURM: the scripts of docs/jobs.md and docs/train.md, cancelled, signalled and requeued halfway,
+and the tutorial on SLURM.
 
 One controller, one node and one munge daemon, started by hand on loopback and stopped at the end; all
 of their state is in a temporary folder.
@@ -25,7 +26,7 @@ from safetensors.torch import load_file
 from lmkcli.data.collection import Shard
 from lmkcli.store import parts
 from lmkcli.store.vectors import Vectors
-from tests import forked, tiny
+from tests import forked, tiny, tutorials
 
 pytestmark = pytest.mark.slow
 ROOT = Path(__file__).resolve().parents[1]
@@ -106,6 +107,11 @@ class Cluster:
         self._daemon("slurmd", "-D")
         waited("the node", lambda: "idle" in self.run("sinfo -h -o %T", check=False), self.logs)
 
+    def cancel(self) -> None:
+        """Stop all jobs, and wait until they have ended."""
+        self.run(f"scancel --user={getpass.getuser()}", check=False)
+        waited("the end of all jobs", lambda: not self.jobs(), self.logs)
+
     def _daemon(self, name: str, *words: str) -> None:
         with open(self.folder / f"{name}.out", "wb") as log:
             started = subprocess.Popen([name, *words], stdout=log, stderr=log, env=self.env)
@@ -114,8 +120,7 @@ class Cluster:
     def stop(self) -> None:
         """Stop the jobs, then the daemons in reverse order of their start."""
         if len(self._daemons) > 1:
-            self.run(f"scancel --user={getpass.getuser()}", check=False)
-            waited("the end of all jobs", lambda: not self.jobs(), self.logs)
+            self.cancel()
         for daemon in reversed(self._daemons):
             daemon.terminate()
             try:
@@ -144,8 +149,8 @@ class Cluster:
         )
 
 
-@pytest.fixture
-def cluster() -> Iterator[Cluster]:
+@pytest.fixture(scope="module")
+def daemons() -> Iterator[Cluster]:
     missing = [name for name in PROGRAMS if shutil.which(name) is None]
     if missing:
         message = f"SLURM IS NOT TESTED: there is no {', '.join(missing)} (apt-get install slurm-wlm munge)"
@@ -159,6 +164,16 @@ def cluster() -> Iterator[Cluster]:
     finally:
         made.stop()
         shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture
+def cluster(daemons: Cluster) -> Iterator[Cluster]:
+    """The one cluster of all tests, with the environment that it was started with and no job."""
+    env = daemons.env
+    daemons.env = {**env}
+    yield daemons
+    daemons.env = env
+    daemons.cancel()
 
 
 def script(page: str = "jobs.md") -> str:
@@ -270,3 +285,8 @@ def test_a_training_of_two_tasks_that_is_stopped_queues_again_and_ends_as_one_pr
     for name in one:
         # Adam divides by the gradient's own size: where that is rounding alone, so is the step
         assert (one[name] - two[name]).abs().mean() <= 1e-4, (name, number)
+
+
+def test_the_tutorial_prints_what_it_shows(cluster: Cluster, minilm: Path, tmp_path: Path) -> None:
+    page = ROOT / "docs" / "tutorials" / "slurm.md"
+    tutorials.check(page, tmp_path, {"SLURM_CONF": cluster.env["SLURM_CONF"]})
