@@ -320,7 +320,8 @@ def test_artifacts_are_not_taken_for_each_other(
     lmk("index", vectors, "-o", tmp_path / "i")
     refused("search", tmp_path / "t", "-q", "x", code=DATA, says="holds tokens")
     refused("index", tmp_path / "t", "-o", tmp_path / "x", code=DATA, says="holds tokens")
-    refused("verify", tmp_path / "i", code=DATA, says="holds an index, but vectors are needed")
+    refused("verify", tmp_path / "t", code=DATA, says="holds tokens, but vectors are needed")
+    assert "as they were written" in lmk("verify", tmp_path / "i").out
     refused("encode", beir, "-m", bert, "-o", tmp_path / "t", code=DATA, says="tokens | vectors")
     refused("encode", vectors, "-m", bert, "-o", tmp_path / "x", code=DATA, says="holds vectors")
 
