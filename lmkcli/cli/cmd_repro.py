@@ -27,7 +27,7 @@ _SAME = {True: "yes", False: "NO", None: "-"}
 # What a step is not asked again: where it wrote, which share of it, how it was shown.
 _DROPPED = ("output", "if_exists", "shard", "json", "dry_run", "log")
 # The verbs that make an artifact: a record may ask for no other.
-_MAKERS = ("tokenize", "encode", "import", "index", "search", "train")
+_MAKERS = ("tokenize", "encode", "import", "index", "search", "train", "pretrain")
 _KEPT_OF_EVAL = ("verb", "qrels", "drop_self", "offline")
 
 

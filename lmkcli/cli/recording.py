@@ -83,12 +83,13 @@ def _plain(value: Any) -> Any:
 def words(lmk: Any, call: dict[str, Any]) -> list[str]:
     """The words after `lmk` that ask for a recorded call; DataError when this lmk cannot be asked so.
 
-    `lmk` is the command that holds the verbs.
+    `lmk` is the command that holds the verbs. A call holds values alone, never where they came from: a
+    record that names a --config file could bring flags that nobody sees.
     """
     command = lmk.commands.get(call["verb"])
     if command is None:
         raise DataError(f"this lmk has no command '{call['verb']}'; install the one that made it")
-    unknown = call.keys() - {"verb", *(param.name for param in command.params)}
+    unknown = call.keys() - {"verb", *(param.name for param in command.params if param.expose_value)}
     if unknown:
         raise DataError(
             f"this lmk's {call['verb']} knows no {', '.join(sorted(unknown))}; install the lmk that made it"
@@ -97,6 +98,11 @@ def words(lmk: Any, call: dict[str, Any]) -> list[str]:
     arguments: list[str] = []
     for param in command.params:
         value = call.get(param.name)
+        if not _fits(param, value):
+            raise DataError(
+                f"its record gives {param.name} as {str(value)[:40]!r}, which 'lmk {call['verb']}' never "
+                "writes; the manifest was changed"
+            )
         if isinstance(param, TyperArgument):
             arguments += _texts(value)
         elif value != _plain(param.default):
@@ -104,10 +110,19 @@ def words(lmk: Any, call: dict[str, Any]) -> list[str]:
     return [call["verb"], *flags, "--", *arguments]
 
 
+def _fits(param: Any, value: Any) -> bool:
+    """Whether a recorded value is of a kind that a parameter can have."""
+    if isinstance(value, bool) or getattr(param, "is_flag", False):
+        return value is None or (isinstance(value, bool) and getattr(param, "is_flag", False))
+    if isinstance(value, list):
+        return param.nargs != 1 or getattr(param, "multiple", False)
+    return value is None or isinstance(value, str | int | float)
+
+
 def _flag(param: Any, value: Any) -> list[str]:
     name = max(param.opts, key=len)
     if isinstance(value, bool):
-        return [name if value else param.secondary_opts[0]]
+        return [name] if value else param.secondary_opts[:1]
     return [f"{name}={text}" for text in _texts(value)]
 
 

@@ -213,6 +213,26 @@ def test_what_no_command_made_cannot_be_made_again(lmk: Lmk, own: Path) -> None:
     assert "lmk did not make it" in lmk("repro", "other.trec", code=3).err
 
 
+@pytest.mark.parametrize(
+    "wrong",
+    [{"b": False}, {"b": [1]}, {"b": {}}, {"source": ["a", "b"]}, {"map_ids": "x"}, {"map_ids": [1]}],
+    ids=str,
+)
+def test_a_record_with_values_that_no_flag_takes_is_refused(
+    lmk: Lmk, own: Path, wrong: dict[str, Any]
+) -> None:
+    found = json.loads((own / "bm25" / "manifest.json").read_text())
+    found["facts"]["call"] |= wrong
+    (own / "bm25" / "manifest.json").write_text(json.dumps(found))
+    assert "the manifest was changed" in lmk("repro", "bm25", code=3).err
+
+
+def test_a_pretrained_model_is_made_again(lmk: Lmk, own: Path) -> None:
+    words = ["--steps", 1, "--batch-size", 2, "--pool", "mean"]
+    lmk("pretrain", "./beir", "-m", "model", *words, "-o", "pretrained")
+    assert all(row["same"] for row in lmk("repro", "pretrained", "--json").json)
+
+
 def test_a_run_that_lmk_did_not_make_is_evaluated_again(lmk: Lmk, own: Path) -> None:
     (own / "bm25.trec.json").unlink()
     (own / "scores.jsonl").unlink()

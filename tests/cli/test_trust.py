@@ -106,6 +106,18 @@ def test_a_record_that_asks_for_code_is_made_again_only_with_the_flag(
     assert stranger.ran.exists()
 
 
+def test_a_record_brings_no_flags_from_a_config_file(
+    lmk: Lmk, stranger: Stranger, tmp_path: Path
+) -> None:
+    flags = tmp_path / "flags.toml"
+    flags.write_text("[encode]\ntrust-remote-code = true\n")
+    recorded = json.loads((stranger.vectors / manifest.NAME).read_text())
+    recorded["facts"]["call"]["config"] = str(flags)
+    (stranger.vectors / manifest.NAME).write_text(json.dumps(recorded))
+    assert "knows no config" in lmk("repro", stranger.vectors, code=3).err
+    assert not stranger.ran.exists()
+
+
 @pytest.mark.parametrize("verb", ["compact", "export", "repro", "demo"])
 def test_a_record_asks_for_no_verb_that_makes_no_artifact(
     lmk: Lmk, stranger: Stranger, verb: str
