@@ -89,7 +89,10 @@ def words(lmk: Any, call: dict[str, Any]) -> list[str]:
     command = lmk.commands.get(call["verb"])
     if command is None:
         raise DataError(f"this lmk has no command '{call['verb']}'; install the one that made it")
-    unknown = call.keys() - {"verb", *(param.name for param in command.params if param.expose_value)}
+    unknown = call.keys() - {
+        "verb",
+        *(param.name for param in command.params if param.expose_value),
+    }
     if unknown:
         raise DataError(
             f"this lmk's {call['verb']} knows no {', '.join(sorted(unknown))}; install the lmk that made it"

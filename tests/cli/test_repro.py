@@ -10,6 +10,7 @@ import pytest
 
 from lmkcli import manifest
 from lmkcli.provenance import lineage
+from lmkcli.retrieval.index_folder import write_built
 from tests import tiny
 
 Models = Callable[[str], Path]
@@ -56,6 +57,8 @@ def own(house: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     shutil.copytree(house, tmp_path / "own")
     for path in (tmp_path / "own").rglob("*.json*"):
         path.write_text(path.read_text().replace(str(house), str(tmp_path / "own")))
+    built = json.loads((tmp_path / "own/bm25/built.json").read_text())  # of another folder now
+    write_built(tmp_path / "own/bm25", built, built["of"], built["at"])
     monkeypatch.chdir(tmp_path / "own")
     return tmp_path / "own"
 
@@ -215,7 +218,14 @@ def test_what_no_command_made_cannot_be_made_again(lmk: Lmk, own: Path) -> None:
 
 @pytest.mark.parametrize(
     "wrong",
-    [{"b": False}, {"b": [1]}, {"b": {}}, {"source": ["a", "b"]}, {"map_ids": "x"}, {"map_ids": [1]}],
+    [
+        {"b": False},
+        {"b": [1]},
+        {"b": {}},
+        {"source": ["a", "b"]},
+        {"map_ids": "x"},
+        {"map_ids": [1]},
+    ],
     ids=str,
 )
 def test_a_record_with_values_that_no_flag_takes_is_refused(

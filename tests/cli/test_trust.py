@@ -10,6 +10,7 @@ import pytest
 
 from lmkcli import manifest
 from lmkcli.models.finding import read_model
+from lmkcli.retrieval.index_folder import write_built
 from lmkcli.store.vectors import Vectors
 
 Models = Callable[[str], Path]
@@ -79,10 +80,9 @@ def test_code_beside_a_model_runs_only_where_this_command_line_says_so(
 def test_an_index_and_a_reranking_ask_too(
     lmk: Lmk, stranger: Stranger, beir: Path, tmp_path: Path
 ) -> None:
-    built = stranger.index / "built.json"
-    facts = json.loads(built.read_text())
-    facts["of"]["vectors"] = Vectors(stranger.vectors).digest()
-    built.write_text(json.dumps(facts))
+    built = json.loads((stranger.index / "built.json").read_text())
+    of = built["of"] | {"vectors": Vectors(stranger.vectors).digest()}
+    write_built(stranger.index, built, of, built["at"])
     lmk("index", beir, "--kind", "bm25", "-o", tmp_path / "bm25")
     for line in (
         ["search", stranger.index, "-q", "rivers"],
