@@ -29,6 +29,7 @@ WANTED = frozenset(
     {*QUERY_ID_FIELDS, *QUERY, *POSITIVES, *NEGATIVES, *NUMBERED, *SCORES}
     | {"pos_scores", "neg_scores", "prompt"}
 )
+_LARGEST = 3.4e38  # of a score, in the float32 that training computes in
 
 
 def read_examples(path: str) -> Iterator[Example]:
@@ -133,6 +134,7 @@ def _column_scores(value: Any, positives: int, negatives: int, where: str) -> li
 def _number(value: Any, where: str) -> float:
     if value is None:
         return math.nan
-    if isinstance(value, bool) or not isinstance(value, int | float) or math.isinf(value):
+    known = isinstance(value, int | float) and not isinstance(value, bool)
+    if not known or abs(value) > _LARGEST:
         raise DataError(f"{where}: the score {value!r:.60} is not a number")
     return float(value)
