@@ -50,7 +50,10 @@ def check(lmk: Any, step: Step) -> None:
     except typer.BadParameter as error:
         raise UsageError(f"lmk {step.verb}: {error.format_message()}") from error
     try:
-        settings = command.callback.settings({**context.params, "given": context})
+        given = {
+            name: None if value in ((), []) else value for name, value in context.params.items()
+        }
+        settings = command.callback.settings({**given, "given": context})
         _CHECKS[step.verb](settings, step)
     except LmkError as error:
         raise UsageError(f"lmk {step.verb}: {error}") from error

@@ -38,6 +38,9 @@ class RunOptions:
     dry_run: Annotated[
         bool, Flag("Print cells and the steps that they share; run and write nothing.")
     ] = False
+    slurm: Annotated[
+        bool, Flag("Submit what is missing to SLURM, as arrays with dependencies; see [slurm].")
+    ] = False
     offline: Offline = False
 
 
@@ -119,10 +122,10 @@ def grid(
     results = Results(folder)
 
     def check(step: "Step") -> None:
-        if not results.is_done(step.key):
+        if not results.is_done(step):
             checking.check(lmk, step)
 
-    whole = plan.plan(asked, flags, folder, check)
+    whole = replace(plan.plan(asked, flags, folder, check), file=str(file))
     gridtables.refused(whole)
     # what makes no table is refused before anything runs
     table.TableLayout.of(whole.cells, whole.table)
@@ -130,9 +133,29 @@ def grid(
     if options.dry_run:
         return gridtables.planned(part, results, layout.format)
     whole.write(folder)
+    if options.slurm and results.missing(part):
+        return _submit(part, results, asked.slurm)
     outcome = _run(part, results, options.jobs)
     gridtables.scores(whole, results, layout.correction, layout.format)
     _end(part, outcome)
+
+
+def _submit(plan: "Plan", results: "Results", table: dict[str, dict[str, str]]) -> None:
+    """Hand what is missing to SLURM, unless what was handed over before is still in its queue."""
+    from lmkcli.experiments import slurm
+
+    if queued := slurm.queued(results.folder):
+        return console.say(
+            f"{len(queued)} tasks of this grid are in the queue: {' '.join(queued[:10])}"
+        )
+    missing = results.missing(plan)
+    scripts = slurm.write(missing, results, table, _PROGRAM)
+    for verb, job in slurm.submit(scripts, results.folder).items():
+        count = sum(step.verb == verb for step in missing.values())
+        console.say(f"{verb}: job {job}, {count} steps")
+
+
+_PROGRAM = (sys.executable, "-m", "lmkcli.cli.main")
 
 
 def _run(plan: "Plan", results: "Results", jobs: int) -> "Outcome":

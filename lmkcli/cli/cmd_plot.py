@@ -39,7 +39,8 @@ def plot(
     log: Annotated[
         Path,
         typer.Argument(
-            metavar="LOG|MODEL", help="A score log (lmk eval --log), or a folder of lmk train."
+            metavar="LOG|MODEL",
+            help="A score log (lmk eval --log), results of lmk grid, or a folder of lmk train.",
         ),
     ],
     curve: CurveOptions,
@@ -51,6 +52,8 @@ def plot(
     learning rate and the scores of development sets are drawn over the steps, also while it trains.
     """
     path = need(curve.output, "-o/--output", "curve.svg")
+    if (log / "plan.json").is_file():  # of a grid
+        log = log / "scores.jsonl"
     if log.is_dir():
         return _training(log, curve, path)
     if not log.is_file():

@@ -39,7 +39,7 @@ def show(
         str,
         typer.Argument(
             metavar="WHAT",
-            help="An artifact, a run, a score log, a collection or a group of them; or sources, "
+            help="An artifact, a run, a score log, a grid's results, a collection or a group; or sources, "
             "poolers, models, indexes, objectives, pretexts.",
         ),
     ],
@@ -47,7 +47,7 @@ def show(
         str | None,
         typer.Argument(
             metavar="[NAME]",
-            help="After 'sources' a group, such as beir; after 'source' a collection.",
+            help="After 'sources' a group, such as beir; after 'source' a collection; after results a cell.",
         ),
     ] = None,
     offline: Offline = False,
@@ -57,6 +57,8 @@ def show(
 
     Digests are shown by 'lmk -v show' and by --json.
     """
+    if (Path(what) / "plan.json").is_file():
+        return _grid(Path(what), name, json)
     if name is not None:
         return _published(what, name, json)
     if what == "source":
@@ -75,6 +77,15 @@ def show(
     if path.is_file() and path.suffix not in FILE_SUFFIXES:
         raise DataError(f"{path} is neither a run with a manifest nor a score log")
     _collection(what, json)
+
+
+def _grid(folder: Path, cell: str | None, json: bool) -> None:
+    """The results of a grid, or one cell of them."""
+    from lmkcli.cli import gridtables
+
+    if cell is None:
+        return gridtables.state(folder, json)
+    gridtables.lineage(folder, cell, json)
 
 
 def _catalog(name: str, json: bool) -> None:

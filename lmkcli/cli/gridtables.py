@@ -1,5 +1,7 @@
 """What lmk grid and lmk show print of a grid: its plan, its state, its scores."""
 
+from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lmkcli.cli import console, tables
@@ -62,10 +64,61 @@ def _commands(plan: "Plan", results: "Results") -> dict[str, Any]:
 
 def _state(plan: "Plan", results: "Results", name: str) -> str:
     chain = plan.chains[name]
-    if results.is_done(chain[-1]):
+    if results.is_done(plan.steps[chain[-1]]):
         return "done"
-    left = [key for key in chain if not results.is_done(key)]
-    return f"{len(left)} of {len(chain)} steps to run"
+    left = [key for key in chain if not results.is_done(plan.steps[key])]
+    said = next(filter(None, map(results.error, left)), "")
+    return f"{len(left)} of {len(chain)} steps to run" + (f"; last words: {said}" if said else "")
+
+
+def state(folder: Path, json: bool) -> None:
+    """What lmk show says of a folder of results: which cells are done, and how to go on."""
+    from lmkcli.experiments import plan
+    from lmkcli.experiments.running import Results
+
+    stored, results = plan.read(folder), Results(folder)
+    planned(stored, results, Format.json if json else Format.table)
+    missing = results.missing(stored)
+    if missing and not json:
+        console.note(f"finish with: lmk grid {stored.file} -o {folder}")
+    kept = {path.name for path in results.of("").glob("*")} - stored.steps.keys()
+    if kept:
+        console.note(f"{len(kept)} steps in {results.of('')} belong to no cell of this plan")
+
+
+def lineage(folder: Path, name: str, json: bool) -> None:
+    """How one cell came to be: its settings, its commands, how long each took, its scores."""
+    import shlex
+
+    from lmkcli.experiments import plan, scores
+    from lmkcli.experiments.running import Results
+
+    stored, results = plan.read(folder).only([name]), Results(folder)
+    cell = stored.cells[0]
+    steps = [stored.steps[key] for key in stored.chains[cell.name]]
+    measured = scores.scored(stored, results)
+    facts = {
+        "cell": cell.name,
+        "axes": {axis: " ".join(value) for axis, value in cell.values.items() if value},
+        "steps": [
+            {
+                "key": step.key,
+                "done": results.is_done(step),
+                "seconds": results.seconds(step.key),
+                "command": shlex.join(["lmk", *step.words]),
+            }
+            for step in steps
+        ],
+        "scores": measured[0].entry["scores"] if measured else {},
+    }
+    if json:
+        return console.plain_json(facts)
+    rows = [
+        [f["key"], "yes" if f["done"] else "no", f["seconds"], f["command"]] for f in facts["steps"]
+    ]
+    tables.table(["step", "done", "seconds", "command"], rows, Format.table, cell.name)
+    for measure, score in facts["scores"].items():
+        console.say(f"{measure} {score:.4f}")
 
 
 def scores(plan: "Plan", results: "Results", correction: str, form: Format) -> None:
@@ -79,6 +132,7 @@ def scores(plan: "Plan", results: "Results", correction: str, form: Format) -> N
     measured.write_log(scored, results.folder)
     with console.progress("comparing") as progress:
         compared = table(scored, TableLayout.of(plan.cells, plan.table), correction, progress)
+    _report(compared, scored, plan, results)
     if form in _PROGRAMS:
         return _long(scored, compared, form)
     _wide(compared, form)
@@ -88,6 +142,42 @@ def scores(plan: "Plan", results: "Results", correction: str, form: Format) -> N
         scoretables.legend(compared.tests, {}, correction, form)
     if len(scored) < len(plan.cells):
         console.note(f"{len(plan.cells) - len(scored)} of {len(plan.cells)} cells are not finished")
+
+
+def _report(compared: "Table", scored: "list[Scored]", plan: "Plan", results: "Results") -> None:
+    """The HTML file, with a curve over each axis of numbers where plots can be drawn."""
+    from lmkcli.experiments import report
+
+    path = report.write(compared, scored, plan, results, dict(_figures(scored)))
+    console.note(f"{path} has the tables, their plots and all commands")
+
+
+def _figures(scored: "list[Scored]") -> Iterator[tuple[str, str]]:
+    """Caption and SVG of each axis that has numbers."""
+    import tempfile
+
+    from lmkcli import catalog
+    from lmkcli.errors import MissingExtra
+    from lmkcli.experiments.cells import varying
+    from lmkcli.provenance import series
+
+    try:
+        draw = catalog.load(catalog.PLOTS, "curve", "plot")
+    except MissingExtra:
+        return
+    axes = varying([each.cell.values for each in scored])
+    entries = [each.entry for each in scored]
+    measures = list(dict.fromkeys(name for entry in entries for name in entry["scores"]))[:1]
+    for axis in axes:
+        numbers = {each.cell.shown(axis) for each in scored}
+        if sum(word.isdigit() for word in numbers) < 2:
+            continue
+        lines = series.series(entries, axis.rpartition(".")[2], None, measures)
+        if lines.lines:
+            with tempfile.TemporaryDirectory() as folder:
+                path = Path(folder) / "figure.svg"
+                draw(lines.lines, axis, measures[0], path, lines.levels)
+                yield f"{measures[0]} over {axis}", path.read_text("utf-8")
 
 
 def _wide(compared: "Table", form: Format) -> None:

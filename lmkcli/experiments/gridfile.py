@@ -72,6 +72,11 @@ class GridFile:
     table: TableChoice = field(default_factory=TableChoice)
     slurm: dict[str, dict[str, str]] = field(default_factory=dict)
 
+    @property
+    def shards(self) -> int:
+        """Into how many shards every collection is cut when it is encoded."""
+        return int(self.slurm.get("encode", {}).get("shards", 1))
+
 
 def read(path: Path, flags: Flags) -> GridFile:
     """The grid in a TOML file. DataError where it is none; UsageError lists every key that no command has."""
@@ -230,5 +235,8 @@ def _slurm(path: Path, given: Any) -> dict[str, dict[str, str]]:
         raise UsageError(
             f"{path}: {_unknown(odd[0], 'step', (*_OWNERS, 'tokenize'))} for [slurm.{odd[0]}]"
         )
+    shards = steps.get("encode", {}).get("shards", 1)
+    if type(shards) is not int or shards < 1:
+        raise UsageError(f"{path}: [slurm.encode] shards is a number from 1 on, not {shards!r}")
     options = {verb: {key: word(path, key, v) for key, v in t.items()} for verb, t in steps.items()}
     return {"": common, **options}

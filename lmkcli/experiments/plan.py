@@ -37,6 +37,7 @@ class Plan:
     steps: dict[str, Step]
     refused: list[Refused]
     table: TableChoice = field(default_factory=TableChoice)
+    file: str = ""  # that it was made of
 
     def uses(self) -> Counter[str]:
         """Key -> how many cells a step serves."""
@@ -55,7 +56,7 @@ class Plan:
         chains = {each.name: self.chains[each.name] for each in chosen}
         keys = {key for chain in chains.values() for key in chain}
         steps = {key: step for key, step in self.steps.items() if key in keys}
-        return Plan(chosen, chains, steps, [], self.table)
+        return Plan(chosen, chains, steps, [], self.table, self.file)
 
     def write(self, folder: Path) -> None:
         """Keep it in the folder of the results, where `read` finds it."""
@@ -76,7 +77,7 @@ def plan(grid: GridFile, flags: Flags, folder: Path, check: Check) -> Plan:
     checked: dict[str, LmkError | None] = {}
     for cell in cells(grid):
         try:
-            drafts.append(_draft(cell, Chain(cell, flags, folder), check, checked))
+            drafts.append(_draft(cell, Chain(cell, flags, folder, grid.shards), check, checked))
         except LmkError as error:
             refused.append(Refused(cell.name, str(error)))
     if not drafts:
@@ -143,11 +144,12 @@ def read(folder: Path) -> Plan:
         TableChoice(
             tuple(raw["table"]["rows"]), tuple(raw["table"]["columns"]), raw["table"]["baseline"]
         ),
+        raw["file"],
     )
 
 
 def _step(raw: dict[str, Any]) -> Step:
-    return Step(raw["key"], raw["verb"], tuple(raw["words"]), tuple(raw["needs"]))
+    return Step(raw["key"], raw["verb"], tuple(raw["words"]), tuple(raw["needs"]), raw["shards"])
 
 
 def _tuples(raw: dict[str, list[str]]) -> dict[str, tuple[str, ...]]:

@@ -11,6 +11,7 @@ import os
 import shlex
 import signal
 import sys
+import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -25,7 +26,8 @@ from lmkcli.experiments.steps import OUTPUTS, STEPS, Step
 from lmkcli.progress import Report
 from lmkcli.system.atomic import atomic_file
 
-RESULT, LOG, _LOCK = "result.json", "log.txt", "lock"
+LOG, _LOCK = "log.txt", "lock"
+_ENDED = "ended after "  # in a log, before the seconds of a life that ended well
 _PAUSE = 0.05  # seconds between looks at what is running
 _TOLD = 600  # letters of an error that are repeated
 
@@ -40,10 +42,11 @@ class Results:
         """The folder of a step."""
         return self.folder / STEPS / key
 
-    def is_done(self, key: str) -> bool:
+    def is_done(self, step: Step) -> bool:
         """Whether a step has ended well, and what it made is still there."""
-        output = OUTPUTS[key.partition("-")[0]]
-        return (self.of(key) / RESULT).exists() and (self.of(key) / output).exists()
+        folder = self.of(step.key)
+        ended = all((folder / name).exists() for name, _ in step.commands())
+        return ended and (folder / OUTPUTS[step.verb]).exists()
 
     def missing(self, plan: Plan) -> dict[str, Step]:
         """The steps that must run for all cells of the plan, in an order in which they can.
@@ -54,7 +57,7 @@ class Results:
         needed: set[str] = set()
         while wanted:
             key = wanted.pop()
-            if key not in needed and not self.is_done(key):
+            if key not in needed and not self.is_done(plan.steps[key]):
                 needed.add(key)
                 wanted |= set(plan.steps[key].needs)
         return {key: step for key, step in plan.steps.items() if key in needed}
@@ -69,6 +72,19 @@ class Results:
         _, error, after = printed.rpartition("\nlmk: ")
         said = after if error else printed.strip().rpartition("\n")[2]
         return " ".join(said.split())[:_TOLD]
+
+    def seconds(self, key: str) -> float | None:
+        """How long the lives of a step took that ended well; None before, or where SLURM ran it."""
+        log = self.of(key) / LOG
+        lines = (
+            log.read_text(encoding="utf-8", errors="replace").splitlines() if log.is_file() else []
+        )
+        told = [
+            line.removeprefix(_ENDED).removesuffix(" s")
+            for line in lines
+            if line.startswith(_ENDED)
+        ]
+        return sum(map(float, told)) if told else None
 
 
 @dataclass
@@ -176,22 +192,31 @@ class _Running:
 
 
 def _execute(command: Command, step: Step, results: Results) -> None:
-    """Run one step in this process, unless another has run it; its results appear when it has ended well."""
+    """Run one step in this process, shard after shard, unless another process has."""
     folder = results.of(step.key)
     with open(folder / _LOCK, "a") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)  # while another life of the same step has it
-        if results.is_done(step.key):
+        if results.is_done(step):
             return
-        with (
-            atomic_file(folder / RESULT) as printed,
-            open(printed, "wb") as out,
-            open(folder / LOG, "ab") as log,
-        ):
-            log.write(f"$ lmk {shlex.join(step.words)}\n".encode())
-            log.flush()
-            for number, file in ((1, out), (2, log)):
-                os.dup2(file.fileno(), number)
-            _ended(command, step.words)
+        for name, words in step.commands():
+            if step.shards == 1 or not (folder / name).exists():
+                _printed(command, words, folder / name)
+
+
+def _printed(command: Command, words: Sequence[str], result: Path) -> None:
+    """Run a command line; what it prints is in a file when it has ended well, what it says in a log."""
+    with (
+        atomic_file(result) as printed,
+        open(printed, "wb") as out,
+        open(result.with_name(LOG), "ab") as log,
+    ):
+        log.write(f"$ lmk {shlex.join(words)}\n".encode())
+        log.flush()
+        for number, file in ((1, out), (2, log)):
+            os.dup2(file.fileno(), number)
+        started = time.monotonic()
+        _ended(command, words)
+        log.write(f"{_ENDED}{time.monotonic() - started:.1f} s\n".encode())
 
 
 def _ended(command: Command, words: Sequence[str]) -> None:

@@ -13,7 +13,8 @@ from lmkcli.evaluation.results import Result
 from lmkcli.experiments.cells import Cell
 from lmkcli.experiments.gridfile import COLLECTION, MEASURES
 from lmkcli.experiments.plan import Plan
-from lmkcli.experiments.running import RESULT, Results
+from lmkcli.experiments.running import Results
+from lmkcli.experiments.steps import RESULT
 from lmkcli.provenance import scorelog
 from lmkcli.reading import read_json
 from lmkcli.system.atomic import atomic_file
@@ -37,7 +38,7 @@ def scored(plan: Plan, results: Results) -> list[Scored]:
     return [
         _read(cell, results.of(plan.chains[cell.name][-1]), names)
         for cell in plan.cells
-        if results.is_done(plan.chains[cell.name][-1])
+        if results.is_done(plan.steps[plan.chains[cell.name][-1]])
     ]
 
 

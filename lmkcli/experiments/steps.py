@@ -30,6 +30,7 @@ OUTPUTS = {
     "pretrain": "model", "train": "model", "tokenize": "tokens", "encode": "vectors",
     "index": "index", "search": "run.trec", "eval": "scores.jsonl",
 }  # fmt: skip
+RESULT = "result.json"  # what a command printed, once it has ended well
 STEPS = "steps"  # the folder of all steps, in that of the results
 # Flags that change nothing but how fast a result is there, or where it may come from.
 _IDLE = {"device", "offline"}
@@ -58,6 +59,14 @@ class Step:
     verb: str
     words: tuple[str, ...]
     needs: tuple[str, ...] = ()
+    shards: int = 1
+
+    def commands(self) -> list[tuple[str, tuple[str, ...]]]:
+        """The command line of each shard, and the name of the file that its result goes to."""
+        if self.shards == 1:
+            return [(RESULT, self.words)]
+        numbered = [(number, f"{number}/{self.shards}") for number in range(self.shards)]
+        return [(f"shard-{n}.json", (*self.words, "--shard", share)) for n, share in numbered]
 
 
 class _Model(NamedTuple):
@@ -71,8 +80,9 @@ class _Model(NamedTuple):
 class Chain:
     """The steps of one cell, whose outputs lie below `folder`."""
 
-    def __init__(self, cell: Cell, flags: Flags, folder: Path) -> None:
+    def __init__(self, cell: Cell, flags: Flags, folder: Path, shards: int = 1) -> None:
         self._cell, self._flags, self._folder = cell, flags, folder
+        self._shards = shards  # of every encoding
         self._given: dict[str, dict[str, Value]] = {verb: {} for verb in OUTPUTS}
         for axis, value in cell.values.items():
             if value and axis not in (COLLECTION, MEASURES, EXAMPLES, TEXTS):
@@ -177,7 +187,7 @@ class Chain:
         dropped = ["revision"] if self._learned else []
         given = {name: value for name, value in self._asked.items() if name not in dropped}
         self._given["encode"] = given | {"model": (self._model.path,)}
-        material = [self._model.material, self._texts]
+        material = [self._model.material, self._texts, *[self._shards] * (self._shards > 1)]
         step = self._step("encode", [self._collection], material, self._model.needs)
         if tokens is None:
             return step
@@ -220,4 +230,5 @@ class Chain:
         flags = [word for name, value in given.items() for word in spelled[name].words(value)]
         place = self._place(key, verb)
         output = ["--log", place, "--per-query"] if verb == "eval" else ["--output", place]
-        return Step(key, verb, (verb, *arguments, *flags, *output, "--json"), needs)
+        shards = self._shards if verb == "encode" else 1
+        return Step(key, verb, (verb, *arguments, *flags, *output, "--json"), needs, shards)

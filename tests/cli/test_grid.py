@@ -188,3 +188,25 @@ def test_a_grid_that_is_killed_at_random_ends_with_the_same_table(
         (row["cell"], row["measure"]) for row in table
     ]
     assert [row["score"] for row in again.json] == pytest.approx([row["score"] for row in table])
+
+
+def test_results_are_shown_drawn_and_reported(
+    lmk: Lmk, file: Path, done: Path, tmp_path: Path
+) -> None:
+    state = lmk("show", done).out
+    assert state.count(" done") == 8
+    (name,) = [line.split()[0] for line in state.splitlines() if "other_lmk_16_32 " in line]
+    cell = lmk("show", done, name, "--json").json
+    assert [step["key"].partition("-")[0] for step in cell["steps"]] == [
+        *("tokenize", "encode", "search", "eval"),
+    ]
+    assert all(step["done"] and step["seconds"] > 0 for step in cell["steps"])
+    assert set(cell["scores"]) == {"nDCG@10", "R@5"}
+    lmk("plot", done, "--x", "max-length", "--by", "pool", "-o", tmp_path / "curve.svg")
+    assert "<svg" in (tmp_path / "curve.svg").read_text()
+    report = (done / "report.html").read_text()
+    assert report.count("<details>") == 8
+    assert report.count("<svg") >= 1
+    assert "src=" not in report
+    assert 'href="http' not in report
+    assert name in report

@@ -1,0 +1,92 @@
+"""Batch scripts: what a task runs, where its result goes, what is queued again; without a SLURM."""
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from lmkcli.errors import DataError
+from lmkcli.experiments import slurm
+from lmkcli.experiments.running import Results
+from lmkcli.experiments.steps import Step
+
+LMK = """#!/bin/bash
+echo "lmk: $*" >&2
+[ "$1" = fail ] && exit 3
+[ "$1" = stop ] && exit 75
+echo "[\\"$*\\"]"
+"""
+
+
+@pytest.fixture
+def shell(tmp_path: Path) -> dict[str, str]:
+    """A PATH on which srun runs what it is given, and scontrol notes what it is asked."""
+    programs = {
+        "srun": '#!/bin/bash\nexec "$@"\n',
+        "scontrol": f'#!/bin/bash\necho "$@" >> {tmp_path}/asked\n',
+        "sbatch": f'#!/bin/bash\necho "$@" >> {tmp_path}/submitted\nwc -l < {tmp_path}/submitted\n',
+        "squeue": "#!/bin/bash\necho 1_0 2_3 9_1\n",
+        "mylmk": LMK,
+    }
+    (tmp_path / "bin").mkdir()
+    for name, text in programs.items():
+        path = tmp_path / "bin" / name
+        path.write_text(text)
+        path.chmod(0o755)
+    return {**os.environ, "PATH": f"{tmp_path}/bin:{os.environ['PATH']}", "SLURM_JOB_ID": "7"}
+
+
+def task(script: Path, number: int, shell: dict[str, str]) -> int:
+    environment = {**shell, "SLURM_ARRAY_TASK_ID": str(number)}
+    return subprocess.run(["bash", str(script)], env=environment, check=False).returncode
+
+
+def test_a_task_leaves_its_result_where_a_grid_does(tmp_path: Path, shell: dict[str, str]) -> None:
+    results = Results(tmp_path / "my results")
+    steps = {
+        "encode-1": Step("encode-1", "encode", ("encode", "it's"), shards=2),
+        "encode-2": Step("encode-2", "encode", ("fail", "x")),
+        "encode-3": Step("encode-3", "encode", ("stop", "y")),
+        "search-1": Step("search-1", "search", ("search", "z"), ("encode-1",)),
+    }
+    options = {"": {"time": "01:00:00"}, "encode": {"gres": "gpu:1", "shards": "2", "setup": "A=1"}}
+    encode, search = slurm.write(steps, results, options, ["mylmk"])
+    text = encode.read_text()
+    assert "#SBATCH --array=0-3\n" in text
+    assert "#SBATCH --gres=gpu:1\n" in text
+    assert "#SBATCH --time=01:00:00\n" in text
+    assert "shards=" not in text
+    assert "\nA=1\n" in text
+    assert "gres" not in search.read_text()
+    assert [task(encode, number, shell) for number in range(4)] == [0, 0, 3, 75]
+    assert (results.of("encode-1") / "shard-1.json").read_text() == '["encode it\'s --shard 1/2"]\n'
+    assert "lmk encode it's --shard 0/2" in (results.of("encode-1") / "log.txt").read_text()
+    assert not list(results.of("encode-2").glob("*.json"))
+    assert results.error("encode-2") == "fail x"
+    assert (tmp_path / "asked").read_text() == "requeue 7\n"
+    again = slurm.write(steps, results, options, ["mylmk"])[0].read_text()
+    assert "--array=0-1\n" in again  # what has ended well is not among its tasks
+
+
+def test_each_array_waits_for_the_one_before_it(
+    tmp_path: Path, shell: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", shell["PATH"])
+    folder = tmp_path / "results"
+    (folder / "slurm").mkdir(parents=True)
+    scripts = [folder / "slurm" / f"{verb}.sh" for verb in ("encode", "search")]
+    assert slurm.submit(scripts, folder) == {"encode": "1", "search": "2"}
+    assert (tmp_path / "submitted").read_text().splitlines() == [
+        f"--parsable {scripts[0]}",
+        f"--parsable --dependency=afterany:1 {scripts[1]}",
+    ]
+    assert slurm.queued(folder) == ["1_0", "2_3"]
+    assert slurm.queued(tmp_path) == []
+
+
+def test_without_slurm_it_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    (tmp_path / "slurm").mkdir()
+    with pytest.raises(DataError, match="there is no sbatch here"):
+        slurm.submit([tmp_path / "slurm" / "encode.sh"], tmp_path)
