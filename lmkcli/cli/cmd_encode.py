@@ -62,7 +62,7 @@ def encode(
     # Let waiting threads sleep: busy-waiting takes time from other work on the machine. torch reads
     # this variable when it is imported, which happens below.
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
-    from lmkcli.encoding import planning
+    from lmkcli.encoding import jobs, planning
 
     job = planning.plan(
         documents.spelling(source), recipe, settings, documents.shard, documents.offline
@@ -73,6 +73,8 @@ def encode(
         console.note(line)
     if output.dry_run:
         return _dry_run(job, output.json)
+    if output.replaces:
+        jobs.open_job(job)
     folder = output.prepared("vectors/", job.shard.count)
     changes = _write(job, folder, output.if_exists == "update")
     note_left_out(job.source)

@@ -66,6 +66,8 @@ def pretrain(
         console.note(line)
     if output.dry_run:
         return dry_run(job, None, output.json)
+    if output.replaces:
+        job.learning(running.Start())
     folder = output.prepared("model/")
     with console.reporting("pretrain", recording.call()) as report:
         running.run(job, folder, report)

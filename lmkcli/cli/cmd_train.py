@@ -54,6 +54,8 @@ def train(
         console.note(line)
     if output.dry_run:
         return dry_run(job, job.dev, output.json)
+    if output.replaces:
+        job.learning(running.Start())
     folder = output.prepared("model/")
     with console.reporting("train", recording.call()) as report:
         running.run(job, folder, report)

@@ -72,6 +72,14 @@ class OutputOptions:
         check_output(path, self.if_exists, shards)
         return path
 
+    @property
+    def replaces(self) -> bool:
+        """Whether something will be removed to make room: open what may be refused before."""
+        from lmkcli.store.outputs import is_artifact
+
+        path = self.output
+        return self.if_exists == "overwrite" and path is not None and is_artifact(path)
+
     def prepared(self, example: str, shards: int = 1) -> Path:
         """The same place, empty or fit to be continued, as --if-exists says."""
         path = self.path(example, shards)

@@ -44,7 +44,7 @@ def run_encode(job: Job, folder: Path, report: Report = Report()) -> None:
     """Encode one shard into `folder`, continuing after what is there."""
     _check_source(job, folder)
     settings = with_folder_dtype(job.settings, folder)
-    encoder = open_encoder(job.resolved.recipe.doc, job.resolved.folder, settings)
+    encoder = open_job(job, settings)
     if encoder.model.why_padded:
         report.note(
             f"inputs go padded through {job.resolved.folder.name}: {encoder.model.why_padded}"
@@ -59,6 +59,11 @@ def run_encode(job: Job, folder: Path, report: Report = Report()) -> None:
         with shard_writer(target, report) as writer:
             stream = token_stream(job.source, encoder.tokenizer, job.shard, writer.row)
             write_vectors(encode_stream(stream, encoder, report), writer, settings)
+
+
+def open_job(job: Job, settings: EncodeSettings | None = None) -> Encoder:
+    """The encoder of a job's documents; what cannot be opened is refused."""
+    return open_encoder(job.resolved.recipe.doc, job.resolved.folder, settings or job.settings)
 
 
 def _refusing(job: Job, folder: Path) -> AbstractContextManager[None]:

@@ -6,6 +6,7 @@ folder in $XDG_CACHE_HOME/lmk/merged, once; everything else reads that.
 """
 
 import hashlib
+import math
 import os
 import shutil
 import tempfile
@@ -17,6 +18,12 @@ from lmkcli.errors import DataError
 from lmkcli.reading import parsed
 
 CONFIG = "adapter_config.json"
+_OTHERS = (
+    "use_dora",
+    "fan_in_fan_out",
+    "rank_pattern",
+    "alpha_pattern",
+)  # kinds of LoRA not read here
 _FIX = "merge it with peft (merge_and_unload), and give the folder of the result"
 
 
@@ -53,8 +60,8 @@ def _config(folder: Path) -> dict[str, Any]:
         rank, alpha = int(config["r"]), float(config["lora_alpha"])
     except (OSError, ValueError, KeyError, TypeError, OverflowError) as error:
         raise DataError(f"{folder / CONFIG} cannot be read ({error!r}); {_FIX}") from None
-    odd = [name for name in ("use_dora", "fan_in_fan_out", "rank_pattern") if config.get(name)]
-    if kind != "LORA" or odd or rank < 1:
+    odd = [name for name in _OTHERS if config.get(name)]
+    if kind != "LORA" or odd or rank < 1 or not math.isfinite(alpha):
         raise DataError(f"{folder} is an adapter of another kind ({odd or kind}); {_FIX}")
     root = rank**0.5 if config.get("use_rslora") else rank
     return {**config, "scale": alpha / root}

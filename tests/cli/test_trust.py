@@ -298,6 +298,25 @@ def test_overwriting_never_removes_what_is_read(
     assert run.is_file()
 
 
+def test_what_is_to_be_replaced_stays_when_its_successor_is_refused(
+    lmk: Lmk, tiny_model: Models, beir: Path, tmp_path: Path
+) -> None:
+    vectors, model, broken = tmp_path / "v", tmp_path / "model", tmp_path / "broken"
+    shutil.copytree(tiny_model("bert"), broken)
+    (broken / "model.safetensors").write_bytes(b"")
+    pairs = tmp_path / "pairs.tsv"
+    pairs.write_text("rivers\trivers carry water\nbirds\tbirds migrate south\n")
+    train = ["train", pairs, "--pool", "mean", "--steps", 1, "--batch-size", 2, "-o", model, "-m"]
+    lmk("encode", beir, "-m", tiny_model("bert"), "--pool", "mean", "-o", vectors)
+    lmk(*train, tiny_model("bert"))
+    over = ["--if-exists", "overwrite"]
+    lmk("encode", beir, "-m", broken, "--pool", "mean", "-o", vectors, *over, code=3)
+    lmk(*train, broken, *over, code=3)
+    lmk(*train, tiny_model("bert"), "--train", "nothing", *over, code=2)
+    assert lmk("search", vectors, "-q", "rivers", "--json").json
+    lmk("encode", beir, "-m", model, "-o", vectors, *over)
+
+
 def test_a_setting_that_is_called_like_the_output_is_none_of_its_inputs(
     lmk: Lmk, beir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

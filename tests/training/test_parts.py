@@ -174,6 +174,8 @@ def test_an_adapter_is_merged_once(
     [
         ({"peft_type": "IA3"}, "an adapter of another kind .IA3"),
         ({"use_dora": True}, "use_dora"),
+        ({"alpha_pattern": {"query": 3}}, "alpha_pattern"),
+        ({"lora_alpha": "nan"}, "an adapter of another kind"),
         ({"r": "many"}, "cannot be read"),
         ({"base_model_name_or_path": "/nowhere"}, "no model folder /nowhere"),
         ({"base_model_name_or_path": "some/model"}, "lmk fetch -m some/model"),
