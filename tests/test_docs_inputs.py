@@ -20,6 +20,7 @@ OUTPUTS = ("-o", "--output", "--log", "--plot")
 INPUTS = ("qrels", "rerank", "vectors", "only", "ids", "config", "with_", "dev", "stopwords")
 NAMES = {name.partition("/")[0] for name in (*known.names(), *known.groups(), "stdlib/", "python/")}
 GENERATED = {"passkey", "needle", "haystack"}  # collections made from a seed
+ANALYSES = {"attention", "landmarks", "lengths", "map", "similarity"}
 SHOWN = {"poolers", "sources", "source", "models", "indexes", "objectives", "pretexts"}
 
 
@@ -85,7 +86,7 @@ def declared(page: Path) -> set[str]:
 
 
 def is_name(spelling: str) -> bool:
-    return spelling.partition("/")[0] in NAMES | GENERATED | SHOWN | {"-", ""}
+    return spelling.partition("/")[0] in NAMES | GENERATED | SHOWN | ANALYSES | {"-", ""}
 
 
 def is_in(spelling: str, folders: set[str]) -> bool:

@@ -10,6 +10,8 @@ import typer
 from lmkcli.cli import console, recording
 from lmkcli.cli.flags import with_flags
 from lmkcli.errors import DataError, UsageError
+from lmkcli.settings import Flag, TrustRemoteCode
+from lmkcli.system import network
 
 _ORDER = ("vectors", "index")  # an index follows its vectors
 # What belongs to the command line that began the artifact, and not to what it holds.
@@ -26,6 +28,8 @@ def update(
             metavar="FOLDER…", help="Vectors made of it, and indexes of either; there already."
         ),
     ],
+    trust_remote_code: TrustRemoteCode = False,
+    download: Annotated[bool, Flag("Allow downloading missing models and collections.")] = False,
 ) -> None:
     """Bring vectors and indexes to what a collection is now, as the commands that made them would.
 
@@ -35,6 +39,8 @@ def update(
     """
     from lmkcli import manifest
 
+    if not download:  # what a folder's record names is not fetched unasked
+        network.forbid()
     missing = [str(folder) for folder in folders if not (folder / manifest.NAME).is_file()]
     if missing:
         raise UsageError(
@@ -43,10 +49,21 @@ def update(
         )
     made = {folder: manifest.read(folder) for folder in folders}
     lmk: Any = context.find_root().command
+    for folder in folders:
+        _check_code(folder, made[folder], trust_remote_code)
     lines = {folder: _again(lmk, source, folder, made[folder]) for folder in folders}
     for folder in sorted(folders, key=lambda each: _ORDER.index(made[each].kind)):
         console.note(f"$ {shlex.join(['lmk', *lines[folder]])}")
         recording.run(lmk, lines[folder], shown=True)
+
+
+def _check_code(folder: Path, made: Any, trust: bool) -> None:
+    """DataError for a model that runs code of its own, unless this command line allows it."""
+    recorded = [made.facts.get("call", {}), *made.identity.get("recipe", {}).values()]
+    if not trust and any(each.get("trust_remote_code") for each in recorded):
+        from lmkcli.encoding.recorded import refuse_code
+
+        refuse_code(str(folder), str(made.facts.get("call", {}).get("model", "")))
 
 
 def _again(lmk: Any, source: str, folder: Path, made: Any) -> list[str]:

@@ -142,8 +142,8 @@ def test_a_model_is_shown_and_trained_again(
     words = ("-m", tiny_model("bert"), "--pool", "lmk", "--gran", "4,8", "--max-length", 32)
     more = ("--steps", 2, "--batch-size", 8, "--dtype", "fp32", "--device", "cpu")
     lmk("train", pairs, *words, *more, "-o", model)
-    last = lmk("show", model).out.splitlines()[-1]
-    assert last.startswith("repeat with: lmk train")
+    lines = lmk("show", model).out.splitlines()
+    (last,) = (line for line in lines if line.startswith("repeat with: lmk train"))
     assert last.endswith(f"--device cpu -o {model}-again")
     rows = lmk("repro", model, "--json").json
     assert [(row["what"], row["same"]) for row in rows] == [("model model", True)]

@@ -128,6 +128,31 @@ def test_a_record_asks_for_no_verb_that_makes_no_artifact(
     assert "makes no artifact" in lmk("repro", stranger.vectors, code=3).err
 
 
+def test_an_update_runs_no_code_and_downloads_nothing_that_a_record_asks_for(
+    lmk: Lmk, stranger: Stranger, beir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    err = lmk("update", beir, stranger.vectors, stranger.index, code=3).err
+    assert "--trust-remote-code" in err
+    assert str(stranger.vectors) in err
+    assert not stranger.ran.exists()
+    recorded = json.loads((stranger.vectors / manifest.NAME).read_text())
+    for side in recorded["identity"]["recipe"].values():
+        side["trust_remote_code"] = False
+    for side in recorded["facts"]["models"].values():
+        side |= {"model": "stranger/model", "revision": ""}
+    (stranger.vectors / manifest.NAME).write_text(json.dumps(recorded))
+    asked = []
+
+    def download(name: str, local_files_only: bool = False, **_: Any) -> str:
+        asked.append(local_files_only)
+        raise OSError("not in the cache")
+
+    monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
+    monkeypatch.setattr("lmkcli.models.hub.snapshot_download", download)
+    lmk("update", beir, stranger.vectors, code=3)
+    assert set(asked) <= {True}
+
+
 def test_a_hub_name_in_a_manifest_is_not_downloaded(
     lmk: Lmk, stranger: Stranger, beir: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -285,7 +310,7 @@ def test_overwriting_never_removes_what_is_read(
     words = ["--to", "sentence-transformers", "--pool", "mean"]
     lmk("export", *words, "-m", tiny_model("bert"), "-o", model)
     lmk("index", beir, "--kind", "bm25", "-o", tmp_path / "bm25")
-    run = tmp_path / "r.trec"
+    run = tmp_path / "run"
     lmk("search", tmp_path / "bm25", beir, "-o", run)
     mined = f"{beir},negatives={run}"
     for line in (
