@@ -62,7 +62,7 @@ def encode(
     # Let waiting threads sleep: busy-waiting takes time from other work on the machine. torch reads
     # this variable when it is imported, which happens below.
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
-    from lmkcli.encoding import jobs, planning
+    from lmkcli.encoding import planning
 
     job = planning.plan(
         documents.spelling(source), recipe, settings, documents.shard, documents.offline
@@ -74,6 +74,8 @@ def encode(
     if output.dry_run:
         return _dry_run(job, output.json)
     if output.replaces:
+        from lmkcli.encoding import jobs  # here: torch is not needed to say what was wrong above
+
         jobs.open_job(job)
     folder = output.prepared("vectors/", job.shard.count)
     changes = _write(job, folder, output.if_exists == "update")
