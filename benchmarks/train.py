@@ -40,8 +40,8 @@ from lmkcli.models.devices import TORCH
 from lmkcli.models.finding import read_model
 from lmkcli.progress import Report
 from lmkcli.recipe import RecipeOptions
-from lmkcli.settings import PretrainSettings, TrainSettings
 from lmkcli.training import planning, pretrain_planning, running
+from lmkcli.training.settings import PretrainSettings, TrainSettings
 
 WORDS = "river stone copper bread autumn keel lantern orchard signal harbour meadow winter".split()
 

@@ -4,12 +4,12 @@
 `--check` it changes nothing and fails when one of them is stale.
 """
 
-import sys
 from html import escape
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
+import written
 
 from lmkcli.encoding.resolving import open_pooler
 from lmkcli.pooling.placement import Input, Placement, Placer, SpecialTokens
@@ -157,21 +157,13 @@ def _svg(title: str, width: int, height: int, body: str) -> str:
 
 def main() -> None:
     """Write the pictures, or name what is stale and fail."""
-    wanted = {
-        DOCS / "landmark-pooling.svg": landmarks(),
-        DOCS / "placements.svg": placements("Which positions each pooler averages", POOLERS),
-        DOCS / "units.svg": placements("What one vector stands for, method by method", UNITS),
-    }
-    stale = [
-        path
-        for path, text in wanted.items()
-        if not path.is_file() or path.read_text(encoding="utf-8") != text
-    ]
-    if stale and "--check" in sys.argv[1:]:
-        names = ", ".join(path.name for path in stale)
-        raise SystemExit(f"stale: {names}; run python docs/pictures.py")
-    for path in stale:
-        path.write_text(wanted[path], encoding="utf-8")
+    written.write(
+        {
+            DOCS / "landmark-pooling.svg": landmarks(),
+            DOCS / "placements.svg": placements("Which positions each pooler averages", POOLERS),
+            DOCS / "units.svg": placements("What one vector stands for, method by method", UNITS),
+        }
+    )
 
 
 if __name__ == "__main__":

@@ -5,13 +5,13 @@ them is stale. A generated table stands between `<!-- name -->` and `<!-- /name 
 """
 
 import re
-import sys
 from collections.abc import Iterator
 from dataclasses import fields
 from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
 import numpy as np
+import written
 from typer.core import TyperArgument
 from typer.main import get_command
 
@@ -129,16 +129,7 @@ def _full(length: int, gran: int) -> str:
 
 def main() -> None:
     """Write the stale pages, or name them and fail."""
-    stale = {
-        page: text for page, text in pages().items() if page.read_text(encoding="utf-8") != text
-    }
-    if "--check" in sys.argv[1:]:
-        if stale:
-            names = ", ".join(page.name for page in stale)
-            raise SystemExit(f"stale: {names}; run python docs/reference.py")
-        return
-    for page, text in stale.items():
-        page.write_text(text, encoding="utf-8")
+    written.write(pages())
 
 
 if __name__ == "__main__":

@@ -15,6 +15,8 @@ from textwrap import wrap
 DOCS = Path(__file__).resolve().parent
 sys.path.insert(0, str(DOCS.parent))
 
+import written  # noqa: E402
+
 from tests.test_architecture import FACE, PACKAGE, ROOMS, TOP, modules, own_imports, room  # noqa: E402
 
 LEFT, WIDTH, HEIGHT, STEP = 150, 660, 44, 60  # a box, and from one to the next, in pixels
@@ -111,17 +113,7 @@ def _page() -> str:
 
 def main() -> None:
     """Write the picture and the table, or name what is stale and fail."""
-    wanted = {DOCS / "rooms.svg": picture(), DOCS / "architecture.md": _page()}
-    stale = [
-        path
-        for path, text in wanted.items()
-        if not path.is_file() or path.read_text(encoding="utf-8") != text
-    ]
-    if stale and "--check" in sys.argv[1:]:
-        names = ", ".join(path.name for path in stale)
-        raise SystemExit(f"stale: {names}; run python docs/rooms.py")
-    for path in stale:
-        path.write_text(wanted[path], encoding="utf-8")
+    written.write({DOCS / "rooms.svg": picture(), DOCS / "architecture.md": _page()})
 
 
 if __name__ == "__main__":

@@ -11,7 +11,8 @@ from lmkcli.cli import console, recording
 from lmkcli.cli.dryrun import ModelOutput, dry_run
 from lmkcli.cli.flags import Subset, with_flags
 from lmkcli.recipe import RecipeOptions
-from lmkcli.settings import Flag, PretrainSettings
+from lmkcli.settings import Flag
+from lmkcli.training.settings import PretrainSettings
 
 # What belongs to queries, or has no place in an encoder's folder.
 _WITHOUT = (

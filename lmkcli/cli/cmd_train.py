@@ -11,7 +11,7 @@ from lmkcli.cli import console, recording
 from lmkcli.cli.dryrun import ModelOutput, dry_run
 from lmkcli.cli.flags import Subset, with_flags
 from lmkcli.recipe import RecipeOptions
-from lmkcli.settings import DevSettings, TrainSettings
+from lmkcli.training.settings import DevSettings, TrainSettings
 
 if TYPE_CHECKING:
     from lmkcli.training.job import TrainJob

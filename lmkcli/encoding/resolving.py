@@ -66,17 +66,23 @@ def resolve(options: RecipeOptions, offline: bool = False) -> Resolved:
         normalize=normalize,
         similarity="dot" if folder.similarity == "dot" else "cosine",
     )
-    query = replace(
+    asked = _first(options.query_prompt, folder.query_prompt)
+    query = _query_side(doc, asked, lengths.query, pooler.chunked)
+    return Resolved(_late(Recipe(doc, query), folder), folder, notes)
+
+
+def _query_side(doc: EncoderConfig, prompt: str, length: int, chunked: bool) -> EncoderConfig:
+    """Queries go whole through the model that documents go through."""
+    return replace(
         doc,
-        prompt=_first(options.query_prompt, folder.query_prompt),
-        max_length=lengths.query,
-        gran=gran if pooler.chunked else "",
-        unit="token" if unit == "token" else "doc",
+        prompt=prompt,
+        max_length=length,
+        gran=doc.gran if chunked else "",
+        unit="token" if doc.unit == "token" else "doc",
         window="full",
         overlap=0,
         context="",
     )
-    return Resolved(_late(Recipe(doc, query), folder), folder, notes)
 
 
 def _named(model: str, folder: ModelFolder) -> str:

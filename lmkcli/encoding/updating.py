@@ -15,20 +15,22 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lmkcli import manifest
-from lmkcli.data.collection import WHOLE, Collection, Doc, DocStream, Qrel, Query, Shard, doc_hash
+from lmkcli.data.collection import WHOLE, Collection, Doc, DocStream, Qrel, Query, Shard
+from lmkcli.data.digest import doc_hash
 from lmkcli.encoding import jobs
 from lmkcli.encoding.encoder import encode_stream, open_encoder
 from lmkcli.encoding.planning import Job
 from lmkcli.encoding.writer import part_arrays, vectors_target, write_vectors
 from lmkcli.errors import DataError, UsageError
 from lmkcli.progress import Report
-from lmkcli.store import part_writer, parts
+from lmkcli.store import part_folders, part_writer, parts
 from lmkcli.store.part_writer import PartWriter, Target
 from lmkcli.store.parts import ADDED, Generation, PartSlice
 from lmkcli.store.summary import doc_table, part_summary
 from lmkcli.store.tokens import Tokens, token_stream
 from lmkcli.store.unique_ids import UniqueIds
 from lmkcli.store.vectors import Vectors
+from lmkcli.system import locking
 from lmkcli.system.streams import batched
 
 READ_CHARACTERS = 1 << 19
@@ -55,7 +57,7 @@ def run_update(job: Job, folder: Path, report: Report = Report()) -> Updated:
     encoder = open_encoder(job.resolved.recipe.doc, job.resolved.folder, settings)
     described = jobs.vectors_manifest(job, encoder, settings, report.call)
     manifest.claim(folder, jobs.as_begun(described, folder))
-    with parts.locked(folder):
+    with locking.locked(folder):
         before = _before(folder)
         known = EncodedDocs(folder, before.slices + _unseen(folder, before.rows))
         first = _next_row(folder, before.rows)
@@ -225,7 +227,7 @@ def compact(folder: Path, keep_hours: float, report: Report = Report()) -> Compa
     """
     vectors = Vectors(folder)  # DataError when shards are missing
     manifest.check_whole(folder, vectors.manifest)
-    with parts.locked(folder):
+    with locking.locked(folder):
         before = _before(folder)
         kept = [piece for piece in before.slices if _is_full(folder, piece)]
         rest = [piece for piece in before.slices if piece not in kept]
@@ -272,7 +274,7 @@ def _sweep(folder: Path, now: Generation, keep_hours: float, report: Report) -> 
     ]  # else only foreign files are left
     old = [path for path in left if path.stat().st_mtime <= limit]
     for path in old:
-        if foreign := parts.retire(path):
+        if foreign := part_folders.retire(path):
             report.note(
                 f"{path} also holds {', '.join(foreign)}, which lmk did not write: it stays"
             )

@@ -14,7 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lmkcli import manifest
-from lmkcli.data.collection import WHOLE, Doc, check_id, doc_hash, map_id
+from lmkcli.data.collection import WHOLE, Doc, check_id, map_id
+from lmkcli.data.digest import doc_hash
 from lmkcli.encoding.encoder import open_encoder
 from lmkcli.encoding.resolving import Resolved
 from lmkcli.errors import DataError, LmkError, Mismatch, UnknownName, UsageError

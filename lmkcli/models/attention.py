@@ -75,6 +75,11 @@ class Window(NamedTuple):
     causal: bool
 
 
+def sees_left_alone(module: torch.nn.Module, is_causal: bool | None) -> bool:
+    """Whether attention is causal: by what the call says, else by what the module is."""
+    return bool(getattr(module, "is_causal", False) if is_causal is None else is_causal)
+
+
 def packed_attention(  # noqa: PLR0913 (the signature is that of transformers)
     module: torch.nn.Module,
     query: torch.Tensor,
@@ -93,7 +98,7 @@ def packed_attention(  # noqa: PLR0913 (the signature is that of transformers)
     Returns [1, tokens, heads, width], as transformers expects. `sliding_window` arrives one larger
     than the inclusive half-window. With `groups`, far positions of long sequences are grouped.
     """
-    causal = bool(getattr(module, "is_causal", False) if is_causal is None else is_causal)
+    causal = sees_left_alone(module, is_causal)
     pack = pack or Pack.of([query.shape[2]], aligned=False)
     if sliding_window and groups and sliding_window <= groups.window:
         groups = None  # nothing that is seen is far

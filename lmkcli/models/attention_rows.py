@@ -65,29 +65,23 @@ def _watching(model: Transformer, rows: Ints) -> Iterator[_Rows]:
         _watched.reset(token)
 
 
-def watched_attention(  # noqa: PLR0913 (the signature is that of transformers)
+def watched_attention(
     module: torch.nn.Module,
     query: torch.Tensor,
     key: torch.Tensor,
     value: torch.Tensor,
     attention_mask: torch.Tensor | None,
-    scaling: float | None = None,
-    sliding_window: int | None = None,
-    is_causal: bool | None = None,
-    pack: attention.Pack | None = None,
-    **rest: Any,
+    **how: Any,
 ) -> tuple[torch.Tensor, None]:
     """Packed attention of one input, whose watched rows are added to what is known of them."""
-    causal = bool(getattr(module, "is_causal", False) if is_causal is None else is_causal)
+    pack, scaling, sliding = (how.get(name) for name in ("pack", "scaling", "sliding_window"))
     length = query.shape[2] if pack is None else pack.lengths[0]
-    reach = sliding_window - 1 if sliding_window else length
     watched = _watched.get()
     q = query[0, :, watched.at].float() * (query.shape[3] ** -0.5 if scaling is None else scaling)
-    window = attention.Window(reach, causal)
+    causal = attention.sees_left_alone(module, how.get("is_causal"))
+    window = attention.Window(sliding - 1 if sliding else length, causal)
     watched.layers.append(_mean_weights(q, key[0, :, :length].float(), watched.at, window))
-    return attention.packed_attention(
-        module, query, key, value, attention_mask, scaling, sliding_window, is_causal, pack, **rest
-    )
+    return attention.packed_attention(module, query, key, value, attention_mask, **how)
 
 
 def _mean_weights(

@@ -9,7 +9,8 @@ from typing import Any
 
 from lmkcli import manifest
 from lmkcli.data import hub_layouts, known
-from lmkcli.data.collection import Collection, CollectionDigest
+from lmkcli.data.collection import Collection
+from lmkcli.data.digest import CollectionDigest
 from lmkcli.manifest import Manifest
 from lmkcli.provenance import lineage
 from lmkcli.reading import read_json
@@ -271,7 +272,7 @@ def _some(names: set[str]) -> str:
 
 def collection(given: Collection) -> dict[str, Any]:
     """Counts, settings and digest of a collection; reads it through."""
-    from lmkcli.data.collection import doc_hash
+    from lmkcli.data.digest import doc_hash
 
     digest = CollectionDigest()
     characters = 0

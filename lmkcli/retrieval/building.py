@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from lmkcli import manifest
-from lmkcli.data.collection import Collection, CollectionDigest, Doc, doc_hash
+from lmkcli.data.collection import Collection, Doc
+from lmkcli.data.digest import CollectionDigest, doc_hash
 from lmkcli.errors import Mismatch, UsageError
 from lmkcli.manifest import Manifest
 from lmkcli.progress import Progress, Report

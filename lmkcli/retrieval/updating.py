@@ -18,8 +18,9 @@ from lmkcli.retrieval.kinds import AnnKind, ann_kind, family_of
 from lmkcli.retrieval.numbering import number, read_numbering, still_live
 from lmkcli.retrieval.views import flat
 from lmkcli.settings import AnnSettings, Bm25Settings
-from lmkcli.store import outputs, parts
+from lmkcli.store import outputs
 from lmkcli.store.vectors import Vectors
+from lmkcli.system import locking
 
 DELETED_SHARE = 0.25  # of an index's rows, beyond which it is built again
 
@@ -39,7 +40,7 @@ def update_dense(
     Mismatch when the index was made with other settings, Stopped when another process updates it.
     """
     building.claim_dense(vectors, folder, settings, report.call)
-    with parts.locked(folder):
+    with locking.locked(folder):
         built = read_built(folder)
         if not built:
             return Updated(building.build_dense(vectors, folder, settings, report), "built")
@@ -110,7 +111,7 @@ def update_lexical(
 ) -> Updated:
     """Build again from what the collection is now, unless its files are as they were."""
     building.claim_lexical(collection, folder, family, settings, report.call)
-    with parts.locked(folder):
+    with locking.locked(folder):
         built = read_built(folder)
         if not built:
             facts = building.build_lexical(collection, folder, family, settings, report)
@@ -139,5 +140,5 @@ def _replace(
     ours = manifest.read(folder, "index")
     outputs.discard(folder, ours, set(), at)  # left by an update that was killed
     facts = write_built(folder, make(where), of, at)
-    outputs.discard(folder, ours, {manifest.NAME, BUILT, parts.LOCK, at})
+    outputs.discard(folder, ours, {manifest.NAME, BUILT, locking.LOCK, at})
     return facts

@@ -12,11 +12,12 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from lmkcli.data.collection import CollectionDigest, Shard
+from lmkcli.data.collection import Shard
+from lmkcli.data.digest import CollectionDigest
 from lmkcli.errors import DataError, Stopped
 from lmkcli.manifest import digest
 from lmkcli.progress import Report
-from lmkcli.store import parts
+from lmkcli.store import part_folders, parts
 from lmkcli.store.doctable import DocRow, DocTableWriter
 from lmkcli.store.parts import PartName
 from lmkcli.store.summary import Counts
@@ -87,7 +88,7 @@ class PartBuilder:
 
     def __init__(self, target: Target, start: int) -> None:
         self._shard, self._start = target.shard, start
-        self._growing = parts.new_part_folder(target.folder, target.shard)
+        self._growing = part_folders.create(target.folder, target.shard)
         self._arrays = {
             stem: NpyAppender(self._growing / f"{stem}.npy", dtype, width)
             for stem, (dtype, width) in target.arrays.items()
@@ -131,13 +132,13 @@ class PartBuilder:
         hashes = {stem: value.hexdigest() for stem, value in self._hashes.items()}
         summary["digest"] = digest({"arrays": hashes, "collection": str(self._collection)})
         (self._growing / "part.json").write_text(json.dumps(summary, indent=1))
-        parts.publish(self._growing, PartName(self._shard, self._start, self.stop))
+        part_folders.publish(self._growing, PartName(self._shard, self._start, self.stop))
 
     def abandon(self) -> None:
         """Close and remove what has grown so far, also when the disk could not take it."""
         for appender in self._arrays.values():
             appender.abandon()
-        parts.remove(self._growing)
+        part_folders.remove(self._growing)
         self._docs.abandon()
 
 

@@ -1,4 +1,4 @@
-"""Immutable parts: names, ranges, publishing, shards, generations.
+"""Immutable parts: names, ranges, shards, generations; part_folders.py puts them there.
 
 An artifact's `parts/` holds folders named `<shard>of<shards>-<first>-<stop>`: the rows of that
 shard's slice of the source, counted from zero. A part is written under a temporary name, synced and
@@ -6,15 +6,9 @@ renamed, so it is whole or it is not there; nobody ever edits one. Without `gene
 of all shards count; with it, those that it names.
 """
 
-import fcntl
 import json
 import os
 import re
-import shutil
-import socket
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain
@@ -25,14 +19,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lmkcli.data.collection import Shard
-from lmkcli.errors import DataError, Stopped
+from lmkcli.errors import DataError
 from lmkcli.reading import read_json
-from lmkcli.system.atomic import atomic_file, sync
+from lmkcli.system.atomic import atomic_file
 
-PARTS, DONE, GENERATION, LOCK = "parts", "done", "generation.json", "update.lock"
+PARTS, DONE, GENERATION = "parts", "done", "generation.json"
 ADDED = Shard(0, 0)  # the parts that updates and compactions wrote, numbered on for ever
-ABANDONED_SECONDS = 3600.0
-_FILES = re.compile(r"[a-z_]+\.npy|docs\.parquet|part\.json")  # of a part
 _NAME = re.compile(r"(\d{5})of(\d{5})-(\d{12})-(\d{12})")
 
 
@@ -297,81 +289,3 @@ def write_generation(folder: Path, generation: Generation) -> None:
     data["digests"] = _digests(folder, data.pop("slices"))
     with atomic_file(folder / GENERATION) as temporary:
         temporary.write_text(json.dumps(data, ensure_ascii=False), "utf-8", "surrogatepass")
-
-
-@contextmanager
-def locked(folder: Path) -> Iterator[None]:
-    """Only one process at a time is in here; Stopped, naming the other one, when there is one."""
-    with open(folder / LOCK, "a+", encoding="utf-8") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            file.seek(0)
-            raise Stopped(
-                f"{folder} is being changed by {file.read().strip() or 'another process'}; "
-                "nothing was done. Run the same command again later"
-            ) from None
-        file.truncate(0)
-        since = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
-        file.write(f"process {os.getpid()} on {socket.gethostname()} since {since}\n")
-        file.flush()
-        yield
-
-
-def new_part_folder(folder: Path, shard: Shard) -> Path:
-    """An empty temporary folder in which a part can grow; sweeps up what killed jobs left."""
-    _sweep(folder, f".growing-{shard.number}-")
-    path = folder / PARTS / f".growing-{shard.number}-{os.getpid()}-{time.monotonic_ns()}"
-    path.mkdir(parents=True)
-    return path
-
-
-def _sweep(folder: Path, prefix: str) -> None:
-    """Remove growing parts that nobody has touched for long: an earlier life may still be running."""
-    for path in (folder / PARTS).glob(f"{prefix}*"):
-        try:
-            newest = max(
-                (entry.stat().st_mtime for entry in os.scandir(path)), default=path.stat().st_mtime
-            )
-        except FileNotFoundError:
-            continue
-        if time.time() - newest > ABANDONED_SECONDS:
-            remove(path)
-
-
-def publish(growing: Path, name: PartName) -> Path:
-    """Sync a grown part and give it its name; if that part is already there, drop this one."""
-    final = growing.parent / str(name)
-    for entry in os.scandir(growing):
-        sync(Path(entry.path))
-    sync(growing)
-    try:
-        os.rename(growing, final)
-    except OSError:
-        if not final.is_dir():
-            raise
-        shutil.rmtree(growing)  # another life of the same task was quicker
-    sync(final.parent)
-    return final
-
-
-def retire(part: Path) -> list[str]:
-    """Remove a published part; it loses its name at once, so that nobody finds half of it.
-
-    Returns what is in it that lmk did not write, which stays where it is.
-    """
-    foreign = sorted(name for name in os.listdir(part) if not _FILES.fullmatch(name))
-    if not foreign:
-        hidden = part.with_name(f".growing-{ADDED.number}-{part.name}")
-        os.rename(part, hidden)
-        part = hidden
-    remove(part)
-    return foreign
-
-
-def remove(growing: Path) -> None:
-    """Remove the files of a part, and its folder if nothing else is in it."""
-    with suppress(OSError):
-        for name in filter(_FILES.fullmatch, os.listdir(growing)):
-            os.unlink(growing / name)
-        os.rmdir(growing)

@@ -8,7 +8,8 @@ from typing import NotRequired, TypedDict
 import numpy as np
 
 from lmkcli import manifest
-from lmkcli.data.collection import CollectionDigest, Doc
+from lmkcli.data.collection import Doc
+from lmkcli.data.digest import CollectionDigest
 from lmkcli.errors import DataError
 from lmkcli.reading import read_json
 from lmkcli.store import parts

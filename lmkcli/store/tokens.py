@@ -8,7 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lmkcli import manifest
-from lmkcli.data.collection import Collection, Doc, Shard, doc_hash
+from lmkcli.data.collection import Collection, Doc, Shard
+from lmkcli.data.digest import doc_hash
 from lmkcli.errors import DataError
 from lmkcli.progress import Report
 from lmkcli.store import parts

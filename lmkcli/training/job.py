@@ -15,7 +15,6 @@ from lmkcli.errors import UsageError
 from lmkcli.models.forward import ForwardPass, ModelOptions
 from lmkcli.models.tokenizer import open_tokenizer
 from lmkcli.recipe import EncoderConfig, Recipe
-from lmkcli.settings import TrainSettings
 from lmkcli.training import checkpoints, parts
 from lmkcli.training.contexts import Contexts
 from lmkcli.training.contextual import Documents
@@ -28,6 +27,7 @@ from lmkcli.training.objective import Objective
 from lmkcli.training.placing import Placed, TrainingSide
 from lmkcli.training.running import MACHINE, Start, budget, unsaved
 from lmkcli.training.sampling import Sampling
+from lmkcli.training.settings import TrainSettings
 from lmkcli.training.showing import SHOWN, PlacedText, placed_text
 from lmkcli.training.skipping import Skipping
 from lmkcli.training.sources import Source, shares

@@ -10,13 +10,13 @@ from lmkcli.encoding.resolving import Resolved, resolve
 from lmkcli.encoding.sentence_folder import check_trainable
 from lmkcli.errors import DataError, MissingExtra, UsageError
 from lmkcli.recipe import ROTARY, RecipeOptions, is_count
-from lmkcli.settings import TrainSettings
 from lmkcli.training import board
 from lmkcli.training.contextual import read_documents
 from lmkcli.training.examples import Examples
 from lmkcli.training.job import TrainJob, published
 from lmkcli.training.matryoshka import Matryoshka
 from lmkcli.training.objective import Objective
+from lmkcli.training.settings import TrainSettings
 from lmkcli.training.sources import parse_source, read_sources
 
 

@@ -19,7 +19,6 @@ from lmkcli.models.folder import HEADS
 from lmkcli.models.forward import Model, ModelOptions
 from lmkcli.models.language import released
 from lmkcli.models.tokenizer import Tokenizer
-from lmkcli.settings import PretrainSettings
 from lmkcli.training import checkpoints, parts
 from lmkcli.training.corpus import Corpus
 from lmkcli.training.feeding import Feed
@@ -35,6 +34,7 @@ from lmkcli.training.pretraining import (
 )
 from lmkcli.training.running import MACHINE, Start, budget, unsaved
 from lmkcli.training.sampling import Sampling
+from lmkcli.training.settings import PretrainSettings
 from lmkcli.training.showing import SHOWN, PlacedText, placed_text
 from lmkcli.training.sources import Source, shares
 from lmkcli.training.trainer import Learning

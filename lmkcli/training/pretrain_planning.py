@@ -17,11 +17,11 @@ from lmkcli.models.finding import read_model
 from lmkcli.models.tokenizer import Tokenizer, open_tokenizer
 from lmkcli.pooling.landmark import Landmark
 from lmkcli.recipe import RecipeOptions
-from lmkcli.settings import PretrainSettings
 from lmkcli.training.corpus import Corpus, check_sources, in_blocks, read_corpus
 from lmkcli.training.masked_texts import TextLayout
 from lmkcli.training.placing import TrainingSide
 from lmkcli.training.pretrain_job import CreatedModel, PretrainJob
+from lmkcli.training.settings import PretrainSettings
 from lmkcli.training.sources import parse_source
 
 _CHOICES = ("mask", "whole_words", "decoder_mask", "mask_pool", "query_stream")

@@ -15,10 +15,10 @@ from lmkcli.errors import DataError, Stopped
 from lmkcli.manifest import Manifest
 from lmkcli.models.forward import Model
 from lmkcli.progress import Note, Report, mute
-from lmkcli.settings import LoopSettings
 from lmkcli.store.outputs import rollback_on_error
 from lmkcli.training import checkpoints
 from lmkcli.training.gradients import Budget
+from lmkcli.training.settings import LoopSettings
 from lmkcli.training.trainer import Learning, LossTrainer, arguments
 
 # Positions that go through at once, times the width of the states: what training keeps of them.

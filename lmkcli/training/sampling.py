@@ -14,9 +14,9 @@ import numpy as np
 
 from lmkcli.data.collection import Shard
 from lmkcli.errors import DataError, UsageError
-from lmkcli.settings import LoopSettings
 from lmkcli.training.chance import dice
 from lmkcli.training.examples import Ints, Keys
+from lmkcli.training.settings import LoopSettings
 
 BLOCK = 32  # at most so many batches are sorted by length together, and at most an epoch's
 WAITING = 16  # so many batches' worth of examples may wait for a batch that they fit into

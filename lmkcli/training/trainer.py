@@ -22,13 +22,13 @@ from transformers.utils.logging import disable_progress_bar
 from lmkcli.errors import DataError
 from lmkcli.models.files import loading
 from lmkcli.progress import Report
-from lmkcli.settings import LoopSettings
 from lmkcli.system.memory import peak_memory
 from lmkcli.training.board import Board
 from lmkcli.training.development import Dev, best
 from lmkcli.training.gathering import agreed, anywhere, world
 from lmkcli.training.objective import Loss
 from lmkcli.training.optimizer import MasterAdamW, decayed
+from lmkcli.training.settings import LoopSettings
 
 WEIGHTS = "weights.safetensors"  # of a checkpoint: everything that was learned, in float32
 

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from lmkcli.store import parts
 from lmkcli.store.vectors import Vectors
+from lmkcli.system import locking
 from tests import tiny
 
 Models = Callable[[str], Path]
@@ -110,7 +110,7 @@ def test_an_update_needs_folders_that_commands_made(cron: Cron, tmp_path: Path) 
     assert "make it once" in cron.lmk("update", cron.beir, cron.index, code=2).err
     cron.lmk("tokenize", cron.beir, "-m", cron.model, "-o", tmp_path / "t")
     assert "give vectors or an index" in cron.lmk("update", cron.beir, tmp_path / "t", code=3).err
-    with parts.locked(cron.vectors):
+    with locking.locked(cron.vectors):
         cron.change(fresh="new")
         cron.lmk("update", cron.beir, cron.vectors, code=75)
     assert Vectors(cron.vectors).rows == 60
@@ -119,7 +119,7 @@ def test_an_update_needs_folders_that_commands_made(cron: Cron, tmp_path: Path) 
 def test_a_second_updater_stops_with_75(cron: Cron) -> None:
     cron.encode()
     cron.change(fresh="new")
-    with parts.locked(cron.vectors):
+    with locking.locked(cron.vectors):
         assert "is being changed by process" in cron.encode(code=75).err
         assert "Run the same command again" in cron.lmk("compact", cron.vectors, code=75).err
     assert Vectors(cron.vectors).rows == 60

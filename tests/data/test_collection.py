@@ -9,17 +9,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lmkcli.data.collection import (
-    CollectionDigest,
     CountedDocs,
     Doc,
     Shard,
     check_id,
     check_options,
-    doc_hash,
     map_id,
     open_collection,
     spell,
 )
+from lmkcli.data.digest import CollectionDigest, doc_hash
 from lmkcli.errors import DataError, UnknownName, UsageError
 
 

@@ -5,8 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from lmkcli.data.collection import Doc, doc_hash, join_chunks, open_collection
+from lmkcli.data.collection import Doc, join_chunks, open_collection
 from lmkcli.data.contexts import contexts, fault_of, field_of
+from lmkcli.data.digest import doc_hash
 from lmkcli.errors import DataError, UsageError
 
 

@@ -11,7 +11,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from lmkcli.data.collection import Doc, doc_hash, join_chunks
+from lmkcli.data.collection import Doc, join_chunks
+from lmkcli.data.digest import doc_hash
 from lmkcli.encoding.encoder import Encoded, Encoder, open_encoder
 from lmkcli.encoding.forecast import forecast
 from lmkcli.encoding.jobs import run_encode, run_tokenize

@@ -19,16 +19,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from lmkcli.data.collection import (
-    WHOLE,
-    Collection,
-    CountedDocs,
-    Doc,
-    DocStream,
-    Query,
-    Shard,
-    doc_hash,
-)
+from lmkcli.data.collection import WHOLE, Collection, CountedDocs, Doc, DocStream, Query, Shard
+from lmkcli.data.digest import doc_hash
 from lmkcli.encoding import jobs, planning, updating
 from lmkcli.encoding.encoder import Encoded
 from lmkcli.encoding.planning import Job
@@ -42,10 +34,11 @@ from lmkcli.retrieval.building import build_dense
 from lmkcli.retrieval.opening import open_index
 from lmkcli.retrieval.updating import update_dense, update_lexical
 from lmkcli.settings import AnnSettings, EncodeSettings, OpenSettings
-from lmkcli.store import part_writer, parts, tokens
+from lmkcli.store import part_folders, part_writer, parts, tokens
 from lmkcli.store.ragged import Ragged
 from lmkcli.store.tokens import TokenRow
 from lmkcli.store.vectors import Vectors
+from lmkcli.system import locking
 from tests import forked, tiny
 from tests.test_kill import PRELOAD, Machine, Step, last_moment
 
@@ -283,7 +276,10 @@ def test_a_second_updater_is_told_who_is_at_work(folder: Folder) -> None:
         lambda: folder.update(docs(0, 9)),
         lambda: compact(folder.path, 0),
     ):
-        with parts.locked(folder.path), pytest.raises(Stopped, match=f"process {os.getpid()} on "):
+        with (
+            locking.locked(folder.path),
+            pytest.raises(Stopped, match=f"process {os.getpid()} on "),
+        ):
             other()
     assert folder.holds() == docs(0, 5)
     folder.update(docs(0, 9))
@@ -292,7 +288,7 @@ def test_a_second_updater_is_told_who_is_at_work(folder: Folder) -> None:
 def test_a_lost_part_is_named(folder: Folder) -> None:
     folder.update(docs(0, 30))
     gone = parts.list_parts(folder.path)[1]
-    parts.retire(folder.path / "parts" / str(gone))
+    part_folders.retire(folder.path / "parts" / str(gone))
     with pytest.raises(DataError, match=f"part {gone} is missing"):
         Vectors(folder.path)
 

@@ -13,7 +13,8 @@ import pytest
 from numpy.typing import NDArray
 
 from lmkcli import manifest
-from lmkcli.data.collection import Doc, Query, Shard, doc_hash
+from lmkcli.data.collection import Doc, Query, Shard
+from lmkcli.data.digest import doc_hash
 from lmkcli.data.run import Run
 from lmkcli.encoding.encoder import Encoded, encode_stream
 from lmkcli.encoding.resolving import resolve

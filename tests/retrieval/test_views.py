@@ -21,7 +21,7 @@ from lmkcli.retrieval.pipeline import Stages, open_all, open_pipeline
 from lmkcli.retrieval.updating import update_dense
 from lmkcli.retrieval.views import Flat
 from lmkcli.settings import AnnSettings, OpenSettings, RerankSettings
-from lmkcli.store import part_writer, parts
+from lmkcli.store import part_folders, part_writer, parts
 from lmkcli.store.parts import Generation, PartSlice
 from lmkcli.store.ragged import Ragged
 from lmkcli.store.vectors import Vectors
@@ -271,7 +271,7 @@ def test_a_refreshed_index_follows_its_documents(folder: Folder) -> None:
     left = [row for row in range(ROWS) if row not in dead]
     named = {piece.name for piece in Vectors(folder.path).slices}
     for name in set(parts.list_parts(folder.path)) - named:
-        parts.retire(folder.path / parts.PARTS / str(name))
+        part_folders.retire(folder.path / parts.PARTS / str(name))
     for level in ("", "chunk"):
         mine, theirs = (folder.search(where, 300, level=level) for where in (path, folder.path))
         assert listed(mine) == listed(theirs)

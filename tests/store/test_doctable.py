@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lmkcli.data.collection import Doc, doc_hash
+from lmkcli.data.collection import Doc
+from lmkcli.data.digest import doc_hash
 from lmkcli.errors import DataError
 from lmkcli.store.doctable import ROW_GROUP, DocRow, DocTable, DocTableWriter
 

@@ -6,7 +6,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from lmkcli.data.collection import WHOLE, CollectionDigest, Doc, doc_hash
+from lmkcli.data.collection import WHOLE, Doc
+from lmkcli.data.digest import CollectionDigest, doc_hash
 from lmkcli.errors import DataError, Stopped
 from lmkcli.progress import Report
 from lmkcli.store import part_writer, parts

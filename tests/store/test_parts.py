@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from lmkcli.data.collection import WHOLE, Shard
 from lmkcli.errors import DataError
-from lmkcli.store import parts
+from lmkcli.store import part_folders, parts
 from lmkcli.store.part_writer import NpyAppender
 from lmkcli.store.parts import PartName, PartSlice
 
@@ -25,9 +25,9 @@ def name(start: int, stop: int, shard: Shard = WHOLE) -> PartName:
 
 def make(folder: Path, start: int, stop: int, shard: Shard = WHOLE) -> Path:
     """A published part that holds one file."""
-    growing = parts.new_part_folder(folder, shard)
+    growing = part_folders.create(folder, shard)
     (growing / "part.json").write_text(json.dumps({"digest": f"{start} {stop}"}))
-    return parts.publish(growing, name(start, stop, shard))
+    return part_folders.publish(growing, name(start, stop, shard))
 
 
 @given(st.integers(0, 99_998), st.integers(1, 99_999), st.integers(0, 10**12 - 1))
@@ -107,28 +107,28 @@ def test_parts_are_listed_by_shard_and_row_whatever_else_is_there(tmp_path: Path
     assert parts.list_parts(tmp_path) == []
     for shard, start in ((1, 0), (0, 5), (0, 0), (10, 0)):
         make(tmp_path, start, start + 5, Shard(shard, 11))
-    parts.new_part_folder(tmp_path, WHOLE)
+    part_folders.create(tmp_path, WHOLE)
     (tmp_path / "parts/notes.txt").write_text("mine")
     found = [(part.shard.number, part.start) for part in parts.list_parts(tmp_path)]
     assert found == [(0, 0), (0, 5), (1, 0), (10, 0)]
 
 
 def test_publishing_twice_keeps_the_first(tmp_path: Path) -> None:
-    one, other = (parts.new_part_folder(tmp_path, WHOLE) for _ in range(2))
+    one, other = (part_folders.create(tmp_path, WHOLE) for _ in range(2))
     assert one != other
     for growing in (one, other):
         (growing / "rows.txt").write_text(growing.name)
-    final = parts.publish(one, name(0, 5))
-    assert parts.publish(other, name(0, 5)) == final
+    final = part_folders.publish(one, name(0, 5))
+    assert part_folders.publish(other, name(0, 5)) == final
     assert (final / "rows.txt").read_text() == one.name
     assert [entry.name for entry in (tmp_path / "parts").iterdir()] == [str(name(0, 5))]
 
 
 def test_a_part_cannot_replace_a_file(tmp_path: Path) -> None:
-    growing = parts.new_part_folder(tmp_path, WHOLE)
+    growing = part_folders.create(tmp_path, WHOLE)
     (tmp_path / "parts" / str(name(0, 5))).write_text("in the way")
     with pytest.raises(OSError, match="directory"):
-        parts.publish(growing, name(0, 5))
+        part_folders.publish(growing, name(0, 5))
     assert growing.is_dir()
 
 
@@ -155,16 +155,16 @@ def test_a_finished_shard_that_lost_a_part_is_refused(
     for start, stop in ((0, 4), (4, 6)):
         make(tmp_path, start, stop)
     parts.mark_done(tmp_path, WHOLE, 6)
-    parts.remove(tmp_path / "parts" / str(name(*lost)))
+    part_folders.remove(tmp_path / "parts" / str(name(*lost)))
     with pytest.raises(DataError, match=r"should have 6 rows and has [04].*delete .*0of1\.json"):
         parts.state(tmp_path, 1)
 
 
 def test_what_killed_jobs_left_is_swept_when_it_is_old(tmp_path: Path) -> None:
     fresh, old, empty, other = (
-        parts.new_part_folder(tmp_path, Shard(number, 20)) for number in (1, 1, 1, 11)
+        part_folders.create(tmp_path, Shard(number, 20)) for number in (1, 1, 1, 11)
     )
-    long_ago = time.time() - parts.ABANDONED_SECONDS - 60
+    long_ago = time.time() - part_folders.ABANDONED_SECONDS - 60
     for growing in (old, other):
         (growing / "ids.npy").write_bytes(b"half")
         os.utime(growing / "ids.npy", (long_ago, long_ago))
@@ -174,7 +174,7 @@ def test_what_killed_jobs_left_is_swept_when_it_is_old(tmp_path: Path) -> None:
     os.utime(empty, (long_ago, long_ago))
     published = make(tmp_path, 0, 5, Shard(1, 20))
     os.utime(published / "part.json", (long_ago, long_ago))
-    parts.new_part_folder(tmp_path, Shard(1, 20))
+    part_folders.create(tmp_path, Shard(1, 20))
     there = [path.is_dir() for path in (fresh, old, empty, other, published)]
     assert there == [True, False, False, True, True]
 

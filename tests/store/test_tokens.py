@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from lmkcli import manifest
-from lmkcli.data.collection import WHOLE, CountedDocs, Doc, DocStream, Shard, doc_hash
+from lmkcli.data.collection import WHOLE, CountedDocs, Doc, DocStream, Shard
+from lmkcli.data.digest import doc_hash
 from lmkcli.errors import DataError, Stopped
 from lmkcli.manifest import Manifest
 from lmkcli.progress import Report

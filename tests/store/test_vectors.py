@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from lmkcli import manifest
-from lmkcli.data.collection import WHOLE, CollectionDigest, Doc, Shard, doc_hash
+from lmkcli.data.collection import WHOLE, Doc, Shard
+from lmkcli.data.digest import CollectionDigest, doc_hash
 from lmkcli.encoding.encoder import Encoded, encode_stream
 from lmkcli.encoding.writer import vectors_target, write_vectors
 from lmkcli.errors import DataError, Stopped

@@ -17,10 +17,11 @@ from lmkcli.errors import DataError, UsageError
 from lmkcli.models.finding import read_model
 from lmkcli.progress import Report
 from lmkcli.recipe import RecipeOptions
-from lmkcli.settings import EncodeSettings, TrainSettings
+from lmkcli.settings import EncodeSettings
 from lmkcli.store.tokens import TokenRow
 from lmkcli.training import job, planning, running
 from lmkcli.training.running import Start
+from lmkcli.training.settings import TrainSettings
 from tests import tiny
 
 Models = Callable[[str], Path]

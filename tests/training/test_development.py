@@ -14,9 +14,9 @@ from torch import Tensor, nn
 from lmkcli.errors import Mismatch, Stopped
 from lmkcli.progress import Report
 from lmkcli.recipe import RecipeOptions
-from lmkcli.settings import TrainSettings
 from lmkcli.training import checkpoints, job, planning, running
 from lmkcli.training.development import Dev, best
+from lmkcli.training.settings import TrainSettings
 from tests import tiny
 
 Models = Callable[[str], Path]

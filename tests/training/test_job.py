@@ -19,8 +19,9 @@ from lmkcli.errors import DataError, Mismatch, Stopped, UnknownName, UsageError
 from lmkcli.models.finding import read_model
 from lmkcli.progress import Report
 from lmkcli.recipe import RecipeOptions
-from lmkcli.settings import EncodeSettings, TrainSettings
+from lmkcli.settings import EncodeSettings
 from lmkcli.training import checkpoints, job, planning, running
+from lmkcli.training.settings import TrainSettings
 from tests import tiny
 
 Models = Callable[[str], Path]

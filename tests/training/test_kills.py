@@ -10,8 +10,8 @@ import pytest
 
 from lmkcli.progress import Report
 from lmkcli.recipe import RecipeOptions
-from lmkcli.settings import TrainSettings
 from lmkcli.training import checkpoints, planning, running
+from lmkcli.training.settings import TrainSettings
 from lmkcli.training.trainer import LossTrainer
 from tests import tiny
 

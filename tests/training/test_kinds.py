@@ -20,8 +20,9 @@ from lmkcli.models.m2bert import M2BertConfig, M2BertModel
 from lmkcli.models.tite import TiteConfig, TiteModel
 from lmkcli.progress import Report
 from lmkcli.recipe import RecipeOptions
-from lmkcli.settings import EncodeSettings, TrainSettings
+from lmkcli.settings import EncodeSettings
 from lmkcli.training import job, planning, running
+from lmkcli.training.settings import TrainSettings
 from tests import tiny
 
 LENGTH = 32

@@ -15,9 +15,10 @@ from lmkcli.encoding.resolving import resolve
 from lmkcli.errors import DataError
 from lmkcli.progress import Report
 from lmkcli.recipe import RecipeOptions
-from lmkcli.settings import EncodeSettings, TrainSettings
+from lmkcli.settings import EncodeSettings
 from lmkcli.store.vectors import Ragged
 from lmkcli.training import job, planning, running
+from lmkcli.training.settings import TrainSettings
 from tests import tiny
 from tests.models.test_late import PYLATE, dense, put
 

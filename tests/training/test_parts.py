@@ -19,8 +19,9 @@ from lmkcli.encoding.resolving import resolve
 from lmkcli.errors import DataError, UsageError
 from lmkcli.models.finding import read_model
 from lmkcli.recipe import RecipeOptions
-from lmkcli.settings import EncodeSettings, TrainSettings
+from lmkcli.settings import EncodeSettings
 from lmkcli.training import job
+from lmkcli.training.settings import TrainSettings
 from tests import tiny
 from tests.training.test_job import FAST, planned, trained
 

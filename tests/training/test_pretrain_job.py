@@ -17,12 +17,13 @@ from lmkcli.encoding.resolving import resolve
 from lmkcli.errors import DataError, Mismatch, Stopped, UnknownName, UsageError
 from lmkcli.progress import Report, mute
 from lmkcli.recipe import RecipeOptions
-from lmkcli.settings import EncodeSettings, PretrainSettings, TrainSettings
+from lmkcli.settings import EncodeSettings
 from lmkcli.training import planning as train_planning
 from lmkcli.training.masked_texts import drawn_ends
 from lmkcli.training.pretrain_job import PretrainJob
 from lmkcli.training.pretrain_planning import Beginning, describe_pretraining, plan
 from lmkcli.training.running import Start, run
+from lmkcli.training.settings import PretrainSettings, TrainSettings
 from tests import tiny
 
 Models = Callable[[str], Path]

@@ -10,10 +10,10 @@ import pytest
 from lmkcli.errors import Stopped
 from lmkcli.progress import Report
 from lmkcli.recipe import RecipeOptions
-from lmkcli.settings import TrainSettings
 from lmkcli.training import job, planning
 from lmkcli.training.rehearsal import TIMED, rehearse
 from lmkcli.training.running import Start
+from lmkcli.training.settings import TrainSettings
 from tests import tiny
 
 Models = Callable[[str], Path]

@@ -16,15 +16,8 @@ from ir_datasets.util import LocalDownload
 
 from lmkcli import catalog
 from lmkcli.data import hub_layouts
-from lmkcli.data.collection import (
-    Collection,
-    CollectionDigest,
-    Doc,
-    Shard,
-    check_id,
-    doc_hash,
-    open_collection,
-)
+from lmkcli.data.collection import Collection, Doc, Shard, check_id, open_collection
+from lmkcli.data.digest import CollectionDigest, doc_hash
 from tests import mirrors
 
 ROWS = [

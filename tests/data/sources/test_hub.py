@@ -11,17 +11,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from lmkcli.data import hub_layouts, known
-from lmkcli.data.collection import (
-    CHUNK,
-    Collection,
-    CollectionDigest,
-    Doc,
-    Qrel,
-    Query,
-    Shard,
-    doc_hash,
-    open_collection,
-)
+from lmkcli.data.collection import CHUNK, Collection, Doc, Qrel, Query, Shard, open_collection
+from lmkcli.data.digest import CollectionDigest, doc_hash
 from lmkcli.data.run import Run, ranked
 from lmkcli.encoding.encoder import Encoder, open_encoder
 from lmkcli.encoding.resolving import resolve

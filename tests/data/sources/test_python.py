@@ -54,7 +54,7 @@ def test_a_module_is_whole_but_for_those_docstrings() -> None:
 def test_the_same_in_another_process() -> None:
     code = (
         "from lmkcli.data.sources.python import open_stdlib\n"
-        "from lmkcli.data.collection import CollectionDigest, doc_hash\n"
+        "from lmkcli.data.digest import CollectionDigest, doc_hash\n"
         "digest = CollectionDigest()\n"
         "for doc in open_stdlib('stdlib/functions', {}).docs(): digest.add(doc_hash(doc))\n"
         "print(digest)"

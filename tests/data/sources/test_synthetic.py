@@ -4,7 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lmkcli.data.collection import CollectionDigest, doc_hash, open_collection
+from lmkcli.data.collection import open_collection
+from lmkcli.data.digest import CollectionDigest, doc_hash
 from lmkcli.data.sources.seeded import Draws
 from lmkcli.data.sources.synthetic import FILLER, LENGTHS, NAMES
 from lmkcli.errors import UnknownName, UsageError

@@ -1,0 +1,179 @@
+"""The settings of trainings, declared as those of all other steps are (settings.py)."""
+
+from dataclasses import dataclass, fields
+from typing import Annotated, ClassVar, Literal
+
+from lmkcli.errors import UsageError
+from lmkcli.settings import Device, Flag
+
+
+@dataclass(frozen=True)
+class LoopSettings:
+    """How a training goes, whatever is learned."""
+
+    panel: ClassVar[str] = "Training"
+    batch_size: Annotated[
+        int, Flag("Queries in a batch, over all processes.", min=2, often=True)
+    ] = 64
+    batches: Annotated[
+        Literal["source", "mixed"], Flag("A batch holds examples of one source, or of several.")
+    ] = "source"
+    sampling_temperature: Annotated[
+        float, Flag("How sources are sampled: by size (1), or more evenly (above 1).", min=0)
+    ] = 1.0
+    like_length: Annotated[bool, Flag("Texts of similar length share a batch.")] = True
+    steps: Annotated[int, Flag("Number of steps; 0: as many as --epochs needs.", min=0)] = 0
+    epochs: Annotated[
+        float, Flag("Passes over the examples, unless --steps is given.", min=0, often=True)
+    ] = 1.0
+    lr: Annotated[float, Flag("Peak learning rate.", min=0, often=True)] = 2e-5
+    warmup: Annotated[float, Flag("Warm-up steps; below 1, a share of all steps.", min=0)] = 0.05
+    schedule: Annotated[
+        Literal["linear", "cosine", "constant_with_warmup"],
+        Flag("How the learning rate falls after warm-up."),
+    ] = "linear"
+    weight_decay: Annotated[float, Flag("AdamW's weight decay, of matrices only.", min=0)] = 0.01
+    max_grad_norm: Annotated[
+        float, Flag("Gradients are clipped to this norm; 0: never.", min=0)
+    ] = 1.0
+    gradient_checkpointing: Annotated[
+        bool, Flag("Recompute states in the backward pass: less memory, more time.")
+    ] = False
+    dtype: Annotated[
+        Literal["auto", "fp32", "bf16"],
+        Flag("Dtype of the forward pass; weights are kept in fp32 as well."),
+    ] = "auto"
+    device: Device = "auto"
+    batch_tokens: Annotated[
+        int,
+        Flag("Positions per pass; larger batches use gradient caching; 0: chosen.", min=0),
+    ] = 0
+    seed: Annotated[int, Flag("Seed of everything that is random.", min=0)] = 0
+    save_every: Annotated[int, Flag("Steps between checkpoints; 0: only at the end.", min=0)] = 0
+    log_every: Annotated[int, Flag("Steps between lines of log.jsonl.", min=1)] = 10
+    tensorboard: Annotated[
+        bool, Flag("Log for TensorBoard as well, in the folder's tensorboard/.")
+    ] = False
+
+    def __post_init__(self) -> None:
+        for name, most in (("lr", 1e38), ("epochs", 1e6), ("steps", 1 << 31), ("seed", 1 << 32)):
+            if not getattr(self, name) < most:
+                raise UsageError(
+                    f"--{name} {getattr(self, name)} is out of range; write less than {most:g}"
+                )
+
+
+@dataclass(frozen=True)
+class TrainSettings(LoopSettings):
+    """How a bi-encoder is trained."""
+
+    loss: Annotated[
+        str,
+        Flag(
+            "The objective: infonce, m3-kd, kl, margin-mse and others (lmk show objectives).",
+            often=True,
+        ),
+    ] = "infonce"
+    temperature: Annotated[
+        float, Flag("What scores are divided by; 0: the objective's own (0.02).", min=0)
+    ] = 0.0
+    symmetric: Annotated[bool, Flag("infonce: contrast each passage with all queries too.")] = False
+    dims: Annotated[
+        str, Flag("matryoshka: the loss at several dimensions, such as 384,256,128.")
+    ] = ""
+    lora: Annotated[
+        int, Flag("Train adapters of this rank (LoRA) instead of all weights; 0: none.", min=0)
+    ] = 0
+    train: Annotated[
+        str,
+        Flag(
+            "Train only these (with --lora: these as well): embeddings, positions, layers.4-5, norms, "
+            "biases, modules."
+        ),
+    ] = ""
+    freeze: Annotated[str, Flag("Parts that are not trained.")] = ""
+    skip_positions: Annotated[
+        float,
+        Flag(
+            "Share of passages with a gap in their positions, up to --max-length (PoSE).",
+            min=0,
+            max=1,
+        ),
+    ] = 0.0
+
+
+@dataclass(frozen=True)
+class DevSettings:
+    """How a training is scored as it goes."""
+
+    panel: ClassVar[str] = "Development set"
+    dev: Annotated[
+        list[str] | None,
+        Flag("A judged collection to score during training; repeat for several.", often=True),
+    ] = None
+    dev_every: Annotated[int, Flag("Steps between scorings; 0: a tenth of all.", min=0)] = 0
+    dev_measure: Annotated[str, Flag("The measure, in ir-measures' notation.")] = "nDCG@10"
+    patience: Annotated[
+        int, Flag("Stop after this many scorings without improvement; 0: never.", min=0)
+    ] = 0
+
+    def __post_init__(self) -> None:
+        given = [f.name for f in fields(self) if getattr(self, f.name) != f.default]
+        if given and not self.dev:
+            flag = given[0].replace("_", "-")
+            raise UsageError(f"--{flag} has no effect without --dev; add a collection, or drop it")
+
+
+@dataclass(frozen=True)
+class PretrainSettings(LoopSettings):
+    """How an encoder is pre-trained; None is the objective's own choice."""
+
+    batch_size: Annotated[int, Flag("Texts in a batch, over all processes.", min=1, often=True)] = (
+        32
+    )
+    batches: Annotated[
+        Literal["source", "mixed"], Flag("A batch holds texts of one source, or of several.")
+    ] = "mixed"
+    epochs: Annotated[
+        float, Flag("Passes over the texts, unless --steps is given.", min=0, often=True)
+    ] = 1.0
+    lr: Annotated[float, Flag("Peak learning rate.", min=0, often=True)] = 1e-4
+    objective: Annotated[
+        str,
+        Flag("mlm, retromae, dupmae, tite, tite-mae or tite-bow (lmk show pretexts).", often=True),
+    ] = "mlm"
+    blocks: Annotated[
+        bool,
+        Flag("Join texts and cut them into blocks of --max-length, instead of truncating each."),
+    ] = False
+    mask: Annotated[
+        float | None,
+        Flag("Share of tokens hidden from the encoder.", min=0, max=1, shown="0.3; tite: 0"),
+    ] = None
+    whole_words: Annotated[
+        bool | None, Flag("Hide whole words, or any tokens.", shown="whole words; tite: any")
+    ] = None
+    decoder_mask: Annotated[
+        float | None,
+        Flag(
+            "Share of a text hidden from the decoder, for each token that it predicts.",
+            min=0,
+            max=1,
+            shown="0.5",
+        ),
+    ] = None
+    mask_pool: Annotated[
+        int | None,
+        Flag("retromae, dupmae: masks drawn for each text.", min=1, shown="256"),
+    ] = None
+    query_stream: Annotated[
+        Literal["embedded", "raw"] | None,
+        Flag(
+            "retromae, dupmae: the decoder's queries pass the encoder's embeddings (DupMAE), or have "
+            "positions added (RetroMAE).",
+            shown="embedded",
+        ),
+    ] = None
+    official_quirks: Annotated[
+        bool, Flag("lmk: chunk the special tokens with the text, so that CLS comes twice.")
+    ] = False
