@@ -44,19 +44,22 @@ def check(lmk: Any, step: Step) -> None:
 
     What depends on a model is asked where the model is on this machine.
     """
+    try:
+        _CHECKS[step.verb](settings_of(lmk, step), step)
+    except LmkError as error:
+        raise UsageError(f"lmk {step.verb}: {error}") from error
+
+
+def settings_of(lmk: Any, step: Step) -> Settings:
+    """What the command of a step makes of its words; UsageError where it does not understand them."""
     command = lmk.commands[step.verb]
     try:
         context = command.make_context(step.verb, list(step.words[1:]))
     except typer.BadParameter as error:
-        raise UsageError(f"lmk {step.verb}: {error.format_message()}") from error
-    try:
-        given = {
-            name: None if value in ((), []) else value for name, value in context.params.items()
-        }
-        settings = command.callback.settings({**given, "given": context})
-        _CHECKS[step.verb](settings, step)
-    except LmkError as error:
-        raise UsageError(f"lmk {step.verb}: {error}") from error
+        raise UsageError(error.format_message()) from error
+    given = {name: None if value in ((), []) else value for name, value in context.params.items()}
+    settings: Settings = command.callback.settings({**given, "given": context})
+    return settings
 
 
 def _encode(settings: Settings, step: Step) -> None:

@@ -36,7 +36,7 @@ class RunOptions:
     ] = None
     jobs: Annotated[int, Flag("Commands that run at a time.", short="-j", min=1)] = 1
     dry_run: Annotated[
-        bool, Flag("Print cells and the steps that they share; run and write nothing.")
+        bool, Flag("Print cells, the steps that they share, disk and time; run and write nothing.")
     ] = False
     slurm: Annotated[
         bool, Flag("Submit what is missing to SLURM, as arrays with dependencies; see [slurm].")
@@ -108,7 +108,7 @@ def grid(
     Axes are the flags of encode, index, search, eval and train. Stop it at any moment, and the same
     command continues. A cell that fails does not stop the others; it is named at the end (exit 4).
     """
-    from lmkcli.cli import checking, gridtables
+    from lmkcli.cli import checking, gridforecast, gridtables
     from lmkcli.experiments import gridfile, plan, table
     from lmkcli.experiments.running import Results
     from lmkcli.experiments.steps import OUTPUTS
@@ -131,7 +131,8 @@ def grid(
     table.TableLayout.of(whole.cells, whole.table)
     part = whole.only(options.only) if options.only else whole
     if options.dry_run:
-        return gridtables.planned(part, results, layout.format)
+        expected = gridforecast.estimates(lmk, part, results)
+        return gridtables.planned(part, results, layout.format, expected)
     whole.write(folder)
     if options.slurm and results.missing(part):
         return _submit(part, results, asked.slurm)

@@ -4,7 +4,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lmkcli.cli import console, tables
+from lmkcli.cli import console, gridforecast, tables
+from lmkcli.cli.gridforecast import Estimates
 from lmkcli.cli.tables import Cell, Format
 
 if TYPE_CHECKING:
@@ -26,25 +27,38 @@ def refused(plan: "Plan") -> None:
         console.note(f"left out: {names[0]}{more}: {why}")
 
 
-def planned(plan: "Plan", results: "Results", form: Format) -> None:
-    """Cells and steps, and which of them are to run."""
-    missing, uses = results.missing(plan), plan.uses()
+def planned(
+    plan: "Plan", results: "Results", form: Format, estimates: Estimates | None = None
+) -> None:
+    """Cells and steps, which of them are to run, and what that takes where it was estimated."""
     if form is Format.json:
-        return console.plain_json(_commands(plan, results))
+        return console.plain_json(_commands(plan, results, estimates or {}))
     rows = [[cell.name, _state(plan, results, cell.name)] for cell in plan.cells]
     tables.table(["cell", "state"], rows, form)
     console.say()
-    verbs = list(dict.fromkeys(step.verb for step in plan.steps.values()))
-    counted: list[list[Any]] = []
-    for verb in verbs:
+    heads = ["step", "in cells", "steps", "shared", "to run"]
+    counted = _counted(plan, results)
+    if estimates is not None:
+        heads += ["disk", "time"]
+        for row in counted:
+            row += gridforecast.summed(estimates) if row[0] == "encode" else ("-", "-")
+        gridforecast.unknown(estimates)
+    tables.table(heads, counted, form)
+
+
+def _counted(plan: "Plan", results: "Results") -> list[list[Any]]:
+    """A row for each command: in how many cells, how many steps, how many of them shared and missing."""
+    missing, uses = results.missing(plan), plan.uses()
+    counted = []
+    for verb in dict.fromkeys(step.verb for step in plan.steps.values()):
         keys = [key for key, step in plan.steps.items() if step.verb == verb]
         shared = sum(uses[key] > 1 for key in keys)
         asked = sum(uses[key] for key in keys)
         counted.append([verb, asked, len(keys), shared, sum(key in missing for key in keys)])
-    tables.table(["step", "in cells", "steps", "shared", "to run"], counted, form)
+    return counted
 
 
-def _commands(plan: "Plan", results: "Results") -> dict[str, Any]:
+def _commands(plan: "Plan", results: "Results", estimates: Estimates) -> dict[str, Any]:
     """The plan for programs: cells with the keys of their steps, and every step with its command."""
     import shlex
 
@@ -55,6 +69,7 @@ def _commands(plan: "Plan", results: "Results") -> dict[str, Any]:
             "command": shlex.join(["lmk", *step.words]),
             "cells": uses[key],
             "to run": key in missing,
+            **gridforecast.as_json(estimates.get(key)),
         }
         for key, step in plan.steps.items()
     ]

@@ -1,18 +1,23 @@
 """Forecasting a job: all its tokens are counted, and a sample goes through the model."""
 
 import time
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from lmkcli.data.collection import WHOLE, Collection, Shard
+from lmkcli.data.known import facts_of
 from lmkcli.encoding.encoder import Encoder, open_encoder
 from lmkcli.encoding.planning import Job
-from lmkcli.progress import Progress, Report
-from lmkcli.store.tokens import TokenRow, token_stream
+from lmkcli.progress import Progress, Report, silent
+from lmkcli.store.tokens import TokenRow, Tokens, token_stream
 from lmkcli.store.vectors import NUMPY
 
 SAMPLE_TOKENS = 60_000  # encoded to measure the pace
+_QUICK_TOKENS = 15_000  # the same where many jobs are estimated
+_QUICK_BYTES, _QUICK_DOCS = 4_000_000, 2_000  # of a collection, read for such an estimate
 
 
 class Forecast(NamedTuple):
@@ -31,7 +36,37 @@ class Forecast(NamedTuple):
     seconds: float | None
 
 
-def forecast(job: Job, progress: Progress) -> Forecast:
+class Estimate(NamedTuple):
+    """What a job is expected to take: bytes of vectors and texts, and seconds on this machine."""
+
+    disk: int
+    seconds: float
+
+
+def estimate(job: Job) -> Estimate:
+    """What the whole collection takes, from its first documents: quicker than `forecast`, and rougher."""
+    shard = Shard(0, _slices(job.source))
+    counted = forecast(replace(job, shard=shard), silent, _QUICK_TOKENS)
+    if not counted.docs and shard != WHOLE:  # dealt in blocks, of which this slice has none
+        shard = WHOLE
+        counted = forecast(replace(job, shard=shard), silent, _QUICK_TOKENS)
+    return Estimate(counted.disk * shard.count, (counted.seconds or 0.0) * shard.count)
+
+
+def _slices(source: Collection | Tokens) -> int:
+    """Into how many slices a source is cut so that one of them is read quickly; 1 where nobody knows."""
+    if isinstance(source, Tokens):
+        return 1 + source.docs // _QUICK_DOCS
+    files = source.stamp()
+    if any(name.endswith(".gz") for name in files):  # which is read from its beginning in any case
+        return 1
+    if files:
+        return 1 + sum(facts[0] for facts in files.values()) // _QUICK_BYTES
+    facts = facts_of(source.name)
+    return 1 + (facts.docs or 0) // _QUICK_DOCS if facts else 1
+
+
+def forecast(job: Job, progress: Progress, sample_tokens: int = SAMPLE_TOKENS) -> Forecast:
     """Counts all tokens of the shard, and times a sample through the model."""
     encoder = open_encoder(job.resolved.recipe.doc, job.resolved.folder, job.settings)
     stream = token_stream(job.source, encoder.tokenizer, job.shard, 0)
@@ -47,7 +82,7 @@ def forecast(job: Job, progress: Progress) -> Forecast:
             vectors += 1 if encoder.side.unit == "doc" else placed.vectors
             lengths.append(len(row.ids))
             text += len(row.doc.text) + len(row.doc.title)
-        sample = _reservoir(sample, batch)
+        sample = _reservoir(sample, batch, sample_tokens)
         progress(len(lengths), None, "documents")
     stored = text if job.settings.store_text else 0
     disk = vectors * encoder.dim * np.dtype(NUMPY[job.settings.store_dtype]).itemsize + stored
@@ -59,10 +94,9 @@ def forecast(job: Job, progress: Progress) -> Forecast:
     )  # fmt: skip
 
 
-def _reservoir(sample: list[TokenRow], batch: list[TokenRow]) -> list[TokenRow]:
+def _reservoir(sample: list[TokenRow], batch: list[TokenRow], most: int) -> list[TokenRow]:
     """A few documents of every batch, within the sample's budget of tokens."""
-    held = sum(len(row.ids) for row in sample)
-    room = SAMPLE_TOKENS - held
+    room = most - sum(len(row.ids) for row in sample)
     for row in batch[:: max(1, len(batch) // 20)]:
         if room <= 0:
             break

@@ -62,12 +62,40 @@ def test_a_plan_counts_what_is_shared_and_says_what_is_left_out(lmk: Lmk, file: 
     assert "--gran 16 has no effect with --pool mean" in planned.err
     assert "--pool lmk cuts text into chunks: say how long with --gran" in planned.err
     counts = {row.split()[0]: row.split()[1:] for row in planned.out.splitlines()[-4:]}
-    assert counts == {
+    assert {verb: row[:4] for verb, row in counts.items()} == {
         "tokenize": ["8", "2", "2", "2"],
         "encode": ["8", "8", "0", "8"],
         "search": ["8", "8", "0", "8"],
         "eval": ["8", "8", "0", "8"],
     }
+    assert counts["eval"][4:] == ["-", "-"]
+    assert counts["encode"][5] == "kB"  # disk, before the time
+
+
+def test_a_plan_says_what_the_encodings_take_and_what_is_not_known_why(
+    lmk: Lmk, tmp_path: Path, tiny_model: Callable[[str], Path], beir: Path
+) -> None:
+    models = [str(tiny_model("bert")), "nobody/no-such-model"]
+    collections = [str(beir), "beir/quora/test"]  # which is known, and not on this machine
+    grid = tmp_path / "grid.toml"
+    grid.write_text(
+        f"[grid]\ncollections = {json.dumps(collections)}\nmodel = {json.dumps(models)}\n"
+        'pool = "mean"\nmax-length = 32\n'
+    )
+    planned = lmk("grid", grid, "-o", tmp_path / "r", "--dry-run")
+    assert "(2 of 4 encodings): the model nobody/no-such-model is not here" in planned.err
+    assert "(1 of 4 encodings): beir/quora/test: its documents cannot be read" in planned.err
+    (row,) = [line.split() for line in planned.out.splitlines() if line.startswith("encode ")]
+    assert row[5] == "over"
+    steps = lmk("grid", grid, "-o", tmp_path / "r", "--dry-run", "--json").json["steps"]
+    known = [step for step in steps if "disk" in step]
+    assert sum("not known" in step for step in steps) == 3
+    alone = lmk(
+        "encode", beir, "-m", models[0], "--pool", "mean", "--max-length", "32", "--dry-run", "--json"
+    )  # fmt: skip
+    assert [step["disk"] for step in known] == [alone.json["disk"]]
+    assert known[0]["seconds"] > 0
+    assert not (tmp_path / "r").exists()
 
 
 def test_the_numbers_are_those_of_the_commands_typed_one_by_one(

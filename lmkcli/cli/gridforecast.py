@@ -1,0 +1,109 @@
+"""What the encodings of a grid will take: disk and time, each from a sample on this machine."""
+
+from collections import Counter
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from lmkcli.cli import console
+from lmkcli.cli.checking import settings_of
+from lmkcli.errors import LmkError
+
+if TYPE_CHECKING:
+    from lmkcli.encoding.forecast import Estimate
+    from lmkcli.experiments.plan import Plan
+    from lmkcli.experiments.running import Results
+    from lmkcli.experiments.steps import Step
+
+_TOLD = 5  # reasons that are printed
+Estimates = Mapping[str, "Estimate | str"]  # key of an encoding -> what it takes, or why not known
+
+
+def estimates(lmk: Any, plan: "Plan", results: "Results") -> Estimates:
+    """Of each encoding that is to run. Nothing is downloaded: what is not here is not known."""
+    from lmkcli.system import network
+
+    network.forbid()
+    missing = results.missing(plan)
+    steps = [step for step in missing.values() if step.verb == "encode"]
+    estimator = _Estimator(lmk, missing)
+    with console.progress("dry run") as progress:
+        found = {}
+        for number, step in enumerate(steps, 1):
+            found[step.key] = estimator.of(step)
+            progress(number, len(steps), "encodings")
+    return found
+
+
+class _Estimator:
+    """Estimates of single encodings; a collection that cannot be read is tried once."""
+
+    def __init__(self, lmk: Any, missing: Mapping[str, "Step"]) -> None:
+        self._lmk, self._missing = lmk, missing
+        self._unreadable: dict[str, str] = {}
+
+    def of(self, step: "Step") -> "Estimate | str":
+        """What an encoding takes, or why that is not known."""
+        from lmkcli.experiments import sources
+
+        if any(need.startswith(("train-", "pretrain-")) for need in step.needs):
+            return "its model is not trained yet"
+        asked = settings_of(self._lmk, step)
+        recipe = asked["recipe"]
+        if sources.local_model(recipe.model, recipe.revision or "") is None:
+            return f"the model {recipe.model} is not here"
+        collection = self._collection(step, asked)
+        if collection not in self._unreadable:
+            try:
+                return _estimate(collection, asked)
+            except LmkError as error:
+                self._unreadable[collection] = str(error)
+        return self._unreadable[collection]
+
+    def _collection(self, step: "Step", asked: Mapping[str, Any]) -> str:
+        """What an encoding reads; if tokens that are yet to be made, what they will be made of."""
+        tokens = [
+            self._missing[key]
+            for key in step.needs
+            if key.startswith("tokenize-") and key in self._missing
+        ]
+        read = settings_of(self._lmk, tokens[0]) if tokens else asked
+        return str(read["documents"].spelling(read["source"]))
+
+
+def _estimate(collection: str, asked: Mapping[str, Any]) -> "Estimate":
+    from lmkcli.data.collection import Shard
+    from lmkcli.encoding import planning
+    from lmkcli.store.tokens import Tokens
+
+    job = planning.plan(collection, asked["recipe"], asked["settings"], "0/1", offline=True)
+    if not isinstance(job.source, Tokens):  # what cannot be read says so before a model is loaded
+        next(iter(job.source.docs(Shard(0, 2))), None)
+    from lmkcli.encoding.forecast import estimate  # here, after what can be said without torch
+
+    return estimate(job)
+
+
+def summed(estimates: Estimates) -> tuple[str, str]:
+    """Disk and time of all in words; '-' where nothing is known, 'over' where not all is."""
+    known = [each for each in estimates.values() if not isinstance(each, str)]
+    if not known:
+        return "-", "-"
+    some = "over " * (len(known) < len(estimates))
+    disk, seconds = sum(each.disk for each in known), sum(each.seconds for each in known)
+    return some + console.size(disk), some + console.duration(seconds)
+
+
+def unknown(estimates: Estimates) -> None:
+    """Why the disk and time of some encodings are not known, the most frequent reasons."""
+    reasons = Counter(each for each in estimates.values() if isinstance(each, str))
+    for why, count in reasons.most_common(_TOLD):
+        console.note(f"disk and time not known ({count} of {len(estimates)} encodings): {why}")
+    if len(reasons) > _TOLD:
+        console.note(f"and for {len(reasons) - _TOLD} more reasons, which --json has")
+
+
+def as_json(estimate: "Estimate | str | None") -> dict[str, Any]:
+    """What programs are told of one encoding: disk in bytes and seconds, or why they are not known."""
+    if estimate is None:
+        return {}
+    return {"not known": estimate} if isinstance(estimate, str) else estimate._asdict()
