@@ -13,9 +13,9 @@ from typing import Annotated, Any, Literal, NotRequired, TypedDict
 import pytest
 
 from lmkcli import manifest
-from lmkcli.data.formats import read_qrels
 from lmkcli.data.records import open_records
 from lmkcli.data.run import read_run
+from lmkcli.data.trec import read_qrels
 from lmkcli.errors import DataError
 from lmkcli.provenance import scorelog
 from lmkcli.reading import LINE, bounded_lines, check_finite, read_json, whole_file

@@ -20,15 +20,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from lmkcli.data.collection import WHOLE, Shard
-from lmkcli.data.formats import (
-    BOM,
-    PLAIN_COLUMNS,
-    Columns,
-    LineFormat,
-    Record,
-    line_format,
-    read_topics,
-)
+from lmkcli.data.formats import BOM, PLAIN_COLUMNS, Columns, LineFormat, Record, line_format
+from lmkcli.data.trec import read_topics
 from lmkcli.errors import DataError
 from lmkcli.reading import LONG_LINE, bounded_lines
 

@@ -10,9 +10,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from lmkcli.data.collection import Collection, Qrel, open_collection
-from lmkcli.data.formats import read_qrels
 from lmkcli.data.known import KnownCollection, facts_of
 from lmkcli.data.run import read_run
+from lmkcli.data.trec import read_qrels
 from lmkcli.errors import DataError, Mismatch, UsageError
 from lmkcli.evaluation import results
 from lmkcli.evaluation.measures import evaluate, parse_measures

@@ -17,8 +17,9 @@ from lmkcli.data.collection import (
     check_options,
     spell,
 )
-from lmkcli.data.formats import METADATA, Fields, fact_of, read_qrels
+from lmkcli.data.formats import METADATA, Fields, fact_of
 from lmkcli.data.records import ONCE, PipedLines, Records, open_records
+from lmkcli.data.trec import read_qrels
 from lmkcli.errors import DataError, UnknownName, UsageError
 
 OPTIONS = ("context", "fields", "like", "map_ids", "qrels", "queries")

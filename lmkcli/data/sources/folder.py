@@ -20,8 +20,9 @@ from lmkcli.data.collection import (
 )
 from lmkcli.data.filetext import FileReader, FileText, check_encoding
 from lmkcli.data.filetree import list_files, matches
-from lmkcli.data.formats import Fields, read_qrels
+from lmkcli.data.formats import Fields
 from lmkcli.data.records import open_records
+from lmkcli.data.trec import read_qrels
 from lmkcli.errors import DataError, UsageError
 from lmkcli.reading import WHOLE as WHOLE_FILE
 from lmkcli.reading import whole_file

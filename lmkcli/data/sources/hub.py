@@ -23,10 +23,11 @@ from lmkcli.data.collection import (
     join_chunks,
     spell,
 )
-from lmkcli.data.formats import Fields, Record, read_qrels
+from lmkcli.data.formats import Fields, Record
 from lmkcli.data.hub_layouts import ROW, HubLayout, Table
 from lmkcli.data.records import Records, open_records
 from lmkcli.data.sources.hubfiles import Found, find
+from lmkcli.data.trec import read_qrels
 from lmkcli.errors import DataError, UnknownName
 
 OPTIONS = ("fields", "map_ids")
