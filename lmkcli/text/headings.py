@@ -1,9 +1,10 @@
-"""Headings of Markdown (`#` to `######` at the start of a line) and HTML (`<h1>` to `<h6>`).
+"""Headings of Markdown (a line after `#` to `######`, or over `===`) and HTML (`<h1>` to `<h6>`).
 
-Both may stand in one text. What lies in a fenced block of Markdown is code, and `#` there no heading.
-Everything is linear in the length of the text.
+Both may stand in one text. What lies in a fenced block of Markdown is code, and `#` there no heading; a
+line over `---` is none, as it ends what many texts begin with. Everything is linear in the length of the
+text.
 
-Source: CommonMark 0.31, sections 4.2 (ATX headings) and 4.5 (fenced code blocks).
+Source: CommonMark 0.31, sections 4.2 (ATX headings), 4.3 (setext headings) and 4.5 (fenced code blocks).
 """
 
 from bisect import bisect_right
@@ -15,6 +16,9 @@ import regex
 
 _FENCE = regex.compile(r"^ {0,3}(?<mark>`{3,}+|~{3,}+)(?<rest>.*+)$", regex.MULTILINE)
 _ATX = regex.compile(r"^ {0,3}(?<marks>#{1,6}+)(?:[ \t](?<words>.*+))?$", regex.MULTILINE)
+_UNDERLINED = regex.compile(
+    r"^ {0,3}(?!#{1,6}(?:\s|$)|=++[ \t]*$)(?<words>\S.*+)\n {0,3}=++[ \t]*+$", regex.MULTILINE
+)
 _CLOSING = regex.compile(r"(?:^|(?<=[ \t]))#++[ \t]*+$")
 _TAG = regex.compile(r"<(?<end>/?)h(?<level>[1-6])(?:[\s/][^<>]*+)?>", regex.IGNORECASE)
 _ANY_TAG = regex.compile(r"<[^<>]*+>")
@@ -31,8 +35,22 @@ class Heading(NamedTuple):
 
 def headings(text: str) -> list[Heading]:
     """The headings of a text that have any words, in reading order."""
-    candidates = [*_markdown(text), *_html(text)]
-    return sorted((one for one in candidates if one.words), key=lambda one: one.begin)
+    tagged = [one for one in _html(text) if one.words]
+    return sorted([*markdown_headings(text), *tagged], key=lambda one: one.begin)
+
+
+def markdown_headings(text: str) -> list[Heading]:
+    """Those of Markdown alone."""
+    code = _fenced(text)
+    starts = [begin for begin, _ in code]
+
+    def is_code(place: int) -> bool:
+        block = bisect_right(starts, place) - 1
+        return block >= 0 and place < code[block][1]
+
+    candidates = [*_hashed(text), *_underlined(text)]
+    found = (one for one in candidates if one.words and not is_code(one.begin))
+    return sorted(found, key=lambda one: one.begin)
 
 
 class Outline:
@@ -64,14 +82,15 @@ class Outline:
         return titles[::-1]
 
 
-def _markdown(text: str) -> Iterator[Heading]:
-    code = _fenced(text)
-    starts = [begin for begin, _ in code]
+def _hashed(text: str) -> Iterator[Heading]:
     for match in _ATX.finditer(text):
-        block = bisect_right(starts, match.start()) - 1
-        if block < 0 or match.start() >= code[block][1]:
-            words = _CLOSING.sub("", (match["words"] or "").strip())
-            yield Heading(len(match["marks"]), _one_line(words), match.start(), match.end())
+        words = _CLOSING.sub("", (match["words"] or "").strip())
+        yield Heading(len(match["marks"]), _one_line(words), match.start(), match.end())
+
+
+def _underlined(text: str) -> Iterator[Heading]:
+    for match in _UNDERLINED.finditer(text):
+        yield Heading(1, _one_line(match["words"]), match.start(), match.end())
 
 
 def _fenced(text: str) -> list[tuple[int, int]]:

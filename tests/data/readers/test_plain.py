@@ -22,6 +22,8 @@ from lmkcli.errors import DataError, UsageError
         ("~~~\n```\n# no\n~~~\n# Knots", "Knots", "~~~\n```\n# no\n~~~\n# Knots"),
         ("#\n#hashtag\n    # code\n", "", "#\n#hashtag\n    # code"),
         ("=====\n\n=====\nx", "", "=====\n\n=====\nx"),
+        ("````\n```\n# no\n````\n# Knots", "Knots", "````\n```\n# no\n````\n# Knots"),
+        ("<h1>Page</h1>\n", "", "<h1>Page</h1>"),
         ("", "", ""),
     ],
 )
