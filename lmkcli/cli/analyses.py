@@ -14,7 +14,7 @@ from lmkcli.errors import UsageError
 if TYPE_CHECKING:
     from lmkcli.encoding.resolving import Resolved
 
-DOCS, DOTS, MIN_TOKENS, BINS = 20, 2000, 200, 20
+_DOCS, _DOTS = 20, 2000  # of a collection that is read; of a map
 _ROWS = 10  # of a printed table, about
 
 
@@ -94,7 +94,7 @@ def attention(ask: Ask) -> None:
     from lmkcli.analysis import attending
     from lmkcli.data.collection import open_collection
 
-    layers, bins = ask.shown.layers or "last", ask.shown.bins or BINS
+    layers, bins = ask.shown.layers, ask.shown.bins
     collection = open_collection(ask.source)
     found: dict[str, attending.Profile] = {}
     for name, each in zip(_names(resolved), resolved, strict=True):
@@ -186,8 +186,8 @@ def vector_map(ask: Ask) -> None:
     from lmkcli.store.vectors import Vectors
 
     vectors = Vectors(Path(ask.source))
-    by = ask.shown.by or ""
-    found = mapping.make_map(vectors, ask.subject.docs or DOTS, ask.shown.method or "pca", by)
+    by = ask.shown.by
+    found = mapping.make_map(vectors, ask.subject.docs or _DOTS, ask.shown.method, by)
     labels = (*found.axes, by)
     draw = _drawn("scatter", found.places, found.values, labels)
     facts = [
@@ -230,7 +230,7 @@ ANALYSES: dict[str, Callable[[Ask], None]] = {
 def _rows(ask: Ask, collection: Any, tokenizer: Any) -> Iterator[Any]:
     from lmkcli.analysis.documents import long_enough
 
-    docs, least = ask.subject.docs or DOCS, ask.subject.min_tokens or MIN_TOKENS
+    docs, least = ask.subject.docs or _DOCS, ask.subject.min_tokens
     with console.reporting("analyze", recording.call()) as report:
         yield from long_enough(collection, tokenizer, docs, least, report)
 

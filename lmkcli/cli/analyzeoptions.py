@@ -50,9 +50,8 @@ class SubjectOptions(RunOptions):
         int | None, Flag("How many documents.", min=1, shown="20; map: 2000", often=True)
     ] = None
     min_tokens: Annotated[
-        int | None,
-        Flag("attention, landmarks: only documents of so many tokens.", min=1, shown="200"),
-    ] = None
+        int, Flag("attention, landmarks: only documents of so many tokens.", min=1)
+    ] = 200
     doc: Annotated[str | None, Flag("similarity: the document whose chunks are compared.")] = None
 
 
@@ -62,18 +61,13 @@ class ShownOptions:
 
     panel: ClassVar[str] = "What is shown"
     layers: Annotated[
-        Literal["last", "mean", "each"] | None,
-        Flag("attention: of the last layer, the mean of all, or each by itself.", shown="last"),
-    ] = None
-    bins: Annotated[int | None, Flag("attention: stretches of a document.", min=2, shown="20")] = (
-        None
-    )
+        Literal["last", "mean", "each"],
+        Flag("attention: of the last layer, the mean of all, or each by itself."),
+    ] = "last"
+    bins: Annotated[int, Flag("attention: stretches of a document.", min=2)] = 20
     by: Annotated[
-        str | None,
-        Flag("map: what colours a dot: doc, chunk (its number), or a field of the records."),
-    ] = None
-    method: Annotated[
-        Literal["pca", "umap"] | None, Flag("map: pca, or umap (extra umap).", shown="pca")
-    ] = None
+        str, Flag("map: what colours a dot: doc, chunk (its number), or a field of the records.")
+    ] = ""
+    method: Annotated[Literal["pca", "umap"], Flag("map: pca, or umap (extra umap).")] = "pca"
     output: Output = None
     json: Json = False

@@ -5,7 +5,7 @@ from typing import Annotated
 import typer
 
 from lmkcli.cli.analyzeoptions import ShownOptions, SubjectOptions
-from lmkcli.cli.flags import Given, with_flags
+from lmkcli.cli.flags import Given, Subset, with_flags
 from lmkcli.cli.options import no_effect
 from lmkcli.errors import UsageError
 
@@ -31,8 +31,8 @@ def analyze(
         str,
         typer.Argument(metavar="INPUT", help="A collection; map, similarity: a vectors folder."),
     ],
-    subject: SubjectOptions,
-    shown: ShownOptions,
+    subject: Annotated[SubjectOptions, Subset(conditional=True)],
+    shown: Annotated[ShownOptions, Subset(conditional=True)],
     given: Given,
 ) -> None:
     """Look into models, vectors and collections: a small table, and with -o a figure (extra plot).

@@ -157,7 +157,8 @@ def _system(results: "list[Result]", baseline: str) -> str:
     for each in results:
         if baseline == each.system or Path(baseline) == each.run:
             return each.system
-    ends = {each.system for each in results if baseline and each.run.match(baseline)}
+    end = Path(baseline).parts
+    ends = {each.system for each in results if end and each.run.parts[-len(end) :] == end}
     if len(ends) == 1:
         return ends.pop()
     known = ", ".join(dict.fromkeys(each.system for each in results))

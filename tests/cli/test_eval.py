@@ -453,7 +453,8 @@ def test_rows_are_named_without_the_folders_of_their_runs(lmk: Lmk, tmp_path: Pa
     assert [row["run"] for row in lmk(*words, "--json").json] == list(map(str, runs))
     assert "dl.three.txt" in lmk(*words, "--baseline", "dl.one.txt").out
     lmk(*words, "--baseline", "one/dl.one.txt")
-    lmk(*words, "--baseline", "l.one.txt", code=2)
+    for odd in ("l.one.txt", "*.one.txt", "."):
+        lmk(*words, "--baseline", odd, code=2)
     (tmp_path / "four").mkdir()
     twin = tmp_path / "four" / "dl.one.txt"
     twin.write_bytes(runs[0].read_bytes())

@@ -228,7 +228,7 @@ def test_results_are_shown_drawn_and_reported(
     assert [step["key"].partition("-")[0] for step in cell["steps"]] == [
         *("tokenize", "encode", "search", "eval"),
     ]
-    assert all(step["done"] and step["seconds"] > 0 for step in cell["steps"])
+    assert all(step["done"] and step["seconds"] is not None for step in cell["steps"])
     assert set(cell["scores"]) == {"nDCG@10", "R@5"}
     lmk("plot", done, "--x", "max-length", "--by", "pool", "-o", tmp_path / "curve.svg")
     assert "<svg" in (tmp_path / "curve.svg").read_text()

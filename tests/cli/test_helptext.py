@@ -30,7 +30,7 @@ def test_every_verb_has_its_line_and_its_group() -> None:
 def test_a_page_is_short_and_fits(lmk: Lmk, verb: str) -> None:
     lines = lmk(verb, "-h").out.rstrip().splitlines()
     assert len(lines) <= LONGEST.get(verb, LONGEST[""])
-    assert max(map(len, lines)) <= 80 or lines[-1].startswith("  lmk")
+    assert max(map(len, lines[:-2])) <= 80  # the examples below them are lines to be copied
     text = "\n".join(lines)
     assert "LMK_" not in text
     assert "<bool>" not in text
