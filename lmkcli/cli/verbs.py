@@ -153,6 +153,11 @@ VERBS = {
         "Make recorded steps again and compare.",
         ("lmk repro run.trec", "lmk repro 'scores.jsonl#3' -o again/"),
     ),
+    "doctor": Verb(
+        "Inspect",
+        "What works on this machine, and the line that mends what does not.",
+        ("lmk doctor", "lmk doctor --thorough --json"),
+    ),
     "demo": Verb(
         "Inspect",
         "All of it on a real collection, offline, in a few minutes.",

