@@ -4,6 +4,7 @@ from typing import Annotated
 
 import typer
 
+from lmkcli.cli import completion
 from lmkcli.cli.analyzeoptions import ShownOptions, SubjectOptions
 from lmkcli.cli.flags import Given, Subset, with_flags
 from lmkcli.cli.options import no_effect
@@ -25,11 +26,19 @@ FLAGS: dict[str, set[str]] = {
 def analyze(
     what: Annotated[
         str,
-        typer.Argument(metavar="WHAT", help="attention, landmarks, lengths, map or similarity."),
+        typer.Argument(
+            metavar="WHAT",
+            help="attention, landmarks, lengths, map or similarity.",
+            autocompletion=completion.among(FLAGS),
+        ),
     ],
     source: Annotated[
         str,
-        typer.Argument(metavar="INPUT", help="A collection; map, similarity: a vectors folder."),
+        typer.Argument(
+            metavar="INPUT",
+            help="A collection; map, similarity: a vectors folder.",
+            autocompletion=completion.collections,
+        ),
     ],
     subject: Annotated[SubjectOptions, Subset(conditional=True)],
     shown: Annotated[ShownOptions, Subset(conditional=True)],

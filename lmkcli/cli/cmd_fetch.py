@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from lmkcli.cli import console
+from lmkcli.cli import completion, console
 from lmkcli.cli.flags import with_flags
 from lmkcli.data import known
 from lmkcli.errors import UsageError
@@ -16,7 +16,11 @@ from lmkcli.settings import Flag
 def fetch(
     names: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[COLLECTION...]", help="Collections or groups, by name."),
+        typer.Argument(
+            metavar="[COLLECTION...]",
+            help="Collections or groups, by name.",
+            autocompletion=completion.collections,
+        ),
     ] = None,
     model: Annotated[list[str] | None, Flag("A hub name; repeat it.", short="-m")] = None,
     revision: Revision = None,

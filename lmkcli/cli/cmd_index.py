@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from lmkcli import catalog
-from lmkcli.cli import console, recording
+from lmkcli.cli import completion, console, recording
 from lmkcli.cli.flags import Given, Subset, with_flags
 from lmkcli.cli.groups import note_differences, note_left_out, over_groups
 from lmkcli.cli.options import CollectionOptions, OutputOptions, no_effect
@@ -53,7 +53,11 @@ class SourceOptions(CollectionOptions):
 def index(  # noqa: PLR0913 - a group of flags each
     source: Annotated[
         str,
-        typer.Argument(metavar="INPUT", help="A vectors folder; for bm25 and lucene a collection."),
+        typer.Argument(
+            metavar="INPUT",
+            help="A vectors folder; for bm25 and lucene a collection.",
+            autocompletion=completion.collections,
+        ),
     ],
     dense: Annotated[AnnSettings, Subset(conditional=True)],
     lexical: Annotated[Bm25Settings, Subset(conditional=True)],

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from lmkcli import catalog
-from lmkcli.cli import console, recording
+from lmkcli.cli import completion, console, recording
 from lmkcli.cli.dryrun import ModelOutput, dry_run
 from lmkcli.cli.flags import Subset, with_flags
 from lmkcli.recipe import RecipeOptions
@@ -40,7 +40,9 @@ def pretrain(
     sources: Annotated[
         list[str],
         typer.Argument(
-            metavar="COLLECTION…", help="Collections or tokens folders; NAME,weight=0.3 weighs one."
+            metavar="COLLECTION…",
+            help="Collections or tokens folders; NAME,weight=0.3 weighs one.",
+            autocompletion=completion.collections,
         ),
     ],
     recipe: Annotated[RecipeOptions, Subset(without=_WITHOUT)],

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from lmkcli import catalog
-from lmkcli.cli import console, tables
+from lmkcli.cli import completion, console, tables
 from lmkcli.cli.flags import with_flags
 from lmkcli.cli.options import Json
 from lmkcli.cli.tables import Format
@@ -28,6 +28,11 @@ CATALOGS = {
 }
 
 
+def _begun(word: str) -> list[str]:
+    """What a shell completes: a list, or a collection."""
+    return completion.among(["source", *CATALOGS])(word) + completion.collections(word)
+
+
 _DIGEST = re.compile(r"(\d+:)?[0-9a-f]{16,}(:lower)?")
 _FIRST = ("artifact", "contents")
 _LAST = ("from", "execution", "made", "command")
@@ -41,6 +46,7 @@ def show(
             metavar="WHAT",
             help="An artifact, a run, a score log, a grid's results, a collection or a group; or sources, "
             "poolers, models, indexes, objectives, pretexts.",
+            autocompletion=_begun,
         ),
     ],
     name: Annotated[
@@ -48,6 +54,7 @@ def show(
         typer.Argument(
             metavar="[NAME]",
             help="After 'sources' a group, such as beir; after 'source' a collection; after results a cell.",
+            autocompletion=completion.collections,
         ),
     ] = None,
     offline: Offline = False,

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from lmkcli.cli import console, recording, tables
+from lmkcli.cli import completion, console, recording, tables
 from lmkcli.cli.flags import Subset, with_flags
 from lmkcli.cli.groups import note_differences, note_left_out, over_groups
 from lmkcli.cli.options import CollectionOptions, NewOutput
@@ -39,7 +39,14 @@ class TokensOutput(NewOutput):
 @over_groups("source")
 @with_flags
 def tokenize(
-    source: Annotated[str | None, typer.Argument(metavar="[COLLECTION]", help="What to tokenize.")],
+    source: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[COLLECTION]",
+            help="What to tokenize.",
+            autocompletion=completion.collections,
+        ),
+    ],
     recipe: Annotated[RecipeOptions, Subset(without=_WITHOUT, required=("model",))],
     settings: Annotated[EncodeSettings, Subset(only=("store_text",))],
     documents: CollectionOptions,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from lmkcli import catalog
-from lmkcli.cli import console, recording
+from lmkcli.cli import completion, console, recording
 from lmkcli.cli.dryrun import ModelOutput, dry_run
 from lmkcli.cli.flags import Subset, with_flags
 from lmkcli.recipe import RecipeOptions
@@ -27,6 +27,7 @@ def train(
         typer.Argument(
             metavar="EXAMPLES…",
             help="Files of examples, or collections with judgements such as beir/scifact:train.",
+            autocompletion=completion.collections,
         ),
     ],
     recipe: Annotated[RecipeOptions, Subset(without=_WITHOUT, required=("model",))],

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from lmkcli.cli import console, recording
+from lmkcli.cli import completion, console, recording
 from lmkcli.cli.flags import with_flags
 from lmkcli.errors import DataError, UsageError
 from lmkcli.settings import Flag, TrustRemoteCode
@@ -21,7 +21,14 @@ _DROPPED = ("output", "if_exists", "shard", "json", "dry_run", "allow_incomplete
 @with_flags
 def update(
     context: typer.Context,
-    source: Annotated[str, typer.Argument(metavar="COLLECTION", help="What is followed.")],
+    source: Annotated[
+        str,
+        typer.Argument(
+            metavar="COLLECTION",
+            help="What is followed.",
+            autocompletion=completion.collections,
+        ),
+    ],
     folders: Annotated[
         list[Path],
         typer.Argument(

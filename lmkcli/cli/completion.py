@@ -1,6 +1,9 @@
-"""What a shell completes: names of collections, poolers, measures and models. No heavy import."""
+"""What a shell completes: names of collections, models, measures and all that is chosen by name.
 
-from collections.abc import Callable
+Nothing heavy is imported for it. Where no name begins so, shells complete paths.
+"""
+
+from collections.abc import Callable, Iterable
 
 from lmkcli import catalog
 from lmkcli.data import known
@@ -20,37 +23,35 @@ _MEASURES = (
 )
 
 
+def among(names: Iterable[str]) -> Complete:
+    """What completes a word to one of these names."""
+
+    def complete(begun: str) -> list[str]:  # typer goes by the annotation
+        return [name for name in dict.fromkeys(names) if name.startswith(begun)]
+
+    return complete
+
+
 def collections(begun: str) -> list[str]:
     """Groups of known collections and their members."""
     names = [name for group in known.groups() for name in (group, *known.group(group))]
-    return _beginning([*names, "stdlib/functions", "stdlib/modules"], begun)
-
-
-def poolers(begun: str) -> list[str]:
-    """The poolers, and what the model's folder says."""
-    return _beginning(["auto", *catalog.POOLERS], begun)
-
-
-def measures(begun: str) -> list[str]:
-    """The measures that are asked for most, as ir-measures writes them."""
-    return _beginning(_MEASURES, begun)
+    return among([*names, "stdlib/functions", "stdlib/modules"])(begun)
 
 
 def models(begun: str) -> list[str]:
     """The model of the demo, and those of the hub that the cache has."""
     found = sorted(caches.hub().glob("models--*--*"))
     names = [each.name.removeprefix("models--").replace("--", "/", 1) for each in found]
-    return _beginning(["minilm", *names], begun)
+    return among(["minilm", *names])(begun)
 
 
-def _beginning(names: "list[str] | tuple[str, ...]", begun: str) -> list[str]:
-    return [name for name in dict.fromkeys(names) if name.startswith(begun)]
-
-
+measures = among(_MEASURES)  # those that are asked for most, as ir-measures writes them
 OF_FLAGS: dict[str, Complete] = {
-    "--pool": poolers,
-    "--model": models,
-    "--measure": measures,
-    "--qrels": collections,
-    "--dev": collections,
+    "--pool": among(["auto", *catalog.POOLERS]),
+    "--kind": among([kind for kind in catalog.INDEXES if kind != "exact"]),
+    "--loss": among(catalog.OBJECTIVES),
+    "--objective": among(catalog.PRETEXTS),
+    **dict.fromkeys(("--measure", "--dev-measure"), measures),
+    **dict.fromkeys(("--model", "--rerank-model", "--tokenizer", "--init-from"), models),
+    **dict.fromkeys(("--qrels", "--dev"), collections),
 }

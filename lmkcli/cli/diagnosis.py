@@ -139,7 +139,11 @@ def _modules(extra: str) -> list[str]:
 
 def _threads() -> Check:
     usable, cores = processors.usable(), processors.physical()
-    facts = {"processors": usable, "cores": cores, "machine": os.cpu_count()}
+    facts: dict[str, Any] = {
+        "processors": usable,
+        "cores": cores,
+        "machine": os.cpu_count(),
+    }
     asked = os.environ.get("OMP_NUM_THREADS", "")
     found = f"{usable} of {os.cpu_count()} processors ({cores} physical); OMP_NUM_THREADS"
     facts["OMP_NUM_THREADS"] = asked or None

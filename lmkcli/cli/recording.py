@@ -11,7 +11,7 @@ from typing import Any
 
 from typer.core import TyperArgument
 
-from lmkcli.cli import console
+from lmkcli.cli import console, naming
 from lmkcli.cli.helptext import Explained
 from lmkcli.errors import DataError
 from lmkcli.system import network
@@ -33,6 +33,8 @@ class Recorded(Explained):
         known = {key: value for key, value in given.items() if value not in (None, [])}
         if ctx.params.get("offline"):
             network.forbid()
+        for line in naming.both(ctx.params):
+            console.note(line)
         with _running({"verb": ctx.info_name, **known}):
             return super().invoke(ctx)
 

@@ -199,7 +199,7 @@ def open_collection(spelling: str, fields: str = "", context: str = "") -> Colle
 
     '-' is stdin; './x', an absolute path, an existing path with a slash and any file is read from
     disk; 'folder:x' is a folder whose files are the documents; 'irds:' forces ir_datasets and 'hf:' the
-    hub; anything else is a name, also where a folder happens to be called so. 'name,key=value' passes
+    hub; anything else is a known name, or else a folder that is called so. 'name,key=value' passes
     options to the source. `fields` are the record's text fields joined by '+', `context` the field that
     holds the contexts of its chunks. UnknownName carries the nearest names.
     """
@@ -253,7 +253,20 @@ def _kind(head: str) -> tuple[str, str]:
     on_disk = os.path.isfile(path) or (os.path.exists(path) and "/" in path)
     if on_disk or Path(path).suffix in FILE_SUFFIXES:
         return "files", head
+    if os.path.isdir(path) and not is_known(path):
+        return "files", f"./{head}"
     return _source(head), head
+
+
+def is_known(name: str) -> bool:
+    """Whether a name without a slash is a known one, whatever folder has it too."""
+    if known.facts_of(name) or known.group(name):
+        return True
+    try:
+        catalog.load(catalog.SOURCES, "irds", "source")(name, {})
+    except UnknownName:
+        return False
+    return True
 
 
 def _source(name: str) -> str:

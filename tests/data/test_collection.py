@@ -58,12 +58,19 @@ def test_a_bare_name_is_a_name_even_beside_a_folder_of_that_name(folder: Path) -
     assert type(open_collection("irds:beir/scifact/test")).__name__ == "IrdsCollection"
 
 
-def test_an_unknown_name_carries_the_nearest_and_the_folder(folder: Path) -> None:
-    (folder / "mini").mkdir()
+def test_a_bare_word_that_no_collection_has_is_a_folder(folder: Path) -> None:
+    (folder / "data" / "mini").rename(folder / "mini")
+    for word in ("mini", "mini:dev"):
+        bare, slashed = open_collection(word), open_collection(f"./{word}")
+        assert bare.name == slashed.name == str(folder / word)
+        assert list(bare.qrels()) == list(slashed.qrels())
+
+
+def test_an_unknown_name_carries_the_nearest(folder: Path) -> None:
     with pytest.raises(UnknownName, match="did you mean beir/scifact"):
         open_collection("beir/scifct")
-    with pytest.raises(UnknownName, match=r"write \./mini:dev"):
-        open_collection("mini:dev")
+    with pytest.raises(UnknownName, match=r"write \./cranfield:dev"):
+        open_collection("cranfield:dev")
 
 
 def test_a_missing_file_is_a_data_error() -> None:

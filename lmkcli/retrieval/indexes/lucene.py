@@ -31,12 +31,12 @@ from lmkcli.retrieval.indexes.jvm import (
     JavaException,
     cast,
     java_class,
-    java_version,
     silence,
 )
 from lmkcli.retrieval.kinds import LexicalKind
 from lmkcli.settings import Bm25Settings, Feedback
 from lmkcli.system.atomic import atomic_folder
+from lmkcli.system.java import java_version
 
 silence()
 
