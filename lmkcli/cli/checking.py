@@ -11,7 +11,7 @@ import typer
 from typer.core import TyperArgument
 
 from lmkcli import catalog
-from lmkcli.cli import cmd_index
+from lmkcli.cli import cmd_index, cmd_pretrain, cmd_train, recording
 from lmkcli.errors import LmkError, UsageError
 from lmkcli.experiments.gridfile import Flags, Spelling
 from lmkcli.experiments.steps import Step
@@ -51,10 +51,14 @@ def check(lmk: Any, step: Step) -> None:
 
 
 def settings_of(lmk: Any, step: Step) -> Settings:
-    """What the command of a step makes of its words; UsageError where it does not understand them."""
+    """What the command of a step makes of its words; UsageError where it does not understand them.
+
+    Variables for its flags do not count, as when the step is run.
+    """
     command = lmk.commands[step.verb]
     try:
-        context = command.make_context(step.verb, list(step.words[1:]))
+        with recording.no_variables(step.verb):
+            context = command.make_context(step.verb, list(step.words[1:]))
     except typer.BadParameter as error:
         raise UsageError(error.format_message()) from error
     given = {name: None if value in ((), []) else value for name, value in context.params.items()}
@@ -107,18 +111,11 @@ def _eval(settings: Settings, step: Step) -> None:
 
 
 def _train(settings: Settings, step: Step) -> None:
-    from lmkcli.encoding import asking
-
-    asking.check_grans(settings["recipe"])
-    name = settings["settings"].loss
-    if name not in catalog.OBJECTIVES:
-        raise UsageError(f"there is no objective {name}; lmk show objectives lists them")
+    cmd_train.check(settings["recipe"], settings["settings"])
 
 
 def _pretrain(settings: Settings, step: Step) -> None:
-    name = settings["settings"].objective
-    if name not in catalog.PRETEXTS:
-        raise UsageError(f"there is no objective {name}; lmk show pretexts lists them")
+    cmd_pretrain.check(settings["recipe"], settings["settings"])
 
 
 _CHECKS: dict[str, Callable[[Settings, Step], None]] = {

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
-from lmkcli.cli import console, recording, runlist, scoretables
+from lmkcli.cli import console, recording, runlist, scoretables, tables
 from lmkcli.cli.evaloptions import Correction, RecordOptions, ScoreOptions, TableOptions
 from lmkcli.cli.flags import with_flags
 from lmkcli.errors import CheckFailed, UsageError
@@ -54,7 +54,7 @@ def evaluate(
     measures = scores.measure or scoring.default_measures(qrel_sets)
     _check_names(table.name, len(paths))
     results = scoring.score_all(paths, qrel_sets, measures, scores.drops_self)
-    results = runlist.named(results, table.name, table.format in scoretables.PROGRAMS)
+    results = runlist.named(results, table.name, table.format in tables.PROGRAMS)
     scored = Scored(results, qrel_sets, [*spellings] or [None] * len(results))
     show = _table(scored, table, records.plot)
     _record(scored, records)
@@ -143,7 +143,7 @@ def _scores(results: "list[Result]", tests: "list[PairedTest]", table: TableOpti
 
     form = table.format
     letters = scoretables.letters_of(results) if table.all_pairs else {}
-    if not (tests and form in scoretables.PROGRAMS):
+    if not (tests and form in tables.PROGRAMS):
         marks = scoretables.marks_of(tests, letters)
         several = len(collections_of(results)) > 1
         (scoretables.across if several else scoretables.means)(results, marks, letters, form)

@@ -83,7 +83,7 @@ class LayoutOptions:
             tuple(self.columns.split(",")) if self.columns else grid.table.columns,
             dict(map(_condition, self.baseline)) if self.baseline else grid.table.baseline,
         )
-        check_axes((*table.rows, *table.columns, *table.baseline), grid.axes)
+        check_axes(table, grid.axes)
         return replace(grid, table=table)
 
 
@@ -188,10 +188,9 @@ _PRELOADED = {
 
 def _command(words: Sequence[str]) -> None:
     """Run a command line as if it were this process's; variables for its flags do not count."""
-    for name in [name for name in os.environ if name.startswith(f"LMK_{words[0].upper()}_")]:
-        del os.environ[name]
     sys.argv = ["lmk", *words]
-    import_module("lmkcli.cli.main").main()  # which imports this module at its top
+    with recording.no_variables(words[0]):
+        import_module("lmkcli.cli.main").main()  # which imports this module at its top
 
 
 def _end(plan: "Plan", outcome: "Outcome") -> None:

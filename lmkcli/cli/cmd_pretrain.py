@@ -57,10 +57,7 @@ def pretrain(
     """
     if not output.dry_run:
         output.path("model/")
-    from lmkcli.encoding import asking
-
-    asking.check_grans(recipe)
-    catalog.check(catalog.PRETEXTS, settings.objective, "objective")
+    check(recipe, settings)
     from lmkcli.training import pretrain_planning, running
 
     begun = pretrain_planning.Beginning(recipe, new.architecture, new.tokenizer, new.init_from)
@@ -77,3 +74,11 @@ def pretrain(
     if output.json:
         return console.plain_json({"output": str(folder), "steps": job.settings.steps})
     console.say(f"{folder}: {console.number(job.settings.steps)} steps")
+
+
+def check(recipe: RecipeOptions, settings: PretrainSettings) -> None:
+    """UsageError for what can be refused before a model is looked at."""
+    from lmkcli.encoding import asking
+
+    asking.check_grans(recipe)
+    catalog.check(catalog.PRETEXTS, settings.objective, "objective")

@@ -42,10 +42,7 @@ def train(
     """
     if not output.dry_run:
         output.path("model/")
-    from lmkcli.encoding import asking
-
-    asking.check_grans(recipe)
-    catalog.check(catalog.OBJECTIVES, settings.loss, "objective")
+    check(recipe, settings)
     from lmkcli.training import planning, running
 
     job = planning.plan(sources, recipe, settings, output.offline)
@@ -61,6 +58,14 @@ def train(
     with console.reporting("train", recording.call()) as report:
         running.run(job, folder, report)
     _summary(job, folder, output.json)
+
+
+def check(recipe: RecipeOptions, settings: TrainSettings) -> None:
+    """UsageError for what can be refused before a model is looked at."""
+    from lmkcli.encoding import asking
+
+    asking.check_grans(recipe)
+    catalog.check(catalog.OBJECTIVES, settings.loss, "objective")
 
 
 def _scored(job: "TrainJob", dev: DevSettings) -> "TrainJob":

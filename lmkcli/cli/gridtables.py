@@ -6,15 +6,13 @@ from typing import TYPE_CHECKING, Any
 
 from lmkcli.cli import console, gridforecast, tables
 from lmkcli.cli.gridforecast import Estimates
-from lmkcli.cli.tables import Cell, Format
+from lmkcli.cli.tables import PROGRAMS, Cell, Format
 
 if TYPE_CHECKING:
     from lmkcli.experiments.plan import Plan
     from lmkcli.experiments.running import Results
     from lmkcli.experiments.scores import Scored
     from lmkcli.experiments.table import Table
-
-_PROGRAMS = (Format.csv, Format.json)
 
 
 def refused(plan: "Plan") -> None:
@@ -148,7 +146,7 @@ def scores(plan: "Plan", results: "Results", correction: str, form: Format) -> N
     with console.progress("comparing") as progress:
         compared = table(scored, TableLayout.of(plan.cells, plan.table), correction, progress)
     _report(compared, scored, plan, results)
-    if form in _PROGRAMS:
+    if form in PROGRAMS:
         return _long(scored, compared, form)
     _wide(compared, form)
     if compared.tests:

@@ -144,7 +144,7 @@ def run(lmk: Any, line: list[str], shown: bool = False) -> None:
     """
     with (
         _argv(["lmk", *line]),
-        _no_variables(line[0]),
+        no_variables(line[0]),
         open(os.devnull, "w") as nowhere,
         nullcontext() if shown else redirect_stdout(nowhere),
     ):
@@ -161,7 +161,8 @@ def _argv(words: list[str]) -> Iterator[None]:
 
 
 @contextmanager
-def _no_variables(verb: str) -> Iterator[None]:
+def no_variables(verb: str) -> Iterator[None]:
+    """Without the environment variables for the flags of a command."""
     start = f"LMK_{verb.upper()}_"
     hidden = {name: os.environ.pop(name) for name in list(os.environ) if name.startswith(start)}
     try:

@@ -9,7 +9,7 @@ from string import ascii_lowercase
 from typing import TYPE_CHECKING, Any
 
 from lmkcli.cli import console, tables
-from lmkcli.cli.tables import Cell, Format, PValue
+from lmkcli.cli.tables import PROGRAMS, Cell, Format, PValue
 from lmkcli.errors import UsageError
 
 if TYPE_CHECKING:
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from lmkcli.evaluation.scoring import QrelSet
 
 Marks = Mapping[tuple[str, str, str], str]  # system, collection, measure as computed
-PROGRAMS = (Format.csv, Format.json)
 CORRECTIONS = {"holm": "Holm-Bonferroni", "bonferroni": "Bonferroni", "bh": "Benjamini-Hochberg"}
 
 

@@ -26,6 +26,9 @@ class Format(StrEnum):
     latex = "latex"
 
 
+PROGRAMS = (Format.csv, Format.json)  # whose tables have one value a row, and no marks
+
+
 class PValue(float):
     """A float that is never shown as 0.0000."""
 
@@ -51,7 +54,7 @@ def table(
 
 def legend(lines: Sequence[str], form: Format) -> None:
     """Lines below a table that explain its marks; none for CSV and JSON, which have no marks."""
-    for line in lines if form in (Format.table, Format.markdown, Format.latex) else ():
+    for line in () if form in PROGRAMS else lines:
         say({Format.markdown: f"\n{line}", Format.latex: f"% {line}"}.get(form, line))
 
 

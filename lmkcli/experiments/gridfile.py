@@ -13,6 +13,7 @@ from lmkcli.reading import LINE, whole_file
 
 Value = tuple[str, ...]  # the words of one setting; none where it is not given
 COLLECTION, MEASURES = "collection", "measures"
+BENCHMARK = "benchmark"  # of a table: an axis that follows from the collection's
 EXAMPLES, TEXTS = "train.examples", "pretrain.collections"
 _MEASURES: Value = ("nDCG@10",)
 _WHOLE = (MEASURES, EXAMPLES, TEXTS)  # a list is one value of these, and not several
@@ -37,8 +38,12 @@ class Spelling(NamedTuple):
     switch: bool = False
 
     def words(self, value: Value) -> list[str]:
-        """The words that ask for a value."""
+        """The words that ask for a value; UsageError for a switch that is neither true nor false."""
         if self.switch:
+            if value not in (("true",), ("false",)):
+                raise UsageError(
+                    f"{self.on} is a switch: write true or false, not {' '.join(value)}"
+                )
             return [word for word in (self.on if value == ("true",) else self.off,) if word]
         return [f"{self.on}={word}" for word in value]
 
@@ -81,14 +86,12 @@ class GridFile:
 def read(path: Path, flags: Flags) -> GridFile:
     """The grid in a TOML file. DataError where it is none; UsageError lists every key that no command has."""
     tables = _load(path)
-    given = _flat(tables["grid"])
-    where = given.pop("where", [])
+    given, *where = blocks = _blocks(path, tables["grid"])
     faults = [_unknown(name, "table", _TABLES) for name in tables if name not in _TABLES]
-    blocks = [given, *map(_flat, where)]
     faults += [_fault(key, flags) for key in dict.fromkeys(key for each in blocks for key in each)]
     if any(faults):
         raise UsageError(f"{path}: {'; '.join(filter(None, faults))}")
-    narrowings = [_narrowing(path, block) for block in blocks[1:]]
+    narrowings = [_narrowing(path, block) for block in where]
     axes = {_axis(key): _values(path, key, value) for key, value in given.items()}
     if COLLECTION not in axes:
         raise UsageError(f'{path}: [grid] names no collections; add collections = ["…"]')
@@ -120,10 +123,16 @@ def _load(path: Path) -> dict[str, Any]:
     return tables
 
 
-def _flat(table: Any, before: str = "") -> dict[str, Any]:
+def _blocks(path: Path, grid: dict[str, Any]) -> list[dict[str, Any]]:
+    """The axes of [grid], and those of each [[grid.where]]."""
+    where = grid.get("where", [])
+    if not isinstance(where, list) or not all(isinstance(each, dict) for each in where):
+        raise UsageError(f"{path}: write [[grid.where]], in two pairs of brackets, above its axes")
+    return [_flat({key: grid[key] for key in grid if key != "where"}), *map(_flat, where)]
+
+
+def _flat(table: dict[str, Any], before: str = "") -> dict[str, Any]:
     """A table with what stands in tables below it as 'train.pool'."""
-    if not isinstance(table, dict):
-        raise UsageError(f"[[grid.where]] is a table of axes, not {table!r}")
     flat: dict[str, Any] = {}
     for key, value in table.items():
         flat |= (
@@ -180,7 +189,9 @@ def _values(path: Path, key: str, given: Any) -> list[Value]:
         items = [items]
     values = [_value(path, key, item) for item in items]
     if _axis(key) == COLLECTION:
-        values = [member for (name,) in values for member in _members(name)]
+        values = [member for names in values for name in names for member in _members(name)]
+    if key == MEASURES:
+        values = [value or _MEASURES for value in values]
     return list(dict.fromkeys(values))
 
 
@@ -201,26 +212,32 @@ def word(path: Path, key: str, item: Any) -> str:
 
 
 def _table(path: Path, given: Any, axes: Mapping[str, Any]) -> TableChoice:
-    unknown = [key for key in given if key not in ("rows", "columns", "baseline")]
-    if not isinstance(given, dict) or unknown:
+    if not isinstance(given, dict):
+        raise UsageError(f"{path}: [table] is a table with rows, columns and baseline")
+    if unknown := [key for key in given if key not in ("rows", "columns", "baseline")]:
         raise UsageError(
             f"{path}: [table] has rows, columns and baseline, not {', '.join(unknown)}"
         )
-    chosen = {key: tuple(map(str, given[key])) for key in ("rows", "columns") if key in given}
-    baseline = {
-        key: word(path, key, value) for key, value in _flat(given.get("baseline", {})).items()
-    }
+    wanted = given.get("baseline", {})
+    if not isinstance(wanted, dict):
+        raise UsageError(f'{path}: baseline is a table of axes, such as {{ pool = "cls" }}')
+    chosen = {key: _value(path, key, given[key]) for key in ("rows", "columns") if key in given}
+    baseline = {key: word(path, key, value) for key, value in _flat(wanted).items()}
     choice = TableChoice(baseline=baseline, **chosen)
-    check_axes((*choice.rows, *choice.columns, *choice.baseline), axes)
+    check_axes(choice, axes)
     return choice
 
 
-def check_axes(names: Any, axes: Mapping[str, Any]) -> None:
-    """UsageError for a name that is no axis of the grid."""
-    axes = {**axes, "benchmark": ()}
-    faults = [_unknown(name, "axis", list(axes)) for name in names if name not in axes]
-    if faults:
-        raise UsageError(f"the table: {'; '.join(faults)}; its axes are {', '.join(axes)}")
+def check_axes(choice: TableChoice, axes: Mapping[str, Any]) -> None:
+    """UsageError for a name that is no axis of the grid; rows and columns may be benchmarks."""
+    shown = [*axes, BENCHMARK]
+    names = [name for name in (*choice.rows, *choice.columns) if name not in shown]
+    names += [name for name in choice.baseline if name not in axes]
+    if names:
+        faults = "; ".join(_unknown(name, "axis", list(axes)) for name in names)
+        raise UsageError(
+            f"the table: {faults}; its axes are {', '.join(axes)}, of rows and columns also {BENCHMARK}"
+        )
 
 
 def _slurm(path: Path, given: Any) -> dict[str, dict[str, str]]:

@@ -26,6 +26,7 @@ _SCRIPT = """\
 #SBATCH --requeue
 cd {directory} || exit 1
 {setup}
+unset "${{!LMK_{variables}_@}}"  # as where a grid runs by itself, variables for flags do not count
 # KEY RESULT COMMAND…: one command, its output to RESULT when it has ended well; 75 queues it again
 run() {{
   folder={steps}/$1 result=$2; shift 2
@@ -54,7 +55,7 @@ def write(
     """A batch script for each command that is to run, in the order in which they follow each other.
 
     `options` has, by command and under '' for all, options of sbatch, and `setup`: shell lines that come
-    first. DataError where a folder cannot be named in a script.
+    first.
     """
     folder = results.folder / FOLDER
     folder.mkdir(parents=True, exist_ok=True)
@@ -87,7 +88,8 @@ def _script(
         **{name: value for name, value in options.items() if name not in _OURS},
     }
     return _SCRIPT.format(
-        options="\n".join(f"#SBATCH --{name}={value}" for name, value in asked.items()),
+        options="\n".join(f"#SBATCH --{name}={shlex.quote(text)}" for name, text in asked.items()),
+        variables=verb.upper(),
         directory=shlex.quote(str(Path.cwd())),
         setup=options.get("setup", ""),
         steps=shlex.quote(str(results.of("").absolute())),

@@ -11,11 +11,9 @@ from lmkcli.evaluation import results as evaluated
 from lmkcli.evaluation.compare import PairedTest, compare_all
 from lmkcli.evaluation.results import Grid, Result
 from lmkcli.experiments.cells import Cell, matches, varying
-from lmkcli.experiments.gridfile import COLLECTION, MEASURES, TableChoice
+from lmkcli.experiments.gridfile import BENCHMARK, COLLECTION, MEASURES, TableChoice
 from lmkcli.experiments.scores import Scored
 from lmkcli.progress import Progress, silent
-
-BENCHMARK = "benchmark"  # an axis that follows from the collection's
 
 
 class Entry(NamedTuple):

@@ -55,7 +55,10 @@ def done(lmk: Lmk, file: Path) -> Path:
     return folder
 
 
-def test_a_plan_counts_what_is_shared_and_says_what_is_left_out(lmk: Lmk, file: Path) -> None:
+def test_a_plan_counts_what_is_shared_and_says_what_is_left_out(
+    lmk: Lmk, file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LMK_ENCODE_UNIT", "nonsense")  # steps are run without such variables
     planned = lmk("grid", file, "-o", "nowhere", "--dry-run")
     assert not Path("nowhere").exists()
     assert "left out" in planned.err

@@ -55,6 +55,12 @@ def test_single_values_and_lists_are_axes_and_what_takes_a_list_takes_it_whole(
     }
 
 
+def test_what_is_left_empty_or_has_one_value_is_read_as_such(tmp_path: Path) -> None:
+    grid = read(tmp_path, "[grid]\ncollections=['']\nmeasures=[]\n[table]\nrows='measures'")
+    assert grid.axes == {"collection": [], "measures": [("nDCG@10",)]}
+    assert grid.table.rows == ("measures",)
+
+
 def test_single_values_of_a_where_are_conditions_and_lists_are_what_holds(tmp_path: Path) -> None:
     grid = read(
         tmp_path,
@@ -78,6 +84,8 @@ def test_a_switch_is_written_as_the_command_knows_it() -> None:
     assert switch.words(("true",)) == ["--normalize"]
     assert switch.words(("false",)) == ["--no-normalize"]
     assert FLAGS["eval"]["strict"].words(("false",)) == []
+    with pytest.raises(UsageError, match="write true or false, not yes"):
+        switch.words(("yes",))
     assert FLAGS["encode"]["gran"].words(("-1",)) == ["--gran=-1"]
 
 
@@ -99,6 +107,11 @@ def test_a_flag_of_several_commands_belongs_to_the_first_of_the_chain() -> None:
         ("[grid]\ncollections='a'\n[[grid.where]]\npool=['cls']", "has no single value"),
         ("[grid]\ncollections='a'\n[table]\nrows=['pol']", "no axis pol"),
         ("[grid]\ncollections='a'\n[table]\nlines=['pool']", "not lines"),
+        ("table=3\n[grid]\ncollections='a'", "[table] is a table"),
+        ("[grid]\ncollections='a'\n[table]\nbaseline=3", "baseline is a table"),
+        ("[grid]\ncollections='a'\n[table.baseline]\nbenchmark='b'", "no axis benchmark"),
+        ("[grid]\ncollections='a'\nwhere=3", "write [[grid.where]]"),
+        ("[grid]\ncollections='a'\n[grid.where]\npool='cls'", "write [[grid.where]]"),
         (
             "[grid]\ncollections='a'\n[slurm.encde]\ntime='1'",
             "no step encde (did you mean encode?)",

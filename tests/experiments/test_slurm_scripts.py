@@ -12,6 +12,7 @@ from lmkcli.experiments.running import Results
 from lmkcli.experiments.steps import Step
 
 LMK = """#!/bin/bash
+[ -n "$LMK_ENCODE_POOL" ] && exit 9
 echo "lmk: $*" >&2
 [ "$1" = fail ] && exit 3
 [ "$1" = stop ] && exit 75
@@ -34,7 +35,11 @@ def shell(tmp_path: Path) -> dict[str, str]:
         path = tmp_path / "bin" / name
         path.write_text(text)
         path.chmod(0o755)
-    return {**os.environ, "PATH": f"{tmp_path}/bin:{os.environ['PATH']}", "SLURM_JOB_ID": "7"}
+    path = f"{tmp_path}/bin:{os.environ['PATH']}"
+    variables = {
+        "LMK_ENCODE_POOL": "cls"
+    }  # of a flag: where a grid runs by itself it does not count
+    return {**os.environ, **variables, "PATH": path, "SLURM_JOB_ID": "7"}
 
 
 def task(script: Path, number: int, shell: dict[str, str]) -> int:
@@ -54,6 +59,7 @@ def test_a_task_leaves_its_result_where_a_grid_does(tmp_path: Path, shell: dict[
     encode, search = slurm.write(steps, results, options, ["mylmk"])
     text = encode.read_text()
     assert "#SBATCH --array=0-3\n" in text
+    assert f"#SBATCH --output='{results.folder}/slurm/encode-%a.log'\n" in text
     assert "#SBATCH --gres=gpu:1\n" in text
     assert "#SBATCH --time=01:00:00\n" in text
     assert "shards=" not in text
