@@ -25,12 +25,12 @@ from lmkcli.training.feeding import Feed, Pairs, Place, SourceSides, TrainBatch
 from lmkcli.training.gradients import Gradients, recompute_states
 from lmkcli.training.objective import Objective
 from lmkcli.training.placing import Placed, TrainingSide
-from lmkcli.training.running import MACHINE, Start, budget, unsaved
+from lmkcli.training.running import MACHINE, Start, budget
 from lmkcli.training.sampling import Sampling
 from lmkcli.training.settings import TrainSettings
 from lmkcli.training.showing import SHOWN, PlacedText, placed_text
 from lmkcli.training.skipping import Skipping
-from lmkcli.training.sources import Source, shares
+from lmkcli.training.sources import Source, described
 from lmkcli.training.trainer import Learning
 
 
@@ -66,7 +66,7 @@ class TrainJob:
 
     def unscored(self) -> "TrainJob":
         """The same without checkpoints and development set."""
-        return replace(self, settings=unsaved(self.settings), dev=None)
+        return replace(self, settings=self.settings.unsaved(), dev=None)
 
     def shown(self, batch: TrainBatch) -> list[list[PlacedText]]:
         """The first examples of a batch: the query, the positive, and a negative where there is one."""
@@ -113,7 +113,7 @@ class TrainJob:
         return {
             "base": self.resolved.folder.name,
             "objective": self.settings.loss,
-            "sources": shares(self.sources, self.examples.sources),
+            "sources": described(self.sources, self.examples.sources),
             "loaded_by": exported(published(self.resolved)).loaded_by,
             **({"dev": self.dev.facts(history)} if self.dev else {}),
         }

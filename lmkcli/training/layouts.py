@@ -136,5 +136,5 @@ def _number(value: Any, where: str) -> float:
         return math.nan
     known = isinstance(value, int | float) and not isinstance(value, bool)
     if not known or abs(value) > _LARGEST:
-        raise DataError(f"{where}: the score {value!r:.60} is not a number")
+        raise DataError(f"{where}: the score {value!r:.60} is not a number that float32 holds")
     return float(value)

@@ -2,20 +2,19 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import fields, replace
-from importlib.util import find_spec
 
 from lmkcli import catalog
 from lmkcli.encoding.asking import granularity
 from lmkcli.encoding.resolving import Resolved, resolve
 from lmkcli.encoding.sentence_folder import check_trainable
-from lmkcli.errors import DataError, MissingExtra, UsageError
+from lmkcli.errors import DataError, UsageError
 from lmkcli.recipe import ROTARY, RecipeOptions, is_count
-from lmkcli.training import board
 from lmkcli.training.contextual import read_documents
 from lmkcli.training.examples import Examples
 from lmkcli.training.job import TrainJob, published
 from lmkcli.training.matryoshka import Matryoshka
 from lmkcli.training.objective import Objective
+from lmkcli.training.running import check_installed
 from lmkcli.training.settings import TrainSettings
 from lmkcli.training.sources import parse_source, read_sources
 
@@ -24,10 +23,7 @@ def plan(
     sources: Sequence[str], options: RecipeOptions, settings: TrainSettings, offline: bool = False
 ) -> TrainJob:
     """Reads everything but the model; UsageError and DataError for what cannot be trained."""
-    if find_spec("accelerate") is None:
-        raise MissingExtra("accelerate", "train", "lmk train")
-    if settings.tensorboard:
-        board.check_installed()
+    check_installed(settings, "lmk train")
     grans = tuple(filter(None, (options.gran or "").split(",")))
     resolved = resolve(replace(options, gran=grans[0] if grans else None), offline)
     doc = resolved.recipe.doc
@@ -35,10 +31,10 @@ def plan(
     check_trainable(published(resolved))  # what has no model folder to end in
     _check_positions(resolved)
     _check_chunks(resolved)
-    objective = open_objective(settings, resolved.recipe.doc.normalize)
-    _check_objective(objective, settings, resolved.recipe.doc.unit == "chunk")
+    objective = open_objective(settings, doc.normalize)
+    _check_objective(objective, settings, doc.unit == "chunk")
     parsed = tuple(parse_source(each) for each in sources)
-    read = read_documents if resolved.recipe.doc.unit == "chunk" else read_sources
+    read = read_documents if doc.unit == "chunk" else read_sources
     examples, tallies = read(parsed)
     if not len(examples):
         raise DataError(f"{', '.join(sources)}: no example was found to train on")
@@ -47,10 +43,8 @@ def plan(
             f"--loss {settings.loss} learns from teacher scores, and {', '.join(sources)} has none; "
             "give them (teacher=RUN, or pos_scores and neg_scores), or use --loss infonce"
         )
-    steps = settings.steps or max(1, int(settings.epochs * len(examples)) // settings.batch_size)
-    return TrainJob(
-        resolved, grans, parsed, examples, tuple(tallies), objective, replace(settings, steps=steps)
-    )
+    settings = settings.counted(len(examples))
+    return TrainJob(resolved, grans, parsed, examples, tuple(tallies), objective, settings)
 
 
 def _check_objective(objective: Objective, settings: TrainSettings, documents: bool) -> None:

@@ -32,11 +32,11 @@ from lmkcli.training.pretraining import (
     PretrainBatch,
     Pretraining,
 )
-from lmkcli.training.running import MACHINE, Start, budget, unsaved
+from lmkcli.training.running import MACHINE, Start, budget
 from lmkcli.training.sampling import Sampling
 from lmkcli.training.settings import PretrainSettings
 from lmkcli.training.showing import SHOWN, PlacedText, placed_text
-from lmkcli.training.sources import Source, shares
+from lmkcli.training.sources import Source, described
 from lmkcli.training.trainer import Learning
 
 _PROBE = 2  # texts whose gradients show which weights take part
@@ -101,7 +101,7 @@ class PretrainJob:
 
     def unscored(self) -> "PretrainJob":
         """The same without checkpoints."""
-        return replace(self, settings=unsaved(self.settings))
+        return replace(self, settings=self.settings.unsaved())
 
     def shown(self, batch: PretrainBatch) -> list[list[PlacedText]]:
         """The first texts of a batch, as they are masked for the encoder."""
@@ -133,7 +133,7 @@ class PretrainJob:
         return {
             "base": self.resolved.recipe.doc.model,
             "objective": self.settings.objective,
-            "sources": shares(self.sources, self.corpus.sources),
+            "sources": described(self.sources, self.corpus.sources),
             "loaded_by": exported(self.resolved).loaded_by,
         }
 

@@ -3,7 +3,6 @@
 import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -11,7 +10,7 @@ from lmkcli import catalog
 from lmkcli.encoding.asking import granularity
 from lmkcli.encoding.resolving import Resolved, resolve
 from lmkcli.encoding.sentence_folder import check_exportable
-from lmkcli.errors import MissingExtra, UsageError
+from lmkcli.errors import UsageError
 from lmkcli.models.creating import NewModel, create, read_architecture
 from lmkcli.models.finding import read_model
 from lmkcli.models.tokenizer import Tokenizer, open_tokenizer
@@ -21,6 +20,7 @@ from lmkcli.training.corpus import Corpus, check_sources, in_blocks, read_corpus
 from lmkcli.training.masked_texts import TextLayout
 from lmkcli.training.placing import TrainingSide
 from lmkcli.training.pretrain_job import CreatedModel, PretrainJob
+from lmkcli.training.running import check_installed
 from lmkcli.training.settings import PretrainSettings
 from lmkcli.training.sources import parse_source
 
@@ -40,8 +40,7 @@ def plan(
     sources: Sequence[str], beginning: Beginning, settings: PretrainSettings, offline: bool = False
 ) -> PretrainJob:
     """Reads everything but the model; UsageError and DataError for what cannot be pre-trained."""
-    if find_spec("accelerate") is None:
-        raise MissingExtra("accelerate", "train", "lmk pretrain")
+    check_installed(settings, "lmk pretrain")
     _check_choices(settings)
     parsed = tuple(parse_source(each) for each in sources)
     check_sources(parsed)
@@ -56,8 +55,7 @@ def plan(
     corpus = read_corpus(parsed, options, tokenizer, offline)
     if settings.blocks:
         corpus = _in_blocks(corpus, layout)
-    steps = settings.steps or max(1, int(settings.epochs * len(corpus)) // settings.batch_size)
-    settings = replace(settings, steps=steps)
+    settings = settings.counted(len(corpus))
     if created:
         named = f"{beginning.architecture}"
         resolved = resolved._replace(recipe=resolved.recipe.moved(named))

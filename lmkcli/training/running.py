@@ -1,9 +1,10 @@
 """Running a training: its folder claimed, its last checkpoint taken up, its model published."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
+from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol
 
 from torch import Tensor, nn
 
@@ -11,23 +12,20 @@ from lmkcli import __version__, manifest
 from lmkcli.data.collection import WHOLE, Shard
 from lmkcli.encoding.resolving import Resolved
 from lmkcli.encoding.sentence_folder import model_files
-from lmkcli.errors import DataError, Stopped
+from lmkcli.errors import DataError, MissingExtra, Stopped
 from lmkcli.manifest import Manifest
 from lmkcli.models.forward import Model
 from lmkcli.progress import Note, Report, mute
 from lmkcli.store.outputs import rollback_on_error
-from lmkcli.training import checkpoints
+from lmkcli.training import board, checkpoints
 from lmkcli.training.gradients import Budget
 from lmkcli.training.settings import LoopSettings
 from lmkcli.training.trainer import Learning, LossTrainer, arguments
 
 # Positions that go through at once, times the width of the states: what training keeps of them.
 CPU_STATES, GPU_STATES = 6_291_456, 50_331_648
-
-
 # Settings of the machine, which two trainings need not share to be one.
 MACHINE = ("device", "batch_tokens", "save_every", "log_every", "tensorboard")
-Settings = TypeVar("Settings", bound=LoopSettings)
 
 
 @dataclass(frozen=True)
@@ -64,6 +62,14 @@ class Job(Protocol):
         self, folder: Path, module: nn.Module, learned: dict[str, Tensor], facts: dict[str, Any]
     ) -> None:
         """Put the model into the folder: `module`, with the weights `learned` in float32."""
+
+
+def check_installed(settings: LoopSettings, command: str) -> None:
+    """MissingExtra or UsageError, with how to install it, for a library of training that is not there."""
+    if find_spec("accelerate") is None:
+        raise MissingExtra("accelerate", "train", command)
+    if settings.tensorboard:
+        board.check_installed()
 
 
 def run(job: Job, folder: Path, report: Report, watching: Sequence[Any] = ()) -> None:
@@ -111,11 +117,12 @@ def _train(job: Job, folder: Path, report: Report, watching: Sequence[Any]) -> N
 
 def training_facts(job: Job, history: list[dict[str, float]]) -> dict[str, Any]:
     """What training.json says."""
+    identity = job.identity  # once: it reads all that is learned from
     return {
         "version": __version__,
         "steps": job.settings.steps,
-        "data": job.identity["data"],
-        "granularities": job.identity["granularities"],
+        "data": identity["data"],
+        "granularities": identity["granularities"],
         "recipe": job.resolved.recipe.identity(),
         "settings": asdict(job.settings),
         "curve": [line for line in history if "loss" in line],
@@ -131,11 +138,6 @@ def _check_finite(learned: Mapping[str, Tensor]) -> None:
             f"after the last step the weights are not finite ({spoilt[0]} …): no model was written; lower "
             "--lr, or train with --dtype fp32"
         )
-
-
-def unsaved(settings: Settings) -> Settings:
-    """The same settings, but no checkpoint is written."""
-    return replace(settings, save_every=settings.steps + 1)
 
 
 def budget(model: Model, settings: LoopSettings, note: Note) -> Budget:

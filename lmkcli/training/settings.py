@@ -1,7 +1,7 @@
 """The settings of trainings, declared as those of all other steps are (settings.py)."""
 
-from dataclasses import dataclass, fields
-from typing import Annotated, ClassVar, Literal
+from dataclasses import dataclass, fields, replace
+from typing import Annotated, ClassVar, Literal, Self
 
 from lmkcli.errors import UsageError
 from lmkcli.settings import Device, Flag
@@ -61,6 +61,15 @@ class LoopSettings:
                 raise UsageError(
                     f"--{name} {getattr(self, name)} is out of range; write less than {most:g}"
                 )
+
+    def counted(self, examples: int) -> Self:
+        """The same settings with the number of steps: as many as the epochs need, unless it is given."""
+        steps = self.steps or max(1, int(self.epochs * examples) // self.batch_size)
+        return replace(self, steps=steps)
+
+    def unsaved(self) -> Self:
+        """The same settings, but no checkpoint is written."""
+        return replace(self, save_every=self.steps + 1)
 
 
 @dataclass(frozen=True)

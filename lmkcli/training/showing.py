@@ -16,7 +16,7 @@ class PlacedText(NamedTuple):
     `positions` is how many there are, `reach` one more than the highest number that one of them has.
     """
 
-    side: str  # query, positive or negative
+    side: str  # query, positive or negative; text, in pre-training
     gran: str
     positions: int
     reach: int

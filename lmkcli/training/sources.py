@@ -140,7 +140,7 @@ def _checked(source: Source) -> Source:
     return source
 
 
-def shares(sources: Sequence[Source], numbers: Ints) -> list[dict[str, Any]]:
+def described(sources: Sequence[Source], numbers: Ints) -> list[dict[str, Any]]:
     """Name, number of examples and weight of each source; `numbers` [n] say whose each example is."""
     return [
         {"name": source.name, "examples": int((numbers == i).sum()), "weight": source.weight}

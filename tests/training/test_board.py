@@ -1,18 +1,33 @@
 """TensorBoard has what the log has."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from lmkcli.errors import UsageError
-from lmkcli.training import board
+from lmkcli.recipe import RecipeOptions
+from lmkcli.training import board, planning, pretrain_planning
+from lmkcli.training.settings import PretrainSettings, TrainSettings
 
 
 def test_where_it_is_missing_its_installation_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(board, "find_spec", lambda name: None)
     with pytest.raises(UsageError, match="pip install tensorboard"):
         board.check_installed()
+
+
+def test_it_is_missed_before_anything_is_read(
+    monkeypatch: pytest.MonkeyPatch, tiny_model: Callable[[str], Path]
+) -> None:
+    monkeypatch.setattr(board, "find_spec", lambda name: None)
+    options = RecipeOptions(str(tiny_model("bert")), pool="mean")
+    with pytest.raises(UsageError, match="pip install tensorboard"):
+        planning.plan(["none.jsonl"], options, TrainSettings(tensorboard=True))
+    begun = pretrain_planning.Beginning(options)
+    with pytest.raises(UsageError, match="pip install tensorboard"):
+        pretrain_planning.plan(["none"], begun, PretrainSettings(tensorboard=True))
 
 
 def test_every_number_of_a_line_is_a_scalar(tmp_path: Path) -> None:
