@@ -33,6 +33,7 @@ from lmkcli.store import parts, summary
 from lmkcli.store.doctable import DocTable
 from lmkcli.store.tokens import Tokens
 from lmkcli.store.vectors import Vectors
+from lmkcli.training import checkpoints
 from tests import forked, tiny
 
 DOCS = 600
@@ -363,6 +364,7 @@ def test_no_moment_of_a_training_is_fatal(
 
     step = step._replace(words=[*words, *more])
     assert last_moment(machine, step, there, output) > 10
+    assert not list(tmp_path.glob(f"trained-*/{checkpoints.FOLDER}/checkpoint-*"))
 
 
 @pytest.mark.slow

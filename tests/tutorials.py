@@ -86,7 +86,7 @@ def environment(folder: Path) -> dict[str, str]:
 
 
 def typed(line: str, folder: Path, env: dict[str, str]) -> str:
-    """What a shell line prints; AssertionError when it fails without the page saying so."""
+    """What a shell line prints; AssertionError for an exit code other than 0, or 3 (refused input)."""
     done = subprocess.run(
         ["bash", "-c", line], cwd=folder, env=env, timeout=PATIENCE, encoding="utf-8",
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL,
