@@ -107,8 +107,6 @@ def open_pooler(name: str) -> Pooler:
 
 def check_unit(pool: str, pooler: Pooler, unit: str, window: str) -> None:
     """UsageError when pool x unit x window has no meaning."""
-    if unit not in UNITS:
-        raise UsageError(f"--unit {unit}: write {', '.join(UNITS)}")
     if unit != "doc" and pooler.per == "model" and (unit, window) != ("chunk", "chunk"):
         raise UsageError(
             f"--unit {unit}: the model makes one vector of an input and leaves no states of its "

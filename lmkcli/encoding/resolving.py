@@ -192,8 +192,8 @@ def _limit(options: RecipeOptions, folder: ModelFolder, window: str) -> tuple[in
     limit = folder.table or _opened_limit(folder, options.trust_remote_code)
     if not options.extend:
         return limit, ""
-    length = int(window) if window.isdigit() else options.max_length
-    length = _extended_length(options.extend, folder, limit, length)
+    length = int(window) if window.isdigit() else options.max_length or 0
+    _check_extension(options.extend, folder, limit, length)
     from lmkcli.models import extend  # here, after all that can be said without torch
 
     return extend.extended_limit(limit, options.extend, length), f"{options.extend}:{length}"
@@ -208,8 +208,8 @@ def _opened_limit(folder: ModelFolder, trust: bool) -> int:
     return length_limit(folder, trust)
 
 
-def _extended_length(how: str, folder: ModelFolder, limit: int, length: int | None) -> int:
-    """The length itself; UsageError for an extension that is none, not this model's, or not needed."""
+def _check_extension(how: str, folder: ModelFolder, limit: int, length: int) -> None:
+    """UsageError for an extension that is not this model's, or not needed."""
     if folder.kind != "transformer":
         raise UsageError(f"--extend {how}: the positions of {folder.name} do not stretch")
     if how in ROTARY and limit < NO_LIMIT:
@@ -217,10 +217,7 @@ def _extended_length(how: str, folder: ModelFolder, limit: int, length: int | No
             f"--extend {how} is for rotary positions, and {folder.name} has a table of {limit}; "
             "use --extend grouped, interpolate or recurrent"
         )
-    if not length:
-        raise UsageError(f"--extend {how}: say to what length with --max-length")
     if length <= limit and how not in ROTARY:
         raise UsageError(
             f"--extend {how} has no effect: {folder.name} has {limit} positions; drop it"
         )
-    return length

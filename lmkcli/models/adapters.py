@@ -19,12 +19,8 @@ from lmkcli.reading import parsed
 from lmkcli.system import caches
 
 CONFIG = "adapter_config.json"
-_OTHERS = (
-    "use_dora",
-    "fan_in_fan_out",
-    "rank_pattern",
-    "alpha_pattern",
-)  # kinds of LoRA not read here
+# Kinds of LoRA that are not read here.
+_OTHERS = ("use_dora", "fan_in_fan_out", "rank_pattern", "alpha_pattern")
 _FIX = "merge it with peft (merge_and_unload), and give the folder of the result"
 
 

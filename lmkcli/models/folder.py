@@ -78,9 +78,8 @@ class ModelFolder:
         config = read_json(self.encoder / "config.json")
         if config.get("monarch_mixer_sequence_mixing"):  # whatever type an M2-BERT calls itself
             return "m2bert"
-        named = config.get("backbone_model_type") or config.get(
-            "model_type"
-        )  # lightning-ir has both
+        # lightning-ir has both
+        named = config.get("backbone_model_type") or config.get("model_type")
         return _KINDS.get(named or "", "transformer")
 
     @property
@@ -105,7 +104,7 @@ class ModelFolder:
     def causal(self) -> bool:
         """Whether the architecture is a decoder: one that has a causal head and no masked one."""
         kind = read_json(self.encoder / "config.json").get("model_type") or ""
-        if kind in _WITH_TABLE:
+        if kind in _WITH_TABLE:  # encoders, all of them: transformers need not be imported to know
             return False
         from lmkcli.models.architectures import is_causal
 

@@ -65,13 +65,14 @@ class Tokenizer:
 
         They are the content of `prompt + text + line break`, whatever follows.
         """
-        bodies = [f"{text}\n" for text in (_plain(text) for text in texts) if text]
+        plain = [_plain(text) for text in texts]
+        bodies = [f"{text}\n" for text in plain if text]
         if self.splitter == "sentence":  # which tokenizes the prompt alone
             encoded = iter(np.array(item.ids, np.int32) for item in self._encode(bodies))
         else:
             whole = self._encode([self.prompt + body for body in bodies])
             encoded = iter(_one(item, len(self.prompt), 0).ids for item in whole)
-        return [next(encoded) if _plain(text) else np.zeros(0, np.int32) for text in texts]
+        return [next(encoded) if text else np.zeros(0, np.int32) for text in plain]
 
     def tokens(self, ids: Ints) -> list[str]:
         """The vocabulary entries, for showing."""

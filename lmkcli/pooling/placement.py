@@ -173,9 +173,7 @@ class Placer:
             covers += mine
             kept += seen
             vectors += int(groups[-1]) + 1 if len(groups) else 0
-        if (
-            not vectors
-        ):  # nothing that a vector may stand for was marked: the first input as a whole
+        if not vectors:  # nothing that one may stand for was marked: the first input as a whole
             arranged = self._arranged(content, Window(0, 0, len(content.ends)), NOTHING)
             one = np.zeros(len(arranged.marks), np.int32)
             inputs = [Input(arranged.ids, arranged.marks, one, len(arranged.ids))]

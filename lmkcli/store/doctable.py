@@ -75,10 +75,11 @@ class DocTableWriter:
         if self._store_text:
             columns["title"] = [_storable(row.doc.title) for row in rows]
             columns["text"] = [_storable(row.doc.text) for row in rows]
+        if self._contexts:
+            columns["context_tokens"] = [row.context_tokens for row in rows]
+            columns["context_lost"] = [row.context_lost for row in rows]
+        if self._contexts and self._store_text:
             columns["context"] = [json.dumps(row.doc.context) for row in rows]
-        columns["context_tokens"] = [row.context_tokens for row in rows]
-        columns["context_lost"] = [row.context_lost for row in rows]
-        columns = {name: columns[name] for name in self._schema.names}
         self._writer.write_table(pa.table(columns, schema=self._schema), row_group_size=ROW_GROUP)
         self._rows = []
 
