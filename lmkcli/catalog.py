@@ -162,6 +162,7 @@ PRETEXTS: dict[str, Row] = {
 PLOTS: dict[str, Row] = {
     "bars": Row("lmkcli.evaluation.plots:bars", "means with intervals", "plot", "matplotlib"),
     "curve": Row("lmkcli.evaluation.plots:curve", "scores over a parameter", "plot", "matplotlib"),
+    "curves": Row("lmkcli.evaluation.plots:curves", "curves by measure", "plot", "matplotlib"),
     "panels": Row("lmkcli.evaluation.plots:panels", "curves of a training", "plot", "matplotlib"),
     "differences": Row(
         "lmkcli.evaluation.plots:query_differences", "by query", "plot", "matplotlib"

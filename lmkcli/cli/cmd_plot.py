@@ -78,7 +78,7 @@ def _training(folder: Path, curve: CurveOptions, path: Path) -> None:
 def _scores(log: Path, curve: CurveOptions, x: str, path: Path) -> None:
     from lmkcli.provenance import scorelog, series
 
-    draw = catalog.load(catalog.PLOTS, "curve", "plot")
+    draw = catalog.load(catalog.PLOTS, "curves", "plot")
     entries = scorelog.read(log)
     logged = list(dict.fromkeys(name for each in entries for name in each["scores"]))
     names = curve.measure or logged
@@ -88,16 +88,17 @@ def _scores(log: Path, curve: CurveOptions, x: str, path: Path) -> None:
     if curve.by and all(series.setting(each, curve.by) is None for each in entries):
         known = ", ".join(series.parameters(entries))
         raise UsageError(f"no entry of {log} has a {curve.by}, for --by; there are: {known}")
-    curves = series.series(entries, x, curve.by, names)
-    if not curves.lines:
+    panels = {name: series.series(entries, x, curve.by, name) for name in names}
+    lines = [line for panel in panels.values() for line in panel.lines.values()]
+    if not lines:
         known = ", ".join(series.parameters(entries, numeric=True)) or "none"
         raise UsageError(
             f"no entry of {log} has a numeric {x}, for --x; with numbers there are: {known}"
         )
-    draw(curves.lines, x, names[0] if len(names) == 1 else "score", path, curves.levels)
-    if curves.levels:
-        flat = "; ".join(curves.levels)
+    draw({name: panel.drawn for name, panel in panels.items()}, x, path)
+    if levels := dict.fromkeys(name for panel in panels.values() for name in panel.levels):
+        flat = "; ".join(levels)
         console.note(f"without a numeric {x}, drawn from side to side: {flat}")
-    if curves.replaced:
-        console.note(f"{curves.replaced} points were measured again later; the latest counts")
-    console.say(f"{path}: {sum(map(len, curves.lines.values()))} points, {len(curves.lines)} lines")
+    if replaced := sum(panel.replaced for panel in panels.values()):
+        console.note(f"{replaced} points were measured again later; the latest counts")
+    console.say(f"{path}: {sum(map(len, lines))} points, {len(lines)} lines")

@@ -175,22 +175,22 @@ def _figures(scored: "list[Scored]") -> Iterator[tuple[str, str]]:
     from lmkcli.provenance import series
 
     try:
-        draw = catalog.load(catalog.PLOTS, "curve", "plot")
+        draw = catalog.load(catalog.PLOTS, "curves", "plot")
     except MissingExtra:
         return
-    axes = varying([each.cell.values for each in scored])
     entries = [each.entry for each in scored]
-    measures = list(dict.fromkeys(name for entry in entries for name in entry["scores"]))[:1]
-    for axis in axes:
+    measures = list(dict.fromkeys(name for entry in entries for name in entry["scores"]))
+    for axis in varying([each.cell.values for each in scored]):
         numbers = {each.cell.shown(axis) for each in scored}
         if sum(word.isdigit() for word in numbers) < 2:
             continue
-        lines = series.series(entries, axis.rpartition(".")[2], None, measures)
-        if lines.lines:
+        flag = axis.rpartition(".")[2]
+        panels = {name: series.series(entries, flag, None, name).drawn for name in measures}
+        if any(panel.lines for panel in panels.values()):
             with tempfile.TemporaryDirectory() as folder:
                 path = Path(folder) / "figure.svg"
-                draw(lines.lines, axis, measures[0], path, lines.levels)
-                yield f"{measures[0]} over {axis}", path.read_text("utf-8")
+                draw(panels, axis, path)
+                yield f"{', '.join(measures)} over {axis}", path.read_text("utf-8")
 
 
 def _wide(compared: "Table", form: Format) -> None:

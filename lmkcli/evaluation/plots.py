@@ -24,7 +24,7 @@ from matplotlib.ticker import (
 )
 
 from lmkcli.errors import DataError, UsageError
-from lmkcli.evaluation.points import Bar, Point
+from lmkcli.evaluation.points import Bar, Panel, Point
 from lmkcli.system.atomic import atomic_file, destination
 
 _WIDTH, _INCH_PER_BAR, _DPI = 6.4, 0.28, 160
@@ -120,25 +120,45 @@ def curve(
     path: Path,
     levels: Mapping[str, Point] | None = None,
 ) -> None:
-    """A line a series, its points in the order of x, with a band where intervals are known.
+    """The one panel of `curves`, with what is along its sides; points may be plain pairs."""
+    lines = {name: [Point(*point) for point in points] for name, points in series.items()}
+    curves({ylabel: Panel(lines, levels or {})}, xlabel, path)
 
-    `levels` are drawn from side to side at their y: what has no x to stand at. The x axis is logarithmic
-    where the values span a factor of 8 or more in uneven steps, as lengths and granularities do.
+
+def curves(panels: Mapping[str, Panel], xlabel: str, path: Path) -> None:
+    """A panel a label, one below the other; a line a series, with a band where intervals are known.
+
+    What is of one name looks the same in all panels. Levels, which have no x to stand at, are drawn from
+    side to side. The x axis is logarithmic where the values span a factor of 8 or more in uneven steps, as
+    lengths and granularities do.
     """
-    levels = levels or {}
-    _need(sum(map(len, series.values())))
-    with _figure(path, "", 3.2 + _height_below([*series, *levels])) as figure:
-        axis = figure.subplots()
-        for number, (name, points) in enumerate(series.items()):
-            _line(axis, sorted(Point(*point) for point in points), name, _Look.of(number))
-        for number, (name, level) in enumerate(levels.items(), len(series)):
-            color = _Look.of(number).color
-            axis.axhline(level.y, color=color, linestyle=(0, (5, 2)), linewidth=1.1, label=name)
-        axis.set_xlabel(xlabel)
-        axis.set_ylabel(ylabel)
-        axis.yaxis.set_major_locator(MaxNLocator(6, steps=[1, 2, 5, 10]))
-        _ticks(axis, sorted({point[0] for points in series.values() for point in points}))
-        _legend(figure, axis, len(series) + len(levels))
+    values = sorted(
+        {point.x for panel in panels.values() for line in panel.lines.values() for point in line}
+    )
+    _need(len(values))
+    names = [name for panel in panels.values() for name in panel.lines]
+    names = list(
+        dict.fromkeys(names + [name for panel in panels.values() for name in panel.levels])
+    )
+    looks = {name: _Look.of(number) for number, name in enumerate(names)}
+    height = 3.2 if len(panels) == 1 else 0.6 + 2.2 * len(panels)
+    with _figure(path, "", height + _height_below(names)) as figure:
+        axes = figure.subplots(len(panels), sharex=True, squeeze=False)[:, 0]
+        for axis, (label, panel) in zip(axes, panels.items(), strict=True):
+            _panel(axis, panel, looks)
+            axis.set_ylabel(label)
+        axes[-1].set_xlabel(xlabel)
+        _ticks(axes[-1], values)
+        _legend(figure, axes, len(names))
+
+
+def _panel(axis: Any, panel: Panel, looks: Mapping[str, _Look]) -> None:
+    for name, points in panel.lines.items():
+        _line(axis, sorted(points), name, looks[name])
+    for name, level in panel.levels.items():
+        color = looks[name].color
+        axis.axhline(level.y, color=color, linestyle=(0, (5, 2)), linewidth=1.1, label=name)
+    axis.yaxis.set_major_locator(MaxNLocator(6, steps=[1, 2, 5, 10]))
 
 
 def _line(axis: Any, points: Sequence[Point], name: str, look: _Look) -> None:
@@ -150,13 +170,17 @@ def _line(axis: Any, points: Sequence[Point], name: str, look: _Look) -> None:
         axis.fill_between(*zip(*known, strict=True), color=look.color, alpha=0.13, linewidth=0)
 
 
-def _legend(figure: Any, axis: Any, lines: int) -> None:
+def _legend(figure: Any, axes: Sequence[Any], lines: int) -> None:
     """What the lines are, outside the axes: beside them, or below where a name is too long for that."""
     if lines < 2:
         return
-    handles, names = axis.get_legend_handles_labels()
+    shown = [pair for axis in axes for pair in zip(*axis.get_legend_handles_labels(), strict=True)]
+    by_name = {name: handle for handle, name in reversed(shown)}
+    names = list(dict.fromkeys(name for _, name in shown))
+    handles = [by_name[name] for name in names]
     if max(map(len, names)) <= _LETTERS_BESIDE:
-        axis.legend(loc="upper left", bbox_to_anchor=(1.01, 1.0), borderaxespad=0.0)
+        place = {"loc": "upper left", "bbox_to_anchor": (1.01, 1.0), "borderaxespad": 0.0}
+        axes[0].legend(handles, names, **place)
         return
     columns = _columns_below(names)
     figure.legend(handles, names, loc="outside lower left", ncols=columns)
@@ -294,7 +318,7 @@ def scatter(
             _named_dots(axis, places, [str(value) for value in values], dots)
         axis.set_xlabel(labels[0])
         axis.set_ylabel(labels[1])
-        _legend(figure, axis, 0 if numeric else len({*values}))
+        _legend(figure, [axis], 0 if numeric else len({*values}))
 
 
 def _named_dots(axis: Any, places: Any, values: Sequence[str], dots: Any) -> None:

@@ -1,5 +1,6 @@
 """What figures are drawn of: means and points of curves, with their intervals where they are known."""
 
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 
@@ -18,3 +19,10 @@ class Point(NamedTuple):
     y: float
     low: float | None = None
     high: float | None = None
+
+
+class Panel(NamedTuple):
+    """Lines of one measure by their names, and levels: what has no x to stand at."""
+
+    lines: Mapping[str, Sequence[Point]]
+    levels: Mapping[str, Point]

@@ -1,8 +1,8 @@
 """Running a plan: each step that is not done yet, once, several at a time; what is done is in the folder.
 
 A step is done when the results of its command stand in its folder, which they do only after the command
-has ended well. A lock that its process holds keeps a second grid, or a second life of the same one, from
-running it beside the first. Libraries are imported once for all steps, not by each.
+has ended well. A lock that its process holds keeps a second grid, a second life of the same one, or a task
+of SLURM from running it beside the first. Libraries are imported once for all steps, not by each.
 """
 
 import fcntl
@@ -13,7 +13,7 @@ import signal
 import sys
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from graphlib import TopologicalSorter
 from multiprocessing import connection
@@ -26,8 +26,11 @@ from lmkcli.experiments.steps import OUTPUTS, STEPS, Step
 from lmkcli.progress import Report
 from lmkcli.system.atomic import atomic_file
 
-LOG, _LOCK = "log.txt", "lock"
-_ENDED = "ended after "  # in a log, before the seconds of a life that ended well
+LOG = "log.txt"
+LOCK = (
+    ".lock"  # behind the name of a result: the file that its maker holds locked, also under SLURM
+)
+ENDED = "ended after "  # in a log, before the seconds of a life that ended well
 _PAUSE = 0.05  # seconds between looks at what is running
 _TOLD = 600  # letters of an error that are repeated
 
@@ -62,6 +65,13 @@ class Results:
                 wanted |= set(plan.steps[key].needs)
         return {key: step for key, step in plan.steps.items() if key in needed}
 
+    def forget(self, steps: Iterable[Step]) -> None:
+        """Remove the results of steps whose output was removed, so that all of it is made again."""
+        for step in steps:
+            if not (self.of(step.key) / OUTPUTS[step.verb]).exists():
+                for name, _ in step.commands():
+                    (self.of(step.key) / name).unlink(missing_ok=True)
+
     def error(self, key: str) -> str:
         """What the command of a step said last when it failed; empty if it said nothing."""
         log = self.of(key) / LOG
@@ -74,15 +84,13 @@ class Results:
         return " ".join(said.split())[:_TOLD]
 
     def seconds(self, key: str) -> float | None:
-        """How long the lives of a step took that ended well; None before, or where SLURM ran it."""
+        """How long the lives of a step took that ended well; None before."""
         log = self.of(key) / LOG
         lines = (
             log.read_text(encoding="utf-8", errors="replace").splitlines() if log.is_file() else []
         )
         told = [
-            line.removeprefix(_ENDED).removesuffix(" s")
-            for line in lines
-            if line.startswith(_ENDED)
+            line.removeprefix(ENDED).removesuffix(" s") for line in lines if line.startswith(ENDED)
         ]
         return sum(map(float, told)) if told else None
 
@@ -122,6 +130,7 @@ def run(plan: Plan, results: Results, launcher: Launcher, report: Report) -> Out
     Stopped when a signal asked for it; the commands that ran were asked too, and have ended.
     """
     steps = results.missing(plan)
+    results.forget(steps.values())
     graph = {key: [need for need in step.needs if need in steps] for key, step in steps.items()}
     sorter = TopologicalSorter(graph)
     sorter.prepare()
@@ -192,15 +201,13 @@ class _Running:
 
 
 def _execute(command: Command, step: Step, results: Results) -> None:
-    """Run one step in this process, shard after shard, unless another process has."""
-    folder = results.of(step.key)
-    with open(folder / _LOCK, "a") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)  # while another life of the same step has it
-        if results.is_done(step):
-            return
-        for name, words in step.commands():
-            if step.shards == 1 or not (folder / name).exists():
-                _printed(command, words, folder / name)
+    """Run one step in this process, shard after shard, but for what another process has made."""
+    for name, words in step.commands():
+        result = results.of(step.key) / name
+        with open(f"{result}{LOCK}", "a") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)  # while another life of the same command has it
+            if not result.exists():
+                _printed(command, words, result)
 
 
 def _printed(command: Command, words: Sequence[str], result: Path) -> None:
@@ -216,7 +223,7 @@ def _printed(command: Command, words: Sequence[str], result: Path) -> None:
             os.dup2(file.fileno(), number)
         started = time.monotonic()
         _ended(command, words)
-        log.write(f"{_ENDED}{time.monotonic() - started:.1f} s\n".encode())
+        log.write(f"{ENDED}{time.monotonic() - started:.1f} s\n".encode())
 
 
 def _ended(command: Command, words: Sequence[str]) -> None:

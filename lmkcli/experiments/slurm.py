@@ -1,8 +1,8 @@
 """SLURM: the missing steps of a plan as arrays of jobs, one array a command, each after the one before.
 
 A task runs one command (of a sharded encoding, one shard) as a shell line that can be read in its script,
-and leaves its result where a grid that runs by itself would: the state is the folder, and what is missing
-is submitted again.
+and leaves its result where a grid that runs by itself would, under the same lock: the state is the folder,
+and what is missing is submitted again.
 """
 
 import json
@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from lmkcli.errors import DataError
-from lmkcli.experiments.running import LOG, Results
+from lmkcli.experiments.running import ENDED, LOCK, LOG, Results
 from lmkcli.experiments.steps import OUTPUTS, Step
 from lmkcli.reading import read_json
 from lmkcli.system.atomic import atomic_file
@@ -31,11 +31,15 @@ unset "${{!LMK_{variables}_@}}"  # as where a grid runs by itself, variables for
 run() {{
   folder={steps}/$1 result=$2; shift 2
   mkdir -p "$folder"
+  exec 9>> "$folder/$result{lock}"
+  flock 9  # while another task, or a grid without SLURM, makes the same
   [ -e "$folder/$result" ] && exit 0
-  echo "\\$ lmk ${{*:{words}}}" >> "$folder/{log}"
+  echo "\\$ lmk ${{*:{words}}}" >> "$folder/{log}"; SECONDS=0
   srun "$@" > "$folder/.$result.$SLURM_JOB_ID" 2>> "$folder/{log}"
   code=$?
-  if [ $code = 0 ]; then mv "$folder/.$result.$SLURM_JOB_ID" "$folder/$result"
+  if [ $code = 0 ]; then
+    echo "{ended}$SECONDS s" >> "$folder/{log}"
+    mv "$folder/.$result.$SLURM_JOB_ID" "$folder/$result"
   else rm -f "$folder/.$result.$SLURM_JOB_ID"; fi
   if [ $code = 75 ]; then scontrol requeue "$SLURM_JOB_ID"; fi
   exit $code
@@ -59,6 +63,7 @@ def write(
     """
     folder = results.folder / FOLDER
     folder.mkdir(parents=True, exist_ok=True)
+    results.forget(steps.values())
     scripts = []
     for verb in OUTPUTS:
         mine = [step for step in steps.values() if step.verb == verb]
@@ -95,6 +100,8 @@ def _script(
         steps=shlex.quote(str(results.of("").absolute())),
         words=len(program) + 1,
         log=LOG,
+        lock=LOCK,
+        ended=ENDED,
         cases="\n".join(f"{number}) run {line} ;;" for number, line in enumerate(commands)),
     )
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from lmkcli.evaluation.points import Point
+from lmkcli.evaluation.points import Panel, Point
 from lmkcli.evaluation.results import headings
 
 Entry = dict[str, Any]
@@ -41,6 +41,11 @@ class Series(NamedTuple):
     """Of entries in which the parameter is not set, or no number; their x is 0."""
     replaced: int
     """Points for which there is a later entry."""
+
+    @property
+    def drawn(self) -> Panel:
+        """What a figure shows of it."""
+        return Panel(self.lines, self.levels)
 
 
 def setting(entry: Entry, name: str) -> Any:
@@ -89,17 +94,17 @@ def parameters(entries: Iterable[Entry], numeric: bool = False) -> list[str]:
     return [name.replace("_", "-") for name in known]
 
 
-def series(entries: Sequence[Entry], x: str, by: str | None, measures: Sequence[str]) -> Series:
-    """Measures over a setting, a line for each method, collection and measure that there is.
+def series(entries: Sequence[Entry], x: str, by: str | None, measure: str) -> Series:
+    """A measure over a setting, a line for each method and collection that there is.
 
-    Lines are named by what differs among them, the value of `by` first.
+    Lines are named by what differs among all entries, the value of `by` first.
     """
     drawn: dict[str, dict[float | None, Point]] = {}
     replaced = 0
-    for entry, named in zip(entries, _names(entries, x, by, measures), strict=True):
-        at = _number(setting(entry, x))
-        for measure, name in named.items():
+    for entry, name in zip(entries, _names(entries, x, by, measure), strict=True):
+        if measure in entry["scores"]:
             line = drawn.setdefault(name, {})
+            at = _number(setting(entry, x))
             replaced += at in line
             line[at] = _point(entry, at or 0.0, measure)
     levels = {name: line.pop(None) for name, line in drawn.items() if None in line}
@@ -125,10 +130,8 @@ def _number(value: Any) -> float | None:
         return None
 
 
-def _names(
-    entries: Sequence[Entry], x: str, by: str | None, measures: Sequence[str]
-) -> list[dict[str, str]]:
-    """For each entry the names of its lines, by the measures that it has."""
+def _names(entries: Sequence[Entry], x: str, by: str | None, measure: str) -> list[str]:
+    """For each entry the name of its line; that of the measure where nothing differs."""
     methods = [_settings(entry, x) for entry in entries]
     for method, entry in zip(methods, entries, strict=True):
         if by and (value := setting(entry, by)) is not None:
@@ -136,17 +139,9 @@ def _names(
     told = _told(methods, by.replace("-", "_") if by else "")
     collections = [judged_by(entry) for entry in entries]
     short = headings(list(dict.fromkeys(collections)))
-    several = [len({m for e in entries for m in e["scores"] if m in measures}) > 1, len(short) > 1]
     return [
-        {
-            measure: ", ".join(
-                [measure] * several[0] + _words(method, told) + [short[collection]] * several[1]
-            )
-            or measure
-            for measure in measures
-            if measure in entry["scores"]
-        }
-        for entry, method, collection in zip(entries, methods, collections, strict=True)
+        ", ".join(_words(method, told) + [short[collection]] * (len(short) > 1)) or measure
+        for method, collection in zip(methods, collections, strict=True)
     ]
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from lmkcli import catalog
 from lmkcli.errors import DataError, MissingExtra, UsageError
-from lmkcli.evaluation.points import Bar, Point
+from lmkcli.evaluation.points import Bar, Panel, Point
 
 plots = pytest.importorskip("lmkcli.evaluation.plots")
 
@@ -94,6 +94,20 @@ def test_a_long_legend_stands_below_the_axes(tmp_path: Path) -> None:
     texts = re.findall(r'y="([\d.]+)" transform[^>]*>([^<]*)<', text)
     at = {shown: float(y) for y, shown in texts}
     assert min(at[name] for name in lines) > at["x"]
+
+
+def test_measures_are_panels_with_one_legend_and_one_axis(tmp_path: Path) -> None:
+    cls, lmk = [Point(16, 0.5), Point(512, 0.6)], [Point(16, 0.7), Point(512, 0.8, 0.7, 0.9)]
+    panels = {"nDCG@10": Panel({"cls": cls, "lmk": lmk}, {}), "R@100": Panel({"lmk": lmk}, {})}
+    plots.curves(panels, "length", tmp_path / "c.svg")
+    text = (tmp_path / "c.svg").read_text()
+    assert [text.count(f">{word}<") for word in ("nDCG@10", "R@100")] == [1, 1]
+    assert [text.count(f">{word}<") for word in ("length", "cls", "lmk", "512")] == [1] * 4
+    lines = re.findall(
+        r'clip-path="[^"]*" style="fill: none; stroke: (#\w+); stroke-width: 1.4', text
+    )
+    assert len(lines) == 3
+    assert lines[1] == lines[2] != lines[0]  # a line keeps its colour in the next panel
 
 
 def test_many_runs_make_a_figure_that_fits_a_page(tmp_path: Path) -> None:

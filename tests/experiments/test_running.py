@@ -35,6 +35,11 @@ def command(words: Sequence[str]) -> None:
     print("[]")
 
 
+def sharded(words: Sequence[str]) -> None:
+    """The same for one shard."""
+    command(words[:3])
+
+
 class Grid:
     """Chains of encode, search and eval for some cells, of which the first is shared."""
 
@@ -98,7 +103,20 @@ def test_what_a_finished_step_was_made_from_may_go(tmp_path: Path, trace: Path) 
     (grid.results.of("search-a") / "run.trec").unlink()
     assert not grid.results.missing(grid.plan)
     (grid.results.of("eval-a") / "scores.jsonl").unlink()
-    assert list(grid.results.missing(grid.plan)) == ["encode-1", "search-a", "eval-a"]
+    again = ["encode-1", "search-a", "eval-a"]
+    assert list(grid.results.missing(grid.plan)) == again
+    assert grid.run().ran == again
+    assert not grid.results.missing(grid.plan)
+
+
+def test_shards_are_made_again_when_their_output_is_gone(tmp_path: Path, trace: Path) -> None:
+    words = ("encode", "well", str(tmp_path / "r" / "steps" / "encode-1" / "vectors"))
+    steps = {"encode-1": Step("encode-1", "encode", words, shards=3)}
+    plan, results = Plan([Cell("a", {})], {"a": ("encode-1",)}, steps, []), Results(tmp_path / "r")
+    for lives in (1, 2):
+        running.run(plan, results, Launcher(sharded), Report())
+        assert len(trace.read_text().split()) == 3 * lives
+        (results.of("encode-1") / "vectors").unlink()
 
 
 def test_a_stop_is_passed_on_and_everything_ended_before_it_is_said(

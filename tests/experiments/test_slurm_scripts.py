@@ -1,13 +1,15 @@
 """Batch scripts: what a task runs, where its result goes, what is queued again; without a SLURM."""
 
+import fcntl
 import os
 import subprocess
+import time
 from pathlib import Path
 
 import pytest
 
 from lmkcli.errors import DataError
-from lmkcli.experiments import slurm
+from lmkcli.experiments import running, slurm
 from lmkcli.experiments.running import Results
 from lmkcli.experiments.steps import Step
 
@@ -16,6 +18,7 @@ LMK = """#!/bin/bash
 echo "lmk: $*" >&2
 [ "$1" = fail ] && exit 3
 [ "$1" = stop ] && exit 75
+[ "$1" = slow ] && sleep 1
 echo "[\\"$*\\"]"
 """
 
@@ -71,8 +74,44 @@ def test_a_task_leaves_its_result_where_a_grid_does(tmp_path: Path, shell: dict[
     assert not list(results.of("encode-2").glob("*.json"))
     assert results.error("encode-2") == "fail x"
     assert (tmp_path / "asked").read_text() == "requeue 7\n"
+    (results.of("encode-1") / "vectors").mkdir()  # which lmk itself would have written
     again = slurm.write(steps, results, options, ["mylmk"])[0].read_text()
     assert "--array=0-1\n" in again  # what has ended well is not among its tasks
+
+
+def test_two_tasks_or_a_task_and_a_grid_never_make_the_same(
+    tmp_path: Path, shell: dict[str, str]
+) -> None:
+    results = Results(tmp_path / "results")
+    steps = {"encode-1": Step("encode-1", "encode", ("slow", "x"))}
+    (script,) = slurm.write(steps, results, {}, ["mylmk"])
+    folder = results.of("encode-1")
+    folder.mkdir(parents=True)
+    shell |= {"SLURM_ARRAY_TASK_ID": "0"}
+    with open(folder / f"result.json{running.LOCK}", "a") as lock:  # as a grid holds it
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        tasks = [
+            subprocess.Popen(["bash", str(script)], env=shell | {"SLURM_JOB_ID": job})
+            for job in ("7", "8")
+        ]
+        time.sleep(0.5)
+        assert not (folder / "log.txt").exists()
+    assert [task.wait(60) for task in tasks] == [0, 0]
+    assert (folder / "log.txt").read_text().count("lmk: slow x") == 1
+    assert Results(tmp_path / "results").seconds("encode-1") >= 1
+
+
+def test_what_lost_its_output_is_submitted_again(tmp_path: Path, shell: dict[str, str]) -> None:
+    results = Results(tmp_path / "results")
+    steps = {"encode-1": Step("encode-1", "encode", ("encode", "x"), shards=2)}
+    (script,) = slurm.write(steps, results, {}, ["mylmk"])
+    assert [task(script, number, shell) for number in (0, 1)] == [0, 0]
+    (script,) = slurm.write(steps, results, {}, ["mylmk"])  # nothing wrote vectors
+    assert "--array=0-1\n" in script.read_text()
+    (results.of("encode-1") / "vectors").mkdir()
+    assert task(script, 0, shell) == 0
+    (script,) = slurm.write(steps, results, {}, ["mylmk"])
+    assert "--array=0-0\n" in script.read_text()
 
 
 def test_each_array_waits_for_the_one_before_it(

@@ -25,7 +25,7 @@ def lexical(score: float) -> dict[str, Any]:
 
 
 def drawn(entries: list[dict[str, Any]], x: str, by: str | None = None) -> series.Series:
-    return series.series(entries, x, by, ["nDCG@10"])
+    return series.series(entries, x, by, "nDCG@10")
 
 
 def test_settings_are_found_in_what_led_to_a_run() -> None:
@@ -93,11 +93,15 @@ def test_what_is_no_part_of_a_method_is_named_only_to_tell_lines_apart() -> None
     assert list(drawn(both, "gran").lines) == ["lmk", "multicls"]
 
 
-def test_collections_and_measures_have_lines_of_their_own() -> None:
+def test_collections_have_lines_of_their_own_and_measures_the_same_names() -> None:
     entries = [entry(0.3, gran="64"), entry(0.9, gran="64", on="d")]
     assert list(drawn(entries, "gran").lines) == ["c", "d"]
-    made = series.series(entries[:1], "gran", None, ["nDCG@10", "P@1"])
-    assert list(made.lines) == ["nDCG@10", "P@1"]
+    other = series.series(entries, "gran", None, "P@1")
+    assert list(other.lines) == ["c", "d"]
+    assert other.lines["c"] == [Point(64.0, 0.0)]
+    assert list(drawn(entries[:1], "gran").lines) == ["nDCG@10"]
+    bare = series.series([*entries[:1], {"scores": {}, "qrels": "c"}], "gran", None, "P@1")
+    assert bare.levels == {}  # an entry without the measure has no place
 
 
 def test_intervals_and_runs_of_others() -> None:
