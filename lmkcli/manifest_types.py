@@ -147,6 +147,14 @@ class _Parted(TypedDict):
     execution: _Shards
 
 
+class _Pieces(_Shards):
+    pieces: list[str]
+
+
+class _ShardsOf(TypedDict):
+    execution: _Pieces
+
+
 class _OpenVectors(_Parted):
     identity: _Recipe
     facts: _Models
@@ -182,12 +190,13 @@ class _Export(TypedDict):
 
 
 # What it takes to open an artifact, and all that is written for each kind.
-OPENED: dict[str, Any] = {"tokens": _Parted, "vectors": _OpenVectors}
+OPENED: dict[str, Any] = {"tokens": _Parted, "vectors": _OpenVectors, "shards": _ShardsOf}
 COMPLETE: dict[str, Any] = {
     "tokens": _Tokens,
     "vectors": _Vectors,
     "index": _Index,
     "run": _Run,
     "model": _Model,
+    "shards": _ShardsOf,
     "export": _Export,
 }

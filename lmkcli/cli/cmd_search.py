@@ -11,13 +11,16 @@ from lmkcli.cli.flags import Given, Subset, with_flags
 from lmkcli.cli.groups import note_differences, over_groups
 from lmkcli.cli.options import MapIds, NewOutput, no_effect, with_fields
 from lmkcli.errors import UsageError
+from lmkcli.progress import Report
 from lmkcli.settings import Flag, OpenSettings, RerankSettings
 
 if TYPE_CHECKING:
     from lmkcli.data.collection import Collection, Query
     from lmkcli.data.run import Run
+    from lmkcli.manifest import Manifest
     from lmkcli.retrieval.index import Index
     from lmkcli.retrieval.pipeline import Stages
+    from lmkcli.retrieval.sharding import ShardedSearch
 
 _IN_RUN, _SHOWN = 1000, 10  # documents a query
 
@@ -48,6 +51,13 @@ class QueryOptions:
     all_queries: Annotated[bool, Flag("Run queries without judgements in the split, too.")] = False
     tag: Annotated[str | None, Flag("The run's last column.")] = None
     map_ids: MapIds = False
+    shard: Annotated[
+        str,
+        Flag(
+            "Search slice i/n of the vectors, such as $SLURM_ARRAY_TASK_ID/16; the same command without "
+            "--shard joins the slices."
+        ),
+    ] = ""
 
     def check(self, queries: str | None, output: NewOutput) -> None:
         """UsageError where not exactly one thing is asked, or a flag belongs to another."""
@@ -55,10 +65,23 @@ class QueryOptions:
             raise UsageError("give a collection of queries, or one question with -q, or -i")
         if queries is not None:
             output.path("run.trec")
-        elif output.output is not None or self.all_queries or self.tag:
+        elif output.output is not None or self.all_queries or self.tag or self.shard:
             raise UsageError(
-                "--output, --all-queries and --tag belong to a collection of queries, not to -q or -i"
+                "--output, --all-queries, --tag and --shard belong to a collection of queries, not to "
+                "-q or -i"
             )
+        if self.shard:
+            _check_shard(self.shard, output)
+
+
+def _check_shard(shard: str, output: NewOutput) -> None:
+    """UsageError for a shard that is none, or whose run would not be kept."""
+    from lmkcli.data.collection import Shard
+
+    if str(output.path("run.trec", Shard.parse(shard).count)) == "-":
+        raise UsageError(
+            "--shard needs a file: its slices are kept beside it until they are joined"
+        )
 
 
 @dataclass(frozen=True)
@@ -147,6 +170,10 @@ def search(  # noqa: PLR0913 - a group of flags each
     """
     asked.check(queries, output)
     stages.check(given, asked.k)
+    if asked.shard:
+        no_effect(
+            given, ("others", "rerank", "rerank_model"), "--shard: search, then fuse or rerank"
+        )
     if queries is None:
         _check_accepts_question([index, *(stages.others or [])])
     from lmkcli.retrieval.pipeline import open_pipeline
@@ -183,26 +210,57 @@ def _texts(stages: "Stages", spelling: str) -> "Collection | None":
 
 
 def _write_run(opened: "Index", spelling: str, asked: QueryOptions, output: NewOutput) -> None:
-    """Search for all queries of the collection, unless the run is there already."""
+    """Search for all queries of the collection, or join what shards found, unless the run is there."""
     from lmkcli.retrieval import searching
+    from lmkcli.store.shards import Shards
 
     queries = _queries(spelling, asked.all_queries)
     k = asked.k or _IN_RUN
-    path = output.file("run.trec")
     described = searching.run_manifest(opened, spelling, queries, k, recording.call())
+    begun = Shards.find(output.path("run.trec"), described.identity)
+    if begun and not asked.shard:
+        begun.check_whole()  # before an older run gives way
+    path = output.file("run.trec")
     if searching.is_done(path, described):
         return console.note(
             f"{path} is this very run already; --if-exists overwrite makes it again"
         )
+    if asked.shard:
+        return _search_shard(_divided(opened, queries, k), path, described, asked.shard, output)
+    tag = asked.tag or opened.info.kind
     with console.progress("search") as progress:
-        run = searching.search(opened, queries, k, asked.tag or opened.info.kind, progress)
+        if begun:
+            report = Report(progress, note=console.note)
+            run = _divided(opened, queries, k).joined(tag, begun, report)
+        else:
+            run = searching.search(opened, queries, k, tag, progress)
     searching.write(path, run, described)
-    if run.unscored:
-        console.note(
-            f"{console.number(run.unscored)} documents could not be scored again (no vector, or no "
-            "text) and stand at the end"
-        )
+    if begun:
+        begun.remove()
     _summary(path, run, output.json)
+
+
+def _divided(opened: "Index", queries: "list[Query]", k: int) -> "ShardedSearch":
+    from lmkcli.retrieval.sharding import ShardedSearch  # here, since it brings torch
+
+    return ShardedSearch(opened, queries, k)
+
+
+def _search_shard(
+    search: "ShardedSearch", path: Path, described: "Manifest", slice_: str, output: NewOutput
+) -> None:
+    """Search one slice, and say which are to come."""
+    from lmkcli.data.collection import Shard
+
+    shard = Shard.parse(slice_)
+    shards = search.claim(path, described.identity, shard.count, recording.call())
+    with console.progress("search") as progress:
+        search.search(shard, shards, Report(progress, note=console.note))
+    left = shards.unfinished()
+    if output.json:
+        return console.plain_json({"output": str(shards.folder), "unfinished": left})
+    rest = f"{len(left)} are to come" if left else "all are there: run this without --shard"
+    console.say(f"{shards.folder}: shard {slice_} is done, {rest}")
 
 
 def _queries(spelling: str, all_queries: bool) -> "list[Query]":
@@ -221,6 +279,11 @@ def _queries(spelling: str, all_queries: bool) -> "list[Query]":
 def _summary(path: Path, run: "Run", json: bool) -> None:
     lines = sum(len(ranking.doc_ids) for ranking in run.rankings.values())
     silent = sum(not ranking.doc_ids for ranking in run.rankings.values())
+    if run.unscored:
+        console.note(
+            f"{console.number(run.unscored)} documents could not be scored again (no vector, or no "
+            "text) and stand at the end"
+        )
     if not path.is_file():
         return None  # written to stdout or a pipe: nothing may follow it
     if json:

@@ -18,6 +18,7 @@ from lmkcli.recipe import EncoderConfig
 from lmkcli.retrieval.index_folder import BUILT, read_built
 from lmkcli.retrieval.searching import read_manifest
 from lmkcli.store import parts
+from lmkcli.store.shards import Shards
 from lmkcli.store.summary import collection_digest, sum_counts
 
 _SIDE = (
@@ -49,11 +50,33 @@ def artifact(path: Path) -> dict[str, Any]:
     }
     if described.kind == "index":
         return facts | _index(path, described)
+    if described.kind == "shards":
+        return facts | _shards(path, described)
     if described.kind == "export":
         return facts | {"to": described.identity["to"], "made of": described.facts.get("from")}
     if described.kind == "model":
         return facts | _model(path, described)
     return facts | _parted(path, described)
+
+
+def _shards(path: Path, described: Manifest) -> dict[str, Any]:
+    """How far the shards of a run or an index are."""
+    shards = Shards(path)
+    left = shards.unfinished()
+    finish = (
+        completion(
+            described.facts.get("command", []),
+            left,
+            shards.count,
+            described.facts.get("directory", ""),
+        )
+        if left
+        else ""
+    )
+    return {
+        "shards": f"{shards.count - len(left)} of {shards.count} finished",
+        "finish with": finish or "the same command without --shard",
+    }
 
 
 def _model(path: Path, described: Manifest) -> dict[str, Any]:

@@ -4,7 +4,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lmkcli.retrieval.indexes.exact_scorer import ExactScorer, top
-from lmkcli.retrieval.kinds import AnnKind, Hits, VectorSearch
+from lmkcli.retrieval.kinds import AnnKind, Candidates, Hits, VectorSearch
 from lmkcli.retrieval.numbering import NumberedPart, still_live
 from lmkcli.retrieval.views import RankedUnits
 from lmkcli.store.ragged import Ragged
@@ -32,10 +32,22 @@ class ApproximateSearch:
         numbering = Numbering(units.vectors, numbered)
         self._rows_of = numbering.vectors if units.level == "chunk" else numbering.docs
 
-    def search(self, queries: Ragged, k: int) -> Hits:
-        """The k best of the candidates, and what ties with the last of them."""
+    @property
+    def kind(self) -> AnnKind:
+        """The approximate index."""
+        return self._kind
+
+    def first_candidates(self, queries: Ragged, k: int, among: range | None = None) -> Candidates:
+        """What a search fetches at first for each query vector, of all vectors or of a range."""
+        return self._kind.candidates(queries.vectors, self._depth(k, queries) + 1, among)
+
+    def search(self, queries: Ragged, k: int, fetched: Candidates | None = None) -> Hits:
+        """The k best of the candidates, and what ties with the last of them.
+
+        `fetched` stands for what would be fetched at first.
+        """
         k = min(k, self._matrix.rows)
-        hits, candidates = Hits([], []), self._candidates(queries, k)
+        hits, candidates = Hits([], []), self._candidates(queries, k, fetched)
         exact_scores = ExactScorer(self._matrix)(queries, candidates)
         for rows, scores in zip(candidates, exact_scores, strict=True):
             best, best_scores = top(rows, scores, k)
@@ -47,36 +59,52 @@ class ApproximateSearch:
             hits.rows[number], hits.scores[number] = rows, scores
         return hits
 
-    def _candidates(self, queries: Ragged, k: int) -> list[NDArray[np.int64]]:
-        """Rows of the matrix for each query; looks deeper for those that have too few."""
+    def _candidates(
+        self, queries: Ragged, k: int, fetched: Candidates | None
+    ) -> list[NDArray[np.int64]]:
+        """Rows of the matrix for each query; looks deeper for those that have too few, and where a
+        tie is cut: which of the tied vectors come first is chance.
+        """
         candidates: list[NDArray[np.int64]] = [np.zeros(0, np.int64)] * len(queries.counts)
-        wanted = min(k * self._kind.overfetch + MARGIN, self._matrix.rows)
-        depth, left = self._depth(wanted, queries), np.arange(len(candidates))
+        depth, left = self._depth(k, queries), np.arange(len(candidates))
         while len(left):
             asked = queries.take(left)
-            _, numbers = self._kind.candidates(asked.vectors, depth)
+            found = fetched or self._kind.candidates(asked.vectors, depth + 1)
+            numbers, tied, fetched = found.rows[:, :depth], _ties(found), None
             again = []
             for i, query in enumerate(left):
-                mine = numbers[asked.starts[i] : asked.starts[i + 1]]
-                rows = np.unique(self._rows_of(mine[mine >= 0]))
+                mine = slice(asked.starts[i], asked.starts[i + 1])
+                rows = np.unique(self._rows_of(numbers[mine][numbers[mine] >= 0]))
                 candidates[query] = rows[rows >= 0]
-                enough = k if (mine[:, -1] < 0).all() else wanted
-                if len(candidates[query]) < enough:
+                enough = k if (numbers[mine, -1] < 0).all() else self._wanted(k)
+                if len(candidates[query]) < enough or tied[mine].any():
                     again.append(query)
             if depth >= self._kind.rows:
                 break
             left, depth = np.array(again, np.int64), min(4 * depth, self._kind.rows)
         return candidates
 
-    def _depth(self, wanted: int, queries: Ragged) -> int:
+    def _wanted(self, k: int) -> int:
+        """Rows that are scored exactly, as far as they are found."""
+        return min(k * self._kind.overfetch + MARGIN, self._matrix.rows)
+
+    def _depth(self, k: int, queries: Ragged) -> int:
         """Vectors to fetch at first for each query vector."""
-        matrix, numbered = self._matrix, self._kind.rows
+        matrix, numbered, wanted = self._matrix, self._kind.rows, self._wanted(k)
         share = -(-wanted * numbered // max(1, matrix.total))  # some may be deleted
         if not matrix.rows < matrix.total:
             return min(share, numbered)
         spread = min(SPREAD, -(-matrix.total // matrix.rows))
         longest = int(queries.counts.max(initial=1))
         return min(max(spread * share // longest, min(share, LEAST)), numbered)
+
+
+def _ties(found: Candidates) -> NDArray[np.bool_]:
+    """For each query vector, whether its last two candidates have one score."""
+    if found.rows.shape[1] < 2:
+        return np.zeros(len(found.rows), np.bool_)
+    same = np.equal(found.scores[:, -2], found.scores[:, -1])
+    return np.logical_and(same, found.rows[:, -1] >= 0)
 
 
 class Numbering:

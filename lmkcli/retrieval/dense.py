@@ -22,13 +22,14 @@ from lmkcli.reading import checked
 from lmkcli.retrieval.approximate import ApproximateSearch
 from lmkcli.retrieval.index import IndexInfo, Passage
 from lmkcli.retrieval.indexes.exact import Exact
-from lmkcli.retrieval.kinds import Matrix, VectorSearch, ann_kind
+from lmkcli.retrieval.kinds import Hits, Matrix, VectorSearch, ann_kind
 from lmkcli.retrieval.numbering import read_numbering
 from lmkcli.retrieval.passages import best_passages, passages_of
 from lmkcli.retrieval.views import RankedUnits
 from lmkcli.settings import AnnSettings, OpenSettings
 from lmkcli.store import parts
 from lmkcli.store.parts import PartSlice
+from lmkcli.store.ragged import Ragged
 from lmkcli.store.vectors import Vectors
 
 
@@ -124,18 +125,26 @@ class DenseIndex:
         settings: OpenSettings,
     ) -> None:
         self.info = info
-        self._units, self._vector_search, self._settings = units, vector_search, settings
+        self.units, self.vector_search, self.settings = units, vector_search, settings
         self._encoder: Encoder | None = None
 
     def search(self, queries: list[Query], k: int) -> Run:
         """Queries encoded, searched, and ranked by exact scores, ties by document id."""
-        matrix = self._units.matrix
+        matrix = self.units.matrix
         if not queries or not matrix.rows:
             return Run({query.id: ranked([], np.zeros(0, np.float32)) for query in queries})
+        hits = self.vector_search.search(self.encoded(queries), min(k, matrix.rows))
+        return self.ranked(queries, hits, k)
+
+    def encoded(self, queries: list[Query]) -> Ragged:
+        """The vectors of queries; UsageError when they cannot be searched for as it is asked."""
         encoded = self.encoder().queries(queries)
-        self._units.check(encoded)
-        hits = self._vector_search.search(encoded, min(k, matrix.rows))
-        ids = matrix.ids(np.concatenate(hits.rows))
+        self.units.check(encoded)
+        return encoded
+
+    def ranked(self, queries: list[Query], hits: Hits, k: int) -> Run:
+        """The k best of each query's hits, ties by document id; at least one query."""
+        ids = self.units.matrix.ids(np.concatenate(hits.rows))
         starts = np.cumsum([0, *(len(rows) for rows in hits.rows)])
         rankings = {}
         for query, start, stop, scores in zip(
@@ -152,20 +161,20 @@ class DenseIndex:
     def encoder(self) -> Encoder:
         """The query side's encoder, loaded when it is first needed."""
         if self._encoder is None:
-            self._encoder = open_query_encoder(self._units.vectors, self._settings)
+            self._encoder = open_query_encoder(self.units.vectors, self.settings)
         return self._encoder
 
     def texts(self, ids: list[str]) -> dict[str, Doc]:
         """Looks rows up by id; the ids of all parts are read once. The text of a chunk is its own."""
-        if self._units.level == "doc":
-            return {doc.id: doc for doc in self._units.vectors.by_ids(ids)}
-        chunks = passages_of(self._units.vectors, ids)
+        if self.units.level == "doc":
+            return {doc.id: doc for doc in self.units.vectors.by_ids(ids)}
+        chunks = passages_of(self.units.vectors, ids)
         return {name: Doc(name, part.text, doc.title) for name, (doc, part) in chunks.items()}
 
     def passages(self, query: Query, ids: list[str]) -> dict[str, Passage]:
         """The best chunk of each document, or the chunks that the ids name."""
-        vectors = self._units.vectors
-        if self._units.level == "chunk":
+        vectors = self.units.vectors
+        if self.units.level == "chunk":
             return {name: part for name, (_, part) in passages_of(vectors, ids).items()}
         if vectors.recipe.doc.unit != "chunk":
             return {}

@@ -79,11 +79,13 @@ class Candidates(NamedTuple):
 class AnnKind(Protocol):
     """An approximate index of vectors, which are numbered from zero.
 
-    `rows` is how many there are; `overfetch` how many times k to fetch for exact scoring.
+    `rows` is how many there are; `overfetch` how many times k to fetch for exact scoring; `divisible`
+    whether a search of all is the best of searches among ranges of them.
     """
 
     rows: int
     overfetch: int
+    divisible: bool
 
     @staticmethod
     def memory(blocks: Blocks, settings: AnnSettings) -> int:
@@ -106,8 +108,10 @@ class AnnKind(Protocol):
     def open(cls, folder: Path, settings: AnnSettings) -> Self:
         """The index in `folder`; DataError when it cannot be read."""
 
-    def candidates(self, queries: NDArray[np.float32], k: int) -> Candidates:
-        """The approximately k best vectors for each query vector [n, dim]."""
+    def candidates(
+        self, queries: NDArray[np.float32], k: int, among: range | None = None
+    ) -> Candidates:
+        """The approximately k best vectors for each query vector [n, dim], of all or of a range."""
 
 
 class LexicalKind(Protocol):

@@ -1,7 +1,7 @@
 """The search step: queries of a collection through an index to a run with its manifest."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -48,12 +48,18 @@ def search(index: Index, queries: list[Query], k: int, tag: str, progress: Progr
     """The run of all queries; memory grows with queries x k."""
     rankings: dict[str, Ranking] = {}
     unscored = 0
-    for start in range(0, len(queries), QUERIES_AT_ONCE):
-        batch = index.search(queries[start : start + QUERIES_AT_ONCE], k)
+    for _, asked in batches(queries):
+        batch = index.search(asked, k)
         rankings.update(batch.rankings)
         unscored += batch.unscored
         progress(len(rankings), len(queries), "queries")
     return Run(rankings, tag, unscored)
+
+
+def batches(queries: list[Query]) -> Iterator[tuple[int, list[Query]]]:
+    """The queries that are searched together, with the number of their first."""
+    for first in range(0, len(queries), QUERIES_AT_ONCE):
+        yield first, queries[first : first + QUERIES_AT_ONCE]
 
 
 def run_manifest(

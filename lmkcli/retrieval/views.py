@@ -10,6 +10,7 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
+from lmkcli.data.collection import Shard
 from lmkcli.errors import UnknownName, UsageError
 from lmkcli.store.ragged import Ragged
 from lmkcli.store.vectors import Vectors
@@ -95,6 +96,7 @@ class RankedUnits:
 
     def __init__(self, vectors: Vectors, level: str = "", aggregate: str = "") -> None:
         _check(vectors, level, aggregate)
+        self._asked = (level, aggregate)
         self.vectors, self.level, self._aggregate = vectors, level or "doc", aggregate or "max"
         self.matrix: Vectors | Flat | Aggregated = vectors
         if level == "chunk":
@@ -105,6 +107,12 @@ class RankedUnits:
         if not vectors.single:
             how = {"level": "chunk"} if level == "chunk" else {"aggregate": self._aggregate}
             self.identity = how
+
+    def share(self, shard: Shard) -> tuple["RankedUnits", int]:
+        """What is ranked of one shard's documents, and the number of its first row here."""
+        rows = shard.rows(self.vectors.rows)
+        first = int(self.vectors.starts[rows.start]) if self.level == "chunk" else rows.start
+        return RankedUnits(self.vectors.share(rows), *self._asked), first
 
     def check(self, queries: Ragged) -> None:
         """UsageError when queries have several vectors where one is needed."""

@@ -39,6 +39,7 @@ NAMES = {
     "vectors": _PARTED,
     "index": rf"built\.json|update\.lock|({_FILES})|\d+(/({_FILES}))?",
     "model": rf"{_MODEL}",
+    "shards": r"update\.lock|queries-\d+\.npz|trained\.index|\d{5}of\d{5}-(\d+\.npz|faiss\.index)",
     "export": r"vectors\.(npy|parquet)|ids\.txt|index|docid|corpus\.\d+\.pkl|train\.jsonl",
 }
 INDEX_FILES = re.compile(_FILES)  # names in the folder of an index, or in that of its last update

@@ -90,6 +90,12 @@ class PartSlice:
         gone = np.concatenate([[0], np.cumsum(ranges[:, 1] - ranges[:, 0])])
         return ranges[:, 0] - gone[:-1], gone
 
+    def between(self, first: int, stop: int) -> "PartSlice":
+        """The live rows `first` to `stop` (exclusive) alone, counted among the live ones."""
+        mask = np.zeros(self.name.stop - self.name.start, np.bool_)
+        mask[np.flatnonzero(self.live)[max(0, first) : max(0, stop)]] = True
+        return PartSlice.of(self.name, mask)
+
     def as_json(self) -> list[Any]:
         """[name, deleted ranges], as generations and indexes record it."""
         return [str(self.name), [list(ends) for ends in self.deleted]]

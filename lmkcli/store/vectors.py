@@ -78,6 +78,12 @@ class Vectors:
         vectors.unfinished = state.unfinished
         return vectors
 
+    def share(self, rows: range) -> "Vectors":
+        """Some consecutive documents of the folder, as a folder of their own."""
+        near = zip(self._firsts.tolist(), self.slices, strict=False)
+        cut = [piece.between(rows.start - first, rows.stop - first) for first, piece in near]
+        return Vectors(self.folder, [piece for piece in cut if piece.rows])
+
     @property
     def rows(self) -> int:
         """How many documents there are."""

@@ -298,3 +298,50 @@ def test_what_is_incomplete_is_indexed_only_when_allowed(
     assert "lacks what the shards 1, 4, 5" in found.err
     lexical = ["index", beir, "--kind", "bm25", "-o", incomplete.with_name("b")]
     lmk(*lexical, "--allow-incomplete", code=2)
+
+
+# --- searching in shards ---------------------------------------------------------------------------
+
+
+def test_slices_of_a_search_join_to_the_run_of_one_process(
+    lmk: Lmk, encode: Callable[..., Any], beir: Path, tmp_path: Path
+) -> None:
+    vectors, whole, run = tmp_path / "v", tmp_path / "whole.trec", tmp_path / "run.trec"
+    encode(beir, vectors)
+    words = ("search", vectors, beir, "-k", 20, "-o")
+    lmk(*words, whole)
+    assert "shard 2/3 is done, 2 are to come" in lmk(*words, run, "--shard", "2/3").out
+    for more in ((), ("--if-exists", "overwrite")):
+        refused = lmk(*words, run, *more, code=DATA)
+        assert "of 3 shards (numbered from 0), not finished: 0, 1;" in refused.err
+        run.write_bytes(
+            whole.read_bytes()
+        )  # an older run stays as long as its successor is not there
+        run.with_name("run.trec.json").write_bytes(whole.with_name("whole.trec.json").read_bytes())
+    run.unlink()
+    shown = lmk("show", tmp_path / "run.trec.shards", "--json").json
+    assert shown["shards"] == "1 of 3 finished"
+    assert "--array=0-1" in shown["finish with"]
+    for number in (1, 0, 1):
+        last = lmk(*words, run, "--shard", f"{number}/3")
+    assert "all are there: run this without --shard" in last.out
+    lmk(*words, run)
+    assert run.read_text() == whole.read_text()
+    assert not (tmp_path / "run.trec.shards").exists()
+    again = lmk(*words, run, "--shard", "1/3")  # a task that is queued again comes too late
+    assert "is this very run already" in again.err
+    assert not (tmp_path / "run.trec.shards").exists()
+
+
+def test_what_cannot_be_sharded_says_so(lmk: Lmk, beir: Path, tmp_path: Path) -> None:
+    lmk("index", beir, "--kind", "bm25", "-o", tmp_path / "b")
+    search = ("search", tmp_path / "b")
+    shard = ("--shard", "0/2")
+    assert "is searched whole" in lmk(*search, beir, *shard, "-o", tmp_path / "r", code=2).err
+    assert "--shard belong to" in lmk(*search, "-q", "x", *shard, code=2).err
+    assert "--shard needs a file" in lmk(*search, beir, *shard, "-o", "-", code=2).err
+    fused = (*search, beir, *shard, "-o", tmp_path / "r", "--rerank", tmp_path / "v")
+    assert "--rerank has no effect with --shard" in lmk(*fused, code=2).err
+    over = (*search, beir, *shard, "-o", tmp_path / "r", "--if-exists", "overwrite")
+    assert "what other shards have written" in lmk(*over, code=2).err
+    assert not (tmp_path / "r.shards").exists()

@@ -43,6 +43,7 @@ class Ann(AnnKind):
         self._index = index
         self._settings = settings
         self.rows = int(index.ntotal)
+        self.divisible = _lists_of(index) is not None
         self.overfetch = 1 if int(_storage_bytes(index)) >= 4 * int(index.d) else 4
 
     @classmethod
@@ -95,7 +96,9 @@ class Ann(AnnKind):
         """Bytes that building takes at its peak, roughly; UsageError for an unknown factory string."""
         return _forecast_of(factory_string(settings, blocks.rows), blocks)
 
-    def candidates(self, queries: NDArray[np.float32], k: int) -> Candidates:
+    def candidates(
+        self, queries: NDArray[np.float32], k: int, among: range | None = None
+    ) -> Candidates:
         """The approximately k best rows of each query [n, dim], scored as the index stores them."""
         core = _core(self._index)
         if isinstance(core, faiss.IndexHNSW):
@@ -103,7 +106,9 @@ class Ann(AnnKind):
             core.hnsw.efSearch = max(1, min(breadth, core.ntotal))  # FAISS holds room for all of it
         elif isinstance(core, faiss.IndexIVF):
             core.nprobe = min(self._settings.nprobe or _probes(core, k), core.nlist)
-        scores, rows = self._index.search(np.ascontiguousarray(queries, dtype=np.float32), k)
+        how = None if among is None else _within(self._index, among)
+        asked = np.ascontiguousarray(queries, dtype=np.float32)
+        scores, rows = self._index.search(asked, k, params=how)
         return Candidates(np.where(rows < 0, np.float32(-np.inf), scores), rows)
 
 
@@ -149,6 +154,27 @@ def _core(index: Any) -> Any:
     if isinstance(index, faiss.IndexRefine):
         return _core(index.base_index)
     return index
+
+
+def _lists_of(index: Any) -> Any:
+    """The inverted lists that decide a search alone, under rotations; None where there are none."""
+    index = faiss.downcast_index(index)
+    if isinstance(index, faiss.IndexPreTransform):
+        return _lists_of(index.index)
+    refined = isinstance(index, faiss.IndexIVFPQR | faiss.IndexIVFFastScan)
+    return index if isinstance(index, faiss.IndexIVF) and not refined else None
+
+
+def _within(index: Any, numbers: range) -> Any:
+    """Search parameters by which an index of lists finds a range of numbers alone."""
+    lists: Any = faiss.SearchParametersIVF()
+    lists.nprobe = _core(index).nprobe
+    lists.sel = faiss.IDSelectorRange(numbers.start, numbers.stop, True)  # lists are in their order
+    if not isinstance(faiss.downcast_index(index), faiss.IndexPreTransform):
+        return lists
+    under: Any = faiss.SearchParametersPreTransform()
+    under.index_params = lists
+    return under
 
 
 def _centroids(index: Any) -> int:

@@ -1,0 +1,195 @@
+"""Sharded search: each task searches a slice of the vectors, and what they found is joined to the run that
+one process makes: the same documents, scores and ties.
+
+A piece of a shard holds, for as many queries as are searched together, the best rows of its slice with
+their scores: exact ones, or an index's own, by which candidates are chosen among those of all slices
+before they are scored. Queries are encoded once for all: two machines need not encode them alike.
+"""
+
+import zipfile
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial, reduce
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+
+from lmkcli.data.collection import Query, Shard
+from lmkcli.data.run import Ranking, Run
+from lmkcli.errors import DataError, UsageError
+from lmkcli.progress import Note, Report
+from lmkcli.retrieval.approximate import ApproximateSearch
+from lmkcli.retrieval.dense import DenseIndex, exact_search
+from lmkcli.retrieval.index import Index
+from lmkcli.retrieval.indexes.exact_scorer import top
+from lmkcli.retrieval.kinds import Candidates, Hits
+from lmkcli.retrieval.searching import batches
+from lmkcli.store.ragged import Ragged
+from lmkcli.store.shards import Shards
+from lmkcli.system.atomic import atomic_file
+
+Search = Callable[[Ragged, int], Hits]
+
+
+class ShardedSearch:
+    """A search that tasks do in slices; UsageError for an index that is searched whole."""
+
+    def __init__(self, index: Index, queries: list[Query], k: int) -> None:
+        self._index, self._slices = _divided(index)
+        self._queries, self._k = queries, min(k, self._index.units.matrix.rows)
+
+    def claim(
+        self, output: Path, identity: dict[str, Any], count: int, call: Mapping[str, Any]
+    ) -> Shards:
+        """Begin or join the shards of the run of that identity; Mismatch where others are there."""
+        pieces = [_piece(first) for first, _ in batches(self._queries)]
+        return Shards.claim(output, identity, count, pieces, call)
+
+    def search(self, shard: Shard, shards: Shards, report: Report) -> None:
+        """Write the pieces that a shard lacks; what is there stays."""
+        search = self._slices.of(shard)
+        for first, asked in batches(self._queries):
+            path = shards.path(shard.number, _piece(first))
+            if not path.exists():
+                encoded = self._encoded(first, asked, shards, report.note)
+                with atomic_file(path) as temporary:
+                    _write_hits(temporary, search(encoded, self._k))
+            report.progress(first + len(asked), len(self._queries), "queries")
+
+    def joined(self, tag: str, shards: Shards, report: Report) -> Run:
+        """The run that all shards together are; DataError where some are missing."""
+        shards.check_whole()
+        rankings: dict[str, Ranking] = {}
+        for first, asked in batches(self._queries):
+            encoded = self._encoded(first, asked, shards, report.note)
+            paths = (shards.path(number, _piece(first)) for number in range(shards.count))
+            hits = self._slices.join(encoded, self._k, map(_read_hits, paths))
+            rankings.update(self._index.ranked(asked, hits, self._k).rankings)
+            report.progress(len(rankings), len(self._queries), "queries")
+        return Run(rankings, tag)
+
+    def _encoded(self, first: int, asked: list[Query], shards: Shards, note: Note) -> Ragged:
+        """The vectors of some queries, as the first task to need them encoded them."""
+
+        def encode(path: Path) -> None:
+            made = self._index.encoded(asked)
+            _save(path, vectors=made.vectors, counts=made.counts)
+
+        path = shards.once(f"queries-{first}.npz", encode, note)
+        arrays = _load(path)
+        return Ragged.of(arrays["vectors"], arrays["counts"])
+
+
+class Slices(Protocol):
+    """How a search is divided among tasks, and how their parts are joined."""
+
+    def of(self, shard: Shard) -> Search:
+        """The search of one shard's slice, with rows as the whole numbers them."""
+
+    def join(self, queries: Ragged, k: int, found: Iterator[Hits]) -> Hits:
+        """What a search of the whole finds, from what was found in each slice."""
+
+
+class _ExactSlices:
+    """Documents, in consecutive slices."""
+
+    def __init__(self, index: DenseIndex) -> None:
+        self._units, self._settings = index.units, index.settings
+
+    def of(self, shard: Shard) -> Search:
+        units, first = self._units.share(shard)
+        exact = exact_search(units.matrix, self._settings)
+
+        def search(queries: Ragged, k: int) -> Hits:
+            rows, scores = exact.search(queries, k)
+            return Hits([each + first for each in rows], scores)
+
+        return search
+
+    def join(self, queries: Ragged, k: int, found: Iterator[Hits]) -> Hits:
+        return reduce(partial(_better, k), found)
+
+
+def _better(k: int, one: Hits, other: Hits) -> Hits:
+    """For each query the k best of both, and what ties with the last of them."""
+    joined = Hits([], [])
+    for rows, more, scores, as_many in zip(
+        one.rows, other.rows, one.scores, other.scores, strict=True
+    ):
+        best = top(np.concatenate([rows, more]), np.concatenate([scores, as_many]), k)
+        joined.rows.append(best[0])
+        joined.scores.append(best[1])
+    return joined
+
+
+class _ApproximateSlices:
+    """The numbers of an index, in consecutive slices: each gives candidates for the whole."""
+
+    def __init__(self, search: ApproximateSearch) -> None:
+        self._search = search
+
+    def of(self, shard: Shard) -> Search:
+        numbers = shard.rows(self._search.kind.rows)
+
+        def search(queries: Ragged, k: int) -> Hits:
+            scores, rows = self._search.first_candidates(queries, k, numbers)
+            return Hits(list(rows), list(scores.astype(np.float64)))
+
+        return search
+
+    def join(self, queries: Ragged, k: int, found: Iterator[Hits]) -> Hits:
+        stacked = (Candidates(np.array(scores), np.array(rows)) for rows, scores in found)
+        return self._search.search(queries, k, reduce(_nearer, stacked))
+
+
+def _nearer(one: Candidates, other: Candidates) -> Candidates:
+    """The best candidates of both, as many as each has."""
+    scores = np.concatenate([one.scores, other.scores], axis=1)
+    rows = np.concatenate([one.rows, other.rows], axis=1)
+    order = np.lexsort((rows, -scores))[:, : one.rows.shape[1]]
+    return Candidates(np.take_along_axis(scores, order, 1), np.take_along_axis(rows, order, 1))
+
+
+def _divided(index: Index) -> tuple[DenseIndex, Slices]:
+    if isinstance(index, DenseIndex):
+        search = index.vector_search
+        if not isinstance(search, ApproximateSearch):
+            return index, _ExactSlices(index)
+        if search.kind.divisible:
+            return index, _ApproximateSlices(search)
+    raise UsageError(
+        f"--shard: {index.info.path} ({index.info.kind}) is searched whole; shards are for vectors, and "
+        "for FAISS indexes of inverted lists (--kind ivf)"
+    )
+
+
+def _piece(first: int) -> str:
+    """The name of the piece for the queries that begin with number `first`."""
+    return f"{first}.npz"
+
+
+def _write_hits(path: Path, hits: Hits) -> None:
+    counts = np.array([len(rows) for rows in hits.rows], np.int64)
+    _save(path, rows=np.concatenate(hits.rows), scores=np.concatenate(hits.scores), counts=counts)
+
+
+def _read_hits(path: Path) -> Hits:
+    arrays = _load(path)
+    ends = np.cumsum(arrays["counts"])[:-1]
+    return Hits(np.split(arrays["rows"], ends), np.split(arrays["scores"], ends))
+
+
+def _save(path: Path, **arrays: Any) -> None:
+    with open(path, "wb") as file:  # a name without .npz would get it
+        np.savez(file, **arrays)
+
+
+def _load(path: Path) -> dict[str, Any]:
+    """The arrays of a file; DataError where it is damaged."""
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            return dict(file)
+    except (OSError, ValueError, KeyError, zipfile.BadZipFile) as error:
+        raise DataError(
+            f"{path} cannot be read ({error}); remove it and run its shard again"
+        ) from None

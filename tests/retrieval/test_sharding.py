@@ -1,0 +1,193 @@
+"""Searches that tasks do in slices: joined, they are the run of one process, line for line."""
+
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from lmkcli.data.collection import Query, Shard
+from lmkcli.data.run import Run
+from lmkcli.errors import DataError, Mismatch, UsageError
+from lmkcli.progress import Report
+from lmkcli.retrieval import dense, searching
+from lmkcli.retrieval.building import build_dense
+from lmkcli.retrieval.opening import open_index
+from lmkcli.retrieval.sharding import ShardedSearch
+from lmkcli.settings import AnnSettings, OpenSettings
+from lmkcli.store import part_writer
+from lmkcli.store.ragged import Ragged
+from lmkcli.store.shards import Shards
+from lmkcli.store.vectors import Vectors
+from tests.retrieval.test_opening import Asked, Made
+
+Models = Callable[[str], Path]
+ROWS, K = 60, 25
+IDS = [f"d{number:03d}" for number in np.random.default_rng(5).permutation(ROWS)]
+QUERIES = [Query(f"q{number}", str(number)) for number in range(7)]
+WHO: dict[str, Any] = {"index": "this"}
+
+
+def tied(rows: int, dim: int, seed: int) -> NDArray[np.float32]:
+    """Vectors of few values, so that a score is that of many rows."""
+    return np.random.default_rng(seed).integers(-1, 2, (rows, dim)).astype(np.float32)
+
+
+def several(rows: int, seed: int) -> Ragged:
+    counts = np.random.default_rng(seed).integers(1, 6, rows)
+    return Ragged.of(tied(int(counts.sum()), 6, seed), counts)
+
+
+@pytest.fixture(autouse=True)
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Parts of a few documents, and a piece for every three queries."""
+    monkeypatch.setattr(part_writer, "PART_BYTES", 1500)
+    monkeypatch.setattr(searching, "QUERIES_AT_ONCE", 3)
+
+
+class Folder:
+    """Vectors of a unit with what is asked of them."""
+
+    def __init__(self, path: Path, model: Path, patch: pytest.MonkeyPatch) -> None:
+        self.path, self._model, self._patch = path, model, patch
+
+    def fill(self, unit: str = "doc") -> Path:
+        of = tied(ROWS, 6, 0) if unit == "doc" else several(ROWS, 0)
+        asked: Any = tied(7, 6, 1) if unit != "token" else several(7, 1)
+        Made(self.path, self._model, shards=2).unit(unit).fill(IDS, of)
+        self._patch.setattr(dense, "open_query_encoder", lambda *_: Asked(asked))
+        return self.path
+
+    def index(self, kind: str) -> Path:
+        build_dense(Vectors(self.path), self.path.with_name("index"), AnnSettings(kind=kind))
+        return self.path.with_name("index")
+
+
+@pytest.fixture
+def folder(tiny_model: Models, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Folder:
+    return Folder(tmp_path / "v", tiny_model("bert"), monkeypatch)
+
+
+def opened(path: Path, **settings: Any) -> Any:
+    return open_index(path, OpenSettings(device="cpu", dtype="fp32", **settings))
+
+
+def sharded(index: Any, output: Path, count: int, k: int = K) -> Run:
+    """The joined run of `count` tasks, in any order, some of them twice."""
+    tasks = [*range(count), *range(0, count, 2)]
+    random.Random(count).shuffle(tasks)
+    for task in tasks:
+        search = ShardedSearch(index, QUERIES, k)
+        search.search(Shard(task, count), search.claim(output, WHO, count, {}), Report())
+    found = Shards.find(output, WHO)
+    assert found is not None
+    return ShardedSearch(index, QUERIES, k).joined("tag", found, Report())
+
+
+def same(mine: Run, whole: Run, lines: int) -> None:
+    assert list(mine.rankings) == list(whole.rankings)
+    for name, ranking in whole.rankings.items():
+        assert mine.rankings[name].doc_ids == ranking.doc_ids
+        assert mine.rankings[name].scores.tolist() == ranking.scores.tolist()
+        assert len(ranking.doc_ids) == lines
+    scores = [ranking.scores for ranking in whole.rankings.values()]
+    assert lines == 1 or any((each[:-1] == each[1:]).any() for each in scores)  # there are ties
+
+
+CASES = [
+    ("doc", {}),
+    ("chunk", {}),
+    ("chunk", {"aggregate": "avg"}),
+    ("chunk", {"level": "chunk"}),
+    ("token", {}),
+]
+
+
+@pytest.mark.parametrize(("unit", "settings"), CASES)
+def test_exact_search_in_any_number_of_slices(
+    folder: Folder, tmp_path: Path, unit: str, settings: dict[str, str]
+) -> None:
+    index = opened(folder.fill(unit), **settings)
+    whole = searching.search(index, QUERIES, K, "tag", Report().progress)
+    for count in (2, 7):
+        same(sharded(index, tmp_path / f"{count}.trec", count), whole, K)
+
+
+@pytest.mark.parametrize(("k", "count"), [(1, 3), (1000, 3), (10, ROWS + 2)])
+def test_any_depth_and_more_shards_than_documents(
+    folder: Folder, tmp_path: Path, k: int, count: int
+) -> None:
+    index = opened(folder.fill())
+    whole = searching.search(index, QUERIES, k, "tag", Report().progress)
+    same(sharded(index, tmp_path / "a.trec", count, k), whole, min(k, ROWS))
+
+
+@pytest.mark.parametrize(
+    ("unit", "settings", "kind"),
+    [*((*case, "ivf") for case in CASES), ("doc", {}, "IVF2,SQ8"), ("chunk", {}, "PCA4,IVF2,Flat")],
+)
+def test_lists_in_any_number_of_slices(
+    folder: Folder, tmp_path: Path, unit: str, settings: dict[str, str], kind: str
+) -> None:
+    folder.fill(unit)
+    index = opened(folder.index(kind), nprobe=1, **settings)
+    whole = searching.search(index, QUERIES, 5, "tag", Report().progress)
+    for count in (1, 8):
+        same(sharded(index, tmp_path / f"{count}.trec", count, 5), whole, 5)
+
+
+def test_a_graph_is_searched_whole(folder: Folder, tmp_path: Path) -> None:
+    folder.fill()
+    with pytest.raises(UsageError, match=r"hnsw.* is searched whole; shards are for vectors"):
+        ShardedSearch(opened(folder.index("hnsw")), QUERIES, K)
+
+
+def test_missing_and_other_shards_are_named(folder: Folder, tmp_path: Path) -> None:
+    output = tmp_path / "a.trec"
+    search = ShardedSearch(opened(folder.fill()), QUERIES, K)
+    shards = search.claim(output, WHO, 4, {})
+    search.search(Shard(2, 4), shards, Report())
+    shards.path(1, "0.npz").write_bytes(shards.path(2, "0.npz").read_bytes())  # not all its pieces
+    with pytest.raises(
+        DataError, match=r"of 4 shards .* not finished: 0, 1, 3; run the same command"
+    ):
+        search.joined("tag", shards, Report())
+    with pytest.raises(
+        Mismatch, match=r"shards: 4 \| 5(.|\n)*remove .*a.trec.shards and run every"
+    ):
+        search.claim(output, WHO, 5, {})
+    with pytest.raises(
+        Mismatch, match=r"index: 'this' \| 'that'(.|\n)*choose another output, or remove"
+    ):
+        Shards.find(output, {"index": "that"})
+
+
+def test_a_damaged_piece_is_named(folder: Folder, tmp_path: Path) -> None:
+    search = ShardedSearch(opened(folder.fill()), QUERIES, K)
+    shards = search.claim(tmp_path / "a.trec", WHO, 1, {})
+    search.search(Shard(0, 1), shards, Report())
+    piece = shards.path(0, "3.npz")
+    piece.write_bytes(piece.read_bytes()[:-30])
+    with pytest.raises(
+        DataError, match=r"00000of00001-3.npz cannot be read .*; remove it and run its"
+    ):
+        search.joined("tag", shards, Report())
+
+
+def test_what_is_there_is_not_searched_again(
+    folder: Folder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A task that was killed after its first piece goes on with the second, with the same queries."""
+    index = opened(folder.fill())
+    search = ShardedSearch(index, QUERIES, K)
+    shards = search.claim(tmp_path / "a.trec", WHO, 1, {})
+    search.search(Shard(0, 1), shards, Report())
+    before = {path.name: path.stat().st_mtime_ns for path in shards.folder.glob("*.npz")}
+    shards.path(0, "3.npz").unlink()
+    monkeypatch.setattr(index, "encoded", None)  # nothing is encoded again
+    search.search(Shard(0, 1), shards, Report())
+    after = {path.name: path.stat().st_mtime_ns for path in shards.folder.glob("*.npz")}
+    assert {name for name in before if before[name] != after[name]} == {"00000of00001-3.npz"}
