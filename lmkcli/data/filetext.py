@@ -40,18 +40,22 @@ def check_encoding(name: str) -> None:
         ) from None
 
 
-def decoded(data: bytes, encoding: str) -> str:
-    """The characters of a text file; a byte order mark comes before `encoding`.
+def decoded(data: bytes, encoding: str, declared: str = "") -> str:
+    """The characters of a text file; a byte order mark comes before what it declares, that before `encoding`.
 
     DataError for another encoding, and for what is no text.
     """
-    marked = next((name for mark, name in MARKS.items() if data.startswith(mark)), "")
+    said = next((name for mark, name in MARKS.items() if data.startswith(mark)), declared)
     try:
-        text = data.decode(marked or encoding)
+        text = data.decode(said or encoding)
     except UnicodeError as error:
         if b"\0" in data:
             raise DataError("is binary, not text") from None
         place = f" (byte {error.start + 1:,})" if isinstance(error, UnicodeDecodeError) else ""
+        if said:
+            raise DataError(
+                f"says that it is {said}, and is not{place}; correct that, or save it so"
+            ) from None
         raise DataError(
             f"is not {encoding}{place}; name its encoding, such as ',encoding=cp1252'"
         ) from None

@@ -64,13 +64,11 @@ def _fault(root: Path, path: str) -> str:
     """Why a file or a link cannot be read; empty if it can."""
     place = root / path
     try:
+        mode = place.stat().st_mode
         if place.is_symlink() and not place.resolve().is_relative_to(root.resolve()):
             return "is a link out of the folder, which is not followed; copy what it leads to"
-        mode = place.stat().st_mode
     except OSError as error:
         return f"cannot be opened ({error.strerror})"
-    except RuntimeError:
-        return "is a link to itself"
     if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
         return "is a pipe or a device"
     if any("\ud800" <= character <= "\udfff" for character in path):

@@ -22,7 +22,7 @@ def read(data: bytes, encoding: str) -> FileText:
 
     A first line that says the title again is left out.
     """
-    page = decoded(data, _declared(data[:HEAD]) or encoding)
+    page = decoded(data, encoding, _declared(data[:HEAD]))
     if not page.strip():
         return FileText("", "")
     tree = _tree(page)

@@ -45,6 +45,8 @@ def test_another_encoding_is_named_and_refused_otherwise() -> None:
     assert decoded("über".encode("cp1252"), "cp1252") == "über"
     with pytest.raises(DataError, match=r"is not utf-8 \(byte 2\).*,encoding=cp1252"):
         decoded(b"a\xfcb", "utf-8")
+    with pytest.raises(DataError, match="says that it is utf-8-sig, and is not"):
+        decoded(codecs.BOM_UTF8 + b"a\xfcb", "cp1252")
     check_encoding("shift_jis")
     for name in ("klingon", "rot13", "hex", ""):
         with pytest.raises(UsageError, match="no such encoding"):

@@ -59,6 +59,8 @@ def test_another_encoding_than_said_is_refused() -> None:
     with pytest.raises(DataError, match="is not utf-8"):
         read(b"<p>\xe9</p>", "utf-8")
     assert read(b"<p>\xe9</p>", "cp1252").text == "é"
+    with pytest.raises(DataError, match=r"says that it is utf-8, and is not \(byte 27\)"):
+        read(b"<meta charset=utf-8><p>x y\xe9</p>", "cp1252")
 
 
 @pytest.mark.parametrize("page", ["<html></html>", "<script>main()</script>", "<!-- -->", "<img>"])
