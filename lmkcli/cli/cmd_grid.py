@@ -14,7 +14,7 @@ from lmkcli.cli import console, recording
 from lmkcli.cli.evaloptions import CORRECTION, Correction
 from lmkcli.cli.flags import with_flags
 from lmkcli.cli.options import Json, Output, need
-from lmkcli.cli.tables import Format
+from lmkcli.cli.tables import Format, form_of
 from lmkcli.errors import CheckFailed, Stopped, UsageError
 from lmkcli.settings import Flag, Offline
 
@@ -69,10 +69,13 @@ class LayoutOptions:
     )
     json: Json = False
 
+    def __post_init__(self) -> None:
+        form_of(self.form, self.json)
+
     @property
     def format(self) -> Format:
         """How the table is printed; --json is short for one of them."""
-        return Format.json if self.json else self.form
+        return form_of(self.form, self.json)
 
     def of(self, grid: "GridFile") -> "GridFile":
         """The grid with the table that is asked for here."""

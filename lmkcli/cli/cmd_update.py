@@ -57,6 +57,7 @@ def update(
     made = {folder: manifest.read(folder) for folder in folders}
     lmk: Any = context.find_root().command
     for folder in folders:
+        manifest.check_whole(folder, made[folder])
         _check_code(folder, made[folder], trust_remote_code)
     lines = {folder: _again(lmk, source, folder, made[folder]) for folder in folders}
     for folder in sorted(folders, key=lambda each: _ORDER.index(made[each].kind)):

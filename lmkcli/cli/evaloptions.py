@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Annotated, ClassVar, Literal
 
 from lmkcli.cli.options import Json
-from lmkcli.cli.tables import Format
+from lmkcli.cli.tables import Format, form_of
 from lmkcli.errors import UsageError
 from lmkcli.settings import Flag, Offline
 
@@ -98,10 +98,7 @@ class TableOptions:
             raise UsageError(
                 "--correction has no effect without --baseline or --all-pairs; add one, or drop it"
             )
-        if self.json and self.form not in (Format.table, Format.json):
-            raise UsageError(
-                f"--json and --format {self.form.value} print different tables; drop one"
-            )
+        form_of(self.form, self.json)
 
     @property
     def method(self) -> Correction:
@@ -111,7 +108,7 @@ class TableOptions:
     @property
     def format(self) -> Format:
         """How the table is printed; --json is short for one of them."""
-        return Format.json if self.json else self.form
+        return form_of(self.form, self.json)
 
     @property
     def edges(self) -> list[float]:

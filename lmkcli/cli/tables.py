@@ -12,6 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from lmkcli.cli.console import number, plain_json, say, visible
+from lmkcli.errors import UsageError
 
 _SMALLEST = 0.0001
 
@@ -27,6 +28,13 @@ class Format(StrEnum):
 
 
 PROGRAMS = (Format.csv, Format.json)  # whose tables have one value a row, and no marks
+
+
+def form_of(form: Format, json: bool) -> Format:
+    """The form that --format and --json ask for together; UsageError where they contradict each other."""
+    if json and form not in (Format.table, Format.json):
+        raise UsageError(f"--json and --format {form.value} print different tables; drop one")
+    return Format.json if json else form
 
 
 class PValue(float):

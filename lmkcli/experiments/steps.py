@@ -48,6 +48,7 @@ _RECIPE = (
     "doc-prompt",
     "store-text",
 )
+_OF_MODELS = ("pretrain", "train", "encode")
 _AUTO: Value = ("auto",)
 
 
@@ -121,13 +122,21 @@ class Chain:
         return str(self._folder / STEPS / key / OUTPUTS[verb])
 
     def _lexical(self) -> Step:
-        useless = sorted({*self._given["encode"], *self._given["train"]} - {*SHARED})
-        if useless:
+        if useless := [
+            axis for axis, value in self._cell.values.items() if value and self._is_of_a_model(axis)
+        ]:
             raise UsageError(
                 f"{', '.join(useless)} has no effect with --kind {self._kind}, which reads words; a "
                 f'[[grid.where]] with kind = "{self._kind}" leaves it out by {useless[0]} = [""]'
             )
         return self._step("index", [self._collection], self._texts)
+
+    def _is_of_a_model(self, axis: str) -> bool:
+        """Whether an axis makes a model, or what a model makes."""
+        if axis in (COLLECTION, MEASURES):
+            return False
+        verb, flag = owner(axis, self._flags)
+        return verb in _OF_MODELS and flag not in SHARED
 
     def _dense(self, tokens: Step | None) -> Iterator[Step]:
         yield from self._learned

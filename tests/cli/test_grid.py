@@ -144,6 +144,8 @@ def test_the_table_has_the_best_the_means_and_the_tests(lmk: Lmk, file: Path, do
     assert "several cells would stand in the row 'mean'" in both.err
     odd = lmk("grid", file, "-o", done, "--baseline", "pool=mean", code=2)
     assert "must be one row of the table; it is mean - 32; mean - 128" in odd.err
+    both = lmk("grid", file, "-o", done, "--json", "-f", "csv", code=2)
+    assert "--json and --format csv print different tables" in both.err
 
 
 def test_the_log_of_the_results_is_a_score_log_like_any(lmk: Lmk, file: Path, done: Path) -> None:

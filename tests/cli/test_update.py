@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from lmkcli import manifest
 from lmkcli.store.vectors import Vectors
 from lmkcli.system import locking
 from tests import tiny
@@ -114,6 +115,10 @@ def test_an_update_needs_folders_that_commands_made(cron: Cron, tmp_path: Path) 
         cron.change(fresh="new")
         cron.lmk("update", cron.beir, cron.vectors, code=75)
     assert Vectors(cron.vectors).rows == 60
+    recorded = json.loads((cron.vectors / manifest.NAME).read_text())
+    del recorded["facts"]["models"]
+    (cron.vectors / manifest.NAME).write_text(json.dumps(recorded))
+    assert "make the artifact again" in cron.lmk("update", cron.beir, cron.vectors, code=3).err
 
 
 def test_a_second_updater_stops_with_75(cron: Cron) -> None:
