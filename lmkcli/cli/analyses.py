@@ -260,7 +260,10 @@ def _centres(found: Any, by: str) -> Iterator[list[Any]]:
 
     if by and all(isinstance(value, float) for value in found.values):
         values = np.array(found.values)
-        correlations = [float(np.corrcoef(values, axis)[0, 1]) for axis in found.places.T]
+        correlations = [
+            float(np.corrcoef(values, axis)[0, 1]) if np.ptp(values) and np.ptp(axis) else None
+            for axis in found.places.T
+        ]
         yield ["correlation with it", len(values), *correlations]
         return
     names, counts = np.unique(np.array(found.values), return_counts=True)

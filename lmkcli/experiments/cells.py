@@ -84,7 +84,7 @@ def _names(settings: Sequence[Values]) -> list[str]:
         _slug([each[COLLECTION], *(each[axis] for axis in told if each[axis])]) for each in settings
     ]
     return [
-        f"{name[:_LONGEST]}_{manifest.digest(list(each.items()))[:6]}"
+        f"{name[:_LONGEST]}_{manifest.digest([each[axis] for axis in (COLLECTION, *told)])[:6]}"
         if names.count(name) > 1 or len(name) > _LONGEST
         else name
         for name, each in zip(names, settings, strict=True)

@@ -6,9 +6,12 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from lmkcli import manifest
+from lmkcli.analysis.mapping import Map
+from lmkcli.cli import analyses
 
 pytest.importorskip("matplotlib")
 
@@ -98,6 +101,13 @@ def test_a_map_and_its_colours(lmk: Lmk, chunks: Path, beir: Path) -> None:
     titles = lmk("analyze", "map", chunks, "--by", "title", "--json").json
     assert any(each["value"] for each in titles)
     assert "nothing" in lmk("analyze", "map", chunks, "--by", "nothing", code=3).err
+
+
+def test_values_that_are_all_the_same_have_no_correlation() -> None:
+    places = np.array([[0, 0], [1, 0], [2, 0]], np.float32)
+    for values, wanted in (([0.0, 0.0, 0.0], [None, None]), ([2.0, 1.0, 0.0], [-1.0, None])):
+        found = Map(places, ["a", "b", "c"], [0, 0, 0], values, ("x", "y"))
+        assert list(analyses._centres(found, "chunk")) == [["correlation with it", 3, *wanted]]
 
 
 @pytest.mark.skipif(find_spec("umap") is not None, reason="UMAP is installed")

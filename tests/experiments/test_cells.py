@@ -50,3 +50,5 @@ def test_names_that_would_be_the_same_are_told_apart() -> None:
     names = [each.name for each in cells(GridFile(axes))]
     assert len(set(names)) == 2
     assert all(name.startswith("a_x_") for name in names)
+    axes["offline"] = [("true",)]  # what does not differ is in no name
+    assert [each.name for each in cells(GridFile(axes))] == names
