@@ -7,7 +7,6 @@ done without.
 
 import json
 from collections.abc import Callable
-from pathlib import Path
 from typing import NamedTuple
 
 import torch
@@ -41,10 +40,7 @@ def route_key(weights: str, dtype: str, device: torch.device, how: tuple[str, bo
 
 def remembered(key: str, check: Callable[[], Route]) -> Route:
     """The route of this key; checked, and kept, where it is not known."""
-    folder = _folder()
-    if not folder.is_absolute():  # no home directory is known
-        return check()
-    path = folder / f"{key[:32]}.json"
+    path = caches.own() / "routes" / f"{key[:32]}.json"
     try:
         return Route(**parsed(path.read_text()))
     except (OSError, ValueError, TypeError):
@@ -56,7 +52,3 @@ def remembered(key: str, check: Callable[[], Route]) -> Route:
     except OSError:
         pass  # the cache cannot be written: the route is checked again next time
     return route
-
-
-def _folder() -> Path:
-    return caches.own() / "routes"
