@@ -40,9 +40,10 @@ class Ask:
         """All that can be refused of the figure before anything is computed."""
         if self.shown.output is not None:
             from lmkcli.provenance import figures
+            from lmkcli.store import outputs
 
             catalog.load(catalog.PLOTS, "curve", "plot")
-            figures.check(self.shown.output)
+            outputs.check_sidecar(self.shown.output, figures.KIND)
 
     @property
     def models(self) -> list[str]:

@@ -143,7 +143,7 @@ class _Pace:
         text = f"{number(done)} {unit}, {shown}/s"
         if total and rate:
             known, self._total = total == self._total, total
-            self.share = max(self.share, done / total)
+            self.share = max(self.share, min(1.0, done / total))
             whole = number(total) if known else f"about {number(_rounded(total))}"
             left = duration(done * (1 / self.share - 1) / rate if self.share else 0)
             return f"{text}, {100 * self.share:.0f} % of {whole}, {left} left"

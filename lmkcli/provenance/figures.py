@@ -7,24 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from lmkcli import manifest
-from lmkcli.errors import DataError
 from lmkcli.store import outputs
 from lmkcli.system.atomic import atomic_file
 
 KIND = "figure"
-
-
-def check(path: Path) -> None:
-    """DataError where the record of a figure would replace a file that is none."""
-    beside = outputs.sidecar(path)
-    try:
-        ours = not beside.exists() or manifest.read_file(beside).kind == KIND
-    except DataError:
-        ours = False
-    if not ours:
-        raise DataError(
-            f"{beside} is there and is no record of a figure: nothing was touched; choose another output"
-        )
 
 
 def record(path: Path, made_from: Mapping[str, Any], shown: Any, call: Mapping[str, Any]) -> None:

@@ -71,10 +71,10 @@ def is_artifact(path: Path) -> bool:
         return False
 
 
-def check_sidecar(path: Path) -> None:
-    """DataError where a run's manifest would replace a file that is none."""
+def check_sidecar(path: Path, kind: str = "run") -> None:
+    """DataError where the manifest of a run, or of another kind of file, would replace what is none."""
     beside = sidecar(path)
-    if beside.exists() and manifest_kind(beside) != "run":
+    if beside.exists() and manifest_kind(beside) != kind:
         raise DataError(
             f"{beside} is there and is not lmk's, and the manifest of {path.name} has that name: nothing "
             "was touched; choose another output"

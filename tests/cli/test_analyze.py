@@ -133,6 +133,6 @@ def test_what_is_refused(lmk: Lmk, chunks: Path, beir: Path) -> None:
     assert "--gran has no effect" in lmk("analyze", "map", chunks, "--gran", 3, code=2).err
     Path("x.svg.json").write_text("{}")
     refused = lmk("analyze", "map", chunks, "-o", "x.svg", code=3)
-    assert "no record of a figure" in refused.err
+    assert "x.svg.json is there and is not lmk's" in refused.err
     assert not Path("x.svg").exists()
     assert ".png, .svg" in lmk("analyze", "map", chunks, "-o", "x.bmp", code=2).err

@@ -97,7 +97,8 @@ def test_a_total_is_about_so_much_until_it_is_known_and_nothing_goes_back() -> N
     assert "of about 260,000" in said[1]
     assert "of 262,361" in said[2]
     shares = []
-    for done, total in ((50, 100), (60, 200), (150, 200)):
-        pace.line(done, total, "documents")
+    for done, total in ((50, 100), (60, 200), (150, 200), (210, 200)):
+        line = pace.line(done, total, "documents")
         shares.append(pace.share)
-    assert shares == [0.5, 0.5, 0.75]
+    assert shares == [0.5, 0.5, 0.75, 1.0]
+    assert "100 % of 200, 0 s left" in line  # more than was estimated
