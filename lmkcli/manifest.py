@@ -75,7 +75,7 @@ def environment(call: Mapping[str, Any]) -> dict[str, Any]:
         "environment": {
             k: v
             for k, v in os.environ.items()
-            if k.startswith(("LMK_", "SLURM_JOB_ID", "SLURM_ARRAY"))
+            if k.startswith(("LMK_", "SLURM_JOB_ID", "SLURM_ARRAY")) and not k.endswith("_TOKEN")
         },
     }
 

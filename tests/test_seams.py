@@ -14,7 +14,7 @@ from collections.abc import Callable
 from lmkcli.data.collection import SourceOpener
 from lmkcli.encoding.encoder import Opener
 from lmkcli.pooling.placement import Pooler
-from lmkcli.retrieval.kinds import AnnKind, LexicalKind, VectorSearch
+from lmkcli.retrieval.kinds import AnnKind, DatabaseKind, LexicalKind, VectorSearch
 from lmkcli.retrieval.rerank_by_model import CrossEncoderOpener
 from lmkcli.models.forward import Model
 from lmkcli.training.objective import Objective
@@ -33,6 +33,8 @@ TABLES = {
 def index_type(name: str) -> str:
     if name == "exact":
         return "Callable[..., VectorSearch]"
+    if name in catalog.DATABASES:
+        return "type[DatabaseKind]"
     return "type[LexicalKind]" if name in catalog.LEXICAL else "type[AnnKind]"
 
 

@@ -94,7 +94,7 @@ def _collection(spelling: str) -> None:
 
 
 def _index(settings: Settings, step: Step) -> None:
-    cmd_index.check(settings["dense"], settings["given"])
+    cmd_index.check(settings["dense"], settings["milvus"], settings["given"])
     if settings["dense"].kind in catalog.LEXICAL:
         _collection(settings["source"])
 

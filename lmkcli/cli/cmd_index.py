@@ -13,7 +13,7 @@ from lmkcli.cli.groups import note_differences, note_left_out, over_groups
 from lmkcli.cli.options import CollectionOptions, OutputOptions, no_effect
 from lmkcli.errors import UsageError
 from lmkcli.progress import Report
-from lmkcli.settings import AnnSettings, Bm25Settings, Flag
+from lmkcli.settings import AnnSettings, Bm25Settings, Flag, MilvusSettings
 
 if TYPE_CHECKING:
     from lmkcli.store.vectors import Vectors
@@ -33,6 +33,7 @@ _LEXICAL = (
     *("k1", "b", "language", "stemmer", "stopwords", "unit", "gran", "context"),
     *("fields", "map_ids"),
 )
+_MILVUS = ("uri", "collection", "index_type")
 
 
 @dataclass(frozen=True)
@@ -61,24 +62,28 @@ def index(  # noqa: PLR0913 - a group of flags each
     ],
     dense: Annotated[AnnSettings, Subset(conditional=True)],
     lexical: Annotated[Bm25Settings, Subset(conditional=True)],
+    milvus: Annotated[MilvusSettings, Subset(conditional=True)],
     reading: Annotated[SourceOptions, Subset(without=("shard",))],
     output: OutputOptions,
     given: Given,
 ) -> None:
-    """Vectors to a FAISS index, or a collection to a BM25 index. Exact search needs no index."""
+    """Vectors to a FAISS index or into Milvus, or a collection to a BM25 index. Exact search needs none."""
     folder = output.path("index/")
     if dense.kind == "exact":
         raise UsageError(f"exact search needs no index: lmk search {source} compares every vector")
-    check(dense, given)
-    is_lexical = dense.kind in catalog.LEXICAL
-    output.prepared("index/")
+    check(dense, milvus, given)
     update = output.if_exists == "update"
-    if is_lexical:
+    if dense.kind in catalog.DATABASES:
+        milvus = replace(milvus, m=dense.m, ef_construction=dense.ef_construction)
+        facts = _database(_open(Path(source), reading.allow_incomplete), output, milvus)
+    elif dense.kind in catalog.LEXICAL:
+        output.prepared("index/")
         spelling = reading.spelling(source)
         settings = _with_stopwords(lexical, reading.stopwords)
         facts = _lexical(spelling, folder, dense.kind, settings, update)
         note_differences(spelling, docs=facts["documents"])
     else:
+        output.prepared("index/")
         facts = _dense(_open(Path(source), reading.allow_incomplete), folder, dense, update)
     if output.json:
         del facts["of"], facts["files"]
@@ -87,10 +92,18 @@ def index(  # noqa: PLR0913 - a group of flags each
     console.say(f"{folder}: {', '.join(shown)}")
 
 
-def check(dense: AnnSettings, given: Given) -> None:
-    """UsageError for flags that mean nothing for this kind of index."""
-    useless = _DENSE if dense.kind in catalog.LEXICAL else _LEXICAL
-    no_effect(given, useless, f"--kind {dense.kind}")
+def check(dense: AnnSettings, milvus: MilvusSettings, given: Given) -> None:
+    """UsageError for flags that mean nothing for this kind of index, and for those that it lacks."""
+    if dense.kind not in catalog.DATABASES:
+        useless = _DENSE if dense.kind in catalog.LEXICAL else _LEXICAL
+        return no_effect(given, (*useless, *_MILVUS), f"--kind {dense.kind}")
+    no_effect(given, (*_LEXICAL, "max_memory"), f"--kind {dense.kind}")
+    if milvus.index_type != "HNSW":
+        no_effect(given, ("m", "ef_construction"), f"--index-type {milvus.index_type}")
+    if not (milvus.uri and milvus.collection):
+        raise UsageError(
+            "--kind milvus needs a place and a name, for instance --uri ./milvus.db --collection docs"
+        )
 
 
 def _shown(value: Any) -> str:
@@ -149,6 +162,25 @@ def _open(source: Path, allow_incomplete: bool) -> "Vectors":
             f"{console.number(vectors.rows)} documents are there"
         )
     return vectors
+
+
+def _database(
+    vectors: "Vectors", output: OutputOptions, settings: MilvusSettings
+) -> dict[str, Any]:
+    from lmkcli.retrieval.database import build_database, reserve, update_database
+
+    replaces = output.if_exists == "overwrite"
+    database = reserve(vectors, settings, replaces)  # before anything is removed to make room
+    folder = output.prepared("index/")
+    if replaces:
+        database.drop()
+    with console.progress("index") as progress:
+        report = Report(progress, call=recording.call())
+        if output.if_exists != "update":
+            return build_database(vectors, folder, settings, report)
+        updated = update_database(vectors, folder, settings, report)
+    console.note(f"{folder}: {updated.how}")
+    return updated.facts
 
 
 def _dense(vectors: "Vectors", folder: Path, settings: AnnSettings, update: bool) -> dict[str, Any]:

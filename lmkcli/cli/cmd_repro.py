@@ -203,6 +203,11 @@ def _check(step: "Step", trust: bool) -> None:
             f"{step.path} says that 'lmk {step.call.get('verb')}' made it, which makes no artifact; its "
             "manifest was changed"
         )
+    if step.call.get("uri"):
+        raise DataError(
+            f"{step.path} has its vectors in a Milvus ({step.call['uri']}), which is not filled again; "
+            "search the vectors folder itself, and reproduce that run"
+        )
     if step.call.get("trust_remote_code") and not trust:
         refuse_code(step.path, str(step.call.get("model", "")))
     examples = step.call.get("sources")

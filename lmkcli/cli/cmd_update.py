@@ -74,6 +74,19 @@ def _check_code(folder: Path, made: Any, trust: bool) -> None:
         refuse_code(str(folder), str(made.facts.get("call", {}).get("model", "")))
 
 
+def _place(folder: Path, made: Any) -> str:
+    """Where the Milvus of an index is; DataError for a server elsewhere, which a record cannot choose."""
+    from lmkcli.retrieval.database import is_local
+
+    uri = str(made.identity["settings"].get("uri", ""))
+    if not is_local(uri):
+        raise DataError(
+            f"{folder} has its vectors on the server {uri}, and no server elsewhere is asked because an "
+            f"index names it; if you trust it, run lmk index with --uri {uri} and --if-exists update"
+        )
+    return uri if "://" in uri else os.path.normpath(folder / uri)
+
+
 def _again(lmk: Any, source: str, folder: Path, made: Any) -> list[str]:
     """The words that made a folder, to bring it up to date; DataError where nobody knows them."""
     call = dict(made.facts.get("call", {}))
@@ -85,6 +98,8 @@ def _again(lmk: Any, source: str, folder: Path, made: Any) -> list[str]:
     kept = {name: value for name, value in call.items() if name not in _DROPPED}
     if made.kind == "vectors":
         kept["model"] = made.facts["models"]["doc"]["model"]
+    if "uri" in kept:
+        kept["uri"] = _place(folder, made)
     read = folder / made.facts["vectors"] if "vectors" in made.facts else source
     told = {
         "source": os.path.normpath(read) if read != source else source,

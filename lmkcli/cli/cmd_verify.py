@@ -5,11 +5,11 @@ from typing import Annotated
 
 import typer
 
-from lmkcli import manifest
+from lmkcli import catalog, manifest
 from lmkcli.cli import console
 from lmkcli.cli.flags import Subset, with_flags
 from lmkcli.cli.options import Json
-from lmkcli.errors import CheckFailed
+from lmkcli.errors import CheckFailed, UsageError
 from lmkcli.settings import Flag, ModelSettings
 
 
@@ -53,6 +53,11 @@ def verify(
 def _verify_index(folder: Path, json: bool) -> None:
     from lmkcli.retrieval.index_folder import check_files
 
+    if manifest.read(folder).identity["family"] in catalog.DATABASES:
+        raise UsageError(
+            f"the vectors of {folder} are in a database, and there are no files to read; each lmk search "
+            "checks what it holds"
+        )
     files = check_files(folder)
     size = sum(file.size for file in files)
     if json:

@@ -4,7 +4,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lmkcli.retrieval.indexes.exact_scorer import ExactScorer, top
-from lmkcli.retrieval.kinds import AnnKind, Candidates, Hits, VectorSearch
+from lmkcli.retrieval.kinds import Candidates, Hits, Nearest, VectorSearch
 from lmkcli.retrieval.numbering import NumberedPart, still_live
 from lmkcli.retrieval.views import RankedUnits
 from lmkcli.store.ragged import Ragged
@@ -23,7 +23,7 @@ class ApproximateSearch:
 
     def __init__(
         self,
-        kind: AnnKind,
+        kind: Nearest,
         units: RankedUnits,
         numbered: list[NumberedPart],
         exact: VectorSearch,
@@ -33,7 +33,7 @@ class ApproximateSearch:
         self._rows_of = numbering.vectors if units.level == "chunk" else numbering.docs
 
     @property
-    def kind(self) -> AnnKind:
+    def kind(self) -> Nearest:
         """The approximate index."""
         return self._kind
 
@@ -67,6 +67,7 @@ class ApproximateSearch:
         """
         candidates: list[NDArray[np.int64]] = [np.zeros(0, np.int64)] * len(queries.counts)
         depth, left = self._depth(k, queries), np.arange(len(candidates))
+        again: list[np.integer] = []
         while len(left):
             asked = queries.take(left)
             found = fetched or self._kind.candidates(asked.vectors, depth + 1)
@@ -79,9 +80,14 @@ class ApproximateSearch:
                 enough = k if (numbers[mine, -1] < 0).all() else self._wanted(k)
                 if len(candidates[query]) < enough or tied[mine].any():
                     again.append(query)
-            if depth >= self._kind.rows:
+            if depth >= self._kind.most:
                 break
-            left, depth = np.array(again, np.int64), min(4 * depth, self._kind.rows)
+            left, depth = np.array(again, np.int64), min(4 * depth, self._kind.most)
+        if (
+            depth < self._kind.rows
+        ):  # it gives no more than this, and nobody knows what would follow
+            for unsure in again:
+                candidates[unsure] = np.zeros(0, np.int64)
         return candidates
 
     def _wanted(self, k: int) -> int:
@@ -93,10 +99,10 @@ class ApproximateSearch:
         matrix, numbered, wanted = self._matrix, self._kind.rows, self._wanted(k)
         share = -(-wanted * numbered // max(1, matrix.total))  # some may be deleted
         if not matrix.rows < matrix.total:
-            return min(share, numbered)
+            return min(share, self._kind.most)
         spread = min(SPREAD, -(-matrix.total // matrix.rows))
         longest = int(queries.counts.max(initial=1))
-        return min(max(spread * share // longest, min(share, LEAST)), numbered)
+        return min(max(spread * share // longest, min(share, LEAST)), self._kind.most)
 
 
 def _ties(found: Candidates) -> NDArray[np.bool_]:

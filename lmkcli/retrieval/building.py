@@ -40,27 +40,41 @@ def build_dense(
     """
     with rollback_on_error(folder):
         claim_dense(vectors, folder, settings, report.call)
-        if built := read_built(folder):
-            if built["of"]["vectors"] != vectors.digest():
-                raise Mismatch(
-                    f"{folder} was built from other vectors than {vectors.folder} holds now; bring it "
-                    "up to date with --if-exists update, or replace it with --if-exists overwrite"
-                )
+        if built := built_from(vectors, folder):
             return built
         kind = ann_kind(family_of(settings.kind))
         facts = kind.build(flat(vectors), folder, settings, report.progress)
         return write_built(folder, facts, built_of(vectors, number(vectors)), "")
 
 
+def built_from(vectors: Vectors, folder: Path) -> dict[str, Any]:
+    """What built.json says of an index of these vectors, empty while there is none; Mismatch for others."""
+    built = read_built(folder)
+    if built and built["of"]["vectors"] != vectors.digest():
+        raise Mismatch(
+            f"{folder} was built from other vectors than {vectors.folder} holds now; bring it "
+            "up to date with --if-exists update, or replace it with --if-exists overwrite"
+        )
+    return built
+
+
 def claim_dense(
     vectors: Vectors, folder: Path, settings: AnnSettings, call: Mapping[str, Any]
 ) -> None:
     """Make `folder` an index of this kind; Mismatch when it is one with other settings."""
-    identity = {
-        "family": family_of(settings.kind),
-        "settings": asdict(replace(settings, max_memory=0)),  # the machine's, not the index's
-        "recipe": vectors.recipe.identity(),
-    }
+    recorded = asdict(replace(settings, max_memory=0))  # the machine's, not the index's
+    claim_vectors(vectors, folder, family_of(settings.kind), recorded, call)
+
+
+def claim_vectors(
+    vectors: Vectors,
+    folder: Path,
+    family: str,
+    settings: dict[str, Any],
+    call: Mapping[str, Any],
+) -> None:
+    """Make `folder` an index of these vectors; Mismatch when it is one with other settings."""
+    identity = {"family": family, "settings": settings, "recipe": vectors.recipe.identity()}
     facts = {**manifest.environment(call), "vectors": os.path.relpath(vectors.folder, folder)}
     manifest.claim(folder, Manifest("index", identity, facts=facts))
 

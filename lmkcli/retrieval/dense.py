@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from lmkcli import manifest
+from lmkcli import catalog, manifest
 from lmkcli.data.collection import Doc, Query
 from lmkcli.data.run import Run, ranked
 from lmkcli.encoding.encoder import Encoder
@@ -20,9 +20,10 @@ from lmkcli.manifest import Manifest
 from lmkcli.models.devices import choose_device, native_dtype
 from lmkcli.reading import checked
 from lmkcli.retrieval.approximate import ApproximateSearch
-from lmkcli.retrieval.index import IndexInfo, Passage
+from lmkcli.retrieval.database import open_database
+from lmkcli.retrieval.index import DATABASE, IndexInfo, Passage
 from lmkcli.retrieval.indexes.exact import Exact
-from lmkcli.retrieval.kinds import Hits, Matrix, VectorSearch, ann_kind
+from lmkcli.retrieval.kinds import Hits, Matrix, Nearest, VectorSearch, ann_kind
 from lmkcli.retrieval.numbering import read_numbering
 from lmkcli.retrieval.passages import best_passages, passages_of
 from lmkcli.retrieval.views import RankedUnits
@@ -45,18 +46,19 @@ def open_ann(
 ) -> "DenseIndex":
     """The index in a folder that `lmk index` made, described by its manifest and built.json."""
     identity = described.identity
-    checked(identity["settings"], AnnSettings, f"the settings of {folder}", "build the index again")
     checked(
         described.facts.get("vectors"), str, f"where the vectors of {folder} are", "build it again"
     )
     vectors = _frozen_vectors(folder, described, built["of"], settings)
     how: dict[str, Any] = {"ef_search": settings.ef_search, "nprobe": settings.nprobe}
     notes = tuple(filter(None, [_incomplete(folder, built), _behind(folder, vectors)]))
-    kind = ann_kind(identity["family"]).open(
-        folder / built["at"], replace(AnnSettings(**identity["settings"]), **how)
-    )
     units = RankedUnits(vectors, settings.level or "", settings.aggregate or "")
     numbered = read_numbering(built["of"])
+    if identity["family"] in catalog.DATABASES:
+        rows = sum(part.vectors for part in numbered)
+        kind: Nearest = open_database(folder, described, vectors, rows, settings)
+    else:
+        kind = _open_kind(folder, identity, built, settings)
     search = ApproximateSearch(kind, units, numbered, exact_search(units.matrix, settings))
     info = IndexInfo(
         str(folder.absolute()),
@@ -66,6 +68,17 @@ def open_ann(
         notes,
     )
     return DenseIndex(info, units, search, settings)
+
+
+def _open_kind(
+    folder: Path, identity: dict[str, Any], built: dict[str, Any], settings: OpenSettings
+) -> Nearest:
+    """The files of an index, to be searched as the settings say."""
+    settings.refuse("an index of FAISS", *DATABASE)
+    checked(identity["settings"], AnnSettings, f"the settings of {folder}", "build the index again")
+    recorded = AnnSettings(**identity["settings"])
+    how = replace(recorded, ef_search=settings.ef_search, nprobe=settings.nprobe)
+    return ann_kind(identity["family"]).open(folder / built["at"], how)
 
 
 def _frozen_vectors(

@@ -51,7 +51,8 @@ class Index(Protocol):
 
 # The fields of OpenSettings that each part of a search uses.
 QUERIES = ("model", "dtype", "trust_remote_code")  # the encoding of queries
-SEARCH = ("vectors", "ef_search", "nprobe")  # an index of vectors
+DATABASE = ("uri",)  # the vectors of an index that a database keeps
+SEARCH = ("vectors", "ef_search", "nprobe", *DATABASE)  # an index of vectors
 SEVERAL = ("aggregate", "level")  # several vectors of a document
 DENSE = (*SEARCH, *SEVERAL, *QUERIES)
 LEXICAL = (

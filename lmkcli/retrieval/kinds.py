@@ -1,11 +1,12 @@
 """Index kinds: what every kind of the catalog must be able to do, and finding one by its name.
 
-An approximate kind (FAISS) numbers vectors from zero and knows nothing of documents; a lexical kind
-(BM25) ranks documents by their words. Neither encodes queries.
+An approximate kind (FAISS) numbers vectors from zero and knows nothing of documents; a database
+(Milvus) keeps what documents the vectors are of beside their numbers; a lexical kind (BM25) ranks
+documents by their words. None encodes queries.
 """
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol, Self
 
@@ -17,7 +18,7 @@ from lmkcli.data.collection import Doc, Query
 from lmkcli.data.run import Run
 from lmkcli.errors import DataError, UnknownName
 from lmkcli.progress import Progress
-from lmkcli.settings import AnnSettings, Bm25Settings, Feedback
+from lmkcli.settings import AnnSettings, Bm25Settings, Feedback, MilvusSettings
 from lmkcli.store.ragged import Ragged
 
 
@@ -76,16 +77,27 @@ class Candidates(NamedTuple):
     rows: NDArray[np.int64]
 
 
-class AnnKind(Protocol):
-    """An approximate index of vectors, which are numbered from zero.
+class Nearest(Protocol):
+    """Something that finds vectors, which are numbered from zero.
 
-    `rows` is how many there are; `overfetch` how many times k to fetch for exact scoring; `divisible`
-    whether a search of all is the best of searches among ranges of them.
+    `rows` is how many numbers there are, `most` how many vectors can be fetched at once; `overfetch`
+    how many times k to fetch for exact scoring; `divisible` whether a search of all is the best of
+    searches among ranges of them.
     """
 
     rows: int
+    most: int
     overfetch: int
     divisible: bool
+
+    def candidates(
+        self, queries: NDArray[np.float32], k: int, among: range | None = None
+    ) -> Candidates:
+        """The (approximately) k best vectors for each query vector [n, dim], of all or of a range."""
+
+
+class AnnKind(Nearest, Protocol):
+    """An approximate index in a folder."""
 
     @staticmethod
     def memory(blocks: Blocks, settings: AnnSettings) -> int:
@@ -108,10 +120,73 @@ class AnnKind(Protocol):
     def open(cls, folder: Path, settings: AnnSettings) -> Self:
         """The index in `folder`; DataError when it cannot be read."""
 
-    def candidates(
-        self, queries: NDArray[np.float32], k: int, among: range | None = None
-    ) -> Candidates:
-        """The approximately k best vectors for each query vector [n, dim], of all or of a range."""
+
+class StoredVector(NamedTuple):
+    """A vector with its number, what it is of, and its text where there is one.
+
+    Vector `chunk` (from zero) of document `id`; `span` is where it lies in the document's content, for
+    unit chunk.
+    """
+
+    number: int
+    vector: NDArray[np.float32]
+    id: str
+    chunk: int
+    span: tuple[int, int] | None
+    title: str
+    text: str
+
+
+class Mark(NamedTuple):
+    """What a database says of a collection of lmk's, in its own properties.
+
+    `made` is a digest of how its vectors are made and indexed; `holds` that of the vectors it holds, empty
+    until they are all there; `becomes` that of those it is being brought to.
+    """
+
+    made: str
+    holds: str
+    becomes: str
+
+
+class DatabaseKind(Nearest, Protocol):
+    """A collection of a database, which need not be there yet; DataError wherever it cannot be asked."""
+
+    @classmethod
+    def connect(cls, settings: MilvusSettings, token: str) -> Self:
+        """The collection that the settings name; `uri` is absolute."""
+
+    def mark(self) -> Mark | None:
+        """None where there is no such collection; DataError where lmk did not make it."""
+
+    def create(self, dim: int, mark: Mark) -> None:
+        """Make the collection, without vectors."""
+
+    def drop(self) -> None:
+        """Remove the collection, if lmk made it."""
+
+    def write_mark(self, mark: Mark) -> None:
+        """Replace what it says of itself."""
+
+    def count(self, first: int = 0) -> int:
+        """How many vectors have a number of `first` or above."""
+
+    def write(
+        self, vectors: Iterable[StoredVector], first: int, progress: Callable[[int], None]
+    ) -> None:
+        """Write vectors, numbered from `first` without a gap, and leave out what an earlier life wrote.
+
+        `progress` is told how many are there.
+        """
+
+    def delete(self, numbers: NDArray[np.int64]) -> None:
+        """Remove some vectors; numbers that are gone already are passed over."""
+
+    def delete_from(self, first: int) -> None:
+        """Remove the vectors whose number is `first` or above."""
+
+    def open(self, rows: int, ef_search: int) -> None:
+        """Get ready to search the numbers below `rows`."""
 
 
 class LexicalKind(Protocol):
@@ -150,6 +225,12 @@ def family_of(kind: str) -> str:
 def ann_kind(family: str) -> type[AnnKind]:
     """The approximate kind of this name; MissingExtra where FAISS is not installed."""
     kind: type[AnnKind] = catalog.load(catalog.INDEXES, family, "index kind")
+    return kind
+
+
+def database_kind(family: str) -> type[DatabaseKind]:
+    """The database of this name; MissingExtra where its client is not installed."""
+    kind: type[DatabaseKind] = catalog.load(catalog.INDEXES, family, "index kind")
     return kind
 
 

@@ -15,7 +15,7 @@ from lmkcli.progress import Progress, Report
 from lmkcli.retrieval import building
 from lmkcli.retrieval.index_folder import BUILT, read_built, write_built
 from lmkcli.retrieval.kinds import AnnKind, ann_kind, family_of
-from lmkcli.retrieval.numbering import number, read_numbering, still_live
+from lmkcli.retrieval.numbering import NumberedPart, number, read_numbering, still_live
 from lmkcli.retrieval.views import flat
 from lmkcli.settings import AnnSettings, Bm25Settings
 from lmkcli.store import outputs
@@ -64,13 +64,10 @@ def update_dense(
 
 def _obstacle(of: dict[str, Any], vectors: Vectors) -> str:
     """Why an index cannot be brought from what it was built of to `vectors`; empty if it can."""
+    if other_vectors(of, vectors):
+        return "these are other vectors"
     numbered = {piece.name: piece for piece, _ in read_numbering(of)}
-    old = [piece for piece in vectors.slices if piece.name in numbered]
-    for piece in old:
-        same = of["digests"].get(str(piece.name)) == vectors.part_digest(piece.name)
-        if not same or (piece.live & ~numbered[piece.name].live).any():
-            return "these are other vectors"
-    kept = sum(piece.rows for piece in old)
+    kept = sum(piece.rows for piece in vectors.slices if piece.name in numbered)
     added = vectors.rows - kept
     deleted = sum(piece.rows for piece in numbered.values()) - kept
     if deleted > DELETED_SHARE * (deleted + kept + added):
@@ -78,19 +75,36 @@ def _obstacle(of: dict[str, Any], vectors: Vectors) -> str:
     return ""
 
 
+def other_vectors(of: dict[str, Any], vectors: Vectors) -> bool:
+    """Whether a part that an index was built of is another now, or has rows again that were deleted."""
+    numbered = {piece.name: piece for piece, _ in read_numbering(of)}
+    for piece in vectors.slices:
+        if piece.name not in numbered:
+            continue
+        same = of["digests"].get(str(piece.name)) == vectors.part_digest(piece.name)
+        if not same or (piece.live & ~numbered[piece.name].live).any():
+            return True
+    return False
+
+
+def new_parts(numbered: list[NumberedPart], vectors: Vectors) -> Vectors:
+    """The parts that an index does not number."""
+    names = {piece.name for piece, _ in numbered}
+    added = [piece for piece in vectors.slices if piece.name not in names]
+    return Vectors(vectors.folder, added)
+
+
 def _extend(
     kind: type[AnnKind], built: dict[str, Any], vectors: Vectors, folder: Path, progress: Progress
 ) -> Updated:
     """The parts that the index lacks behind those that it has."""
     numbered = read_numbering(built["of"])
-    names = {piece.name for piece, _ in numbered}
-    added = [piece for piece in vectors.slices if piece.name not in names]
-    fresh = Vectors(vectors.folder, added)
+    fresh = new_parts(numbered, vectors)
     numbered += number(fresh)
     of = building.built_of(vectors, numbered)
     deleted = int((~still_live(numbered, vectors.slices)).sum())
     how = f"{fresh.rows} rows appended, {deleted} are deleted and passed over"
-    if not added:
+    if not fresh.slices:
         old = {key: value for key, value in built.items() if key not in ("digest", "of", "at")}
         return Updated(write_built(folder, old, of, built["at"]), how)
 

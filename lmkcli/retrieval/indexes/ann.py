@@ -42,7 +42,7 @@ class Ann(AnnKind):
     def __init__(self, index: Any, settings: AnnSettings) -> None:
         self._index = index
         self._settings = settings
-        self.rows = int(index.ntotal)
+        self.rows = self.most = int(index.ntotal)
         self.divisible = _lists_of(index) is not None
         self.overfetch = 1 if int(_storage_bytes(index)) >= 4 * int(index.d) else 4
 
