@@ -225,6 +225,7 @@ def geometric(values: Sequence[float | None]) -> float | None:
 
 def best(values: Sequence[float | None], measure: str) -> list[bool]:
     """Which values of a column are the best: all that print like the highest. Of counts there is no best."""
-    shown = [-1.0 if value is None else round(value, 4) for value in values]
-    top = max(shown) if len(values) > 1 and not measure.startswith("Num") else None
-    return [mine == top for mine in shown]
+    shown = [None if value is None else round(value, 4) for value in values]
+    compared = [] if len(values) < 2 or measure.startswith("Num") else shown
+    top = max((value for value in compared if value is not None), default=None)
+    return [value is not None and value == top for value in shown]

@@ -13,7 +13,16 @@ from lmkcli.data.known import group
 from lmkcli.data.run import Run, ranked
 from lmkcli.errors import UsageError
 from lmkcli.evaluation.measures import evaluate, parse_measures
-from lmkcli.evaluation.results import Grid, Result, columns_of, geometric, grid, headings, names
+from lmkcli.evaluation.results import (
+    Grid,
+    Result,
+    best,
+    columns_of,
+    geometric,
+    grid,
+    headings,
+    names,
+)
 
 CQADUPSTACK = group("beir/cqadupstack")
 
@@ -116,6 +125,13 @@ def test_published_means_come_out(system: str) -> None:
     text, means = PUBLISHED[system]
     scores = list(map(float, text.split()))
     assert (fmean(scores), geometric(scores)) == pytest.approx(means, abs=5e-4)
+
+
+def test_the_best_of_a_column_are_all_that_print_like_the_highest() -> None:
+    assert best([0.5, 0.50001, 0.4, None], "P@1") == [True, True, False, False]
+    assert best([None, None], "P@1") == [False, False]
+    assert best([0.5], "P@1") == [False]
+    assert best([1.0, 2.0], "NumRet") == [False, False]
 
 
 def test_headings_leave_out_what_all_share() -> None:
