@@ -171,26 +171,17 @@ def _figures(scored: "list[Scored]") -> Iterator[tuple[str, str]]:
 
     from lmkcli import catalog
     from lmkcli.errors import MissingExtra
-    from lmkcli.experiments.cells import varying
-    from lmkcli.provenance import series
+    from lmkcli.experiments.figures import figures
 
     try:
         draw = catalog.load(catalog.PLOTS, "curves", "plot")
     except MissingExtra:
         return
-    entries = [each.entry for each in scored]
-    measures = list(dict.fromkeys(name for entry in entries for name in entry["scores"]))
-    for axis in varying([each.cell.values for each in scored]):
-        numbers = {each.cell.shown(axis) for each in scored}
-        if sum(word.isdigit() for word in numbers) < 2:
-            continue
-        flag = axis.rpartition(".")[2]
-        panels = {name: series.series(entries, flag, None, name).drawn for name in measures}
-        if any(panel.lines for panel in panels.values()):
-            with tempfile.TemporaryDirectory() as folder:
-                path = Path(folder) / "figure.svg"
-                draw(panels, axis, path)
-                yield f"{', '.join(measures)} over {axis}", path.read_text("utf-8")
+    with tempfile.TemporaryDirectory() as folder:
+        for number, (axis, panels) in enumerate(figures(scored)):
+            path = Path(folder) / f"{number}.svg"
+            draw(panels, axis, path)
+            yield f"{', '.join(panels)} over {axis}", path.read_text("utf-8")
 
 
 def _wide(compared: "Table", form: Format) -> None:

@@ -122,7 +122,7 @@ def curve(
 ) -> None:
     """The one panel of `curves`, with what is along its sides; points may be plain pairs."""
     lines = {name: [Point(*point) for point in points] for name, points in series.items()}
-    curves({ylabel: Panel(lines, levels or {})}, xlabel, path)
+    curves({ylabel: Panel(lines, dict(levels or {}))}, xlabel, path)
 
 
 def curves(panels: Mapping[str, Panel], xlabel: str, path: Path) -> None:

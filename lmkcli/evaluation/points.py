@@ -1,6 +1,5 @@
 """What figures are drawn of: means and points of curves, with their intervals where they are known."""
 
-from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 
@@ -24,5 +23,5 @@ class Point(NamedTuple):
 class Panel(NamedTuple):
     """Lines of one measure by their names, and levels: what has no x to stand at."""
 
-    lines: Mapping[str, Sequence[Point]]
-    levels: Mapping[str, Point]
+    lines: dict[str, list[Point]]
+    levels: dict[str, Point]

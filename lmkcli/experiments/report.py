@@ -24,6 +24,7 @@ table { border-collapse: collapse; font-variant-numeric: tabular-nums }
 th, td { padding: .25rem .7rem; text-align: right; border-bottom: 1px solid #d8dee4; white-space: nowrap }
 thead th { border-bottom: 2px solid #1f2933 }
 th.axis, td.axis { text-align: left }
+sup { line-height: 0 }
 thead button { all: unset; cursor: pointer; font-weight: 600 }
 thead button:focus-visible { outline: 2px solid #0072b2 }
 th[aria-sort=ascending] button::after { content: " ↑" }
@@ -114,7 +115,8 @@ def _entry(entry: Entry) -> str:
         return '<td data-value="">-</td>'
     shown = f"{entry.value:.4f}"
     shown = f"<strong>{shown}</strong>" if entry.best else shown
-    return f'<td data-value="{entry.value}">{shown}<sup>{escape(entry.mark)}</sup></td>'
+    shown += f"<sup>{escape(entry.mark)}</sup>" if entry.mark else ""
+    return f'<td data-value="{entry.value}">{shown}</td>'
 
 
 def _legend(made: Table) -> list[str]:

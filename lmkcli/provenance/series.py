@@ -4,6 +4,7 @@ An entry's settings are those of the steps that led to its run. A line is one me
 stand on one line only if they differ in the setting along the axis and in nothing else.
 """
 
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -31,6 +32,11 @@ _OTHER = {
     "text",
     "skip",
 }  # digests, lists
+
+_DIGEST, _DIGITS = (
+    re.compile(r"[0-9a-f]{16,}"),
+    8,
+)  # a digest in a name, and how much of it is shown
 
 
 class Series(NamedTuple):
@@ -157,6 +163,8 @@ def _words(method: Settings, told: Sequence[str]) -> list[str]:
 def _worded(name: str, value: str) -> str:
     if name in _BARE:
         return value
+    if _DIGEST.fullmatch(value):
+        value = value[:_DIGITS]
     return f"{name.replace('_', '-')} {value}" if value else f"no {name.replace('_', '-')}"
 
 

@@ -93,6 +93,14 @@ def test_what_is_no_part_of_a_method_is_named_only_to_tell_lines_apart() -> None
     assert list(drawn(both, "gran").lines) == ["lmk", "multicls"]
 
 
+def test_digests_are_short_in_names() -> None:
+    entries = [
+        entry(0.1, gran="8", weights="0123456789abcdef" * 2),
+        entry(0.2, gran="8", weights="f" * 32),
+    ]
+    assert list(drawn(entries, "gran").lines) == ["weights 01234567", "weights ffffffff"]
+
+
 def test_collections_have_lines_of_their_own_and_measures_the_same_names() -> None:
     entries = [entry(0.3, gran="64"), entry(0.9, gran="64", on="d")]
     assert list(drawn(entries, "gran").lines) == ["c", "d"]

@@ -1,0 +1,57 @@
+"""Figures of a grid: its measures over an axis of numbers, lines named by the cells' other axes."""
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from lmkcli.evaluation.points import Panel, Point
+from lmkcli.evaluation.results import headings
+from lmkcli.experiments.cells import Cell, varying
+from lmkcli.experiments.gridfile import COLLECTION, MEASURES
+from lmkcli.experiments.scores import Scored
+
+
+def figures(scored: Sequence[Scored]) -> Iterator[tuple[str, dict[str, Panel]]]:
+    """Axis and measure -> panel, of each axis over which any line has two points."""
+    for axis in varying([each.cell.values for each in scored]):
+        drawn = panels(scored, axis)
+        if any(len(line) > 1 for panel in drawn.values() for line in panel.lines.values()):
+            yield axis, drawn
+
+
+def panels(scored: Sequence[Scored], axis: str) -> dict[str, Panel]:
+    """Measure -> its lines over an axis; cells in which the axis has no number are levels."""
+    names = _names([each.cell for each in scored], axis)
+    found: dict[str, Panel] = {}
+    for each in scored:
+        name, at = names[each.cell.name], each.cell.shown(axis)
+        for measure, value in each.entry["scores"].items():
+            lines, levels = found.setdefault(measure, Panel({}, {}))
+            interval = each.entry.get("intervals", {}).get(measure, (None, None))
+            if at.isdigit():
+                lines[name] = [*lines.get(name, []), Point(float(at), value, *interval)]
+            else:
+                levels[", ".join(filter(None, [name, _word(axis, at)]))] = Point(
+                    0.0, value, *interval
+                )
+    return found
+
+
+def _names(cells: Sequence[Cell], axis: str) -> Mapping[str, str]:
+    """Cell -> the name of its line: what varies besides the axis, the collection last."""
+    told = [
+        each for each in varying([cell.values for cell in cells]) if each not in (axis, MEASURES)
+    ]
+    collections = list(dict.fromkeys(cell.shown(COLLECTION) for cell in cells))
+    short = headings(collections)
+    names = {}
+    for cell in cells:
+        words = [_word(each, cell.shown(each)) for each in told if each != COLLECTION]
+        words += [short[cell.shown(COLLECTION)]] if COLLECTION in told else []
+        names[cell.name] = ", ".join(filter(None, words))
+    return names
+
+
+def _word(axis: str, value: str) -> str:
+    """A value as it stands in a name; numbers say of what they are."""
+    if value == "-":
+        return ""
+    return f"{axis} {value}" if value[0].isdigit() or value in ("true", "false") else value

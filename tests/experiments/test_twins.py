@@ -1,0 +1,73 @@
+"""The papers' grids from end to end, each as its tiny twin: every cell has its score, nothing ran twice."""
+
+import json
+import os
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from tests.experiments.twins import twin
+
+ROOT = Path(__file__).resolve().parents[2]
+PAPERS = ROOT / "examples" / "papers"
+
+
+class Size(NamedTuple):
+    """What a twin has: rows of its table, collections, and models that are made on the way."""
+
+    rows: int
+    collections: int
+    models: int = 0
+
+
+SIZES = {
+    "conteb": Size(3, 1, 1),
+    "tite-table4": Size(4, 1),
+    "tite-table1": Size(6, 1),  # five models, and BM25
+    "loco-m2bert": Size(9, 1),
+    "lmk-table1": Size(13, 3, 9),
+    "lmk-table2": Size(7, 3, 4),
+    "lmk-table7": Size(13, 3, 9),
+    "lmk-table8": Size(7, 3, 4),
+    "lmk-table13": Size(9, 3, 12),  # six pre-trained, and each trained
+    "lmk-table14": Size(4, 3, 8),
+}
+QUICK = ("tite-table4",)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=() if name in QUICK else pytest.mark.slow) for name in SIZES],
+)
+def test_the_twin_of_a_table_has_all_of_its_cells_and_made_each_step_once(
+    name: str, tmp_path: Path
+) -> None:
+    file, size = twin(PAPERS / f"{name}.toml", tmp_path), SIZES[name]
+    words = [sys.executable, "-m", "lmkcli.cli.main", "grid", file.name, "-o", "results", "--json"]
+    done = subprocess.run(
+        words,
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "left out" not in done.stderr
+    scores = json.loads(done.stdout)
+    assert len(scores) == len({each["cell"] for each in scores}) == size.rows * size.collections
+    assert all(0 <= each["score"] <= 1 for each in scores)
+    plan = json.loads((tmp_path / "results" / "plan.json").read_text())
+    logs = {path.parent.name: path.read_text() for path in tmp_path.glob("results/steps/*/log.txt")}
+    assert logs.keys() == plan["steps"].keys()
+    assert {log.count("$ lmk ") for log in logs.values()} == {1}
+    made = Counter(key.partition("-")[0] for key in logs)
+    assert made["train"] + made["pretrain"] == size.models
+    assert made["eval"] == size.rows * size.collections
+
+
+def test_each_paper_has_its_twin() -> None:
+    assert SIZES.keys() == {file.stem for file in PAPERS.glob("*.toml")}

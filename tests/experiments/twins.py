@@ -1,0 +1,168 @@
+"""Tiny twins of grid files: the same axes and tables over collections, models and texts of no size.
+
+A twin is made by a rule. Names stay as they are; folders of these names lie where the twin is run. Of the
+collections those are kept that the file treats differently: the first, and one for each condition on
+collections. Lengths, granularities and the size of a training shrink, and numbers are fp32.
+"""
+
+import json
+import re
+import tomllib
+from collections.abc import Iterator
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any
+
+from lmkcli.data import known
+from tests import tiny
+
+# What shrinks: by how much a number is divided, and what it is at least.
+_SHRUNK = {
+    **dict.fromkeys(("max-length", "query-max-length", "window"), (256, 16)),
+    "gran": (16, 2),
+    "batch-size": (512, 4),
+    "steps": (2500, 2),
+    "save-every": (250, 2),
+    "warmup": (1000, 0),
+    "epochs": (2, 1),
+}
+_KINDS = (
+    "mistral",
+    "distilbert",
+)  # of tiny models, for names that have the word; else ModernBERT's
+_DOCS, _CHUNKS = 20, 3
+_TEXTS = 40  # of a pre-training: more than a batch of it
+
+Table = dict[str, Any]
+
+
+def twin(file: Path, folder: Path) -> Path:
+    """Write the twin of a grid file into a folder, with all that it reads; run it from there."""
+    tables = tomllib.loads(file.read_text(encoding="utf-8"))
+    blocks = list(_blocks(tables["grid"]))
+    collections = chosen(tables["grid"])
+    blocks[0]["collections"] = collections
+    chunked = "given" in blocks[0].get("gran", "")
+    for name in collections:
+        _collection(folder / name, chunked)
+    for key, value in ((key, value) for block in blocks for key, value in block.items()):
+        for name in filter(None, _listed(value)):
+            _material(folder, key, name)
+    written = ["[grid]", *_lines(_shrunk(blocks[0]))]
+    written += [
+        line for block in blocks[1:] for line in ("[[grid.where]]", *_lines(_shrunk(block)))
+    ]
+    written += ["[table]", *_lines(tables.get("table", {}))]
+    (folder / file.name).write_text("\n".join(written) + "\n", encoding="utf-8")
+    return folder / file.name
+
+
+def chosen(grid: Table) -> list[str]:
+    """The collections of a twin."""
+    members = [name for each in grid["collections"] for name in known.group(each) or [each]]
+    patterns = [block["collection"] for block in grid.get("where", []) if "collection" in block]
+    wanted = members[:1]
+    for pattern in reversed(patterns):  # of which the later ones are the narrower
+        if not any(fnmatchcase(name, pattern) for name in wanted):
+            wanted.append(next(name for name in members if fnmatchcase(name, pattern)))
+    return wanted
+
+
+def _blocks(grid: Table) -> Iterator[Table]:
+    plain = {key: value for key, value in grid.items() if key != "where"}
+    yield from map(_flat, [plain, *grid.get("where", [])])
+
+
+def _flat(table: Table, before: str = "") -> Table:
+    flat: Table = {}
+    for key, value in table.items():
+        flat |= (
+            _flat(value, f"{before}{key}.") if isinstance(value, dict) else {before + key: value}
+        )
+    return flat
+
+
+def _listed(value: Any) -> list[Any]:
+    """The single values of an axis, whether it has one, several, or lists of them."""
+    items = value if isinstance(value, list) else [value]
+    return [
+        single for item in items for single in (_listed(item) if isinstance(item, list) else [item])
+    ]
+
+
+def _shrunk(block: Table) -> Table:
+    return {key: _smaller(key.rpartition(".")[2], value) for key, value in block.items()}
+
+
+def _smaller(key: str, value: Any) -> Any:
+    if isinstance(value, list):
+        return [_smaller(key, each) for each in value]
+    if key == "dtype":
+        return "fp32"
+    if key not in _SHRUNK:
+        return value
+    divisor, least = _SHRUNK[key]
+    if isinstance(value, int):
+        return max(least, value // divisor)
+    return re.sub(r"\d+", lambda number: str(max(least, int(number[0]) // divisor)), value)
+
+
+def _lines(table: Table) -> Iterator[str]:
+    for key, value in table.items():
+        if isinstance(value, dict):
+            pairs = ", ".join(f"{json.dumps(k)} = {json.dumps(v)}" for k, v in value.items())
+            yield f"{key} = {{ {pairs} }}"
+        else:
+            yield f"{key} = {json.dumps(value)}"
+
+
+def _material(folder: Path, key: str, name: Any) -> None:
+    """What a value of an axis names, if it names something to read and that is not there yet."""
+    place = folder / str(name).partition(",")[0].removesuffix("*")
+    if place.exists() or "*" in str(name):
+        return
+    if key == "model":
+        words = place.name.lower()
+        tiny.save(place, next((kind for kind in _KINDS if kind in words), "modernbert"))
+    elif key == "pretrain.collections":
+        texts = [{"_id": str(n), "text": tiny.sentence(n, 30)} for n in range(_TEXTS)]
+        tiny.write_jsonl(place, texts)
+    elif key == "train.examples" and place.suffix == ".jsonl":
+        _examples(place)
+    elif key == "train.examples":
+        _collection(place, chunked=True)
+
+
+def _examples(path: Path) -> None:
+    """Queries with a positive, eight negatives and what a teacher thinks of each."""
+    lines = [
+        json.dumps(
+            {
+                "query": tiny.sentence(n, 6),
+                "pos": [tiny.sentence(n, 20)],
+                "neg": [tiny.sentence(n + 3 * other, 20) for other in range(1, 9)],
+                "pos_scores": [9.0],
+                "neg_scores": [float(8 - other) for other in range(8)],
+            }
+        )
+        for n in range(16)
+    ]
+    path.write_text("\n".join(lines), encoding="utf-8")
+
+
+def _collection(folder: Path, chunked: bool) -> None:
+    """A tiny BEIR folder; where documents come in chunks, chunks are judged."""
+    if not chunked:
+        tiny.collection(folder, docs=_DOCS, queries=4)
+        return
+    (folder / "qrels").mkdir(parents=True)
+    docs = [
+        {"_id": f"d{n}", "chunks": [tiny.sentence(n + 9 * c, 8) for c in range(_CHUNKS)]}
+        for n in range(_DOCS)
+    ]
+    queries = [{"_id": f"q{n}", "text": tiny.sentence(n, 5)} for n in range(4)]
+    rows = [f"q{n}\td{n}#{n % _CHUNKS}\t1" for n in range(4)]
+    tiny.write_jsonl(folder / "corpus.jsonl", docs)
+    tiny.write_jsonl(folder / "queries.jsonl", queries)
+    text = "query-id\tcorpus-id\tscore\n" + "\n".join(rows) + "\n"
+    (folder / "qrels" / "test.tsv").write_text(text, encoding="utf-8")
