@@ -64,7 +64,7 @@ KINDS = (
 LOOP = "lmkcli.training.trainer"
 HEAVY = {
     "bm25s": "lmkcli.retrieval.indexes.bm25",
-    "faiss": "lmkcli.retrieval.indexes.ann",
+    "faiss": "lmkcli.retrieval.indexes",
     "inscriptis": "lmkcli.data.readers.webpage",
     "ir_datasets": "lmkcli.data.sources.irds",
     "ir_measures": "lmkcli.evaluation.measures",

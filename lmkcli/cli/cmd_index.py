@@ -28,7 +28,7 @@ _SHOWN = (
     "training_rows",
     "bytes",
 )
-_DENSE = ("m", "ef_construction", "max_memory", "allow_incomplete")
+_DENSE = ("m", "ef_construction", "max_memory", "allow_incomplete", "shard")
 _LEXICAL = (
     *("k1", "b", "language", "stemmer", "stopwords", "unit", "gran", "context"),
     *("fields", "map_ids"),
@@ -44,6 +44,13 @@ class SourceOptions(CollectionOptions):
         str | None,
         Flag("bm25, lucene: a file of stop words, one per line; or none.", metavar="FILE"),
     ] = None
+    shard: Annotated[
+        str,
+        Flag(
+            "ivf and other lists: build slice i/n of the vectors; the same command without --shard joins "
+            "the slices."
+        ),
+    ] = ""
     allow_incomplete: Annotated[
         bool, Flag("Index vectors of which some shards are unfinished.")
     ] = False
@@ -63,15 +70,17 @@ def index(  # noqa: PLR0913 - a group of flags each
     dense: Annotated[AnnSettings, Subset(conditional=True)],
     lexical: Annotated[Bm25Settings, Subset(conditional=True)],
     milvus: Annotated[MilvusSettings, Subset(conditional=True)],
-    reading: Annotated[SourceOptions, Subset(without=("shard",))],
+    reading: SourceOptions,
     output: OutputOptions,
     given: Given,
 ) -> None:
     """Vectors to a FAISS index or into Milvus, or a collection to a BM25 index. Exact search needs none."""
-    folder = output.path("index/")
+    folder = output.path("index/", reading.shards)
     if dense.kind == "exact":
         raise UsageError(f"exact search needs no index: lmk search {source} compares every vector")
     check(dense, milvus, given)
+    if reading.shard:
+        return _shard(_open(Path(source), reading.allow_incomplete), dense, reading.shard, output)
     update = output.if_exists == "update"
     if dense.kind in catalog.DATABASES:
         milvus = replace(milvus, m=dense.m, ef_construction=dense.ef_construction)
@@ -97,7 +106,7 @@ def check(dense: AnnSettings, milvus: MilvusSettings, given: Given) -> None:
     if dense.kind not in catalog.DATABASES:
         useless = _DENSE if dense.kind in catalog.LEXICAL else _LEXICAL
         return no_effect(given, (*useless, *_MILVUS), f"--kind {dense.kind}")
-    no_effect(given, (*_LEXICAL, "max_memory"), f"--kind {dense.kind}")
+    no_effect(given, (*_LEXICAL, "max_memory", "shard"), f"--kind {dense.kind}")
     if milvus.index_type != "HNSW":
         no_effect(given, ("m", "ef_construction"), f"--index-type {milvus.index_type}")
     if not (milvus.uri and milvus.collection):
@@ -183,9 +192,33 @@ def _database(
     return updated.facts
 
 
+def _shard(vectors: "Vectors", settings: AnnSettings, slice_: str, output: OutputOptions) -> None:
+    from lmkcli.data.collection import Shard
+    from lmkcli.retrieval.building import build_dense
+    from lmkcli.retrieval.index_folder import read_built
+    from lmkcli.retrieval.shard_building import build_shard
+
+    if output.if_exists == "update":
+        raise UsageError(
+            "--shard builds anew; --if-exists update brings an index up to date as a whole"
+        )
+    folder = output.path("index/")
+    if read_built(folder):
+        build_dense(vectors, folder, settings)  # refuses, unless it is this very index
+        return console.note(f"{folder} is built already")
+    with console.progress("index") as progress:
+        report = Report(progress, note=console.note, call=recording.call())
+        shards = build_shard(vectors, folder, settings, Shard.parse(slice_), report)
+    console.shard_done(slice_, shards.folder, shards.unfinished(), output.json)
+
+
 def _dense(vectors: "Vectors", folder: Path, settings: AnnSettings, update: bool) -> dict[str, Any]:
     from lmkcli.retrieval.building import build_dense, memory_of
+    from lmkcli.retrieval.shard_building import find_shards, join_shards
     from lmkcli.retrieval.updating import update_dense
+
+    if shards := find_shards(vectors, folder, settings):
+        return join_shards(vectors, folder, settings, shards, Report(call=recording.call()))
 
     needed = console.size(memory_of(vectors, settings))
     console.note(

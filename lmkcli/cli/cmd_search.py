@@ -256,11 +256,7 @@ def _search_shard(
     shards = search.claim(path, described.identity, shard.count, recording.call())
     with console.progress("search") as progress:
         search.search(shard, shards, Report(progress, note=console.note))
-    left = shards.unfinished()
-    if output.json:
-        return console.plain_json({"output": str(shards.folder), "unfinished": left})
-    rest = f"{len(left)} are to come" if left else "all are there: run this without --shard"
-    console.say(f"{shards.folder}: shard {slice_} is done, {rest}")
+    console.shard_done(slice_, shards.folder, shards.unfinished(), output.json)
 
 
 def _queries(spelling: str, all_queries: bool) -> "list[Query]":

@@ -12,6 +12,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from types import FrameType
 from typing import Any
 
@@ -92,6 +93,14 @@ def duration(seconds: float) -> str:
 def plain_json(value: Any) -> None:
     """Print a JSON value on stdout."""
     say(json.dumps(value, indent=1, ensure_ascii=False))
+
+
+def shard_done(shard: str, folder: Path, left: list[int], json: bool) -> None:
+    """Say that a shard is done, and how many of those in `folder` are to come."""
+    if json:
+        return plain_json({"output": str(folder), "unfinished": left})
+    rest = f"{len(left)} are to come" if left else "all are there: run this without --shard"
+    say(f"{folder}: shard {shard} is done, {rest}")
 
 
 @contextmanager

@@ -40,7 +40,7 @@ class CollectionOptions:
         """How many slices there are; UsageError for a --shard that is none."""
         from lmkcli.data.collection import Shard
 
-        return Shard.parse(self.shard).count
+        return Shard.parse(self.shard or "0/1").count
 
     def spelling(self, collection: str) -> str:
         """The collection with the options that also have flags."""

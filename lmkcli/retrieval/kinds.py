@@ -77,6 +77,13 @@ class Candidates(NamedTuple):
     rows: NDArray[np.int64]
 
 
+class Share(NamedTuple):
+    """A shard's vectors, and the number of its first among all."""
+
+    blocks: Blocks
+    first: int
+
+
 class Nearest(Protocol):
     """Something that finds vectors, which are numbered from zero.
 
@@ -115,6 +122,26 @@ class AnnKind(Nearest, Protocol):
 
         DataError when this index cannot grow.
         """
+
+    @staticmethod
+    def check_joinable(blocks: Blocks, settings: AnnSettings) -> None:
+        """UsageError for settings by which an index cannot be made in shards."""
+
+    @classmethod
+    def train(cls, blocks: Blocks, path: Path, settings: AnnSettings) -> None:
+        """Write to `path` what an index learns from all vectors, and holds before there are any."""
+
+    @classmethod
+    def build_shard(
+        cls, share: Share, trained: Path, path: Path, settings: AnnSettings, progress: Progress
+    ) -> None:
+        """Write a shard to `path`, whole or not at all."""
+
+    @classmethod
+    def join(
+        cls, trained: Path, shards: list[Path], folder: Path, settings: AnnSettings
+    ) -> dict[str, Any]:
+        """Write the index of all shards, in their order, into `folder`; returns its facts."""
 
     @classmethod
     def open(cls, folder: Path, settings: AnnSettings) -> Self:

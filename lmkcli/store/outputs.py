@@ -26,7 +26,7 @@ _PART = (
 _PARTED = rf"generation\.json|update\.lock|done(/\d+of\d+\.json)?|parts(/{_PART})?"
 _BM25 = r"bm25(/([a-z]+(\.csc)?\.index\.(npy|json)|analysis\.json|ids\.parquet))?"
 _LUCENE = r"lucene(/(segments_\w+|_\w+\.\w+|write\.lock|analysis\.json))?"
-_FILES = rf"faiss\.index|docs\.parquet|{_BM25}|{_LUCENE}"
+_FILES = rf"faiss\.(index|ivfdata)|docs\.parquet|{_BM25}|{_LUCENE}"
 _MODEL = (
     r"log\.jsonl|training\.json|README\.md|checkpoints(/checkpoint-\d+(/.*)?)?|\.growing(/.*)?"
     r"|tensorboard(/events\..*)?"

@@ -300,7 +300,7 @@ def test_what_is_incomplete_is_indexed_only_when_allowed(
     lmk(*lexical, "--allow-incomplete", code=2)
 
 
-# --- searching in shards ---------------------------------------------------------------------------
+# --- searching and indexing in shards ----------------------------------------------------------------
 
 
 def test_slices_of_a_search_join_to_the_run_of_one_process(
@@ -345,3 +345,26 @@ def test_what_cannot_be_sharded_says_so(lmk: Lmk, beir: Path, tmp_path: Path) ->
     over = (*search, beir, *shard, "-o", tmp_path / "r", "--if-exists", "overwrite")
     assert "what other shards have written" in lmk(*over, code=2).err
     assert not (tmp_path / "r.shards").exists()
+
+
+def test_shards_of_an_index_join_to_an_index(
+    lmk: Lmk, encode: Callable[..., Any], beir: Path, tmp_path: Path
+) -> None:
+    vectors, index = tmp_path / "v", tmp_path / "i"
+    encode(beir, vectors)
+    words = ("index", vectors, "--kind", "ivf", "-o", index)
+    assert "shard 1/2 is done, 1 are to come" in lmk(*words, "--shard", "1/2").out
+    assert "not finished: 0;" in lmk(*words, code=DATA).err
+    assert lmk("show", f"{index}.shards", "--json").json["shards"] == "1 of 2 finished"
+    assert lmk(*words, "--shard", "0/2", "--json").json["unfinished"] == []
+    assert lmk(*words, "--json").json["rows"] == 60
+    assert not Path(f"{index}.shards").exists()
+    assert "is built already" in lmk(*words, "--shard", "0/2").err
+    found = lmk("search", index, "-q", "copper", "-k", 60, "--json")
+    assert len(found.json) == 60
+    assert found.out.lstrip().startswith("[")  # FAISS itself prints nothing
+    for more in (["--if-exists", "update"], ["--if-exists", "overwrite"], ["--kind", "hnsw"]):
+        lmk(*words[:2], *more, "-o", tmp_path / "j", "--shard", "0/2", code=2)
+    lexical = ("index", beir, "--kind", "bm25", "-o", tmp_path / "j")
+    assert "--shard has no effect" in lmk(*lexical, "--shard", "0/2", code=2).err
+    assert not (tmp_path / "j.shards").exists()

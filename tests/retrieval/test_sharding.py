@@ -25,7 +25,7 @@ from lmkcli.store.vectors import Vectors
 from tests.retrieval.test_opening import Asked, Made
 
 Models = Callable[[str], Path]
-ROWS, K = 60, 25
+ROWS, K = 90, 25
 IDS = [f"d{number:03d}" for number in np.random.default_rng(5).permutation(ROWS)]
 QUERIES = [Query(f"q{number}", str(number)) for number in range(7)]
 WHO: dict[str, Any] = {"index": "this"}

@@ -17,7 +17,8 @@ from numpy.typing import NDArray
 
 from lmkcli.errors import DataError, UsageError
 from lmkcli.progress import Progress
-from lmkcli.retrieval.kinds import AnnKind, Blocks, Candidates, check_finite
+from lmkcli.retrieval.indexes import lists
+from lmkcli.retrieval.kinds import AnnKind, Blocks, Candidates, Share, check_finite
 from lmkcli.settings import AnnSettings
 from lmkcli.system.atomic import atomic_file
 from lmkcli.system.memory import free_memory
@@ -43,7 +44,7 @@ class Ann(AnnKind):
         self._index = index
         self._settings = settings
         self.rows = self.most = int(index.ntotal)
-        self.divisible = _lists_of(index) is not None
+        self.divisible = lists.lists_of(index) is not None
         self.overfetch = 1 if int(_storage_bytes(index)) >= 4 * int(index.d) else 4
 
     @classmethod
@@ -57,13 +58,7 @@ class Ann(AnnKind):
         """
         factory = factory_string(settings, blocks.rows)
         index = _make(factory, blocks.dim)
-        needed = training_rows(index)
-        if blocks.rows < needed:
-            raise DataError(
-                f"{factory} is trained on at least {needed} vectors, and there are {blocks.rows}: "
-                "use --kind hnsw, fewer lists or 4-bit codes (PQ32x4), or no index at all "
-                "(exact search is quick at this size)"
-            )
+        _check_trainable(index, factory, blocks.rows)
         _check_memory(settings, blocks)
         trained = _train(index, blocks, settings.seed)
         if isinstance(_core(index), faiss.IndexHNSW):
@@ -87,9 +82,60 @@ class Ann(AnnKind):
         return _write(index, folder)
 
     @classmethod
+    def train(cls, blocks: Blocks, path: Path, settings: AnnSettings) -> None:
+        """Write an index that has learned from all vectors and holds none, for shards to fill.
+
+        DataError as of `build`.
+        """
+        factory = factory_string(settings, blocks.rows)
+        index = _make(factory, blocks.dim)
+        _check_trainable(index, factory, blocks.rows)
+        _check_fits(
+            f"training {factory}", _sample_bytes(index, blocks.rows), settings, "use fewer lists"
+        )
+        _train(index, blocks, settings.seed)
+        faiss.write_index(index, str(path))
+
+    @classmethod
+    def build_shard(
+        cls, share: Share, trained: Path, path: Path, settings: AnnSettings, progress: Progress
+    ) -> None:
+        """Add a shard's vectors to a trained index, and write that to `path`, whole or not at all."""
+        index = _read_file(trained, 0)
+        needed = forecast(index, share.blocks.rows)
+        _check_fits("a shard", needed, settings, "more shards take less each")
+        _add(index, share.blocks, progress, share.first)
+        _write_file(index, path)
+
+    @classmethod
+    def join(
+        cls, trained: Path, shards: list[Path], folder: Path, settings: AnnSettings
+    ) -> dict[str, Any]:
+        """Write the index of all shards into `folder`, as `build` would have made it; facts.
+
+        Its lists go from file to file, to one beside `faiss.index`, and are never in memory as a whole.
+        """
+        index = _read_file(trained, 0)
+        lists.join(index, shards, folder)
+        facts = _write(index, folder)
+        factory = factory_string(settings, facts["rows"])
+        sample = _sample_size(_make(factory, facts["dim"]), facts["rows"])
+        size = facts["bytes"] + (folder / lists.LISTS).stat().st_size
+        return {**facts, "bytes": size, "factory": factory, "training_rows": sample}
+
+    @classmethod
     def open(cls, folder: Path, settings: AnnSettings) -> "Ann":
         """The index in `folder`, mapped from disk where FAISS can; DataError if unreadable."""
         return cls(_read(folder, mapped=True), settings)
+
+    @staticmethod
+    def check_joinable(blocks: Blocks, settings: AnnSettings) -> None:
+        """UsageError for a kind that cannot be joined from shards."""
+        factory = factory_string(settings, blocks.rows)
+        if lists.lists_of(_make(factory, blocks.dim)) is None:
+            raise UsageError(
+                f"--shard: {factory} is built whole; shards are for inverted lists, such as --kind ivf"
+            )
 
     @staticmethod
     def memory(blocks: Blocks, settings: AnnSettings) -> int:
@@ -106,7 +152,7 @@ class Ann(AnnKind):
             core.hnsw.efSearch = max(1, min(breadth, core.ntotal))  # FAISS holds room for all of it
         elif isinstance(core, faiss.IndexIVF):
             core.nprobe = min(self._settings.nprobe or _probes(core, k), core.nlist)
-        how = None if among is None else _within(self._index, among)
+        how = None if among is None else lists.within(self._index, among)
         asked = np.ascontiguousarray(queries, dtype=np.float32)
         scores, rows = self._index.search(asked, k, params=how)
         return Candidates(np.where(rows < 0, np.float32(-np.inf), scores), rows)
@@ -156,27 +202,6 @@ def _core(index: Any) -> Any:
     return index
 
 
-def _lists_of(index: Any) -> Any:
-    """The inverted lists that decide a search alone, under rotations; None where there are none."""
-    index = faiss.downcast_index(index)
-    if isinstance(index, faiss.IndexPreTransform):
-        return _lists_of(index.index)
-    refined = isinstance(index, faiss.IndexIVFPQR | faiss.IndexIVFFastScan)
-    return index if isinstance(index, faiss.IndexIVF) and not refined else None
-
-
-def _within(index: Any, numbers: range) -> Any:
-    """Search parameters by which an index of lists finds a range of numbers alone."""
-    lists: Any = faiss.SearchParametersIVF()
-    lists.nprobe = _core(index).nprobe
-    lists.sel = faiss.IDSelectorRange(numbers.start, numbers.stop, True)  # lists are in their order
-    if not isinstance(faiss.downcast_index(index), faiss.IndexPreTransform):
-        return lists
-    under: Any = faiss.SearchParametersPreTransform()
-    under.index_params = lists
-    return under
-
-
 def _centroids(index: Any) -> int:
     """The largest k-means that training runs; 1 where nothing, or only a range, is learned."""
     core = _core(index)
@@ -201,6 +226,17 @@ def _transforms(index: Any) -> list[Any]:
 def training_rows(index: Any) -> int:
     """How many vectors an untrained FAISS index needs at least; 0 if it learns nothing."""
     return 0 if index.is_trained else TRAIN_LEAST * _centroids(index)
+
+
+def _check_trainable(index: Any, factory: str, rows: int) -> None:
+    """DataError where there are too few vectors to train on."""
+    needed = training_rows(index)
+    if rows < needed:
+        raise DataError(
+            f"{factory} is trained on at least {needed} vectors, and there are {rows}: "
+            "use --kind hnsw, fewer lists or 4-bit codes (PQ32x4), or no index at all "
+            "(exact search is quick at this size)"
+        )
 
 
 def _train(index: Any, blocks: Blocks, seed: int) -> int:
@@ -240,12 +276,17 @@ def _gather(blocks: Blocks, chosen: NDArray[np.int64]) -> NDArray[np.float32]:
     return vectors
 
 
-def _add(index: Any, blocks: Blocks, progress: Progress) -> None:
+def _add(index: Any, blocks: Blocks, progress: Progress, first: int | None = None) -> None:
+    """Add vectors behind those that are there, or under the numbers from `first` on."""
     done = 0
     for block in blocks:
         check_finite(float(np.abs(block.vectors).max(initial=0)))
         try:
-            index.add(block.vectors)
+            if first is None:
+                index.add(block.vectors)
+            else:
+                numbers = np.arange(len(block.vectors), dtype=np.int64) + first + done
+                index.add_with_ids(block.vectors, numbers)
         except RuntimeError as error:
             raise DataError(
                 f"FAISS could not add vectors to this kind of index: {_said(error)}"
@@ -256,27 +297,43 @@ def _add(index: Any, blocks: Blocks, progress: Progress) -> None:
 
 def _write(index: Any, folder: Path) -> dict[str, Any]:
     path = folder / FILE
+    _write_file(index, path)
+    facts = {"rows": int(index.ntotal), "dim": int(index.d), "bytes": path.stat().st_size}
+    return {**facts, "faiss": faiss.__version__}
+
+
+def _write_file(index: Any, path: Path) -> None:
     with atomic_file(path) as temporary:
         try:
             faiss.write_index(index, str(temporary))
         except RuntimeError as error:
             raise DataError(f"{path} cannot be written: {_said(error)}") from None
-    facts = {"rows": int(index.ntotal), "dim": int(index.d), "bytes": path.stat().st_size}
-    return {**facts, "faiss": faiss.__version__}
 
 
 def _read(folder: Path, mapped: bool) -> Any:
-    path = folder / FILE
+    path, joined = folder / FILE, (folder / lists.LISTS).exists()
+    if joined and not mapped:
+        raise DataError("an index that was joined from shards cannot grow")
+    return _read_file(path, faiss.IO_FLAG_MMAP_IFC if mapped else 0, joined)
+
+
+def _read_file(path: Path, flags: int, joined: bool = False) -> Any:
     try:
-        return faiss.read_index(str(path), faiss.IO_FLAG_MMAP_IFC if mapped else 0)
+        return lists.read_joined(path) if joined else faiss.read_index(str(path), flags)
     except RuntimeError as error:
         raise DataError(f"{path} cannot be read ({_said(error)}); build the index again") from None
 
 
 def forecast(index: Any, rows: int) -> int:
     """Bytes that building `index` with so many rows takes at its peak, training sample included."""
-    sample = 8 * _sample_size(index, rows) * int(index.d)  # twice: FAISS copies what it trains on
-    return max(sample, int(rows * max(GROWTH * _row_bytes(index), _row_bytes(index) + SMALL_ROW)))
+    return max(
+        _sample_bytes(index, rows),
+        int(rows * max(GROWTH * _row_bytes(index), _row_bytes(index) + SMALL_ROW)),
+    )
+
+
+def _sample_bytes(index: Any, rows: int) -> int:
+    return 8 * _sample_size(index, rows) * int(index.d)  # twice: FAISS copies what it trains on
 
 
 def _storage_bytes(index: Any) -> int:
@@ -313,6 +370,14 @@ def _check_memory(settings: AnnSettings, blocks: Blocks) -> None:
         f"takes about {_size(needed)} to build, and {_size(limit)} may be used; "
         f"{advice}; exact search needs no index and little memory"
     )
+
+
+def _check_fits(what: str, needed: int, settings: AnnSettings, advice: str) -> None:
+    limit = settings.max_memory or free_memory()
+    if needed > limit:
+        raise DataError(
+            f"{what} takes about {_size(needed)}, and {_size(limit)} may be used; {advice}"
+        )
 
 
 def _forecast_of(factory: str, blocks: Blocks) -> int:

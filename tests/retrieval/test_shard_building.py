@@ -1,0 +1,132 @@
+"""Indexes that tasks build in shards: joined on disk, they find what an index of one process finds."""
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import faiss
+import numpy as np
+import pytest
+
+from lmkcli.data.collection import Shard
+from lmkcli.errors import DataError, Mismatch, UsageError
+from lmkcli.progress import Report
+from lmkcli.retrieval import searching, shard_building
+from lmkcli.retrieval.index_folder import check_files, read_built
+from lmkcli.retrieval.shard_building import build_shard, find_shards, join_shards
+from lmkcli.settings import AnnSettings
+from lmkcli.store import part_writer
+from lmkcli.store.shards import beside
+from lmkcli.store.vectors import Vectors
+from tests.retrieval.test_sharding import QUERIES, Folder, opened, same, sharded
+
+Models = Callable[[str], Path]
+
+
+@pytest.fixture
+def folder(tiny_model: Models, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Folder:
+    monkeypatch.setattr(part_writer, "PART_BYTES", 1500)
+    return Folder(tmp_path / "v", tiny_model("bert"), monkeypatch)
+
+
+def joined(vectors: Vectors, path: Path, kind: str, order: list[int]) -> dict[str, Any]:
+    """The index of shards that are built in an order, in which a number may be twice."""
+    settings, count = AnnSettings(kind=kind), max(order) + 1
+    for each in order:
+        build_shard(vectors, path, settings, Shard(each, count))
+    shards = find_shards(vectors, path, settings)
+    assert shards is not None
+    return join_shards(vectors, path, settings, shards)
+
+
+def lists(path: Path) -> list[tuple[list[int], bytes]]:
+    """The numbers and codes of each list of an index, as plain FAISS reads it."""
+    index = faiss.read_index(str(path / "faiss.index"), faiss.IO_FLAG_ONDISK_SAME_DIR)
+    ivf = faiss.extract_index_ivf(index)
+    found = []
+    for each in range(ivf.nlist):
+        size = ivf.invlists.list_size(each)
+        if not size:
+            found.append(([], b""))
+            continue
+        numbers = faiss.rev_swig_ptr(ivf.invlists.get_ids(each), size).tolist()
+        codes = faiss.rev_swig_ptr(ivf.invlists.get_codes(each), size * ivf.code_size)
+        found.append((numbers, codes.tobytes()))
+    return found
+
+
+@pytest.mark.parametrize(
+    ("unit", "kind", "order"),
+    [
+        ("doc", "ivf", [1, 0, 1]),
+        ("doc", "PCA4,IVF2,SQ8", [*range(92)]),  # more shards than documents
+        ("chunk", "IVF4,Flat", [2, 0, 4, 3, 1]),
+        ("token", "IVF2,SQ8", [0, 1, 2]),
+    ],
+)
+def test_joined_shards_are_the_index_of_one_process(
+    folder: Folder, tmp_path: Path, unit: str, kind: str, order: list[int]
+) -> None:
+    folder.fill(unit)
+    whole, mine = folder.index(kind), tmp_path / "mine"
+    facts = joined(Vectors(folder.path), mine, kind, order)
+    assert lists(mine) == lists(whole)
+    for key in ("digest", "of", "rows", "dim", "factory", "training_rows"):
+        assert facts[key] == read_built(whole)[key]
+    assert len(check_files(mine)) == 2
+    assert not beside(mine).exists()
+    mine = mine.rename(tmp_path / "moved")  # lists are found beside the index, wherever that is
+    run = searching.search(opened(mine, nprobe=1), QUERIES, 5, "tag", Report().progress)
+    same(run, searching.search(opened(whole, nprobe=1), QUERIES, 5, "tag", Report().progress), 5)
+    same(sharded(opened(mine, nprobe=1), tmp_path / "run", 3, 5), run, 5)
+
+
+def test_missing_shards_are_named_and_others_refused(folder: Folder, tmp_path: Path) -> None:
+    vectors, path = Vectors(folder.fill()), tmp_path / "i"
+    shards = build_shard(vectors, path, AnnSettings(kind="ivf"), Shard(1, 3))
+    with pytest.raises(DataError, match=r"of 3 shards .* not finished: 0, 2"):
+        join_shards(vectors, path, AnnSettings(kind="ivf"), shards)
+    assert not path.exists()
+    with pytest.raises(Mismatch, match=r"settings.kind: 'ivf' \| 'IVF2,Flat'"):
+        build_shard(vectors, path, AnnSettings(kind="IVF2,Flat"), Shard(0, 3))
+    for kind in ("hnsw", "IVF2,PQ2x4fs", "IVF2,PQ2x4,RFlat"):
+        with pytest.raises(UsageError, match="is built whole; shards are for inverted lists"):
+            build_shard(vectors, tmp_path / "j", AnnSettings(kind=kind), Shard(0, 3))
+    assert not beside(tmp_path / "j").exists()
+
+
+def test_a_shard_that_would_not_fit_is_refused(folder: Folder, tmp_path: Path) -> None:
+    vectors = Vectors(folder.fill())
+    small = AnnSettings(kind="IVF2,Flat", max_memory=2000)
+    with pytest.raises(DataError, match=r"training IVF2,Flat takes about .*; use fewer lists"):
+        build_shard(vectors, tmp_path / "i", small, Shard(0, 2))
+    build_shard(vectors, tmp_path / "i", AnnSettings(kind="IVF2,Flat"), Shard(0, 2))
+    with pytest.raises(DataError, match=r"a shard takes about .*; more shards take less each"):
+        build_shard(vectors, tmp_path / "i", small, Shard(1, 2))
+
+
+def test_a_life_that_ended_before_the_shards_were_removed(
+    folder: Folder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    vectors, path, settings = Vectors(folder.fill()), tmp_path / "i", AnnSettings(kind="ivf")
+    shards = build_shard(vectors, path, settings, Shard(0, 1))
+    with monkeypatch.context() as patch:
+        patch.setattr(shard_building.Shards, "remove", lambda _: os.kill(os.getpid(), 0))
+        built = join_shards(vectors, path, settings, shards)
+    assert beside(path).exists()
+    assert join_shards(vectors, path, settings, shards) == read_built(path)
+    assert read_built(path)["digest"] == built["digest"]
+    assert not beside(path).exists()
+
+
+def test_the_first_task_trains_for_all(
+    folder: Folder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    vectors, settings = Vectors(folder.fill()), AnnSettings(kind="ivf")
+    build_shard(vectors, tmp_path / "i", settings, Shard(1, 2))
+    kind = shard_building.ann_kind("ivf")
+    monkeypatch.setattr(kind, "train", None)
+    shards = build_shard(vectors, tmp_path / "i", settings, Shard(0, 2))
+    assert shards.unfinished() == []
+    np.testing.assert_equal(join_shards(vectors, tmp_path / "i", settings, shards)["rows"], 90)
