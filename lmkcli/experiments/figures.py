@@ -7,6 +7,7 @@ from lmkcli.evaluation.results import headings
 from lmkcli.experiments.cells import Cell, varying
 from lmkcli.experiments.gridfile import COLLECTION, MEASURES
 from lmkcli.experiments.scores import Scored
+from lmkcli.provenance.series import number
 
 
 def figures(scored: Sequence[Scored]) -> Iterator[tuple[str, dict[str, Panel]]]:
@@ -26,8 +27,8 @@ def panels(scored: Sequence[Scored], axis: str) -> dict[str, Panel]:
         for measure, value in each.entry["scores"].items():
             lines, levels = found.setdefault(measure, Panel({}, {}))
             interval = each.entry.get("intervals", {}).get(measure, (None, None))
-            if at.isdigit():
-                lines[name] = [*lines.get(name, []), Point(float(at), value, *interval)]
+            if (x := number(at)) is not None:
+                lines[name] = [*lines.get(name, []), Point(x, value, *interval)]
             else:
                 levels[", ".join(filter(None, [name, _word(axis, at)]))] = Point(
                     0.0, value, *interval

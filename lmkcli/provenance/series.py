@@ -87,11 +87,11 @@ def parameters(entries: Iterable[Entry], numeric: bool = False) -> list[str]:
     for step in (step for entry in entries for step in entry.get("lineage", [])):
         for names, place in ((recorded, step["identity"]), (asked, step["facts"].get("call", {}))):
             for path, value in _leaves(place):
-                if value not in (None, "") and (_number(value) is not None or not numeric):
+                if value not in (None, "") and (number(value) is not None or not numeric):
                     names.setdefault(path[-1], set()).add(str(value))
     for name, values in asked.items():
         if name == "model" or (
-            len(values) > 1 and all(_number(value) is not None for value in values)
+            len(values) > 1 and all(number(value) is not None for value in values)
         ):
             recorded.setdefault(name, values)
     known = sorted(
@@ -110,7 +110,7 @@ def series(entries: Sequence[Entry], x: str, by: str | None, measure: str) -> Se
     for entry, name in zip(entries, _names(entries, x, by, measure), strict=True):
         if measure in entry["scores"]:
             line = drawn.setdefault(name, {})
-            at = _number(setting(entry, x))
+            at = number(setting(entry, x))
             replaced += at in line
             line[at] = _point(entry, at or 0.0, measure)
     levels = {name: line.pop(None) for name, line in drawn.items() if None in line}
@@ -129,7 +129,8 @@ def judged_by(entry: Entry) -> str:
     return str(entry.get("qrels") or lineage[-1]["facts"].get("collection", ""))
 
 
-def _number(value: Any) -> float | None:
+def number(value: Any) -> float | None:
+    """The number that a setting is, or spells; None where it is none."""
     try:
         return None if isinstance(value, bool) else float(value)
     except (TypeError, ValueError):
@@ -218,7 +219,7 @@ def _as_asked(settings: Settings, x: str) -> Settings:
     left = {name for name in repeated if name.startswith("query_")}
     if settings.get("window", "full").isdigit():
         left.add("max_length")
-    if _number(settings.get(x)) is not None:
+    if number(settings.get(x)) is not None:
         left.add(x)
     if "extend" in settings:  # 'grouped:4096' names the length again
         settings["extend"] = settings["extend"].partition(":")[0]

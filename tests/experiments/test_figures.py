@@ -46,3 +46,9 @@ def test_values_that_are_no_numbers_are_levels_and_lone_points_no_figure() -> No
     levels = {"lmk, sentence": Point(0, 0.3), "cls": Point(0, 0.4)}
     assert panels == {"nDCG@10": Panel(lines, levels)}
     assert not list(figures(cells[1:]))
+
+
+def test_numbers_may_have_decimals() -> None:
+    cells = [scored(0.1, "a", "lmk", "0.5", "32"), scored(0.2, "a", "lmk", "1.25", "32")]
+    ((_, panels),) = figures(cells)
+    assert panels["nDCG@10"].lines == {"": [Point(0.5, 0.1), Point(1.25, 0.2)]}
