@@ -59,18 +59,9 @@ def encode(
     """
     if not output.dry_run:
         output.path("vectors/", documents.shards)
-    # Let waiting threads sleep: busy-waiting takes time from other work on the machine. torch reads
-    # this variable when it is imported, which happens below.
-    os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     from lmkcli.encoding import planning
 
-    job = planning.plan(
-        documents.spelling(source), recipe, settings, documents.shard, documents.offline
-    )
-    if documents.only is not None:
-        job = planning.restricted_to_run(job, documents.only)
-    for line in planning.describe_job(job):
-        console.note(line)
+    job = _job(documents.spelling(source), recipe, settings, documents)
     if output.dry_run:
         return _dry_run(job, output.json)
     if output.replaces:
@@ -86,6 +77,23 @@ def encode(
     if changes:
         return _changes(folder, changes, output.json)
     _summary(folder, job, output.json)
+
+
+def _job(
+    source: str, recipe: RecipeOptions, settings: EncodeSettings, documents: DocumentOptions
+) -> "Job":
+    """What is to be done; UsageError and DataError say, without torch, what cannot be."""
+    # Let waiting threads sleep: busy-waiting takes time from other work on the machine. torch reads
+    # this variable when it is imported.
+    os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+    from lmkcli.encoding import planning
+
+    job = planning.plan(source, recipe, settings, documents.shard, documents.offline)
+    if documents.only is not None:
+        job = planning.restricted_to_run(job, documents.only)
+    for line in planning.describe_job(job):
+        console.note(line)
+    return job
 
 
 def _write(job: "Job", folder: Path, update: bool) -> "Updated | None":

@@ -19,16 +19,17 @@ _LEFT = {CONFIG, "README.md"}
 
 
 def merge(state: Mapping[str, Tensor], scale: float) -> dict[str, Tensor]:
-    """The tensors of a model whose layers hold LoRA matrices, these added to the weights in float32.
+    """The tensors of a model whose layers hold LoRA matrices, these added to the weights in float64.
 
-    Names are those of peft's layers: X.base_layer.weight, X.lora_A.default.weight and so on.
+    Names are those of peft's layers: X.base_layer.weight, X.lora_A.default.weight and so on. In float64 the
+    products of fp16 matrices are exact, so that every machine makes the same weights of an adapter.
     """
     merged = {}
     for name, value in state.items():
         stem, wrapped, rest = name.partition(".base_layer.")
         if wrapped:
             delta = _delta(state, stem, ".default") if rest == "weight" else None
-            value = value if delta is None else value.float() + scale * delta
+            value = value if delta is None else _sum(value, delta, scale)
             merged[f"{stem}.{rest}"] = value
         elif ".lora_" not in name:
             merged[name] = value
@@ -53,11 +54,15 @@ def _delta(state: Mapping[str, Tensor], stem: str, adapter: str = "") -> Tensor 
     """B A of a linear layer, its transpose of an embedding; None where there is none."""
     first = state.get(f"{stem}.lora_A{adapter}.weight")
     if first is not None:
-        return state[f"{stem}.lora_B{adapter}.weight"].float() @ first.float()
+        return state[f"{stem}.lora_B{adapter}.weight"].double() @ first.double()
     first = state.get(f"{stem}.lora_embedding_A{adapter}")
     if first is None:
         return None
-    return (state[f"{stem}.lora_embedding_B{adapter}"].float() @ first.float()).T
+    return (state[f"{stem}.lora_embedding_B{adapter}"].double() @ first.double()).T
+
+
+def _sum(weight: Tensor, delta: Tensor, scale: float) -> Tensor:
+    return (weight.double() + scale * delta).float()
 
 
 def write(growing: Path, folder: Path, base: Path, scale: float) -> None:
@@ -90,7 +95,7 @@ def _added(
         if name in added:
             merged[name], used = added[name].float(), used + 1
         elif delta is not None and delta.shape == state[name].shape:
-            merged[name], used = state[name] + scale * delta, used + 2
+            merged[name], used = _sum(state[name], delta, scale), used + 2
     if used != len(added):
         raise DataError(
             f"{folder} has {len(added) - used} tensors that its base model has no place for: it was "

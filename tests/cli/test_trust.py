@@ -15,6 +15,7 @@ from lmkcli.store.vectors import Vectors
 
 Models = Callable[[str], Path]
 Lmk = Callable[..., Any]
+Downloads = list[tuple[str, bool]]
 
 CODE = """
 from pathlib import Path
@@ -37,6 +38,27 @@ class Stranger(NamedTuple):
     index: Path
     model: Path
     ran: Path
+
+    def has_model(self, name: str, revision: str) -> None:
+        """Make the record of the vectors name another model."""
+        recorded = json.loads((self.vectors / manifest.NAME).read_text())
+        for side in recorded["facts"]["models"].values():
+            side |= {"model": name, "revision": revision}
+        (self.vectors / manifest.NAME).write_text(json.dumps(recorded))
+
+
+@pytest.fixture
+def downloads(monkeypatch: pytest.MonkeyPatch) -> Downloads:
+    """What is asked of the hub, and whether in its local cache alone; it has nothing."""
+    asked: Downloads = []
+
+    def download(name: str, local_files_only: bool = False, **_: Any) -> str:
+        asked.append((name, local_files_only))
+        raise OSError("not in the cache")
+
+    monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
+    monkeypatch.setattr("lmkcli.models.hub.snapshot_download", download)
+    return asked
 
 
 @pytest.fixture
@@ -129,7 +151,7 @@ def test_a_record_asks_for_no_verb_that_makes_no_artifact(
 
 
 def test_an_update_runs_no_code_and_downloads_nothing_that_a_record_asks_for(
-    lmk: Lmk, stranger: Stranger, beir: Path, monkeypatch: pytest.MonkeyPatch
+    lmk: Lmk, stranger: Stranger, beir: Path, downloads: Downloads
 ) -> None:
     err = lmk("update", beir, stranger.vectors, stranger.index, code=3).err
     assert "--trust-remote-code" in err
@@ -138,36 +160,16 @@ def test_an_update_runs_no_code_and_downloads_nothing_that_a_record_asks_for(
     recorded = json.loads((stranger.vectors / manifest.NAME).read_text())
     for side in recorded["identity"]["recipe"].values():
         side["trust_remote_code"] = False
-    for side in recorded["facts"]["models"].values():
-        side |= {"model": "stranger/model", "revision": ""}
     (stranger.vectors / manifest.NAME).write_text(json.dumps(recorded))
-    asked = []
-
-    def download(name: str, local_files_only: bool = False, **_: Any) -> str:
-        asked.append(local_files_only)
-        raise OSError("not in the cache")
-
-    monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
-    monkeypatch.setattr("lmkcli.models.hub.snapshot_download", download)
+    stranger.has_model("stranger/model", "")
     lmk("update", beir, stranger.vectors, code=3)
-    assert set(asked) <= {True}
+    assert set(downloads) == {("stranger/model", True)}
 
 
 def test_a_hub_name_in_a_manifest_is_not_downloaded(
-    lmk: Lmk, stranger: Stranger, beir: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    lmk: Lmk, stranger: Stranger, beir: Path, downloads: Downloads, tmp_path: Path
 ) -> None:
-    asked = []
-
-    def download(name: str, local_files_only: bool = False, **_: Any) -> str:
-        asked.append(local_files_only)
-        raise OSError("not in the cache")
-
-    monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
-    monkeypatch.setattr("lmkcli.models.hub.snapshot_download", download)
-    recorded = json.loads((stranger.vectors / manifest.NAME).read_text())
-    for side in recorded["facts"]["models"].values():
-        side |= {"model": "stranger/model", "revision": "abc"}
-    (stranger.vectors / manifest.NAME).write_text(json.dumps(recorded))
+    stranger.has_model("stranger/model", "abc")
     trust = "--trust-remote-code"
     for line in (
         ["search", stranger.vectors, "-q", "x", trust],
@@ -175,39 +177,28 @@ def test_a_hub_name_in_a_manifest_is_not_downloaded(
     ):
         err = lmk(*line, code=3).err
         assert "lmk fetch -m stranger/model --revision abc" in err
-    assert set(asked) == {True}  # the cache alone was looked into
-    asked.clear()
+    assert set(downloads) == {("stranger/model", True)}  # the cache alone was looked into
+    downloads.clear()
     lmk("search", stranger.vectors, "-q", "x", trust, "--model", "stranger/model", code=3)
-    assert asked == [False]  # whoever names it himself may download it
+    assert downloads == [("stranger/model", False)]  # whoever names it himself may download it
 
 
 def test_the_base_of_an_adapter_is_not_downloaded(
-    lmk: Lmk, stranger: Stranger, beir: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    lmk: Lmk, stranger: Stranger, beir: Path, downloads: Downloads, tmp_path: Path
 ) -> None:
     """Nor when the user names the adapter: its folder, not the user, names the base."""
-    asked = []
-
-    def download(name: str, local_files_only: bool = False, **_: Any) -> str:
-        asked.append((name, local_files_only))
-        raise OSError("not in the cache")
-
-    monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
-    monkeypatch.setattr("lmkcli.models.hub.snapshot_download", download)
     adapter = tmp_path / "adapter"
     adapter.mkdir()
     config = {"peft_type": "LORA", "base_model_name_or_path": "stranger/base", "r": 2}
     (adapter / "adapter_config.json").write_text(json.dumps({**config, "lora_alpha": 4}))
-    recorded = json.loads((stranger.vectors / manifest.NAME).read_text())
-    for side in recorded["facts"]["models"].values():
-        side |= {"model": str(adapter), "revision": ""}
-    (stranger.vectors / manifest.NAME).write_text(json.dumps(recorded))
+    stranger.has_model(str(adapter), "")
     for line in (
         ["search", stranger.vectors, "-q", "x", "--trust-remote-code"],
         ["verify", stranger.vectors, "--trust-remote-code"],
         ["encode", beir, "-m", adapter, "-o", tmp_path / "v"],
     ):
         assert "lmk fetch -m stranger/base" in lmk(*line, code=3).err
-    assert set(asked) == {("stranger/base", True)}
+    assert set(downloads) == {("stranger/base", True)}
 
 
 # --- folders and files of other people ------------------------------------------------------------
