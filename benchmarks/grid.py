@@ -26,7 +26,7 @@ GRID = """
 [grid]
 collections = ["stdlib/functions", "stdlib/modules", "python/numpy/functions"]
 model = "minilm"
-pool = ["cls", "mean", "max", "lmk"]
+pool = ["cls", "last", "mean", "lmk"]
 gran = [""]
 max-length = [64, 256]
 dtype = "fp32"

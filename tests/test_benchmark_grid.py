@@ -53,7 +53,7 @@ def benchmark(*words: object, code: int = 0) -> str:
 def test_a_grid_of_three_collections_four_poolers_and_two_lengths_killed_five_times(
     tmp_path: Path, tiny_model: Callable[[str], Path]
 ) -> None:
-    pools = ["cls", "mean", "max", "lmk"]
+    pools = ["cls", "last", "mean", "lmk"]
     file = written(tmp_path, 3, tiny_model("bert"), pools=pools, lengths=[32, 128])
     said = benchmark("kills", file, "--times", 5, "-o", tmp_path / "results")
     assert said.count("exit code -9") + said.count("exit code 75") + said.count("code -15") == 5

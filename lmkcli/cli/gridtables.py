@@ -166,7 +166,7 @@ def _report(compared: "Table", scored: "list[Scored]", plan: "Plan", results: "R
 
 
 def _figures(scored: "list[Scored]") -> Iterator[tuple[str, str]]:
-    """Caption and SVG of each axis that has numbers."""
+    """Caption and SVG of each collection and axis that has numbers."""
     import tempfile
 
     from lmkcli import catalog
@@ -178,10 +178,10 @@ def _figures(scored: "list[Scored]") -> Iterator[tuple[str, str]]:
     except MissingExtra:
         return
     with tempfile.TemporaryDirectory() as folder:
-        for number, (axis, panels) in enumerate(figures(scored)):
+        for number, (collection, axis, panels) in enumerate(figures(scored)):
             path = Path(folder) / f"{number}.svg"
             draw(panels, axis, path)
-            yield f"{', '.join(panels)} over {axis}", path.read_text("utf-8")
+            yield f"{', '.join(panels)} over {axis}: {collection}", path.read_text("utf-8")
 
 
 def _wide(compared: "Table", form: Format) -> None:

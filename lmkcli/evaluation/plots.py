@@ -29,6 +29,7 @@ from lmkcli.system.atomic import atomic_file, destination
 
 _WIDTH, _INCH_PER_BAR, _DPI = 6.4, 0.28, 160
 _MARKED = 30  # points of a line in a panel that have a mark each, at most
+_BANDS = 6  # of intervals that can be told apart in a panel, at most
 _LETTERS_PER_LINE = 90  # of a title, at most: as many as the width holds
 _LETTERS_BESIDE = 26  # of a legend's longest line, if the legend is to stand beside the axes
 _DOTS = 500  # of a map that are drawn as shapes of their own, at most; more become one picture
@@ -154,20 +155,22 @@ def curves(panels: Mapping[str, Panel], xlabel: str, path: Path) -> None:
 
 def _panel(axis: Any, panel: Panel, looks: Mapping[str, _Look]) -> None:
     for name, points in panel.lines.items():
-        _line(axis, sorted(points), name, looks[name])
+        _line(axis, sorted(points), name, looks[name], banded=len(panel.lines) <= _BANDS)
     for name, level in panel.levels.items():
         color = looks[name].color
         axis.axhline(level.y, color=color, linestyle=(0, (5, 2)), linewidth=1.1, label=name)
     axis.yaxis.set_major_locator(MaxNLocator(6, steps=[1, 2, 5, 10]))
 
 
-def _line(axis: Any, points: Sequence[Point], name: str, look: _Look) -> None:
-    """A line with its marks, on the band of its intervals."""
+def _line(axis: Any, points: Sequence[Point], name: str, look: _Look, banded: bool) -> None:
+    """A line with its marks, on the band of its intervals, or with a bar for each."""
     x, y = [point.x for point in points], [point.y for point in points]
     axis.plot(x, y, label=name, **look._asdict())
     known = [(p.x, p.low, p.high) for p in points if p.low is not None and p.high is not None]
-    if known:
+    if known and banded:
         axis.fill_between(*zip(*known, strict=True), color=look.color, alpha=0.13, linewidth=0)
+    elif known:
+        axis.vlines(*zip(*known, strict=True), color=look.color, alpha=0.5, linewidth=0.8)
 
 
 def _legend(figure: Any, axes: Sequence[Any], lines: int) -> None:

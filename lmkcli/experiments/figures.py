@@ -1,6 +1,7 @@
 """Figures of a grid: its measures over an axis of numbers, lines named by the cells' other axes."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
 
 from lmkcli.evaluation.points import Panel, Point
 from lmkcli.evaluation.results import headings
@@ -9,17 +10,27 @@ from lmkcli.experiments.gridfile import COLLECTION, MEASURES
 from lmkcli.experiments.scores import Scored
 from lmkcli.provenance.series import number
 
+_COLLECTIONS = 6  # that have figures, at most
 
-def figures(scored: Sequence[Scored]) -> Iterator[tuple[str, dict[str, Panel]]]:
-    """Axis and measure -> panel, of each axis over which any line has two points."""
-    for axis in varying([each.cell.values for each in scored]):
-        drawn = panels(scored, axis)
-        if any(len(line) > 1 for panel in drawn.values() for line in panel.lines.values()):
-            yield axis, drawn
+
+def figures(scored: Sequence[Scored]) -> Iterator[tuple[str, str, dict[str, Panel]]]:
+    """Collection, axis and measure -> panel: of each axis over which any line has two points.
+
+    The first collections have theirs: bands of many in one figure cannot be told apart.
+    """
+    by_collection: dict[str, list[Scored]] = {}
+    for each in scored:
+        by_collection.setdefault(each.cell.shown(COLLECTION), []).append(each)
+    short = headings(list(by_collection))
+    for name, mine in islice(by_collection.items(), _COLLECTIONS):
+        for axis in varying([each.cell.values for each in mine]):
+            drawn = panels(mine, axis)
+            if any(len(line) > 1 for panel in drawn.values() for line in panel.lines.values()):
+                yield short[name], axis, drawn
 
 
 def panels(scored: Sequence[Scored], axis: str) -> dict[str, Panel]:
-    """Measure -> its lines over an axis; cells in which the axis has no number are levels."""
+    """Measure -> its lines over an axis, of one collection; cells in which it has no number are levels."""
     names = _names([each.cell for each in scored], axis)
     found: dict[str, Panel] = {}
     for each in scored:
@@ -37,18 +48,14 @@ def panels(scored: Sequence[Scored], axis: str) -> dict[str, Panel]:
 
 
 def _names(cells: Sequence[Cell], axis: str) -> Mapping[str, str]:
-    """Cell -> the name of its line: what varies besides the axis, the collection last."""
+    """Cell -> the name of its line: what varies besides the axis."""
     told = [
         each for each in varying([cell.values for cell in cells]) if each not in (axis, MEASURES)
     ]
-    collections = list(dict.fromkeys(cell.shown(COLLECTION) for cell in cells))
-    short = headings(collections)
-    names = {}
-    for cell in cells:
-        words = [_word(each, cell.shown(each)) for each in told if each != COLLECTION]
-        words += [short[cell.shown(COLLECTION)]] if COLLECTION in told else []
-        names[cell.name] = ", ".join(filter(None, words))
-    return names
+    return {
+        cell.name: ", ".join(filter(None, (_word(each, cell.shown(each)) for each in told)))
+        for cell in cells
+    }
 
 
 def _word(axis: str, value: str) -> str:

@@ -110,6 +110,14 @@ def test_measures_are_panels_with_one_legend_and_one_axis(tmp_path: Path) -> Non
     assert lines[1] == lines[2] != lines[0]  # a line keeps its colour in the next panel
 
 
+def test_intervals_of_many_lines_are_bars_and_not_bands(tmp_path: Path) -> None:
+    lines = {f"l{n}": [Point(1, n, n - 1, n + 1), Point(2, n, n - 1, n + 1)] for n in range(7)}
+    for count, bands in ((6, 6), (7, 0)):
+        few = dict(list(lines.items())[:count])
+        plots.curves({"y": Panel(few, {})}, "x", tmp_path / "c.svg")
+        assert (tmp_path / "c.svg").read_text().count("opacity: 0.13") == bands
+
+
 def test_many_runs_make_a_figure_that_fits_a_page(tmp_path: Path) -> None:
     runs = {f"run{number}": [0.1, -0.1] for number in range(5)}
     for panels in ({"P@1": runs}, {"P@1": runs, "RR@10": runs}):

@@ -24,12 +24,11 @@ def test_a_line_is_what_differs_in_its_axis_alone() -> None:
         scored(0.3, "beir/b", "cls", "", "512"),
         scored(0.4, "beir/a", "lmk", "64", "512"),
     ]
-    ((axis, panels),) = figures(cells)
-    assert axis == "max-length"
+    ((collection, axis, panels),) = figures(cells)
+    assert (collection, axis) == ("a", "max-length")  # of the other there is one point
     assert panels["nDCG@10"].lines == {
-        "cls, a": [Point(32, 0.1, 0.0, 0.2), Point(512, 0.2)],
-        "cls, b": [Point(512, 0.3)],
-        "lmk, gran 64, a": [Point(512, 0.4)],
+        "cls": [Point(32, 0.1, 0.0, 0.2), Point(512, 0.2)],
+        "lmk, gran 64": [Point(512, 0.4)],
     }
 
 
@@ -40,7 +39,7 @@ def test_values_that_are_no_numbers_are_levels_and_lone_points_no_figure() -> No
         scored(0.3, "a", "lmk", "sentence", "32"),
         scored(0.4, "a", "cls", "", "32"),
     ]
-    ((axis, panels),) = figures(cells)
+    ((_, axis, panels),) = figures(cells)
     assert axis == "gran"
     lines = {"lmk": [Point(16, 0.1), Point(64, 0.2)]}
     levels = {"lmk, sentence": Point(0, 0.3), "cls": Point(0, 0.4)}
