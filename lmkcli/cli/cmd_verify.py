@@ -12,6 +12,8 @@ from lmkcli.cli.options import Json
 from lmkcli.errors import CheckFailed, UsageError
 from lmkcli.settings import Flag, ModelSettings
 
+SAMPLE = 100  # documents
+
 
 @with_flags
 def verify(
@@ -19,7 +21,10 @@ def verify(
         Path, typer.Argument(metavar="FOLDER", help="A vectors folder, or an index.")
     ],
     opening: Annotated[ModelSettings, Subset(without=("dtype",))],
-    sample: Annotated[int, Flag("Documents to encode again, spread over the folder.", min=1)] = 100,
+    sample: Annotated[
+        int | None,
+        Flag("Documents to encode again, spread over the folder.", min=1, shown=str(SAMPLE)),
+    ] = None,
     json: Json = False,
 ) -> None:
     """Encode a sample of the stored texts again and compare with the stored vectors; exit 4 if they differ.
@@ -28,10 +33,15 @@ def verify(
     an index are read, and held against the digests that they were written with.
     """
     if manifest.read(folder).kind == "index":
+        if sample or opening != ModelSettings():
+            raise UsageError(
+                f"{folder} is an index: its files are read and no text is encoded, so --sample and flags of "
+                "the model have no effect; drop them"
+            )
         return _verify_index(folder, json)
     from lmkcli.encoding.verifying import verify as run
 
-    result = run(folder, sample, opening)
+    result = run(folder, sample or SAMPLE, opening)
     facts = {
         "documents": result.documents,
         "least cosine": result.cosine,

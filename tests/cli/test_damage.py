@@ -327,6 +327,7 @@ def test_the_files_of_an_index_are_those_that_were_written(
     source, index = vectors if kind == "hnsw" else beir, tmp_path / "index"
     lmk("index", source, "--kind", kind, "-o", index)
     files = json.loads((index / "built.json").read_text())["files"]
+    assert "have no effect" in lmk("verify", index, "--sample", 5, code=2).err
     assert lmk("verify", index, "--json").json["files"] == len(files)
     present = {str(p.relative_to(index)) for p in index.rglob("*") if p.is_file()}
     assert present - files.keys() <= {"manifest.json", "built.json", "lucene/write.lock"}
