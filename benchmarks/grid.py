@@ -11,6 +11,7 @@ which comes first, and compares their runs; `kills` leaves with code 1 where the
 import argparse
 import filecmp
 import json
+import os
 import random
 import shlex
 import signal
@@ -130,13 +131,18 @@ def kills(file: Path, folder: Path, times: int, chance: random.Random) -> None:
     for number in range(times):
         more = chance.randint(0, len(expected) // (times + 1))
         run = subprocess.Popen(
-            [*LMK, "-q", "grid", file, "-o", killed, "-j", "2"], stdout=subprocess.DEVNULL
+            [*LMK, "-q", "grid", file, "-o", killed, "-j", "2"],
+            stdout=subprocess.DEVNULL,
+            start_new_session=True,
         )
         done = finished(killed)
         while run.poll() is None and finished(killed) < done + more:
             time.sleep(0.02)
         time.sleep(chance.random() * statistics.fmean(expected.values()))
-        run.send_signal((signal.SIGKILL, signal.SIGTERM)[number % 2])
+        if number % 2:
+            run.terminate()
+        elif run.poll() is None:  # with all of its commands, as when a machine goes down
+            os.killpg(run.pid, signal.SIGKILL)
         code = run.wait()
         print(f"life {number + 1}: exit code {code}, {finished(killed)} of {len(expected)} steps")
     whole(file, killed)
