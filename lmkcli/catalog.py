@@ -99,6 +99,14 @@ INDEXES: dict[str, Row] = {
     "exact": Row("lmkcli.retrieval.indexes.exact:Exact", "no index: every vector is compared"),
     "hnsw": Row("lmkcli.retrieval.indexes.ann:Ann", "FAISS HNSW graph", "cpu", "faiss"),
     "ivf": Row("lmkcli.retrieval.indexes.ann:Ann", "FAISS inverted lists", "cpu", "faiss"),
+    "int8": Row("lmkcli.retrieval.indexes.ann:Ann", "a byte a dimension", "cpu", "faiss"),
+    "binary": Row("lmkcli.retrieval.indexes.ann:Ann", "a bit a dimension", "cpu", "faiss"),
+    "pq": Row(
+        "lmkcli.retrieval.indexes.ann:Ann",
+        "product quantisation, a byte for 8 dimensions",
+        "cpu",
+        "faiss",
+    ),
     "bm25": Row("lmkcli.retrieval.indexes.bm25:Bm25", "lexical BM25 (bm25s, no Java)"),
     "lucene": Row(
         "lmkcli.retrieval.indexes.lucene:Lucene",

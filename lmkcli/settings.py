@@ -182,13 +182,14 @@ class RerankSettings:
 
 @dataclass(frozen=True)
 class AnnSettings:
-    """A FAISS index: `kind` is hnsw, ivf or a factory string; 0 means: chosen from the rows."""
+    """A FAISS index: `kind` is a name of the catalog or a factory string; 0 means: chosen from the rows."""
 
     panel: ClassVar[str] = "FAISS"
     kind: Annotated[
         str,
         Flag(
-            "hnsw, ivf, a FAISS factory string such as OPQ64,IVF4096,PQ64; milvus; bm25 or lucene.",
+            "hnsw, ivf, int8, binary, pq, a FAISS factory string such as OPQ64,IVF4096,PQ64; milvus; "
+            "bm25 or lucene.",
             often=True,
         ),
     ] = "hnsw"

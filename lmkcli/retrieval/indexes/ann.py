@@ -56,7 +56,7 @@ class Ann(AnnKind):
         UsageError for a factory string that FAISS refuses; DataError, before any work, when
         there are too few vectors to train on or too little memory.
         """
-        factory = factory_string(settings, blocks.rows)
+        factory = factory_string(settings, blocks.rows, blocks.dim)
         index = _make(factory, blocks.dim)
         _check_trainable(index, factory, blocks.rows)
         _check_memory(settings, blocks)
@@ -87,7 +87,7 @@ class Ann(AnnKind):
 
         DataError as of `build`.
         """
-        factory = factory_string(settings, blocks.rows)
+        factory = factory_string(settings, blocks.rows, blocks.dim)
         index = _make(factory, blocks.dim)
         _check_trainable(index, factory, blocks.rows)
         _check_fits(
@@ -118,7 +118,7 @@ class Ann(AnnKind):
         index = _read_file(trained, 0)
         lists.join(index, shards, folder)
         facts = _write(index, folder)
-        factory = factory_string(settings, facts["rows"])
+        factory = factory_string(settings, facts["rows"], facts["dim"])
         sample = _sample_size(_make(factory, facts["dim"]), facts["rows"])
         size = facts["bytes"] + (folder / lists.LISTS).stat().st_size
         return {**facts, "bytes": size, "factory": factory, "training_rows": sample}
@@ -131,7 +131,7 @@ class Ann(AnnKind):
     @staticmethod
     def check_joinable(blocks: Blocks, settings: AnnSettings) -> None:
         """UsageError for a kind that cannot be joined from shards."""
-        factory = factory_string(settings, blocks.rows)
+        factory = factory_string(settings, blocks.rows, blocks.dim)
         if lists.lists_of(_make(factory, blocks.dim)) is None:
             raise UsageError(
                 f"--shard: {factory} is built whole; shards are for inverted lists, such as --kind ivf"
@@ -140,7 +140,7 @@ class Ann(AnnKind):
     @staticmethod
     def memory(blocks: Blocks, settings: AnnSettings) -> int:
         """Bytes that building takes at its peak, roughly; UsageError for an unknown factory string."""
-        return _forecast_of(factory_string(settings, blocks.rows), blocks)
+        return _forecast_of(factory_string(settings, blocks.rows, blocks.dim), blocks)
 
     def candidates(
         self, queries: NDArray[np.float32], k: int, among: range | None = None
@@ -158,13 +158,27 @@ class Ann(AnnKind):
         return Candidates(np.where(rows < 0, np.float32(-np.inf), scores), rows)
 
 
-def factory_string(settings: AnnSettings, rows: int) -> str:
-    """The FAISS factory string of a kind; ivf gets at most 4 * sqrt(rows) lists."""
-    if settings.kind == "hnsw":
-        return f"HNSW{settings.m},Flat"
-    if settings.kind == "ivf":
-        return f"IVF{_lists(rows)},Flat"
-    return settings.kind
+def factory_string(settings: AnnSettings, rows: int, dim: int) -> str:
+    """The FAISS factory string of a kind; ivf gets at most 4 * sqrt(rows) lists.
+
+    int8 is a scalar quantiser with the range of each dimension in the training sample; binary is RaBitQ
+    (Gao & Long, 2024, section 3): signs around the mean, and two factors that turn them into scores.
+    """
+    names = {
+        "hnsw": f"HNSW{settings.m},Flat",
+        "ivf": f"IVF{_lists(rows)},Flat",
+        "int8": "SQ8",
+        "binary": "RaBitQ",
+        "pq": _product_quantiser(rows, dim),
+    }
+    return names.get(settings.kind, settings.kind)
+
+
+def _product_quantiser(rows: int, dim: int) -> str:
+    """A byte for 8 dimensions, in two codes of 4 bits where rows are too few to train 256 centroids."""
+    bits, least = (8, 8) if rows >= TRAIN_LEAST * 256 else (4, 4)
+    codes = next(m for m in range(max(1, dim // least), 0, -1) if dim % m == 0)
+    return f"PQ{codes}x{bits}"
 
 
 def _lists(rows: int) -> int:
@@ -360,7 +374,7 @@ def _row_bytes(index: Any) -> int:
 
 def _check_memory(settings: AnnSettings, blocks: Blocks) -> None:
     limit = settings.max_memory or free_memory()
-    needed = _forecast_of(factory_string(settings, blocks.rows), blocks)
+    needed = _forecast_of(factory_string(settings, blocks.rows, blocks.dim), blocks)
     if needed <= limit:
         return
     fitting = [kind for kind in _alternatives(blocks) if _forecast_of(kind, blocks) <= limit]

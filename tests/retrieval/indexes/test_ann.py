@@ -136,10 +136,49 @@ def test_the_sample_is_gathered_from_any_blocks(data: st.DataObject, rows: int, 
 
 @given(st.integers(0, 10**9))
 def test_automatic_lists_can_always_be_trained(rows: int) -> None:
-    name = factory_string(AnnSettings(kind="ivf"), rows)
+    name = factory_string(AnnSettings(kind="ivf"), rows, 32)
     lists = int(name.removeprefix("IVF").removesuffix(",Flat"))
     assert 1 <= lists <= 65536
     assert lists * 39 <= max(rows, 39)
+
+
+@pytest.mark.parametrize(
+    ("kind", "factory", "least"),
+    [("int8", "SQ8", 0.95), ("binary", "RaBitQ", 0.35), ("pq", "PQ8x4", 0.35)],
+)
+def test_kinds_with_small_codes(tmp_path: Path, kind: str, factory: str, least: float) -> None:
+    facts = Ann.build(Matrix(VECTORS), tmp_path, AnnSettings(kind=kind), silent)
+    index = Ann.open(tmp_path, AnnSettings(kind=kind))
+    assert facts["factory"] == factory
+    assert index.overfetch == 4
+    assert recall(index, 10) >= least
+
+
+@pytest.mark.parametrize(
+    ("rows", "dim", "factory"),
+    [
+        (9983, 384, "PQ96x4"),
+        (9984, 384, "PQ48x8"),
+        (10**6, 100, "PQ10x8"),
+        (10**6, 7, "PQ1x8"),
+        (100, 7, "PQ1x4"),
+        (100, 2, "PQ1x4"),
+    ],
+)
+def test_a_byte_for_eight_dimensions(rows: int, dim: int, factory: str) -> None:
+    assert factory_string(AnnSettings(kind="pq"), rows, dim) == factory
+
+
+def test_int8_are_the_codes_of_sentence_transformers(tmp_path: Path) -> None:
+    quantization = pytest.importorskip("sentence_transformers.util.quantization")
+    Ann.build(Matrix(VECTORS), tmp_path, AnnSettings(kind="int8"), silent)
+    index = faiss.read_index(str(tmp_path / ann.FILE))
+    codes = faiss.vector_to_array(index.codes).reshape(VECTORS.shape)
+    ranges = np.stack([VECTORS.min(0), VECTORS.max(0)])
+    wanted = quantization.quantize_embeddings(VECTORS, "uint8", ranges=ranges)
+    apart = np.abs(codes.astype(int) - wanted)
+    assert apart.max() <= 1
+    assert apart.mean() < 0.01  # at the edge of a step
 
 
 def test_facts_and_progress(tmp_path: Path) -> None:

@@ -1,0 +1,96 @@
+"""Indexes with small codes: bytes a document, and what they find, with and without exact scores.
+
+    python benchmarks/quantised.py beir/scifact/test=vectors beir/nfcorpus/test=others
+
+Each argument is a collection and the vectors that lmk encode made of its documents, one a document. For each
+kind: bytes a document; the share of the 100 documents of exact search that are among its own 100; R@100 and
+nDCG@10 by the collection's judgements. "rescored" is what lmk search does: candidates are scored again from
+the stored vectors; "codes alone" ranks by the index's own scores.
+"""
+
+import argparse
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+
+from lmkcli.data.collection import open_collection
+from lmkcli.data.run import Ranking, Run, ranked
+from lmkcli.evaluation.measures import evaluate, parse_measures
+from lmkcli.progress import silent
+from lmkcli.retrieval.approximate import ApproximateSearch
+from lmkcli.retrieval.dense import exact_search, open_query_encoder
+from lmkcli.retrieval.indexes.ann import Ann
+from lmkcli.retrieval.kinds import Hits
+from lmkcli.retrieval.numbering import number
+from lmkcli.retrieval.searching import queries_of
+from lmkcli.retrieval.views import RankedUnits
+from lmkcli.settings import AnnSettings, OpenSettings
+from lmkcli.store.ragged import Ragged
+from lmkcli.store.vectors import Vectors
+
+DEPTH = 100
+MEASURES = ("R@100", "nDCG@10")
+
+
+class Bench:
+    """A collection's queries, encoded once, and its vectors."""
+
+    def __init__(self, collection: str, folder: Path) -> None:
+        self.vectors, self.name = Vectors(folder), Path(collection).name
+        self.qrels = list(open_collection(collection).qrels())
+        self.queries, _ = queries_of(collection, all_queries=False)
+        settings = OpenSettings()
+        self.asked: Ragged = open_query_encoder(self.vectors, settings).queries(self.queries)
+        self.units = RankedUnits(self.vectors)
+        self.exact = exact_search(self.units.matrix, settings)
+
+    def run(self, rows: list[np.ndarray], scores: list[np.ndarray]) -> Run:
+        rankings: dict[str, Ranking] = {}
+        for query, mine, values in zip(self.queries, rows, scores, strict=True):
+            kept = mine >= 0
+            rankings[query.id] = ranked(self.vectors.ids(mine[kept]), values[kept]).cut(DEPTH)
+        return Run(rankings)
+
+    def lines(self, kinds: list[str]) -> Iterator[list[str]]:
+        best = self.run(*self.exact.search(self.asked, DEPTH))
+        yield [self.name, "exact, fp16", str(2 * self.vectors.dim), *self.figures(best, best)]
+        for kind in kinds:
+            with tempfile.TemporaryDirectory() as place:
+                facts = Ann.build(self.vectors, Path(place), AnnSettings(kind=kind), silent)
+                index = Ann.open(Path(place), AnnSettings(kind=kind))
+                search = ApproximateSearch(index, self.units, number(self.vectors), self.exact)
+                hits: Hits = search.search(self.asked, DEPTH)
+                alone = index.candidates(self.asked.vectors, DEPTH)
+            size = f"{facts['bytes'] / self.vectors.rows:.0f}"
+            name = f"{kind} ({facts['factory']})"
+            found = self.run(*hits), self.run(list(alone.rows), list(alone.scores))
+            for how, run in zip(("rescored", "codes alone"), found, strict=True):
+                yield [self.name, f"{name}, {how}", size, *self.figures(run, best)]
+
+    def figures(self, run: Run, best: Run) -> list[str]:
+        shares = []
+        for query, ranking in best.rankings.items():
+            found = set(run.rankings[query].doc_ids) & set(ranking.doc_ids)
+            shares.append(len(found) / max(1, len(ranking.doc_ids)))
+        scores = evaluate(run, self.qrels, parse_measures(MEASURES))
+        means = [scores.aggregated[name] for name in MEASURES]
+        return [f"{value:.4f}" for value in (float(np.mean(shares)), *means)]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("pairs", nargs="+", metavar="COLLECTION=VECTORS")
+    parser.add_argument("--kinds", nargs="+", default=["int8", "binary", "pq"])
+    given = parser.parse_args()
+    print("| collection | index | bytes a document | of exact's 100 | R@100 | nDCG@10 |")
+    print("|---|---|---|---|---|---|")
+    for pair in given.pairs:
+        collection, _, folder = pair.rpartition("=")
+        for line in Bench(collection, Path(folder)).lines(given.kinds):
+            print(f"| {' | '.join(line)} |", flush=True)
+
+
+if __name__ == "__main__":
+    main()
