@@ -1,11 +1,12 @@
 """A hook of mkdocs: the pages of the repository as pages of the site, with the same relative links.
 
-Three things differ between them. docs/README.md is the first page, as on every forge, and docs/index.md is
+Four things differ between them. docs/README.md is the first page, as on every forge, and docs/index.md is
 the page of `lmk index`, where mkdocs would take index.md for the first. Pages and files outside docs/ that
-are linked to (CONTRIBUTING.md, examples/ …) belong to the site too, under their path from the root. And no
-page may load anything from another host.
+are linked to (CONTRIBUTING.md, examples/ …) belong to the site too, under their path from the root; notebooks
+among them are pages as well. And no page may load anything from another host.
 """
 
+import json
 import os.path
 import posixpath
 import re
@@ -24,6 +25,7 @@ OUTSIDE = (
     "examples",
     "tests/mteb_task.py",
 )
+NOTEBOOK = ".ipynb"
 _LINK = re.compile(r"(\]\()([^)\s:#]+)([)#])")
 _FOREIGN = re.compile(
     r"<(?:script|img|iframe|source)[^>]+src=\"?(?:https?:)?//|<link[^>]+stylesheet[^>]+//"
@@ -40,7 +42,27 @@ def on_files(files: Files, config: Any) -> Files:
     files.append(File("README.md", docs, site, False, inclusion=InclusionLevel.INCLUDED))
     for path in _outside():
         files.append(File(path, str(ROOT), site, False, inclusion=InclusionLevel.INCLUDED))
+        if path.endswith(NOTEBOOK):
+            page = _page_of(ROOT / path)
+            files.append(File.generated(config, _as_page(path), content=page))
     return files
+
+
+def _as_page(path: str) -> str:
+    """Where the site has a notebook as a page."""
+    return path.removesuffix(NOTEBOOK) + ".md"
+
+
+def _page_of(notebook: Path) -> str:
+    """A notebook as Markdown: its text, its code, and what the code printed when it was saved."""
+    blocks = []
+    for cell in json.loads(notebook.read_text("utf-8"))["cells"]:
+        source = "".join(cell["source"])
+        blocks.append(source if cell["cell_type"] == "markdown" else f"```python\n{source}\n```")
+        printed = "".join("".join(each.get("text", "")) for each in cell.get("outputs", ()))
+        blocks += [f"```text\n{printed.rstrip()}\n```"] if printed else []
+    blocks.append(f"This page is a notebook: [{notebook.name}]({notebook.name}).")
+    return "\n\n".join(blocks) + "\n"
 
 
 def _outside() -> list[str]:
@@ -56,12 +78,15 @@ def _outside() -> list[str]:
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
     """The page with its links, which lead through the repository, leading through the site."""
     source = page.file.src_uri
+    if page.file.generated_by:  # made of a file beside it, to which it links
+        return markdown
     outside = (ROOT / source).is_file() and not (ROOT / "docs" / source).is_file()
     here = posixpath.dirname(source if outside else f"docs/{source}")
 
     def moved(match: re.Match[str]) -> str:
         target = posixpath.normpath(posixpath.join(here, match[2]))
         inside = target.removeprefix("docs/")
+        inside = _as_page(inside) if inside.endswith(NOTEBOOK) else inside
         return match[1] + os.path.relpath(inside, posixpath.dirname(source) or ".") + match[3]
 
     return _LINK.sub(moved, markdown)

@@ -114,7 +114,11 @@ def test_every_page_is_in_the_navigation_of_the_site() -> None:
     navigation = (ROOT / "mkdocs.yml").read_text(encoding="utf-8").partition("\nnav:\n")[2]
     named = re.findall(r"(\S+\.md)$", navigation, re.MULTILINE)
     inside = {page.relative_to(DOCS).as_posix() for page in DOCS.rglob("*.md")}
-    assert set(named) == inside | set(TOP) - {"README.md"}
+    notebooks = {  # docs/website.py makes pages of them
+        path.relative_to(ROOT).with_suffix(".md").as_posix()
+        for path in ROOT.glob("examples/*.ipynb")
+    }
+    assert set(named) == inside | set(TOP) - {"README.md"} | notebooks
     assert len(named) == len(set(named)), "a page has one place"
 
 

@@ -58,10 +58,16 @@ def pretrain(
     if not output.dry_run:
         output.path("model/")
     check(recipe, settings)
-    from lmkcli.training import pretrain_planning, running
+    from lmkcli.training.asking import Beginning, ask_texts
 
-    begun = pretrain_planning.Beginning(recipe, new.architecture, new.tokenizer, new.init_from)
-    job = pretrain_planning.plan(sources, begun, settings, output.offline)
+    begun = Beginning(recipe, new.architecture, new.tokenizer, new.init_from)
+    asked = ask_texts(sources, begun, settings, output.offline)
+    from lmkcli.training import (  # here, after what torch is not needed for
+        pretrain_planning,
+        running,
+    )
+
+    job = pretrain_planning.planned(asked, begun, settings, output.offline)
     for line in pretrain_planning.describe_pretraining(job):
         console.note(line)
     if output.dry_run:

@@ -14,6 +14,7 @@ from lmkcli.recipe import RecipeOptions
 from lmkcli.training.settings import DevSettings, TrainSettings
 
 if TYPE_CHECKING:
+    from lmkcli.evaluation.devsets import DevSet
     from lmkcli.training.job import TrainJob
 
 # What a model's folder cannot say in the layout of sentence-transformers.
@@ -43,11 +44,16 @@ def train(
     if not output.dry_run:
         output.path("model/")
     check(recipe, settings)
-    from lmkcli.training import planning, running
+    from lmkcli.evaluation import devsets
+    from lmkcli.training.asking import ask
 
-    job = planning.plan(sources, recipe, settings, output.offline)
-    if dev.dev:
-        job = _scored(job, dev)
+    asked = ask(sources, recipe, settings, output.offline)
+    sets = devsets.read(dev.dev or [], dev.dev_measure)
+    from lmkcli.training import planning, running  # here, after all that can be said without torch
+
+    job = planning.planned(asked, settings)
+    if sets:
+        job = _scored(job, dev, sets)
     for line in planning.describe_training(job):
         console.note(line)
     if output.dry_run:
@@ -68,12 +74,12 @@ def check(recipe: RecipeOptions, settings: TrainSettings) -> None:
     catalog.check(catalog.OBJECTIVES, settings.loss, "objective")
 
 
-def _scored(job: "TrainJob", dev: DevSettings) -> "TrainJob":
+def _scored(job: "TrainJob", dev: DevSettings, sets: "tuple[DevSet, ...]") -> "TrainJob":
     """The same training, scored as it goes."""
     from lmkcli.evaluation.development import DevScorer
     from lmkcli.training.development import Dev
 
-    scorer = DevScorer.of(job.resolved, dev.dev or [], dev.dev_measure)
+    scorer = DevScorer(job.resolved, dev.dev_measure, sets)
     every = dev.dev_every or max(1, job.settings.steps // 10)
     return replace(job, dev=Dev(scorer, every, dev.patience))
 

@@ -1,7 +1,10 @@
 """lmk update: vectors and their indexes brought to what a collection is now, in one step."""
 
+import io
 import os
 import shlex
+from contextlib import redirect_stdout
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -9,13 +12,24 @@ import typer
 
 from lmkcli.cli import completion, console, recording
 from lmkcli.cli.flags import with_flags
+from lmkcli.cli.options import Json
 from lmkcli.errors import DataError, UsageError
+from lmkcli.reading import parsed
 from lmkcli.settings import Flag, TrustRemoteCode
 from lmkcli.system import network
 
 _ORDER = ("vectors", "index")  # an index follows its vectors
 # What belongs to the command line that began the artifact, and not to what it holds.
 _DROPPED = ("output", "if_exists", "shard", "json", "dry_run", "allow_incomplete")
+
+
+@dataclass(frozen=True)
+class UpdateOptions:
+    """What an update may do, and how it says what it did."""
+
+    trust_remote_code: TrustRemoteCode = False
+    download: Annotated[bool, Flag("Allow downloading missing models and collections.")] = False
+    json: Json = False
 
 
 @with_flags
@@ -35,8 +49,7 @@ def update(
             metavar="FOLDER…", help="Vectors made of it, and indexes of either; there already."
         ),
     ],
-    trust_remote_code: TrustRemoteCode = False,
-    download: Annotated[bool, Flag("Allow downloading missing models and collections.")] = False,
+    options: UpdateOptions,
 ) -> None:
     """Bring vectors and indexes to what a collection is now, as the commands that made them would.
 
@@ -46,7 +59,7 @@ def update(
     """
     from lmkcli import manifest
 
-    if not download:  # what a folder's record names is not fetched unasked
+    if not options.download:  # what a folder's record names is not fetched unasked
         network.forbid()
     missing = [str(folder) for folder in folders if not (folder / manifest.NAME).is_file()]
     if missing:
@@ -58,11 +71,24 @@ def update(
     lmk: Any = context.find_root().command
     for folder in folders:
         manifest.check_whole(folder, made[folder])
-        _check_code(folder, made[folder], trust_remote_code)
+        _check_code(folder, made[folder], options.trust_remote_code)
     lines = {folder: _again(lmk, source, folder, made[folder]) for folder in folders}
+    steps = []
     for folder in sorted(folders, key=lambda each: _ORDER.index(made[each].kind)):
         console.note(f"$ {shlex.join(['lmk', *lines[folder]])}")
-        recording.run(lmk, lines[folder], shown=True)
+        steps.append(_run(lmk, lines[folder], options.json))
+    if options.json:
+        console.plain_json(steps)
+
+
+def _run(lmk: Any, line: list[str], json: bool) -> Any:
+    """Run one step; with `json` nothing is printed, and what it would have said in JSON is returned."""
+    if not json:
+        return recording.run(lmk, line, shown=True)
+    verb, *words = line
+    with redirect_stdout(io.StringIO()) as said:
+        recording.run(lmk, [verb, "--json", *words], shown=True)
+    return parsed(said.getvalue())
 
 
 def _check_code(folder: Path, made: Any, trust: bool) -> None:

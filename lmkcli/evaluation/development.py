@@ -1,40 +1,31 @@
 """Development scores: a model in training searches collections, as `lmk search` and `lmk eval` would."""
 
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from torch import nn
 
 from lmkcli import manifest
-from lmkcli.data.collection import WHOLE, Query, open_collection
+from lmkcli.data.collection import WHOLE, open_collection
 from lmkcli.data.run import Run
 from lmkcli.encoding.batches import BatchRunner
 from lmkcli.encoding.encoder import Encoder, encode_stream, encoder_of
 from lmkcli.encoding.resolving import Resolved
 from lmkcli.errors import DataError
-from lmkcli.evaluation.measures import evaluate, parse_measures
-from lmkcli.evaluation.scoring import QrelSet, qrel_set_of
+from lmkcli.evaluation import devsets
+from lmkcli.evaluation.devsets import DevSet
+from lmkcli.evaluation.measures import evaluate
 from lmkcli.models.forward import ForwardPass
 from lmkcli.models.tokenizer import open_tokenizer
 from lmkcli.progress import Report
 from lmkcli.recipe import EncoderConfig
 from lmkcli.retrieval.held import Held
-from lmkcli.retrieval.searching import queries_of
 from lmkcli.settings import EncodeSettings
 from lmkcli.store.ragged import Ragged
 from lmkcli.store.tokens import token_stream
 
 _DEPTH = 1000  # of the ranking, for measures without a cutoff
-
-
-class _Set(NamedTuple):
-    """A collection with its judged queries, and the measure at its threshold of relevance."""
-
-    spelling: str
-    judged: QrelSet
-    queries: list[Query]
-    measure: Any  # of ir_measures
 
 
 @dataclass(frozen=True)
@@ -43,12 +34,12 @@ class DevScorer:
 
     resolved: Resolved
     measure: str
-    sets: tuple[_Set, ...]
+    sets: tuple[DevSet, ...]
 
     @classmethod
     def of(cls, resolved: Resolved, spellings: list[str], measure: str) -> "DevScorer":
         """Reads the judgements. UsageError for a measure that is none, DataError without judgements."""
-        return cls(resolved, measure, tuple(_read(each, measure) for each in spellings))
+        return cls(resolved, measure, devsets.read(spellings, measure))
 
     @property
     def identity(self) -> dict[str, Any]:
@@ -79,17 +70,7 @@ class DevScorer:
         return encoder_of(side, tokenizer, runner, self.resolved.folder.name)
 
 
-def _read(spelling: str, measure: str) -> _Set:
-    if not open_collection(spelling).has_qrels():
-        raise DataError(
-            f"--dev {spelling} has no judgements, so there is nothing to score; name a split"
-        )
-    judged = qrel_set_of(spelling)
-    queries, _ = queries_of(spelling, False)
-    return _Set(spelling, judged, queries, parse_measures([measure], judged.rel)[0])
-
-
-def _score(given: _Set, documents: Encoder, queries: Encoder) -> float:
+def _score(given: DevSet, documents: Encoder, queries: Encoder) -> float:
     held = _held(given.spelling, documents)
     encoded = queries.queries(given.queries)
     drops = bool(given.judged.facts and given.judged.facts.drop_self)

@@ -35,8 +35,6 @@ def read_model(name: str, revision: str | None = None, offline: bool = False) ->
         folder = _plain_folder(ModelFolder(path, name, commit, encoder=path, pool=undeclared(path)))
     else:
         raise DataError(f"{path} is no model folder: it has neither modules.json nor config.json")
-    if folder.kind != "transformer":  # from here on transformers knows this architecture
-        catalog.load(catalog.MODELS, folder.kind, "model kind")
     return folder
 
 
@@ -48,7 +46,11 @@ def _base(adapter: str, base: str) -> Path:
             f"lmk fetch -m {base}"
         )
     try:
-        return read_model(base, None, offline=True).encoder  # which may be an adapter itself
+        folder = read_model(base, None, offline=True)  # which may be an adapter itself
+        catalog.load(
+            catalog.MODELS, folder.kind, "model kind"
+        )  # transformers knows it from here on
+        return folder.encoder
     except RecursionError:
         raise DataError(f"{adapter} is, in the end, an adapter of itself; name its base") from None
 

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from tokenizers import normalizers
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
+from lmkcli import catalog
 from lmkcli.data.collection import CHUNK
 from lmkcli.errors import DataError, UsageError
 from lmkcli.models.files import loading
@@ -215,6 +216,10 @@ def _opened(folder: ModelFolder, trust: bool) -> Any:
     """TITE's tokenizer claims to be BERT's and is not: its file, without special tokens, is read instead."""
     whole = folder.kind == "tite" and (folder.encoder / "tokenizer.json").is_file()
     opener = PreTrainedTokenizerFast if whole else AutoTokenizer
+    if (
+        folder.kind != "transformer"
+    ):  # transformers asks for the configuration of this architecture too
+        catalog.load(catalog.MODELS, folder.kind, "model kind")
     return opener.from_pretrained(str(folder.encoder), trust_remote_code=trust)
 
 

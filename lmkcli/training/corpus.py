@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from lmkcli.data.collection import WHOLE
 from lmkcli.encoding import planning
-from lmkcli.errors import DataError, UsageError
+from lmkcli.errors import DataError
 from lmkcli.models.tokenizer import Tokenizer
 from lmkcli.pooling.placement import Ints
 from lmkcli.recipe import RecipeOptions
@@ -200,16 +200,6 @@ def read_corpus(
             raise DataError(f"{source.name}: there is no text in it to learn from")
     empty = sum(int((shelf.lengths == 0).sum()) for shelf in shelves)
     return Corpus(shelves, origins, [source.name for source in sources], empty=empty)
-
-
-def check_sources(sources: Sequence[Source]) -> None:
-    """UsageError for options that mean nothing where there are neither queries nor judgements."""
-    for source in sources:
-        if source != Source(source.name, source.weight):
-            raise UsageError(
-                f"'{source.name}': of the options of a source, weight alone has an effect on "
-                "pre-training; drop the others"
-            )
 
 
 def in_blocks(corpus: Corpus, size: int, separator: int | None) -> Corpus:

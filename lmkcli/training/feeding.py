@@ -11,8 +11,9 @@ from numpy.typing import NDArray
 from lmkcli.data.collection import WHOLE, Shard
 from lmkcli.pooling.placement import Placement
 from lmkcli.system.streams import ahead
+from lmkcli.training.batch_facts import facts
 from lmkcli.training.chance import dice
-from lmkcli.training.drawing import Drawing, Drawn, facts
+from lmkcli.training.drawing import Drawing, Drawn
 from lmkcli.training.examples import Examples
 from lmkcli.training.objective import BatchFacts
 from lmkcli.training.placing import Placed, TrainingSide

@@ -7,15 +7,15 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from lmkcli.encoding.asking import open_pooler
 from lmkcli.encoding.encoder import open_forward
 from lmkcli.encoding.resolving import Resolved
 from lmkcli.encoding.sentence_folder import exported
 from lmkcli.errors import UsageError
 from lmkcli.models.forward import ForwardPass, ModelOptions
 from lmkcli.models.tokenizer import open_tokenizer
-from lmkcli.recipe import EncoderConfig, Recipe
+from lmkcli.recipe import EncoderConfig
 from lmkcli.training import checkpoints, parts
+from lmkcli.training.asking import published
 from lmkcli.training.contexts import Contexts
 from lmkcli.training.contextual import Documents
 from lmkcli.training.contrasting import Contrast
@@ -167,12 +167,3 @@ def _sides(job: TrainJob, source: Source) -> SourceSides:
     query = side(recipe.query, source.query_prompt, source.query_max_length)
     passage = side(recipe.doc, source.doc_prompt, source.max_length)
     return SourceSides(source.drawing, query, passage, source.name)
-
-
-def published(resolved: Resolved) -> Resolved:
-    """What the folder will declare: a lengthened table of positions is its own, and units are no model's."""
-    recipe = resolved.recipe
-    doc, query = (replace(side, extend="") for side in (recipe.doc, recipe.query))
-    if doc.unit == "chunk":  # which chunks there are is said when texts are encoded
-        doc = replace(doc, unit="doc", gran=doc.gran if open_pooler(doc.pool).chunked else "")
-    return resolved._replace(recipe=Recipe(doc, query))

@@ -1,50 +1,46 @@
-"""Planning a training: everything read and checked that needs no weights."""
+"""Planning a training: what was asked, with its objective, and without weights."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import fields, replace
+from dataclasses import fields
 
 from lmkcli import catalog
-from lmkcli.encoding.asking import granularity
-from lmkcli.encoding.resolving import Resolved, resolve
-from lmkcli.encoding.sentence_folder import check_trainable
 from lmkcli.errors import DataError, UsageError
-from lmkcli.recipe import ROTARY, RecipeOptions, is_count
+from lmkcli.recipe import RecipeOptions
+from lmkcli.training import asking
+from lmkcli.training.asking import Asked, read_dims
 from lmkcli.training.contextual import read_documents
 from lmkcli.training.examples import Examples
-from lmkcli.training.job import TrainJob, published
+from lmkcli.training.job import TrainJob
 from lmkcli.training.matryoshka import Matryoshka
 from lmkcli.training.objective import Objective
-from lmkcli.training.running import check_installed
 from lmkcli.training.settings import TrainSettings
-from lmkcli.training.sources import parse_source, read_sources
 
 
 def plan(
     sources: Sequence[str], options: RecipeOptions, settings: TrainSettings, offline: bool = False
 ) -> TrainJob:
     """Reads everything but the model; UsageError and DataError for what cannot be trained."""
-    check_installed(settings, "lmk train")
-    grans = tuple(filter(None, (options.gran or "").split(",")))
-    resolved = resolve(replace(options, gran=grans[0] if grans else None), offline)
-    doc = resolved.recipe.doc
-    grans = tuple(granularity(doc.pool, each, doc.unit) for each in grans)
-    check_trainable(published(resolved))  # what has no model folder to end in
-    _check_positions(resolved)
-    _check_chunks(resolved)
+    return planned(asking.ask(sources, options, settings, offline), settings)
+
+
+def planned(asked: Asked, settings: TrainSettings) -> TrainJob:
+    """The training of what was asked; UsageError and DataError where its objective cannot learn from it."""
+    doc = asked.resolved.recipe.doc
     objective = open_objective(settings, doc.normalize)
     _check_objective(objective, settings, doc.unit == "chunk")
-    parsed = tuple(parse_source(each) for each in sources)
-    read = read_documents if doc.unit == "chunk" else read_sources
-    examples, tallies = read(parsed)
+    examples, tallies = asked.read or read_documents(asked.sources)
+    names = ", ".join(source.name for source in asked.sources)
     if not len(examples):
-        raise DataError(f"{', '.join(sources)}: no example was found to train on")
+        raise DataError(f"{names}: no example was found to train on")
     if "teacher" in objective.needs and not (isinstance(examples, Examples) and examples.scored):
         raise DataError(
-            f"--loss {settings.loss} learns from teacher scores, and {', '.join(sources)} has none; "
+            f"--loss {settings.loss} learns from teacher scores, and {names} has none; "
             "give them (teacher=RUN, or pos_scores and neg_scores), or use --loss infonce"
         )
     settings = settings.counted(len(examples))
-    return TrainJob(resolved, grans, parsed, examples, tuple(tallies), objective, settings)
+    return TrainJob(
+        asked.resolved, asked.grans, asked.sources, examples, tuple(tallies), objective, settings
+    )
 
 
 def _check_objective(objective: Objective, settings: TrainSettings, documents: bool) -> None:
@@ -63,21 +59,6 @@ def _check_objective(objective: Objective, settings: TrainSettings, documents: b
         raise UsageError("--skip-positions has no effect on documents in chunks; drop it")
 
 
-def _check_positions(resolved: Resolved) -> None:
-    how = resolved.recipe.doc.extend.partition(":")[0]
-    if how in ROTARY:
-        raise UsageError(
-            f"--extend {how} has no effect on training: rotary positions have no end; drop it, and say how "
-            "far with --max-length"
-        )
-
-
-def _check_chunks(resolved: Resolved) -> None:
-    doc = resolved.recipe.doc
-    if doc.unit == "chunk" and doc.gran != "given":
-        raise UsageError("--unit chunk trains on the chunks that documents bring: add --gran given")
-
-
 def open_objective(settings: TrainSettings, normalize: bool = True) -> Objective:
     """The objective with those of the settings that it has, at several dimensions where --dims says so."""
     kind = catalog.load(catalog.OBJECTIVES, settings.loss, "objective")
@@ -90,13 +71,8 @@ def open_objective(settings: TrainSettings, normalize: bool = True) -> Objective
     if useless := sorted(asked.keys() - own):
         raise UsageError(f"--{useless[0]} has no effect with --loss {settings.loss}; drop it")
     objective: Objective = kind(**asked)
-    return Matryoshka(objective, _dims(settings.dims), normalize) if settings.dims else objective
-
-
-def _dims(text: str) -> list[int]:
-    if not all(is_count(part) for part in text.split(",")):
-        raise UsageError(f"--dims {text}: write numbers with commas, such as 384,256,128")
-    return [int(part) for part in text.split(",")]
+    dims = read_dims(settings.dims)
+    return Matryoshka(objective, dims, normalize) if dims else objective
 
 
 def describe_training(job: TrainJob) -> Iterator[str]:

@@ -1,13 +1,12 @@
-"""Planning a pre-training: everything read and checked that needs no weights, but a new model's."""
+"""Planning a pre-training: what was asked, a new model where one is made, and the texts."""
 
 import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from lmkcli import catalog
-from lmkcli.encoding.asking import granularity
 from lmkcli.encoding.resolving import Resolved, resolve
 from lmkcli.encoding.sentence_folder import check_exportable
 from lmkcli.errors import UsageError
@@ -15,51 +14,46 @@ from lmkcli.models.creating import NewModel, create, read_architecture
 from lmkcli.models.finding import read_model
 from lmkcli.models.tokenizer import Tokenizer, open_tokenizer
 from lmkcli.pooling.landmark import Landmark
-from lmkcli.recipe import RecipeOptions
-from lmkcli.training.corpus import Corpus, check_sources, in_blocks, read_corpus
+from lmkcli.training import asking
+from lmkcli.training.asking import AskedTexts, Beginning
+from lmkcli.training.corpus import Corpus, in_blocks, read_corpus
 from lmkcli.training.masked_texts import TextLayout
 from lmkcli.training.placing import TrainingSide
 from lmkcli.training.pretrain_job import CreatedModel, PretrainJob
-from lmkcli.training.running import check_installed
 from lmkcli.training.settings import PretrainSettings
-from lmkcli.training.sources import parse_source
 
 _CHOICES = ("mask", "whole_words", "decoder_mask", "mask_pool", "query_stream")
-
-
-class Beginning(NamedTuple):
-    """Whose encoder is trained on: a model's, or a new one of an architecture."""
-
-    options: RecipeOptions
-    architecture: Path | None = None
-    tokenizer: str = ""
-    init_from: str = ""
 
 
 def plan(
     sources: Sequence[str], beginning: Beginning, settings: PretrainSettings, offline: bool = False
 ) -> PretrainJob:
     """Reads everything but the model; UsageError and DataError for what cannot be pre-trained."""
-    check_installed(settings, "lmk pretrain")
+    return planned(
+        asking.ask_texts(sources, beginning, settings, offline), beginning, settings, offline
+    )
+
+
+def planned(
+    asked: AskedTexts, beginning: Beginning, settings: PretrainSettings, offline: bool = False
+) -> PretrainJob:
+    """The pre-training of what was asked: its model, if that is a new one, and its texts, tokenized."""
     _check_choices(settings)
-    parsed = tuple(parse_source(each) for each in sources)
-    check_sources(parsed)
-    grans = tuple(filter(None, (beginning.options.gran or "").split(",")))
-    options = replace(beginning.options, gran=grans[0] if grans else None)
-    created = _created(beginning, settings.seed, offline)
-    options = replace(options, model=created.folder.name) if created else options
-    resolved = resolve(options, offline)
+    options, created = beginning.first, _created(beginning, settings.seed, offline)
+    if created:
+        options = replace(options, model=created.folder.name)
+    resolved = asked.resolved or resolve(options, offline)
     check_exportable(resolved)
     tokenizer = open_tokenizer(resolved.folder, resolved.recipe.doc)
-    layout = _layout(resolved, tokenizer, grans, settings)
-    corpus = read_corpus(parsed, options, tokenizer, offline)
+    layout = _layout(resolved, tokenizer, beginning.grans, settings)
+    corpus = read_corpus(asked.sources, options, tokenizer, offline)
     if settings.blocks:
         corpus = _in_blocks(corpus, layout)
     settings = settings.counted(len(corpus))
     if created:
         named = f"{beginning.architecture}"
         resolved = resolved._replace(recipe=resolved.recipe.moved(named))
-    return PretrainJob(resolved, layout, tokenizer, parsed, corpus, settings, created)
+    return PretrainJob(resolved, layout, tokenizer, asked.sources, corpus, settings, created)
 
 
 def _check_choices(settings: PretrainSettings) -> None:
@@ -73,19 +67,7 @@ def _check_choices(settings: PretrainSettings) -> None:
 def _created(beginning: Beginning, seed: int, offline: bool) -> CreatedModel | None:
     """The folder of a new model; None where one that is there goes on."""
     if not beginning.architecture:
-        if beginning.tokenizer or beginning.init_from:
-            raise UsageError(
-                "--tokenizer and --init-from are for a new model, of an --architecture"
-            )
-        if not beginning.options.model:
-            raise UsageError(
-                "-m/--model is missing, or --architecture with --tokenizer for a new one"
-            )
         return None
-    if beginning.options.model or not beginning.tokenizer:
-        raise UsageError(
-            "--architecture makes a new model: give --tokenizer with it, and no --model"
-        )
     folder = tempfile.TemporaryDirectory(prefix="lmk-new-")
     new = NewModel(beginning.architecture, beginning.tokenizer, beginning.init_from, seed, offline)
     notes = create(new, Path(folder.name))
@@ -99,22 +81,13 @@ def _layout(
     resolved: Resolved, tokenizer: Tokenizer, grans: tuple[str, ...], settings: PretrainSettings
 ) -> TextLayout:
     doc = resolved.recipe.doc
-    grans = tuple(granularity(doc.pool, each) for each in grans or filter(None, [doc.gran]))
-    if len(grans) > 1 and not all(gran.isdigit() for gran in grans):
-        raise UsageError(
-            f"--gran {','.join(grans)}: of several lengths one is drawn for each chunk, so that all "
-            "must be numbers of tokens"
-        )
-    if settings.official_quirks and doc.pool != "lmk":
-        raise UsageError(f"--official-quirks has no effect with --pool {doc.pool}; drop it")
+    grans = asking.check_layout(resolved, grans, settings)
     return TextLayout(TrainingSide.of(doc, tokenizer, grans), grans, settings.official_quirks)
 
 
 def _in_blocks(corpus: Corpus, layout: TextLayout) -> Corpus:
     """Texts joined by the token between chunks, unless landmarks are that token."""
     placer = layout.side.placers[0]
-    if placer.gran and not placer.gran.isdigit():
-        raise UsageError(f"--blocks joins texts, which --gran {placer.gran} cannot cut; drop one")
     separator = None if isinstance(placer.pooler, Landmark) else placer.special.separator
     if not placer.special.suffix:
         separator = None

@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -12,12 +11,12 @@ from lmkcli import __version__, manifest
 from lmkcli.data.collection import WHOLE, Shard
 from lmkcli.encoding.resolving import Resolved
 from lmkcli.encoding.sentence_folder import model_files
-from lmkcli.errors import DataError, MissingExtra, Stopped
+from lmkcli.errors import DataError, Stopped
 from lmkcli.manifest import Manifest
 from lmkcli.models.forward import Model
 from lmkcli.progress import Note, Report, mute
 from lmkcli.store.outputs import rollback_on_error
-from lmkcli.training import board, checkpoints
+from lmkcli.training import checkpoints
 from lmkcli.training.gradients import Budget
 from lmkcli.training.settings import LoopSettings
 from lmkcli.training.trainer import Learning, LossTrainer, arguments
@@ -62,14 +61,6 @@ class Job(Protocol):
         self, folder: Path, module: nn.Module, learned: dict[str, Tensor], facts: dict[str, Any]
     ) -> None:
         """Put the model into the folder: `module`, with the weights `learned` in float32."""
-
-
-def check_installed(settings: LoopSettings, command: str) -> None:
-    """MissingExtra or UsageError, with how to install it, for a library of training that is not there."""
-    if find_spec("accelerate") is None:
-        raise MissingExtra("accelerate", "train", command)
-    if settings.tensorboard:
-        board.check_installed()
 
 
 def run(job: Job, folder: Path, report: Report, watching: Sequence[Any] = ()) -> None:

@@ -1,5 +1,7 @@
 """What a command imports: the libraries of its own path, and nothing that takes seconds besides."""
 
+import json
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -153,8 +155,42 @@ MISTAKES = {
     f"{TRAIN} --loss nope": 2,
     f"{TRAIN} --pool lmk --gran 8,x": 2,
     f"{TRAIN} --patience 3": 2,
+    f"{TRAIN} --dims 8,x": 2,
+    f"{TRAIN} --window 32": 2,
+    f"{TRAIN} --extend ntk --max-length 90": 2,
+    f"{TRAIN} --max-length 9999": 2,
+    f"{TRAIN} --pool lmk --gran 8,sentence,x": 2,
+    f"{TRAIN} --unit chunk --pool mean --gran 8": 2,
+    f"{TRAIN} --dev {{beir}} --dev-measure nDCX": 2,
+    f"{TRAIN} --dev nowhere/at/all": 2,
+    f"{TRAIN} --revision main": 2,
+    "train {beir},depth=x -m {model} -o {}/x": 2,
+    "train {beir},weight=-1 -m {model} -o {}/x": 2,
+    "train {beir},negatives={}/nowhere.trec -m {model} -o {}/x": 3,
+    "train {}/nowhere.jsonl -m {model} -o {}/x": 3,
+    "train {beir} -m {}/nowhere -o {}/x": 3,
     f"{PRETRAIN} --objective nope": 2,
     f"{PRETRAIN} --pool lmk": 2,
+    f"{PRETRAIN} --pool lmk --gran 8,sentence": 2,
+    f"{PRETRAIN} --gran 8": 2,
+    f"{PRETRAIN} --blocks --pool lmk --gran sentence": 2,
+    f"{PRETRAIN} --official-quirks": 2,
+    f"{PRETRAIN} --tokenizer {{model}}": 2,
+    f"{PRETRAIN} --architecture {{model}}/config.json": 2,
+    f"{PRETRAIN} --max-length 9999": 2,
+    "pretrain {beir},depth=9 -m {model} -o {}/x": 2,
+    "pretrain nowhere/at/all -m {model} -o {}/x": 2,
+    "pretrain {beir} -o {}/x": 2,
+    "encode {beir} -m {tite} --pool mean -o {}/x": 2,
+    "encode {beir} -m {tite} --extend grouped --max-length 900 -o {}/x": 2,
+    "encode {beir} -m {tite} --unit token -o {}/x": 2,
+    "encode {beir} -m {m2bert} --pool cls -o {}/x": 2,
+    "encode {beir} -m {m2bert} --max-length 99999 -o {}/x": 2,
+    "encode {beir} -m {m2bert} --unit chunk --gran 8 -o {}/x": 2,
+    "tokenize {beir} -m {tite} --pool lmk --gran 8 -o {}/x": 2,
+    "train {beir} -m {tite} --pool lmk --gran 8 -o {}/x": 2,
+    "export -m {m2bert} --pool mean --to sentence-transformers -o {}/x": 2,
+    "verify {}/bm25 --sample 0": 2,
     "export {}/vectors --to numpy": 2,
     "export -m {model} --to numpy -o {}/x": 2,
     "import {}/x.npy --from numpy --pool cls -o {}/x": 2,
@@ -163,9 +199,22 @@ MISTAKES = {
 }
 
 
+@pytest.fixture(scope="module")
+def others(tmp_path_factory: pytest.TempPathFactory, tiny_model: Callable[[str], Path]) -> Path:
+    """Folders of the other model kinds: a refusal reads their configurations and digests alone."""
+    folder = tmp_path_factory.mktemp("kinds")
+    shapes = {"tite": {"kernel_sizes": [None, 4]}, "m2bert": {}}
+    for kind, shape in shapes.items():
+        shutil.copytree(tiny_model("bert"), folder / kind)
+        config = {"model_type": kind, "max_position_embeddings": 128, **shape}
+        (folder / kind / "config.json").write_text(json.dumps(config))
+    return folder
+
+
 @pytest.mark.parametrize("line", MISTAKES)
 def test_a_mistake_is_answered_before_torch_is_imported(
-    line: str, artifacts: Path, beir: Path, model: Path
+    line: str, artifacts: Path, beir: Path, model: Path, others: Path
 ) -> None:
-    words = [word.format(artifacts, beir=beir, model=model) for word in line.split()]
+    kinds = {"model": model, "tite": others / "tite", "m2bert": others / "m2bert"}
+    words = [word.format(artifacts, beir=beir, **kinds) for word in line.split()]
     assert not imported(words, MISTAKES[line]) & SLOWEST

@@ -100,9 +100,11 @@ def test_one_command_brings_vectors_and_indexes_up_to_date(
     for folder in (cron.vectors, cron.index, bm25):
         hits = lmk("search", folder, "-q", "copper conducts electricity", "-k", 1, "--json")
         assert (hits.json[0]["id"], hits.err) == ("fresh", "")
-    again = lmk(*words)
-    assert "0 documents encoded, 0 removed" in again.out
+    again = lmk(*words, "--json")
     assert "up to date already" in again.err
+    first, *indexes = again.json  # vectors come first
+    assert (first["output"], first["encoded"], first["removed"]) == (str(cron.vectors), 0, 0)
+    assert {each["output"] for each in indexes} == {str(cron.index), str(bm25)}
     assert lmk("show", bm25, "--json").json["settings"]["k1"] == 1.2
 
 

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lmkcli.training.drawing import Drawing, Drawn, facts
+from lmkcli.training.batch_facts import facts
+from lmkcli.training.drawing import Drawing, Drawn
 from lmkcli.training.examples import Example, Examples, Passage
 
 

@@ -1,0 +1,179 @@
+"""Asking: what can be said of a training before torch is loaded, so that a mistake is answered at once."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from importlib.util import find_spec
+from pathlib import Path
+from typing import NamedTuple
+
+from lmkcli import manifest
+from lmkcli.data.collection import open_collection
+from lmkcli.encoding.asking import granularity, open_pooler
+from lmkcli.encoding.resolving import Resolved, resolve
+from lmkcli.encoding.sentence_folder import check_exportable, check_trainable
+from lmkcli.errors import MissingExtra, UsageError
+from lmkcli.recipe import ROTARY, Recipe, RecipeOptions, is_count
+from lmkcli.training import board
+from lmkcli.training.examples import Examples, Tally
+from lmkcli.training.settings import LoopSettings, PretrainSettings, TrainSettings
+from lmkcli.training.sources import Source, parse_source, read_sources
+
+
+class Asked(NamedTuple):
+    """A training as it was asked for. `read` are its examples, None where they are documents in chunks."""
+
+    resolved: Resolved
+    grans: tuple[str, ...]
+    sources: tuple[Source, ...]
+    read: tuple[Examples, list[Tally]] | None
+
+
+class Beginning(NamedTuple):
+    """Whose encoder is trained on: a model's, or a new one of an architecture."""
+
+    options: RecipeOptions
+    architecture: Path | None = None
+    tokenizer: str = ""
+    init_from: str = ""
+
+    @property
+    def grans(self) -> tuple[str, ...]:
+        """The granularities that are named."""
+        return _grans(self.options)
+
+    @property
+    def first(self) -> RecipeOptions:
+        """The options with the first of them."""
+        return _with_first(self.options)
+
+
+class AskedTexts(NamedTuple):
+    """A pre-training as it was asked for; `resolved` is None for a model that is still to be made."""
+
+    sources: tuple[Source, ...]
+    resolved: Resolved | None
+
+
+def ask(
+    sources: Sequence[str], options: RecipeOptions, settings: TrainSettings, offline: bool = False
+) -> Asked:
+    """Everything but objective and model, read; UsageError and DataError for what cannot be trained."""
+    check_installed(settings, "lmk train")
+    read_dims(settings.dims)
+    parsed = tuple(parse_source(each) for each in sources)
+    _check_positions(options)
+    resolved = resolve(_with_first(options), offline)
+    doc = resolved.recipe.doc
+    grans = tuple(granularity(doc.pool, each, doc.unit) for each in _grans(options))
+    check_trainable(published(resolved))  # what has no model folder to end in
+    _check_chunks(resolved)
+    return Asked(resolved, grans, parsed, None if doc.unit == "chunk" else read_sources(parsed))
+
+
+def ask_texts(
+    sources: Sequence[str], beginning: Beginning, settings: PretrainSettings, offline: bool = False
+) -> AskedTexts:
+    """The same of a pre-training, whose texts are read later, by the tokenizer."""
+    check_installed(settings, "lmk pretrain")
+    parsed = tuple(parse_source(each) for each in sources)
+    check_sources(parsed)
+    _check_beginning(beginning)
+    for name in (source.name for source in parsed):
+        if not (Path(name) / manifest.NAME).is_file():  # not a tokens folder
+            open_collection(name)
+    if beginning.architecture:
+        return AskedTexts(parsed, None)
+    resolved = resolve(beginning.first, offline)
+    check_exportable(resolved)
+    check_layout(resolved, beginning.grans, settings)
+    return AskedTexts(parsed, resolved)
+
+
+def check_installed(settings: LoopSettings, command: str) -> None:
+    """MissingExtra or UsageError, with how to install it, for a library of training that is not there."""
+    if find_spec("accelerate") is None:
+        raise MissingExtra("accelerate", "train", command)
+    if settings.tensorboard:
+        board.check_installed()
+
+
+def _grans(options: RecipeOptions) -> tuple[str, ...]:
+    return tuple(filter(None, (options.gran or "").split(",")))
+
+
+def _with_first(options: RecipeOptions) -> RecipeOptions:
+    return replace(options, gran=next(iter(_grans(options)), None))
+
+
+def _check_positions(options: RecipeOptions) -> None:
+    if options.extend in ROTARY:
+        raise UsageError(
+            f"--extend {options.extend} has no effect on training: rotary positions have no end; drop it, "
+            "and say how far with --max-length"
+        )
+
+
+def _check_chunks(resolved: Resolved) -> None:
+    doc = resolved.recipe.doc
+    if doc.unit == "chunk" and doc.gran != "given":
+        raise UsageError("--unit chunk trains on the chunks that documents bring: add --gran given")
+
+
+def read_dims(text: str) -> list[int]:
+    """The dimensions of --dims, none where it is empty; UsageError for what is no list of numbers."""
+    if not text:
+        return []
+    if not all(is_count(part) for part in text.split(",")):
+        raise UsageError(f"--dims {text}: write numbers with commas, such as 384,256,128")
+    return [int(part) for part in text.split(",")]
+
+
+def _check_beginning(beginning: Beginning) -> None:
+    """UsageError for a new model and an old one at once, or for neither."""
+    if beginning.architecture:
+        if beginning.options.model or not beginning.tokenizer:
+            raise UsageError(
+                "--architecture makes a new model: give --tokenizer with it, and no --model"
+            )
+        return
+    if beginning.tokenizer or beginning.init_from:
+        raise UsageError("--tokenizer and --init-from are for a new model, of an --architecture")
+    if not beginning.options.model:
+        raise UsageError("-m/--model is missing, or --architecture with --tokenizer for a new one")
+
+
+def check_sources(sources: Sequence[Source]) -> None:
+    """UsageError for options that mean nothing where there are neither queries nor judgements."""
+    for source in sources:
+        if source != Source(source.name, source.weight):
+            raise UsageError(
+                f"'{source.name}': of the options of a source, weight alone has an effect on "
+                "pre-training; drop the others"
+            )
+
+
+def check_layout(
+    resolved: Resolved, grans: tuple[str, ...], settings: PretrainSettings
+) -> tuple[str, ...]:
+    """The granularities in their canonical spelling; UsageError where texts cannot be cut so."""
+    doc = resolved.recipe.doc
+    grans = tuple(granularity(doc.pool, each) for each in grans or filter(None, [doc.gran]))
+    if len(grans) > 1 and not all(gran.isdigit() for gran in grans):
+        raise UsageError(
+            f"--gran {','.join(grans)}: of several lengths one is drawn for each chunk, so that all "
+            "must be numbers of tokens"
+        )
+    if settings.blocks and grans and not grans[0].isdigit():
+        raise UsageError(f"--blocks joins texts, which --gran {grans[0]} cannot cut; drop one")
+    if settings.official_quirks and doc.pool != "lmk":
+        raise UsageError(f"--official-quirks has no effect with --pool {doc.pool}; drop it")
+    return grans
+
+
+def published(resolved: Resolved) -> Resolved:
+    """What the folder will declare: a lengthened table of positions is its own, and units are no model's."""
+    recipe = resolved.recipe
+    doc, query = (replace(side, extend="") for side in (recipe.doc, recipe.query))
+    if doc.unit == "chunk":  # which chunks there are is said when texts are encoded
+        doc = replace(doc, unit="doc", gran=doc.gran if open_pooler(doc.pool).chunked else "")
+    return resolved._replace(recipe=Recipe(doc, query))
