@@ -1,0 +1,255 @@
+"""IVF-PQ over many vectors: built by one process and in shards, searched, beside plain FAISS code.
+
+    python benchmarks/scale.py --rows 10000000 --dim 384 --factory IVF16384,PQ64 --shards 8
+
+Vectors are drawn around real ones (--around, a .npy file) or around random centres, stored in fp16 and read
+from disk in blocks. Each step runs in a process of its own and prints seconds and the most memory of its own
+(without mapped files) above what its libraries take; searches print queries a second and recall@100 against
+exact search. --max-memory bounds every build. What is made stays in --work; what is there is not made again.
+"""
+
+import argparse
+import multiprocessing
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import faiss
+import numpy as np
+import torch
+from exact import BLOCK, Peak, Stored, _held, clustered
+
+from lmkcli.models.devices import native_dtype
+from lmkcli.progress import silent
+from lmkcli.retrieval.indexes.ann import Ann, _make, _sample_rows
+from lmkcli.retrieval.indexes.exact import Exact
+from lmkcli.retrieval.kinds import Share
+from lmkcli.settings import AnnSettings, parse_bytes
+from lmkcli.store.ragged import Ragged
+
+K = 100
+NOISE = 0.3  # length of what is added to a unit vector
+
+
+class Work(NamedTuple):
+    """Where everything is, and what is asked."""
+
+    folder: Path
+    rows: int
+    dim: int
+    queries: int
+    shards: int
+    settings: AnnSettings
+    around: str
+
+    @property
+    def vectors(self) -> Path:
+        return self.folder / "vectors.npy"
+
+
+class Slice(Stored):
+    """Some rows of a stored matrix."""
+
+    def __init__(self, path: Path, first: int, stop: int) -> None:
+        super().__init__(path)
+        self._matrix = self._matrix[first:stop]
+        self.rows = self.total = len(self._matrix)
+
+
+def drawn(work: Work, rows: int, seed: int) -> np.ndarray:
+    """Unit vectors near real ones, or near random centres."""
+    if not work.around:
+        return clustered(rows, work.dim, seed)
+    random = np.random.default_rng(seed)
+    real = np.load(work.around, mmap_mode="r")
+    near = real[np.sort(random.integers(0, len(real), rows))].astype(np.float32)
+    near /= np.linalg.norm(near, axis=1, keepdims=True)
+    noise = random.standard_normal(near.shape, dtype=np.float32)
+    near += NOISE * noise / np.linalg.norm(noise, axis=1, keepdims=True)
+    return near / np.linalg.norm(near, axis=1, keepdims=True)
+
+
+def make(work: Work) -> None:
+    """The stored vectors, block by block."""
+    shape = (work.rows, work.dim)
+    growing = work.vectors.with_suffix(".growing")
+    matrix = np.lib.format.open_memmap(growing, mode="w+", dtype=np.float16, shape=shape)
+    for number, first in enumerate(range(0, work.rows, 10 * BLOCK)):
+        stop = min(work.rows, first + 10 * BLOCK)
+        matrix[first:stop] = drawn(work, stop - first, number + 1)
+    matrix.flush()
+    growing.rename(work.vectors)
+
+
+def asked(work: Work) -> np.ndarray:
+    return drawn(work, work.queries, 0)
+
+
+def build_whole(work: Work) -> None:
+    """lmk, one process."""
+    folder = _folder(work, "whole")
+    Ann.build(Stored(work.vectors), folder, work.settings, silent)
+
+
+def build_plain(work: Work) -> None:
+    """FAISS alone: the same sample, added in the same blocks."""
+    stored = Stored(work.vectors)
+    index = _make(work.settings.kind, work.dim)
+    index.train(stored.at(_sample_rows(index, work.rows, work.settings.seed)).vectors)
+    for block in stored:
+        index.add(block.vectors)
+    faiss.write_index(index, str(_folder(work, "plain") / "faiss.index"))
+
+
+def train(work: Work) -> None:
+    """lmk: what all shards share."""
+    Ann.train(Stored(work.vectors), _folder(work, "shards") / "trained", work.settings)
+
+
+def build_shard(work: Work, number: int) -> None:
+    """lmk: one of the shards."""
+    first, stop = (work.rows * each // work.shards for each in (number, number + 1))
+    folder = _folder(work, "shards")
+    share = Share(Slice(work.vectors, first, stop), first)
+    Ann.build_shard(share, folder / "trained", folder / str(number), work.settings, silent)
+
+
+def join(work: Work) -> None:
+    """lmk: the lists of all shards, joined on disk."""
+    folder = _folder(work, "shards")
+    shards = [folder / str(number) for number in range(work.shards)]
+    Ann.join(folder / "trained", shards, _folder(work, "joined"), work.settings)
+
+
+class Found(NamedTuple):
+    """The best rows of each query, and the seconds of the search alone."""
+
+    rows: np.ndarray
+    seconds: float
+
+
+def timed(search: Callable[[], np.ndarray]) -> Found:
+    """The second of two searches: the first finds files that are not in memory yet."""
+    search()
+    start = time.perf_counter()
+    return Found(search(), time.perf_counter() - start)
+
+
+def search_exact(work: Work) -> Found:
+    """lmk, every vector: the rows that recall is counted by."""
+    low = native_dtype(torch.device("cpu")) == "bf16"
+    dtype = torch.bfloat16 if low else torch.float32
+    exact = Exact(Stored(work.vectors), torch.device("cpu"), dtype)
+    queries = Ragged.single(asked(work))
+
+    def search() -> np.ndarray:
+        hits = exact.search(queries, K)
+        return np.array([rows[np.argsort(-scores)[:K]] for rows, scores in zip(*hits, strict=True)])
+
+    return timed(search)
+
+
+def search_lmk(work: Work, name: str) -> Found:
+    """lmk's candidates of an index, in the order of its codes."""
+    index, queries = Ann.open(work.folder / name, work.settings), asked(work)
+    return timed(lambda: index.candidates(queries, K).rows)
+
+
+def search_plain(work: Work) -> Found:
+    """FAISS alone, with the index read into memory."""
+    index, queries = faiss.read_index(str(work.folder / "plain" / "faiss.index")), asked(work)
+    faiss.extract_index_ivf(index).nprobe = work.settings.nprobe
+    return timed(lambda: index.search(queries, K)[1])
+
+
+def _folder(work: Work, name: str) -> Path:
+    (work.folder / name).mkdir(exist_ok=True)
+    return work.folder / name
+
+
+class Measured(NamedTuple):
+    """A step's result, seconds, and bytes of its own."""
+
+    value: Any
+    seconds: float
+    memory: int
+
+
+def measured(step: Callable[..., Any], *words: Any) -> Measured:
+    """Run a step in a process of its own, which has nothing but the libraries."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["exact", "lmkcli.retrieval.indexes.ann"])
+    with context.Pool(1) as pool:
+        return pool.apply(_measure, (step, words))
+
+
+def _measure(step: Callable[..., Any], words: tuple[Any, ...]) -> Measured:
+    held, start = _held(), time.perf_counter()
+    with Peak() as peak:
+        value = step(*words)
+    return Measured(value, time.perf_counter() - start, max(0, peak.bytes - held))
+
+
+def builds(work: Work) -> Iterator[tuple[str, Measured]]:
+    """Every build, by name; a sharded one is as long as its tasks one after another."""
+    yield "build, lmk", measured(build_whole, work)
+    yield "build, FAISS alone", measured(build_plain, work)
+    yield "train for shards, lmk", measured(train, work)
+    tasks = [measured(build_shard, work, number) for number in range(work.shards)]
+    seconds, most = sum(each.seconds for each in tasks), max(each.memory for each in tasks)
+    yield f"{work.shards} shards, lmk (all; the largest)", Measured(None, seconds, most)
+    yield "join on disk, lmk", measured(join, work)
+
+
+def searches(work: Work) -> Iterator[tuple[str, Measured]]:
+    """Every search, by name; the exact one first."""
+    yield "exact, lmk", measured(search_exact, work)
+    yield "whole, lmk", measured(search_lmk, work, "whole")
+    yield "joined, lmk", measured(search_lmk, work, "joined")
+    yield "FAISS alone", measured(search_plain, work)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--rows", type=int, default=10_000_000)
+    parser.add_argument("--dim", type=int, default=384)
+    parser.add_argument("--queries", type=int, default=1000)
+    parser.add_argument("--factory", default="IVF16384,PQ64")
+    parser.add_argument("--shards", type=int, default=8)
+    parser.add_argument("--nprobe", type=int, default=64)
+    parser.add_argument("--max-memory", type=parse_bytes, default=parse_bytes("4GB"))
+    parser.add_argument("--around", default="", help="a .npy file of real vectors")
+    parser.add_argument("--work", type=Path, required=True)
+    args = parser.parse_args()
+    args.work.mkdir(parents=True, exist_ok=True)
+    settings = AnnSettings(kind=args.factory, nprobe=args.nprobe, max_memory=args.max_memory)
+    work = Work(args.work, args.rows, args.dim, args.queries, args.shards, settings, args.around)
+    if not work.vectors.exists():
+        measured(make, work)
+    show(work)
+
+
+def show(work: Work) -> None:
+    """Run every step and print the two tables."""
+    print(f"{work.rows:,} x {work.dim}, {work.settings.kind}, {work.shards} shards\n")
+    print("| build | seconds | MB of its own |\n|---|---:|---:|")
+    for name, step in builds(work):
+        print(f"| {name} | {step.seconds:,.1f} | {step.memory / 1e6:,.0f} |", flush=True)
+    asked_so = f"{work.queries:,} queries, nprobe {work.settings.nprobe}"
+    print(f"\n| {asked_so} | queries/s | recall@{K} | MB of its own |\n|---|---:|---:|---:|")
+    truth: np.ndarray | None = None
+    for name, (found, _, memory) in searches(work):
+        truth = found.rows if truth is None else truth
+        numbers = f"{work.queries / found.seconds:,.0f} | {recall(truth, found.rows):.3f}"
+        print(f"| {name} | {numbers} | {memory / 1e6:,.0f} |", flush=True)
+
+
+def recall(truth: np.ndarray, found: np.ndarray) -> float:
+    """The share of the true rows that were found."""
+    both = zip(truth, found, strict=True)
+    return float(np.mean([len(np.intersect1d(a, b)) / len(a) for a, b in both]))
+
+
+if __name__ == "__main__":
+    main()
