@@ -16,8 +16,11 @@ def test_all_builds_find_the_same(tmp_path: Path) -> None:
     words = "--rows 3000 --dim 16 --queries 20 --factory IVF8,PQ4x4 --shards 2 --nprobe 4".split()
     done = subprocess.run(
         [sys.executable, "benchmarks/scale.py", *words, "--work", str(tmp_path)],
-        cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}, capture_output=True, text=True,
-    )  # fmt: skip
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+    )
     assert done.returncode == 0, done.stderr
     rows = re.findall(r"^\| (.+?) \| [\d,]+ \| ([\d.]+) \| [\d,]+ \|$", done.stdout, re.MULTILINE)
     recall = {name: float(value) for name, value in rows}
