@@ -129,7 +129,10 @@ class RecipeOptions:
 
     panel: ClassVar[str] = "What a vector is"
     model: Annotated[
-        str, Flag("A model folder, a hub name, or 'minilm' (extra demo).", short="-m", often=True)
+        str,
+        Flag(
+            "A model folder, a hub name, lmk-minilm or minilm (extra demo).", short="-m", often=True
+        ),
     ] = ""
     revision: Revision = None
     trust_remote_code: TrustRemoteCode = False

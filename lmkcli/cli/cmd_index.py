@@ -81,19 +81,16 @@ def index(  # noqa: PLR0913 - a group of flags each
     check(dense, milvus, given)
     if reading.shard:
         return _shard(_open(Path(source), reading.allow_incomplete), dense, reading.shard, output)
-    update = output.if_exists == "update"
     if dense.kind in catalog.DATABASES:
         milvus = replace(milvus, m=dense.m, ef_construction=dense.ef_construction)
         facts = _database(_open(Path(source), reading.allow_incomplete), output, milvus)
     elif dense.kind in catalog.LEXICAL:
-        output.prepared("index/")
         spelling = reading.spelling(source)
         settings = _with_stopwords(lexical, reading.stopwords)
-        facts = _lexical(spelling, folder, dense.kind, settings, update)
+        facts = _lexical(spelling, output, dense.kind, settings)
         note_differences(spelling, docs=facts["documents"])
     else:
-        output.prepared("index/")
-        facts = _dense(_open(Path(source), reading.allow_incomplete), folder, dense, update)
+        facts = _dense(_open(Path(source), reading.allow_incomplete), output, dense)
     if output.json:
         del facts["of"], facts["files"]
         return console.plain_json({"output": str(folder), **facts})
@@ -129,7 +126,7 @@ def _with_stopwords(settings: Bm25Settings, file: str | None) -> Bm25Settings:
 
 
 def _lexical(
-    spelling: str, folder: Path, kind: str, settings: Bm25Settings, update: bool
+    spelling: str, output: OutputOptions, kind: str, settings: Bm25Settings
 ) -> dict[str, Any]:
     from lmkcli import manifest
     from lmkcli.data.collection import open_collection
@@ -140,9 +137,10 @@ def _lexical(
     if (Path(spelling) / manifest.NAME).is_file():
         raise UsageError(f"{spelling} is made by lmk; --kind {kind} takes the collection itself")
     collection = open_collection(spelling, context=field_of(settings.context))
+    folder = output.prepared("index/")
     with console.progress("index") as progress:
         report = Report(progress, call=recording.call())
-        if update:
+        if output.if_exists == "update":
             updated = update_lexical(collection, folder, kind, settings, report)
             facts, how = updated.facts, f"{folder}: {updated.how}"
         else:
@@ -212,21 +210,25 @@ def _shard(vectors: "Vectors", settings: AnnSettings, slice_: str, output: Outpu
     console.shard_done(slice_, shards.folder, shards.unfinished(), output.json)
 
 
-def _dense(vectors: "Vectors", folder: Path, settings: AnnSettings, update: bool) -> dict[str, Any]:
+def _dense(vectors: "Vectors", output: OutputOptions, settings: AnnSettings) -> dict[str, Any]:
     from lmkcli.retrieval.building import build_dense, memory_of
     from lmkcli.retrieval.shard_building import find_shards, join_shards
     from lmkcli.retrieval.updating import update_dense
 
+    folder = output.path("index/")
     if shards := find_shards(vectors, folder, settings):
+        shards.check_whole()  # before an older index gives way
+        output.prepared("index/")
         return join_shards(vectors, folder, settings, shards, Report(call=recording.call()))
 
+    output.prepared("index/")
     needed = console.size(memory_of(vectors, settings))
     console.note(
         f"{settings.kind} over {console.number(vectors.total)} x {vectors.dim}: about {needed} to build"
     )
     with console.progress("index") as progress:
         report = Report(progress, call=recording.call())
-        if not update:
+        if output.if_exists != "update":
             return build_dense(vectors, folder, settings, report)
         updated = update_dense(vectors, folder, settings, report)
     console.note(f"{folder}: {updated.how}")

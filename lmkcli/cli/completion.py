@@ -42,7 +42,7 @@ def models(begun: str) -> list[str]:
     """The model of the demo, and those of the hub that the cache has."""
     found = sorted(caches.hub().glob("models--*--*"))
     names = [each.name.removeprefix("models--").replace("--", "/", 1) for each in found]
-    return among(["minilm", *names])(begun)
+    return among(["lmk-minilm", "minilm", *names])(begun)
 
 
 measures = among(_MEASURES)  # those that are asked for most, as ir-measures writes them

@@ -17,9 +17,9 @@ def both(params: Mapping[str, Any]) -> Iterator[str]:
         if not (Path(word) / manifest.NAME).is_file() and is_known(word):
             yield _line(word, "collection")  # an artifact is known by what is in it
     for word in filter(_is_folder, _words(params, _MODELS)):
-        from lmkcli.models.finding import EMBEDDED
+        from lmkcli.models.finding import OWN_NAMES
 
-        if word == EMBEDDED:
+        if word in OWN_NAMES:
             yield _line(word, "model")
 
 

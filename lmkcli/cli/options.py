@@ -172,7 +172,7 @@ def _keep_inputs(path: Path) -> None:
 
 def _named_files() -> Iterator[str]:
     """What the command reads that is there: files, folders, and those that options of a collection name."""
-    from lmkcli.models.finding import EMBEDDED
+    from lmkcli.models.finding import OWN_NAMES
     from lmkcli.provenance import lineage
 
     call = recording.call()
@@ -180,7 +180,7 @@ def _named_files() -> Iterator[str]:
         value = call.get(name, [])
         for given in filter(None, value if isinstance(value, list) else [value]):
             names = [os.path.expanduser(word.rpartition("=")[2]) for word in given.split(",")]
-            yield from (each for each in names if os.path.exists(each) and each != EMBEDDED)
+            yield from (each for each in names if os.path.exists(each) and each not in OWN_NAMES)
 
 
 def with_fields(spelling: str, fields: str, map_ids: bool) -> str:

@@ -14,7 +14,7 @@ from lmkcli.encoding.asking import (
     read_window,
 )
 from lmkcli.errors import UsageError
-from lmkcli.models.finding import EMBEDDED, check_revision, read_model
+from lmkcli.models.finding import OWN_NAMES, check_revision, read_model
 from lmkcli.models.folder import NO_LIMIT, ModelFolder
 from lmkcli.recipe import ROTARY, EncoderConfig, Recipe, RecipeOptions
 
@@ -87,7 +87,7 @@ def _query_side(doc: EncoderConfig, prompt: str, length: int, chunked: bool) -> 
 
 def _named(model: str, folder: ModelFolder) -> str:
     """What finds the model again from any directory."""
-    by_name = folder.revision or model == EMBEDDED
+    by_name = folder.revision or model in OWN_NAMES
     return model if by_name else os.path.abspath(os.path.expanduser(model))
 
 

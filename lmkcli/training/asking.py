@@ -18,6 +18,8 @@ from lmkcli.training.examples import Examples, Tally
 from lmkcli.training.settings import LoopSettings, PretrainSettings, TrainSettings
 from lmkcli.training.sources import Source, parse_source, read_sources
 
+OF_CHUNKS = frozenset({"insent"})  # the losses that need a sequence, known here without torch
+
 
 class Asked(NamedTuple):
     """A training as it was asked for. `read` are its examples, None where they are documents in chunks."""
@@ -66,7 +68,7 @@ def ask(
     doc = resolved.recipe.doc
     grans = tuple(granularity(doc.pool, each, doc.unit) for each in _grans(options))
     check_trainable(published(resolved))  # what has no model folder to end in
-    _check_chunks(resolved)
+    _check_chunks(resolved, settings.loss)
     return Asked(resolved, grans, parsed, None if doc.unit == "chunk" else read_sources(parsed))
 
 
@@ -113,8 +115,13 @@ def _check_positions(options: RecipeOptions) -> None:
         )
 
 
-def _check_chunks(resolved: Resolved) -> None:
+def _check_chunks(resolved: Resolved, loss: str) -> None:
     doc = resolved.recipe.doc
+    if loss in OF_CHUNKS and doc.unit != "chunk":
+        raise UsageError(
+            f"--loss {loss} learns from documents in chunks; add --unit chunk --gran given, and give such "
+            "documents"
+        )
     if doc.unit == "chunk" and doc.gran != "given":
         raise UsageError("--unit chunk trains on the chunks that documents bring: add --gran given")
 

@@ -50,11 +50,6 @@ def _check_objective(objective: Objective, settings: TrainSettings, documents: b
             f"--loss {settings.loss} learns from a teacher's vectors, which examples do not have; use it "
             "from Python, or --loss infonce"
         )
-    if "sequence" in objective.needs and not documents:
-        raise UsageError(
-            f"--loss {settings.loss} learns from documents in chunks; add --unit chunk --gran given, and "
-            "give such documents"
-        )
     if settings.skip_positions and documents:
         raise UsageError("--skip-positions has no effect on documents in chunks; drop it")
 

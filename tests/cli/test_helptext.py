@@ -49,7 +49,8 @@ def test_choices_and_defaults_are_said(lmk: Lmk) -> None:
     assert "--store-dtype CHOICE Dtype of the stored vectors. [default: fp16; or fp32]" in page
     assert "--[no-]store-text Keep title and text beside the vectors. [default: on]" in page
     assert (
-        "-m, --model TEXT A model folder, a hub name, or 'minilm' (extra demo). [required]" in page
+        "-m, --model TEXT A model folder, a hub name, lmk-minilm or minilm (extra demo). [required]"
+        in page
     )
 
 

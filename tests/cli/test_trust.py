@@ -333,6 +333,26 @@ def test_what_is_to_be_replaced_stays_when_its_successor_is_refused(
     lmk("encode", beir, "-m", model, "-o", vectors, *over)
 
 
+def test_an_index_that_is_to_be_replaced_stays_when_its_successor_is_refused(
+    lmk: Lmk, tiny_model: Models, beir: Path, tmp_path: Path
+) -> None:
+    vectors, lists, words = tmp_path / "v", tmp_path / "lists", tmp_path / "words"
+    lmk("encode", beir, "-m", tiny_model("bert"), "--pool", "mean", "-o", vectors)
+    ivf = ["--kind", "IVF1,Flat", "-o", lists]
+    lmk("index", vectors, *ivf)
+    lmk("index", beir, "--kind", "bm25", "-o", words)
+    over = ["--if-exists", "overwrite"]
+    lmk("index", tmp_path, *ivf, *over, code=2)
+    lmk("index", tmp_path / "none.jsonl", "--kind", "bm25", "-o", words, *over, code=3)
+    (tmp_path / "moved").mkdir()
+    lists.rename(tmp_path / "moved" / "lists")
+    lmk("index", vectors, *ivf, "--shard", "0/2")
+    (tmp_path / "moved" / "lists").rename(lists)
+    assert "1" in lmk("index", vectors, *ivf, *over, code=3).err
+    for index in (lists, words):
+        assert lmk("search", index, "-q", "rivers", "--json").json
+
+
 def test_a_setting_that_is_called_like_the_output_is_none_of_its_inputs(
     lmk: Lmk, beir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

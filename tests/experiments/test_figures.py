@@ -49,5 +49,5 @@ def test_values_that_are_no_numbers_are_levels_and_lone_points_no_figure() -> No
 
 def test_numbers_may_have_decimals() -> None:
     cells = [scored(0.1, "a", "lmk", "0.5", "32"), scored(0.2, "a", "lmk", "1.25", "32")]
-    ((_, panels),) = figures(cells)
+    ((_, _, panels),) = figures(cells)
     assert panels["nDCG@10"].lines == {"": [Point(0.5, 0.1), Point(1.25, 0.2)]}

