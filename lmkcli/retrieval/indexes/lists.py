@@ -48,7 +48,13 @@ def join(empty: Any, shards: list[Path], folder: Path) -> None:
 def read_joined(path: Path) -> Any:
     """The index whose lists are beside it, which stay on disk; RuntimeError where it cannot be read."""
     with _silenced():
-        return faiss.read_index(str(path), faiss.IO_FLAG_ONDISK_SAME_DIR | faiss.IO_FLAG_READ_ONLY)
+        flags = faiss.IO_FLAG_ONDISK_SAME_DIR | faiss.IO_FLAG_READ_ONLY
+        index: Any = faiss.read_index(str(path), flags)
+    on_disk: Any = faiss.downcast_InvertedLists(lists_of(index).invlists)
+    on_disk.prefetch_nthread = (
+        0  # its threads, 32 for every search, cost more than the search itself
+    )
+    return index
 
 
 @contextmanager
