@@ -114,8 +114,8 @@ def test_every_command_that_may_ask_has_the_flag() -> None:
         for verb, command in group.commands.items()
         if not any("--offline" in param.opts for param in command.params)
     }
-    # to ask; the package's own; local files, twice; ask only with --download
-    assert without <= {"fetch", "demo", "compact", "plot", "repro", "update"}
+    # to ask; the package's own; local files, three times; ask only with --download
+    assert without <= {"fetch", "demo", "compact", "plot", "doctor", "repro", "update"}
 
 
 # --- a hub on loopback ----------------------------------------------------------------------------
