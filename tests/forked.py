@@ -16,7 +16,7 @@ from typing import Any, BinaryIO, NamedTuple, NoReturn
 
 from lmkcli.cli import main
 from lmkcli.errors import Stopped
-from lmkcli.store import part_writer, tokens
+from lmkcli.store import part_writer, shards, tokens
 
 PART_BYTES, BATCH_CHARACTERS = 15_000, 15_000  # many part boundaries even in a tiny collection
 
@@ -66,14 +66,22 @@ def program(folder: Path, pause: float = 0.0) -> Path:
 
 
 def lmk_paced(pause: float) -> None:
-    """`lmk` on this process's command line, with a pause before each part gets its name."""
+    """`lmk` on this process's command line, with a pause before each part, or piece of a shard, is there."""
     publish = part_writer.PartBuilder.publish
 
     def slowly(builder: part_writer.PartBuilder) -> int:
         time.sleep(pause)
         return publish(builder)
 
+    once = shards.Shards.once
+
+    def waiting(these: shards.Shards, *words: Any) -> Path:
+        path = once(these, *words)
+        time.sleep(pause)
+        return path
+
     part_writer.PartBuilder.publish = slowly  # type: ignore[method-assign]
+    shards.Shards.once = waiting  # type: ignore[method-assign]
     part_writer.PART_BYTES = PART_BYTES
     tokens.BATCH_CHARACTERS = BATCH_CHARACTERS
     main.main()

@@ -15,7 +15,7 @@ import pytest
 from safetensors.torch import load_file
 
 from lmkcli.data.collection import Shard
-from lmkcli.store import parts
+from lmkcli.store import parts, shards
 from lmkcli.store.vectors import Vectors
 from tests import forked, tiny, tutorials
 from tests.cluster import Cluster, waited
@@ -24,10 +24,11 @@ pytestmark = pytest.mark.slow
 ROOT = Path(__file__).resolve().parents[1]
 
 
-def script(page: str = "jobs.md") -> str:
-    """The batch script of a page."""
+def script(page: str = "jobs.md", command: str = "") -> str:
+    """The batch script of a page, the first or that of a command."""
     text = (ROOT / "docs" / page).read_text(encoding="utf-8")
-    return next(b for b in re.findall(r"```bash\n(.*?)```", text, re.DOTALL) if "#SBATCH" in b)
+    blocks = re.findall(r"```bash\n(.*?)```", text, re.DOTALL)
+    return next(b for b in blocks if "#SBATCH" in b and f"srun {command}" in b)
 
 
 def collection() -> str:
@@ -90,6 +91,51 @@ def test_an_array_whose_tasks_are_stopped_in_the_middle_equals_one_process(
     np.testing.assert_allclose(mine.at(rows).vectors, theirs.at(rows).vectors, rtol=0, atol=1e-6)
     assert mine.dim == tiny.WIDTH
     assert not list((vectors / "parts").glob(".growing*"))
+
+
+def test_an_index_and_a_search_in_shards_of_which_tasks_are_killed_in_the_middle(
+    cluster: Cluster, tiny_model: Callable[[str], Path], tmp_path: Path
+) -> None:
+    beir, vectors, whole = (
+        tiny.collection(tmp_path / "beir", 300, 30),
+        tmp_path / "v",
+        tmp_path / "w",
+    )
+    lmk = forked.program(tmp_path / "bin", pause=4)
+    index, run = tmp_path / "index", tmp_path / "run.trec"
+    cluster.env |= {
+        "COLLECTION": str(beir), "VECTORS": str(vectors), "KIND": "ivf", "INDEX": str(index),
+        "RUN": str(run), "PATH": f"{lmk.parent}:{os.environ['PATH']}", "PYTHONPATH": str(ROOT),
+        "OMP_NUM_THREADS": "1",
+    }  # fmt: skip
+    cluster.run(f'{lmk} encode "$COLLECTION" -m {tiny_model("bert")} -o "$VECTORS"')
+    killed_in_the_middle(cluster, lmk, "lmk index", index)
+    join = f'{lmk} index "$VECTORS" --kind ivf -o'
+    cluster.run(f'{join} "$INDEX" && {join} {whole}')
+    cluster.env["VECTORS"] = str(index)
+    killed_in_the_middle(cluster, lmk, "lmk search", run)
+    for searched, output in ((index, run), (whole, tmp_path / "w.trec")):
+        cluster.run(f'{lmk} search {searched} "$COLLECTION" -o {output}')
+    assert run.read_text() == (tmp_path / "w.trec").read_text()
+    assert len(run.read_text().splitlines()) == 30 * 300
+
+
+def killed_in_the_middle(cluster: Cluster, lmk: Path, command: str, output: Path) -> None:
+    """Run the script of a command with three tasks, of which one is killed; then do what show says."""
+    job, folder = cluster.folder / "job.sh", shards.beside(output)
+    job.write_text(script(command=command).replace("0-7", "0-2").replace("/8", "/3"))
+    array = cluster.run("sbatch --parsable job.sh").strip()
+    waited("the first task", (folder / "manifest.json").exists, cluster.logs)
+    (victim, *_) = cluster.run("squeue -h -r -t R -o %i").split()
+    cluster.run(f"scancel --signal=KILL --full {victim}")
+    waited("the array", lambda: not cluster.jobs(), cluster.logs)
+    left = shards.Shards(folder).unfinished()
+    assert [f"{array}_{number}" for number in left] == [victim], cluster.logs()
+    shown = cluster.run(f"{lmk} show {folder}")
+    assert "shards: 2 of 3 finished" in shown
+    cluster.run(next(li for li in shown.splitlines() if "sbatch" in li).partition(": ")[2])
+    waited("the rest", lambda: not cluster.jobs(), cluster.logs)
+    assert shards.Shards(folder).unfinished() == [], cluster.logs()
 
 
 def test_a_training_of_two_tasks_that_is_stopped_queues_again_and_ends_as_one_process(
