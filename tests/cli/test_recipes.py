@@ -75,9 +75,10 @@ def test_a_recipe_runs_as_it_stands(
 ) -> None:  # fmt: skip
     """But for the model, the data and their sizes; its other settings are those of the training."""
     wanted = tomllib.loads(recipe.read_text())["train"]
-    model = m2bert if "m2-bert" in wanted["model"] else tiny_model("modernbert")
+    model = m2bert if "m2-bert" in wanted["model"] else tiny_model(_architecture(wanted))
     source = str(chunked) if wanted.get("unit") == "chunk" else f"{scored},per-query=7,replace=1"
-    small = [f"--{name}={value}" for name, value in SMALL.items()]
+    sizes = SMALL | ({"max-length": tiny.POSITIONS + 32} if "extend" in wanted else {})
+    small = [f"--{name}={value}" for name, value in sizes.items()]
     if "query-max-length" in wanted:
         small.append("--query-max-length=32")
     lmk("train", source, "--config", recipe, "-m", model, *small, "-o", tmp_path / "model")
@@ -89,6 +90,11 @@ def test_a_recipe_runs_as_it_stands(
     assert {name: training["settings"][name] for name in said} == said
     if "gran" in wanted and wanted["pool"] == "lmk":
         assert training["granularities"] == wanted["gran"].split(",")
+
+
+def _architecture(recipe: dict[str, Any]) -> str:
+    """One with a table of positions, where the recipe makes it longer."""
+    return "bert" if "extend" in recipe else "modernbert"
 
 
 @pytest.mark.parametrize("recipe", RECIPES, ids=lambda path: path.stem)
