@@ -163,9 +163,9 @@ def test_what_is_refused_writes_nothing(tmp_path: Path) -> None:
 
 
 def test_without_matplotlib_the_pip_line_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delitem(sys.modules, "lmkcli.evaluation.plots")
-    for name in [name for name in sys.modules if name.split(".")[0] == "matplotlib"]:
-        monkeypatch.delitem(sys.modules, name)
+    for name in [*sys.modules]:
+        if name.startswith(("lmkcli.evaluation.plots", "matplotlib")):
+            monkeypatch.delitem(sys.modules, name)
     monkeypatch.setattr(sys, "path", [])
     monkeypatch.setattr(sys, "path_importer_cache", {})
     monkeypatch.setattr(sys, "meta_path", [_Without(), *sys.meta_path])
@@ -196,7 +196,7 @@ def test_a_plot_that_fails_leaves_the_one_before(
         file.write_text("half")
         raise OSError("disk full")
 
-    monkeypatch.setattr(plots.Figure, "savefig", full)
+    monkeypatch.setattr("matplotlib.figure.Figure.savefig", full)
     with pytest.raises(OSError, match="disk full"):
         plots.curve(LINES, "another x", "y", path)
     assert path.read_bytes() == before
