@@ -22,8 +22,10 @@ from exact import BLOCK, Peak, Stored, _held, clustered
 
 from lmkcli.models.devices import native_dtype
 from lmkcli.progress import silent
-from lmkcli.retrieval.indexes.ann import Ann, _make, _sample_rows
+from lmkcli.retrieval.indexes.ann import Ann
+from lmkcli.retrieval.indexes.ann_training import sample_rows
 from lmkcli.retrieval.indexes.exact import Exact
+from lmkcli.retrieval.indexes.factories import make_index
 from lmkcli.retrieval.kinds import Share
 from lmkcli.settings import AnnSettings, parse_bytes
 from lmkcli.store.ragged import Ragged
@@ -95,8 +97,8 @@ def build_whole(work: Work) -> None:
 def build_plain(work: Work) -> None:
     """FAISS alone: the same sample, added in the same blocks."""
     stored = Stored(work.vectors)
-    index = _make(work.settings.kind, work.dim)
-    index.train(stored.at(_sample_rows(index, work.rows, work.settings.seed)).vectors)
+    index = make_index(work.settings.kind, work.dim)
+    index.train(stored.at(sample_rows(index, work.rows, work.settings.seed)).vectors)
     for block in stored:
         index.add(block.vectors)
     faiss.write_index(index, str(_folder(work, "plain") / "faiss.index"))

@@ -1,6 +1,4 @@
 import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,8 +11,8 @@ from numpy.typing import NDArray
 
 from lmkcli.errors import DataError, UsageError
 from lmkcli.progress import silent
-from lmkcli.retrieval.indexes import ann
-from lmkcli.retrieval.indexes.ann import Ann, factory_string, forecast, training_rows
+from lmkcli.retrieval.indexes import ann, ann_training
+from lmkcli.retrieval.indexes.ann import Ann
 from lmkcli.settings import AnnSettings
 from lmkcli.store.ragged import Ragged
 
@@ -131,15 +129,7 @@ def test_trained_kinds_are_the_same_each_time(tmp_path: Path, kind: str) -> None
 def test_the_sample_is_gathered_from_any_blocks(data: st.DataObject, rows: int, block: int) -> None:
     array = np.arange(rows * 2, dtype=np.float32).reshape(rows, 2)
     chosen = np.array(sorted(data.draw(st.sets(st.integers(0, rows - 1)))), dtype=np.int64)
-    np.testing.assert_array_equal(ann._gather(Matrix(array, block), chosen), array[chosen])
-
-
-@given(st.integers(0, 10**9))
-def test_automatic_lists_can_always_be_trained(rows: int) -> None:
-    name = factory_string(AnnSettings(kind="ivf"), rows, 32)
-    lists = int(name.removeprefix("IVF").removesuffix(",Flat"))
-    assert 1 <= lists <= 65536
-    assert lists * 39 <= max(rows, 39)
+    np.testing.assert_array_equal(ann_training._gather(Matrix(array, block), chosen), array[chosen])
 
 
 @pytest.mark.parametrize(
@@ -152,21 +142,6 @@ def test_kinds_with_small_codes(tmp_path: Path, kind: str, factory: str, least: 
     assert facts["factory"] == factory
     assert index.overfetch == 4
     assert recall(index, 10) >= least
-
-
-@pytest.mark.parametrize(
-    ("rows", "dim", "factory"),
-    [
-        (9983, 384, "PQ96x4"),
-        (9984, 384, "PQ48x8"),
-        (10**6, 100, "PQ10x8"),
-        (10**6, 7, "PQ1x8"),
-        (100, 7, "PQ1x4"),
-        (100, 2, "PQ1x4"),
-    ],
-)
-def test_a_byte_for_eight_dimensions(rows: int, dim: int, factory: str) -> None:
-    assert factory_string(AnnSettings(kind="pq"), rows, dim) == factory
 
 
 def test_int8_are_the_codes_of_sentence_transformers(tmp_path: Path) -> None:
@@ -221,46 +196,6 @@ def test_a_build_that_would_not_fit_names_those_that_do(tmp_path: Path) -> None:
         Ann.build(Matrix(VECTORS), tmp_path, settings, silent)
     with pytest.raises(DataError, match=r"no kind of index fits; exact search"):
         Ann.build(Matrix(VECTORS), tmp_path, AnnSettings(max_memory=1), silent)
-
-
-@pytest.mark.parametrize("kind", ["HNSW16,Flat", "IVF256,Flat", "SQ8", "IVF256,SQ8"])
-def test_the_forecast_covers_what_building_takes(tmp_path: Path, kind: str) -> None:
-    """A process of its own builds 100,000 vectors; its peak is compared with its start."""
-    if not sys.platform.startswith("linux"):
-        pytest.skip("reads /proc")
-    rows, dim = 100_000, 32
-    taken = int(
-        subprocess.check_output([sys.executable, "-c", _MEASURE, kind, str(rows), str(dim)])
-    )
-    index = faiss.index_factory(dim, kind, faiss.METRIC_INNER_PRODUCT)
-    assert taken <= forecast(index, rows) + 5_000_000  # a block and what FAISS itself needs
-    assert taken >= forecast(index, rows) / 4
-
-
-_MEASURE = """
-import sys, faiss, numpy as np
-kind, rows, dim = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
-def memory(name):
-    lines = open("/proc/self/status").read().splitlines()
-    return next(1024 * int(line.split()[1]) for line in lines if line.startswith(name))
-index = faiss.index_factory(dim, kind, faiss.METRIC_INNER_PRODUCT)
-if "HNSW" in kind:
-    index.hnsw.efConstruction = 4
-block = np.random.default_rng(0).standard_normal((20_000, dim), dtype=np.float32)
-if not index.is_trained:
-    index.train(block)
-before = memory("VmRSS")
-for _ in range(rows // len(block)):
-    index.add(block)
-print(max(memory("VmHWM") - before, 0))
-"""
-
-
-def test_training_rows() -> None:
-    needs = {"HNSW32,Flat": 0, "IVF100,Flat": 3900, "PCA8,IVF10,PQ8x4": 624, "OPQ8,PQ8": 9984}
-    for factory, rows in needs.items():
-        index = faiss.index_factory(32, factory, faiss.METRIC_INNER_PRODUCT)
-        assert training_rows(index) == rows
 
 
 def test_a_damaged_index_is_named(tmp_path: Path) -> None:
