@@ -8,7 +8,7 @@ from lmkcli import manifest
 from lmkcli.data.collection import is_known
 
 _COLLECTIONS = ("source", "sources", "queries", "names", "qrels", "dev")  # parameters of commands
-_MODELS = ("model", "rerank_model", "tokenizer", "init_from")
+_MODELS = ("model", "rerank_model", "tokenizer", "init_from", "teacher")
 
 
 def both(params: Mapping[str, Any]) -> Iterator[str]:

@@ -220,10 +220,12 @@ class Encoder:
     def queries(self, queries: list[Query]) -> Ragged:
         """The vectors of query texts."""
         texts = self.tokenizer([query.text for query in queries])
-        work = _Work.of(texts, self.placed(texts))
-        ids = [query.id for query in queries]
-        vectors = self._encoded(work, ids, Report())
-        _check_finite(vectors, ids)
+        return self.texts(texts, [f"query {query.id}" for query in queries])
+
+    def texts(self, texts: Sequence[Text], names: list[str]) -> Ragged:
+        """The vectors of tokenized texts; DataError, with its name, for one whose vector is not finite."""
+        vectors = self._encoded(_Work.of(texts, self.placed(texts)), names, Report())
+        _check_finite(vectors, names)
         return vectors
 
     def placed(self, texts: Sequence[Text]) -> list[Placement]:
@@ -247,12 +249,12 @@ class Encoder:
         return Ragged.of(vectors.contiguous().numpy(), one_each)
 
 
-def _check_finite(vectors: Ragged, ids: list[str]) -> None:
+def _check_finite(vectors: Ragged, names: list[str]) -> None:
     bad = np.flatnonzero(~np.isfinite(vectors.vectors).all(axis=1))
     if len(bad):
         text = int(np.searchsorted(vectors.starts, bad[0], side="right")) - 1
         raise DataError(
-            f"the vector of query {ids[text]} has values that are not finite; try --dtype fp32"
+            f"the vector of {names[text]} has values that are not finite; try --dtype fp32"
         )
 
 

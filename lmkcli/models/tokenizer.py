@@ -34,6 +34,13 @@ class Tokenized(NamedTuple):
     prompt: Ints
     ends: Ints | None
 
+    def first(self, tokens: int) -> "Tokenized":
+        """The text without what comes after so many of its tokens."""
+        if self.ends is None:
+            return self._replace(ids=self.ids[:tokens], spans=self.spans[:tokens])
+        ends = np.unique(np.minimum(self.ends, tokens))
+        return Tokenized(self.ids[:tokens], self.spans[:tokens], self.prompt, ends)
+
 
 @dataclass(frozen=True)
 class Tokenizer:

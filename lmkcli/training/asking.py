@@ -28,6 +28,7 @@ class Asked(NamedTuple):
     grans: tuple[str, ...]
     sources: tuple[Source, ...]
     read: tuple[Examples, list[Tally]] | None
+    teacher: Resolved | None
 
 
 class Beginning(NamedTuple):
@@ -69,7 +70,27 @@ def ask(
     grans = tuple(granularity(doc.pool, each, doc.unit) for each in _grans(options))
     check_trainable(published(resolved))  # what has no model folder to end in
     _check_chunks(resolved, settings.loss)
-    return Asked(resolved, grans, parsed, None if doc.unit == "chunk" else read_sources(parsed))
+    teacher = _teacher(settings, resolved, offline)
+    read = None if doc.unit == "chunk" else read_sources(parsed)
+    return Asked(resolved, grans, parsed, read, teacher)
+
+
+def _teacher(settings: TrainSettings, student: Resolved, offline: bool) -> Resolved | None:
+    """The model that is imitated, which reads what is longer than its inputs in windows."""
+    if not settings.teacher:
+        if settings.teacher_weight != 1:
+            raise UsageError("--teacher-weight has no effect without --teacher; drop it, or name one")
+        return None
+    trust = student.recipe.doc.trust_remote_code
+    found = resolve(RecipeOptions(model=settings.teacher, trust_remote_code=trust), offline)
+    doc = found.recipe.doc
+    if (doc.unit, student.recipe.doc.unit) != ("doc", "doc"):
+        raise UsageError(
+            f"--teacher {settings.teacher} gives one vector for each text: both models must make one "
+            "(--unit doc)"
+        )
+    windows = replace(doc, window=str(doc.max_length))
+    return found._replace(recipe=replace(found.recipe, doc=windows))
 
 
 def ask_texts(

@@ -11,6 +11,7 @@ from lmkcli.training.feeding import SourceSides, TrainBatch
 from lmkcli.training.gathering import gathered, world
 from lmkcli.training.gradients import Gradients
 from lmkcli.training.objective import Embedded, Loss, Objective
+from lmkcli.training.teaching import Teacher
 
 
 @dataclass
@@ -20,6 +21,7 @@ class Contrast:
     gradients: Gradients
     objective: Objective
     sides: SourceSides  # how vectors are finished, which is the same for all sources
+    teacher: Teacher | None = None
 
     def __call__(self, model: nn.Module, batch: TrainBatch) -> Loss:
         """The loss of a batch, its gradients added to the parameters."""
@@ -28,13 +30,14 @@ class Contrast:
     def _loss(self, batch: TrainBatch) -> Callable[[Tensor], Loss]:
         queries, passages = batch.queries, batch.passages
         split = [int(queries.counts.sum()), int(passages.counts.sum())]
+        facts = self.teacher.taught(batch) if self.teacher else batch.facts
 
         def loss_of(vectors: Tensor) -> Loss:
             mine = vectors.split(split)  # type: ignore[no-untyped-call]
             loss = self.objective(
                 gathered(_embedded(self.sides.query.finish, mine[0], queries.counts)),
                 gathered(_embedded(self.sides.passage.finish, mine[1], passages.counts)),
-                batch.facts.to(vectors.device),
+                facts.to(vectors.device),
             )
             # processes average their gradients, and each has its part of one sum
             return Loss(loss.total * world(), loss.parts)

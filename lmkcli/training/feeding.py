@@ -21,14 +21,26 @@ from lmkcli.training.sampling import Batch, Sampled, Sampling, batches
 from lmkcli.training.skipping import Skipping
 
 
+class Reading(NamedTuple):
+    """Texts, and how many tokens of each are read at most."""
+
+    texts: list[str]
+    tokens: list[int]
+
+
 class TrainBatch(NamedTuple):
-    """What one process runs of a step, and the facts of the whole batch, which are the same for all."""
+    """What one process runs of a step, and the facts of the whole batch, which are the same for all.
+
+    `asked` and `told` are its queries and passages as texts, where single passages are learned from.
+    """
 
     step: int
     examples: list[str]  # the ids of its own, for messages
     queries: Placed
     passages: Placed
     facts: BatchFacts
+    asked: Reading = Reading([], [])
+    told: Reading = Reading([], [])
 
     @property
     def tokens(self) -> int:
@@ -127,7 +139,14 @@ class Pairs:
             Placed.of(*self._placements(queries, chances["query"])),
             Placed.of([self.skipping(p, gaps[before + i]) for i, p in enumerate(placed)], grans),
             facts(self.examples, drawn),
+            self._reading(queries),
+            self._reading(passages),
         )
+
+    def _reading(self, texts: "_Texts") -> Reading:
+        sources = self.examples.sources[texts.examples].tolist()
+        limits = [getattr(self.sides[source], texts.side).limit for source in sources]
+        return Reading([self.examples.text(row) for row in texts.rows], limits)
 
     def _named(self, example: int) -> str:
         """The source of an example and its id, for messages."""

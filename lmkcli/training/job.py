@@ -14,6 +14,7 @@ from lmkcli.errors import UsageError
 from lmkcli.models.forward import ForwardPass, ModelOptions
 from lmkcli.models.tokenizer import open_tokenizer
 from lmkcli.recipe import EncoderConfig
+from lmkcli.settings import EncodeSettings
 from lmkcli.training import checkpoints, parts
 from lmkcli.training.asking import published
 from lmkcli.training.contexts import Contexts
@@ -31,6 +32,7 @@ from lmkcli.training.settings import TrainSettings
 from lmkcli.training.showing import SHOWN, PlacedText, placed_text
 from lmkcli.training.skipping import Skipping
 from lmkcli.training.sources import Source, described
+from lmkcli.training.teaching import Teacher
 from lmkcli.training.trainer import Learning
 
 
@@ -46,6 +48,7 @@ class TrainJob:
     objective: Objective
     settings: TrainSettings
     dev: Dev | None = None
+    teacher: Resolved | None = None
 
     @property
     def identity(self) -> dict[str, Any]:
@@ -58,6 +61,8 @@ class TrainJob:
             "sources": [_seen_as(source) for source in self.sources],
             "settings": settings,
         }
+        if self.teacher:
+            shared["teacher"] = self.teacher.recipe.identity()
         return shared | ({"dev": self.dev.identity} if self.dev else {})
 
     def __len__(self) -> int:
@@ -90,8 +95,12 @@ class TrainJob:
         forward = open_trainable(self)
         gradients = Gradients(forward, budget(forward.model, self.settings, start.note))
         feed = self.feed(start)
-        step = Contrast(gradients, self.objective, feed.place.sides[0])
+        step = Contrast(gradients, self.objective, feed.place.sides[0], self._teacher(forward))
         return Learning(forward, step, feed, self.settings, self.dev)
+
+    def _teacher(self, student: ForwardPass) -> Teacher | None:
+        how = EncodeSettings(dtype=self.settings.dtype, device=self.settings.device)
+        return Teacher.open(self.teacher, how, student) if self.teacher else None
 
     def feed(self, start: Start) -> Feed[Place]:
         """The batches of one process."""

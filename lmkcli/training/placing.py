@@ -78,6 +78,11 @@ class TrainingSide:
         ]
         return cls(tokenizer, tuple(forced), Finish(side.unit == "doc", side.dim, side.normalize))
 
+    @property
+    def limit(self) -> int:
+        """Positions of an input at most."""
+        return self.placers[0].limit
+
     def chunked(self, texts: Sequence[str]) -> list[tuple[Placement, Ints]]:
         """Each text's inputs, and the number of the chunk that each vector stands for."""
         (placer,) = self.placers

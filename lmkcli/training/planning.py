@@ -14,6 +14,7 @@ from lmkcli.training.job import TrainJob
 from lmkcli.training.matryoshka import Matryoshka
 from lmkcli.training.objective import Objective
 from lmkcli.training.settings import TrainSettings
+from lmkcli.training.teaching import Imitation
 
 
 def plan(
@@ -39,16 +40,16 @@ def planned(asked: Asked, settings: TrainSettings) -> TrainJob:
         )
     settings = settings.counted(len(examples))
     return TrainJob(
-        asked.resolved, asked.grans, asked.sources, examples, tuple(tallies), objective, settings
-    )
+        asked.resolved, asked.grans, asked.sources, examples, tuple(tallies), objective, settings,
+        teacher=asked.teacher,
+    )  # fmt: skip
 
 
 def _check_objective(objective: Objective, settings: TrainSettings, documents: bool) -> None:
     """UsageError for an objective that learns from what such examples do not have."""
-    if "targets" in objective.needs:
+    if "targets" in objective.needs and not settings.teacher:
         raise UsageError(
-            f"--loss {settings.loss} learns from a teacher's vectors, which examples do not have; use it "
-            "from Python, or --loss infonce"
+            f"--loss {settings.loss} learns from a teacher's vectors; give --teacher MODEL"
         )
     if settings.skip_positions and documents:
         raise UsageError("--skip-positions has no effect on documents in chunks; drop it")
@@ -66,8 +67,10 @@ def open_objective(settings: TrainSettings, normalize: bool = True) -> Objective
     if useless := sorted(asked.keys() - own):
         raise UsageError(f"--{useless[0]} has no effect with --loss {settings.loss}; drop it")
     objective: Objective = kind(**asked)
-    dims = read_dims(settings.dims)
-    return Matryoshka(objective, dims, normalize) if dims else objective
+    if dims := read_dims(settings.dims):
+        objective = Matryoshka(objective, dims, normalize)
+    alone = "targets" in objective.needs or not settings.teacher
+    return objective if alone else Imitation(objective, settings.teacher_weight)
 
 
 def describe_training(job: TrainJob) -> Iterator[str]:

@@ -87,6 +87,15 @@ class TrainSettings(LoopSettings):
         float, Flag("What scores are divided by; 0: the objective's own (0.02).", min=0)
     ] = 0.0
     symmetric: Annotated[bool, Flag("infonce: contrast each passage with all queries too.")] = False
+    teacher: Annotated[
+        str,
+        Flag(
+            "A model whose vectors are imitated beside the loss; it reads long texts in windows.",
+        ),
+    ] = ""
+    teacher_weight: Annotated[
+        float, Flag("What the distance from the teacher's vectors counts.", min=0)
+    ] = 1.0
     dims: Annotated[
         str, Flag("matryoshka: the loss at several dimensions, such as 384,256,128.")
     ] = ""

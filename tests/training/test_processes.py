@@ -28,7 +28,10 @@ def train_together(words: list[str]) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.slow
-def test_two_processes_learn_what_one_does(tiny_model: Models, tmp_path: Path) -> None:
+@pytest.mark.parametrize("taught", [False, True], ids=["alone", "taught"])
+def test_two_processes_learn_what_one_does(
+    tiny_model: Models, tmp_path: Path, taught: bool
+) -> None:
     """Without dropout; texts of very different lengths, so that halves are cut into different packs.
 
     One process has room for all texts at once, as one pair of processes; the other caches gradients.
@@ -47,6 +50,7 @@ def test_two_processes_learn_what_one_does(tiny_model: Models, tmp_path: Path) -
         *("train", str(path), "-m", str(tiny_model("modernbert")), "--pool", "lmk"),
         *("--gran", "4,8", "--max-length", "40", "--steps", "4", "--batch-size", "9"),
         *("--lr", "1e-3", "--dtype", "fp32", "--device", "cpu", "--log-every", "1"),
+        *(("--teacher", str(tiny_model("bert"))) if taught else ()),
     ]
     alone = tmp_path / "alone"
     main.app([*words, "--batch-tokens", "100000", "-o", str(alone)], standalone_mode=False)
