@@ -52,6 +52,8 @@ OF_FLAGS: dict[str, Complete] = {
     "--loss": among(catalog.OBJECTIVES),
     "--objective": among(catalog.PRETEXTS),
     **dict.fromkeys(("--measure", "--dev-measure"), measures),
-    **dict.fromkeys(("--model", "--rerank-model", "--tokenizer", "--init-from", "--teacher"), models),
+    **dict.fromkeys(
+        ("--model", "--rerank-model", "--tokenizer", "--init-from", "--teacher"), models
+    ),
     **dict.fromkeys(("--qrels", "--dev"), collections),
 }

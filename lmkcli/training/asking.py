@@ -79,7 +79,9 @@ def _teacher(settings: TrainSettings, student: Resolved, offline: bool) -> Resol
     """The model that is imitated, which reads what is longer than its inputs in windows."""
     if not settings.teacher:
         if settings.teacher_weight != 1:
-            raise UsageError("--teacher-weight has no effect without --teacher; drop it, or name one")
+            raise UsageError(
+                "--teacher-weight has no effect without --teacher; drop it, or name one"
+            )
         return None
     trust = student.recipe.doc.trust_remote_code
     found = resolve(RecipeOptions(model=settings.teacher, trust_remote_code=trust), offline)
