@@ -1,6 +1,8 @@
 """lmk index: vectors or a collection to something that is quick to search."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -16,6 +18,7 @@ from lmkcli.progress import Report
 from lmkcli.settings import AnnSettings, Bm25Settings, Flag, MilvusSettings
 
 if TYPE_CHECKING:
+    from lmkcli.retrieval.updating import Updated
     from lmkcli.store.vectors import Vectors
 
 _SHOWN = (
@@ -131,24 +134,35 @@ def _lexical(
     from lmkcli import manifest
     from lmkcli.data.collection import open_collection
     from lmkcli.data.contexts import field_of
-    from lmkcli.retrieval.building import build_lexical
+    from lmkcli.retrieval.building import build_lexical, identity_of_lexical
     from lmkcli.retrieval.updating import update_lexical
 
     if (Path(spelling) / manifest.NAME).is_file():
         raise UsageError(f"{spelling} is made by lmk; --kind {kind} takes the collection itself")
     collection = open_collection(spelling, context=field_of(settings.context))
+    if output.replaces:
+        identity_of_lexical(collection, kind, settings)  # what cannot be keeps the older index
     folder = output.prepared("index/")
+    made = (collection, folder, kind, settings)
+    facts = _built(output, folder, partial(build_lexical, *made), partial(update_lexical, *made))
+    note_left_out(collection)
+    return facts
+
+
+def _built(
+    output: OutputOptions,
+    folder: Path,
+    build: Callable[[Report], dict[str, Any]],
+    update: "Callable[[Report], Updated]",
+) -> dict[str, Any]:
+    """The facts of an index that is built, or brought up to date where the flags say so."""
     with console.progress("index") as progress:
         report = Report(progress, call=recording.call())
-        if output.if_exists == "update":
-            updated = update_lexical(collection, folder, kind, settings, report)
-            facts, how = updated.facts, f"{folder}: {updated.how}"
-        else:
-            facts, how = build_lexical(collection, folder, kind, settings, report), ""
-    note_left_out(collection)
-    if how:
-        console.note(how)
-    return facts
+        if output.if_exists != "update":
+            return build(report)
+        updated = update(report)
+    console.note(f"{folder}: {updated.how}")
+    return updated.facts
 
 
 def _open(source: Path, allow_incomplete: bool) -> "Vectors":
@@ -181,13 +195,8 @@ def _database(
     folder = output.prepared("index/")
     if replaces:
         database.drop()
-    with console.progress("index") as progress:
-        report = Report(progress, call=recording.call())
-        if output.if_exists != "update":
-            return build_database(vectors, folder, settings, report)
-        updated = update_database(vectors, folder, settings, report)
-    console.note(f"{folder}: {updated.how}")
-    return updated.facts
+    made = (vectors, folder, settings)
+    return _built(output, folder, partial(build_database, *made), partial(update_database, *made))
 
 
 def _shard(vectors: "Vectors", settings: AnnSettings, slice_: str, output: OutputOptions) -> None:
@@ -211,7 +220,7 @@ def _shard(vectors: "Vectors", settings: AnnSettings, slice_: str, output: Outpu
 
 
 def _dense(vectors: "Vectors", output: OutputOptions, settings: AnnSettings) -> dict[str, Any]:
-    from lmkcli.retrieval.building import build_dense, memory_of
+    from lmkcli.retrieval.building import build_dense, check_dense, memory_of
     from lmkcli.retrieval.shard_building import find_shards, join_shards
     from lmkcli.retrieval.updating import update_dense
 
@@ -221,15 +230,12 @@ def _dense(vectors: "Vectors", output: OutputOptions, settings: AnnSettings) -> 
         output.prepared("index/")
         return join_shards(vectors, folder, settings, shards, Report(call=recording.call()))
 
-    output.prepared("index/")
     needed = console.size(memory_of(vectors, settings))
+    if output.replaces:
+        check_dense(vectors, settings)  # what cannot be keeps the older index
+    output.prepared("index/")
     console.note(
         f"{settings.kind} over {console.number(vectors.total)} x {vectors.dim}: about {needed} to build"
     )
-    with console.progress("index") as progress:
-        report = Report(progress, call=recording.call())
-        if output.if_exists != "update":
-            return build_dense(vectors, folder, settings, report)
-        updated = update_dense(vectors, folder, settings, report)
-    console.note(f"{folder}: {updated.how}")
-    return updated.facts
+    made = (vectors, folder, settings)
+    return _built(output, folder, partial(build_dense, *made), partial(update_dense, *made))

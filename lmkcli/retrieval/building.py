@@ -31,6 +31,11 @@ def memory_of(vectors: Vectors, settings: AnnSettings) -> int:
     return ann_kind(family_of(settings.kind)).memory(flat(vectors), settings)
 
 
+def check_dense(vectors: Vectors, settings: AnnSettings) -> None:
+    """UsageError or DataError for an index that would be refused before any work on it."""
+    ann_kind(family_of(settings.kind)).check_buildable(flat(vectors), settings)
+
+
 def build_dense(
     vectors: Vectors, folder: Path, settings: AnnSettings, report: Report = Report()
 ) -> dict[str, Any]:
@@ -132,17 +137,24 @@ def claim_lexical(
 ) -> None:
     """Make `folder` an index of this kind; Mismatch when it is one with other settings.
 
-    UsageError where it cannot be said what its chunks are.
+    UsageError as of `identity_of_lexical`.
     """
+    identity = identity_of_lexical(collection, family, settings)
+    manifest.claim(folder, Manifest("index", identity, facts=manifest.environment(call)))
+
+
+def identity_of_lexical(
+    collection: Collection, family: str, settings: Bm25Settings
+) -> dict[str, Any]:
+    """What decides a lexical index; UsageError for settings that cannot be."""
     if said := fault(settings):
         raise UsageError(said)
-    identity = {
+    return {
         "family": family,
         "settings": settings.identity(),
         "analysis": lexical_kind(family).analysis(settings),
         "collection": {"name": collection.name, "settings": collection.settings},
     }
-    manifest.claim(folder, Manifest("index", identity, facts=manifest.environment(call)))
 
 
 def build_words(

@@ -110,6 +110,10 @@ class AnnKind(Nearest, Protocol):
     def memory(blocks: Blocks, settings: AnnSettings) -> int:
         """Bytes that building takes at its peak, roughly."""
 
+    @staticmethod
+    def check_buildable(blocks: Blocks, settings: AnnSettings) -> None:
+        """UsageError or DataError for what `build` would refuse before any work."""
+
     @classmethod
     def build(
         cls, blocks: Blocks, folder: Path, settings: AnnSettings, progress: Progress

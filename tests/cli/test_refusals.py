@@ -313,6 +313,21 @@ def test_another_run_is_never_overwritten(
     assert len(run.read_text().splitlines()) == 12 * 6
 
 
+def test_an_index_that_cannot_be_built_leaves_the_one_before(
+    lmk: Lmk, refused: Any, beir: Path, vectors: Path, tmp_path: Path
+) -> None:
+    over = ("-o", tmp_path / "i", "--if-exists", "overwrite")
+    lmk("index", vectors, "-o", tmp_path / "i")
+    said = "no kind of index fits"
+    refused("index", vectors, *over, "--max-memory", "1KB", code=DATA, says=said)
+    said = "trained on at least"
+    refused("index", vectors, *over, "--kind", "IVF64,Flat", code=DATA, says=said)
+    said = "FAISS cannot make this"
+    refused("index", vectors, *over, "--kind", "HNSW32,Foo", code=USAGE, says=said)
+    said = "is about chunks: add --unit chunk"
+    refused("index", beir, *over, "--kind", "bm25", "--gran", "8", code=USAGE, says=said)
+
+
 def test_artifacts_are_not_taken_for_each_other(
     lmk: Lmk, refused: Any, bert: Path, beir: Path, vectors: Path, tmp_path: Path
 ) -> None:

@@ -56,9 +56,7 @@ class Ann(AnnKind):
         UsageError for a factory string that FAISS refuses; DataError, before any work, when
         there are too few vectors to train on or too little memory.
         """
-        index, factory = empty_index(settings, blocks.rows, blocks.dim)
-        check_trainable(index, factory, blocks.rows)
-        check_memory(index, settings, blocks)
+        index, factory = _buildable(blocks, settings)
         trained = train_on_sample(index, blocks, settings.seed)
         if isinstance(core_of(index), faiss.IndexHNSW):
             core_of(index).hnsw.efConstruction = min(settings.ef_construction, _LARGEST)
@@ -127,6 +125,11 @@ class Ann(AnnKind):
         return cls(_read(folder, mapped=True), settings)
 
     @staticmethod
+    def check_buildable(blocks: Blocks, settings: AnnSettings) -> None:
+        """What `build` refuses before any work."""
+        _buildable(blocks, settings)
+
+    @staticmethod
     def check_joinable(blocks: Blocks, settings: AnnSettings) -> None:
         """UsageError for a kind that cannot be joined from shards."""
         index, factory = empty_index(settings, blocks.rows, blocks.dim)
@@ -155,6 +158,14 @@ class Ann(AnnKind):
         asked = np.ascontiguousarray(queries, dtype=np.float32)
         scores, rows = self._index.search(asked, k, params=how)
         return Candidates(np.where(rows < 0, np.float32(-np.inf), scores), rows)
+
+
+def _buildable(blocks: Blocks, settings: AnnSettings) -> tuple[Any, str]:
+    """The empty index of these vectors, and its factory string; DataError where it cannot be filled here."""
+    index, factory = empty_index(settings, blocks.rows, blocks.dim)
+    check_trainable(index, factory, blocks.rows)
+    check_memory(index, settings, blocks)
+    return index, factory
 
 
 def _probes(core: Any, k: int) -> int:
