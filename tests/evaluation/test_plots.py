@@ -48,6 +48,11 @@ def test_labels_and_captions_are_text(tmp_path: Path) -> None:
     assert not any(re.search(r"<dc:date>", text) for text in made.values())
 
 
+def test_dollars_in_a_name_are_no_formula(tmp_path: Path) -> None:
+    plots.curve({"a$x_{$": [(1, 1.0), (2, 2.0)]}, "$x_{$", "a", tmp_path / "a.svg")
+    assert (tmp_path / "a.svg").read_text().count("$x_{$") == 1  # a lone line has no legend
+
+
 def test_points_are_joined_in_the_order_of_x(tmp_path: Path) -> None:
     """On a logarithmic axis from 16 to 256, 64 is in the middle."""
     plots.curve({"lmk": LINES["lmk"]}, "gran", "nDCG@10", tmp_path / "c.svg")

@@ -47,6 +47,7 @@ _STYLE: Any = {
     "legend.frameon": False,
     "legend.fontsize": 8,
     "font.size": 9,
+    "text.parse_math": False,  # a name with two dollars is no formula
     "font.sans-serif": ["DejaVu Sans", "Verdana", "Arial"],
     "pdf.fonttype": 42,  # whole fonts: some publishers refuse the others
     "svg.hashsalt": "lmk",
