@@ -52,15 +52,22 @@ class CrossEncoder:
         return scores
 
 
-def open_cross_encoder(name: str, device: str, offline: bool) -> CrossEncoder:
-    """The classifier of a folder or hub name; DataError when it is none, or has more than two outputs."""
+def open_cross_encoder(
+    name: str, device: str, offline: bool, trust_remote_code: bool = False
+) -> CrossEncoder:
+    """The classifier of a folder or hub name; DataError when it is none, or has more than two outputs.
+
+    Code that comes with it runs only where that is allowed.
+    """
     folder = read_model(name, None, offline)
     chosen = choose_device(device)
     with loading(f"the cross-encoder {name}"):
-        tokenizer = AutoTokenizer.from_pretrained(str(folder.path), trust_remote_code=False)
+        tokenizer = AutoTokenizer.from_pretrained(
+            str(folder.path), trust_remote_code=trust_remote_code
+        )
         model, report = AutoModelForSequenceClassification.from_pretrained(
             str(folder.path), dtype=TORCH[native_dtype(chosen)], output_loading_info=True,
-            trust_remote_code=False,
+            trust_remote_code=trust_remote_code,
         )  # fmt: skip
     if report["missing_keys"]:
         raise DataError(

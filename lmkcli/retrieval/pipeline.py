@@ -63,13 +63,19 @@ def open_all(
             f"--level {settings.level} needs vectors of unit chunk, or indexes of them, alone: what "
             "ranks documents cannot be fused with chunks, nor rerank them"
         )
-    reranker = _takes(stages.rerank).difference(SEARCH) if stages.rerank else set()
-    taken = set().union(*takes, reranker)
+    taken = set().union(*takes, _reranker_takes(stages))
     none: dict[str, Any] = {name: getattr(OpenSettings(), name) for name in taken}
     return [
         _open(path, replace(settings, **{name: none[name] for name in taken - mine}), texts)
         for path, mine in zip(stages.paths, takes, strict=True)
     ]
+
+
+def _reranker_takes(stages: Stages) -> set[str]:
+    """The names of the settings that mean something to what scores the top again."""
+    if stages.rerank_model is not None:
+        return {"trust_remote_code"}
+    return _takes(stages.rerank).difference(SEARCH) if stages.rerank is not None else set()
 
 
 def _takes(path: Path) -> set[str]:

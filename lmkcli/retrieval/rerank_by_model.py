@@ -24,7 +24,9 @@ class CrossEncoder(Protocol):
 class CrossEncoderOpener(Protocol):
     """What a row of the catalog's CROSS_ENCODERS is: a folder or hub name to a cross-encoder."""
 
-    def __call__(self, name: str, device: str, offline: bool) -> CrossEncoder: ...
+    def __call__(
+        self, name: str, device: str, offline: bool, trust_remote_code: bool
+    ) -> CrossEncoder: ...
 
 
 class ModelReranker:
@@ -35,7 +37,7 @@ class ModelReranker:
             catalog.CROSS_ENCODERS, "crossencoder", "cross-encoder"
         )
         self._index = index
-        self._model = opener(name, settings.device, settings.offline)
+        self._model = opener(name, settings.device, settings.offline, settings.trust_remote_code)
         self.info = IndexInfo(name, "crossencoder", self._model.digest, {})
 
     def scorer(self, queries: list[Query]) -> Scorer:

@@ -7,11 +7,13 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
+import transformers
 
 from lmkcli import manifest
 from lmkcli.models.finding import read_model
 from lmkcli.retrieval.index_folder import write_built
 from lmkcli.store.vectors import Vectors
+from tests import tiny
 
 Models = Callable[[str], Path]
 Lmk = Callable[..., Any]
@@ -27,6 +29,20 @@ class Config(BertConfig):
     model_type = "strange-{name}"
 
 class Model(BertModel):
+    config_class = Config
+"""
+
+
+CLASSIFIER = """
+from pathlib import Path
+from transformers import BertConfig, BertForSequenceClassification
+
+Path({marker!r}).touch()
+
+class Config(BertConfig):
+    model_type = "strange-{name}"
+
+class Classifier(BertForSequenceClassification):
     config_class = Config
 """
 
@@ -112,6 +128,29 @@ def test_an_index_and_a_reranking_ask_too(
     ):
         assert "--trust-remote-code" in lmk(*line, code=3).err
     assert not stranger.ran.exists()
+
+
+def test_a_cross_encoder_runs_its_code_only_with_the_flag(
+    lmk: Lmk, beir: Path, tmp_path: Path
+) -> None:
+    bm25, model, ran = (tmp_path / name for name in ("bm25", "cross", "ran"))
+    lmk("index", beir, "--kind", "bm25", "-o", bm25)
+    config = tiny.KINDS["bert"].config()
+    config.num_labels = 1
+    transformers.BertForSequenceClassification(config).save_pretrained(model)
+    tiny.wordpiece().save_pretrained(model)
+    name = tmp_path.name
+    (model / "strange.py").write_text(CLASSIFIER.format(marker=str(ran), name=name))
+    own = {
+        "AutoConfig": "strange.Config",
+        "AutoModelForSequenceClassification": "strange.Classifier",
+    }
+    edit(model / "config.json", model_type=f"strange-{name}", auto_map=own)
+    line = ["search", bm25, "-q", "rivers", "--rerank-model", model]
+    assert "--trust-remote-code" in lmk(*line, code=3).err
+    assert not ran.exists()
+    assert "1" in lmk(*line, "--trust-remote-code").out
+    assert ran.exists()
 
 
 def test_a_record_that_asks_for_code_is_made_again_only_with_the_flag(
