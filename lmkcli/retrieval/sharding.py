@@ -6,13 +6,13 @@ their scores: exact ones, or an index's own, by which candidates are chosen amon
 before they are scored. Queries are encoded once for all: two machines need not encode them alike.
 """
 
-import zipfile
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial, reduce
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
 from lmkcli.data.collection import Query, Shard
 from lmkcli.data.run import Ranking, Run
@@ -63,7 +63,9 @@ class ShardedSearch:
         for first, asked in batches(self._queries):
             encoded = self._encoded(first, asked, shards, report.note)
             paths = (shards.path(number, _piece(first)) for number in range(shards.count))
-            hits = self._slices.join(encoded, self._k, map(_read_hits, paths))
+            expected = self._slices.expected(encoded)
+            found = (_read_hits(path, expected) for path in paths)
+            hits = self._slices.join(encoded, self._k, found)
             rankings.update(self._index.ranked(asked, hits, self._k).rankings)
             report.progress(len(rankings), len(self._queries), "queries")
         return Run(rankings, tag)
@@ -76,12 +78,22 @@ class ShardedSearch:
             _save(path, vectors=made.vectors, counts=made.counts)
 
         path = shards.once(f"queries-{first}.npz", encode, note)
-        arrays = _load(path)
-        return Ragged.of(arrays["vectors"], arrays["counts"])
+        return _read_queries(path, len(asked), self._index.units.matrix.dim)
+
+
+class _Expected(NamedTuple):
+    """What a piece holds: so many lists of rows, these rows, and whether all lists are equally long."""
+
+    lists: int
+    rows: range
+    even: bool = False
 
 
 class Slices(Protocol):
     """How a search is divided among tasks, and how their parts are joined."""
+
+    def expected(self, queries: Ragged) -> _Expected:
+        """What a piece for these queries holds."""
 
     def of(self, shard: Shard) -> Search:
         """The search of one shard's slice, with rows as the whole numbers them."""
@@ -95,6 +107,9 @@ class _ExactSlices:
 
     def __init__(self, index: DenseIndex) -> None:
         self._units, self._settings = index.units, index.settings
+
+    def expected(self, queries: Ragged) -> _Expected:
+        return _Expected(len(queries.counts), range(self._units.matrix.rows))
 
     def of(self, shard: Shard) -> Search:
         units, first = self._units.share(shard)
@@ -127,6 +142,10 @@ class _ApproximateSlices:
 
     def __init__(self, search: ApproximateSearch) -> None:
         self._search = search
+
+    def expected(self, queries: Ragged) -> _Expected:
+        # for each vector of a query as many, filled up with -1
+        return _Expected(len(queries.vectors), range(-1, self._search.kind.rows), even=True)
 
     def of(self, shard: Shard) -> Search:
         numbers = shard.rows(self._search.kind.rows)
@@ -173,10 +192,18 @@ def _write_hits(path: Path, hits: Hits) -> None:
     _save(path, rows=np.concatenate(hits.rows), scores=np.concatenate(hits.scores), counts=counts)
 
 
-def _read_hits(path: Path) -> Hits:
-    arrays = _load(path)
-    ends = np.cumsum(arrays["counts"])[:-1]
-    return Hits(np.split(arrays["rows"], ends), np.split(arrays["scores"], ends))
+def _read_hits(path: Path, expected: _Expected) -> Hits:
+    """What a shard found; DataError where it is not what a piece of this search can be."""
+    rows, scores, counts = _load(path, rows=np.int64, scores=np.float64, counts=np.int64)
+    whole = _is_divided(counts, expected.lists, len(rows)) and rows.shape == scores.shape == (
+        len(rows),
+    )
+    outside = (rows < expected.rows.start) | (rows >= expected.rows.stop)
+    uneven = expected.even and len(np.unique(counts)) > 1
+    if not whole or uneven or outside.any() or np.isnan(scores).any():
+        raise _damaged(path, "its numbers do not fit together")
+    ends = np.cumsum(counts)[:-1]
+    return Hits(np.split(rows, ends), np.split(scores, ends))
 
 
 def _save(path: Path, **arrays: Any) -> None:
@@ -184,12 +211,34 @@ def _save(path: Path, **arrays: Any) -> None:
         np.savez(file, **arrays)
 
 
-def _load(path: Path) -> dict[str, Any]:
-    """The arrays of a file; DataError where it is damaged."""
+def _read_queries(path: Path, queries: int, dim: int) -> Ragged:
+    """The vectors of some queries; DataError where they cannot be that."""
+    vectors, counts = _load(path, vectors=np.float32, counts=np.int64)
+    whole = _is_divided(counts, queries, len(vectors)) and vectors.shape == (len(vectors), dim)
+    if not whole or not np.isfinite(vectors).all():
+        raise _damaged(path, "its numbers do not fit together")
+    return Ragged.of(vectors, counts)
+
+
+def _is_divided(counts: NDArray[np.int64], parts: int, total: int) -> bool:
+    """Whether `counts` are those of `parts` parts of `total` things."""
+    return counts.shape == (parts,) and bool((counts >= 0).all() and counts.sum() == total)
+
+
+def _load(path: Path, **types: type[np.generic]) -> list[NDArray[Any]]:
+    """The arrays of a file, which have these types; DataError where it is damaged."""
     try:
         with np.load(path, allow_pickle=False) as file:
-            return dict(file)
-    except (OSError, ValueError, KeyError, zipfile.BadZipFile) as error:
-        raise DataError(
-            f"{path} cannot be read ({error}); remove it and run its shard again"
-        ) from None
+            arrays = [file[name] for name in types]
+    except Exception as error:  # an archive and the headers in it can be broken in any way
+        raise _damaged(path, str(error) or type(error).__name__) from None
+    if any(
+        each.dtype != kind or not each.ndim
+        for each, kind in zip(arrays, types.values(), strict=True)
+    ):
+        raise _damaged(path, "its numbers are of other types")
+    return arrays
+
+
+def _damaged(path: Path, why: str) -> DataError:
+    return DataError(f"{path} cannot be read ({why}); remove it and run its shard again")

@@ -28,6 +28,7 @@ Models = Callable[[str], Path]
 ROWS, K = 90, 25
 IDS = [f"d{number:03d}" for number in np.random.default_rng(5).permutation(ROWS)]
 QUERIES = [Query(f"q{number}", str(number)) for number in range(7)]
+Arrays = dict[str, NDArray[Any]]
 WHO: dict[str, Any] = {"index": "this"}
 
 
@@ -174,6 +175,70 @@ def test_a_damaged_piece_is_named(folder: Folder, tmp_path: Path) -> None:
     with pytest.raises(
         DataError, match=r"00000of00001-3.npz cannot be read .*; remove it and run its"
     ):
+        search.joined("tag", shards, Report())
+
+
+def rewritten(piece: Path, change: Callable[[Arrays], Arrays]) -> None:
+    with np.load(piece) as file:
+        whole = dict(file)
+    with open(piece, "wb") as file:
+        np.savez(file, **whole | change(whole))
+
+
+IMPOSSIBLE: dict[str, Callable[[Arrays], Arrays]] = {
+    "no such row": lambda found: {"rows": np.full_like(found["rows"], ROWS)},
+    "a row before the first": lambda found: {"rows": np.full_like(found["rows"], -1)},
+    "rows of another type": lambda found: {"rows": found["rows"].astype(np.float64)},
+    "too few rows": lambda found: {"rows": found["rows"][:-1]},
+    "of fewer queries": lambda found: {"counts": found["counts"].sum(keepdims=True)},
+    "less than none": lambda found: {"counts": found["counts"] * [-1, 2, 2]},
+    "no scores": lambda found: {"scores": np.full_like(found["scores"], np.nan)},
+    "one score": lambda found: {"scores": np.array(1.0)},
+    "an axis more": lambda found: {name: each[:, None] for name, each in found.items()},
+}
+
+
+@pytest.mark.parametrize("damage", IMPOSSIBLE)
+def test_a_piece_that_no_shard_writes_is_named(folder: Folder, tmp_path: Path, damage: str) -> None:
+    search = ShardedSearch(opened(folder.fill()), QUERIES, K)
+    shards = search.claim(tmp_path / "a.trec", WHO, 1, {})
+    search.search(Shard(0, 1), shards, Report())
+    piece = shards.path(0, "3.npz")
+    rewritten(piece, lambda found: {})
+    search.joined("tag", shards, Report())  # as it was written
+    rewritten(piece, IMPOSSIBLE[damage])
+    with pytest.raises(DataError, match=r"00000of00001-3.npz cannot be read .*; remove it"):
+        search.joined("tag", shards, Report())
+
+
+@pytest.mark.parametrize("data", [b"", b"PK\x05\x06" + bytes(18), b"\x93NUMPY\x01\x00"])
+def test_a_piece_that_is_no_archive_of_arrays_is_named(
+    folder: Folder, tmp_path: Path, data: bytes
+) -> None:
+    search = ShardedSearch(opened(folder.fill()), QUERIES, K)
+    shards = search.claim(tmp_path / "a.trec", WHO, 1, {})
+    search.search(Shard(0, 1), shards, Report())
+    shards.path(0, "3.npz").write_bytes(data)
+    with pytest.raises(DataError, match=r"00000of00001-3.npz cannot be read .*; remove it"):
+        search.joined("tag", shards, Report())
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"vectors": np.zeros((3, 5), np.float32)},
+        {"vectors": np.full((3, 6), np.nan, np.float32)},
+        {"counts": np.array([1, 2])},
+    ],
+)
+def test_encoded_queries_that_are_none_are_named(
+    folder: Folder, tmp_path: Path, wrong: Arrays
+) -> None:
+    search = ShardedSearch(opened(folder.fill()), QUERIES, K)
+    shards = search.claim(tmp_path / "a.trec", WHO, 1, {})
+    search.search(Shard(0, 1), shards, Report())
+    rewritten(shards.folder / "queries-3.npz", lambda found: wrong)
+    with pytest.raises(DataError, match=r"queries-3.npz cannot be read .*; remove it"):
         search.joined("tag", shards, Report())
 
 
