@@ -3,6 +3,7 @@ JSON that is checked against a type."""
 
 import json
 import stat
+import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import MISSING, fields, is_dataclass
 from functools import partial
@@ -119,7 +120,7 @@ def checked(value: Any, shape: type[Shape], name: object, fix: str) -> Shape:
 def _fault(value: Any, shape: Any, at: str) -> str:
     """What of a JSON value is not as `shape` says, and under which key; empty if all is."""
     origin, inner = get_origin(shape), get_args(shape)
-    if shape is Any or (shape is float and type(value) is int):
+    if shape is Any or (shape is float and type(value) is int and abs(value) <= sys.float_info.max):
         return ""
     if origin is NotRequired:
         return _fault(value, inner[0], at)

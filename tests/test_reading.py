@@ -95,6 +95,7 @@ class Inner(TypedDict):
     rows: Annotated[int, range(1, 10)]
     names: list[str]
     ends: NotRequired[list[tuple[int, int]]]
+    share: NotRequired[float]
 
 
 class Outer(TypedDict):
@@ -104,7 +105,7 @@ class Outer(TypedDict):
 
 
 GOOD = {
-    "of": {"rows": 3, "names": ["x"], "ends": [[1, 2]]},
+    "of": {"rows": 3, "names": ["x"], "ends": [[1, 2]], "share": 1},
     "kind": "a",
     "extra": {"n": 1},
     "more": 1,
@@ -138,6 +139,7 @@ def test_json_of_the_right_shape_is_read(tmp_path: Path, value: dict[str, Any]) 
         ("of", ...), ("of", None), ("of", []), ("of.rows", 0), ("of.rows", 10**12), ("of.rows", True),
         ("of.rows", 2.5), ("of.rows", "3"), ("of.names", "x"), ("of.names", [1]), ("of.names", {}),
         ("of.ends", [[1]]), ("of.ends", [[1, 2, 3]]), ("of.ends", [[1, "2"]]), ("kind", "c"),
+        ("of.share", "1"), ("of.share", True), ("of.share", 10**400),
         ("kind", ["a"]), ("extra", ...), ("extra", {"n": "1"}), ("extra", []),
     ],
 )  # fmt: skip

@@ -112,7 +112,7 @@ def grid(
     command continues. A cell that fails does not stop the others; it is named at the end (exit 4).
     """
     from lmkcli.cli import checking, gridforecast, gridtables
-    from lmkcli.experiments import gridfile, plan, table
+    from lmkcli.experiments import claiming, gridfile, plan, table
     from lmkcli.experiments.running import Results
     from lmkcli.experiments.steps import OUTPUTS
 
@@ -136,6 +136,7 @@ def grid(
     if options.dry_run:
         expected = gridforecast.estimates(lmk, part, results)
         return gridtables.planned(part, results, layout.format, expected)
+    claiming.check(folder)
     whole.write(folder)
     if options.slurm and results.missing(part):
         return _submit(part, results, asked.slurm)

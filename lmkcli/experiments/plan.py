@@ -1,6 +1,7 @@
 """Plans: the cells of a grid and the steps that they share; senseless cells are refused with a reason."""
 
 import json
+import re
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
@@ -10,8 +11,9 @@ from typing import Any, NamedTuple
 
 from lmkcli.errors import DataError, LmkError, UsageError
 from lmkcli.experiments.cells import Cell, cells
-from lmkcli.experiments.gridfile import Flags, GridFile, TableChoice
-from lmkcli.experiments.steps import Chain, Step
+from lmkcli.experiments.gridfile import COLLECTION, MEASURES, Flags, GridFile, TableChoice
+from lmkcli.experiments.steps import OUTPUTS, Chain, Step
+from lmkcli.manifest_types import MOST_SHARDS
 from lmkcli.reading import read_json
 from lmkcli.system.atomic import atomic_file
 
@@ -129,6 +131,15 @@ def _joined(drafts: list[_Draft], refused: list[Refused], table: TableChoice) ->
     return Plan([each.cell for each in drafts], chains, steps, refused, table)
 
 
+def is_there(folder: Path) -> bool:
+    """Whether `lmk grid`, of this version or another, left a plan in a folder."""
+    try:
+        stored = read_json(folder / NAME, dict[str, Any], _AGAIN)
+    except (DataError, OSError):
+        return False
+    return stored.keys() >= {"cells", "chains", "steps"}
+
+
 def read(folder: Path) -> Plan:
     """The plan that `lmk grid` left in a folder of results; DataError where there is none."""
     try:
@@ -136,7 +147,7 @@ def read(folder: Path) -> Plan:
     except FileNotFoundError:
         raise DataError(f"{folder} has no {NAME}: it is no folder of results; {_AGAIN}") from None
     raw: dict[str, Any] = dict(stored)  # type: ignore[call-overload]  # JSON that has Plan's shape
-    return Plan(
+    plan = Plan(
         [Cell(each["name"], _tuples(each["values"])) for each in raw["cells"]],
         _tuples(raw["chains"]),
         {key: _step(step) for key, step in raw["steps"].items()},
@@ -146,6 +157,27 @@ def read(folder: Path) -> Plan:
         ),
         raw["file"],
     )
+    if fault := _misfit(plan):
+        raise DataError(f"{folder / NAME} cannot be read ({fault}); {_AGAIN}")
+    return plan
+
+
+def _misfit(plan: Plan) -> str:
+    """What in a plan is not as `lmk grid` writes it; empty if all is."""
+    axes = {frozenset(cell.values) for cell in plan.cells}
+    if len(axes) != 1 or not next(iter(axes)) >= {COLLECTION, MEASURES}:
+        return "its cells have not the same axes"
+    for key, step in plan.steps.items():
+        named = step.key == key and re.fullmatch(rf"{re.escape(step.verb)}-\w+", key)
+        if not named or step.verb not in OUTPUTS:  # a key is the name of a folder
+            return f"steps[{key}] is none"
+        if step.shards not in range(1, MOST_SHARDS + 1):
+            return f"steps[{key}].shards is {step.shards}, which cannot be"
+    chains = [plan.chains.get(cell.name, ()) for cell in plan.cells]
+    needed = {
+        key for keys in (*chains, *(step.needs for step in plan.steps.values())) for key in keys
+    }
+    return "" if all(chains) and needed <= plan.steps.keys() else "it lacks steps of its cells"
 
 
 def _step(raw: dict[str, Any]) -> Step:

@@ -8,6 +8,7 @@ of SLURM from running it beside the first. Libraries are imported once for all s
 import fcntl
 import multiprocessing
 import os
+import re
 import shlex
 import signal
 import sys
@@ -31,6 +32,7 @@ LOCK = (
     ".lock"  # behind the name of a result: the file that its maker holds locked, also under SLURM
 )
 ENDED = "ended after "  # in a log, before the seconds of a life that ended well
+_ENDED = re.compile(rf"{ENDED}([0-9]{{1,9}}(?:\.[0-9]+)?) s")
 _PAUSE = 0.05  # seconds between looks at what is running
 _TOLD = 600  # letters of an error that are repeated
 
@@ -89,9 +91,7 @@ class Results:
         lines = (
             log.read_text(encoding="utf-8", errors="replace").splitlines() if log.is_file() else []
         )
-        told = [
-            line.removeprefix(ENDED).removesuffix(" s") for line in lines if line.startswith(ENDED)
-        ]
+        told = [match[1] for line in lines if (match := _ENDED.fullmatch(line))]
         return sum(map(float, told)) if told else None
 
 

@@ -1,12 +1,13 @@
 """Scores: what the finished cells of a plan measured, read from their steps' folders."""
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 from lmkcli.data.known import facts_of
+from lmkcli.errors import DataError
 from lmkcli.evaluation.coverage import Coverage
 from lmkcli.evaluation.measures import Scores, parse_measures
 from lmkcli.evaluation.results import Result
@@ -16,7 +17,8 @@ from lmkcli.experiments.plan import Plan
 from lmkcli.experiments.running import Results
 from lmkcli.experiments.steps import RESULT
 from lmkcli.provenance import scorelog
-from lmkcli.reading import read_json
+from lmkcli.reading import checked, read_json
+from lmkcli.recipe import is_count
 from lmkcli.system.atomic import atomic_file
 
 LOG = "scores.jsonl"  # in the folder of the results: the last entry of every cell
@@ -59,16 +61,37 @@ def _names(asked: Sequence[Sequence[str]]) -> list[str]:
     return [" / ".join(dict.fromkeys(column)) for column in columns]
 
 
+class _Measured(TypedDict):
+    """What is read of the entry of a cell."""
+
+    run: str
+    scores: dict[str, float]
+    coverage: Coverage
+
+
 def _read(cell: Cell, folder: Path, names: Sequence[str]) -> Scored:
     entry = scorelog.read(folder / LOG)[-1]
-    rows = read_json(folder / RESULT, list[dict[str, Any]], _AGAIN)
+    checked(entry, _Measured, folder / LOG, _AGAIN)
     aggregated = dict(entry["scores"])
-    per_query = {name: {row["query"]: row[name] for row in rows} for name in aggregated}
+    per_query = _per_query(folder / RESULT, aggregated)
     collection = " ".join(cell.values[COLLECTION])
     computed = list(_computed(cell.values[MEASURES], collection, aggregated))
-    scores = Scores(aggregated, per_query, _coverage(entry["coverage"]))
+    if strange := [str(each) for each in computed if str(each) not in aggregated]:
+        raise DataError(f"{folder / LOG} has no {', '.join(strange)}; {_AGAIN}")
+    scores = Scores(aggregated, per_query, _coverage(entry["coverage"], folder / LOG))
     measures = dict(zip(names, computed, strict=False))
     return Scored(cell, Result(Path(entry["run"]), cell.name, collection, scores, measures), entry)
+
+
+def _per_query(path: Path, names: Iterable[str]) -> dict[str, dict[str, float]]:
+    """Measure -> query -> its value, of a cell; DataError where a query has not all of them."""
+    rows = read_json(path, list[dict[str, Any]], _AGAIN)
+    found: dict[str, dict[str, float]] = {name: {} for name in names}
+    for number, row in enumerate(rows):
+        query = checked(row.get("query"), str, f"{path}, [{number}].query", _AGAIN)
+        for name, values in found.items():
+            values[query] = checked(row.get(name), float, f"{path}, [{number}].{name}", _AGAIN)
+    return found
 
 
 def _computed(asked: Sequence[str], collection: str, scores: dict[str, float]) -> Iterator[Any]:
@@ -79,6 +102,9 @@ def _computed(asked: Sequence[str], collection: str, scores: dict[str, float]) -
         yield graded if str(graded) in scores else parse_measures([name])[0]
 
 
-def _coverage(raw: dict[str, Any]) -> Coverage:
-    cuts = {name: {int(k): v for k, v in raw[name].items()} for name in ("judged_at", "tied_at")}
+def _coverage(raw: dict[str, Any], log: Path) -> Coverage:
+    names = ("judged_at", "tied_at")
+    if not all(is_count(cut) for name in names for cut in raw[name]):
+        raise DataError(f"{log} cannot be read (a cut-off is no number); {_AGAIN}")
+    cuts = {name: {int(cut): share for cut, share in raw[name].items()} for name in names}
     return Coverage(**{**raw, **cuts})

@@ -1,26 +1,27 @@
 """Training logs: the lines of a model's log.jsonl as curves over the steps."""
 
-import json
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, NotRequired, TypedDict
 
 from lmkcli import manifest
 from lmkcli.errors import DataError
+from lmkcli.reading import bounded_lines, check_finite, checked, parsed
 
 Curves = dict[str, list[tuple[float, float]]]
 
 LOG = "log.jsonl"
+_FIX = "give the folder of a training"
 _BESIDE = {"step", "epoch", "loss", "grad_norm", "learning_rate", "tokens_per_second", "memory"}
 
 
 def panels(folder: Path) -> dict[str, Curves]:
     """What is drawn of a training: its loss with its parts, the learning rate, and each development set.
 
-    DataError where nothing was logged yet.
+    DataError where nothing was logged yet, and for what no training logs.
     """
     lines = _read(folder / LOG)
     losses = [line for line in lines if "loss" in line]
-    scored = [line for line in lines if "score" in line]
+    scored = [line for line in lines if "dev" in line]
     if not losses:
         raise DataError(
             f"{folder / LOG} has no line with a loss yet; train on, or set --log-every lower"
@@ -32,22 +33,50 @@ def panels(folder: Path) -> dict[str, Curves]:
         "learning rate": {"learning rate": _curve(losses, "learning_rate")},
     }
     if scored:
-        dev = manifest.read(folder, "model").identity["dev"]
-        drawn[dev["measure"]] = {
-            name: [(line["step"], line["dev"][name]) for line in scored]
+        drawn[_measure(folder)] = {
+            name: [(line["step"], line["dev"][name]) for line in scored if name in line["dev"]]
             for name in scored[0]["dev"]
         }
     return drawn
+
+
+class _Dev(TypedDict):
+    measure: str
+
+
+def _measure(folder: Path) -> str:
+    """The measure of the development sets."""
+    dev = manifest.read(folder, "model").identity.get("dev")
+    return checked(dev, _Dev, f"the manifest of {folder}, identity.dev,", _FIX)["measure"]
 
 
 def _curve(lines: list[dict[str, Any]], name: str) -> list[tuple[float, float]]:
     return [(line["step"], line[name]) for line in lines if name in line]
 
 
+class _Line(TypedDict):
+    step: Annotated[int, range(1 << 53)]
+    dev: NotRequired[dict[str, float]]
+
+
 def _read(log: Path) -> list[dict[str, Any]]:
     """The whole lines of a log: a training that is running may be writing the last."""
     try:
-        text = log.read_text(encoding="utf-8")
-        return [json.loads(line) for line in text.splitlines(keepends=True) if line.endswith("\n")]
-    except (OSError, ValueError) as error:
+        check_finite(log)
+        with open(log, "rb") as file:
+            lines = enumerate(bounded_lines(file, log), 1)
+            return [_line(line, f"{log} line {n}") for n, line in lines if line.endswith(b"\n")]
+    except OSError as error:
         raise DataError(f"{log} is no log of a training: {error}") from None
+
+
+def _line(text: bytes, where: str) -> dict[str, Any]:
+    """What one line says: numbers by their names, and those of each development set."""
+    try:
+        line = parsed(text.decode("utf-8"))
+    except ValueError as error:
+        raise DataError(f"{where} is of no training's log: {error}") from None
+    known = dict(checked(line, _Line, where, _FIX))
+    numbers = {name: value for name, value in known.items() if name != "dev"}
+    checked(numbers, dict[str, float], where, _FIX)
+    return known

@@ -132,3 +132,13 @@ def test_a_stop_is_passed_on_and_everything_ended_before_it_is_said(
         grid.run(jobs=2, report=Report(stopping=stopping))
     assert time.monotonic() - started < 50
     assert list(grid.results.missing(grid.plan)) == ["search-a", "eval-a", "search-b", "eval-b"]
+
+
+def test_seconds_are_those_of_lives_that_ended_well(tmp_path: Path) -> None:
+    results = Results(tmp_path)
+    results.of("encode-1").mkdir(parents=True)
+    log = results.of("encode-1") / running.LOG
+    log.write_text("ended after long s\nended after 1.5 s\n$ lmk encode\nended after 2.0 s\n")
+    assert results.seconds("encode-1") == 3.5
+    log.write_text("ended after long s\n")
+    assert results.seconds("encode-1") is None

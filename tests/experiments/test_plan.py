@@ -1,0 +1,58 @@
+"""Plans on disk: what was written is read again, and what no grid wrote is refused."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lmkcli.errors import DataError
+from lmkcli.experiments import plan
+from lmkcli.experiments.cells import Cell
+from lmkcli.experiments.plan import Plan
+from lmkcli.experiments.steps import Step
+
+STEPS = [
+    Step("index-1a", "index", ("index", "docs")),
+    Step("search-2b", "search", ("search",), ("index-1a",)),
+]
+PLAN = Plan(
+    [Cell("one", {"collection": ("docs",), "measures": ("P@1",)})],
+    {"one": ("index-1a", "search-2b")},
+    {step.key: step for step in STEPS},
+    [],
+)
+
+
+def test_a_plan_is_read_as_it_was_written(tmp_path: Path) -> None:
+    PLAN.write(tmp_path)
+    assert plan.read(tmp_path) == PLAN
+    assert plan.is_there(tmp_path)
+
+
+DAMAGES: dict[str, Callable[[dict[str, Any]], Any]] = {
+    "no cells": lambda raw: raw.update(cells=[]),
+    "no collection": lambda raw: raw["cells"][0].update(values={"measures": ["P@1"]}),
+    "other axes": lambda raw: raw["cells"].append({"name": "one", "values": {}}),
+    "no chain": lambda raw: raw.update(chains={}),
+    "an empty chain": lambda raw: raw.update(chains={"one": []}),
+    "a step that is not there": lambda raw: raw["steps"].pop("index-1a"),
+    "a need that is not there": lambda raw: raw["steps"]["index-1a"].update(needs=["index-0"]),
+    "another key": lambda raw: raw["steps"]["index-1a"].update(key="index-0"),
+    "a path": lambda raw: raw["steps"].update({"../a": raw["steps"]["index-1a"] | {"key": "../a"}}),
+    "an unknown command": lambda raw: raw["steps"]["index-1a"].update(verb="fetch"),
+    "no shards": lambda raw: raw["steps"]["index-1a"].update(shards=0),
+    "too many shards": lambda raw: raw["steps"]["index-1a"].update(shards=10**12),
+    "words of another type": lambda raw: raw["steps"]["index-1a"].update(words="index docs"),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_plan_that_no_grid_writes_is_refused(tmp_path: Path, damage: str) -> None:
+    PLAN.write(tmp_path)
+    raw = json.loads((tmp_path / "plan.json").read_text())
+    DAMAGES[damage](raw)
+    (tmp_path / "plan.json").write_text(json.dumps(raw))
+    with pytest.raises(DataError, match=r"plan.json cannot be read .*; run lmk grid again"):
+        plan.read(tmp_path)
