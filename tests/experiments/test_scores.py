@@ -61,5 +61,5 @@ WRONG: dict[str, Callable[[dict[str, Any]], Any]] = {
 def test_what_no_evaluation_writes_is_refused(tmp_path: Path, wrong: str) -> None:
     raw: dict[str, Any] = json.loads(json.dumps({"entry": ENTRY, "rows": ROWS}))
     WRONG[wrong](raw)
-    with pytest.raises(DataError, match="remove the file and run the grid again|remove the line"):
+    with pytest.raises(DataError, match=r"remove the file and run the grid again|remove the line"):
         scored(PLAN, results(tmp_path, raw["entry"], raw["rows"]))
