@@ -4,6 +4,7 @@ To add a pooler, a source, a model kind or an index kind: write one file in its 
 one row here. The contract tests run over these tables.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
@@ -19,6 +20,14 @@ class Row:
     help: str
     extra: str = ""
     package: str = ""
+
+
+@dataclass(frozen=True)
+class Learned(Row):
+    """What a training minimises: also the settings that not all have, and what examples must bring."""
+
+    settings: tuple[str, ...] = ()
+    needs: tuple[str, ...] = ()
 
 
 SOURCES: dict[str, Row] = {
@@ -121,55 +130,82 @@ INDEXES: dict[str, Row] = {
         "pymilvus milvus_lite",
     ),
 }
-OBJECTIVES: dict[str, Row] = {
-    "infonce": Row(
+OBJECTIVES: dict[str, Learned] = {
+    "infonce": Learned(
         "lmkcli.training.objectives.infonce:InfoNCE",
         "the positive against all passages of the batch; MaxSim where texts have several vectors",
+        settings=("temperature", "symmetric"),
     ),
-    "m3-kd": Row(
+    "m3-kd": Learned(
         "lmkcli.training.objectives.m3_kd:M3Distillation",
         "BGE-M3's distillation: InfoNCE of every passage, weighted by the teacher",
+        settings=("temperature",),
+        needs=("teacher",),
     ),
-    "kl": Row(
-        "lmkcli.training.objectives.kl:KL", "distillation within a query's passages, and InfoNCE"
+    "kl": Learned(
+        "lmkcli.training.objectives.kl:KL",
+        "distillation within a query's passages, and InfoNCE",
+        settings=("temperature",),
+        needs=("teacher",),
     ),
-    "late-kd": Row(
+    "late-kd": Learned(
         "lmkcli.training.objectives.late_kd:LateDistillation",
         "distillation for late interaction, scores stretched to 0 … 1 (PyLate)",
+        needs=("teacher",),
     ),
-    "margin-mse": Row(
-        "lmkcli.training.objectives.margin_mse:MarginMSE", "the teacher's margins, squared error"
+    "margin-mse": Learned(
+        "lmkcli.training.objectives.margin_mse:MarginMSE",
+        "the teacher's margins, squared error",
+        needs=("teacher", "negatives"),
     ),
-    "opl": Row(
+    "opl": Learned(
         "lmkcli.training.objectives.orthogonal:Orthogonal",
         "orthogonal projection loss: cosine 1 for positives, 0 for negatives (M2-BERT)",
     ),
-    "prediction": Row(
+    "prediction": Learned(
         "lmkcli.training.objectives.prediction:Prediction",
         "a teacher's vectors are predicted (M2-BERT)",
+        needs=("targets",),
     ),
-    "insent": Row(
+    "insent": Learned(
         "lmkcli.training.objectives.insent:InSeNT",
         "a chunk against those of its document and of the others (ConTEB)",
+        settings=("temperature",),
+        needs=("sequence",),
     ),
 }
+_DECODED = ("mask", "whole_words", "decoder_mask", "mask_pool", "query_stream")
 # What lmk pretrain minimises: modules of heads over an encoder's states.
-PRETEXTS: dict[str, Row] = {
-    "mlm": Row("lmkcli.training.objectives.mlm:Mlm", "the tokens behind the mask (BERT)"),
-    "retromae": Row(
+PRETEXTS: dict[str, Learned] = {
+    "mlm": Learned(
+        "lmkcli.training.objectives.mlm:Mlm",
+        "the tokens behind the mask (BERT)",
+        settings=("mask", "whole_words"),
+    ),
+    "retromae": Learned(
         "lmkcli.training.objectives.retromae:RetroMae",
         "MLM, and every token decoded from the vector and a part of the words",
+        settings=_DECODED,
     ),
-    "dupmae": Row(
-        "lmkcli.training.objectives.retromae:DupMae", "RetroMAE, and the words of the text as a bag"
+    "dupmae": Learned(
+        "lmkcli.training.objectives.retromae:DupMae",
+        "RetroMAE, and the words of the text as a bag",
+        settings=_DECODED,
     ),
-    "tite": Row("lmkcli.training.objectives.tite:Tite", "tite-mae and tite-bow, added up"),
-    "tite-mae": Row(
+    "tite": Learned(
+        "lmkcli.training.objectives.tite:Tite",
+        "tite-mae and tite-bow, added up",
+        settings=("mask", "whole_words", "decoder_mask"),
+    ),
+    "tite-mae": Learned(
         "lmkcli.training.objectives.tite:TiteMae",
         "TITE: every token decoded from the vector and a part of the tokens",
+        settings=("mask", "whole_words", "decoder_mask"),
     ),
-    "tite-bow": Row(
-        "lmkcli.training.objectives.tite:TiteBow", "TITE: the words of the text from its vector"
+    "tite-bow": Learned(
+        "lmkcli.training.objectives.tite:TiteBow",
+        "TITE: the words of the text from its vector",
+        settings=("mask", "whole_words"),
     ),
 }
 
@@ -195,13 +231,13 @@ LEXICAL = {"bm25", "lucene"}  # kinds that index the words of a collection, not 
 DATABASES = {"milvus"}  # kinds whose vectors a database keeps, not the index folder
 
 
-def check(table: dict[str, Row], name: str, what: str) -> None:
+def check(table: Mapping[str, Row], name: str, what: str) -> None:
     """UnknownName with the nearest names where `load` would raise it; nothing is imported."""
     if name not in table:
         raise UnknownName(what, name, table)
 
 
-def load(table: dict[str, Row], name: str, what: str) -> Any:
+def load(table: Mapping[str, Row], name: str, what: str) -> Any:
     """The object behind `name`; UnknownName with the nearest names, MissingExtra with the pip line."""
     check(table, name, what)
     row = table[name]

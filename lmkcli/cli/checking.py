@@ -11,7 +11,7 @@ import typer
 from typer.core import TyperArgument
 
 from lmkcli import catalog
-from lmkcli.cli import cmd_index, cmd_pretrain, cmd_train, recording
+from lmkcli.cli import cmd_index, recording
 from lmkcli.errors import LmkError, UsageError
 from lmkcli.experiments.gridfile import Flags, Spelling
 from lmkcli.experiments.steps import Step
@@ -111,15 +111,13 @@ def _eval(settings: Settings, step: Step) -> None:
 
 
 def _train(settings: Settings, step: Step) -> None:
-    cmd_train.check(settings["recipe"], settings["settings"])
+    from lmkcli.encoding.asking import check_grans
 
-
-def _pretrain(settings: Settings, step: Step) -> None:
-    cmd_pretrain.check(settings["recipe"], settings["settings"])
+    check_grans(settings["recipe"])
 
 
 _CHECKS: dict[str, Callable[[Settings, Step], None]] = {
-    "pretrain": _pretrain,
+    "pretrain": _train,
     "train": _train,
     "encode": _encode,
     "index": _index,

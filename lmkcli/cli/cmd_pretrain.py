@@ -6,7 +6,6 @@ from typing import Annotated
 
 import typer
 
-from lmkcli import catalog
 from lmkcli.cli import completion, console, recording
 from lmkcli.cli.dryrun import ModelOutput, dry_run
 from lmkcli.cli.flags import Subset, with_flags
@@ -57,7 +56,9 @@ def pretrain(
     """
     if not output.dry_run:
         output.path("model/")
-    check(recipe, settings)
+    from lmkcli.encoding.asking import check_grans
+
+    check_grans(recipe)
     from lmkcli.training.asking import Beginning, ask_texts
 
     begun = Beginning(recipe, new.architecture, new.tokenizer, new.init_from)
@@ -80,11 +81,3 @@ def pretrain(
     if output.json:
         return console.plain_json({"output": str(folder), "steps": job.settings.steps})
     console.say(f"{folder}: {console.number(job.settings.steps)} steps")
-
-
-def check(recipe: RecipeOptions, settings: PretrainSettings) -> None:
-    """UsageError for what can be refused before a model is looked at."""
-    from lmkcli.encoding import asking
-
-    asking.check_grans(recipe)
-    catalog.check(catalog.PRETEXTS, settings.objective, "objective")

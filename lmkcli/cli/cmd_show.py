@@ -2,6 +2,7 @@
 
 import difflib
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -18,7 +19,7 @@ from lmkcli.errors import DataError, UnknownName, UsageError
 from lmkcli.reading import LONG_LINE, parsed
 from lmkcli.settings import Offline
 
-CATALOGS = {
+CATALOGS: dict[str, Mapping[str, catalog.Row]] = {
     "sources": catalog.SOURCES,
     "poolers": catalog.POOLERS,
     "models": catalog.MODELS | catalog.CROSS_ENCODERS,

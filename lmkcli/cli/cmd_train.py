@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from lmkcli import catalog
 from lmkcli.cli import completion, console, recording
 from lmkcli.cli.dryrun import ModelOutput, dry_run
 from lmkcli.cli.flags import Subset, with_flags
@@ -43,7 +42,9 @@ def train(
     """
     if not output.dry_run:
         output.path("model/")
-    check(recipe, settings)
+    from lmkcli.encoding.asking import check_grans
+
+    check_grans(recipe)
     from lmkcli.evaluation import devsets
     from lmkcli.training.asking import ask
 
@@ -64,14 +65,6 @@ def train(
     with console.reporting("train", recording.call()) as report:
         running.run(job, folder, report)
     _summary(job, folder, output.json)
-
-
-def check(recipe: RecipeOptions, settings: TrainSettings) -> None:
-    """UsageError for what can be refused before a model is looked at."""
-    from lmkcli.encoding import asking
-
-    asking.check_grans(recipe)
-    catalog.check(catalog.OBJECTIVES, settings.loss, "objective")
 
 
 def _scored(job: "TrainJob", dev: DevSettings, sets: "tuple[DevSet, ...]") -> "TrainJob":

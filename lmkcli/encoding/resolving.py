@@ -34,16 +34,18 @@ def resolve(options: RecipeOptions, offline: bool = False) -> Resolved:
     check_revision(folder, options.revision)
     guessed = options.pool == "auto" and not folder.pool
     notes = [f"{folder.name} declares no pooling: this is a guess, set --pool"] if guessed else []
+    normalize = _normalize(options.normalize, folder)
+    pad_to_max = _pad_to_max(options.pad_to_max, folder)
     pool = options.pool if options.pool != "auto" else _declared_pool(folder)
     unit = options.unit or ("token" if folder.late else "doc")
     window = read_window(options.window or "full")
     pooler = open_pooler(pool)
     _check_model(pool, folder)
-    normalize = _normalize(options.normalize, folder)
-    pad_to_max = _pad_to_max(options.pad_to_max, folder)
     check_unit(pool, pooler, unit, window)
     gran = granularity(pool, _gran(options, folder), unit, window)
-    lengths = _lengths(options, folder, window)
+    overlap = read_overlap(options.overlap, window, gran)
+    context = read_context(options.context or "", unit, window)
+    lengths = _lengths(options, folder, window)  # last: it may have to open the model
     doc = EncoderConfig(
         model=_named(options.model, folder),
         revision=folder.revision,
@@ -56,8 +58,8 @@ def resolve(options: RecipeOptions, offline: bool = False) -> Resolved:
         gran=gran,
         unit=unit,
         window=window,
-        overlap=read_overlap(options.overlap, window, gran),
-        context=read_context(options.context or "", unit, window),
+        overlap=overlap,
+        context=context,
         extend=lengths.extend,
         include_prompt=folder.include_prompt,
         append_eos=folder.append_eos or (pool == "last" and not folder.pool and folder.causal),
@@ -189,7 +191,7 @@ def _query_length(options: RecipeOptions, folder: ModelFolder, limit: int) -> in
 
 def _limit(options: RecipeOptions, folder: ModelFolder, window: str) -> tuple[int, str]:
     """The positions that a model allows, extended where that is asked for; and how that is spelled."""
-    limit = folder.table or _opened_limit(folder, options.trust_remote_code)
+    limit = folder.limit or _opened_limit(folder, options.trust_remote_code)
     if not options.extend:
         return limit, ""
     length = int(window) if window.isdigit() else options.max_length or 0
@@ -218,6 +220,5 @@ def _check_extension(how: str, folder: ModelFolder, limit: int, length: int) -> 
             "use --extend grouped, interpolate or recurrent"
         )
     if length <= limit and how not in ROTARY:
-        raise UsageError(
-            f"--extend {how} has no effect: {folder.name} has {limit} positions; drop it"
-        )
+        has = f"{limit} positions" if limit < NO_LIMIT else "rotary positions, which have no end"
+        raise UsageError(f"--extend {how} has no effect: {folder.name} has {has}; drop it")

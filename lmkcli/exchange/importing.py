@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 from lmkcli import manifest
 from lmkcli.data.collection import WHOLE, Doc, check_id, map_id
 from lmkcli.data.digest import doc_hash
-from lmkcli.encoding.encoder import open_encoder
 from lmkcli.encoding.resolving import Resolved
 from lmkcli.errors import DataError, LmkError, Mismatch, UnknownName, UsageError
 from lmkcli.exchange.flatfile import open_flat
@@ -185,6 +184,8 @@ def unknown_recipe(unit: str = "doc") -> Recipe:
 
 def check_width(incoming: Incoming, resolved: Resolved) -> None:
     """Mismatch when the model that shall encode the queries makes vectors of another width."""
+    from lmkcli.encoding.encoder import open_encoder  # here, after what torch is not needed for
+
     settings = EncodeSettings(dtype="fp32", device="cpu")
     dim = open_encoder(resolved.recipe.query, resolved.folder, settings).dim
     if dim != incoming.dim:

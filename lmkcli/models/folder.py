@@ -23,10 +23,17 @@ NO_LIMIT = (1 << 31) - 1  # positions of a model without a table of them
 _KINDS = {"tite": "tite", "m2-bert": "m2bert", "m2_bert": "m2bert", "m2bert": "m2bert"}
 # Architectures whose position ids begin after that of the padding.
 _AFTER_PADDING = ("roberta", "xlm-roberta", "camembert", "mpnet", "longformer")
-# Encoders that have a table of max_position_embeddings positions whatever else is configured.
+# What the usual architectures are, for a mistake to be answered before transformers is imported: encoders
+# that have a table of max_position_embeddings positions whatever else is configured, and encoders and
+# decoders that have rotary positions alone.
 _WITH_TABLE = (
     *("bert", "distilbert", "electra", "albert"),
     *("roberta", "xlm-roberta", "camembert", "mpnet"),
+)
+_ROTARY_ENCODERS = ("modernbert", "eurobert", "nomic_bert")
+_ROTARY_DECODERS = (
+    *("llama", "mistral", "qwen2", "qwen3", "phi3", "gemma", "gemma2", "gemma3_text"),
+    "modernbert-decoder",
 )
 # lmk's own modules (sentence_modules.py)
 PLACED, MARKED, RUN_BY_LMK = "PlacedTransformer", "MarkedPooling", "LmkEncoder"
@@ -104,8 +111,8 @@ class ModelFolder:
     def causal(self) -> bool:
         """Whether the architecture is a decoder: one that has a causal head and no masked one."""
         kind = read_json(self.encoder / "config.json").get("model_type") or ""
-        if kind in _WITH_TABLE:  # encoders, all of them: transformers need not be imported to know
-            return False
+        if kind in (*_WITH_TABLE, *_ROTARY_ENCODERS, *_ROTARY_DECODERS):
+            return kind in _ROTARY_DECODERS
         from lmkcli.models.architectures import is_causal
 
         return is_causal(kind)
@@ -116,10 +123,15 @@ class ModelFolder:
         return declared_length(self.encoder)
 
     @property
-    def table(self) -> int | None:
-        """The positions of a learned table, where the architecture is known to have one and no other."""
+    def limit(self) -> int | None:
+        """The longest input that positions allow; None where it takes the opened model to know."""
         config: dict[str, Any] = read_json(self.encoder / "config.json")
-        if config.get("model_type") not in _WITH_TABLE or config.get("auto_map"):
+        kind = config.get("model_type")
+        if config.get("auto_map"):
+            return None
+        if kind in (*_ROTARY_ENCODERS, *_ROTARY_DECODERS):
+            return NO_LIMIT
+        if kind not in _WITH_TABLE:
             return None
         if config.get("position_embedding_type") not in (None, "absolute"):
             return None

@@ -6,19 +6,17 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import NamedTuple
 
-from lmkcli import manifest
+from lmkcli import catalog, manifest
 from lmkcli.data.collection import open_collection
 from lmkcli.encoding.asking import granularity, open_pooler
 from lmkcli.encoding.resolving import Resolved, resolve
 from lmkcli.encoding.sentence_folder import check_exportable, check_trainable
-from lmkcli.errors import MissingExtra, UsageError
+from lmkcli.errors import DataError, MissingExtra, UsageError
 from lmkcli.recipe import ROTARY, Recipe, RecipeOptions, is_count
 from lmkcli.training import board
 from lmkcli.training.examples import Examples, Tally
 from lmkcli.training.settings import LoopSettings, PretrainSettings, TrainSettings
 from lmkcli.training.sources import Source, parse_source, read_sources
-
-OF_CHUNKS = frozenset({"insent"})  # the losses that need a sequence, known here without torch
 
 
 class Asked(NamedTuple):
@@ -63,15 +61,19 @@ def ask(
     """Everything but objective and model, read; UsageError and DataError for what cannot be trained."""
     check_installed(settings, "lmk train")
     read_dims(settings.dims)
+    _check_targets(settings)
     parsed = tuple(parse_source(each) for each in sources)
     _check_positions(options)
     resolved = resolve(_with_first(options), offline)
     doc = resolved.recipe.doc
     grans = tuple(granularity(doc.pool, each, doc.unit) for each in _grans(options))
     check_trainable(published(resolved))  # what has no model folder to end in
-    _check_chunks(resolved, settings.loss)
+    _check_chunks(resolved, settings)
     teacher = _teacher(settings, resolved, offline)
     read = None if doc.unit == "chunk" else read_sources(parsed)
+    if read:
+        check_found(len(read[0]), parsed)
+    _check_scores(settings.loss, read[0] if read else None, parsed)
     return Asked(resolved, grans, parsed, read, teacher)
 
 
@@ -138,15 +140,42 @@ def _check_positions(options: RecipeOptions) -> None:
         )
 
 
-def _check_chunks(resolved: Resolved, loss: str) -> None:
-    doc = resolved.recipe.doc
-    if loss in OF_CHUNKS and doc.unit != "chunk":
+def _check_targets(settings: TrainSettings) -> None:
+    if "targets" in catalog.OBJECTIVES[settings.loss].needs and not settings.teacher:
+        raise UsageError(
+            f"--loss {settings.loss} learns from a teacher's vectors; give --teacher MODEL"
+        )
+
+
+def _check_scores(loss: str, examples: Examples | None, sources: Sequence[Source]) -> None:
+    if "teacher" in catalog.OBJECTIVES[loss].needs and not (examples and examples.scored):
+        raise DataError(
+            f"--loss {loss} learns from teacher scores, and {_named(sources)} has none; "
+            "give them (teacher=RUN, or pos_scores and neg_scores), or use --loss infonce"
+        )
+
+
+def check_found(count: int, sources: Sequence[Source]) -> None:
+    """DataError where the sources hold no example."""
+    if not count:
+        raise DataError(f"{_named(sources)}: no example was found to train on")
+
+
+def _named(sources: Sequence[Source]) -> str:
+    return ", ".join(source.name for source in sources)
+
+
+def _check_chunks(resolved: Resolved, settings: TrainSettings) -> None:
+    doc, loss = resolved.recipe.doc, settings.loss
+    if "sequence" in catalog.OBJECTIVES[loss].needs and doc.unit != "chunk":
         raise UsageError(
             f"--loss {loss} learns from documents in chunks; add --unit chunk --gran given, and give such "
             "documents"
         )
     if doc.unit == "chunk" and doc.gran != "given":
         raise UsageError("--unit chunk trains on the chunks that documents bring: add --gran given")
+    if doc.unit == "chunk" and settings.skip_positions:
+        raise UsageError("--skip-positions has no effect on documents in chunks; drop it")
 
 
 def read_dims(text: str) -> list[int]:

@@ -1,15 +1,12 @@
 """Planning a training: what was asked, with its objective, and without weights."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import fields
 
 from lmkcli import catalog
-from lmkcli.errors import DataError, UsageError
 from lmkcli.recipe import RecipeOptions
 from lmkcli.training import asking
-from lmkcli.training.asking import Asked, read_dims
+from lmkcli.training.asking import Asked, check_found, read_dims
 from lmkcli.training.contextual import read_documents
-from lmkcli.training.examples import Examples
 from lmkcli.training.job import TrainJob
 from lmkcli.training.matryoshka import Matryoshka
 from lmkcli.training.objective import Objective
@@ -25,19 +22,10 @@ def plan(
 
 
 def planned(asked: Asked, settings: TrainSettings) -> TrainJob:
-    """The training of what was asked; UsageError and DataError where its objective cannot learn from it."""
-    doc = asked.resolved.recipe.doc
-    objective = open_objective(settings, doc.normalize)
-    _check_objective(objective, settings, doc.unit == "chunk")
+    """The training of what was asked; DataError where documents in chunks hold nothing to learn."""
+    objective = open_objective(settings, asked.resolved.recipe.doc.normalize)
     examples, tallies = asked.read or read_documents(asked.sources)
-    names = ", ".join(source.name for source in asked.sources)
-    if not len(examples):
-        raise DataError(f"{names}: no example was found to train on")
-    if "teacher" in objective.needs and not (isinstance(examples, Examples) and examples.scored):
-        raise DataError(
-            f"--loss {settings.loss} learns from teacher scores, and {names} has none; "
-            "give them (teacher=RUN, or pos_scores and neg_scores), or use --loss infonce"
-        )
+    check_found(len(examples), asked.sources)
     settings = settings.counted(len(examples))
     return TrainJob(
         asked.resolved, asked.grans, asked.sources, examples, tuple(tallies), objective, settings,
@@ -45,28 +33,11 @@ def planned(asked: Asked, settings: TrainSettings) -> TrainJob:
     )  # fmt: skip
 
 
-def _check_objective(objective: Objective, settings: TrainSettings, documents: bool) -> None:
-    """UsageError for an objective that learns from what such examples do not have."""
-    if "targets" in objective.needs and not settings.teacher:
-        raise UsageError(
-            f"--loss {settings.loss} learns from a teacher's vectors; give --teacher MODEL"
-        )
-    if settings.skip_positions and documents:
-        raise UsageError("--skip-positions has no effect on documents in chunks; drop it")
-
-
 def open_objective(settings: TrainSettings, normalize: bool = True) -> Objective:
     """The objective with those of the settings that it has, at several dimensions where --dims says so."""
     kind = catalog.load(catalog.OBJECTIVES, settings.loss, "objective")
-    own = {field.name for field in fields(kind)}
-    asked = {
-        name: getattr(settings, name)
-        for name in ("temperature", "symmetric")
-        if getattr(settings, name)
-    }
-    if useless := sorted(asked.keys() - own):
-        raise UsageError(f"--{useless[0]} has no effect with --loss {settings.loss}; drop it")
-    objective: Objective = kind(**asked)
+    own = catalog.OBJECTIVES[settings.loss].settings
+    objective: Objective = kind(**{name: getattr(settings, name) for name in own})
     if dims := read_dims(settings.dims):
         objective = Matryoshka(objective, dims, normalize)
     alone = "targets" in objective.needs or not settings.teacher

@@ -6,10 +6,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from lmkcli import catalog
 from lmkcli.encoding.resolving import Resolved, resolve
 from lmkcli.encoding.sentence_folder import check_exportable
-from lmkcli.errors import UsageError
 from lmkcli.models.creating import NewModel, create, read_architecture
 from lmkcli.models.finding import read_model
 from lmkcli.models.tokenizer import Tokenizer, open_tokenizer
@@ -21,8 +19,6 @@ from lmkcli.training.masked_texts import TextLayout
 from lmkcli.training.placing import TrainingSide
 from lmkcli.training.pretrain_job import CreatedModel, PretrainJob
 from lmkcli.training.settings import PretrainSettings
-
-_CHOICES = ("mask", "whole_words", "decoder_mask", "mask_pool", "query_stream")
 
 
 def plan(
@@ -38,7 +34,6 @@ def planned(
     asked: AskedTexts, beginning: Beginning, settings: PretrainSettings, offline: bool = False
 ) -> PretrainJob:
     """The pre-training of what was asked: its model, if that is a new one, and its texts, tokenized."""
-    _check_choices(settings)
     options, created = beginning.first, _created(beginning, settings.seed, offline)
     if created:
         options = replace(options, model=created.folder.name)
@@ -54,14 +49,6 @@ def planned(
         named = f"{beginning.architecture}"
         resolved = resolved._replace(recipe=resolved.recipe.moved(named))
     return PretrainJob(resolved, layout, tokenizer, asked.sources, corpus, settings, created)
-
-
-def _check_choices(settings: PretrainSettings) -> None:
-    kind = catalog.load(catalog.PRETEXTS, settings.objective, "objective")
-    given = [name for name in _CHOICES if getattr(settings, name) is not None]
-    if useless := [name for name in given if name not in kind.choices]:
-        flag = useless[0].replace("_", "-")
-        raise UsageError(f"--{flag} has no effect with --objective {settings.objective}; drop it")
 
 
 def _created(beginning: Beginning, seed: int, offline: bool) -> CreatedModel | None:

@@ -69,11 +69,9 @@ class HeadOptions(NamedTuple):
 
 class Pretext(Protocol):
     """An objective of pre-training: a module of heads. A row of catalog.PRETEXTS makes it of a model,
-    which it does not keep, and HeadOptions. `masking` is how it has texts masked, `choices` the settings
-    that mean something for it."""
+    which it does not keep, and HeadOptions. `masking` is how it has texts masked, where nobody chose."""
 
     masking: ClassVar[Masking]
-    choices: ClassVar[tuple[str, ...]]
     weights: ClassVar[Mapping[str, float]]  # of its parts, in the order in which it gives them
 
     def __call__(self, read: Read) -> Tensor:

@@ -1,8 +1,10 @@
 """The settings of trainings, declared as those of all other steps are (settings.py)."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Annotated, ClassVar, Literal, Self
 
+from lmkcli import catalog
 from lmkcli.errors import UsageError
 from lmkcli.settings import Device, Flag
 
@@ -119,6 +121,10 @@ class TrainSettings(LoopSettings):
         ),
     ] = 0.0
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _check_settings(self, catalog.OBJECTIVES, "loss")
+
 
 @dataclass(frozen=True)
 class DevSettings:
@@ -195,3 +201,20 @@ class PretrainSettings(LoopSettings):
     official_quirks: Annotated[
         bool, Flag("lmk: chunk the special tokens with the text, so that CLS comes twice.")
     ] = False
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _check_settings(self, catalog.PRETEXTS, "objective")
+
+
+def _check_settings(
+    settings: TrainSettings | PretrainSettings, table: Mapping[str, catalog.Learned], flag: str
+) -> None:
+    """UsageError for an objective that there is not, or a setting that only others have."""
+    name = getattr(settings, flag)
+    catalog.check(table, name, "objective")
+    anyones = {each for row in table.values() for each in row.settings}
+    for other in sorted(anyones - {*table[name].settings}):
+        if getattr(settings, other) != getattr(type(settings), other):  # the default
+            useless = other.replace("_", "-")
+            raise UsageError(f"--{useless} has no effect with --{flag} {name}; drop it")

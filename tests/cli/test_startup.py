@@ -155,6 +155,13 @@ MISTAKES = {
     f"{TRAIN} --loss nope": 2,
     f"{TRAIN} --pool lmk --gran 8,x": 2,
     f"{TRAIN} --patience 3": 2,
+    f"{TRAIN} --loss opl --temperature 0.1": 2,
+    f"{TRAIN} --loss kl --symmetric": 2,
+    f"{TRAIN} --loss prediction": 2,
+    f"{TRAIN} --loss insent": 2,
+    f"{TRAIN} --loss kl": 3,
+    f"{TRAIN} --loss margin-mse --unit chunk --gran given --pool mean": 3,
+    f"{TRAIN} --skip-positions 0.5 --unit chunk --gran given --pool mean": 2,
     f"{TRAIN} --dims 8,x": 2,
     f"{TRAIN} --window 32": 2,
     f"{TRAIN} --extend ntk --max-length 90": 2,
@@ -175,6 +182,9 @@ MISTAKES = {
     f"{PRETRAIN} --gran 8": 2,
     f"{PRETRAIN} --blocks --pool lmk --gran sentence": 2,
     f"{PRETRAIN} --official-quirks": 2,
+    f"{PRETRAIN} --mask-pool 9": 2,
+    f"{PRETRAIN} --objective tite-bow --decoder-mask 0.5": 2,
+    f"{PRETRAIN} --objective tite --query-stream raw": 2,
     f"{PRETRAIN} --tokenizer {{model}}": 2,
     f"{PRETRAIN} --architecture {{model}}/config.json": 2,
     f"{PRETRAIN} --max-length 9999": 2,
@@ -189,21 +199,32 @@ MISTAKES = {
     "encode {beir} -m {m2bert} --unit chunk --gran 8 -o {}/x": 2,
     "tokenize {beir} -m {tite} --pool lmk --gran 8 -o {}/x": 2,
     "train {beir} -m {tite} --pool lmk --gran 8 -o {}/x": 2,
+    "encode {beir} -m {modernbert} --extend grouped --max-length 900 -o {}/x": 2,
+    "encode {beir} -m {modernbert} --pad-to-max -o {}/x": 2,
+    "encode {beir} -m {modernbert} --no-normalize -o {}/x": 2,
+    "encode {beir} -m {modernbert} --overlap 5 -o {}/x": 2,
+    "encode {beir} -m {modernbert} --pool model -o {}/x": 2,
+    "train {beir} -m {modernbert} --loss insent -o {}/x": 2,
+    "pretrain {beir} -m {modernbert} --gran 8 -o {}/x": 2,
+    "encode {beir} -m {qwen2} --unit token -o {}/x": 2,
+    "encode {beir} -m {qwen2} --revision main -o {}/x": 2,
     "export -m {m2bert} --pool mean --to sentence-transformers -o {}/x": 2,
     "verify {}/bm25 --sample 0": 2,
     "export {}/vectors --to numpy": 2,
     "export -m {model} --to numpy -o {}/x": 2,
     "import {}/x.npy --from numpy --pool cls -o {}/x": 2,
     "import {}/x.npy --from numpy -m {model} --unit token -o {}/x": 2,
+    "import {}/nowhere.npy --from numpy --ids {}/nowhere.txt -o {}/x": 3,
+    "import {}/nowhere --from pyserini -m {model} -o {}/x": 3,
     "repro nothing.trec": 3,
 }
 
 
 @pytest.fixture(scope="module")
 def others(tmp_path_factory: pytest.TempPathFactory, tiny_model: Callable[[str], Path]) -> Path:
-    """Folders of the other model kinds: a refusal reads their configurations and digests alone."""
+    """Folders of other model kinds and architectures: a refusal reads their files and loads none."""
     folder = tmp_path_factory.mktemp("kinds")
-    shapes = {"tite": {"kernel_sizes": [None, 4]}, "m2bert": {}}
+    shapes = {"tite": {"kernel_sizes": [None, 4]}, "m2bert": {}, "modernbert": {}, "qwen2": {}}
     for kind, shape in shapes.items():
         shutil.copytree(tiny_model("bert"), folder / kind)
         config = {"model_type": kind, "max_position_embeddings": 128, **shape}
@@ -215,6 +236,6 @@ def others(tmp_path_factory: pytest.TempPathFactory, tiny_model: Callable[[str],
 def test_a_mistake_is_answered_before_torch_is_imported(
     line: str, artifacts: Path, beir: Path, model: Path, others: Path
 ) -> None:
-    kinds = {"model": model, "tite": others / "tite", "m2bert": others / "m2bert"}
-    words = [word.format(artifacts, beir=beir, **kinds) for word in line.split()]
+    kinds = {folder.name: folder for folder in others.iterdir()}
+    words = [word.format(artifacts, beir=beir, model=model, **kinds) for word in line.split()]
     assert not imported(words, MISTAKES[line]) & SLOWEST

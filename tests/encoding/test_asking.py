@@ -77,9 +77,8 @@ def test_a_pooling_that_was_named_is_no_guess(tiny_model: Models) -> None:
     assert "this is a guess" in resolve(RecipeOptions(model)).notes[0]
 
 
-@pytest.mark.parametrize("name", ["bert", "roberta", "distilbert", "mpnet", "modernbert"])
-def test_a_table_is_as_long_as_its_model_says(tiny_model: Models, name: str) -> None:
+@pytest.mark.parametrize("name", ["bert", "roberta", "distilbert", "mpnet", "modernbert", "qwen2"])
+def test_the_longest_input_is_what_its_model_allows(tiny_model: Models, name: str) -> None:
     """What is read from the configuration alone is what the opened model has."""
     folder = read_model(str(tiny_model(name)))
-    assert folder.table in (None, length_limit(folder, trust=False))
-    assert (folder.table is None) == (name == "modernbert")
+    assert folder.limit == length_limit(folder, trust=False)

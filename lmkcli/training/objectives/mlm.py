@@ -17,10 +17,6 @@ class Mlm(nn.Module):
     """Cross-entropy over hidden tokens, the mean over those of the batch."""
 
     masking: ClassVar[Masking] = Masking(share=0.3)
-    choices: ClassVar[tuple[str, ...]] = (
-        "mask",
-        "whole_words",
-    )  # settings that mean something here
     weights: ClassVar[Mapping[str, float]] = {"mlm": 1.0}
 
     def __init__(self, model: Model, options: HeadOptions) -> None:

@@ -33,13 +33,6 @@ class RetroMae(nn.Module):
     """
 
     masking: ClassVar[Masking] = Masking(share=0.3, decoder_rows=256)
-    choices: ClassVar[tuple[str, ...]] = (
-        "mask",
-        "whole_words",
-        "decoder_mask",
-        "mask_pool",
-        "query_stream",
-    )
     weights: ClassVar[Mapping[str, float]] = {"mlm": 1.0, "decoder": 1.0}
 
     def __init__(self, model: Model, options: HeadOptions) -> None:

@@ -24,7 +24,6 @@ class Tite(nn.Module):
     """
 
     masking: ClassVar[Masking] = Masking(share=0.0, whole_words=False, always=True)
-    choices: ClassVar[tuple[str, ...]] = ("mask", "whole_words", "decoder_mask")
     weights: ClassVar[Mapping[str, float]] = {"mae": 1.0, "bow": 1.0}
 
     def __init__(self, model: Model, options: HeadOptions) -> None:
@@ -90,7 +89,6 @@ class TiteMae(Tite):
 class TiteBow(Tite):
     """The bag of words alone."""
 
-    choices: ClassVar[tuple[str, ...]] = ("mask", "whole_words")
     weights: ClassVar[Mapping[str, float]] = {"bow": 1.0}
 
 

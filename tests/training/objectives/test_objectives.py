@@ -3,7 +3,7 @@
 import json
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +15,9 @@ from torch import Tensor
 
 from lmkcli import catalog
 from lmkcli.errors import DataError
-from lmkcli.training.asking import OF_CHUNKS
 from lmkcli.training.matryoshka import Matryoshka
 from lmkcli.training.objective import BatchFacts, Embedded, Objective, scores
+from lmkcli.training.settings import TrainSettings
 
 PARITY = Path(__file__).parents[2] / "fixtures" / "parity"
 NAN = math.nan
@@ -410,6 +410,10 @@ def test_matryoshka_needs_what_its_objective_needs_and_dims_that_there_are() -> 
         )
 
 
-def test_what_is_refused_before_torch_is_what_needs_a_sequence() -> None:
-    needing = {name for name in catalog.OBJECTIVES if "sequence" in objective(name).needs}
-    assert needing == OF_CHUNKS
+@pytest.mark.parametrize("name", catalog.OBJECTIVES)
+def test_the_catalog_says_what_an_objective_needs_and_which_settings_it_has(name: str) -> None:
+    """It is asked before torch is loaded, and the classes only afterwards."""
+    row, made = catalog.OBJECTIVES[name], objective(name)
+    assert set(row.needs) == made.needs
+    of_training = {field.name for field in fields(TrainSettings)}
+    assert set(row.settings) == of_training & {field.name for field in fields(type(made))}

@@ -1,6 +1,7 @@
 """Objectives of pre-training: official losses, and plain loops in float64 for what has no number."""
 
 from collections.abc import Callable
+from dataclasses import fields
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -21,10 +22,22 @@ from lmkcli.training.gradients import Budget
 from lmkcli.training.masking import MaskedText, Masking, Vocabulary
 from lmkcli.training.objectives import retromae, tite
 from lmkcli.training.pretraining import HeadOptions, PretextStep, PretrainBatch, Pretraining, Read
+from lmkcli.training.settings import PretrainSettings
 
 Parity = Callable[[str], Path]
 Models = Callable[[str], Path]
 NONE = np.zeros(0, np.int64)
+
+
+@pytest.mark.parametrize("name", catalog.PRETEXTS)
+def test_the_catalog_says_which_settings_an_objective_has(name: str) -> None:
+    """A pool of masks is for decoders with a mask a row, and a decoder is whatever is no head of tokens."""
+    row, kind = catalog.PRETEXTS[name], catalog.load(catalog.PRETEXTS, name, "objective")
+    assert (
+        {"mask", "whole_words"} <= set(row.settings) <= {f.name for f in fields(PretrainSettings)}
+    )
+    assert ("mask_pool" in row.settings) == bool(kind.masking.decoder_rows)
+    assert ("decoder_mask" in row.settings) == bool({"decoder", "mae"} & kind.weights.keys())
 
 
 class Plain:
