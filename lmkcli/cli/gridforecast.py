@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lmkcli.cli import console
@@ -39,25 +40,27 @@ class _Estimator:
 
     def __init__(self, lmk: Any, missing: Mapping[str, "Step"]) -> None:
         self._lmk, self._missing = lmk, missing
-        self._unreadable: dict[str, str] = {}
+        self._faults: dict[str, str] = {}
 
     def of(self, step: "Step") -> "Estimate | str":
         """What an encoding takes, or why that is not known."""
         from lmkcli.experiments import sources
 
-        if any(need.startswith(("train-", "pretrain-")) for need in step.needs):
+        if step.trained:
             return "its model is not trained yet"
         asked = settings_of(self._lmk, step)
         recipe = asked["recipe"]
         if sources.local_model(recipe.model, recipe.revision or "") is None:
             return f"the model {recipe.model} is not here"
         collection = self._collection(step, asked)
-        if collection not in self._unreadable:
-            try:
-                return _estimate(collection, asked)
-            except LmkError as error:
-                self._unreadable[collection] = str(error)
-        return self._unreadable[collection]
+        if collection not in self._faults:
+            self._faults[collection] = _fault(collection)
+        if fault := self._faults[collection]:
+            return fault
+        try:
+            return _estimate(collection, asked)
+        except LmkError as error:
+            return str(error)
 
     def _collection(self, step: "Step", asked: Mapping[str, Any]) -> str:
         """What an encoding reads; if tokens that are yet to be made, what they will be made of."""
@@ -70,14 +73,24 @@ class _Estimator:
         return str(read["documents"].spelling(read["source"]))
 
 
+def _fault(collection: str) -> str:
+    """Why the documents of a collection cannot be read, or ''; said before a model is loaded."""
+    from lmkcli import manifest
+    from lmkcli.data.collection import Shard, open_collection
+
+    if (Path(collection) / manifest.NAME).is_file():
+        return ""  # tokens
+    try:
+        next(iter(open_collection(collection).docs(Shard(0, 2))), None)
+    except LmkError as error:
+        return str(error)
+    return ""
+
+
 def _estimate(collection: str, asked: Mapping[str, Any]) -> "Estimate":
-    from lmkcli.data.collection import Shard
     from lmkcli.encoding import planning
-    from lmkcli.store.tokens import Tokens
 
     job = planning.plan(collection, asked["recipe"], asked["settings"], "0/1", offline=True)
-    if not isinstance(job.source, Tokens):  # what cannot be read says so before a model is loaded
-        next(iter(job.source.docs(Shard(0, 2))), None)
     from lmkcli.encoding.forecast import estimate  # here, after what can be said without torch
 
     return estimate(job)

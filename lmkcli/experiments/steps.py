@@ -62,6 +62,11 @@ class Step:
     needs: tuple[str, ...] = ()
     shards: int = 1
 
+    @property
+    def trained(self) -> bool:
+        """Whether a step before makes the model that this one reads."""
+        return any(key.startswith(("train-", "pretrain-")) for key in self.needs)
+
     def commands(self) -> list[tuple[str, tuple[str, ...]]]:
         """The command line of each shard, and the name of the file that its result goes to."""
         if self.shards == 1:
