@@ -74,8 +74,7 @@ def _encode(settings: Settings, step: Step) -> None:
 
     recipe = settings["recipe"]
     asking.check(recipe)
-    trained = any(need.startswith(("train", "pretrain")) for need in step.needs)
-    if trained:
+    if step.trained:
         here = (Path(recipe.model) / TRAINED).is_file()
     else:
         here = sources.local_model(recipe.model, recipe.revision or "") is not None
@@ -101,7 +100,7 @@ def _index(settings: Settings, step: Step) -> None:
 
 def _search(settings: Settings, step: Step) -> None:
     settings["asked"].check(settings["queries"], settings["output"])
-    settings["stages"].check(settings["given"], settings["asked"].k)
+    settings["stages"].check(settings["given"], settings["asked"])
 
 
 def _eval(settings: Settings, step: Step) -> None:

@@ -111,7 +111,7 @@ class StageOptions:
         float | None, Flag("Weight of the new score; the old one gets the rest.", min=0, max=1)
     ] = RerankSettings.interpolate
 
-    def check(self, given: Given, k: int | None) -> None:
+    def check(self, given: Given, asked: QueryOptions) -> None:
         """UsageError for flags that contradict each other or have no effect."""
         if not self.others:
             no_effect(given, ("fuse", "fuse_scale"), "a single index (add others by --with)")
@@ -124,10 +124,14 @@ class StageOptions:
             no_effect(given, ("rerank_depth", "interpolate"), unused)
         elif self.rerank is not None and self.rerank_model is not None:
             raise UsageError("give --rerank or --rerank-model, not both")
-        elif k and k > self.rerank_depth:
+        elif asked.k and asked.k > self.rerank_depth:
             raise UsageError(
-                f"-k {k}: only {self.rerank_depth} documents are scored again; raise --rerank-depth"
+                f"-k {asked.k}: only {self.rerank_depth} documents are scored again; raise "
+                "--rerank-depth"
             )
+        if asked.shard:
+            alone = "--shard: search, then fuse or rerank"
+            no_effect(given, ("others", "rerank", "rerank_model"), alone)
 
     def of(self, index: Path) -> "Stages":
         """The stages of a search that begins with `index`."""
@@ -169,20 +173,11 @@ def search(  # noqa: PLR0913 - a group of flags each
     trec_eval sorts them.
     """
     asked.check(queries, output)
-    stages.check(given, asked.k)
-    if asked.shard:
-        no_effect(
-            given, ("others", "rerank", "rerank_model"), "--shard: search, then fuse or rerank"
-        )
+    stages.check(given, asked)
     if queries is None:
         _check_accepts_question([index, *(stages.others or [])])
-    from lmkcli.retrieval.pipeline import open_pipeline
-
     spelling = with_fields(queries or "", "", asked.map_ids)
-    pipeline = stages.of(index)
-    opened = open_pipeline(pipeline, opening, _texts(pipeline, spelling))
-    for note in opened.info.notes:
-        console.note(note)
+    opened = _opened(stages.of(index), opening, spelling)
     if queries is not None:
         return _write_run(opened, spelling, asked, output)
     if asked.question is not None:
@@ -198,6 +193,16 @@ def _check_accepts_question(paths: list[Path]) -> None:
                 f"{path} is a run, which answers the queries that it has and no other: give their "
                 "collection in the place of -q or -i"
             )
+
+
+def _opened(stages: "Stages", opening: OpenSettings, spelling: str) -> "Index":
+    """What is searched, with all its stages; what there is to know of it is said."""
+    from lmkcli.retrieval.pipeline import open_pipeline
+
+    opened = open_pipeline(stages, opening, _texts(stages, spelling))
+    for note in opened.info.notes:
+        console.note(note)
+    return opened
 
 
 def _texts(stages: "Stages", spelling: str) -> "Collection | None":

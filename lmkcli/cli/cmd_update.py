@@ -6,7 +6,7 @@ import shlex
 from contextlib import redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -17,6 +17,9 @@ from lmkcli.errors import DataError, UsageError
 from lmkcli.reading import parsed
 from lmkcli.settings import Flag, TrustRemoteCode
 from lmkcli.system import network
+
+if TYPE_CHECKING:
+    from lmkcli.manifest import Manifest
 
 _ORDER = ("vectors", "index")  # an index follows its vectors
 # What belongs to the command line that began the artifact, and not to what it holds.
@@ -57,21 +60,10 @@ def update(
     with --if-exists update, vectors first. Whatever is up to date stays as it is, and a step that is
     stopped or fails leaves the folder that it works on as it was.
     """
-    from lmkcli import manifest
-
     if not options.download:  # what a folder's record names is not fetched unasked
         network.forbid()
-    missing = [str(folder) for folder in folders if not (folder / manifest.NAME).is_file()]
-    if missing:
-        raise UsageError(
-            f"there is no artifact at {', '.join(missing)}; make it once, for instance with "
-            f"lmk encode {source} -m MODEL -o vectors/ or lmk index vectors/ -o index/"
-        )
-    made = {folder: manifest.read(folder) for folder in folders}
+    made = _made(source, folders, options.trust_remote_code)
     lmk: Any = context.find_root().command
-    for folder in folders:
-        manifest.check_whole(folder, made[folder])
-        _check_code(folder, made[folder], options.trust_remote_code)
     lines = {folder: _again(lmk, source, folder, made[folder]) for folder in folders}
     steps = []
     for folder in sorted(folders, key=lambda each: _ORDER.index(made[each].kind)):
@@ -79,6 +71,23 @@ def update(
         steps.append(_run(lmk, lines[folder], options.json))
     if options.json:
         console.plain_json(steps)
+
+
+def _made(source: str, folders: list[Path], trust: bool) -> "dict[Path, Manifest]":
+    """What is in each folder; UsageError for one that holds nothing, DataError for what must not be run."""
+    from lmkcli import manifest
+
+    missing = [str(folder) for folder in folders if not (folder / manifest.NAME).is_file()]
+    if missing:
+        raise UsageError(
+            f"there is no artifact at {', '.join(missing)}; make it once, for instance with "
+            f"lmk encode {source} -m MODEL -o vectors/ or lmk index vectors/ -o index/"
+        )
+    made = {folder: manifest.read(folder) for folder in folders}
+    for folder in folders:
+        manifest.check_whole(folder, made[folder])
+        _check_code(folder, made[folder], trust)
+    return made
 
 
 def _run(lmk: Any, line: list[str], json: bool) -> Any:
@@ -91,7 +100,7 @@ def _run(lmk: Any, line: list[str], json: bool) -> Any:
     return parsed(said.getvalue())
 
 
-def _check_code(folder: Path, made: Any, trust: bool) -> None:
+def _check_code(folder: Path, made: "Manifest", trust: bool) -> None:
     """DataError for a model that runs code of its own, unless this command line allows it."""
     recorded = [made.facts.get("call", {}), *made.identity.get("recipe", {}).values()]
     if not trust and any(each.get("trust_remote_code") for each in recorded):
@@ -100,7 +109,7 @@ def _check_code(folder: Path, made: Any, trust: bool) -> None:
         refuse_code(str(folder), str(made.facts.get("call", {}).get("model", "")))
 
 
-def _place(folder: Path, made: Any) -> str:
+def _place(folder: Path, made: "Manifest") -> str:
     """Where the Milvus of an index is; DataError for a server elsewhere, which a record cannot choose."""
     from lmkcli.retrieval.database import is_local
 
@@ -113,7 +122,7 @@ def _place(folder: Path, made: Any) -> str:
     return uri if "://" in uri else os.path.normpath(folder / uri)
 
 
-def _again(lmk: Any, source: str, folder: Path, made: Any) -> list[str]:
+def _again(lmk: Any, source: str, folder: Path, made: "Manifest") -> list[str]:
     """The words that made a folder, to bring it up to date; DataError where nobody knows them."""
     call = dict(made.facts.get("call", {}))
     if made.kind not in _ORDER or call.get("verb") not in ("encode", "index"):
