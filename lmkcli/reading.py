@@ -1,6 +1,7 @@
 """Reading files that may be anybody's: regular files and pipes alone, lines and sizes within bounds, and
 JSON that is checked against a type."""
 
+import hashlib
 import json
 import stat
 import sys
@@ -47,6 +48,12 @@ def check_finite(path: Path) -> None:
     if not (stat.S_ISREG(mode) or stat.S_ISFIFO(mode)):
         what = "a folder" if stat.S_ISDIR(mode) else "a device"
         raise DataError(f"{path} is {what}, where a file or a pipe is needed")
+
+
+def file_digest(path: Path) -> str:
+    """sha256 of a file's bytes, in hexadecimal."""
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def bounded_lines(file: OpenFile[Text], name: object, limit: int = LINE) -> Iterator[Text]:

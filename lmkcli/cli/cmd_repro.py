@@ -16,6 +16,7 @@ from lmkcli.cli.flags import with_flags
 from lmkcli.cli.options import Json
 from lmkcli.cli.tables import Format
 from lmkcli.errors import CheckFailed, DataError, LmkError, Stopped
+from lmkcli.reading import file_digest
 from lmkcli.settings import Flag, TrustRemoteCode
 from lmkcli.system import network
 
@@ -176,13 +177,12 @@ def _qrels(entry: dict[str, Any]) -> dict[str, str]:
 
 def _same_run(entry: dict[str, Any]) -> "Row":
     """A run that lmk did not make is a source itself."""
-    from lmkcli.provenance import lineage
     from lmkcli.provenance.repro import Row
 
     path = Path(entry["run"])
     if not path.is_file():
         raise DataError(f"{path}, which lmk did not make, is not there any more")
-    before, now = entry["run_sha256"], lineage.file_digest(path)
+    before, now = entry["run_sha256"], file_digest(path)
     same = before == now
     return Row(
         f"run {path.name}", before[:12], now[:12], same, "" if same else "the run has changed"

@@ -12,7 +12,7 @@ from typing import Any
 
 from lmkcli.models.files import read_json
 from lmkcli.models.late import Late
-from lmkcli.reading import check_finite
+from lmkcli.reading import check_finite, file_digest
 
 TOKENIZER_FILES = (
     "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json",
@@ -165,16 +165,15 @@ def _digest(files: list[Path], root: Path) -> str:
     for file in files:
         check_finite(file)
         facts = file.stat()
-        part = _file_digest(file, facts.st_size, facts.st_mtime_ns)
+        part = bytes.fromhex(_state_digest(file, facts.st_size, facts.st_mtime_ns))
         whole.update(file.relative_to(root).as_posix().encode() + b"\0" + part)
     return whole.hexdigest()[:32]
 
 
 @cache
-def _file_digest(file: Path, size: int, changed: int) -> bytes:
-    """sha256 of a file, read once for each state of it: a plan of many steps asks for it many times."""
-    with open(file, "rb") as handle:
-        return hashlib.file_digest(handle, "sha256").digest()
+def _state_digest(file: Path, size: int, changed: int) -> str:
+    """That of a file, read once for each state of it: a plan of many steps asks for it many times."""
+    return file_digest(file)
 
 
 def declared_length(encoder: Path) -> int | None:

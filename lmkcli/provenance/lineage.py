@@ -1,6 +1,5 @@
 """Lineage: the steps that led to an artifact, sources first, each with all that was recorded of it."""
 
-import hashlib
 import os
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
@@ -10,6 +9,7 @@ from typing import Any
 from lmkcli import manifest
 from lmkcli.errors import DataError
 from lmkcli.models.folder import TRAINED
+from lmkcli.reading import file_digest
 from lmkcli.retrieval.index_folder import read_built
 from lmkcli.retrieval.searching import read_manifest
 from lmkcli.store import outputs, parts
@@ -108,12 +108,6 @@ def read(path: Path) -> Step:
         digest,
         collection,
     )
-
-
-def file_digest(path: Path) -> str:
-    """sha256 of a file."""
-    with open(path, "rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _held(path: Path, described: manifest.Manifest) -> tuple[str, str]:

@@ -16,7 +16,7 @@ from lmkcli.errors import DataError, UsageError
 from lmkcli.evaluation.measures import Scores
 from lmkcli.manifest_types import Facts
 from lmkcli.provenance import lineage
-from lmkcli.reading import LONG_LINE, bounded_lines, check_finite, checked, parsed
+from lmkcli.reading import LONG_LINE, bounded_lines, check_finite, checked, file_digest, parsed
 from lmkcli.store import outputs
 
 
@@ -35,7 +35,7 @@ def entry_of(
     led = [step.as_json() for step in lineage.steps(run)] if outputs.sidecar(run).is_file() else []
     return {
         "run": os.path.abspath(run),
-        "run_sha256": lineage.file_digest(run),
+        "run_sha256": file_digest(run),
         "qrels": qrels,
         "qrels_digest": qrels_digest(judgements),
         "scores": scores.aggregated,

@@ -4,7 +4,6 @@
 `at` which the files are ('' for the folder itself), and size and sha256 of these `files`.
 """
 
-import hashlib
 import json
 import re
 from pathlib import Path
@@ -12,7 +11,7 @@ from typing import Any, NamedTuple, NotRequired, TypedDict
 
 from lmkcli import manifest
 from lmkcli.errors import DataError
-from lmkcli.reading import read_json
+from lmkcli.reading import file_digest, read_json
 from lmkcli.store.outputs import INDEX_FILES
 from lmkcli.store.parts import SliceJson
 from lmkcli.system.atomic import atomic_file
@@ -83,15 +82,10 @@ def _written(files: Path) -> dict[str, WrittenFile]:
     """Size and digest of each file of an index, by its path below `files`."""
     named = {path.relative_to(files).as_posix(): path for path in files.rglob("*")}
     return {
-        name: WrittenFile(path.stat().st_size, _sha256(path))
+        name: WrittenFile(path.stat().st_size, file_digest(path))
         for name, path in sorted(named.items())
         if path.is_file() and INDEX_FILES.fullmatch(name) and path.name != "write.lock"
     }
-
-
-def _sha256(path: Path) -> str:
-    with open(path, "rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def check_built(folder: Path, built: dict[str, Any]) -> dict[Path, WrittenFile]:
@@ -129,6 +123,6 @@ def check_files(folder: Path) -> list[WrittenFile]:
     if not (files := check_built(folder, built)):
         raise DataError(f"{folder} was built before digests of its files were kept; {_AGAIN}")
     for path, written in files.items():
-        if _sha256(path) != written.sha256:
+        if file_digest(path) != written.sha256:
             raise DataError(f"{path} is not as it was written; {_AGAIN}")
     return list(files.values())
