@@ -8,11 +8,12 @@ from collections.abc import Iterable, Iterator
 
 from lmkcli.data.collection import CHUNK, Doc
 from lmkcli.data.contexts import contexts, fault_of, own_begin
+from lmkcli.pooling.placement import SPLITTERS
+from lmkcli.recipe import is_count
 from lmkcli.retrieval.index import Passage
 from lmkcli.settings import Bm25Settings
 from lmkcli.text.sentences import sentence_spans
 
-SPLITTERS = ("sentence", "given")  # beside a number of words
 _WORD = re.compile(r"\S+")
 
 
@@ -22,7 +23,7 @@ def fault(settings: Bm25Settings) -> str:
     if settings.unit != "chunk":
         given = [flag for flag, value in (("--gran", gran), ("--context", how)) if value]
         return f"{' and '.join(given)} is about chunks: add --unit chunk" if given else ""
-    if gran not in SPLITTERS and not (gran.isascii() and gran.isdigit() and int(gran)):
+    if gran not in SPLITTERS and not is_count(gran):
         return "--unit chunk: say how texts are cut with --gran: a number of words, 'sentence' or 'given'"
     said = fault_of(how)
     return f"--context {how}: {said}" if said else ""

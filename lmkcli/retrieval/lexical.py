@@ -11,7 +11,7 @@ import numpy as np
 from lmkcli.data.collection import Doc, Query
 from lmkcli.data.run import Ranking, Run, ranked
 from lmkcli.errors import DataError, UsageError
-from lmkcli.manifest import Manifest, read
+from lmkcli.manifest import Manifest
 from lmkcli.reading import checked
 from lmkcli.retrieval.chunking import fault, passage_of
 from lmkcli.retrieval.index import DENSE, IndexInfo, Passage
@@ -29,21 +29,20 @@ def open_lexical(
     checked(
         described.identity["settings"], Bm25Settings, f"the settings of {folder}", "build it again"
     )
-    files = folder / built["at"]
     own = Bm25Settings(**described.identity["settings"])
     if own.unit == "chunk":
-        return _open_chunked(folder, built, own, settings)
+        return _open_chunked(folder, family, built, own, settings)
     settings.refuse(f"a {family} index", *DENSE)
+    files = folder / built["at"]
     kind = lexical_kind(family).open(files, own, settings.feedback)
     info = IndexInfo(str(folder.absolute()), family, built["digest"], _how(settings))
     return LexicalIndex(info, kind, files)
 
 
 def _open_chunked(
-    folder: Path, built: dict[str, Any], own: Bm25Settings, settings: OpenSettings
+    folder: Path, family: str, built: dict[str, Any], own: Bm25Settings, settings: OpenSettings
 ) -> "ChunkedIndex":
     """An index of chunks, which ranks them, or documents by the best of theirs."""
-    family, files = read(folder).identity["family"], folder / built["at"]
     settings.refuse(f"a {family} index of chunks", *(name for name in DENSE if name != "level"))
     if settings.feedback:
         raise UsageError(
@@ -54,6 +53,7 @@ def _open_chunked(
         raise DataError(f"the settings of {folder} cannot be ({said}); build it again")
     how = {"level": "chunk"} if settings.level == "chunk" else {"aggregate": "max"}
     info = IndexInfo(str(folder.absolute()), family, built["digest"], how)
+    files = folder / built["at"]
     return ChunkedIndex(info, lexical_kind(family).open(files, own), files, own)
 
 
