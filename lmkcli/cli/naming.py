@@ -4,9 +4,6 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from lmkcli import manifest
-from lmkcli.data.collection import is_known
-
 _COLLECTIONS = ("source", "sources", "queries", "names", "qrels", "dev")  # parameters of commands
 _MODELS = ("model", "rerank_model", "tokenizer", "init_from", "teacher")
 
@@ -14,8 +11,8 @@ _MODELS = ("model", "rerank_model", "tokenizer", "init_from", "teacher")
 def both(params: Mapping[str, Any]) -> Iterator[str]:
     """A line for each parameter that names something known, where a folder has that name too."""
     for word in filter(_is_folder, _words(params, _COLLECTIONS)):
-        if not (Path(word) / manifest.NAME).is_file() and is_known(word):
-            yield _line(word, "collection")  # an artifact is known by what is in it
+        if _is_collection(word):
+            yield _line(word, "collection")
     for word in filter(_is_folder, _words(params, _MODELS)):
         from lmkcli.models.finding import OWN_NAMES
 
@@ -33,6 +30,14 @@ def _words(params: Mapping[str, Any], names: tuple[str, ...]) -> Iterator[str]:
 def _is_folder(word: str) -> bool:
     """Whether a word without a slash is a folder's name."""
     return word not in (".", "..") and "/" not in word and Path(word).is_dir()
+
+
+def _is_collection(word: str) -> bool:
+    """Whether it names a known collection; an artifact of that name is known by what is in it."""
+    from lmkcli import manifest  # here, since every command begins with the question above
+    from lmkcli.data.collection import is_known
+
+    return not (Path(word) / manifest.NAME).is_file() and is_known(word)
 
 
 def _line(word: str, what: str) -> str:
