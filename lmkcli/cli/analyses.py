@@ -219,12 +219,21 @@ def similarity(ask: Ask) -> None:
     ask.show(Shown(columns, rows, facts, draw, made))
 
 
-ANALYSES: dict[str, Callable[[Ask], None]] = {
-    "attention": attention,
-    "landmarks": landmarks,
-    "lengths": lengths,
-    "map": vector_map,
-    "similarity": similarity,
+class Analysis(NamedTuple):
+    """A function, and the flags that mean something to it beside --output and --json."""
+
+    answer: Callable[[Ask], None]
+    flags: set[str]
+
+
+_RUN = {"dtype", "device", "trust_remote_code", "offline"}
+_PLACED = {"models", "pools", "gran", "max_length", "docs", "min_tokens"} | _RUN
+ANALYSES = {
+    "attention": Analysis(attention, _PLACED | {"layers", "bins"}),
+    "landmarks": Analysis(landmarks, _PLACED),
+    "lengths": Analysis(lengths, {"models", "trust_remote_code", "offline"}),
+    "map": Analysis(vector_map, {"docs", "by", "method"}),
+    "similarity": Analysis(similarity, {"doc"}),
 }
 
 

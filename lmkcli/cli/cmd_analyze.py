@@ -5,21 +5,11 @@ from typing import Annotated
 import typer
 
 from lmkcli.cli import completion
+from lmkcli.cli.analyses import ANALYSES, Ask
 from lmkcli.cli.analyzeoptions import ShownOptions, SubjectOptions
 from lmkcli.cli.flags import Given, Subset, with_flags
 from lmkcli.cli.options import no_effect
 from lmkcli.errors import UsageError
-
-_RUN = {"dtype", "device", "trust_remote_code", "offline"}
-_PLACED = {"models", "pools", "gran", "max_length", "docs", "min_tokens"} | _RUN
-# The flags that mean something to each analysis, beside --output and --json.
-FLAGS: dict[str, set[str]] = {
-    "attention": _PLACED | {"layers", "bins"},
-    "landmarks": _PLACED,
-    "lengths": {"models", "trust_remote_code", "offline"},
-    "map": {"docs", "by", "method"},
-    "similarity": {"doc"},
-}
 
 
 @with_flags
@@ -29,7 +19,7 @@ def analyze(
         typer.Argument(
             metavar="WHAT",
             help="attention, landmarks, lengths, map or similarity.",
-            autocompletion=completion.among(FLAGS),
+            autocompletion=completion.among(ANALYSES),
         ),
     ],
     source: Annotated[
@@ -51,15 +41,14 @@ def analyze(
     the chunks of one document against each other. Beside a figure, FIGURE.json has its numbers and
     what it was made from.
     """
-    if what not in FLAGS:
-        raise UsageError(f"lmk analyze {what}: write one of {', '.join(FLAGS)}")
-    others = set().union(*FLAGS.values()) - FLAGS[what]
-    flags = Given(
+    if what not in ANALYSES:
+        raise UsageError(f"lmk analyze {what}: write one of {', '.join(ANALYSES)}")
+    flags = {name: analysis.flags for name, analysis in ANALYSES.items()}
+    others = set().union(*flags.values()) - flags[what]
+    useless = Given(
         name.removesuffix("s") if name in ("models", "pools") else name for name in given & others
     )
-    no_effect(flags, sorted(flags), f"lmk analyze {what}")
-    from lmkcli.cli import analyses
-
-    ask = analyses.Ask(source, subject, shown)
+    no_effect(useless, sorted(useless), f"lmk analyze {what}")
+    ask = Ask(source, subject, shown)
     ask.check_output()
-    analyses.ANALYSES[what](ask)
+    ANALYSES[what].answer(ask)
