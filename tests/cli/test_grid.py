@@ -1,15 +1,8 @@
 """lmk grid: one file, every combination, each shared step once, one table."""
 
 import json
-import os
-import random
-import signal
-import subprocess
-import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -17,7 +10,6 @@ from lmkcli.provenance import scorelog, series
 from tests import tiny
 from tests.cli.conftest import Lmk
 
-ROOT = Path(__file__).resolve().parents[2]
 FILE = """
 [grid]
 collections = {collections}
@@ -175,52 +167,6 @@ def test_a_cell_that_fails_is_named_and_the_others_are_there(
     assert "1 of 2 cells failed" in failed.err
     assert "lmk encode (encode-" in failed.err
     assert len(failed.out.splitlines()) == 3  # a head and two measures of the other cell
-
-
-def lmk_grid(file: Path, folder: Path) -> "subprocess.Popen[bytes]":
-    words = [
-        sys.executable,
-        "-m",
-        "lmkcli.cli.main",
-        "grid",
-        str(file),
-        "-o",
-        str(folder),
-        "-j",
-        "2",
-    ]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    return subprocess.Popen(
-        words, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=False
-    )
-
-
-@pytest.mark.slow
-def test_a_grid_that_is_killed_at_random_ends_with_the_same_table(
-    lmk: Lmk, file: Path, done: Path, tmp_path: Path
-) -> None:
-    """Five times, by SIGKILL and SIGTERM in turn, each time after it has got further."""
-    folder, chance = tmp_path / "results", random.Random(0)
-
-    def steps() -> int:
-        return len(list(folder.glob("steps/*/result.json")))
-
-    for number in range(5):
-        before, more = steps(), chance.randint(1, 4)
-        running = lmk_grid(file, folder)
-        while running.poll() is None and steps() < before + more:
-            time.sleep(0.02)
-        time.sleep(chance.random() / 5)
-        running.send_signal((signal.SIGKILL, signal.SIGTERM)[number % 2])
-        code = running.wait(120)
-        assert number % 2 == 0 or code in (75, -signal.SIGTERM), running.stderr
-    again = lmk("grid", file, "-o", folder, "-f", "json")
-    assert steps() == 26
-    table: Any = lmk("grid", file, "-o", done, "-f", "json").json
-    assert [(row["cell"], row["measure"]) for row in again.json] == [
-        (row["cell"], row["measure"]) for row in table
-    ]
-    assert [row["score"] for row in again.json] == pytest.approx([row["score"] for row in table])
 
 
 def test_results_are_shown_drawn_and_reported(
