@@ -177,6 +177,7 @@ def test_an_update_sees_a_changed_context(tmp_path: Path, family: str) -> None:
         ({"context": "title"}, "--context is about chunks"),
         ({"unit": "chunk"}, "say how texts are cut with --gran"),
         ({"unit": "chunk", "gran": "0"}, "say how texts are cut"),
+        ({"unit": "chunk", "gran": "9" * 5000}, "say how texts are cut"),
         ({"unit": "chunk", "gran": "given", "context": "x"}, "--context x: write title"),
     ],
 )
