@@ -1,6 +1,7 @@
 """lmk grid: one file, every combination, each shared step once, one table."""
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -91,6 +92,21 @@ def test_a_plan_says_what_the_encodings_take_and_what_is_not_known_why(
     assert [step["disk"] for step in known] == [alone.json["disk"]]
     assert known[0]["seconds"] > 0
     assert not (tmp_path / "r").exists()
+
+
+def test_what_one_model_lacks_is_not_said_of_another(
+    lmk: Lmk, tmp_path: Path, tiny_model: Callable[[str], Path], beir: Path
+) -> None:
+    whole = tiny_model("bert")
+    broken = shutil.copytree(whole, tmp_path / "broken")
+    (broken / "model.safetensors").write_bytes(b"no weights")
+    grid = tmp_path / "grid.toml"
+    models = json.dumps([str(broken), str(whole)])
+    grid.write_text(
+        f'[grid]\ncollections = {json.dumps(str(beir))}\nmodel = {models}\npool = "mean"\n'
+    )
+    steps = lmk("grid", grid, "-o", tmp_path / "r", "--dry-run", "--json").json["steps"]
+    assert [sum(key in step for step in steps) for key in ("not known", "disk")] == [1, 1]
 
 
 def test_the_numbers_are_those_of_the_commands_typed_one_by_one(
