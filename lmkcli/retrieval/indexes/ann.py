@@ -90,7 +90,7 @@ class Ann(AnnKind):
             f"training {factory}", sample_bytes(index, blocks.rows), settings, "use fewer lists"
         )
         train_on_sample(index, blocks, settings.seed)
-        faiss.write_index(index, str(path))
+        _write_file(index, path)
 
     @classmethod
     def build_shard(

@@ -198,6 +198,21 @@ def test_a_build_that_would_not_fit_names_those_that_do(tmp_path: Path) -> None:
         Ann.build(Matrix(VECTORS), tmp_path, AnnSettings(max_memory=1), silent)
 
 
+def test_an_index_that_cannot_be_written_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(index: object, path: str) -> None:
+        raise RuntimeError("Error in void f() at io.cpp:1: Error: 'ret == n' failed: No space left")
+
+    monkeypatch.setattr(faiss, "write_index", full)
+    settings = AnnSettings(kind="ivf")
+    with pytest.raises(DataError, match=r"cannot be written: .*No space left"):
+        Ann.train(Matrix(VECTORS), tmp_path / "trained", settings)
+    with pytest.raises(DataError, match=r"cannot be written: .*No space left"):
+        Ann.build(Matrix(VECTORS), tmp_path, settings, silent)
+    assert not os.listdir(tmp_path)
+
+
 def test_a_damaged_index_is_named(tmp_path: Path) -> None:
     opened(tmp_path, "hnsw")
     content = (tmp_path / ann.FILE).read_bytes()
