@@ -32,6 +32,7 @@ from lmkcli.data.collection import (
     Query,
     Shard,
     check_options,
+    spell,
 )
 from lmkcli.errors import DataError, UnknownName, UsageError
 
@@ -45,21 +46,31 @@ class Tree(NamedTuple):
     """Where a library's files lie, and what their names begin with.
 
     A package keeps most of its public functions in modules with an underscore (sklearn.svm._base), the
-    standard library none: `private` says whether such modules are read.
+    standard library none: `private` says whether such modules are read. `packages` are the only ones of
+    its root that are; none means all.
     """
 
     root: Path
     prefix: str = ""
     private: bool = False
+    packages: frozenset[str] = frozenset()
 
 
 def open_stdlib(name: str, options: dict[str, str]) -> "PythonCollection":
-    """'stdlib/functions' or 'stdlib/modules'; UnknownName for another. There are no options."""
-    check_options(name, options, ())
+    """'stdlib/functions' or 'stdlib/modules'; UnknownName for another.
+
+    The option `package` names packages or modules, such as 'json+email', that are read alone;
+    UnknownName for one that the standard library does not have.
+    """
+    check_options(name, options, ("package",))
     if name not in (known := [f"stdlib/{view}" for view in VIEWS]):
         raise UnknownName("collection", name, known)
-    tree = Tree(Path(sysconfig.get_paths()["stdlib"]))
-    return PythonCollection(name, tree, {"python": platform.python_version()})
+    chosen = frozenset(filter(None, options.get("package", "").split("+")))
+    for package in sorted(chosen - sys.stdlib_module_names):
+        raise UnknownName("package", package, sys.stdlib_module_names)
+    tree = Tree(Path(sysconfig.get_paths()["stdlib"]), packages=chosen)
+    settings = {"python": platform.python_version(), **options}
+    return PythonCollection(spell(name, options), tree, settings)
 
 
 def open_package(name: str, options: dict[str, str]) -> "PythonCollection":
@@ -106,7 +117,7 @@ class PythonCollection(Collection):
         self.name = name
         self.settings = settings
         self._tree = tree
-        self._whole = name.endswith("/modules")
+        self._whole = name.partition(",")[0].endswith("/modules")
 
     def docs(self, shard: Shard = WHOLE) -> DocStream:
         docs = list(self._texts().values())
@@ -180,6 +191,9 @@ def _walk(tree: Tree) -> Iterator[tuple[Path, str]]:
             for name in folders
             if _read(name, tree) and Path(folder, name, "__init__.py").exists()
         )
+        if tree.packages and Path(folder) == tree.root:
+            folders[:] = [name for name in folders if name in tree.packages]
+            files = [name for name in files if name.partition(".")[0] in tree.packages]
         for file in sorted(files):
             parts = (Path(folder) / file).relative_to(tree.root).with_suffix("").parts
             parts = (tree.prefix, *parts) if tree.prefix else parts

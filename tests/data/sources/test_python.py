@@ -64,7 +64,27 @@ def test_the_same_in_another_process() -> None:
     assert len(runs) == 1
 
 
+def test_some_packages_alone() -> None:
+    """Documents, queries and judgements are those that all have of these packages."""
+    some = open_stdlib("stdlib/modules", {"package": "json+textwrap"})
+    assert some.name == "stdlib/modules,package=json+textwrap"
+    every = open_stdlib("stdlib/modules", {})
+
+    def chosen(name: str) -> bool:
+        return name.partition(".")[0] in {"json", "textwrap"}
+
+    docs = {doc.id: doc.text for doc in some.docs()}
+    assert {"json", "json.decoder", "textwrap"} <= docs.keys()
+    assert docs == {doc.id: doc.text for doc in every.docs() if chosen(doc.id)}
+    asked = {query.id for query in some.queries()}
+    assert {query.id for query in every.queries() if chosen(query.id)} <= asked
+    assert all(map(chosen, asked))
+    assert {qrel.doc_id for qrel in some.qrels()} <= docs.keys()
+
+
 def test_unknown_names_and_options() -> None:
+    with pytest.raises(UnknownName, match="did you mean json"):
+        open_stdlib("stdlib/functions", {"package": "email+jsonn"})
     with pytest.raises(UnknownName, match="did you mean stdlib/functions"):
         open_stdlib("stdlib/function", {})
     with pytest.raises(UnknownName, match="option"):
