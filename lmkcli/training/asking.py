@@ -80,10 +80,6 @@ def ask(
 def _teacher(settings: TrainSettings, student: Resolved, offline: bool) -> Resolved | None:
     """The model that is imitated, which reads what is longer than its inputs in windows."""
     if not settings.teacher:
-        if settings.teacher_weight != 1:
-            raise UsageError(
-                "--teacher-weight has no effect without --teacher; drop it, or name one"
-            )
         return None
     trust = student.recipe.doc.trust_remote_code
     found = resolve(RecipeOptions(model=settings.teacher, trust_remote_code=trust), offline)
@@ -141,9 +137,16 @@ def _check_positions(options: RecipeOptions) -> None:
 
 
 def _check_targets(settings: TrainSettings) -> None:
-    if "targets" in catalog.OBJECTIVES[settings.loss].needs and not settings.teacher:
+    """UsageError for vectors of a teacher that is not named, and for a weight beside nothing."""
+    alone = "targets" in catalog.OBJECTIVES[settings.loss].needs
+    if alone and not settings.teacher:
         raise UsageError(
             f"--loss {settings.loss} learns from a teacher's vectors; give --teacher MODEL"
+        )
+    if settings.teacher_weight != 1 and (alone or not settings.teacher):
+        raise UsageError(
+            "--teacher-weight weighs a teacher's vectors beside a loss: it needs --teacher, "
+            "and has no effect with --loss prediction"
         )
 
 

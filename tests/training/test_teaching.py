@@ -132,7 +132,12 @@ def test_the_teacher_belongs_to_what_a_training_is(pairs: Path, tiny_model: Mode
     ("options", "settings", "words"),
     [
         ({}, {"loss": "prediction"}, "give --teacher MODEL"),
-        ({}, {"teacher_weight": 2.0}, "--teacher-weight has no effect without --teacher"),
+        ({}, {"teacher_weight": 2.0}, "it needs --teacher"),
+        (
+            {},
+            {"teacher": "bert", "loss": "prediction", "teacher_weight": 2.0},
+            "no effect with --loss prediction",
+        ),
         ({"unit": "token", "pool": "auto", "gran": None}, {"teacher": "bert"}, "--unit doc"),
     ],
 )
