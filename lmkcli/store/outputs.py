@@ -27,18 +27,22 @@ _PARTED = rf"generation\.json|update\.lock|done(/\d+of\d+\.json)?|parts(/{_PART}
 _BM25 = r"bm25(/([a-z]+(\.csc)?\.index\.(npy|json)|analysis\.json|ids\.parquet))?"
 _LUCENE = r"lucene(/(segments_\w+|_\w+\.\w+|write\.lock|analysis\.json))?"
 _FILES = rf"faiss\.(index|ivfdata)|docs\.parquet|{_BM25}|{_LUCENE}"
+_SENTENCE = (
+    r"(config_sentence_transformers|sentence_bert_config|modules)\.json"
+    r"|\d+_\w+(/(config\.json|model\.safetensors))?"
+)
 _MODEL = (
     r"log\.jsonl|training\.json|README\.md|checkpoints(/checkpoint-\d+(/.*)?)?|\.growing(/.*)?"
-    r"|tensorboard(/events\..*)?"
-    r"|model(-\d+-of-\d+)?\.safetensors(\.index\.json)?|config(_sentence_transformers)?\.json"
-    r"|sentence_bert_config\.json|modules\.json|\d+_\w+(/(config\.json|model\.safetensors))?"
+    r"|tensorboard(/events\..*)?|heads(/model\.safetensors)?"
+    rf"|adapter(/(adapter_config\.json|adapter_model\.safetensors|{_SENTENCE}))?"
+    rf"|model(-\d+-of-\d+)?\.safetensors(\.index\.json)?|config\.json|{_SENTENCE}"
 )
 # The names in a folder of each kind, below it, as regular expressions; each has its manifest too.
 NAMES = {
     "tokens": _PARTED,
     "vectors": _PARTED,
     "index": rf"built\.json|update\.lock|({_FILES})|\d+(/({_FILES}))?",
-    "model": rf"{_MODEL}",
+    "model": _MODEL,
     "shards": r"update\.lock|queries-\d+\.npz|trained\.index|\d{5}of\d{5}-(\d+\.npz|faiss\.index)",
     "export": r"vectors\.(npy|parquet)|ids\.txt|index|docid|corpus\.\d+\.pkl|train\.jsonl",
 }

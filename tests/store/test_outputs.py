@@ -112,11 +112,15 @@ OURS = {
     "index": ["built.json", "faiss.index", "docs.parquet", "bm25/ids.parquet", "bm25/vocab.index.json",
               "2/bm25/data.csc.index.npy", "3/faiss.index", "lucene/_0.cfs", "lucene/segments_1"],
     "export": ["ids.txt", "corpus.0.pkl"],
+    "model": ["training.json", "log.jsonl", "README.md", "config.json", "model.safetensors", "modules.json",
+              "1_Pooling/config.json", "2_Dense/model.safetensors", "heads/model.safetensors",
+              "checkpoints/checkpoint-3/optimizer.pt", "adapter/adapter_config.json",
+              "adapter/adapter_model.safetensors", "adapter/modules.json", "adapter/1_Pooling/config.json"],
 }  # fmt: skip
 THEIRS = [
     "thesis.tex", "parts.txt", "done/thesis.tex", f"parts/{PART}/thesis.tex", "parts/photos/1.jpg",
     "bm25/thesis.tex", "2/thesis.tex", "2/2/faiss.index", "lucene/thesis.tex", "vectors/a.npy",
-    ".hidden", ".removed.photos/1.jpg",
+    ".hidden", ".removed.photos/1.jpg", "adapter/thesis.tex", "heads/thesis.tex",
 ]  # fmt: skip
 
 
