@@ -293,7 +293,7 @@ def spell(name: str, options: dict[str, str]) -> str:
     return ",".join([name, *(f"{key}={value}" for key, value in options.items())])
 
 
-_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]|^\ufeff")
+CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]|^\ufeff")  # what no id has
 
 
 def check_id(identifier: str, where: str, what: str = "document") -> str:
@@ -301,7 +301,7 @@ def check_id(identifier: str, where: str, what: str = "document") -> str:
     character (trec_eval ends an id at a NUL), no byte order mark before it.
     """
     if identifier.split() == [identifier]:
-        if not _CONTROL.search(identifier):
+        if not CONTROL.search(identifier):
             return identifier
         raise DataError(
             f"{where}: the {what} id {identifier!r} has a control character or a byte order mark, with "

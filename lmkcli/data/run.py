@@ -17,6 +17,7 @@ from typing import NamedTuple, TextIO
 import numpy as np
 from numpy.typing import NDArray
 
+from lmkcli.data.collection import CONTROL
 from lmkcli.errors import DataError
 from lmkcli.reading import bounded_lines, check_finite
 from lmkcli.system.atomic import atomic_file, destination
@@ -63,8 +64,8 @@ def read_run(path: Path) -> Run:
     """The run in a TREC file (`.gz` too), queries in the order of the file, each one `ranked`.
 
     Columns are parted by any white space, and what follows the sixth is ignored, as trec_eval does.
-    DataError names the file and the line: too few columns, a score that is no number, or a document
-    that comes twice for one query.
+    DataError names the file and the line: too few columns, a score that is no number, an id with a
+    control character, or a document that comes twice for one query.
     """
     scores: dict[str, dict[str, float]] = {}
     tag = ""
@@ -97,6 +98,11 @@ def _fault(columns: list[str], scores: Mapping[str, Mapping[str, float]]) -> str
     query_id, _, doc_id, rank, score, *rest = columns
     if len(rest) > 1 and not rank.isdecimal():
         return f"more than six columns, and the fourth ('{rank}') is no rank: an id with a space?"
+    if CONTROL.search(doc_id) or (query_id not in scores and CONTROL.search(query_id)):
+        return (
+            f"an id of {query_id!r}, {doc_id!r} has a control character or a byte order mark, with which "
+            "tools read another id; remove it"
+        )
     if doc_id in scores.get(query_id, {}):
         return f"document '{doc_id}' comes twice for query '{query_id}'; keep one of the two lines"
     if "_" in score or not score.isascii():  # which Python reads as numbers, and nobody else

@@ -188,6 +188,17 @@ def test_where_writing_goes(tmp_path: Path) -> None:
     assert table(read_run(tmp_path / "target")) == table(run)
 
 
+@pytest.mark.parametrize(
+    "line", ["q1 Q0 d\0a 1 1 x", "q\x1b[1m Q0 d1 1 1 x", "q1 Q0 \ufeffd1 1 1 x"]
+)
+def test_an_id_that_tools_read_as_another_is_refused(tmp_path: Path, line: str) -> None:
+    """trec_eval ends an id at a NUL, so that d\\0a and d\\0b would be one document."""
+    path = tmp_path / "a.trec"
+    path.write_text(f"q0 Q0 d1 1 1 x\n{line}\n")
+    with pytest.raises(DataError, match=r"a.trec line 2: .*control character or a byte order mark"):
+        read_run(path)
+
+
 @pytest.mark.parametrize("score", ["1_0", "\u0661.5"])
 def test_a_score_is_a_number_for_everybody(tmp_path: Path, score: str) -> None:
     (tmp_path / "r.trec").write_text(f"q Q0 d 1 {score} x\n", encoding="utf-8")
