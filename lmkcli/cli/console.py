@@ -6,7 +6,6 @@ terminal would obey in them is shown instead.
 
 import errno
 import json
-import re
 import signal
 import sys
 import time
@@ -21,6 +20,7 @@ from rich.progress import BarColumn, TextColumn, TimeElapsedColumn
 from rich.progress import Progress as Bar
 
 from lmkcli.progress import Progress, Report, silent
+from lmkcli.text.visible import visible
 
 quiet = False
 verbose = False
@@ -30,7 +30,6 @@ DEVICE = {  # errors of the device or the path, never bugs
     *(errno.EIO, errno.EROFS, errno.ELOOP, errno.EACCES, errno.EPERM),
     *(errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ESTALE, errno.ENAMETOOLONG),
 }
-_OBEYED = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 _LINE_SECONDS = 30.0
 _SMALLEST = 0.0001
 
@@ -55,15 +54,6 @@ def note(message: str) -> None:
 def say(text: str = "", end: str = "\n") -> None:
     """A result, on stdout."""
     print(visible(text), end=end)
-
-
-def visible(text: str) -> str:
-    r"""The text with everything that a terminal obeys as an escape that JSON reads too, '\u001b'.
-
-    That is C0 (but for tab and newline), DEL, C1, the overrides of writing direction, and halves of
-    characters, which are bytes of a file name that is not UTF-8.
-    """
-    return _OBEYED.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
 
 
 def number(value: int) -> str:

@@ -11,8 +11,9 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from lmkcli.cli.console import number, plain_json, say, visible
+from lmkcli.cli.console import number, plain_json, say
 from lmkcli.errors import UsageError
+from lmkcli.text.visible import visible
 
 _SMALLEST = 0.0001
 

@@ -3,6 +3,7 @@
 import re
 import subprocess
 import sys
+import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 
 import pytest
@@ -51,6 +52,18 @@ def test_labels_and_captions_are_text(tmp_path: Path) -> None:
 def test_dollars_in_a_name_are_no_formula(tmp_path: Path) -> None:
     plots.curve({"a$x_{$": [(1, 1.0), (2, 2.0)]}, "$x_{$", "a", tmp_path / "a.svg")
     assert (tmp_path / "a.svg").read_text().count("$x_{$") == 1  # a lone line has no legend
+
+
+def test_names_that_a_terminal_would_obey_are_visible(tmp_path: Path) -> None:
+    name, seen = "\x1b[31mred\u202e\x9b", r"\u001b[31mred\u202e\u009b"
+    line = [(1, 1.0), (2, 2.0)]
+    plots.curve({name: line, "b": line}, name, name, tmp_path / "curve.svg")
+    plots.bars({name: {name: BARS["R@100"]["dense"]}}, name, tmp_path / "bars.svg")
+    for file, times in (("curve.svg", 3), ("bars.svg", 3)):
+        root = ElementTree.parse(
+            tmp_path / file
+        ).getroot()  # an SVG cannot hold what is not visible
+        assert "".join(root.itertext()).count(seen) == times
 
 
 def test_points_are_joined_in_the_order_of_x(tmp_path: Path) -> None:

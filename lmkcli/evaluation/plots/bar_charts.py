@@ -10,6 +10,7 @@ from matplotlib.ticker import MaxNLocator, PercentFormatter
 
 from lmkcli.evaluation.plots.looks import COLOURS, LETTERS_PER_LINE, need, saved_figure
 from lmkcli.evaluation.points import Bar
+from lmkcli.text.visible import visible
 
 _INCH_PER_BAR = 0.28
 
@@ -27,7 +28,7 @@ def bars(panels: Mapping[str, Mapping[str, Bar]], caption: str, path: Path) -> N
         for axis, (measure, by_system) in zip(axes, panels.items(), strict=True):
             _bars(axis, [by_system[system] for system in systems])
             axis.set_xlabel(measure)
-            axis.set_yticks(range(len(systems)), systems)
+            axis.set_yticks(range(len(systems)), list(map(visible, systems)))
             axis.grid(visible=False, axis="y")
         axes[0].invert_yaxis()  # the first system on top
 

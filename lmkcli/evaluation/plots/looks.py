@@ -12,9 +12,11 @@ from typing import Any, NamedTuple
 
 import matplotlib
 from matplotlib.figure import Figure
+from matplotlib.text import Text
 
 from lmkcli.errors import DataError, UsageError
 from lmkcli.system.atomic import atomic_file, destination
+from lmkcli.text.visible import visible
 
 _WIDTH, _DPI = 6.4, 160
 LETTERS_PER_LINE = 90  # of a title, at most: as many as the width holds
@@ -114,6 +116,8 @@ def saved_figure(path: Path, caption: str, height: float) -> Iterator[Any]:
         figure = Figure(figsize=(_WIDTH, height), layout="constrained")
         figure.supxlabel(caption, fontsize=7.5, color="#555555")
         yield figure
+        for text in figure.findobj(Text):  # names of runs, models and measures are foreign text
+            text.set_text(visible(text.get_text()))
         path.parent.mkdir(parents=True, exist_ok=True)
         with atomic_file(destination(path)) as temporary:
             figure.savefig(temporary, format=suffix[1:], dpi=_DPI, metadata=_DATELESS[suffix])
