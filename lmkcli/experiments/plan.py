@@ -150,12 +150,10 @@ def read(folder: Path) -> Plan:
     plan = Plan(
         [Cell(each["name"], _tuples(each["values"])) for each in raw["cells"]],
         _tuples(raw["chains"]),
-        {key: _step(step) for key, step in raw["steps"].items()},
+        {key: Step(**_tuples(step)) for key, step in raw["steps"].items()},
         [Refused(**each) for each in raw["refused"]],
-        TableChoice(
-            tuple(raw["table"]["rows"]), tuple(raw["table"]["columns"]), raw["table"]["baseline"]
-        ),
-        raw["file"],
+        TableChoice(**_tuples(raw.get("table", {}))),
+        raw.get("file", ""),
     )
     if fault := _misfit(plan):
         raise DataError(f"{folder / NAME} cannot be read ({fault}); {_AGAIN}")
@@ -180,9 +178,6 @@ def _misfit(plan: Plan) -> str:
     return "" if all(chains) and needed <= plan.steps.keys() else "it lacks steps of its cells"
 
 
-def _step(raw: dict[str, Any]) -> Step:
-    return Step(raw["key"], raw["verb"], tuple(raw["words"]), tuple(raw["needs"]), raw["shards"])
-
-
-def _tuples(raw: dict[str, list[str]]) -> dict[str, tuple[str, ...]]:
-    return {name: tuple(words) for name, words in raw.items()}
+def _tuples(raw: dict[str, Any]) -> dict[str, Any]:
+    """The same with tuples in the place of lists, which JSON has alone."""
+    return {key: tuple(value) if isinstance(value, list) else value for key, value in raw.items()}

@@ -230,8 +230,8 @@ def _load(path: Path, **types: type[np.generic]) -> list[NDArray[Any]]:
     try:
         with np.load(path, allow_pickle=False) as file:
             arrays = [file[name] for name in types]
-    except Exception as error:  # an archive and the headers in it can be broken in any way
-        raise _damaged(path, str(error) or type(error).__name__) from None
+    except Exception:  # numpy's own message would advise loading pickles
+        raise _damaged(path, "it is no archive of arrays") from None
     if any(
         each.dtype != kind or not each.ndim
         for each, kind in zip(arrays, types.values(), strict=True)

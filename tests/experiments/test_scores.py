@@ -4,17 +4,20 @@ import json
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
 
-from lmkcli.errors import DataError
+from lmkcli.errors import DataError, LmkError
 from lmkcli.evaluation.coverage import Coverage
+from lmkcli.experiments import plan
 from lmkcli.experiments.cells import Cell
 from lmkcli.experiments.plan import Plan
 from lmkcli.experiments.running import Results
 from lmkcli.experiments.scores import scored
 from lmkcli.experiments.steps import Step
+from tests.damage import damage
 
 COVERAGE = Coverage(2, 2, [], 0, 10, [], {10: 0.5}, {10: 0.0}, 0, False)
 ENTRY = {"run": "r.trec", "scores": {"P@1": 0.5}, "coverage": asdict(COVERAGE)}
@@ -63,3 +66,23 @@ def test_what_no_evaluation_writes_is_refused(tmp_path: Path, wrong: str) -> Non
     WRONG[wrong](raw)
     with pytest.raises(DataError, match=r"remove the file and run the grid again|remove the line"):
         scored(PLAN, results(tmp_path, raw["entry"], raw["rows"]))
+
+
+@pytest.mark.parametrize("first", range(0, 400, 50))
+def test_results_that_are_damaged_at_random_are_refused_or_read(tmp_path: Path, first: int) -> None:
+    """As `lmk show` and `lmk grid` read them; another error than these two would be taken for a bug."""
+    for seed in range(first, first + 50):
+        folder, random = tmp_path / str(seed), Random(seed)
+        step = results(folder, ENTRY, ROWS).of("eval-1")
+        PLAN.write(folder)
+        (step / "log.txt").write_text("$ lmk eval\nlmk: no\nended after 1.0 s\n")
+        said = damage(random.choice([folder / "plan.json", *step.iterdir()]), random)
+        try:
+            stored = plan.read(folder)
+            scored(stored, Results(folder))
+            Results(folder).missing(stored)
+            Results(folder).seconds("eval-1")
+        except (LmkError, OSError):
+            pass
+        except Exception as error:
+            raise AssertionError(f"seed {seed}: {said}") from error

@@ -2,12 +2,14 @@
 
 import json
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
 
 from lmkcli.errors import DataError
 from lmkcli.provenance import traininglog
+from tests.damage import damage
 
 LOSS = {"step": 2, "loss": 2.5, "infonce": 2.5, "grad_norm": 9.0, "learning_rate": 1e-5}
 
@@ -53,3 +55,17 @@ def test_a_log_without_an_end_is_refused(tmp_path: Path) -> None:
     (tmp_path / "log.jsonl").symlink_to("/dev/zero")
     with pytest.raises(DataError, match="is a device"):
         traininglog.panels(tmp_path)
+
+
+def test_a_log_that_is_damaged_at_random_is_refused_or_read(tmp_path: Path) -> None:
+    for seed in range(200):
+        folder = tmp_path / str(seed)
+        folder.mkdir()
+        log(folder, *(LOSS | {"step": step} for step in range(3)), {"step": 3, "dev": {"a": 0.5}})
+        said = damage(folder / "log.jsonl", Random(seed))
+        try:
+            traininglog.panels(folder)
+        except DataError:
+            pass
+        except Exception as error:
+            raise AssertionError(f"seed {seed}: {said}") from error
