@@ -1,9 +1,9 @@
 """A hook of mkdocs: the pages of the repository as pages of the site, with the same relative links.
 
-Four things differ between them. docs/README.md is the first page, as on every forge, and docs/index.md is
+Five things differ between them. docs/README.md is the first page, as on every forge, and docs/index.md is
 the page of `lmk index`, where mkdocs would take index.md for the first. Pages and files outside docs/ that
 are linked to (CONTRIBUTING.md, examples/ …) belong to the site too, under their path from the root; notebooks
-among them are pages as well. And no page may load anything from another host.
+among them are pages as well. No line ends within a flag. And no page may load anything from another host.
 """
 
 import json
@@ -27,6 +27,8 @@ OUTSIDE = (
 )
 NOTEBOOK = ".ipynb"
 _LINK = re.compile(r"(\]\()([^)\s:#]+)([)#])")
+_CODE = re.compile(r"<code>[^<]+</code>")
+_FLAG = re.compile(r"--[a-z][a-z-]*")
 _FOREIGN = re.compile(
     r"<(?:script|img|iframe|source)[^>]+src=\"?(?:https?:)?//|<link[^>]+stylesheet[^>]+//"
 )
@@ -90,6 +92,11 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
         return match[1] + os.path.relpath(inside, posixpath.dirname(source) or ".") + match[3]
 
     return _LINK.sub(moved, markdown)
+
+
+def on_page_content(html: str, **_: Any) -> str:
+    """The page with its flags kept whole: browsers break lines after a hyphen."""
+    return _CODE.sub(lambda code: _FLAG.sub(r'<span class="flag">\g<0></span>', code[0]), html)
 
 
 def on_post_page(output: str, page: Any, **_: Any) -> str:
