@@ -6,6 +6,7 @@ import sys
 import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from lmkcli import catalog
@@ -143,6 +144,22 @@ def test_many_runs_make_a_figure_that_fits_a_page(tmp_path: Path) -> None:
         head = (tmp_path / "d.svg").read_text()[:2000]
         (height,) = re.findall(r'height="([\d.]+)pt"', head)
         assert float(height) < 72 * 9
+
+
+def test_the_lowest_panel_of_every_column_names_its_axis(tmp_path: Path) -> None:
+    panels = {"P@1": {name: [0.5, -0.25] for name in "abcde"}}
+    plots.query_differences(panels, "", tmp_path / "d.svg")
+    drawn = (tmp_path / "d.svg").read_text()
+    assert drawn.count(">queries, by difference<") == 3
+    assert drawn.count(">Δ P@1<") == 2
+
+
+def test_dots_without_a_colour_of_their_own_come_last_in_the_legend(tmp_path: Path) -> None:
+    names = ["rare", *(name for name in "abcdef" for _ in range(2))]
+    places = np.arange(2.0 * len(names)).reshape(-1, 2)
+    plots.scatter(places, names, ("x", "y", "topic"), tmp_path / "s.svg")
+    drawn = (tmp_path / "s.svg").read_text()
+    assert drawn.index(">others<") > max(drawn.index(f">{name}<") for name in "abcdef")
 
 
 def test_wins_are_drawn_in_another_colour_than_losses(tmp_path: Path) -> None:

@@ -44,7 +44,7 @@ def _bars(axis: Any, panel: Sequence[Bar]) -> None:
         axis.annotate(f"{bar.value:.3f}", (bar.high, row), (3, 0), textcoords="offset points",
                       va="center", fontsize=7)  # fmt: skip
     axis.set_xlim(min(0.0, *(bar.low for bar in panel)), top * 1.22 if top > 0 else 1.0)
-    axis.xaxis.set_major_locator(MaxNLocator(3))
+    axis.xaxis.set_major_locator(MaxNLocator(3, steps=[1, 2, 5, 10]))
 
 
 def query_differences(
@@ -68,11 +68,12 @@ def query_differences(
         for axis, (measure, run, values) in zip(axes, cells, strict=False):
             _sorted_bars(axis, sorted(values, reverse=True))
             axis.set_title(fill(run, LETTERS_PER_LINE // columns), fontsize=8, loc="left")
-            axis.set_ylabel(measure if columns == len(panels) or axis in grid[:, 0] else "")
+            axis.set_ylabel(f"Δ {measure}" if columns == len(panels) or axis in grid[:, 0] else "")
         for axis in axes[len(cells) :]:
             axis.set_visible(False)
-        for axis in grid[-1]:
-            axis.set_xlabel("queries, by difference")
+        for column in grid.T:
+            lowest = [axis for axis in column if axis.get_visible()][-1]
+            lowest.set_xlabel("queries, by difference")
 
 
 def _sorted_bars(axis: Any, values: list[float]) -> None:

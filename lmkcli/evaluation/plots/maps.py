@@ -37,12 +37,12 @@ def scatter(
 
 def _named_dots(axis: Any, places: Any, values: Sequence[str], dots: Any) -> None:
     common = [name for name, _ in Counter(values).most_common(len(COLOURS))]
-    rest = [number for number, value in enumerate(values) if value not in common]
-    if rest:
-        axis.scatter(*places[rest].T, color="#bbbbbb", label="others", **dots)
     for name, color in zip(common, COLOURS, strict=False):
         mine = [number for number, value in enumerate(values) if value == name]
         axis.scatter(*places[mine].T, color=color, label=name, **dots)
+    rest = [number for number, value in enumerate(values) if value not in common]
+    if rest:  # the last of the legend, and below all others
+        axis.scatter(*places[rest].T, color="#bbbbbb", label="others", zorder=0.9, **dots)
 
 
 def heatmap(square: Any, labels: tuple[str, str], path: Path) -> None:
