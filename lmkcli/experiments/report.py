@@ -31,7 +31,7 @@ th[aria-sort=ascending] button::after { content: " ↑" }
 th[aria-sort=descending] button::after { content: " ↓" }
 details { margin: .2rem 0 } summary { cursor: pointer }
 pre { background: #f4f7fa; padding: .6rem .8rem; overflow-x: auto; font-size: 13px }
-figure { margin: 1rem 0 } figure svg { max-width: 100%; height: auto }
+figure { margin: 1rem 0; overflow-x: auto } figure svg { max-width: 100%; min-width: 32rem; height: auto }
 footer, .note { color: #52606d; font-size: 13px }
 """
 _SCRIPT = """

@@ -44,7 +44,7 @@ def _bars(axis: Any, panel: Sequence[Bar]) -> None:
         axis.annotate(f"{bar.value:.3f}", (bar.high, row), (3, 0), textcoords="offset points",
                       va="center", fontsize=7)  # fmt: skip
     axis.set_xlim(min(0.0, *(bar.low for bar in panel)), top * 1.22 if top > 0 else 1.0)
-    axis.xaxis.set_major_locator(MaxNLocator(3, steps=[1, 2, 5, 10]))
+    axis.xaxis.set_major_locator(MaxNLocator("auto", steps=[1, 2, 5, 10]))
 
 
 def query_differences(
