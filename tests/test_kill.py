@@ -253,6 +253,26 @@ def same_model(one: Path, other: Path) -> None:
         torch.testing.assert_close(mine[name], value, rtol=0, atol=1e-6)
 
 
+def whole_export(folder: Path) -> bool:
+    """An export is there with all its files or not at all."""
+    if not folder.exists():
+        return False
+    files = manifest.read(folder, "export").facts["files"]
+    assert {path.name for path in folder.iterdir()} == {*files, manifest.NAME}
+    return True
+
+
+def same_files(one: Path, other: Path) -> None:
+    """The same names and bytes in both, but for what says when and where they were made."""
+    mine, theirs = (
+        {path.relative_to(folder): path for path in folder.rglob("*") if path.is_file()}
+        for folder in (one, other)
+    )
+    assert theirs.keys() <= mine.keys()  # a kill may leave what was being written
+    for name, path in theirs.items():
+        assert name.name in (manifest.NAME, BUILT) or mine[name].read_bytes() == path.read_bytes()
+
+
 # --- the tests ------------------------------------------------------------------------------------
 
 
@@ -341,6 +361,28 @@ def test_no_moment_of_an_overwriting_is_fatal(
         return copy
 
     assert last_moment(machine, step, there, full) > 4
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("verb", ["import", "export", "index"])
+def test_no_moment_of_what_needs_no_model_is_fatal(
+    machine: Machine, tmp_path: Path, verb: str
+) -> None:
+    beir = str(tiny.collection(tmp_path / "beir", 20, 4))
+    matrix, ids, vectors = (tmp_path / name for name in ("matrix.npy", "ids.txt", "vectors"))
+    np.save(matrix, np.random.default_rng(0).normal(size=(60, 300)).astype(np.float32))
+    ids.write_text("".join(f"d{number}\n" for number in range(60)))
+    importing = ["import", str(matrix), "--from", "numpy", "--ids", str(ids)]
+    steps = {
+        "import": Step(importing, same_vectors, whole_parts),
+        "export": Step(["export", str(vectors), "--to", "numpy"], same_files, whole_export),
+        "index": Step(["index", beir, "--kind", "bm25"], same_files, whole_index),
+    }
+    if verb == "export":
+        machine.run(steps["import"], vectors)
+    machine.run(steps[verb], tmp_path / "there")
+    fresh = [tmp_path / f"{verb}-{moment}" for moment in range(1000)]
+    assert last_moment(machine, steps[verb], tmp_path / "there", fresh.__getitem__) > 1
 
 
 @pytest.mark.slow
