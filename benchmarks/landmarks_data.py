@@ -6,8 +6,6 @@ The folder holds techdocs, train-pairs, squad-passages, scifact and qmsum with t
 the collections that the model is evaluated on; a part that is missing is passed over with a line. Each
 file is jsonl with `id`, `query` and `positive`; SUMMARY.txt says what each is, its licence, and how many
 of its examples were left out because their query, text, passage or title is one that is evaluated.
-The technical pages and the functions lie in a file for each topic: batches are of one source, and the texts
-of one topic are harder to tell apart.
 """
 
 import argparse
@@ -21,11 +19,8 @@ import re
 import statistics
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import ExitStack
-from itertools import chain
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from types import MappingProxyType
 from typing import NamedTuple
 
 from lmkcli.data.collection import open_collection
@@ -50,33 +45,6 @@ pandas peft PIL pyarrow pydantic pygments pyparsing pyserini requests rich scipy
 sklearn starlette statsmodels sympy tokenizers torch tqdm typer urllib3 uvicorn
 werkzeug""".split()
 
-# Topic -> how the ids of its examples begin; an example belongs to the first that fits.
-Topics = Mapping[str, tuple[str, ...]]
-TECHDOCS: Topics = {
-    "man": ("man",),
-    "powershell": ("reference/",),
-    "cmdlets": ("docset/",),
-    "errors": ("docs/error-messages/",),
-    "build": tuple(
-        f"docs/{part}"
-        for part in ("build", "linux/", "ide/", "code-quality/", "sanitizers/", "extensions/")
-    ),
-    "mfc": ("docs/mfc/", "docs/atl", "docs/data/", "docs/windows/"),
-    "cpp": ("docs/",),
-}
-NO_TOPICS: Topics = MappingProxyType({"": ("",)})
-FUNCTIONS: Topics = {
-    topic: tuple(f"{package}." for package in words.split()) or ("",)
-    for topic, words in {
-        "mathematics": "sympy mpmath networkx",
-        "statistics": "statsmodels scipy sklearn numpy formulaic",
-        "tables": "pandas narwhals pyarrow datasets fsspec matplotlib PIL fontTools",
-        "learning": "torch accelerate peft sentence_transformers huggingface_hub faiss onnxruntime "
-        "tokenizers",
-        "others": "",
-    }.items()
-}
-
 
 class Example(NamedTuple):
     """One line of a file."""
@@ -87,15 +55,11 @@ class Example(NamedTuple):
 
 
 class Source(NamedTuple):
-    """One file: what it holds, under which licence, and how its examples are read.
-
-    With topics, a file for each, NAME-TOPIC.
-    """
+    """One file: what it holds, under which licence, and how its examples are read."""
 
     about: str
     licence: str
     read: Callable[[], Iterable[Example]]
-    topics: Topics = NO_TOPICS
 
 
 class Evaluated:
@@ -269,7 +233,6 @@ def sources(reader: Reader) -> dict[str, Source]:
             "one-line descriptions of technical pages -> the pages without them",
             "CC BY 4.0 (Microsoft's C++ and PowerShell documentation), licences of the man-pages",
             lambda: reader.pairs("techdocs/train.jsonl.gz"),
-            TECHDOCS,
         ),
         "squad-sentences": Source(
             "SQuAD questions -> the sentence with the answer",
@@ -297,10 +260,7 @@ def sources(reader: Reader) -> dict[str, Source]:
             lambda: reader.judged("qmsum:official-train"),
         ),
         "python-functions": Source(
-            "first sentence of a function's docstring -> its source",
-            code,
-            reader.functions,
-            FUNCTIONS,
+            "first sentence of a function's docstring -> its source", code, reader.functions
         ),
         "python-modules": Source(
             "first paragraph of a module's docstring -> its source", code, reader.modules
@@ -321,18 +281,12 @@ def sources(reader: Reader) -> dict[str, Source]:
     }
 
 
-def write(folder: Path, name: str, source: Source, evaluated: Evaluated) -> str:
-    """Write a source without what is evaluated and what is there twice; returns its lines of SUMMARY.txt."""
+def write(path: Path, source: Source, evaluated: Evaluated) -> str:
+    """Write a file without what is evaluated and what is there twice; returns its lines of SUMMARY.txt."""
     out: Counter[str] = Counter()
-    lengths: dict[str, list[int]] = {topic: [] for topic in source.topics}
+    lengths: list[int] = []
     seen: set[tuple[str, str]] = set()
-    with ExitStack() as stack:
-        files = {
-            topic: stack.enter_context(
-                gzip.open(folder / f"{'-'.join(filter(None, (name, topic)))}.jsonl.gz", "wt", 5)
-            )
-            for topic in source.topics
-        }
+    with gzip.open(path, "wt", compresslevel=5) as file:
         for example in source.read():
             kept = example._replace(positive=example.positive.strip()[:LONGEST])
             key = normal(kept.query), normal(kept.positive)
@@ -340,18 +294,13 @@ def write(folder: Path, name: str, source: Source, evaluated: Evaluated) -> str:
             seen.add(key)
             out[why] += 1
             if not why:
-                begins = source.topics.items()
-                topic = next(topic for topic, starts in begins if kept.id.startswith(starts))
-                lengths[topic].append(len(kept.positive))
-                files[topic].write(json.dumps(kept._asdict(), ensure_ascii=False) + "\n")
+                lengths.append(len(kept.positive))
+                file.write(json.dumps(kept._asdict(), ensure_ascii=False) + "\n")
     left = ", ".join(f"{why} {count:,}" for why, count in sorted(out.items()) if why) or "nothing"
-    every = [*chain(*lengths.values())]
-    mean, longest = (statistics.fmean(every), max(every)) if every else (0, 0)
-    parts = ", ".join(f"{topic} {len(each):,}" for topic, each in lengths.items() if topic)
+    mean, longest = (statistics.fmean(lengths), max(lengths)) if lengths else (0, 0)
     return (
-        f"{name}: {len(every):,} examples, characters mean {mean:,.0f}, max {longest:,}\n"
-        + (f"    {parts}\n" if parts else "")
-        + f"    {source.about}; {source.licence}\n    left out: {left}\n"
+        f"{path.name}: {len(lengths):,} examples, characters mean {mean:,.0f}, max {longest:,}\n"
+        f"    {source.about}; {source.licence}\n    left out: {left}\n"
     )
 
 
@@ -384,7 +333,7 @@ def main() -> None:
         if not args.only or name in args.only:
             about = args.output / f"{name}.txt"
             try:
-                about.write_text(write(args.output, name, source, evaluated))
+                about.write_text(write(args.output / f"{name}.jsonl.gz", source, evaluated))
             except FileNotFoundError as missing:
                 about.write_text(f"{name}: left out, for {missing.filename} is not there\n")
             print(about.read_text(), end="", flush=True)
