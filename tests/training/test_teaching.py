@@ -110,7 +110,13 @@ def test_the_distance_from_the_teacher_falls(
     pairs: Path, tiny_model: Models, tmp_path: Path, loss: str
 ) -> None:
     teacher = tiny_model("bert")
-    settings = {"steps": 25, "lr": 3e-3, "log_every": 1, "loss": loss, "batch_size": 10}
+    settings = {
+        "steps": 70,
+        "lr": 3e-3,
+        "log_every": 1,
+        "loss": loss,
+        "batch_size": 20,
+    }  # all texts
     if loss == "infonce":
         settings["teacher_weight"] = 30.0
     running.run(planned(str(pairs), teacher, teacher, **settings), tmp_path / "model", Report())
