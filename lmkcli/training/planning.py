@@ -59,3 +59,10 @@ def describe_training(job: TrainJob) -> Iterator[str]:
         )
         yield f"{source.name}: {count:,} examples of {tally.read:,}{f' ({rest})' if rest else ''}"
     yield from job.resolved.notes
+    if job.teacher:
+        told = job.teacher.recipe.doc
+        guess = " (a guess: its folder declares none)" if job.teacher.notes else ""
+        yield (
+            f"taught by {job.teacher.folder.name}: pool {told.pool}{guess}, windows of "
+            f"{told.max_length} positions"
+        )

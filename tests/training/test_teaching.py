@@ -126,6 +126,17 @@ def test_the_distance_from_the_teacher_falls(
     assert ("infonce" in log[0]) == (loss == "infonce")
 
 
+def test_people_are_told_of_the_teacher(pairs: Path, tiny_model: Models) -> None:
+    """Which it is and how it reads; that its pooling was guessed, too."""
+    model = tiny_model("bert")
+    lines = list(planning.describe_training(planned(str(pairs), model, model)))
+    assert f"taught by {model}: pool mean, windows of {tiny.POSITIONS} positions" in lines
+    assert lines[-1] == f"{model} declares no pooling: this is a guess, set --pool"
+    assert not any(
+        "taught" in line for line in planning.describe_training(planned(str(pairs), model, ""))
+    )
+
+
 def test_the_teacher_belongs_to_what_a_training_is(pairs: Path, tiny_model: Models) -> None:
     model = tiny_model("bert")
     alone, taught = (planned(str(pairs), model, teacher) for teacher in ("", model))
