@@ -127,11 +127,11 @@ def test_the_distance_from_the_teacher_falls(
 
 
 def test_people_are_told_of_the_teacher(pairs: Path, tiny_model: Models) -> None:
-    """Which it is and how it reads; that its pooling was guessed, too."""
+    """Which it is and how it reads, and that its pooling was guessed."""
     model = tiny_model("bert")
     lines = list(planning.describe_training(planned(str(pairs), model, model)))
-    assert f"taught by {model}: pool mean, windows of {tiny.POSITIONS} positions" in lines
-    assert lines[-1] == f"{model} declares no pooling: this is a guess, set --pool"
+    how = f"pool mean (a guess: its folder declares none), windows of {tiny.POSITIONS} positions"
+    assert lines[-1] == f"taught by {model}: {how}"
     assert not any(
         "taught" in line for line in planning.describe_training(planned(str(pairs), model, ""))
     )
