@@ -31,7 +31,7 @@ class Reading(NamedTuple):
 class TrainBatch(NamedTuple):
     """What one process runs of a step, and the facts of the whole batch, which are the same for all.
 
-    `asked` and `told` are its queries and passages as texts, where single passages are learned from.
+    `asked` and `told` are its queries and passages as texts, where a teacher reads them.
     """
 
     step: int
@@ -116,6 +116,7 @@ class Pairs:
     seed: int
     skipping: Skipping = field(default_factory=Skipping)
     shard: Shard = WHOLE
+    taught: bool = False  # whether a teacher reads the texts
 
     def __call__(self, batch: Batch) -> TrainBatch:
         """Its slice of the batch; granularities, gaps and passages are drawn for the whole of it."""
@@ -139,8 +140,7 @@ class Pairs:
             Placed.of(*self._placements(queries, chances["query"])),
             Placed.of([self.skipping(p, gaps[before + i]) for i, p in enumerate(placed)], grans),
             facts(self.examples, drawn),
-            self._reading(queries),
-            self._reading(passages),
+            *((self._reading(queries), self._reading(passages)) if self.taught else ()),
         )
 
     def _reading(self, texts: "_Texts") -> Reading:

@@ -111,7 +111,8 @@ class TrainJob:
         else:
             reach = self.resolved.recipe.doc.max_length
             skipping = Skipping(settings.skip_positions, reach)
-            place = Pairs(self.examples, sides, settings.seed, skipping, start.shard)
+            taught = self.teacher is not None
+            place = Pairs(self.examples, sides, settings.seed, skipping, start.shard, taught)
         weights = [source.weight for source in self.sources]
         return Feed(
             self.examples, weights, Sampling.of(settings), place, settings.steps, start.step

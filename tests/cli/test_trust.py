@@ -21,28 +21,14 @@ Downloads = list[tuple[str, bool]]
 
 CODE = """
 from pathlib import Path
-from transformers import BertConfig, BertModel
+from transformers import BertConfig, {base}
 
 Path({marker!r}).touch()
 
 class Config(BertConfig):
     model_type = "strange-{name}"
 
-class Model(BertModel):
-    config_class = Config
-"""
-
-
-CLASSIFIER = """
-from pathlib import Path
-from transformers import BertConfig, BertForSequenceClassification
-
-Path({marker!r}).touch()
-
-class Config(BertConfig):
-    model_type = "strange-{name}"
-
-class Classifier(BertForSequenceClassification):
+class Model({base}):
     config_class = Config
 """
 
@@ -81,7 +67,7 @@ def downloads(monkeypatch: pytest.MonkeyPatch) -> Downloads:
 def stranger(lmk: Lmk, tiny_model: Models, beir: Path, tmp_path: Path) -> Stranger:
     made = Stranger(*(tmp_path / name for name in ("vectors", "index", "model", "ran")))
     shutil.copytree(tiny_model("bert"), made.model)
-    code = CODE.format(marker=str(made.ran), name=tmp_path.name)
+    code = CODE.format(marker=str(made.ran), name=tmp_path.name, base="BertModel")
     (made.model / "strange.py").write_text(code)
     # the weights' digest covers the configuration, so it is there before anything is encoded
     own = {"AutoConfig": "strange.Config", "AutoModel": "strange.Model"}
@@ -140,10 +126,11 @@ def test_a_cross_encoder_runs_its_code_only_with_the_flag(
     transformers.BertForSequenceClassification(config).save_pretrained(model)
     tiny.wordpiece().save_pretrained(model)
     name = tmp_path.name
-    (model / "strange.py").write_text(CLASSIFIER.format(marker=str(ran), name=name))
+    code = CODE.format(marker=str(ran), name=name, base="BertForSequenceClassification")
+    (model / "strange.py").write_text(code)
     own = {
         "AutoConfig": "strange.Config",
-        "AutoModelForSequenceClassification": "strange.Classifier",
+        "AutoModelForSequenceClassification": "strange.Model",
     }
     edit(model / "config.json", model_type=f"strange-{name}", auto_map=own)
     line = ["search", bm25, "-q", "rivers", "--rerank-model", model]

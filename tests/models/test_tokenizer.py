@@ -255,6 +255,26 @@ def test_sentences_are_tokenized_alone(folder: ModelFolder) -> None:
     check(text, made)
 
 
+def test_the_first_tokens_of_a_text(folder: ModelFolder) -> None:
+    """Whatever splits it: ids, spans and chunks end there, and none is empty."""
+    for gran in ("", "sentence"):
+        (text,) = opened(folder, "query: ", gran)([TEXTS[0]])
+        total = len(text.ids)
+        for tokens in range(1, total + 3):
+            first = text.first(tokens)
+            assert first.ids.tolist() == text.ids[:tokens].tolist()
+            assert first.spans.tolist() == text.spans[:tokens].tolist()
+            assert first.prompt.tolist() == text.prompt.tolist()
+            if text.ends is None:
+                assert first.ends is None
+                continue
+            assert first.ends is not None
+            before = [end for end in text.ends.tolist() if end < tokens]
+            assert first.ends.tolist() == [*before, *([tokens] if tokens < total else [])] or (
+                tokens >= total and first.ends.tolist() == text.ends.tolist()
+            )
+
+
 def test_a_text_that_splitting_would_cut_short_is_one_sentence(folder: ModelFolder) -> None:
     """Where sentences make up less than nine tenths of it: the official rule."""
     text = "One. " + " " * 40 + "Two."

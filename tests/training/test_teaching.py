@@ -91,6 +91,11 @@ def test_it_reads_no_more_than_the_student(pairs: Path, tiny_model: Models) -> N
     np.testing.assert_allclose(targets.numpy(), expected, atol=1e-6)
 
 
+def test_nothing_is_read_twice_where_nobody_teaches(pairs: Path, tiny_model: Models) -> None:
+    batch = next(planned(str(pairs), tiny_model("bert"), "").feed(running.Start()).batches())
+    assert (batch.asked.texts, batch.told.texts) == ([], [])
+
+
 def test_imitation_is_added_to_the_loss() -> None:
     torch.manual_seed(0)
     queries, passages, to_query, to_passage = (torch.randn(3, 5).double() for _ in range(4))

@@ -65,7 +65,7 @@ def open_stdlib(name: str, options: dict[str, str]) -> "PythonCollection":
     check_options(name, options, ("package",))
     if name not in (known := [f"stdlib/{view}" for view in VIEWS]):
         raise UnknownName("collection", name, known)
-    chosen = frozenset(filter(None, options.get("package", "").split("+")))
+    chosen = frozenset(options["package"].split("+") if "package" in options else ())
     for package in sorted(chosen - sys.stdlib_module_names):
         raise UnknownName("package", package, sys.stdlib_module_names)
     tree = Tree(Path(sysconfig.get_paths()["stdlib"]), packages=chosen)
@@ -177,6 +177,9 @@ def read_modules(tree: Tree) -> dict[str, Module]:
     modules = [_module(path, name) for path, name in _walk(tree)]
     by_name = {module.name: module for module in modules if module and module.text.strip()}
     if not by_name:
+        if tree.packages:
+            named = "+".join(sorted(tree.packages))
+            raise DataError(f"package={named}: nothing public in Python there; name other packages")
         raise DataError(f"{tree.root}: no Python sources there; install what ships them")
     return by_name
 

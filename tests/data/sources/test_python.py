@@ -85,6 +85,10 @@ def test_some_packages_alone() -> None:
 def test_unknown_names_and_options() -> None:
     with pytest.raises(UnknownName, match="did you mean json"):
         open_stdlib("stdlib/functions", {"package": "email+jsonn"})
+    with pytest.raises(UnknownName, match="package"):
+        open_stdlib("stdlib/functions", {"package": ""})
+    with pytest.raises(DataError, match=r"package=math\+sys: nothing public in Python there; name"):
+        list(open_stdlib("stdlib/functions", {"package": "sys+math"}).docs())
     with pytest.raises(UnknownName, match="did you mean stdlib/functions"):
         open_stdlib("stdlib/function", {})
     with pytest.raises(UnknownName, match="option"):
