@@ -24,7 +24,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Learned(Row):
-    """What a training minimises: also the settings that not all have, and what examples must bring."""
+    """What a training minimises, with the settings that not all of them have and what it needs."""
 
     settings: tuple[str, ...] = ()
     needs: tuple[str, ...] = ()
@@ -181,31 +181,37 @@ PRETEXTS: dict[str, Learned] = {
         "lmkcli.training.objectives.mlm:Mlm",
         "the tokens behind the mask (BERT)",
         settings=("mask", "whole_words"),
+        needs=("tokens",),
     ),
     "retromae": Learned(
         "lmkcli.training.objectives.retromae:RetroMae",
         "MLM, and every token decoded from the vector and a part of the words",
         settings=_DECODED,
+        needs=("tokens",),
     ),
     "dupmae": Learned(
         "lmkcli.training.objectives.retromae:DupMae",
         "RetroMAE, and the words of the text as a bag",
         settings=_DECODED,
+        needs=("tokens",),
     ),
     "tite": Learned(
         "lmkcli.training.objectives.tite:Tite",
         "tite-mae and tite-bow, added up",
         settings=("mask", "whole_words", "decoder_mask"),
+        needs=("tite",),
     ),
     "tite-mae": Learned(
         "lmkcli.training.objectives.tite:TiteMae",
         "TITE: every token decoded from the vector and a part of the tokens",
         settings=("mask", "whole_words", "decoder_mask"),
+        needs=("tite",),
     ),
     "tite-bow": Learned(
         "lmkcli.training.objectives.tite:TiteBow",
         "TITE: the words of the text from its vector",
         settings=("mask", "whole_words"),
+        needs=("tite",),
     ),
 }
 

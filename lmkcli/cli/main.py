@@ -9,36 +9,12 @@ from typing import Annotated
 import typer
 
 from lmkcli import __version__
-from lmkcli.cli import (
-    cmd_analyze,
-    cmd_compact,
-    cmd_demo,
-    cmd_doctor,
-    cmd_encode,
-    cmd_eval,
-    cmd_export,
-    cmd_fetch,
-    cmd_grid,
-    cmd_import,
-    cmd_index,
-    cmd_plot,
-    cmd_pretrain,
-    cmd_repro,
-    cmd_search,
-    cmd_show,
-    cmd_tokenize,
-    cmd_train,
-    cmd_update,
-    cmd_verify,
-    console,
-    helptext,
-    recording,
-)
+from lmkcli.cli import commands, console
 from lmkcli.errors import DataError, LmkError, Stopped
 
 app = typer.Typer(
     name="lmk",
-    cls=helptext.Overview,
+    cls=commands.Lmk,
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"], "auto_envvar_prefix": "LMK"},
@@ -66,31 +42,6 @@ def root(
     """Dense retrieval over documents of any length: tokenize, encode, index, search, eval."""
     console.quiet = quiet
     console.verbose = verbose
-
-
-app.command("tokenize")(cmd_tokenize.tokenize)
-app.command("encode")(cmd_encode.encode)
-app.command("index")(cmd_index.index)
-app.command("search")(cmd_search.search)
-app.command("eval")(cmd_eval.evaluate)
-app.command("grid")(cmd_grid.grid)
-app.command("update")(cmd_update.update)
-app.command("compact")(cmd_compact.compact)
-app.command("show")(cmd_show.show)
-app.command("train")(cmd_train.train)
-app.command("pretrain")(cmd_pretrain.pretrain)
-app.command("verify")(cmd_verify.verify)
-app.command("repro")(cmd_repro.repro)
-app.command("plot")(cmd_plot.plot)
-app.command("analyze")(cmd_analyze.analyze)
-app.command("export")(cmd_export.export)
-app.command("import")(cmd_import.import_)
-app.command("doctor")(cmd_doctor.doctor)
-app.command("fetch")(cmd_fetch.fetch)
-app.command("demo")(cmd_demo.demo)
-
-for _info in app.registered_commands:
-    _info.cls = recording.Recorded
 
 
 def main() -> None:

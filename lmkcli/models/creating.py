@@ -2,7 +2,6 @@
 
 import json
 import shutil
-import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -13,7 +12,7 @@ from transformers import AutoConfig, AutoModel, AutoTokenizer
 
 from lmkcli import catalog
 from lmkcli.errors import DataError
-from lmkcli.models.files import read_json
+from lmkcli.models.files import read_architecture
 from lmkcli.models.finding import locate, read_model
 from lmkcli.models.folder import TOKENIZER_FILES, ModelFolder
 from lmkcli.models.forward import ModelOptions
@@ -31,22 +30,6 @@ class NewModel(NamedTuple):
     init_from: str = ""
     seed: int = 0
     offline: bool = False
-
-
-def read_architecture(path: Path) -> dict[str, Any]:
-    """What stands in a config.json, or in a TOML file with the same keys; DataError without model_type."""
-    try:
-        if path.suffix == ".toml":
-            architecture: Any = tomllib.loads(path.read_text("utf-8"))
-        else:
-            architecture = read_json(path)
-    except ValueError as error:
-        raise DataError(f"{path} is not TOML: {error}") from None
-    if not isinstance(architecture, dict) or "model_type" not in architecture:
-        raise DataError(
-            f"{path} is no architecture: it has no model_type, such as bert, modernbert, tite or m2-bert"
-        )
-    return architecture
 
 
 def create(new: NewModel, folder: Path) -> list[str]:

@@ -1,6 +1,7 @@
 """The files of a model folder: JSON that is checked against its types, and one error for whatever a
 library stumbles over in the others. They may be anybody's."""
 
+import tomllib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -107,3 +108,19 @@ def loading(what: str) -> Iterator[None]:
         if "trust_remote_code" in str(error):
             first += "; code from a model folder runs only with --trust-remote-code"
         raise DataError(f"{what} cannot be loaded: {first}") from error
+
+
+def read_architecture(path: Path) -> dict[str, Any]:
+    """What stands in a config.json, or in a TOML file with the same keys; DataError without model_type."""
+    try:
+        if path.suffix == ".toml":
+            architecture: Any = tomllib.loads(path.read_text("utf-8"))
+        else:
+            architecture = read_json(path)
+    except ValueError as error:
+        raise DataError(f"{path} is not TOML: {error}") from None
+    if not isinstance(architecture, dict) or "model_type" not in architecture:
+        raise DataError(
+            f"{path} is no architecture: it has no model_type, such as bert, modernbert, tite or m2-bert"
+        )
+    return architecture

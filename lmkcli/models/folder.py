@@ -5,6 +5,7 @@ loaded in the three but JSON, and no heavy library imported.
 """
 
 import hashlib
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache, cached_property
 from pathlib import Path
@@ -82,12 +83,17 @@ class ModelFolder:
     @property
     def kind(self) -> str:
         """The model kind that opens it, a name of catalog.MODELS."""
+        return kind_of(read_json(self.encoder / "config.json"))
+
+    @property
+    def dimensions(self) -> int | None:
+        """Those of its vectors; None where it takes the opened model to know."""
+        dense = [module for module in (*self.projections, *self.modules) if module.kind == "Dense"]
+        if dense:
+            return _count(read_json(dense[-1].folder / "config.json").get("out_features"))
         config = read_json(self.encoder / "config.json")
-        if config.get("monarch_mixer_sequence_mixing"):  # whatever type an M2-BERT calls itself
-            return "m2bert"
-        # lightning-ir has both
-        named = config.get("backbone_model_type") or config.get("model_type")
-        return _KINDS.get(named or "", "transformer")
+        usual = config.get("model_type") in (*_WITH_TABLE, *_ROTARY_ENCODERS, *_ROTARY_DECODERS)
+        return _count(config.get("hidden_size")) if usual and not config.get("auto_map") else None
 
     @property
     def makes_vector(self) -> bool:
@@ -153,6 +159,19 @@ class ModelFolder:
         """sha256 over the tokenizer's files."""
         files = [self.encoder / name for name in TOKENIZER_FILES if (self.encoder / name).exists()]
         return _digest(files, self.encoder) + (":lower" if self.lower_case else "")
+
+
+def kind_of(config: Mapping[str, Any]) -> str:
+    """The model kind of a configuration, a name of catalog.MODELS."""
+    if config.get("monarch_mixer_sequence_mixing"):  # whatever type an M2-BERT calls itself
+        return "m2bert"
+    # lightning-ir has both
+    named = config.get("backbone_model_type") or config.get("model_type")
+    return _KINDS.get(named or "", "transformer")
+
+
+def _count(value: Any) -> int | None:
+    return value if isinstance(value, int) else None
 
 
 def _one_format(files: list[Path]) -> list[Path]:

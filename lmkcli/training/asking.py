@@ -12,10 +12,18 @@ from lmkcli.encoding.asking import granularity, open_pooler
 from lmkcli.encoding.resolving import Resolved, resolve
 from lmkcli.encoding.sentence_folder import check_exportable, check_trainable
 from lmkcli.errors import DataError, MissingExtra, UsageError
-from lmkcli.recipe import ROTARY, Recipe, RecipeOptions, is_count
+from lmkcli.models.files import read_architecture
+from lmkcli.models.folder import kind_of
+from lmkcli.recipe import ROTARY, Recipe, RecipeOptions
 from lmkcli.training import board
 from lmkcli.training.examples import Examples, Tally
-from lmkcli.training.settings import LoopSettings, PretrainSettings, TrainSettings
+from lmkcli.training.settings import (
+    LoopSettings,
+    PretrainSettings,
+    TrainSettings,
+    check_dims,
+    read_dims,
+)
 from lmkcli.training.sources import Source, parse_source, read_sources
 
 
@@ -60,7 +68,7 @@ def ask(
 ) -> Asked:
     """Everything but objective and model, read; UsageError and DataError for what cannot be trained."""
     check_installed(settings, "lmk train")
-    read_dims(settings.dims)
+    dims = read_dims(settings.dims)
     _check_targets(settings)
     parsed = tuple(parse_source(each) for each in sources)
     _check_positions(options)
@@ -68,6 +76,7 @@ def ask(
     doc = resolved.recipe.doc
     grans = tuple(granularity(doc.pool, each, doc.unit) for each in _grans(options))
     check_trainable(published(resolved))  # what has no model folder to end in
+    check_dims(dims, resolved.folder.dimensions)
     _check_chunks(resolved, settings)
     teacher = _teacher(settings, resolved, offline)
     read = None if doc.unit == "chunk" else read_sources(parsed)
@@ -105,8 +114,10 @@ def ask_texts(
         if not (Path(name) / manifest.NAME).is_file():  # not a tokens folder
             open_collection(name)
     if beginning.architecture:
+        _check_encoder(kind_of(read_architecture(beginning.architecture)), settings.objective)
         return AskedTexts(parsed, None)
     resolved = resolve(beginning.first, offline)
+    _check_encoder(resolved.folder.kind, settings.objective)
     check_exportable(resolved)
     check_layout(resolved, beginning.grans, settings)
     return AskedTexts(parsed, resolved)
@@ -181,13 +192,18 @@ def _check_chunks(resolved: Resolved, settings: TrainSettings) -> None:
         raise UsageError("--skip-positions has no effect on documents in chunks; drop it")
 
 
-def read_dims(text: str) -> list[int]:
-    """The dimensions of --dims, none where it is empty; UsageError for what is no list of numbers."""
-    if not text:
-        return []
-    if not all(is_count(part) for part in text.split(",")):
-        raise UsageError(f"--dims {text}: write numbers with commas, such as 384,256,128")
-    return [int(part) for part in text.split(",")]
+def _check_encoder(kind: str, objective: str) -> None:
+    """UsageError where an encoder of this kind cannot learn by the objective."""
+    needs = catalog.PRETEXTS[objective].needs
+    if "tite" in needs and kind != "tite":
+        raise UsageError(
+            f"--objective {objective} is for TITE alone; for other encoders use mlm, retromae or dupmae"
+        )
+    if "tokens" in needs and kind == "tite":
+        raise UsageError(
+            f"--objective {objective} predicts tokens behind a mask, and TITE pools its tokens away; use "
+            "tite, tite-mae or tite-bow"
+        )
 
 
 def _check_beginning(beginning: Beginning) -> None:

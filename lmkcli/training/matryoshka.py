@@ -6,8 +6,8 @@ from dataclasses import dataclass, replace
 import torch
 from torch.nn import functional
 
-from lmkcli.errors import UsageError
 from lmkcli.training.objective import BatchFacts, Embedded, Loss, Need, Objective
+from lmkcli.training.settings import check_dims
 
 
 @dataclass(frozen=True)
@@ -38,8 +38,6 @@ class Matryoshka:
         return Loss(torch.stack([loss.total for loss in losses.values()]).sum(), parts)
 
     def _cut(self, texts: Embedded, dim: int) -> Embedded:
-        whole = texts.vectors.shape[1]
-        if not 0 < dim <= whole:
-            raise UsageError(f"--dims {dim}: the model's vectors have {whole} dimensions")
+        check_dims([dim], texts.vectors.shape[1])
         cut = texts.vectors[:, :dim]
         return replace(texts, vectors=functional.normalize(cut, dim=1) if self.normalize else cut)

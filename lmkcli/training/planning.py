@@ -5,12 +5,12 @@ from collections.abc import Iterator, Sequence
 from lmkcli import catalog
 from lmkcli.recipe import RecipeOptions
 from lmkcli.training import asking
-from lmkcli.training.asking import Asked, check_found, read_dims
+from lmkcli.training.asking import Asked, check_found
 from lmkcli.training.contextual import read_documents
 from lmkcli.training.job import TrainJob
 from lmkcli.training.matryoshka import Matryoshka
 from lmkcli.training.objective import Objective
-from lmkcli.training.settings import TrainSettings
+from lmkcli.training.settings import TrainSettings, read_dims
 from lmkcli.training.teaching import Imitation
 
 

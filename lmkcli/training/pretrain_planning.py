@@ -8,7 +8,8 @@ from typing import Any
 
 from lmkcli.encoding.resolving import Resolved, resolve
 from lmkcli.encoding.sentence_folder import check_exportable
-from lmkcli.models.creating import NewModel, create, read_architecture
+from lmkcli.models.creating import NewModel, create
+from lmkcli.models.files import read_architecture
 from lmkcli.models.finding import read_model
 from lmkcli.models.tokenizer import Tokenizer, open_tokenizer
 from lmkcli.pooling.landmark import Landmark

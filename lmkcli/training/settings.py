@@ -1,11 +1,12 @@
 """The settings of trainings, declared as those of all other steps are (settings.py)."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Annotated, ClassVar, Literal, Self
 
 from lmkcli import catalog
 from lmkcli.errors import UsageError
+from lmkcli.recipe import is_count
 from lmkcli.settings import Device, Flag
 
 
@@ -218,3 +219,19 @@ def _check_settings(
         if getattr(settings, other) != getattr(type(settings), other):  # the default
             useless = other.replace("_", "-")
             raise UsageError(f"--{useless} has no effect with --{flag} {name}; drop it")
+
+
+def read_dims(text: str) -> list[int]:
+    """The dimensions of --dims, none where it is empty; UsageError for what is no list of numbers."""
+    if not text:
+        return []
+    if not all(is_count(part) for part in text.split(",")):
+        raise UsageError(f"--dims {text}: write numbers with commas, such as 384,256,128")
+    return [int(part) for part in text.split(",")]
+
+
+def check_dims(dims: Sequence[int], whole: int | None) -> None:
+    """UsageError for more dimensions than vectors have; None stands for what is not known yet."""
+    for dim in dims:
+        if not 0 < dim <= (whole or dim):
+            raise UsageError(f"--dims {dim}: the model's vectors have {whole} dimensions")

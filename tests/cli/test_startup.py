@@ -163,6 +163,8 @@ MISTAKES = {
     f"{TRAIN} --loss margin-mse --unit chunk --gran given --pool mean": 3,
     f"{TRAIN} --skip-positions 0.5 --unit chunk --gran given --pool mean": 2,
     f"{TRAIN} --dims 8,x": 2,
+    f"{TRAIN} --dims 8,999": 2,
+    "train {beir} -m {qwen2} --dims 999 -o {}/x": 2,
     f"{TRAIN} --window 32": 2,
     f"{TRAIN} --extend ntk --max-length 90": 2,
     f"{TRAIN} --max-length 9999": 2,
@@ -206,6 +208,11 @@ MISTAKES = {
     "encode {beir} -m {modernbert} --pool model -o {}/x": 2,
     "train {beir} -m {modernbert} --loss insent -o {}/x": 2,
     "pretrain {beir} -m {modernbert} --gran 8 -o {}/x": 2,
+    "pretrain {beir} -m {tite} -o {}/x": 2,
+    "pretrain {beir} -m {tite} --objective retromae -o {}/x": 2,
+    "pretrain {beir} -m {modernbert} --objective tite-bow -o {}/x": 2,
+    "pretrain {beir} --architecture {tite}/config.json --tokenizer {model} -o {}/x": 2,
+    "pretrain {beir} --architecture {beir}/queries.jsonl --tokenizer {model} -o {}/x": 3,
     "encode {beir} -m {qwen2} --unit token -o {}/x": 2,
     "encode {beir} -m {qwen2} --revision main -o {}/x": 2,
     "export -m {m2bert} --pool mean --to sentence-transformers -o {}/x": 2,
@@ -224,7 +231,12 @@ MISTAKES = {
 def others(tmp_path_factory: pytest.TempPathFactory, tiny_model: Callable[[str], Path]) -> Path:
     """Folders of other model kinds and architectures: a refusal reads their files and loads none."""
     folder = tmp_path_factory.mktemp("kinds")
-    shapes = {"tite": {"kernel_sizes": [None, 4]}, "m2bert": {}, "modernbert": {}, "qwen2": {}}
+    shapes = {
+        "tite": {"kernel_sizes": [None, 4]},
+        "m2bert": {},
+        "modernbert": {},
+        "qwen2": {"hidden_size": 16},
+    }
     for kind, shape in shapes.items():
         shutil.copytree(tiny_model("bert"), folder / kind)
         config = {"model_type": kind, "max_position_embeddings": 128, **shape}

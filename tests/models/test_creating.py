@@ -10,7 +10,8 @@ import torch
 from safetensors.torch import load_file
 
 from lmkcli.errors import DataError
-from lmkcli.models.creating import NewModel, create, read_architecture
+from lmkcli.models.creating import NewModel, create
+from lmkcli.models.files import read_architecture
 from lmkcli.models.finding import read_model
 from lmkcli.models.forward import ModelOptions
 from lmkcli.models.transformer import open_model

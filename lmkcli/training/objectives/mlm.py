@@ -6,7 +6,6 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from lmkcli.errors import UsageError
 from lmkcli.models.forward import Model
 from lmkcli.models.language import language_head
 from lmkcli.training.masking import MaskedText, Masking
@@ -22,11 +21,6 @@ class Mlm(nn.Module):
     def __init__(self, model: Model, options: HeadOptions) -> None:
         super().__init__()
         encoder: Any = model.module
-        if encoder.config.model_type == "tite":
-            raise UsageError(
-                "TITE pools its tokens away, so that none can be predicted behind a mask; use "
-                "--objective tite, tite-mae or tite-bow"
-            )
         table = encoder.get_input_embeddings().weight
         self.language = language_head(encoder.config, len(table))
 

@@ -8,7 +8,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from lmkcli.errors import UsageError
 from lmkcli.models.forward import Model
 from lmkcli.models.language import LanguageHead, initialiser
 from lmkcli.models.tite import TiteConfig
@@ -30,10 +29,6 @@ class Tite(nn.Module):
         super().__init__()
         encoder: Any = model.module
         config: TiteConfig = encoder.config
-        if config.model_type != "tite":
-            raise UsageError(
-                "TITE's objectives are for TITE; for other encoders use --objective mlm, retromae or dupmae"
-            )
         if "mae" in self.weights:
             self.decoder = TiteDecoder(config)
             self.decoder_head = tite_head(config)

@@ -1,0 +1,44 @@
+"""The commands by name, each imported when it is asked for."""
+
+from collections.abc import Iterator, Mapping
+from functools import cache
+from importlib import import_module
+from typing import Any
+
+import typer
+
+from lmkcli.cli.helptext import Overview
+from lmkcli.cli.recording import Recorded
+from lmkcli.cli.verbs import VERBS
+
+_FUNCTIONS = {"eval": "evaluate", "import": "import_"}  # Python has its own use for these words
+
+
+class Commands(Mapping[str, Any]):
+    """Verb -> its command, from the module cmd_<verb>: `lmk show` has no use for the flags of `lmk train`."""
+
+    def __getitem__(self, verb: str) -> Any:
+        if verb not in VERBS:
+            raise KeyError(verb)
+        return _command(verb)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(VERBS)
+
+    def __len__(self) -> int:
+        return len(VERBS)
+
+
+class Lmk(Overview):
+    """`lmk` itself, which holds them all and has imported none."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings | {"commands": Commands()})
+
+
+@cache
+def _command(verb: str) -> Any:
+    module = import_module(f"lmkcli.cli.cmd_{verb}")
+    alone = typer.Typer(add_completion=False, rich_markup_mode="rich")
+    alone.command(verb, cls=Recorded)(getattr(module, _FUNCTIONS.get(verb, verb)))
+    return typer.main.get_command(alone)
