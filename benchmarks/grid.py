@@ -13,7 +13,6 @@ import filecmp
 import json
 import os
 import random
-import resource
 import shlex
 import signal
 import statistics
@@ -26,7 +25,7 @@ from pathlib import Path
 LMK = [sys.executable, "-m", "lmkcli.cli.main"]
 GRID = """
 [grid]
-collections = ["stdlib/functions", "stdlib/modules", "python/numpy/functions"]
+collections = ["stdlib/functions,package=email+http+json", "python/rich/functions", "python/click/functions"]
 model = "minilm"
 pool = ["cls", "last", "mean", "lmk"]
 gran = [""]
@@ -62,37 +61,23 @@ def main() -> None:
 
 
 def overhead(file: Path, folder: Path, repeats: int) -> None:
-    """Prints how much longer the grid takes than its commands, and what it spends outside of them.
-
-    Seconds of the processors are those of all its processes: other work on the machine adds little to them.
-    """
-    ratios, shares, computed = [], [], []
+    """Prints how much longer the grid takes than its commands, and what it spends outside of them."""
+    ratios, shares = [], []
     for number in range(repeats):
         grid, bare = folder / f"grid-{number}", folder / f"bare-{number}"
-        seconds, spent = {}, {}
+        seconds = {}
         for place in (grid, bare) if number % 2 == 0 else (bare, grid):
-            before = processors()
             seconds[place] = whole(file, place) if place is grid else typed(file, place)
-            spent[place] = processors() - before
         same(grid, bare)
         inside = sum(made(grid).values())
         ratios.append(seconds[grid] / seconds[bare] - 1)
-        computed.append(spent[grid] / spent[bare] - 1)
         shares.append(seconds[grid] / inside - 1)
         print(
             f"grid {seconds[grid]:.1f} s, of these {inside:.1f} s in its commands; "
-            f"typed one by one {seconds[bare]:.1f} s; of the processors {spent[grid]:.1f} s and "
-            f"{spent[bare]:.1f} s"
+            f"typed one by one {seconds[bare]:.1f} s"
         )
     print(f"overhead over the bare commands: {statistics.median(ratios):.1%} (median of {repeats})")
-    print(f"overhead in seconds of the processors: {statistics.median(computed):.1%}")
     print(f"overhead over the work inside them, without starting: {statistics.median(shares):.1%}")
-
-
-def processors() -> float:
-    """Seconds that processors have worked for the processes that this one began and that ended."""
-    used = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return used.ru_utime + used.ru_stime
 
 
 def whole(file: Path, folder: Path) -> float:
