@@ -22,6 +22,7 @@ import torch
 from lmkcli import manifest
 from lmkcli.models.devices import native_dtype
 from lmkcli.retrieval.indexes.exact import Exact
+from lmkcli.retrieval.kinds import Hits
 from lmkcli.store.ragged import Ragged
 
 BLOCK = 10_000
@@ -124,13 +125,13 @@ class Peak(threading.Thread):
         self.join()
 
 
-def in_order(stored: Stored, queries: np.ndarray, hits: object) -> float:
+def in_order(stored: Stored, queries: np.ndarray, hits: Hits) -> float:
     """Share of 50 queries whose top k equals that of float64 brute force, scores compared in order."""
     return share(
         stored,
         queries,
         [r[np.argsort(-s, kind="stable")] for r, s in zip(hits.rows, hits.scores, strict=True)],
-    )  # type: ignore[attr-defined]
+    )
 
 
 def faiss_order(stored: Stored, queries: np.ndarray, rows: np.ndarray) -> float:

@@ -31,9 +31,9 @@ class Clock:
     def __enter__(self) -> "Clock":
         clock = self
 
-        def states(model, sequences, attended=None):  # type: ignore[no-untyped-def]
+        def states(model, sequences, *more):  # type: ignore[no-untyped-def]
             start = time.perf_counter()
-            made = clock._states(model, sequences, attended)
+            made = clock._states(model, sequences, *more)
             clock.passes += time.perf_counter() - start
             clock.tokens += sum(map(len, sequences))
             return made

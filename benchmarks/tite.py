@@ -13,6 +13,7 @@ import argparse
 import statistics
 import time
 from collections.abc import Callable
+from copy import deepcopy
 from typing import Any
 
 import numpy as np
@@ -66,7 +67,8 @@ class Bench:
 
     def packed(self, config: Any) -> Run:
         """An encoder of transformers through lmk."""
-        model = AutoModel.from_config(config).to(self.device, TORCH[self.dtype]).eval()
+        own = deepcopy(config)  # which attention is used stands in it
+        model = AutoModel.from_config(own).to(self.device, TORCH[self.dtype]).eval()
         made = Transformer(model, 768, 512, self.device, self.dtype)
         made.take(made.check(fusing=self.device.type == "cpu"))
         assert made.packed, made.why_padded
@@ -81,7 +83,9 @@ class Bench:
         model = TiteModel(config).to(self.device, TORCH[self.dtype]).eval()
         if self.device.type == "cpu":
             fuse(model.encoder)
-        return self._run(Tite(model, config.hidden_size, 512, self.device, self.dtype, 0))
+        return self._run(
+            Tite(model, config.hidden_size, 512, self.device, self.dtype, 0, config.pools)
+        )
 
     def _run(self, made: Any) -> Run:
         @torch.inference_mode()
@@ -174,7 +178,7 @@ def show(
     args: argparse.Namespace, read: dict[str, Sequences], took: dict[str, dict[str, float]]
 ) -> None:
     """The table, with what it was measured on."""
-    machine = manifest.environment()["machine"]
+    machine = manifest.environment({})["machine"]
     where = torch.cuda.get_device_name() if args.device.startswith("cuda") else machine["cpu"]
     sizes = ", ".join(
         f"{len(all_)} {kind} of {np.mean([len(s) for s in all_]):.1f} tokens in the mean"

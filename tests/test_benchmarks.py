@@ -1,0 +1,55 @@
+"""Benchmarks measure what there is: small runs of them, and their calls as mypy sees them."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from mypy import api
+
+ROOT = Path(__file__).resolve().parents[1]
+LINES = {
+    "encode.py --texts 8 --repeats 1 --batches 8 --dtypes fp32": "lmk fp32",
+    "exact.py --rows 3000 --queries 4 --k 10 --repeats 1": "lmk",
+    "tite.py --texts 2 --dtype fp32 --repeats 1": "TITE 2 late",
+    "m2bert.py --lengths 128 --rounds 1 --dtype fp32": "ModernBERT",
+    "overhead.py --source stdlib/functions,package=json --repeats 1": "overhead",
+    "train.py -m minilm --steps 1 --rounds 1 --batch 4 --dtype fp32": "lmk",
+}
+DRIFT = (
+    "call-arg",
+    "attr-defined",
+    "name-defined",
+)  # what a renamed or changed function leaves behind
+WRAPPED = "lmkcli.encoding.jobs"  # in which overhead.py puts a clock around what it imports
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("line", LINES)
+def test_a_benchmark_prints_its_figures(line: str, tmp_path: Path) -> None:
+    script, *words = line.split()
+    done = subprocess.run(
+        [sys.executable, str(ROOT / "benchmarks" / script), *words],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert LINES[line] in done.stdout
+
+
+@pytest.mark.slow  # a minute without mypy's cache
+def test_scripts_call_what_there_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+    scripts = [
+        str(path)
+        for folder in ("benchmarks", "docs", "examples")
+        for path in Path(folder).glob("*.py")
+    ]
+    out, _, _ = api.run(["--strict", "--no-error-summary", *scripts])
+    told = [line for line in out.splitlines() if any(f"[{code}]" in line for code in DRIFT)]
+    assert [line for line in told if WRAPPED not in line] == []
+    assert any(WRAPPED in line for line in told)  # so that it would have been seen
