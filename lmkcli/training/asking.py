@@ -114,10 +114,10 @@ def ask_texts(
         if not (Path(name) / manifest.NAME).is_file():  # not a tokens folder
             open_collection(name)
     if beginning.architecture:
-        _check_encoder(kind_of(read_architecture(beginning.architecture)), settings.objective)
+        check_encoder(kind_of(read_architecture(beginning.architecture)), settings.objective)
         return AskedTexts(parsed, None)
     resolved = resolve(beginning.first, offline)
-    _check_encoder(resolved.folder.kind, settings.objective)
+    check_encoder(resolved.folder.kind, settings.objective)
     check_exportable(resolved)
     check_layout(resolved, beginning.grans, settings)
     return AskedTexts(parsed, resolved)
@@ -192,7 +192,7 @@ def _check_chunks(resolved: Resolved, settings: TrainSettings) -> None:
         raise UsageError("--skip-positions has no effect on documents in chunks; drop it")
 
 
-def _check_encoder(kind: str, objective: str) -> None:
+def check_encoder(kind: str, objective: str) -> None:
     """UsageError where an encoder of this kind cannot learn by the objective."""
     needs = catalog.PRETEXTS[objective].needs
     if "tite" in needs and kind != "tite":

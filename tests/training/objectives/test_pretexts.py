@@ -18,6 +18,7 @@ from lmkcli.models import enhanced, language
 from lmkcli.models.enhanced import Lined, sighted
 from lmkcli.models.tite import TiteConfig, TiteModel
 from lmkcli.pooling.placement import Input
+from lmkcli.training.asking import check_encoder
 from lmkcli.training.gradients import Budget
 from lmkcli.training.masking import MaskedText, Masking, Vocabulary
 from lmkcli.training.objectives import retromae, tite
@@ -423,18 +424,19 @@ def test_masks_of_a_decoder_do_not_grow_with_the_square_of_the_length() -> None:
 
 
 @pytest.mark.parametrize("objective", ["mlm", "retromae", "dupmae"])
-def test_tite_predicts_no_masked_token(objective: str, official: Official) -> None:
-    model = Plain(official.read.encoder, one_vector=True)
-    with pytest.raises(UsageError, match=r"TITE|TiteModel"):
-        catalog.load(catalog.PRETEXTS, objective, "objective")(model, HeadOptions())
+def test_tite_predicts_no_masked_token(objective: str) -> None:
+    for kind in ("transformer", "m2bert"):
+        check_encoder(kind, objective)
+    with pytest.raises(UsageError, match="TITE pools its tokens away"):
+        check_encoder("tite", objective)
 
 
 @pytest.mark.parametrize("objective", ["tite", "tite-mae", "tite-bow"])
 def test_tites_objectives_are_tites(objective: str) -> None:
-    with pytest.raises(UsageError, match="for TITE"):
-        catalog.load(catalog.PRETEXTS, objective, "objective")(
-            Plain(encoder_of("bert")), HeadOptions()
-        )
+    check_encoder("tite", objective)
+    for kind in ("transformer", "m2bert"):
+        with pytest.raises(UsageError, match="for TITE"):
+            check_encoder(kind, objective)
 
 
 def test_tites_losses_are_added_and_stand_alone(official: Official) -> None:
