@@ -4,7 +4,6 @@ import os
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -175,8 +174,10 @@ def _run(plan: "Plan", results: "Results", jobs: int) -> "Outcome":
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     if jobs > 1:
         os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // jobs)))
-    preload = [name for step in missing.values() for name in _PRELOADED.get(step.verb, ())]
-    launcher = running.Launcher(_command, [__name__, *dict.fromkeys(preload)], jobs)
+    preload = ["lmkcli.cli.main"]
+    for verb in dict.fromkeys(step.verb for step in missing.values()):
+        preload += [f"lmkcli.cli.cmd_{verb}", *_PRELOADED.get(verb, ())]
+    launcher = running.Launcher(_command, [__name__, *preload], jobs)
     with console.reporting("grid", recording.call()) as report:
         return running.run(plan, results, launcher, report)
 
@@ -192,9 +193,11 @@ _PRELOADED = {
 
 def _command(words: Sequence[str]) -> None:
     """Run a command line as if it were this process's; variables for its flags do not count."""
+    from lmkcli.cli.main import main
+
     sys.argv = ["lmk", *words]
     with recording.no_variables(words[0]):
-        import_module("lmkcli.cli.main").main()  # which imports this module at its top
+        main()
 
 
 def _end(plan: "Plan", outcome: "Outcome") -> None:
