@@ -3,11 +3,13 @@ JSON that is checked against a type."""
 
 import hashlib
 import json
+import re
 import stat
 import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import MISSING, fields, is_dataclass
 from functools import partial
+from itertools import accumulate
 from pathlib import Path
 from types import UnionType
 from typing import (
@@ -96,12 +98,24 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 _DECODER = json.JSONDecoder(object_pairs_hook=_once)
 
 
+_DEEPEST = 500  # levels: the decoder of Python 3.13 may run out of the stack instead of refusing
+_BRACKET = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+"|[][{}]', re.DOTALL)  # or a string, to pass over
+
+
 def parsed(text: str) -> Any:
     """The JSON value that a text is; ValueError for any other, and for a key twice in one object."""
+    if text.count("[") + text.count("{") > _DEEPEST and _depth(text) > _DEEPEST:
+        raise ValueError("it is nested too deeply")
     try:
         return _DECODER.decode(text)
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
+
+
+def _depth(text: str) -> int:
+    """How many brackets are open at once, at most."""
+    steps = ((each in ("[", "{")) - (each in ("]", "}")) for each in _BRACKET.findall(text))
+    return max(accumulate(steps), default=0)
 
 
 def read_json(path: Path, shape: type[Shape], fix: str) -> Shape:

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal, NotRequired, TypedDict
 
 import pytest
 
-from lmkcli import manifest
+from lmkcli import manifest, reading
 from lmkcli.data.records import open_records
 from lmkcli.data.run import read_run
 from lmkcli.data.trec import read_qrels
@@ -89,6 +89,22 @@ def test_a_manifest_without_a_bottom_is_refused(tmp_path: Path, deep: str) -> No
     (tmp_path / manifest.NAME).write_text(deep)
     with pytest.raises(DataError, match="cannot be read"):
         manifest.read(tmp_path)
+
+
+@pytest.mark.parametrize("end", ["[]", '{"a": 1}', '"[[{"', r'"\"[{"'])
+def test_only_so_many_levels_are_read(end: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever the decoder would take: with a Java machine in the process it may end by a fault instead."""
+    inside = 0 if end.startswith('"') else 1
+    text = "[" * (500 - inside) + end + "]" * (500 - inside)
+    assert reading.parsed(text) == json.loads(text)
+    monkeypatch.setattr(reading, "_DECODER", None)  # it is not asked
+    with pytest.raises(ValueError, match="nested too deeply"):
+        reading.parsed(f"[{text}]")
+
+
+def test_brackets_in_texts_are_no_levels() -> None:
+    text = json.dumps([{"text": '[{"' * 2000, "more": "\\"}, ["[" * 1000, {}]])
+    assert reading.parsed(text) == json.loads(text)
 
 
 class Inner(TypedDict):
