@@ -12,7 +12,7 @@ from typer.core import TyperArgument
 
 from lmkcli import catalog
 from lmkcli.cli import cmd_index, recording
-from lmkcli.errors import LmkError, UsageError
+from lmkcli.errors import DataError, LmkError, UnknownName, UsageError
 from lmkcli.experiments.gridfile import Flags, Spelling
 from lmkcli.experiments.steps import Step
 
@@ -40,12 +40,17 @@ def _spelled(params: Sequence[Any]) -> dict[str, Spelling]:
 
 
 def check(lmk: Any, step: Step) -> None:
-    """UsageError, or the command's own error, where `lmk` would refuse the words of a step.
+    """UsageError where `lmk` would refuse the words of a step.
 
-    What depends on a model is asked where the model is on this machine.
+    UnknownName and DataError name what is not there, or cannot be read, whatever stands beside it. What
+    depends on a model is asked where the model is on this machine.
     """
     try:
         _CHECKS[step.verb](settings_of(lmk, step), step)
+    except UnknownName:
+        raise
+    except DataError as error:
+        raise DataError(f"lmk {step.verb}: {error}") from error
     except LmkError as error:
         raise UsageError(f"lmk {step.verb}: {error}") from error
 

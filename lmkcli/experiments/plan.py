@@ -9,7 +9,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from lmkcli.errors import DataError, LmkError, UsageError
+from lmkcli.errors import DataError, LmkError, UnknownName, UsageError
 from lmkcli.experiments.cells import Cell, cells
 from lmkcli.experiments.gridfile import COLLECTION, MEASURES, Flags, GridFile, TableChoice
 from lmkcli.experiments.steps import OUTPUTS, Chain, Step
@@ -72,7 +72,7 @@ def plan(grid: GridFile, flags: Flags, folder: Path, check: Check) -> Plan:
     """The plan of a grid whose results go to `folder`; nothing is read but names and model folders.
 
     Tokens are a step of their own where more than one encoding reads them. UsageError when every cell
-    is refused.
+    is refused; UnknownName and DataError for what is not there.
     """
     drafts: list[_Draft] = []
     refused: list[Refused] = []
@@ -80,6 +80,8 @@ def plan(grid: GridFile, flags: Flags, folder: Path, check: Check) -> Plan:
     for cell in cells(grid):
         try:
             drafts.append(_draft(cell, Chain(cell, flags, folder, grid.shards), check, checked))
+        except (UnknownName, DataError):  # a slip of the pen, not a cell without a meaning
+            raise
         except LmkError as error:
             refused.append(Refused(cell.name, str(error)))
     if not drafts:

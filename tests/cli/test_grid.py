@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import tomllib
 from collections.abc import Callable
 from pathlib import Path
 
@@ -66,6 +67,26 @@ def test_a_plan_counts_what_is_shared_and_says_what_is_left_out(
     }
     assert counts["eval"][4:] == ["-", "-"]
     assert counts["encode"][5] == "kB"  # disk, before the time
+
+
+@pytest.mark.parametrize(
+    ("axis", "value", "code", "told"),
+    [
+        ("collections", "./nothing", 3, "./nothing: no such file or folder"),
+        ("model", "./nothing", 3, "no model folder ./nothing"),
+        ("pool", "lmkk", 2, "unknown pooler 'lmkk': did you mean lmk?"),
+    ],
+)
+def test_what_is_not_there_is_no_cell_to_be_left_out(
+    lmk: Lmk, file: Path, tmp_path: Path, axis: str, value: str, code: int, told: str
+) -> None:
+    asked = tomllib.loads(file.read_text())["grid"]
+    axes = {key: given for key, given in asked.items() if key != "where"}
+    axes[axis] = [*([each] if isinstance(each := axes[axis], str) else each), value]
+    grid = tmp_path / "grid.toml"
+    grid.write_text("\n".join(["[grid]", *(f"{key} = {json.dumps(axes[key])}" for key in axes)]))
+    assert told in lmk("grid", grid, "-o", tmp_path / "r", code=code).err
+    assert not (tmp_path / "r").exists()
 
 
 def test_a_plan_says_what_the_encodings_take_and_what_is_not_known_why(
