@@ -1,5 +1,6 @@
 """Asking: what can be said of a training before torch is loaded, so that a mistake is answered at once."""
 
+import os
 from collections.abc import Sequence
 from dataclasses import replace
 from importlib.util import find_spec
@@ -25,6 +26,9 @@ from lmkcli.training.settings import (
     read_dims,
 )
 from lmkcli.training.sources import Source, parse_source, read_sources
+
+# What accelerate's launcher says of engines that cut one model up among processes.
+_SHARDING = {"FSDP": "ACCELERATE_USE_FSDP", "DeepSpeed": "ACCELERATE_USE_DEEPSPEED"}
 
 
 class Asked(NamedTuple):
@@ -124,9 +128,16 @@ def ask_texts(
 
 
 def check_installed(settings: LoopSettings, command: str) -> None:
-    """MissingExtra or UsageError, with how to install it, for a library of training that is not there."""
+    """MissingExtra or UsageError, with what to do, where a library of training is missing or unfit."""
     if find_spec("accelerate") is None:
         raise MissingExtra("accelerate", "train", command)
+    for engine, variable in _SHARDING.items():
+        if os.environ.get(variable) == "true":
+            raise UsageError(
+                f"{command} has the whole model in every process and does not run under {engine}; use "
+                "torchrun, or a configuration of accelerate without it; --lora and "
+                "--gradient-checkpointing save memory"
+            )
     if settings.tensorboard:
         board.check_installed()
 

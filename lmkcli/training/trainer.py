@@ -20,6 +20,7 @@ from transformers.trainer_callback import PrinterCallback, ProgressCallback
 from transformers.utils.logging import disable_progress_bar
 
 from lmkcli.errors import DataError
+from lmkcli.models.devices import choose_device
 from lmkcli.models.files import loading
 from lmkcli.progress import Report
 from lmkcli.system.memory import peak_memory
@@ -240,7 +241,7 @@ def arguments(settings: LoopSettings, checkpoints: Path) -> TrainingArguments:
         ignore_data_skip=True,  # the feed begins where it should
         ddp_broadcast_buffers=False,
         ddp_find_unused_parameters=False,
-        use_cpu=settings.device == "cpu",
+        use_cpu=choose_device(settings.device).type == "cpu",
         remove_unused_columns=False,
         dataloader_pin_memory=False,
     )

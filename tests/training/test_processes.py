@@ -12,6 +12,9 @@ import torch
 from safetensors.torch import load_file
 
 from lmkcli.cli import main
+from lmkcli.errors import UsageError
+from lmkcli.training.settings import TrainSettings
+from lmkcli.training.trainer import arguments
 from tests import tiny
 
 Models = Callable[[str], Path]
@@ -21,7 +24,8 @@ ROOT = Path(__file__).resolve().parents[2]
 def train_together(words: list[str]) -> subprocess.CompletedProcess[str]:
     run = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
     command = [sys.executable, *run, "-m", "lmkcli.cli.main", *words]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    own = {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
+    environment = {**os.environ, **own}
     return subprocess.run(
         command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False
     )
@@ -65,17 +69,37 @@ def test_two_processes_learn_what_one_does(
 def test_two_processes_predict_what_one_does(
     tiny_model: Models, beir: Path, tmp_path: Path
 ) -> None:
-    """Masks are those of a text's place in the batch, and sums are divided by counts of all processes."""
+    """Masks are those of a text's place in the batch, and sums are divided by counts of all processes.
+
+    The processes are not told their device: where there is no GPU, they find each other on the CPU.
+    """
     words = [
         *("pretrain", str(beir), "-m", str(tiny_model("modernbert")), "--objective", "dupmae"),
         *("--pool", "lmk", "--gran", "4,8", "--max-length", "40", "--steps", "3", "--lr", "1e-3"),
-        *("--batch-size", "9", "--dtype", "fp32", "--device", "cpu", "--log-every", "1"),
+        *("--batch-size", "9", "--dtype", "fp32", "--log-every", "1"),
     ]
     alone, together = tmp_path / "alone", tmp_path / "together"
-    main.app([*words, "-o", str(alone)], standalone_mode=False)
+    main.app([*words, "--device", "cpu", "-o", str(alone)], standalone_mode=False)
     done = train_together([*words, "--batch-tokens", "60", "-o", str(together)])
     assert done.returncode == 0, done.stderr[-2000:]
     the_same(alone, together)
+
+
+def test_without_a_gpu_auto_is_the_cpu(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Told nothing, transformers would wait for GPUs, and each process would train by itself."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert arguments(TrainSettings(device="auto", steps=1), tmp_path).use_cpu
+
+
+@pytest.mark.parametrize("engine", ["FSDP", "DeepSpeed"])
+def test_a_model_that_is_cut_up_is_refused(
+    engine: str, tiny_model: Models, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(f"ACCELERATE_USE_{engine.upper()}", "true")
+    words = ["train", "pairs.jsonl", "-m", str(tiny_model("bert")), "-o", str(tmp_path / "out")]
+    with pytest.raises(UsageError, match=f"does not run under {engine}"):
+        main.app(words, standalone_mode=False)
+    assert not (tmp_path / "out").exists()
 
 
 def the_same(alone: Path, together: Path) -> None:

@@ -97,7 +97,9 @@ LAYER = {
 }
 
 
-def retro(parity: Parity, raw: bool) -> tuple[Pretraining, list[MaskedText], float]:
+def retro(
+    parity: Parity, raw: bool, kind: type[retromae.RetroMae] = retromae.RetroMae
+) -> tuple[Pretraining, list[MaskedText], float]:
     """The official tiny RetroMAE with its masks, each row of them one of the pool."""
     weights = load_file(parity("retromae/retromae.safetensors"))
     given = np.load(parity("retromae/retromae.npz"))
@@ -109,7 +111,7 @@ def retro(parity: Parity, raw: bool) -> tuple[Pretraining, list[MaskedText], flo
     encoder = transformers.BertModel(config, add_pooling_layer=False)
     encoder.load_state_dict(renamed(weights, {"lm.bert.": ""}))
     encoder.eval()
-    heads = retromae.RetroMae(Plain(encoder), HeadOptions(raw=raw)).eval()
+    heads = kind(Plain(encoder), HeadOptions(raw=raw)).eval()
     heads.language.load_state_dict(renamed(weights, HEAD))
     heads.decoder.load_state_dict(renamed(weights, LAYER))
     texts = []
@@ -144,6 +146,12 @@ def test_retromae_has_the_official_loss(parity: Parity, raw: bool) -> None:
     module, texts, wanted = retro(parity, raw)
     assert loss_of(module, texts) == pytest.approx(wanted, abs=1e-4)
     assert wanted == pytest.approx(8.1589, abs=1e-4)
+
+
+def test_dupmae_has_the_official_loss(parity: Parity) -> None:
+    """The fixture's number (specs/retromae.md); its weights and masks are those of RetroMAE."""
+    module, texts, _ = retro(parity, raw=False, kind=retromae.DupMae)
+    assert loss_of(module, texts) == pytest.approx(8.5642, abs=1e-4)
 
 
 class Official(NamedTuple):

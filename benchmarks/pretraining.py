@@ -1,0 +1,206 @@
+"""Does pre-training help? Tiny encoders, ten minutes of one core for each objective, then one training.
+
+    export OMP_NUM_THREADS=1
+    python benchmarks/pretraining.py -o out                       # all of it: about two hours of one core
+    python benchmarks/pretraining.py -o out --only mlm retromae   # some rows, beside another process
+
+An encoder of 4 layers, 256 wide, is pre-trained from random weights on the modules of the standard library,
+with a vocabulary of their own. Then it is trained on the docstrings and functions of torch, and finds numpy's
+functions by their docstrings. The same training from random weights stands beside it, three seeds of each.
+Every command is printed; what is there already is not done again. Prints two tables: how far the parts of
+each loss fell (means of the first and the last twentieth of the steps), and nDCG@10 with the difference from
+random weights, its 95 % interval over the queries of all seeds' means, and each seed's difference.
+"""
+
+import argparse
+import json
+import shutil
+import tempfile
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from landmarks import PerQuery, lmk, mean
+from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors, trainers
+from transformers import PreTrainedTokenizerFast
+
+import lmkcli
+from lmkcli import catalog
+from lmkcli.evaluation.compare import compare
+from lmkcli.models.creating import NewModel, create
+
+TEXTS, PAIRS, DEV = "stdlib/modules", "python/torch/functions", "python/numpy/functions"
+WORDS, LENGTH, SEEDS, MEASURE = 4096, 256, (1, 2, 3), "nDCG@10"
+SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+SHAPE = {
+    "vocab_size": WORDS, "num_hidden_layers": 4, "max_position_embeddings": LENGTH,
+    "num_attention_heads": 4,
+}  # fmt: skip
+KERNELS = [None, 4, 8, 8]  # 256 tokens become 64, 8 and one
+ARCHITECTURES: dict[str, dict[str, Any]] = {
+    "bert": {"model_type": "bert", "hidden_size": 256, "intermediate_size": 1024, **SHAPE},
+    "tite": {
+        "model_type": "tite", "hidden_sizes": 256, "intermediate_sizes": 1024, "dropout_prob": 0.0,
+        "kernel_sizes": KERNELS, "strides": KERNELS, **SHAPE,
+    },
+}  # fmt: skip
+LANDMARKS = ("--pool", "lmk", "--gran", "32,64")
+
+
+class Row(NamedTuple):
+    """An objective: the architecture it is for, and as many steps as ten minutes of one core take."""
+
+    architecture: str
+    steps: int
+
+    @property
+    def pool(self) -> tuple[str, ...]:
+        return LANDMARKS if self.architecture == "bert" else ()
+
+
+ROWS = {
+    "mlm": Row("bert", 300),
+    "retromae": Row("bert", 180),
+    "dupmae": Row("bert", 150),
+    "tite-mae": Row("tite", 320),
+    "tite-bow": Row("tite", 930),
+    "tite": Row("tite", 300),
+}
+
+
+def tokenizer(kind: str, folder: Path) -> Path:
+    """WordPiece of the texts' own words; TITE's has no special tokens around a text."""
+    if not (folder / "tokenizer.json").exists():
+        made = Tokenizer(models.WordPiece(unk_token="[UNK]"))
+        made.normalizer = normalizers.BertNormalizer()
+        made.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+        texts = (doc.content for doc in lmkcli.open_collection(TEXTS).docs())
+        learn = trainers.WordPieceTrainer(
+            vocab_size=WORDS, special_tokens=SPECIAL, show_progress=False
+        )
+        made.train_from_iterator(texts, learn)
+        if kind == "bert":
+            ends = [(token, made.token_to_id(token)) for token in ("[CLS]", "[SEP]")]
+            made.post_processor = processors.TemplateProcessing(
+                single="[CLS] $A [SEP]", special_tokens=ends
+            )
+        PreTrainedTokenizerFast(  # type: ignore[no-untyped-call]
+            tokenizer_object=made, pad_token="[PAD]", unk_token="[UNK]", cls_token="[CLS]",
+            sep_token="[SEP]", mask_token="[MASK]", model_max_length=LENGTH,
+        ).save_pretrained(folder)  # fmt: skip
+    return folder
+
+
+class Bench:
+    """Models, vectors and scores in one folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        folder.mkdir(parents=True, exist_ok=True)
+
+    def architecture(self, kind: str) -> Path:
+        """The file of an architecture."""
+        path = self.folder / f"{kind}.json"
+        path.write_text(json.dumps(ARCHITECTURES[kind]))
+        return path
+
+    def words(self, kind: str) -> Path:
+        """The folder of its tokenizer."""
+        return tokenizer(kind, self.folder / f"{kind}-tokenizer")
+
+    def pretrained(self, objective: str) -> Path:
+        """The model that an objective makes."""
+        row, made = ROWS[objective], self.folder / objective
+        lmk(
+            "pretrain", TEXTS, "--objective", objective, *row.pool, "--blocks", "--batch-size", "16",
+            "--architecture", str(self.architecture(row.architecture)), "--max-length", str(LENGTH),
+            "--tokenizer", str(self.words(row.architecture)), "--steps", str(row.steps),
+            "--lr", "1e-3", "--warmup", "0.1", "--dtype", "fp32", "--log-every", "1", "--seed", "0",
+            "-o", str(made),
+        )  # fmt: skip
+        return made
+
+    def random(self, kind: str, seed: int) -> Path:
+        """An encoder of random weights."""
+        made = self.folder / f"{kind}-random-{seed}"
+        if not made.exists():
+            new = NewModel(self.architecture(kind), str(self.words(kind)), seed=seed)
+            with tempfile.TemporaryDirectory(dir=self.folder) as name:
+                create(new, Path(name))
+                shutil.copytree(name, made)
+        return made
+
+    def scores(self, model: Path, kind: str, seed: int) -> PerQuery:
+        """Query -> nDCG@10 of the model after its training."""
+        made = self.folder / f"{model.name}-trained-{seed}"
+        kept = made.with_suffix(".json")
+        if not kept.exists():
+            pool = LANDMARKS if kind == "bert" else ()
+            lmk(
+                "train", PAIRS, "-m", str(model), *pool, "--max-length", str(LENGTH), "--steps", "50",
+                "--batch-size", "32", "--lr", "3e-4", "--temperature", "0.05", "--dtype", "fp32",
+                "--seed", str(seed), "-o", str(made),
+            )  # fmt: skip
+            vectors, run = f"{made}.vectors", f"{made}.trec"
+            lmk("encode", DEV, "-m", str(made), "--no-store-text", "-o", vectors)
+            lmk("search", vectors, DEV, "-o", run)
+            rows = json.loads(lmk("eval", run, "-m", MEASURE, "--per-query", "--json"))
+            kept.write_text(json.dumps({row["query"]: row[MEASURE] for row in rows}))
+        found: PerQuery = json.loads(kept.read_text())
+        return found
+
+
+def fallen(model: Path) -> list[str]:
+    """For each part of the loss: its first and last twentieth, and the share by which it fell."""
+    steps = [json.loads(line) for line in (model / "log.jsonl").read_text().splitlines()]
+    parts = catalog.load(catalog.PRETEXTS, model.name, "objective").weights
+    end = len(steps) // 20
+    told = []
+    for part in ["loss", *parts] if len(parts) > 1 else ["loss"]:
+        first, last = (
+            sum(step[part] for step in those) / end for those in (steps[:end], steps[-end:])
+        )
+        told.append(
+            f"| {model.name} | {part} | {first:.2f} | {last:.2f} | {1 - last / first:.0%} |"
+        )
+    return told
+
+
+def over_seeds(scores: list[PerQuery]) -> PerQuery:
+    """The mean for each query."""
+    return {query: sum(seed[query] for seed in scores) / len(scores) for query in scores[0]}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("-o", "--output", type=Path, required=True)
+    parser.add_argument("--only", nargs="+", choices=ROWS, default=list(ROWS))
+    args = parser.parse_args()
+    bench = Bench(args.output)
+    losses = ["| objective | part | first | last | fell by |", "|---|---|---:|---:|---:|"]
+    table = [
+        f"| begun from | {MEASURE} | without | difference, 95 % | of each seed |",
+        "|---|---:|---:|---|---|",
+    ]
+    for objective in args.only:
+        model, kind = bench.pretrained(objective), ROWS[objective].architecture
+        losses += fallen(model)
+        without = [bench.scores(bench.random(kind, seed), kind, seed) for seed in SEEDS]
+        found = [bench.scores(model, kind, seed) for seed in SEEDS]
+        table.append(row_of(objective, without, found))
+    print("\n".join([*losses, "", *table]))
+
+
+def row_of(objective: str, without: list[PerQuery], found: list[PerQuery]) -> str:
+    """A line of the second table."""
+    low, high = compare(over_seeds(without), over_seeds(found)).interval
+    gains = [mean(ours) - mean(base) for base, ours in zip(without, found, strict=True)]
+    before, after = mean(over_seeds(without)), mean(over_seeds(found))
+    each = ", ".join(f"{gain:+.3f}" for gain in gains)
+    told = f"{after - before:+.3f} [{low:+.3f}, {high:+.3f}]"
+    return f"| {objective} | {after:.3f} | {before:.3f} | {told} | {each} |"
+
+
+if __name__ == "__main__":
+    main()
