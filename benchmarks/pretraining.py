@@ -9,7 +9,8 @@ with a vocabulary of their own. Then it is trained on the docstrings and functio
 functions by their docstrings. The same training from random weights stands beside it, three seeds of each.
 Every command is printed; what is there already is not done again. Prints two tables: how far the parts of
 each loss fell (means of the first and the last twentieth of the steps), and nDCG@10 with the difference from
-random weights, its 95 % interval over the queries of all seeds' means, and each seed's difference.
+random weights, its 95 % interval over the queries of all seeds' means, and each seed's difference. Random
+weights hardly learn with landmarks, so what has them stands beside mean pooling from random weights too.
 """
 
 import argparse
@@ -29,41 +30,42 @@ from lmkcli.evaluation.compare import compare
 from lmkcli.models.creating import NewModel, create
 
 TEXTS, PAIRS, DEV = "stdlib/modules", "python/torch/functions", "python/numpy/functions"
-WORDS, LENGTH, SEEDS, MEASURE = 4096, 256, (1, 2, 3), "nDCG@10"
+WORDS, LENGTH, SEEDS, MEASURE = 4096, 128, (1, 2, 3), "nDCG@10"
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 SHAPE = {
-    "vocab_size": WORDS, "num_hidden_layers": 4, "max_position_embeddings": LENGTH,
+    "vocab_size": WORDS, "num_hidden_layers": 4, "max_position_embeddings": 256,
     "num_attention_heads": 4,
 }  # fmt: skip
 KERNELS = [None, 4, 8, 8]  # 256 tokens become 64, 8 and one
 ARCHITECTURES: dict[str, dict[str, Any]] = {
-    "bert": {"model_type": "bert", "hidden_size": 256, "intermediate_size": 1024, **SHAPE},
+    "bert": {
+        "model_type": "bert", "hidden_size": 256, "intermediate_size": 1024,
+        "hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0, **SHAPE,
+    },
     "tite": {
         "model_type": "tite", "hidden_sizes": 256, "intermediate_sizes": 1024, "dropout_prob": 0.0,
         "kernel_sizes": KERNELS, "strides": KERNELS, **SHAPE,
     },
 }  # fmt: skip
-LANDMARKS = ("--pool", "lmk", "--gran", "32,64")
+MEAN, LANDMARKS = ("--pool", "mean"), ("--pool", "lmk", "--gran", "16,32")
 
 
 class Row(NamedTuple):
-    """An objective: the architecture it is for, and as many steps as ten minutes of one core take."""
+    """An objective: its architecture, how it is pooled, and the steps that ten minutes of one core take."""
 
     architecture: str
+    pool: tuple[str, ...]
     steps: int
-
-    @property
-    def pool(self) -> tuple[str, ...]:
-        return LANDMARKS if self.architecture == "bert" else ()
+    lr: str
 
 
 ROWS = {
-    "mlm": Row("bert", 300),
-    "retromae": Row("bert", 180),
-    "dupmae": Row("bert", 150),
-    "tite-mae": Row("tite", 320),
-    "tite-bow": Row("tite", 930),
-    "tite": Row("tite", 300),
+    "mlm": Row("bert", MEAN, 1170, "5e-4"),
+    "retromae": Row("bert", LANDMARKS, 720, "5e-4"),
+    "dupmae": Row("bert", LANDMARKS, 600, "5e-4"),
+    "tite-mae": Row("tite", (), 1250, "3e-4"),
+    "tite-bow": Row("tite", (), 3600, "3e-4"),
+    "tite": Row("tite", (), 1200, "3e-4"),
 }
 
 
@@ -85,7 +87,7 @@ def tokenizer(kind: str, folder: Path) -> Path:
             )
         PreTrainedTokenizerFast(  # type: ignore[no-untyped-call]
             tokenizer_object=made, pad_token="[PAD]", unk_token="[UNK]", cls_token="[CLS]",
-            sep_token="[SEP]", mask_token="[MASK]", model_max_length=LENGTH,
+            sep_token="[SEP]", mask_token="[MASK]", model_max_length=256,
         ).save_pretrained(folder)  # fmt: skip
     return folder
 
@@ -111,10 +113,10 @@ class Bench:
         """The model that an objective makes."""
         row, made = ROWS[objective], self.folder / objective
         lmk(
-            "pretrain", TEXTS, "--objective", objective, *row.pool, "--blocks", "--batch-size", "16",
+            "pretrain", TEXTS, "--objective", objective, *row.pool, "--blocks", "--batch-size", "8",
             "--architecture", str(self.architecture(row.architecture)), "--max-length", str(LENGTH),
             "--tokenizer", str(self.words(row.architecture)), "--steps", str(row.steps),
-            "--lr", "1e-3", "--warmup", "0.1", "--dtype", "fp32", "--log-every", "1", "--seed", "0",
+            "--lr", row.lr, "--warmup", "0.1", "--dtype", "fp32", "--log-every", "10", "--seed", "0",
             "-o", str(made),
         )  # fmt: skip
         return made
@@ -129,16 +131,21 @@ class Bench:
                 shutil.copytree(name, made)
         return made
 
-    def scores(self, model: Path, kind: str, seed: int) -> PerQuery:
+    def begun_at_random(self, row: Row, pool: tuple[str, ...]) -> list[PerQuery]:
+        """The scores of every seed from random weights."""
+        kind = row.architecture
+        return [self.scores(self.random(kind, seed), pool, seed) for seed in SEEDS]
+
+    def scores(self, model: Path, pool: tuple[str, ...], seed: int) -> PerQuery:
         """Query -> nDCG@10 of the model after its training."""
-        made = self.folder / f"{model.name}-trained-{seed}"
+        name = "-".join([model.name, *pool[1:2], "trained", str(seed)])
+        made = self.folder / name
         kept = made.with_suffix(".json")
         if not kept.exists():
-            pool = LANDMARKS if kind == "bert" else ()
             lmk(
-                "train", PAIRS, "-m", str(model), *pool, "--max-length", str(LENGTH), "--steps", "50",
-                "--batch-size", "32", "--lr", "3e-4", "--temperature", "0.05", "--dtype", "fp32",
-                "--seed", str(seed), "-o", str(made),
+                "train", PAIRS, "-m", str(model), *pool, "--normalize", "--max-length", str(LENGTH),
+                "--steps", "60", "--batch-size", "32", "--lr", "5e-4", "--temperature", "0.05",
+                "--dtype", "fp32", "--seed", str(seed), "-o", str(made),
             )  # fmt: skip
             vectors, run = f"{made}.vectors", f"{made}.trec"
             lmk("encode", DEV, "-m", str(made), "--no-store-text", "-o", vectors)
@@ -153,7 +160,7 @@ def fallen(model: Path) -> list[str]:
     """For each part of the loss: its first and last twentieth, and the share by which it fell."""
     steps = [json.loads(line) for line in (model / "log.jsonl").read_text().splitlines()]
     parts = catalog.load(catalog.PRETEXTS, model.name, "objective").weights
-    end = len(steps) // 20
+    end = max(len(steps) // 20, 1)
     told = []
     for part in ["loss", *parts] if len(parts) > 1 else ["loss"]:
         first, last = (
@@ -180,15 +187,17 @@ def main() -> None:
     bench = Bench(args.output)
     losses = ["| objective | part | first | last | fell by |", "|---|---|---:|---:|---:|"]
     table = [
-        f"| begun from | {MEASURE} | without | difference, 95 % | of each seed |",
+        f"| begun from | {MEASURE} | from random weights | difference, 95 % | of each seed |",
         "|---|---:|---:|---|---|",
     ]
     for objective in args.only:
-        model, kind = bench.pretrained(objective), ROWS[objective].architecture
+        row, model = ROWS[objective], bench.pretrained(objective)
         losses += fallen(model)
-        without = [bench.scores(bench.random(kind, seed), kind, seed) for seed in SEEDS]
-        found = [bench.scores(model, kind, seed) for seed in SEEDS]
-        table.append(row_of(objective, without, found))
+        found = [bench.scores(model, row.pool, seed) for seed in SEEDS]
+        table.append(row_of(objective, bench.begun_at_random(row, row.pool), found))
+        if row.pool == LANDMARKS:
+            told = f"{objective}, beside mean pooling"
+            table.append(row_of(told, bench.begun_at_random(row, MEAN), found))
     print("\n".join([*losses, "", *table]))
 
 

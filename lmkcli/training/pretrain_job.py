@@ -125,7 +125,7 @@ class PretrainJob:
         heads = self._heads(model, start)
         module = Pretraining(model, heads)
         parts.freeze_unused(module, module(next(self.feed(Start()).batches()).texts[:_PROBE]))
-        step = PretextStep(heads, budget(model, self.settings, start.note))
+        step = PretextStep(heads, budget(model, self.settings, start.note, parts=2))
         return Learning(module, step, feed, self.settings)
 
     def facts(self, history: list[dict[str, float]]) -> dict[str, Any]:

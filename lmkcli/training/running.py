@@ -131,7 +131,10 @@ def _check_finite(learned: Mapping[str, Tensor]) -> None:
         )
 
 
-def budget(model: Model, settings: LoopSettings, note: Note) -> Budget:
-    """How many positions go through at once, chosen where the settings leave it open."""
-    states = GPU_STATES if model.device.type == "cuda" else CPU_STATES
+def budget(model: Model, settings: LoopSettings, note: Note, parts: int = 1) -> Budget:
+    """How many positions go through at once, chosen where the settings leave it open.
+
+    `parts` of what is usual, where smaller packs cost no second pass.
+    """
+    states = (GPU_STATES if model.device.type == "cuda" else CPU_STATES) // parts
     return Budget(model, settings.batch_tokens or max(512, states // model.dim), note)
