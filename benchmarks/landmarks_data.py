@@ -135,6 +135,39 @@ class Reader:
                 name = str(record.get("id", f"{file.name.split('.')[0]}-{number}"))
                 yield Example(name, record["query"], record["positive"])
 
+    def openings(self, path: str) -> Iterator[Example]:
+        """The first paragraph of a page in whole sentences -> the page without it."""
+        for page in self.pairs(path):
+            found = paragraphs(page.positive)
+            number = next((n for n, each in enumerate(found[:8]) if is_prose(each)), None)
+            if number is not None:
+                yield without(page, found, number, "opening")
+
+    def parts(self, path: str, shortest: int = 6_000, most: int = 2) -> Iterator[Example]:
+        """A paragraph from anywhere in a long page -> the page without it."""
+        for page in self.pairs(path):
+            found = paragraphs(page.positive)
+            prose = [number for number, each in enumerate(found) if is_prose(each)]
+            if len(page.positive) >= shortest and len(prose) >= 4:
+                for number in self._chance(page.id).sample(prose, most):
+                    yield without(page, found, number, f"part-{number}")
+
+    def docstrings(self, shortest: int = 600, most: int = 1_500) -> Iterator[Example]:
+        """First paragraph of a long docstring of a class or function -> its other paragraphs."""
+        for package in packages():
+            kept = []
+            for name, module in sorted(read_modules(installed(package)).items()):
+                for node in ast.walk(ast.parse(module.text)):
+                    if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+                        first, *rest = (ast.get_docstring(node) or "").split("\n\n")
+                        text = "\n\n".join(rest)
+                        if 4 <= len(first.split()) <= 60 and len(text) >= shortest:
+                            kept.append(
+                                Example(f"{name}.{node.name}@docs", " ".join(first.split()), text)
+                            )
+            self._chance(f"{package} docs").shuffle(kept)
+            yield from kept[:most]
+
     def judged(self, name: str) -> Iterator[Example]:
         """Every judged query of a collection with each document that answers it."""
         collection = open_collection(str(self.folder / name))
@@ -198,6 +231,25 @@ class Reader:
         return random.Random(f"{self.seed} {name}")
 
 
+def paragraphs(text: str) -> list[str]:
+    """What stands between empty lines."""
+    return [each for each in re.split(r"\n\s*\n", text) if each.strip()]
+
+
+def is_prose(paragraph: str) -> bool:
+    """8 to 80 words that end as a sentence does, nearly all of them words."""
+    words = paragraph.split()
+    plain = sum(word.strip(".,;:()'\"").replace("-", "").isalpha() for word in words)
+    return 8 <= len(words) <= 80 and paragraph.strip().endswith(".") and plain >= 0.85 * len(words)
+
+
+def without(page: Example, found: list[str], number: int, name: str) -> Example:
+    """A paragraph as the query, without its heading in capitals; the others as the text."""
+    rest = "\n\n".join(found[:number] + found[number + 1 :])
+    query = re.sub(r"^\s*[A-Z][A-Z ]+\n", "", found[number])
+    return Example(f"{page.id}@{name}", " ".join(query.split()), rest)
+
+
 def drawn(
     pairs: list[Example], away: list[int], pool: list[str], chance: random.Random
 ) -> Iterator[str]:
@@ -233,6 +285,19 @@ def sources(reader: Reader) -> dict[str, Source]:
             "one-line descriptions of technical pages -> the pages without them",
             "CC BY 4.0 (Microsoft's C++ and PowerShell documentation), licences of the man-pages",
             lambda: reader.pairs("techdocs/train.jsonl.gz"),
+        ),
+        "techdocs-openings": Source(
+            "the first paragraph of a technical page -> the page without it",
+            "as techdocs",
+            lambda: reader.openings("techdocs/train.jsonl.gz"),
+        ),
+        "techdocs-parts": Source(
+            "a paragraph from anywhere in a long technical page -> the page without it",
+            "as techdocs",
+            lambda: reader.parts("techdocs/train.jsonl.gz"),
+        ),
+        "python-docstrings": Source(
+            "first paragraph of a long docstring -> its other paragraphs", code, reader.docstrings
         ),
         "squad-sentences": Source(
             "SQuAD questions -> the sentence with the answer",

@@ -12,14 +12,14 @@ from lmkcli.cli.groups import note_differences, over_groups
 from lmkcli.cli.options import MapIds, NewOutput, no_effect, with_fields
 from lmkcli.errors import UsageError
 from lmkcli.progress import Report
-from lmkcli.settings import Flag, OpenSettings, RerankSettings
+from lmkcli.settings import Flag, OpenSettings, RerankSettings, parse_bytes
 
 if TYPE_CHECKING:
     from lmkcli.data.collection import Collection, Query
-    from lmkcli.data.run import Run
     from lmkcli.manifest import Manifest
     from lmkcli.retrieval.index import Index
     from lmkcli.retrieval.pipeline import Stages
+    from lmkcli.retrieval.searching import Written
     from lmkcli.retrieval.sharding import ShardedSearch
 
 _IN_RUN, _SHOWN = 1000, 10  # documents a query
@@ -51,6 +51,15 @@ class QueryOptions:
     all_queries: Annotated[bool, Flag("Run queries without judgements in the split, too.")] = False
     tag: Annotated[str | None, Flag("The run's last column.")] = None
     map_ids: MapIds = False
+    max_memory: Annotated[
+        int,
+        Flag(
+            "Hold no more than this, such as 4GB: fewer queries are searched at once.",
+            metavar="SIZE",
+            shown="no limit",
+            parse=parse_bytes,
+        ),
+    ] = 0
     shard: Annotated[
         str,
         Flag(
@@ -65,10 +74,17 @@ class QueryOptions:
             raise UsageError("give a collection of queries, or one question with -q, or -i")
         if queries is not None:
             output.path("run.trec")
-        elif output.output is not None or self.all_queries or self.tag or self.shard:
+        elif output.output is not None or any(
+            (self.all_queries, self.tag, self.max_memory, self.shard)
+        ):
             raise UsageError(
-                "--output, --all-queries, --tag and --shard belong to a collection of queries, not to "
-                "-q or -i"
+                "--output, --all-queries, --tag, --max-memory and --shard belong to a collection of "
+                "queries, not to -q or -i"
+            )
+        if self.shard and self.max_memory:
+            raise UsageError(
+                "--max-memory has no effect with --shard, whose tasks all search the same queries at "
+                "once; drop it"
             )
         if self.shard:
             _check_shard(self.shard, output)
@@ -217,6 +233,7 @@ def _texts(stages: "Stages", spelling: str) -> "Collection | None":
 def _write_run(opened: "Index", spelling: str, asked: QueryOptions, output: NewOutput) -> None:
     """Search for all queries of the collection, or join what shards found, unless the run is there."""
     from lmkcli.retrieval import searching
+    from lmkcli.retrieval.room import Room
     from lmkcli.store.shards import Shards
 
     queries = _queries(spelling, asked.all_queries)
@@ -236,13 +253,14 @@ def _write_run(opened: "Index", spelling: str, asked: QueryOptions, output: NewO
     with console.progress("search") as progress:
         if begun:
             report = Report(progress, note=console.note)
-            run = _divided(opened, queries, k).joined(tag, begun, report)
+            runs = _divided(opened, queries, k).joined(tag, begun, report)
         else:
-            run = searching.search(opened, queries, k, tag, progress)
-    searching.write(path, run, described)
+            room = Room(asked.max_memory) if asked.max_memory else None
+            runs = searching.search(opened, queries, k, tag, progress, room)
+        written = searching.write(path, runs, described)
     if begun:
         begun.remove()
-    _summary(path, run, output.json)
+    _summary(path, written, output.json)
 
 
 def _divided(opened: "Index", queries: "list[Query]", k: int) -> "ShardedSearch":
@@ -277,9 +295,7 @@ def _queries(spelling: str, all_queries: bool) -> "list[Query]":
     return asked
 
 
-def _summary(path: Path, run: "Run", json: bool) -> None:
-    lines = sum(len(ranking.doc_ids) for ranking in run.rankings.values())
-    silent = sum(not ranking.doc_ids for ranking in run.rankings.values())
+def _summary(path: Path, run: "Written", json: bool) -> None:
     if run.unscored:
         console.note(
             f"{console.number(run.unscored)} documents could not be scored again (no vector, or no "
@@ -289,9 +305,9 @@ def _summary(path: Path, run: "Run", json: bool) -> None:
         return None  # written to stdout or a pipe: nothing may follow it
     if json:
         return console.plain_json(
-            {"output": str(path), "queries": len(run.rankings), "lines": lines, "silent": silent}
+            {"output": str(path), "queries": run.queries, "lines": run.lines, "silent": run.silent}
         )
-    found_nothing = f"; {silent} queries found nothing" if silent else ""
+    found_nothing = f"; {run.silent} queries found nothing" if run.silent else ""
     console.say(
-        f"{path}: {console.number(len(run.rankings))} queries, {console.number(lines)} lines{found_nothing}"
+        f"{path}: {console.number(run.queries)} queries, {console.number(run.lines)} lines{found_nothing}"
     )

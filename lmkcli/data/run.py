@@ -11,6 +11,7 @@ import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 from typing import NamedTuple, TextIO
 
@@ -135,27 +136,33 @@ def write_run(path: Path, run: Run) -> None:
     A suffix `.gz` compresses. The file appears whole or not at all; a pipe or a device is written
     straight. DataError when an id or the tag could not be read back (empty or with white space).
     """
+    write_runs(path, [run])
+
+
+def write_runs(path: Path, runs: Iterable[Run]) -> None:
+    """The same for the run that several make, one after another; each is asked for when it is written."""
     compress = path.suffix == ".gz"
     try:
         if path.exists() and not path.is_file():  # asked before it is resolved: a pipe has no name
-            _write(path, run, compress)
+            _write(path, runs, compress)
             return
         with atomic_file(destination(path)) as temporary:
-            _write(temporary, run, compress)
+            _write(temporary, runs, compress)
     except BrokenPipeError:
         raise  # whoever reads has enough
     except OSError as error:
         raise DataError(f"{path}: cannot be written ({error.strerror or error})") from error
 
 
-def _write(path: Path, run: Run, compress: bool) -> None:
+def _write(path: Path, runs: Iterable[Run], compress: bool) -> None:
+    lines = chain.from_iterable(map(_lines, runs))
     with open(path, "wb") as raw:
         if not compress:
-            raw.writelines(_lines(run))
+            raw.writelines(lines)
             return
         # No name and no time inside: the same run gives the same bytes.
         with gzip.GzipFile("", "wb", 6, raw, mtime=0) as file:
-            file.writelines(_lines(run))
+            file.writelines(lines)
 
 
 def _lines(run: Run) -> Iterator[bytes]:

@@ -19,6 +19,9 @@ from lmkcli.models.selfextend import Groups, Seen, grouped_attention
 NAME = "lmk"
 STEP = 16  # bf16 kernels on CPUs are about twice as fast on whole multiples of this length
 STEP_FROM = 33  # shorter sequences would pay more in the linear layers than attention saves
+FLOAT_BELOW = (
+    768  # up to here the backward pass of bf16 kernels on CPUs is slower than that of fp32
+)
 
 
 class Pack(NamedTuple):
@@ -174,9 +177,23 @@ def _whole(
     if window.causal and mask is not None:
         mask = mask & _near(run.length, window, query.device)
     gqa = key.shape[1] != query.shape[1]
-    return scaled_dot_product_attention(
-        query, key, value, mask, is_causal=alone, scale=scaling, enable_gqa=gqa
-    )
+    return kernel(query, key, value, mask, is_causal=alone, scale=scaling, enable_gqa=gqa)
+
+
+def kernel(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    mask: torch.Tensor | None,
+    **how: Any,
+) -> torch.Tensor:
+    """torch's kernel; on a CPU in float32 where gradients of bf16 and few keys follow."""
+    dtype = query.dtype
+    slow = dtype == torch.bfloat16 and query.device.type == "cpu" and key.shape[2] < FLOAT_BELOW
+    if slow and query.requires_grad:
+        query, key, value = query.float(), key.float(), value.float()
+        mask = mask if mask is None or mask.dtype == torch.bool else mask.float()
+    return scaled_dot_product_attention(query, key, value, mask, **how).to(dtype)
 
 
 def _near(length: int, window: Window, device: torch.device) -> torch.Tensor:
@@ -208,7 +225,7 @@ def _windowed(
     # blocks become the batch: the kernels take a mask for each of a batch, not of a head
     q, k, v = (x.flatten(0, 1).transpose(0, 1) for x in (q, k, v))
     mask = _block_mask(blocks, size, window, length, query.device)[:, None]
-    attended = scaled_dot_product_attention(q, k, v, mask, scale=scaling)
+    attended = kernel(q, k, v, mask, scale=scaling)
     return attended.transpose(0, 1).reshape(count, heads, blocks * size, -1)[:, :, :length]
 
 

@@ -9,9 +9,9 @@ from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import scaled_dot_product_attention
 from transformers.activations import ACT2FN
 
+from lmkcli.models.attention import kernel
 from lmkcli.models.language import again, epsilon, initialiser
 
 BLOCK = 1 << 23  # entries of a mask that exist at once
@@ -144,11 +144,11 @@ def _block(
     """Some rows of some texts [texts, heads, rows, width]."""
     texts, rows = where
 
-    def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    def block(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         seen = torch.stack([sight(text, rows) for text in texts])[:, None].to(q.device)
         if bias is None:
-            return scaled_dot_product_attention(q, k, v, seen)
+            return kernel(q, k, v, seen)
         added = bias(q, k, rows) / q.shape[3] ** 0.5
-        return scaled_dot_product_attention(q, k, v, added.masked_fill(~seen, -torch.inf))
+        return kernel(q, k, v, added.masked_fill(~seen, -torch.inf))
 
-    return again(attend, query[:, :, rows], *context)
+    return again(block, query[:, :, rows], *context)

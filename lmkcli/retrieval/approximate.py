@@ -118,8 +118,12 @@ class Numbering:
 
     def __init__(self, vectors: Vectors, numbered: list[NumberedPart]) -> None:
         self._vectors = vectors
-        live = still_live(numbered, vectors.slices)
-        self._docs = np.where(live, np.cumsum(live) - 1, -1)
+        self._rows: NDArray[np.int64] | None = (
+            None  # of the documents that it numbers, where some left
+        )
+        if [part.piece for part in numbered] != vectors.slices:
+            live = still_live(numbered, vectors.slices)
+            self._rows = np.where(live, np.cumsum(live) - 1, -1)
         if not vectors.single:
             counts = [self._counts(part) for part in numbered]
             self._starts = np.concatenate([[0], *counts]).cumsum().astype(np.int64)
@@ -135,14 +139,18 @@ class Numbering:
 
     def docs(self, numbers: NDArray[np.int64]) -> NDArray[np.int64]:
         """The document of each number, as a row of the folder."""
-        return self._docs[numbers if self._vectors.single else self._owners(numbers)]
+        return self._now(numbers if self._vectors.single else self._owners(numbers))
 
     def vectors(self, numbers: NDArray[np.int64]) -> NDArray[np.int64]:
         """The vector of each number, counted over all that are there now."""
         owners = self._owners(numbers)
-        docs = self._docs[owners]
+        docs = self._now(owners)
         within = numbers - self._starts[owners]
         return np.where(docs < 0, -1, self._vectors.starts[docs] + within)
+
+    def _now(self, docs: NDArray[np.int64]) -> NDArray[np.int64]:
+        """The rows of documents that were there when the index was built."""
+        return docs if self._rows is None else self._rows[docs]
 
     def _owners(self, numbers: NDArray[np.int64]) -> NDArray[np.int64]:
         return np.searchsorted(self._starts, numbers, side="right") - 1

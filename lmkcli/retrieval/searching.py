@@ -1,18 +1,19 @@
 """The search step: queries of a collection through an index to a run with its manifest."""
 
 import json
-from collections.abc import Iterator, Mapping
-from dataclasses import asdict
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from lmkcli import manifest
 from lmkcli.data.collection import Query, open_collection
-from lmkcli.data.run import Ranking, Run, write_run
+from lmkcli.data.run import Run, write_runs
 from lmkcli.errors import DataError, Mismatch
 from lmkcli.manifest import Manifest
 from lmkcli.progress import Progress
 from lmkcli.retrieval.index import Index
+from lmkcli.retrieval.room import Room
 from lmkcli.store import outputs
 from lmkcli.system.atomic import atomic_file
 
@@ -44,20 +45,29 @@ def queries_of(spelling: str, all_queries: bool) -> tuple[list[Query], int]:
     return judged, len(everything) - len(judged)
 
 
-def search(index: Index, queries: list[Query], k: int, tag: str, progress: Progress) -> Run:
-    """The run of all queries; memory grows with queries x k."""
-    rankings: dict[str, Ranking] = {}
-    unscored = 0
-    for _, asked in batches(queries):
-        batch = index.search(asked, k)
-        rankings.update(batch.rankings)
-        unscored += batch.unscored
-        progress(len(rankings), len(queries), "queries")
-    return Run(rankings, tag, unscored)
+def search(  # noqa: PLR0913 - what is asked, and how it is told
+    index: Index,
+    queries: list[Query],
+    k: int,
+    tag: str,
+    progress: Progress,
+    room: Room | None = None,
+) -> Iterator[Run]:
+    """The run of all queries in pieces: of QUERIES_AT_ONCE each, or of fewer if there is less room.
+
+    DataError where there is no room for one query.
+    """
+    done = 0
+    while done < len(queries):
+        fit = QUERIES_AT_ONCE if room is None else min(QUERIES_AT_ONCE, room.queries(k))
+        asked = queries[done : done + fit]
+        yield replace(index.search(asked, k), tag=tag)
+        done += len(asked)
+        progress(done, len(queries), "queries")
 
 
 def batches(queries: list[Query]) -> Iterator[tuple[int, list[Query]]]:
-    """The queries that are searched together, with the number of their first."""
+    """The queries that shards search together, with the number of their first."""
     for first in range(0, len(queries), QUERIES_AT_ONCE):
         yield first, queries[first : first + QUERIES_AT_ONCE]
 
@@ -107,12 +117,43 @@ def read_manifest(path: Path) -> Manifest:
     return described
 
 
-def write(path: Path, run: Run, described: Manifest) -> None:
-    """The manifest, then its run; a manifest without a run is nothing, and both are made again."""
+class Written(NamedTuple):
+    """What a run holds: its queries, lines, queries without a document, and documents without a score."""
+
+    queries: int = 0
+    lines: int = 0
+    silent: int = 0
+    unscored: int = 0
+
+    def and_of(self, run: Run) -> "Written":
+        """With one piece more."""
+        found = [len(ranking.doc_ids) for ranking in run.rankings.values()]
+        more = Written(len(found), sum(found), found.count(0), run.unscored)
+        return Written(*map(sum, zip(self, more, strict=True)))
+
+
+def write(path: Path, runs: Iterable[Run], described: Manifest) -> Written:
+    """Write the run that the pieces make, which are found one by one, and its manifest before it appears.
+
+    A manifest without a run is nothing, and both are made again.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     outputs.check_sidecar(path)
-    if path.is_file() or not path.exists():
-        with atomic_file(outputs.sidecar(path)) as temporary:
-            text = json.dumps(asdict(described), indent=1, ensure_ascii=False)
-            temporary.write_text(text, "utf-8", "surrogatepass")
-    write_run(path, run)
+    written = Written()
+
+    def counted() -> Iterator[Run]:
+        nonlocal written
+        for run in runs:
+            yield run
+            written = written.and_of(run)
+        if path.is_file() or not path.exists():
+            _write_manifest(path, described)
+
+    write_runs(path, counted())
+    return written
+
+
+def _write_manifest(path: Path, described: Manifest) -> None:
+    with atomic_file(outputs.sidecar(path)) as temporary:
+        text = json.dumps(asdict(described), indent=1, ensure_ascii=False)
+        temporary.write_text(text, "utf-8", "surrogatepass")

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lmkcli.data.collection import Query, Shard
-from lmkcli.data.run import Ranking, Run
+from lmkcli.data.run import Run
 from lmkcli.errors import DataError, UsageError
 from lmkcli.progress import Note, Report
 from lmkcli.retrieval.approximate import ApproximateSearch
@@ -56,19 +56,17 @@ class ShardedSearch:
                     _write_hits(temporary, search(encoded, self._k))
             report.progress(first + len(asked), len(self._queries), "queries")
 
-    def joined(self, tag: str, shards: Shards, report: Report) -> Run:
-        """The run that all shards together are; DataError where some are missing."""
+    def joined(self, tag: str, shards: Shards, report: Report) -> Iterator[Run]:
+        """The run that all shards together are, in pieces; DataError where some are missing."""
         shards.check_whole()
-        rankings: dict[str, Ranking] = {}
         for first, asked in batches(self._queries):
             encoded = self._encoded(first, asked, shards, report.note)
             paths = (shards.path(number, _piece(first)) for number in range(shards.count))
             expected = self._slices.expected(encoded)
             found = (_read_hits(path, expected) for path in paths)
             hits = self._slices.join(encoded, self._k, found)
-            rankings.update(self._index.ranked(asked, hits, self._k).rankings)
-            report.progress(len(rankings), len(self._queries), "queries")
-        return Run(rankings, tag)
+            yield Run(self._index.ranked(asked, hits, self._k).rankings, tag)
+            report.progress(first + len(asked), len(self._queries), "queries")
 
     def _encoded(self, first: int, asked: list[Query], shards: Shards, note: Note) -> Ragged:
         """The vectors of some queries, as the first task to need them encoded them."""

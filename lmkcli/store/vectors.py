@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     import torch
 
 NUMPY = {"fp16": "float16", "fp32": "float32"}
+ID_BYTES = 256 << 20  # of ids that are kept after they were read
 BLOCK_BYTES = 16 << 20  # of float32 rows at a time, in whatever reads all vectors
 
 
@@ -245,7 +246,7 @@ class Vectors:
         return self._array(number, "spans")[begins[0] : begins[0] + counts[0]]
 
     def ids(self, rows: NDArray[np.int64]) -> list[str]:
-        """The document ids of some rows; whole id columns are read, once, only for many rows."""
+        """The document ids of some rows; whole id columns are read only for many rows, ID_BYTES are kept."""
         names = np.empty(len(rows), dtype=object)
         owners = self._owners(rows)
         for number in np.unique(owners):
@@ -257,7 +258,10 @@ class Vectors:
         if number not in self._ids and len(local) < 100:
             return self._table(number).ids_at(local)
         if number not in self._ids:
-            self._ids[number] = self._table(number).ids()
+            column = self._table(number).ids()
+            if column.nbytes + sum(each.nbytes for each in self._ids.values()) > ID_BYTES:
+                self._ids.clear()
+            self._ids[number] = column
         return take(self._ids[number], local)
 
     def numbers(self) -> dict[str, int]:

@@ -18,6 +18,16 @@ def peak_memory() -> int:
     return peak if sys.platform == "darwin" else 1024 * peak
 
 
+def held_memory() -> int:
+    """The bytes that this process holds of its own, without files that are mapped."""
+    try:
+        lines = Path("/proc/self/status").read_text().splitlines()
+        held = next(line for line in lines if line.startswith("RssAnon:"))
+        return 1024 * int(held.split()[1])
+    except (OSError, StopIteration):  # not Linux
+        return peak_memory()
+
+
 def _machine_memory() -> int:
     try:
         lines = Path("/proc/meminfo").read_text().splitlines()

@@ -139,3 +139,25 @@ def test_the_kernel_of_gpus_is_asked_for_the_same(
         patch.setattr("torch.nn.attention.varlen.varlen_attn", by_definition)
         made = attention._varlen(*states, (pack, window), WIDTH**-0.5)
     torch.testing.assert_close(made, run(pack, states, reach, causal), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("length", [5, 40, attention.FLOAT_BELOW + 16])
+def test_gradients_of_bf16_are_those_of_float64(length: int) -> None:
+    pack = Pack.of([length, length - 3], aligned=True)
+    states = [random(pack, 2, seed).bfloat16().requires_grad_() for seed in range(3)]
+    weights = random(pack, 2, 3).transpose(1, 2)
+    made = run(pack, tuple(states), None, causal=False)
+    assert made.dtype == torch.bfloat16
+    filled = places(pack)
+    mine = sum((made[:, where] * weights[:, where]).sum() for where in filled)
+    found = torch.autograd.grad(mine, states)
+    exact = [state.detach().double().requires_grad_() for state in states]
+    true = sum(
+        (
+            dense(*(x[0, :, where] for x in exact), None, False).transpose(0, 1) * weights[0, where]
+        ).sum()
+        for where in filled
+    )
+    for gradient, expected in zip(found, torch.autograd.grad(true, exact), strict=True):
+        apart = (gradient.double() - expected).norm() / expected.norm()
+        assert apart < 0.01

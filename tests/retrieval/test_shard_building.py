@@ -11,15 +11,14 @@ import pytest
 
 from lmkcli.data.collection import Shard
 from lmkcli.errors import DataError, Mismatch, UsageError
-from lmkcli.progress import Report
-from lmkcli.retrieval import searching, shard_building
+from lmkcli.retrieval import shard_building
 from lmkcli.retrieval.index_folder import check_files, read_built
 from lmkcli.retrieval.shard_building import build_shard, find_shards, join_shards
 from lmkcli.settings import AnnSettings
 from lmkcli.store import part_writer
 from lmkcli.store.shards import beside
 from lmkcli.store.vectors import Vectors
-from tests.retrieval.test_sharding import QUERIES, Folder, opened, same, sharded
+from tests.retrieval.test_sharding import Folder, opened, same, searched, sharded
 
 Models = Callable[[str], Path]
 
@@ -77,8 +76,8 @@ def test_joined_shards_are_the_index_of_one_process(
     assert len(check_files(mine)) == 2
     assert not beside(mine).exists()
     mine = mine.rename(tmp_path / "moved")  # lists are found beside the index, wherever that is
-    run = searching.search(opened(mine, nprobe=1), QUERIES, 5, "tag", Report().progress)
-    same(run, searching.search(opened(whole, nprobe=1), QUERIES, 5, "tag", Report().progress), 5)
+    run = searched(opened(mine, nprobe=1), 5)
+    same(run, searched(opened(whole, nprobe=1), 5), 5)
     same(sharded(opened(mine, nprobe=1), tmp_path / "run", 3, 5), run, 5)
 
 

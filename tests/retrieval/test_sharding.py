@@ -1,7 +1,7 @@
 """Searches that tasks do in slices: joined, they are the run of one process, line for line."""
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -85,7 +85,16 @@ def sharded(index: Any, output: Path, count: int, k: int = K) -> Run:
         search.search(Shard(task, count), search.claim(output, WHO, count, {}), Report())
     found = Shards.find(output, WHO)
     assert found is not None
-    return ShardedSearch(index, QUERIES, k).joined("tag", found, Report())
+    return together(ShardedSearch(index, QUERIES, k).joined("tag", found, Report()))
+
+
+def searched(index: Any, k: int) -> Run:
+    """The run of one process."""
+    return together(searching.search(index, QUERIES, k, "tag", Report().progress))
+
+
+def together(pieces: Iterable[Run]) -> Run:
+    return Run({name: found for piece in pieces for name, found in piece.rankings.items()}, "tag")
 
 
 def same(mine: Run, whole: Run, lines: int) -> None:
@@ -112,7 +121,7 @@ def test_exact_search_in_any_number_of_slices(
     folder: Folder, tmp_path: Path, unit: str, settings: dict[str, str]
 ) -> None:
     index = opened(folder.fill(unit), **settings)
-    whole = searching.search(index, QUERIES, K, "tag", Report().progress)
+    whole = searched(index, K)
     for count in (2, 7):
         same(sharded(index, tmp_path / f"{count}.trec", count), whole, K)
 
@@ -122,7 +131,7 @@ def test_any_depth_and_more_shards_than_documents(
     folder: Folder, tmp_path: Path, k: int, count: int
 ) -> None:
     index = opened(folder.fill())
-    whole = searching.search(index, QUERIES, k, "tag", Report().progress)
+    whole = searched(index, k)
     same(sharded(index, tmp_path / "a.trec", count, k), whole, min(k, ROWS))
 
 
@@ -135,7 +144,7 @@ def test_lists_in_any_number_of_slices(
 ) -> None:
     folder.fill(unit)
     index = opened(folder.index(kind), nprobe=1, **settings)
-    whole = searching.search(index, QUERIES, 5, "tag", Report().progress)
+    whole = searched(index, 5)
     for count in (1, 8):
         same(sharded(index, tmp_path / f"{count}.trec", count, 5), whole, 5)
 
@@ -155,7 +164,7 @@ def test_missing_and_other_shards_are_named(folder: Folder, tmp_path: Path) -> N
     with pytest.raises(
         DataError, match=r"of 4 shards .* not finished: 0, 1, 3; run the same command"
     ):
-        search.joined("tag", shards, Report())
+        list(search.joined("tag", shards, Report()))
     with pytest.raises(
         Mismatch, match=r"shards: 4 \| 5(.|\n)*remove .*a.trec.shards and run every"
     ):
@@ -175,7 +184,7 @@ def test_a_damaged_piece_is_named(folder: Folder, tmp_path: Path) -> None:
     with pytest.raises(
         DataError, match=r"00000of00001-3.npz cannot be read .*; remove it and run its"
     ):
-        search.joined("tag", shards, Report())
+        list(search.joined("tag", shards, Report()))
 
 
 def rewritten(piece: Path, change: Callable[[Arrays], Arrays]) -> None:
@@ -205,10 +214,10 @@ def test_a_piece_that_no_shard_writes_is_named(folder: Folder, tmp_path: Path, d
     search.search(Shard(0, 1), shards, Report())
     piece = shards.path(0, "3.npz")
     rewritten(piece, lambda found: {})
-    search.joined("tag", shards, Report())  # as it was written
+    list(search.joined("tag", shards, Report()))  # as it was written
     rewritten(piece, IMPOSSIBLE[damage])
     with pytest.raises(DataError, match=r"00000of00001-3.npz cannot be read .*; remove it"):
-        search.joined("tag", shards, Report())
+        list(search.joined("tag", shards, Report()))
 
 
 @pytest.mark.parametrize("data", [b"", b"PK\x05\x06" + bytes(18), b"\x93NUMPY\x01\x00"])
@@ -220,7 +229,7 @@ def test_a_piece_that_is_no_archive_of_arrays_is_named(
     search.search(Shard(0, 1), shards, Report())
     shards.path(0, "3.npz").write_bytes(data)
     with pytest.raises(DataError, match=r"00000of00001-3.npz cannot be read .*; remove it"):
-        search.joined("tag", shards, Report())
+        list(search.joined("tag", shards, Report()))
 
 
 @pytest.mark.parametrize(
@@ -239,7 +248,7 @@ def test_encoded_queries_that_are_none_are_named(
     search.search(Shard(0, 1), shards, Report())
     rewritten(shards.folder / "queries-3.npz", lambda found: wrong)
     with pytest.raises(DataError, match=r"queries-3.npz cannot be read .*; remove it"):
-        search.joined("tag", shards, Report())
+        list(search.joined("tag", shards, Report()))
 
 
 def test_what_is_there_is_not_searched_again(

@@ -10,9 +10,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch.nn.functional import embedding_bag, pad, scaled_dot_product_attention
+from torch.nn.functional import embedding_bag, pad
 
-from lmkcli.models.attention import STEP, STEP_FROM
+from lmkcli.models.attention import STEP, STEP_FROM, kernel
 
 Lengths = NDArray[np.int64]
 
@@ -155,7 +155,7 @@ def _attend(
         seen = q.new_zeros(1, 1, 1, k.shape[1] - spare) if mask is None else mask
         mask = pad(seen, (0, spare), value=-torch.inf)
     q, k, v = (part.transpose(1, 2) for part in (q, k, v))
-    return scaled_dot_product_attention(q, k, v, mask).transpose(1, 2).flatten(0, 1)
+    return kernel(q, k, v, mask).transpose(1, 2).flatten(0, 1)
 
 
 def _longer(part: torch.Tensor, spare: int) -> torch.Tensor:

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-ROOM = 8192  # places of each query beyond those for 2k: two blocks of rows
+from lmkcli.retrieval.room import SPARE
 
 
 class ErrorBound(NamedTuple):
@@ -50,7 +50,7 @@ class TopKBuffer:
         self._most = torch.zeros_like(error.norm)  # the largest absolute error so far
         count, device = len(error.norm), error.norm.device
         self._filled = torch.zeros(count, dtype=torch.int64, device=device)
-        self._scores = torch.empty((count, 2 * k + ROOM), dtype=torch.float32, device=device)
+        self._scores = torch.empty((count, 2 * k + SPARE), dtype=torch.float32, device=device)
         self._rows = torch.empty_like(self._scores, dtype=torch.int64)
         self._passed = torch.empty(0, dtype=torch.bool, device=device)
 

@@ -135,7 +135,7 @@ def test_blocks_tiles_and_room_change_nothing(
     monkeypatch.setattr(exact_scorer, "BLOCK_ROWS", block)
     monkeypatch.setattr(products, "QUERY_TILE", tile)
     monkeypatch.setattr(exact_scorer, "QUERY_TILE", tile)
-    monkeypatch.setattr(topk, "ROOM", block)
+    monkeypatch.setattr(topk, "SPARE", block)
     random = np.random.default_rng(block + tile)
     vectors = random.integers(-3, 4, (300, 6)).astype(np.float32)
     queries = random.standard_normal((5, 6)).astype(np.float32)
@@ -192,7 +192,7 @@ def test_a_query_that_ties_with_everything_takes_no_room_from_others(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(products, "BLOCK_ROWS", 64)
-    monkeypatch.setattr(topk, "ROOM", 128)
+    monkeypatch.setattr(topk, "SPARE", 128)
     random = np.random.default_rng(6)
     vectors = random.standard_normal((2000, 4)).astype(np.float32)
     queries = random.standard_normal((9, 4)).astype(np.float32)
