@@ -132,20 +132,27 @@ class _Pace:
     """
 
     def __init__(self) -> None:
-        self._start = time.monotonic()
+        self._first: tuple[int, float] | None = None  # what was done by when
         self._total = 0
         self.share = 0.0
 
+    def rate(self, done: int) -> float:
+        """Of a second, so far; 0 where nothing was done since the first report."""
+        now = time.monotonic()
+        self._first = self._first or (done, now)
+        return (done - self._first[0]) / max(now - self._first[1], 1e-9)
+
     def line(self, done: int, total: int | None, unit: str) -> str:
-        rate = done / max(time.monotonic() - self._start, 1e-9)
+        rate = self.rate(done)
         shown = number(round(rate)) if rate >= 10 else f"{rate:.2g}"
-        text = f"{number(done)} {unit}, {shown}/s"
-        if total and rate:
+        text = f"{number(done)} {unit}" + (f", {shown}/s" if rate else "")
+        if total and done:
             known, self._total = total == self._total, total
             self.share = max(self.share, min(1.0, done / total))
             whole = number(total) if known else f"about {number(_rounded(total))}"
-            left = duration(done * (1 / self.share - 1) / rate if self.share else 0)
-            return f"{text}, {100 * self.share:.0f} % of {whole}, {left} left"
+            text = f"{text}, {100 * self.share:.0f} % of {whole}"
+            if rate:
+                return f"{text}, {duration(done * (1 / self.share - 1) / rate)} left"
         return text
 
 
@@ -161,6 +168,7 @@ class _Lines:
         self._title, self._pace, self._last = title, _Pace(), time.monotonic()
 
     def __call__(self, done: int, total: int | None, unit: str) -> None:
+        self._pace.rate(done)
         if time.monotonic() - self._last >= _LINE_SECONDS:
             self._last = time.monotonic()
             note(f"{self._title}: {self._pace.line(done, total, unit)}")

@@ -82,7 +82,7 @@ class _Enough(Exception):
 
 def _steps(job: Rehearsed, dev: Dev | None, report: Report) -> tuple[list[float], float]:
     """Seconds of each of the first steps, and of all scorings, on a model that is then forgotten."""
-    ends = [0.0]
+    ends: list[float] = []  # of what was reported: the beginning, then each step
 
     def tick(done: int, total: int | None, unit: str) -> None:
         ends.append(time.perf_counter())
@@ -93,7 +93,6 @@ def _steps(job: Rehearsed, dev: Dev | None, report: Report) -> tuple[list[float]
 
     with TemporaryDirectory(prefix="lmk-rehearsal-") as name:
         trainer = open_trainer(job.unscored(), Path(name), report._replace(progress=tick))
-        ends[0] = time.perf_counter()
         with suppress(_Enough):
             trainer.train()
     scoring = _scoring(dev, job.settings.steps, trainer.learning.module) if dev else 0.0

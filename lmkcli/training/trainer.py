@@ -300,6 +300,10 @@ class _Flow(TrainerCallback):
     def __init__(self, report: Report, seen: _Seen, dev: Dev | None) -> None:
         self._report, self._seen, self._dev = report, seen, dev
 
+    def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        """What was done before does not count for the pace."""
+        self._report.progress(state.global_step, state.max_steps, "steps")
+
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         """A signal leaves a checkpoint; the last step has its line in the log, and its score."""
         last = state.global_step >= state.max_steps

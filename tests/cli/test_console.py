@@ -95,3 +95,12 @@ def test_a_total_is_about_so_much_until_it_is_known_and_nothing_goes_back() -> N
         shares.append(pace.share)
     assert shares == [0.5, 0.5, 0.75, 1.0]
     assert "100 % of 200, 0 s left" in line  # more than was estimated
+
+
+def test_what_was_done_before_does_not_count_for_the_pace(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [100.0]
+    monkeypatch.setattr(console.time, "monotonic", lambda: now[0])
+    pace = console._Pace()
+    assert pace.line(360, 720, "steps") == "360 steps, 50 % of about 720"
+    now[0] += 10
+    assert pace.line(363, 720, "steps") == "363 steps, 0.3/s, 50 % of 720, 19 min 50 s left"
