@@ -15,6 +15,7 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
+from lmkcli import manifest
 from lmkcli.encoding.resolving import Resolved
 from lmkcli.encoding.sentence_folder import (
     module_folders,
@@ -96,6 +97,7 @@ def publish(
     _write_latent(growing, resolved, learned)
     _write_adapter(growing, resolved, module, learned)
     _write_heads(growing, learned)
+    _open_to_others(growing, folder / manifest.NAME)
     for entry in sorted(growing.iterdir()):
         _move(entry, folder / entry.name)
     growing.rmdir()
@@ -104,6 +106,13 @@ def publish(
     with atomic_file(folder / TRAINED) as temporary:
         temporary.write_text(json.dumps(facts, indent=1, ensure_ascii=False), encoding="utf-8")
     tidy(folder)
+
+
+def _open_to_others(growing: Path, like: Path) -> None:
+    """Give all files the mode of one that was made here: safetensors makes them for their owner alone."""
+    for file in growing.rglob("*"):
+        if file.is_file():
+            file.chmod(like.stat().st_mode & 0o777)
 
 
 def tidy(folder: Path) -> None:

@@ -98,6 +98,8 @@ def test_the_folder_says_what_it_was_made_of(
     folder = trained(plan, tmp_path / "model")
     facts = json.loads((folder / "training.json").read_text())
     assert facts["data"] == plan.examples.digest
+    files = [path for path in folder.rglob("*") if path.is_file()]
+    assert len({path.stat().st_mode for path in files}) == 1  # whoever reads one can read all
     assert facts["granularities"] == ["4", "8"]
     assert facts["sources"] == [{"name": str(pairs), "examples": 40, "weight": 1.0}]
     lines = [json.loads(line) for line in (folder / "log.jsonl").read_text().splitlines()]
