@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from lmkcli.data.run import write_run
+from lmkcli.data.run import write_runs
 from lmkcli.encoding.encoder import open_forward
 from lmkcli.encoding.resolving import resolve
 from lmkcli.encoding.text_encoder import encode_collection
@@ -33,8 +33,8 @@ def test_the_same_as_encode_search_and_eval(
     settings = EncodeSettings(dtype="fp32", store_dtype="fp32", device="cpu")
     encode_collection(spelling, vectors, options.model, options, settings)
     index = open_vectors(vectors, OpenSettings(dtype="fp32", device="cpu"))
-    run = search(index, queries_of(spelling, False)[0], 1000, "run", silent)
-    write_run(tmp_path / "run.trec", run)
+    runs = search(index, queries_of(spelling, False)[0], 1000, "run", silent)
+    write_runs(tmp_path / "run.trec", runs)
     expected = score(tmp_path / "run.trec", qrel_set_of(spelling), [measure])
 
     resolved = resolve(options)
