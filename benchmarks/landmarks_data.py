@@ -179,6 +179,23 @@ class Reader:
                     f"{qrel.query_id}-{qrel.doc_id}", queries[qrel.query_id], texts[qrel.doc_id]
                 )
 
+    def slices(self, name: str, around: int) -> Iterator[Example]:
+        """Every judged query -> the slice of its document that has most of its words, and `around` others.
+
+        A word counts as much as the slices without it are many; slices stand in the document's order.
+        """
+        for example in self.judged(name):
+            texts = sliced(example.positive)
+            parts = [set(normal(text).split()) for text in texts]
+            asked_for = set(normal(example.query).split())
+            rare = {word: sum(word not in part for part in parts) for word in asked_for}
+            weights = [sum(rare[word] for word in asked_for & part) for part in parts]
+            best = weights.index(max(weights))
+            others = [number for number in range(len(texts)) if number != best]
+            chosen = self._chance(example.id).sample(others, min(around, len(others)))
+            text = "\n".join(texts[number] for number in sorted([best, *chosen]))
+            yield Example(f"{example.id}@slices-{around}", example.query, text)
+
     def functions(self, most: int = 3_000) -> Iterator[Example]:
         """First sentence of a docstring -> the function; at most so many of a package."""
         for package in packages():
@@ -234,6 +251,16 @@ class Reader:
 def paragraphs(text: str) -> list[str]:
     """What stands between empty lines."""
     return [each for each in re.split(r"\n\s*\n", text) if each.strip()]
+
+
+def sliced(text: str, longest: int = 1_600) -> list[str]:
+    """Whole lines, as many as fit into so many characters; a longer line stands alone."""
+    slices = [""]
+    for line in text.splitlines(keepends=True):
+        if slices[-1] and len(slices[-1]) + len(line) > longest:
+            slices.append("")
+        slices[-1] += line
+    return slices
 
 
 def is_prose(paragraph: str) -> bool:
@@ -323,6 +350,16 @@ def sources(reader: Reader) -> dict[str, Source]:
             "questions about meetings -> the whole transcript",
             "MIT",
             lambda: reader.judged("qmsum:official-train"),
+        ),
+        "qmsum-slices": Source(
+            "questions about meetings -> the slice of the transcript that has most of their words",
+            "MIT",
+            lambda: reader.slices("qmsum:official-train", 0),
+        ),
+        "qmsum-among": Source(
+            "questions about meetings -> that slice among two others of the same transcript",
+            "MIT",
+            lambda: reader.slices("qmsum:official-train", 2),
         ),
         "python-functions": Source(
             "first sentence of a function's docstring -> its source", code, reader.functions

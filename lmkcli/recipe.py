@@ -157,7 +157,7 @@ class RecipeOptions:
         str | None,
         Flag(
             "What the model sees at once: full (the rest is truncated), chunk, or a number of positions.",
-            shown="full",
+            shown="that of the model, else full",
             often=True,
         ),
     ] = None

@@ -54,7 +54,7 @@ def commands(folder: Path) -> list[list[str]]:
         ["eval", run, lexical, "-m", "nDCG@10", "-m", "R@100", "-m", "RR@10"],
         ["search", vectors, "-q", "split a path into its components", "-k", "5"],
         ["encode", LONG, "-m", MODEL, "-o", truncated],
-        ["encode", LONG, "-m", LANDMARKS, "--window", "512", "-o", landmarks],
+        ["encode", LONG, "-m", LANDMARKS, "-o", landmarks],
         ["search", truncated, "-q", DEEP, "-k", "3"],
         ["search", landmarks, "-q", DEEP, "-k", "3"],
     ]

@@ -15,7 +15,7 @@ from lmkcli.recipe import RecipeOptions
 from lmkcli.settings import Flag, Offline
 
 # What a model's folder cannot say in the layout of sentence-transformers.
-_WITHOUT = ("unit", "window", "overlap", "context", "extend", "pad_to_max", "dim")
+_WITHOUT = ("unit", "overlap", "context", "extend", "pad_to_max", "dim")
 _MODEL = "sentence-transformers"  # the only target that takes a model; all others take vectors
 _EXAMPLES = "tevatron-train"  # which takes what lmk train takes
 Target = Literal[
@@ -94,10 +94,9 @@ def _vectors(source: Path, to: Target, output: NewOutput) -> None:
 
 
 def _model(recipe: RecipeOptions, output: NewOutput, offline: bool) -> None:
-    from lmkcli.encoding.resolving import resolve
-    from lmkcli.encoding.sentence_folder import export_model
+    from lmkcli.encoding.sentence_folder import export_model, resolve_whole
 
-    resolved = resolve(recipe, offline)
+    resolved = resolve_whole(recipe, offline)
     for line in resolved.notes:
         console.note(line)
     folder = output.prepared("exported/")

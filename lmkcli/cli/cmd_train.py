@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from lmkcli.training.job import TrainJob
 
 # What a model's folder cannot say in the layout of sentence-transformers.
-_WITHOUT = ("window", "overlap", "context", "pad_to_max", "dim")
+_WITHOUT = ("overlap", "context", "pad_to_max", "dim")
 
 
 @with_flags
@@ -38,7 +38,8 @@ def train(
     """Train a bi-encoder with the pooling, the granularities and the prompts that it will be used with.
 
     --gran takes a list here, such as 32,64,128,256: each text is cut by one that is drawn for it, and
-    the model's folder declares the first. Stop it at any moment, and the same command continues.
+    the model's folder declares the first. --window is what the folder declares, too: texts are learned from
+    whole, and documents encoded in such windows later. Stop it at any moment, and the same command continues.
     """
     if not output.dry_run:
         output.path("model/")

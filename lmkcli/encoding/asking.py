@@ -35,9 +35,10 @@ def check(options: RecipeOptions) -> None:
 
 
 def check_grans(options: RecipeOptions) -> None:
-    """The same where --gran may be a list, of which each text is cut by one."""
+    """The same of a training: --gran may be a list, of which each text is cut by one, and --window is
+    what the model's folder will declare."""
     for gran in (options.gran or "").split(","):
-        check(replace(options, gran=gran or None))
+        check(replace(options, gran=gran or None, window=None))
 
 
 def _check_extension(how: str | None, length: int | bool) -> None:

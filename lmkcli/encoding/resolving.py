@@ -38,7 +38,7 @@ def resolve(options: RecipeOptions, offline: bool = False) -> Resolved:
     pad_to_max = _pad_to_max(options.pad_to_max, folder)
     pool = options.pool if options.pool != "auto" else _declared_pool(folder)
     unit = options.unit or ("token" if folder.late else "doc")
-    window = read_window(options.window or "full")
+    window = read_window(options.window or _declared_window(options, folder, pool, unit))
     pooler = open_pooler(pool)
     _check_model(pool, folder)
     check_unit(pool, pooler, unit, window)
@@ -100,6 +100,12 @@ def _declared_pool(folder: ModelFolder) -> str:
 def _gran(options: RecipeOptions, folder: ModelFolder) -> str | None:
     """What was asked for; else, with the folder's own pooling, what the folder declares."""
     return options.gran or (folder.gran if options.pool == "auto" else "") or None
+
+
+def _declared_window(options: RecipeOptions, folder: ModelFolder, pool: str, unit: str) -> str:
+    """What the folder declares of one vector by its own pooling, unless a length is asked for."""
+    own = unit == "doc" and pool == folder.pool and not options.max_length and not options.extend
+    return (folder.window if own else "") or "full"
 
 
 def _first(asked: str | None, declared: str) -> str:

@@ -8,18 +8,20 @@ installed. Only files are written here: sentence-transformers itself is not need
 import json
 import shutil
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from lmkcli import manifest
+from lmkcli.encoding.asking import read_window
 from lmkcli.encoding.late_folder import late_settings
-from lmkcli.encoding.resolving import Resolved
+from lmkcli.encoding.resolving import Resolved, resolve
 from lmkcli.errors import DataError, UsageError
 from lmkcli.manifest import Manifest
 from lmkcli.models.files import read_json
 from lmkcli.models.folder import ModelFolder
 from lmkcli.progress import Report
-from lmkcli.recipe import EncoderConfig
+from lmkcli.recipe import EncoderConfig, RecipeOptions
 from lmkcli.store.outputs import write_once
 
 _OWN, _THEIRS = "lmkcli.exchange.sentence_modules", "sentence_transformers.models"
@@ -57,12 +59,36 @@ class _Module(NamedTuple):
     weights: Path | None = None
 
 
+def resolve_whole(options: RecipeOptions, offline: bool = False) -> Resolved:
+    """The recipe of a model that is to be trained or exported: its inputs are texts as long as they are.
+
+    The window that is asked for, else the model's own, is what the new folder will declare. UsageError
+    for one that a folder cannot: cls, mean and last are sentence-transformers' own modules, which read
+    no windows, and what comes after pooling is applied to a window there, not to their average.
+    """
+    resolved = resolve(replace(options, window="full"), offline)
+    doc, folder = resolved.recipe.doc, resolved.folder
+    asked = read_window(options.window) if options.window is not None else ""
+    able = is_placed(resolved) and not folder.modules
+    if asked not in ("", "full") and not (able and asked.isdigit()):
+        raise UsageError(
+            f"--window {asked} is nothing that a folder declares: write a number of positions, with "
+            "--pool lmk, multicls or mean@k and no modules after it; elsewhere lmk encode takes --window"
+        )
+    if asked.isdigit() and int(asked) > doc.max_length:
+        raise UsageError(f"--window {asked} is longer than --max-length {doc.max_length}")
+    window = (asked or folder.window) if able else ""
+    declared = window if window.isdigit() and int(window) <= doc.max_length else ""
+    return resolved._replace(folder=replace(folder, window=declared))
+
+
 def export_model(resolved: Resolved, folder: Path, report: Report = Report()) -> ExportedModel:
     """Write `folder`, whole or not at all; UsageError for a recipe that has no place in one."""
     recipe, source = resolved.recipe, resolved.folder
     check_exportable(resolved)
     facts = {**manifest.environment(report.call), "from": source.name, "models": recipe.located()}
     identity = {"to": "sentence-transformers", "recipe": recipe.identity()}
+    identity |= {"window": source.window} if source.window else {}
     write_once(
         folder,
         Manifest("export", identity, facts=facts),
@@ -149,6 +175,16 @@ def run_by_lmk(resolved: Resolved) -> bool:
     return resolved.folder.kind != "transformer" or resolved.recipe.doc.pool == "latent"
 
 
+def is_placed(resolved: Resolved) -> bool:
+    """Whether sentence-transformers needs lmk's own modules, which place tokens and mark them."""
+    return not run_by_lmk(resolved) and not _is_theirs(resolved.recipe.doc)
+
+
+def _is_theirs(doc: EncoderConfig) -> bool:
+    """Whether the pooling is one of sentence-transformers' own."""
+    return doc.unit == "token" or (doc.pool in _MODES and not doc.append_eos)
+
+
 def _modules(doc: EncoderConfig, query: EncoderConfig, source: ModelFolder) -> Iterator[_Module]:
     settings: dict[str, Any] = {
         "max_seq_length": doc.max_length,
@@ -164,7 +200,7 @@ def _modules(doc: EncoderConfig, query: EncoderConfig, source: ModelFolder) -> I
         return
     if source.kind != "transformer" or doc.pool == "latent":
         yield _Module(f"{_OWN}.LmkEncoder", "", settings)
-    elif doc.pool in _MODES and not doc.append_eos:
+    elif _is_theirs(doc):
         yield _Module(f"{_THEIRS}.Transformer", "", settings)
         yield _Module(f"{_THEIRS}.Pooling", "1_Pooling", _pooling(doc, source))
     else:
@@ -173,7 +209,7 @@ def _modules(doc: EncoderConfig, query: EncoderConfig, source: ModelFolder) -> I
             "gran": doc.gran,
             "include_prompt": doc.include_prompt,
             "append_eos": doc.append_eos,
-        }
+        } | ({"window": source.window} if source.window else {})
         yield _Module(f"{_OWN}.PlacedTransformer", "", settings)
         yield _Module(f"{_OWN}.MarkedPooling", "1_MarkedPooling", {})
     for module, path in zip(source.modules, module_folders(source), strict=True):

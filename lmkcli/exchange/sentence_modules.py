@@ -22,11 +22,14 @@ from lmkcli.pooling.placement import Input
 from lmkcli.recipe import EncoderConfig, RecipeOptions
 from lmkcli.settings import EncodeSettings
 
-_KEYS = ("pool", "gran", "include_prompt", "append_eos")
+_KEYS = ("pool", "gran", "include_prompt", "append_eos", "window")
 
 
 class PlacedTransformer(Transformer):
-    """The model, whose inputs an lmk pooler arranges; positions that it marks are in 'marks'."""
+    """The model, whose inputs an lmk pooler arranges; positions that it marks are in 'marks'.
+
+    With a window, a longer text that is no query is several inputs; 'texts' has the text of each.
+    """
 
     config_keys: list[str] = [*Transformer.config_keys, *_KEYS]  # noqa: RUF012 (the base's type)
 
@@ -36,13 +39,13 @@ class PlacedTransformer(Transformer):
         *,
         pool: str,
         gran: str = "",
-        include_prompt: bool = True,
-        append_eos: bool = False,
+        window: str = "",
         **settings: Any,
     ) -> None:
+        self.pool, self.gran, self.window = pool, gran, window
+        self.include_prompt: bool = settings.pop("include_prompt", True)
+        self.append_eos: bool = settings.pop("append_eos", False)
         super().__init__(model_name_or_path, **settings)
-        self.pool, self.gran = pool, gran
-        self.include_prompt, self.append_eos = include_prompt, append_eos
         self._fast.no_truncation()  # both may be saved in its file
         self._fast.no_padding()
 
@@ -58,10 +61,11 @@ class PlacedTransformer(Transformer):
         processing_kwargs: Any = None,
         **settings: Any,
     ) -> dict[str, Any]:
-        """input_ids, attention_mask and marks, [texts, longest], padded on the right."""
+        """input_ids, attention_mask and marks, [inputs, longest], padded on the right; texts [inputs]."""
         if not all(isinstance(text, str) for text in inputs):
             raise UsageError("this model reads texts alone: give a list of strings")
-        placed = self._placed(list(inputs), prompt or "", self._limit(settings))
+        every = self._placed(list(inputs), prompt or "", settings)
+        placed = [one for text in every for one in text]
         lengths = torch.tensor([len(one.ids) for one in placed])
         mask = torch.arange(int(lengths.max()))[None] < lengths[:, None]
         ids = torch.full(mask.shape, self.config.pad_token_id or 0, dtype=torch.long)
@@ -69,32 +73,39 @@ class PlacedTransformer(Transformer):
         marks = torch.zeros(mask.shape, dtype=torch.bool)
         for row, one in zip(marks, placed, strict=True):
             row[torch.from_numpy(one.marks).long()] = True
-        return {"input_ids": ids, "attention_mask": mask.long(), "marks": marks, "modality": "text"}
+        texts = torch.arange(len(every)).repeat_interleave(torch.tensor([len(n) for n in every]))
+        return {
+            "input_ids": ids, "attention_mask": mask.long(), "marks": marks, "texts": texts,
+            "modality": "text",
+        }  # fmt: skip
 
     def _limit(self, settings: dict[str, Any]) -> int:
         by_task = {"query": self.query_length, "document": self.document_length}
         asked = settings.get("max_length") or by_task.get(settings.get("task", ""))
         return int(asked or self.max_seq_length or self.config.max_position_embeddings)
 
-    def _placed(self, texts: list[str], prompt: str, limit: int) -> list[Input]:
+    def _placed(self, texts: list[str], prompt: str, settings: dict[str, Any]) -> list[list[Input]]:
+        whole = not self.window or settings.get("task") == "query" or settings.get("max_length")
         side = EncoderConfig(
-            model="", weights="", tokenizer="", prompt=prompt, max_length=limit, pool=self.pool,
-            gran=self.gran, include_prompt=self.include_prompt, append_eos=self.append_eos,
+            model="", weights="", tokenizer="", prompt=prompt, pool=self.pool, gran=self.gran,
+            max_length=self._limit(settings) if whole else int(self.window),
+            window="full" if whole else self.window,
+            include_prompt=self.include_prompt, append_eos=self.append_eos,
         )  # fmt: skip
         special = special_tokens_of(self.tokenizer, side)
         placer = make_placer(side, special)
         tokenized = Tokenizer(self._fast, special, side.prompt, side.splitter)(texts)
         contents = [placer.content(text.ids, text.prompt, text.ends) for text in tokenized]
-        return [placer.place(content).inputs[0] for content in contents]
+        return [placer.place(content).inputs for content in contents]
 
     def forward(self, features: dict[str, Any], **settings: Any) -> dict[str, Any]:
-        """Adds 'token_embeddings' [texts, longest, dim]; the marks are kept from the model."""
-        marks = features.pop("marks")
-        return {**super().forward(features, **settings), "marks": marks}
+        """Adds 'token_embeddings' [inputs, longest, dim]; marks and texts are kept from the model."""
+        kept = {name: features.pop(name) for name in ("marks", "texts")}
+        return {**super().forward(features, **settings), **kept}
 
 
 class MarkedPooling(Module):
-    """The mean of the marked states of each text; it has no weights and no settings."""
+    """The mean of the marked states of each input, and of a text's inputs; no weights, no settings."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -105,6 +116,10 @@ class MarkedPooling(Module):
         states, marks = features["token_embeddings"], features["marks"]
         rows = Marks(marks.flatten().nonzero()[:, 0], marks.nonzero()[:, 0], len(marks))
         vectors = self.pooling(states.flatten(0, 1), rows)
+        texts = features["texts"]
+        if len(texts) > int(texts[-1]) + 1:
+            one_each = torch.arange(len(texts), device=texts.device)
+            vectors = self.pooling(vectors, Marks(one_each, texts, int(texts[-1]) + 1))
         return {**features, "sentence_embedding": vectors.to(states.dtype)}
 
     def save(self, output_path: str, *args: Any, **settings: Any) -> None:

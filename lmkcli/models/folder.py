@@ -63,6 +63,7 @@ class ModelFolder:
     gran: str = ""  # with a pool that has chunks, as a folder that lmk exported declares it
     include_prompt: bool = True
     append_eos: bool = False
+    window: str = ""  # positions of the windows that documents are read in, where it declares any
     max_length: int | None = None
     query_length: int | None = None  # None: as long as documents
     lower_case: bool = False

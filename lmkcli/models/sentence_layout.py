@@ -53,6 +53,7 @@ def sentence_folder(path: Path, name: str, commit: str) -> ModelFolder:
         encoder=encoder,
         pool=placed.get("pool", declared),
         gran=placed.get("gran", ""),
+        window=placed.get("window", ""),
         include_prompt=(placed or pooling).get("include_prompt", True),
         append_eos=bool(placed.get("append_eos", False)),
         max_length=length.get("max_seq_length") or declared_length(encoder),

@@ -11,7 +11,7 @@ from lmkcli import catalog, manifest
 from lmkcli.data.collection import open_collection
 from lmkcli.encoding.asking import granularity, open_pooler
 from lmkcli.encoding.resolving import Resolved, resolve
-from lmkcli.encoding.sentence_folder import check_exportable, check_trainable
+from lmkcli.encoding.sentence_folder import check_exportable, check_trainable, resolve_whole
 from lmkcli.errors import DataError, MissingExtra, UsageError
 from lmkcli.models.files import read_architecture
 from lmkcli.models.folder import kind_of
@@ -76,7 +76,7 @@ def ask(
     _check_targets(settings)
     parsed = tuple(parse_source(each) for each in sources)
     _check_positions(options)
-    resolved = resolve(_with_first(options), offline)
+    resolved = resolve_whole(_with_first(options), offline)
     doc = resolved.recipe.doc
     grans = tuple(granularity(doc.pool, each, doc.unit) for each in _grans(options))
     check_trainable(published(resolved))  # what has no model folder to end in
@@ -120,7 +120,7 @@ def ask_texts(
     if beginning.architecture:
         check_encoder(kind_of(read_architecture(beginning.architecture)), settings.objective)
         return AskedTexts(parsed, None)
-    resolved = resolve(beginning.first, offline)
+    resolved = resolve_whole(beginning.first, offline)
     check_encoder(resolved.folder.kind, settings.objective)
     check_exportable(resolved)
     check_layout(resolved, beginning.grans, settings)

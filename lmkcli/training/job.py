@@ -61,6 +61,8 @@ class TrainJob:
             "sources": [_seen_as(source) for source in self.sources],
             "settings": settings,
         }
+        if self.resolved.folder.window:
+            shared["window"] = self.resolved.folder.window
         if self.teacher:
             shared["teacher"] = self.teacher.recipe.identity()
         return shared | ({"dev": self.dev.identity} if self.dev else {})

@@ -44,13 +44,18 @@ def open_objective(settings: TrainSettings, normalize: bool = True) -> Objective
     return objective if alone else Imitation(objective, settings.teacher_weight)
 
 
+def _declared(job: TrainJob) -> str:
+    window = job.resolved.folder.window
+    return f"; will be read in windows of {window}" if window else ""
+
+
 def describe_training(job: TrainJob) -> Iterator[str]:
     """What was found and resolved, in lines for people."""
     doc = job.resolved.recipe.doc
     grans = f" gran {' '.join(job.grans)}" if job.grans else ""
     yield (
         f"{job.resolved.folder.name}: pool {doc.pool}{grans}, max length {doc.max_length} "
-        f"(queries {job.resolved.recipe.query.max_length}), {doc.similarity}"
+        f"(queries {job.resolved.recipe.query.max_length}), {doc.similarity}{_declared(job)}"
     )
     for number, (source, tally) in enumerate(zip(job.sources, job.tallies, strict=True)):
         count = int((job.examples.sources == number).sum())

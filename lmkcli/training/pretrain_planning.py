@@ -6,8 +6,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from lmkcli.encoding.resolving import Resolved, resolve
-from lmkcli.encoding.sentence_folder import check_exportable
+from lmkcli.encoding.resolving import Resolved
+from lmkcli.encoding.sentence_folder import check_exportable, resolve_whole
 from lmkcli.models.creating import NewModel, create
 from lmkcli.models.files import read_architecture
 from lmkcli.models.finding import read_model
@@ -38,7 +38,7 @@ def planned(
     options, created = beginning.first, _created(beginning, settings.seed, offline)
     if created:
         options = replace(options, model=created.folder.name)
-    resolved = asked.resolved or resolve(options, offline)
+    resolved = asked.resolved or resolve_whole(options, offline)
     check_exportable(resolved)
     tokenizer = open_tokenizer(resolved.folder, resolved.recipe.doc)
     layout = _layout(resolved, tokenizer, beginning.grans, settings)

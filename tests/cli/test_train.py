@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from lmkcli.manifest import read
 from tests import tiny
 from tests.cli.conftest import Lmk
 
@@ -78,6 +79,39 @@ def test_overwriting_leaves_what_is_not_ours(
     lmk("train", pairs, *words, "--steps", 2, "-o", model, "--if-exists", "overwrite")
     assert (model / "thesis.tex").read_text() == "mine"
     assert lmk("show", model, "--json").json["steps"] == 2
+
+
+def test_the_window_in_which_its_documents_will_be_read(
+    lmk: Lmk, pairs: Path, beir: Path, tiny_model: Models, tmp_path: Path
+) -> None:
+    """Training reads texts whole; the folder declares the window, and a model made of it does, too."""
+    taught, again, short = (
+        tmp_path / "taught",
+        tmp_path / "again",
+        ("--steps", 1, "--batch-size", 8),
+    )
+    one = (
+        "train",
+        pairs,
+        *short,
+        "--max-length",
+        32,
+        "--pool",
+        "lmk",
+        "--gran",
+        "4,8",
+        "-o",
+        taught,
+    )
+    said = lmk(*one, "-m", tiny_model("bert"), "--window", 16).err
+    assert "cosine; will be read in windows of 16\n" in said
+    config = json.loads((taught / "sentence_bert_config.json").read_text())
+    assert (config["window"], config["max_seq_length"]) == ("16", 32)
+    lmk("train", pairs, *short, "-m", taught, "-o", again)
+    lmk("encode", beir, "-m", again, "-o", tmp_path / "vectors")
+    assert read(tmp_path / "vectors", "vectors").identity["recipe"]["doc"]["window"] == "16"
+    refused = lmk(*one, "-m", tiny_model("bert"), "--window", 8, code=3)
+    assert "window: '16' | '8'" in refused.err
 
 
 def test_nothing_to_learn_from(lmk: Lmk, tiny_model: Models, tmp_path: Path) -> None:

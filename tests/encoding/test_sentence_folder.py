@@ -16,7 +16,7 @@ from lmkcli.encoding.encoder import open_encoder
 from lmkcli.encoding.jobs import run_encode
 from lmkcli.encoding.planning import plan
 from lmkcli.encoding.resolving import resolve
-from lmkcli.encoding.sentence_folder import ExportedModel, export_model
+from lmkcli.encoding.sentence_folder import ExportedModel, export_model, resolve_whole
 from lmkcli.errors import Mismatch, UsageError
 from lmkcli.models.finding import read_model
 from lmkcli.recipe import RecipeOptions
@@ -115,6 +115,69 @@ def test_landmarks_make_a_difference(tiny_model: Models, beir: Path, tmp_path: P
     assert features["marks"].sum(dim=1).tolist() == [4, 1]
     plain = by_lmk(RecipeOptions(str(tiny_model("bert")), max_length=40), beir, tmp_path / "mean")
     assert (by_theirs(model, beir).docs * plain.docs).sum(axis=1).min() < 0.99
+
+
+@pytest.mark.parametrize("pool", ["lmk", "lmk sentence", "multicls"])
+def test_a_window_that_the_folder_declares(
+    tiny_model: Models, beir: Path, tmp_path: Path, pool: str
+) -> None:
+    """Documents are read in windows here and there; a query, and what has a length, is read whole."""
+    base, folder = str(tiny_model("bert")), tmp_path / "st"
+    whole = resolve_whole(RecipeOptions(base, window="16", max_length=40, **POOLS[pool]))
+    theirs = loaded(folder, export_model(whole, folder))
+    windows = RecipeOptions(base, window="16", query_max_length=40, **POOLS[pool])
+    native = by_lmk(windows, beir, tmp_path / "native")
+    near(native, by_lmk(RecipeOptions(str(folder)), beir, tmp_path / "back"))
+    near(native, by_theirs(theirs, beir))
+    at_once = RecipeOptions(base, max_length=40, **POOLS[pool])
+    plain = by_lmk(at_once, beir, tmp_path / "plain")
+    assert (plain.docs * native.docs).sum(axis=1).min() < 0.9999
+    for wishes in (
+        RecipeOptions(str(folder), max_length=40),
+        RecipeOptions(str(folder), window="full"),
+    ):
+        near(plain, by_lmk(wishes, beir, tmp_path / f"{wishes.window}"))
+    text = max((doc.content for doc in open_collection(str(beir)).docs()), key=len)
+    theirs.save(str(tmp_path / "again"))
+    again = loaded(tmp_path / "again", ExportedModel([], trust_remote_code=True))
+    assert float(again.encode_document(text) @ theirs.encode_document(text)) > 0.9999
+
+
+def test_the_window_of_a_folder_is_that_of_its_own_vector(
+    tiny_model: Models, tmp_path: Path
+) -> None:
+    base, folder = str(tiny_model("bert")), str(tmp_path / "st")
+    whole = resolve_whole(RecipeOptions(base, window="16", **POOLS["lmk"]))
+    export_model(whole, Path(folder))
+    assert read_model(folder).window == "16"
+
+    def window(**wishes: Any) -> str:
+        return resolve(RecipeOptions(folder, **wishes)).recipe.doc.window
+
+    assert window() == window(pool="lmk", gran="4") == "16"
+    assert window(window="32") == "32"
+    assert window(pool="mean") == window(unit="chunk", gran="8") == window(max_length=32) == "full"
+    again = resolve_whole(RecipeOptions(folder))
+    assert (again.folder.window, again.recipe.doc.window) == ("16", "full")
+    assert resolve_whole(RecipeOptions(folder, window="full")).folder.window == ""
+    assert resolve_whole(RecipeOptions(folder, pool="mean")).folder.window == ""
+    assert resolve_whole(RecipeOptions(folder, max_length=12)).folder.window == ""
+
+
+@pytest.mark.parametrize(
+    ("wishes", "message"),
+    [
+        ({"pool": "mean", "window": "16"}, "--window 16 is nothing that a folder declares"),
+        ({"pool": "lmk", "gran": "8", "window": "chunk"}, "--window chunk is nothing"),
+        ({"pool": "lmk", "gran": "8", "window": "32", "max_length": 16}, "longer than --max-length 16"),
+        ({"pool": "lmk", "gran": "8", "window": "-1"}, "write full, chunk, or a number"),
+    ],
+)  # fmt: skip
+def test_a_window_that_no_folder_declares(
+    tiny_model: Models, wishes: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(UsageError, match=message):
+        resolve_whole(RecipeOptions(str(tiny_model("bert")), **wishes))
 
 
 @pytest.mark.parametrize("pool", OWN)

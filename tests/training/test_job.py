@@ -221,7 +221,7 @@ def test_a_task_is_learned(tmp_path: Path, tiny_model: Models) -> None:
         ({"loss": "insent"}, {}, UsageError, "documents in chunks"),
         ({"loss": "m3-kd", "symmetric": True}, {}, UsageError, "--symmetric has no effect"),
         ({}, {"pool": "cls", "gran": "4"}, UsageError, "no effect"),
-        ({}, {"window": "chunk"}, UsageError, "windows"),
+        ({}, {"window": "chunk"}, UsageError, "--window chunk is nothing"),
         ({}, {"gran": "4,x"}, UsageError, "--gran x"),
         ({"dims": "8;16"}, {}, UsageError, "--dims"),
     ],
