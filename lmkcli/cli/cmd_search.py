@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from lmkcli.manifest import Manifest
     from lmkcli.retrieval.index import Index
     from lmkcli.retrieval.pipeline import Stages
+    from lmkcli.retrieval.room import Room
     from lmkcli.retrieval.searching import Written
     from lmkcli.retrieval.sharding import ShardedSearch
 
@@ -68,6 +69,13 @@ class QueryOptions:
         ),
     ] = ""
 
+    @property
+    def room(self) -> "Room | None":
+        """The limit of memory, where one is set."""
+        from lmkcli.retrieval.room import Room
+
+        return Room(self.max_memory) if self.max_memory else None
+
     def check(self, queries: str | None, output: NewOutput) -> None:
         """UsageError where not exactly one thing is asked, or a flag belongs to another."""
         if [queries is not None, self.question is not None, self.interactive].count(True) != 1:
@@ -80,11 +88,6 @@ class QueryOptions:
             raise UsageError(
                 "--output, --all-queries, --tag, --max-memory and --shard belong to a collection of "
                 "queries, not to -q or -i"
-            )
-        if self.shard and self.max_memory:
-            raise UsageError(
-                "--max-memory has no effect with --shard, whose tasks all search the same queries at "
-                "once; drop it"
             )
         if self.shard:
             _check_shard(self.shard, output)
@@ -233,7 +236,6 @@ def _texts(stages: "Stages", spelling: str) -> "Collection | None":
 def _write_run(opened: "Index", spelling: str, asked: QueryOptions, output: NewOutput) -> None:
     """Search for all queries of the collection, or join what shards found, unless the run is there."""
     from lmkcli.retrieval import searching
-    from lmkcli.retrieval.room import Room
     from lmkcli.store.shards import Shards
 
     queries = _queries(spelling, asked.all_queries)
@@ -248,14 +250,13 @@ def _write_run(opened: "Index", spelling: str, asked: QueryOptions, output: NewO
             f"{path} is this very run already; --if-exists overwrite makes it again"
         )
     if asked.shard:
-        return _search_shard(_divided(opened, queries, k), path, described, asked.shard, output)
-    tag = asked.tag or opened.info.kind
+        return _search_shard(_divided(opened, queries, k), path, described, asked, output)
+    tag, room = asked.tag or opened.info.kind, asked.room
     with console.progress("search") as progress:
         if begun:
             report = Report(progress, note=console.note)
-            runs = _divided(opened, queries, k).joined(tag, begun, report)
+            runs = _divided(opened, queries, k).joined(tag, begun, report, room)
         else:
-            room = Room(asked.max_memory) if asked.max_memory else None
             runs = searching.search(opened, queries, k, tag, progress, room)
         written = searching.write(path, runs, described)
     if begun:
@@ -270,16 +271,20 @@ def _divided(opened: "Index", queries: "list[Query]", k: int) -> "ShardedSearch"
 
 
 def _search_shard(
-    search: "ShardedSearch", path: Path, described: "Manifest", slice_: str, output: NewOutput
+    search: "ShardedSearch",
+    path: Path,
+    described: "Manifest",
+    asked: QueryOptions,
+    output: NewOutput,
 ) -> None:
     """Search one slice, and say which are to come."""
     from lmkcli.data.collection import Shard
 
-    shard = Shard.parse(slice_)
+    shard = Shard.parse(asked.shard)
     shards = search.claim(path, described.identity, shard.count, recording.call())
     with console.progress("search") as progress:
-        search.search(shard, shards, Report(progress, note=console.note))
-    console.shard_done(slice_, shards.folder, shards.unfinished(), output.json)
+        search.search(shard, shards, Report(progress, note=console.note), asked.room)
+    console.shard_done(asked.shard, shards.folder, shards.unfinished(), output.json)
 
 
 def _queries(spelling: str, all_queries: bool) -> "list[Query]":

@@ -13,6 +13,8 @@ from lmkcli.store.vectors import Vectors
 MARGIN = 32  # rows beyond k that are fetched, at least
 SPREAD = 4  # vectors that are fetched for a row that is wanted, where rows have many
 LEAST = 128  # and for each of several query vectors
+TOKENS = 32  # vectors of a query that has one for each token; a fixed number, so that what is found for a
+# query does not depend on those that are searched with it
 
 
 class ApproximateSearch:
@@ -29,6 +31,7 @@ class ApproximateSearch:
         exact: VectorSearch,
     ) -> None:
         self._kind, self._matrix, self._exact = kind, units.matrix, exact
+        self._asked = TOKENS if units.vectors.recipe.query.unit == "token" else 1
         numbering = Numbering(units.vectors, numbered)
         self._rows_of = numbering.vectors if units.level == "chunk" else numbering.docs
 
@@ -39,7 +42,7 @@ class ApproximateSearch:
 
     def first_candidates(self, queries: Ragged, k: int, among: range | None = None) -> Candidates:
         """What a search fetches at first for each query vector, of all vectors or of a range."""
-        return self._kind.candidates(queries.vectors, self._depth(k, queries) + 1, among)
+        return self._kind.candidates(queries.vectors, self._depth(k) + 1, among)
 
     def search(self, queries: Ragged, k: int, fetched: Candidates | None = None) -> Hits:
         """The k best of the candidates, and what ties with the last of them.
@@ -66,7 +69,7 @@ class ApproximateSearch:
         tie is cut: which of the tied vectors come first is chance.
         """
         candidates: list[NDArray[np.int64]] = [np.zeros(0, np.int64)] * len(queries.counts)
-        depth, left = self._depth(k, queries), np.arange(len(candidates))
+        depth, left = self._depth(k), np.arange(len(candidates))
         again: list[np.integer] = []
         while len(left):
             asked = queries.take(left)
@@ -94,15 +97,14 @@ class ApproximateSearch:
         """Rows that are scored exactly, as far as they are found."""
         return min(k * self._kind.overfetch + MARGIN, self._matrix.rows)
 
-    def _depth(self, k: int, queries: Ragged) -> int:
+    def _depth(self, k: int) -> int:
         """Vectors to fetch at first for each query vector."""
         matrix, numbered, wanted = self._matrix, self._kind.rows, self._wanted(k)
         share = -(-wanted * numbered // max(1, matrix.total))  # some may be deleted
         if not matrix.rows < matrix.total:
             return min(share, self._kind.most)
         spread = min(SPREAD, -(-matrix.total // matrix.rows))
-        longest = int(queries.counts.max(initial=1))
-        return min(max(spread * share // longest, min(share, LEAST)), self._kind.most)
+        return min(max(spread * share // self._asked, min(share, LEAST)), self._kind.most)
 
 
 def _ties(found: Candidates) -> NDArray[np.bool_]:

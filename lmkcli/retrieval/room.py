@@ -4,6 +4,7 @@ What a search holds for a query is the same however many vectors there are: plac
 far, and the ids and scores of those that are found.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from lmkcli.errors import DataError
@@ -36,6 +37,15 @@ class Room:
             )
         begun, self._begun = self._begun, True
         return fit if begun else min(fit, FIRST)
+
+
+def parts(count: int, k: int, room: Room | None) -> Iterator[slice]:
+    """Queries 0 … count - 1 in consecutive parts, each as large as there is room for then; None: one."""
+    done = 0
+    while done < count:
+        fit = count if room is None else room.queries(k)
+        yield slice(done, min(done + fit, count))
+        done += fit
 
 
 def _mb(size: int) -> str:

@@ -13,7 +13,7 @@ from lmkcli.errors import DataError, Mismatch
 from lmkcli.manifest import Manifest
 from lmkcli.progress import Progress
 from lmkcli.retrieval.index import Index
-from lmkcli.retrieval.room import Room
+from lmkcli.retrieval.room import Room, parts
 from lmkcli.store import outputs
 from lmkcli.system.atomic import atomic_file
 
@@ -57,17 +57,14 @@ def search(  # noqa: PLR0913 - what is asked, and how it is told
 
     DataError where there is no room for one query.
     """
-    done = 0
-    while done < len(queries):
-        fit = QUERIES_AT_ONCE if room is None else min(QUERIES_AT_ONCE, room.queries(k))
-        asked = queries[done : done + fit]
-        yield replace(index.search(asked, k), tag=tag)
-        done += len(asked)
-        progress(done, len(queries), "queries")
+    for first, asked in batches(queries):
+        for part in parts(len(asked), k, room):
+            yield replace(index.search(asked[part], k), tag=tag)
+            progress(first + part.stop, len(queries), "queries")
 
 
 def batches(queries: list[Query]) -> Iterator[tuple[int, list[Query]]]:
-    """The queries that shards search together, with the number of their first."""
+    """The queries that are searched together if there is room, with the number of their first."""
     for first in range(0, len(queries), QUERIES_AT_ONCE):
         yield first, queries[first : first + QUERIES_AT_ONCE]
 

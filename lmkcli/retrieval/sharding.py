@@ -23,6 +23,7 @@ from lmkcli.retrieval.dense import DenseIndex, exact_search
 from lmkcli.retrieval.index import Index
 from lmkcli.retrieval.indexes.exact_scorer import top
 from lmkcli.retrieval.kinds import Candidates, Hits
+from lmkcli.retrieval.room import Room, parts
 from lmkcli.retrieval.searching import batches
 from lmkcli.store.ragged import Ragged
 from lmkcli.store.shards import Shards
@@ -45,28 +46,39 @@ class ShardedSearch:
         pieces = [_piece(first) for first, _ in batches(self._queries)]
         return Shards.claim(output, identity, count, pieces, call)
 
-    def search(self, shard: Shard, shards: Shards, report: Report) -> None:
-        """Write the pieces that a shard lacks; what is there stays."""
+    def search(
+        self, shard: Shard, shards: Shards, report: Report, room: Room | None = None
+    ) -> None:
+        """Write the pieces that a shard lacks; what is there stays. DataError without room for a query."""
         search = self._slices.of(shard)
         for first, asked in batches(self._queries):
             path = shards.path(shard.number, _piece(first))
             if not path.exists():
                 encoded = self._encoded(first, asked, shards, report.note)
+                hits = Hits([], [])
+                for part in parts(len(asked), self._k, room):
+                    rows, scores = search(_part_of(encoded, part), self._k)
+                    hits.rows.extend(rows)
+                    hits.scores.extend(scores)
                 with atomic_file(path) as temporary:
-                    _write_hits(temporary, search(encoded, self._k))
+                    _write_hits(temporary, hits)
             report.progress(first + len(asked), len(self._queries), "queries")
 
-    def joined(self, tag: str, shards: Shards, report: Report) -> Iterator[Run]:
-        """The run that all shards together are, in pieces; DataError where some are missing."""
+    def joined(
+        self, tag: str, shards: Shards, report: Report, room: Room | None = None
+    ) -> Iterator[Run]:
+        """The run that all shards together are, in pieces; DataError where some are missing, or no room."""
         shards.check_whole()
         for first, asked in batches(self._queries):
             encoded = self._encoded(first, asked, shards, report.note)
-            paths = (shards.path(number, _piece(first)) for number in range(shards.count))
+            paths = [shards.path(number, _piece(first)) for number in range(shards.count)]
             expected = self._slices.expected(encoded)
-            found = (_read_hits(path, expected) for path in paths)
-            hits = self._slices.join(encoded, self._k, found)
-            yield Run(self._index.ranked(asked, hits, self._k).rankings, tag)
-            report.progress(first + len(asked), len(self._queries), "queries")
+            for part in parts(len(asked), self._k, room):
+                lists = self._slices.lists(encoded, part)
+                found = (_read_hits(path, expected, lists) for path in paths)
+                hits = self._slices.join(_part_of(encoded, part), self._k, found)
+                yield Run(self._index.ranked(asked[part], hits, self._k).rankings, tag)
+                report.progress(first + part.stop, len(self._queries), "queries")
 
     def _encoded(self, first: int, asked: list[Query], shards: Shards, note: Note) -> Ragged:
         """The vectors of some queries, as the first task to need them encoded them."""
@@ -93,6 +105,9 @@ class Slices(Protocol):
     def expected(self, queries: Ragged) -> _Expected:
         """What a piece for these queries holds."""
 
+    def lists(self, queries: Ragged, part: slice) -> slice:
+        """Where in a piece the lists of some of the queries are."""
+
     def of(self, shard: Shard) -> Search:
         """The search of one shard's slice, with rows as the whole numbers them."""
 
@@ -108,6 +123,9 @@ class _ExactSlices:
 
     def expected(self, queries: Ragged) -> _Expected:
         return _Expected(len(queries.counts), range(self._units.matrix.rows))
+
+    def lists(self, queries: Ragged, part: slice) -> slice:
+        return part
 
     def of(self, shard: Shard) -> Search:
         units, first = self._units.share(shard)
@@ -144,6 +162,9 @@ class _ApproximateSlices:
     def expected(self, queries: Ragged) -> _Expected:
         # for each vector of a query as many, filled up with -1
         return _Expected(len(queries.vectors), range(-1, self._search.kind.rows), even=True)
+
+    def lists(self, queries: Ragged, part: slice) -> slice:
+        return slice(int(queries.starts[part.start]), int(queries.starts[part.stop]))
 
     def of(self, shard: Shard) -> Search:
         numbers = shard.rows(self._search.kind.rows)
@@ -190,8 +211,12 @@ def _write_hits(path: Path, hits: Hits) -> None:
     _save(path, rows=np.concatenate(hits.rows), scores=np.concatenate(hits.scores), counts=counts)
 
 
-def _read_hits(path: Path, expected: _Expected) -> Hits:
-    """What a shard found; DataError where it is not what a piece of this search can be."""
+def _part_of(queries: Ragged, part: slice) -> Ragged:
+    return queries.take(np.arange(part.start, part.stop))
+
+
+def _read_hits(path: Path, expected: _Expected, lists: slice) -> Hits:
+    """Some lists of what a shard found; DataError where it is not what a piece of this search can be."""
     rows, scores, counts = _load(path, rows=np.int64, scores=np.float64, counts=np.int64)
     whole = _is_divided(counts, expected.lists, len(rows)) and rows.shape == scores.shape == (
         len(rows),
@@ -200,8 +225,9 @@ def _read_hits(path: Path, expected: _Expected) -> Hits:
     uneven = expected.even and len(np.unique(counts)) > 1
     if not whole or uneven or outside.any() or np.isnan(scores).any():
         raise _damaged(path, "its numbers do not fit together")
-    ends = np.cumsum(counts)[:-1]
-    return Hits(np.split(rows, ends), np.split(scores, ends))
+    starts = np.concatenate([[0], np.cumsum(counts)])[lists.start : lists.stop + 1]
+    mine, ends = slice(starts[0], starts[-1]), starts[1:-1] - starts[0]
+    return Hits(np.split(rows[mine], ends), np.split(scores[mine], ends))
 
 
 def _save(path: Path, **arrays: Any) -> None:

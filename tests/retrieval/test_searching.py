@@ -108,7 +108,24 @@ def test_a_search_holds_no_more_than_it_may(tiny_model: Models, tmp_path: Path) 
         *lmk, *search, "-o", "bound.trec", "--max-memory", f"{limit // MB}MB", cwd=tmp_path
     )
     assert bound < limit
-    assert (tmp_path / "free.trec").read_bytes() == (tmp_path / "bound.trec").read_bytes()
+    whole = (tmp_path / "free.trec").read_bytes()
+    assert whole == (tmp_path / "bound.trec").read_bytes()
+    slices = (("--shard", "0/2"), ("--shard", "1/2"), ())  # the last joins them
+    sizes = [
+        most(
+            *lmk,
+            *search,
+            "-o",
+            "slices.trec",
+            *slice_,
+            "--max-memory",
+            f"{limit // MB}MB",
+            cwd=tmp_path,
+        )
+        for slice_ in slices
+    ]
+    assert max(sizes) < limit
+    assert whole == (tmp_path / "slices.trec").read_bytes()
 
 
 def most(*words: str, cwd: Path) -> int:

@@ -16,6 +16,7 @@ from lmkcli.progress import Report
 from lmkcli.retrieval import dense, searching
 from lmkcli.retrieval.building import build_dense
 from lmkcli.retrieval.opening import open_index
+from lmkcli.retrieval.room import Room
 from lmkcli.retrieval.sharding import ShardedSearch
 from lmkcli.settings import AnnSettings, OpenSettings
 from lmkcli.store import part_writer
@@ -76,16 +77,23 @@ def opened(path: Path, **settings: Any) -> Any:
     return open_index(path, OpenSettings(device="cpu", dtype="fp32", **settings))
 
 
-def sharded(index: Any, output: Path, count: int, k: int = K) -> Run:
+class Narrow(Room):
+    """Room for two queries at most, though three are in a piece."""
+
+    def queries(self, k: int) -> int:
+        return 2
+
+
+def sharded(index: Any, output: Path, count: int, k: int = K, room: Room | None = None) -> Run:
     """The joined run of `count` tasks, in any order, some of them twice."""
     tasks = [*range(count), *range(0, count, 2)]
     random.Random(count).shuffle(tasks)
     for task in tasks:
         search = ShardedSearch(index, QUERIES, k)
-        search.search(Shard(task, count), search.claim(output, WHO, count, {}), Report())
+        search.search(Shard(task, count), search.claim(output, WHO, count, {}), Report(), room)
     found = Shards.find(output, WHO)
     assert found is not None
-    return together(ShardedSearch(index, QUERIES, k).joined("tag", found, Report()))
+    return together(ShardedSearch(index, QUERIES, k).joined("tag", found, Report(), room))
 
 
 def searched(index: Any, k: int) -> Run:
@@ -124,6 +132,7 @@ def test_exact_search_in_any_number_of_slices(
     whole = searched(index, K)
     for count in (2, 7):
         same(sharded(index, tmp_path / f"{count}.trec", count), whole, K)
+    same(sharded(index, tmp_path / "narrow.trec", 3, room=Narrow(0)), whole, K)
 
 
 @pytest.mark.parametrize(("k", "count"), [(1, 3), (1000, 3), (10, ROWS + 2)])
@@ -147,6 +156,7 @@ def test_lists_in_any_number_of_slices(
     whole = searched(index, 5)
     for count in (1, 8):
         same(sharded(index, tmp_path / f"{count}.trec", count, 5), whole, 5)
+    same(sharded(index, tmp_path / "narrow.trec", 3, 5, Narrow(0)), whole, 5)
 
 
 def test_a_graph_is_searched_whole(folder: Folder, tmp_path: Path) -> None:
