@@ -143,7 +143,7 @@ def baselines(model: str) -> list[System]:
 
 
 def trained(label: str, model: str, args: argparse.Namespace, long: bool) -> list[System]:
-    """A model at every length with its own granularity, and at one length with every granularity."""
+    """A model at every length and in windows with its own granularity, and at one length with every other."""
     folder = read_model(model)
     # A tokenizer may still say the length of the model before it was made longer.
     reach = max(folder.positions or 0, folder.max_length or 0)
@@ -153,11 +153,18 @@ def trained(label: str, model: str, args: argparse.Namespace, long: bool) -> lis
         System(f"{label}, {n}", model, ("--max-length", str(n)), n, n == max(lengths))
         for n in lengths
     ]
+    windows = args.windows if long else []
+    made += [
+        System(f"{label}, windows of {n}", model, ("--window", str(n)), fused=True) for n in windows
+    ]
     if folder.pool in POOLERS_OF_CHUNKS:
         longest = max([n for n in lengths if n <= args.grans_at], default=lengths[0])
         for gran in args.grans:
             flags = ("--pool", folder.pool, "--gran", str(gran), "--max-length", str(longest))
             made.append(System(f"{label}, {longest}, {GRANULARITY} {gran}", model, flags))
+            for n in windows:
+                flags = ("--pool", folder.pool, "--gran", str(gran), "--window", str(n))
+                made.append(System(f"{label}, windows of {n}, {GRANULARITY} {gran}", model, flags))
     return made
 
 
@@ -283,6 +290,7 @@ def main() -> None:
     parser.add_argument("--against", nargs="+", default=[], metavar="LABEL:LABEL")
     parser.add_argument("--collections", nargs="+", default=[*LONG, *SHORT])
     parser.add_argument("--lengths", nargs="+", type=int, default=[512, 1024, 2048, 4096])
+    parser.add_argument("--windows", nargs="*", type=int, default=[512])
     parser.add_argument("--grans", nargs="*", type=int, default=[32, 64, 128, 256])
     parser.add_argument("--grans-at", type=int, default=2048, metavar="LENGTH")
     args = parser.parse_args()

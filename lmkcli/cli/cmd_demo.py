@@ -9,10 +9,10 @@ import typer
 from lmkcli.cli import console
 
 COLLECTION = "stdlib/functions"
-MODEL = "minilm"
+MODEL = "lmk-minilm"
 LONG = "stdlib/modules,package=http+json"
-LANDMARKS = "lmk-minilm"
-DEEP = "send and log an error reply"  # http.server does, far behind what minilm reads of it
+BASE = "minilm"  # what it was made from
+DEEP = "send and log an error reply"  # http.server does, far behind what the base reads of it
 
 
 def demo(
@@ -25,8 +25,8 @@ def demo(
     """All five steps on a real collection with a real model, offline, in a few minutes on two cores.
 
     The collection is this Python's standard library: given the first sentence of a docstring, find the
-    function it was written for. The model is all-MiniLM-L6-v2 (extra `demo`). Then whole modules, which
-    are longer than it reads: a question that it misses, and lmk-minilm answers by landmark pooling.
+    function it was written for. The model is lmk-minilm (extra `demo`). Then whole modules: a question
+    that its base, all-MiniLM-L6-v2, misses, for it reads their beginnings alone.
     """
     import time
 
@@ -53,8 +53,8 @@ def commands(folder: Path) -> list[list[str]]:
         ["search", bm25, COLLECTION, "-k", "100", "-o", lexical],
         ["eval", run, lexical, "-m", "nDCG@10", "-m", "R@100", "-m", "RR@10"],
         ["search", vectors, "-q", "split a path into its components", "-k", "5"],
-        ["encode", LONG, "-m", MODEL, "-o", truncated],
-        ["encode", LONG, "-m", LANDMARKS, "-o", landmarks],
+        ["encode", LONG, "-m", BASE, "-o", truncated],
+        ["encode", LONG, "-m", MODEL, "-o", landmarks],
         ["search", truncated, "-q", DEEP, "-k", "3"],
         ["search", landmarks, "-q", DEEP, "-k", "3"],
     ]

@@ -81,6 +81,8 @@ def test_a_recipe_runs_as_it_stands(
     small = [f"--{name}={value}" for name, value in sizes.items()]
     if "query-max-length" in wanted:
         small.append("--query-max-length=32")
+    if "window" in wanted:
+        small.append("--window=32")
     lmk("train", source, "--config", recipe, "-m", model, *small, "-o", tmp_path / "model")
     training = json.loads((tmp_path / "model" / "training.json").read_text())
     assert training["steps"] == 2

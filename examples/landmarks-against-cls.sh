@@ -1,0 +1,30 @@
+#!/usr/bin/env bash
+# Poolers trained alike at 256 positions, to be evaluated at 2,048 (docs/landmarks.md); what is there is
+# continued. bash examples/landmarks-against-cls.sh path/to/collections [lmk cls mean lmk-fixed …]; SEEDS="1 2 3"
+set -euo pipefail
+data=lmk-minilm-data
+[ -f $data/SUMMARY.txt ] || python benchmarks/landmarks_data.py "$1" -o $data
+poolers=("${@:2}")
+[ ${#poolers[@]} -gt 0 ] || poolers=(lmk cls)
+short=max-length=256,query-max-length=64
+
+for seed in ${SEEDS:-1 2 3}; do
+    for pool in "${poolers[@]}"; do
+        gran=()
+        case $pool in
+            lmk) gran=(--gran 64,32,128,256) ;;
+            lmk-fixed | multicls | mean@k) gran=(--gran 64) ;;
+        esac
+        lmk train \
+            $data/techdocs.jsonl.gz,$short,weight=0.5 \
+            $data/techdocs-openings.jsonl.gz,$short,weight=0.3 \
+            $data/squad-passages.jsonl.gz,$short,weight=0.3 \
+            $data/squad-sentences.jsonl.gz,$short,weight=0.05 \
+            $data/fever.jsonl.gz,$short,weight=0.1 \
+            $data/python-functions.jsonl.gz,$short,weight=0.05 \
+            -m minilm --pool "${pool%-fixed}" "${gran[@]}" --extend recurrent --max-length 2048 --skip-positions 0.5 \
+            --lora 16 --train positions --lr 4e-4 --warmup 15 --schedule cosine --temperature 0.03 \
+            --batch-size 32 --batch-tokens 26000 --steps 110 --save-every 55 --seed "$seed" \
+            -o "trained/$pool-$seed"
+    done
+done
