@@ -40,4 +40,4 @@ lmk train \
     --config "$here/lmk-minilm.toml" --steps 500 --warmup 40 -o lmk-minilm-2
 
 # The model is the mean of both.
-[ -e lmk-minilm ] || python "$here/average_adapters.py" lmk-minilm-2/adapter lmk-minilm-1/adapter --rank 20 -o lmk-minilm
+[ -e lmk-minilm ] || python "$here/../benchmarks/average_adapters.py" lmk-minilm-2/adapter lmk-minilm-1/adapter --rank 20 -o lmk-minilm

@@ -1,4 +1,4 @@
-"""examples/average_adapters.py: the mean of two adapters is the mean of the models that they make."""
+"""benchmarks/average_adapters.py: the mean of two adapters is the mean of the models that they make."""
 
 import json
 import subprocess
@@ -17,7 +17,7 @@ from lmkcli.training.settings import TrainSettings
 from tests import tiny
 from tests.training.test_job import planned
 
-SCRIPT = Path(__file__).resolve().parents[2] / "examples" / "average_adapters.py"
+SCRIPT = Path(__file__).resolve().parents[2] / "benchmarks" / "average_adapters.py"
 Models = Callable[[str], Path]
 
 

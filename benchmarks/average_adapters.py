@@ -1,6 +1,6 @@
 """Average trained models: the adapters of several trainings of one base become one adapter.
 
-    python examples/average_adapters.py trained/one/adapter trained/two/adapter -o averaged --rank 20
+    python benchmarks/average_adapters.py trained/one/adapter trained/two/adapter -o averaged --rank 20
 
 Weights of models that began alike may be averaged (a model soup, arXiv 2203.05482). The mean of matrices
 of rank 16 has a higher rank; what is written is the best approximation of --rank, in fp16, and how much of
