@@ -22,7 +22,7 @@ def demo(
         typer.Argument(metavar="[FOLDER]", help="Where the artifacts go; kept for you to look at."),
     ] = Path("lmk-demo"),
 ) -> None:
-    """All five steps on a real collection with a real model, offline, in a few minutes on two cores.
+    """All five steps on a real collection with a real model, offline, in half a minute to a few minutes.
 
     The collection is this Python's standard library: given the first sentence of a docstring, find the
     function it was written for. The model is lmk-minilm (extra `demo`). Then whole modules: a question
