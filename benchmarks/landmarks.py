@@ -143,7 +143,7 @@ def baselines(model: str) -> list[System]:
 
 
 def trained(label: str, model: str, args: argparse.Namespace, long: bool) -> list[System]:
-    """A model at every length and in windows with its own granularity, and at one length with every other."""
+    """A model at every length and in windows, and at one length and in windows with every granularity."""
     folder = read_model(model)
     # A tokenizer may still say the length of the model before it was made longer.
     reach = max(folder.positions or 0, folder.max_length or 0)

@@ -16,6 +16,7 @@ from lmkcli.models.folder import (
     declared_length,
 )
 from lmkcli.models.late import MASK, Late, Vocabulary, is_late, read_late
+from lmkcli.recipe import is_count
 
 _POOLING = {"cls": "cls", "mean": "mean", "lasttoken": "last"}
 _LEGACY = {
@@ -53,7 +54,7 @@ def sentence_folder(path: Path, name: str, commit: str) -> ModelFolder:
         encoder=encoder,
         pool=placed.get("pool", declared),
         gran=placed.get("gran", ""),
-        window=placed.get("window", ""),
+        window=_window(placed, path),
         include_prompt=(placed or pooling).get("include_prompt", True),
         append_eos=bool(placed.get("append_eos", False)),
         max_length=length.get("max_seq_length") or declared_length(encoder),
@@ -68,6 +69,17 @@ def sentence_folder(path: Path, name: str, commit: str) -> ModelFolder:
         ),
     )
     return _as_late(folder, late) if late else folder
+
+
+def _window(placed: dict[str, Any], path: Path) -> str:
+    """The positions of a window, where one is declared; DataError for what is no number of them."""
+    declared = placed.get("window", "")
+    if declared and not (isinstance(declared, str) and is_count(declared)):
+        raise DataError(
+            f"{path}/sentence_bert_config.json declares the window {declared!r}: write a number of positions "
+            'in quotes, such as "512", or take the line out'
+        )
+    return str(declared)
 
 
 def undeclared(path: Path) -> str:

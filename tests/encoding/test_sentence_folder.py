@@ -17,7 +17,7 @@ from lmkcli.encoding.jobs import run_encode
 from lmkcli.encoding.planning import plan
 from lmkcli.encoding.resolving import resolve
 from lmkcli.encoding.sentence_folder import ExportedModel, export_model, resolve_whole
-from lmkcli.errors import Mismatch, UsageError
+from lmkcli.errors import DataError, Mismatch, UsageError
 from lmkcli.models.finding import read_model
 from lmkcli.recipe import RecipeOptions
 from lmkcli.settings import EncodeSettings
@@ -162,6 +162,20 @@ def test_the_window_of_a_folder_is_that_of_its_own_vector(
     assert resolve_whole(RecipeOptions(folder, window="full")).folder.window == ""
     assert resolve_whole(RecipeOptions(folder, pool="mean")).folder.window == ""
     assert resolve_whole(RecipeOptions(folder, max_length=12)).folder.window == ""
+
+
+@pytest.mark.parametrize("declared", [512, True, "chunk", "-1", "512 ", [512], {"a": 1}])
+def test_a_window_that_is_no_number_of_positions(
+    tiny_model: Models, tmp_path: Path, declared: Any
+) -> None:
+    whole = resolve_whole(RecipeOptions(str(tiny_model("bert")), window="16", **POOLS["lmk"]))
+    export_model(whole, tmp_path / "st")
+    file = tmp_path / "st" / "sentence_bert_config.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"window": declared}))
+    with pytest.raises(
+        DataError, match=r"declares the window .*write a number of positions in quotes"
+    ):
+        read_model(str(tmp_path / "st"))
 
 
 @pytest.mark.parametrize(
