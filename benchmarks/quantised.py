@@ -1,14 +1,16 @@
-"""Indexes with small codes: bytes a document, and what they find, with and without exact scores.
+"""Small codes, as indexes and as vectors are stored: bytes a document, and what is found.
 
     python benchmarks/quantised.py beir/scifact/test=vectors beir/nfcorpus/test=others
 
 Each argument is a collection and the vectors that lmk encode made of its documents, one a document. For each
 kind: bytes a document; the share of the 100 documents of exact search that are among its own 100; R@100 and
 nDCG@10 by the collection's judgements. "rescored" is what lmk search does: candidates are scored again from
-the stored vectors; "codes alone" ranks by the index's own scores.
+the stored vectors; "codes alone" ranks by the index's own scores. "stored as" is --store-dtype: nothing but
+the codes is there.
 """
 
 import argparse
+import math
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -27,11 +29,34 @@ from lmkcli.retrieval.numbering import number
 from lmkcli.retrieval.searching import queries_of
 from lmkcli.retrieval.views import RankedUnits
 from lmkcli.settings import AnnSettings, OpenSettings
+from lmkcli.store.codes import STORAGES
 from lmkcli.store.ragged import Ragged
 from lmkcli.store.vectors import Vectors
 
 DEPTH = 100
 MEASURES = ("R@100", "nDCG@10")
+
+
+class Recoded:
+    """The vectors of a folder, one a document, as --store-dtype would have kept them."""
+
+    single = True
+
+    def __init__(self, vectors: Vectors, dtype: str) -> None:
+        self._vectors, self._storage = vectors, STORAGES[dtype]
+        self.rows = self.total = vectors.rows
+        self.dim = vectors.dim
+        sizes = self._storage.arrays(self.dim).values()
+        self.bytes = sum(np.dtype(kind).itemsize * math.prod(width) for kind, width in sizes)
+
+    def __iter__(self) -> Iterator[Ragged]:
+        return map(self._through, self._vectors)
+
+    def at(self, rows: np.ndarray) -> Ragged:
+        return self._through(self._vectors.at(rows))
+
+    def _through(self, block: Ragged) -> Ragged:
+        return Ragged.single(self._storage.decoded(self._storage.coded(block.vectors), self.dim))
 
 
 class Bench:
@@ -44,6 +69,7 @@ class Bench:
         settings = OpenSettings()
         self.asked: Ragged = open_query_encoder(self.vectors, settings).queries(self.queries)
         self.units = RankedUnits(self.vectors)
+        self.settings = settings
         self.exact = exact_search(self.units.matrix, settings)
 
     def run(self, rows: list[np.ndarray], scores: list[np.ndarray]) -> Run:
@@ -56,6 +82,10 @@ class Bench:
     def lines(self, kinds: list[str]) -> Iterator[list[str]]:
         best = self.run(*self.exact.search(self.asked, DEPTH))
         yield [self.name, "exact, fp16", str(2 * self.vectors.dim), *self.figures(best, best)]
+        for dtype in ("int8", "binary"):
+            stored = Recoded(self.vectors, dtype)
+            run = self.run(*exact_search(stored, self.settings).search(self.asked, DEPTH))
+            yield [self.name, f"stored as {dtype}", str(stored.bytes), *self.figures(run, best)]
         for kind in kinds:
             with tempfile.TemporaryDirectory() as place:
                 facts = Ann.build(self.vectors, Path(place), AnnSettings(kind=kind), silent)

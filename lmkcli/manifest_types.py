@@ -68,9 +68,12 @@ class _Reading(_Shards):
     source: _Source
 
 
-class _Encoding(_Reading):
+class _Stored(_Shards):
+    store_dtype: Literal["fp32", "fp16", "int8", "binary"]
+
+
+class _Encoding(_Reading, _Stored):
     dtype: Literal["fp32", "bf16", "fp16"]
-    store_dtype: Literal["fp32", "fp16"]
     store_text: bool
 
 
@@ -155,7 +158,8 @@ class _ShardsOf(TypedDict):
     execution: _Pieces
 
 
-class _OpenVectors(_Parted):
+class _OpenVectors(TypedDict):
+    execution: _Stored
     identity: _Recipe
     facts: _Models
 

@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 from lmkcli.errors import UsageError
 
 Dtype = Literal["auto", "fp32", "bf16", "fp16"]
-StoreDtype = Literal["fp16", "fp32"]
+StoreDtype = Literal["fp16", "fp32", "int8", "binary"]
 Overflow = Literal["truncate", "error"]
 
 
@@ -69,7 +69,10 @@ class EncodeSettings:
 
     panel: ClassVar[str] = "How it is made"
     dtype: Annotated[Dtype, Flag("Compute dtype; auto is bf16 where native.")] = "auto"
-    store_dtype: Annotated[StoreDtype, Flag("Dtype of the stored vectors.")] = "fp16"
+    store_dtype: Annotated[
+        StoreDtype,
+        Flag("Dtype of the stored vectors; int8 and binary are codes of a byte or a bit."),
+    ] = "fp16"
     device: Device = "auto"
     batch_tokens: Annotated[
         int, Flag("Positions per forward pass; 0: chosen from the model and the device.", min=0)

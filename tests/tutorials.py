@@ -31,7 +31,8 @@ SAVED = re.compile(r"Save (?:this|it) as\s+`([^`]+)`(?:[^\n]|\n(?!\n))*\n\n\Z")
 TRIPLE = re.compile(r"\b\d+/\d+/\d+\b")
 NUMBER = re.compile(r"-?\d[\d,]*\.?\d*")
 PROGRESS = re.compile(  # what comes by the clock
-    r"^([\w ]+: [\d,.]+ \w+, .*[\d.](?: \w+)?/s, .*|Matplotlib is building the font cache.*)\n",
+    r"^([\w ]+: [\d,.]+ \w+, (?:.*[\d.](?: \w+)?/s, .*|\d+ % of .*)"
+    r"|Matplotlib is building the font cache.*)\n",
     re.MULTILINE,
 )
 RELATIVE, ABSOLUTE, EXACT = 0.05, 0.03, 20

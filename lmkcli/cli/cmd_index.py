@@ -31,7 +31,7 @@ _SHOWN = (
     "training_rows",
     "bytes",
 )
-_DENSE = ("m", "ef_construction", "max_memory", "allow_incomplete", "shard")
+_DENSE = ("m", "ef_construction", "max_memory", "allow_incomplete", "shard", "apart")
 _LEXICAL = (
     *("k1", "b", "language", "stemmer", "stopwords", "unit", "gran", "context"),
     *("fields", "map_ids"),
@@ -54,6 +54,10 @@ class SourceOptions(CollectionOptions):
             "the slices."
         ),
     ] = ""
+    apart: Annotated[
+        bool,
+        Flag("Joining: leave the slices in files of their own, which are searched as one index."),
+    ] = False
     allow_incomplete: Annotated[
         bool, Flag("Index vectors of which some shards are unfinished.")
     ] = False
@@ -82,6 +86,10 @@ def index(  # noqa: PLR0913 - a group of flags each
     if dense.kind == "exact":
         raise UsageError(f"exact search needs no index: lmk search {source} compares every vector")
     check(dense, milvus, given)
+    if reading.shard and reading.apart:
+        raise UsageError(
+            "--apart says how slices are joined: give it without --shard, once all are built"
+        )
     if reading.shard:
         return _shard(_open(Path(source), reading.allow_incomplete), dense, reading.shard, output)
     if dense.kind in catalog.DATABASES:
@@ -93,7 +101,7 @@ def index(  # noqa: PLR0913 - a group of flags each
         facts = _lexical(spelling, output, dense.kind, settings)
         note_differences(spelling, docs=facts["documents"])
     else:
-        facts = _dense(_open(Path(source), reading.allow_incomplete), output, dense)
+        facts = _dense(_open(Path(source), reading.allow_incomplete), output, dense, reading.apart)
     if output.json:
         del facts["of"], facts["files"]
         return console.plain_json({"output": str(folder), **facts})
@@ -106,7 +114,7 @@ def check(dense: AnnSettings, milvus: MilvusSettings, given: Given) -> None:
     if dense.kind not in catalog.DATABASES:
         useless = _DENSE if dense.kind in catalog.LEXICAL else _LEXICAL
         return no_effect(given, (*useless, *_MILVUS), f"--kind {dense.kind}")
-    no_effect(given, (*_LEXICAL, "max_memory", "shard"), f"--kind {dense.kind}")
+    no_effect(given, (*_LEXICAL, "max_memory", "shard", "apart"), f"--kind {dense.kind}")
     if milvus.index_type != "HNSW":
         no_effect(given, ("m", "ef_construction"), f"--index-type {milvus.index_type}")
     if not (milvus.uri and milvus.collection):
@@ -219,8 +227,11 @@ def _shard(vectors: "Vectors", settings: AnnSettings, slice_: str, output: Outpu
     console.shard_done(slice_, shards.folder, shards.unfinished(), output.json)
 
 
-def _dense(vectors: "Vectors", output: OutputOptions, settings: AnnSettings) -> dict[str, Any]:
+def _dense(
+    vectors: "Vectors", output: OutputOptions, settings: AnnSettings, apart: bool
+) -> dict[str, Any]:
     from lmkcli.retrieval.building import build_dense, check_dense, memory_of
+    from lmkcli.retrieval.index_folder import read_built
     from lmkcli.retrieval.shard_building import find_shards, join_shards
     from lmkcli.retrieval.updating import update_dense
 
@@ -228,8 +239,13 @@ def _dense(vectors: "Vectors", output: OutputOptions, settings: AnnSettings) -> 
     if shards := find_shards(vectors, folder, settings):
         shards.check_whole()  # before an older index gives way
         output.prepared("index/")
-        return join_shards(vectors, folder, settings, shards, Report(call=recording.call()))
+        report = Report(call=recording.call())
+        return join_shards(vectors, folder, settings, apart, report)
 
+    if apart and not read_built(folder):
+        raise UsageError(
+            f"--apart joins slices, and {folder} has none: build each with --shard i/n"
+        )
     needed = console.size(memory_of(vectors, settings))
     if output.replaces:
         check_dense(vectors, settings)  # what cannot be keeps the older index

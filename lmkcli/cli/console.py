@@ -133,23 +133,23 @@ class _Pace:
 
     def __init__(self) -> None:
         self._first: tuple[int, float] | None = None  # what was done by when
-        self._total = 0
+        self._total, self._known = 0, False
         self.share = 0.0
 
-    def rate(self, done: int) -> float:
+    def rate(self, done: int, total: int | None) -> float:
         """Of a second, so far; 0 where nothing was done since the first report."""
         now = time.monotonic()
         self._first = self._first or (done, now)
+        self._known, self._total = total in (done, self._total), total or 0
         return (done - self._first[0]) / max(now - self._first[1], 1e-9)
 
     def line(self, done: int, total: int | None, unit: str) -> str:
-        rate = self.rate(done)
+        rate = self.rate(done, total)
         shown = number(round(rate)) if rate >= 10 else f"{rate:.2g}"
         text = f"{number(done)} {unit}" + (f", {shown}/s" if rate else "")
         if total and done:
-            known, self._total = total == self._total, total
             self.share = max(self.share, min(1.0, done / total))
-            whole = number(total) if known else f"about {number(_rounded(total))}"
+            whole = number(total) if self._known else f"about {number(_rounded(total))}"
             text = f"{text}, {100 * self.share:.0f} % of {whole}"
             if rate:
                 return f"{text}, {duration(done * (1 / self.share - 1) / rate)} left"
@@ -168,10 +168,10 @@ class _Lines:
         self._title, self._pace, self._last = title, _Pace(), time.monotonic()
 
     def __call__(self, done: int, total: int | None, unit: str) -> None:
-        self._pace.rate(done)
+        line = self._pace.line(done, total, unit)
         if time.monotonic() - self._last >= _LINE_SECONDS:
             self._last = time.monotonic()
-            note(f"{self._title}: {self._pace.line(done, total, unit)}")
+            note(f"{self._title}: {line}")
 
 
 class StopSignal(BaseException):

@@ -1,5 +1,6 @@
 """Forecasting a job: all its tokens are counted, and a sample goes through the model."""
 
+import math
 import time
 from dataclasses import replace
 from typing import NamedTuple
@@ -12,8 +13,8 @@ from lmkcli.data.known import facts_of
 from lmkcli.encoding.encoder import Encoder, open_encoder
 from lmkcli.encoding.planning import Job
 from lmkcli.progress import Progress, Report, silent
+from lmkcli.store.codes import STORAGES
 from lmkcli.store.tokens import TokenRow, Tokens, token_stream
-from lmkcli.store.vectors import NUMPY
 
 SAMPLE_TOKENS = 60_000  # encoded to measure the pace
 _QUICK_TOKENS = 15_000  # the same where many jobs are estimated
@@ -85,7 +86,8 @@ def forecast(job: Job, progress: Progress, sample_tokens: int = SAMPLE_TOKENS) -
         sample = _reservoir(sample, batch, sample_tokens)
         progress(len(lengths), None, "documents")
     stored = text if job.settings.store_text else 0
-    disk = vectors * encoder.dim * np.dtype(NUMPY[job.settings.store_dtype]).itemsize + stored
+    arrays = STORAGES[job.settings.store_dtype].arrays(encoder.dim).values()
+    disk = stored + vectors * sum(np.dtype(kind).itemsize * math.prod(w) for kind, w in arrays)
     tokens = np.array(lengths, dtype=np.int64)
     pace = _pace(encoder, sample)
     return Forecast(

@@ -42,11 +42,12 @@ def verify(folder: Path, sample: int, settings: ModelSettings) -> Verified:
     if not vectors.rows:
         raise DataError(f"{folder} has no documents to verify")
     for number, piece in enumerate(vectors.slices):
-        vectors.matrix(number)  # an array that is of another shape or type is named itself
+        vectors.arrays(number)  # an array that is of another shape or type is named itself
         check_part(folder, piece.name)
     rows = np.unique(np.linspace(0, vectors.rows - 1, min(sample, vectors.rows)).astype(np.int64))
     docs = vectors.docs(rows)
-    dtype = vectors.manifest.execution["dtype"]
+    storage, dim = vectors.storage, vectors.dim
+    tolerance = TOLERANCE[vectors.manifest.execution["dtype"]] - storage.slack
     # here, since it brings torch: what is refused above is refused at once
     from lmkcli.encoding.recorded import open_recorded
 
@@ -56,8 +57,9 @@ def verify(folder: Path, sample: int, settings: ModelSettings) -> Verified:
     again, stored = encoder(token_rows, Report()).vectors, vectors.at(rows)
     differing = np.flatnonzero(again.counts != stored.counts)
     if len(differing):
-        return Verified(len(rows), 0.0, docs[differing[0]].id, math.inf, TOLERANCE[dtype])
-    new, old = (one.vectors.astype(np.float64) for one in (again, stored))
+        return Verified(len(rows), 0.0, docs[differing[0]].id, math.inf, tolerance)
+    coded = storage.decoded(storage.coded(again.vectors), dim)
+    new, old = (vectors.astype(np.float64) for vectors in (coded, stored.vectors))
     norms = np.linalg.norm(new, axis=1) * np.linalg.norm(old, axis=1)
     cosines = (new * old).sum(axis=1) / np.maximum(norms, 1e-300)
     worst = int(cosines.argmin())
@@ -66,5 +68,5 @@ def verify(folder: Path, sample: int, settings: ModelSettings) -> Verified:
         float(cosines[worst]),
         docs[int(np.searchsorted(stored.starts, worst, side="right")) - 1].id,
         float(np.abs(new - old).max()),
-        TOLERANCE[dtype],
+        tolerance,
     )

@@ -2,18 +2,21 @@
 
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from lmkcli.data.collection import Shard
 from lmkcli.encoding.contexts import NO_CONTEXTS
 from lmkcli.encoding.encoder import Encode, EncodedBatch
 from lmkcli.errors import DataError
 from lmkcli.settings import EncodeSettings
+from lmkcli.store.arrays import ArrayTypes
+from lmkcli.store.codes import STORAGES
 from lmkcli.store.doctable import DocRow
-from lmkcli.store.part_writer import ArrayTypes, PartWriter, Target
+from lmkcli.store.part_writer import PartWriter, Target
 from lmkcli.store.tokens import TokenRow
-from lmkcli.store.vectors import NUMPY, Ragged
 
 
 def write_vectors(
@@ -25,8 +28,8 @@ def write_vectors(
     document that lost tokens.
     """
     for rows, encoded in batches:
-        stored = encoded.vectors.vectors.astype(NUMPY[settings.store_dtype])
-        _check_finite(encoded.vectors._replace(vectors=stored), rows, settings.store_dtype)
+        stored = STORAGES[settings.store_dtype].coded(encoded.vectors.vectors)
+        _check_finite(stored, encoded.vectors.starts, rows, settings.store_dtype)
         if settings.on_overflow == "error":
             _check_whole(rows, encoded.kept)
         counts = encoded.vectors.counts.tolist()
@@ -36,7 +39,7 @@ def write_vectors(
             for row, kept, count, context in zip(rows, encoded.kept, counts, contexts, strict=True)
         ]
         spans = {} if encoded.spans is None else {"spans": encoded.spans}
-        writer.append(docs, {"vectors": stored, **spans})
+        writer.append(docs, {**stored, **spans})
 
 
 def vectors_target(folder: Path, shard: Shard, encode: Encode, settings: EncodeSettings) -> Target:
@@ -47,7 +50,7 @@ def vectors_target(folder: Path, shard: Shard, encode: Encode, settings: EncodeS
 
 def part_arrays(store_dtype: str, dim: int, spans: bool) -> ArrayTypes:
     """The arrays of a part of vectors: dtype and width of each."""
-    vectors = {"vectors": (NUMPY[store_dtype], (dim,))}
+    vectors = STORAGES[store_dtype].arrays(dim)
     return {**vectors, "spans": ("int32", (2,))} if spans else vectors
 
 
@@ -61,10 +64,13 @@ def _check_whole(rows: list[TokenRow], kept: list[int]) -> None:
             )
 
 
-def _check_finite(stored: Ragged, rows: list[TokenRow], dtype: str) -> None:
-    bad = np.flatnonzero(~np.isfinite(stored.vectors).all(axis=1))
+def _check_finite(
+    stored: dict[str, NDArray[Any]], starts: NDArray[np.int64], rows: list[TokenRow], dtype: str
+) -> None:
+    finite = [np.isfinite(each).reshape(len(each), -1).all(axis=1) for each in stored.values()]
+    bad = np.flatnonzero(~np.all(finite, axis=0))
     if len(bad):
-        number = int(np.searchsorted(stored.starts, bad[0], side="right")) - 1
+        number = int(np.searchsorted(starts, bad[0], side="right")) - 1
         advice = (
             "try --store-dtype fp32, then --dtype fp32" if dtype == "fp16" else "try --dtype fp32"
         )

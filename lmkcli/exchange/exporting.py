@@ -76,11 +76,11 @@ def export(vectors: Vectors, to: str, folder: Path, report: Report = Report()) -
 
 def _batches(vectors: Vectors, rows: int, progress: Progress) -> Iterator[Batch]:
     done = 0
-    for docs, stored in vectors.stored():
+    for docs, decoded in vectors.decoded():
         counts = [doc.vectors for doc in docs]
         ids = [doc.doc.id for doc in docs for _ in range(doc.vectors)]
         chunks = np.concatenate([np.zeros(0, np.int64), *map(np.arange, counts)])
-        yield Batch(ids, chunks, stored.astype(np.float32))
+        yield Batch(ids, chunks, decoded)
         done += len(ids)
         progress(done, rows, "vectors")
 

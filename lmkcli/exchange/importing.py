@@ -25,9 +25,10 @@ from lmkcli.reading import LONG_LINE, bounded_lines, check_finite, parsed
 from lmkcli.recipe import EncoderConfig, Recipe
 from lmkcli.settings import EncodeSettings
 from lmkcli.store import parts
+from lmkcli.store.arrays import ArrayTypes
 from lmkcli.store.doctable import DocRow
 from lmkcli.store.outputs import rollback_on_error
-from lmkcli.store.part_writer import ArrayTypes, Target, shard_writer
+from lmkcli.store.part_writer import Target, shard_writer
 from lmkcli.store.vectors import Vectors
 
 ROWS = 1000  # at a time

@@ -160,8 +160,8 @@ def stored(vectors: Vectors, first: int) -> Iterator[StoredVector]:
     """
     unit, at = vectors.recipe.doc.unit, first
     spans = (array for _, array in vectors.stored("spans")) if unit == "chunk" else repeat(None)
-    for (docs, array), ends in zip(vectors.stored(), spans, strict=False):
-        block, begin = array.astype(np.float32), 0
+    for (docs, block), ends in zip(vectors.decoded(), spans, strict=False):
+        begin = 0
         check_finite(float(np.abs(block).max(initial=0)))
         for row in docs:
             title, text = row.doc.title, "" if unit == "token" else row.doc.text

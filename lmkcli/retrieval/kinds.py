@@ -143,9 +143,12 @@ class AnnKind(Nearest, Protocol):
 
     @classmethod
     def join(
-        cls, trained: Path, shards: list[Path], folder: Path, settings: AnnSettings
+        cls, trained: Path, shards: list[Path], folder: Path, settings: AnnSettings, apart: bool
     ) -> dict[str, Any]:
-        """Write the index of all shards, in their order, into `folder`; returns its facts."""
+        """Write the index of all shards, in their order, into `folder`; returns its facts.
+
+        `apart`: the files of the shards stay as they are.
+        """
 
     @classmethod
     def open(cls, folder: Path, settings: AnnSettings) -> Self:

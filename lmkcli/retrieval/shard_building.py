@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from lmkcli.data.collection import Shard
+from lmkcli.errors import DataError
 from lmkcli.progress import Report
 from lmkcli.retrieval.building import build_dense, built_of, claim_dense
 from lmkcli.retrieval.index_folder import read_built, write_built
@@ -15,7 +16,7 @@ from lmkcli.retrieval.numbering import number
 from lmkcli.retrieval.views import flat
 from lmkcli.settings import AnnSettings
 from lmkcli.store.outputs import rollback_on_error
-from lmkcli.store.shards import Shards
+from lmkcli.store.shards import Shards, beside
 from lmkcli.store.vectors import Vectors
 
 TRAINED, LISTS = "trained.index", "faiss.index"
@@ -49,9 +50,18 @@ def find_shards(vectors: Vectors, folder: Path, settings: AnnSettings) -> Shards
 
 
 def join_shards(
-    vectors: Vectors, folder: Path, settings: AnnSettings, shards: Shards, report: Report = Report()
+    vectors: Vectors,
+    folder: Path,
+    settings: AnnSettings,
+    apart: bool = False,
+    report: Report = Report(),
 ) -> dict[str, Any]:
-    """Join shards to the index of all vectors; returns its facts. DataError where some are missing."""
+    """Join shards to the index of all vectors; returns its facts. DataError where they are missing.
+
+    `apart`: each stays a file of its own. Mismatch where they are those of another index.
+    """
+    if not (shards := find_shards(vectors, folder, settings)):
+        raise DataError(f"{beside(folder)} is not there: build the shards first")
     if read_built(folder):
         built = build_dense(vectors, folder, settings, report)  # a life before this one joined them
     else:
@@ -60,7 +70,7 @@ def join_shards(
             claim_dense(vectors, folder, settings, report.call)
             paths = [shards.path(each, LISTS) for each in range(shards.count)]
             kind = ann_kind(family_of(settings.kind))
-            facts = kind.join(shards.folder / TRAINED, paths, folder, settings)
+            facts = kind.join(shards.folder / TRAINED, paths, folder, settings, apart)
             built = write_built(folder, facts, built_of(vectors, number(vectors)), "")
     shards.remove()
     return built

@@ -1,5 +1,6 @@
 """The arrays of a part, opened and held against what the part says of itself."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -7,6 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lmkcli.errors import DataError
+
+# The arrays of a part, by name: dtype, and width after the first axis.
+ArrayTypes = Mapping[str, tuple[str, tuple[int, ...]]]
 
 _FIX = "delete this part and run the same command again"
 
@@ -24,19 +28,16 @@ def map_array(path: Path) -> NDArray[Any]:
     return array
 
 
-def open_array(
-    path: Path, dtypes: tuple[str, ...], width: tuple[int, ...], rows: int | None
-) -> NDArray[Any]:
+def open_array(path: Path, dtype: str, width: tuple[int, ...], rows: int | None) -> NDArray[Any]:
     """A .npy file, [rows, *width], memory-mapped; DataError where it is damaged or another array.
 
     `rows` is None where any number will do.
     """
     array = map_array(path)
     wanted = (len(array) if rows is None and array.ndim else rows, *width)
-    known = [np.dtype(name).newbyteorder("<") for name in dtypes]
-    if array.dtype not in known or array.shape != wanted:
+    if array.dtype != np.dtype(dtype).newbyteorder("<") or array.shape != wanted:
         raise DataError(
-            f"{path} is {array.dtype.str} {list(array.shape)}, where {' or '.join(dtypes)} {list(wanted)} "
+            f"{path} is {array.dtype.str} {list(array.shape)}, where {dtype} {list(wanted)} "
             f"is needed; {_FIX}"
         )
     return array

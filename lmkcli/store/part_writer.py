@@ -18,14 +18,12 @@ from lmkcli.errors import DataError, Stopped
 from lmkcli.manifest import digest
 from lmkcli.progress import Report
 from lmkcli.store import part_folders, parts
+from lmkcli.store.arrays import ArrayTypes
 from lmkcli.store.doctable import DocRow, DocTableWriter
 from lmkcli.store.parts import PartName
 from lmkcli.store.summary import Counts
 from lmkcli.store.unique_ids import UniqueIds, check_across, ids_of
 
-ArrayTypes = Mapping[
-    str, tuple[str, tuple[int, ...]]
-]  # stem -> (dtype, width after the first axis)
 PART_BYTES = 256 << 20
 PART_SECONDS = 300.0  # what a killed job can lose at most, besides the bytes above
 

@@ -13,9 +13,9 @@ from lmkcli.data.digest import doc_hash
 from lmkcli.errors import DataError
 from lmkcli.progress import Report
 from lmkcli.store import parts
-from lmkcli.store.arrays import open_array
+from lmkcli.store.arrays import ArrayTypes, open_array
 from lmkcli.store.doctable import DocRow
-from lmkcli.store.part_writer import ArrayTypes, PartWriter
+from lmkcli.store.part_writer import PartWriter
 from lmkcli.store.summary import Counts, doc_table, sum_counts
 from lmkcli.system.streams import ahead, batched
 
@@ -188,7 +188,7 @@ class Tokens:
         arrays = {
             stem: open_array(
                 self._part(piece) / f"{stem}.npy",
-                (dtype,),
+                dtype,
                 width,
                 piece.name.stop - piece.name.start if stem == "starts" else None,
             )

@@ -20,6 +20,7 @@ from lmkcli.errors import DataError
 from lmkcli.recipe import Recipe
 from lmkcli.store import parts
 from lmkcli.store.arrays import check_finite_rows, open_array
+from lmkcli.store.codes import STORAGES, VECTORS, Floats
 from lmkcli.store.doctable import DocRow, DocTable, take
 from lmkcli.store.ragged import Ragged as Ragged
 from lmkcli.store.ragged import cut, ranges
@@ -34,7 +35,6 @@ from lmkcli.store.summary import (
 if TYPE_CHECKING:
     import torch
 
-NUMPY = {"fp16": "float16", "fp32": "float32"}
 ID_BYTES = 256 << 20  # of ids that are kept after they were read
 BLOCK_BYTES = 16 << 20  # of float32 rows at a time, in whatever reads all vectors
 
@@ -50,6 +50,7 @@ class Vectors:
         self.folder = folder
         self.manifest = manifest.read(folder, "vectors")
         self.recipe = Recipe.read(self.manifest.identity["recipe"], self.manifest.facts["models"])
+        self.storage = STORAGES[self.manifest.execution["store_dtype"]]
         self.slices = self._whole() if slices is None else slices
         self.unfinished: list[int] = []
         self._firsts = np.cumsum([0, *(piece.rows for piece in self.slices)])
@@ -135,22 +136,18 @@ class Vectors:
     def _part(self, number: int) -> Path:
         return self.folder / parts.PARTS / str(self.slices[number].name)
 
-    def matrix(self, number: int) -> NDArray[np.floating]:
+    def arrays(self, number: int) -> dict[str, NDArray[Any]]:
         """All vectors of the part of slice `number`, deleted ones too, memory-mapped, as stored."""
-        return self._array(number, "vectors")
+        return {stem: self._array(number, stem) for stem in self.storage.arrays(self.dim)}
 
     def _array(self, number: int, stem: str) -> NDArray[Any]:
         if (number, stem) in self._arrays:
             return self._arrays[number, stem]
         path, name = self._part(number) / f"{stem}.npy", self.slices[number].name
         rows = name.stop - name.start if self.single else int(self._part_starts(number)[-1])
-        if stem == "spans":
-            array = open_array(path, ("int32",), (2,), rows)
-        else:
-            stored = self.manifest.execution.get("store_dtype")
-            dtypes = (NUMPY[stored],) if stored in NUMPY else tuple(NUMPY.values())
-            array = open_array(path, dtypes, (self.dim,), rows)
-            check_finite_rows(array, path)
+        dtype, width = {"spans": ("int32", (2,)), **self.storage.arrays(self.dim)}[stem]
+        array = open_array(path, dtype, width, rows)
+        check_finite_rows(array, path)
         self._arrays[number, stem] = array
         return array
 
@@ -175,7 +172,17 @@ class Vectors:
                 at = ranges(starts[live[first:stop]], counts[first:stop])
                 yield Ragged.of(self._float32(number, _together(at)), counts[first:stop])
 
-    def stored(self, stem: str = "vectors") -> Iterator[tuple[list[DocRow], NDArray[Any]]]:
+    def decoded(self) -> Iterator[tuple[list[DocRow], NDArray[np.float32]]]:
+        """All documents and their vectors, about 1,000 documents at a time."""
+        stems = list(self.storage.arrays(self.dim))
+        for blocks in zip(*map(self.stored, stems), strict=True):
+            stored = (array for _, array in blocks)
+            yield (
+                blocks[0][0],
+                self.storage.decoded(dict(zip(stems, stored, strict=True)), self.dim),
+            )
+
+    def stored(self, stem: str) -> Iterator[tuple[list[DocRow], NDArray[Any]]]:
         """All documents and their rows of an array as they are stored, about 1,000 documents at a time."""
         for number, piece in enumerate(self.slices):
             array, live, first = self._array(number, stem), piece.live, 0
@@ -206,13 +213,16 @@ class Vectors:
         return gathered
 
     def _float32(self, number: int, at: slice | NDArray[np.int64]) -> NDArray[np.float32]:
-        """Copies of rows of a matrix; torch gathers and converts fp16 many times quicker than NumPy."""
+        """Copies of vectors of a part; torch gathers and converts fp16 many times quicker than NumPy."""
+        if not isinstance(self.storage, Floats):
+            stored = {stem: array[at] for stem, array in self.arrays(number).items()}
+            return self.storage.decoded(stored, self.dim)
         import torch  # here: most commands read tables and digests alone
 
         if number not in self._tensors:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", UserWarning)  # the map is read-only, and only read
-                self._tensors[number] = torch.from_numpy(self.matrix(number))
+                self._tensors[number] = torch.from_numpy(self._array(number, VECTORS))
         whole = self._tensors[number]
         if isinstance(at, slice):
             return whole[at].to(torch.float32, copy=True).numpy()

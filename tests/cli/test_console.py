@@ -102,5 +102,6 @@ def test_what_was_done_before_does_not_count_for_the_pace(monkeypatch: pytest.Mo
     monkeypatch.setattr(console.time, "monotonic", lambda: now[0])
     pace = console._Pace()
     assert pace.line(360, 720, "steps") == "360 steps, 50 % of about 720"
+    assert console._Pace().line(369, 369, "queries") == "369 queries, 100 % of 369"
     now[0] += 10
     assert pace.line(363, 720, "steps") == "363 steps, 0.3/s, 50 % of 720, 19 min 50 s left"

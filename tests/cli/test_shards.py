@@ -365,6 +365,16 @@ def test_shards_of_an_index_join_to_an_index(
     assert found.out.lstrip().startswith("[")  # FAISS itself prints nothing
     for more in (["--if-exists", "update"], ["--if-exists", "overwrite"], ["--kind", "hnsw"]):
         lmk(*words[:2], *more, "-o", tmp_path / "j", "--shard", "0/2", code=2)
-    lexical = ("index", beir, "--kind", "bm25", "-o", tmp_path / "j")
+    apart = (*words[:4], "-o", tmp_path / "j", "--apart")
+    assert "build each with --shard" in lmk(*apart, code=2).err
+    assert "give it without --shard" in lmk(*apart, "--shard", "0/1", code=2).err
+    lmk(*apart[:-1], "--shard", "0/1")
+    assert lmk(*apart, "--json").json["rows"] == 60
+    assert lmk(*apart, "--json").json["rows"] == 60  # once more, as cron does
+    assert lmk("search", tmp_path / "j", "-q", "copper", "-k", 60, "--json").out == found.out
+    lmk("verify", tmp_path / "j")
+    lmk(*apart[:-1], "--if-exists", "overwrite")
+    assert not (tmp_path / "j" / "faiss-00000.index").exists()
+    lexical = ("index", beir, "--kind", "bm25", "-o", tmp_path / "k")
     assert "--shard has no effect" in lmk(*lexical, "--shard", "0/2", code=2).err
-    assert not (tmp_path / "j.shards").exists()
+    assert not (tmp_path / "k.shards").exists()

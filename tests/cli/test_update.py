@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from lmkcli import manifest
@@ -46,12 +47,14 @@ def cron(lmk: Lmk, tmp_path: Path, tiny_model: Models, beir: Path) -> Cron:
     return Cron(lmk, tmp_path, tiny_model("bert"), beir)
 
 
-def test_the_same_lines_every_night(cron: Cron) -> None:
+@pytest.mark.parametrize("stored", ["fp16", "int8", "binary"])
+def test_the_same_lines_every_night(cron: Cron, stored: str) -> None:
     lmk, index = cron.lmk, ("index", cron.vectors, "-o", cron.index, *UPDATE)
-    assert cron.encode("--json").json["encoded"] == 60
+    as_stored = ("--store-dtype", stored, "--json")
+    assert cron.encode(*as_stored).json["encoded"] == 60
     lmk(*index)
     cron.change(fresh="copper conducts electricity")
-    made = cron.encode("--json").json
+    made = cron.encode(*as_stored).json
     assert (made["generation"], made["kept"], made["encoded"], made["removed"]) == (2, 55, 1, 5)
     question = ("-q", "copper conducts electricity", "-k", 1, "--json")
     found = lmk("search", cron.vectors, *question)
@@ -70,6 +73,10 @@ def test_the_same_lines_every_night(cron: Cron) -> None:
     assert "0 parts written, 2 deleted, 0 kept" in made.out
     assert lmk("search", cron.vectors, *question).json == found.json
     lmk("verify", cron.vectors)
+    exported = cron.vectors.with_name("exported")
+    lmk("export", cron.vectors, "--to", "numpy", "-o", exported)
+    expected = np.concatenate([block.vectors for block in Vectors(cron.vectors)])
+    np.testing.assert_array_equal(np.load(exported / "vectors.npy"), expected)
 
 
 def test_the_plain_command_leaves_an_updated_folder_alone_until_the_source_changes(

@@ -116,8 +116,8 @@ def test_half_precision_stays_so(tmp_path: Path) -> None:
     half = VECTORS.astype(np.float16)
     bring(put_numpy(tmp_path / "in", half), tmp_path / "v")
     made = Vectors(tmp_path / "v")
-    assert made.matrix(0).dtype == np.float16
-    np.testing.assert_array_equal(made.matrix(0), half)
+    assert made.arrays(0)["vectors"].dtype == np.float16
+    np.testing.assert_array_equal(made.arrays(0)["vectors"], half)
     bring(put_numpy(tmp_path / "double", VECTORS.astype(np.float64)), tmp_path / "w")
     same(tmp_path / "w")
 
@@ -363,7 +363,7 @@ def test_chunks_there_and_back(
 def flat(vectors: Vectors) -> list[tuple[str, Any]]:
     """The id of every document and its vectors."""
     rows = []
-    for docs, stored in vectors.stored():
+    for docs, stored in vectors.stored("vectors"):
         ends = np.cumsum([doc.vectors for doc in docs])
         rows += list(zip([doc.doc.id for doc in docs], np.split(stored, ends[:-1]), strict=True))
     return rows

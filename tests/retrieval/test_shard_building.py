@@ -1,22 +1,25 @@
 """Indexes that tasks build in shards: joined on disk, they find what an index of one process finds."""
 
+import errno
 import os
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import faiss
 import numpy as np
 import pytest
 
 from lmkcli.data.collection import Shard
-from lmkcli.errors import DataError, Mismatch, UsageError
+from lmkcli.errors import DataError, Mismatch, Stopped, UsageError
 from lmkcli.retrieval import shard_building
 from lmkcli.retrieval.index_folder import check_files, read_built
-from lmkcli.retrieval.shard_building import build_shard, find_shards, join_shards
+from lmkcli.retrieval.shard_building import build_shard, join_shards
 from lmkcli.settings import AnnSettings
 from lmkcli.store import part_writer
-from lmkcli.store.shards import beside
+from lmkcli.store.shards import Shards, beside
 from lmkcli.store.vectors import Vectors
 from tests.retrieval.test_sharding import Folder, opened, same, searched, sharded
 
@@ -29,14 +32,14 @@ def folder(tiny_model: Models, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     return Folder(tmp_path / "v", tiny_model("bert"), monkeypatch)
 
 
-def joined(vectors: Vectors, path: Path, kind: str, order: list[int]) -> dict[str, Any]:
+def joined(
+    vectors: Vectors, path: Path, kind: str, order: list[int], apart: bool = False
+) -> dict[str, Any]:
     """The index of shards that are built in an order, in which a number may be twice."""
     settings, count = AnnSettings(kind=kind), max(order) + 1
     for each in order:
         build_shard(vectors, path, settings, Shard(each, count))
-    shards = find_shards(vectors, path, settings)
-    assert shards is not None
-    return join_shards(vectors, path, settings, shards)
+    return join_shards(vectors, path, settings, apart)
 
 
 def lists(path: Path) -> list[tuple[list[int], bytes]]:
@@ -81,11 +84,72 @@ def test_joined_shards_are_the_index_of_one_process(
     same(sharded(opened(mine, nprobe=1), tmp_path / "run", 3, 5), run, 5)
 
 
+@pytest.mark.parametrize(
+    ("unit", "kind", "order"),
+    [("doc", "ivf", [1, 0]), ("token", "PCA4,IVF2,SQ8", [*range(12)]), ("chunk", "IVF4,Flat", [0])],
+)
+@pytest.mark.parametrize("links", [True, False])
+def test_shards_that_stay_apart_are_searched_as_one_index(
+    folder: Folder,
+    tmp_path: Path,
+    unit: str,
+    kind: str,
+    order: list[int],
+    links: bool,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    if not links:
+        monkeypatch.setattr(os, "link", mock.Mock(side_effect=OSError(errno.EPERM, "not here")))
+    folder.fill(unit)
+    whole, mine = folder.index(kind), tmp_path / "mine"
+    facts = joined(Vectors(folder.path), mine, kind, order, apart=True)
+    for key in ("digest", "of", "rows", "dim", "factory", "training_rows"):
+        assert facts[key] == read_built(whole)[key]
+    files = sorted(mine.glob("faiss*.index"))
+    assert len(check_files(mine)) == len(files) == 1 + len(order)
+    assert facts["bytes"] == sum(path.stat().st_size for path in files)
+    assert not beside(mine).exists()
+    mine = mine.rename(tmp_path / "moved")
+    run = searched(opened(mine, nprobe=1), 5)
+    same(run, searched(opened(whole, nprobe=1), 5), 5)
+    same(sharded(opened(mine, nprobe=1), tmp_path / "run", 3, 5), run, 5)
+
+
+def test_what_a_killed_life_left_of_a_joining_is_not_searched(
+    folder: Folder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    vectors, path, kind = Vectors(folder.fill()), tmp_path / "i", "IVF2,Flat"
+    with monkeypatch.context() as patch:
+        patch.setattr(shard_building, "write_built", mock.Mock(side_effect=Stopped))
+        with pytest.raises(Stopped):
+            joined(vectors, path, kind, [0, 1, 2], apart=True)
+    assert (path / "faiss-00002.index").exists()
+    Shards(beside(path)).remove()
+    joined(vectors, path, kind, [0, 1], apart=True)
+    assert not (path / "faiss-00002.index").exists()
+    expected = searched(opened(folder.index(kind)), 5)
+    same(searched(opened(path), 5), expected, 5)
+
+
+def test_joining_that_the_disk_has_no_room_for_is_refused_and_apart_needs_none(
+    folder: Folder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    vectors, path, settings = Vectors(folder.fill()), tmp_path / "i", AnnSettings(kind="ivf")
+    build_shard(vectors, path, settings, Shard(0, 1))
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: mock.Mock(free=100))
+    with pytest.raises(
+        DataError, match=r"joining writes about 0.00.* 0.0001 MB are left .*--apart"
+    ):
+        join_shards(vectors, path, settings)
+    assert not path.exists()
+    assert join_shards(vectors, path, settings, apart=True)["rows"] == 90
+
+
 def test_missing_shards_are_named_and_others_refused(folder: Folder, tmp_path: Path) -> None:
     vectors, path = Vectors(folder.fill()), tmp_path / "i"
-    shards = build_shard(vectors, path, AnnSettings(kind="ivf"), Shard(1, 3))
+    build_shard(vectors, path, AnnSettings(kind="ivf"), Shard(1, 3))
     with pytest.raises(DataError, match=r"of 3 shards .* not finished: 0, 2"):
-        join_shards(vectors, path, AnnSettings(kind="ivf"), shards)
+        join_shards(vectors, path, AnnSettings(kind="ivf"))
     assert not path.exists()
     with pytest.raises(Mismatch, match=r"settings.kind: 'ivf' \| 'IVF2,Flat'"):
         build_shard(vectors, path, AnnSettings(kind="IVF2,Flat"), Shard(0, 3))
@@ -109,12 +173,12 @@ def test_a_life_that_ended_before_the_shards_were_removed(
     folder: Folder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     vectors, path, settings = Vectors(folder.fill()), tmp_path / "i", AnnSettings(kind="ivf")
-    shards = build_shard(vectors, path, settings, Shard(0, 1))
+    build_shard(vectors, path, settings, Shard(0, 1))
     with monkeypatch.context() as patch:
         patch.setattr(shard_building.Shards, "remove", lambda _: os.kill(os.getpid(), 0))
-        built = join_shards(vectors, path, settings, shards)
+        built = join_shards(vectors, path, settings)
     assert beside(path).exists()
-    assert join_shards(vectors, path, settings, shards) == read_built(path)
+    assert join_shards(vectors, path, settings) == read_built(path)
     assert read_built(path)["digest"] == built["digest"]
     assert not beside(path).exists()
 
@@ -128,4 +192,4 @@ def test_the_first_task_trains_for_all(
     monkeypatch.setattr(kind, "train", None)
     shards = build_shard(vectors, tmp_path / "i", settings, Shard(0, 2))
     assert shards.unfinished() == []
-    np.testing.assert_equal(join_shards(vectors, tmp_path / "i", settings, shards)["rows"], 90)
+    np.testing.assert_equal(join_shards(vectors, tmp_path / "i", settings)["rows"], 90)

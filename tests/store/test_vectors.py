@@ -72,17 +72,18 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(part_writer, "PART_BYTES", 200)
 
 
-def claim(folder: Path, shards: int = 1) -> None:
+def claim(folder: Path, shards: int = 1, store: str = "fp32") -> None:
     identity = {"recipe": RECIPE.identity(), "dim": DIM, "text": {}}
+    execution = {"shards": shards, "store_dtype": store}
     facts = {"models": RECIPE.located()}
-    manifest.claim(folder, Manifest("vectors", identity, {"shards": shards}, facts))
+    manifest.claim(folder, Manifest("vectors", identity, execution, facts))
 
 
 def write(
     folder: Path, docs: list[Doc] = DOCS, encode: Any = None, shard: Shard = WHOLE,
     store: Any = "fp32", overflow: Any = "truncate", **report: Any,
 ) -> None:  # fmt: skip
-    claim(folder, shard.count)
+    claim(folder, shard.count, store)
     encode, told = encode or Fake(), Report(**report)
     settings = EncodeSettings(store_dtype=store, on_overflow=overflow)
     with shard_writer(vectors_target(folder, shard, encode, settings), told) as writer:
@@ -204,7 +205,7 @@ def test_buffers_are_filled_before_they_are_encoded(tmp_path: Path) -> None:
 def test_vectors_are_stored_as_asked(tmp_path: Path, store: str, dtype: Any) -> None:
     write(tmp_path, store=store)
     found = Vectors(tmp_path)
-    assert found.matrix(0).dtype == dtype
+    assert found.arrays(0)["vectors"].dtype == dtype
     expected = np.array([vector(doc) for doc in DOCS]).astype(dtype).astype(np.float32)
     np.testing.assert_array_equal(found.at(np.arange(60)).vectors, expected)
 

@@ -18,6 +18,7 @@ from lmkcli.errors import DataError, UsageError
 from lmkcli.progress import Progress
 from lmkcli.retrieval.indexes import lists
 from lmkcli.retrieval.indexes.ann_memory import (
+    check_disk,
     check_fits,
     check_memory,
     forecast,
@@ -57,6 +58,7 @@ class Ann(AnnKind):
         there are too few vectors to train on or too little memory.
         """
         index, factory = _buildable(blocks, settings)
+        _clear_lists(folder)
         trained = train_on_sample(index, blocks, settings.seed)
         if isinstance(core_of(index), faiss.IndexHNSW):
             core_of(index).hnsw.efConstruction = min(settings.ef_construction, _LARGEST)
@@ -105,19 +107,30 @@ class Ann(AnnKind):
 
     @classmethod
     def join(
-        cls, trained: Path, shards: list[Path], folder: Path, settings: AnnSettings
+        cls, trained: Path, shards: list[Path], folder: Path, settings: AnnSettings, apart: bool
     ) -> dict[str, Any]:
         """Write the index of all shards into `folder`, as `build` would have made it; facts.
 
         Its lists go from file to file, to one beside `faiss.index`, and are never in memory as a whole.
+        `apart`: each shard stays a file, and all are searched as one index. DataError for a full disk.
         """
         index = _read_file(trained, 0)
-        lists.join(index, shards, folder)
-        facts = _write(index, folder)
-        untrained, factory = empty_index(settings, facts["rows"], facts["dim"])
-        sample = sample_size(untrained, facts["rows"])
-        size = facts["bytes"] + (folder / lists.LISTS).stat().st_size
-        return {**facts, "bytes": size, "factory": factory, "training_rows": sample}
+        _clear_lists(folder)
+        if apart:
+            beside = lists.put_beside(shards, folder)
+            _write_file(index, folder / FILE)
+            index = _read(folder, mapped=True)
+        else:
+            check_disk(shards, folder)
+            beside = [lists.join(index, shards, folder)]
+            _write_file(index, folder / FILE)
+        untrained, factory = empty_index(settings, index.ntotal, index.d)
+        sample = sample_size(untrained, index.ntotal)
+        return {
+            **_facts(index, [folder / FILE, *beside]),
+            "factory": factory,
+            "training_rows": sample,
+        }
 
     @classmethod
     def open(cls, folder: Path, settings: AnnSettings) -> "Ann":
@@ -194,10 +207,20 @@ def _add(index: Any, blocks: Blocks, progress: Progress, first: int | None = Non
 
 
 def _write(index: Any, folder: Path) -> dict[str, Any]:
-    path = folder / FILE
-    _write_file(index, path)
-    facts = {"rows": int(index.ntotal), "dim": int(index.d), "bytes": path.stat().st_size}
+    _write_file(index, folder / FILE)
+    return _facts(index, [folder / FILE])
+
+
+def _facts(index: Any, files: list[Path]) -> dict[str, Any]:
+    size = sum(path.stat().st_size for path in files)
+    facts = {"rows": int(index.ntotal), "dim": int(index.d), "bytes": size}
     return {**facts, "faiss": faiss.__version__}
+
+
+def _clear_lists(folder: Path) -> None:
+    """Remove what a life left that was killed while it joined shards."""
+    for path in lists.beside(folder):
+        path.unlink()
 
 
 def _write_file(index: Any, path: Path) -> None:
@@ -209,14 +232,14 @@ def _write_file(index: Any, path: Path) -> None:
 
 
 def _read(folder: Path, mapped: bool) -> Any:
-    path, joined = folder / FILE, (folder / lists.LISTS).exists()
-    if joined and not mapped:
-        raise DataError("an index that was joined from shards cannot grow")
-    return _read_file(path, faiss.IO_FLAG_MMAP_IFC if mapped else 0, joined)
+    with_lists = bool(lists.beside(folder))
+    if with_lists and not mapped:
+        raise DataError("an index that was built in shards cannot grow")
+    return _read_file(folder / FILE, faiss.IO_FLAG_MMAP_IFC if mapped else 0, with_lists)
 
 
-def _read_file(path: Path, flags: int, joined: bool = False) -> Any:
+def _read_file(path: Path, flags: int, with_lists: bool = False) -> Any:
     try:
-        return lists.read_joined(path) if joined else faiss.read_index(str(path), flags)
+        return lists.read_with_lists(path) if with_lists else faiss.read_index(str(path), flags)
     except RuntimeError as error:
         raise DataError(f"{path} cannot be read ({said(error)}); build the index again") from None

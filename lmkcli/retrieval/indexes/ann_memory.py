@@ -1,5 +1,7 @@
-"""How much memory a FAISS index takes while it is built, and what fits where it does not."""
+"""How much memory a FAISS index takes while it is built, what fits where it does not, and the disk."""
 
+import shutil
+from pathlib import Path
 from typing import Any
 
 import faiss
@@ -69,6 +71,19 @@ def check_fits(what: str, needed: int, settings: AnnSettings, advice: str) -> No
     if needed > (limit := _limit(settings)):
         raise DataError(
             f"{what} takes about {_size(needed)}, and {_size(limit)} may be used; {advice}"
+        )
+
+
+def check_disk(shards: list[Path], folder: Path) -> None:
+    """DataError where the lists of shards would not fit beside them on the disk of `folder`.
+
+    FAISS maps the file that it writes: on a full disk the process would be killed.
+    """
+    needed, free = sum(path.stat().st_size for path in shards), shutil.disk_usage(folder).free
+    if needed > free:
+        raise DataError(
+            f"joining writes about {_size(needed)}, and {_size(free)} are left on the disk of {folder}; "
+            "make room, or leave the shards in files of their own (--apart), which takes none"
         )
 
 

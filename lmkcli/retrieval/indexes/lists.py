@@ -1,7 +1,10 @@
-"""FAISS's inverted lists: searched for a range of numbers alone, and joined on disk from those of shards."""
+"""FAISS's inverted lists: searched for a range of numbers alone, and those of shards: joined on disk, or
+left in files of their own and read as one.
+"""
 
 import ctypes
 import os
+import shutil
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,6 +17,7 @@ from faiss.contrib.ondisk import merge_ondisk
 from lmkcli.system.atomic import atomic_file
 
 LISTS = "faiss.ivfdata"  # beside faiss.index, where lists were joined
+_APART = "faiss-{:05d}.index"  # beside it, where they were not
 
 
 def lists_of(index: Any) -> Any:
@@ -37,23 +41,74 @@ def within(index: Any, numbers: range) -> Any:
     return under
 
 
-def join(empty: Any, shards: list[Path], folder: Path) -> None:
-    """Give a trained index the lists of shards, in their order, which go from file to file: to LISTS."""
-    with atomic_file(folder / LISTS) as temporary, _silenced():
+def join(empty: Any, shards: list[Path], folder: Path) -> Path:
+    """Give a trained index the lists of shards, in their order, which go from file to file; the new one."""
+    joined = folder / LISTS
+    with atomic_file(joined) as temporary, _silenced():
         merge_ondisk(empty, [str(path) for path in shards], str(temporary))
     on_disk: Any = faiss.downcast_InvertedLists(lists_of(empty).invlists)
     on_disk.filename = LISTS
+    return joined
 
 
-def read_joined(path: Path) -> Any:
+def put_beside(shards: list[Path], folder: Path) -> list[Path]:
+    """Give the files of shards, in their order, names beside an index that holds nothing; these."""
+    names = [folder / _APART.format(number) for number in range(len(shards))]
+    for shard, name in zip(shards, names, strict=True):
+        with atomic_file(name) as temporary:
+            try:
+                os.link(shard, temporary)
+            except OSError:  # a file system without links
+                shutil.copyfile(shard, temporary)
+    return names
+
+
+def beside(folder: Path) -> list[Path]:
+    """The files of their own in which the lists of the index in a folder are, in order."""
+    return [*folder.glob(LISTS), *sorted(folder.glob(_APART.format(0).replace("0", "?")))]
+
+
+def read_with_lists(path: Path) -> Any:
     """The index whose lists are beside it, which stay on disk; RuntimeError where it cannot be read."""
+    files = beside(path.parent)
     with _silenced():
-        flags = faiss.IO_FLAG_ONDISK_SAME_DIR | faiss.IO_FLAG_READ_ONLY
-        index: Any = faiss.read_index(str(path), flags)
+        index = _read(path, faiss.IO_FLAG_ONDISK_SAME_DIR | faiss.IO_FLAG_READ_ONLY)
+        if path.with_name(LISTS) not in files:
+            _stack(index, [_lists_alone(shard) for shard in files])
+    return index
+
+
+def _stack(index: Any, shards: list[Any]) -> None:
+    """Give an index that holds nothing the lists of shards, each behind those of the one before."""
+    pointers = vars(faiss)["InvertedListsPtrVector"]()  # which the stubs lack
+    for each in shards:
+        pointers.push_back(each)
+    stacked: Any = faiss.HStackInvertedLists(pointers.size(), pointers.data())
+    core = lists_of(index)
+    stacked.this.disown()
+    core.replace_invlists(stacked, True)
+    core.ntotal = index.ntotal = stacked.compute_ntotal()
+
+
+def _lists_alone(path: Path) -> Any:
+    """The lists of an index, on disk, without what it has learned.
+
+    They stay mapped until the process ends: FAISS gives nobody but an index the right to free them.
+    """
+    index = _read(path, faiss.IO_FLAG_MMAP)
+    core = lists_of(index)
+    core.own_invlists = False
+    return core.invlists
+
+
+def _read(path: Path, flags: int) -> Any:
+    """An index whose lists stay on disk, if it has any and the flags say how."""
+    index: Any = faiss.read_index(str(path), flags)
     on_disk: Any = faiss.downcast_InvertedLists(lists_of(index).invlists)
-    on_disk.prefetch_nthread = (
-        0  # its threads, 32 for every search, cost more than the search itself
-    )
+    if isinstance(on_disk, faiss.OnDiskInvertedLists):
+        on_disk.prefetch_nthread = (
+            0  # its threads, 32 for a search, cost more than the search itself
+        )
     return index
 
 

@@ -1,0 +1,85 @@
+"""Codes of a byte or a bit a dimension: how near they come, and that each vector is coded alone."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import array_shapes, arrays
+from numpy.typing import NDArray
+
+from lmkcli.errors import DataError
+from lmkcli.store.codes import STORAGES
+from lmkcli.store.vectors import Vectors
+from tests.store.test_vectors import DIM, DOCS, Fake, vector, write
+
+matrices = arrays(
+    np.float32,
+    array_shapes(min_dims=2, max_dims=2, max_side=40),
+    elements=st.floats(-1e4, 1e4, width=32),
+)
+
+
+def through(name: str, vectors: NDArray[np.float32]) -> NDArray[np.float32]:
+    storage, dim = STORAGES[name], vectors.shape[1]
+    coded = storage.coded(vectors)
+    for stem, (dtype, width) in storage.arrays(dim).items():
+        assert coded[stem].dtype == dtype
+        assert coded[stem].shape == (len(vectors), *width)
+    return storage.decoded(coded, dim)
+
+
+@pytest.mark.parametrize("name", STORAGES)
+@given(vectors=matrices)
+def test_every_vector_is_stored_as_if_it_were_alone(
+    name: str, vectors: NDArray[np.float32]
+) -> None:
+    together = through(name, vectors)
+    assert together.dtype == np.float32
+    alone = np.concatenate([through(name, vectors[i : i + 1]) for i in range(len(vectors))])
+    np.testing.assert_array_equal(together, alone)
+
+
+@given(vectors=matrices)
+def test_a_byte_is_off_by_half_a_step_at_most(vectors: NDArray[np.float32]) -> None:
+    step = np.abs(vectors).max(axis=1, keepdims=True) / 127
+    assert (np.abs(through("int8", vectors) - vectors) <= 0.5001 * step + 1e-30).all()
+
+
+@given(vectors=matrices)
+def test_a_bit_keeps_the_sign_and_the_length(vectors: NDArray[np.float32]) -> None:
+    decoded = through("binary", vectors)
+    lengths = np.linalg.norm(vectors.astype(np.float64), axis=1)
+    np.testing.assert_allclose(
+        np.linalg.norm(decoded.astype(np.float64), axis=1), lengths, rtol=1e-4, atol=1e-30
+    )
+    told = lengths > 1e-30
+    assert ((decoded > 0) == (vectors > 0))[told].all()
+
+
+@pytest.mark.parametrize("name", ["int8", "binary"])
+def test_codes_are_read_as_vectors(tmp_path: Path, name: str) -> None:
+    write(tmp_path, store=name)
+    found = Vectors(tmp_path)
+    expected = through(name, np.array([vector(doc) for doc in DOCS], np.float32))
+    np.testing.assert_array_equal(found.at(np.arange(60)).vectors, expected)
+    np.testing.assert_array_equal(np.concatenate([block.vectors for block in found]), expected)
+    np.testing.assert_array_equal(np.concatenate([v for _, v in found.decoded()]), expected)
+    scales = next(tmp_path.glob("parts/*/scales.npy"))
+    damaged = np.load(scales)
+    damaged[0] = np.nan
+    np.save(scales, damaged)
+    with pytest.raises(DataError, match="not finite"):
+        Vectors(tmp_path).at(np.arange(60))
+
+
+@pytest.mark.parametrize("name", ["int8", "binary"])
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_what_is_not_finite_is_refused(tmp_path: Path, name: str, value: float) -> None:
+    def spoil(made: NDArray[np.float32]) -> NDArray[np.float32]:
+        made[-1, DIM - 1] = value
+        return made
+
+    with pytest.raises(DataError, match=r"document .* not finite; try --dtype fp32"):
+        write(tmp_path, store=name, encode=Fake(spoil))
