@@ -1,4 +1,7 @@
-"""Indexes in a vector database: Milvus Lite for real, compared with exact search over the same vectors."""
+"""Indexes in a vector database: Milvus Lite for real, compared with exact search over the same vectors.
+
+With LMK_TEST_MILVUS a server at that address is asked instead, see test_milvus_server.py.
+"""
 
 import json
 import multiprocessing
@@ -42,15 +45,17 @@ Models = Callable[[str], Path]
 Floats = NDArray[np.float32]
 CPU = OpenSettings(device="cpu", dtype="fp32")
 ASKED = 4
+SERVER = os.environ.get("LMK_TEST_MILVUS", "")
+of_a_file = pytest.mark.skipif(bool(SERVER), reason="it is about the file of Milvus Lite")
 
 
 class Service:
-    """A vectors folder, an index of it in a file of Milvus Lite, and queries to both."""
+    """A vectors folder, an index of it in Milvus, and queries to both."""
 
     def __init__(self, root: Path, model: Path) -> None:
         self.root, self.model = root, model
         self.vectors, self.index = root / "vectors", root / "index"
-        self.settings = MilvusSettings(str(root / "milvus.db"), "docs", "FLAT")
+        self.settings = MilvusSettings(SERVER or str(root / "milvus.db"), "docs", "FLAT")
 
     def fill(self, vectors: Floats | Ragged, unit: str = "doc") -> "Service":
         rows = len(vectors.counts) if isinstance(vectors, Ragged) else len(vectors)
@@ -109,7 +114,10 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
 def service(tiny_model: Models, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Service:
     asked = np.random.default_rng(9).standard_normal((ASKED, 6)).astype(np.float32)
     monkeypatch.setattr(dense, "open_query_encoder", lambda *_: Asked(asked))
-    return Service(tmp_path, tiny_model("bert"))
+    service = Service(tmp_path, tiny_model("bert"))
+    if SERVER:
+        service.client().drop_collection("docs")
+    return service
 
 
 def singles(rows: int = 120) -> Floats:
@@ -369,7 +377,7 @@ def test_a_collection_that_lmk_did_not_make_stays(service: Service) -> None:
         service.build()
     with pytest.raises(DataError, match="lmk did not make the collection docs"):
         reserve(Vectors(service.vectors), service.settings, replaces=True)
-    assert service.client().get_collection_stats("docs")["row_count"] == 1
+    assert service.client().get("docs", [1], consistency_level="Strong")
     assert not service.index.exists()
 
 
@@ -412,6 +420,7 @@ def moved(service: Service, uri: str) -> tuple[Path, Manifest, Vectors, int]:
     return service.index, changed, Vectors(service.vectors), 120
 
 
+@of_a_file
 def test_a_file_that_was_moved_is_found_with_uri(service: Service) -> None:
     service.fill(singles()).build()
     gone = moved(service, "../gone.db")
@@ -479,6 +488,7 @@ def test_a_milvus_that_cannot_be_reached(service: Service, uri: str, said: str) 
     assert not service.index.exists()
 
 
+@of_a_file
 def test_a_file_that_is_none_of_milvus_lite(service: Service, tmp_path: Path) -> None:
     (tmp_path / "milvus.db").write_text("something else")
     with pytest.raises(DataError, match="Milvus Lite cannot open it"):

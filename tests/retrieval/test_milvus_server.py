@@ -1,0 +1,33 @@
+"""The tests of databases once more, with a real Milvus server instead of Milvus Lite's file."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.mark.slow
+def test_a_server_does_what_a_file_does(tmp_path: Path) -> None:
+    milvus = pytest.importorskip("milvus", reason="it is there for Linux on x86-64")
+    server = milvus.MilvusServer()
+    server.set_base_dir(str(tmp_path / "server"))
+    with server:  # on ports that are free
+        address = f"http://127.0.0.1:{server.listen_port}"
+        words = ["-n", "0", "-m", "", "-p", "no:cacheprovider", "--basetemp", tmp_path / "t"]
+        done = subprocess.run(
+            [sys.executable, "-m", "pytest", *words, "tests/retrieval/test_database.py"],
+            cwd=ROOT,
+            env={**os.environ, "LMK_TEST_MILVUS": address},
+            capture_output=True,
+            text=True,
+            timeout=1800,
+        )
+    assert done.returncode == 0, done.stdout[-5000:]
+    counts = {what: int(count) for count, what in re.findall(r"(\d+) (\w+)", done.stdout[-300:])}
+    assert counts.get("passed", 0) >= 40, done.stdout[-300:]
+    assert counts["skipped"] == 2  # those about a file
