@@ -12,8 +12,9 @@ import statistics
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import faiss
 import numpy as np
@@ -30,12 +31,12 @@ DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 
 
 class Stored:
-    """A memory-mapped fp16 matrix, read in float32 blocks."""
+    """Rows of a memory-mapped fp16 matrix, read in float32 blocks."""
 
     single = True
 
-    def __init__(self, path: Path) -> None:
-        self._matrix = torch.from_numpy(np.load(path, mmap_mode="c"))
+    def __init__(self, path: Path, first: int = 0, stop: int | None = None) -> None:
+        self._matrix = torch.from_numpy(np.load(path, mmap_mode="c"))[first:stop]
         self.rows, self.dim = self._matrix.shape
         self.total = self.rows
 
@@ -64,8 +65,14 @@ def main() -> None:
     parser.add_argument("--queries", type=int, default=1000)
     parser.add_argument("--k", type=int, default=1000)
     parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--vectors", type=Path, help="the first rows of this .npy file, of fp16")
+    parser.add_argument(
+        "--alone", action="store_true", help="without FAISS, which needs the memory"
+    )
     parser.add_argument("--dtype", choices=DTYPES, default=native_dtype(torch.device("cpu")))
     args = parser.parse_args()
+    if args.vectors:
+        return run(args, Stored(args.vectors, stop=args.rows))
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "vectors.npy"
         np.save(path, clustered(args.rows, args.dim, 0).astype(np.float16))
@@ -74,13 +81,17 @@ def main() -> None:
 
 def run(args: argparse.Namespace, stored: Stored) -> None:
     """Alternate the two and print the table."""
-    queries = clustered(args.queries, args.dim, 1)
+    queries = asked_of(args, stored)
     ours = Exact(stored, torch.device("cpu"), DTYPES[args.dtype])
     asked = Ragged.single(queries)
     start = _held()
     with Peak() as peak:
         hits = ours.search(asked, args.k)
     ours_peak = peak.bytes - start
+    if args.alone:
+        taken = [timed(lambda: ours.search(asked, args.k)) for _ in range(args.repeats)]
+        said = ", ".join(f"{each:.1f}" for each in taken)
+        return print(f"{stored.rows:,} rows: {said} s, {ours_peak / 1e6:.0f} MB above the start")
     flat = faiss.IndexFlatIP(args.dim)
     for block in stored:
         flat.add(block.vectors)
@@ -92,12 +103,26 @@ def run(args: argparse.Namespace, stored: Stored) -> None:
         at = time.perf_counter()
         _, rows = flat.search(queries, args.k)
         seconds["FAISS IndexFlatIP"].append(time.perf_counter() - at)
-    show(
+    return show(
         args,
         seconds,
         ours_peak,
         (in_order(stored, queries, hits), faiss_order(stored, queries, rows)),
     )
+
+
+def asked_of(args: argparse.Namespace, stored: Stored) -> np.ndarray:
+    """Queries as near to the rows as these are to each other; some of the rows, where they are given."""
+    if not args.vectors:
+        return clustered(args.queries, args.dim, 1)
+    return stored.at(np.linspace(0, stored.rows - 1, args.queries).astype(np.int64)).vectors
+
+
+def timed(work: Callable[[], Any]) -> float:
+    """Seconds."""
+    start = time.perf_counter()
+    work()
+    return time.perf_counter() - start
 
 
 def _held() -> int:

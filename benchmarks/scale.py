@@ -1,11 +1,13 @@
 """IVF-PQ over many vectors: built by one process and in shards, searched, beside plain FAISS code.
 
-    python benchmarks/scale.py --rows 10000000 --dim 384 --factory IVF16384,PQ64 --shards 8
+    python benchmarks/scale.py --rows 10000000 --dim 384 --factory IVF4096,PQ64 --shards 8 --work folder
+    python benchmarks/scale.py --rows 10000000 --costs IVF16384,PQ64 IVF65536,PQ64 --work folder
 
 Vectors are drawn around real ones (--around, a .npy file) or around random centres, stored in fp16 and read
 from disk in blocks. Each step runs in a process of its own and prints seconds and the most memory of its own
 (without mapped files) above what its libraries take; searches print queries a second and recall@100 against
-exact search. --max-memory bounds every build. What is made stays in --work; what is there is not made again.
+exact search. --max-memory bounds every build. What is made stays in --work; vectors are not made again.
+--costs prints what adding a vector costs other kinds, which are trained in a hurry, and nothing else.
 """
 
 import argparse
@@ -49,15 +51,6 @@ class Work(NamedTuple):
     @property
     def vectors(self) -> Path:
         return self.folder / "vectors.npy"
-
-
-class Slice(Stored):
-    """Some rows of a stored matrix."""
-
-    def __init__(self, path: Path, first: int, stop: int) -> None:
-        super().__init__(path)
-        self._matrix = self._matrix[first:stop]
-        self.rows = self.total = len(self._matrix)
 
 
 def drawn(work: Work, rows: int, seed: int) -> np.ndarray:
@@ -115,7 +108,7 @@ def build_shard(work: Work, number: int) -> None:
     """lmk: one of the shards."""
     first, stop = (work.rows * each // work.shards for each in (number, number + 1))
     folder = _folder(work, "shards")
-    share = Share(Slice(work.vectors, first, stop), first)
+    share = Share(Stored(work.vectors, first, stop), first)
     Ann.build_shard(share, folder / "trained", folder / str(number), work.settings, silent)
 
 
@@ -180,6 +173,18 @@ def search_plain(work: Work) -> Found:
     return timed(lambda: index.search(queries, K)[1])
 
 
+def cost(work: Work, factory: str) -> float:
+    """Microseconds in which FAISS adds a vector to so many lists; what these have learned is poor."""
+    stored, index = Stored(work.vectors), make_index(factory, work.dim)
+    lists: Any = faiss.extract_index_ivf(index)
+    lists.cp.niter = 1
+    index.train(stored.at(np.arange(max(lists.nlist, 10 * BLOCK))).vectors)
+    added = stored.at(np.arange(work.rows - BLOCK, work.rows)).vectors
+    start = time.perf_counter()
+    index.add(added)
+    return (time.perf_counter() - start) / len(added) * 1e6
+
+
 def _folder(work: Work, name: str) -> Path:
     (work.folder / name).mkdir(exist_ok=True)
     return work.folder / name
@@ -235,11 +240,12 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=10_000_000)
     parser.add_argument("--dim", type=int, default=384)
     parser.add_argument("--queries", type=int, default=1000)
-    parser.add_argument("--factory", default="IVF16384,PQ64")
+    parser.add_argument("--factory", default="IVF4096,PQ64")
     parser.add_argument("--shards", type=int, default=8)
     parser.add_argument("--nprobe", type=int, default=64)
     parser.add_argument("--max-memory", type=parse_bytes, default=parse_bytes("4GB"))
     parser.add_argument("--around", default="", help="a .npy file of real vectors")
+    parser.add_argument("--costs", nargs="+", default=[], metavar="FACTORY")
     parser.add_argument("--work", type=Path, required=True)
     args = parser.parse_args()
     args.work.mkdir(parents=True, exist_ok=True)
@@ -247,7 +253,14 @@ def main() -> None:
     work = Work(args.work, args.rows, args.dim, args.queries, args.shards, settings, args.around)
     if not work.vectors.exists():
         measured(make, work)
-    show(work)
+    if not args.costs:
+        return show(work)
+    for factory in args.costs:
+        print(
+            f"{factory}: {measured(cost, work, factory).value:,.0f} microseconds a vector",
+            flush=True,
+        )
+    return None
 
 
 def show(work: Work) -> None:
