@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Poolers trained alike at 256 positions, to be evaluated at 2,048 (docs/landmarks.md); what is there is
-# continued. bash examples/landmarks-against-cls.sh path/to/collections [lmk cls mean lmk-fixed …]; SEEDS="1 2 3"
+# continued. bash examples/landmarks-against-cls.sh path/to/collections [lmk cls mean mean@64 multicls lmk-fixed]; SEEDS="1 2 3"
 set -euo pipefail
 data=lmk-minilm-data
 [ -f $data/SUMMARY.txt ] || python benchmarks/landmarks_data.py "$1" -o $data
@@ -13,7 +13,7 @@ for seed in ${SEEDS:-1 2 3}; do
         gran=()
         case $pool in
             lmk) gran=(--gran 64,32,128,256) ;;
-            lmk-fixed | multicls | mean@k) gran=(--gran 64) ;;
+            lmk-fixed | multicls) gran=(--gran 64) ;;
         esac
         lmk train \
             $data/techdocs.jsonl.gz,$short,weight=0.5 \

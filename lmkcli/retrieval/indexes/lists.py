@@ -17,7 +17,7 @@ from faiss.contrib.ondisk import merge_ondisk
 from lmkcli.system.atomic import atomic_file
 
 LISTS = "faiss.ivfdata"  # beside faiss.index, where lists were joined
-_APART = "faiss-{:05d}.index"  # beside it, where they were not
+_APART, _ALL_APART = "faiss-{:05d}.index", "faiss-*.index"  # beside it, where they were not
 
 
 def lists_of(index: Any) -> Any:
@@ -65,7 +65,7 @@ def put_beside(shards: list[Path], folder: Path) -> list[Path]:
 
 def beside(folder: Path) -> list[Path]:
     """The files of their own in which the lists of the index in a folder are, in order."""
-    return [*folder.glob(LISTS), *sorted(folder.glob(_APART.format(0).replace("0", "?")))]
+    return [*folder.glob(LISTS), *sorted(folder.glob(_ALL_APART))]
 
 
 def read_with_lists(path: Path) -> Any:
@@ -106,9 +106,7 @@ def _read(path: Path, flags: int) -> Any:
     index: Any = faiss.read_index(str(path), flags)
     on_disk: Any = faiss.downcast_InvertedLists(lists_of(index).invlists)
     if isinstance(on_disk, faiss.OnDiskInvertedLists):
-        on_disk.prefetch_nthread = (
-            0  # its threads, 32 for a search, cost more than the search itself
-        )
+        on_disk.prefetch_nthread = 0  # 32 threads for every search cost more than it does itself
     return index
 
 
