@@ -50,7 +50,7 @@ def test_the_most_used_flags_come_first(lmk: Lmk) -> None:
 
 def test_choices_and_defaults_are_said(lmk: Lmk) -> None:
     page = " ".join(lmk("encode", "-h").out.split())
-    assert "--store-dtype CHOICE Dtype of the stored vectors. [default: fp16; or fp32]" in page
+    assert "of a byte or a bit. [default: fp16; or fp32, int8, binary]" in page
     assert "--[no-]store-text Keep title and text beside the vectors. [default: on]" in page
     assert (
         "-m, --model TEXT A model folder, a hub name, lmk-minilm or minilm (extra demo). [required]"
