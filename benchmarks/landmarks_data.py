@@ -54,6 +54,18 @@ class Example(NamedTuple):
     positive: str
 
 
+class Haystack(NamedTuple):
+    """How long the texts are, in characters, that hide a passage, and how few others there may be."""
+
+    shortest: int
+    longest: int
+    fewest: int
+
+
+HAYSTACK = Haystack(1_000, 12_000, 3)
+SENTENCES = Haystack(400, 1_000, 2)  # nearly all of them below 256 tokens
+
+
 class Source(NamedTuple):
     """One file: what it holds, under which licence, and how its examples are read."""
 
@@ -230,8 +242,10 @@ class Reader:
                 if shortest <= len(module.text) and not any(copied):
                     yield module
 
-    def haystacks(self, path: str, others: str, count: int) -> Iterator[Example]:
-        """`count` pairs of a file, each positive hidden among 3 to 30 passages of both files.
+    def haystacks(
+        self, path: str, others: str, count: int, size: Haystack = HAYSTACK
+    ) -> Iterator[Example]:
+        """`count` pairs of a file, each positive hidden among passages of both files.
 
         Neighbours in a file are about the same thing, so those around a pair are none of its distractors.
         """
@@ -242,7 +256,8 @@ class Reader:
             away = [*range(number - 200), *range(number + 200, len(pairs))]
             passages = drawn(pairs, away, pool, chance)
             pair = pairs[number]
-            yield Example(f"{pair.id}-hidden", pair.query, hidden(pair.positive, passages, chance))
+            text = hidden(pair.positive, passages, chance, size)
+            yield Example(f"{pair.id}-hidden", pair.query, text)
 
     def _chance(self, name: str) -> random.Random:
         return random.Random(f"{self.seed} {name}")
@@ -285,11 +300,15 @@ def drawn(
         yield pairs[chance.choice(away)].positive if chance.random() < 0.5 else chance.choice(pool)
 
 
-def hidden(evidence: str, passages: Iterator[str], chance: random.Random) -> str:
-    """A text of 1,000 to 12,000 characters, as many of each doubling: the evidence anywhere in it."""
-    target = 1000 * 12 ** chance.random()
+def hidden(
+    evidence: str, passages: Iterator[str], chance: random.Random, size: Haystack = HAYSTACK
+) -> str:
+    """The evidence anywhere among the passages; as many texts of each doubling of the length."""
+    target = size.shortest * (size.longest / size.shortest) ** chance.random()
     chosen: list[str] = []
-    while len(chosen) < 3 or (len(chosen) < 30 and len(evidence) + sum(map(len, chosen)) < target):
+    while len(chosen) < size.fewest or (
+        len(chosen) < 30 and len(evidence) + sum(map(len, chosen)) < target
+    ):
         text = next(passages)
         chosen += [text] if text not in (evidence, *chosen) else []
     chosen.insert(chance.randint(0, len(chosen)), evidence)
@@ -379,6 +398,16 @@ def sources(reader: Reader) -> dict[str, Source]:
             "FEVER claims -> their sentences among 3 to 30 passages",
             wikipedia,
             lambda: reader.haystacks(fever, passages, 6_000),
+        ),
+        "haystack-sentences": Source(
+            "SQuAD questions -> the sentence with the answer among 2 or more others",
+            wikipedia,
+            lambda: reader.haystacks(squad, fever, 12_000, SENTENCES),
+        ),
+        "haystack-claims": Source(
+            "FEVER claims -> their sentences among 2 or more others",
+            wikipedia,
+            lambda: reader.haystacks(fever, squad, 12_000, SENTENCES),
         ),
     }
 

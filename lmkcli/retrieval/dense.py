@@ -23,7 +23,7 @@ from lmkcli.retrieval.approximate import ApproximateSearch
 from lmkcli.retrieval.database import open_database
 from lmkcli.retrieval.index import DATABASE, IndexInfo, Passage
 from lmkcli.retrieval.indexes.exact import Exact
-from lmkcli.retrieval.kinds import Hits, Matrix, Nearest, VectorSearch, ann_kind
+from lmkcli.retrieval.kinds import AnnKind, Hits, Matrix, Nearest, VectorSearch, ann_kind
 from lmkcli.retrieval.numbering import read_numbering
 from lmkcli.retrieval.passages import best_passages, passages_of
 from lmkcli.retrieval.views import RankedUnits
@@ -51,34 +51,37 @@ def open_ann(
     )
     vectors = _frozen_vectors(folder, described, built["of"], settings)
     how: dict[str, Any] = {"ef_search": settings.ef_search, "nprobe": settings.nprobe}
-    notes = tuple(filter(None, [_incomplete(folder, built), _behind(folder, vectors)]))
+    notes = [_incomplete(folder, built), _behind(folder, vectors)]
     units = RankedUnits(vectors, settings.level or "", settings.aggregate or "")
     numbered = read_numbering(built["of"])
     if identity["family"] in catalog.DATABASES:
         rows = sum(part.vectors for part in numbered)
         kind: Nearest = open_database(folder, described, vectors, rows, settings)
     else:
-        kind = _open_kind(folder, identity, built, settings)
+        kind = opened = _open_kind(folder, identity, built, settings)
+        notes.append("" if settings.device == "auto" else opened.note)
     search = ApproximateSearch(kind, units, numbered, exact_search(units.matrix, settings))
     info = IndexInfo(
         str(folder.absolute()),
         identity["settings"]["kind"],
         built["digest"],
         how | units.identity,
-        notes,
+        tuple(filter(None, notes)),
     )
     return DenseIndex(info, units, search, settings)
 
 
 def _open_kind(
     folder: Path, identity: dict[str, Any], built: dict[str, Any], settings: OpenSettings
-) -> Nearest:
+) -> AnnKind:
     """The files of an index, to be searched as the settings say."""
     settings.refuse("an index of FAISS", *DATABASE)
     checked(identity["settings"], AnnSettings, f"the settings of {folder}", "build the index again")
     recorded = AnnSettings(**identity["settings"])
     how = replace(recorded, ef_search=settings.ef_search, nprobe=settings.nprobe)
-    return ann_kind(identity["family"]).open(folder / built["at"], how)
+    device = choose_device(settings.device)
+    gpu = device.index or 0 if device.type == "cuda" else None
+    return ann_kind(identity["family"]).open(folder / built["at"], how, gpu)
 
 
 def _frozen_vectors(

@@ -104,7 +104,9 @@ class Nearest(Protocol):
 
 
 class AnnKind(Nearest, Protocol):
-    """An approximate index in a folder."""
+    """An approximate index in a folder; `note` is what is to be said of how it was opened, if anything."""
+
+    note: str
 
     @staticmethod
     def memory(blocks: Blocks, settings: AnnSettings) -> int:
@@ -151,8 +153,8 @@ class AnnKind(Nearest, Protocol):
         """
 
     @classmethod
-    def open(cls, folder: Path, settings: AnnSettings) -> Self:
-        """The index in `folder`; DataError when it cannot be read."""
+    def open(cls, folder: Path, settings: AnnSettings, gpu: int | None = None) -> Self:
+        """The index in `folder`, on the GPU of that number if it can be; DataError when it cannot be read."""
 
 
 class StoredVector(NamedTuple):

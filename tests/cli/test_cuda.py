@@ -35,6 +35,24 @@ def test_vectors_are_the_same_to_five_digits(
     np.testing.assert_allclose(made[1], made[0], atol=2e-5)
 
 
+@pytest.mark.parametrize("kind", ["IVF1,Flat", "IVF1,SQ8"])
+def test_inverted_lists_find_the_same(
+    lmk: Lmk, tiny_model: Models, beir: Path, tmp_path: Path, kind: str
+) -> None:
+    vectors, index = tmp_path / "v", tmp_path / "i"
+    lmk("encode", beir, "-m", tiny_model("bert"), "--device", "cpu", "-o", vectors)
+    lmk("index", vectors, "--kind", kind, "-o", index)
+    runs = []
+    for number, device in enumerate(DEVICES):
+        path = tmp_path / f"{number}.trec"
+        how = ("--device", device, "--dtype", "fp32", "--nprobe", 1)
+        lmk("search", index, beir, "-k", 5, *how, "-o", path)
+        runs.append(read_run(path))
+    for query, expected in runs[0].rankings.items():
+        scores = runs[1].rankings[query].scores
+        np.testing.assert_allclose(scores, expected.scores, atol=2e-5)
+
+
 @pytest.mark.parametrize("unit", [["doc"], ["chunk", "--gran", "8"], ["token"]])
 def test_exact_search_makes_the_same_run(
     lmk: Lmk, tiny_model: Models, beir: Path, tmp_path: Path, unit: list[str]

@@ -27,6 +27,7 @@ from lmkcli.retrieval.indexes.ann_memory import (
 )
 from lmkcli.retrieval.indexes.ann_training import check_trainable, sample_size, train_on_sample
 from lmkcli.retrieval.indexes.factories import core_of, empty_index, said
+from lmkcli.retrieval.indexes.gpu_lists import GpuLists
 from lmkcli.retrieval.kinds import AnnKind, Blocks, Candidates, Share, check_finite
 from lmkcli.settings import AnnSettings
 from lmkcli.system.atomic import atomic_file
@@ -38,12 +39,16 @@ _LARGEST = (1 << 31) - 1  # that FAISS takes
 class Ann(AnnKind):
     """An opened FAISS index.
 
-    `overfetch` is 1 where vectors are kept as they are, else 4.
+    `overfetch` is 1 where vectors are kept as they are, else 4; `note` says why inverted lists are not
+    on the GPU that was asked for.
     """
 
-    def __init__(self, index: Any, settings: AnnSettings) -> None:
+    def __init__(self, index: Any, settings: AnnSettings, gpu: int | None = None) -> None:
         self._index = index
         self._settings = settings
+        self._on_gpu, self.note = None, ""
+        if gpu is not None and lists.lists_of(index) is not None:
+            self._on_gpu, self.note = GpuLists.of(index, gpu)
         self.rows = self.most = int(index.ntotal)
         self.divisible = lists.lists_of(index) is not None
         self.overfetch = 1 if int(storage_bytes(index)) >= 4 * int(index.d) else 4
@@ -133,9 +138,12 @@ class Ann(AnnKind):
         }
 
     @classmethod
-    def open(cls, folder: Path, settings: AnnSettings) -> "Ann":
-        """The index in `folder`, mapped from disk where FAISS can; DataError if unreadable."""
-        return cls(_read(folder, mapped=True), settings)
+    def open(cls, folder: Path, settings: AnnSettings, gpu: int | None = None) -> "Ann":
+        """The index in `folder`, mapped from disk where FAISS can; DataError if unreadable.
+
+        Inverted lists are copied to the GPU of that number, if one is given.
+        """
+        return cls(_read(folder, mapped=True), settings, gpu)
 
     @staticmethod
     def check_buildable(blocks: Blocks, settings: AnnSettings) -> None:
@@ -162,14 +170,17 @@ class Ann(AnnKind):
     ) -> Candidates:
         """The approximately k best rows of each query [n, dim], scored as the index stores them."""
         core = core_of(self._index)
+        asked = np.ascontiguousarray(queries, dtype=np.float32)
         if isinstance(core, faiss.IndexHNSW):
             breadth = max(self._settings.ef_search or max(128, 2 * k), k)
             core.hnsw.efSearch = max(1, min(breadth, core.ntotal))  # FAISS holds room for all of it
         elif isinstance(core, faiss.IndexIVF):
             core.nprobe = min(self._settings.nprobe or _probes(core, k), core.nlist)
-        how = None if among is None else lists.within(self._index, among)
-        asked = np.ascontiguousarray(queries, dtype=np.float32)
-        scores, rows = self._index.search(asked, k, params=how)
+        if among is None and self._on_gpu and self._on_gpu.takes(k, core.nprobe):
+            scores, rows = self._on_gpu.search(asked, k, core.nprobe)
+        else:
+            how = None if among is None else lists.within(self._index, among)
+            scores, rows = self._index.search(asked, k, params=how)
         return Candidates(np.where(rows < 0, np.float32(-np.inf), scores), rows)
 
 
