@@ -19,7 +19,9 @@ def order(runs: list[Path], qrels: list[str]) -> tuple[list[Path], list[str]]:
     runs = [run for path in runs for run in _runs_in(path)]
     missing = [str(path) for path in runs if not path.is_file()]
     if missing:
-        raise DataError(f"no such run: {', '.join(missing)}")
+        meant = [name for name in missing if "@" in name]
+        advice = f"; a measure has its own flag: -m {meant[0]}" if meant else ""
+        raise DataError(f"no such run: {', '.join(missing)}{advice}")
     if not qrels and len(runs) > 1 and _columns(runs[0]) in (3, 4):
         runs, qrels = runs[1:], [str(runs[0])]
     if _columns(runs[0]) in (3, 4):

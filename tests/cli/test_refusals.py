@@ -107,6 +107,7 @@ def test_missing_things_say_what_is_missing(
     refused("search", vectors, bert, "-o", out, code=DATA, says="neither a corpus nor queries")
     refused("index", beir, "-o", out, code=USAGE, says="no vectors folder")
     refused("eval", tmp_path / "no.trec", code=DATA, says="no such run")
+    refused("eval", tmp_path / "no.trec", "-m", "AP", "R@5", code=DATA, says="own flag: -m R@5")
     refused("verify", tmp_path / "no", code=DATA, says="not an lmk artifact")
 
 

@@ -43,16 +43,8 @@ def adapters(tmp_path: Path, tiny_model: Models) -> list[Path]:
     return folders
 
 
-def averaged(adapters: list[Path], output: Path, rank: int) -> str:
-    words = [
-        sys.executable,
-        str(SCRIPT),
-        *map(str, adapters),
-        "-o",
-        str(output),
-        "--rank",
-        str(rank),
-    ]
+def averaged(models: list[Path | str], output: Path, rank: int, *more: str) -> str:
+    words = [sys.executable, SCRIPT, *models, "-o", output, "--rank", str(rank), *more]
     return subprocess.run(words, check=True, capture_output=True, text=True).stdout
 
 
@@ -62,7 +54,7 @@ def weights(adapter: Path) -> dict[str, torch.Tensor]:
 
 
 def test_the_mean_of_the_models(adapters: list[Path], tmp_path: Path) -> None:
-    said = averaged(adapters, tmp_path / "mean", 8)
+    said = averaged([*adapters], tmp_path / "mean", 8)
     assert "keep 100.0% to 100.0%" in said
     one, other, mean = map(weights, (*adapters, tmp_path / "mean"))
     apart = 0.0
@@ -70,8 +62,23 @@ def test_the_mean_of_the_models(adapters: list[Path], tmp_path: Path) -> None:
         torch.testing.assert_close(tensor, (one[name] + other[name]) / 2, atol=2e-3, rtol=2e-3)
         apart = max(apart, float((one[name] - other[name]).abs().max()))
     assert apart > 0.05
-    share = float(averaged(adapters, tmp_path / "low", 1).split("keep ")[1].split("%")[0])
+    share = float(averaged([*adapters], tmp_path / "low", 1).split("keep ")[1].split("%")[0])
     assert share < 100
+
+
+def test_a_model_that_was_trained_twice_and_weights(
+    adapters: list[Path], tmp_path: Path, tiny_model: Models
+) -> None:
+    one, other = adapters
+    averaged([f"{one}+{other}", one], tmp_path / "mean", 8, "--weights", "1", "3")
+    base = load_file(next(tiny_model("bert").glob("*.safetensors")))
+    first, second, mean = map(weights, (one, other, tmp_path / "mean"))
+    apart = 0.0
+    for name, tensor in mean.items():
+        expected = first[name] + (second[name] - base[name]) / 4
+        torch.testing.assert_close(tensor, expected, atol=2e-3, rtol=2e-3)
+        apart = max(apart, float((tensor - first[name]).abs().max()))
+    assert apart > 0.02
 
 
 def test_other_tensors_are_averaged_as_they_are(adapters: list[Path], tmp_path: Path) -> None:
@@ -79,6 +86,6 @@ def test_other_tensors_are_averaged_as_they_are(adapters: list[Path], tmp_path: 
     for number, adapter in enumerate(adapters):
         file = adapter / "adapter_model.safetensors"
         save_file(load_file(file) | {table: torch.full((4, 2), float(number))}, file)
-    averaged(adapters, tmp_path / "mean", 2)
+    averaged([*adapters], tmp_path / "mean", 2)
     made = load_file(tmp_path / "mean" / "adapter_model.safetensors")
     assert made[table].tolist() == [[0.5, 0.5]] * 4
