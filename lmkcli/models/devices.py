@@ -1,14 +1,22 @@
 """Devices and dtypes: what `auto` means on this machine."""
 
+import os
+
 import torch
 
 from lmkcli.errors import DataError
 
 TORCH = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
+# What computes bf16 products on CPUs (oneDNN, and torch's binding of it) keeps what it has compiled for the
+# last 1,024 shapes, megabytes each. Packs of texts are of ever new shapes: a training held gigabytes of them.
+_COMPILED = {"ONEDNN_PRIMITIVE_CACHE_CAPACITY": "32", "LRU_CACHE_CAPACITY": "32"}
+
 
 def choose_device(name: str) -> torch.device:
     """'auto' is the first GPU, else the CPU; DataError for a GPU that is not there."""
+    for variable, shapes in _COMPILED.items():  # read at the first product
+        os.environ.setdefault(variable, shapes)
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
