@@ -208,6 +208,22 @@ class Reader:
             text = "\n".join(texts[number] for number in sorted([best, *chosen]))
             yield Example(f"{example.id}@slices-{around}", example.query, text)
 
+    def utterances(self, name: str, most: int = 25, around: int = 1) -> Iterator[Example]:
+        """What somebody says in a judged transcript -> the slice without it, and `around` others."""
+        collection = open_collection(str(self.folder / name))
+        texts = {doc.id: doc.content for doc in collection.docs()}
+        for doc in sorted({qrel.doc_id for qrel in collection.qrels() if qrel.grade > 0}):
+            slices, chance = sliced(texts[doc]), self._chance(doc, 1)
+            lines = [(n, line) for n, text in enumerate(slices) for line in text.splitlines()]
+            long = [(n, line) for n, line in lines if 15 <= len(said(line).split()) <= 60]
+            for number, line in chance.sample(long, min(most, len(long))):
+                others = [n for n in range(len(slices)) if n != number]
+                chosen = {number, *chance.sample(others, min(around, len(others)))}
+                rest = slices[number].replace(line + "\n", "").replace(line, "")
+                text = "\n".join(rest if n == number else slices[n] for n in sorted(chosen))
+                query = " ".join(said(line).split())
+                yield Example(f"{doc}@said-{number}-{len(query)}", query, text)
+
     def functions(self, most: int = 3_000) -> Iterator[Example]:
         """First sentence of a docstring -> the function; at most so many of a package."""
         for package in packages():
@@ -259,8 +275,8 @@ class Reader:
             text = hidden(pair.positive, passages, chance, size)
             yield Example(f"{pair.id}-hidden", pair.query, text)
 
-    def _chance(self, name: str) -> random.Random:
-        return random.Random(f"{self.seed} {name}")
+    def _chance(self, name: str, draw: int = 0) -> random.Random:
+        return random.Random(f"{self.seed + draw} {name}")
 
 
 def paragraphs(text: str) -> list[str]:
@@ -276,6 +292,11 @@ def sliced(text: str, longest: int = 1_600) -> list[str]:
             slices.append("")
         slices[-1] += line
     return slices
+
+
+def said(line: str) -> str:
+    """The words of a line of a transcript, without who says them and what is noted of noises."""
+    return re.sub(r"\{\w+\}", "", line.partition(": ")[2])
 
 
 def is_prose(paragraph: str) -> bool:
@@ -379,6 +400,11 @@ def sources(reader: Reader) -> dict[str, Source]:
             "questions about meetings -> that slice among two others of the same transcript",
             "MIT",
             lambda: reader.slices("qmsum:official-train", 2),
+        ),
+        "qmsum-utterances": Source(
+            "what somebody says -> the slice of the transcript around it, and another of the same",
+            "MIT",
+            lambda: reader.utterances("qmsum:official-train"),
         ),
         "python-functions": Source(
             "first sentence of a function's docstring -> its source", code, reader.functions

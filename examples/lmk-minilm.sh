@@ -6,7 +6,8 @@ data=lmk-minilm-data
 [ -f $data/SUMMARY.txt ] || python "$here/../benchmarks/landmarks_data.py" "$1" -o $data
 
 # Two trainings of the base model, which differ in their mixture of examples: the second has slices of meetings,
-# and nearly all of its texts fit into the windows that are read later.
+# and nearly all of its texts fit into the windows that are read later. The third goes on with the second: half of its
+# batches are meetings.
 lmk train \
     $data/techdocs.jsonl.gz,max-length=640,query-max-length=64,weight=0.30 \
     $data/techdocs-openings.jsonl.gz,max-length=576,query-max-length=128,weight=0.30 \
@@ -38,6 +39,23 @@ lmk train \
     $data/fever.jsonl.gz,max-length=256,query-max-length=64,weight=0.10 \
     $data/python-functions.jsonl.gz,max-length=384,query-max-length=64,weight=0.10 \
     --config "$here/lmk-minilm.toml" --steps 500 --warmup 40 -o lmk-minilm-2
+lmk train \
+    $data/qmsum-slices.jsonl.gz,max-length=512,query-max-length=64,weight=2.05 \
+    $data/qmsum-among.jsonl.gz,max-length=1536,query-max-length=64,weight=1.12 \
+    $data/qmsum-utterances.jsonl.gz,max-length=896,query-max-length=96,weight=0.35 \
+    $data/scifact.jsonl.gz,max-length=448,query-max-length=64,weight=1.64 \
+    $data/techdocs.jsonl.gz,max-length=512,query-max-length=64,weight=0.076 \
+    $data/techdocs-openings.jsonl.gz,max-length=512,query-max-length=128,weight=0.089 \
+    $data/techdocs-parts.jsonl.gz,max-length=1024,query-max-length=128,weight=0.115 \
+    $data/python-docstrings.jsonl.gz,max-length=448,query-max-length=128,weight=0.09 \
+    $data/haystack-fever.jsonl.gz,max-length=1536,query-max-length=64,weight=0.033 \
+    $data/haystack-squad.jsonl.gz,max-length=1536,query-max-length=64,weight=0.05 \
+    $data/squad-passages.jsonl.gz,max-length=384,query-max-length=64,weight=0.125 \
+    $data/squad-sentences.jsonl.gz,max-length=256,query-max-length=64,weight=0.017 \
+    $data/fever.jsonl.gz,max-length=256,query-max-length=64,weight=0.03 \
+    $data/python-functions.jsonl.gz,max-length=384,query-max-length=64,weight=0.021 \
+    --config "$here/lmk-minilm.toml" -m lmk-minilm-2 --extend "" --steps 300 --warmup 20 --lr 3e-4 -o lmk-minilm-3
 
-# The model is the mean of both.
-[ -e lmk-minilm ] || python "$here/../benchmarks/average_adapters.py" lmk-minilm-2/adapter lmk-minilm-1/adapter --rank 20 -o lmk-minilm
+# The model is a mean: one part of the first training, two of the second and third together.
+[ -e lmk-minilm ] || python "$here/../benchmarks/average_adapters.py" lmk-minilm-1/adapter \
+    lmk-minilm-2/adapter+lmk-minilm-3/adapter --weights 1 2 --rank 20 -o lmk-minilm
