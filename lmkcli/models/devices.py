@@ -10,7 +10,7 @@ TORCH = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 # What computes bf16 products on CPUs (oneDNN, and torch's binding of it) keeps what it has compiled for the
 # last 1,024 shapes, megabytes each. Packs of texts are of ever new shapes: a training held gigabytes of them.
-_COMPILED = {"ONEDNN_PRIMITIVE_CACHE_CAPACITY": "32", "LRU_CACHE_CAPACITY": "32"}
+_COMPILED = {"ONEDNN_PRIMITIVE_CACHE_CAPACITY": "64", "LRU_CACHE_CAPACITY": "64"}
 
 
 def choose_device(name: str) -> torch.device:
