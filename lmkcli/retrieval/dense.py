@@ -59,7 +59,7 @@ def open_ann(
         kind: Nearest = open_database(folder, described, vectors, rows, settings)
     else:
         kind = opened = _open_kind(folder, identity, built, settings)
-        notes.append("" if settings.device == "auto" else opened.note)
+        notes.append(opened.note)
     search = ApproximateSearch(kind, units, numbered, exact_search(units.matrix, settings))
     info = IndexInfo(
         str(folder.absolute()),
@@ -80,7 +80,9 @@ def _open_kind(
     recorded = AnnSettings(**identity["settings"])
     how = replace(recorded, ef_search=settings.ef_search, nprobe=settings.nprobe)
     device = choose_device(settings.device)
-    gpu = device.index or 0 if device.type == "cuda" else None
+    # where nobody names a GPU, a question does not wait for all lists to be copied there
+    named = device.type == "cuda" and settings.device != "auto"
+    gpu = device.index or 0 if named else None
     return ann_kind(identity["family"]).open(folder / built["at"], how, gpu)
 
 

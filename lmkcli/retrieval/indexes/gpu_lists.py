@@ -6,6 +6,7 @@ import faiss
 import numpy as np
 from numpy.typing import NDArray
 
+from lmkcli.errors import DataError
 from lmkcli.retrieval.indexes.factories import said
 
 MOST = 2048  # candidates, and lists, of a search; FAISS's kernels take no more
@@ -47,10 +48,16 @@ class GpuLists:
     def search(
         self, queries: NDArray[np.float32], k: int, probes: int
     ) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
-        """Scores and numbers [n, k] of the best in so many lists; -1 where there are no more."""
+        """Scores and numbers [n, k] of the best in so many lists; -1 where there are no more.
+
+        DataError where the GPU fails, as when its memory is full.
+        """
         gpu: Any = faiss
         gpu.GpuParameterSpace().set_index_parameter(self._copy, "nprobe", probes)
-        scores, rows = self._copy.search(queries, k)
+        try:
+            scores, rows = self._copy.search(queries, k)
+        except RuntimeError as error:
+            raise DataError(f"the GPU failed ({said(error)}); use --device cpu") from None
         return scores, rows
 
 

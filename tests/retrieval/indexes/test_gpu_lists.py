@@ -10,6 +10,7 @@ import faiss
 import numpy as np
 import pytest
 
+from lmkcli.errors import DataError
 from lmkcli.progress import silent
 from lmkcli.retrieval.indexes.ann import Ann
 from lmkcli.retrieval.indexes.gpu_lists import MOST, count
@@ -39,6 +40,8 @@ class StandIn:
             index_on_cpu = faiss.clone_index(index)
 
             def search(self, queries: Any, k: int) -> Any:
+                if queries.shape[1] != index.d:
+                    raise RuntimeError("Error: 'err == cudaSuccess' failed")
                 owner.searches.append(k)
                 return self.index_on_cpu.search(queries, k)
 
@@ -122,6 +125,13 @@ def test_an_index_that_does_not_fit_is_searched_on_the_processors(
         "FAISS cannot hold this index on the GPU ('err == cudaSuccess' failed); "
         "it is searched on the processors"
     )
+
+
+def test_a_gpu_that_fails_is_an_error_with_advice(gpu: StandIn, tmp_path: Path) -> None:
+    _, there = both(tmp_path, "ivf")
+    with pytest.raises(DataError, match="use --device cpu"):
+        there.candidates(QUERIES[:, :3], 5)  # at which the stand-in fails
+    assert not gpu.searches
 
 
 def test_faiss_without_gpus_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
