@@ -77,6 +77,8 @@ def main() -> None:
     parser.add_argument("--rank", type=int, default=16)
     parser.add_argument("--weights", nargs="+", type=float, default=[])
     args = parser.parse_args()
+    if args.weights and len(args.weights) != len(args.models):
+        parser.error("--weights: give one for each model")
     folders = [[Path(name) for name in model.split("+")] for model in args.models]
     models = [[read(folder) for folder in model] for model in folders]
     tensors, kept = averaged(models, args.weights or [1.0] * len(models), args.rank)
