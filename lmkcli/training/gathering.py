@@ -4,6 +4,8 @@ Every process then computes the same loss of the whole batch; the gradients of i
 over processes, are those of one process that ran everything.
 """
 
+import gc
+
 import torch
 from torch import Tensor, distributed
 
@@ -54,3 +56,15 @@ def anywhere(here: bool, device: torch.device) -> bool:
     flag = torch.tensor([here], dtype=torch.uint8, device=device)
     distributed.all_reduce(flag, distributed.ReduceOp.MAX)
     return bool(flag.item())
+
+
+def part() -> None:
+    """The processes wait for one another and are a group no longer; nothing may hold the group any more.
+
+    Python now and then aborts where it ends while a thread of the group still holds a tensor, and the
+    first process that ends so takes the others with it, one that writes its model too.
+    """
+    if world() > 1:
+        distributed.barrier()
+        gc.collect()  # a trainer and what it trains refer to each other
+        distributed.destroy_process_group()

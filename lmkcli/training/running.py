@@ -17,6 +17,7 @@ from lmkcli.models.forward import Model
 from lmkcli.progress import Note, Report, mute
 from lmkcli.store.outputs import rollback_on_error
 from lmkcli.training import checkpoints
+from lmkcli.training.gathering import part
 from lmkcli.training.gradients import Budget
 from lmkcli.training.settings import LoopSettings
 from lmkcli.training.trainer import Learning, LossTrainer, arguments
@@ -76,7 +77,13 @@ def run(job: Job, folder: Path, report: Report, watching: Sequence[Any] = ()) ->
         if checkpoints.is_done(folder):
             checkpoints.tidy(folder)  # a kill may have left them
         else:
-            _train(job, folder, report, watching)
+            step = _train(job, folder, report, watching)
+            part()
+            if step is not None:
+                raise Stopped(
+                    f"stopped after {step} of {job.settings.steps} steps; run the same command again to "
+                    "continue"
+                )
 
 
 def open_trainer(job: Job, folder: Path, report: Report, step: int = 0) -> LossTrainer:
@@ -86,7 +93,8 @@ def open_trainer(job: Job, folder: Path, report: Report, step: int = 0) -> LossT
     return LossTrainer(job.learning(start), args, report, folder / checkpoints.LOG)
 
 
-def _train(job: Job, folder: Path, report: Report, watching: Sequence[Any]) -> None:
+def _train(job: Job, folder: Path, report: Report, watching: Sequence[Any]) -> int | None:
+    """The step at which a signal ended it; None when the model is published."""
     before = checkpoints.latest(folder)
     trainer = open_trainer(job, folder, report, checkpoints.step_of(before))
     if trainer.is_world_process_zero():
@@ -95,15 +103,13 @@ def _train(job: Job, folder: Path, report: Report, watching: Sequence[Any]) -> N
         trainer.add_callback(callback)
     trainer.train(resume_from_checkpoint=str(before) if before else None)
     if not trainer.ended:
-        raise Stopped(
-            f"stopped after {trainer.state.global_step} of {job.settings.steps} steps; run the same "
-            "command again to continue"
-        )
+        return trainer.state.global_step
     if trainer.is_world_process_zero():
         facts = training_facts(job, trainer.state.log_history)
         learned = trainer.learned()
         _check_finite(learned)
         job.publish(folder, trainer.learning.module, learned, facts)
+    return None
 
 
 def training_facts(job: Job, history: list[dict[str, float]]) -> dict[str, Any]:

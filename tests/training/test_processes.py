@@ -4,7 +4,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -21,9 +21,23 @@ Models = Callable[[str], Path]
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def train_together(words: list[str]) -> subprocess.CompletedProcess[str]:
+# Runs lmk, then says which threads of the group are left.
+THREADS = """
+import sys
+from pathlib import Path
+from lmkcli.cli import main
+main.app(sys.argv[1:], standalone_mode=False)
+for name in Path("/proc/self/task").glob("*/comm"):
+    if "gloo" in name.read_text():
+        print("left:", name.read_text())
+"""
+
+
+def train_together(
+    words: list[str], program: Sequence[str] = ("-m", "lmkcli.cli.main")
+) -> subprocess.CompletedProcess[str]:
     run = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
-    command = [sys.executable, *run, "-m", "lmkcli.cli.main", *words]
+    command = [sys.executable, *run, *program, *words]
     own = {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
     environment = {**os.environ, **own}
     return subprocess.run(
@@ -83,6 +97,21 @@ def test_two_processes_predict_what_one_does(
     done = train_together([*words, "--batch-tokens", "60", "-o", str(together)])
     assert done.returncode == 0, done.stderr[-2000:]
     the_same(alone, together)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="threads are named in /proc")
+def test_no_thread_of_the_group_outlives_a_training(tiny_model: Models, tmp_path: Path) -> None:
+    """Python may abort where one still holds a tensor."""
+    pairs, program = tmp_path / "pairs.jsonl", tmp_path / "threads.py"
+    lines = [{"query": tiny.sentence(i, 5), "pos": [tiny.sentence(i, 9)]} for i in range(8)]
+    pairs.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    program.write_text(THREADS)
+    words = ["train", str(pairs), "-m", str(tiny_model("bert")), "-o", str(tmp_path / "out")]
+    done = train_together([*words, "--steps", "2", "--batch-size", "4"], [str(program)])
+    assert done.returncode == 0, done.stderr[-4000:]
+    assert (tmp_path / "out" / "model.safetensors").exists()
+    assert "left:" not in done.stdout, done.stdout
 
 
 def test_without_a_gpu_auto_is_the_cpu(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
