@@ -145,7 +145,7 @@ class Pairs:
 
     def _reading(self, texts: "_Texts") -> Reading:
         sources = self.examples.sources[texts.examples].tolist()
-        limits = [getattr(self.sides[source], texts.side).limit for source in sources]
+        limits = [getattr(self.sides[source], texts.side).reads for source in sources]
         return Reading([self.examples.text(row) for row in texts.rows], limits)
 
     def _named(self, example: int) -> str:

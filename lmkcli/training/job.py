@@ -140,7 +140,9 @@ class TrainJob:
 def _seen_as(source: Source) -> dict[str, Any]:
     """How the examples of a source are seen, beside what they are."""
     names = ("weight", "query_prompt", "doc_prompt", "query_max_length", "max_length")
-    return {**{name: getattr(source, name) for name in names}, "drawing": asdict(source.drawing)}
+    windows = {"window": source.window} if source.window else {}
+    drawing = {"drawing": asdict(source.drawing)}
+    return {name: getattr(source, name) for name in names} | windows | drawing
 
 
 def open_trainable(job: TrainJob) -> ForwardPass:
@@ -176,6 +178,14 @@ def _sides(job: TrainJob, source: Source) -> SourceSides:
         own = replace(config, prompt=prompt, max_length=length or config.max_length)
         return TrainingSide.of(own, open_tokenizer(folder, own), job.grans)
 
+    if source.window and recipe.doc.unit != "doc":
+        raise UsageError(
+            f"'{source.name}': the vectors of windows are averaged, which --unit {recipe.doc.unit} does not "
+            f"allow; drop window={source.window}"
+        )
+    window = str(source.window) if source.window else recipe.doc.window
     query = side(recipe.query, source.query_prompt, source.query_max_length)
-    passage = side(recipe.doc, source.doc_prompt, source.max_length)
+    passage = side(
+        replace(recipe.doc, window=window), source.doc_prompt, source.window or source.max_length
+    )
     return SourceSides(source.drawing, query, passage, source.name)

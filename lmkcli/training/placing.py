@@ -1,5 +1,6 @@
 """Placing: the texts of a batch become model inputs, each cut into chunks of a length drawn for it."""
 
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
@@ -79,9 +80,10 @@ class TrainingSide:
         return cls(tokenizer, tuple(forced), Finish(side.unit == "doc", side.dim, side.normalize))
 
     @property
-    def limit(self) -> int:
-        """Positions of an input at most."""
-        return self.placers[0].limit
+    def reads(self) -> int:
+        """Tokens of a text at most; in windows, all of them."""
+        (placer, *_) = self.placers
+        return sys.maxsize if placer.window.isdigit() else placer.limit
 
     def chunked(self, texts: Sequence[str]) -> list[tuple[Placement, Ints]]:
         """Each text's inputs, and the number of the chunk that each vector stands for."""

@@ -29,8 +29,11 @@ class Skipping:
             raise UsageError(f"--skip-positions {self.share:g}: write a share from 0 to 1")
 
     def __call__(self, placement: Placement, chances: NDArray[np.float64]) -> Placement:
-        """The text's inputs, with gaps where `chances` ([3], of [0, 1): whether, where, how far) say so."""
-        if chances[0] >= self.share:
+        """The text's input, with a gap where `chances` ([3], of [0, 1): whether, where, how far) say so.
+
+        Windows stay at the positions where they will be read.
+        """
+        if chances[0] >= self.share or len(placement.inputs) > 1:
             return placement
         return placement._replace(inputs=[self._gapped(one, chances) for one in placement.inputs])
 

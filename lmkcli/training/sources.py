@@ -26,6 +26,7 @@ class Source:
     doc_prompt: str | None = None
     query_max_length: int | None = None  # positions
     max_length: int | None = None  # positions of a passage
+    window: int | None = None  # positions of an input, of which a passage has as many as it needs
     mining: Mining = field(default_factory=Mining)
     drawing: Drawing = field(default_factory=Drawing)
 
@@ -57,6 +58,7 @@ OPTIONS = {
     "doc_prompt": _Option(Source, "doc_prompt", str),
     "query_max_length": _Option(Source, "query_max_length", int),
     "max_length": _Option(Source, "max_length", int),
+    "window": _Option(Source, "window", int),
     "negatives": _Option(Mining, "negatives", str),
     "depth": _Option(Mining, "depth", str),
     "relative_margin": _Option(Mining, "relative_margin", float),
@@ -135,8 +137,13 @@ def _checked(source: Source) -> Source:
         )
     if source.drawing.negatives < 0 or not 0 <= source.weight < math.inf:
         raise UsageError(f"'{source.name}': weight and per-query cannot be negative, or infinite")
-    if 0 in (source.max_length, source.query_max_length):
+    lengths = (source.max_length, source.query_max_length, source.window)
+    if any(length is not None and length < 1 for length in lengths):
         raise UsageError(f"'{source.name}': a length must be at least 1")
+    if source.window and source.max_length:
+        raise UsageError(
+            f"'{source.name}': with a window all of a passage is read; drop max-length={source.max_length}"
+        )
     return source
 
 

@@ -1,0 +1,122 @@
+"""A source read in windows gives the vectors of `lmk encode --window`, and they are learned as one."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from lmkcli.data.collection import Query
+from lmkcli.encoding.encoder import open_encoder
+from lmkcli.encoding.resolving import resolve
+from lmkcli.errors import UsageError
+from lmkcli.progress import Report
+from lmkcli.recipe import RecipeOptions
+from lmkcli.settings import EncodeSettings
+from lmkcli.training import planning, running
+from lmkcli.training.feeding import TrainBatch
+from lmkcli.training.job import TrainJob
+from lmkcli.training.placing import Placed
+from lmkcli.training.settings import TrainSettings
+from tests import tiny
+
+Models = Callable[[str], Path]
+CPU = EncodeSettings(dtype="fp32", device="cpu")
+TEXTS = [f"{tiny.sentence(i, 6 + 17 * i)} number {i}" for i in range(12)]
+
+
+@pytest.fixture(scope="module")
+def pairs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Passages of up to 200 tokens."""
+    path = tmp_path_factory.mktemp("pairs") / "pairs.jsonl"
+    lines = [{"query": tiny.sentence(i, 4), "pos": [text]} for i, text in enumerate(TEXTS)]
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return path
+
+
+def planned(source: str, model: Path, pool: str = "lmk", **settings: Any) -> TrainJob:
+    asked = {"steps": 2, "batch_size": 12, "dtype": "fp32", "device": "cpu", **settings}
+    gran = "8" if pool in ("lmk", "multicls") else None
+    options = RecipeOptions(str(model), pool=pool, gran=gran, max_length=100)
+    return planning.plan([source], options, TrainSettings(**asked))
+
+
+def first_batch(job: TrainJob) -> TrainBatch:
+    batch: TrainBatch = next(job.feed(running.Start()).batches())
+    return batch
+
+
+def inputs_of(placed: Placed, text: int) -> int:
+    return len(placed.text(text))
+
+
+@pytest.mark.parametrize("pool", ["lmk", "mean", "cls", "mean@8"])
+def test_vectors_are_those_of_encode(pairs: Path, tiny_model: Models, pool: str) -> None:
+    model = tiny_model("bert")
+    job = planned(f"{pairs},window=40", model, pool)
+    batch = first_batch(job)
+    forward: Any = job.learning(running.Start()).module
+    side = job.feed(running.Start()).place.sides[0].passage
+    placed = batch.passages
+    with torch.no_grad():
+        each = torch.cat([forward([one]) for one in placed.inputs])
+    trained = side.finish(each, placed.counts).numpy()
+    order = [int(example) - 1 for example in (name.split()[-1] for name in batch.examples)]
+    gran = "8" if pool == "lmk" else None
+    resolved = resolve(RecipeOptions(str(model), pool=pool, gran=gran, window="40"))
+    encoder = open_encoder(resolved.recipe.doc, resolved.folder, CPU)
+    texts = [Query(str(number), TEXTS[number]) for number in order]
+    np.testing.assert_allclose(trained, encoder.queries(texts).vectors, atol=1e-5)
+    assert max(inputs_of(placed, text) for text in range(12)) >= 5
+    assert min(inputs_of(placed, text) for text in range(12)) == 1
+
+
+def test_long_texts_are_learned_in_packs_as_in_one_piece(
+    pairs: Path, tiny_model: Models, tmp_path: Path
+) -> None:
+    """Windows of one text may lie in different packs."""
+    model, losses = tiny_model("modernbert"), []  # without dropout
+    for tokens in (100_000, 80):
+        job = planned(f"{pairs},window=40", model, log_every=1, batch_tokens=tokens)
+        running.run(job, tmp_path / str(tokens), Report())
+        log = (tmp_path / str(tokens) / "log.jsonl").read_text().splitlines()
+        losses.append([json.loads(line)["loss"] for line in log])
+    assert losses[0] == pytest.approx(losses[1], rel=1e-4)
+
+
+def test_windows_stand_where_they_will_be_read(pairs: Path, tiny_model: Models) -> None:
+    batch = first_batch(planned(f"{pairs},window=40", tiny_model("bert"), skip_positions=1.0))
+    for text in range(12):
+        inputs = batch.passages.text(text)
+        assert len(inputs) == 1 or all(one.positions is None for one in inputs)
+
+
+def test_a_teacher_reads_all_of_what_is_read_in_windows(pairs: Path, tiny_model: Models) -> None:
+    model = tiny_model("bert")
+    batch = first_batch(planned(f"{pairs},window=40", model, teacher=str(model)))
+    assert min(batch.told.tokens) > max(len(text) for text in TEXTS)
+
+
+def test_what_a_window_cannot_be(pairs: Path, tiny_model: Models) -> None:
+    model = tiny_model("bert")
+    with pytest.raises(UsageError, match="all of a passage is read; drop max-length=30"):
+        planned(f"{pairs},window=40,max-length=30", model)
+    with pytest.raises(UsageError, match="at least 1"):
+        planned(f"{pairs},window=0", model)
+    with pytest.raises(UsageError, match="a length of 101 is beyond that of all texts, 100"):
+        first_batch(planned(f"{pairs},window=101", model))
+    options = RecipeOptions(str(model), pool="mean", unit="token", max_length=100)
+    settings = TrainSettings(steps=1, batch_size=4, device="cpu", loss="infonce")
+    with pytest.raises(UsageError, match="--unit token does not allow; drop window=40"):
+        first_batch(planning.plan([f"{pairs},window=40"], options, settings))
+
+
+def test_a_training_without_windows_is_the_one_it_was(pairs: Path, tiny_model: Models) -> None:
+    """What was begun before there were windows goes on."""
+    (seen,) = planned(str(pairs), tiny_model("bert")).identity["sources"]
+    assert "window" not in seen
+    (seen,) = planned(f"{pairs},window=40", tiny_model("bert")).identity["sources"]
+    assert seen["window"] == 40
