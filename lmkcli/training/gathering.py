@@ -58,7 +58,7 @@ def anywhere(here: bool, device: torch.device) -> bool:
     return bool(flag.item())
 
 
-def part() -> None:
+def leave_group() -> None:
     """The processes wait for one another and are a group no longer; nothing may hold the group any more.
 
     Python now and then aborts where it ends while a thread of the group still holds a tensor, and the

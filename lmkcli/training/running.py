@@ -17,7 +17,7 @@ from lmkcli.models.forward import Model
 from lmkcli.progress import Note, Report, mute
 from lmkcli.store.outputs import rollback_on_error
 from lmkcli.training import checkpoints
-from lmkcli.training.gathering import part
+from lmkcli.training.gathering import leave_group
 from lmkcli.training.gradients import Budget
 from lmkcli.training.settings import LoopSettings
 from lmkcli.training.trainer import Learning, LossTrainer, arguments
@@ -78,7 +78,7 @@ def run(job: Job, folder: Path, report: Report, watching: Sequence[Any] = ()) ->
             checkpoints.tidy(folder)  # a kill may have left them
         else:
             step = _train(job, folder, report, watching)
-            part()
+            leave_group()
             if step is not None:
                 raise Stopped(
                     f"stopped after {step} of {job.settings.steps} steps; run the same command again to "
