@@ -234,18 +234,25 @@ def test_a_batch_is_a_pack_whatever_stands_in_its_padding(
 @settings(max_examples=30, deadline=None)
 @given(configs(), st.sampled_from(["fp32", "bf16"]))
 def test_fused_layers_change_nothing(config: dict[str, Any], dtype: str) -> None:
-    model = random_model(config).to({"fp32": torch.float32, "bf16": torch.bfloat16}[dtype])
-    lengths = np.array([24, 3, 1, 8])
+    model = random_model(config)
+    lengths = np.arange(1, 25)
     ids = torch.randint(0, 40, (int(lengths.sum()),))
     with torch.inference_mode():
+        exact = model.packed(ids, lengths)
+        model.to({"fp32": torch.float32, "bf16": torch.bfloat16}[dtype])
         plain = model.packed(ids, lengths)
         undo = fuse(model.encoder)
         fused = model.packed(ids, lengths)
         undo()
         assert torch.equal(model.packed(ids, lengths), plain)
-    near = 1 - torch.cosine_similarity(plain.double(), fused.double())
-    # in bf16 a vector that nearly cancels is anybody's: the mean is what the check of a route asks
-    assert near.max() < 1e-9 if dtype == "fp32" else near.mean() < 1e-2
+
+    def off(vectors: torch.Tensor) -> torch.Tensor:
+        return 1 - torch.cosine_similarity(exact.double(), vectors.double())
+
+    if dtype == "fp32":
+        assert off(fused).max() < 1e-9
+    else:  # a vector that nearly cancels is anybody's in bf16, with fused layers and without
+        assert off(fused).median() < 2 * off(plain).median() + 1e-3
 
 
 def test_the_kernel_of_gpus_is_told_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
