@@ -61,7 +61,7 @@ def main() -> None:
     shares = []
     for _ in range(args.repeats):
         job = planning.plan(
-            args.source, RecipeOptions(args.model), EncodeSettings(dtype=args.dtype), "0/1"
+            args.source, RecipeOptions(model=args.model), EncodeSettings(dtype=args.dtype), "0/1"
         )
         with tempfile.TemporaryDirectory() as folder, Clock() as clock:
             jobs.run_encode(job, Path(folder) / "vectors")

@@ -76,7 +76,7 @@ def ours(args: argparse.Namespace, dtype: str, pairs: Path, folder: Path) -> lis
         batch_size=args.batch, steps=args.steps + 1, dtype=dtype, device="cpu", temperature=0.05,
         like_length=False, batch_tokens=1 << 20,
     )  # fmt: skip
-    options = RecipeOptions(args.model, pool="mean", max_length=args.longest)
+    options = RecipeOptions(model=args.model, pool="mean", max_length=args.longest)
     clock = Clock()
     running.run(planning.plan([str(pairs)], options, settings), folder / "model", Report(), [clock])
     return clock.seconds[1:]
@@ -106,7 +106,7 @@ def our_mlm(args: argparse.Namespace, dtype: str, passages: Path, folder: Path) 
         batch_size=args.batch, steps=args.steps + 1, dtype=dtype, device="cpu", whole_words=False,
         like_length=False, batch_tokens=1 << 20,
     )  # fmt: skip
-    begun = Beginning(RecipeOptions(args.model, pool="mean", max_length=args.longest))
+    begun = Beginning(RecipeOptions(model=args.model, pool="mean", max_length=args.longest))
     clock = Clock()
     made = pretrain_planning.plan([str(passages)], begun, settings)
     running.run(made, folder / "model", Report(), [clock])

@@ -30,6 +30,12 @@ class Learned(Row):
     needs: tuple[str, ...] = ()
 
 
+# The commands as objects; `lmkcli/cli/` turns each into a command line.
+OPERATIONS: dict[str, Row] = {
+    "encode": Row("lmkcli.operations.encode:Encode", "documents to vectors"),
+    "compact": Row("lmkcli.operations.compact:Compact", "rewrite small parts"),
+}
+
 SOURCES: dict[str, Row] = {
     "files": Row(
         "lmkcli.data.sources.files:open_files", "a BEIR folder, or jsonl, tsv, parquet, stdin"

@@ -1,47 +1,62 @@
-"""How the library reports progress: it calls what it was given, and says nothing by itself."""
+"""How the library reports progress: through the Report that it is given. By default it is silent."""
 
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, NamedTuple, Protocol
 
 from lmkcli.errors import Stopped
 
 
 class Progress(Protocol):
-    """Called now and then by long loops."""
+    """Called from time to time by long loops."""
 
     def __call__(self, done: int, total: int | None, unit: str) -> None:
         """`done` units of work so far, `total` at the end (an estimate; None when unknown)."""
 
 
 class Note(Protocol):
-    """Called with something that people should know, seldom."""
+    """Called, rarely, with something that people should know."""
 
     def __call__(self, message: str) -> None:
         """`message` is one line."""
 
 
 def mute(message: str) -> None:
-    """The default: nothing is said."""
+    """Ignore a note; the default."""
 
 
 def silent(done: int, total: int | None, unit: str) -> None:
-    """The default: nothing is reported."""
+    """Ignore progress; the default."""
 
 
 class Report(NamedTuple):
-    """How a long job reports and learns that it should stop; `call` is what it was asked for.
+    """How an operation reports progress and notes, and learns that it should stop.
 
-    The call (a verb and its parameters, empty for a Python program) is recorded in manifests.
+    `call` is the record of the operation, which manifests store; it is empty for plain function calls.
+    `open` starts the report of one long job under a title: it shows progress, and a signal asks the job to
+    stop.
     """
 
     progress: Progress = silent
     stopping: Callable[[], bool] = lambda: False
     note: Note = mute
     call: Mapping[str, Any] = {}
+    open: "Callable[[str, Report], AbstractContextManager[Report]] | None" = None
+
+    def job(self, title: str) -> "AbstractContextManager[Report]":
+        """The report of one long job: with progress under this title, and a way to stop it."""
+        return self.open(title, self) if self.open else nullcontext(self)
+
+    def of(self, record: Mapping[str, Any]) -> "Report":
+        """The same report for another operation."""
+        return self._replace(call=record)
 
     def check_stop(self) -> None:
-        """Stopped when a signal asked for it; everything that was published stays."""
+        """Raise Stopped if a signal asked for it; everything that was published stays."""
         if self.stopping():
             raise Stopped(
                 "stopped early; every part written is whole. Run the same command again to continue"
             )
+
+
+SILENT = Report()

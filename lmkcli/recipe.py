@@ -9,7 +9,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from lmkcli.errors import DataError
 from lmkcli.reading import checked
-from lmkcli.settings import Flag, TrustRemoteCode
+from lmkcli.settings import Flag, Settings, TrustRemoteCode
 
 Similarity = Literal["cosine", "dot"]
 Positions = Annotated[int, range(1, 1 << 31)]
@@ -18,6 +18,15 @@ ROTARY = ("ntk", "selfextend")
 EXTENSIONS = (*TABLES, *ROTARY)
 Number = Annotated[int, range(1 << 31)]
 _AGAIN = "make the artifact again"
+Model = Annotated[
+    str,
+    Flag(
+        "A model folder, a hub name, lmk-minilm or minilm (extra demo).",
+        short="-m",
+        often=True,
+        role="model",
+    ),
+]
 Revision = Annotated[str | None, Flag("Branch, tag or commit of a hub model.")]
 
 
@@ -123,17 +132,12 @@ def _encoder_config(identity: dict[str, Any], located: dict[str, Any]) -> Encode
     return EncoderConfig(**{**given, "skip": tuple(given.get("skip", ()))})
 
 
-@dataclass(frozen=True)
-class RecipeOptions:
+@dataclass(frozen=True, kw_only=True)
+class RecipeOptions(Settings):
     """What a user asked of a recipe; None leaves the choice to the model folder."""
 
     panel: ClassVar[str] = "What a vector is"
-    model: Annotated[
-        str,
-        Flag(
-            "A model folder, a hub name, lmk-minilm or minilm (extra demo).", short="-m", often=True
-        ),
-    ] = ""
+    model: Model = ""
     revision: Revision = None
     trust_remote_code: TrustRemoteCode = False
     pool: Annotated[

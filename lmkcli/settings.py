@@ -17,6 +17,14 @@ StoreDtype = Literal["fp16", "fp32", "int8", "binary"]
 Overflow = Literal["truncate", "error"]
 
 
+# collection, model, artifact, run, file: the value names one, and is part of the record. output: where the
+# result goes. consent: what only the command line may allow. secret: never stored. mode: how this call
+# behaves (resume, offline, a shard). The last four are not recorded.
+Role = Literal[
+    "", "collection", "model", "artifact", "run", "file", "output", "consent", "secret", "mode"
+]
+
+
 @dataclass(frozen=True)
 class Flag:
     """What the command line needs to know of a field beside its name, type and default."""
@@ -29,7 +37,19 @@ class Flag:
     metavar: str | None = None  # what help calls the value
     shown: str = ""  # the default in words, where the field's own is None or 0
     parse: Callable[[str], object] | None = None  # reads what is written, such as 16GB
-    often: bool = False  # whether it stands among the first that help shows
+    often: bool = False  # whether help shows it among the first
+    argument: bool = False  # a positional argument, not a flag
+    role: Role = ""  # what the value names, or whom it concerns
+    ineffective: Callable[[Any], str] | None = None  # why it has no effect on an operation, or ""
+
+
+class Settings:
+    """The base of all groups of settings; their checks call one another through `super()`."""
+
+    panel: ClassVar[str] = ""  # the heading of the group in help pages
+
+    def __post_init__(self) -> None:
+        """Raise UsageError for values that cannot be."""
 
 
 def parse_bytes(text: str) -> int:
@@ -59,12 +79,12 @@ def parse_uri(text: str) -> str:
 
 
 Device = Annotated[str, Flag("auto, cpu, cuda or cuda:1.")]
-Offline = Annotated[bool, Flag("Never use the network (as with HF_HUB_OFFLINE=1).")]
-TrustRemoteCode = Annotated[bool, Flag("Run code that comes with the model.")]
+Offline = Annotated[bool, Flag("Never use the network (as with HF_HUB_OFFLINE=1).", role="mode")]
+TrustRemoteCode = Annotated[bool, Flag("Run code that comes with the model.", role="consent")]
 
 
-@dataclass(frozen=True)
-class EncodeSettings:
+@dataclass(frozen=True, kw_only=True)
+class EncodeSettings(Settings):
     """How `encode` works; none of it changes what a vector is beyond rounding."""
 
     panel: ClassVar[str] = "How it is made"
@@ -84,14 +104,15 @@ class EncodeSettings:
     store_text: Annotated[bool, Flag("Keep title and text beside the vectors.")] = True
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.batch_tokens < 0 or self.batch_size < 1:
             raise UsageError(
                 "--batch-tokens cannot be negative, and --batch-size must be at least 1"
             )
 
 
-@dataclass(frozen=True)
-class ModelSettings:
+@dataclass(frozen=True, kw_only=True)
+class ModelSettings(Settings):
     """Where an artifact's model is now, and what it may do here."""
 
     panel: ClassVar[str] = "The model"
@@ -114,7 +135,7 @@ class Feedback:
     weight: float = 0.5  # rm3: of the query as it was asked
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class OpenSettings(ModelSettings):
     """Where to look when things were moved, and how an index is searched."""
 
@@ -149,6 +170,7 @@ class OpenSettings(ModelSettings):
     rocchio: Annotated[bool, Flag("bm25, lucene: Rocchio feedback instead of RM3.")] = False
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.rm3 and self.rocchio:
             raise UsageError("give --rm3 or --rocchio, not both")
         if self._chosen and not self.rm3:
@@ -183,8 +205,8 @@ class RerankSettings:
     interpolate: float | None = None
 
 
-@dataclass(frozen=True)
-class AnnSettings:
+@dataclass(frozen=True, kw_only=True)
+class AnnSettings(Settings):
     """A FAISS index: `kind` is a name of the catalog or a factory string; 0 means: chosen from the rows."""
 
     panel: ClassVar[str] = "FAISS"
@@ -214,6 +236,7 @@ class AnnSettings:
     seed: int = 0  # of the training sample
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.m < 2 or self.ef_construction < 1:
             raise UsageError(
                 "an HNSW graph needs --m of at least 2 and --ef-construction of at least 1"
@@ -222,8 +245,8 @@ class AnnSettings:
             raise UsageError("--ef-search, --nprobe and --max-memory cannot be negative")
 
 
-@dataclass(frozen=True)
-class MilvusSettings:
+@dataclass(frozen=True, kw_only=True)
+class MilvusSettings(Settings):
     """A collection in Milvus; `m` and `ef_construction` are those of HNSW."""
 
     panel: ClassVar[str] = "Milvus"
@@ -239,6 +262,7 @@ class MilvusSettings:
     ef_construction: int = AnnSettings.ef_construction
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.collection and not re.fullmatch(r"[A-Za-z_]\w{0,254}", self.collection, re.ASCII):
             raise UsageError(
                 f"--collection {self.collection!r}: Milvus allows letters, digits and underscores, no "
@@ -246,8 +270,8 @@ class MilvusSettings:
             )
 
 
-@dataclass(frozen=True)
-class Bm25Settings:
+@dataclass(frozen=True, kw_only=True)
+class Bm25Settings(Settings):
     """A BM25 index; everything here decides scores."""
 
     panel: ClassVar[str] = "BM25 and Lucene"

@@ -79,7 +79,7 @@ def test_settings_that_cannot_be_are_refused() -> None:
 
 
 def test_a_user_who_wishes_nothing_leaves_the_choice_to_the_folder() -> None:
-    wishes = RecipeOptions("m")
+    wishes = RecipeOptions(model="m")
     chosen = {f.name for f in fields(wishes) if getattr(wishes, f.name) is not None}
     assert chosen == {"model", "trust_remote_code", "pool"}
     assert wishes.pool == "auto"

@@ -7,6 +7,7 @@ from typing import Any
 
 import typer
 
+from lmkcli.catalog import OPERATIONS, load
 from lmkcli.cli.helptext import Overview
 from lmkcli.cli.recording import Recorded
 from lmkcli.cli.verbs import VERBS
@@ -38,7 +39,13 @@ class Lmk(Overview):
 
 @cache
 def _command(verb: str) -> Any:
-    module = import_module(f"lmkcli.cli.cmd_{verb}")
     alone = typer.Typer(add_completion=False, rich_markup_mode="rich")
-    alone.command(verb, cls=Recorded)(getattr(module, _FUNCTIONS.get(verb, verb)))
+    if verb in OPERATIONS:
+        from lmkcli.cli.adapter import command
+
+        run = command(load(OPERATIONS, verb, "operation"))
+    else:
+        module = import_module(f"lmkcli.cli.cmd_{verb}")
+        run = getattr(module, _FUNCTIONS.get(verb, verb))
+    alone.command(verb, cls=Recorded)(run)
     return typer.main.get_command(alone)

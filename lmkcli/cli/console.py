@@ -20,6 +20,7 @@ from rich.progress import BarColumn, TextColumn, TimeElapsedColumn
 from rich.progress import Progress as Bar
 
 from lmkcli.progress import Progress, Report, silent
+from lmkcli.text.numbers import duration, size
 from lmkcli.text.visible import visible
 
 quiet = False
@@ -59,25 +60,6 @@ def say(text: str = "", end: str = "\n") -> None:
 def number(value: int) -> str:
     """1234567 -> '1,234,567'."""
     return f"{value:,}"
-
-
-def size(count: float) -> str:
-    """Bytes for people: '3.4 MB' (powers of 1000)."""
-    for unit in ("B", "kB", "MB", "GB"):
-        if count < 1000:
-            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
-        count /= 1000
-    return f"{count:.1f} TB"
-
-
-def duration(seconds: float) -> str:
-    """Seconds for people: '42 s', '3 min 05 s', '2 h 10 min'."""
-    whole = round(seconds)
-    if whole < 60:
-        return f"{whole} s"
-    if whole < 3600:
-        return f"{whole // 60} min {whole % 60:02d} s"
-    return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
 
 
 def plain_json(value: Any) -> None:
@@ -227,3 +209,14 @@ def reporting(title: str, call: dict[str, Any]) -> Iterator[Report]:
     """What a long job is given: its progress is shown, its notes too, and a signal asks it to stop."""
     with progress(title) as shown, stoppable() as stopping:
         yield Report(shown, stopping, note, call)
+
+
+def report(record: dict[str, Any]) -> Report:
+    """The report of an operation that the command line runs: notes and progress on stderr."""
+    return Report(note=note, call=record, open=_job)
+
+
+@contextmanager
+def _job(title: str, given: Report) -> Iterator[Report]:
+    with progress(title) as shown, stoppable() as stopping:
+        yield given._replace(progress=shown, stopping=stopping, open=None)

@@ -132,7 +132,7 @@ class LmkEncoder(InputModule):
 
     def __init__(self, name: str) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        resolved = resolve(RecipeOptions(name))
+        resolved = resolve(RecipeOptions(model=name))
         sides = (resolved.recipe.doc, resolved.recipe.query)
         settings = EncodeSettings(dtype="fp32")
         self._name = name

@@ -109,7 +109,7 @@ def test_two_lives_of_one_task_make_one_shard(
     def second_life() -> None:
         monkeypatch.setattr(tokens, "BATCH_CHARACTERS", 1700)  # other borders than the first's
         settings = EncodeSettings(dtype="fp32", store_dtype="fp32", batch_tokens=3)
-        job = plan(str(beir), RecipeOptions(str(tiny_model("bert"))), settings, "0/1")
+        job = plan(str(beir), RecipeOptions(model=str(tiny_model("bert"))), settings, "0/1")
         run_encode(job, folder)
         digests.append(Vectors(folder).digest())
 

@@ -37,7 +37,7 @@ Models = Callable[[str], Path]
 )
 def test_a_mistake_needs_no_model(wishes: dict[str, Any], why: str) -> None:
     with pytest.raises(UsageError, match=why):
-        asking.check(RecipeOptions("no/model", **wishes))
+        asking.check(RecipeOptions(model="no/model", **wishes))
 
 
 @pytest.mark.parametrize(
@@ -52,29 +52,29 @@ def test_a_mistake_needs_no_model(wishes: dict[str, Any], why: str) -> None:
     ],
 )
 def test_what_a_model_decides_is_left_to_it(wishes: dict[str, Any]) -> None:
-    asking.check(RecipeOptions("no/model", **wishes))
+    asking.check(RecipeOptions(model="no/model", **wishes))
 
 
 def test_each_of_several_granularities_is_read() -> None:
-    asking.check_grans(RecipeOptions("no/model", pool="lmk", gran="8,16"))
+    asking.check_grans(RecipeOptions(model="no/model", pool="lmk", gran="8,16"))
     with pytest.raises(UsageError, match="--gran x"):
-        asking.check_grans(RecipeOptions("no/model", pool="lmk", gran="8,x"))
+        asking.check_grans(RecipeOptions(model="no/model", pool="lmk", gran="8,x"))
     with pytest.raises(UnknownName):
-        asking.check_grans(RecipeOptions("no/model", pool="lmq", gran="8"))
+        asking.check_grans(RecipeOptions(model="no/model", pool="lmq", gran="8"))
 
 
 def test_a_window_may_be_called_the_length_that_it_is(tiny_model: Models) -> None:
     model = str(tiny_model("bert"))
-    plain = resolve(RecipeOptions(model, pool="mean", window="32")).recipe
-    twice = resolve(RecipeOptions(model, pool="mean", window="32", max_length=32)).recipe
+    plain = resolve(RecipeOptions(model=model, pool="mean", window="32")).recipe
+    twice = resolve(RecipeOptions(model=model, pool="mean", window="32", max_length=32)).recipe
     assert twice.doc == plain.doc
     assert twice.query.max_length == 32
 
 
 def test_a_pooling_that_was_named_is_no_guess(tiny_model: Models) -> None:
     model = str(tiny_model("bert"))
-    assert resolve(RecipeOptions(model, pool="cls")).notes == []
-    assert "this is a guess" in resolve(RecipeOptions(model)).notes[0]
+    assert resolve(RecipeOptions(model=model, pool="cls")).notes == []
+    assert "this is a guess" in resolve(RecipeOptions(model=model)).notes[0]
 
 
 @pytest.mark.parametrize("name", ["bert", "roberta", "distilbert", "mpnet", "modernbert", "qwen2"])

@@ -35,7 +35,7 @@ def peak():
     return 1024 * number("status", "VmHWM")
 
 source, model, output = sys.argv[1:]
-job = lambda shard: plan(source, RecipeOptions(model), EncodeSettings(dtype="fp32"), shard)
+job = lambda shard: plan(source, RecipeOptions(model=model), EncodeSettings(dtype="fp32"), shard)
 """
 SHARD = """
 begin, seen = number("io", "rchar"), []

@@ -38,12 +38,12 @@ POOLED = [
 
 def opened(folder: Path, settings: EncodeSettings = FP32, **wishes: Any) -> Encoder:
     """The document side of what a folder and wishes make."""
-    resolved = resolve(RecipeOptions(str(folder), **wishes))
+    resolved = resolve(RecipeOptions(model=str(folder), **wishes))
     return open_encoder(resolved.recipe.doc, resolved.folder, settings)
 
 
 def opened_query(folder: Path, **wishes: Any) -> Encoder:
-    resolved = resolve(RecipeOptions(str(folder), **wishes))
+    resolved = resolve(RecipeOptions(model=str(folder), **wishes))
     return open_encoder(resolved.recipe.query, resolved.folder, FP32)
 
 
@@ -160,8 +160,8 @@ def test_a_plain_decoder_is_pooled_at_an_eos_that_is_appended(tiny_model: Models
 
 
 def test_a_plain_folders_pooling_is_a_guess_and_says_so(tiny_model: Models) -> None:
-    encoder = resolve(RecipeOptions(str(tiny_model("bert"))))
-    decoder = resolve(RecipeOptions(str(tiny_model("qwen2"))))
+    encoder = resolve(RecipeOptions(model=str(tiny_model("bert"))))
+    decoder = resolve(RecipeOptions(model=str(tiny_model("qwen2"))))
     assert (encoder.recipe.doc.pool, decoder.recipe.doc.pool) == ("mean", "last")
     assert "declares no pooling" in encoder.notes[0]
     assert "--pool" in decoder.notes[0]
@@ -279,7 +279,7 @@ def test_minilm_is_that_of_sentence_transformers(minilm: Path) -> None:
     """Real texts of many lengths: docstrings of this Python."""
     docs = sorted((doc.content for doc in open_collection("stdlib/functions").docs()), key=len)
     texts = docs[:: len(docs) // 24]
-    resolved = resolve(RecipeOptions("minilm"))
+    resolved = resolve(RecipeOptions(model="minilm"))
     assert resolved.folder.path == minilm
     theirs = SentenceTransformer(str(minilm), device="cpu").encode(texts)
     # a CPU without instructions for bf16 takes ten times as long, so a few texts have to do
@@ -351,20 +351,20 @@ def test_a_similarity_that_is_no_dot_product_is_refused(tiny_model: Models, tmp_
 def test_another_model_than_the_recipes_is_a_mismatch(
     tiny_model: Models, tmp_path: Path, file: str, what: str
 ) -> None:
-    side = resolve(RecipeOptions(str(tiny_model("bert")))).recipe.doc
+    side = resolve(RecipeOptions(model=str(tiny_model("bert")))).recipe.doc
     other = shutil.copytree(tiny_model("bert"), tmp_path / "other")
     data = bytearray((other / file).read_bytes())
     data[-2] ^= 1
     (other / file).write_bytes(bytes(data))
     with pytest.raises(Mismatch, match=f"the {what} of .*--model"):
-        open_encoder(side, resolve(RecipeOptions(str(other))).folder, FP32)
+        open_encoder(side, resolve(RecipeOptions(model=str(other))).folder, FP32)
 
 
 def test_a_missing_model_says_how_one_is_written() -> None:
     with pytest.raises(DataError, match="organisation/name"):
-        resolve(RecipeOptions("./no-such-folder"))
+        resolve(RecipeOptions(model="./no-such-folder"))
     with pytest.raises(DataError, match="neither a folder nor in the local cache"):
-        resolve(RecipeOptions("nobody/no-such-model"), offline=True)
+        resolve(RecipeOptions(model="nobody/no-such-model"), offline=True)
 
 
 def test_a_query_without_finite_values_is_named(tiny_model: Models, tmp_path: Path) -> None:

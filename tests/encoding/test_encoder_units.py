@@ -30,7 +30,7 @@ TEXT = " ".join(tiny.sentence(i, 9) for i in range(12))
 
 
 def opened(folder: Path, **wishes: Any) -> Encoder:
-    resolved = resolve(RecipeOptions(str(folder), **wishes))
+    resolved = resolve(RecipeOptions(model=str(folder), **wishes))
     return open_encoder(resolved.recipe.doc, resolved.folder, FP32)
 
 
@@ -234,18 +234,18 @@ def test_what_has_no_meaning_is_refused_with_the_reason(
     tiny_model: Models, wishes: dict[str, Any], why: str
 ) -> None:
     with pytest.raises(UsageError, match=why):
-        resolve(RecipeOptions(str(tiny_model("bert")), **wishes))
+        resolve(RecipeOptions(model=str(tiny_model("bert")), **wishes))
 
 
 def test_queries_are_whole_texts_unless_tokens_are_compared(tiny_model: Models) -> None:
     folder = str(tiny_model("bert"))
     chunk = resolve(
-        RecipeOptions(folder, pool="mean", unit="chunk", gran="sentence", window="chunk")
+        RecipeOptions(model=folder, pool="mean", unit="chunk", gran="sentence", window="chunk")
     ).recipe
     assert (chunk.query.unit, chunk.query.window, chunk.query.gran) == ("doc", "full", "")
-    landmarks = resolve(RecipeOptions(folder, pool="lmk", unit="chunk", gran="8")).recipe
+    landmarks = resolve(RecipeOptions(model=folder, pool="lmk", unit="chunk", gran="8")).recipe
     assert (landmarks.query.unit, landmarks.query.gran) == ("doc", "8")
-    token = resolve(RecipeOptions(folder, pool="mean", unit="token")).recipe
+    token = resolve(RecipeOptions(model=folder, pool="mean", unit="token")).recipe
     assert token.query.unit == "token"
     for recipe in (chunk, landmarks, token):
         identity = json.loads(json.dumps(recipe.identity()))
@@ -254,7 +254,7 @@ def test_queries_are_whole_texts_unless_tokens_are_compared(tiny_model: Models) 
 
 def test_queries_come_as_one_set_of_vectors_each(tiny_model: Models) -> None:
     folder = tiny_model("bert")
-    resolved = resolve(RecipeOptions(str(folder), pool="mean", unit="token"))
+    resolved = resolve(RecipeOptions(model=str(folder), pool="mean", unit="token"))
     encoder = open_encoder(resolved.recipe.query, resolved.folder, FP32)
     texts = [Query("1", "rivers"), Query("2", "copper wires in the rain")]
     made = encoder.queries(texts)

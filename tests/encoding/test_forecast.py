@@ -14,7 +14,7 @@ from tests import tiny
 
 
 def job(source: Path, model: Path) -> Job:
-    options = RecipeOptions(str(model), pool="mean")
+    options = RecipeOptions(model=str(model), pool="mean")
     return plan(str(source), options, EncodeSettings(dtype="fp32"), "0/1")
 
 

@@ -54,7 +54,7 @@ class ByLmk(AbsEncoder):
 @pytest.fixture(scope="module")
 def both(tiny_model: Models, tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, ByLmk]:
     """An exported folder, loaded; and lmk with the same recipe."""
-    options = RecipeOptions(str(tiny_model("bert")), pool="lmk", gran="8", max_length=64)
+    options = RecipeOptions(model=str(tiny_model("bert")), pool="lmk", gran="8", max_length=64)
     folder = tmp_path_factory.mktemp("exported") / "st"
     export_model(resolve(options), folder)
     model = sentence_transformers.SentenceTransformer(

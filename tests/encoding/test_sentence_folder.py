@@ -82,12 +82,12 @@ def near(one: Made, other: Made) -> None:
 
 def check(model: Path, beir: Path, tmp_path: Path, **wishes: Any) -> Any:
     """Export, and compare what three ways make of it; returns the loaded model."""
-    asked = RecipeOptions(str(model), **wishes)
+    asked = RecipeOptions(model=str(model), **wishes)
     made = export_model(resolve(asked), tmp_path / "st")
     native = by_lmk(asked, beir, tmp_path / "native")
     theirs = loaded(tmp_path / "st", made)
     near(native, by_theirs(theirs, beir))
-    near(native, by_lmk(RecipeOptions(str(tmp_path / "st")), beir, tmp_path / "back"))
+    near(native, by_lmk(RecipeOptions(model=str(tmp_path / "st")), beir, tmp_path / "back"))
     return theirs
 
 
@@ -113,7 +113,7 @@ def test_landmarks_make_a_difference(tiny_model: Models, beir: Path, tmp_path: P
     landmark = features["input_ids"] == model.tokenizer.sep_token_id
     assert torch.equal(features["marks"], landmark & features["attention_mask"].bool())
     assert features["marks"].sum(dim=1).tolist() == [4, 1]
-    plain = by_lmk(RecipeOptions(str(tiny_model("bert")), max_length=40), beir, tmp_path / "mean")
+    plain = by_lmk(RecipeOptions(model=str(tiny_model("bert")), max_length=40), beir, tmp_path / "mean")
     assert (by_theirs(model, beir).docs * plain.docs).sum(axis=1).min() < 0.99
 
 
@@ -127,14 +127,14 @@ def test_a_window_that_the_folder_declares(
     theirs = loaded(folder, export_model(whole, folder))
     windows = RecipeOptions(base, window="16", query_max_length=40, **POOLS[pool])
     native = by_lmk(windows, beir, tmp_path / "native")
-    near(native, by_lmk(RecipeOptions(str(folder)), beir, tmp_path / "back"))
+    near(native, by_lmk(RecipeOptions(model=str(folder)), beir, tmp_path / "back"))
     near(native, by_theirs(theirs, beir))
     at_once = RecipeOptions(base, max_length=40, **POOLS[pool])
     plain = by_lmk(at_once, beir, tmp_path / "plain")
     assert (plain.docs * native.docs).sum(axis=1).min() < 0.9999
     for wishes in (
-        RecipeOptions(str(folder), max_length=40),
-        RecipeOptions(str(folder), window="full"),
+        RecipeOptions(model=str(folder), max_length=40),
+        RecipeOptions(model=str(folder), window="full"),
     ):
         near(plain, by_lmk(wishes, beir, tmp_path / f"{wishes.window}"))
     text = max((doc.content for doc in open_collection(str(beir)).docs()), key=len)
@@ -152,23 +152,23 @@ def test_the_window_of_a_folder_is_that_of_its_own_vector(
     assert read_model(folder).window == "16"
 
     def window(**wishes: Any) -> str:
-        return resolve(RecipeOptions(folder, **wishes)).recipe.doc.window
+        return resolve(RecipeOptions(model=folder, **wishes)).recipe.doc.window
 
     assert window() == window(pool="lmk", gran="4") == "16"
     assert window(window="32") == "32"
     assert window(pool="mean") == window(unit="chunk", gran="8") == window(max_length=32) == "full"
-    again = resolve_whole(RecipeOptions(folder))
+    again = resolve_whole(RecipeOptions(model=folder))
     assert (again.folder.window, again.recipe.doc.window) == ("16", "full")
-    assert resolve_whole(RecipeOptions(folder, window="full")).folder.window == ""
-    assert resolve_whole(RecipeOptions(folder, pool="mean")).folder.window == ""
-    assert resolve_whole(RecipeOptions(folder, max_length=12)).folder.window == ""
+    assert resolve_whole(RecipeOptions(model=folder, window="full")).folder.window == ""
+    assert resolve_whole(RecipeOptions(model=folder, pool="mean")).folder.window == ""
+    assert resolve_whole(RecipeOptions(model=folder, max_length=12)).folder.window == ""
 
 
 @pytest.mark.parametrize("declared", [512, True, "chunk", "-1", "512 ", [512], {"a": 1}])
 def test_a_window_that_is_no_number_of_positions(
     tiny_model: Models, tmp_path: Path, declared: Any
 ) -> None:
-    whole = resolve_whole(RecipeOptions(str(tiny_model("bert")), window="16", **POOLS["lmk"]))
+    whole = resolve_whole(RecipeOptions(model=str(tiny_model("bert")), window="16", **POOLS["lmk"]))
     export_model(whole, tmp_path / "st")
     file = tmp_path / "st" / "sentence_bert_config.json"
     file.write_text(json.dumps(json.loads(file.read_text()) | {"window": declared}))
@@ -191,7 +191,7 @@ def test_a_window_that_no_folder_declares(
     tiny_model: Models, wishes: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(UsageError, match=message):
-        resolve_whole(RecipeOptions(str(tiny_model("bert")), **wishes))
+        resolve_whole(RecipeOptions(model=str(tiny_model("bert")), **wishes))
 
 
 @pytest.mark.parametrize("pool", OWN)
@@ -214,7 +214,7 @@ def test_prompts_that_are_not_averaged(
     tiny_model: Models, beir: Path, tmp_path: Path, pool: str
 ) -> None:
     source = tmp_path / "source"
-    wishes = RecipeOptions(str(tiny_model("bert")), pool="mean", **REST)
+    wishes = RecipeOptions(model=str(tiny_model("bert")), pool="mean", **REST)
     export_model(resolve(wishes), source)
     pooling = source / "1_Pooling" / "config.json"
     pooling.write_text(json.dumps({**json.loads(pooling.read_text()), "include_prompt": False}))
@@ -245,16 +245,16 @@ def test_saved_again_it_stays_what_it_was(tiny_model: Models, beir: Path, tmp_pa
     model.save(str(tmp_path / "again"))
     again = loaded(tmp_path / "again", ExportedModel([], trust_remote_code=True))
     near(by_theirs(model, beir), by_theirs(again, beir))
-    assert resolve(RecipeOptions(str(tmp_path / "again"))).recipe.doc.gran == "8"
+    assert resolve(RecipeOptions(model=str(tmp_path / "again"))).recipe.doc.gran == "8"
     near(
-        by_theirs(model, beir), by_lmk(RecipeOptions(str(tmp_path / "again")), beir, tmp_path / "v")
+        by_theirs(model, beir), by_lmk(RecipeOptions(model=str(tmp_path / "again")), beir, tmp_path / "v")
     )
 
 
 def test_it_can_be_trained(tiny_model: Models, tmp_path: Path) -> None:
     """Gradients reach the weights through the marks alone."""
     made = export_model(
-        resolve(RecipeOptions(str(tiny_model("bert")), **POOLS["lmk"])), tmp_path / "st"
+        resolve(RecipeOptions(model=str(tiny_model("bert")), **POOLS["lmk"])), tmp_path / "st"
     )
     model = loaded(tmp_path / "st", made).train()
     features = model.preprocess(["copper and iron", "birds migrate south in autumn"])
@@ -265,7 +265,7 @@ def test_it_can_be_trained(tiny_model: Models, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("pool", POOLS)
 def test_what_the_folder_says(tiny_model: Models, tmp_path: Path, pool: str) -> None:
-    resolved = resolve(RecipeOptions(str(tiny_model("bert")), **POOLS[pool], **REST))
+    resolved = resolve(RecipeOptions(model=str(tiny_model("bert")), **POOLS[pool], **REST))
     made = export_model(resolved, tmp_path / "st")
     own = pool in OWN
     assert made.trust_remote_code is own
@@ -275,28 +275,28 @@ def test_what_the_folder_says(tiny_model: Models, tmp_path: Path, pool: str) -> 
     assert any("lmkcli" in name for name in made.modules) is own
     settings = json.loads((tmp_path / "st" / "config_sentence_transformers.json").read_text())
     assert settings["prompts"] == {"query": "ask ", "document": "passage: "}
-    back = resolve(RecipeOptions(str(tmp_path / "st"))).recipe
+    back = resolve(RecipeOptions(model=str(tmp_path / "st"))).recipe
     assert back == resolved.recipe
     assert manifest.read(tmp_path / "st", "export").identity["to"] == "sentence-transformers"
 
 
 def test_own_modules_need_trust(tiny_model: Models, tmp_path: Path) -> None:
     """What sentence-transformers 6 asks for before it imports any class but its own."""
-    export_model(resolve(RecipeOptions(str(tiny_model("bert")), **POOLS["lmk"])), tmp_path / "st")
+    export_model(resolve(RecipeOptions(model=str(tiny_model("bert")), **POOLS["lmk"])), tmp_path / "st")
     if int(sentence_transformers.__version__.split(".")[0]) >= 6:
         with pytest.raises(ValueError, match="trust_remote_code=True"):
             loaded(tmp_path / "st", ExportedModel([], trust_remote_code=False))
 
 
 def test_the_same_export_is_left_and_another_refused(tiny_model: Models, tmp_path: Path) -> None:
-    resolved = resolve(RecipeOptions(str(tiny_model("bert")), **POOLS["lmk"]))
+    resolved = resolve(RecipeOptions(model=str(tiny_model("bert")), **POOLS["lmk"]))
     export_model(resolved, tmp_path / "st")
     before = (tmp_path / "st" / "model.safetensors").stat().st_mtime_ns
     export_model(resolved, tmp_path / "st")
     assert (tmp_path / "st" / "model.safetensors").stat().st_mtime_ns == before
     with pytest.raises(Mismatch, match=r"gran: '8' \| '16'"):
         export_model(
-            resolve(RecipeOptions(str(tiny_model("bert")), pool="lmk", gran="16")), tmp_path / "st"
+            resolve(RecipeOptions(model=str(tiny_model("bert")), pool="lmk", gran="16")), tmp_path / "st"
         )
 
 
@@ -308,7 +308,7 @@ def test_what_has_no_place_in_one_vector_of_one_input(
     tiny_model: Models, tmp_path: Path, wishes: dict[str, str]
 ) -> None:
     with pytest.raises(UsageError, match="one vector of one input"):
-        export_model(resolve(RecipeOptions(str(tiny_model("bert")), **wishes)), tmp_path / "st")
+        export_model(resolve(RecipeOptions(model=str(tiny_model("bert")), **wishes)), tmp_path / "st")
     assert not (tmp_path / "st").exists()
 
 
@@ -318,7 +318,7 @@ def test_minilm(minilm: Path, beir: Path, tmp_path: Path) -> None:
 
 def test_texts_alone(tiny_model: Models, tmp_path: Path) -> None:
     made = export_model(
-        resolve(RecipeOptions(str(tiny_model("bert")), **POOLS["lmk"])), tmp_path / "st"
+        resolve(RecipeOptions(model=str(tiny_model("bert")), **POOLS["lmk"])), tmp_path / "st"
     )
     with pytest.raises(UsageError, match="list of strings"):
         loaded(tmp_path / "st", made)[0].preprocess([("a", "pair")])
@@ -329,7 +329,7 @@ def test_mteb_evaluates_it(tiny_model: Models, beir: Path, tmp_path: Path) -> No
     mteb = pytest.importorskip("mteb")
     from tests.mteb_task import local_task
 
-    wishes = RecipeOptions(str(tiny_model("bert")), **POOLS["lmk"], **REST)
+    wishes = RecipeOptions(model=str(tiny_model("bert")), **POOLS["lmk"], **REST)
     model = loaded(tmp_path / "st", export_model(resolve(wishes), tmp_path / "st"))
     task = local_task(open_collection(str(beir)))
     made = mteb.evaluate(model, task, cache=None, show_progress_bar=False)
@@ -358,7 +358,7 @@ def ndcg(wishes: RecipeOptions, beir: Path, folder: Path) -> float:
 
 
 def test_chunks_that_the_collection_gives(tiny_model: Models, tmp_path: Path) -> None:
-    wishes = RecipeOptions(str(tiny_model("bert")), pool="lmk", gran="given")
+    wishes = RecipeOptions(model=str(tiny_model("bert")), pool="lmk", gran="given")
     resolved = resolve(wishes)
     model = loaded(tmp_path / "st", export_model(resolved, tmp_path / "st"))
     text = join_chunks(["rivers carry water", "birds migrate", "iron"])

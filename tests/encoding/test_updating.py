@@ -101,7 +101,7 @@ class Folder:
 
     def __init__(self, path: Path, model: Path, table: Table) -> None:
         self.path, self.table = path, table
-        self._resolved = resolve(RecipeOptions(str(model)))
+        self._resolved = resolve(RecipeOptions(model=str(model)))
 
     def update(self, docs: dict[str, int], stopping: Callable[[], bool] = lambda: False) -> Updated:
         return run_update(self.job(docs), self.path, Report(stopping=stopping))
@@ -531,7 +531,7 @@ def test_each_round_equals_a_full_rebuild(
     queries = [Query(f"q{i}", text(number)) for i in range(5)]
     for round_ in range(rounds):
         there = edited(there, number)
-        job = planning.plan(str(write(path, there)), RecipeOptions(model), EXACT, "0/1")
+        job = planning.plan(str(write(path, there)), RecipeOptions(model=model), EXACT, "0/1")
         run_update(job, tmp_path / "v")
         jobs.run_encode(job, tmp_path / f"full{round_}")
         if round_ % 6 == 4:

@@ -27,7 +27,7 @@ Models = Callable[[str], Path]
 def test_the_same_as_encode_search_and_eval(
     beir: Path, tiny_model: Models, tmp_path: Path, name: str, measure: str
 ) -> None:
-    options = RecipeOptions(str(tiny_model(name)), pool="lmk", gran="8", max_length=32)
+    options = RecipeOptions(model=str(tiny_model(name)), pool="lmk", gran="8", max_length=32)
     spelling = f"{beir}:test"
     vectors = tmp_path / "vectors"
     settings = EncodeSettings(dtype="fp32", store_dtype="fp32", device="cpu")
@@ -52,7 +52,7 @@ def _inputs(scorer: DevScorer, forward: object) -> list:  # type: ignore[type-ar
 
 
 def test_what_cannot_be_scored_is_refused(beir: Path, tiny_model: Models, tmp_path: Path) -> None:
-    resolved = resolve(RecipeOptions(str(tiny_model("bert")), pool="mean"))
+    resolved = resolve(RecipeOptions(model=str(tiny_model("bert")), pool="mean"))
     with pytest.raises(UsageError, match="nDCG@10"):
         DevScorer.of(resolved, [f"{beir}:test"], "ndcg_cut_10")
     (tmp_path / "bare").mkdir()
@@ -62,7 +62,7 @@ def test_what_cannot_be_scored_is_refused(beir: Path, tiny_model: Models, tmp_pa
 
 
 def test_identity_follows_from_what_is_judged(beir: Path, tiny_model: Models) -> None:
-    resolved = resolve(RecipeOptions(str(tiny_model("bert")), pool="mean"))
+    resolved = resolve(RecipeOptions(model=str(tiny_model("bert")), pool="mean"))
     one, other = (DevScorer.of(resolved, [f"{beir}:test"], m) for m in ("nDCG@10", "AP"))
     assert one.identity == DevScorer.of(resolved, [f"{beir}:test"], "nDCG@10").identity
     assert one.identity != other.identity

@@ -273,7 +273,7 @@ def test_a_model_says_how_queries_are_encoded(
     tiny_model: Models, beir: Path, tmp_path: Path
 ) -> None:
     """Vectors go out to pyserini's jsonl and come back: the recipe is that of the flags."""
-    wishes = RecipeOptions(str(tiny_model("bert")), pool="lmk", gran="8", query_prompt="query: ")
+    wishes = RecipeOptions(model=str(tiny_model("bert")), pool="lmk", gran="8", query_prompt="query: ")
     job = plan(str(beir), wishes, SETTINGS, "0/1")
     run_encode(job, tmp_path / "v")
     native = Vectors(tmp_path / "v")
@@ -301,7 +301,7 @@ def test_a_model_says_how_queries_are_encoded(
 def test_a_model_of_another_width_is_refused(tiny_model: Models, tmp_path: Path) -> None:
     incoming = open_incoming(put_numpy(tmp_path / "in"), "numpy", None)
     with pytest.raises(Mismatch, match=r"4 dimensions, .* makes 32"):
-        check_width(incoming, resolve(RecipeOptions(str(tiny_model("bert")))))
+        check_width(incoming, resolve(RecipeOptions(model=str(tiny_model("bert")))))
 
 
 def test_vectors_for_a_cosine_are_brought_to_unit_length(
@@ -310,7 +310,7 @@ def test_vectors_for_a_cosine_are_brought_to_unit_length(
     vectors = np.random.default_rng(1).standard_normal((6, 32)).astype(np.float32)
     vectors[:2] /= np.linalg.norm(vectors[:2], axis=1, keepdims=True)
     vectors[2] = 0
-    recipe = resolve(RecipeOptions(str(tiny_model("bert")))).recipe
+    recipe = resolve(RecipeOptions(model=str(tiny_model("bert")))).recipe
     assert recipe.doc.normalize
     source = put_numpy(tmp_path / "in", vectors, IDS[:6])
     assert bring(source, tmp_path / "v", recipe=recipe).normalized == 3
@@ -333,7 +333,7 @@ def test_chunks_there_and_back(
 ) -> None:
     monkeypatch.setattr(importing, "ROWS", 7)  # documents at a time
     monkeypatch.setattr(part_writer, "PART_BYTES", 1)
-    options = RecipeOptions(str(tiny_model("bert")), pool="mean", unit="chunk", gran="16")
+    options = RecipeOptions(model=str(tiny_model("bert")), pool="mean", unit="chunk", gran="16")
     run_encode(plan(str(beir), options, SETTINGS, "0/1"), tmp_path / "chunks")
     made = Vectors(tmp_path / "chunks")
     export(made, "numpy", tmp_path / "numpy")

@@ -148,7 +148,7 @@ def test_vectors_are_those_of_sentence_transformers(pylate: Make, attend: bool) 
     model.resize_token_embeddings(tiny.VOCABULARY + 2)  # the prefixes have embeddings
     model.save_pretrained(folder)
     reference = MultiVectorEncoder(str(folder), device="cpu")
-    resolved = resolve(RecipeOptions(str(folder)))
+    resolved = resolve(RecipeOptions(model=str(folder)))
     fp32 = EncodeSettings(dtype="fp32", device="cpu")
     queries = [Query("1", "landmark pooling of a long document"), Query("2", "birds")]
     encoder = open_encoder(resolved.recipe.query, resolved.folder, fp32)

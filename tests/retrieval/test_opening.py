@@ -75,7 +75,7 @@ class Made:
 
     def __init__(self, folder: Path, model: Path, store: Any = "fp32", shards: int = 1) -> None:
         self.folder, self.store, self.shards = folder, store, shards
-        self.recipe = resolve(RecipeOptions(str(model))).recipe
+        self.recipe = resolve(RecipeOptions(model=str(model))).recipe
 
     def unit(self, name: str) -> "Made":
         self.recipe = replace(self.recipe, doc=replace(self.recipe.doc, unit=name))
@@ -207,7 +207,7 @@ class Chain:
         self.vectors, self.index = root / "vectors", root / "index"
         collection = tiny.collection(root / "beir")
         settings = EncodeSettings(dtype="fp32", device="cpu")
-        job = planning.plan(str(collection), RecipeOptions(str(self.model)), settings, "0/1")
+        job = planning.plan(str(collection), RecipeOptions(model=str(self.model)), settings, "0/1")
         jobs.run_encode(job, self.vectors)
         build_dense(Vectors(self.vectors), self.index, AnnSettings())
 

@@ -39,7 +39,7 @@ class Made(NamedTuple):
 
 def encode(source: Path, model: Path, folder: Path, only: Path | None = None) -> Path:
     settings = EncodeSettings(dtype="fp32", store_dtype="fp32", device="cpu")
-    job = planning.plan(str(source), RecipeOptions(str(model)), settings, "0/1")
+    job = planning.plan(str(source), RecipeOptions(model=str(model)), settings, "0/1")
     job = planning.restricted_to_run(job, only) if only else job
     jobs.run_encode(job, folder)
     return folder

@@ -22,7 +22,7 @@ def test_it_is_missed_before_anything_is_read(
     monkeypatch: pytest.MonkeyPatch, tiny_model: Callable[[str], Path]
 ) -> None:
     monkeypatch.setattr(board, "find_spec", lambda name: None)
-    options = RecipeOptions(str(tiny_model("bert")), pool="mean")
+    options = RecipeOptions(model=str(tiny_model("bert")), pool="mean")
     with pytest.raises(UsageError, match="pip install tensorboard"):
         planning.plan(["none.jsonl"], options, TrainSettings(tensorboard=True))
     begun = pretrain_planning.Beginning(options)

@@ -48,7 +48,7 @@ def documents(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def planned(documents: Path, model: Path, **settings: Any) -> job.TrainJob:
     options = {**LATE, **{k: settings.pop(k) for k in list(settings) if k in LATE}}
     return planning.plan(
-        [str(documents)], RecipeOptions(str(model), **options), replace(FAST, **settings)
+        [str(documents)], RecipeOptions(model=str(model), **options), replace(FAST, **settings)
     )
 
 
@@ -62,7 +62,7 @@ def test_chunks_have_the_vectors_of_late_chunking(
     forward = job.open_trainable(plan).eval()
     with torch.inference_mode():
         made = forward(batch.passages.inputs)
-    options = RecipeOptions(str(tiny_model("bert")), **{**LATE, "pool": pool, "max_length": length})
+    options = RecipeOptions(model=str(tiny_model("bert")), **{**LATE, "pool": pool, "max_length": length})
     resolved = resolve(options)
     encoder = open_encoder(
         resolved.recipe.doc, resolved.folder, EncodeSettings(dtype="fp32", device="cpu")
@@ -109,7 +109,7 @@ def test_a_training_on_documents(
     running.run(plan, tmp_path / "model", Report())
     made = read_model(str(tmp_path / "model"))
     assert (made.pool, made.gran) == ("mean", "")
-    late = resolve(RecipeOptions(str(tmp_path / "model"), unit="chunk", gran="given")).recipe
+    late = resolve(RecipeOptions(model=str(tmp_path / "model"), unit="chunk", gran="given")).recipe
     assert (late.doc.unit, late.doc.max_length) == ("chunk", 40)
 
 

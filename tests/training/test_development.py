@@ -58,7 +58,7 @@ def pairs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def planned(pairs: Path, model: Path, dev: Dev, **more: Any) -> job.TrainJob:
-    options = RecipeOptions(str(model), pool="lmk", gran="4,8", max_length=24)
+    options = RecipeOptions(model=str(model), pool="lmk", gran="4,8", max_length=24)
     plan = planning.plan([str(pairs)], options, TrainSettings(**{**vars(SETTINGS), **more}))
     return replace(plan, dev=dev)
 

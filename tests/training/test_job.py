@@ -56,7 +56,7 @@ def planned(
     pairs: Path, model: Path, settings: TrainSettings = FAST, **options: Any
 ) -> job.TrainJob:
     options = {"pool": "lmk", "gran": "4,8", "max_length": 24, **options}
-    return planning.plan([str(pairs)], RecipeOptions(str(model), **options), settings)
+    return planning.plan([str(pairs)], RecipeOptions(model=str(model), **options), settings)
 
 
 def trained(plan: job.TrainJob, folder: Path) -> Path:
@@ -74,7 +74,7 @@ def test_a_model_folder_that_lmk_and_sentence_transformers_open_alike(
     pairs: Path, tiny_model: Models, tmp_path: Path
 ) -> None:
     folder = trained(planned(pairs, tiny_model("bert")), tmp_path / "model")
-    resolved = resolve(RecipeOptions(str(folder)))
+    resolved = resolve(RecipeOptions(model=str(folder)))
     assert (resolved.recipe.doc.pool, resolved.recipe.doc.gran) == ("lmk", "4")
     assert resolved.recipe.doc.max_length == 24
     settings = EncodeSettings(dtype="fp32", device="cpu")
@@ -84,7 +84,7 @@ def test_a_model_folder_that_lmk_and_sentence_transformers_open_alike(
     theirs = SentenceTransformer(str(folder), trust_remote_code=True, device="cpu").encode(texts)
     assert (ours * theirs).sum(1).min() > 0.99999
     before = open_encoder(
-        resolve(RecipeOptions(str(tiny_model("bert")), pool="lmk", gran="4")).recipe.doc,
+        resolve(RecipeOptions(model=str(tiny_model("bert")), pool="lmk", gran="4")).recipe.doc,
         read_model(str(tiny_model("bert"))),
         settings,
     )
@@ -176,7 +176,7 @@ def test_every_pooler_trains(
     settings = TrainSettings(**{**vars(FAST), "steps": 2})
     plan = planned(pairs, tiny_model("bert"), settings, pool=pool, gran=gran)
     folder = trained(plan, tmp_path / "model")
-    assert resolve(RecipeOptions(str(folder))).recipe.doc.pool == pool
+    assert resolve(RecipeOptions(model=str(folder))).recipe.doc.pool == pool
 
 
 @pytest.mark.parametrize("name", ["modernbert", "qwen2", "mpnet"])
@@ -202,7 +202,7 @@ def test_a_task_is_learned(tmp_path: Path, tiny_model: Models) -> None:
     task = {"steps": 250, "batch_size": 40, "lr": 5e-3, "save_every": 0, "temperature": 0.1}
     settings = TrainSettings(**{**vars(FAST), **task})
     folder = trained(planned(path, tiny_model("bert"), settings), tmp_path / "model")
-    resolved = resolve(RecipeOptions(str(folder)))
+    resolved = resolve(RecipeOptions(model=str(folder)))
     encoder = open_encoder(
         resolved.recipe.doc, resolved.folder, EncodeSettings(dtype="fp32", device="cpu")
     )
@@ -280,7 +280,7 @@ def test_other_prompts_of_a_source_are_another_training(
     pairs: Path, tiny_model: Models, tmp_path: Path
 ) -> None:
     folder = trained(planned(pairs, tiny_model("bert")), tmp_path / "model")
-    options = RecipeOptions(str(tiny_model("bert")), pool="lmk", gran="4,8", max_length=24)
+    options = RecipeOptions(model=str(tiny_model("bert")), pool="lmk", gran="4,8", max_length=24)
     other = planning.plan([f"{pairs},query_prompt=find: "], options, FAST)
     with pytest.raises(Mismatch, match="query_prompt"):
         trained(other, folder)
@@ -317,7 +317,7 @@ def test_a_longer_table_of_positions_is_learned(
     moved = (load_file(folder / "model.safetensors")[name] - start).abs().amax(1) > 1e-3
     assert moved[tiny.POSITIONS :].sum() > 30
     text = "a word " * 3 * tiny.POSITIONS
-    recipe = resolve(RecipeOptions(str(folder))).recipe
+    recipe = resolve(RecipeOptions(model=str(folder))).recipe
     assert recipe.doc.extend == ""
     encoder = open_encoder(recipe.doc, made, EncodeSettings(dtype="fp32", device="cpu"))
     here = encoder.queries([Query("q", text)]).vectors[0]

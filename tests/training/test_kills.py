@@ -57,7 +57,7 @@ def test_ten_kills_change_no_bit(
     lines = [{"query": tiny.sentence(i, 4), "positive": tiny.sentence(i, 20)} for i in range(40)]
     pairs = tmp_path / "pairs.jsonl"
     pairs.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    options = RecipeOptions(str(tiny_model("bert")), pool="lmk", gran="4,8", max_length=24)
+    options = RecipeOptions(model=str(tiny_model("bert")), pool="lmk", gran="4,8", max_length=24)
     settings = TrainSettings(
         steps=60, batch_size=8, lr=1e-3, dtype="fp32", device="cpu", save_every=2, log_every=1
     )

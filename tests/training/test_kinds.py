@@ -83,13 +83,13 @@ def pairs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def trained(base: Base, pairs: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("trained") / "model"
-    options = RecipeOptions(str(base[1]), query_prompt="ask: ", max_length=24)
+    options = RecipeOptions(model=str(base[1]), query_prompt="ask: ", max_length=24)
     running.run(planning.plan([str(pairs)], options, SETTINGS), folder, Report())
     return folder
 
 
 def vectors(folder: Path, side: str = "doc") -> np.ndarray:
-    resolved = resolve(RecipeOptions(str(folder)))
+    resolved = resolve(RecipeOptions(model=str(folder)))
     encoder = open_encoder(
         getattr(resolved.recipe, side), resolved.folder, EncodeSettings(dtype="fp32", device="cpu")
     )
@@ -97,8 +97,8 @@ def vectors(folder: Path, side: str = "doc") -> np.ndarray:
 
 
 def test_it_has_learned_and_says_how_it_is_used(base: Base, trained: Path) -> None:
-    asked = resolve(RecipeOptions(str(base[1]), query_prompt="ask: ", max_length=24)).recipe
-    after = resolve(RecipeOptions(str(trained))).recipe
+    asked = resolve(RecipeOptions(model=str(base[1]), query_prompt="ask: ", max_length=24)).recipe
+    after = resolve(RecipeOptions(model=str(trained))).recipe
     for side in ("doc", "query"):
         wanted, found = getattr(asked, side), getattr(after, side)
         for name in ("pool", "similarity", "normalize", "prompt", "max_length"):
@@ -116,14 +116,14 @@ def test_it_is_trained_again(trained: Path, pairs: Path, tmp_path: Path) -> None
     """What a training wrote is a base as any other; without steps to speak of it stays what it is."""
     settings = replace(SETTINGS, steps=1, lr=1e-12, weight_decay=0.0)
     running.run(
-        planning.plan([str(pairs)], RecipeOptions(str(trained)), settings), tmp_path / "m", Report()
+        planning.plan([str(pairs)], RecipeOptions(model=str(trained)), settings), tmp_path / "m", Report()
     )
     np.testing.assert_allclose(vectors(tmp_path / "m"), vectors(trained), atol=1e-5)
 
 
 def test_states_that_cannot_be_computed_again_are_refused(base: Base, pairs: Path) -> None:
     settings = replace(SETTINGS, gradient_checkpointing=True)
-    plan = planning.plan([str(pairs)], RecipeOptions(str(base[1]), max_length=24), settings)
+    plan = planning.plan([str(pairs)], RecipeOptions(model=str(base[1]), max_length=24), settings)
     if base[0] == "latent":  # its encoder is a BERT, which can
         assert job.open_trainable(plan)
         return
@@ -136,7 +136,7 @@ def test_a_latent_attention_is_learned_with_its_encoder(
 ) -> None:
     latent(tmp_path / "base")
     plan = planning.plan(
-        [str(pairs)], RecipeOptions(str(tmp_path / "base"), max_length=24), SETTINGS
+        [str(pairs)], RecipeOptions(model=str(tmp_path / "base"), max_length=24), SETTINGS
     )
     running.run(plan, tmp_path / "model", Report())
     name = "latent_attn_model/model.safetensors"

@@ -57,12 +57,12 @@ def base(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
 
 
 def planned(pairs: Path, base: Path, settings: TrainSettings = SETTINGS) -> job.TrainJob:
-    options = RecipeOptions(str(base), unit="token", max_length=40, query_max_length=12)
+    options = RecipeOptions(model=str(base), unit="token", max_length=40, query_max_length=12)
     return planning.plan([str(pairs)], options, settings)
 
 
 def vectors(folder: Path, side: str, text: str) -> Ragged:
-    resolved = resolve(RecipeOptions(str(folder), unit="token"))
+    resolved = resolve(RecipeOptions(model=str(folder), unit="token"))
     encoder = open_encoder(
         getattr(resolved.recipe, side), resolved.folder, EncodeSettings(dtype="fp32", device="cpu")
     )
@@ -72,7 +72,7 @@ def vectors(folder: Path, side: str, text: str) -> Ragged:
 def test_the_folder_is_a_colbert_that_learned(base: Path, pairs: Path, tmp_path: Path) -> None:
     plan = planned(pairs, base)
     running.run(plan, tmp_path / "model", Report())
-    before, after = plan.resolved.recipe, resolve(RecipeOptions(str(tmp_path / "model"))).recipe
+    before, after = plan.resolved.recipe, resolve(RecipeOptions(model=str(tmp_path / "model"))).recipe
     for side in ("doc", "query"):
         wanted, found = getattr(before, side), getattr(after, side)
         names = ("unit", "pool", "max_length", "prefix_token", "skip", "expansion", "normalize")

@@ -50,7 +50,7 @@ def changed(folder: Path, base: Path) -> set[str]:
 
 
 def vector(folder: Path) -> np.ndarray:
-    resolved = resolve(RecipeOptions(str(folder)))
+    resolved = resolve(RecipeOptions(model=str(folder)))
     encoder = open_encoder(
         resolved.recipe.doc, resolved.folder, EncodeSettings(dtype="fp32", device="cpu")
     )

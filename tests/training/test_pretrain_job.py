@@ -40,7 +40,7 @@ TITE = {
 
 def planned(beir: Path, model: Path, settings: PretrainSettings = FAST, **more: Any) -> PretrainJob:
     options: dict[str, Any] = {"pool": "lmk", "gran": "4,8", "max_length": 24, **more}
-    return plan([str(beir)], Beginning(RecipeOptions(str(model), **options)), settings)
+    return plan([str(beir)], Beginning(RecipeOptions(model=str(model), **options)), settings)
 
 
 def trained(job: PretrainJob, folder: Path) -> Path:
@@ -82,7 +82,7 @@ def test_losses_fall(
     curve = json.loads((folder / "training.json").read_text())["curve"]
     assert curve[-1]["loss"] < 0.8 * curve[0]["loss"]
     assert {"mlm", "tokens_per_second"} <= curve[0].keys()
-    assert resolve(RecipeOptions(str(folder))).recipe.doc.pool == "lmk"
+    assert resolve(RecipeOptions(model=str(folder))).recipe.doc.pool == "lmk"
 
 
 @pytest.mark.parametrize("name", ["bert", "modernbert"])
@@ -150,7 +150,7 @@ def test_heads_go_on_and_training_begins(beir: Path, tiny_model: Models, tmp_pat
     ]
     pairs.write_text("".join(json.dumps(line) + "\n" for line in lines))
     loop = TrainSettings(steps=1, batch_size=4, dtype="fp32", device="cpu")
-    plan_ = train_planning.plan([str(pairs)], RecipeOptions(str(first)), loop)
+    plan_ = train_planning.plan([str(pairs)], RecipeOptions(model=str(first)), loop)
     run(plan_, tmp_path / "second", Report())
     assert (tmp_path / "second" / "training.json").is_file()
 
@@ -158,7 +158,7 @@ def test_heads_go_on_and_training_begins(beir: Path, tiny_model: Models, tmp_pat
 def test_a_tokens_folder_is_the_same_as_its_collection(
     beir: Path, tiny_model: Models, tmp_path: Path
 ) -> None:
-    options = RecipeOptions(str(tiny_model("bert")), pool="lmk", gran="4", max_length=24)
+    options = RecipeOptions(model=str(tiny_model("bert")), pool="lmk", gran="4", max_length=24)
     made = planning.plan(str(beir), options, EncodeSettings(), "0/1")
     jobs.run_tokenize(made, tmp_path / "tokens", Report())
     one = planned(beir, tiny_model("bert"))
@@ -184,7 +184,7 @@ def test_processes_share_a_batch(beir: Path, tiny_model: Models) -> None:
 
 
 def test_sources_are_weighed_and_blocks_fill_the_input(beir: Path, tiny_model: Models) -> None:
-    options = RecipeOptions(str(tiny_model("bert")), pool="cls", max_length=24)
+    options = RecipeOptions(model=str(tiny_model("bert")), pool="cls", max_length=24)
     sources = [f"{beir},weight=3", f"{beir},weight=0"]
     job = plan(sources, Beginning(options), replace(FAST, blocks=True, like_length=False))
     batch = next(iter(job.feed(Start(0, Shard(), mute))))
@@ -251,12 +251,12 @@ def test_other_refusals(beir: Path, tiny_model: Models, architecture: Path, tmp_
     with pytest.raises(UsageError, match="--architecture"):
         plan([str(beir)], Beginning(RecipeOptions()), FAST)
     with pytest.raises(UsageError, match="--tokenizer"):
-        plan([str(beir)], Beginning(RecipeOptions(model), architecture, model), FAST)
+        plan([str(beir)], Beginning(RecipeOptions(model=model), architecture, model), FAST)
     with pytest.raises(UsageError, match="weight alone"):
-        plan([f"{beir},per_query=1"], Beginning(RecipeOptions(model, pool="cls")), FAST)
+        plan([f"{beir},per_query=1"], Beginning(RecipeOptions(model=model, pool="cls")), FAST)
     (tmp_path / "none.jsonl").write_text('{"id": "a", "text": ""}\n')
     with pytest.raises(DataError, match="no text"):
-        plan([str(tmp_path / "none.jsonl")], Beginning(RecipeOptions(model, pool="cls")), FAST)
+        plan([str(tmp_path / "none.jsonl")], Beginning(RecipeOptions(model=model, pool="cls")), FAST)
     with pytest.raises(UsageError, match="raw"):
         planned(
             beir, tiny_model("modernbert"), replace(FAST, objective="retromae", query_stream="raw")

@@ -31,7 +31,7 @@ def pairs(tmp_path: Path) -> Path:
 
 
 def planned(pairs: Path, model: Path, steps: int) -> job.TrainJob:
-    options = RecipeOptions(str(model), pool="lmk", gran="4,8", max_length=24)
+    options = RecipeOptions(model=str(model), pool="lmk", gran="4,8", max_length=24)
     settings = TrainSettings(steps=steps, batch_size=8, dtype="fp32", device="cpu", lr=1e-3)
     return planning.plan([str(pairs)], options, settings)
 
@@ -79,7 +79,7 @@ def test_it_can_be_stopped(pairs: Path, tiny_model: Models) -> None:
 
 def test_positions_that_skip_are_told(pairs: Path, tiny_model: Models) -> None:
     plan = planned(pairs, tiny_model("modernbert"), 3)
-    long = RecipeOptions(str(tiny_model("modernbert")), pool="lmk", gran="4", max_length=512)
+    long = RecipeOptions(model=str(tiny_model("modernbert")), pool="lmk", gran="4", max_length=512)
     plan = planning.plan([str(pairs)], long, replace(plan.settings, skip_positions=1.0))
     shown = rehearse(plan, None, Report()).shown
     assert any(text.reach > text.positions for example in shown for text in example)

@@ -44,13 +44,13 @@ def pairs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def planned(source: str, model: Path, teacher: Path | str, **settings: Any) -> TrainJob:
     asked = {"steps": 1, "batch_size": 20, "dtype": "fp32", "device": "cpu", **settings}
-    options = RecipeOptions(str(model), pool="lmk", gran="4,8", max_length=400, extend="recurrent")
+    options = RecipeOptions(model=str(model), pool="lmk", gran="4,8", max_length=400, extend="recurrent")
     return planning.plan([source], options, TrainSettings(teacher=str(teacher), **asked))
 
 
 def vectors(teacher: Path, texts: list[str], **options: Any) -> np.ndarray:
     """Those of the model as it is used alone."""
-    resolved = resolve(RecipeOptions(str(teacher), **options))
+    resolved = resolve(RecipeOptions(model=str(teacher), **options))
     encoder = open_encoder(resolved.recipe.doc, resolved.folder, CPU)
     return encoder.queries([Query(str(i), text) for i, text in enumerate(texts)]).vectors
 
@@ -147,7 +147,7 @@ def test_the_teacher_belongs_to_what_a_training_is(pairs: Path, tiny_model: Mode
     alone, taught = (planned(str(pairs), model, teacher) for teacher in ("", model))
     assert "teacher" not in alone.identity
     told = taught.identity["teacher"]
-    assert told["doc"]["weights"] == resolve(RecipeOptions(str(model))).folder.weights_digest
+    assert told["doc"]["weights"] == resolve(RecipeOptions(model=str(model))).folder.weights_digest
 
 
 @pytest.mark.parametrize(
@@ -168,7 +168,7 @@ def test_what_cannot_be_taught_is_refused(
 ) -> None:
     if "teacher" in settings:
         settings = {**settings, "teacher": str(tiny_model(settings["teacher"]))}
-    asked = RecipeOptions(str(tiny_model("bert")), **{"pool": "lmk", "gran": "4", **options})
+    asked = RecipeOptions(model=str(tiny_model("bert")), **{"pool": "lmk", "gran": "4", **options})
     with pytest.raises(UsageError, match=words):
         planning.plan([str(pairs)], asked, TrainSettings(steps=1, device="cpu", **settings))
 

@@ -39,7 +39,7 @@ def pairs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def planned(source: str, model: Path, pool: str = "lmk", **settings: Any) -> TrainJob:
     asked = {"steps": 2, "batch_size": 12, "dtype": "fp32", "device": "cpu", **settings}
     gran = "8" if pool in ("lmk", "multicls") else None
-    options = RecipeOptions(str(model), pool=pool, gran=gran, max_length=100)
+    options = RecipeOptions(model=str(model), pool=pool, gran=gran, max_length=100)
     return planning.plan([source], options, TrainSettings(**asked))
 
 
@@ -61,7 +61,7 @@ def test_vectors_are_those_of_encode(pairs: Path, tiny_model: Models, pool: str)
     trained = side.finish(each, placed.counts).numpy()
     order = [int(example) - 1 for example in (name.split()[-1] for name in batch.examples)]
     gran = "8" if pool == "lmk" else None
-    resolved = resolve(RecipeOptions(str(model), pool=pool, gran=gran, window="40"))
+    resolved = resolve(RecipeOptions(model=str(model), pool=pool, gran=gran, window="40"))
     encoder = open_encoder(resolved.recipe.doc, resolved.folder, CPU)
     texts = [Query(str(number), TEXTS[number]) for number in order]
     np.testing.assert_allclose(trained, encoder.queries(texts).vectors, atol=1e-5)
@@ -104,7 +104,7 @@ def test_what_a_window_cannot_be(pairs: Path, tiny_model: Models) -> None:
         planned(f"{pairs},window=0", model)
     with pytest.raises(UsageError, match="a length of 101 is beyond that of all texts, 100"):
         first_batch(planned(f"{pairs},window=101", model))
-    options = RecipeOptions(str(model), pool="mean", unit="token", max_length=100)
+    options = RecipeOptions(model=str(model), pool="mean", unit="token", max_length=100)
     settings = TrainSettings(steps=1, batch_size=4, device="cpu", loss="infonce")
     with pytest.raises(UsageError, match="--unit token does not allow; drop window=40"):
         first_batch(planning.plan([f"{pairs},window=40"], options, settings))

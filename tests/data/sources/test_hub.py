@@ -42,7 +42,7 @@ def mirror(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture(scope="module")
 def encoder(tiny_model: Callable[[str], Path]) -> Encoder:
-    resolved = resolve(RecipeOptions(str(tiny_model("bert"))))
+    resolved = resolve(RecipeOptions(model=str(tiny_model("bert"))))
     settings = EncodeSettings(dtype="fp32", device="cpu")
     return open_encoder(resolved.recipe.query, resolved.folder, settings)
 

@@ -1,0 +1,1 @@
+"""One module per command: a dataclass with its settings, and `run()`, which returns a typed result."""

@@ -1,0 +1,1 @@
+"""Operations as values: the settings of every command, their roles, and their JSON form."""
