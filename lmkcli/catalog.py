@@ -33,6 +33,19 @@ class Learned(Row):
 # The commands as objects; `lmkcli/cli/` turns each into a command line.
 OPERATIONS: dict[str, Row] = {
     "encode": Row("lmkcli.operations.encode:Encode", "documents to vectors"),
+    "index": Row("lmkcli.operations.index:BuildIndex", "vectors or a collection to an index"),
+    "tokenize": Row("lmkcli.operations.tokenize:Tokenize", "documents to token ids"),
+    "search": Row("lmkcli.operations.search:Search", "queries to ranked documents"),
+    "update": Row("lmkcli.operations.update:Update", "vectors and indexes of a changed collection"),
+    "fetch": Row("lmkcli.operations.fetch:Fetch", "download collections and models"),
+    "verify": Row("lmkcli.operations.verify:Verify", "compare stored vectors with new ones"),
+    "repro": Row("lmkcli.operations.repro:Repro", "make a recorded result again"),
+    "import": Row("lmkcli.operations.import_:Import", "vectors of another tool"),
+    "export": Row("lmkcli.operations.export:Export", "files for other tools"),
+    "train": Row("lmkcli.operations.train:Train", "examples to a retrieval model"),
+    "pretrain": Row("lmkcli.operations.pretrain:Pretrain", "texts to an encoder"),
+    "demo": Row("lmkcli.operations.demo:Demo", "the whole pipeline, offline"),
+    "eval": Row("lmkcli.operations.eval:Evaluate", "runs to measures"),
     "compact": Row("lmkcli.operations.compact:Compact", "rewrite small parts"),
 }
 

@@ -71,7 +71,7 @@ def environment(call: Mapping[str, Any]) -> dict[str, Any]:
         "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         "command": sys.argv,
         "directory": os.getcwd(),
-        "call": dict(call),
+        "operation": dict(call),
         "environment": {
             k: v
             for k, v in os.environ.items()

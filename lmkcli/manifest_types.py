@@ -4,21 +4,6 @@ from typing import Annotated, Any, Literal, NotRequired, TypedDict
 
 MOST_SHARDS = 99_999  # the names of parts have five digits for them
 
-_Named = str | list[str] | None  # of a call: one artifact or several
-
-
-class _Call(TypedDict, total=False):
-    verb: str
-    model: str
-    source: _Named
-    index: _Named
-    others: _Named
-    rerank: _Named
-    rerank_model: str | None
-    vectors: _Named
-    only: _Named
-    queries: _Named
-
 
 class _Machine(TypedDict, total=False):
     system: str
@@ -49,7 +34,7 @@ class Facts(TypedDict, total=False):
     time: str
     command: list[str]
     directory: str
-    call: _Call
+    operation: dict[str, Any]
     files: list[str]
     vectors: str
     index: str

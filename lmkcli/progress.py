@@ -33,14 +33,15 @@ class Report(NamedTuple):
     """How an operation reports progress and notes, and learns that it should stop.
 
     `call` is the record of the operation, which manifests store; it is empty for plain function calls.
-    `open` starts the report of one long job under a title: it shows progress, and a signal asks the job to
-    stop.
+    `show` prints the result of one of several steps. `open` starts the report of one long job under a
+    title: it shows progress, and a signal asks the job to stop.
     """
 
     progress: Progress = silent
     stopping: Callable[[], bool] = lambda: False
     note: Note = mute
     call: Mapping[str, Any] = {}
+    show: Callable[[Any], None] = lambda result: None
     open: "Callable[[str, Report], AbstractContextManager[Report]] | None" = None
 
     def job(self, title: str) -> "AbstractContextManager[Report]":

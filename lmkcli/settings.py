@@ -40,6 +40,7 @@ class Flag:
     often: bool = False  # whether help shows it among the first
     argument: bool = False  # a positional argument, not a flag
     role: Role = ""  # what the value names, or whom it concerns
+    only: str = ""  # the variants of an operation that have this setting, such as "lexical"
     ineffective: Callable[[Any], str] | None = None  # why it has no effect on an operation, or ""
 
 
@@ -116,7 +117,7 @@ class ModelSettings(Settings):
     """Where an artifact's model is now, and what it may do here."""
 
     panel: ClassVar[str] = "The model"
-    model: Annotated[str, Flag("Where the model is now, if it was moved.")] = ""
+    model: Annotated[str, Flag("Where the model is now, if it was moved.", role="model")] = ""
     trust_remote_code: TrustRemoteCode = False
     device: Device = "auto"
     dtype: Annotated[
@@ -140,7 +141,9 @@ class OpenSettings(ModelSettings):
     """Where to look when things were moved, and how an index is searched."""
 
     panel: ClassVar[str] = "How it is searched"
-    vectors: Annotated[str, Flag("Where the index's vectors are now, if they were moved.")] = ""
+    vectors: Annotated[
+        str, Flag("Where the index's vectors are now, if they were moved.", role="artifact")
+    ] = ""
     ef_search: Annotated[int, Flag("HNSW: breadth of the search; 0 grows with k.", min=0)] = 0
     nprobe: Annotated[int, Flag("ivf: lists that are searched; 0 grows with k.", min=0)] = 0
     uri: Annotated[
@@ -205,6 +208,15 @@ class RerankSettings:
     interpolate: float | None = None
 
 
+Links = Annotated[
+    int,
+    Flag(
+        "HNSW: links per vector, twice as many at the lowest level.", min=2, only="faiss database"
+    ),
+]
+Breadth = Annotated[int, Flag("HNSW: breadth while building.", min=1, only="faiss database")]
+
+
 @dataclass(frozen=True, kw_only=True)
 class AnnSettings(Settings):
     """A FAISS index: `kind` is a name of the catalog or a factory string; 0 means: chosen from the rows."""
@@ -218,10 +230,8 @@ class AnnSettings(Settings):
             often=True,
         ),
     ] = "hnsw"
-    m: Annotated[int, Flag("HNSW: links per vector, twice as many at the lowest level.", min=2)] = (
-        32
-    )
-    ef_construction: Annotated[int, Flag("HNSW: breadth while building.", min=1)] = 200
+    m: Links = 32
+    ef_construction: Breadth = 200
     ef_search: int = 0  # hnsw: how widely to search; 0 is max(128, 2k), and never less than k
     nprobe: int = 0  # ivf: lists that are searched; 0 grows with k
     max_memory: Annotated[
@@ -231,6 +241,8 @@ class AnnSettings(Settings):
             metavar="SIZE",
             shown="what is free",
             parse=parse_bytes,
+            only="faiss",
+            role="mode",
         ),
     ] = 0
     seed: int = 0  # of the training sample
@@ -251,15 +263,22 @@ class MilvusSettings(Settings):
 
     panel: ClassVar[str] = "Milvus"
     uri: Annotated[
-        str, Flag("milvus: a file such as ./milvus.db, or http://host:19530.", parse=parse_uri)
+        str,
+        Flag(
+            "milvus: a file such as ./milvus.db, or http://host:19530.",
+            parse=parse_uri,
+            only="database",
+        ),
     ] = ""
-    collection: Annotated[str, Flag("milvus: the name of the collection.", metavar="NAME")] = ""
+    collection: Annotated[
+        str, Flag("milvus: the name of the collection.", metavar="NAME", only="database")
+    ] = ""
     index_type: Annotated[
         Literal["AUTOINDEX", "HNSW", "FLAT"],
-        Flag("milvus: how it searches; FLAT compares every vector."),
+        Flag("milvus: how it searches; FLAT compares every vector.", only="database"),
     ] = "AUTOINDEX"
-    m: int = AnnSettings.m
-    ef_construction: int = AnnSettings.ef_construction
+    m: Links = AnnSettings.m
+    ef_construction: Breadth = AnnSettings.ef_construction
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -275,35 +294,46 @@ class Bm25Settings(Settings):
     """A BM25 index; everything here decides scores."""
 
     panel: ClassVar[str] = "BM25 and Lucene"
-    k1: Annotated[float, Flag("bm25, lucene: term saturation.", min=0)] = 0.9
-    b: Annotated[float, Flag("bm25, lucene: length normalisation.", min=0, max=1)] = 0.4
-    language: Annotated[str, Flag("bm25, lucene: stemmer and stop words, such as en, de, hi.")] = (
-        "en"
-    )
+    k1: Annotated[float, Flag("bm25, lucene: term saturation.", min=0, only="lexical")] = 0.9
+    b: Annotated[
+        float, Flag("bm25, lucene: length normalisation.", min=0, max=1, only="lexical")
+    ] = 0.4
+    language: Annotated[
+        str, Flag("bm25, lucene: stemmer and stop words, such as en, de, hi.", only="lexical")
+    ] = "en"
     stemmer: Annotated[
         str,
         Flag(
             "A stemmer other than the language's, or none. bm25: Snowball's, such as porter; lucene: porter "
-            "or krovetz."
+            "or krovetz.",
+            only="lexical",
         ),
     ] = ""
     stopwords: str | None = None  # the words, with spaces between; None: the language's own
     unit: Annotated[
-        Literal["doc", "chunk"], Flag("bm25, lucene: rank documents as wholes, or by their chunks.")
+        Literal["doc", "chunk"],
+        Flag("bm25, lucene: rank documents as wholes, or by their chunks.", only="lexical"),
     ] = "doc"
     gran: Annotated[
         str,
-        Flag("bm25, lucene: what a chunk is: a number of words, 'sentence', or 'given'."),
+        Flag(
+            "bm25, lucene: what a chunk is: a number of words, 'sentence', or 'given'.",
+            only="lexical",
+        ),
     ] = ""
     context: Annotated[
         str,
         Flag(
             "bm25, lucene: what stands before each chunk: title, headings (Markdown, HTML), or "
-            "field:NAME."
+            "field:NAME.",
+            only="lexical",
         ),
     ] = ""
     docvectors: Annotated[
-        bool, Flag("lucene: store each document's terms, which --rm3 and --rocchio need.")
+        bool,
+        Flag(
+            "lucene: store each document's terms, which --rm3 and --rocchio need.", only="lexical"
+        ),
     ] = False
 
     def identity(self) -> dict[str, Any]:

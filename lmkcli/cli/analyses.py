@@ -10,6 +10,7 @@ from lmkcli import catalog
 from lmkcli.cli import console, recording, tables
 from lmkcli.cli.analyzeoptions import ShownOptions, SubjectOptions
 from lmkcli.errors import UsageError
+from lmkcli.spec.result import Format
 
 if TYPE_CHECKING:
     from lmkcli.encoding.resolving import Resolved
@@ -83,7 +84,7 @@ class Ask:
         if self.shown.json:
             console.plain_json(found.facts)
         else:
-            tables.table(found.columns, found.rows, tables.Format.table)
+            tables.table(found.columns, found.rows, Format.table)
         if path is not None:
             console.note(f"the figure is in {path}, its numbers and sources in {path}.json")
 

@@ -3,7 +3,7 @@
 A grid refuses cells by these checks, so each is the command's own.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,12 +11,12 @@ import typer
 from typer.core import TyperArgument
 
 from lmkcli import catalog
-from lmkcli.cli import cmd_index, recording
+from lmkcli.cli import recording
 from lmkcli.errors import DataError, LmkError, UnknownName, UsageError
 from lmkcli.experiments.gridfile import Flags, Spelling
 from lmkcli.experiments.steps import Step
-
-Settings = Mapping[str, Any]  # a command's parameters, dataclasses among them
+from lmkcli.recipe import RecipeOptions
+from lmkcli.spec.operation import Operation
 
 
 def spellings(lmk: Any, verbs: Sequence[str]) -> Flags:
@@ -46,7 +46,9 @@ def check(lmk: Any, step: Step) -> None:
     depends on a model is asked where the model is on this machine.
     """
     try:
-        _CHECKS[step.verb](settings_of(lmk, step), step)
+        operation = operation_of(lmk, step)
+        if further := _CHECKS.get(step.verb):
+            further(operation, step)
     except UnknownName:
         raise
     except DataError as error:
@@ -55,10 +57,10 @@ def check(lmk: Any, step: Step) -> None:
         raise UsageError(f"lmk {step.verb}: {error}") from error
 
 
-def settings_of(lmk: Any, step: Step) -> Settings:
-    """What the command of a step makes of its words; UsageError where it does not understand them.
+def operation_of(lmk: Any, step: Step) -> Operation[Any]:
+    """The operation that the words of a step mean; UsageError for words that mean none.
 
-    Variables for its flags do not count, as when the step is run.
+    Variables for its flags do not count, as when the step runs.
     """
     command = lmk.commands[step.verb]
     try:
@@ -66,18 +68,19 @@ def settings_of(lmk: Any, step: Step) -> Settings:
             context = command.make_context(step.verb, list(step.words[1:]))
     except typer.BadParameter as error:
         raise UsageError(error.format_message()) from error
-    given = {name: None if value in ((), []) else value for name, value in context.params.items()}
-    settings: Settings = command.callback.settings({**given, "given": context})
-    return settings
+    values = {name: None if value in ((), []) else value for name, value in context.params.items()}
+    json = bool(values.pop("json", False))
+    operation: Operation[Any] = command.callback.operation(context, values, json)
+    return operation
 
 
-def _encode(settings: Settings, step: Step) -> None:
+def _encode(operation: Any, step: Step) -> None:
     from lmkcli.encoding import asking
     from lmkcli.encoding.resolving import resolve
     from lmkcli.experiments import sources
     from lmkcli.models.folder import TRAINED
 
-    recipe = settings["recipe"]
+    recipe = operation.part(RecipeOptions)
     asking.check(recipe)
     if step.trained:
         here = (Path(recipe.model) / TRAINED).is_file()
@@ -85,11 +88,11 @@ def _encode(settings: Settings, step: Step) -> None:
         here = sources.local_model(recipe.model, recipe.revision or "") is not None
     if here:
         resolve(recipe, offline=True)
-    _collection(settings["source"])
+    _collection(operation.source)
 
 
 def _collection(spelling: str) -> None:
-    """UnknownName for what is no collection; known ones need not be here."""
+    """UnknownName for an unknown collection; known ones need not be on this machine."""
     from lmkcli.data import known
     from lmkcli.data.collection import open_collection
 
@@ -97,34 +100,28 @@ def _collection(spelling: str) -> None:
         open_collection(spelling)
 
 
-def _index(settings: Settings, step: Step) -> None:
-    cmd_index.check(settings["dense"], settings["milvus"], settings["given"])
-    if settings["dense"].kind in catalog.LEXICAL:
-        _collection(settings["source"])
+def _index(operation: Any, step: Step) -> None:
+    if operation.kind in catalog.LEXICAL:
+        _collection(operation.source)
 
 
-def _search(settings: Settings, step: Step) -> None:
-    settings["asked"].check(settings["queries"], settings["output"])
-    settings["stages"].check(settings["given"], settings["asked"])
-
-
-def _eval(settings: Settings, step: Step) -> None:
+def _eval(operation: Any, step: Step) -> None:
     from lmkcli.evaluation.measures import parse_measures
 
-    parse_measures(settings["scores"].measure)
+    parse_measures(operation.measure)
 
 
-def _train(settings: Settings, step: Step) -> None:
+def _train(operation: Any, step: Step) -> None:
     from lmkcli.encoding.asking import check_grans
 
-    check_grans(settings["recipe"])
+    check_grans(operation.part(RecipeOptions))
 
 
-_CHECKS: dict[str, Callable[[Settings, Step], None]] = {
+# What is checked in addition to the operation's own checks.
+_CHECKS: dict[str, Callable[[Any, Step], None]] = {
     "pretrain": _train,
     "train": _train,
     "encode": _encode,
     "index": _index,
-    "search": _search,
     "eval": _eval,
 }

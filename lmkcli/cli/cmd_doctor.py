@@ -7,6 +7,7 @@ from lmkcli.cli.flags import with_flags
 from lmkcli.cli.options import Json
 from lmkcli.errors import CheckFailed
 from lmkcli.settings import Flag
+from lmkcli.spec.result import Format
 
 if TYPE_CHECKING:
     from lmkcli.cli.diagnosis import Check
@@ -32,7 +33,7 @@ def doctor(
         console.plain_json({"works": not broken, "parts": [check._asdict() for check in found]})
     else:
         rows = [[check.part, check.state, check.found] for check in found]
-        tables.table(["part", "state", "found"], rows, tables.Format.table)
+        tables.table(["part", "state", "found"], rows, Format.table)
         _lines("To mend:", [check for check in found if check.state in (State.broken, State.look)])
         _lines("To add:", [check for check in found if check.state == State.none])
     if broken:

@@ -9,13 +9,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from lmkcli import catalog
 from lmkcli.cli import console, recording
-from lmkcli.cli.evaloptions import CORRECTION, Correction
 from lmkcli.cli.flags import with_flags
 from lmkcli.cli.options import Json, Output, need
-from lmkcli.cli.tables import Format, form_of
+from lmkcli.cli.tables import form_of
 from lmkcli.errors import CheckFailed, Stopped, UsageError
+from lmkcli.operations.eval import CORRECTION, Correction
 from lmkcli.settings import Flag, Offline
+from lmkcli.spec.result import Format
 
 if TYPE_CHECKING:
     from lmkcli.experiments.gridfile import GridFile
@@ -176,7 +178,7 @@ def _run(plan: "Plan", results: "Results", jobs: int) -> "Outcome":
         os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // jobs)))
     preload = ["lmkcli.cli.main"]
     for verb in dict.fromkeys(step.verb for step in missing.values()):
-        preload += [f"lmkcli.cli.cmd_{verb}", *_PRELOADED.get(verb, ())]
+        preload += [catalog.OPERATIONS[verb].home.partition(":")[0], *_PRELOADED.get(verb, ())]
     launcher = running.Launcher(_command, [__name__, *preload], jobs)
     with console.reporting("grid", recording.call()) as report:
         return running.run(plan, results, launcher, report)

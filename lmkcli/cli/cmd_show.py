@@ -12,12 +12,12 @@ from lmkcli import catalog
 from lmkcli.cli import completion, console, tables
 from lmkcli.cli.flags import with_flags
 from lmkcli.cli.options import Json
-from lmkcli.cli.tables import Format
 from lmkcli.data import known
 from lmkcli.data.collection import FILE_SUFFIXES
 from lmkcli.errors import DataError, UnknownName, UsageError
 from lmkcli.reading import LONG_LINE, parsed
 from lmkcli.settings import Offline
+from lmkcli.spec.result import Format
 
 CATALOGS: dict[str, Mapping[str, catalog.Row]] = {
     "sources": catalog.SOURCES,

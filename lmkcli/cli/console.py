@@ -20,7 +20,7 @@ from rich.progress import BarColumn, TextColumn, TimeElapsedColumn
 from rich.progress import Progress as Bar
 
 from lmkcli.progress import Progress, Report, silent
-from lmkcli.text.numbers import duration, size
+from lmkcli.text.numbers import duration
 from lmkcli.text.visible import visible
 
 quiet = False
@@ -211,9 +211,9 @@ def reporting(title: str, call: dict[str, Any]) -> Iterator[Report]:
         yield Report(shown, stopping, note, call)
 
 
-def report(record: dict[str, Any]) -> Report:
+def report(record: dict[str, Any], show: Callable[[Any], None]) -> Report:
     """The report of an operation that the command line runs: notes and progress on stderr."""
-    return Report(note=note, call=record, open=_job)
+    return Report(note=note, call=record, show=show, open=_job)
 
 
 @contextmanager

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 from lmkcli import __version__, catalog
 from lmkcli.cli import console
 from lmkcli.system import caches, gpus, installed, memory, network, processors, programs
+from lmkcli.text.numbers import size
 
 SECONDS = 10.0  # for a program that only says its version
 LONG = 120.0  # for one that imports torch, which a slow disk makes long
@@ -44,7 +45,7 @@ def checks(thorough: bool) -> Iterator[Check]:
     """Every check, in the order in which they are shown."""
     yield from _libraries(thorough)
     yield _threads()
-    yield Check("memory", State.ok, f"{console.size(memory.free_memory())} free")
+    yield Check("memory", State.ok, f"{size(memory.free_memory())} free")
     yield _gpu()
     yield from _caches()
     yield _java()
@@ -176,7 +177,7 @@ def _gpu() -> Check:
         found = seen.wrong or "there is one, and torch sees none: its driver may be too old"
         return Check("GPU", State.broken, found, "nvidia-smi shows what the driver says")
     names = [
-        f"{each.name} ({console.size(each.memory)}, {'bf16' if each.major >= 8 else 'fp32'})"
+        f"{each.name} ({size(each.memory)}, {'bf16' if each.major >= 8 else 'fp32'})"
         for each in seen.gpus
     ]
     return Check("GPU", State.ok, _few(names), facts={"gpus": [g._asdict() for g in seen.gpus]})
@@ -199,8 +200,8 @@ def _caches() -> Iterator[Check]:
 
 def _cache(part: str, folder: Path, variable: str) -> Check:
     place = caches.look(folder, _COUNTING)
-    held = console.size(place.bytes) if place.whole else f"more than {console.size(place.bytes)}"
-    found = f"{folder}: {held}, {console.size(place.free)} free"
+    held = size(place.bytes) if place.whole else f"more than {size(place.bytes)}"
+    found = f"{folder}: {held}, {size(place.free)} free"
     facts = place._asdict() | {"folder": str(folder)}
     mend = f"export {variable}=… (a folder on a disk with room, where you may write)"
     if folder.exists() and not folder.is_dir():

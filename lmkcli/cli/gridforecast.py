@@ -6,8 +6,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lmkcli.cli import console
-from lmkcli.cli.checking import settings_of
+from lmkcli.cli.checking import operation_of
 from lmkcli.errors import LmkError
+from lmkcli.recipe import RecipeOptions
+from lmkcli.settings import EncodeSettings
+from lmkcli.text.numbers import duration, size
 
 if TYPE_CHECKING:
     from lmkcli.encoding.forecast import Estimate
@@ -48,10 +51,9 @@ class _Estimator:
 
         if step.trained:
             return "its model is not trained yet"
-        asked = settings_of(self._lmk, step)
-        recipe = asked["recipe"]
-        if sources.local_model(recipe.model, recipe.revision or "") is None:
-            return f"the model {recipe.model} is not here"
+        asked: Any = operation_of(self._lmk, step)
+        if sources.local_model(asked.model, asked.revision or "") is None:
+            return f"the model {asked.model} is not here"
         collection = self._collection(step, asked)
         if collection not in self._faults:
             self._faults[collection] = _fault(collection)
@@ -62,15 +64,15 @@ class _Estimator:
         except LmkError as error:
             return str(error)
 
-    def _collection(self, step: "Step", asked: Mapping[str, Any]) -> str:
+    def _collection(self, step: "Step", asked: Any) -> str:
         """What an encoding reads; if tokens that are yet to be made, what they will be made of."""
         tokens = [
             self._missing[key]
             for key in step.needs
             if key.startswith("tokenize-") and key in self._missing
         ]
-        read = settings_of(self._lmk, tokens[0]) if tokens else asked
-        return str(read["documents"].spelling(read["source"]))
+        read: Any = operation_of(self._lmk, tokens[0]) if tokens else asked
+        return str(read.spelling(str(read.source)))
 
 
 def _fault(collection: str) -> str:
@@ -87,10 +89,12 @@ def _fault(collection: str) -> str:
     return ""
 
 
-def _estimate(collection: str, asked: Mapping[str, Any]) -> "Estimate":
+def _estimate(collection: str, asked: Any) -> "Estimate":
     from lmkcli.encoding import planning
 
-    job = planning.plan(collection, asked["recipe"], asked["settings"], "0/1", offline=True)
+    job = planning.plan(
+        collection, asked.part(RecipeOptions), asked.part(EncodeSettings), "0/1", offline=True
+    )
     from lmkcli.encoding.forecast import estimate  # here, after what can be said without torch
 
     return estimate(job)
@@ -103,7 +107,7 @@ def summed(estimates: Estimates) -> tuple[str, str]:
         return "-", "-"
     some = "over " * (len(known) < len(estimates))
     disk, seconds = sum(each.disk for each in known), sum(each.seconds for each in known)
-    return some + console.size(disk), some + console.duration(seconds)
+    return some + size(disk), some + duration(seconds)
 
 
 def unknown(estimates: Estimates) -> None:

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 from lmkcli.cli import console, gridforecast, tables
 from lmkcli.cli.gridforecast import Estimates
-from lmkcli.cli.tables import PROGRAMS, Cell, Format
+from lmkcli.cli.tables import Cell
+from lmkcli.spec.result import PROGRAMS, Format
 
 if TYPE_CHECKING:
     from lmkcli.experiments.plan import Plan

@@ -35,7 +35,7 @@ class Recorded(Explained):
             network.forbid()
         for line in naming.both(ctx.params):
             console.note(line)
-        with _running({"verb": ctx.info_name, **known}):
+        with _running({"operation": ctx.info_name, "version": 1, **known}):
             return super().invoke(ctx)
 
 

@@ -5,21 +5,45 @@ marks; programs (csv, json) get one value a row wherever there is more than one 
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from string import ascii_lowercase
 from typing import TYPE_CHECKING, Any
 
 from lmkcli.cli import console, tables
-from lmkcli.cli.tables import PROGRAMS, Cell, Format, PValue
-from lmkcli.errors import UsageError
+from lmkcli.cli.tables import Cell, PValue
+from lmkcli.spec.result import PROGRAMS, Format
 
 if TYPE_CHECKING:
     from lmkcli.evaluation.breakdown import Stratum
     from lmkcli.evaluation.compare import PairedTest
     from lmkcli.evaluation.results import Column, Grid, Result
     from lmkcli.evaluation.scoring import QrelSet
+    from lmkcli.operations.eval import Evaluated
 
 Marks = Mapping[tuple[str, str, str], str]  # system, collection, measure as computed
 CORRECTIONS = {"holm": "Holm-Bonferroni", "bonferroni": "Bonferroni", "bh": "Benjamini-Hochberg"}
+
+
+def show(evaluated: "Evaluated") -> None:
+    """Print the table of an evaluation, and below it what the numbers rest on."""
+    options, results, tests = evaluated.options, evaluated.results, evaluated.tests
+    form = options.form
+    if evaluated.breakdown is not None:
+        found = evaluated.breakdown
+        groups(found.grids, found.strata, found.by, form)
+    elif options.per_query:
+        per_query(results, form)
+    else:
+        from lmkcli.evaluation.compare import letters_of
+        from lmkcli.evaluation.results import collections_of
+
+        letters = letters_of(results) if options.all_pairs else {}
+        if not (tests and form in PROGRAMS):
+            marks = marks_of(tests, letters)
+            several = len(collections_of(results)) > 1
+            (across if several else means)(results, marks, letters, form)
+        if tests:
+            legend(tests, letters, options.method, form)
+            paired_tests(tests, form)
+    notes(results, evaluated.qrel_sets)
 
 
 def means(
@@ -141,17 +165,6 @@ def _readable(test: "PairedTest") -> dict[str, Any]:
         "95 % interval": f"[{low:.4f}, {high:.4f}]",
         "wins/ties/losses": f"{comparison.wins}/{comparison.ties}/{comparison.losses}",
     }
-
-
-def letters_of(results: "Sequence[Result]") -> dict[str, str]:
-    """System -> the letter that stands for it; UsageError for more than 26."""
-    systems = list(dict.fromkeys(result.system for result in results))
-    if len(systems) > len(ascii_lowercase):
-        raise UsageError(
-            f"--all-pairs marks runs by letters, and {len(systems)} are more than there are: give "
-            "26 runs at most, or one of them as --baseline"
-        )
-    return dict(zip(systems, ascii_lowercase, strict=False))
 
 
 def marks_of(

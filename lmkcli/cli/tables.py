@@ -4,7 +4,6 @@ import csv
 import io
 import sys
 from collections.abc import Callable, Sequence
-from enum import StrEnum
 from typing import Any, Literal, NamedTuple
 
 from rich.console import Console
@@ -13,22 +12,10 @@ from rich.text import Text
 
 from lmkcli.cli.console import number, plain_json, say
 from lmkcli.errors import UsageError
+from lmkcli.spec.result import PROGRAMS, Format
 from lmkcli.text.visible import visible
 
 _SMALLEST = 0.0001
-
-
-class Format(StrEnum):
-    """How a table is printed."""
-
-    table = "table"
-    json = "json"
-    markdown = "markdown"
-    csv = "csv"
-    latex = "latex"
-
-
-PROGRAMS = (Format.csv, Format.json)  # whose tables have one value a row, and no marks
 
 
 def form_of(form: Format, json: bool) -> Format:

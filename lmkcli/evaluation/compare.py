@@ -2,13 +2,14 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from string import ascii_lowercase
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
-from lmkcli.errors import DataError, Mismatch, UnknownName
+from lmkcli.errors import DataError, Mismatch, UnknownName, UsageError
 from lmkcli.evaluation.results import Result
 from lmkcli.progress import Progress, silent
 
@@ -203,3 +204,14 @@ def correct(p_values: Sequence[float], method: str) -> list[float]:
     if not p_values:
         return []
     return [float(value) for value in CORRECTIONS[method](np.asarray(p_values, dtype=np.float64))]
+
+
+def letters_of(results: "Sequence[Result]") -> dict[str, str]:
+    """System -> the letter that stands for it; UsageError for more than 26."""
+    systems = list(dict.fromkeys(result.system for result in results))
+    if len(systems) > len(ascii_lowercase):
+        raise UsageError(
+            f"--all-pairs marks runs by letters, and {len(systems)} are more than there are: give "
+            "26 runs at most, or one of them as --baseline"
+        )
+    return dict(zip(systems, ascii_lowercase, strict=False))

@@ -116,7 +116,7 @@ def given_tag(run: Path) -> str:
     """The tag that `lmk search --tag` was given for a run; '' where it was not, or is not known."""
     if not sidecar(run).is_file():
         return ""
-    return str(read_manifest(run).facts.get("call", {}).get("tag") or "")
+    return str(read_manifest(run).facts.get("operation", {}).get("tag") or "")
 
 
 def score_all(

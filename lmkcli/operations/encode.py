@@ -44,7 +44,9 @@ class Encoded(Result):
         contexts = ""
         if counts.context_tokens:
             lost = counts.context_lost / counts.context_tokens
-            contexts = f"; contexts: {counts.context_tokens:,} tokens, {lost:.1%} of which did not fit"
+            contexts = (
+                f"; contexts: {counts.context_tokens:,} tokens, {lost:.1%} of which did not fit"
+            )
         return (
             f"{self.output}: {counts.docs:,} documents, {counts.tokens:,} tokens{vectors}; {counts.cut:,} "
             f"texts were cut and lost {share:.1%} of all tokens; {counts.empty:,} were empty{contexts}"

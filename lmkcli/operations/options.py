@@ -184,11 +184,11 @@ def expand(operation: Operation[Any]) -> list[tuple[str, Operation[Any]]]:
     field, suffix = operation.per_member
     members = known.group(getattr(operation, field) or "") if field else []
     output = getattr(operation, "output", None)
-    if members and output is not None:
-        if output.is_file() or (output / "manifest.json").is_file():
-            raise UsageError(
-                f"-o {output} is one artifact or file already; a group needs a folder for its members"
-            )
+    taken = output is not None and (output.is_file() or (output / "manifest.json").is_file())
+    if members and taken:
+        raise UsageError(
+            f"-o {output} is one artifact or file already; a group needs a folder for its members"
+        )
     found = []
     for name in members:
         file = name.replace("/", "-")
@@ -196,7 +196,9 @@ def expand(operation: Operation[Any]) -> list[tuple[str, Operation[Any]]]:
         if output is not None:
             changes["output"] = output / f"{file}{suffix}"
         for option in options(type(operation)):
-            if option.flag.role in ("artifact", "run") and (value := getattr(operation, option.name)):
+            if option.flag.role in ("artifact", "run") and (
+                value := getattr(operation, option.name)
+            ):
                 several = isinstance(value, list)
                 paths = [_entry(Path(each), file) for each in (value if several else [value])]
                 changes[option.name] = paths if several else paths[0]

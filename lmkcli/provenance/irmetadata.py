@@ -110,7 +110,7 @@ def _stages(step: Step) -> Iterator[dict[str, Any]]:
 
 def _searched(step: Step, name: str) -> Iterator[dict[str, Any]]:
     """The fusion and the reranking of a search; none of them is a stage of its own."""
-    how, call = step.identity["search"], step.call
+    how, call = step.identity["search"], step.operation
     first = os.path.basename(os.path.normpath(call.get("index") or step.facts["index"]))
     if "fuse" in how:
         fused = [first, *(os.path.basename(os.path.normpath(p)) for p in call.get("others", []))]

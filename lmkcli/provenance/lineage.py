@@ -12,11 +12,12 @@ from lmkcli.models.folder import TRAINED
 from lmkcli.reading import file_digest
 from lmkcli.retrieval.index_folder import read_built
 from lmkcli.retrieval.searching import read_manifest
+from lmkcli.spec.operation import named
 from lmkcli.store import outputs, parts
 from lmkcli.store.summary import collection_digest, part_summary
 
-# The parameters of commands that may name an artifact from which another one is made.
-INPUTS = ("source", "index", "others", "rerank", "vectors", "only")
+# Roles of the fields that may name an artifact from which another one is made.
+INPUTS = ("collection", "artifact", "run")
 
 
 @dataclass(frozen=True)
@@ -34,9 +35,9 @@ class Step:
     """The digest of the documents that it was made from; empty where an artifact stands between."""
 
     @property
-    def call(self) -> dict[str, Any]:
-        """The verb and parameters that made it; empty when no command line did."""
-        return dict(self.facts.get("call", {}))
+    def operation(self) -> dict[str, Any]:
+        """The record of the operation that made it; empty if a Python function made it."""
+        return dict(self.facts.get("operation", {}))
 
     def resolved(self, name: str) -> str:
         """A path as the command meant it, from the folder in which it ran."""
@@ -75,11 +76,10 @@ def inputs(step: Step) -> list[str]:
 
 
 def _named(step: Step) -> Iterator[str]:
-    """Paths that may be artifacts: as the call named them, or as the library recorded them."""
-    for name in INPUTS:
-        value = step.call.get(name, [])
-        yield from map(step.resolved, filter(None, value if isinstance(value, list) else [value]))
-    if not step.call:
+    """Paths that may be artifacts: from the recorded operation, or as the library recorded them."""
+    for paths in named(step.operation, *INPUTS).values():
+        yield from map(step.resolved, paths)
+    if not step.operation:
         if "vectors" in step.facts:
             yield os.path.normpath(os.path.join(step.path, step.facts["vectors"]))
         yield str(step.facts.get("index", ""))

@@ -61,7 +61,7 @@ def setting(entry: Entry, name: str) -> Any:
     """
     key = name.replace("-", "_")
     for step in reversed(entry.get("lineage", [])):
-        for place in (step["identity"], step["facts"].get("call", {})):
+        for place in (step["identity"], step["facts"].get("operation", {})):
             value = _find(place, key)
             if value not in (None, ""):
                 return value
@@ -85,7 +85,10 @@ def parameters(entries: Iterable[Entry], numeric: bool = False) -> list[str]:
     recorded: dict[str, set[str]] = {}
     asked: dict[str, set[str]] = {}
     for step in (step for entry in entries for step in entry.get("lineage", [])):
-        for names, place in ((recorded, step["identity"]), (asked, step["facts"].get("call", {}))):
+        for names, place in (
+            (recorded, step["identity"]),
+            (asked, step["facts"].get("operation", {})),
+        ):
             for path, value in _leaves(place):
                 if value not in (None, "") and (number(value) is not None or not numeric):
                     names.setdefault(path[-1], set()).add(str(value))

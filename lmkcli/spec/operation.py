@@ -22,6 +22,7 @@ from typing import (
     get_type_hints,
 )
 
+from lmkcli.catalog import OPERATIONS, load
 from lmkcli.errors import DataError, UsageError
 from lmkcli.progress import SILENT, Report
 from lmkcli.settings import Flag, Settings
@@ -36,9 +37,9 @@ class Option(NamedTuple):
     """One field of an operation: its type, its Flag, and the settings class that declares it."""
 
     field: "Field[Any]"
-    type: Any
+    kind: Any
     flag: Flag
-    group: type
+    group: type[Settings]
 
     @property
     def name(self) -> str:
@@ -111,11 +112,19 @@ class Operation(Settings, Generic[Result]):
 
     def ineffective(self, option: Option) -> str:
         """Why a field has no effect on this variant, such as '--kind bm25'; empty if it has one."""
-        return option.flag.ineffective(self) if option.flag.ineffective else ""
+        flag = option.flag
+        if flag.only:
+            variant, reason = self.variant()
+            return "" if variant in flag.only.split() else reason
+        return flag.ineffective(self) if flag.ineffective else ""
+
+    def variant(self) -> tuple[str, str]:
+        """The variant of the command, as `Flag.only` names it, and the flag that selects it."""
+        return "", ""
 
     def part(self, group: type[Group]) -> Group:
         """The inherited fields of one group of settings, as an object of that group's class."""
-        return group(**{field.name: getattr(self, field.name) for field in fields(group)})
+        return group(**{field.name: getattr(self, field.name) for field in fields(group)})  # type: ignore[arg-type]
 
     def as_json(self) -> dict[str, Any]:
         """All settings as JSON values, without consents and secrets; `from_json` reads them."""
@@ -128,7 +137,11 @@ class Operation(Settings, Generic[Result]):
         return self._as_json(kept)
 
     def _as_json(self, kept: Iterable[Option]) -> dict[str, Any]:
-        values = {each.name: _plain(getattr(self, each.name)) for each in kept}
+        values = {
+            each.name: _plain(getattr(self, each.name))
+            for each in kept
+            if not self.ineffective(each)
+        }
         values = {name: value for name, value in values.items() if value is not None}
         return {"operation": self.verb, "version": self.version, **values}
 
@@ -141,7 +154,9 @@ class Operation(Settings, Generic[Result]):
         known = {each.name: each for each in options(cls)}
         values = {key: item for key, item in data.items() if key not in ("operation", "version")}
         if data.get("operation") != cls.verb:
-            raise DataError(f"this is no record of lmk {cls.verb}: {str(data.get('operation'))[:40]!r}")
+            raise DataError(
+                f"this is no record of lmk {cls.verb}: {str(data.get('operation'))[:40]!r}"
+            )
         if data.get("version") != cls.version:
             raise DataError(
                 f"the record of lmk {cls.verb} has version {str(data.get('version'))[:10]}, this lmk writes "
@@ -149,11 +164,14 @@ class Operation(Settings, Generic[Result]):
             )
         if unknown := sorted(map(str, values.keys() - known.keys())):
             raise DataError(
-                f"this lmk's {cls.verb} has no setting {', '.join(unknown)[:80]}; install the lmk that made it"
+                f"this lmk's {cls.verb} has no setting {', '.join(unknown)[:80]}; install the lmk that made "
+                "it"
             )
         forbidden = [n for n in values if known[n].flag.role in ("consent", "secret")]
         if forbidden:
-            raise DataError(f"a record may not contain {', '.join(forbidden)}; give it on the command line")
+            raise DataError(
+                f"a record may not contain {', '.join(forbidden)}; give it on the command line"
+            )
         try:
             return cls(**{**values, **changes})
         except (TypeError, UsageError) as error:
@@ -168,23 +186,61 @@ class Operation(Settings, Generic[Result]):
                 arguments += _texts(value)
             elif option.required or value != _plain(option.field.default):
                 words += _flag_words(option, value)
-        separator = ["--"] if any(word.startswith("-") and word != "-" for word in arguments) else []
-        return [*words[:1], *separator, *arguments, *words[1:]] if not separator else [
-            *words, *separator, *arguments
-        ]
+        separator = (
+            ["--"] if any(word.startswith("-") and word != "-" for word in arguments) else []
+        )
+        return (
+            [*words[:1], *separator, *arguments, *words[1:]]
+            if not separator
+            else [*words, *separator, *arguments]
+        )
 
     def command_line(self) -> str:
         """The command line as a user would type it."""
         return shlex.join(["lmk", *self.words()])
 
 
+def operation_kind(record: Mapping[str, Any]) -> type[Operation[Any]]:
+    """The class of a recorded operation; DataError if this lmk has none of that name."""
+    name = record.get("operation")
+    if not isinstance(name, str) or name not in OPERATIONS:
+        raise DataError(
+            f"the record names the operation {str(name)[:40]!r}, which this lmk does not have; install the "
+            "lmk that made it"
+        )
+    kind: type[Operation[Any]] = load(OPERATIONS, name, "operation")
+    return kind
+
+
+def named(record: Mapping[str, Any], *roles: str) -> dict[str, list[str]]:
+    """The values of a record's fields of some roles, such as the artifacts that it reads, by field.
+
+    Records of unknown operations name nothing. DataError for values that are not text.
+    """
+    if record.get("operation") not in OPERATIONS:
+        return {}
+    found: dict[str, list[str]] = {}
+    for option in options(operation_kind(record)):
+        if option.flag.role not in roles or record.get(option.name) in (None, ""):
+            continue
+        value = record[option.name]
+        texts = value if isinstance(value, list) else [value]
+        if not all(isinstance(text, str) for text in texts):
+            raise DataError(
+                f"the record has {str(value)[:40]!r} as {option.name}, which is not text"
+            )
+        found[option.name] = texts
+    return found
+
+
 def options(kind: type[Operation[Any]], unused: bool = False) -> tuple[Option, ...]:
     """The fields of an operation that have a Flag, arguments first."""
-    return tuple(each for each in _options(kind) if unused or each.name not in kind.unused)
+    found = _options(kind)  # type: ignore[arg-type]  # classes are hashable
+    return tuple(each for each in found if unused or each.name not in kind.unused)
 
 
 @cache
-def _options(kind: type[Operation[Any]]) -> tuple[Option, ...]:
+def _options(kind: Any) -> tuple[Option, ...]:
     found = []
     for field, annotation, group in _declared(kind):
         type_, marks = split(annotation)
@@ -194,11 +250,13 @@ def _options(kind: type[Operation[Any]]) -> tuple[Option, ...]:
     return tuple(sorted(found, key=lambda option: not option.flag.argument))
 
 
-def _declared(kind: type) -> Iterator[tuple["Field[Any]", Any, type]]:
+def _declared(kind: Any) -> Iterator[tuple["Field[Any]", Any, type[Settings]]]:
     """Each field with its annotation and the class whose help panel it belongs to."""
     hints = get_type_hints(kind, include_extras=True)
     for field in fields(kind):
-        owners = (each for each in kind.__mro__ if field.name in vars(each).get("__annotations__", {}))
+        owners = (
+            each for each in kind.__mro__ if field.name in vars(each).get("__annotations__", {})
+        )
         *_, first = owners
         yield field, hints[field.name], first
 
@@ -225,17 +283,18 @@ def _checked(option: Option, value: Any) -> Any:
 
     if option.flag.parse and isinstance(value, str):
         value = option.flag.parse(value)
-    if isinstance(value, Path) and option.type is str:
+    if isinstance(value, Path) and option.kind is str:
         value = str(value)
     try:
-        value = msgspec.convert(value, option.type, strict=True, dec_hook=_from_plain)
+        value = msgspec.convert(value, option.kind, strict=True, dec_hook=_from_plain)
     except msgspec.ValidationError as error:
         raise UsageError(f"{option.spelling}: {error}") from None
     low, high = option.flag.min, option.flag.max
-    if isinstance(value, int | float) and not isinstance(value, bool):
-        if (low is not None and not value >= low) or (high is not None and not value <= high):
-            bounds = f"at least {low:g}" if high is None else f"between {low or 0:g} and {high:g}"
-            raise UsageError(f"{option.spelling} {value}: write a number that is {bounds}")
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    too_low = number and low is not None and not value >= low
+    if too_low or (number and high is not None and not value <= high):
+        bounds = f"at least {low:g}" if high is None else f"between {low or 0:g} and {high:g}"
+        raise UsageError(f"{option.spelling} {value}: write a number that is {bounds}")
     return value
 
 
@@ -265,4 +324,8 @@ def _flag_words(option: Option, value: Any) -> list[str]:
     if isinstance(value, bool):
         return [name if value else f"--no-{name.removeprefix('--')}"]
     name = option.flag.short or name
-    return [word for text in _texts(value) for word in ([f"{option.spelling}={text}"] if text.startswith("-") else [name, text])]
+    return [
+        word
+        for text in _texts(value)
+        for word in ([f"{option.spelling}={text}"] if text.startswith("-") else [name, text])
+    ]

@@ -1,8 +1,22 @@
 """Results of operations: typed values that print as text for people and convert to JSON."""
 
 from dataclasses import dataclass, fields
+from enum import StrEnum
 from pathlib import Path
 from typing import Any, NamedTuple
+
+
+class Format(StrEnum):
+    """How a table is printed."""
+
+    table = "table"
+    json = "json"
+    markdown = "markdown"
+    csv = "csv"
+    latex = "latex"
+
+
+PROGRAMS = (Format.csv, Format.json)  # their tables have one value per row, and no marks
 
 
 class Table(NamedTuple):
@@ -24,3 +38,10 @@ class Result:
     def table(self) -> Table | None:
         """The result as a table, if people read it as one."""
         return None
+
+    def __str__(self) -> str:
+        table = self.table()
+        if table is None:
+            return repr(self)
+        lines = ["  ".join(map(str, row)) for row in (table.columns, *table.rows)]
+        return "\n".join(lines)

@@ -7,11 +7,11 @@ from typing import Annotated, ClassVar, Literal, Self
 from lmkcli import catalog
 from lmkcli.errors import UsageError
 from lmkcli.recipe import is_count
-from lmkcli.settings import Device, Flag
+from lmkcli.settings import Device, Flag, Settings
 
 
-@dataclass(frozen=True)
-class LoopSettings:
+@dataclass(frozen=True, kw_only=True)
+class LoopSettings(Settings):
     """How a training goes, whatever is learned."""
 
     panel: ClassVar[str] = "Training"
@@ -59,6 +59,7 @@ class LoopSettings:
     ] = False
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         for name, most in (("lr", 1e38), ("epochs", 1e6), ("steps", 1 << 31), ("seed", 1 << 32)):
             if not getattr(self, name) < most:
                 raise UsageError(
@@ -75,7 +76,7 @@ class LoopSettings:
         return replace(self, save_every=self.steps + 1)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class TrainSettings(LoopSettings):
     """How a bi-encoder is trained."""
 
@@ -94,6 +95,7 @@ class TrainSettings(LoopSettings):
         str,
         Flag(
             "A model whose vectors are imitated beside the loss; it reads long texts in windows.",
+            role="model",
         ),
     ] = ""
     teacher_weight: Annotated[
@@ -127,14 +129,18 @@ class TrainSettings(LoopSettings):
         _check_settings(self, catalog.OBJECTIVES, "loss")
 
 
-@dataclass(frozen=True)
-class DevSettings:
+@dataclass(frozen=True, kw_only=True)
+class DevSettings(Settings):
     """How a training is scored as it goes."""
 
     panel: ClassVar[str] = "Development set"
     dev: Annotated[
         list[str] | None,
-        Flag("A judged collection to score during training; repeat for several.", often=True),
+        Flag(
+            "A judged collection to score during training; repeat for several.",
+            often=True,
+            role="collection",
+        ),
     ] = None
     dev_every: Annotated[int, Flag("Steps between scorings; 0: a tenth of all.", min=0)] = 0
     dev_measure: Annotated[str, Flag("The measure, in ir-measures' notation.")] = "nDCG@10"
@@ -143,13 +149,14 @@ class DevSettings:
     ] = 0
 
     def __post_init__(self) -> None:
-        given = [f.name for f in fields(self) if getattr(self, f.name) != f.default]
+        super().__post_init__()
+        given = [f.name for f in fields(DevSettings) if getattr(self, f.name) != f.default]
         if given and not self.dev:
             flag = given[0].replace("_", "-")
             raise UsageError(f"--{flag} has no effect without --dev; add a collection, or drop it")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class PretrainSettings(LoopSettings):
     """How an encoder is pre-trained; None is the objective's own choice."""
 

@@ -1,0 +1,204 @@
+"""Tokenize: documents to token ids, with length statistics; or the placement of one text."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+
+from lmkcli.errors import UsageError
+from lmkcli.operations.options import (
+    CollectionOptions,
+    Destination,
+    NewOutput,
+    note_differences,
+    note_left_out,
+)
+from lmkcli.progress import SILENT, Report
+from lmkcli.recipe import Model, RecipeOptions
+from lmkcli.settings import EncodeSettings, Flag
+from lmkcli.spec.operation import Operation
+from lmkcli.spec.result import Result, Table
+
+if TYPE_CHECKING:
+    from lmkcli.models.tokenizer import Tokenizer
+    from lmkcli.pooling.placement import Placement
+
+LENGTHS = (512, 2048, 8192, 32768)
+GRANULARITIES = (32, 64, 128, 256)
+
+
+@dataclass(frozen=True)
+class Tokenized(Result):
+    """A tokens folder and statistics of the lengths of its documents."""
+
+    output: Path
+    statistics: dict[str, Any]
+
+    def as_json(self) -> Any:
+        """The folder and the statistics."""
+        return {"tokens": str(self.output), **self.statistics}
+
+    def table(self) -> Table:
+        """The statistics; shares as percentages."""
+        rows = [
+            [
+                key,
+                f"{item:.1%}" if isinstance(item, float) and key != "mean" else f"{round(item):,}",
+            ]
+            for key, item in self.statistics.items()
+        ]
+        return Table([str(self.output), ""], rows)
+
+
+@dataclass(frozen=True)
+class Placed(Result):
+    """How one text is placed into the inputs of the model (`--show`)."""
+
+    placement: "Placement"
+    tokenizer: "Tokenizer"
+    content_tokens: int
+    averaged: bool  # False for models that make one vector of an input
+
+    def as_json(self) -> Any:
+        """The inputs with their ids, tokens and marks; the number of vectors and of lost tokens."""
+        inputs = [
+            {
+                "ids": one.ids.tolist(),
+                "tokens": self.tokenizer.tokens(one.ids),
+                "marks": one.marks.tolist(),
+                "vectors": one.groups.tolist(),
+            }
+            for one in self.placement.inputs
+        ]
+        lost = self.content_tokens - self.placement.kept
+        return {"inputs": inputs, "vectors": self.placement.vectors, "lost": lost}
+
+    def __str__(self) -> str:
+        """The inputs, a line each, with « » around positions whose states are averaged."""
+        lines = []
+        for one in self.placement.inputs:
+            marked = set(one.marks.tolist()) if self.averaged else set()
+            tokens = self.tokenizer.tokens(one.ids)
+            lines.append(" ".join(f"«{t}»" if i in marked else t for i, t in enumerate(tokens)))
+        return "\n".join(lines)
+
+    @property
+    def note(self) -> str:
+        """The counts in words."""
+        placed = self.placement
+        positions = sum(len(one.ids) for one in placed.inputs)
+        marks = sum(len(one.marks) for one in placed.inputs)
+        states = (
+            f"«marked»: {marks} positions whose states are averaged to " if self.averaged else ""
+        )
+        return (
+            f"{_count(len(placed.inputs), 'input')} of {positions} positions: {placed.kept} of "
+            f"{self.content_tokens} content tokens; {states}{_count(placed.vectors, 'vector')}"
+        )
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}" if number == 1 else f"{number} {what}s"
+
+
+def length_statistics(tokens: Any) -> dict[str, Any]:
+    """Counts of a Tokens artifact, quantiles of lengths, shares beyond limits, and overhead of landmarks."""
+    import numpy as np
+
+    lengths = tokens.lengths()
+    facts: dict[str, Any] = {
+        "documents": len(lengths),
+        "tokens": int(lengths.sum()),
+        "empty": int((lengths == 0).sum()),
+    }
+    if not len(lengths) or not lengths.sum():
+        return facts
+    facts |= {
+        "mean": float(lengths.mean()),
+        "median": int(np.median(lengths)),
+        "p95": int(np.percentile(lengths, 95)),
+        "max": int(lengths.max()),
+    }
+    facts |= {f"longer than {limit}": float((lengths > limit).mean()) for limit in LENGTHS}
+    overhead = {g: float((-(-lengths // g)).sum() / lengths.sum()) for g in GRANULARITIES}
+    return facts | {f"landmarks at gran {g}": share for g, share in overhead.items()}
+
+
+@dataclass(frozen=True)
+class Tokenize(Operation[Tokenized | Placed], NewOutput, CollectionOptions, RecipeOptions):
+    """Documents to content token ids and offsets, once for all poolers with the same tokenizer.
+
+    Prints length statistics: what would be cut at which length, and what landmarks cost. The pooler
+    matters only for --show and for --gran sentence, where each sentence is tokenized by itself.
+    """
+
+    verb: ClassVar[str] = "tokenize"
+    example: ClassVar[str] = "tokens/"
+    per_member: ClassVar[tuple[str, str]] = ("source", "")
+    # Tokens have no queries, no vectors, and no contexts, which are tokenized with the chunks.
+    unused: ClassVar[tuple[str, ...]] = (
+        *("context", "extend", "pad_to_max", "query_max_length", "query_prompt"),
+        *("dim", "normalize"),
+    )
+
+    source: Annotated[
+        str | None,
+        Flag(
+            "The collection to tokenize.",
+            argument=True,
+            metavar="[COLLECTION]",
+            role="collection",
+        ),
+    ] = None
+    model: Model = field(kw_only=True)
+    store_text: Annotated[bool, Flag("Keep title and text beside the tokens.")] = field(
+        default=True, kw_only=True
+    )
+    show: Annotated[
+        str | None, Flag("Print how this one text is placed, and write nothing.", role="mode")
+    ] = field(default=None, kw_only=True)
+
+    def check(self) -> None:
+        """Raise UsageError for settings that contradict each other."""
+        if self.show is None and self.source is None:
+            raise UsageError("give a collection to tokenize, or a text with --show")
+        if self.show is not None and (self.source is not None or self.output is not None):
+            raise UsageError(
+                "--show prints one text and writes nothing; drop the collection and --output"
+            )
+
+    def run(self, report: Report = SILENT) -> Tokenized | Placed:
+        """Tokenize the collection, or place one text."""
+        if self.show is not None:
+            placed = self._placed(self.show)
+            report.note(placed.note)
+            return placed
+        place = Destination(self, self.part_of.count)
+        from lmkcli.encoding import planning
+        from lmkcli.store.tokens import Tokens
+
+        recipe, settings = self.part(RecipeOptions), EncodeSettings(store_text=self.store_text)
+        source = self.spelling(str(self.source))
+        job = planning.plan(source, recipe, settings, self.shard, self.offline)
+        folder = place.prepare(report)
+        from lmkcli.encoding import jobs  # after everything that needs no torch
+
+        with report.job("tokenize") as running:
+            jobs.run_tokenize(job, folder, running)
+        note_left_out(report, job.source)
+        tokens = Tokens(folder)
+        if job.shard.count == 1:
+            note_differences(report, job.origin["name"], docs=len(tokens.lengths()))
+        return Tokenized(folder, length_statistics(tokens))
+
+    def _placed(self, text: str) -> Placed:
+        from lmkcli.encoding.encoder import make_placer
+        from lmkcli.encoding.resolving import resolve
+        from lmkcli.models.tokenizer import open_tokenizer
+
+        resolved = resolve(self.part(RecipeOptions), self.offline)
+        config = resolved.recipe.doc
+        tokenizer = open_tokenizer(resolved.folder, config)
+        placer = make_placer(config, tokenizer.special)
+        content = tokenizer([text])[0]
+        placed = placer.place(placer.content(content.ids, content.prompt, content.ends))
+        return Placed(placed, tokenizer, len(content.ids), config.pool != "model")
