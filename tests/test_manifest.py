@@ -161,7 +161,7 @@ def test_the_environment_is_json_and_names_what_decides(monkeypatch: pytest.Monk
     monkeypatch.setenv("HOME_ADDRESS", "private")
     made = environment({})
     assert json.loads(json.dumps(made)) == made
-    keys = {"lmk", "python", "packages", "machine", "time", "command", "directory", "call"}
+    keys = {"lmk", "python", "packages", "machine", "time", "command", "directory", "operation"}
     assert keys | {"environment"} == made.keys()
     assert made["packages"]["numpy"]
     assert made["environment"]["LMK_ENCODE_DTYPE"] == "fp32"

@@ -12,6 +12,7 @@ from lmkcli.cli.helptext import Overview
 from lmkcli.cli.recording import Recorded
 from lmkcli.cli.verbs import VERBS
 
+HELP = {"help_option_names": ["-h", "--help"]}
 _FUNCTIONS = {"eval": "evaluate", "import": "import_"}  # Python has its own use for these words
 
 
@@ -47,5 +48,5 @@ def _command(verb: str) -> Any:
     else:
         module = import_module(f"lmkcli.cli.cmd_{verb}")
         run = getattr(module, _FUNCTIONS.get(verb, verb))
-    alone.command(verb, cls=Recorded)(run)
+    alone.command(verb, cls=Recorded, context_settings=HELP)(run)
     return typer.main.get_command(alone)

@@ -191,11 +191,12 @@ class Tokenize(Operation[Tokenized | Placed], NewOutput, CollectionOptions, Reci
         return Tokenized(folder, length_statistics(tokens))
 
     def _placed(self, text: str) -> Placed:
-        from lmkcli.encoding.encoder import make_placer
         from lmkcli.encoding.resolving import resolve
-        from lmkcli.models.tokenizer import open_tokenizer
 
         resolved = resolve(self.part(RecipeOptions), self.offline)
+        from lmkcli.encoding.encoder import make_placer  # after everything that needs no torch
+        from lmkcli.models.tokenizer import open_tokenizer
+
         config = resolved.recipe.doc
         tokenizer = open_tokenizer(resolved.folder, config)
         placer = make_placer(config, tokenizer.special)

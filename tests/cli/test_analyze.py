@@ -56,7 +56,7 @@ def test_attention_is_a_line_for_each_pooler(
     made = manifest.read_file(figure.with_name("a.svg.json"))
     assert made.kind == "figure"
     assert [side["doc"]["pool"] for side in made.identity["recipes"]] == ["cls", "lmk"]
-    assert made.facts["call"]["docs"] == 3
+    assert made.facts["operation"]["docs"] == 3
     shown = lmk(*words, "--json").json
     assert shown == made.facts["shown"]
     assert [len(line["points"]) for line in shown] == [4, 4]

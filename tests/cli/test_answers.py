@@ -6,9 +6,10 @@ from typing import Any
 
 import pytest
 
-from lmkcli.cli import answers, main
+from lmkcli.cli import main
 from lmkcli.data.collection import open_collection
 from lmkcli.data.run import read_run
+from lmkcli.operations import search as answers
 
 Lmk = Callable[..., Any]
 Models = Callable[[str], Path]

@@ -119,8 +119,12 @@ def test_what_a_file_said_is_recorded_and_asked_again_without_it(
     path = config('[index]\nkind = "bm25"\nk1 = 1.5\n')
     lmk("index", beir, "-o", tmp_path / "bm25", "--b", "0.3", "--config", path)
     facts = manifest.read(tmp_path / "bm25").facts
-    assert (facts["call"]["kind"], facts["call"]["k1"], facts["call"]["b"]) == ("bm25", 1.5, 0.3)
+    assert (facts["operation"]["kind"], facts["operation"]["k1"], facts["operation"]["b"]) == (
+        "bm25",
+        1.5,
+        0.3,
+    )
     assert facts["command"][-2:] == ["--config", str(path)]
-    words = recording.words(GROUP, facts["call"])
+    words = recording.words(GROUP, facts["operation"])
     assert "--k1=1.5" in words
     assert not [word for word in words if "config" in word]

@@ -274,8 +274,8 @@ def test_a_line_that_is_no_entry_is_named(lmk: Lmk, tmp_path: Path, line: str) -
 
 @pytest.mark.parametrize(
     ("key", "value"),
-    [("command", 3), ("command", [3]), ("directory", 1), ("packages", []), ("call", []), ("machine", 1),
-     ("call", {"verb": 3}), ("call", {"source": {}}), ("python", None), ("files", "x")],
+    [("command", 3), ("command", [3]), ("directory", 1), ("packages", []), ("operation", []), ("machine", 1),
+     ("operation", {"operation": 3}), ("operation", {"source": {}}), ("python", None), ("files", "x")],
 )  # fmt: skip
 def test_facts_of_another_type(lmk: Lmk, vectors: Path, key: str, value: Any) -> None:
     path = vectors / "manifest.json"

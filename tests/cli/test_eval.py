@@ -52,7 +52,7 @@ def test_tables_that_exclude_each_other(lmk: Lmk, runs: Path) -> None:
     both = [*words, runs / "base.trec", "--baseline", runs / "base.trec"]
     assert "--per-query and --baseline print different" in lmk(*both, "--per-query", code=2).err
     assert "--baseline and --all-pairs print" in lmk(*both, "--all-pairs", code=2).err
-    assert "needs two runs" in lmk(*words, "--all-pairs", code=2).err
+    assert "needs at least two runs" in lmk(*words, "--all-pairs", code=2).err
     assert "no effect without --by" in lmk(*words, "--bins", "1,2", code=2).err
     assert "needs the collection" in lmk(*words, "--by", "length", code=2).err
 

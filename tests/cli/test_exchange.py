@@ -58,7 +58,7 @@ def test_what_may_happen_to_an_output(lmk: Lmk, vectors: Path, tmp_path: Path) -
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "notes").write_text("mine")
     words = ("export", vectors, "--to", "numpy", "-o", tmp_path / "mine")
-    assert "not lmk's" in lmk(*words, "--if-exists", "overwrite", code=DATA).err
+    assert "lmk did not make it" in lmk(*words, "--if-exists", "overwrite", code=DATA).err
     assert [path.name for path in (tmp_path / "mine").iterdir()] == ["notes"]
 
 
@@ -67,7 +67,7 @@ def test_what_is_read_is_never_replaced(
     lmk: Lmk, vectors: Path, exported: Path, inside: bool
 ) -> None:
     def refused(*words: Any) -> None:
-        assert "is read for it" in lmk(*words, "--if-exists", "overwrite", code=USAGE).err
+        assert "would remove the input" in lmk(*words, "--if-exists", "overwrite", code=USAGE).err
 
     refused("export", vectors / "." if inside else vectors, "--to", "numpy", "-o", vectors)
     refused("index", vectors, "--kind", "hnsw", "-o", vectors)
@@ -149,7 +149,7 @@ def test_vectors_of_another_length_are_told_of(
 ) -> None:
     np.save(exported / "vectors.npy", 3 * np.load(exported / "vectors.npy"))
     done = lmk("import", exported, "--from", "numpy", "-o", tmp_path / "in", "-m", bert)
-    assert "60 vectors were not of unit length" in done.err
+    assert "60 vectors did not have unit length" in done.err
 
 
 @pytest.mark.parametrize(

@@ -153,4 +153,4 @@ def test_a_folder_that_is_gone_is_said(
     monkeypatch.chdir(tmp_path / "gone")
     (tmp_path / "gone").rmdir()
     err = lmk("index", beir, "--kind", "bm25", "-o", tmp_path / "bm25", code=3).err
-    assert "the current folder is not there any more" in err
+    assert "the current folder is missing" in err

@@ -51,5 +51,5 @@ def test_a_folder_of_lmk_is_known_by_what_is_in_it(lmk: Lmk, beir: Path) -> None
     done = lmk("search", "vaswani", "-q", "rivers", "-k", 1)
     assert (done.err, done.out.split()[0]) == ("", "1")
     refused = lmk("index", "vaswani", "--kind", "bm25", "-o", "other", code=2).err
-    assert "is made by lmk" in refused
+    assert "is an artifact of lmk" in refused
     assert "is the known" not in refused

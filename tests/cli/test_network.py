@@ -207,7 +207,7 @@ def test_two_fetches_bring_a_model_once_and_then_nobody_is_asked(
 
 
 def test_fetch_needs_something_to_fetch(lmk: Lmk, beir: Path, tiny_model: Models) -> None:
-    assert "say what to fetch" in lmk("fetch", code=2).err
+    assert "name something to fetch" in lmk("fetch", code=2).err
     assert "exactly one -m" in lmk("fetch", beir, "--revision", "main", code=2).err
     local = lmk("fetch", "-m", tiny_model("bert"), "--revision", "main", code=2)
     assert "has no revisions" in local.err

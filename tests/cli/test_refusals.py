@@ -297,11 +297,17 @@ def test_what_is_not_ours_is_never_touched(
     mine.mkdir()
     (mine / "chapter.tex").write_text("years of work")
     for words in (["--if-exists", "overwrite"], []):
-        refused("encode", beir, "-m", bert, "-o", mine, *words, code=DATA, says="not lmk's")
-        refused("tokenize", beir, "-m", bert, "-o", mine, *words, code=DATA, says="not lmk's")
-        refused("index", vectors, "-o", mine, *words, code=DATA, says="not lmk's")
+        refused(
+            "encode", beir, "-m", bert, "-o", mine, *words, code=DATA, says="lmk did not make it"
+        )
+        refused(
+            "tokenize", beir, "-m", bert, "-o", mine, *words, code=DATA, says="lmk did not make it"
+        )
+        refused("index", vectors, "-o", mine, *words, code=DATA, says="lmk did not make it")
         chapter = mine / "chapter.tex"
-        refused("search", vectors, beir, "-o", chapter, *words, code=DATA, says="not lmk's")
+        refused(
+            "search", vectors, beir, "-o", chapter, *words, code=DATA, says="lmk did not make it"
+        )
 
 
 def test_another_run_is_never_overwritten(
@@ -337,7 +343,7 @@ def test_artifacts_are_not_taken_for_each_other(
     refused("search", tmp_path / "t", "-q", "x", code=DATA, says="holds tokens")
     refused("index", tmp_path / "t", "-o", tmp_path / "x", code=DATA, says="holds tokens")
     refused("verify", tmp_path / "t", code=DATA, says="holds tokens, but vectors are needed")
-    assert "as they were written" in lmk("verify", tmp_path / "i").out
+    assert "files are unchanged" in lmk("verify", tmp_path / "i").out
     refused("encode", beir, "-m", bert, "-o", tmp_path / "t", code=DATA, says="tokens | vectors")
     refused("encode", vectors, "-m", bert, "-o", tmp_path / "x", code=DATA, says="holds vectors")
 
@@ -407,7 +413,7 @@ def test_a_missing_query_fails_a_strict_check(lmk: Lmk, beir: Path, tmp_path: Pa
 
 def test_a_run_never_takes_the_place_of_a_folder(refused: Any, vectors: Path, beir: Path) -> None:
     """Not even of one that lmk made, and was told to overwrite."""
-    says = "is a folder; name a file for the run"
+    says = "is a folder; name a file"
     refused(
         "search", vectors, beir, "-o", vectors, "--if-exists", "overwrite", code=USAGE, says=says
     )
@@ -424,7 +430,7 @@ def test_what_an_index_is_not_made_of_is_said(
     refused: Callable[..., str], vectors: Path, tmp_path: Path
 ) -> None:
     out = tmp_path / "i"
-    says = "takes the collection itself"
+    says = "needs the collection itself"
     refused("index", vectors, "--kind", "bm25", "-o", out, code=USAGE, says=says)
     says = "exact search needs no index"
     refused("index", vectors, "--kind", "exact", "-o", out, code=USAGE, says=says)

@@ -202,15 +202,15 @@ def test_a_missing_source_is_told(lmk: Lmk, own: Path, gone: str) -> None:
 
 def test_what_no_command_made_cannot_be_made_again(lmk: Lmk, own: Path) -> None:
     found = json.loads((own / "bm25" / "manifest.json").read_text())
-    found["facts"]["call"] = {}
+    found["facts"]["operation"] = {}
     (own / "bm25" / "manifest.json").write_text(json.dumps(found))
-    assert "does not say which command" in lmk("repro", "bm25", code=3).err
-    found["facts"]["call"] = {"verb": "index", "source": "-", "kind": "bm25"}
+    assert "does not record which operation" in lmk("repro", "bm25", code=3).err
+    found["facts"]["operation"] = {"operation": "index", "source": "-", "kind": "bm25"}
     (own / "bm25" / "manifest.json").write_text(json.dumps(found))
     assert "made from stdin" in lmk("repro", "bm25", code=3).err
-    found["facts"]["call"] = {"verb": "index", "source": "beir", "no_such": 1}
+    found["facts"]["operation"] = {"operation": "index", "source": "beir", "no_such": 1}
     (own / "bm25" / "manifest.json").write_text(json.dumps(found))
-    assert "knows no no_such" in lmk("repro", "bm25", code=3).err
+    assert "no setting no_such" in lmk("repro", "bm25", code=3).err
     assert "no such artifact" in lmk("repro", "nothing", code=3).err
     Path("other.trec").write_text("q1 Q0 d1 1 2.0 t\n")
     assert "lmk did not make it" in lmk("repro", "other.trec", code=3).err
@@ -232,9 +232,9 @@ def test_a_record_with_values_that_no_flag_takes_is_refused(
     lmk: Lmk, own: Path, wrong: dict[str, Any]
 ) -> None:
     found = json.loads((own / "bm25" / "manifest.json").read_text())
-    found["facts"]["call"] |= wrong
+    found["facts"]["operation"] |= wrong
     (own / "bm25" / "manifest.json").write_text(json.dumps(found))
-    assert "the manifest was changed" in lmk("repro", "bm25", code=3).err
+    assert "the record of lmk index cannot be used" in lmk("repro", "bm25", code=3).err
 
 
 def test_a_pretrained_model_is_made_again(lmk: Lmk, own: Path) -> None:
@@ -251,7 +251,7 @@ def test_a_run_that_lmk_did_not_make_is_evaluated_again(lmk: Lmk, own: Path) -> 
     edit(own / "bm25.trec", " 1 ", " 7 ")
     assert "First to differ: run bm25.trec" in lmk("repro", "scores.jsonl", code=4).err
     (own / "bm25.trec").unlink()
-    assert "not there any more" in lmk("repro", "scores.jsonl", code=3).err
+    assert "missing" in lmk("repro", "scores.jsonl", code=3).err
 
 
 def test_variables_of_the_environment_are_recorded_and_do_not_leak(

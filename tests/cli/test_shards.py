@@ -290,7 +290,7 @@ def test_what_is_incomplete_is_indexed_only_when_allowed(
         assert "not finished: 1, 4, 5;" in refused.err
         assert f"lmk show {incomplete}" in refused.err
     built = lmk("index", incomplete, "-o", graph, "--allow-incomplete", "--json")
-    assert "left out: what the unfinished shards 1, 4, 5" in built.err
+    assert "lacks the unfinished shards 1, 4, 5" in built.err
     assert 30 < built.json["rows"] < 40
     assert lmk("show", graph, "--json").json["unfinished shards"] == [1, 4, 5]
     found = lmk("search", graph, "-q", "copper", "-k", 100, "--json")
@@ -310,7 +310,7 @@ def test_slices_of_a_search_join_to_the_run_of_one_process(
     encode(beir, vectors)
     words = ("search", vectors, beir, "-k", 20, "-o")
     lmk(*words, whole)
-    assert "shard 2/3 is done, 2 are to come" in lmk(*words, run, "--shard", "2/3").out
+    assert "shard 2/3 is done, 2 are unfinished" in lmk(*words, run, "--shard", "2/3").out
     for more in ((), ("--if-exists", "overwrite")):
         refused = lmk(*words, run, *more, code=DATA)
         assert "of 3 shards (numbered from 0), not finished: 0, 1;" in refused.err
@@ -324,7 +324,7 @@ def test_slices_of_a_search_join_to_the_run_of_one_process(
     assert "--array=0-1" in shown["finish with"]
     for number in (1, 0, 1):
         last = lmk(*words, run, "--shard", f"{number}/3")
-    assert "all are there: run this without --shard" in last.out
+    assert "all are finished: run this without --shard" in last.out
     lmk(*words, run)
     assert run.read_text() == whole.read_text()
     assert not (tmp_path / "run.trec.shards").exists()
@@ -343,7 +343,7 @@ def test_what_cannot_be_sharded_says_so(lmk: Lmk, beir: Path, tmp_path: Path) ->
     fused = (*search, beir, *shard, "-o", tmp_path / "r", "--rerank", tmp_path / "v")
     assert "--rerank has no effect with --shard" in lmk(*fused, code=2).err
     over = (*search, beir, *shard, "-o", tmp_path / "r", "--if-exists", "overwrite")
-    assert "what other shards have written" in lmk(*over, code=2).err
+    assert "the work of other shards" in lmk(*over, code=2).err
     assert not (tmp_path / "r.shards").exists()
 
 
@@ -353,13 +353,13 @@ def test_shards_of_an_index_join_to_an_index(
     vectors, index = tmp_path / "v", tmp_path / "i"
     encode(beir, vectors)
     words = ("index", vectors, "--kind", "ivf", "-o", index)
-    assert "shard 1/2 is done, 1 are to come" in lmk(*words, "--shard", "1/2").out
+    assert "shard 1/2 is done, 1 are unfinished" in lmk(*words, "--shard", "1/2").out
     assert "not finished: 0;" in lmk(*words, code=DATA).err
     assert lmk("show", f"{index}.shards", "--json").json["shards"] == "1 of 2 finished"
     assert lmk(*words, "--shard", "0/2", "--json").json["unfinished"] == []
     assert lmk(*words, "--json").json["rows"] == 60
     assert not Path(f"{index}.shards").exists()
-    assert "is built already" in lmk(*words, "--shard", "0/2").err
+    assert "is already built" in lmk(*words, "--shard", "0/2").err
     found = lmk("search", index, "-q", "copper", "-k", 60, "--json")
     assert len(found.json) == 60
     assert found.out.lstrip().startswith("[")  # FAISS itself prints nothing

@@ -72,7 +72,7 @@ def test_a_cross_encoder_reranks_and_one_question_is_answered(
         (["--fuse", "rrf"], "--fuse has no effect with a single index"),
         (["--fuse-scale", "zscore"], "--fuse-scale has no effect with a single index"),
         (["--with", "vectors"], "--with needs --fuse"),
-        (["--with", "vectors", "--fuse", "rrf", "--fuse-scale", "none"], "sees ranks alone"),
+        (["--with", "vectors", "--fuse", "rrf", "--fuse-scale", "none"], "uses ranks only"),
         (["--with", "vectors", "--fuse", "borda"], "write rrf, rrf:60"),
         (["--with", "vectors", "--fuse", "linear:1"], "1 weights for 2 runs"),
         (["--with", "bm25", "--fuse", "rrf"], "names an index twice"),
@@ -105,7 +105,7 @@ def test_a_run_takes_no_flags_of_an_index(lmk: Lmk, made: Path, beir: Path, tmp_
     out = ["-o", tmp_path / "x.trec"]
     run = made / "bm25.trec"
     assert "on a run" in lmk("search", run, beir, "--nprobe", 3, *out, code=2).err
-    assert "answers the queries that it has" in lmk("search", run, "-q", "river", code=2).err
+    assert "answers only its own queries" in lmk("search", run, "-q", "river", code=2).err
 
 
 def test_a_cross_encoder_reads_a_run_s_texts_in_the_collection(

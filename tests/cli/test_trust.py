@@ -144,7 +144,7 @@ def test_a_record_that_asks_for_code_is_made_again_only_with_the_flag(
     lmk: Lmk, stranger: Stranger
 ) -> None:
     recorded = json.loads((stranger.vectors / manifest.NAME).read_text())
-    recorded["facts"]["call"]["trust_remote_code"] = True
+    recorded["facts"]["operation"]["trust_remote_code"] = True
     (stranger.vectors / manifest.NAME).write_text(json.dumps(recorded))
     err = lmk("repro", stranger.vectors, code=3).err
     assert str(stranger.model) in err
@@ -160,9 +160,9 @@ def test_a_record_brings_no_flags_from_a_config_file(
     flags = tmp_path / "flags.toml"
     flags.write_text("[encode]\ntrust-remote-code = true\n")
     recorded = json.loads((stranger.vectors / manifest.NAME).read_text())
-    recorded["facts"]["call"]["config"] = str(flags)
+    recorded["facts"]["operation"]["config"] = str(flags)
     (stranger.vectors / manifest.NAME).write_text(json.dumps(recorded))
-    assert "knows no config" in lmk("repro", stranger.vectors, code=3).err
+    assert "no setting config" in lmk("repro", stranger.vectors, code=3).err
     assert not stranger.ran.exists()
 
 
@@ -171,7 +171,7 @@ def test_a_record_asks_for_no_verb_that_makes_no_artifact(
     lmk: Lmk, stranger: Stranger, verb: str
 ) -> None:
     recorded = json.loads((stranger.vectors / manifest.NAME).read_text())
-    recorded["facts"]["call"] = {"verb": verb, "folder": str(stranger.vectors)}
+    recorded["facts"]["operation"] = {"operation": verb, "folder": str(stranger.vectors)}
     (stranger.vectors / manifest.NAME).write_text(json.dumps(recorded))
     assert "makes no artifact" in lmk("repro", stranger.vectors, code=3).err
 
@@ -238,7 +238,7 @@ def test_a_folder_with_somebody_elses_manifest_is_left_alone(
         (tmp_path / "thesis.tex").write_text("mine")
         line = ["encode", beir, "-m", tiny_model("bert"), "-o", tmp_path, "--pool", "mean"]
         err = lmk(*line, "--if-exists", "overwrite", code=3).err
-        assert "not lmk's" in err
+        assert "lmk did not make it" in err
         assert (tmp_path / "thesis.tex").read_text() == "mine"
         assert (tmp_path / manifest.NAME).read_text() == text
 
@@ -287,7 +287,7 @@ def test_a_run_replaces_no_file_that_has_the_name_of_its_manifest(
     (tmp_path / "results.json").write_text('{"mine": 1}')
     for how in ("resume", "overwrite", "fail"):
         line = ["search", tmp_path / "bm25", beir, "-o", tmp_path / "results", "--if-exists", how]
-        assert "results.json is there and is not lmk's" in lmk(*line, code=3).err
+        assert "results.json is there and is lmk did not make it" in lmk(*line, code=3).err
     assert (tmp_path / "results.json").read_text() == '{"mine": 1}'
     assert not (tmp_path / "results").exists()
 
@@ -335,7 +335,7 @@ def test_overwriting_never_removes_what_is_read(
         ["train", pairs, "-m", model, "--steps", 1, "--batch-size", 2, "-o", model],
         ["train", mined, "-m", model, "--steps", 1, "--batch-size", 2, "-o", run],
     ):
-        assert "which is read for it" in lmk(*line, "--if-exists", "overwrite", code=2).err
+        assert "which would remove the input" in lmk(*line, "--if-exists", "overwrite", code=2).err
     assert (model / "model.safetensors").is_file()
     assert run.is_file()
 

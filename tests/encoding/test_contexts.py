@@ -196,7 +196,9 @@ def test_a_prompt_stands_before_the_context(tiny_model: Models, name: str) -> No
 
 def test_queries_have_no_context(tiny_model: Models) -> None:
     recipe = resolve(
-        RecipeOptions(model=str(tiny_model("bert")), pool="mean", **ALONE, gran="5", context="title")
+        RecipeOptions(
+            model=str(tiny_model("bert")), pool="mean", **ALONE, gran="5", context="title"
+        )
     ).recipe
     assert (recipe.doc.context, recipe.query.context) == ("title", "")
 
@@ -214,13 +216,17 @@ def test_contexts_need_chunks_that_are_alone(
     tiny_model: Models, wishes: dict[str, str], reason: str
 ) -> None:
     with pytest.raises(UsageError, match=reason):
-        resolve(RecipeOptions(model=str(tiny_model("bert")), pool="mean", context="title", **wishes))
+        resolve(
+            RecipeOptions(model=str(tiny_model("bert")), pool="mean", context="title", **wishes)
+        )
 
 
 def test_an_unknown_context_is_refused(tiny_model: Models) -> None:
     with pytest.raises(UsageError, match="--context titel: write title, headings, or field:NAME"):
         resolve(
-            RecipeOptions(model=str(tiny_model("bert")), pool="mean", **ALONE, gran="5", context="titel")
+            RecipeOptions(
+                model=str(tiny_model("bert")), pool="mean", **ALONE, gran="5", context="titel"
+            )
         )
 
 
@@ -284,7 +290,9 @@ def test_other_contexts_are_another_recipe(tiny_model: Models, tmp_path: Path) -
 
 def test_tokens_serve_titles_and_headings(tiny_model: Models, beir: Path, tmp_path: Path) -> None:
     plain = RecipeOptions(model=str(tiny_model("bert")), pool="mean", **ALONE, gran="6")
-    asked = RecipeOptions(model=str(tiny_model("bert")), pool="mean", **ALONE, gran="6", context="title")
+    asked = RecipeOptions(
+        model=str(tiny_model("bert")), pool="mean", **ALONE, gran="6", context="title"
+    )
     run_tokenize(plan(str(beir), plain, FP32, "0/1"), tmp_path / "t")
     run_encode(plan(str(tmp_path / "t"), asked, FP32, "0/1"), tmp_path / "a")
     run_encode(plan(str(beir), asked, FP32, "0/1"), tmp_path / "b")

@@ -113,7 +113,9 @@ def test_landmarks_make_a_difference(tiny_model: Models, beir: Path, tmp_path: P
     landmark = features["input_ids"] == model.tokenizer.sep_token_id
     assert torch.equal(features["marks"], landmark & features["attention_mask"].bool())
     assert features["marks"].sum(dim=1).tolist() == [4, 1]
-    plain = by_lmk(RecipeOptions(model=str(tiny_model("bert")), max_length=40), beir, tmp_path / "mean")
+    plain = by_lmk(
+        RecipeOptions(model=str(tiny_model("bert")), max_length=40), beir, tmp_path / "mean"
+    )
     assert (by_theirs(model, beir).docs * plain.docs).sum(axis=1).min() < 0.99
 
 
@@ -247,7 +249,8 @@ def test_saved_again_it_stays_what_it_was(tiny_model: Models, beir: Path, tmp_pa
     near(by_theirs(model, beir), by_theirs(again, beir))
     assert resolve(RecipeOptions(model=str(tmp_path / "again"))).recipe.doc.gran == "8"
     near(
-        by_theirs(model, beir), by_lmk(RecipeOptions(model=str(tmp_path / "again")), beir, tmp_path / "v")
+        by_theirs(model, beir),
+        by_lmk(RecipeOptions(model=str(tmp_path / "again")), beir, tmp_path / "v"),
     )
 
 
@@ -282,7 +285,9 @@ def test_what_the_folder_says(tiny_model: Models, tmp_path: Path, pool: str) -> 
 
 def test_own_modules_need_trust(tiny_model: Models, tmp_path: Path) -> None:
     """What sentence-transformers 6 asks for before it imports any class but its own."""
-    export_model(resolve(RecipeOptions(model=str(tiny_model("bert")), **POOLS["lmk"])), tmp_path / "st")
+    export_model(
+        resolve(RecipeOptions(model=str(tiny_model("bert")), **POOLS["lmk"])), tmp_path / "st"
+    )
     if int(sentence_transformers.__version__.split(".")[0]) >= 6:
         with pytest.raises(ValueError, match="trust_remote_code=True"):
             loaded(tmp_path / "st", ExportedModel([], trust_remote_code=False))
@@ -296,7 +301,8 @@ def test_the_same_export_is_left_and_another_refused(tiny_model: Models, tmp_pat
     assert (tmp_path / "st" / "model.safetensors").stat().st_mtime_ns == before
     with pytest.raises(Mismatch, match=r"gran: '8' \| '16'"):
         export_model(
-            resolve(RecipeOptions(model=str(tiny_model("bert")), pool="lmk", gran="16")), tmp_path / "st"
+            resolve(RecipeOptions(model=str(tiny_model("bert")), pool="lmk", gran="16")),
+            tmp_path / "st",
         )
 
 
@@ -308,7 +314,9 @@ def test_what_has_no_place_in_one_vector_of_one_input(
     tiny_model: Models, tmp_path: Path, wishes: dict[str, str]
 ) -> None:
     with pytest.raises(UsageError, match="one vector of one input"):
-        export_model(resolve(RecipeOptions(model=str(tiny_model("bert")), **wishes)), tmp_path / "st")
+        export_model(
+            resolve(RecipeOptions(model=str(tiny_model("bert")), **wishes)), tmp_path / "st"
+        )
     assert not (tmp_path / "st").exists()
 
 

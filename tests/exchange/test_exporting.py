@@ -9,9 +9,9 @@ from typing import Any, get_args
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
+from lmkcli.cli.cmd_export import Target
 
 from lmkcli import manifest
-from lmkcli.cli.cmd_export import Target
 from lmkcli.encoding.jobs import run_encode
 from lmkcli.encoding.planning import plan
 from lmkcli.encoding.updating import run_update

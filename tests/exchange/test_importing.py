@@ -273,7 +273,9 @@ def test_a_model_says_how_queries_are_encoded(
     tiny_model: Models, beir: Path, tmp_path: Path
 ) -> None:
     """Vectors go out to pyserini's jsonl and come back: the recipe is that of the flags."""
-    wishes = RecipeOptions(model=str(tiny_model("bert")), pool="lmk", gran="8", query_prompt="query: ")
+    wishes = RecipeOptions(
+        model=str(tiny_model("bert")), pool="lmk", gran="8", query_prompt="query: "
+    )
     job = plan(str(beir), wishes, SETTINGS, "0/1")
     run_encode(job, tmp_path / "v")
     native = Vectors(tmp_path / "v")

@@ -46,7 +46,7 @@ BM25 = step(
 
 
 def entry(run: Path, search: dict[str, Any], **call: Any) -> dict[str, Any]:
-    facts = {"call": call, "collection": "beir/scifact/test", "index": "/home/vectors"}
+    facts = {"operation": call, "collection": "beir/scifact/test", "index": "/home/vectors"}
     made = step("run", run.name, {"search": search}, **facts)
     return {
         "run": str(run),

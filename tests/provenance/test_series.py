@@ -11,16 +11,16 @@ def entry(score: float, on: str = "c", k: int = 10, **side: Any) -> dict[str, An
     doc = {"max_length": 512, "pool": "lmk", "gran": "", "unit": "doc", "window": "full"} | side
     vectors: dict[str, Any] = {
         "identity": {"recipe": {"doc": doc, "query": {**doc, "gran": "7"}}},
-        "facts": {"call": {"verb": "encode", "batch_tokens": 4096, "model": "a/m"}},
+        "facts": {"operation": {"operation": "encode", "batch_tokens": 4096, "model": "a/m"}},
     }
     if doc["gran"]:
-        vectors["facts"]["call"]["gran"] = "9"
+        vectors["facts"]["operation"]["gran"] = "9"
     run = {"identity": {"k": k, "search": {}}, "facts": {"collection": on, "call": {}}}
     return {"scores": {"nDCG@10": score, "P@1": 0.0}, "lineage": [vectors, run], "qrels": None}
 
 
 def lexical(score: float) -> dict[str, Any]:
-    index = {"identity": {"family": "bm25", "settings": {"k1": 0.9}}, "facts": {"call": {}}}
+    index = {"identity": {"family": "bm25", "settings": {"k1": 0.9}}, "facts": {"operation": {}}}
     return {"scores": {"nDCG@10": score}, "lineage": [index], "qrels": "c"}
 
 

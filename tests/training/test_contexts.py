@@ -62,7 +62,9 @@ def test_chunks_have_the_vectors_of_late_chunking(
     forward = job.open_trainable(plan).eval()
     with torch.inference_mode():
         made = forward(batch.passages.inputs)
-    options = RecipeOptions(model=str(tiny_model("bert")), **{**LATE, "pool": pool, "max_length": length})
+    options = RecipeOptions(
+        model=str(tiny_model("bert")), **{**LATE, "pool": pool, "max_length": length}
+    )
     resolved = resolve(options)
     encoder = open_encoder(
         resolved.recipe.doc, resolved.folder, EncodeSettings(dtype="fp32", device="cpu")

@@ -116,7 +116,9 @@ def test_it_is_trained_again(trained: Path, pairs: Path, tmp_path: Path) -> None
     """What a training wrote is a base as any other; without steps to speak of it stays what it is."""
     settings = replace(SETTINGS, steps=1, lr=1e-12, weight_decay=0.0)
     running.run(
-        planning.plan([str(pairs)], RecipeOptions(model=str(trained)), settings), tmp_path / "m", Report()
+        planning.plan([str(pairs)], RecipeOptions(model=str(trained)), settings),
+        tmp_path / "m",
+        Report(),
     )
     np.testing.assert_allclose(vectors(tmp_path / "m"), vectors(trained), atol=1e-5)
 

@@ -72,7 +72,10 @@ def vectors(folder: Path, side: str, text: str) -> Ragged:
 def test_the_folder_is_a_colbert_that_learned(base: Path, pairs: Path, tmp_path: Path) -> None:
     plan = planned(pairs, base)
     running.run(plan, tmp_path / "model", Report())
-    before, after = plan.resolved.recipe, resolve(RecipeOptions(model=str(tmp_path / "model"))).recipe
+    before, after = (
+        plan.resolved.recipe,
+        resolve(RecipeOptions(model=str(tmp_path / "model"))).recipe,
+    )
     for side in ("doc", "query"):
         wanted, found = getattr(before, side), getattr(after, side)
         names = ("unit", "pool", "max_length", "prefix_token", "skip", "expansion", "normalize")

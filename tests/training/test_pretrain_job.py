@@ -256,7 +256,9 @@ def test_other_refusals(beir: Path, tiny_model: Models, architecture: Path, tmp_
         plan([f"{beir},per_query=1"], Beginning(RecipeOptions(model=model, pool="cls")), FAST)
     (tmp_path / "none.jsonl").write_text('{"id": "a", "text": ""}\n')
     with pytest.raises(DataError, match="no text"):
-        plan([str(tmp_path / "none.jsonl")], Beginning(RecipeOptions(model=model, pool="cls")), FAST)
+        plan(
+            [str(tmp_path / "none.jsonl")], Beginning(RecipeOptions(model=model, pool="cls")), FAST
+        )
     with pytest.raises(UsageError, match="raw"):
         planned(
             beir, tiny_model("modernbert"), replace(FAST, objective="retromae", query_stream="raw")

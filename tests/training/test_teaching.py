@@ -44,7 +44,9 @@ def pairs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def planned(source: str, model: Path, teacher: Path | str, **settings: Any) -> TrainJob:
     asked = {"steps": 1, "batch_size": 20, "dtype": "fp32", "device": "cpu", **settings}
-    options = RecipeOptions(model=str(model), pool="lmk", gran="4,8", max_length=400, extend="recurrent")
+    options = RecipeOptions(
+        model=str(model), pool="lmk", gran="4,8", max_length=400, extend="recurrent"
+    )
     return planning.plan([source], options, TrainSettings(teacher=str(teacher), **asked))
 
 
