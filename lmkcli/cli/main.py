@@ -95,7 +95,7 @@ def _of_a_file(error: OSError | UnicodeEncodeError) -> str:
             "stays. Make room and run the same command again"
         )
     if error.filename is None and error.errno == errno.ENOENT:
-        return "the current folder is not there any more; change into another one"
+        return "the current folder is missing; change into another one"
     if error.filename is None and error.errno not in console.DEVICE:
         return ""
     return f"{error.filename2 or error.filename or 'a file'}: {error.strerror}"

@@ -275,7 +275,7 @@ def test_a_line_that_is_no_entry_is_named(lmk: Lmk, tmp_path: Path, line: str) -
 @pytest.mark.parametrize(
     ("key", "value"),
     [("command", 3), ("command", [3]), ("directory", 1), ("packages", []), ("operation", []), ("machine", 1),
-     ("operation", {"operation": 3}), ("operation", {"source": {}}), ("python", None), ("files", "x")],
+     ("python", None), ("files", "x")],
 )  # fmt: skip
 def test_facts_of_another_type(lmk: Lmk, vectors: Path, key: str, value: Any) -> None:
     path = vectors / "manifest.json"

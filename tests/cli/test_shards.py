@@ -268,9 +268,9 @@ def test_one_shard_does_not_overwrite_the_others(
     encode(beir, tmp_path / "v", "--shard", "0/2")
     again = ("--if-exists", "overwrite", "--shard", "1/2")
     for folder in (tmp_path / "v", tmp_path / "new"):
-        assert "would remove what other" in encode(beir, folder, *again, code=2).err
+        assert "would remove the work of other" in encode(beir, folder, *again, code=2).err
     words = ("tokenize", beir, "-m", tiny_model("bert"), "-o", tmp_path / "t")
-    assert "would remove what other" in lmk(*words, *again, code=2).err
+    assert "would remove the work of other" in lmk(*words, *again, code=2).err
     assert lmk("show", tmp_path / "v", "--json").json["shards"] == "1 of 2 finished"
     assert not (tmp_path / "new").exists()
 

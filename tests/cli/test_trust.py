@@ -143,9 +143,6 @@ def test_a_cross_encoder_runs_its_code_only_with_the_flag(
 def test_a_record_that_asks_for_code_is_made_again_only_with_the_flag(
     lmk: Lmk, stranger: Stranger
 ) -> None:
-    recorded = json.loads((stranger.vectors / manifest.NAME).read_text())
-    recorded["facts"]["operation"]["trust_remote_code"] = True
-    (stranger.vectors / manifest.NAME).write_text(json.dumps(recorded))
     err = lmk("repro", stranger.vectors, code=3).err
     assert str(stranger.model) in err
     assert "--trust-remote-code" in err
@@ -162,7 +159,17 @@ def test_a_record_brings_no_flags_from_a_config_file(
     recorded = json.loads((stranger.vectors / manifest.NAME).read_text())
     recorded["facts"]["operation"]["config"] = str(flags)
     (stranger.vectors / manifest.NAME).write_text(json.dumps(recorded))
-    assert "no setting config" in lmk("repro", stranger.vectors, code=3).err
+    line = ["repro", stranger.vectors, "--trust-remote-code"]
+    assert "no setting config" in lmk(*line, code=3).err
+    assert not stranger.ran.exists()
+
+
+def test_a_record_may_not_contain_a_consent(lmk: Lmk, stranger: Stranger) -> None:
+    recorded = json.loads((stranger.vectors / manifest.NAME).read_text())
+    recorded["facts"]["operation"]["trust_remote_code"] = True
+    (stranger.vectors / manifest.NAME).write_text(json.dumps(recorded))
+    line = ["repro", stranger.vectors, "--trust-remote-code"]
+    assert "may not contain trust_remote_code" in lmk(*line, code=3).err
     assert not stranger.ran.exists()
 
 
@@ -287,7 +294,7 @@ def test_a_run_replaces_no_file_that_has_the_name_of_its_manifest(
     (tmp_path / "results.json").write_text('{"mine": 1}')
     for how in ("resume", "overwrite", "fail"):
         line = ["search", tmp_path / "bm25", beir, "-o", tmp_path / "results", "--if-exists", how]
-        assert "results.json is there and is lmk did not make it" in lmk(*line, code=3).err
+        assert "results.json is there and is not lmk's" in lmk(*line, code=3).err
     assert (tmp_path / "results.json").read_text() == '{"mine": 1}'
     assert not (tmp_path / "results").exists()
 
@@ -335,7 +342,7 @@ def test_overwriting_never_removes_what_is_read(
         ["train", pairs, "-m", model, "--steps", 1, "--batch-size", 2, "-o", model],
         ["train", mined, "-m", model, "--steps", 1, "--batch-size", 2, "-o", run],
     ):
-        assert "which would remove the input" in lmk(*line, "--if-exists", "overwrite", code=2).err
+        assert "would remove the input" in lmk(*line, "--if-exists", "overwrite", code=2).err
     assert (model / "model.safetensors").is_file()
     assert run.is_file()
 
