@@ -41,8 +41,9 @@ TOP = (
     "manifest",
 )  # exactly one of each
 ROOMS = (
-    *("system", "text", "data", "store", "pooling", "models", "encoding", "training"),
-    *("retrieval", "exchange", "evaluation", "analysis", "provenance", "experiments", "cli"),
+    *("spec", "system", "text", "data", "store", "pooling", "models", "encoding", "training"),
+    *("retrieval", "exchange", "evaluation", "analysis", "provenance", "experiments"),
+    *("operations", "cli"),
 )
 # Public names that other programs import, so they stay at the top: the room they belong to.
 ELSEWHERE = {"lmkcli.irds": "data"}

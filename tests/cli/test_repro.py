@@ -208,7 +208,12 @@ def test_what_no_command_made_cannot_be_made_again(lmk: Lmk, own: Path) -> None:
     found["facts"]["operation"] = {"operation": "index", "source": "-", "kind": "bm25"}
     (own / "bm25" / "manifest.json").write_text(json.dumps(found))
     assert "made from stdin" in lmk("repro", "bm25", code=3).err
-    found["facts"]["operation"] = {"operation": "index", "version": 1, "source": "beir", "no_such": 1}
+    found["facts"]["operation"] = {
+        "operation": "index",
+        "version": 1,
+        "source": "beir",
+        "no_such": 1,
+    }
     (own / "bm25" / "manifest.json").write_text(json.dumps(found))
     assert "no setting no_such" in lmk("repro", "bm25", code=3).err
     assert "no such artifact" in lmk("repro", "nothing", code=3).err
