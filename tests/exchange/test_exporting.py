@@ -9,7 +9,6 @@ from typing import Any, get_args
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
-from lmkcli.cli.cmd_export import Target
 
 from lmkcli import manifest
 from lmkcli.encoding.jobs import run_encode
@@ -19,6 +18,7 @@ from lmkcli.errors import DataError, Mismatch, UnknownName, UsageError
 from lmkcli.exchange import exporting
 from lmkcli.exchange.exporting import FORMATS, export
 from lmkcli.exchange.flatfile import open_flat
+from lmkcli.operations.export import Target
 from lmkcli.progress import Report
 from lmkcli.recipe import RecipeOptions
 from lmkcli.settings import EncodeSettings

@@ -55,7 +55,9 @@ class Service:
     def __init__(self, root: Path, model: Path) -> None:
         self.root, self.model = root, model
         self.vectors, self.index = root / "vectors", root / "index"
-        self.settings = MilvusSettings(SERVER or str(root / "milvus.db"), "docs", "FLAT")
+        self.settings = MilvusSettings(
+            uri=SERVER or str(root / "milvus.db"), collection="docs", index_type="FLAT"
+        )
 
     def fill(self, vectors: Floats | Ragged, unit: str = "doc") -> "Service":
         rows = len(vectors.counts) if isinstance(vectors, Ragged) else len(vectors)
@@ -513,7 +515,7 @@ def test_the_mark_says_what_is_held(service: Service) -> None:
 @pytest.mark.parametrize("name", ["1st", "a-b", "a b", "x" * 256, "é"])
 def test_names_that_milvus_does_not_take(name: str) -> None:
     with pytest.raises(UsageError, match="letters, digits and underscores"):
-        MilvusSettings("x.db", name)
+        MilvusSettings(uri="x.db", collection=name)
 
 
 @pytest.mark.parametrize("setting", [{"nprobe": 3}, {"ef_search": 3}])

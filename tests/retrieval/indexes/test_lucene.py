@@ -215,7 +215,10 @@ def test_stemmer_and_stop_words_can_be_chosen_in_english(
 def test_stemmers_and_stop_words_that_lucene_has_not_are_refused() -> None:
     with pytest.raises(UnknownName, match="stemmer of Lucene 'english'"):
         Lucene.analysis(Bm25Settings(stemmer="english"))
-    for chosen in (Bm25Settings(1, 0.5, "de", "porter"), Bm25Settings(1, 0.5, "de", stopwords="")):
+    for chosen in (
+        Bm25Settings(k1=1, b=0.5, language="de", stemmer="porter"),
+        Bm25Settings(k1=1, b=0.5, language="de", stopwords=""),
+    ):
         with pytest.raises(UsageError, match="one analyzer for --language de"):
             Lucene.analysis(chosen)
 
