@@ -244,7 +244,7 @@ def corpus(path: Path, contexts: list[object]) -> str:
 
 def wishes(tiny_model: Models, context: str) -> RecipeOptions:
     return RecipeOptions(
-        str(tiny_model("bert")), pool="mean", **ALONE, gran="given", context=context
+        model=str(tiny_model("bert")), pool="mean", **ALONE, gran="given", context=context
     )
 
 
@@ -306,7 +306,7 @@ def test_tokens_serve_titles_and_headings(tiny_model: Models, beir: Path, tmp_pa
     assert planned.context_tokens == one.counts().context_tokens
     assert (planned.lost, planned.tokens) == (one.counts().lost, one.counts().tokens)
     asked_of_field = RecipeOptions(
-        str(tiny_model("bert")), pool="mean", **ALONE, gran="6", context="field:f"
+        model=str(tiny_model("bert")), pool="mean", **ALONE, gran="6", context="field:f"
     )
     with pytest.raises(UsageError, match="holds no field 'f'"):
         plan(str(tmp_path / "t"), asked_of_field, FP32, "0/1")

@@ -125,13 +125,13 @@ def test_a_window_that_the_folder_declares(
 ) -> None:
     """Documents are read in windows here and there; a query, and what has a length, is read whole."""
     base, folder = str(tiny_model("bert")), tmp_path / "st"
-    whole = resolve_whole(RecipeOptions(base, window="16", max_length=40, **POOLS[pool]))
+    whole = resolve_whole(RecipeOptions(model=base, window="16", max_length=40, **POOLS[pool]))
     theirs = loaded(folder, export_model(whole, folder))
-    windows = RecipeOptions(base, window="16", query_max_length=40, **POOLS[pool])
+    windows = RecipeOptions(model=base, window="16", query_max_length=40, **POOLS[pool])
     native = by_lmk(windows, beir, tmp_path / "native")
     near(native, by_lmk(RecipeOptions(model=str(folder)), beir, tmp_path / "back"))
     near(native, by_theirs(theirs, beir))
-    at_once = RecipeOptions(base, max_length=40, **POOLS[pool])
+    at_once = RecipeOptions(model=base, max_length=40, **POOLS[pool])
     plain = by_lmk(at_once, beir, tmp_path / "plain")
     assert (plain.docs * native.docs).sum(axis=1).min() < 0.9999
     for wishes in (
@@ -149,7 +149,7 @@ def test_the_window_of_a_folder_is_that_of_its_own_vector(
     tiny_model: Models, tmp_path: Path
 ) -> None:
     base, folder = str(tiny_model("bert")), str(tmp_path / "st")
-    whole = resolve_whole(RecipeOptions(base, window="16", **POOLS["lmk"]))
+    whole = resolve_whole(RecipeOptions(model=base, window="16", **POOLS["lmk"]))
     export_model(whole, Path(folder))
     assert read_model(folder).window == "16"
 
