@@ -43,17 +43,17 @@ class Check(NamedTuple):
 
 def checks(thorough: bool, report: Report) -> Iterator[Check]:
     """Every check, in the order in which they are shown."""
-    yield from _libraries(thorough)
+    yield from _libraries(thorough, report)
     yield _threads()
     yield Check("memory", State.ok, f"{size(memory.free_memory())} free")
-    yield _gpu()
+    yield _gpu(report)
     yield from _caches()
     yield _java()
     yield _slurm()
     yield _network()
 
 
-def _libraries(thorough: bool) -> Iterator[Check]:
+def _libraries(thorough: bool, report: Report) -> Iterator[Check]:
     """lmk itself, what it needs, and its extras."""
     system = f"Python {platform.python_version()}, {platform.system()} {platform.machine()}"
     facts = {"lmk": __version__, "python": platform.python_version()}
@@ -112,12 +112,12 @@ def _few(words: list[str]) -> str:
     return ", ".join(words[:4]) + more
 
 
-def _imported(extra: str, check: Check) -> Check:
+def _imported(extra: str, check: Check, report: Report) -> Check:
     """The same check after an import of what it found, in a process of its own."""
     modules = _modules(extra)
     if not modules:
         return check
-    console.note(f"importing {check.part}")
+    report.note(f"importing {check.part}")
     answer = programs.ask([sys.executable, "-P", "-c", f"import {', '.join(modules)}"], LONG)
     if not answer.wrong:
         return check._replace(found=f"{check.found}; imported")
@@ -161,7 +161,7 @@ def _threads() -> Check:
     return Check("threads", State.ok, found, facts=facts)
 
 
-def _gpu() -> Check:
+def _gpu(report: Report) -> Check:
     hidden = os.environ.get("CUDA_VISIBLE_DEVICES")
     if not gpus.present():
         return Check("GPU", State.none, "this machine shows none; lmk computes on the processors")
@@ -171,7 +171,7 @@ def _gpu() -> Check:
     if gpus.built_for_cpu():
         found = f"there is one, and torch {installed.version('torch')} was built without CUDA"
         return Check("GPU", State.look, found, "https://pytorch.org/get-started has the pip line")
-    console.note("asking torch for its GPUs, which takes some seconds")
+    report.note("asking torch for its GPUs, which takes some seconds")
     seen = gpus.seen(LONG)
     if seen.wrong or not seen.gpus:
         found = seen.wrong or "there is one, and torch sees none: its driver may be too old"

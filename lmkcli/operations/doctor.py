@@ -68,4 +68,4 @@ class Doctor(Operation[Diagnosed]):
         """Run the checks."""
         from lmkcli.operations.diagnosis import checks
 
-        return Diagnosed(tuple(checks(self.thorough)))
+        return Diagnosed(tuple(checks(self.thorough, report)))
