@@ -16,7 +16,7 @@ from typer.core import TyperArgument
 from typer.main import get_command
 
 from lmkcli import catalog
-from lmkcli.cli import helptext, recording
+from lmkcli.cli import adapter, helptext
 from lmkcli.cli.main import app
 from lmkcli.pooling.placement import Placer, SpecialTokens
 from lmkcli.recipe import RecipeOptions
@@ -86,7 +86,7 @@ def _variables(commands: dict[str, Any]) -> str:
     lines = ["| command | variables |", "| --- | --- |"]
     for verb, command in commands.items():
         flags = [param for param in command.params if not isinstance(param, TyperArgument)]
-        names = [f"`{recording.variable(verb, param)}`" for param in flags]
+        names = [f"`{adapter.variable(verb, max(param.opts, key=len))}`" for param in flags]
         lines.append(f"| [{verb}]({verb}.md) | {' '.join(names) or '-'} |")
     return "\n".join(lines) + "\n"
 

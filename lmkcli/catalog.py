@@ -47,6 +47,11 @@ OPERATIONS: dict[str, Row] = {
     "demo": Row("lmkcli.operations.demo:Demo", "the whole pipeline, offline"),
     "eval": Row("lmkcli.operations.eval:Evaluate", "runs to measures"),
     "compact": Row("lmkcli.operations.compact:Compact", "rewrite small parts"),
+    "grid": Row("lmkcli.operations.grid:Grid", "combinations of settings"),
+    "plot": Row("lmkcli.operations.plot:Plot", "curves of scores and trainings"),
+    "analyze": Row("lmkcli.operations.analyze:Analyze", "models, vectors and collections"),
+    "show": Row("lmkcli.operations.show:Show", "artifacts, lineage and names"),
+    "doctor": Row("lmkcli.operations.doctor:Doctor", "the state of this machine"),
 }
 
 SOURCES: dict[str, Row] = {

@@ -8,9 +8,7 @@ import hashlib
 import json
 import os
 import platform
-import sys
 import time
-from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from importlib import metadata
@@ -20,6 +18,7 @@ from typing import Any
 from lmkcli import __version__
 from lmkcli.errors import DataError, Mismatch
 from lmkcli.manifest_types import COMPLETE, OPENED, Facts, Recorded
+from lmkcli.progress import Call
 from lmkcli.reading import checked, read_json
 
 NAME = "manifest.json"
@@ -61,17 +60,17 @@ def digest(value: Any) -> str:
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
 
-def environment(call: Mapping[str, Any]) -> dict[str, Any]:
-    """Versions, hardware, time, command line and (from the command line) `call` of this process."""
+def environment(call: Call) -> dict[str, Any]:
+    """Versions, hardware and time of this process, and the operation that it runs."""
     return {
         "lmk": __version__,
         "python": platform.python_version(),
         "packages": {name: version for name in _PACKAGES if (version := _version(name))},
         "machine": _machine(),
         "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-        "command": sys.argv,
+        "command": list(call.command),
         "directory": os.getcwd(),
-        "operation": dict(call),
+        "operation": dict(call.record),
         "environment": {
             k: v
             for k, v in os.environ.items()

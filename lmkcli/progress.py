@@ -1,6 +1,6 @@
 """How the library reports progress: through the Report that it is given. By default it is silent."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, NamedTuple, Protocol
 
@@ -29,10 +29,17 @@ def silent(done: int, total: int | None, unit: str) -> None:
     """Ignore progress; the default."""
 
 
+class Call(NamedTuple):
+    """An operation as manifests store it: its settings as JSON, and the words of its command line."""
+
+    record: Mapping[str, Any] = {}
+    command: Sequence[str] = ()
+
+
 class Report(NamedTuple):
     """How an operation reports progress and notes, and learns that it should stop.
 
-    `call` is the record of the operation, which manifests store; it is empty for plain function calls.
+    `call` describes the operation that runs; it is empty for plain function calls.
     `show` prints the result of one of several steps. `open` starts the report of one long job under a
     title: it shows progress, and a signal asks the job to stop.
     """
@@ -40,17 +47,21 @@ class Report(NamedTuple):
     progress: Progress = silent
     stopping: Callable[[], bool] = lambda: False
     note: Note = mute
-    call: Mapping[str, Any] = {}
+    call: Call = Call()
     show: Callable[[Any], None] = lambda result: None
-    open: "Callable[[str, Report], AbstractContextManager[Report]] | None" = None
+    open: "Callable[[str, Report, bool], AbstractContextManager[Report]] | None" = None
 
     def job(self, title: str) -> "AbstractContextManager[Report]":
-        """The report of one long job: with progress under this title, and a way to stop it."""
-        return self.open(title, self) if self.open else nullcontext(self)
+        """The report of one long job, which asks `stopping` and ends by `check_stop`."""
+        return self.open(title, self, True) if self.open else nullcontext(self)
 
-    def of(self, record: Mapping[str, Any]) -> "Report":
+    def step(self, title: str) -> "AbstractContextManager[Report]":
+        """The report of work that shows progress and that a signal may end anywhere."""
+        return self.open(title, self, False) if self.open else nullcontext(self)
+
+    def of(self, call: Call) -> "Report":
         """The same report for another operation."""
-        return self._replace(call=record)
+        return self._replace(call=call)
 
     def check_stop(self) -> None:
         """Raise Stopped if a signal asked for it; everything that was published stays."""

@@ -17,12 +17,14 @@ StoreDtype = Literal["fp16", "fp32", "int8", "binary"]
 Overflow = Literal["truncate", "error"]
 
 
-# collection, model, artifact, run, file: the value names one, and is part of the record. output: where the
-# result goes. consent: what only the command line may allow. secret: never stored. mode: how this call
-# behaves (resume, offline, a shard). The last four are not recorded.
+# collection, model, artifact, run, file: the value names one. reading: how a collection is read. layout: how
+# a result is printed. speed: changes how fast the result is there, not the result. These are recorded.
+# output: where the result goes. consent: what only the command line may allow. secret: never stored. mode:
+# how this call behaves (resume, offline, a shard). These are not recorded.
 Role = Literal[
-    "", "collection", "model", "artifact", "run", "file", "output", "consent", "secret", "mode"
-]
+    "", "collection", "model", "artifact", "run", "file", "reading", "layout", "speed",
+    "output", "consent", "secret", "mode",
+]  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -79,7 +81,7 @@ def parse_uri(text: str) -> str:
     return text
 
 
-Device = Annotated[str, Flag("auto, cpu, cuda or cuda:1.")]
+Device = Annotated[str, Flag("auto, cpu, cuda or cuda:1.", role="speed")]
 Offline = Annotated[bool, Flag("Never use the network (as with HF_HUB_OFFLINE=1).", role="mode")]
 TrustRemoteCode = Annotated[bool, Flag("Run code that comes with the model.", role="consent")]
 
@@ -96,9 +98,14 @@ class EncodeSettings(Settings):
     ] = "fp16"
     device: Device = "auto"
     batch_tokens: Annotated[
-        int, Flag("Positions per forward pass; 0: chosen from the model and the device.", min=0)
+        int,
+        Flag(
+            "Positions per forward pass; 0: chosen from the model and the device.",
+            min=0,
+            role="speed",
+        ),
     ] = 0
-    batch_size: Annotated[int, Flag("Most sequences per forward pass.", min=1)] = 512
+    batch_size: Annotated[int, Flag("Most sequences per forward pass.", min=1, role="speed")] = 512
     on_overflow: Annotated[
         Overflow, Flag("Texts that do not fit: truncate and count them, or stop.")
     ] = "truncate"

@@ -2,22 +2,19 @@
 
 from collections.abc import Iterator, Mapping
 from functools import cache
-from importlib import import_module
 from typing import Any
 
 import typer
 
 from lmkcli.catalog import OPERATIONS, load
-from lmkcli.cli.helptext import Overview
-from lmkcli.cli.recording import Recorded
+from lmkcli.cli.helptext import Explained, Overview
 from lmkcli.cli.verbs import VERBS
 
 HELP = {"help_option_names": ["-h", "--help"]}
-_FUNCTIONS = {"eval": "evaluate", "import": "import_"}  # Python has its own use for these words
 
 
 class Commands(Mapping[str, Any]):
-    """Verb -> its command, from the module cmd_<verb>: `lmk show` has no use for the flags of `lmk train`."""
+    """Verb -> its command, made when it is needed: `lmk show` does not import `lmk train`."""
 
     def __getitem__(self, verb: str) -> Any:
         if verb not in VERBS:
@@ -41,12 +38,8 @@ class Lmk(Overview):
 @cache
 def _command(verb: str) -> Any:
     alone = typer.Typer(add_completion=False, rich_markup_mode="rich")
-    if verb in OPERATIONS:
-        from lmkcli.cli.adapter import command
+    from lmkcli.cli.adapter import command
 
-        run = command(load(OPERATIONS, verb, "operation"))
-    else:
-        module = import_module(f"lmkcli.cli.cmd_{verb}")
-        run = getattr(module, _FUNCTIONS.get(verb, verb))
-    alone.command(verb, cls=Recorded, context_settings=HELP)(run)
+    run = command(load(OPERATIONS, verb, "operation"))
+    alone.command(verb, cls=Explained, context_settings=HELP)(run)
     return typer.main.get_command(alone)

@@ -4,9 +4,11 @@ Nothing heavy is imported for it. Where no name begins so, shells complete paths
 """
 
 from collections.abc import Callable, Iterable
+from typing import get_args
 
 from lmkcli import catalog
 from lmkcli.data import known
+from lmkcli.spec.operation import Option
 from lmkcli.system import caches
 
 Complete = Callable[[str], list[str]]
@@ -45,15 +47,27 @@ def models(begun: str) -> list[str]:
     return among(["lmk-minilm", "minilm", *names])(begun)
 
 
-measures = among(_MEASURES)  # those that are asked for most, as ir-measures writes them
-OF_FLAGS: dict[str, Complete] = {
-    "--pool": among(["auto", *catalog.POOLERS]),
-    "--kind": among([kind for kind in catalog.INDEXES if kind != "exact"]),
-    "--loss": among(catalog.OBJECTIVES),
-    "--objective": among(catalog.PRETEXTS),
-    **dict.fromkeys(("--measure", "--dev-measure"), measures),
-    **dict.fromkeys(
-        ("--model", "--rerank-model", "--tokenizer", "--init-from", "--teacher"), models
-    ),
-    **dict.fromkeys(("--qrels", "--dev"), collections),
+measures = among(_MEASURES)  # the most frequent ones, as ir-measures writes them
+_CATALOGS = ("sources", "source", "poolers", "models", "indexes", "objectives", "pretexts")
+_OF_FIELDS: dict[str, Complete] = {
+    "pool": among(["auto", *catalog.POOLERS]),
+    "pools": among(["auto", *catalog.POOLERS]),
+    "kind": among([kind for kind in catalog.INDEXES if kind != "exact"]),
+    "loss": among(catalog.OBJECTIVES),
+    "objective": among(catalog.PRETEXTS),
+    "measure": measures,
+    "dev_measure": measures,
 }
+
+
+def _anything(begun: str) -> list[str]:
+    """Lists of names, and collections."""
+    return among(_CATALOGS)(begun) + collections(begun)
+
+
+def of(option: Option) -> Complete | None:
+    """What completes the value of a field; None leaves it to the shell."""
+    roles: dict[str, Complete] = {"collection": collections, "model": models}
+    if option.name in ("what", "name") and option.flag.argument:
+        return _anything if not get_args(option.kind) or option.name == "name" else None
+    return _OF_FIELDS.get(option.name) or roles.get(option.flag.role)

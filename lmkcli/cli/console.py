@@ -10,8 +10,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from pathlib import Path
+from contextlib import contextmanager, nullcontext
 from types import FrameType
 from typing import Any
 
@@ -35,11 +34,6 @@ _LINE_SECONDS = 30.0
 _SMALLEST = 0.0001
 
 
-def flags() -> list[str]:
-    """The flags that ask a command line run within this one for the same loudness."""
-    return ["--quiet"] * quiet + ["--verbose"] * verbose
-
-
 def error(message: str) -> None:
     """One message on stderr, whatever the verbosity."""
     print(visible(f"lmk: {message}"), file=sys.stderr)
@@ -57,22 +51,9 @@ def say(text: str = "", end: str = "\n") -> None:
     print(visible(text), end=end)
 
 
-def number(value: int) -> str:
-    """1234567 -> '1,234,567'."""
-    return f"{value:,}"
-
-
 def plain_json(value: Any) -> None:
     """Print a JSON value on stdout."""
     say(json.dumps(value, indent=1, ensure_ascii=False))
-
-
-def shard_done(shard: str, folder: Path, left: list[int], json: bool) -> None:
-    """Say that a shard is done, and how many of those in `folder` are to come."""
-    if json:
-        return plain_json({"output": str(folder), "unfinished": left})
-    rest = f"{len(left)} are to come" if left else "all are there: run this without --shard"
-    say(f"{folder}: shard {shard} is done, {rest}")
 
 
 @contextmanager
@@ -127,11 +108,11 @@ class _Pace:
 
     def line(self, done: int, total: int | None, unit: str) -> str:
         rate = self.rate(done, total)
-        shown = number(round(rate)) if rate >= 10 else f"{rate:.2g}"
-        text = f"{number(done)} {unit}" + (f", {shown}/s" if rate else "")
+        shown = f"{round(rate):,}" if rate >= 10 else f"{rate:.2g}"
+        text = f"{done:,} {unit}" + (f", {shown}/s" if rate else "")
         if total and done:
             self.share = max(self.share, min(1.0, done / total))
-            whole = number(total) if self._known else f"about {number(_rounded(total))}"
+            whole = f"{total:,}" if self._known else f"about {_rounded(total):,}"
             text = f"{text}, {100 * self.share:.0f} % of {whole}"
             if rate:
                 return f"{text}, {duration(done * (1 / self.share - 1) / rate)} left"
@@ -204,19 +185,16 @@ def stoppable() -> Iterator[Callable[[], bool]]:
             signal.signal(kind, handler)
 
 
-@contextmanager
-def reporting(title: str, call: dict[str, Any]) -> Iterator[Report]:
-    """What a long job is given: its progress is shown, its notes too, and a signal asks it to stop."""
-    with progress(title) as shown, stoppable() as stopping:
-        yield Report(shown, stopping, note, call)
-
-
-def report(record: dict[str, Any], show: Callable[[Any], None]) -> Report:
-    """The report of an operation that the command line runs: notes and progress on stderr."""
-    return Report(note=note, call=record, show=show, open=_job)
+def report(show: Callable[[Any], None]) -> Report:
+    """The report of operations that the command line runs: notes and progress on stderr."""
+    return Report(note=note, show=show, open=_job)
 
 
 @contextmanager
-def _job(title: str, given: Report) -> Iterator[Report]:
-    with progress(title) as shown, stoppable() as stopping:
+def _job(title: str, given: Report, graceful: bool) -> Iterator[Report]:
+    with progress(title) as shown, stoppable() if graceful else nullcontext(_never) as stopping:
         yield given._replace(progress=shown, stopping=stopping, open=None)
+
+
+def _never() -> bool:
+    return False

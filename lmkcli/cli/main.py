@@ -1,16 +1,13 @@
 """The `lmk` command: verbs, exit codes, and nothing that takes time to import."""
 
-import errno
-import os
 import sys
-import traceback
 from typing import Annotated
 
 import typer
 
 from lmkcli import __version__
 from lmkcli.cli import commands, console
-from lmkcli.errors import DataError, LmkError, Stopped
+from lmkcli.cli.exits import exit_codes
 
 app = typer.Typer(
     name="lmk",
@@ -46,59 +43,8 @@ def root(
 
 def main() -> None:
     """Run a command line; every error becomes one message and the documented exit code."""
-    # a shell can close them (`lmk … >&-`), and then Python has none
-    sys.stdout = sys.stdout or open(os.devnull, "w")  # noqa: SIM115 (open to the end)
-    sys.stderr = sys.stderr or open(os.devnull, "w")  # noqa: SIM115
-    try:
-        with console.leaving():
-            _run()
-    except console.StopSignal as signal:
-        console.error(f"{signal}: stopped early; run the same command again to continue")
-        sys.exit(Stopped.exit_code)
-    except LmkError as error:
-        if console.verbose:
-            console.error(traceback.format_exc())
-        console.error(str(error))
-        sys.exit(error.exit_code)
-    except BrokenPipeError:
-        # the reader of our output went away (`lmk … | head`): nothing is wrong
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(0)
-    except KeyboardInterrupt:
-        console.error("interrupted")
-        sys.exit(130)
-    except MemoryError:
-        console.error(
-            "memory ran out; give the command more of it, or less to do at once (--batch-tokens, --shard)"
-        )
-        sys.exit(DataError.exit_code)
-    except (OSError, UnicodeEncodeError) as error:
-        message = _of_a_file(error)
-        if not message:
-            raise
-        if console.verbose:
-            console.error(traceback.format_exc())
-        console.error(message)
-        sys.exit(DataError.exit_code)
-
-
-def _of_a_file(error: OSError | UnicodeEncodeError) -> str:
-    """What is wrong with a file or a device; empty for an error that no file explains."""
-    if isinstance(error, UnicodeEncodeError):
-        rename = (
-            f"a file name that is not UTF-8 cannot be used here ({error.object[-100:]}); rename it"
-        )
-        return rename if error.reason == "surrogates not allowed" else ""
-    if error.errno in console.FULL_DISK:
-        return (
-            f"no space left on the device ({error.filename or 'output'}); what was written whole "
-            "stays. Make room and run the same command again"
-        )
-    if error.filename is None and error.errno == errno.ENOENT:
-        return "the current folder is missing; change into another one"
-    if error.filename is None and error.errno not in console.DEVICE:
-        return ""
-    return f"{error.filename2 or error.filename or 'a file'}: {error.strerror}"
+    with exit_codes():
+        _run()
 
 
 def _run() -> None:

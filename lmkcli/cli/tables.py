@@ -4,15 +4,15 @@ import csv
 import io
 import sys
 from collections.abc import Callable, Sequence
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from lmkcli.cli.console import number, plain_json, say
+from lmkcli.cli.console import plain_json, say
 from lmkcli.errors import UsageError
-from lmkcli.spec.result import PROGRAMS, Format
+from lmkcli.spec.result import Cell, Format, PValue
 from lmkcli.text.visible import visible
 
 _SMALLEST = 0.0001
@@ -23,18 +23,6 @@ def form_of(form: Format, json: bool) -> Format:
     if json and form not in (Format.table, Format.json):
         raise UsageError(f"--json and --format {form.value} print different tables; drop one")
     return Format.json if json else form
-
-
-class PValue(float):
-    """A float that is never shown as 0.0000."""
-
-
-class Cell(NamedTuple):
-    """A value of a table that stands out: best of its column, with a mark such as †."""
-
-    value: Any
-    best: bool = False
-    mark: str = ""
 
 
 def table(
@@ -48,10 +36,9 @@ def table(
     _PRINTERS[form](list(columns), [list(row) for row in rows], title)
 
 
-def legend(lines: Sequence[str], form: Format) -> None:
-    """Lines below a table that explain its marks; none for CSV and JSON, which have no marks."""
-    for line in () if form in PROGRAMS else lines:
-        say({Format.markdown: f"\n{line}", Format.latex: f"% {line}"}.get(form, line))
+def text(line: str, form: Format) -> None:
+    """Print a text between tables, such as the legend of their marks."""
+    say({Format.markdown: f"\n{line}", Format.latex: f"% {line}"}.get(form, line) if line else "")
 
 
 def _shown(value: Any) -> str:
@@ -63,7 +50,7 @@ def _shown(value: Any) -> str:
     if isinstance(value, float):
         return f"{value:.4f}"
     return (
-        number(value)
+        f"{value:,}"
         if isinstance(value, int) and not isinstance(value, bool)
         else visible(str(value))
     )

@@ -1,10 +1,8 @@
 """The two jobs that read a whole collection, as planned: tokenize and encode."""
 
-from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from lmkcli import manifest
 from lmkcli.encoding.encoder import Encoder, encode_stream, open_encoder
@@ -13,7 +11,7 @@ from lmkcli.encoding.writer import vectors_target, write_vectors
 from lmkcli.errors import Mismatch, UsageError
 from lmkcli.manifest import Manifest
 from lmkcli.models.tokenizer import open_tokenizer
-from lmkcli.progress import Report
+from lmkcli.progress import Call, Report
 from lmkcli.settings import EncodeSettings
 from lmkcli.store import parts, tokens
 from lmkcli.store.outputs import rollback_on_error
@@ -71,7 +69,7 @@ def _refusing(job: Job, folder: Path) -> AbstractContextManager[None]:
     return rollback_on_error(folder) if job.shard.count == 1 else nullcontext()
 
 
-def _tokens_manifest(job: Job, call: Mapping[str, Any]) -> Manifest:
+def _tokens_manifest(job: Job, call: Call) -> Manifest:
     """What the tokens of a job are."""
     recipe = job.resolved.recipe
     identity = {**recipe.doc.tokens_identity(), "text": job.text}
@@ -80,9 +78,7 @@ def _tokens_manifest(job: Job, call: Mapping[str, Any]) -> Manifest:
     return Manifest("tokens", identity, execution, facts)
 
 
-def vectors_manifest(
-    job: Job, encoder: Encoder, settings: EncodeSettings, call: Mapping[str, Any]
-) -> Manifest:
+def vectors_manifest(job: Job, encoder: Encoder, settings: EncodeSettings, call: Call) -> Manifest:
     """What the vectors of a job are, and how they are made."""
     recipe = job.resolved.recipe
     identity = {"recipe": recipe.identity(), "dim": encoder.dim, "text": job.text}

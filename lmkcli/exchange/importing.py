@@ -4,11 +4,11 @@ Their manifest says that they were imported, and from which model if that was to
 can encode a query for them, but they can be indexed and exported.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from itertools import groupby, islice
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,7 +20,7 @@ from lmkcli.encoding.resolving import Resolved
 from lmkcli.errors import DataError, LmkError, Mismatch, UnknownName, UsageError
 from lmkcli.exchange.flatfile import open_flat
 from lmkcli.manifest import Manifest
-from lmkcli.progress import Report
+from lmkcli.progress import Call, Report
 from lmkcli.reading import LONG_LINE, bounded_lines, check_finite, parsed
 from lmkcli.recipe import EncoderConfig, Recipe
 from lmkcli.settings import EncodeSettings
@@ -215,7 +215,7 @@ def run_import(
     return Imported(Vectors(folder).rows, incoming.dim, normalized)
 
 
-def _manifest(incoming: Incoming, recipe: Recipe, call: Mapping[str, Any]) -> Manifest:
+def _manifest(incoming: Incoming, recipe: Recipe, call: Call) -> Manifest:
     identity = {
         "recipe": recipe.identity(),
         "dim": incoming.dim,

@@ -4,12 +4,15 @@ import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from difflib import get_close_matches
+from functools import cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
+from lmkcli.catalog import OPERATIONS, load
 from lmkcli.data import known
 from lmkcli.errors import DataError, UsageError
 from lmkcli.reading import LINE, whole_file
+from lmkcli.spec.operation import Option, options
 
 Value = tuple[str, ...]  # the words of one setting; none where it is not given
 COLLECTION, MEASURES = "collection", "measures"
@@ -20,35 +23,27 @@ _WHOLE = (MEASURES, EXAMPLES, TEXTS)  # a list is one value of these, and not se
 _TABLES = ("grid", "table", "slurm")
 # Where a flag stands that several commands have, unless 'train.pool' says which is meant.
 _OWNERS = ("encode", "index", "search", "eval", "train", "pretrain")
-# Where a model or a device is used, and how text is read: the same for all commands of a cell.
-SHARED = ("device", "offline", "trust-remote-code", "fields", "map-ids")
-# What the grid itself gives to its commands.
-_TAKEN = {
-    *("output", "if-exists", "json", "dry-run", "shard", "show", "query", "interactive", "tag"),
-    *("per-query", "format", "log", "plot", "ir-metadata", "baseline", "all-pairs", "correction"),
-    *("by", "bins", "name", "measure", "vectors", "only", "with", "fuse", "fuse-scale", "rerank"),
-}
+# Roles of settings that all commands of a cell share, as offline: where a model runs, how text is read.
+_SHARED = ("speed", "reading", "consent")
+# Roles of what the grid sets itself: inputs, outputs, and how results are printed.
+_SET_HERE = ("output", "artifact", "run", "layout", "mode", "secret")
+_ALSO_SET_HERE = ("measure", "question")
 
 
-class Spelling(NamedTuple):
-    """How a flag is written on the command line; `off` is what turns a switch off, if anything does."""
-
-    on: str
-    off: str = ""
-    switch: bool = False
-
-    def words(self, value: Value) -> list[str]:
-        """The words that ask for a value; UsageError for a switch that is neither true nor false."""
-        if self.switch:
-            if value not in (("true",), ("false",)):
-                raise UsageError(
-                    f"{self.on} is a switch: write true or false, not {' '.join(value)}"
-                )
-            return [word for word in (self.on if value == ("true",) else self.off,) if word]
-        return [f"{self.on}={word}" for word in value]
+@cache
+def settings(verb: str) -> dict[str, Option]:
+    """The settings of a command by the names that a grid file may use: the flag's and the field's."""
+    found: dict[str, Option] = {}
+    for option in options(load(OPERATIONS, verb, "operation")):
+        if not option.flag.argument:
+            for name in (option.spelling.removeprefix("--"), option.name.replace("_", "-")):
+                found.setdefault(name, option)
+    return found
 
 
-Flags = Mapping[str, Mapping[str, Spelling]]  # verb -> name of a flag -> its spelling
+def is_shared(option: Option) -> bool:
+    """Whether all commands of a cell that have a setting get its value."""
+    return option.flag.role in _SHARED or option.name == "offline"
 
 
 @dataclass(frozen=True)
@@ -83,12 +78,12 @@ class GridFile:
         return int(self.slurm.get("encode", {}).get("shards", 1))
 
 
-def read(path: Path, flags: Flags) -> GridFile:
+def read(path: Path) -> GridFile:
     """The grid in a TOML file. DataError where it is none; UsageError lists every key that no command has."""
     tables = _load(path)
     given, *where = blocks = _blocks(path, tables["grid"])
     faults = [_unknown(name, "table", _TABLES) for name in tables if name not in _TABLES]
-    faults += [_fault(key, flags) for key in dict.fromkeys(key for each in blocks for key in each)]
+    faults += [_fault(key) for key in dict.fromkeys(key for each in blocks for key in each)]
     if any(faults):
         raise UsageError(f"{path}: {'; '.join(filter(None, faults))}")
     narrowings = [_narrowing(path, block) for block in where]
@@ -105,12 +100,12 @@ def read(path: Path, flags: Flags) -> GridFile:
     return GridFile(axes, narrowings, table, _slurm(path, tables.get("slurm", {})))
 
 
-def owner(name: str, flags: Flags) -> tuple[str, str]:
-    """The command that an axis belongs to, and its flag: 'train.pool' -> ('train', 'pool')."""
-    verb, dot, flag = name.partition(".")
-    if dot:
-        return verb, flag
-    return next(each for each in _OWNERS if name in flags[each]), name
+def owner(name: str) -> tuple[str, Option]:
+    """The command that an axis belongs to, and its setting: 'train.pool' -> ('train', --pool)."""
+    verb, dot, flag = name.rpartition(".")
+    if not dot:
+        verb = next(each for each in _OWNERS if name in settings(each))
+    return verb, settings(verb)[flag]
 
 
 def _load(path: Path) -> dict[str, Any]:
@@ -145,17 +140,24 @@ def _axis(key: str) -> str:
     return COLLECTION if key == "collections" else key
 
 
-def _fault(key: str, flags: Flags) -> str:
-    """What is wrong with a key; empty where a command has such a flag."""
+def _fault(key: str) -> str:
+    """What is wrong with a key; empty if a command has such a setting."""
     if _axis(key) in (COLLECTION, *_WHOLE):
         return ""
     verb, dot, flag = key.rpartition(".")
     if dot and verb not in _OWNERS:
         return _unknown(verb, "command", _OWNERS)
-    if flag in _TAKEN:
-        return f"{key} is what the grid itself sets"
-    names = {name for each in ([verb] if dot else _OWNERS) for name in flags[each]}
-    return "" if flag in names else _unknown(flag, "flag", names)
+    found = [settings(each) for each in ([verb] if dot else _OWNERS)]
+    named = [each[flag] for each in found if flag in each]
+    if not named:
+        return _unknown(flag, "flag", {name for each in found for name in each})
+    free = [option for option in named if not _is_set_here(option)]
+    return "" if free else f"{key} is what the grid itself sets"
+
+
+def _is_set_here(option: Option) -> bool:
+    own = option.flag.role in _SET_HERE or option.name in _ALSO_SET_HERE
+    return own and not is_shared(option)
 
 
 def _unknown(name: str, what: str, names: Any) -> str:

@@ -7,17 +7,20 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NotRequired, TypedDict
 
 from lmkcli.errors import DataError, LmkError, UnknownName, UsageError
 from lmkcli.experiments.cells import Cell, cells
-from lmkcli.experiments.gridfile import COLLECTION, MEASURES, Flags, GridFile, TableChoice
+from lmkcli.experiments.gridfile import COLLECTION, MEASURES, GridFile, TableChoice
 from lmkcli.experiments.steps import OUTPUTS, Chain, Step
 from lmkcli.manifest_types import MOST_SHARDS
 from lmkcli.reading import read_json
+from lmkcli.spec.operation import operation_kind
 from lmkcli.system.atomic import atomic_file
 
-Check = Callable[[Step], None]  # raises what the command itself would say of such words
+Check = Callable[
+    [Step], None
+]  # raises the errors of the operation that can be known before it runs
 NAME = "plan.json"
 _AGAIN = "run lmk grid again"
 
@@ -64,11 +67,30 @@ class Plan:
         """Keep it in the folder of the results, where `read` finds it."""
         folder.mkdir(parents=True, exist_ok=True)
         with atomic_file(folder / NAME) as temporary:
-            text = json.dumps(asdict(self), indent=1, ensure_ascii=False)
+            text = json.dumps(self._as_json(), indent=1, ensure_ascii=False)
             temporary.write_text(text, encoding="utf-8")
 
+    def _as_json(self) -> dict[str, Any]:
+        steps = {
+            key: {
+                "key": key,
+                "operation": step.operation.as_json(),
+                "needs": step.needs,
+                "shards": step.shards,
+            }
+            for key, step in self.steps.items()
+        }
+        return {
+            "cells": [asdict(cell) for cell in self.cells],
+            "chains": self.chains,
+            "steps": steps,
+            "refused": [asdict(each) for each in self.refused],
+            "table": asdict(self.table),
+            "file": self.file,
+        }
 
-def plan(grid: GridFile, flags: Flags, folder: Path, check: Check) -> Plan:
+
+def plan(grid: GridFile, folder: Path, check: Check) -> Plan:
     """The plan of a grid whose results go to `folder`; nothing is read but names and model folders.
 
     Tokens are a step of their own where more than one encoding reads them. UsageError when every cell
@@ -79,7 +101,7 @@ def plan(grid: GridFile, flags: Flags, folder: Path, check: Check) -> Plan:
     checked: dict[str, LmkError | None] = {}
     for cell in cells(grid):
         try:
-            drafts.append(_draft(cell, Chain(cell, flags, folder, grid.shards), check, checked))
+            drafts.append(_draft(cell, Chain(cell, folder, grid.shards), check, checked))
         except (UnknownName, DataError):  # a slip of the pen, not a cell without a meaning
             raise
         except LmkError as error:
@@ -142,24 +164,51 @@ def is_there(folder: Path) -> bool:
     return stored.keys() >= {"cells", "chains", "steps"}
 
 
+class _StoredStep(TypedDict):
+    """A step in `plan.json`."""
+
+    key: str
+    operation: dict[str, Any]
+    needs: list[str]
+    shards: int
+
+
+class _Stored(TypedDict):
+    """What `plan.json` contains."""
+
+    cells: list[Cell]
+    chains: dict[str, tuple[str, ...]]
+    steps: dict[str, _StoredStep]
+    refused: list[Refused]
+    table: NotRequired[TableChoice]
+    file: NotRequired[str]
+
+
 def read(folder: Path) -> Plan:
     """The plan that `lmk grid` left in a folder of results; DataError where there is none."""
     try:
-        stored = read_json(folder / NAME, Plan, _AGAIN)
+        stored: Any = read_json(folder / NAME, _Stored, _AGAIN)
     except FileNotFoundError:
         raise DataError(f"{folder} has no {NAME}: it is no folder of results; {_AGAIN}") from None
-    raw: dict[str, Any] = dict(stored)  # type: ignore[call-overload]  # JSON that has Plan's shape
-    plan = Plan(
-        [Cell(each["name"], _tuples(each["values"])) for each in raw["cells"]],
-        _tuples(raw["chains"]),
-        {key: Step(**_tuples(step)) for key, step in raw["steps"].items()},
-        [Refused(**each) for each in raw["refused"]],
-        TableChoice(**_tuples(raw.get("table", {}))),
-        raw.get("file", ""),
-    )
+    try:
+        plan = Plan(
+            [Cell(each["name"], _tuples(each["values"])) for each in stored["cells"]],
+            _tuples(stored["chains"]),
+            {key: _step(step) for key, step in stored["steps"].items()},
+            [Refused(**each) for each in stored["refused"]],
+            TableChoice(**_tuples(stored.get("table", {}))),
+            stored.get("file", ""),
+        )
+    except DataError as error:
+        raise DataError(f"{folder / NAME} cannot be read ({error}); {_AGAIN}") from error
     if fault := _misfit(plan):
         raise DataError(f"{folder / NAME} cannot be read ({fault}); {_AGAIN}")
     return plan
+
+
+def _step(stored: _StoredStep) -> Step:
+    operation = operation_kind(stored["operation"]).from_json(stored["operation"])
+    return Step(stored["key"], operation, tuple(stored["needs"]), stored["shards"])
 
 
 def _misfit(plan: Plan) -> str:

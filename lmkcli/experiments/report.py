@@ -3,7 +3,6 @@
 Tables sort by a click on a heading; plots are inline SVG; every cell has the commands that made it.
 """
 
-import shlex
 from collections.abc import Mapping, Sequence
 from html import escape
 from pathlib import Path
@@ -136,7 +135,7 @@ def _embedded(svg: str) -> str:
 def _cell(name: str, plan: Plan, results: Results) -> str:
     chain = [plan.steps[key] for key in plan.chains[name]]
     state = "finished" if results.is_done(chain[-1]) else "not finished"
-    commands = "\n".join(shlex.join(["lmk", *step.words]) for step in chain)
+    commands = "\n".join(step.operation.command_line() for step in chain)
     errors = "".join(
         f'<p class="note">{escape(step.key)}: {escape(results.error(step.key))}</p>'
         for step in chain

@@ -9,7 +9,6 @@ import fcntl
 import multiprocessing
 import os
 import re
-import shlex
 import signal
 import sys
 import time
@@ -20,11 +19,13 @@ from graphlib import TopologicalSorter
 from multiprocessing import connection
 from multiprocessing.context import ForkServerContext, ForkServerProcess
 from pathlib import Path
+from typing import Any
 
 from lmkcli.errors import Stopped
 from lmkcli.experiments.plan import Plan
 from lmkcli.experiments.steps import OUTPUTS, STEPS, Step
 from lmkcli.progress import Report
+from lmkcli.spec.operation import Operation
 from lmkcli.system.atomic import atomic_file
 
 LOG = "log.txt"
@@ -50,7 +51,7 @@ class Results:
     def is_done(self, step: Step) -> bool:
         """Whether a step has ended well, and what it made is still there."""
         folder = self.of(step.key)
-        ended = all((folder / name).exists() for name, _ in step.commands())
+        ended = all((folder / name).exists() for name, _ in step.operations())
         return ended and (folder / OUTPUTS[step.verb]).exists()
 
     def missing(self, plan: Plan) -> dict[str, Step]:
@@ -71,7 +72,7 @@ class Results:
         """Remove the results of steps whose output was removed, so that all of it is made again."""
         for step in steps:
             if not (self.of(step.key) / OUTPUTS[step.verb]).exists():
-                for name, _ in step.commands():
+                for name, _ in step.operations():
                     (self.of(step.key) / name).unlink(missing_ok=True)
 
     def error(self, key: str) -> str:
@@ -104,9 +105,7 @@ class Outcome:
     stopped: list[str] = field(default_factory=list)
 
 
-Command = Callable[
-    [Sequence[str]], None
-]  # runs the words after 'lmk', and leaves with its exit code
+Command = Callable[[Operation[Any]], None]  # runs an operation; SystemExit has its exit code
 
 
 @dataclass(frozen=True)
@@ -202,34 +201,34 @@ class _Running:
 
 def _execute(command: Command, step: Step, results: Results) -> None:
     """Run one step in this process, shard after shard, but for what another process has made."""
-    for name, words in step.commands():
+    for name, operation in step.operations():
         result = results.of(step.key) / name
         with open(f"{result}{LOCK}", "a") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)  # while another life of the same command has it
             if not result.exists():
-                _printed(command, words, result)
+                _printed(command, operation, result)
 
 
-def _printed(command: Command, words: Sequence[str], result: Path) -> None:
-    """Run a command line; what it prints is in a file when it has ended well, what it says in a log."""
+def _printed(command: Command, operation: Operation[Any], result: Path) -> None:
+    """Run an operation; its output is in a file after it has ended well, its messages in a log."""
     with (
         atomic_file(result) as printed,
         open(printed, "wb") as out,
         open(result.with_name(LOG), "ab") as log,
     ):
-        log.write(f"$ lmk {shlex.join(words)}\n".encode())
+        log.write(f"$ {operation.command_line()}\n".encode())
         log.flush()
         for number, file in ((1, out), (2, log)):
             os.dup2(file.fileno(), number)
         started = time.monotonic()
-        _ended(command, words)
+        _ended(command, operation)
         log.write(f"{ENDED}{time.monotonic() - started:.1f} s\n".encode())
 
 
-def _ended(command: Command, words: Sequence[str]) -> None:
-    """Run a command to its end; SystemExit with another code than 0 where it has not ended well."""
+def _ended(command: Command, operation: Operation[Any]) -> None:
+    """Run an operation to its end; SystemExit with another code than 0 if it failed."""
     try:
-        command(words)
+        command(operation)
     except SystemExit as left:
         if left.code:
             raise

@@ -80,9 +80,9 @@ def _script(
 ) -> str:
     verb = steps[0].verb
     commands = [
-        shlex.join([step.key, name, *program, *words])
+        shlex.join([step.key, name, *program, *operation.words(), "--json"])
         for step in steps
-        for name, words in step.commands()
+        for name, operation in step.operations()
         if not (results.of(step.key) / name).exists()
     ]
     asked = {

@@ -53,10 +53,10 @@ def tokens_material(flags: Mapping[str, tuple[str, ...]]) -> Any:
     model = local_model(name, revision)
     declared = model.gran if model and pool in ("", "auto") else ""
     splitter = gran or declared or ("" if model or pool not in ("", "auto") else "auto")
-    prompt = flags.get("doc-prompt") or ((model.doc_prompt,) if model else ("auto",))
+    prompt = flags.get("doc_prompt") or ((model.doc_prompt,) if model else ("auto",))
     tokenizer = model.tokenizer_digest if model else [name, revision]
     kept = {
-        flag: flags.get(flag) for flag in ("store-text", "trust-remote-code", "fields", "map-ids")
+        flag: flags.get(flag) for flag in ("store_text", "trust_remote_code", "fields", "map_ids")
     }
     return [tokenizer, prompt, splitter if splitter in (*SPLITTERS, "auto") else "", kept]
 

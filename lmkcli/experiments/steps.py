@@ -1,4 +1,4 @@
-"""Steps: the lmk command lines that make a cell's scores, and the keys by which cells share them.
+"""Steps: the operations that make a cell's scores, and the keys by which cells share them.
 
 A key is a digest of what decides the result: the flags that matter, the documents, the model, and the
 keys of the steps before. Cells whose commands have the same key share one step and its folder.
@@ -6,7 +6,7 @@ keys of the steps before. Cells whose commands have the same key share one step 
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -18,12 +18,13 @@ from lmkcli.experiments.gridfile import (
     COLLECTION,
     EXAMPLES,
     MEASURES,
-    SHARED,
     TEXTS,
-    Flags,
     Value,
+    is_shared,
     owner,
+    settings,
 )
+from lmkcli.spec.operation import Operation, Option, options
 
 # What each command makes, in its step's folder, in the order of a chain.
 OUTPUTS = {
@@ -32,47 +33,37 @@ OUTPUTS = {
 }  # fmt: skip
 RESULT = "result.json"  # what a command printed, once it has ended well
 STEPS = "steps"  # the folder of all steps, in that of the results
-# Flags that change nothing but how fast a result is there, or where it may come from.
-_IDLE = {"device", "offline"}
-_IDLE_OF = {"encode": {"batch-tokens", "batch-size"}, "index": {"max-memory"}}
-_READING = ("fields", "map-ids")  # of a collection
-# What decides token ids, or must be said for what decides them to be understood.
-_RECIPE = (
-    "model",
-    "revision",
-    "pool",
-    "gran",
-    "unit",
-    "window",
-    "overlap",
-    "doc-prompt",
-    "store-text",
-)
 _OF_MODELS = ("pretrain", "train", "encode")
 _AUTO: Value = ("auto",)
 
 
 @dataclass(frozen=True)
 class Step:
-    """One command line. `words` follow 'lmk'; `needs` are the keys of the steps whose output it reads."""
+    """One operation of a plan. `needs` are the keys of the steps whose output it reads."""
 
     key: str
-    verb: str
-    words: tuple[str, ...]
+    operation: Operation[Any]
     needs: tuple[str, ...] = ()
     shards: int = 1
 
     @property
+    def verb(self) -> str:
+        """The command of the operation."""
+        return self.operation.verb
+
+    @property
     def trained(self) -> bool:
-        """Whether a step before makes the model that this one reads."""
+        """Whether an earlier step makes the model that this one reads."""
         return any(key.startswith(("train-", "pretrain-")) for key in self.needs)
 
-    def commands(self) -> list[tuple[str, tuple[str, ...]]]:
-        """The command line of each shard, and the name of the file that its result goes to."""
+    def operations(self) -> list[tuple[str, Operation[Any]]]:
+        """The operation of each shard, and the name of the file that its result goes to."""
         if self.shards == 1:
-            return [(RESULT, self.words)]
-        numbered = [(number, f"{number}/{self.shards}") for number in range(self.shards)]
-        return [(f"shard-{n}.json", (*self.words, "--shard", share)) for n, share in numbered]
+            return [(RESULT, self.operation)]
+        return [
+            (f"shard-{number}.json", self.operation.changed_to(shard=f"{number}/{self.shards}"))
+            for number in range(self.shards)
+        ]
 
 
 class _Model(NamedTuple):
@@ -86,9 +77,10 @@ class _Model(NamedTuple):
 class Chain:
     """The steps of one cell, whose outputs lie below `folder`."""
 
-    def __init__(self, cell: Cell, flags: Flags, folder: Path, shards: int = 1) -> None:
-        self._cell, self._flags, self._folder = cell, flags, folder
+    def __init__(self, cell: Cell, folder: Path, shards: int = 1) -> None:
+        self._cell, self._folder = cell, folder
         self._shards = shards  # of every encoding
+        # Command -> field -> its value as text.
         self._given: dict[str, dict[str, Value]] = {verb: {} for verb in OUTPUTS}
         for axis, value in cell.values.items():
             if value and axis not in (COLLECTION, MEASURES, EXAMPLES, TEXTS):
@@ -100,12 +92,14 @@ class Chain:
         self._kind = " ".join(self._given["index"].get("kind", ()))
 
     def _give(self, axis: str, value: Value) -> None:
-        verb, flag = owner(axis, self._flags)
-        takers = (
-            [each for each in OUTPUTS if flag in self._flags[each]] if axis in SHARED else [verb]
-        )
-        for each in takers:
-            self._given[each][flag] = value
+        """Set the value of an axis for its command, or for all that share it."""
+        verb, option = owner(axis)
+        takers = {verb: option}
+        if is_shared(option):
+            named = {each: settings(each).get(axis) for each in OUTPUTS}
+            takers = {each: found for each, found in named.items() if found and is_shared(found)}
+        for each, found in takers.items():
+            self._given[each][found.name] = value
 
     def steps(self, tokens: Step | None = None) -> list[Step]:
         """The steps in their order, the last of which scores the cell; documents come from `tokens`.
@@ -114,9 +108,9 @@ class Chain:
         """
         steps = [self._lexical()] if self._kind in catalog.LEXICAL else [*self._dense(tokens)]
         index = steps[-1]
-        place = [self.place(index), self._collection]
-        run = self._step("search", place, self._texts, (index.key,))
-        scored = self._step("eval", [self.place(run)], "", (run.key,))
+        inputs = {"index": self.place(index), "queries": self._collection}
+        run = self._step("search", inputs, self._texts, (index.key,))
+        scored = self._step("eval", {"runs": [self.place(run)]}, "", (run.key,))
         return [*steps, run, scored]
 
     def place(self, step: Step) -> str:
@@ -134,14 +128,16 @@ class Chain:
                 f"{', '.join(useless)} has no effect with --kind {self._kind}, which reads words; a "
                 f'[[grid.where]] with kind = "{self._kind}" leaves it out by {useless[0]} = [""]'
             )
-        return self._step("index", [self._collection], self._texts)
+        return self._step("index", {"source": self._collection}, self._texts)
 
     def _is_of_a_model(self, axis: str) -> bool:
         """Whether an axis makes a model, or what a model makes."""
         if axis in (COLLECTION, MEASURES):
             return False
-        verb, flag = owner(axis, self._flags)
-        return verb in _OF_MODELS and flag not in SHARED
+        if axis in (EXAMPLES, TEXTS):
+            return True
+        verb, option = owner(axis)
+        return verb in _OF_MODELS and not is_shared(option)
 
     def _dense(self, tokens: Step | None) -> Iterator[Step]:
         yield from self._learned
@@ -149,11 +145,16 @@ class Chain:
             raise UsageError('there is no model; add model = ["…"], or kind = "bm25"')
         yield (vectors := self._encoded(tokens))
         if self._kind not in ("", "exact"):
-            yield self._step("index", [self.place(vectors)], "", (vectors.key,))
-        elif useless := sorted(self._given["index"].keys() - {"kind", *SHARED}):
+            yield self._step("index", {"source": self.place(vectors)}, "", (vectors.key,))
+        elif useless := sorted(self._own("index") - {"kind"}):
             raise UsageError(
                 f"{', '.join(useless)} has no effect on exact search; add kind, or drop it"
             )
+
+    def _own(self, verb: str) -> set[str]:
+        """The fields that are set for a command alone, not for all commands."""
+        given = self._given[verb]
+        return {each.name for each in _options(verb) if each.name in given and not is_shared(each)}
 
     @cached_property
     def _base(self) -> _Model:
@@ -167,7 +168,7 @@ class Chain:
         steps: list[Step] = []
         for verb, axis in (("pretrain", TEXTS), ("train", EXAMPLES)):
             texts = self._cell.values.get(axis, ())
-            if not texts and self._given[verb].keys() - {*SHARED}:
+            if not texts and self._own(verb):
                 raise UsageError(f"{verb} needs its texts; add {axis}")
             if texts:
                 steps.append(self._learning(verb, list(texts), steps[-1:]))
@@ -187,7 +188,8 @@ class Chain:
             given |= {
                 name: self._asked[name] for name in ("model", "revision") if name in self._asked
             }
-        return self._step(verb, texts, [material, [sources.stamp(each) for each in texts]], needs)
+        stamps = [sources.stamp(each) for each in texts]
+        return self._step(verb, {"sources": texts}, [material, stamps], needs)
 
     @cached_property
     def _model(self) -> _Model:
@@ -202,13 +204,15 @@ class Chain:
         given = {name: value for name, value in self._asked.items() if name not in dropped}
         self._given["encode"] = given | {"model": (self._model.path,)}
         material = [self._model.material, self._texts, *[self._shards] * (self._shards > 1)]
-        step = self._step("encode", [self._collection], material, self._model.needs)
+        source = {"source": self._collection}
+        step = self._step("encode", source, material, self._model.needs)
         if tokens is None:
             return step
-        for name in _READING:  # which the tokens have behind them; the key is the same either way
+        reading = {each.name for each in _options("encode") if each.flag.role == "reading"}
+        for name in reading:  # which the tokens were read with; the key is the same either way
             self._given["encode"].pop(name, None)
         needs = (tokens.key, *self._model.needs)
-        return self._spelled("encode", [self.place(tokens)], step.key, needs)
+        return self._made("encode", {"source": self.place(tokens)}, step.key, needs)
 
     @cached_property
     def tokens(self) -> Step | None:
@@ -221,28 +225,45 @@ class Chain:
             return None
         own, taught = self._asked, self._given["train"]
         inherited = taught if self._learned and own.get("pool", _AUTO) == _AUTO else {}
-        recipe = {"doc-prompt": taught.get("doc-prompt", ())} | inherited | own
+        recipe = {"doc_prompt": taught.get("doc_prompt", ())} | inherited | own
         recipe["gran"] = tuple(word.partition(",")[0] for word in recipe.get("gran", ()))
-        self._given["tokenize"] |= {name: recipe[name] for name in _RECIPE if recipe.get(name)}
+        decided = {each.name for each in _options("tokenize") if not each.flag.role} | {"model"}
+        self._given["tokenize"] |= {
+            name: value
+            for name, value in recipe.items()
+            if value and name in decided - {"max_length"}
+        }
         material = [self._texts, sources.tokens_material(self._given["tokenize"])]
         key = f"tokenize-{manifest.digest(material)[:10]}"
-        return self._spelled("tokenize", [self._collection], key)
+        return self._made("tokenize", {"source": self._collection}, key)
 
     def _step(
-        self, verb: str, arguments: list[str], material: Any, needs: tuple[str, ...] = ()
+        self, verb: str, inputs: dict[str, Any], material: Any, needs: tuple[str, ...] = ()
     ) -> Step:
-        """A step whose key follows from its flags and from `material`, which stands for its arguments."""
-        idle = {*_IDLE, *_IDLE_OF.get(verb, ()), "model"}
-        deciding = {name: value for name, value in self._given[verb].items() if name not in idle}
+        """A step whose key follows from its settings and from `material`, which stands for its inputs."""
+        idle = {each.name for each in _options(verb) if each.flag.role in ("speed", "mode")}
+        deciding = {
+            name.replace("_", "-"): value
+            for name, value in self._given[verb].items()
+            if name not in idle | {"model"}
+        }
         key = f"{verb}-{manifest.digest([sorted(deciding.items()), material, needs])[:10]}"
-        return self._spelled(verb, arguments, key, needs)
+        return self._made(verb, inputs, key, needs)
 
-    def _spelled(
-        self, verb: str, arguments: list[str], key: str, needs: tuple[str, ...] = ()
+    def _made(
+        self, verb: str, inputs: dict[str, Any], key: str, needs: tuple[str, ...] = ()
     ) -> Step:
-        spelled, given = self._flags[verb], self._given[verb]
-        flags = [word for name, value in given.items() for word in spelled[name].words(value)]
-        place = self._place(key, verb)
-        output = ["--log", place, "--per-query"] if verb == "eval" else ["--output", place]
-        shards = self._shards if verb == "encode" else 1
-        return Step(key, verb, (verb, *arguments, *flags, *output, "--json"), needs, shards)
+        """The step of a key; UsageError if the command does not accept its settings."""
+        place = Path(self._place(key, verb))
+        output = {"log": place, "per_query": True} if verb == "eval" else {"output": place}
+        kind = catalog.load(catalog.OPERATIONS, verb, "operation")
+        try:
+            operation = kind.from_texts(self._given[verb], **inputs, **output)
+        except UsageError as error:
+            raise UsageError(f"lmk {verb}: {error}") from error
+        return Step(key, operation, needs, self._shards if verb == "encode" else 1)
+
+
+@cache
+def _options(verb: str) -> tuple[Option, ...]:
+    return options(catalog.load(catalog.OPERATIONS, verb, "operation"))

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, ClassVar
 
-from lmkcli.progress import SILENT, Report
+from lmkcli.progress import Report
 from lmkcli.settings import Flag
 from lmkcli.spec.operation import Operation
 from lmkcli.spec.result import Result
@@ -45,7 +45,7 @@ class Compact(Operation[Compacted]):
         float, Flag("Hours to keep a part after the last generation that listed it.", min=0)
     ] = 24.0
 
-    def run(self, report: Report = SILENT) -> Compacted:
+    def execute(self, report: Report) -> Compacted:
         """Compact the folder."""
         from lmkcli.encoding import updating
 

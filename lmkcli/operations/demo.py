@@ -10,7 +10,7 @@ from lmkcli.operations.eval import Evaluate
 from lmkcli.operations.index import BuildIndex
 from lmkcli.operations.search import Search
 from lmkcli.operations.tokenize import Tokenize
-from lmkcli.progress import SILENT, Report
+from lmkcli.progress import Report
 from lmkcli.settings import Flag
 from lmkcli.spec.operation import Operation
 from lmkcli.spec.result import Result
@@ -79,13 +79,13 @@ class Demo(Operation[Demonstrated]):
             Search(landmarks, question=DEEP, k=3),
         ]
 
-    def run(self, report: Report = SILENT) -> Demonstrated:
+    def execute(self, report: Report) -> Demonstrated:
         """Run the operations, showing each command line and its result."""
         start = time.monotonic()
         results = []
         for operation in self.operations():
             report.note(f"\n$ {operation.command_line()}")
-            results.append(operation.run(report.of(operation.record())))
+            results.append(operation.run(report))
             report.show(results[-1])
         report.note(
             f"\nAll of it took {duration(time.monotonic() - start)}; the artifacts are in {self.folder}/."

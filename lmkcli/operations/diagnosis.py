@@ -67,7 +67,7 @@ def _libraries(thorough: bool, report: Report) -> Iterator[Check]:
     yield Check("lmk", State.ok, found, facts=facts)
     for extra in ("", *installed.extras()):
         check = _extra(extra)
-        yield _imported(extra, check) if thorough and check.state == State.ok else check
+        yield _imported(extra, check, report) if thorough and check.state == State.ok else check
 
 
 def _extra(name: str) -> Check:

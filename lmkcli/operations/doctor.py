@@ -1,10 +1,11 @@
 """Doctor: what works on this machine, and how to fix what does not."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from lmkcli.errors import CheckFailed
-from lmkcli.progress import SILENT, Report
+from lmkcli.progress import Report
 from lmkcli.settings import Flag
 from lmkcli.spec.operation import Operation
 from lmkcli.spec.result import Result, Table
@@ -33,16 +34,15 @@ class Diagnosed(Result):
         rows = [[check.part, check.state, check.found] for check in self.parts]
         return Table(["part", "state", "found"], rows)
 
-    @property
-    def below(self) -> str:
-        """How to fix broken parts, and how to add missing ones."""
+    def blocks(self) -> Iterator[Table | str]:
+        """The table, then how to fix broken parts and how to add missing ones."""
+        yield self.table()
         fixes = [check for check in self.parts if check.state in ("broken", "look")]
         additions = [check for check in self.parts if check.state == "none"]
-        lines = []
         for title, found in (("To fix:", fixes), ("To add:", additions)):
             commands = [f"  {check.part}: {check.fix}" for check in found if check.fix]
-            lines += ["", title, *commands] if commands else []
-        return "\n".join(lines)
+            if commands:
+                yield "\n".join(["", title, *commands])
 
     @property
     def failure(self) -> CheckFailed | None:
@@ -64,7 +64,7 @@ class Doctor(Operation[Diagnosed]):
         bool, Flag("Import every library too, which takes seconds and finds broken ones.")
     ] = False
 
-    def run(self, report: Report = SILENT) -> Diagnosed:
+    def execute(self, report: Report) -> Diagnosed:
         """Run the checks."""
         from lmkcli.operations.diagnosis import checks
 

@@ -12,7 +12,7 @@ from lmkcli.operations.options import (
     note_differences,
     note_left_out,
 )
-from lmkcli.progress import SILENT, Report
+from lmkcli.progress import Report
 from lmkcli.recipe import Model, RecipeOptions
 from lmkcli.settings import EncodeSettings, Flag
 from lmkcli.spec.operation import Operation
@@ -147,7 +147,7 @@ class Encode(
     ]
     model: Model = field(kw_only=True)
 
-    def run(self, report: Report = SILENT) -> Encoded | EncodedUpdate | EncodePlan:
+    def execute(self, report: Report) -> Encoded | EncodedUpdate | EncodePlan:
         """Encode the documents, or count what that would take."""
         place = None if self.dry_run else Destination(self, self.part_of.count)
         # Let waiting threads sleep: busy waiting takes time from other work on the machine. torch reads

@@ -1,15 +1,15 @@
 """Evaluate: runs to measures, with tests between runs."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from lmkcli.errors import CheckFailed, UsageError
-from lmkcli.progress import SILENT, Report
+from lmkcli.progress import Report
 from lmkcli.settings import Flag, Offline, Settings
 from lmkcli.spec.operation import Operation
-from lmkcli.spec.result import PROGRAMS, Format, Result
+from lmkcli.spec.result import PROGRAMS, Format, Result, Table
 
 if TYPE_CHECKING:
     from lmkcli.evaluation.breakdown import Key, Stratum, Value
@@ -53,9 +53,7 @@ class ScoreOptions(Settings):
             "need it (ArguAna, Quora)."
         ),
     ] = "auto"
-    strict: Annotated[
-        bool, Flag("Exit 4 when a judged query is missing from a run.", role="mode")
-    ] = False
+    strict: Annotated[bool, Flag("Exit 4 when a judged query is missing from a run.")] = False
     offline: Offline = False
 
 
@@ -67,27 +65,37 @@ class TableOptions(Settings):
 
     name: Annotated[
         list[str] | None,
-        Flag("What the rows are called, one for each run in their order; repeat it."),
+        Flag(
+            "What the rows are called, one for each run in their order; repeat it.", role="layout"
+        ),
     ] = None
-    per_query: Annotated[bool, Flag("One row per query.", short="-p")] = False
+    per_query: Annotated[bool, Flag("One row per query.", short="-p", role="layout")] = False
     baseline: Annotated[
         str | None,
-        Flag("Test every other run against this one of the runs, query by query.", often=True),
+        Flag(
+            "Test every other run against this one of the runs, query by query.",
+            often=True,
+            role="layout",
+        ),
     ] = None
-    all_pairs: Annotated[bool, Flag("Test every run against every other.")] = False
+    all_pairs: Annotated[bool, Flag("Test every run against every other.", role="layout")] = False
     correction: Annotated[
-        Correction | None, Flag("Correction of the p-values for multiple tests.", shown=CORRECTION)
+        Correction | None,
+        Flag("Correction of the p-values for multiple tests.", shown=CORRECTION, role="layout"),
     ] = None
     by: Annotated[
         str | None,
         Flag(
             "Break scores down by length (words of the relevant documents), query-length, or what "
-            "the collection says of its queries, such as position or language."
+            "the collection says of its queries, such as position or language.",
+            role="layout",
         ),
     ] = None
     bins: Annotated[
         str | None,
-        Flag("Edges for --by, such as 0,512,2048,8192; else quartiles of the queries."),
+        Flag(
+            "Edges for --by, such as 0,512,2048,8192; else quartiles of the queries.", role="layout"
+        ),
     ] = None
     form: Annotated[
         Format,
@@ -176,12 +184,29 @@ class Evaluated(Result):
     def __iter__(self) -> "Iterator[RunScores]":
         return iter(self.results)
 
+    @property
+    def form(self) -> Format:
+        """How its tables are printed."""
+        return self.options.form
+
     def as_json(self) -> Any:
-        """A row per run: its name, its collection, and its measures."""
-        return [
-            {"run": str(each.run), "collection": each.collection, **each.scores.aggregated}
-            for each in self.results
-        ]
+        """The rows of the table, one value per row if there are several collections or groups."""
+        asked = replace(self, options=replace(self.options, form=Format.json))
+        (table,) = asked.blocks()
+        assert isinstance(table, Table)
+        return table.as_json()
+
+    def blocks(self) -> Iterator[Table | str]:
+        """The tables, with lines that explain their marks."""
+        from lmkcli.operations import score_tables
+
+        return score_tables.blocks(self)
+
+    def notes(self) -> Iterator[str]:
+        """What the scores rest on: judged queries, ties, depths."""
+        from lmkcli.operations import score_tables
+
+        return score_tables.notes(self.results, self.qrel_sets)
 
     @property
     def failure(self) -> CheckFailed | None:
@@ -216,7 +241,7 @@ class Evaluate(Operation[Evaluated], RecordOptions, TableOptions, ScoreOptions):
         ),
     ] = field()
 
-    def run(self, report: Report = SILENT) -> Evaluated:
+    def execute(self, report: Report) -> Evaluated:
         """Score the runs, compare them, and write the log and the plot."""
         from lmkcli.evaluation import run_list, scoring
 
@@ -274,7 +299,7 @@ class Evaluate(Operation[Evaluated], RecordOptions, TableOptions, ScoreOptions):
 
         if against is None:
             letters_of(results)  # before any work: there may be too many
-        with report.job("comparing") as job:
+        with report.step("comparing") as job:
             tests = compare_all(results, against, self.method, job.progress)
         if not tests:
             raise UsageError("a comparison needs at least two runs of the same queries")
@@ -337,7 +362,7 @@ def _values(qrel_sets: "list[QrelSet]", by: str, report: Report) -> "tuple[dict[
             )
         queries = {qrel.query_id for qrel in qrel_set.qrels}
         judged += len(queries)
-        with report.job(qrel_set.name) as job:
+        with report.step(qrel_set.name) as job:
             of_query = breakdown.values_of(
                 by, qrel_set.collection, qrel_set.qrels, qrel_set.rel, job.progress
             )

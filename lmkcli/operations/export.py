@@ -6,7 +6,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from lmkcli.errors import UsageError
 from lmkcli.operations.options import Destination, NewOutput
-from lmkcli.progress import SILENT, Report
+from lmkcli.progress import Report
 from lmkcli.recipe import RecipeOptions
 from lmkcli.settings import Flag, Offline
 from lmkcli.spec.operation import Operation, Option
@@ -77,7 +77,7 @@ class Export(Operation[Exported], NewOutput, RecipeOptions):
             return f"--to {self.to}: no model is used"
         return super().ineffective(option)
 
-    def run(self, report: Report = SILENT) -> Exported:
+    def execute(self, report: Report) -> Exported:
         """Write the folder."""
         place = Destination(self)
         if self.to == _MODEL:
@@ -93,7 +93,7 @@ class Export(Operation[Exported], NewOutput, RecipeOptions):
         from lmkcli.exchange.training_examples import export_examples
 
         folder = place.prepare(report)
-        with report.job("export") as job:
+        with report.step("export") as job:
             tally = export_examples(source, folder, job).found()
         text = ", ".join(f"{name.replace('_', ' ')} {count:,}" for name, count in tally.items())
         return Exported(folder, {"to": self.to, **tally}, text)
@@ -104,7 +104,7 @@ class Export(Operation[Exported], NewOutput, RecipeOptions):
 
         vectors = Vectors(source)
         folder = place.prepare(report)
-        with report.job("export") as job:
+        with report.step("export") as job:
             rows = export(vectors, self.to, folder, job)
         facts = {"documents": vectors.rows, "vectors": rows, "dimensions": vectors.dim}
         text = ", ".join(f"{count:,} {name}" for name, count in facts.items())

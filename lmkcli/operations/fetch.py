@@ -5,7 +5,7 @@ from typing import Annotated, Any, ClassVar
 
 from lmkcli.data import known
 from lmkcli.errors import UsageError
-from lmkcli.progress import SILENT, Report
+from lmkcli.progress import Report
 from lmkcli.recipe import Revision
 from lmkcli.settings import Flag
 from lmkcli.spec.operation import Operation
@@ -58,7 +58,7 @@ class Fetch(Operation[Fetched]):
         if self.revision is not None and len(self.model or []) != 1:
             raise UsageError("--revision belongs to one model; give exactly one -m with it")
 
-    def run(self, report: Report = SILENT) -> Fetched:
+    def execute(self, report: Report) -> Fetched:
         """Download everything that is missing."""
         from lmkcli.data.collection import open_collection
         from lmkcli.models.finding import check_revision, read_model
@@ -66,7 +66,6 @@ class Fetch(Operation[Fetched]):
         wanted = [each for name in self.names or [] for each in known.group(name) or [name]]
         collections = [open_collection(name) for name in wanted]
         for collection in collections:
-            report.note(f"fetching {collection.name}")
             collection.fetch()
         models = {}
         for name in self.model or []:

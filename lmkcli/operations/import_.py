@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from lmkcli.errors import UsageError
 from lmkcli.operations.options import Destination, MapIds, NewOutput
-from lmkcli.progress import SILENT, Report
+from lmkcli.progress import Report
 from lmkcli.recipe import Recipe, RecipeOptions
 from lmkcli.settings import Flag, Offline
 from lmkcli.spec.operation import Operation, Option
@@ -79,7 +79,7 @@ class Import(Operation[Imported], NewOutput, RecipeOptions):
             return "an import that names no model (-m)" if option.name != "model" else ""
         return super().ineffective(option)
 
-    def run(self, report: Report = SILENT) -> Imported:
+    def execute(self, report: Report) -> Imported:
         """Read the vectors and write them as parts."""
         place = Destination(self)
         from lmkcli.exchange.importing import open_incoming, run_import

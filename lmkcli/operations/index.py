@@ -15,7 +15,7 @@ from lmkcli.operations.options import (
     note_left_out,
     with_fields,
 )
-from lmkcli.progress import SILENT, Report
+from lmkcli.progress import Report
 from lmkcli.settings import AnnSettings, Bm25Settings, Flag, MilvusSettings, Offline, Settings
 from lmkcli.spec.operation import Operation
 from lmkcli.spec.result import Result
@@ -174,7 +174,7 @@ class BuildIndex(
             )
             raise UsageError(f"{flags} has no effect with --index-type {self.index_type}; drop it")
 
-    def run(self, report: Report = SILENT) -> Built | ShardDone | None:
+    def execute(self, report: Report) -> Built | ShardDone | None:
         """Build the index, one shard of it, or join its shards."""
         place = Destination(self, self._shards)
         if self.shard:
@@ -230,7 +230,7 @@ class BuildIndex(
         report: Report,
     ) -> dict[str, Any]:
         """The facts of an index that is built, or brought up to date with --if-exists update."""
-        with report.job("index") as job:
+        with report.step("index") as job:
             if self.if_exists != "update":
                 return build(job)
             updated = update(job)
@@ -287,7 +287,7 @@ class BuildIndex(
             )  # refuses an index of other vectors or settings
             report.note(f"{place.path} is already built")
             return None
-        with report.job("index") as job:
+        with report.step("index") as job:
             shards = build_shard(vectors, place.path, settings, Shard.parse(self.shard), job)
         return ShardDone(shards.folder, self.shard, shards.unfinished())
 

@@ -23,7 +23,7 @@ _FILES = {
     *(".npy", ".npz", ".faiss", ".safetensors", ".pt", ".bin", ".png", ".svg", ".pdf"),
 }
 MOST_LEFT_OUT = 10  # notes about documents that were left out
-MapIds = Annotated[bool, Flag("White space in ids becomes '_'.")]
+MapIds = Annotated[bool, Flag("White space in ids becomes '_'.", role="reading")]
 
 
 def with_fields(spelling: str, fields: str, map_ids: bool) -> str:
@@ -37,7 +37,8 @@ class CollectionOptions(Settings):
 
     panel: ClassVar[str] = "Documents"
     fields: Annotated[
-        str, Flag("Text fields of a record, joined by '+', such as headline+body.")
+        str,
+        Flag("Text fields of a record, joined by '+', such as headline+body.", role="reading"),
     ] = ""
     map_ids: MapIds = False
     shard: Annotated[
@@ -173,6 +174,33 @@ def named_paths(operation: Operation[Any]) -> Iterator[str]:
         for given in filter(None, value if isinstance(value, list) else [value]):
             names = (os.path.expanduser(w.rpartition("=")[2]) for w in str(given).split(","))
             yield from (each for each in names if os.path.exists(each) and each not in OWN_NAMES)
+
+
+def shadowed_folders(operation: Operation[Any]) -> Iterator[str]:
+    """A line for each name of a collection or a model that is also the name of a folder here."""
+    for option in options(type(operation)):
+        value = getattr(operation, option.name)
+        if option.flag.role not in ("collection", "model") or not value:
+            continue
+        for given in value if isinstance(value, list) else [value]:
+            word = str(given).split(",")[0].split(":")[0]  # without options and a split
+            if word in (".", "..") or "/" in word or not Path(word).is_dir():
+                continue
+            if option.flag.role == "collection" and _is_collection(word):
+                yield _shadowed(word, "collection")
+            if option.flag.role == "model" and word in OWN_NAMES:
+                yield _shadowed(word, "model")
+
+
+def _is_collection(word: str) -> bool:
+    """Whether it names a known collection; the name of an artifact means the artifact."""
+    from lmkcli.data.collection import is_known
+
+    return not (Path(word) / "manifest.json").is_file() and is_known(word)
+
+
+def _shadowed(word: str, what: str) -> str:
+    return f"{word} is the known {what}, not the folder of that name; the folder is ./{word}"
 
 
 def expand(operation: Operation[Any]) -> list[tuple[str, Operation[Any]]]:

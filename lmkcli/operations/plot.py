@@ -6,7 +6,7 @@ from typing import Annotated, ClassVar
 
 from lmkcli import catalog
 from lmkcli.errors import DataError, UsageError
-from lmkcli.progress import SILENT, Report
+from lmkcli.progress import Report
 from lmkcli.settings import Flag
 from lmkcli.spec.operation import Operation
 from lmkcli.spec.result import Result
@@ -66,9 +66,9 @@ class Plot(Operation[Plotted]):
         if self.output is None:
             raise UsageError("-o/--output is missing, for instance -o curve.svg")
 
-    def run(self, report: Report = SILENT) -> Plotted:
+    def execute(self, report: Report) -> Plotted:
         """Draw the figure."""
-        assert self.output is not None  # noqa: S101 (checked above)
+        assert self.output is not None
         log = self.log
         if (log / "plan.json").is_file():  # results of a grid
             log = log / "scores.jsonl"

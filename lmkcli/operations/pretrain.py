@@ -6,7 +6,7 @@ from typing import Annotated, ClassVar
 
 from lmkcli.operations.options import Destination
 from lmkcli.operations.train import ModelOutput, TrainPlan, plan_training
-from lmkcli.progress import SILENT, Report
+from lmkcli.progress import Report
 from lmkcli.recipe import RecipeOptions
 from lmkcli.settings import Flag, Settings
 from lmkcli.spec.operation import Operation
@@ -78,7 +78,7 @@ class Pretrain(
         ),
     ]
 
-    def run(self, report: Report = SILENT) -> Pretrained | TrainPlan:
+    def execute(self, report: Report) -> Pretrained | TrainPlan:
         """Pre-train, or count what that would take."""
         place = None if self.dry_run else Destination(self)
         from lmkcli.encoding.asking import check_grans

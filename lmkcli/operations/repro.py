@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from lmkcli.errors import CheckFailed, DataError, LmkError, Stopped
 from lmkcli.operations.update import Download
-from lmkcli.progress import SILENT, Report
+from lmkcli.progress import Call, Report
 from lmkcli.reading import file_digest
 from lmkcli.settings import Flag, TrustRemoteCode
 from lmkcli.spec.operation import Operation, named, operation_kind, options
@@ -81,7 +81,7 @@ class Repro(Operation[Reproduced]):
     trust_remote_code: TrustRemoteCode = False
     download: Download = False
 
-    def run(self, report: Report = SILENT) -> Reproduced:
+    def execute(self, report: Report) -> Reproduced:
         """Run the recorded operations again and compare."""
         with network.restricted(not self.download):  # a stranger's record must not start downloads
             led, entry = _recorded(self.what)
@@ -181,7 +181,7 @@ class _Again:
     def _run(self, operation: Operation[Any], what: str) -> None:
         self._report.note(f"$ {operation.command_line()}")
         try:
-            operation.run(self._report.of(operation.record()))
+            operation.run(self._report)
         except Stopped:
             raise
         except LmkError as error:
@@ -249,6 +249,6 @@ def _other_versions(led: "list[Step]", entry: dict[str, Any] | None) -> list[str
     from lmkcli import manifest
     from lmkcli.provenance.repro import versions
 
-    now = manifest.environment({})
+    now = manifest.environment(Call())
     recorded = [step.facts for step in led] + ([entry] if entry else [])
     return list(dict.fromkeys(line for then in recorded for line in versions(then, now)))

@@ -202,7 +202,7 @@ class QueryOptions(Settings):
         ),
     ] = None
     all_queries: Annotated[bool, Flag("Run queries without judgements in the split, too.")] = False
-    tag: Annotated[str | None, Flag("The run's last column.")] = None
+    tag: Annotated[str | None, Flag("The run's last column.", role="layout")] = None
     map_ids: MapIds = False
     max_memory: Annotated[
         int,
@@ -359,7 +359,7 @@ class Search(
                 f"-k {self.k}: only {self.rerank_depth} documents are scored again; raise --rerank-depth"
             )
 
-    def run(self, report: Report = SILENT) -> Searched | Hits | Session | ShardDone | None:
+    def execute(self, report: Report) -> Searched | Hits | Session | ShardDone | None:
         """Search for all queries, or for one question."""
         place = None
         if self.queries is not None:
@@ -440,7 +440,7 @@ class Search(
         if self.shard:
             return self._search_shard(_sharded(opened, queries, k), path, described, report)
         tag, room = self.tag or opened.info.kind, self._room
-        with report.job("search") as job:
+        with report.step("search") as job:
             if begun:
                 runs = _sharded(opened, queries, k).joined(tag, begun, job, room)
             else:
@@ -462,7 +462,7 @@ class Search(
 
         shard = Shard.parse(self.shard)
         shards = search.claim(path, described.identity, shard.count, report.call)
-        with report.job("search") as job:
+        with report.step("search") as job:
             search.search(shard, shards, job, self._room)
         return ShardDone(shards.folder, self.shard, shards.unfinished())
 

@@ -12,7 +12,7 @@ from lmkcli.operations.options import (
     note_differences,
     note_left_out,
 )
-from lmkcli.progress import SILENT, Report
+from lmkcli.progress import Report
 from lmkcli.recipe import Model, RecipeOptions
 from lmkcli.settings import EncodeSettings, Flag
 from lmkcli.spec.operation import Operation
@@ -166,7 +166,7 @@ class Tokenize(Operation[Tokenized | Placed], NewOutput, CollectionOptions, Reci
                 "--show prints one text and writes nothing; drop the collection and --output"
             )
 
-    def run(self, report: Report = SILENT) -> Tokenized | Placed:
+    def execute(self, report: Report) -> Tokenized | Placed:
         """Tokenize the collection, or place one text."""
         if self.show is not None:
             placed = self._placed(self.show)

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from lmkcli.operations.options import Destination, NewOutput
-from lmkcli.progress import SILENT, Report
+from lmkcli.progress import Report
 from lmkcli.recipe import Model, RecipeOptions
 from lmkcli.settings import Flag, Offline
 from lmkcli.spec.operation import Operation
@@ -134,7 +134,7 @@ class Train(Operation[Trained | TrainPlan], ModelOutput, DevSettings, TrainSetti
     ]
     model: Model = field(kw_only=True)
 
-    def run(self, report: Report = SILENT) -> Trained | TrainPlan:
+    def execute(self, report: Report) -> Trained | TrainPlan:
         """Train, or count what that would take."""
         place = None if self.dry_run else Destination(self)
         from lmkcli.encoding.asking import check_grans

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from lmkcli.errors import DataError, UsageError
-from lmkcli.progress import SILENT, Report
+from lmkcli.progress import Report
 from lmkcli.settings import Flag, TrustRemoteCode
 from lmkcli.spec.operation import Operation, named, operation_kind
 from lmkcli.spec.result import Result
@@ -61,7 +61,7 @@ class Update(Operation[Updated]):
     trust_remote_code: TrustRemoteCode = False
     download: Download = False
 
-    def run(self, report: Report = SILENT) -> Updated:
+    def execute(self, report: Report) -> Updated:
         """Update each folder."""
         with network.restricted(not self.download):  # a stranger's record must not start downloads
             made = self._made()
@@ -69,7 +69,7 @@ class Update(Operation[Updated]):
             done = []
             for folder in sorted(self.folders, key=lambda each: _ORDER.index(made[each].kind)):
                 report.note(f"$ {steps[folder].command_line()}")
-                done.append(steps[folder].run(report.of(steps[folder].record())))
+                done.append(steps[folder].run(report))
         return Updated(tuple(done))
 
     def _made(self) -> "dict[Path, Manifest]":

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
 from lmkcli.errors import CheckFailed, UsageError
-from lmkcli.progress import SILENT, Report
+from lmkcli.progress import Report
 from lmkcli.settings import Flag, ModelSettings
 from lmkcli.spec.operation import Operation
 from lmkcli.spec.result import Result
@@ -83,7 +83,7 @@ class Verify(Operation[VerifiedVectors | VerifiedIndex], ModelSettings):
         Flag("Documents to encode again, spread over the folder.", min=1, shown=str(SAMPLE)),
     ] = None
 
-    def run(self, report: Report = SILENT) -> VerifiedVectors | VerifiedIndex:
+    def execute(self, report: Report) -> VerifiedVectors | VerifiedIndex:
         """Verify the vectors or the index."""
         from lmkcli import manifest
 

@@ -15,6 +15,7 @@ from lmkcli.data.collection import Qrel
 from lmkcli.errors import DataError, UsageError
 from lmkcli.evaluation.measures import Scores
 from lmkcli.manifest_types import Facts
+from lmkcli.progress import Call
 from lmkcli.provenance import lineage
 from lmkcli.reading import LONG_LINE, bounded_lines, check_finite, checked, file_digest, parsed
 from lmkcli.store import outputs
@@ -25,7 +26,7 @@ def entry_of(
     scores: Scores,
     qrels: str | None,
     judgements: Iterable[Qrel],
-    call: Mapping[str, Any],
+    call: Call,
 ) -> dict[str, Any]:
     """All that is known of an evaluation, as JSON values.
 

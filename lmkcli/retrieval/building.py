@@ -1,7 +1,7 @@
 """Building: vectors or a collection to an index folder."""
 
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -11,7 +11,7 @@ from lmkcli.data.collection import Collection, Doc
 from lmkcli.data.digest import CollectionDigest, doc_hash
 from lmkcli.errors import Mismatch, UsageError
 from lmkcli.manifest import Manifest
-from lmkcli.progress import Progress, Report
+from lmkcli.progress import Call, Progress, Report
 from lmkcli.retrieval.chunking import chunks, fault
 from lmkcli.retrieval.index_folder import DOCS, read_built, write_built
 from lmkcli.retrieval.kinds import ann_kind, family_of, lexical_kind
@@ -63,9 +63,7 @@ def built_from(vectors: Vectors, folder: Path) -> dict[str, Any]:
     return built
 
 
-def claim_dense(
-    vectors: Vectors, folder: Path, settings: AnnSettings, call: Mapping[str, Any]
-) -> None:
+def claim_dense(vectors: Vectors, folder: Path, settings: AnnSettings, call: Call) -> None:
     """Make `folder` an index of this kind; Mismatch when it is one with other settings."""
     recorded = asdict(replace(settings, max_memory=0))  # the machine's, not the index's
     claim_vectors(vectors, folder, family_of(settings.kind), recorded, call)
@@ -76,7 +74,7 @@ def claim_vectors(
     folder: Path,
     family: str,
     settings: dict[str, Any],
-    call: Mapping[str, Any],
+    call: Call,
 ) -> None:
     """Make `folder` an index of these vectors; Mismatch when it is one with other settings."""
     identity = {"family": family, "settings": settings, "recipe": vectors.recipe.identity()}
@@ -133,7 +131,7 @@ def claim_lexical(
     folder: Path,
     family: str,
     settings: Bm25Settings,
-    call: Mapping[str, Any],
+    call: Call,
 ) -> None:
     """Make `folder` an index of this kind; Mismatch when it is one with other settings.
 

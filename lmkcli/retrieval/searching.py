@@ -1,17 +1,17 @@
 """The search step: queries of a collection through an index to a run with its manifest."""
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from lmkcli import manifest
 from lmkcli.data.collection import Query, open_collection
 from lmkcli.data.run import Run, write_runs
 from lmkcli.errors import DataError, Mismatch
 from lmkcli.manifest import Manifest
-from lmkcli.progress import Progress
+from lmkcli.progress import Call, Progress
 from lmkcli.retrieval.index import Index
 from lmkcli.retrieval.room import Room, parts
 from lmkcli.store import outputs
@@ -69,9 +69,7 @@ def batches(queries: list[Query]) -> Iterator[tuple[int, list[Query]]]:
         yield first, queries[first : first + QUERIES_AT_ONCE]
 
 
-def run_manifest(
-    index: Index, spelling: str, queries: list[Query], k: int, call: Mapping[str, Any]
-) -> Manifest:
+def run_manifest(index: Index, spelling: str, queries: list[Query], k: int, call: Call) -> Manifest:
     """What decides a run: the index, the queries and the depth."""
     digest = manifest.digest([[query.id, query.text] for query in queries])
     info = index.info

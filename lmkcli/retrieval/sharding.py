@@ -6,7 +6,7 @@ their scores: exact ones, or an index's own, by which candidates are chosen amon
 before they are scored. Queries are encoded once for all: two machines need not encode them alike.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from functools import partial, reduce
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from lmkcli.data.collection import Query, Shard
 from lmkcli.data.run import Run
 from lmkcli.errors import DataError, UsageError
-from lmkcli.progress import Note, Report
+from lmkcli.progress import Call, Note, Report
 from lmkcli.retrieval.approximate import ApproximateSearch
 from lmkcli.retrieval.dense import DenseIndex, exact_search
 from lmkcli.retrieval.index import Index
@@ -39,9 +39,7 @@ class ShardedSearch:
         self._index, self._slices = _divided(index)
         self._queries, self._k = queries, min(k, self._index.units.matrix.rows)
 
-    def claim(
-        self, output: Path, identity: dict[str, Any], count: int, call: Mapping[str, Any]
-    ) -> Shards:
+    def claim(self, output: Path, identity: dict[str, Any], count: int, call: Call) -> Shards:
         """Begin or join the shards of the run of that identity; Mismatch where others are there."""
         pieces = [_piece(first) for first, _ in batches(self._queries)]
         return Shards.claim(output, identity, count, pieces, call)

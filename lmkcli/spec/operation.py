@@ -5,10 +5,11 @@ that other code must know about a field is declared on the field by its `Flag`.
 """
 
 import shlex
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import MISSING, Field, dataclass, fields
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import MISSING, Field, dataclass, fields, replace
 from functools import cache
 from pathlib import Path
+from types import UnionType
 from typing import (
     Annotated,
     Any,
@@ -17,6 +18,7 @@ from typing import (
     NamedTuple,
     Self,
     TypeVar,
+    Union,
     get_args,
     get_origin,
     get_type_hints,
@@ -24,7 +26,7 @@ from typing import (
 
 from lmkcli.catalog import OPERATIONS, load
 from lmkcli.errors import DataError, UsageError
-from lmkcli.progress import SILENT, Report
+from lmkcli.progress import SILENT, Call, Report
 from lmkcli.settings import Flag, Settings
 
 Result = TypeVar("Result", covariant=True)
@@ -89,7 +91,11 @@ class Operation(Settings, Generic[Result]):
         """Raise UsageError for settings that contradict each other."""
 
     def run(self, report: Report = SILENT) -> Result:
-        """Execute the operation and return its result."""
+        """Execute the operation and return its result; artifacts that it makes record it."""
+        return self.execute(report.of(Call(self.record(), ["lmk", *self.words()])))
+
+    def execute(self, report: Report) -> Result:
+        """What `run` does; `report` already names this operation."""
         raise NotImplementedError
 
     def changed(self) -> frozenset[str]:
@@ -121,6 +127,10 @@ class Operation(Settings, Generic[Result]):
     def variant(self) -> tuple[str, str]:
         """The variant of the command, as `Flag.only` names it, and the flag that selects it."""
         return "", ""
+
+    def changed_to(self, **values: Any) -> Self:
+        """The same operation with other values in some fields."""
+        return replace(self, **values)
 
     def part(self, group: type[Group]) -> Group:
         """The inherited fields of one group of settings, as an object of that group's class."""
@@ -176,6 +186,15 @@ class Operation(Settings, Generic[Result]):
             return cls(**{**values, **changes})
         except (TypeError, UsageError) as error:
             raise DataError(f"the record of lmk {cls.verb} cannot be used: {error}") from error
+
+    @classmethod
+    def from_texts(cls, texts: Mapping[str, Sequence[str]], **values: Any) -> Self:
+        """The operation with fields as texts, as a command line or a grid file writes them.
+
+        `values` are further fields, in their own types. UsageError for texts that a field cannot have.
+        """
+        known = {each.name: each for each in options(cls)}
+        return cls(**{name: _read(known[name], text) for name, text in texts.items()}, **values)
 
     def words(self) -> list[str]:
         """The words of the command line that means this operation, starting with the verb."""
@@ -233,10 +252,11 @@ def named(record: Mapping[str, Any], *roles: str) -> dict[str, list[str]]:
     return found
 
 
-def options(kind: type[Operation[Any]], unused: bool = False) -> tuple[Option, ...]:
-    """The fields of an operation that have a Flag, arguments first."""
+def options(kind: type[Settings], unused: bool = False) -> tuple[Option, ...]:
+    """The fields of an operation, or of a group of settings, that have a Flag; arguments first."""
     found = _options(kind)  # type: ignore[arg-type]  # classes are hashable
-    return tuple(each for each in found if unused or each.name not in kind.unused)
+    absent = () if unused else getattr(kind, "unused", ())
+    return tuple(each for each in found if each.name not in absent)
 
 
 @cache
@@ -298,12 +318,39 @@ def _checked(option: Option, value: Any) -> Any:
     return value
 
 
+def _read(option: Option, texts: Sequence[str]) -> Any:
+    """The value of a field from its texts; UsageError if they mean none."""
+    kinds = _members(option.kind)
+    if any(get_origin(kind) is list for kind in kinds):
+        return list(texts)
+    if len(texts) != 1:
+        raise UsageError(f"{option.spelling} takes one value, not {' '.join(texts)}")
+    (text,) = texts
+    if bool in kinds:
+        if text not in ("true", "false"):
+            raise UsageError(f"{option.spelling} is a switch: write true or false, not {text}")
+        return text == "true"
+    number = next((kind for kind in (int, float) if kind in kinds), None)
+    if number is None or option.flag.parse:
+        return text
+    try:
+        return number(text)
+    except ValueError:
+        what = "a whole number" if number is int else "a number"
+        raise UsageError(f"{option.spelling} {text!r}: write {what}") from None
+
+
+def _members(kind: Any) -> tuple[Any, ...]:
+    """The types that a union consists of."""
+    return get_args(kind) if get_origin(kind) in (Union, UnionType) else (kind,)
+
+
 def _from_plain(kind: Any, value: Any) -> Any:
     if kind is Path and isinstance(value, str):
         return Path(value)
     if isinstance(value, kind):
         return value
-    raise NotImplementedError(f"expected {kind.__name__}, got {type(value).__name__}")
+    raise TypeError(f"expected {kind.__name__}, got {type(value).__name__}")
 
 
 def _plain(value: Any) -> Any:

@@ -5,14 +5,14 @@ each has, and `<shard>of<shards>-<piece>` is such a piece, whole or not there. W
 the first of them makes, has a name of its own. The folder goes once the output is there.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from lmkcli import manifest
 from lmkcli.errors import DataError, Mismatch
 from lmkcli.manifest import Manifest
-from lmkcli.progress import Note
+from lmkcli.progress import Call, Note
 from lmkcli.store import outputs
 from lmkcli.system.atomic import atomic_file
 from lmkcli.system.locking import locked
@@ -41,7 +41,7 @@ class Shards:
         identity: dict[str, Any],
         count: int,
         pieces: list[str],
-        call: Mapping[str, Any],
+        call: Call,
     ) -> "Shards":
         """Begin the shards of an output, or join them; Mismatch where they are those of another one."""
         folder = beside(output)

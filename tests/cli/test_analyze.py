@@ -11,7 +11,7 @@ import pytest
 
 from lmkcli import manifest
 from lmkcli.analysis.mapping import Map
-from lmkcli.cli import analyses
+from lmkcli.operations import analyze
 
 pytest.importorskip("matplotlib")
 
@@ -107,7 +107,7 @@ def test_values_that_are_all_the_same_have_no_correlation() -> None:
     places = np.array([[0, 0], [1, 0], [2, 0]], np.float32)
     for values, wanted in (([0.0, 0.0, 0.0], [None, None]), ([2.0, 1.0, 0.0], [-1.0, None])):
         found = Map(places, ["a", "b", "c"], [0, 0, 0], values, ("x", "y"))
-        assert list(analyses._centres(found, "chunk")) == [["correlation with it", 3, *wanted]]
+        assert list(analyze._centres(found, "chunk")) == [["correlation with it", 3, *wanted]]
 
 
 @pytest.mark.skipif(find_spec("umap") is not None, reason="UMAP is installed")
@@ -128,7 +128,7 @@ def test_similarity_of_a_document_s_chunks(lmk: Lmk, chunks: Path, beir: Path) -
 
 
 def test_what_is_refused(lmk: Lmk, chunks: Path, beir: Path) -> None:
-    assert "write one of attention" in lmk("analyze", "atention", beir, code=2).err
+    assert "is not one of 'attention'" in lmk("analyze", "atention", beir, code=2).err
     assert "-m is missing" in lmk("analyze", "attention", beir, code=2).err
     assert "--gran has no effect" in lmk("analyze", "map", chunks, "--gran", 3, code=2).err
     Path("x.svg.json").write_text("{}")

@@ -121,7 +121,8 @@ def test_what_a_file_said_is_recorded_and_asked_again_without_it(
     facts = manifest.read(tmp_path / "bm25").facts
     record = facts["operation"]
     assert (record["kind"], record["k1"], record["b"]) == ("bm25", 1.5, 0.3)
-    assert facts["command"][-2:] == ["--config", str(path)]
+    assert {"bm25", "1.5", "0.3"} < {*facts["command"]}
+    assert "--config" not in facts["command"]
     operation = operation_kind(facts["operation"]).from_json(facts["operation"])
     assert "--k1 1.5" in operation.command_line()
     assert "config" not in operation.command_line()

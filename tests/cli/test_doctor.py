@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from lmkcli.cli import diagnosis
+from lmkcli.operations import diagnosis
 from lmkcli.system import gpus
 from tests.cli.conftest import Lmk
 from tests.system.test_installed import RECORD

@@ -1,6 +1,6 @@
-"""Flags from settings: what a field says is what the command line shows, takes and hands over."""
+"""Commands from operations: a field decides what the command line shows, accepts and passes on."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -8,13 +8,17 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from lmkcli.cli import flags
-from lmkcli.cli.flags import Given, Subset, with_flags
-from lmkcli.settings import Flag
+from lmkcli.cli.adapter import command
+from lmkcli.progress import Report
+from lmkcli.settings import Flag, Settings
+from lmkcli.spec.operation import Operation
+from lmkcli.spec.result import Result
+
+SEEN: list[Any] = []
 
 
-@dataclass(frozen=True)
-class Oven:
+@dataclass(frozen=True, kw_only=True)
+class Oven(Settings):
     """Settings of every kind of field."""
 
     panel: ClassVar[str] = "Heat"
@@ -24,79 +28,67 @@ class Oven:
     clean: Annotated[bool, Flag("Clean afterwards.")] = False
     trays: Annotated[list[Path] | None, Flag("What goes in; repeat it.", long="--with")] = None
     timer: Annotated[float | None, Flag("Minutes.", shown="none")] = None
-    size: Annotated[int, Flag("Room.", parse=lambda text: 2 * int(text))] = 7
+    size: Annotated[int, Flag("Room.", parse=lambda text: 2 * int(text))] = 14
     serial: str = "x1"  # no flag
 
 
 @dataclass(frozen=True)
-class Cook:
-    """Settings of which a command takes a part."""
+class Bake(Operation[Result], Oven):
+    """Bake a dish."""
 
-    name: Annotated[str, Flag("Who.")] = ""
-    hat: Annotated[str, Flag("Size.")] = "M"
-    secret: Annotated[str, Flag("Never asked.")] = "soy"
+    verb: ClassVar[str] = "bake"
+    unused: ClassVar[tuple[str, ...]] = ("secret",)
 
+    dish: Annotated[str, Flag("What.", argument=True, metavar="DISH")] = field()
+    name: Annotated[str, Flag("Who.")] = field(kw_only=True)
+    secret: Annotated[str, Flag("Never asked.")] = field(default="soy", kw_only=True)
+    fat: Annotated[str, Flag("Which; fan alone.", only="fan")] = field(default="oil", kw_only=True)
 
-@dataclass(frozen=True)
-class Rack:
-    """Settings that mean something now and then."""
+    def variant(self) -> tuple[str, str]:
+        """The element."""
+        return self.mode, f"--mode {self.mode}"
 
-    height: Annotated[int, Flag("Which slot.", min=1)] = 3
-    turned: Annotated[bool, Flag("Upside down.")] = False
-
-
-def app(seen: list[Any]) -> typer.Typer:
-    made = typer.Typer()
-
-    @made.command()
-    @with_flags
-    def bake(
-        dish: Annotated[str, typer.Argument()],
-        oven: Oven,
-        cook: Annotated[Cook, Subset(without=("secret",), required=("name",))],
-        given: Given,
-        rack: Annotated[Rack, Subset(conditional=True)],
-        loud: Annotated[bool, Flag("Say so.")] = False,
-    ) -> None:
-        """Bake a dish."""
-        seen.append((dish, oven, cook, set(given), loud, rack))
-
-    return made
+    def execute(self, report: Report) -> Result:
+        """Note what was asked."""
+        SEEN.append((self, dict(report.call.record), list(report.call.command)))
+        return Result()
 
 
 def bake(*words: str, code: int = 0, **variables: str) -> Any:
-    seen: list[Any] = []
-    done = CliRunner(env=variables).invoke(app(seen), list(words))
+    SEEN.clear()
+    app = typer.Typer()
+    app.command()(command(Bake))
+    done = CliRunner(env=variables).invoke(app, list(words))
     assert done.exit_code == code, done.output
-    return seen[0] if seen else " ".join(done.output.replace("│", " ").split())
+    if code:
+        return " ".join(f"{done.output} {done.exception}".replace("│", " ").split())
+    return SEEN[0] if SEEN else " ".join(done.output.replace("│", " ").split())
 
 
 def test_defaults_are_those_of_the_fields() -> None:
-    assert bake("pie", "--name", "Ann") == (
-        "pie",
-        Oven(),
-        Cook("Ann"),
-        {"dish", "name"},
-        False,
-        Rack(),
-    )
+    assert bake("pie", "--name", "Ann")[0] == Bake("pie", name="Ann")
 
 
 def test_every_field_can_be_set() -> None:
-    dish, oven, cook, given, loud, rack = bake(
-        *"pie --name Ann --hat L -d 200 --mode grill --no-light --clean --loud".split(),
-        *"--with a --with b --timer 1.5 --size 4 --height 2".split(),
+    made, record, words = bake(
+        *"pie --name Ann -d 200 --no-light --clean --fat butter".split(),
+        *"--with a --with b --timer 1.5 --size 4".split(),
     )
-    assert oven == Oven(200, "grill", False, True, [Path("a"), Path("b")], 1.5, 8)
-    assert (dish, cook, loud, rack) == ("pie", Cook("Ann", "L"), True, Rack(2))
-    assert given == {
-        *("dish", "name", "hat", "degrees", "mode", "light"),
-        *("clean", "trays", "timer", "size", "loud", "height"),
-    }
+    assert made == Bake(
+        "pie", name="Ann", degrees=200, light=False, clean=True, fat="butter",
+        trays=[Path("a"), Path("b")], timer=1.5, size=8,
+    )  # fmt: skip
+    assert record == {
+        "operation": "bake", "version": 1, "dish": "pie", "name": "Ann", "degrees": 200,
+        "mode": "fan", "light": False, "clean": True, "fat": "butter", "trays": ["a", "b"],
+        "timer": 1.5, "size": 8,
+    }  # fmt: skip
+    assert words[:3] == ["lmk", "bake", "pie"]
 
 
-def test_a_flag_that_is_given_its_default_is_given() -> None:
-    assert "degrees" in bake("pie", "--name", "Ann", "-d", "180")[3]
+def test_a_flag_without_effect_is_refused_even_if_it_has_its_default() -> None:
+    said = bake("pie", "--name", "Ann", "--mode", "grill", "--fat", "oil", code=1)
+    assert "--fat has no effect with --mode grill" in said
 
 
 @pytest.mark.parametrize(
@@ -115,24 +107,14 @@ def test_what_a_field_cannot_be_is_refused(words: list[str], says: str) -> None:
     assert says in bake(*words, code=2)
 
 
+def test_variables_set_flags() -> None:
+    assert bake("pie", "--name", "Ann", LMK_BAKE_WITH="a", LMK_BAKE_DEGREES="3")[0] == Bake(
+        "pie", name="Ann", trays=[Path("a")], degrees=3
+    )
+
+
 def test_help_says_what_the_fields_say() -> None:
     text = bake("--help", COLUMNS="200")
-    for words in (
-        "Heat",
-        "How hot.",
-        "180",
-        "--light",
-        "--no-light",
-        "--with",
-        "--config",
-        "none",
-        "[default: (3)]",
-    ):
+    for words in ("Heat", "How hot.", "180", "--light", "--no-light", "--with", "--config", "none"):
         assert words in text
     assert "--trays" not in text
-
-
-def test_commands_declare_no_flag_by_hand() -> None:
-    """A flag is a field, or a parameter, with a Flag; only lmk's own -q, -v and --version are not."""
-    for path in (Path(flags.__file__).parent).glob("cmd_*.py"):
-        assert "typer.Option" not in path.read_text("utf-8"), path.name

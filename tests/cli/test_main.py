@@ -45,7 +45,7 @@ def test_a_bug_is_shown_with_its_traceback(lmk: Lmk, monkeypatch: pytest.MonkeyP
     def broken(*_: object) -> None:
         raise ZeroDivisionError("a bug")
 
-    monkeypatch.setattr("lmkcli.cli.cmd_show._catalog", broken)
+    monkeypatch.setattr("lmkcli.operations.show._names", broken)
     with pytest.raises(ZeroDivisionError):  # Python itself prints it and leaves with 1
         lmk("show", "poolers")
 
@@ -54,7 +54,7 @@ def test_interrupted(lmk: Lmk, monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("lmkcli.cli.cmd_show._catalog", interrupted)
+    monkeypatch.setattr("lmkcli.operations.show._names", interrupted)
     lmk("show", "poolers", code=130)
 
 

@@ -6,24 +6,12 @@ import pytest
 
 from lmkcli.errors import DataError, UsageError
 from lmkcli.experiments import gridfile
-from lmkcli.experiments.gridfile import Spelling
-
-FLAGS = {
-    "pretrain": {"mask": Spelling("--mask")},
-    "train": {"pool": Spelling("--pool"), "loss": Spelling("--loss")},
-    "tokenize": {"pool": Spelling("--pool")},
-    "encode": {name: Spelling(f"--{name}") for name in ("model", "pool", "gran", "device")}
-    | {"normalize": Spelling("--normalize", "--no-normalize", True)},
-    "index": {"kind": Spelling("--kind")},
-    "search": {"k": Spelling("--hits"), "device": Spelling("--device")},
-    "eval": {"strict": Spelling("--strict", "", True)},
-}
 
 
 def read(tmp_path: Path, text: str) -> gridfile.GridFile:
     path = tmp_path / "grid.toml"
     path.write_text(text)
-    return gridfile.read(path, FLAGS)
+    return gridfile.read(path)
 
 
 def test_single_values_and_lists_are_axes_and_what_takes_a_list_takes_it_whole(
@@ -79,20 +67,23 @@ def test_single_values_of_a_where_are_conditions_and_lists_are_what_holds(tmp_pa
     assert grid.axes["gran"] == [()]  # an axis that a narrowing alone names
 
 
-def test_a_switch_is_written_as_the_command_knows_it() -> None:
-    switch = FLAGS["encode"]["normalize"]
-    assert switch.words(("true",)) == ["--normalize"]
-    assert switch.words(("false",)) == ["--no-normalize"]
-    assert FLAGS["eval"]["strict"].words(("false",)) == []
-    with pytest.raises(UsageError, match="write true or false, not yes"):
-        switch.words(("yes",))
-    assert FLAGS["encode"]["gran"].words(("-1",)) == ["--gran=-1"]
-
-
 def test_a_flag_of_several_commands_belongs_to_the_first_of_the_chain() -> None:
-    assert gridfile.owner("pool", FLAGS) == ("encode", "pool")
-    assert gridfile.owner("loss", FLAGS) == ("train", "loss")
-    assert gridfile.owner("train.pool", FLAGS) == ("train", "pool")
+    def owner(axis: str) -> tuple[str, str]:
+        verb, option = gridfile.owner(axis)
+        return verb, option.name
+
+    assert owner("pool") == ("encode", "pool")
+    assert owner("loss") == ("train", "loss")
+    assert owner("train.pool") == ("train", "pool")
+    assert owner("hits") == owner("k") == ("search", "k")
+
+
+@pytest.mark.parametrize(
+    "key", ["output", "if-exists", "shard", "rerank", "vectors", "per-query", "tag", "measure"]
+)
+def test_what_the_grid_sets_is_no_axis(tmp_path: Path, key: str) -> None:
+    with pytest.raises(UsageError, match=f"{key} is what the grid itself sets"):
+        read(tmp_path, f"[grid]\n{key} = 'x'\ncollections='a'")
 
 
 @pytest.mark.parametrize(

@@ -12,10 +12,12 @@ from lmkcli.experiments import plan
 from lmkcli.experiments.cells import Cell
 from lmkcli.experiments.plan import Plan
 from lmkcli.experiments.steps import Step
+from lmkcli.operations.index import BuildIndex
+from lmkcli.operations.search import Search
 
 STEPS = [
-    Step("index-1a", "index", ("index", "docs")),
-    Step("search-2b", "search", ("search",), ("index-1a",)),
+    Step("index-1a", BuildIndex("docs", kind="bm25", output=Path("i"))),
+    Step("search-2b", Search("i", "docs", k=5, output=Path("r.trec")), ("index-1a",)),
 ]
 PLAN = Plan(
     [Cell("one", {"collection": ("docs",), "measures": ("P@1",)})],
@@ -41,10 +43,14 @@ DAMAGES: dict[str, Callable[[dict[str, Any]], Any]] = {
     "a need that is not there": lambda raw: raw["steps"]["index-1a"].update(needs=["index-0"]),
     "another key": lambda raw: raw["steps"]["index-1a"].update(key="index-0"),
     "a path": lambda raw: raw["steps"].update({"../a": raw["steps"]["index-1a"] | {"key": "../a"}}),
-    "an unknown command": lambda raw: raw["steps"]["index-1a"].update(verb="fetch"),
+    "an unknown command": lambda raw: raw["steps"]["index-1a"]["operation"].update(
+        operation="fetch"
+    ),
     "no shards": lambda raw: raw["steps"]["index-1a"].update(shards=0),
     "too many shards": lambda raw: raw["steps"]["index-1a"].update(shards=10**12),
-    "words of another type": lambda raw: raw["steps"]["index-1a"].update(words="index docs"),
+    "an operation of another type": lambda raw: raw["steps"]["index-1a"].update(operation="index"),
+    "an unknown setting": lambda raw: raw["steps"]["index-1a"]["operation"].update(x=1),
+    "a setting of another type": lambda raw: raw["steps"]["search-2b"]["operation"].update(k="5"),
 }
 
 

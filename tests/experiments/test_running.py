@@ -4,8 +4,8 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,12 +15,19 @@ from lmkcli.experiments.cells import Cell
 from lmkcli.experiments.plan import Plan
 from lmkcli.experiments.running import Launcher, Results
 from lmkcli.experiments.steps import Step
+from lmkcli.operations.encode import Encode
+from lmkcli.operations.eval import Evaluate
+from lmkcli.operations.search import Search
 from lmkcli.progress import Report
 
 
-def command(words: Sequence[str]) -> None:
-    """Stands for lmk: leaves a trace, makes its output, and does what its second word says."""
-    verb, how, output = words
+def command(operation: Any) -> None:
+    """Stands for lmk: leaves a trace, makes its output, and does what its source or index says."""
+    verb = operation.verb
+    output = operation.log if verb == "eval" else operation.output
+    how = {"encode": "source", "search": "index"}.get(verb, "runs")
+    value = getattr(operation, how)
+    how = str(value[0] if isinstance(value, list) else value)
     with open(Path(output).parents[2] / "trace", "a") as trace:
         trace.write(f"{Path(output).parent.name}\n")
     if how == "kill":
@@ -33,11 +40,6 @@ def command(words: Sequence[str]) -> None:
         time.sleep(60)
     Path(output).write_text(verb)
     print("[]")
-
-
-def sharded(words: Sequence[str]) -> None:
-    """The same for one shard."""
-    command(words[:3])
 
 
 class Grid:
@@ -57,8 +59,14 @@ class Grid:
     def step(self, key: str, how: dict[str, str], *needs: str) -> Step:
         verb = key.partition("-")[0]
         output = {"encode": "vectors", "search": "run.trec", "eval": "scores.jsonl"}[verb]
-        words = (verb, how.get(key.replace("-", "_"), "well"), str(self.results.of(key) / output))
-        return Step(key, verb, words, needs)
+        place = self.results.of(key) / output
+        word = how.get(key.replace("-", "_"), "well")
+        operations: dict[str, Any] = {
+            "encode": lambda: Encode(word, model="m", output=place),
+            "search": lambda: Search(word, "queries", output=place),
+            "eval": lambda: Evaluate([Path(word)], log=place),
+        }
+        return Step(key, operations[verb](), needs)
 
     def run(self, jobs: int = 1, report: Report = Report()) -> running.Outcome:
         return running.run(self.plan, self.results, Launcher(command, jobs=jobs), report)
@@ -110,11 +118,11 @@ def test_what_a_finished_step_was_made_from_may_go(tmp_path: Path, trace: Path) 
 
 
 def test_shards_are_made_again_when_their_output_is_gone(tmp_path: Path, trace: Path) -> None:
-    words = ("encode", "well", str(tmp_path / "r" / "steps" / "encode-1" / "vectors"))
-    steps = {"encode-1": Step("encode-1", "encode", words, shards=3)}
+    output = tmp_path / "r" / "steps" / "encode-1" / "vectors"
+    steps = {"encode-1": Step("encode-1", Encode("well", model="m", output=output), shards=3)}
     plan, results = Plan([Cell("a", {})], {"a": ("encode-1",)}, steps, []), Results(tmp_path / "r")
     for lives in (1, 2):
-        running.run(plan, results, Launcher(sharded), Report())
+        running.run(plan, results, Launcher(command), Report())
         assert len(trace.read_text().split()) == 3 * lives
         (results.of("encode-1") / "vectors").unlink()
 

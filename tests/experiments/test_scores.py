@@ -17,6 +17,7 @@ from lmkcli.experiments.plan import Plan
 from lmkcli.experiments.running import Results
 from lmkcli.experiments.scores import scored
 from lmkcli.experiments.steps import Step
+from lmkcli.operations.eval import Evaluate
 from tests.damage import damage
 
 COVERAGE = Coverage(2, 2, [], 0, 10, [], {10: 0.5}, {10: 0.0}, 0, False)
@@ -25,7 +26,7 @@ ROWS = [{"query": "q1", "P@1": 1.0}, {"query": "q2", "P@1": 0}]
 PLAN = Plan(
     [Cell("one", {"collection": ("docs",), "measures": ("P@1",)})],
     {"one": ("eval-1",)},
-    {"eval-1": Step("eval-1", "eval", ())},
+    {"eval-1": Step("eval-1", Evaluate([Path("r.trec")]))},
     [],
 )
 

@@ -12,13 +12,15 @@ from lmkcli.errors import DataError
 from lmkcli.experiments import running, slurm
 from lmkcli.experiments.running import Results
 from lmkcli.experiments.steps import Step
+from lmkcli.operations.encode import Encode
+from lmkcli.operations.search import Search
 
 LMK = """#!/bin/bash
 [ -n "$LMK_ENCODE_POOL" ] && exit 9
 echo "lmk: $*" >&2
-[ "$1" = fail ] && exit 3
-[ "$1" = stop ] && exit 75
-[ "$1" = slow ] && sleep 1
+[ "$2" = fail ] && exit 3
+[ "$2" = stop ] && exit 75
+[ "$2" = slow ] && sleep 1
 echo "[\\"$*\\"]"
 """
 
@@ -53,10 +55,10 @@ def task(script: Path, number: int, shell: dict[str, str]) -> int:
 def test_a_task_leaves_its_result_where_a_grid_does(tmp_path: Path, shell: dict[str, str]) -> None:
     results = Results(tmp_path / "my results")
     steps = {
-        "encode-1": Step("encode-1", "encode", ("encode", "it's"), shards=2),
-        "encode-2": Step("encode-2", "encode", ("fail", "x")),
-        "encode-3": Step("encode-3", "encode", ("stop", "y")),
-        "search-1": Step("search-1", "search", ("search", "z"), ("encode-1",)),
+        "encode-1": Step("encode-1", Encode("it's", model="m"), shards=2),
+        "encode-2": Step("encode-2", Encode("fail", model="m")),
+        "encode-3": Step("encode-3", Encode("stop", model="m")),
+        "search-1": Step("search-1", Search("z", "queries"), ("encode-1",)),
     }
     options = {"": {"time": "01:00:00"}, "encode": {"gres": "gpu:1", "shards": "2", "setup": "A=1"}}
     encode, search = slurm.write(steps, results, options, ["mylmk"])
@@ -69,10 +71,12 @@ def test_a_task_leaves_its_result_where_a_grid_does(tmp_path: Path, shell: dict[
     assert "\nA=1\n" in text
     assert "gres" not in search.read_text()
     assert [task(encode, number, shell) for number in range(4)] == [0, 0, 3, 75]
-    assert (results.of("encode-1") / "shard-1.json").read_text() == '["encode it\'s --shard 1/2"]\n'
-    assert "lmk encode it's --shard 0/2" in (results.of("encode-1") / "log.txt").read_text()
+    assert (
+        results.of("encode-1") / "shard-1.json"
+    ).read_text() == '["encode it\'s -m m --shard 1/2 --json"]\n'
+    assert "lmk encode it's -m m --shard 0/2" in (results.of("encode-1") / "log.txt").read_text()
     assert not list(results.of("encode-2").glob("*.json"))
-    assert results.error("encode-2") == "fail x"
+    assert results.error("encode-2") == "encode fail -m m --json"
     assert (tmp_path / "asked").read_text() == "requeue 7\n"
     (results.of("encode-1") / "vectors").mkdir()  # which lmk itself would have written
     again = slurm.write(steps, results, options, ["mylmk"])[0].read_text()
@@ -83,7 +87,7 @@ def test_two_tasks_or_a_task_and_a_grid_never_make_the_same(
     tmp_path: Path, shell: dict[str, str]
 ) -> None:
     results = Results(tmp_path / "results")
-    steps = {"encode-1": Step("encode-1", "encode", ("slow", "x"))}
+    steps = {"encode-1": Step("encode-1", Encode("slow", model="m"))}
     (script,) = slurm.write(steps, results, {}, ["mylmk"])
     folder = results.of("encode-1")
     folder.mkdir(parents=True)
@@ -97,13 +101,13 @@ def test_two_tasks_or_a_task_and_a_grid_never_make_the_same(
         time.sleep(0.5)
         assert not (folder / "log.txt").exists()
     assert [task.wait(60) for task in tasks] == [0, 0]
-    assert (folder / "log.txt").read_text().count("lmk: slow x") == 1
+    assert (folder / "log.txt").read_text().count("lmk: encode slow") == 1
     assert Results(tmp_path / "results").seconds("encode-1") >= 1
 
 
 def test_what_lost_its_output_is_submitted_again(tmp_path: Path, shell: dict[str, str]) -> None:
     results = Results(tmp_path / "results")
-    steps = {"encode-1": Step("encode-1", "encode", ("encode", "x"), shards=2)}
+    steps = {"encode-1": Step("encode-1", Encode("x", model="m"), shards=2)}
     (script,) = slurm.write(steps, results, {}, ["mylmk"])
     assert [task(script, number, shell) for number in (0, 1)] == [0, 0]
     (script,) = slurm.write(steps, results, {}, ["mylmk"])  # nothing wrote vectors

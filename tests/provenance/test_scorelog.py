@@ -12,6 +12,7 @@ from lmkcli.data.collection import Qrel
 from lmkcli.data.run import read_run
 from lmkcli.errors import DataError, UsageError
 from lmkcli.evaluation.measures import evaluate, parse_measures
+from lmkcli.progress import Call
 from lmkcli.provenance import scorelog
 
 QRELS = [Qrel("q1", "d1", 1), Qrel("q2", "d9", 1)]
@@ -27,7 +28,7 @@ def run(tmp_path: Path) -> Path:
 def write(log: Path, run: Path, times: int) -> None:
     scores = evaluate(read_run(run), QRELS, parse_measures(["P@1"]))
     for _ in range(times):
-        scorelog.append(log, scorelog.entry_of(run, scores, "some/qrels.tsv", QRELS, {}))
+        scorelog.append(log, scorelog.entry_of(run, scores, "some/qrels.tsv", QRELS, Call()))
 
 
 def test_lines_of_many_processes_stay_whole(tmp_path: Path, run: Path) -> None:

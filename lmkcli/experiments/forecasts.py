@@ -1,13 +1,12 @@
 """What the encodings of a grid will take: disk and time, each from a sample on this machine."""
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lmkcli.cli import console
-from lmkcli.cli.checking import operation_of
 from lmkcli.errors import LmkError
+from lmkcli.progress import Report
 from lmkcli.recipe import RecipeOptions
 from lmkcli.settings import EncodeSettings
 from lmkcli.text.numbers import duration, size
@@ -22,27 +21,27 @@ _TOLD = 5  # reasons that are printed
 Estimates = Mapping[str, "Estimate | str"]  # key of an encoding -> what it takes, or why not known
 
 
-def estimates(lmk: Any, plan: "Plan", results: "Results") -> Estimates:
+def estimates(plan: "Plan", results: "Results", report: Report) -> Estimates:
     """Of each encoding that is to run. Nothing is downloaded: what is not here is not known."""
     from lmkcli.system import network
 
     network.forbid()
     missing = results.missing(plan)
     steps = [step for step in missing.values() if step.verb == "encode"]
-    estimator = _Estimator(lmk, missing)
-    with console.progress("dry run") as progress:
+    estimator = _Estimator(missing)
+    with report.step("dry run") as job:
         found = {}
         for number, step in enumerate(steps, 1):
             found[step.key] = estimator.of(step)
-            progress(number, len(steps), "encodings")
+            job.progress(number, len(steps), "encodings")
     return found
 
 
 class _Estimator:
     """Estimates of single encodings; a collection that cannot be read is tried once."""
 
-    def __init__(self, lmk: Any, missing: Mapping[str, "Step"]) -> None:
-        self._lmk, self._missing = lmk, missing
+    def __init__(self, missing: Mapping[str, "Step"]) -> None:
+        self._missing = missing
         self._faults: dict[str, str] = {}
 
     def of(self, step: "Step") -> "Estimate | str":
@@ -51,7 +50,7 @@ class _Estimator:
 
         if step.trained:
             return "its model is not trained yet"
-        asked: Any = operation_of(self._lmk, step)
+        asked: Any = step.operation
         if sources.local_model(asked.model, asked.revision or "") is None:
             return f"the model {asked.model} is not here"
         collection = self._collection(step, asked)
@@ -71,7 +70,7 @@ class _Estimator:
             for key in step.needs
             if key.startswith("tokenize-") and key in self._missing
         ]
-        read: Any = operation_of(self._lmk, tokens[0]) if tokens else asked
+        read: Any = tokens[0].operation if tokens else asked
         return str(read.spelling(str(read.source)))
 
 
@@ -110,13 +109,13 @@ def summed(estimates: Estimates) -> tuple[str, str]:
     return some + size(disk), some + duration(seconds)
 
 
-def unknown(estimates: Estimates) -> None:
+def unknown(estimates: Estimates) -> Iterator[str]:
     """Why the disk and time of some encodings are not known, the most frequent reasons."""
     reasons = Counter(each for each in estimates.values() if isinstance(each, str))
     for why, count in reasons.most_common(_TOLD):
-        console.note(f"disk and time not known ({count} of {len(estimates)} encodings): {why}")
+        yield f"disk and time not known ({count} of {len(estimates)} encodings): {why}"
     if len(reasons) > _TOLD:
-        console.note(f"and for {len(reasons) - _TOLD} more reasons, which --json has")
+        yield f"and for {len(reasons) - _TOLD} more reasons, which --json has"
 
 
 def as_json(estimate: "Estimate | str | None") -> dict[str, Any]:

@@ -7,9 +7,7 @@ marks; programs (csv, json) get one value a row wherever there is more than one 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from lmkcli.cli import console, tables
-from lmkcli.cli.tables import Cell, PValue
-from lmkcli.spec.result import PROGRAMS, Format
+from lmkcli.spec.result import PROGRAMS, Cell, Format, PValue, Table
 
 if TYPE_CHECKING:
     from lmkcli.evaluation.breakdown import Stratum
@@ -22,15 +20,18 @@ Marks = Mapping[tuple[str, str, str], str]  # system, collection, measure as com
 CORRECTIONS = {"holm": "Holm-Bonferroni", "bonferroni": "Bonferroni", "bh": "Benjamini-Hochberg"}
 
 
-def show(evaluated: "Evaluated") -> None:
-    """Print the table of an evaluation, and below it what the numbers rest on."""
+Blocks = Iterator[Table | str]
+
+
+def blocks(evaluated: "Evaluated") -> Blocks:
+    """The tables of an evaluation, and lines that explain their marks."""
     options, results, tests = evaluated.options, evaluated.results, evaluated.tests
     form = options.form
     if evaluated.breakdown is not None:
         found = evaluated.breakdown
-        groups(found.grids, found.strata, found.by, form)
+        yield groups(found.grids, found.strata, found.by, form)
     elif options.per_query:
-        per_query(results, form)
+        yield per_query(results, form)
     else:
         from lmkcli.evaluation.compare import letters_of
         from lmkcli.evaluation.results import collections_of
@@ -39,16 +40,17 @@ def show(evaluated: "Evaluated") -> None:
         if not (tests and form in PROGRAMS):
             marks = marks_of(tests, letters)
             several = len(collections_of(results)) > 1
-            (across if several else means)(results, marks, letters, form)
+            yield from (across if several else means)(results, marks, letters, form)
         if tests:
-            legend(tests, letters, options.method, form)
-            paired_tests(tests, form)
-    notes(results, evaluated.qrel_sets)
+            if form not in PROGRAMS:
+                yield legend(tests, letters, options.method)
+                yield ""
+            yield paired_tests(tests, form)
 
 
 def means(
     results: "Sequence[Result]", marks: Marks, letters: Mapping[str, str], form: Format
-) -> None:
+) -> Blocks:
     """One collection: a row for each run, a column for each measure."""
     names = list(results[0].scores.aggregated)
     columns = [[result.scores.aggregated[name] for result in results] for name in names]
@@ -60,12 +62,12 @@ def means(
             for name, column in zip(names, cells, strict=True)
         ]
         rows.append([_labelled(result.system, letters), *values])
-    tables.table(["run", *names], rows, form)
+    yield Table(["run", *names], rows)
 
 
 def across(
     results: "Sequence[Result]", marks: Marks, letters: Mapping[str, str], form: Format
-) -> None:
+) -> Blocks:
     """Several collections: systems x collections and their means, for each measure."""
     from lmkcli.evaluation.results import collections_of, columns_of, grid
 
@@ -73,7 +75,8 @@ def across(
     grids = [grid(results, name) for name in asked]
     columns = columns_of(collections_of(results))
     if form in PROGRAMS:
-        return _long(results, grids, columns, form)
+        yield _long(results, grids, columns)
+        return
     rows = []
     for each in grids:
         computed = {r.collection: str(r.measures[each.measure]) for r in results}
@@ -84,12 +87,12 @@ def across(
             of_row += [""] * (len(cells) - len(of_row))
             values = [cell._replace(mark=mark) for cell, mark in zip(cells, of_row, strict=True)]
             rows.append([_labelled(system, letters), each.measure, *values])
-    _wide(["system", "measure", *grids[0].columns], rows, form)
+    yield _wide(["system", "measure", *grids[0].columns], rows)
     parts = [c for c in columns if len(c.collections) > 1]
-    tables.legend([f"{c.name}: mean of {len(c.collections)} collections" for c in parts], form)
+    yield from (f"{c.name}: mean of {len(c.collections)} collections" for c in parts)
 
 
-def groups(grids: "Sequence[Grid]", strata: "Sequence[Stratum]", by: str, form: Format) -> None:
+def groups(grids: "Sequence[Grid]", strata: "Sequence[Stratum]", by: str, form: Format) -> Table:
     """A breakdown: systems x groups of queries, for each measure."""
     counts = [len(each.queries) for each in strata]
     if form in PROGRAMS:
@@ -99,14 +102,14 @@ def groups(grids: "Sequence[Grid]", strata: "Sequence[Stratum]", by: str, form: 
             for system, values in grid.rows.items()
             for group, value in zip(strata, values, strict=True)
         ]
-        return tables.table(["run", "measure", by, "queries", "score"], rows, form)
+        return Table(["run", "measure", by, "queries", "score"], rows)
     shown: list[list[Any]] = [["(queries)", "", *counts]]
     for grid in grids:
         shown += [[system, grid.measure, *cells] for system, cells in _cells(grid).items()]
-    _wide(["run", "measure", *grids[0].columns], shown, form)
+    return _wide(["run", "measure", *grids[0].columns], shown)
 
 
-def per_query(results: "Sequence[Result]", form: Format) -> None:
+def per_query(results: "Sequence[Result]", form: Format) -> Table:
     """One row a query; the collection has a column where there are several."""
     from lmkcli.evaluation.results import collections_of, headings
 
@@ -119,10 +122,10 @@ def per_query(results: "Sequence[Result]", form: Format) -> None:
         name = each.collection if form in PROGRAMS else short[each.collection]
         head = [each.system, name] if several else [each.system]
         rows += [[*head, query, *(column[query] for column in columns)] for query in columns[0]]
-    tables.table([*(["system", "collection"] if several else ["run"]), "query", *names], rows, form)
+    return Table([*(["system", "collection"] if several else ["run"]), "query", *names], rows)
 
 
-def paired_tests(tests: "Sequence[PairedTest]", form: Format) -> None:
+def paired_tests(tests: "Sequence[PairedTest]", form: Format) -> Table:
     """One row a test, below the scores if they are for people."""
     from lmkcli.evaluation.results import headings
 
@@ -139,9 +142,7 @@ def paired_tests(tests: "Sequence[PairedTest]", form: Format) -> None:
         row |= _numbers(test) if program else _readable(test)
         row |= {"p (t-test)": PValue(test.t_test), "p (randomisation)": PValue(test.randomisation)}
         rows.append(row)
-    if not program:
-        console.say()
-    tables.table(list(rows[0]), [list(row.values()) for row in rows], form)
+    return Table(list(rows[0]), [list(row.values()) for row in rows])
 
 
 def _numbers(test: "PairedTest") -> dict[str, Any]:
@@ -183,9 +184,7 @@ def marks_of(
     return marks
 
 
-def legend(
-    tests: "Sequence[PairedTest]", letters: Mapping[str, str], correction: str, form: Format
-) -> None:
+def legend(tests: "Sequence[PairedTest]", letters: Mapping[str, str], correction: str) -> str:
     """What the marks of a table mean."""
     from lmkcli.evaluation.compare import LEVEL
 
@@ -193,13 +192,11 @@ def legend(
     if len(tests) > 1:
         how += f", {CORRECTIONS[correction]} over {len(tests)} tests"
     if letters:
-        line = f"Letters: better than the run of that letter, p < {LEVEL} ({how})."
-    else:
-        line = f"†: differs from {tests[0].against}, p < {LEVEL} ({how})."
-    tables.legend([line], form)
+        return f"Letters: better than the run of that letter, p < {LEVEL} ({how})."
+    return f"†: differs from {tests[0].against}, p < {LEVEL} ({how})."
 
 
-def notes(results: "Sequence[Result]", qrel_sets: "Sequence[QrelSet]") -> None:
+def notes(results: "Sequence[Result]", qrel_sets: "Sequence[QrelSet]") -> Iterator[str]:
     """What the numbers rest on: a line for each known collection that changes a measure, and run."""
     told = set()
     for result, qrel_set in zip(results, qrel_sets, strict=True):
@@ -210,13 +207,10 @@ def notes(results: "Sequence[Result]", qrel_sets: "Sequence[QrelSet]") -> None:
         ]
         if qrel_set.rel > 1 and raised and qrel_set.name not in told:
             told.add(qrel_set.name)
-            console.note(
-                f"{qrel_set.name}: relevant from grade {qrel_set.rel} on; {', '.join(raised)}"
-            )
+            yield f"{qrel_set.name}: relevant from grade {qrel_set.rel} on; {', '.join(raised)}"
     for result in results:
-        console.note(f"{result.run}: {_coverage(result)}")
-    for line in _depths(results):
-        console.note(line)
+        yield f"{result.run}: {_coverage(result)}"
+    yield from _depths(results)
 
 
 def _depths(results: "Sequence[Result]") -> Iterator[str]:
@@ -281,18 +275,18 @@ def _best(values: Sequence[float | None], measure: str) -> list[Cell]:
     return [Cell(value, best=is_best) for value, is_best in marked]
 
 
-def _wide(columns: list[str], rows: list[list[Any]], form: Format) -> None:
+def _wide(columns: list[str], rows: list[list[Any]]) -> Table:
     """A table whose second column, the measure, is left out where it is always the same."""
     if len({row[1] for row in rows if row[1]}) == 1:
         measure = next(row[1] for row in rows if row[1])
         columns = [f"{columns[0]} ({measure})", *columns[2:]]
         rows = [[row[0], *row[2:]] for row in rows]
-    tables.table(columns, rows, form)
+    return Table(columns, rows)
 
 
 def _long(
-    results: "Sequence[Result]", grids: "Sequence[Grid]", columns: "Sequence[Column]", form: Format
-) -> None:
+    results: "Sequence[Result]", grids: "Sequence[Grid]", columns: "Sequence[Column]"
+) -> Table:
     """One value a row: every result, then what was averaged."""
     rows: list[list[Any]] = [
         [each.system, each.collection, name, value]
@@ -307,4 +301,4 @@ def _long(
         for number, value in enumerate(values)
         if number not in plain
     ]
-    tables.table(["system", "collection", "measure", "score"], rows, form)
+    return Table(["system", "collection", "measure", "score"], rows)
