@@ -200,7 +200,33 @@ class Evaluated(Result):
         """The tables, with lines that explain their marks."""
         from lmkcli.operations import score_tables
 
-        return score_tables.blocks(self)
+        options, results, form = self.options, self.results, self.form
+        if self.breakdown is not None:
+            found = self.breakdown
+            yield score_tables.groups(found.grids, found.strata, found.by, form)
+        elif options.per_query:
+            yield score_tables.per_query(results, form)
+        else:
+            yield from self._compared()
+
+    def _compared(self) -> Iterator[Table | str]:
+        """A row per run, then the tests between runs; programs get one of the two."""
+        from lmkcli.evaluation.compare import letters_of
+        from lmkcli.evaluation.results import collections_of
+        from lmkcli.operations import score_tables
+
+        results, tests, form = self.results, self.tests, self.form
+        letters = letters_of(results) if self.options.all_pairs else {}
+        if not (tests and form in PROGRAMS):
+            marks = score_tables.marks_of(tests, letters)
+            several = len(collections_of(results)) > 1
+            layout = score_tables.across if several else score_tables.means
+            yield from layout(results, marks, letters, form)
+        if tests:
+            if form not in PROGRAMS:
+                yield score_tables.legend(tests, letters, self.options.method)
+                yield ""
+            yield score_tables.paired_tests(tests, form)
 
     def notes(self) -> Iterator[str]:
         """What the scores rest on: judged queries, ties, depths."""

@@ -14,38 +14,12 @@ if TYPE_CHECKING:
     from lmkcli.evaluation.compare import PairedTest
     from lmkcli.evaluation.results import Column, Grid, Result
     from lmkcli.evaluation.scoring import QrelSet
-    from lmkcli.operations.eval import Evaluated
 
 Marks = Mapping[tuple[str, str, str], str]  # system, collection, measure as computed
 CORRECTIONS = {"holm": "Holm-Bonferroni", "bonferroni": "Bonferroni", "bh": "Benjamini-Hochberg"}
 
 
 Blocks = Iterator[Table | str]
-
-
-def blocks(evaluated: "Evaluated") -> Blocks:
-    """The tables of an evaluation, and lines that explain their marks."""
-    options, results, tests = evaluated.options, evaluated.results, evaluated.tests
-    form = options.form
-    if evaluated.breakdown is not None:
-        found = evaluated.breakdown
-        yield groups(found.grids, found.strata, found.by, form)
-    elif options.per_query:
-        yield per_query(results, form)
-    else:
-        from lmkcli.evaluation.compare import letters_of
-        from lmkcli.evaluation.results import collections_of
-
-        letters = letters_of(results) if options.all_pairs else {}
-        if not (tests and form in PROGRAMS):
-            marks = marks_of(tests, letters)
-            several = len(collections_of(results)) > 1
-            yield from (across if several else means)(results, marks, letters, form)
-        if tests:
-            if form not in PROGRAMS:
-                yield legend(tests, letters, options.method)
-                yield ""
-            yield paired_tests(tests, form)
 
 
 def means(

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from lmkcli.data.collection import Query, Shard
 from lmkcli.data.run import Run
 from lmkcli.errors import DataError, Mismatch, UsageError
-from lmkcli.progress import Report
+from lmkcli.progress import Call, Report
 from lmkcli.retrieval import dense, searching
 from lmkcli.retrieval.building import build_dense
 from lmkcli.retrieval.opening import open_index
@@ -90,7 +90,7 @@ def sharded(index: Any, output: Path, count: int, k: int = K, room: Room | None 
     random.Random(count).shuffle(tasks)
     for task in tasks:
         search = ShardedSearch(index, QUERIES, k)
-        search.search(Shard(task, count), search.claim(output, WHO, count, {}), Report(), room)
+        search.search(Shard(task, count), search.claim(output, WHO, count, Call()), Report(), room)
     found = Shards.find(output, WHO)
     assert found is not None
     return together(ShardedSearch(index, QUERIES, k).joined("tag", found, Report(), room))
@@ -168,7 +168,7 @@ def test_a_graph_is_searched_whole(folder: Folder, tmp_path: Path) -> None:
 def test_missing_and_other_shards_are_named(folder: Folder, tmp_path: Path) -> None:
     output = tmp_path / "a.trec"
     search = ShardedSearch(opened(folder.fill()), QUERIES, K)
-    shards = search.claim(output, WHO, 4, {})
+    shards = search.claim(output, WHO, 4, Call())
     search.search(Shard(2, 4), shards, Report())
     shards.path(1, "0.npz").write_bytes(shards.path(2, "0.npz").read_bytes())  # not all its pieces
     with pytest.raises(
@@ -178,7 +178,7 @@ def test_missing_and_other_shards_are_named(folder: Folder, tmp_path: Path) -> N
     with pytest.raises(
         Mismatch, match=r"shards: 4 \| 5(.|\n)*remove .*a.trec.shards and run every"
     ):
-        search.claim(output, WHO, 5, {})
+        search.claim(output, WHO, 5, Call())
     with pytest.raises(
         Mismatch, match=r"index: 'this' \| 'that'(.|\n)*choose another output, or remove"
     ):
@@ -187,7 +187,7 @@ def test_missing_and_other_shards_are_named(folder: Folder, tmp_path: Path) -> N
 
 def test_a_damaged_piece_is_named(folder: Folder, tmp_path: Path) -> None:
     search = ShardedSearch(opened(folder.fill()), QUERIES, K)
-    shards = search.claim(tmp_path / "a.trec", WHO, 1, {})
+    shards = search.claim(tmp_path / "a.trec", WHO, 1, Call())
     search.search(Shard(0, 1), shards, Report())
     piece = shards.path(0, "3.npz")
     piece.write_bytes(piece.read_bytes()[:-30])
@@ -220,7 +220,7 @@ IMPOSSIBLE: dict[str, Callable[[Arrays], Arrays]] = {
 @pytest.mark.parametrize("damage", IMPOSSIBLE)
 def test_a_piece_that_no_shard_writes_is_named(folder: Folder, tmp_path: Path, damage: str) -> None:
     search = ShardedSearch(opened(folder.fill()), QUERIES, K)
-    shards = search.claim(tmp_path / "a.trec", WHO, 1, {})
+    shards = search.claim(tmp_path / "a.trec", WHO, 1, Call())
     search.search(Shard(0, 1), shards, Report())
     piece = shards.path(0, "3.npz")
     rewritten(piece, lambda found: {})
@@ -235,7 +235,7 @@ def test_a_piece_that_is_no_archive_of_arrays_is_named(
     folder: Folder, tmp_path: Path, data: bytes
 ) -> None:
     search = ShardedSearch(opened(folder.fill()), QUERIES, K)
-    shards = search.claim(tmp_path / "a.trec", WHO, 1, {})
+    shards = search.claim(tmp_path / "a.trec", WHO, 1, Call())
     search.search(Shard(0, 1), shards, Report())
     shards.path(0, "3.npz").write_bytes(data)
     with pytest.raises(DataError, match=r"00000of00001-3.npz cannot be read .*; remove it"):
@@ -254,7 +254,7 @@ def test_encoded_queries_that_are_none_are_named(
     folder: Folder, tmp_path: Path, wrong: Arrays
 ) -> None:
     search = ShardedSearch(opened(folder.fill()), QUERIES, K)
-    shards = search.claim(tmp_path / "a.trec", WHO, 1, {})
+    shards = search.claim(tmp_path / "a.trec", WHO, 1, Call())
     search.search(Shard(0, 1), shards, Report())
     rewritten(shards.folder / "queries-3.npz", lambda found: wrong)
     with pytest.raises(DataError, match=r"queries-3.npz cannot be read .*; remove it"):
@@ -267,7 +267,7 @@ def test_what_is_there_is_not_searched_again(
     """A task that was killed after its first piece goes on with the second, with the same queries."""
     index = opened(folder.fill())
     search = ShardedSearch(index, QUERIES, K)
-    shards = search.claim(tmp_path / "a.trec", WHO, 1, {})
+    shards = search.claim(tmp_path / "a.trec", WHO, 1, Call())
     search.search(Shard(0, 1), shards, Report())
     before = {path.name: path.stat().st_mtime_ns for path in shards.folder.glob("*.npz")}
     shards.path(0, "3.npz").unlink()
