@@ -1,7 +1,8 @@
-"""lmk: dense retrieval over documents of any length, with landmark pooling at its heart.
+"""lmk: dense retrieval over documents of any length, with landmark pooling at its core.
 
-The names below are the public face: each is imported from its module when it is first used, so that
-`import lmkcli` itself imports nothing heavy. docs/python.md shows them at work.
+Every command is a class of this package: `lmkcli.Encode("docs", model="lmk-minilm", output="vectors").run()`
+does what `lmk encode docs -m lmk-minilm -o vectors` does. Names are imported when they are first used, so
+that `import lmkcli` is fast. docs/python.md shows how to use them.
 """
 
 from typing import TYPE_CHECKING
@@ -9,21 +10,44 @@ from typing import TYPE_CHECKING
 __version__ = "0.1.0"
 
 __all__ = [
+    "Analyze",
+    "BuildIndex",
     "Collection",
+    "Compact",
+    "Demo",
     "Doc",
+    "Doctor",
+    "Encode",
     "EncodeSettings",
+    "Evaluate",
+    "Export",
+    "Fetch",
+    "Grid",
+    "Hit",
+    "Hits",
+    "Import",
     "Index",
     "LmkError",
+    "OpenIndex",
     "OpenSettings",
+    "Plot",
+    "Pretrain",
     "Qrel",
     "Query",
     "Ragged",
     "Ranking",
     "RecipeOptions",
+    "Repro",
     "Run",
     "Scores",
+    "Search",
+    "Show",
     "TextEncoder",
+    "Tokenize",
+    "Train",
+    "Update",
     "Vectors",
+    "Verify",
     "encode_collection",
     "evaluate",
     "load_encoder",
@@ -31,6 +55,7 @@ __all__ = [
     "open_index",
     "parse_measures",
     "read_run",
+    "search",
     "write_run",
 ]
 
@@ -40,9 +65,28 @@ if TYPE_CHECKING:
     from lmkcli.encoding.text_encoder import TextEncoder, encode_collection, load_encoder
     from lmkcli.errors import LmkError
     from lmkcli.evaluation.measures import Scores, evaluate, parse_measures
+    from lmkcli.operations.analyze import Analyze
+    from lmkcli.operations.compact import Compact
+    from lmkcli.operations.demo import Demo
+    from lmkcli.operations.doctor import Doctor
+    from lmkcli.operations.encode import Encode
+    from lmkcli.operations.eval import Evaluate
+    from lmkcli.operations.export import Export
+    from lmkcli.operations.fetch import Fetch
+    from lmkcli.operations.grid import Grid
+    from lmkcli.operations.import_ import Import
+    from lmkcli.operations.index import BuildIndex
+    from lmkcli.operations.plot import Plot
+    from lmkcli.operations.pretrain import Pretrain
+    from lmkcli.operations.repro import Repro
+    from lmkcli.operations.search import Hit, Hits, OpenIndex, Search, open_index, search
+    from lmkcli.operations.show import Show
+    from lmkcli.operations.tokenize import Tokenize
+    from lmkcli.operations.train import Train
+    from lmkcli.operations.update import Update
+    from lmkcli.operations.verify import Verify
     from lmkcli.recipe import RecipeOptions
     from lmkcli.retrieval.index import Index
-    from lmkcli.retrieval.opening import open_index
     from lmkcli.settings import EncodeSettings, OpenSettings
     from lmkcli.store.ragged import Ragged
     from lmkcli.store.vectors import Vectors
@@ -55,9 +99,28 @@ else:
         "lmkcli.encoding.text_encoder": ("TextEncoder", "encode_collection", "load_encoder"),
         "lmkcli.errors": ("LmkError",),
         "lmkcli.evaluation.measures": ("Scores", "evaluate", "parse_measures"),
+        "lmkcli.operations.analyze": ("Analyze",),
+        "lmkcli.operations.compact": ("Compact",),
+        "lmkcli.operations.demo": ("Demo",),
+        "lmkcli.operations.doctor": ("Doctor",),
+        "lmkcli.operations.encode": ("Encode",),
+        "lmkcli.operations.eval": ("Evaluate",),
+        "lmkcli.operations.export": ("Export",),
+        "lmkcli.operations.fetch": ("Fetch",),
+        "lmkcli.operations.grid": ("Grid",),
+        "lmkcli.operations.import_": ("Import",),
+        "lmkcli.operations.index": ("BuildIndex",),
+        "lmkcli.operations.plot": ("Plot",),
+        "lmkcli.operations.pretrain": ("Pretrain",),
+        "lmkcli.operations.repro": ("Repro",),
+        "lmkcli.operations.search": ("Hit", "Hits", "OpenIndex", "Search", "open_index", "search"),
+        "lmkcli.operations.show": ("Show",),
+        "lmkcli.operations.tokenize": ("Tokenize",),
+        "lmkcli.operations.train": ("Train",),
+        "lmkcli.operations.update": ("Update",),
+        "lmkcli.operations.verify": ("Verify",),
         "lmkcli.recipe": ("RecipeOptions",),
         "lmkcli.retrieval.index": ("Index",),
-        "lmkcli.retrieval.opening": ("open_index",),
         "lmkcli.settings": ("EncodeSettings", "OpenSettings"),
         "lmkcli.store.ragged": ("Ragged",),
         "lmkcli.store.vectors": ("Vectors",),

@@ -124,11 +124,16 @@ class ModelSettings(Settings):
     """Where an artifact's model is now, and what it may do here."""
 
     panel: ClassVar[str] = "The model"
-    model: Annotated[str, Flag("Where the model is now, if it was moved.", role="model")] = ""
-    trust_remote_code: TrustRemoteCode = False
+    model: Annotated[
+        str, Flag("Where the model is now, if it was moved.", role="model", only="queries")
+    ] = ""
+    trust_remote_code: Annotated[
+        bool, Flag("Run code that comes with the model.", role="consent", only="queries")
+    ] = False
     device: Device = "auto"
     dtype: Annotated[
-        Dtype | None, Flag("Compute dtype; by default the one that encoded the documents.")
+        Dtype | None,
+        Flag("Compute dtype; by default the one that encoded the documents.", only="queries"),
     ] = None
     offline: Offline = False
 
@@ -149,35 +154,67 @@ class OpenSettings(ModelSettings):
 
     panel: ClassVar[str] = "How it is searched"
     vectors: Annotated[
-        str, Flag("Where the index's vectors are now, if they were moved.", role="artifact")
+        str,
+        Flag(
+            "Where the index's vectors are now, if they were moved.", role="artifact", only="index"
+        ),
     ] = ""
-    ef_search: Annotated[int, Flag("HNSW: breadth of the search; 0 grows with k.", min=0)] = 0
-    nprobe: Annotated[int, Flag("ivf: lists that are searched; 0 grows with k.", min=0)] = 0
+    ef_search: Annotated[
+        int, Flag("HNSW: breadth of the search; 0 grows with k.", min=0, only="index")
+    ] = 0
+    nprobe: Annotated[
+        int, Flag("ivf: lists that are searched; 0 grows with k.", min=0, only="index")
+    ] = 0
     uri: Annotated[
-        str, Flag("milvus: the server, needed unless it is on this machine.", parse=parse_uri)
+        str,
+        Flag(
+            "milvus: the server, needed unless it is on this machine.",
+            parse=parse_uri,
+            only="database",
+        ),
     ] = ""
     aggregate: Annotated[
         Literal["max", "sum", "avg", "first"] | None,
-        Flag("How the scores of a document's vectors are combined.", shown="max"),
+        Flag("How the scores of a document's vectors are combined.", shown="max", only="several"),
     ] = None
     level: Annotated[
         Literal["doc", "chunk"] | None,
-        Flag("chunk: rank chunks, with ids doc#number; -k then counts chunks.", shown="doc"),
+        Flag(
+            "chunk: rank chunks, with ids doc#number; -k then counts chunks.",
+            shown="doc",
+            only="several",
+        ),
     ] = None
     rm3: Annotated[
-        bool, Flag("bm25, lucene: terms of the first documents join the query (RM3).")
+        bool,
+        Flag("bm25, lucene: terms of the first documents join the query (RM3).", only="feedback"),
     ] = False
     rm3_terms: Annotated[
-        int | None, Flag("rm3: how many terms join.", min=1, shown=str(Feedback.terms))
+        int | None,
+        Flag("rm3: how many terms join.", min=1, shown=str(Feedback.terms), only="feedback"),
     ] = None
     rm3_docs: Annotated[
-        int | None, Flag("rm3: how many documents they come from.", min=1, shown=str(Feedback.docs))
+        int | None,
+        Flag(
+            "rm3: how many documents they come from.",
+            min=1,
+            shown=str(Feedback.docs),
+            only="feedback",
+        ),
     ] = None
     rm3_weight: Annotated[
         float | None,
-        Flag("rm3: weight of the query as asked.", min=0, max=1, shown=str(Feedback.weight)),
+        Flag(
+            "rm3: weight of the query as asked.",
+            min=0,
+            max=1,
+            shown=str(Feedback.weight),
+            only="feedback",
+        ),
     ] = None
-    rocchio: Annotated[bool, Flag("bm25, lucene: Rocchio feedback instead of RM3.")] = False
+    rocchio: Annotated[
+        bool, Flag("bm25, lucene: Rocchio feedback instead of RM3.", only="feedback")
+    ] = False
 
     def __post_init__(self) -> None:
         super().__post_init__()

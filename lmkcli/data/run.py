@@ -60,14 +60,18 @@ class Run:
     unscored: int = 0
     """Documents that a reranker could not score, which stand behind the others."""
 
+    def __repr__(self) -> str:
+        return f"<Run {self.tag}: {len(self.rankings):,} queries>"
 
-def read_run(path: Path) -> Run:
+
+def read_run(path: str | Path) -> Run:
     """The run in a TREC file (`.gz` too), queries in the order of the file, each one `ranked`.
 
     Columns are parted by any white space, and what follows the sixth is ignored, as trec_eval does.
     DataError names the file and the line: too few columns, a score that is no number, an id with a
     control character, or a document that comes twice for one query.
     """
+    path = Path(path)
     scores: dict[str, dict[str, float]] = {}
     tag = ""
     with _reading(path) as file:
@@ -130,13 +134,13 @@ def _reading(path: Path) -> Iterator[TextIO]:
         raise DataError(f"{path}: cannot be read ({error.strerror or error})") from error
 
 
-def write_run(path: Path, run: Run) -> None:
+def write_run(path: str | Path, run: Run) -> None:
     """Six columns, ranks from 1, scores with the digits that give the same float32 again.
 
     A suffix `.gz` compresses. The file appears whole or not at all; a pipe or a device is written
     straight. DataError when an id or the tag could not be read back (empty or with white space).
     """
-    write_runs(path, [run])
+    write_runs(Path(path), [run])
 
 
 def write_runs(path: Path, runs: Iterable[Run]) -> None:

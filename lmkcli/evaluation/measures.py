@@ -172,9 +172,9 @@ def _provider_fault(measure: Measure) -> str:
 
 
 def evaluate(
-    run: Run, qrels: Iterable[Qrel], measures: Sequence[Measure], drop_self: bool = False
+    run: Run, qrels: Iterable[Qrel], measures: Sequence[str | Measure], drop_self: bool = False
 ) -> Scores:
-    """The measures of a run over all judged queries.
+    """The measures of a run over all judged queries; names are those of ir-measures, such as nDCG@10.
 
     A judged query without documents scores 0 (its judgements still count into NumRel and NumQ),
     and queries without judgements are ignored; `Scores.coverage` tells both. With `drop_self`,
@@ -188,10 +188,15 @@ def evaluate(
             f"have '{next(iter(judgements))}'): give the qrels of the queries that were run"
         )
     ranked = without_self(run) if drop_self else run
-    per_query = _per_query(answers(ranked, judgements), judgements, measures)
-    cutoffs = {str(m): m.params["cutoff"] for m in measures if "cutoff" in m.params}
+    asked = [
+        m
+        for each in measures
+        for m in (parse_measures([each]) if isinstance(each, str) else [each])
+    ]
+    per_query = _per_query(answers(ranked, judgements), judgements, asked)
+    cutoffs = {str(m): m.params["cutoff"] for m in asked if "cutoff" in m.params}
     return Scores(
-        aggregated={str(m): aggregate(m, per_query[str(m)].values()) for m in measures},
+        aggregated={str(m): aggregate(m, per_query[str(m)].values()) for m in asked},
         per_query=per_query,
         coverage=cover(run, judgements, cutoffs, drop_self),
     )

@@ -3,10 +3,10 @@
 import re
 import shutil
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, overload
 
 from lmkcli.errors import UsageError
 from lmkcli.operations.index import ShardDone
@@ -17,9 +17,10 @@ from lmkcli.spec.operation import Operation
 from lmkcli.spec.result import Result
 
 if TYPE_CHECKING:
-    from lmkcli.data.collection import Collection, Query
+    from lmkcli.data.collection import Collection, Doc, Query
+    from lmkcli.data.run import Run
     from lmkcli.manifest import Manifest
-    from lmkcli.retrieval.index import Index, Passage
+    from lmkcli.retrieval.index import Index, IndexInfo, Passage
     from lmkcli.retrieval.pipeline import Stages
     from lmkcli.retrieval.room import Room
     from lmkcli.retrieval.sharding import ShardedSearch
@@ -85,6 +86,10 @@ class Hits(Result):
             "end": passage.end,
             "passage": passage.text,
         }
+
+    def __repr__(self) -> str:
+        few = ", ".join(f"{hit.id} {hit.score:.4f}" for hit in self.hits[:3])
+        return f"<Hits for {self.question!r}: {few}{', …' if len(self) > 3 else ''}>"
 
     def __str__(self) -> str:
         lines = []
@@ -482,3 +487,68 @@ def _sharded(opened: "Index", queries: "list[Query]", k: int) -> "ShardedSearch"
     from lmkcli.retrieval.sharding import ShardedSearch  # imports torch
 
     return ShardedSearch(opened, queries, k)
+
+
+class OpenIndex:
+    """An open index that answers questions and collections of queries. `open_index` makes it.
+
+    It implements the protocol `Index`, so that it can be passed wherever one is expected.
+    """
+
+    def __init__(self, index: "Index", name: str) -> None:
+        self._index, self._name = index, name
+
+    @property
+    def info(self) -> "IndexInfo":
+        """The kind of index and its settings."""
+        return self._index.info
+
+    @overload
+    def search(self, queries: str, k: int = _SHOWN) -> Hits: ...  # type: ignore[overload-overlap]
+    @overload
+    def search(self, queries: "Sequence[Query]", k: int = _SHOWN) -> "Run": ...
+    @overload
+    def search(self, queries: Sequence[str], k: int = _SHOWN) -> list[Hits]: ...
+    def search(self, queries: Any, k: int = _SHOWN) -> Any:
+        """The k best documents.
+
+        One question: its Hits, with titles, texts and best passages. A list of questions: a list of Hits.
+        A list of Query: a Run, which can be evaluated and written as a TREC run.
+        """
+        if isinstance(queries, str):
+            return find(self._index, queries, k)
+        queries = list(queries)
+        if any(isinstance(query, str) for query in queries):
+            return [find(self._index, query, k) for query in queries]
+        return self._index.search(queries, k)
+
+    def texts(self, ids: list[str]) -> "dict[str, Doc]":
+        """The stored documents of these ids; ids without a text are left out."""
+        return self._index.texts(ids)
+
+    def passages(self, query: "Query", ids: list[str]) -> "dict[str, Passage]":
+        """The best passage of each document for a query, if chunks have vectors of their own."""
+        return self._index.passages(query, ids)
+
+    def __repr__(self) -> str:
+        return f"<OpenIndex {self._name} ({self.info.kind})>"
+
+
+def open_index(index: str | Path, *others: str | Path, **settings: Any) -> OpenIndex:
+    """Open a folder of vectors or an index for searching.
+
+    `others` are indexes to fuse with it (`fuse="rrf"`); further settings are the fields of `Search`, such
+    as `rerank_model`, `device` and `aggregate`. DataError if a folder cannot be searched, UsageError for
+    settings that contradict each other.
+    """
+    asked = Search(Path(index), others=[*map(Path, others)] or None, interactive=True, **settings)
+    return OpenIndex(asked.open(), " + ".join(map(str, [index, *others])))
+
+
+def search(index: str | Path, question: str, k: int = _SHOWN, **settings: Any) -> Hits:
+    """The k best documents for one question; `settings` as in `open_index`.
+
+    The index is opened for this call: use `open_index` to ask several questions.
+    """
+    others = settings.pop("others", None) or []
+    return open_index(index, *others, **settings).search(question, k)

@@ -4,6 +4,8 @@ from typing import Any, NamedTuple, Protocol
 
 from lmkcli.data.collection import Doc, Query
 from lmkcli.data.run import Run
+from lmkcli.settings import OpenSettings
+from lmkcli.spec.operation import options
 
 
 class IndexInfo(NamedTuple):
@@ -49,16 +51,15 @@ class Index(Protocol):
         """The best chunk of each document, where there are vectors of chunks; else nothing."""
 
 
-# The fields of OpenSettings that each part of a search uses.
-QUERIES = ("model", "dtype", "trust_remote_code")  # the encoding of queries
-DATABASE = ("uri",)  # the vectors of an index that a database keeps
-SEARCH = ("vectors", "ef_search", "nprobe", *DATABASE)  # an index of vectors
-SEVERAL = ("aggregate", "level")  # several vectors of a document
+def _settings(*parts: str) -> tuple[str, ...]:
+    """The fields of OpenSettings that these parts of a search use."""
+    found = options(OpenSettings)
+    return tuple(each.name for each in found if {*parts} & {*each.flag.only.split()})
+
+
+QUERIES = _settings("queries")  # the encoder of the queries
+DATABASE = _settings("database")  # the vectors of an index that a database keeps
+SEARCH = _settings("index", "database")  # an index of vectors
+SEVERAL = _settings("several")  # several vectors of a document
 DENSE = (*SEARCH, *SEVERAL, *QUERIES)
-LEXICAL = (
-    "rm3",
-    "rm3_terms",
-    "rm3_docs",
-    "rm3_weight",
-    "rocchio",
-)  # expanding the query by feedback
+LEXICAL = _settings("feedback")  # expansion of the query by feedback

@@ -26,7 +26,7 @@ from typing import (
 
 from lmkcli.catalog import OPERATIONS, load
 from lmkcli.errors import DataError, UsageError
-from lmkcli.progress import SILENT, Call, Report
+from lmkcli.progress import Call, Report
 from lmkcli.settings import Flag, Settings
 
 Result = TypeVar("Result", covariant=True)
@@ -90,8 +90,16 @@ class Operation(Settings, Generic[Result]):
     def check(self) -> None:
         """Raise UsageError for settings that contradict each other."""
 
-    def run(self, report: Report = SILENT) -> Result:
-        """Execute the operation and return its result; artifacts that it makes record it."""
+    def run(self, report: Report | None = None) -> Result:
+        """Execute the operation and return its result; artifacts that it makes record it.
+
+        Without a report, progress and notes are shown on a terminal and in a notebook, and nowhere else.
+        Errors are those of `lmkcli.errors`. Relative paths start from the current folder.
+        """
+        if report is None:
+            from lmkcli.text.progress_bar import interactive
+
+            report = interactive()
         return self.execute(report.of(Call(self.record(), ["lmk", *self.words()])))
 
     def execute(self, report: Report) -> Result:
@@ -303,8 +311,15 @@ def _checked(option: Option, value: Any) -> Any:
 
     if option.flag.parse and isinstance(value, str):
         value = option.flag.parse(value)
-    if isinstance(value, Path) and option.kind is str:
+    kinds = _members(option.kind)
+    if isinstance(value, str | Path) and any(get_origin(kind) is list for kind in kinds):
+        value = [value]
+    if isinstance(value, Path) and str in kinds and Path not in kinds:
         value = str(value)
+    if isinstance(value, list):
+        value = [
+            str(each) if isinstance(each, Path) and list[str] in kinds else each for each in value
+        ]
     try:
         value = msgspec.convert(value, option.kind, strict=True, dec_hook=_from_plain)
     except msgspec.ValidationError as error:

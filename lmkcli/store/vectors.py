@@ -45,9 +45,9 @@ class Vectors:
     A row is a document, numbered from 0. Iterating gives all rows in order, in blocks (`Ragged`, float32).
     """
 
-    def __init__(self, folder: Path, slices: list[parts.PartSlice] | None = None) -> None:
+    def __init__(self, folder: str | Path, slices: list[parts.PartSlice] | None = None) -> None:
         """Opens all parts, or the `slices` that an index froze. DataError when shards are missing."""
-        self.folder = folder
+        self.folder = folder = Path(folder)
         self.manifest = manifest.read(folder, "vectors")
         self.recipe = Recipe.read(self.manifest.identity["recipe"], self.manifest.facts["models"])
         self.storage = STORAGES[self.manifest.execution["store_dtype"]]
@@ -59,6 +59,9 @@ class Vectors:
         self._tensors: dict[int, torch.Tensor] = {}
         self._starts: dict[int, NDArray[np.int64]] = {}
         self._ids: dict[int, pa.ChunkedArray] = {}
+
+    def __repr__(self) -> str:
+        return f"<Vectors {self.folder}: {self.rows} rows of {self.dim} dimensions>"
 
     def _whole(self) -> list[parts.PartSlice]:
         shards = int(self.manifest.execution["shards"])

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from lmkcli.cli import console, tables
+from lmkcli.text import progress_bar
 
 Lmk = Callable[..., Any]
 CLI = Path(console.__file__).parent
@@ -84,7 +85,7 @@ def test_a_signal_that_python_swallows_still_stops_the_loops() -> None:
 
 
 def test_a_total_is_about_so_much_until_it_is_known_and_nothing_goes_back() -> None:
-    pace = console._Pace()
+    pace = progress_bar._Pace()
     said = [pace.line(*each, "tokens") for each in ((90, 185_846), (100, 262_361), (150, 262_361))]
     assert "of about 190,000" in said[0]
     assert "of about 260,000" in said[1]
@@ -99,9 +100,9 @@ def test_a_total_is_about_so_much_until_it_is_known_and_nothing_goes_back() -> N
 
 def test_what_was_done_before_does_not_count_for_the_pace(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [100.0]
-    monkeypatch.setattr(console.time, "monotonic", lambda: now[0])
-    pace = console._Pace()
+    monkeypatch.setattr(progress_bar.time, "monotonic", lambda: now[0])
+    pace = progress_bar._Pace()
     assert pace.line(360, 720, "steps") == "360 steps, 50 % of about 720"
-    assert console._Pace().line(369, 369, "queries") == "369 queries, 100 % of 369"
+    assert progress_bar._Pace().line(369, 369, "queries") == "369 queries, 100 % of 369"
     now[0] += 10
     assert pace.line(363, 720, "steps") == "363 steps, 0.3/s, 50 % of 720, 19 min 50 s left"
