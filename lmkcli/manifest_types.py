@@ -2,6 +2,8 @@
 
 from typing import Annotated, Any, Literal, NotRequired, TypedDict
 
+from lmkcli.reading import within
+
 MOST_SHARDS = 99_999  # the names of parts have five digits for them
 
 
@@ -46,7 +48,7 @@ class _Source(TypedDict):
 
 
 class _Shards(TypedDict):
-    shards: Annotated[int, range(1, MOST_SHARDS + 1)]
+    shards: Annotated[int, within(1, MOST_SHARDS + 1)]
 
 
 class _Reading(_Shards):
@@ -82,7 +84,7 @@ class _Sides(TypedDict):
 
 class _Recipe(TypedDict):
     recipe: _Sides
-    dim: Annotated[int, range(1, 1 << 20)]
+    dim: Annotated[int, within(1, 1 << 20)]
 
 
 class _Encoded(_Recipe):

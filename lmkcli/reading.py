@@ -5,29 +5,17 @@ import hashlib
 import json
 import re
 import stat
-import sys
-from collections.abc import Iterable, Iterator
-from dataclasses import MISSING, fields, is_dataclass
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import fields, is_dataclass
 from functools import partial
 from itertools import accumulate
 from pathlib import Path
-from types import UnionType
-from typing import (
-    Annotated,
-    Any,
-    Literal,
-    Never,
-    NotRequired,
-    Protocol,
-    TypeVar,
-    Union,
-    get_args,
-    get_origin,
-    get_type_hints,
-    is_typeddict,
-)  # fmt: skip
+from typing import Any, Protocol, TypeVar
 
-from lmkcli.errors import DataError
+import msgspec
+
+from lmkcli.errors import DataError, LmkError
 
 LINE = 1 << 20  # of a run, judgements: ids and numbers
 LONG_LINE = 256 << 20  # of a collection or a log: a whole document
@@ -83,14 +71,12 @@ def whole_file(path: Path, limit: int = WHOLE) -> bytes:
 
 
 Shape = TypeVar("Shape")
-_ABSENT = object()
 
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     by_key = dict(pairs)
     if len(by_key) < len(pairs):
-        names = [name for name, _ in pairs]
-        twice = next(name for name in names if names.count(name) > 1)
+        twice, _ = Counter(name for name, _ in pairs).most_common(1)[0]
         raise ValueError(f"the key '{twice[:40]}' is in one object twice")
     return by_key
 
@@ -119,10 +105,12 @@ def _depth(text: str) -> int:
 
 
 def read_json(path: Path, shape: type[Shape], fix: str) -> Shape:
-    """The JSON value in a file, of the given type; DataError, with the key and `fix`, for another one.
+    """Read a JSON file and validate it against a type.
 
-    OSError if absent. `shape` is made of plain types, lists, tuples, dictionaries, TypedDict (other keys
-    are let through), dataclasses, unions and literals; Annotated[int, range(…)] bounds a number.
+    Returns the value as `json` decodes it. `shape` is a type that msgspec can validate: plain types,
+    lists, tuples, dictionaries, TypedDict (further keys are allowed), dataclasses (further keys are
+    refused), unions, literals, and numbers bounded by `within`. Raises DataError, with the key and the advice `fix`, for any
+    other value, and OSError if the file is missing.
     """
     try:
         value = parsed(whole_file(path).decode("utf-8", "surrogatepass"))
@@ -132,88 +120,33 @@ def read_json(path: Path, shape: type[Shape], fix: str) -> Shape:
 
 
 def checked(value: Any, shape: type[Shape], name: object, fix: str) -> Shape:
-    """The value itself, if it is of the given type; DataError as of `read_json`."""
-    if fault := _fault(value, shape, ""):
+    """Return the value if it has the given type; raise DataError like `read_json` otherwise."""
+    if fault := _fault(value, shape):
         raise DataError(f"{name} cannot be read ({fault}); {fix}")
     return value  # type: ignore[no-any-return]
 
 
-def _fault(value: Any, shape: Any, at: str) -> str:
-    """What of a JSON value is not as `shape` says, and under which key; empty if all is."""
-    origin, inner = get_origin(shape), get_args(shape)
-    if shape is Any or (shape is float and type(value) is int and abs(value) <= sys.float_info.max):
-        return ""
-    if origin is NotRequired:
-        return _fault(value, inner[0], at)
-    if origin is Annotated:
-        return _fault(value, inner[0], at) or _outside(value, inner[1:], at)
-    if origin in (Union, UnionType):
-        faults = [_fault(value, each, at) for each in inner]
-        return "" if "" in faults else faults[0]
-    if origin is Literal:
-        return "" if value in inner else f"{at} is {str(value)[:20]!r}, which is none of {inner}"
-    if origin in (list, dict) or shape in (list, dict):
-        items = _items(value, origin or shape, inner, at)
-    elif origin is tuple:
-        items = _places(value, inner, at)
-    elif is_typeddict(shape) or is_dataclass(shape):
-        items = _fields(value, shape, at)
-    else:
-        items = [] if type(value) is shape else None
-    if items is None:
-        needed = getattr(origin or shape, "__name__", str(shape))
-        return f"{at or 'it'} is a {type(value).__name__}, where a {needed} is needed"
-    missing = next((f"{key} is missing" for each, _, key in items if each is _ABSENT), "")
-    return missing or next((wrong for item in items if (wrong := _fault(*item))), "")
+def within(low: int, high: int) -> msgspec.Meta:
+    """The bounds of an integer in an annotation: from `low` up to, but not including, `high`."""
+    return msgspec.Meta(ge=low, lt=high)
 
 
-def _outside(value: Any, notes: tuple[Any, ...], at: str) -> str:
-    bounds = next((each for each in notes if isinstance(each, range)), None)
-    outside = bounds is not None and value not in bounds
-    return f"{at} is {str(value)[:20]}, which cannot be" if outside else ""
-
-
-Items = list[tuple[Any, Any, str]]  # values within a value, the shape of each, its key
-
-
-def _items(value: Any, kind: type, inner: tuple[Any, ...], at: str) -> Items | None:
-    if type(value) is not kind:
-        return None
-    within: Any = value
-    pairs: Iterable[tuple[Any, Any]] = within.items() if kind is dict else enumerate(within)
-    return [(each, inner[-1], f"{at}[{key}]") for key, each in pairs] if inner else []
-
-
-def _places(value: Any, inner: tuple[Any, ...], at: str) -> Items | None:
-    if not isinstance(value, list | tuple):
-        return None
-    shapes = [inner[0]] * len(value) if inner[-1] is Ellipsis else inner
-    if len(shapes) != len(value):
-        return None
-    return [
-        (each, shape, f"{at}[{n}]")
-        for n, (each, shape) in enumerate(zip(value, shapes, strict=True))
-    ]
-
-
-def _fields(value: Any, shape: Any, at: str) -> Items | None:
-    if not isinstance(value, dict):
-        return None
-    hints = get_type_hints(shape, include_extras=True)
-    if is_typeddict(shape):
-        needed = shape.__required_keys__
-    else:
-        known = [each for each in fields(shape) if each.init]
-        needed = {
-            each.name
-            for each in known
-            if each.default is MISSING and each.default_factory is MISSING
-        }
-        if strange := sorted(value.keys() - {each.name for each in known}):
-            return [(strange[0], Never, f"{at}.{strange[0]}".lstrip("."))]
-    absent: Items = [
-        (_ABSENT, hints[key], f"{at}.{key}".lstrip(".")) for key in sorted(needed - value.keys())
-    ]
-    return absent + [
-        (value[key], hint, f"{at}.{key}".lstrip(".")) for key, hint in hints.items() if key in value
-    ]
+def _fault(value: Any, shape: Any) -> str:
+    """The first key of a JSON value that does not fit a type, and why; empty if everything fits."""
+    if is_dataclass(shape) and isinstance(value, dict):
+        names = {field.name for field in fields(shape) if field.init}
+        if unknown := sorted(map(str, value.keys() - names)):
+            return f"{unknown[0]} is unknown"
+    try:
+        msgspec.convert(value, shape, strict=True, str_keys=True)
+    except msgspec.ValidationError as error:
+        message, _, place = str(error).partition(" - at `$")
+        key = place.rstrip("`").lstrip(".")
+        if missing := re.fullmatch(r"Object missing required field `(.+)`", message):
+            return ".".join(filter(None, (key, missing[1]))) + " is missing"
+        return f"{key}: {message}" if key else message
+    except UnicodeEncodeError:
+        return "a key is not valid Unicode"
+    except (LmkError, RecursionError) as error:  # a dataclass refuses the combination of its values
+        return str(error)
+    return ""

@@ -8,15 +8,15 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Annotated, Any, ClassVar, Literal
 
 from lmkcli.errors import DataError
-from lmkcli.reading import checked
+from lmkcli.reading import checked, within
 from lmkcli.settings import Flag, Settings, TrustRemoteCode
 
 Similarity = Literal["cosine", "dot"]
-Positions = Annotated[int, range(1, 1 << 31)]
+Positions = Annotated[int, within(1, 1 << 31)]
 TABLES = ("grouped", "interpolate", "recurrent")  # --extend, of models with a table of positions
 ROTARY = ("ntk", "selfextend")
 EXTENSIONS = (*TABLES, *ROTARY)
-Number = Annotated[int, range(1 << 31)]
+Number = Annotated[int, within(0, 1 << 31)]
 _AGAIN = "make the artifact again"
 Model = Annotated[
     str,

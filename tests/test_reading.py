@@ -7,6 +7,7 @@ import json
 import os
 import re
 import threading
+import time
 from pathlib import Path
 from typing import Annotated, Any, Literal, NotRequired, TypedDict
 
@@ -18,7 +19,7 @@ from lmkcli.data.run import read_run
 from lmkcli.data.trec import read_qrels
 from lmkcli.errors import DataError
 from lmkcli.provenance import scorelog
-from lmkcli.reading import LINE, bounded_lines, check_finite, read_json, whole_file
+from lmkcli.reading import LINE, bounded_lines, check_finite, parsed, read_json, whole_file, within
 
 
 def test_lines_come_as_they_are_up_to_the_limit() -> None:
@@ -108,7 +109,7 @@ def test_brackets_in_texts_are_no_levels() -> None:
 
 
 class Inner(TypedDict):
-    rows: Annotated[int, range(1, 10)]
+    rows: Annotated[int, within(1, 10)]
     names: list[str]
     ends: NotRequired[list[tuple[int, int]]]
     share: NotRequired[float]
@@ -172,3 +173,11 @@ def test_what_is_no_such_json_is_refused(tmp_path: Path, text: str) -> None:
     (tmp_path / "f").write_text(text, "utf-8", "surrogateescape")
     with pytest.raises(DataError, match="cannot be read"):
         read_json(tmp_path / "f", Outer, "fix")
+
+
+def test_a_key_twice_in_a_large_object_is_found_at_once() -> None:
+    text = "{" + ",".join(f'"k{number}": 1' for number in range(200_000)) + ', "k7": 2}'
+    started = time.monotonic()
+    with pytest.raises(ValueError, match="the key 'k7' is in one object twice"):
+        parsed(text)
+    assert time.monotonic() - started < 10  # a search for each key took minutes

@@ -9,9 +9,10 @@ from typing import Annotated, Any, TypedDict, TypeVar
 
 from lmkcli import reading
 from lmkcli.errors import DataError, LmkError
+from lmkcli.reading import within
 
-Count = Annotated[int, range(1, 1 << 31)]
-_Layers = Annotated[int, range(1, 10_000)]
+Count = Annotated[int, within(1, 1 << 31)]
+_Layers = Annotated[int, within(1, 10_000)]
 _Each = Count | list[int | None] | None  # for all layers, or for each of them
 _AGAIN = "download the model again"
 Shape = TypeVar("Shape")

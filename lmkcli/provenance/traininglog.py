@@ -5,7 +5,7 @@ from typing import Annotated, Any, NotRequired, TypedDict
 
 from lmkcli import manifest
 from lmkcli.errors import DataError
-from lmkcli.reading import bounded_lines, check_finite, checked, parsed
+from lmkcli.reading import bounded_lines, check_finite, checked, parsed, within
 
 Curves = dict[str, list[tuple[float, float]]]
 
@@ -55,7 +55,7 @@ def _curve(lines: list[dict[str, Any]], name: str) -> list[tuple[float, float]]:
 
 
 class _Line(TypedDict):
-    step: Annotated[int, range(1 << 53)]
+    step: Annotated[int, within(0, 1 << 53)]
     dev: NotRequired[dict[str, float]]
 
 

@@ -20,10 +20,18 @@ DOCS, BUILT = "docs.parquet", "built.json"
 _AGAIN = "build the index again with --if-exists overwrite"
 
 
+class _NumberedJson(NamedTuple):
+    """A numbered part: its name, the ranges of its deleted rows, and its number of vectors."""
+
+    name: str
+    deleted: list[tuple[int, int]]
+    vectors: int = 0
+
+
 class _Of(TypedDict):
     vectors: NotRequired[str]
     parts: NotRequired[list[SliceJson]]
-    numbering: NotRequired[list[SliceJson | tuple[str, list[tuple[int, int]], int]]]
+    numbering: NotRequired[list[_NumberedJson]]
     digests: NotRequired[dict[str, str]]
     stamp: NotRequired[dict[str, Any] | None]
 

@@ -30,7 +30,7 @@ from lmkcli.data.run import Ranking, Run, ranked
 from lmkcli.errors import DataError, LmkError, Mismatch
 from lmkcli.manifest import json_differences
 from lmkcli.progress import Progress
-from lmkcli.reading import read_json
+from lmkcli.reading import read_json, within
 from lmkcli.retrieval.feedback import expanded, may_join
 from lmkcli.retrieval.index_folder import DOCS
 from lmkcli.retrieval.kinds import LexicalKind
@@ -196,7 +196,7 @@ class Bm25(LexicalKind):
 class _Params(TypedDict):
     dtype: Literal["float32"]
     int_dtype: Literal["int32", "int64"]
-    num_docs: Annotated[int, range(1 << 31)]
+    num_docs: Annotated[int, within(0, 1 << 31)]
 
 
 @contextmanager
