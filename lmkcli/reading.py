@@ -109,8 +109,8 @@ def read_json(path: Path, shape: type[Shape], fix: str) -> Shape:
 
     Returns the value as `json` decodes it. `shape` is a type that msgspec can validate: plain types,
     lists, tuples, dictionaries, TypedDict (further keys are allowed), dataclasses (further keys are
-    refused), unions, literals, and numbers bounded by `within`. Raises DataError, with the key and the advice `fix`, for any
-    other value, and OSError if the file is missing.
+    refused), unions, literals, and numbers bounded by `within`. Raises DataError, with the key and the
+    advice `fix`, for any other value, and OSError if the file is missing.
     """
     try:
         value = parsed(whole_file(path).decode("utf-8", "surrogatepass"))

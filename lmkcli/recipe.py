@@ -47,6 +47,9 @@ class EncoderConfig:
     prompt: str = ""
     max_length: Positions = 512  # positions of one model input, specials and landmarks included
     pool: str = "mean"
+    pool_package: str = (
+        ""  # the package of a pooler that is not lmk's own, such as 'lmk-head 0.1.0'
+    )
     gran: str = ""  # chunk length in tokens, 'sentence' or 'given'; empty where nothing is cut
     unit: str = "doc"  # what a vector stands for: 'doc', 'chunk' or 'token'
     window: str = "full"  # what the model sees at once: 'full', 'chunk', or so many positions
@@ -67,10 +70,9 @@ class EncoderConfig:
     def identity(self) -> dict[str, Any]:
         """The fields that two artifacts must share, as JSON holds them."""
         compared = {f.name: getattr(self, f.name) for f in fields(self) if f.compare}
-        if not self.context:
-            del compared[
-                "context"
-            ]  # recipes without one are compared as before there was the field
+        for name in ("context", "pool_package"):  # recorded only if they are used
+            if not compared[name]:
+                del compared[name]
         return compared | {"skip": list(self.skip)}
 
     @property

@@ -92,16 +92,26 @@ def read_context(how: str, unit: str, window: str) -> str:
     return how
 
 
+def _row(pool: str) -> str:
+    """The name of a pooler in the catalog: 'mean@4' is 'mean@k'."""
+    stem, at, _ = pool.partition("@")
+    return f"{stem}@k" if at and f"{stem}@k" in catalog.POOLERS else pool
+
+
+def pooler_package(name: str) -> str:
+    """The package of a pooler, such as 'lmk-head 0.1.0'; empty for lmk's own."""
+    return catalog.POOLERS[_row(name)].provider
+
+
 def open_pooler(name: str) -> Pooler:
-    """The pooler of a name such as 'lmk' or 'mean@4'."""
+    """The pooler of a name such as 'lmk' or 'mean@4'; a pooler 'NAME@k' takes a whole number."""
+    make: Callable[..., Pooler] = catalog.load(catalog.POOLERS, _row(name), "pooler")
     stem, at, step = name.partition("@")
-    row = "mean@k" if stem == "mean" and at else name
-    make: Callable[..., Pooler] = catalog.load(catalog.POOLERS, row, "pooler")
     if not at:
         return make()
     if not is_count(step):
         raise UsageError(
-            f"--pool {name}: write mean@k with a whole number k of at least 1, such as mean@8"
+            f"--pool {name}: write {stem}@k with a whole number k of at least 1, such as {stem}@8"
         )
     return make(int(step))
 

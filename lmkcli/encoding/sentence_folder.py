@@ -28,7 +28,6 @@ _OWN, _THEIRS = "lmkcli.exchange.sentence_modules", "sentence_transformers.model
 _MODES = {"cls": "cls_token", "mean": "mean_tokens", "last": "lasttoken"}
 _ALL_MODES = ("cls_token", "max_tokens", "mean_tokens", "mean_sqrt_len_tokens",
               "weightedmean_tokens", "lasttoken")  # fmt: skip
-_PLACED = ("lmk", "multicls", "mean")  # poolers of sentence_modules.py, mean as mean@k
 _SUFFIXES = {".json", ".jinja", ".model", ".py", ".safetensors", ".txt"}
 _WRITTEN = {"modules.json", "config_sentence_transformers.json", manifest.NAME}
 _WIDTHS = ("hidden_size", "dim", "d_model", "n_embd")  # what configurations call the states' width
@@ -147,15 +146,6 @@ def check_exportable(resolved: Resolved) -> None:
         raise UsageError(
             f"{source.name} has modules after it, and no folder can say that lmk runs them; export its "
             "vectors instead"
-        )
-    if (
-        not run_by_lmk(resolved)
-        and side.pool not in _MODES
-        and side.pool.partition("@")[0] not in _PLACED
-    ):
-        raise UsageError(
-            f"--pool {side.pool} has no form as sentence-transformers modules; export one of "
-            f"{', '.join(_MODES)}, mean@k, multicls, lmk, latent"
         )
     if side.unit != "doc" or side.window != "full" or side.extend:
         raise UsageError(

@@ -17,13 +17,13 @@ from lmkcli.settings import Flag, Offline
 from lmkcli.spec.operation import Operation
 from lmkcli.spec.result import Result, Table
 
-CATALOGS: dict[str, Mapping[str, catalog.Row]] = {
-    "sources": catalog.SOURCES,
-    "poolers": catalog.POOLERS,
-    "models": catalog.MODELS | catalog.CROSS_ENCODERS,
-    "indexes": catalog.INDEXES,
-    "objectives": catalog.OBJECTIVES,
-    "pretexts": catalog.PRETEXTS,
+CATALOGS: dict[str, tuple[Mapping[str, catalog.Row], ...]] = {
+    "sources": (catalog.SOURCES,),
+    "poolers": (catalog.POOLERS,),
+    "models": (catalog.MODELS, catalog.CROSS_ENCODERS),
+    "indexes": (catalog.INDEXES,),
+    "objectives": (catalog.OBJECTIVES,),
+    "pretexts": (catalog.PRETEXTS,),
 }
 _DIGEST = re.compile(r"(\d+:)?[0-9a-f]{16,}(:lower)?")
 _FIRST = ("artifact", "contents")
@@ -151,7 +151,8 @@ def _names(name: str) -> Listed:
     """The entries of a catalog."""
     rows = [
         [key, row.help, f'pip install "lmkcli[{row.extra}]"' if row.extra else ""]
-        for key, row in CATALOGS[name].items()
+        for table in CATALOGS[name]
+        for key, row in table.items()
     ]
     if name == "sources":
         rows += [[each, _members(each), ""] for each in known.groups()]

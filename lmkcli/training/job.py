@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from lmkcli import catalog
 from lmkcli.encoding.encoder import open_forward
 from lmkcli.encoding.resolving import Resolved
 from lmkcli.encoding.sentence_folder import exported
@@ -61,6 +62,8 @@ class TrainJob:
             "sources": [_seen_as(source) for source in self.sources],
             "settings": settings,
         }
+        if package := catalog.OBJECTIVES[self.settings.loss].provider:
+            shared["loss package"] = package
         if self.resolved.folder.window:
             shared["window"] = self.resolved.folder.window
         if self.teacher:
