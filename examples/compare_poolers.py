@@ -31,7 +31,7 @@ def ndcg(model: str, options: RecipeOptions) -> float:
     collection = lmkcli.open_collection(KITCHEN)
     with TemporaryDirectory() as folder:
         lmkcli.encode_collection(KITCHEN, Path(folder), model, options, FP32)
-        index = lmkcli.open_index(Path(folder), lmkcli.OpenSettings())
+        index = lmkcli.open_index(folder)
         run = index.search(collection.judged_queries(), k=10)
     [measure] = lmkcli.parse_measures(["nDCG@10"])
     return lmkcli.evaluate(run, collection.qrels(), [measure]).aggregated["nDCG@10"]

@@ -19,7 +19,7 @@ def main(model: str = "minilm") -> None:
     """Print each query with the passage that answers it."""
     with TemporaryDirectory() as folder:
         lmkcli.encode_collection(KITCHEN, Path(folder), model, OPTIONS, FP32)
-        index = lmkcli.open_index(Path(folder), lmkcli.OpenSettings())
+        index = lmkcli.open_index(folder)
         for query in lmkcli.open_collection(KITCHEN).judged_queries():
             [best] = index.search([query], k=1).rankings[query.id].doc_ids
             passage = index.passages(query, [best])[best]

@@ -16,7 +16,7 @@ def main(model: str = "minilm") -> None:
     queries = collection.judged_queries()
     with TemporaryDirectory() as folder:
         lmkcli.encode_collection(KITCHEN, Path(folder), model, settings=FP32)
-        index = lmkcli.open_index(Path(folder), lmkcli.OpenSettings())
+        index = lmkcli.open_index(folder)
         run = index.search(queries, k=10)
     for query in queries:
         print(f"{query.text} -> {run.rankings[query.id].doc_ids[0]}")

@@ -11,7 +11,7 @@ from lmkcli.settings import AnnSettings, EncodeSettings
 
 DOC = EncoderConfig(
     "models/a", "w1", "t1", revision="abc", prompt="passage: ", pool="lmk", gran="64", dim=256,
-    context="title",
+    pool_package="lmk-head 0.1.0", context="title",
 )  # fmt: skip
 RECIPE = Recipe(DOC, replace(DOC, prompt="query: ", max_length=64))
 
