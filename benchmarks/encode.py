@@ -146,7 +146,7 @@ def show(args: argparse.Namespace, texts: list[str], seconds: dict[str, float]) 
     tokenizer = open_tokenizer(resolved.folder, resolved.recipe.doc)
     limit = resolved.recipe.doc.max_length
     lengths = [min(len(made.ids) + 2, limit) for made in tokenizer(texts)]
-    machine = manifest.environment({})["machine"]
+    machine = manifest.environment()["machine"]
     where = torch.cuda.get_device_name() if args.device.startswith("cuda") else machine["cpu"]
     print(
         f"{len(texts)} texts, {sum(lengths):,} positions (mean {np.mean(lengths):.0f}, at most {limit}); "

@@ -181,7 +181,7 @@ def show(
     peak: int,
     orders: tuple[float, float],
 ) -> None:
-    machine = manifest.environment({})["machine"]
+    machine = manifest.environment()["machine"]
     print(
         f"{args.rows:,} x {args.dim}, {args.queries:,} queries, top {args.k:,}; {machine['cpu']}, "
         f"{machine['cores']} cores; fp16 on disk for lmk, fp32 in memory for FAISS; "

@@ -97,7 +97,7 @@ def main() -> None:
             for kind, place in places.items()
         }
     show(medians, sizes)
-    machine = manifest.environment({})["machine"]
+    machine = manifest.environment()["machine"]
     print(
         f"\n{len(docs):,} documents of {Path(given.collection).name}; median of {given.repeats} rounds; "
         f"{machine['cpu']}, {machine['cores']} cores"

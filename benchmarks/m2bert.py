@@ -148,7 +148,7 @@ def _medians(rounds: list[tuple[float, float]]) -> tuple[float, float]:
 
 def show(args: argparse.Namespace, found: dict[str, dict[int, tuple[float, float]]]) -> None:
     """The table, with what it was measured on, and how the time of a token grows."""
-    machine = manifest.environment({})["machine"]
+    machine = manifest.environment()["machine"]
     device = choose_device(args.device)
     where = torch.cuda.get_device_name() if device.type == "cuda" else machine["cpu"]
     print(

@@ -178,7 +178,7 @@ def show(
     args: argparse.Namespace, read: dict[str, Sequences], took: dict[str, dict[str, float]]
 ) -> None:
     """The table, with what it was measured on."""
-    machine = manifest.environment({})["machine"]
+    machine = manifest.environment()["machine"]
     where = torch.cuda.get_device_name() if args.device.startswith("cuda") else machine["cpu"]
     sizes = ", ".join(
         f"{len(all_)} {kind} of {np.mean([len(s) for s in all_]):.1f} tokens in the mean"

@@ -60,7 +60,7 @@ def digest(value: Any) -> str:
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
 
-def environment(call: Call) -> dict[str, Any]:
+def environment(call: Call = Call()) -> dict[str, Any]:
     """Versions, hardware and time of this process, and the operation that it runs."""
     return {
         "lmk": __version__,

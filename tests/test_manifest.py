@@ -24,7 +24,6 @@ from lmkcli.manifest import (
     json_differences,
     read,
 )
-from lmkcli.progress import Call
 
 MADE = Manifest(
     "vectors",
@@ -160,7 +159,7 @@ def test_the_environment_is_json_and_names_what_decides(monkeypatch: pytest.Monk
     monkeypatch.setenv("LMK_ENCODE_DTYPE", "fp32")
     monkeypatch.setenv("SLURM_ARRAY_TASK_ID", "3")
     monkeypatch.setenv("HOME_ADDRESS", "private")
-    made = environment(Call())
+    made = environment()
     assert json.loads(json.dumps(made)) == made
     keys = {"lmk", "python", "packages", "machine", "time", "command", "directory", "operation"}
     assert keys | {"environment"} == made.keys()
@@ -168,7 +167,7 @@ def test_the_environment_is_json_and_names_what_decides(monkeypatch: pytest.Monk
     assert made["environment"]["LMK_ENCODE_DTYPE"] == "fp32"
     assert "HOME_ADDRESS" not in made["environment"]
     monkeypatch.setattr(manifest, "_PACKAGES", ("no-such-package",))
-    assert environment(Call())["packages"] == {}
+    assert environment()["packages"] == {}
 
 
 def test_a_folder_of_artifacts_names_them(tmp_path: Path) -> None:

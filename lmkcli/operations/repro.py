@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from lmkcli.errors import CheckFailed, DataError, LmkError, Stopped
 from lmkcli.operations.update import Download
-from lmkcli.progress import Call, Report
+from lmkcli.progress import Report
 from lmkcli.reading import file_digest
 from lmkcli.settings import Flag, TrustRemoteCode
 from lmkcli.spec.operation import Operation, named, operation_kind, options
@@ -249,6 +249,6 @@ def _other_versions(led: "list[Step]", entry: dict[str, Any] | None) -> list[str
     from lmkcli import manifest
     from lmkcli.provenance.repro import versions
 
-    now = manifest.environment(Call())
+    now = manifest.environment()
     recorded = [step.facts for step in led] + ([entry] if entry else [])
     return list(dict.fromkeys(line for then in recorded for line in versions(then, now)))

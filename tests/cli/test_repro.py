@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from lmkcli import manifest
-from lmkcli.progress import Call
 from lmkcli.provenance import lineage
 from lmkcli.retrieval.index_folder import write_built
 from tests import tiny
@@ -156,7 +155,7 @@ def rewrite(log: Path, change: Callable[[dict[str, Any]], object]) -> None:
 
 def test_another_library_version_that_agrees_is_named_and_passes(lmk: Lmk, own: Path) -> None:
     rewrite(own / "scores.jsonl", lambda facts: facts["packages"].update(torch="1.0"))
-    now = manifest.environment(Call())["packages"]["torch"]
+    now = manifest.environment()["packages"]["torch"]
     err = lmk("repro", "scores.jsonl#1").err
     assert f"another version: torch 1.0 then, {now} now" in err
     assert "is reproduced" in err
