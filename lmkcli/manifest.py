@@ -18,7 +18,7 @@ from typing import Any
 from lmkcli import __version__
 from lmkcli.errors import DataError, Mismatch
 from lmkcli.manifest_types import COMPLETE, OPENED, Facts, Recorded
-from lmkcli.progress import Call
+from lmkcli.progress import NO_CALL, Call
 from lmkcli.reading import checked, read_json
 
 NAME = "manifest.json"
@@ -60,7 +60,7 @@ def digest(value: Any) -> str:
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
 
-def environment(call: Call = Call()) -> dict[str, Any]:
+def environment(call: Call = NO_CALL) -> dict[str, Any]:
     """Versions, hardware and time of this process, and the operation that it runs."""
     return {
         "lmk": __version__,

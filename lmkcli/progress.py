@@ -36,6 +36,9 @@ class Call(NamedTuple):
     command: Sequence[str] = ()
 
 
+NO_CALL = Call()
+
+
 class Report(NamedTuple):
     """How an operation reports progress and notes, and learns that it should stop.
 
@@ -47,7 +50,7 @@ class Report(NamedTuple):
     progress: Progress = silent
     stopping: Callable[[], bool] = lambda: False
     note: Note = mute
-    call: Call = Call()
+    call: Call = NO_CALL
     show: Callable[[Any], None] = lambda result: None
     open: "Callable[[str, Report, bool], AbstractContextManager[Report]] | None" = None
 
