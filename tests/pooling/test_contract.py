@@ -220,6 +220,8 @@ def test_owners_are_the_chunks_of_their_marks(case: Case) -> None:
     )
     assert len(made.owners) == len(made.marks)
     assert set(made.owners.tolist()) <= {SHARED, *range(max(len(case.content.ends), 1))}
+    if not len(made.ids):  # the model itself decides the vector of an empty input
+        return
     for mark, owner in zip(made.marks.tolist(), made.owners.tolist(), strict=True):
         place = made.ids[mark] - CONTENT
         if place >= 0 and owner != SHARED:
