@@ -1,1 +1,1 @@
-"""Data and a model to a better model."""
+"""Training and pre-training of models."""

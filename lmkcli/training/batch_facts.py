@@ -1,7 +1,7 @@
-"""What is known of the passages of a batch together.
+"""Batch facts: groups, teacher scores and excluded pairs of the passages of a batch.
 
-Passages lie query by query, the positive first: slices of a batch that were gathered from many processes,
-in order, are the batch.
+Passages are ordered by query, and the positive of each query comes first. Each process holds a contiguous
+slice of the batch, so concatenating the slices in process order restores the whole batch.
 """
 
 from collections.abc import Sequence
@@ -17,11 +17,13 @@ from lmkcli.training.objective import BatchFacts
 
 
 def facts(examples: Examples, drawn: Sequence[Drawn], across: bool = True) -> BatchFacts:
-    """What is known of a whole batch: its groups, teacher scores and pairs not to be contrasted.
+    """Return the groups, teacher scores and excluded pairs of a whole batch.
 
-    Those are of a query and a passage that another query brought, when its text answers this query
-    too, or is among its own passages, or stands in the batch before; and, unless `across`, when that
-    other query is of another source.
+    A pair of a query and a passage of another query is excluded in these cases:
+    - The passage's text answers this query too.
+    - The passage's text is also among this query's own passages.
+    - The passage's text occurs earlier in the batch.
+    - `across` is False and the other query comes from another source.
     """
     counts = np.array([len(each.passages) for each in drawn])
     present = np.arange(counts.max()) < counts[:, None]
@@ -43,17 +45,23 @@ def facts(examples: Examples, drawn: Sequence[Drawn], across: bool = True) -> Ba
 
 
 def _excluded(examples: Examples, drawn: Sequence[Drawn]) -> NDArray[np.bool_]:
-    """[Q, N]: where the text of a passage answers the query, is its own, or is there before."""
-    columns = np.concatenate([each.passages for each in drawn])
+    """Return the pairs with a passage text that answers the query or is repeated, [Q, N] bool.
+
+    Pairs of a query and its own passages may be True here; the caller clears them. The N text numbers are
+    sorted once, so that the texts of each query can be found by binary search.
+    """
+    columns = np.concatenate(
+        [each.passages for each in drawn]
+    )  # [N]: the text number of each passage
     order = np.argsort(columns, kind="stable")
     ordered = columns[order]
     repeated = np.zeros(len(columns), bool)
     repeated[order[1:]] = ordered[1:] == ordered[:-1]
     excluded = np.tile(repeated, (len(drawn), 1))
-    theirs = [np.append(each.passages, examples.answers(each.query)) for each in drawn]
-    rows = np.concatenate(theirs)
-    begins = np.searchsorted(ordered, rows, "left")
-    many = np.searchsorted(ordered, rows, "right") - begins
-    queries = np.repeat(np.arange(len(drawn)), [len(each) for each in theirs])
-    excluded[np.repeat(queries, many), order[ranges(begins, many)]] = True
+    answers = [np.append(each.passages, examples.answers(each.query)) for each in drawn]
+    rows = np.concatenate(answers)
+    starts = np.searchsorted(ordered, rows, "left")
+    counts = np.searchsorted(ordered, rows, "right") - starts
+    queries = np.repeat(np.arange(len(drawn)), [len(each) for each in answers])
+    excluded[np.repeat(queries, counts), order[ranges(starts, counts)]] = True
     return excluded

@@ -1,7 +1,7 @@
-"""A data set of ConTEB in a folder, with its files as the hub has them (Conti et al. 2025, §4).
+"""Read a ConTEB data set from a folder with the files of the Hugging Face hub (Conti et al. 2025, §4).
 
-A table of chunks has `chunk_id`, which is '<document>_<number>', and `chunk`; a table of queries has
-`query`, and `chunk_id` or `chunk_ids`. Tables are known by their columns, wherever they lie.
+A table of chunks has the columns `chunk_id` ('<document>_<number>') and `chunk`. A table of queries has
+`query`, and `chunk_id` or `chunk_ids`. The columns identify a table, independent of its path.
 """
 
 import os
@@ -19,9 +19,9 @@ Answers = list[tuple[str, str, int]]  # query, document, number
 
 
 def conteb_files(name: str) -> list[Path]:
-    """The parquet tables below a folder, of one split for 'folder:split'; [] where there are none.
+    """Return the parquet files below a folder, or of one split with 'folder:split'; [] if none exist.
 
-    A file belongs to the split that its name begins with.
+    A file belongs to a split if its name starts with the split's name.
     """
     folder, split = Path(os.path.expanduser(name)), ""
     if not folder.is_dir():
@@ -32,18 +32,18 @@ def conteb_files(name: str) -> list[Path]:
 
 
 def read_conteb(files: list[Path]) -> tuple[Chunks, Answers]:
-    """The chunks of each document by their numbers, and what is asked of them.
+    """Return the chunks of each document by number, and the answers: (query, document, number).
 
-    DataError with the row for an id that is not '<document>_<number>'.
+    Raises DataError with file and row if an id is not '<document>_<number>'.
     """
     chunks: Chunks = {}
     answers: Answers = []
     for where, record in _rows(files):
         if isinstance(record.get("query"), str):
             given = record.get("chunk_ids") or [record.get("chunk_id")]
-            answers += [(record["query"], *_cut(each, where)) for each in given]
+            answers += [(record["query"], *_parse_id(each, where)) for each in given]
         else:
-            document, number = _cut(record.get("chunk_id"), where)
+            document, number = _parse_id(record.get("chunk_id"), where)
             chunks.setdefault(document, {})[number] = str(record.get("chunk") or "")
     return chunks, answers
 
@@ -53,8 +53,10 @@ def _rows(files: list[Path]) -> Iterator[tuple[str, Record]]:
         yield from open_records(str(file), WHOLE, COLUMNS)
 
 
-def _cut(chunk_id: object, where: str) -> tuple[str, int]:
+def _parse_id(chunk_id: object, where: str) -> tuple[str, int]:
     document, _, number = str(chunk_id).rpartition("_")
     if not document or not number.isdecimal():
-        raise DataError(f"{where}: the chunk_id {chunk_id!r} is not '<document>_<number>'")
+        raise DataError(
+            f"{where}: the chunk_id {chunk_id!r} is invalid; write it as '<document>_<number>'"
+        )
     return document, int(number)

@@ -1,7 +1,6 @@
-"""Contexts: batches of documents in chunks, whose chunks are embedded within their documents.
+"""Contexts: batches of documents in chunks, for late chunking in training (InSeNT, Conti et al. 2025, §4).
 
-Late chunking in training (InSeNT, Conti et al. 2025, §4): a document is one input, and makes a vector
-for each chunk that is not cut off.
+A document is one input of the model. It gives one vector for each chunk that is not truncated.
 """
 
 from collections.abc import Sequence
@@ -24,7 +23,8 @@ from lmkcli.training.sampling import Batch
 class Contexts:
     """Places documents and the queries that their chunks answer.
 
-    Every process places the whole batch, since what is cut off decides its facts, and runs its slice.
+    Every process places the whole batch, because truncation changes the batch facts, but runs only its
+    slice.
     """
 
     documents: Documents
@@ -32,56 +32,56 @@ class Contexts:
     shard: Shard = WHOLE
 
     def __call__(self, batch: Batch) -> TrainBatch:
-        """Its slice; DataError where no query of the batch has a chunk within the length."""
+        """Return this process's slice. Raises DataError if every gold chunk of the batch is truncated."""
         placed = [self._placed(int(number)) for number in batch.examples]
         kept = [document for document, _ in placed]
         if not any(document.queries for document in kept):
             raise DataError(
-                f"step {batch.step}: every chunk that answers a query is cut off; raise --max-length"
+                f"step {batch.step}: every chunk that answers a query is truncated; raise --max-length"
             )
         rows = self.shard.rows(len(placed))
-        mine = slice(rows.start, rows.stop)
-        sources = self.documents.sources[batch.examples][mine]
+        local = slice(rows.start, rows.stop)
+        sources = self.documents.sources[batch.examples][local]
         queries = [
             placement
-            for document, source in zip(kept[mine], sources, strict=True)
+            for document, source in zip(kept[local], sources, strict=True)
             for placement in self._queries(document, self.sides[source].query)
         ]
         return TrainBatch(
             batch.step,
-            [document.id for document in kept[mine]],
+            [document.id for document in kept[local]],
             Placed.of(queries, [""] * len(queries)),
-            _by_chunk([placement for _, placement in placed[mine]]),
+            _by_chunk([placement for _, placement in placed[local]]),
             facts(kept),
         )
 
     def _placed(self, number: int) -> tuple[Document, Placement]:
-        """The document with the chunks that have a vector, and its inputs."""
+        """Return the document with only the chunks that have a vector, and its inputs."""
         document, side = self.documents[number], self.sides[self.documents.sources[number]].passage
-        written = np.flatnonzero([bool(chunk.strip()) for chunk in document.chunks])
-        text = CHUNK.join(document.chunks[i] for i in written)
+        nonempty = np.flatnonzero([bool(chunk.strip()) for chunk in document.chunks])
+        text = CHUNK.join(document.chunks[i] for i in nonempty)
         ((placement, numbers),) = side.chunked([text])
-        return _left(document, written[numbers]), placement
+        return _selected(document, nonempty[numbers]), placement
 
     def _queries(self, document: Document, side: TrainingSide) -> list[Placement]:
-        texts = [asked.query for asked in document.queries]
+        texts = [each.query for each in document.queries]
         return side.placements(texts, [None] * len(texts), [0] * len(texts)) if texts else []
 
 
-def _left(document: Document, numbers: Ints) -> Document:
-    """The document without the chunks that were cut off or empty, and what is asked of them."""
+def _selected(document: Document, numbers: Ints) -> Document:
+    """Return the document with only the chunks `numbers`, and the queries that they answer."""
     places = {int(number): place for place, number in enumerate(numbers)}
     queries = [
-        ChunkQuery(asked.query, places[asked.chunk])
-        for asked in document.queries
-        if asked.chunk in places
+        ChunkQuery(each.query, places[each.chunk])
+        for each in document.queries
+        if each.chunk in places
     ]
     chunks = tuple(document.chunks[int(number)] for number in numbers)
     return Document(document.id, chunks, tuple(queries))
 
 
 def _by_chunk(placements: Sequence[Placement]) -> Placed:
-    """The documents side by side, every chunk a text of its own."""
+    """Combine the documents; count every chunk as one text with one vector."""
     placed = Placed.of(placements, [""] * len(placements))
     chunks = int(placed.counts.sum())
     return placed._replace(counts=torch.ones(chunks, dtype=torch.long), grans=["given"] * chunks)

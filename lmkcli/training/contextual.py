@@ -1,7 +1,7 @@
-"""Contextual examples: documents in chunks, with queries that a chunk of them answers.
+"""Contextual examples: documents in chunks, with queries that one of their chunks answers.
 
-This is the layout of ConTEB (Conti et al. 2025, §4): a chunk is embedded within its document, and the
-query looks for the chunk. An example is a document, and a batch a few of them.
+This is the setting of ConTEB (Conti et al. 2025, §4): each chunk is encoded in the context of its
+document, and a query must find its chunk. An example is a document; a batch is a few documents.
 """
 
 import hashlib
@@ -25,7 +25,7 @@ from lmkcli.training.examples import Ints, Keys, Tally
 from lmkcli.training.objective import BatchFacts
 from lmkcli.training.sources import Source
 
-QUERIES = "queries"  # of a record: a list of {"query": text, "chunk": number, from 0}
+QUERIES = "queries"  # field of a record: a list of {"query": text, "chunk": number, from 0}
 
 
 class ChunkQuery(NamedTuple):
@@ -36,7 +36,7 @@ class ChunkQuery(NamedTuple):
 
 
 class Document(NamedTuple):
-    """A document in chunks, and what is asked of it; a query with several answers comes several times."""
+    """A document in chunks with its queries. A query with several answers occurs several times."""
 
     id: str
     chunks: tuple[str, ...]
@@ -45,36 +45,39 @@ class Document(NamedTuple):
 
 @dataclass(frozen=True)
 class Documents:
-    """The documents of one or more sources; sources: [n], the number of the source of each."""
+    """n documents of one or more sources. `sources` [n] is the number of the source of each."""
 
     documents: Sequence[Document]
     sources: Ints
 
     def __len__(self) -> int:
-        """How many there are."""
+        """Return the number of documents."""
         return len(self.documents)
 
     def __getitem__(self, number: int) -> Document:
-        """One of them."""
+        """Return one document."""
         return self.documents[number]
 
     @cached_property
     def lengths(self) -> Ints:
-        """[n]: characters of each document."""
+        """The number of characters of each document, [n]."""
         return np.array([sum(map(len, each.chunks)) for each in self.documents], np.int64)
 
     def keys(self, numbers: Ints) -> Keys:
-        """What documents of a batch should not share: themselves and their queries."""
+        """Return the keys that two documents of a batch must not share: the document and its queries.
+
+        Keys of documents are negative, keys of queries are not.
+        """
         places = range(len(numbers))
-        asked = [{self._rows[asked.query] for asked in self[number].queries} for number in numbers]
+        queries = [{self._rows[each.query] for each in self[number].queries} for number in numbers]
         return Keys(
-            np.concatenate([-1 - numbers, np.array([*chain(*asked)], np.int64)]),
-            np.array([*places, *np.repeat(places, [len(each) for each in asked])], np.int64),
+            np.concatenate([-1 - numbers, np.array([*chain(*queries)], np.int64)]),
+            np.array([*places, *np.repeat(places, [len(each) for each in queries])], np.int64),
         )
 
     @property
     def digest(self) -> str:
-        """SHA-256 of the documents and what is asked of them, in their order."""
+        """The SHA-256 of the documents and their queries, in their order."""
         sha256 = hashlib.sha256()
         for document, source in zip(self.documents, self.sources.tolist(), strict=True):
             sha256.update(json.dumps([source, *document]).encode())
@@ -82,26 +85,27 @@ class Documents:
 
     @cached_property
     def _rows(self) -> dict[str, int]:
-        texts = (asked.query for document in self.documents for asked in document.queries)
+        texts = (each.query for document in self.documents for each in document.queries)
         return {query: row for row, query in enumerate(dict.fromkeys(texts))}
 
 
 def facts(documents: Sequence[Document]) -> BatchFacts:
-    """What is known of a batch: its passages are the chunks, document by document, as are its queries.
+    """Return the facts of a batch. Its passages are the N chunks; chunks and queries follow the documents.
 
-    A query is not contrasted with the other chunks that answer it, nor with the answer's own words.
+    A query is not contrasted with other chunks that answer it, nor with chunks that have the same text as
+    an answer.
     """
     chunks = [chunk for document in documents for chunk in document.chunks]
     starts = np.cumsum([0, *(len(document.chunks) for document in documents)])
-    answers = [
-        (asked.query, int(starts[number]) + asked.chunk)
+    answers = [  # [Q]: each query, and the row of its gold chunk
+        (each.query, int(starts[number]) + each.chunk)
         for number, document in enumerate(documents)
-        for asked in document.queries
+        for each in document.queries
     ]
-    known: dict[str, set[str]] = {}
+    answer_texts: dict[str, set[str]] = {}
     for query, row in answers:
-        known.setdefault(query, set()).add(chunks[row])
-    excluded = [[chunk in known[query] for chunk in chunks] for query, _ in answers]
+        answer_texts.setdefault(query, set()).add(chunks[row])
+    excluded = [[chunk in answer_texts[query] for chunk in chunks] for query, _ in answers]
     gold = torch.tensor([row for _, row in answers])
     sequence = np.repeat(np.arange(len(documents)), np.diff(starts))
     return BatchFacts(
@@ -112,16 +116,17 @@ def facts(documents: Sequence[Document]) -> BatchFacts:
 
 
 def read_documents(sources: Sequence[Source]) -> tuple[Documents, list[Tally]]:
-    """The documents of all sources that can be learned from, and what was found in each source.
+    """Return the usable documents of all sources, and the counts of each source.
 
-    A source is a collection that judges chunks, as '<document>#<number>', a folder with the tables of
-    ConTEB, or a file of records with `chunks` and `queries`. DataError with the place of what is none.
+    A source is a collection with judgements of chunks ('<document>#<number>'), a folder with the tables
+    of ConTEB, or a file of records with `chunks` and `queries`. Raises DataError with the location of an
+    invalid record or judgement.
     """
     tallies = [Tally() for _ in sources]
     documents: list[Document] = []
     numbers: list[int] = []
     for number, (source, tally) in enumerate(zip(sources, tallies, strict=True)):
-        for document in _answerable(_read(source), tally):
+        for document in _usable(_read(source), tally):
             documents.append(document)
             numbers.append(number)
     return Documents(documents, np.array(numbers, np.int64)), tallies
@@ -141,57 +146,60 @@ def _document(record: Record, where: str) -> Document:
     chunks, queries = record.get(CHUNKS), record.get(QUERIES)
     if not isinstance(chunks, list) or not isinstance(queries, list):
         raise DataError(
-            f"{where}: not a document in chunks; it needs 'chunks', a list of texts, and 'queries', a "
-            f"list of records with 'query' and 'chunk'; found {', '.join(record) or 'nothing'}"
+            f"{where}: the record is not a document in chunks; it needs 'chunks', a list of texts, and "
+            f"'queries', a list of records with 'query' and 'chunk', but has "
+            f"{', '.join(record) or 'no fields'}"
         )
     name = next((record[key] for key in QUERY_ID_FIELDS if key in record), where)
     try:
-        asked = [ChunkQuery(str(each["query"]), int(each["chunk"])) for each in queries]
+        parsed = [ChunkQuery(str(each["query"]), int(each["chunk"])) for each in queries]
     except (KeyError, TypeError, ValueError) as error:
-        raise DataError(f"{where}: a query needs 'query' and the number of its 'chunk'") from error
-    return Document(str(name), tuple(map(str, chunks)), tuple(asked))
+        raise DataError(
+            f"{where}: each of 'queries' needs 'query', a text, and 'chunk', a number"
+        ) from error
+    return Document(str(name), tuple(map(str, chunks)), tuple(parsed))
 
 
 def _tables(files: list[Path]) -> Iterator[Document]:
-    """The documents in tables of ConTEB, their chunks in the order of their numbers."""
+    """Yield the documents in tables of ConTEB; chunks are ordered by their numbers."""
     chunks, answers = read_conteb(files)
     places = {name: {number: i for i, number in enumerate(sorted(chunks[name]))} for name in chunks}
-    asked: dict[str, list[ChunkQuery]] = {}
+    queries: dict[str, list[ChunkQuery]] = {}
     for query, name, number in answers:
         place = places.get(name, {}).get(number, -1)
-        asked.setdefault(name, []).append(ChunkQuery(query, place))
+        queries.setdefault(name, []).append(ChunkQuery(query, place))
     for name, texts in sorted(chunks.items()):
         ordered = tuple(texts[number] for number in sorted(texts))
-        yield Document(name, ordered, tuple(asked.get(name, ())))
+        yield Document(name, ordered, tuple(queries.get(name, ())))
 
 
 def _judged(collection: Collection) -> Iterator[Document]:
-    """The documents of a collection whose judgements name chunks."""
+    """Yield the documents of a collection that judges chunks."""
     texts = {query.id: query.text for query in collection.queries()}
-    asked: dict[str, list[ChunkQuery]] = {}
+    queries: dict[str, list[ChunkQuery]] = {}
     for query_id, chunk_id, grade in collection.qrels():
         name, _, number = chunk_id.rpartition("#")
         if not name or not number.isdecimal():
             raise DataError(
-                f"{collection.name} judges '{chunk_id}', which is no chunk: '<document>#<number>' is "
-                "needed, counted from 0"
+                f"{collection.name}: the judgement of '{chunk_id}' does not name a chunk; write "
+                "'<document>#<number>', with numbers from 0"
             )
         if grade > 0 and query_id in texts:
-            asked.setdefault(name, []).append(ChunkQuery(texts[query_id], int(number)))
+            queries.setdefault(name, []).append(ChunkQuery(texts[query_id], int(number)))
     for doc in collection.docs():
-        yield Document(doc.id, tuple(doc.content.split(CHUNK)), tuple(asked.get(doc.id, ())))
+        yield Document(doc.id, tuple(doc.content.split(CHUNK)), tuple(queries.get(doc.id, ())))
 
 
-def _answerable(documents: Iterator[Document], tally: Tally) -> Iterator[Document]:
-    """Documents of which something is asked that they have a chunk for."""
+def _usable(documents: Iterator[Document], tally: Tally) -> Iterator[Document]:
+    """Yield the documents with at least one query that has a chunk. Drop other queries."""
     for document in documents:
         tally.read += 1
         kept = tuple(
-            asked
-            for asked in dict.fromkeys(document.queries)
-            if asked.query.strip()
-            and 0 <= asked.chunk < len(document.chunks)
-            and document.chunks[asked.chunk].strip()
+            each
+            for each in dict.fromkeys(document.queries)
+            if each.query.strip()
+            and 0 <= each.chunk < len(document.chunks)
+            and document.chunks[each.chunk].strip()
         )
         tally.queries_without_chunk += len(set(document.queries)) - len(kept)
         tally.empty_examples += not kept

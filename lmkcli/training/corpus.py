@@ -1,7 +1,7 @@
-"""The corpus of pre-training: token ids of all texts, whole or joined and cut into blocks.
+"""The corpus of pre-training: token ids of all texts, either separate or joined and cut into blocks.
 
-A collection is tokenized once and held in memory, four bytes a token; a tokens folder stays on disk and is
-mapped.
+A collection is tokenized once and kept in memory (4 bytes per token). A tokens folder stays on disk and is
+memory-mapped.
 """
 
 import hashlib
@@ -28,7 +28,7 @@ Longs = NDArray[np.int64]
 
 
 class Text(NamedTuple):
-    """Tokens of one text; `ends` as a splitter made them, None without one."""
+    """The tokens of one text. `ends` are the chunk ends of a splitter, or None."""
 
     ids: Ints
     prompt: Ints
@@ -36,11 +36,12 @@ class Text(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Shelf:
-    """Tokens of n texts in arrays, in memory or mapped.
+class TokenStore:
+    """The tokens of n texts in arrays, in memory or memory-mapped.
 
-    `starts` [n + 1, 3] say where each text begins in `ids` (prompt first) and in `ends`, and how long its
-    prompt is.
+    ids: [tokens], the token ids of all texts; the prompt of a text comes first.
+    ends: [chunks], the chunk ends of all texts; empty without a splitter.
+    starts: [n + 1, 3], for each text its start in `ids`, its start in `ends`, and the length of its prompt.
     """
 
     ids: Ints
@@ -48,7 +49,7 @@ class Shelf:
     starts: Longs
 
     def text(self, row: int) -> Text:
-        """One of them."""
+        """Return one text."""
         (first, end, prompt), (last, stop, _) = self.starts[row : row + 2].tolist()
         ids = np.asarray(self.ids[first:last])
         ends = np.asarray(self.ends[end:stop]) if len(self.ends) else None
@@ -56,49 +57,51 @@ class Shelf:
 
     @property
     def lengths(self) -> Longs:
-        """[n]: tokens of each text, without its prompt."""
+        """The number of tokens of each text without its prompt, [n]."""
         return np.diff(self.starts[:, 0]) - self.starts[:-1, 2]
 
 
 @dataclass(frozen=True)
 class Corpus:
-    """What is learned from: numbered texts, each of a source.
+    """The training data of pre-training: n numbered texts or blocks of one or more sources.
 
-    With `block` texts of a source are joined, with `separator` between them where it is not None, and cut
-    into blocks of so many tokens.
+    If `block` is not 0, the texts of a source are joined and cut into blocks of `block` tokens. The token
+    `separator`, unless None, follows each text.
     """
 
-    shelves: Sequence[Shelf]
-    origins: Sequence[int]  # the source of each shelf
-    names: Sequence[str]  # of the sources
+    stores: Sequence[TokenStore]
+    origins: Sequence[int]  # the source of each store
+    names: Sequence[str]  # the names of the sources
     block: int = 0
     separator: int | None = None
-    empty: int = field(default=0, compare=False)  # texts without tokens, which are left out
+    empty: int = field(
+        default=0, compare=False
+    )  # number of texts without tokens; they are left out
 
     def __len__(self) -> int:
-        """How many texts, or blocks, there are."""
+        """Return the number of texts or blocks."""
         return len(self.sources)
 
     def __getitem__(self, number: int) -> Text:
-        """One text, or block."""
+        """Return one text or block."""
         if not self.block:
             return self._text(number)
         source = int(self.sources[number])
         return self._block(source, number - int(np.searchsorted(self.sources, source)))
 
     def keys(self, numbers: Longs) -> Keys:
-        """Texts share nothing with each other."""
+        """Return a distinct key for each text, because any texts may share a batch."""
         return Keys(numbers, np.arange(len(numbers)))
 
     def name(self, number: int) -> str:
-        """What messages call it."""
-        what = "block" if self.block else "text"
+        """Return the name of a text or block, for messages."""
+        kind = "block" if self.block else "text"
         source = int(self.sources[number])
-        return f"{self.names[source]} {what} {number - int(np.searchsorted(self.sources, source))}"
+        return f"{self.names[source]} {kind} {number - int(np.searchsorted(self.sources, source))}"
 
     @cached_property
     def lengths(self) -> Longs:
-        """[n]: tokens of each."""
+        """The number of tokens of each text or block, [n]."""
         if not self.block:
             return self._lengths
         parts = [np.minimum(self.block, n - np.arange(0, n, self.block)) for n in self._streams]
@@ -106,7 +109,7 @@ class Corpus:
 
     @cached_property
     def sources(self) -> Longs:
-        """[n]: the source of each, in order."""
+        """The source of each text or block, [n], ascending."""
         if not self.block:
             return self._owners
         counts = [-(-n // self.block) for n in self._streams]
@@ -114,25 +117,25 @@ class Corpus:
 
     @property
     def tokens(self) -> int:
-        """Of all texts, without prompts."""
+        """The number of tokens of all texts, without prompts."""
         return int(self._lengths.sum())
 
     @cached_property
     def digest(self) -> str:
-        """SHA-256 of everything that is learned from, in its order; reads every token."""
+        """The SHA-256 of all training data, in their order; computing it reads every token."""
         sha256 = hashlib.sha256(repr((self.block, self.separator)).encode())
-        for shelf, origin in zip(self.shelves, self.origins, strict=True):
+        for store, origin in zip(self.stores, self.origins, strict=True):
             sha256.update(str(origin).encode())
-            for array in (shelf.starts - shelf.starts[:1] * [1, 1, 0], shelf.ids, shelf.ends):
+            for array in (store.starts - store.starts[:1] * [1, 1, 0], store.ids, store.ends):
                 sha256.update(np.ascontiguousarray(array).data)
         return sha256.hexdigest()
 
     @cached_property
     def _places(self) -> tuple[Longs, Longs]:
-        """The shelf, and the row on it, of each text that has tokens; sources come in order."""
-        rows = [np.flatnonzero(shelf.lengths) for shelf in self.shelves]
-        shelves = np.repeat(np.arange(len(rows)), [len(each) for each in rows])
-        return shelves, np.concatenate([np.zeros(0, np.int64), *rows])
+        """The store, and the row in the store, of each text with tokens; two arrays [texts]."""
+        rows = [np.flatnonzero(store.lengths) for store in self.stores]
+        stores = np.repeat(np.arange(len(rows)), [len(each) for each in rows])
+        return stores, np.concatenate([np.zeros(0, np.int64), *rows])
 
     @cached_property
     def _owners(self) -> Longs:
@@ -140,27 +143,28 @@ class Corpus:
 
     @cached_property
     def _lengths(self) -> Longs:
-        parts = [shelf.lengths[shelf.lengths > 0] for shelf in self.shelves]
+        parts = [store.lengths[store.lengths > 0] for store in self.stores]
         return np.concatenate([np.zeros(0, np.int64), *parts])
 
     def _text(self, number: int) -> Text:
-        shelf, row = (int(each[number]) for each in self._places)
-        return self.shelves[shelf].text(row)
+        store, row = (int(each[number]) for each in self._places)
+        return self.stores[store].text(row)
 
     @cached_property
     def _bounds(self) -> list[Longs]:
-        """Of each source, where its texts begin among its joined tokens, and where the last ends."""
+        """For each source, the offsets of its texts in its joined tokens, [texts + 1]."""
         between = self.separator is not None
         each = [self._lengths[self._owners == source] for source in range(len(self.names))]
         return [np.concatenate([[0], np.cumsum(lengths + between)]) for lengths in each]
 
     @cached_property
     def _streams(self) -> list[int]:
-        """Tokens of each source, joined; none follows the last text."""
+        """The number of joined tokens of each source; no separator follows the last text."""
         between = self.separator is not None
         return [max(0, int(bounds[-1]) - between) for bounds in self._bounds]
 
     def _block(self, source: int, number: int) -> Text:
+        """Return block `number` of a source: tokens number * block … of its joined texts."""
         bounds, start = self._bounds[source], number * self.block
         stop = min(start + self.block, self._streams[source])
         first = int(np.searchsorted(self._owners, source))
@@ -181,52 +185,52 @@ class Corpus:
 def read_corpus(
     sources: Sequence[Source], options: RecipeOptions, tokenizer: Tokenizer, offline: bool = False
 ) -> Corpus:
-    """The texts of all sources: collections, tokenized now, and tokens folders.
+    """Read the texts of all sources. Collections are tokenized now; tokens folders are mapped.
 
-    Mismatch for tokens of another tokenizer, DataError where there is no text.
+    Raises Mismatch if tokens come from another tokenizer, and DataError if a source has no text.
     """
-    shelves: list[Shelf] = []
+    stores: list[TokenStore] = []
     origins: list[int] = []
     for number, source in enumerate(sources):
-        given = planning.plan(source.name, options, EncodeSettings(), "0/1", offline).source
+        opened = planning.plan(source.name, options, EncodeSettings(), "0/1", offline).source
         added = (
-            _mapped(given)
-            if isinstance(given, Tokens)
-            else [_held(token_stream(given, tokenizer, WHOLE, 0).batches)]
+            _mapped(opened)
+            if isinstance(opened, Tokens)
+            else [_in_memory(token_stream(opened, tokenizer, WHOLE, 0).batches)]
         )
-        shelves += added
+        stores += added
         origins += [number] * len(added)
-        if not any(shelf.lengths.any() for shelf in added):
-            raise DataError(f"{source.name}: there is no text in it to learn from")
-    empty = sum(int((shelf.lengths == 0).sum()) for shelf in shelves)
-    return Corpus(shelves, origins, [source.name for source in sources], empty=empty)
+        if not any(store.lengths.any() for store in added):
+            raise DataError(f"{source.name}: it contains no text; give a source with texts")
+    empty = sum(int((store.lengths == 0).sum()) for store in stores)
+    return Corpus(stores, origins, [source.name for source in sources], empty=empty)
 
 
 def in_blocks(corpus: Corpus, size: int, separator: int | None) -> Corpus:
-    """The same texts, joined and cut."""
+    """Return the same texts, joined and cut into blocks of `size` tokens."""
     return replace(corpus, block=size, separator=separator)
 
 
-def _mapped(tokens: Tokens) -> list[Shelf]:
-    return [Shelf(*arrays) for arrays in tokens.arrays()]
+def _mapped(tokens: Tokens) -> list[TokenStore]:
+    return [TokenStore(*arrays) for arrays in tokens.arrays()]
 
 
-def _held(batches: Iterable[list[TokenRow]]) -> Shelf:
-    """Token rows, gathered in memory."""
+def _in_memory(batches: Iterable[list[TokenRow]]) -> TokenStore:
+    """Collect token rows in memory."""
     ids: list[Ints] = []
     ends: list[Ints] = []
     sizes: list[tuple[int, int, int]] = []
     for row in _rows(batches):
-        own = np.zeros(0, np.int32) if row.ends is None else row.ends
+        row_ends = np.zeros(0, np.int32) if row.ends is None else row.ends
         ids.append(np.concatenate([row.prompt, row.ids]).astype(np.int32))
-        ends.append(own)
-        sizes.append((len(ids[-1]), len(own), len(row.prompt)))
+        ends.append(row_ends)
+        sizes.append((len(ids[-1]), len(row_ends), len(row.prompt)))
     starts: Any = np.zeros((len(sizes) + 1, 3), np.int64)
     table = np.array(sizes, np.int64).reshape(-1, 3)
     starts[1:, :2] = np.cumsum(table[:, :2], axis=0)
     starts[:-1, 2] = table[:, 2]
     none = np.zeros(0, np.int32)
-    return Shelf(np.concatenate([none, *ids]), np.concatenate([none, *ends]), starts)
+    return TokenStore(np.concatenate([none, *ids]), np.concatenate([none, *ends]), starts)
 
 
 def _rows(batches: Iterable[list[TokenRow]]) -> Iterator[TokenRow]:

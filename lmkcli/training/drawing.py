@@ -1,7 +1,7 @@
-"""Drawing: which of an example's passages stand in a batch.
+"""Drawing: choose the passages of an example that a batch contains.
 
-A draw is a function of the seed, the epoch and the example alone, so that it is the same in any
-process and after any resume.
+A draw depends only on the seed, the epoch and the example. It is therefore the same in every process and
+after every resume.
 """
 
 from dataclasses import dataclass
@@ -10,12 +10,12 @@ from typing import Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from lmkcli.training.chance import dice
+from lmkcli.training.chance import seeded_rng
 from lmkcli.training.examples import Examples, Ints
 
 
 class Drawn(NamedTuple):
-    """A query and the passages that are its own, the positive first: rows of the examples' texts."""
+    """The query and the passages of one example, the positive first, as rows of the examples' texts."""
 
     example: int
     query: int
@@ -25,21 +25,26 @@ class Drawn(NamedTuple):
 
 @dataclass(frozen=True)
 class Drawing:
-    """How passages are drawn, anew each epoch; fewer negatives where an example has no more."""
+    """The settings of drawing passages. Each epoch draws again.
+
+    An example with too few negatives gives all that it has.
+    """
 
     negatives: int = 7
-    replace: bool = False  # with replacement, every example that has a negative gives that many
+    replace: bool = (
+        False  # draw with replacement: every example with a negative gives the full number
+    )
     positive: Literal["random", "first"] = "random"
 
     def draw(self, examples: Examples, number: int, epoch: int, seed: int) -> Drawn:
-        """The query and the passages of one example in one epoch."""
-        chance = dice(seed, "passages", epoch, number)
+        """Draw the passages of one example in one epoch."""
+        rng = seeded_rng(seed, "passages", epoch, number)
         first = int(examples.starts[number])
         positives = int(examples.positives[number])
-        others = int(examples.starts[number + 1]) - first - positives
-        kept = int(chance.integers(positives)) if self.positive == "random" else 0
-        wanted = self.negatives if self.replace and others else min(self.negatives, others)
-        chosen = chance.choice(max(others, 1), wanted, self.replace)
-        places = first + np.concatenate([[kept], positives + chosen])
+        negatives = int(examples.starts[number + 1]) - first - positives
+        positive = int(rng.integers(positives)) if self.positive == "random" else 0
+        count = self.negatives if self.replace and negatives else min(self.negatives, negatives)
+        chosen = rng.choice(max(negatives, 1), count, self.replace)
+        places = first + np.concatenate([[positive], positives + chosen])
         query = int(examples.queries[number])
         return Drawn(number, query, examples.passages[places], examples.scores[places])

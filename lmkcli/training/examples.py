@@ -1,7 +1,6 @@
-"""Examples: queries with passages that answer them, passages that do not, and a teacher's scores.
+"""Examples: queries with positive passages, negative passages and teacher scores.
 
-`Example` is one of them; `Examples` are all, each text held once, however many queries it is a
-negative of.
+`Example` is a single example. `Examples` holds all examples in arrays and stores each distinct text once.
 """
 
 import hashlib
@@ -23,14 +22,14 @@ Ints = NDArray[np.int64]
 
 
 class Passage(NamedTuple):
-    """A text, and what a teacher gives it for the query; NaN where the teacher was not asked."""
+    """A text, and its teacher score for the query; NaN means no score."""
 
     text: str
     score: float = math.nan
 
 
 class Example(NamedTuple):
-    """One query. `prompt` comes before it; None leaves that to the source or the model."""
+    """One query with its passages. `prompt` precedes the query; None selects the source's or model's."""
 
     id: str
     query: str
@@ -40,7 +39,7 @@ class Example(NamedTuple):
 
 
 class Keys(NamedTuple):
-    """Numbers of things that examples have: example owners[i] of those asked about has values[i]."""
+    """Keys of some examples: the example at place owners[i] has the key values[i]."""
 
     values: Ints
     owners: Ints
@@ -48,34 +47,34 @@ class Keys(NamedTuple):
 
 @dataclass
 class Tally:
-    """What was found while examples were read, to be shown: nothing is left out in silence."""
+    """Counts from reading examples, for a report to the user: nothing is dropped silently."""
 
     read: int = 0
-    empty_examples: int = 0  # without a query or without a positive: left out
-    repeated_examples: int = 0  # the same query and positives as one before: left out
-    empty_passages: int = 0  # left out
-    repeated_passages: int = 0  # twice in one example: once left out
-    positives_among_negatives: int = 0  # left out of the negatives
-    queries_without_chunk: int = 0  # empty, or the document has no such chunk: left out
-    positives_not_in_collection: int = 0  # judged relevant, but there is no such document
+    empty_examples: int = 0  # no query or no positive; dropped
+    repeated_examples: int = 0  # same query and positives as an earlier example; dropped
+    empty_passages: int = 0  # dropped
+    repeated_passages: int = 0  # same text earlier in the example; dropped
+    positives_among_negatives: int = 0  # dropped from the negatives
+    queries_without_chunk: int = 0  # empty query, or missing chunk; dropped
+    positives_not_in_collection: int = 0  # judged relevant, but missing from the collection
     queries_not_in_run: int = 0
     queries_without_negatives: int = 0
-    queries_without_threshold: int = 0  # no positive has a score, so none drops a candidate
-    positives_in_run: int = 0  # left out of the negatives
-    unjudged_candidates: int = 0  # the judge's run does not score them: left out
-    false_negatives: int = 0  # left out for their score
-    unscored_passages: int = 0  # the teacher's run does not score them
+    queries_without_threshold: int = 0  # no positive has a score, so no candidate is dropped
+    positives_in_run: int = 0  # dropped from the negatives
+    unjudged_candidates: int = 0  # no score in the judge's run; dropped
+    false_negatives: int = 0  # dropped because of their score
+    unscored_passages: int = 0  # no score in the teacher's run
 
     def found(self) -> dict[str, int]:
-        """What is not zero, by name."""
+        """Return the counts that are not zero, by name."""
         values = {field.name: getattr(self, field.name) for field in fields(self)}
         return {name: count for name, count in values.items() if count}
 
 
 def cleaned(examples: Iterable[Example], tally: Tally) -> Iterator[Example]:
-    """The examples that can be learned from, without what is empty or there already.
+    """Yield the usable examples without empty and repeated texts.
 
-    A negative that is among the positives goes. Everything left out is counted in `tally`.
+    Negatives that are also positives are dropped. `tally` counts everything that is dropped.
     """
     seen = set()
     for example in examples:
@@ -88,17 +87,17 @@ def cleaned(examples: Iterable[Example], tally: Tally) -> Iterator[Example]:
             tally.repeated_examples += 1
         else:
             seen.add(key)
-            others = _distinct(example.negatives, tally)
-            for text in others.keys() & positives.keys():
+            negatives = _distinct(example.negatives, tally)
+            for text in negatives.keys() & positives.keys():
                 tally.positives_among_negatives += 1
-                del others[text]
+                del negatives[text]
             yield example._replace(
-                positives=tuple(positives.values()), negatives=tuple(others.values())
+                positives=tuple(positives.values()), negatives=tuple(negatives.values())
             )
 
 
 def _distinct(passages: Sequence[Passage], tally: Tally) -> dict[str, Passage]:
-    """By text, in their order; of equal ones the first, and none that is empty."""
+    """Return the non-empty passages by text, in their order; the first of equal texts is kept."""
     by_text: dict[str, Passage] = {}
     for passage in passages:
         if not passage.text or passage.text.isspace():
@@ -112,11 +111,16 @@ def _distinct(passages: Sequence[Passage], tally: Tally) -> dict[str, Passage]:
 
 @dataclass(frozen=True)
 class Examples:
-    """n examples of one or more sources over m different texts, in arrays.
+    """n examples of one or more sources over m distinct texts, in arrays.
 
-    texts: [m] strings; queries: [n], the row of each query's text; passages: [total], rows, those of
-    example i at starts[i]:starts[i+1], its `positives[i]` positives first; scores: [total] float32,
-    NaN where there is none; sources: [n], the number of the source; ids, prompts: [n] strings.
+    texts: [m] strings.
+    queries: [n], the row of each query in `texts`.
+    passages: [total], rows of `texts`. Example i has the slice starts[i]:starts[i+1]; its first
+        positives[i] passages are the positives.
+    starts: [n + 1]; positives: [n].
+    scores: [total] float32, the teacher scores of the passages; NaN means no score.
+    sources: [n], the number of the source.
+    ids, prompts: [n] strings.
     """
 
     texts: pa.LargeStringArray
@@ -131,19 +135,19 @@ class Examples:
 
     @classmethod
     def gather(cls, sources: Iterable[Iterable[Example]]) -> "Examples":
-        """The examples of the sources, one source after the other."""
-        gathering = _Gathering()
+        """Collect the examples of all sources, in the order of the sources."""
+        builder = _Builder()
         for number, examples in enumerate(sources):
             for example in examples:
-                gathering.add(number, example)
-        return gathering.done()
+                builder.add(number, example)
+        return builder.build()
 
     def __len__(self) -> int:
-        """How many there are."""
+        """Return the number of examples."""
         return len(self.queries)
 
     def __getitem__(self, number: int) -> Example:
-        """One example, with its texts."""
+        """Return one example with its texts."""
         first, last = int(self.starts[number]), int(self.starts[number + 1])
         passages = [
             Passage(self.text(row), float(score))
@@ -159,12 +163,12 @@ class Examples:
         )
 
     def text(self, row: int | np.int64) -> str:
-        """One text."""
+        """Return one text."""
         text: str = self.texts[int(row)].as_py()
         return text
 
     def keys(self, numbers: Ints) -> "Keys":
-        """The texts that examples of a batch should not share: their queries and positives."""
+        """Return the texts that two examples of a batch must not share: queries and positives."""
         counts = self.positives[numbers]
         rows = ranges(self.starts[numbers], counts)
         places = np.arange(len(numbers))
@@ -174,14 +178,14 @@ class Examples:
         )
 
     def answers(self, query: int) -> Ints:
-        """The texts of all positives that a query's text has, in any example."""
+        """Return the rows of all positives of a query text, over all examples with that text."""
         first, last = np.searchsorted(self._answers[0], [query, query + 1])
         rows: Ints = self._answers[1][first:last]
         return rows
 
     @cached_property
     def _positive(self) -> NDArray[np.bool_]:
-        """[total]: which passages are positives."""
+        """The mask of positives, [total] bool."""
         counts = np.diff(self.starts)
         place = np.arange(len(self.passages)) - np.repeat(self.starts[:-1], counts)
         positive: NDArray[np.bool_] = place < np.repeat(self.positives, counts)
@@ -189,26 +193,26 @@ class Examples:
 
     @cached_property
     def _answers(self) -> tuple[Ints, Ints]:
-        """The text of the query and of the passage for each positive, by query."""
-        asked = np.repeat(self.queries, self.positives)
-        order = np.argsort(asked, kind="stable")
-        return asked[order], self.passages[self._positive][order]
+        """The (query row, passage row) pairs of all positives, as two arrays sorted by query row."""
+        queries = np.repeat(self.queries, self.positives)
+        order = np.argsort(queries, kind="stable")
+        return queries[order], self.passages[self._positive][order]
 
     @cached_property
     def lengths(self) -> Ints:
-        """[n]: characters of each example's longest positive."""
+        """The number of characters of each example's longest positive, [n]."""
         each = pc.utf8_length(self.texts).to_numpy(zero_copy_only=False)[self.passages]
         longest: Ints = np.maximum.reduceat(np.where(self._positive, each, 0), self.starts[:-1])
         return longest.astype(np.int64)
 
     @cached_property
     def scored(self) -> bool:
-        """Whether any passage has a teacher's score."""
+        """Whether any passage has a teacher score."""
         return bool((~np.isnan(self.scores)).any())
 
     @property
     def digest(self) -> str:
-        """SHA-256 of everything that decides what is learned, in its order."""
+        """The SHA-256 of all texts, ids, prompts and arrays, in their order."""
         sha256 = hashlib.sha256()
         for strings in (self.texts, self.ids, self.prompts):
             sha256.update(repr(pc.count(strings, mode="only_null").as_py()).encode())
@@ -220,8 +224,8 @@ class Examples:
         return sha256.hexdigest()
 
 
-class _Gathering:
-    """Examples as they come in, until they are packed."""
+class _Builder:
+    """Collects examples one by one and builds the arrays of `Examples`."""
 
     def __init__(self) -> None:
         self._rows: dict[str, int] = {}
@@ -232,7 +236,7 @@ class _Gathering:
         self._scores = array("f")
 
     def add(self, source: int, example: Example) -> None:
-        """Take one in."""
+        """Add one example."""
         self._ids.append(example.id)
         self._prompts.append(example.prompt)
         self._sources.append(source)
@@ -246,8 +250,8 @@ class _Gathering:
     def _row(self, text: str) -> int:
         return self._rows.setdefault(text, len(self._rows))
 
-    def done(self) -> Examples:
-        """All of them, packed."""
+    def build(self) -> Examples:
+        """Return all added examples."""
         ends = np.cumsum(np.array(self._counts, np.int64))
         return Examples(
             pa.array(list(self._rows), pa.large_string()),

@@ -1,4 +1,4 @@
-"""Feeding: batch after batch of placed texts, with what is known of them, for one process."""
+"""Feeding: the stream of training batches of one process, with inputs and batch facts."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -12,7 +12,7 @@ from lmkcli.data.collection import WHOLE, Shard
 from lmkcli.pooling.placement import Placement
 from lmkcli.system.streams import ahead
 from lmkcli.training.batch_facts import facts
-from lmkcli.training.chance import dice
+from lmkcli.training.chance import seeded_rng
 from lmkcli.training.drawing import Drawing, Drawn
 from lmkcli.training.examples import Examples
 from lmkcli.training.objective import BatchFacts
@@ -22,39 +22,40 @@ from lmkcli.training.skipping import Skipping
 
 
 class Reading(NamedTuple):
-    """Texts, and how many tokens of each are read at most."""
+    """Texts for the teacher, and the maximum number of tokens of each."""
 
     texts: list[str]
     tokens: list[int]
 
 
 class TrainBatch(NamedTuple):
-    """What one process runs of a step, and the facts of the whole batch, which are the same for all.
+    """The part of a training step that one process runs.
 
-    `asked` and `told` are its queries and passages as texts, where a teacher reads them.
+    `facts` describe the whole batch and are the same in all processes. `query_texts` and `passage_texts`
+    are the local texts for a teacher; without a teacher, they are empty.
     """
 
     step: int
-    examples: list[str]  # the ids of its own, for messages
+    examples: list[str]  # ids of the local examples, for messages
     queries: Placed
     passages: Placed
     facts: BatchFacts
-    asked: Reading = Reading([], [])
-    told: Reading = Reading([], [])
+    query_texts: Reading = Reading([], [])
+    passage_texts: Reading = Reading([], [])
 
     @property
     def tokens(self) -> int:
-        """Positions that go through the model."""
+        """The number of positions that the model processes."""
         return self.queries.tokens + self.passages.tokens
 
     @property
     def longest(self) -> int:
-        """Positions of the longest input."""
+        """The number of positions of the longest input."""
         return max(len(one.ids) for one in (*self.queries.inputs, *self.passages.inputs))
 
 
 class SourceSides(NamedTuple):
-    """How the texts of one source are drawn and placed."""
+    """The settings for drawing and placing the texts of one source."""
 
     drawing: Drawing
     query: TrainingSide
@@ -63,43 +64,43 @@ class SourceSides(NamedTuple):
 
 
 class Place(Protocol):
-    """Makes the examples of a batch into model inputs, for one process."""
+    """The interface that turns the examples of a batch into model inputs for one process."""
 
     @property
     def sides(self) -> Sequence[SourceSides]:
-        """How the texts of each source are placed."""
+        """The settings of each source."""
 
     def __call__(self, batch: Batch) -> TrainBatch:
-        """The inputs of this process, and the facts of the whole batch."""
+        """Return the inputs of this process and the facts of the whole batch."""
 
 
-Making = TypeVar("Making", bound=Callable[[Batch], Any])
+PlaceType = TypeVar("PlaceType", bound=Callable[[Batch], Any])
 
 
 @dataclass(frozen=True)
-class Feed(Generic[Making]):
-    """Makes batches from `start` to `steps`: a function of data, settings and seed alone.
+class Feed(Generic[PlaceType]):
+    """The batches from step `start` to step `steps`. They depend only on data, settings and seed.
 
-    `place` makes the numbers of a batch into what a step of this process runs.
+    `place` turns the example numbers of a batch into the inputs of this process.
     """
 
     examples: Sampled
     weights: Sequence[float]
     sampling: Sampling
-    place: Making
+    place: PlaceType
     steps: int
     start: int = 0
 
     def __len__(self) -> int:
-        """Steps of the whole training, those before `start` included."""
+        """Return the number of steps of the whole training, including those before `start`."""
         return self.steps
 
     def __iter__(self) -> Iterator[Any]:
-        """The batches, made ahead in the background."""
+        """Iterate over the batches; a background thread prepares them ahead."""
         return ahead(self.batches(), 2)
 
     def batches(self) -> Iterator[Any]:
-        """The batches, each made when it is asked for."""
+        """Iterate over the batches and prepare each one on request."""
         sampled = batches(self.examples, self.weights, self.sampling, self.start)
         return (self.place(batch) for batch in islice(sampled, max(0, self.steps - self.start)))
 
@@ -108,7 +109,7 @@ class Feed(Generic[Making]):
 class Pairs:
     """Places queries and their passages.
 
-    Process `shard.number` of `shard.count` gets its slice; text that others run is not even tokenized.
+    Process `shard.number` of `shard.count` tokenizes and places only its slice of the batch.
     """
 
     examples: Examples
@@ -116,31 +117,35 @@ class Pairs:
     seed: int
     skipping: Skipping = field(default_factory=Skipping)
     shard: Shard = WHOLE
-    taught: bool = False  # whether a teacher reads the texts
+    has_teacher: bool = False  # whether the batch needs the texts for a teacher
 
     def __call__(self, batch: Batch) -> TrainBatch:
-        """Its slice of the batch; granularities, gaps and passages are drawn for the whole of it."""
+        """Return this process's slice of the batch.
+
+        Passages, granularities and gaps are drawn for the whole batch, so that they do not depend on the
+        number of processes.
+        """
         drawn = [self._drawn(*pair) for pair in zip(batch.examples, batch.epochs, strict=True)]
         rows = self.shard.rows(len(drawn))
-        mine = drawn[rows.start : rows.stop]
+        local = drawn[rows.start : rows.stop]
         before = sum(len(one.passages) for one in drawn[: rows.start])
         total = sum(len(one.passages) for one in drawn)
-        owners = [one.example for one in mine for _ in one.passages]
-        queries = _Texts([one.query for one in mine], [one.example for one in mine], "query")
-        passages = _Texts([row for one in mine for row in one.passages], owners, "passage")
-        chances = {
-            "query": self._chances("query granularity", batch.step, len(drawn))[rows.start :],
-            "passage": self._chances("passage granularity", batch.step, total)[before:],
+        owners = [one.example for one in local for _ in one.passages]
+        queries = _Texts([one.query for one in local], [one.example for one in local], "query")
+        passages = _Texts([row for one in local for row in one.passages], owners, "passage")
+        draws = {
+            "query": self._uniform("query granularity", batch.step, len(drawn))[rows.start :],
+            "passage": self._uniform("passage granularity", batch.step, total)[before:],
         }
-        placed, grans = self._placements(passages, chances["passage"])
-        gaps = self._chances("positions", batch.step, 3 * total).reshape(-1, 3)
+        placed, grans = self._placements(passages, draws["passage"])
+        gaps = self._uniform("positions", batch.step, 3 * total).reshape(-1, 3)
         return TrainBatch(
             batch.step,
-            [self._named(one.example) for one in mine],
-            Placed.of(*self._placements(queries, chances["query"])),
+            [self._label(one.example) for one in local],
+            Placed.of(*self._placements(queries, draws["query"])),
             Placed.of([self.skipping(p, gaps[before + i]) for i, p in enumerate(placed)], grans),
             facts(self.examples, drawn),
-            *((self._reading(queries), self._reading(passages)) if self.taught else ()),
+            *((self._reading(queries), self._reading(passages)) if self.has_teacher else ()),
         )
 
     def _reading(self, texts: "_Texts") -> Reading:
@@ -148,8 +153,8 @@ class Pairs:
         limits = [getattr(self.sides[source], texts.side).reads for source in sources]
         return Reading([self.examples.text(row) for row in texts.rows], limits)
 
-    def _named(self, example: int) -> str:
-        """The source of an example and its id, for messages."""
+    def _label(self, example: int) -> str:
+        """Return the source and the id of an example, for messages."""
         source = self.sides[int(self.examples.sources[example])].name
         return f"{source} {self.examples.ids[example].as_py()}".strip()
 
@@ -157,21 +162,24 @@ class Pairs:
         drawing = self.sides[int(self.examples.sources[example])].drawing
         return drawing.draw(self.examples, int(example), int(epoch), self.seed)
 
-    def _chances(self, purpose: str, step: int, count: int) -> NDArray[np.float64]:
-        """Numbers of [0, 1) for the texts of the whole batch, whoever runs them."""
-        return dice(self.seed, purpose, step).random(count)
+    def _uniform(self, purpose: str, step: int, count: int) -> NDArray[np.float64]:
+        """Draw `count` uniform numbers of [0, 1) for the texts of the whole batch."""
+        return seeded_rng(self.seed, purpose, step).random(count)
 
     def _placements(
-        self, texts: "_Texts", chances: NDArray[np.float64]
+        self, texts: "_Texts", uniform: NDArray[np.float64]
     ) -> tuple[list[Placement], list[str]]:
-        """The texts of one side, each placed as its source says."""
+        """Place the texts of one side with the settings of their sources.
+
+        `uniform` [texts] selects the granularity of each text. Returns placements and granularities.
+        """
         sources = self.examples.sources[texts.examples]
         placements: dict[int, Placement] = {}
         grans: dict[int, str] = {}
         for source in dict.fromkeys(sources.tolist()):
             side: TrainingSide = getattr(self.sides[source], texts.side)
             rows = np.flatnonzero(sources == source).tolist()
-            draws = [int(chances[row] * len(side.placers)) for row in rows]
+            draws = [int(uniform[row] * len(side.placers)) for row in rows]
             prompts = [self._prompt(texts, row) for row in rows]
             words = [self.examples.text(texts.rows[row]) for row in rows]
             placements |= zip(rows, side.placements(words, prompts, draws), strict=True)
@@ -180,7 +188,7 @@ class Pairs:
         return [placements[row] for row in every], [grans[row] for row in every]
 
     def _prompt(self, texts: "_Texts", row: int) -> str | None:
-        """An example's own prompt, which is for its query."""
+        """Return the prompt of an example's query; None selects the prompt of the source or model."""
         if texts.side != "query":
             return None
         prompt: str | None = self.examples.prompts[texts.examples[row]].as_py()
@@ -188,7 +196,7 @@ class Pairs:
 
 
 class _Texts(NamedTuple):
-    """Rows of texts, the example that each belongs to, and the side that they are on."""
+    """The rows of some texts, the example of each, and their side."""
 
     rows: list[int]
     examples: list[int]

@@ -1,7 +1,9 @@
-"""Gathering: the vectors of all processes, in their order, of which only the own carry a gradient.
+"""Gathering: vectors and small values that processes exchange during training.
 
-Every process then computes the same loss of the whole batch; the gradients of its own vectors, summed
-over processes, are those of one process that ran everything.
+Each process encodes its slice of the batch and gathers the vectors of all processes, in process order.
+Only the local rows carry a gradient. Every process then computes the same loss of the whole batch and
+back-propagates through its local rows. The sum of the parameter gradients over all processes is therefore
+the gradient that one process would compute for the whole batch.
 """
 
 import gc
@@ -13,58 +15,63 @@ from lmkcli.training.objective import Embedded
 
 
 def world() -> int:
-    """How many processes train together."""
+    """Return the number of processes that train together."""
     return distributed.get_world_size() if distributed.is_initialized() else 1
 
 
 def gathered(texts: Embedded) -> Embedded:
-    """The texts of all processes, those of process 0 first; with one process, the same."""
+    """Return the texts of all processes, in process order. With one process, return `texts`."""
     if world() == 1:
         return texts
     vectors = _gathered(texts.vectors)
     return Embedded(vectors, None if texts.counts is None else _gathered(texts.counts))
 
 
-def _gathered(own: Tensor) -> Tensor:
-    """[all rows, ...]; processes may have different numbers of rows."""
+def _gathered(local: Tensor) -> Tensor:
+    """Concatenate [local rows, ...] over processes to [all rows, ...].
+
+    Processes may have different numbers of rows, and all_gather needs equal shapes. So each process pads
+    its rows to the largest number and cuts the padding afterwards. all_gather returns tensors without
+    gradients; the local tensor replaces its own copy, so that the local rows keep theirs.
+    """
     rank = distributed.get_rank()
-    rows = [torch.zeros(1, dtype=torch.long, device=own.device) for _ in range(world())]
-    distributed.all_gather(rows, torch.tensor([len(own)], device=own.device))
+    rows = [torch.zeros(1, dtype=torch.long, device=local.device) for _ in range(world())]
+    distributed.all_gather(rows, torch.tensor([len(local)], device=local.device))
     longest = max(int(count) for count in rows)
-    padded = own.new_zeros(longest, *own.shape[1:])
-    padded[: len(own)] = own.detach()
+    padded = local.new_zeros(longest, *local.shape[1:])
+    padded[: len(local)] = local.detach()
     everyone = [torch.zeros_like(padded) for _ in rows]
     distributed.all_gather(everyone, padded)
     parts = [part[: int(count)] for part, count in zip(everyone, rows, strict=True)]
-    parts[rank] = own
+    parts[rank] = local
     return torch.cat(parts)
 
 
 def agreed(scores: dict[str, float]) -> dict[str, float]:
-    """What process 0 found, in every process."""
+    """Return the scores of process 0 in every process."""
     if world() == 1:
         return scores
-    held = [scores]
-    distributed.broadcast_object_list(held)
-    return held[0]
+    objects = [scores]
+    distributed.broadcast_object_list(objects)
+    return objects[0]
 
 
-def anywhere(here: bool, device: torch.device) -> bool:
-    """Whether it is so in any process: what one of them knows alone must not part them."""
+def anywhere(local: bool, device: torch.device) -> bool:
+    """Return whether `local` is true in any process, so that all processes take the same decision."""
     if world() == 1:
-        return here
-    flag = torch.tensor([here], dtype=torch.uint8, device=device)
+        return local
+    flag = torch.tensor([local], dtype=torch.uint8, device=device)
     distributed.all_reduce(flag, distributed.ReduceOp.MAX)
     return bool(flag.item())
 
 
 def leave_group() -> None:
-    """The processes wait for one another and are a group no longer; nothing may hold the group any more.
+    """Wait for all processes and destroy the process group.
 
-    Python now and then aborts where it ends while a thread of the group still holds a tensor, and the
-    first process that ends so takes the others with it, one that writes its model too.
+    No object may refer to the group afterwards. Python sometimes aborts at exit if a thread of the group
+    still holds a tensor. The first process that aborts ends all others, even one that is writing its model.
     """
     if world() > 1:
         distributed.barrier()
-        gc.collect()  # a trainer and what it trains refer to each other
+        gc.collect()  # the trainer and its module refer to each other
         distributed.destroy_process_group()

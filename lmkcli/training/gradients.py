@@ -1,8 +1,14 @@
-"""Gradients: a batch of any size through the forward pass, in packs that fit into memory.
+"""Gradients: run a batch of any size through the model in packs that fit into memory.
 
-A batch that is one pack runs as it is. A larger one is cached (Gao et al. 2021, GradCache): all vectors
-without gradients, the loss and its gradient with respect to them, then pack after pack again with
-gradients. What the model learns is the same; memory is that of one pack.
+A batch that fits into one pack runs in one forward and one backward pass. A larger batch uses gradient
+caching (Gao et al. 2021, GradCache) over its V vectors:
+
+1. Encode every pack without gradients and concatenate the vectors, [V, dim].
+2. Compute the loss L of all vectors, and its gradient G = dL/d(vectors), [V, dim].
+3. Encode every pack again, now with gradients, and back-propagate its rows of G.
+
+By the chain rule, the sum over packs is the gradient of the whole batch. Only one pack needs its
+activations in memory at a time; the price is a second forward pass.
 """
 
 from collections.abc import Callable, Iterator
@@ -21,12 +27,12 @@ from lmkcli.pooling.placement import Input
 from lmkcli.progress import Note, mute
 from lmkcli.training.objective import Loss
 
-LossOf = Callable[[Tensor], Loss]  # of the vectors of a batch, in their order
+LossOf = Callable[[Tensor], Loss]  # maps the vectors of a batch, [V, dim], to its loss
 
 
 @dataclass
 class Budget:
-    """How many positions go through a model at once; fewer after memory has run out."""
+    """The number of positions in one pass of a model. Running out of memory lowers it."""
 
     model: Model
     tokens: int
@@ -35,9 +41,10 @@ class Budget:
     def within(
         self, wrapped: nn.Module, lengths: list[int], run: Callable[[list[list[int]]], Loss]
     ) -> Loss:
-        """What `run` makes of inputs of these lengths, in packs; in smaller ones if they do not fit.
+        """Return the result of `run`, called with packs of the inputs that have these `lengths`.
 
-        DataError when an input does not fit by itself. Gradients of what did not fit are forgotten.
+        If memory runs out, clear the gradients, halve the budget and run all packs again. Raises DataError
+        if one input alone does not fit.
         """
         while True:
             chosen = self._packs(lengths)
@@ -50,8 +57,8 @@ class Budget:
                 self._halve(lengths, chosen)
 
     def _packs(self, lengths: list[int]) -> list[list[int]]:
-        taken = [max(length, self.model.pad_to) for length in lengths]
-        return packs(taken, self.tokens, len(lengths), not self.model.packed)
+        padded = [max(length, self.model.pad_to) for length in lengths]
+        return packs(padded, self.tokens, len(lengths), not self.model.packed)
 
     def _halve(self, lengths: list[int], chosen: list[list[int]]) -> None:
         if all(len(pack) == 1 for pack in chosen):
@@ -63,22 +70,23 @@ class Budget:
             torch.cuda.empty_cache()
         self.tokens = max(sum(lengths[i] for i in pack) for pack in chosen) // 2
         self.note(
-            f"out of memory: going on with {self.tokens} positions at once "
-            f"(--batch-tokens {self.tokens} says so from the start)"
+            f"out of memory: continuing with {self.tokens} positions per pass "
+            f"(set --batch-tokens {self.tokens} to start with this number)"
         )
 
 
 @dataclass
 class Gradients:
-    """Adds the gradients of a loss over vectors to the parameters."""
+    """Computes a loss over vectors and adds its gradients to the parameters."""
 
     forward: ForwardPass
     budget: Budget
 
     def __call__(self, wrapped: nn.Module, inputs: list[Input], loss_of: LossOf) -> Loss:
-        """The loss of the inputs' vectors.
+        """Return the loss of the inputs' vectors.
 
-        `wrapped` is the module that synchronises processes, or the forward pass itself.
+        `wrapped` is the module that synchronises processes (DDP), or the forward pass itself. `loss_of`
+        receives the vectors in the order of their numbers, whatever the order of the inputs in the packs.
         """
         lengths = [len(one.ids) for one in inputs]
 
@@ -90,6 +98,7 @@ class Gradients:
         return self.budget.within(wrapped, lengths, run)
 
     def _whole(self, wrapped: nn.Module, inputs: list[Input], loss_of: LossOf) -> Loss:
+        """Run a batch that is one pack: one forward and one backward pass."""
         order = sorted(range(len(inputs)), key=lambda i: -len(inputs[i].ids))
         chosen = [inputs[i] for i in order]
         rows = torch.from_numpy(numbers(chosen)).to(self.forward.model.device)
@@ -99,12 +108,18 @@ class Gradients:
         return loss
 
     def _cached(self, wrapped: nn.Module, chosen: list[list[Input]], loss_of: LossOf) -> Loss:
+        """Run a batch of several packs with gradient caching (see the module's docstring).
+
+        `rows` [V] are the numbers of the vectors in pack order. `leaf` [V, dim] holds the vectors in the
+        order of their numbers, and `leaf.grad` is G. Processes synchronise parameter gradients once, in the
+        backward pass of the last pack.
+        """
         states = []
         pooled: list[tuple[Tensor, Tensor]] = []
         device = self.forward.model.device
         with torch.no_grad():
             for pack in chosen:
-                states.append(_Chance(device))
+                states.append(_RandomState(device))
                 pooled.append((torch.from_numpy(numbers(pack)).to(device), self.forward(pack)))
         rows = torch.cat([rows for rows, _ in pooled])
         vectors = torch.cat([vectors for _, vectors in pooled])
@@ -113,21 +128,27 @@ class Gradients:
         loss.total.backward()  # type: ignore[no-untyped-call]
         for number, (pack, state) in enumerate(zip(chosen, states, strict=True)):
             last = number == len(chosen) - 1
-            with nullcontext() if last else unsynchronised(wrapped), state.again():
-                again = wrapped(pack)
-                again.backward(leaf.grad[pooled[number][0]])  # type: ignore[index]
+            with nullcontext() if last else unsynchronised(wrapped), state.restored():
+                vectors = wrapped(pack)
+                vectors.backward(leaf.grad[pooled[number][0]])  # type: ignore[index]
         return loss
 
 
 def unsynchronised(wrapped: nn.Module) -> AbstractContextManager[Any]:
-    """Gradients stay with the process, until a pass outside of it."""
+    """Return a context in which backward passes do not synchronise gradients between processes.
+
+    The next backward pass outside of the context synchronises the accumulated gradients.
+    """
     skip: Any = getattr(wrapped, "no_sync", nullcontext)
     context: AbstractContextManager[Any] = skip()
     return context
 
 
-class _Chance:
-    """The random state before a pack, so that its second pass drops the same units."""
+class _RandomState:
+    """The random state before the first pass of a pack.
+
+    The second pass restores it, so that dropout zeroes the same units in both passes.
+    """
 
     def __init__(self, device: torch.device) -> None:
         self._cpu = torch.get_rng_state()
@@ -135,8 +156,8 @@ class _Chance:
         self._cuda = torch.cuda.get_rng_state(device) if device.type == "cuda" else None
 
     @contextmanager
-    def again(self) -> Iterator[None]:
-        """Draws as they were drawn then; afterwards goes on where it was."""
+    def restored(self) -> Iterator[None]:
+        """Restore the recorded state inside the context, and the current state afterwards."""
         devices = [self._device] if self._cuda is not None else []
         with torch.random.fork_rng(devices):
             torch.set_rng_state(self._cpu)
@@ -146,14 +167,15 @@ class _Chance:
 
 
 def recompute_states(module: Any) -> None:
-    """States are computed again in the backward pass, for less memory; UsageError where they cannot be.
+    """Recompute hidden states in the backward pass (gradient checkpointing), which saves memory.
 
-    transformers has renamed the method.
+    Raises UsageError if the model does not support it. Versions of transformers use different names for
+    the method.
     """
     if not getattr(module, "supports_gradient_checkpointing", False):
         raise UsageError(
-            f"--gradient-checkpointing: {type(module).__name__} cannot do it; drop it, and use "
-            "--batch-tokens for less memory"
+            f"--gradient-checkpointing: {type(module).__name__} does not support it; drop it, and set "
+            "--batch-tokens to use less memory"
         )
-    named = ("activation_checkpointing_enable", "gradient_checkpointing_enable")
-    next(getattr(module, name) for name in named if hasattr(module, name))()
+    names = ("activation_checkpointing_enable", "gradient_checkpointing_enable")
+    next(getattr(module, name) for name in names if hasattr(module, name))()

@@ -116,8 +116,8 @@ class TrainJob:
         else:
             reach = self.resolved.recipe.doc.max_length
             skipping = Skipping(settings.skip_positions, reach)
-            taught = self.teacher is not None
-            place = Pairs(self.examples, sides, settings.seed, skipping, start.shard, taught)
+            has_teacher = self.teacher is not None
+            place = Pairs(self.examples, sides, settings.seed, skipping, start.shard, has_teacher)
         weights = [source.weight for source in self.sources]
         return Feed(
             self.examples, weights, Sampling.of(settings), place, settings.steps, start.step

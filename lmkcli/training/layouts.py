@@ -1,9 +1,9 @@
-"""Files of training examples in the field's layouts, recognised by their fields.
+"""Read files of training examples in common layouts. The fields of a record identify its layout.
 
 - FlagEmbedding: query, pos, neg (lists), pos_scores, neg_scores, prompt
 - tevatron: query, positive_passages, negative_passages (lists of title and text)
-- the columns of sentence-transformers: anchor or query, positive, negative or negative_1 …, score
-- plain pairs, as jsonl or parquet with a query and a positive, or as tsv of two or three columns
+- sentence-transformers: columns anchor or query, positive, negative or negative_1 …, score
+- plain pairs: jsonl or parquet with a query and a positive, or tsv with two or three columns
 """
 
 import math
@@ -22,21 +22,21 @@ QUERY = ("query", "anchor", "question")
 POSITIVES = ("pos", "positive_passages", "positives", "positive", "answer", "passage")
 NEGATIVES = ("neg", "negative_passages", "negatives", "negative")
 NUMBERED = tuple(f"negative_{number}" for number in range(200))
-LABELS = ("label", "labels")  # of a pair: whether it is one; with negatives, scores
+LABELS = ("label", "labels")  # of a pair: 1 for a positive pair; with negatives: scores
 SCORES = ("score", "scores", *LABELS)
 COLUMNS = (("query", "positive"), ("query", "positive", "negative"))  # of a tsv without a header
 WANTED = frozenset(
     {*QUERY_ID_FIELDS, *QUERY, *POSITIVES, *NEGATIVES, *NUMBERED, *SCORES}
     | {"pos_scores", "neg_scores", "prompt"}
 )
-_LARGEST = 3.4e38  # of a score, in the float32 that training computes in
+_LARGEST = 3.4e38  # the largest score, because training computes in float32
 
 
 def read_examples(path: str) -> Iterator[Example]:
-    """The examples of a jsonl, tsv or parquet file, packed or not, or of stdin ('-').
+    """Yield the examples of a jsonl, tsv or parquet file, compressed or not, or of stdin ('-').
 
-    DataError with the file and the line when a record has no query, no positive, or a field of the
-    wrong type; texts may be empty.
+    Raises DataError with file and line if a record has no query, no positive, or a field of the wrong type.
+    Texts may be empty.
     """
     for number, (where, record) in enumerate(_records(path), start=1):
         yield _example(record, number, where)
@@ -52,8 +52,8 @@ def _example(record: Record, number: int, where: str) -> Example:
     query, kept = _first(record, QUERY), _first(record, POSITIVES)
     if query is None or kept is None:
         raise DataError(
-            f"{where}: no example of a known layout: it needs a query ({', '.join(QUERY)}) and a "
-            f"positive ({', '.join(POSITIVES)}); found {', '.join(map(str, record)) or 'nothing'}"
+            f"{where}: the record has no known layout; it needs a query ({', '.join(QUERY)}) and a "
+            f"positive ({', '.join(POSITIVES)}), but has {', '.join(map(str, record)) or 'no fields'}"
         )
     positives = _texts(record[kept], f"{where}, {kept}")
     negatives = _negatives(record, where)
@@ -70,7 +70,7 @@ def _example(record: Record, number: int, where: str) -> Example:
 
 
 def _first(record: Record, names: tuple[str, ...]) -> str | None:
-    """The first of the names that the record has a value for."""
+    """Return the first of the names with a value in the record."""
     return next((name for name in names if record.get(name) is not None), None)
 
 
@@ -84,7 +84,7 @@ def _texts(value: Any, where: str) -> list[str]:
 
 
 def _text(value: Any, where: str) -> str:
-    """A text, or the title and text of a passage, joined as those of a document."""
+    """Return a text. If the value has a title and a text, join them with a space, as for a document."""
     if isinstance(value, dict):
         title, text = value.get("title") or "", value.get("text", value.get("contents"))
         return f"{title} {_text(text, where)}" if title else _text(text, where)
@@ -94,7 +94,7 @@ def _text(value: Any, where: str) -> str:
 
 
 def _scores(record: Record, positives: int, negatives: int, where: str) -> list[float]:
-    """A score for each positive and each negative, NaN where there is none."""
+    """Return a score for each positive and each negative; NaN means no score."""
     name = _first(record, SCORES)
     if name in LABELS and not negatives:
         _check_label(record[name], where)
@@ -104,22 +104,22 @@ def _scores(record: Record, positives: int, negatives: int, where: str) -> list[
     for name, count in (("pos_scores", positives), ("neg_scores", negatives)):
         given = record.get(name) or [None] * count
         if not isinstance(given, list) or len(given) != count:
-            raise DataError(f"{where}: {name} must be a list of {count}, one for each text")
+            raise DataError(f"{where}: {name} must be a list of {count} scores, one for each text")
         scores += [_number(score, f"{where}, {name}") for score in given]
     return scores
 
 
 def _check_label(value: Any, where: str) -> None:
-    """DataError for a pair that is labelled as none."""
+    """Raise DataError if a pair is labelled as negative."""
     if value not in (1, [1]):
         raise DataError(
-            f"{where}: the label {value!r:.60} does not say that the passage answers the query; write "
-            "such passages as the 'neg' of a query that has a 'pos'"
+            f"{where}: the label {value!r:.60} marks a passage that does not answer the query; write such "
+            "passages as 'neg' of a query that has a 'pos'"
         )
 
 
 def _column_scores(value: Any, positives: int, negatives: int, where: str) -> list[float]:
-    """A list of all scores; or margins of the positive over each negative; or the one of a pair."""
+    """Return scores from one column: all scores, the margin over each negative, or the score of a pair."""
     given = [_number(each, where) for each in (value if isinstance(value, list) else [value])]
     if len(given) == positives + negatives:
         return given
@@ -127,7 +127,7 @@ def _column_scores(value: Any, positives: int, negatives: int, where: str) -> li
         return [0.0, *(-margin for margin in given)]
     raise DataError(
         f"{where}: {len(given)} scores for {positives} positives and {negatives} negatives; write one "
-        "for each, or the margin of the positive over each negative"
+        "score for each text, or the margin of the positive over each negative"
     )
 
 
@@ -136,5 +136,5 @@ def _number(value: Any, where: str) -> float:
         return math.nan
     known = isinstance(value, int | float) and not isinstance(value, bool)
     if not known or abs(value) > _LARGEST:
-        raise DataError(f"{where}: the score {value!r:.60} is not a number that float32 holds")
+        raise DataError(f"{where}: the score {value!r:.60} is not a number in the range of float32")
     return float(value)

@@ -1,4 +1,4 @@
-"""Texts for pre-training, placed and masked as a batch asks for them."""
+"""Batches of pre-training: texts that are placed and masked on request."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ import numpy as np
 
 from lmkcli.data.collection import WHOLE, Shard
 from lmkcli.pooling.placement import Content, Input
-from lmkcli.training.chance import dice
+from lmkcli.training.chance import seeded_rng
 from lmkcli.training.corpus import Corpus, Text
 from lmkcli.training.masking import Masking, Vocabulary
 from lmkcli.training.placing import TrainingSide
@@ -18,52 +18,59 @@ from lmkcli.training.sampling import Batch
 
 @dataclass(frozen=True)
 class TextLayout:
-    """How a text becomes an input. With several `grans` each chunk has a length drawn for it (LMK, §5.3).
+    """The settings that turn a text into a model input.
 
-    `doubled` chunks the special tokens around a text with it, as the official code does.
+    With several `grans`, the length of each chunk is drawn from them (LMK, §5.3). `doubled` adds the special
+    tokens to the text before chunking, as the official code does; they then occur twice.
     """
 
     side: TrainingSide
     grans: tuple[str, ...] = ()
     doubled: bool = False
 
-    def __call__(self, text: Text, chance: np.random.Generator) -> Input:
-        """The one input of a text."""
+    def __call__(self, text: Text, rng: np.random.Generator) -> Input:
+        """Return the input of a text; texts have no windows in pre-training."""
         placer = self.side.placers[0]
         ids = text.ids[: placer.limit]
         if self.doubled:
             special = placer.special
             ids = np.concatenate([special.prefix, ids, special.suffix]).astype(np.int32)
         if len(self.grans) > 1:
-            ends = drawn_ends(len(ids), [int(gran) for gran in self.grans], chance)
-            content = Content(ids, ends, text.prompt)
+            sizes = [int(gran) for gran in self.grans]
+            content = Content(ids, drawn_ends(len(ids), sizes, rng), text.prompt)
         else:
-            own = None if text.ends is None else np.unique(np.minimum(text.ends, len(ids)))
-            content = placer.content(ids, text.prompt, own)
+            ends = None if text.ends is None else np.unique(np.minimum(text.ends, len(ids)))
+            content = placer.content(ids, text.prompt, ends)
         return placer.place(content).inputs[0]
 
     def kept(self, length: int) -> int:
-        """Tokens that an input keeps of a text that is longer than it, at the least."""
-        endless = Text(np.zeros(length, np.int32), np.zeros(0, np.int32), None)
+        """Return the minimum number of text tokens in an input of `length` positions.
+
+        The other positions hold special tokens and landmarks. Granularities differ in the number of
+        landmarks, so the minimum over all granularities is returned.
+        """
+        full = Text(np.zeros(length, np.int32), np.zeros(0, np.int32), None)
         placers = [
-            (placer, placer.content(endless.ids, endless.prompt, None))
-            for placer in self.side.placers
+            (placer, placer.content(full.ids, full.prompt, None)) for placer in self.side.placers
         ]
         return min(placer.place(content).kept for placer, content in placers)
 
 
 def drawn_ends(
-    length: int, sizes: Sequence[int], chance: np.random.Generator
+    length: int, sizes: Sequence[int], rng: np.random.Generator
 ) -> "np.ndarray[Any, np.dtype[np.int32]]":
-    """Exclusive ends of chunks, each of a size drawn for it; the last may be shorter."""
+    """Draw a size for each chunk of `length` tokens and return the exclusive ends.
+
+    The last chunk may be shorter than its size.
+    """
     most = -(-length // min(sizes)) or 1
-    ends = np.cumsum(chance.choice(np.array(sizes), most))
+    ends = np.cumsum(rng.choice(np.array(sizes), most))
     return np.append(ends[ends < length], length).astype(np.int32)
 
 
 @dataclass(frozen=True)
 class Masked:
-    """Places and masks the texts of a batch, for one process."""
+    """Places and masks the texts of a batch for one process."""
 
     corpus: Corpus
     layout: TextLayout
@@ -73,12 +80,15 @@ class Masked:
     shard: Shard = WHOLE
 
     def __call__(self, batch: Batch) -> PretrainBatch:
-        """This process's share; what is drawn for a text depends on its place in the whole batch."""
-        mine = self.shard.rows(len(batch.examples))
+        """Return this process's slice of the batch.
+
+        The random numbers of a text depend on its place in the whole batch, not on the number of processes.
+        """
+        local = self.shard.rows(len(batch.examples))
         texts = []
-        for place in mine:
-            chance = dice(self.seed, "masks", batch.step, place)
-            placed = self.layout(self.corpus[int(batch.examples[place])], chance)
-            texts.append(self.masking(placed, self.vocabulary, chance))
-        names = [self.corpus.name(int(batch.examples[place])) for place in mine]
+        for place in local:
+            rng = seeded_rng(self.seed, "masks", batch.step, place)
+            placed = self.layout(self.corpus[int(batch.examples[place])], rng)
+            texts.append(self.masking(placed, self.vocabulary, rng))
+        names = [self.corpus.name(int(batch.examples[place])) for place in local]
         return PretrainBatch(batch.step, names, texts)

@@ -1,8 +1,8 @@
-"""Masking: which tokens of a text are hidden, whole words at a time.
+"""Masking: choose the hidden tokens of a text, by default whole words.
 
-Counted as RetroMAE's collator counts (Xiao et al. 2022, arXiv 2205.12035): the budget is a share of all
-tokens, special ones included, at least 1 and at most 512; words come in an order of chance, and one that
-would overshoot the budget is passed over.
+The budget follows RetroMAE's collator (Xiao et al. 2022, arXiv 2205.12035): a share of all tokens,
+including special tokens, at least 1 and at most 512. Words are taken in random order; a word that exceeds
+the remaining budget is skipped.
 """
 
 import json
@@ -19,23 +19,27 @@ from lmkcli.errors import UsageError
 from lmkcli.models.tokenizer import Tokenizer
 from lmkcli.pooling.placement import Input, Ints
 
-MOST = 512  # tokens that one draw hides
-ALWAYS, NEVER = (
-    0.8,
-    0.1,
-)  # shares of hidden tokens that become the mask token, that stay (BERT, §3.1)
-# Scripts without spaces between words, by the first word of a character's name: each token is a word.
+MOST = 512  # maximum number of hidden tokens in one mask
+# Shares of the hidden tokens that become the mask token, and that remain unchanged (BERT, §3.1); the rest
+# become random tokens.
+ALWAYS, NEVER = 0.8, 0.1
+# Scripts without spaces between words, by the first word of a character's Unicode name. In these scripts,
+# each token counts as a word.
 _UNSPACED = {"CJK", "HIRAGANA", "KATAKANA", "THAI", "LAO", "KHMER", "MYANMAR"}
-_SPACE = "\u2581"  # what stands for a space in SentencePiece's tokens
+_SPACE = "\u2581"  # represents a space in SentencePiece's tokens
 
 
 class MaskedText(NamedTuple):
-    """One text for pre-training, n tokens long.
+    """One masked text of n tokens.
 
-    `input` has the ids as they are; `shown` [n] is what the encoder reads, with the tokens at `hidden`
-    masked, replaced or kept. `ordinary` [n] are the tokens that are no special ones. Row i of a decoder
-    sees what `pool`[`rows`[i]] does not hide ([P, n] and [n]; P is 0 where nobody asks), and always the
-    first place; `seed` decides what else is drawn for it.
+    input: the model input with the original ids.
+    shown: [n], the ids that the encoder reads: tokens at `hidden` are masked, replaced or unchanged.
+    hidden: [hidden], the positions that the encoder must predict.
+    ordinary: [n] bool, the tokens that are not special tokens.
+    pool: [P, n] bool, masks for a decoder (True hides a token); P is 0 without a decoder. The first position
+        is never hidden.
+    rows: [n], the mask of each decoder row: row i uses pool[rows[i]].
+    seed: the seed of further random choices of the objective.
     """
 
     input: Input
@@ -49,10 +53,12 @@ class MaskedText(NamedTuple):
 
 @dataclass(frozen=True)
 class Masking:
-    """How texts are masked.
+    """The settings of masking.
 
-    `share` of the tokens is hidden from the encoder: whole words at a time or any, replaced as in BERT or
-    always by the mask token. A decoder gets a pool of `decoder_rows` masks that hide `decoder_share`.
+    share: the share of tokens that is hidden from the encoder.
+    whole_words: hide whole words; otherwise each token is hidden independently.
+    always: replace every hidden token by the mask token; otherwise as in BERT.
+    decoder_rows, decoder_share: the number of masks for a decoder, and the share that each one hides.
     """
 
     share: float = 0.3
@@ -63,26 +69,26 @@ class Masking:
 
     def __post_init__(self) -> None:
         if not (0 <= self.share <= 1 and 0 <= self.decoder_share <= 1):
-            raise UsageError("--mask and --decoder-mask are shares, from 0 to 1")
+            raise UsageError("--mask and --decoder-mask are shares; write numbers from 0 to 1")
 
     def __call__(
-        self, text: Input, vocabulary: "Vocabulary", chance: np.random.Generator
+        self, text: Input, vocabulary: "Vocabulary", rng: np.random.Generator
     ) -> MaskedText:
-        """A text with what is hidden of it, this time."""
+        """Draw the masks of a text."""
         words = vocabulary.words(text.ids)
         draw = whole_words if self.whole_words else any_tokens
-        masked = draw(words, self.share, 1, chance)[0] if self.share else words < -1
+        masked = draw(words, self.share, 1, rng)[0] if self.share else words < -1
         count = min(self.decoder_rows, len(text.ids))
-        pool = whole_words(words, self.decoder_share, count, chance)
-        pool[:, :1] = False  # there stands the text's vector
+        pool = whole_words(words, self.decoder_share, count, rng)
+        pool[:, :1] = False  # the decoder reads the text's vector in the first position
         return MaskedText(
             text,
-            self._shown(text.ids, masked, vocabulary, chance),
+            self._shown(text.ids, masked, vocabulary, rng),
             np.flatnonzero(masked),
             words >= 0,
             pool,
-            chance.integers(0, max(1, count), len(text.ids)),
-            int(chance.integers(1 << 62)),
+            rng.integers(0, max(1, count), len(text.ids)),
+            int(rng.integers(1 << 62)),
         )
 
     def _shown(
@@ -90,68 +96,77 @@ class Masking:
         ids: Ints,
         masked: NDArray[np.bool_],
         vocabulary: "Vocabulary",
-        chance: np.random.Generator,
+        rng: np.random.Generator,
     ) -> Ints:
+        """Return the ids that the encoder reads, [n]."""
         if self.always:
             return np.where(masked, np.int32(vocabulary.mask), ids)
-        lots = chance.random(len(ids))
-        others = chance.choice(vocabulary.ordinary, len(ids))
-        replaced = np.where(lots < ALWAYS, np.int32(vocabulary.mask), others)
-        return np.where(masked & (lots < 1 - NEVER), replaced, ids).astype(np.int32)
+        uniform = rng.random(len(ids))
+        others = rng.choice(vocabulary.ordinary, len(ids))
+        replaced = np.where(uniform < ALWAYS, np.int32(vocabulary.mask), others)
+        return np.where(masked & (uniform < 1 - NEVER), replaced, ids).astype(np.int32)
 
 
 def whole_words(
-    words: NDArray[np.int64], share: float, rows: int, chance: np.random.Generator
+    words: NDArray[np.int64], share: float, rows: int, rng: np.random.Generator
 ) -> NDArray[np.bool_]:
-    """[rows, n]: independent masks of a text; words: [n], the word of each token, -1 for none."""
+    """Draw independent masks of a text that hide whole words, [rows, n] bool.
+
+    `words` [n] is the word of each token, -1 for special tokens. Each mask hides at most
+    budget(share, n) tokens.
+    """
     count = int(words.max(initial=-1)) + 1
     if not count or not rows:
         return np.zeros((rows, len(words)), bool)
     sizes = np.bincount(words[words >= 0], minlength=count)
-    orders = chance.permuted(np.tile(np.arange(count), (rows, 1)), axis=1)
+    orders = rng.permuted(np.tile(np.arange(count), (rows, 1)), axis=1)
     chosen = np.zeros((rows, count), bool)
     np.put_along_axis(chosen, orders, filled(sizes[orders], budget(share, len(words))), axis=1)
     return np.where(words >= 0, chosen[:, words], False)
 
 
 def any_tokens(
-    words: NDArray[np.int64], share: float, rows: int, chance: np.random.Generator
+    words: NDArray[np.int64], share: float, rows: int, rng: np.random.Generator
 ) -> NDArray[np.bool_]:
-    """[rows, n]: each token that is no special one by itself, with the same probability."""
-    return (chance.random((rows, len(words))) < share) & (words >= 0)
+    """Draw masks that hide each ordinary token independently with probability `share`, [rows, n] bool."""
+    return (rng.random((rows, len(words))) < share) & (words >= 0)
 
 
 def budget(share: float, tokens: int) -> int:
-    """How many tokens are hidden, at most."""
+    """Return the maximum number of hidden tokens."""
     return min(MOST, max(1, round(share * tokens)))
 
 
-def filled(sizes: NDArray[np.int64], room: int) -> NDArray[np.bool_]:
-    """[rows, w]: which of the words that come, of these sizes, are taken into `room` in each row.
+def filled(sizes: NDArray[np.int64], capacity: int) -> NDArray[np.bool_]:
+    """Choose words greedily, from left to right, until `capacity` tokens are taken, in each row.
 
-    A word that does not fit any more is passed over, and a later one may fit.
+    `sizes` [rows, w] are the numbers of tokens of the words; the result is [rows, w] bool. A word that does
+    not fit is skipped, and later words are tried. The cumulative sum takes the first words of all rows at
+    once; each pass of the loop then takes the next fitting word of every row.
     """
     places = np.arange(sizes.shape[1])
-    taken = np.cumsum(sizes, axis=1) <= room
-    left = room - np.where(taken, sizes, 0).sum(1)
-    behind = taken.sum(1)
+    taken = np.cumsum(sizes, axis=1) <= capacity
+    left = capacity - np.where(taken, sizes, 0).sum(1)
+    position = taken.sum(1)
     while True:
-        fits = (places >= behind[:, None]) & (sizes <= left[:, None])
+        fits = (places >= position[:, None]) & (sizes <= left[:, None])
         rows = np.flatnonzero(fits.any(1))
         if not len(rows):
             return taken
         first = fits[rows].argmax(1)
         taken[rows, first] = True
         left[rows] -= sizes[rows, first]
-        behind[rows] = first + 1
+        position[rows] = first + 1
 
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """The tokens of a tokenizer as masking sees them, by number.
+    """Properties of the tokens of a tokenizer that masking needs, indexed by token id.
 
-    `opens`: begins a word whatever comes before; `closes`: what comes after it begins one; `special`:
-    stands around the text, so that it is no word and never hidden.
+    opens: [vocabulary] bool, the token always starts a word.
+    closes: [vocabulary] bool, the next token always starts a word.
+    special: [vocabulary] bool, the token is special; it belongs to no word and is never hidden.
+    mask: the id of the mask token.
     """
 
     opens: NDArray[np.bool_]
@@ -161,45 +176,45 @@ class Vocabulary:
 
     @classmethod
     def of(cls, tokenizer: Tokenizer) -> "Vocabulary":
-        """The vocabulary of a tokenizer; UsageError without a mask token."""
+        """Read the vocabulary of a tokenizer. Raises UsageError if it has no mask token."""
         fast, special = tokenizer.fast, tokenizer.special
         if special.mask is None:
             raise UsageError(
-                "the tokenizer has no mask token, and pre-training hides tokens behind one; give a "
-                "model of which the tokenizer has one, such as a BERT"
+                "the tokenizer has no mask token, which pre-training needs; use a model with a mask token, "
+                "such as BERT"
             )
         tokens = [fast.id_to_token(i) or "" for i in range(fast.get_vocab_size())]
         edges = map(_edges(fast), tokens)
         opens, closes = (np.array(side, bool) for side in zip(*edges, strict=True))
-        named = {*special.prefix, *special.suffix, special.cls, special.landmark}
-        around = [number for number in named if number is not None]
-        return cls(opens, closes, np.isin(np.arange(len(tokens)), around), special.mask)
+        candidates = {*special.prefix, *special.suffix, special.cls, special.landmark}
+        special_ids = [number for number in candidates if number is not None]
+        return cls(opens, closes, np.isin(np.arange(len(tokens)), special_ids), special.mask)
 
     @cached_property
     def ordinary(self) -> Ints:
-        """The numbers of tokens that may stand in a text."""
+        """The ids of all tokens that are not special."""
         return np.flatnonzero(~self.special).astype(np.int32)
 
     def words(self, ids: Ints) -> NDArray[np.int64]:
-        """[n]: the word of each token, counted from 0; -1 for special tokens.
+        """Return the word of each token, [n], counted from 0; -1 for special tokens.
 
-        A special token does not part a word: what goes on after it is the word's.
+        A special token, such as a landmark, does not split a word: the word continues after it.
         """
         words = np.full(len(ids), -1, np.int64)
         inside = np.flatnonzero(~self.special[ids])
         content = ids[inside]
-        begins = self.opens[content]
-        begins[1:] |= self.closes[content[:-1]]
-        begins[:1] = True
-        words[inside] = np.cumsum(begins) - 1
+        starts = self.opens[content]
+        starts[1:] |= self.closes[content[:-1]]
+        starts[:1] = True
+        words[inside] = np.cumsum(starts) - 1
         return words
 
 
-Edges = tuple[bool, bool]  # whether a token begins a word, and ends one
+Edges = tuple[bool, bool]  # whether a token starts a word, and whether it ends one
 
 
 def _edges(fast: Any) -> Callable[[str], Edges]:
-    """How the tokens of this kind of tokenizer say where words begin."""
+    """Return the function that detects word boundaries in the tokens of this type of tokenizer."""
     described = json.loads(fast.to_str())
     model = described["model"]
     if model["type"] == "WordPiece":
@@ -213,12 +228,12 @@ def _edges(fast: Any) -> Callable[[str], Edges]:
 
 
 def _spelled(token: str) -> Edges:
-    """Of a token with its spaces: it goes on with a word where both sides are letters or digits."""
+    """Return the edges of a token with its spaces. A letter or digit at an edge continues a word there."""
     return not token or not _joins(token[0]), not token or not _joins(token[-1])
 
 
 def _joins(character: str) -> bool:
-    """Whether a letter, digit or mark may stand inside a word; also a part of a character."""
+    """Return whether a character can continue a word: letters, digits, marks and incomplete characters."""
     if character == "\ufffd":
         return True
     name = unicodedata.name(character, "").split(" ")[0].split("-")[0]
@@ -226,14 +241,14 @@ def _joins(character: str) -> bool:
 
 
 def _characters(token: str) -> str:
-    """A token of a byte-level vocabulary as text; what is no whole character becomes U+FFFD."""
+    """Decode a token of a byte-level vocabulary. Incomplete characters become U+FFFD."""
     if not all(character in _BYTES for character in token):
-        return token  # an added token, which is written as it is
+        return token  # an added token, which is stored as plain text
     return bytes(_BYTES[character] for character in token).decode("utf-8", "replace")
 
 
 def _byte_characters() -> dict[str, int]:
-    """The printable characters by which byte-level vocabularies write bytes (GPT-2)."""
+    """Return the map from the printable characters of byte-level vocabularies to bytes (GPT-2)."""
     printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
     others = [byte for byte in range(256) if byte not in printable]
     numbers = [*printable, *range(256, 256 + len(others))]

@@ -1,4 +1,4 @@
-"""Matryoshka: any objective at several dimensions at once (Kusupati et al. 2022, §3)."""
+"""Matryoshka: apply an objective at several dimensions at once (Kusupati et al. 2022, §3)."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -12,9 +12,9 @@ from lmkcli.training.settings import check_dims
 
 @dataclass(frozen=True)
 class Matryoshka:
-    """The sum of an objective over the leading dimensions of the vectors, `dims` of them at a time.
+    """The sum of an objective over prefixes of the vectors: the first d dimensions for each d in `dims`.
 
-    `normalize` says that vectors have length 1 after they are cut, as where the similarity is cosine.
+    `normalize` rescales the cut vectors to length 1, which cosine similarity requires.
     """
 
     objective: Objective
@@ -23,11 +23,11 @@ class Matryoshka:
 
     @property
     def needs(self) -> frozenset[Need]:
-        """What the objective needs."""
+        """The facts that the objective requires."""
         return self.objective.needs
 
     def __call__(self, queries: Embedded, passages: Embedded, facts: BatchFacts) -> Loss:
-        """The sum; its parts carry the dimension, such as 'infonce@128'."""
+        """Return the sum of the losses. The names of parts end with the dimension ('infonce@128')."""
         losses = {
             dim: self.objective(self._cut(queries, dim), self._cut(passages, dim), facts)
             for dim in self.dims

@@ -1,9 +1,9 @@
-"""Mining: a collection's judged queries become examples; runs give negatives and teacher scores.
+"""Mining: turn the judged queries of a collection into examples; take negatives and scores from runs.
 
-Hard negatives are documents that a search ranks high for a training query and that nobody judged
-relevant. Some of them are relevant all the same. They are dropped by rank, or by their score beside
-that of the positive (Moreira et al. 2024, NV-Retriever, §3), in the run itself or in a judge's, such as
-a cross-encoder's.
+Hard negatives are documents with a high rank for a training query and no relevant judgement. Some of them
+are relevant nevertheless (false negatives). Two filters drop these: the rank, and the score relative to
+the positive's score (Moreira et al. 2024, NV-Retriever, §3). The scores come from the run itself or from
+the run of a judge, such as a cross-encoder.
 """
 
 import math
@@ -22,22 +22,25 @@ Scores = Mapping[str, float]
 
 @dataclass(frozen=True)
 class Mining:
-    """Where negatives and teacher scores come from, and which candidates count as false negatives.
+    """The sources of negatives and teacher scores, and the filters against false negatives.
 
-    The ranks of `depth` are those after the first number, up to the last: '10:100' is 11 … 100. With
-    a judge, a margin or a highest score, a candidate is dropped whose score is above that of the
-    query's best positive less both margins.
+    `depth` skips the ranks up to the first number and takes those up to the last: '10:100' takes ranks
+    11 … 100. With a judge, a margin or a maximum score, a candidate is dropped if its score is above
+
+        min(max_score, best - relative_margin * |best| - absolute_margin),
+
+    where `best` is the score of the query's best positive.
     """
 
-    negatives: str = ""  # a run
-    depth: str = ""  # first:last ranks that are taken; all of the run without it
-    relative_margin: float | None = None  # of the positive's score: 0.05 keeps up to 95 % of it
-    absolute_margin: float | None = None  # below the positive's score
-    max_score: float | None = None  # nor above this, whatever the positive's score is
-    judge: str = (
-        ""  # a run whose scores decide, such as a cross-encoder's, instead of the run's own
+    negatives: str = ""  # path of a run
+    depth: str = ""  # first:last, the ranks to take; empty takes all ranks of the run
+    relative_margin: float | None = (
+        None  # share of the positive's score: 0.05 keeps up to 95 % of it
     )
-    teacher: str = ""  # a run whose scores the objective learns from
+    absolute_margin: float | None = None  # distance below the positive's score
+    max_score: float | None = None  # upper limit, independent of the positive's score
+    judge: str = ""  # path of a run with the scores for the filters, such as a cross-encoder's
+    teacher: str = ""  # path of a run with the scores that the objective learns from
 
     def __post_init__(self) -> None:
         first, last = self.ranks
@@ -45,12 +48,12 @@ class Mining:
             raise UsageError(f"depth={self.depth}: write first:last, such as 10:100")
         if not self.negatives and (self.depth or self.judged):
             raise UsageError(
-                "depth, judge and margins choose among negatives=RUN; name that run too"
+                "depth, judge, margins and max-score filter the negatives of a run; add negatives=RUN"
             )
 
     @property
     def ranks(self) -> tuple[int, int | None]:
-        """How many of the first ranks are passed over, and the last that is taken."""
+        """The number of ranks to skip, and the last rank to take (None: all)."""
         first, colon, last = self.depth.partition(":")
         if not colon:
             first, last = "", first
@@ -61,17 +64,17 @@ class Mining:
 
     @property
     def judged(self) -> bool:
-        """Whether scores decide about candidates."""
+        """Whether scores filter the candidates."""
         margins = (self.relative_margin, self.absolute_margin, self.max_score)
         return bool(self.judge) or any(margin is not None for margin in margins)
 
 
 def mined(collection: Collection, mining: Mining, tally: Tally) -> Iterator[Example]:
-    """An example for each query that the split judges, with all its relevant documents as positives.
+    """Yield an example for each judged query of the split, with all its relevant documents as positives.
 
-    Negatives are all candidates that remain, best first; without a run, what is judged irrelevant.
-    Documents are read once, and those that are needed are kept. Mismatch for a run of other queries
-    or documents.
+    The negatives are all candidates that pass the filters, best first. Without a run, they are the
+    documents judged irrelevant. The collection is read once, and only the required documents stay in
+    memory. Raises Mismatch if a run has other queries or documents.
     """
     positives, negatives = _judgements(collection)
     queries = [query for query in collection.queries() if query.id in positives]
@@ -83,12 +86,12 @@ def mined(collection: Collection, mining: Mining, tally: Tally) -> Iterator[Exam
         scores = _scores(teacher.get(query.id))
         answers = [doc_id for doc_id in positives[query.id] if doc_id in texts]
         tally.positives_not_in_collection += len(positives[query.id]) - len(answers)
-        kept = _passages(answers, texts, scores)
-        others = _passages(negatives.get(query.id, []), texts, scores)
-        tally.queries_without_negatives += bool(mining.negatives) and not others
+        relevant = _passages(answers, texts, scores)
+        hard = _passages(negatives.get(query.id, []), texts, scores)
+        tally.queries_without_negatives += bool(mining.negatives) and not hard
         if mining.teacher:
-            tally.unscored_passages += sum(math.isnan(each.score) for each in (*kept, *others))
-        yield Example(query.id, query.text, kept, others)
+            tally.unscored_passages += sum(math.isnan(each.score) for each in (*relevant, *hard))
+        yield Example(query.id, query.text, relevant, hard)
 
 
 def _passages(doc_ids: list[str], texts: Mapping[str, str], scores: Scores) -> tuple[Passage, ...]:
@@ -98,27 +101,27 @@ def _passages(doc_ids: list[str], texts: Mapping[str, str], scores: Scores) -> t
 def hard_negatives(
     ranking: Ranking, positives: Sequence[str], scores: Scores, mining: Mining, tally: Tally
 ) -> list[str]:
-    """The documents of a ranking, in its order, that may be negatives of a query.
+    """Return the documents of a ranking that may be negatives of a query, in the order of the ranking.
 
-    `scores` are those that decide about false negatives.
+    `scores` are the scores for the filters.
     """
     first, last = mining.ranks
-    near = ranking.doc_ids[first:last]
-    candidates = [doc_id for doc_id in near if doc_id not in positives]
-    tally.positives_in_run += len(near) - len(candidates)
+    in_depth = ranking.doc_ids[first:last]
+    candidates = [doc_id for doc_id in in_depth if doc_id not in positives]
+    tally.positives_in_run += len(in_depth) - len(candidates)
     if not mining.judged:
         return candidates
-    known = [doc_id for doc_id in candidates if doc_id in scores]
-    tally.unjudged_candidates += len(candidates) - len(known)
+    scored = [doc_id for doc_id in candidates if doc_id in scores]
+    tally.unjudged_candidates += len(candidates) - len(scored)
     limit = _limit([scores[doc_id] for doc_id in positives if doc_id in scores], mining)
     tally.queries_without_threshold += limit is None
-    kept = [doc_id for doc_id in known if limit is None or scores[doc_id] <= limit]
-    tally.false_negatives += len(known) - len(kept)
+    kept = [doc_id for doc_id in scored if limit is None or scores[doc_id] <= limit]
+    tally.false_negatives += len(scored) - len(kept)
     return kept
 
 
 def _limit(positives: Sequence[float], mining: Mining) -> float | None:
-    """The highest score that a negative may have; None when nothing limits it."""
+    """Return the highest score that a negative may have; None means no limit."""
     limits = [] if mining.max_score is None else [mining.max_score]
     if positives:
         best = max(positives)
@@ -142,7 +145,7 @@ def _from_run(
 
 
 def _judgements(collection: Collection) -> tuple[dict[str, list[str]], dict[str, list[str]]]:
-    """Query id -> the documents judged relevant, and those judged irrelevant."""
+    """Return two maps from query id to document ids: judged relevant, and judged irrelevant."""
     relevant: dict[str, list[str]] = {}
     irrelevant: dict[str, list[str]] = {}
     for query_id, doc_id, grade in collection.qrels():
@@ -151,15 +154,16 @@ def _judgements(collection: Collection) -> tuple[dict[str, list[str]], dict[str,
 
 
 def _run(path: str, queries: Mapping[str, object]) -> dict[str, Ranking]:
-    """The rankings of these queries; {} without a path. Mismatch when it has none of them."""
+    """Return the rankings of these queries; {} if `path` is empty. Raises Mismatch if it has none of them."""
     if not path:
         return {}
     rankings = read_run(Path(os.path.expanduser(path))).rankings
     judged = {query_id: ranking for query_id, ranking in rankings.items() if query_id in queries}
     if not judged:
         raise Mismatch(
-            f"{path} has no query that the split judges: its first is '{next(iter(rankings), '')}', "
-            f"that of the split '{next(iter(queries), '')}'; search with the queries of this split"
+            f"{path}: the run has no judged query of the split; its first query is "
+            f"'{next(iter(rankings), '')}', the split's first query is '{next(iter(queries), '')}'; search "
+            "with the queries of this split"
         )
     return judged
 
@@ -171,15 +175,15 @@ def _scores(ranking: Ranking | None) -> Scores:
 def _texts(
     collection: Collection, positives: Mapping[str, list[str]], negatives: Mapping[str, list[str]]
 ) -> dict[str, str]:
-    """The texts of all documents that are needed; Mismatch when a negative is not in the collection."""
-    wanted = {
+    """Return the texts of the required documents. Raises Mismatch if the collection lacks a negative."""
+    required = {
         doc_id for table in (positives, negatives) for ids in table.values() for doc_id in ids
     }
-    texts = {doc.id: doc.content for doc in collection.docs() if doc.id in wanted}
-    lost = [doc_id for ids in negatives.values() for doc_id in ids if doc_id not in texts]
-    if lost:
+    texts = {doc.id: doc.content for doc in collection.docs() if doc.id in required}
+    missing = [doc_id for ids in negatives.values() for doc_id in ids if doc_id not in texts]
+    if missing:
         raise Mismatch(
-            f"{len(set(lost))} documents of the run are not in {collection.name}, such as '{lost[0]}'; "
-            "mine in a run over the same documents"
+            f"{collection.name}: {len(set(missing))} documents of the run are missing, such as "
+            f"'{missing[0]}'; use a run over the same documents"
         )
     return texts

@@ -1,11 +1,14 @@
-"""What an objective is: a function from the vectors of a batch, and what is known of it, to a loss.
+"""Objectives: functions that map the vectors and facts of a batch to a loss.
 
-An objective sees vectors and nothing of the model. So it can be computed from the gathered vectors of
-many processes, of which only the own ones carry a gradient, and its gradient with respect to the
-vectors can be had before the model is run again (cached batches).
+An objective receives vectors and has no access to the model. This separation has two uses:
+- Several processes can gather their vectors and compute the loss of the whole batch. Only the local
+  vectors of a process carry a gradient.
+- Gradient caching can compute the gradient of the loss with respect to the vectors first, and run the
+  model a second time afterwards.
 
-Everything is compared by the one score: for each query vector the best of a document's vectors,
-summed. Vectors come as the recipe makes them: normalised where the similarity is cosine.
+All objectives share one score, MaxSim: score(q, p) = sum over the vectors of q of the maximum dot product
+with a vector of p. With one vector per text this is the dot product. The recipe decides whether vectors
+are normalised; they are if the similarity is cosine.
 """
 
 from collections.abc import Mapping
@@ -19,46 +22,52 @@ from torch.nn import functional
 from lmkcli.errors import DataError
 
 Need = Literal["teacher", "negatives", "sequence", "targets"]
-FAR = -1e9  # the logit of what takes no part: its share is exactly 0, its gradient too
+FAR = -1e9  # the logit of an excluded pair: its softmax probability and its gradient are exactly 0
 
 
 @dataclass(frozen=True)
 class Embedded:
-    """The vectors of texts, one text after the other.
+    """The vectors of several texts, concatenated in the order of the texts.
 
-    `vectors` is [vectors, dim]; `counts` [texts] says how many each text has, and is None where each
-    has one.
+    vectors: [vectors, dim].
+    counts: [texts], the number of vectors of each text; None if each text has one vector.
     """
 
     vectors: Tensor
     counts: Tensor | None = None
 
     def __len__(self) -> int:
-        """How many texts there are."""
+        """Return the number of texts."""
         return len(self.vectors if self.counts is None else self.counts)
 
     def single(self) -> Tensor:
-        """The vectors as [texts, dim], of float32 at least. DataError where a text has several."""
+        """Return the vectors as [texts, dim] in float32 or float64.
+
+        Raises DataError if texts have several vectors.
+        """
         if self.counts is not None:
-            raise DataError("this objective compares one vector a text; train with --unit doc")
+            raise DataError("this objective needs one vector per text; train with --unit doc")
         return _wide(self.vectors)
 
     def owners(self) -> Tensor:
-        """[vectors]: the text that each vector belongs to."""
+        """Return the number of the text that each vector belongs to, [vectors]."""
         rows = torch.arange(len(self), device=self.vectors.device)
         return rows if self.counts is None else rows.repeat_interleave(self.counts)
 
 
 @dataclass(frozen=True)
 class BatchFacts:
-    """What is known of a batch beside its vectors: Q queries, N passages, at most G to a query.
+    """Facts about a batch that its vectors do not contain.
 
-    groups: [Q, G] int64, for each query the rows of its own passages, the positive first; -1 fills up.
-    teacher: [Q, G], the teacher's scores of these, NaN where there is none.
-    excluded: [Q, N] bool, pairs that are not contrasted, because the passage answers this query too
-        or is there already; never one of the query's own passages.
-    sequence: [N] int64, the document, counted from 0, of which each passage is a chunk.
-    query_targets, passage_targets: [Q, dim] and [N, dim], the vectors that a teacher gives them.
+    The batch has Q queries and N passages. Each query has at most G passages of its own.
+
+    groups: [Q, G] int64, the row numbers of each query's own passages. The positive comes first; -1 is
+        padding.
+    teacher: [Q, G], the teacher's scores of these passages; NaN means no score.
+    excluded: [Q, N] bool, pairs that are not contrasted, because the passage answers this query too or
+        its text occurs earlier in the batch. A query's own passages are never excluded.
+    sequence: [N] int64, the document that each passage (a chunk) belongs to, counted from 0.
+    query_targets, passage_targets: [Q, dim] and [N, dim], the teacher's vectors of the texts.
     """
 
     groups: Tensor
@@ -70,51 +79,56 @@ class BatchFacts:
 
     @property
     def positives(self) -> Tensor:
-        """[Q]: the row of each query's positive."""
+        """The row of each query's positive, [Q]."""
         return self.groups[:, 0]
 
     @property
     def present(self) -> Tensor:
-        """[Q, G] bool: where `groups` names a passage."""
+        """The mask of `groups` without padding, [Q, G] bool."""
         return self.groups >= 0
 
     def to(self, device: torch.device | str) -> "BatchFacts":
-        """The same facts on another device."""
+        """Return a copy of the facts on another device."""
         values = {field.name: getattr(self, field.name) for field in fields(self)}
         moved = {name: v.to(device) for name, v in values.items() if v is not None}
         return replace(self, **moved)
 
 
 class Loss(NamedTuple):
-    """A scalar to be minimised, and the named parts that it is made of (scalars, detached)."""
+    """The scalar to minimise, and its named parts (detached scalars, for the log)."""
 
     total: Tensor
     parts: Mapping[str, Tensor]
 
 
 class Objective(Protocol):
-    """A frozen dataclass whose fields are its settings."""
+    """The interface of objectives. Each one is a frozen dataclass; its fields are its settings."""
 
     @property
     def needs(self) -> frozenset[Need]:
-        """The facts without which it has nothing to compute."""
+        """The facts that the objective requires."""
 
     def __call__(self, queries: Embedded, passages: Embedded, facts: BatchFacts) -> Loss:
-        """The loss of one batch; DataError when a fact that it needs is missing."""
+        """Return the loss of one batch. Raises DataError if a required fact is missing."""
 
 
 def given(fact: Tensor | None, what: str) -> Tensor:
-    """The fact, or DataError that says what is missing."""
+    """Return the fact. Raises DataError with the name `what` if the fact is None."""
     if fact is None:
-        raise DataError(f"this objective needs {what}, and the training data have none")
+        raise DataError(f"this objective needs {what}, but the training data have none")
     return fact
 
 
 def scores(queries: Embedded, passages: Embedded, padded: bool = False) -> Tensor:
-    """[Q, N]: the one score of every query and passage, in float32 at least.
+    """Return the MaxSim score of every query and passage, [Q, N], in float32 or float64.
 
-    A text without vectors scores 0. `padded` has every passage padded with zero vectors to the
-    longest one, as ColBERT's code does, so that the best match of a shorter one is never below 0.
+    The scores are computed in three steps:
+    1. products = query vectors x passage vectors, [query vectors, passage vectors];
+    2. the maximum over the vectors of each passage, [query vectors, N];
+    3. the sum over the vectors of each query, [Q, N].
+
+    A text without vectors scores 0. `padded` pads passages with zero vectors to the length of the longest
+    passage, as ColBERT's code does: the best match of a shorter passage is then never below 0.
     """
     with torch.autocast(queries.vectors.device.type, enabled=False):
         products = _wide(queries.vectors) @ _wide(passages.vectors).T
@@ -128,25 +142,31 @@ def scores(queries: Embedded, passages: Embedded, padded: bool = False) -> Tenso
 
 
 def logits(queries: Embedded, passages: Embedded, temperature: float, single: float) -> Tensor:
-    """[Q, N]: scores over the temperature; 0 stands for `single`, and for 1 in late interaction."""
+    """Return the scores divided by the temperature, [Q, N].
+
+    Temperature 0 selects the default: `single` for one vector per query, 1 for late interaction.
+    """
     late = queries.counts is not None
     return scores(queries, passages) / (temperature or (1.0 if late else single))
 
 
 def own(values: Tensor, facts: BatchFacts) -> Tensor:
-    """[Q, G] out of [Q, N]: the values of each query's own passages, FAR where there is none."""
+    """Select the values of each query's own passages: [Q, N] -> [Q, G]. Padding becomes FAR."""
     return values.gather(1, facts.groups.clamp(min=0)).masked_fill(~facts.present, FAR)
 
 
 def contrastive(values: Tensor, facts: BatchFacts) -> Tensor:
-    """Cross-entropy of logits [Q, N] with each query's positive as the target, the mean over queries."""
+    """Return the cross-entropy of logits [Q, N], averaged over queries.
+
+    The target is each query's positive. Excluded pairs get the logit FAR.
+    """
     if facts.excluded is not None:
         values = values.masked_fill(facts.excluded, FAR)
     return functional.cross_entropy(values, facts.positives)
 
 
 def _best(products: Tensor, passages: Embedded, padded: bool) -> Tensor:
-    """[query vectors, N] out of [query vectors, passage vectors]: the maximum in each passage."""
+    """Take the maximum over each passage: [query vectors, passage vectors] -> [query vectors, N]."""
     empty = products.new_zeros(len(products), len(passages))
     best = empty.scatter_reduce(
         1, passages.owners().expand_as(products), products, "amax", include_self=False

@@ -1,4 +1,4 @@
-"""A pre-training: what is learned, from what, how. pretrain_planning.py makes it, running.py runs it."""
+"""A pre-training job: model, texts and settings. pretrain_planning.py creates it, running.py runs it."""
 
 import tempfile
 from dataclasses import asdict, dataclass, replace
@@ -39,11 +39,11 @@ from lmkcli.training.showing import SHOWN, PlacedText, placed_text
 from lmkcli.training.sources import Source, described
 from lmkcli.training.trainer import Learning
 
-_PROBE = 2  # texts whose gradients show which weights take part
+_PROBE = 2  # number of texts in the forward pass that finds unused weights
 
 
 class CreatedModel(NamedTuple):
-    """A new model's folder, as long as it is needed; what it is made of; notes on its weights."""
+    """A new model: its temporary folder, its identity, and notes on its weights."""
 
     folder: tempfile.TemporaryDirectory[str]
     identity: dict[str, Any]
@@ -52,7 +52,7 @@ class CreatedModel(NamedTuple):
 
 @dataclass(frozen=True)
 class PretrainJob:
-    """What will be learned, from what, and how."""
+    """The model, texts, objective and settings of a pre-training."""
 
     resolved: Resolved
     layout: TextLayout
@@ -60,7 +60,7 @@ class PretrainJob:
     sources: tuple[Source, ...]
     corpus: Corpus
     settings: PretrainSettings
-    created: CreatedModel | None = None  # a new model; None where one that is there goes on
+    created: CreatedModel | None = None  # the new model; None if an existing model is trained
 
     @cached_property
     def kind(self) -> Any:
@@ -69,22 +69,22 @@ class PretrainJob:
 
     @property
     def masking(self) -> Masking:
-        """The objective's masking, as far as nothing else is asked for."""
+        """The objective's masking, overridden by the settings."""
         settings = self.settings
         masking: Masking = self.kind.masking
-        asked: dict[str, Any] = {
+        overrides: dict[str, Any] = {
             "share": settings.mask,
             "whole_words": settings.whole_words,
             "decoder_share": settings.decoder_mask,
             "decoder_rows": settings.mask_pool,
         }
-        return replace(masking, **{name: v for name, v in asked.items() if v is not None})
+        return replace(masking, **{name: v for name, v in overrides.items() if v is not None})
 
     @property
     def identity(self) -> dict[str, Any]:
-        """What two trainings must share to be one."""
+        """The values that a resumed training must share with the original."""
         recipe = self.resolved.recipe.identity()
-        if self.created:  # random weights follow from the seed
+        if self.created:  # the settings contain the seed, which determines the random weights
             recipe = {side: config | {"weights": ""} for side, config in recipe.items()}
         return {
             "recipe": recipe,
@@ -96,21 +96,21 @@ class PretrainJob:
         }
 
     def __len__(self) -> int:
-        """Texts, or blocks of them."""
+        """Return the number of texts or blocks."""
         return len(self.corpus)
 
     def unscored(self) -> "PretrainJob":
-        """The same without checkpoints."""
+        """Return the same job without checkpoints."""
         return replace(self, settings=self.settings.unsaved())
 
     def shown(self, batch: PretrainBatch) -> list[list[PlacedText]]:
-        """The first texts of a batch, as they are masked for the encoder."""
+        """Return the first texts of a batch, masked as the encoder reads them."""
         gran = ",".join(self.layout.grans)
         masked = [text.input._replace(ids=text.shown) for text in batch.texts[:SHOWN]]
         return [[placed_text([one], "text", gran, self.tokenizer)] for one in masked]
 
     def feed(self, start: Start) -> Feed[Masked]:
-        """The batches of one process."""
+        """Return the batches of one process."""
         settings, vocabulary = self.settings, Vocabulary.of(self.tokenizer)
         place = Masked(
             self.corpus, self.layout, self.masking, vocabulary, settings.seed, start.shard
@@ -119,7 +119,7 @@ class PretrainJob:
         return Feed(self.corpus, weights, Sampling.of(settings), place, settings.steps, start.step)
 
     def learning(self, start: Start) -> Learning:
-        """The encoder and the heads, opened."""
+        """Open the encoder and the heads."""
         feed = self.feed(start)
         model = self._model()
         heads = self._heads(model, start)
@@ -129,7 +129,7 @@ class PretrainJob:
         return Learning(module, step, feed, self.settings)
 
     def facts(self, history: list[dict[str, float]]) -> dict[str, Any]:
-        """What training.json says beside what it says of every training."""
+        """Return the entries of training.json that are specific to pre-training."""
         return {
             "base": self.resolved.recipe.doc.model,
             "objective": self.settings.objective,
@@ -140,7 +140,7 @@ class PretrainJob:
     def publish(
         self, folder: Path, module: nn.Module, learned: dict[str, Tensor], facts: dict[str, Any]
     ) -> None:
-        """The encoder as a model folder, the heads in a folder of their own in it."""
+        """Write the encoder as a model folder, and the heads into a subfolder of it."""
         checkpoints.publish(folder, self.resolved, module, learned, facts)
 
     def _model(self) -> Model:
@@ -155,7 +155,7 @@ class PretrainJob:
         return model
 
     def _heads(self, model: Model, start: Start) -> Pretext:
-        """The objective's heads, with the weights that the model's folder has for them."""
+        """Build the objective's heads and load the weights that the model's folder has for them."""
         settings = self.settings
         torch.manual_seed(settings.seed)
         heads: Any = self.kind(
@@ -166,27 +166,31 @@ class PretrainJob:
                 self.masking.decoder_share,
             ),
         )
-        own = heads.state_dict()
-        given = _known_heads(self.resolved)
-        fitting = {k: v for k, v in given.items() if k in own and own[k].shape == v.shape}
-        heads.load_state_dict(own | fitting)
+        initial = heads.state_dict()
+        saved = _saved_heads(self.resolved)
+        fitting = {k: v for k, v in saved.items() if k in initial and initial[k].shape == v.shape}
+        heads.load_state_dict(initial | fitting)
         if not start.step and not self.created:
-            start.note(_begun(own, fitting, self.resolved.folder.name))
+            start.note(_heads_note(initial, fitting, self.resolved.folder.name))
         placed: Pretext = heads.to(model.device, TORCH[model.dtype])
         return placed
 
 
-def _known_heads(resolved: Resolved) -> dict[str, Tensor]:
-    """Weights for heads that the model's folder has, by the names of ours."""
+def _saved_heads(resolved: Resolved) -> dict[str, Tensor]:
+    """Return the head weights in the model's folder, under the names of our heads."""
     file = resolved.folder.path / HEADS / "model.safetensors"
     if file.is_file():
         return load_file(file)
     return {f"language.{name}": value for name, value in released(resolved.folder).items()}
 
 
-def _begun(own: dict[str, Tensor], fitting: dict[str, Tensor], name: str) -> str:
-    lacking = sorted({key.split(".")[0] for key in own.keys() - fitting.keys()})
-    if not lacking:
-        return f"the heads go on from those of {name}"
-    which = ", ".join(lacking)
-    return f"random at the beginning: {which} ({len(fitting)} of {len(own)} tensors are {name}'s)"
+def _heads_note(initial: dict[str, Tensor], fitting: dict[str, Tensor], name: str) -> str:
+    """Return a note on the initial weights of the heads."""
+    missing = sorted({key.split(".")[0] for key in initial.keys() - fitting.keys()})
+    if not missing:
+        return f"all heads start with the weights of {name}"
+    heads = ", ".join(missing)
+    return (
+        f"randomly initialised heads: {heads} "
+        f"({len(fitting)} of {len(initial)} tensors come from {name})"
+    )

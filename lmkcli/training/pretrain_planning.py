@@ -1,4 +1,4 @@
-"""Planning a pre-training: what was asked, a new model where one is made, and the texts."""
+"""Planning a pre-training: resolve the request, create a new model if requested, and read the texts."""
 
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -25,7 +25,7 @@ from lmkcli.training.settings import PretrainSettings
 def plan(
     sources: Sequence[str], beginning: Beginning, settings: PretrainSettings, offline: bool = False
 ) -> PretrainJob:
-    """Reads everything but the model; UsageError and DataError for what cannot be pre-trained."""
+    """Read everything except the model's weights. Raises UsageError and DataError for invalid requests."""
     return planned(
         asking.ask_texts(sources, beginning, settings, offline), beginning, settings, offline
     )
@@ -34,7 +34,7 @@ def plan(
 def planned(
     asked: AskedTexts, beginning: Beginning, settings: PretrainSettings, offline: bool = False
 ) -> PretrainJob:
-    """The pre-training of what was asked: its model, if that is a new one, and its texts, tokenized."""
+    """Return the job of a resolved request: create the model if it is new, and tokenize the texts."""
     options, created = beginning.first, _created(beginning, settings.seed, offline)
     if created:
         options = replace(options, model=created.folder.name)
@@ -47,13 +47,12 @@ def planned(
         corpus = _in_blocks(corpus, layout)
     settings = settings.counted(len(corpus))
     if created:
-        named = f"{beginning.architecture}"
-        resolved = resolved._replace(recipe=resolved.recipe.moved(named))
+        resolved = resolved._replace(recipe=resolved.recipe.moved(f"{beginning.architecture}"))
     return PretrainJob(resolved, layout, tokenizer, asked.sources, corpus, settings, created)
 
 
 def _created(beginning: Beginning, seed: int, offline: bool) -> CreatedModel | None:
-    """The folder of a new model; None where one that is there goes on."""
+    """Create the folder of a new model. Return None if the training continues an existing model."""
     if not beginning.architecture:
         return None
     folder = tempfile.TemporaryDirectory(prefix="lmk-new-")
@@ -74,7 +73,7 @@ def _layout(
 
 
 def _in_blocks(corpus: Corpus, layout: TextLayout) -> Corpus:
-    """Texts joined by the token between chunks, unless landmarks are that token."""
+    """Cut the joined texts into blocks. The separator token joins texts, except with landmark pooling."""
     placer = layout.side.placers[0]
     separator = None if isinstance(placer.pooler, Landmark) else placer.special.separator
     if not placer.special.suffix:
@@ -83,21 +82,21 @@ def _in_blocks(corpus: Corpus, layout: TextLayout) -> Corpus:
 
 
 def describe_pretraining(job: PretrainJob) -> Iterator[str]:
-    """What was found and resolved, in lines for people."""
+    """Yield lines that describe the resolved model, settings and texts."""
     doc, settings, masking = job.resolved.recipe.doc, job.settings, job.masking
     grans = f" gran {' '.join(job.layout.grans)}" if job.layout.grans else ""
-    what = "words" if masking.whole_words else "tokens"
+    masked = "words" if masking.whole_words else "tokens"
     yield (
         f"{doc.model}: {settings.objective}, pool {doc.pool}{grans}, max length {doc.max_length}, "
-        f"{masking.share:.0%} of {what} hidden"
+        f"{masking.share:.0%} of {masked} hidden"
     )
     blocks = job.corpus.block
     for number, source in enumerate(job.sources):
-        mine = job.corpus.sources == number
-        tokens = int(job.corpus.lengths[mine].sum())
-        cut = int((job.corpus.lengths[mine] > job.layout.kept(doc.max_length)).sum())
+        rows = job.corpus.sources == number
+        tokens = int(job.corpus.lengths[rows].sum())
+        cut = int((job.corpus.lengths[rows] > job.layout.kept(doc.max_length)).sum())
         form = f"blocks of {blocks} tokens" if blocks else f"texts ({cut:,} are cut)"
-        yield f"{source.name}: {int(mine.sum()):,} {form}, {tokens:,} tokens"
+        yield f"{source.name}: {int(rows.sum()):,} {form}, {tokens:,} tokens"
     if job.corpus.empty:
         yield f"{job.corpus.empty:,} texts without a token are left out"
     yield from job.created.notes if job.created else job.resolved.notes

@@ -1,7 +1,8 @@
-"""Pre-training: an encoder, what predicts from its states, and the gradients of a batch of texts.
+"""Pre-training: an encoder, the heads of an objective, and the gradients of a batch of texts.
 
-Here nothing is contrasted: a loss is a sum over tokens or texts, divided by how many the whole batch has.
-So a batch of any size goes through in packs, one after another, and its gradients are those of the whole.
+Unlike a contrastive loss, a pre-training loss is a sum over tokens or texts, divided by a count of the
+whole batch. The counts are known before the forward pass. So each pack can run its forward and backward
+pass independently, and the summed gradients are those of the whole batch; no gradient caching is needed.
 """
 
 from collections.abc import Mapping, Sequence
@@ -23,9 +24,10 @@ from lmkcli.training.objective import Loss
 
 
 class Read(NamedTuple):
-    """What an encoder made of some texts.
+    """The output of an encoder for some texts.
 
-    states: [tokens of all texts, dim], None where the model leaves none; vectors: [texts, dim].
+    states: [tokens of all texts, dim]; None if the model has no token states (TITE).
+    vectors: [texts, dim].
     """
 
     encoder: Any
@@ -35,31 +37,32 @@ class Read(NamedTuple):
 
     @property
     def lengths(self) -> list[int]:
-        """Tokens of each text."""
+        """The number of tokens of each text."""
         return [len(text.shown) for text in self.texts]
 
     @property
     def ids(self) -> Tensor:
-        """[tokens]: the texts as they were before anything was masked."""
+        """The original ids of all texts, before masking, [tokens]."""
         return self.tensor([text.input.ids for text in self.texts])
 
     @property
     def table(self) -> Tensor:
-        """[rows, dim]: the table of tokens."""
+        """The token embedding table, [vocabulary, dim]."""
         return cast(Tensor, self.encoder.get_input_embeddings().weight)
 
     def tensor(self, arrays: Sequence[Any]) -> Tensor:
-        """Arrays of all texts, one after another."""
+        """Concatenate the arrays of all texts into a tensor on the model's device."""
         whole = np.concatenate([np.zeros(0, arrays[0].dtype), *arrays])
         tensor = torch.from_numpy(whole).to(self.vectors.device)
         return tensor.long() if tensor.dtype == torch.int32 else tensor
 
 
 class HeadOptions(NamedTuple):
-    """What heads are built by, beside the model.
+    """Options for building heads.
 
-    raw: queries of RetroMAE's decoder are the vector plus a row of the table of positions; reach: the
-    longest text, in tokens; decoder_share: the share of a text that rows of TITE's decoder do not see.
+    raw: the queries of RetroMAE's decoder are the vector plus a position embedding.
+    reach: the maximum text length in tokens.
+    decoder_share: the share of a text that is hidden from each row of TITE's decoder.
     """
 
     raw: bool = False
@@ -68,21 +71,24 @@ class HeadOptions(NamedTuple):
 
 
 class Pretext(Protocol):
-    """An objective of pre-training: a module of heads. A row of catalog.PRETEXTS makes it of a model,
-    which it does not keep, and HeadOptions. `masking` is how it has texts masked, where nobody chose."""
+    """The interface of pre-training objectives: a module of heads.
+
+    A row of catalog.PRETEXTS builds it from a model and HeadOptions; the heads do not keep the model.
+    `masking` is the default masking of texts.
+    """
 
     masking: ClassVar[Masking]
-    weights: ClassVar[Mapping[str, float]]  # of its parts, in the order in which it gives them
+    weights: ClassVar[Mapping[str, float]]  # weights of its parts, in the order of the results
 
     def __call__(self, read: Read) -> Tensor:
-        """[parts]: the summed loss of each part."""
+        """Return the summed loss of each part, [parts]."""
 
     def counts(self, texts: Sequence[MaskedText]) -> list[int]:
-        """What each sum is divided by, which is added up over all texts of a batch."""
+        """Return the divisors of the parts for these texts. The counts of a batch are their sums."""
 
 
 class Pretraining(nn.Module):
-    """An encoder with the heads of an objective. What it has learned is in `encoder` and `heads`."""
+    """An encoder with the heads of an objective. The trained weights are in `encoder` and `heads`."""
 
     def __init__(self, model: Model, heads: Pretext) -> None:
         super().__init__()
@@ -91,11 +97,11 @@ class Pretraining(nn.Module):
         self.heads = cast(nn.Module, heads)
 
     def forward(self, texts: Sequence[MaskedText]) -> Tensor:
-        """[parts]: the summed losses of some texts."""
+        """Return the summed losses of some texts, [parts]."""
         return cast(Tensor, self.heads(self.read(texts)))
 
     def read(self, texts: Sequence[MaskedText]) -> Read:
-        """The states of masked texts, and their vectors."""
+        """Encode masked texts into token states and vectors."""
         shown = [text.shown for text in texts]
         states = self.model.token_states(shown)
         if states is None:
@@ -109,7 +115,10 @@ class Pretraining(nn.Module):
 
 
 def masked_language(read: Read, head: LanguageHead) -> Tensor:
-    """The summed cross-entropy of the tokens that are hidden from the encoder."""
+    """Return the summed cross-entropy of the hidden tokens.
+
+    Only the states of hidden tokens, [hidden, dim], enter the head.
+    """
     states = cast(Tensor, read.states)
     starts = np.cumsum([0, *read.lengths[:-1]])
     rows = [start + text.hidden for start, text in zip(starts, read.texts, strict=True)]
@@ -118,7 +127,7 @@ def masked_language(read: Read, head: LanguageHead) -> Tensor:
 
 
 class PretrainBatch(NamedTuple):
-    """The texts of a step that one process runs."""
+    """The texts of one training step that one process runs."""
 
     step: int
     examples: list[str]
@@ -126,24 +135,29 @@ class PretrainBatch(NamedTuple):
 
     @property
     def tokens(self) -> int:
-        """Positions that go through the model."""
+        """The number of positions that the model processes."""
         return sum(len(text.shown) for text in self.texts)
 
     @property
     def longest(self) -> int:
-        """Positions of the longest text."""
+        """The number of positions of the longest text."""
         return max(len(text.shown) for text in self.texts)
 
 
 @dataclass
 class PretextStep:
-    """A step of pre-training: sums over packs, divided by the counts of all processes."""
+    """A step of pre-training: the loss sums of all packs, divided by the counts of all processes."""
 
     heads: Pretext
     budget: Budget
 
     def __call__(self, model: nn.Module, batch: PretrainBatch) -> Loss:
-        """The loss of a batch, its gradients added to the parameters."""
+        """Add the gradients of a batch to the parameters and return its loss.
+
+        `weights`, `counts` and `scale` are [parts]. The loss is the sum over parts of weight * sum / count.
+        It is multiplied by the number of processes, because DDP averages gradients over processes. Gradients
+        are synchronised once, in the last pack.
+        """
         lengths = [len(text.shown) for text in batch.texts]
         weights = torch.tensor(list(self.heads.weights.values()), dtype=torch.float64)
         counts = _over_processes(torch.tensor(self.heads.counts(batch.texts), dtype=torch.float64))
@@ -165,7 +179,7 @@ class PretextStep:
 
 
 def _over_processes(values: Tensor) -> Tensor:
-    """The sum over all processes, on the CPU."""
+    """Return the sum over all processes, on the CPU."""
     values = values.cpu()
     if world() > 1:
         everyone: list[Any] = [None] * world()

@@ -1,8 +1,8 @@
-"""Sampling: which examples make up which batch.
+"""Sampling: assign examples to batches.
 
-The batches follow from the data, the settings and one seed. They do not depend on how many processes
-there are, each of which takes its slice of every batch; and whoever resumes at a step has them made
-again up to there, without reading a text.
+The batches depend only on the data, the settings and one seed. They do not depend on the number of
+processes; each process takes its slice of every batch. A resumed training samples the earlier batches
+again and skips them, without reading any text.
 """
 
 from collections.abc import Iterator, Sequence
@@ -14,45 +14,45 @@ import numpy as np
 
 from lmkcli.data.collection import Shard
 from lmkcli.errors import DataError, UsageError
-from lmkcli.training.chance import dice
+from lmkcli.training.chance import seeded_rng
 from lmkcli.training.examples import Ints, Keys
 from lmkcli.training.settings import LoopSettings
 
-BLOCK = 32  # at most so many batches are sorted by length together, and at most an epoch's
-WAITING = 16  # so many batches' worth of examples may wait for a batch that they fit into
+BLOCK = 32  # batches that are sorted by length together, at most (and at most one epoch)
+WAITING = 16  # batches' worth of examples that may wait for a batch without a conflicting key
 
 
 class Batch(NamedTuple):
-    """One step of training: numbers of examples, and in which epoch of its source each of them is."""
+    """The examples of one training step: their numbers, and the epoch of each within its source."""
 
     step: int
     examples: Ints
     epochs: Ints
 
     def slice(self, shard: Shard) -> "Batch":
-        """What one process takes of it: its share, in the batch's own order."""
+        """Return the slice of one process, in the order of the batch."""
         rows = shard.rows(len(self.examples))
-        mine = slice(rows.start, rows.stop)
-        return Batch(self.step, self.examples[mine], self.epochs[mine])
+        local = slice(rows.start, rows.stop)
+        return Batch(self.step, self.examples[local], self.epochs[local])
 
 
 @dataclass(frozen=True)
 class Sampling:
-    """How examples are mixed into batches.
+    """The settings of sampling.
 
-    A source's share is its weight times its size to the power 1 / `temperature`: by size at 1, by the
-    weights alone at infinity.
+    The share of a source is proportional to weight x size ** (1 / temperature). At temperature 1, shares are
+    proportional to the sizes (times weights); at infinity, to the weights only.
     """
 
     batch_size: int = 64
-    batches: Literal["source", "mixed"] = "source"  # all of one source, or of any
+    batches: Literal["source", "mixed"] = "source"  # one source per batch, or mixed sources
     temperature: float = 1.0
-    like_length: bool = True  # texts of similar length share a batch
+    like_length: bool = True  # put texts of similar length into one batch
     seed: int = 0
 
     @classmethod
     def of(cls, settings: LoopSettings) -> "Sampling":
-        """As a training's settings say."""
+        """Read the sampling settings from the settings of a training."""
         return cls(
             settings.batch_size,
             settings.batches,
@@ -64,58 +64,57 @@ class Sampling:
     def __post_init__(self) -> None:
         if self.batch_size < 1 or not self.temperature > 0 or self.seed < 0:
             raise UsageError(
-                "--batch-size must be at least 1, the sampling temperature above 0, and --seed not "
-                "negative"
+                "--batch-size must be at least 1, --sampling-temperature above 0, and --seed at least 0"
             )
 
 
 class Sampled(Protocol):
-    """What is sampled: Examples, or Documents in chunks."""
+    """The interface of sampled data: Examples, Documents in chunks, or a Corpus."""
 
     @property
     def sources(self) -> Ints:
-        """[n]: the number of the source of each example."""
+        """The number of the source of each example, [n]."""
 
     @property
     def lengths(self) -> Ints:
-        """[n]: how long each is, in characters."""
+        """The length of each example, in characters or tokens, [n]."""
 
     def __len__(self) -> int:
-        """n."""
+        """Return the number of examples n."""
 
     def keys(self, numbers: Ints) -> Keys:
-        """What no two of these examples may share in a batch."""
+        """Return the keys of examples; two examples of a batch must not share a key."""
 
 
 class _Stream(Protocol):
-    """Examples without end."""
+    """An endless stream of examples."""
 
     def take(self, count: int) -> Ints:
-        """The next ones: [count, 2], the number of each and in which epoch of its source it is."""
+        """Return the next examples, [count, 2]: the number of each, and its epoch within its source."""
 
 
 def batches(
     examples: Sampled, weights: Sequence[float], sampling: Sampling, start: int = 0
 ) -> Iterator[Batch]:
-    """The batches from step `start` on, without end; `weights` has one number for each source.
+    """Yield batches from step `start` on, without end. `weights` has one number for each source.
 
-    No two examples of a batch share a key: a query or a positive. DataError when a source cannot fill
-    a batch with such.
+    Two examples of a batch never share a key, such as a query or a positive. Raises DataError if a source
+    has too few examples with distinct keys to fill a batch.
     """
     return islice(_batches(examples, weights, sampling), start, None)
 
 
 def shares(examples: Sampled, weights: Sequence[float], temperature: float) -> list[float]:
-    """The share of the examples seen that each source has; they sum to 1.
+    """Return the share of each source among the sampled examples; the shares sum to 1.
 
-    DataError for a source without examples, UsageError when all weights are 0.
+    Raises DataError if a source has no examples, and UsageError if all weights are 0 or one is negative.
     """
     sizes = np.bincount(examples.sources, minlength=len(weights)).astype(np.float64)
     if not sizes.all():
         raise DataError(f"source {int(np.argmin(sizes)) + 1} of {len(sizes)} has no examples")
     weighted = np.array(weights) * (sizes / sizes.sum()) ** (1 / temperature)
     if not weighted.sum() > 0 or weighted.min() < 0:
-        raise UsageError("weights of sources must not be negative, and not all 0")
+        raise UsageError("weights of sources must be at least 0, and one must be above 0")
     scaled: list[float] = (weighted / weighted.sum()).tolist()
     return scaled
 
@@ -130,8 +129,8 @@ def _batches(examples: Sampled, weights: Sequence[float], sampling: Sampling) ->
     least = len(examples) if mixed else min(map(len, numbers))
     if sampling.batch_size > least:
         raise DataError(
-            f"--batch-size {sampling.batch_size}: a batch has no example twice, and "
-            f"{'there are' if mixed else 'a source has'} {least}; make that {least} or less"
+            f"--batch-size {sampling.batch_size}: the examples of a batch must be distinct, but "
+            f"{'the sources have' if mixed else 'a source has'} only {least}; use {least} or less"
         )
     lanes = [_lane(_Mixed(sources, turns), examples, 0, sampling)] if mixed else []
     lanes = lanes or [_lane(each, examples, i, sampling) for i, each in enumerate(sources)]
@@ -142,27 +141,27 @@ def _batches(examples: Sampled, weights: Sequence[float], sampling: Sampling) ->
 
 
 def _lane(stream: _Stream, examples: Sampled, number: int, sampling: Sampling) -> Iterator[Ints]:
-    """Batches out of one stream, each as an array [batch size, 2]."""
+    """Yield the batches of one stream, each as an array [batch size, 2]."""
     if sampling.like_length:
         stream = _LikeLength(stream, examples, number, sampling)
-    return _unlike(stream, examples, sampling.batch_size)
+    return _distinct(stream, examples, sampling.batch_size)
 
 
 class _Turns:
-    """Numbers of sources, each as often as its share says."""
+    """A random stream of source numbers; each source occurs in proportion to its share."""
 
     def __init__(self, parts: Sequence[float], seed: int) -> None:
-        self._chance = dice(seed, "sources")
+        self._rng = seeded_rng(seed, "sources")
         self._ends = np.cumsum(parts)
 
     def take(self, count: int) -> Ints:
-        places = self._chance.random(count) * self._ends[-1]
+        places = self._rng.random(count) * self._ends[-1]
         taken: Ints = np.searchsorted(self._ends, places, "right")
         return taken
 
 
 class _Epochs:
-    """The examples of a source in an order of chance, and again in another one, and so on."""
+    """The examples of a source in epochs; each epoch is a new random permutation."""
 
     def __init__(self, numbers: Ints, source: int, seed: int) -> None:
         self._numbers, self._source, self._seed = numbers, source, seed
@@ -173,8 +172,8 @@ class _Epochs:
         while count:
             if not len(self._left):
                 self._epoch += 1
-                chance = dice(self._seed, "order", self._source, self._epoch)
-                self._left = chance.permutation(self._numbers)
+                rng = seeded_rng(self._seed, "order", self._source, self._epoch)
+                self._left = rng.permutation(self._numbers)
             part, self._left = self._left[:count], self._left[count:]
             parts.append(np.stack([part, np.full(len(part), self._epoch)], axis=1))
             count -= len(part)
@@ -182,7 +181,7 @@ class _Epochs:
 
 
 class _Mixed:
-    """Examples of several sources, which take turns."""
+    """Examples of several sources; a random source gives each next example."""
 
     def __init__(self, sources: Sequence[_Stream], turns: _Turns) -> None:
         self._sources, self._turns = sources, turns
@@ -196,7 +195,11 @@ class _Mixed:
 
 
 class _LikeLength:
-    """The same examples, block by block sorted by length; runs as long as a batch are shuffled again."""
+    """The same examples, sorted by length within blocks of batches.
+
+    Each block is sorted, cut into batches, and the batches are shuffled. So lengths are similar within a
+    batch, and random between batches.
+    """
 
     def __init__(self, stream: _Stream, examples: Sampled, lane: int, sampling: Sampling) -> None:
         self._stream, self._lane, self._sampling = stream, lane, sampling
@@ -216,27 +219,29 @@ class _LikeLength:
         size = self._sampling.batch_size
         items = self._stream.take(self._batches * size)
         lengths = self._examples.lengths[items[:, 0]]
-        # Passages of one text, and so of one length, must not all come to lie in one batch.
-        items = items[np.lexsort((lengths, _turn(self._examples.keys(items[:, 0]), len(items))))]
-        chance = dice(self._sampling.seed, "lengths", self._lane, self._block)
+        # Items with the same positive have the same length, and sorting by length alone would put them
+        # into one batch, which must not repeat a key. Sort by occurrence first to separate them.
+        occurrences = _occurrences(self._examples.keys(items[:, 0]), len(items))
+        items = items[np.lexsort((lengths, occurrences))]
+        rng = seeded_rng(self._sampling.seed, "lengths", self._lane, self._block)
         self._block += 1
-        shuffled: Ints = items.reshape(-1, size, 2)[chance.permutation(self._batches)]
+        shuffled: Ints = items.reshape(-1, size, 2)[rng.permutation(self._batches)]
         return shuffled.reshape(-1, 2)
 
 
-def _turn(keys: Keys, items: int) -> Ints:
-    """[items]: how many items before each have a key of it, at most, so that equals are apart."""
+def _occurrences(keys: Keys, items: int) -> Ints:
+    """Return how often a key of each item occurs in earlier items (the maximum over its keys), [items]."""
     order = np.lexsort((keys.owners, keys.values))
     values = keys.values[order]
-    begins = np.flatnonzero(np.diff(values, prepend=values[0] - 1))
-    turns = np.arange(len(values)) - np.repeat(begins, np.diff(begins, append=len(values)))
-    latest = np.zeros(items, np.int64)
-    np.maximum.at(latest, keys.owners[order], turns)
-    return latest
+    starts = np.flatnonzero(np.diff(values, prepend=values[0] - 1))
+    earlier = np.arange(len(values)) - np.repeat(starts, np.diff(starts, append=len(values)))
+    most = np.zeros(items, np.int64)
+    np.maximum.at(most, keys.owners[order], earlier)
+    return most
 
 
-def _unlike(stream: _Stream, examples: Sampled, size: int) -> Iterator[Ints]:
-    """Batches in which no text is a query or a positive of two examples; what does not fit waits."""
+def _distinct(stream: _Stream, examples: Sampled, size: int) -> Iterator[Ints]:
+    """Yield batches without repeated keys. Conflicting examples wait for a later batch."""
     waiting = np.empty((0, 2), np.int64)
     while True:
         items = np.concatenate([waiting, stream.take(max(0, size - len(waiting)))])
@@ -244,43 +249,45 @@ def _unlike(stream: _Stream, examples: Sampled, size: int) -> Iterator[Ints]:
         batch = items[:size]
         keys = examples.keys(batch[:, 0]).values
         if len(np.unique(keys)) < len(keys):
-            batch, waiting = _fitting(items, stream, examples, size)
+            batch, waiting = _without_conflicts(items, stream, examples, size)
         yield batch
 
 
-def _fitting(items: Ints, stream: _Stream, examples: Sampled, size: int) -> tuple[Ints, Ints]:
-    """A batch of `items` and what follows in the stream, in order; and those that wait for another.
+def _without_conflicts(
+    items: Ints, stream: _Stream, examples: Sampled, size: int
+) -> tuple[Ints, Ints]:
+    """Fill a batch from `items` and then from the stream, in order, without repeated keys.
 
-    An example that waits already is not waited for again.
+    Returns the batch and the examples that wait for a later batch. An example waits at most once.
     """
     batch: list[Ints] = []
     waiting: dict[int, Ints] = {}
     taken: set[int] = set()
-    passed = 0
+    tried = 0
     while len(batch) < size:
         if not len(items):
             items = stream.take(size - len(batch))
-        for item, texts in _with_texts(items, examples):
-            if len(batch) < size and taken.isdisjoint(texts):
-                taken.update(texts)
+        for item, keys in _with_keys(items, examples):
+            if len(batch) < size and taken.isdisjoint(keys):
+                taken.update(keys)
                 batch.append(item)
             else:
                 waiting.setdefault(int(item[0]), item)
-        passed += len(items)
+        tried += len(items)
         items = items[:0]
-        if passed > 3 * (len(examples) + WAITING * size):
+        if tried > 3 * (len(examples) + WAITING * size):
             raise DataError(
                 f"only {len(batch)} examples of a source differ in query and positives, too few for "
-                f"--batch-size {size}; make that {len(batch)} or less, or add examples"
+                f"--batch-size {size}; use {len(batch)} or less, or add examples"
             )
     rest = list(waiting.values())[: WAITING * size]
     return np.array(batch), np.array(rest, np.int64).reshape(-1, 2)
 
 
-def _with_texts(items: Ints, examples: Sampled) -> Iterator[tuple[Ints, list[int]]]:
-    """Each item, and its keys."""
-    texts: list[list[int]] = [[] for _ in items]
+def _with_keys(items: Ints, examples: Sampled) -> Iterator[tuple[Ints, list[int]]]:
+    """Yield each item with its keys."""
+    by_item: list[list[int]] = [[] for _ in items]
     keys = examples.keys(items[:, 0])
     for value, owner in zip(keys.values.tolist(), keys.owners.tolist(), strict=True):
-        texts[owner].append(value)
-    return zip(items, texts, strict=True)
+        by_item[owner].append(value)
+    return zip(items, by_item, strict=True)

@@ -1,7 +1,7 @@
-"""Teaching: a model that is not trained says where the vectors of the one that is shall point.
+"""Teaching: distill the vectors of a frozen teacher model into the model that is trained.
 
-The teacher reads what is longer than its inputs in windows, and averages their vectors: so a model of
-short texts teaches one vector of a long text.
+The teacher reads a text that exceeds its maximum length in windows and averages their vectors. So a
+teacher for short texts can provide one target vector for a long text.
 """
 
 from dataclasses import dataclass, replace
@@ -25,18 +25,18 @@ from lmkcli.training.objectives.prediction import Prediction
 
 @dataclass(frozen=True)
 class Imitation:
-    """An objective, and the distance from a teacher's vectors beside it, `weight` times."""
+    """An objective plus `weight` times the distance from the teacher's vectors."""
 
     objective: Objective
     weight: float = 1.0
 
     @property
     def needs(self) -> frozenset[Need]:
-        """What the objective needs, and the teacher's vectors."""
+        """The facts that the objective requires, and the teacher's vectors."""
         return self.objective.needs | Prediction.needs
 
     def __call__(self, queries: Embedded, passages: Embedded, facts: BatchFacts) -> Loss:
-        """The sum; its parts are those of both."""
+        """Return the sum of both losses, with the parts of both."""
         loss = self.objective(queries, passages, facts)
         distance = Prediction()(queries, passages, facts)
         parts = {**loss.parts, **distance.parts}
@@ -45,14 +45,14 @@ class Imitation:
 
 @dataclass(frozen=True)
 class Teacher:
-    """Both sides of a model, which share its weights."""
+    """The query and passage encoders of the teacher, which share its weights."""
 
     query: Encoder
     passage: Encoder
 
     @classmethod
     def open(cls, resolved: Resolved, settings: EncodeSettings, student: ForwardPass) -> Self:
-        """Loads the model; UsageError where its vectors are not as wide as those of the student."""
+        """Load the teacher. Raises UsageError if its vectors and the student's differ in dimensions."""
         recipe, folder = resolved.recipe, resolved.folder
         options = ModelOptions(settings.dtype, settings.device, recipe.doc.trust_remote_code)
         runner = BatchRunner(open_forward(recipe.doc, folder, options), settings)
@@ -63,22 +63,26 @@ class Teacher:
         teacher = cls(side(recipe.query), side(recipe.doc))
         if teacher.passage.dim != student.width:
             raise UsageError(
-                f"--teacher {folder.name}: its vectors have {teacher.passage.dim} dimensions and those of "
-                f"the model {student.width}; choose one with as many"
+                f"--teacher {folder.name}: its vectors have {teacher.passage.dim} dimensions, the model's "
+                f"vectors {student.width}; choose a teacher with {student.width} dimensions"
             )
         return teacher
 
-    def taught(self, batch: TrainBatch) -> BatchFacts:
-        """The facts of a batch with the teacher's vectors of all its texts, gathered from all processes."""
+    def add_targets(self, batch: TrainBatch) -> BatchFacts:
+        """Return the facts of a batch with the teacher's vectors of all its texts.
+
+        Each process encodes its local texts; gathering gives query_targets [Q, dim] and
+        passage_targets [N, dim].
+        """
         return replace(
             batch.facts,
-            query_targets=_vectors(self.query, batch.asked),
-            passage_targets=_vectors(self.passage, batch.told),
+            query_targets=_vectors(self.query, batch.query_texts),
+            passage_targets=_vectors(self.passage, batch.passage_texts),
         )
 
 
 def _vectors(side: Encoder, reading: Reading) -> torch.Tensor:
-    """[texts of all processes, dim]."""
+    """Encode the local texts and return the vectors of all processes, [texts of all processes, dim]."""
     tokenized = side.tokenizer(reading.texts)
     texts = [text.first(tokens) for text, tokens in zip(tokenized, reading.tokens, strict=True)]
     vectors = side.texts(texts, [f"the text '{text[:60]}'" for text in reading.texts]).vectors

@@ -125,5 +125,5 @@ def test_what_does_not_fit_is_refused(documents: Path, tiny_model: Models) -> No
         planned(documents, model, skip_positions=0.5)
     with pytest.raises(DataError, match="learns from teacher scores"):
         planned(documents, model, loss="kl")
-    with pytest.raises(DataError, match="every chunk that answers a query is cut off"):
+    with pytest.raises(DataError, match="every chunk that answers a query is truncated"):
         next(planned(documents, model, max_length=4).feed(Start()).batches())

@@ -86,8 +86,8 @@ def test_what_cannot_be_asked_is_left_out_and_counted(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("record", "message"),
     [
-        ({"query": "q", "positive": "a"}, "line 1: not a document in chunks"),
-        ({"chunks": ["a"], "queries": [{"query": "q"}]}, "line 1: a query needs 'query' and"),
+        ({"query": "q", "positive": "a"}, "line 1: the record is not a document in chunks"),
+        ({"chunks": ["a"], "queries": [{"query": "q"}]}, "line 1: each of 'queries' needs 'query'"),
     ],
 )
 def test_a_bad_record_is_named(tmp_path: Path, record: dict[str, Any], message: str) -> None:
@@ -96,7 +96,7 @@ def test_a_bad_record_is_named(tmp_path: Path, record: dict[str, Any], message: 
 
 
 def test_judgements_of_whole_documents_are_refused(beir: Path) -> None:
-    with pytest.raises(DataError, match="which is no chunk"):
+    with pytest.raises(DataError, match="does not name a chunk"):
         read_documents([parse_source(str(beir))])
 
 

@@ -5,22 +5,22 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from lmkcli.training.corpus import Corpus, Shelf, in_blocks
+from lmkcli.training.corpus import Corpus, TokenStore, in_blocks
 
 
-def shelf(*texts: list[int]) -> Shelf:
+def store(*texts: list[int]) -> TokenStore:
     starts = np.zeros((len(texts) + 1, 3), np.int64)
     starts[1:, 0] = np.cumsum([len(text) for text in texts])
     ids = np.array([token for text in texts for token in text], np.int32)
-    return Shelf(ids, np.zeros(0, np.int32), starts)
+    return TokenStore(ids, np.zeros(0, np.int32), starts)
 
 
 @pytest.fixture
 def corpus() -> Corpus:
-    """Two sources, the first on two shelves; a text is empty."""
-    one = shelf([1, 2, 3], [], [4])
-    other = shelf([5, 6])
-    return Corpus([one, other, shelf([7, 8, 9, 10, 11])], [0, 0, 1], ["a", "b"], empty=1)
+    """Two sources, the first in two stores; a text is empty."""
+    one = store([1, 2, 3], [], [4])
+    other = store([5, 6])
+    return Corpus([one, other, store([7, 8, 9, 10, 11])], [0, 0, 1], ["a", "b"], empty=1)
 
 
 def test_whole_texts(corpus: Corpus) -> None:
@@ -50,11 +50,11 @@ def test_blocks_hold_every_token_once(corpus: Corpus, size: int, separator: int 
 
 
 def test_the_digest_is_that_of_the_texts(corpus: Corpus) -> None:
-    same = Corpus([shelf([1, 2, 3], [], [4]), *corpus.shelves[1:]], [0, 0, 1], ["c", "d"])
+    same = Corpus([store([1, 2, 3], [], [4]), *corpus.stores[1:]], [0, 0, 1], ["c", "d"])
     assert corpus.digest == same.digest
     others = [
-        Corpus([shelf([1, 2], [3], [4]), *corpus.shelves[1:]], [0, 0, 1], ["a", "b"]),
-        Corpus(corpus.shelves, [0, 1, 1], ["a", "b"]),
+        Corpus([store([1, 2], [3], [4]), *corpus.stores[1:]], [0, 0, 1], ["a", "b"]),
+        Corpus(corpus.stores, [0, 1, 1], ["a", "b"]),
         in_blocks(corpus, 3, None),
         in_blocks(corpus, 3, 99),
     ]
@@ -63,7 +63,7 @@ def test_the_digest_is_that_of_the_texts(corpus: Corpus) -> None:
 
 def test_prompts_and_chunks_stay_with_their_text(tmp_path: Path) -> None:
     starts = np.array([[0, 0, 1], [4, 2, 1], [6, 3, 0]], np.int64)
-    made = Shelf(np.arange(6, dtype=np.int32), np.array([1, 3, 1], np.int32), starts)
+    made = TokenStore(np.arange(6, dtype=np.int32), np.array([1, 3, 1], np.int32), starts)
     first, second = made.text(0), made.text(1)
     assert (first.ids.tolist(), first.prompt.tolist()) == ([1, 2, 3], [0])
     assert first.ends is not None

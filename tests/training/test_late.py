@@ -121,5 +121,5 @@ def test_the_loss_is_that_of_maxsim(base: Path, pairs: Path) -> None:
 def test_distillation_and_what_is_refused(base: Path, pairs: Path, tmp_path: Path) -> None:
     running.run(planned(pairs, base, replace(SETTINGS, loss="late-kd")), tmp_path / "m", Report())
     plan = planned(pairs, base, replace(SETTINGS, loss="opl"))
-    with pytest.raises(DataError, match="compares one vector a text"):
+    with pytest.raises(DataError, match="needs one vector per text"):
         running.run(plan, tmp_path / "o", Report())

@@ -73,7 +73,7 @@ def test_columns_of_sentence_transformers(tmp_path: Path) -> None:
 def test_a_label_says_that_a_pair_is_one_and_is_no_score(tmp_path: Path) -> None:
     found = read(tmp_path, {"query": "q", "passage": "a", "label": 1})
     assert scores(found.positives) == [None]
-    with pytest.raises(DataError, match="the label 0 does not say that the passage answers"):
+    with pytest.raises(DataError, match="the label 0 marks a passage that does not answer"):
         read(tmp_path, {"query": "q", "passage": "a", "label": 0})
 
 
@@ -127,8 +127,14 @@ def test_packed_files_and_stdin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         ({"query": ["q"], "pos": ["a"]}, r"line 2, query: \['q'\] is not a text"),
         ({"query": "q", "pos": ["a"], "pos_scores": [1, 2]}, "pos_scores must be a list of 1"),
         ({"query": "q", "pos": ["a"], "pos_scores": ["x"]}, "the score 'x' is not a number"),
-        ({"query": "q", "pos": ["a"], "pos_scores": [10**400]}, "not a number that float32 holds"),
-        ({"query": "q", "pos": ["a"], "pos_scores": [1e300]}, "not a number that float32 holds"),
+        (
+            {"query": "q", "pos": ["a"], "pos_scores": [10**400]},
+            "not a number in the range of float32",
+        ),
+        (
+            {"query": "q", "pos": ["a"], "pos_scores": [1e300]},
+            "not a number in the range of float32",
+        ),
         ({"query": "q", "pos": ["a"], "scores": [1, 2, 3]}, "3 scores for 1 positives and 0 neg"),
     ],
 )

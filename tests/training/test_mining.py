@@ -116,7 +116,7 @@ def test_a_depth_that_cannot_be_is_refused(depth: str) -> None:
 
 
 def test_settings_without_their_run_are_refused() -> None:
-    with pytest.raises(UsageError, match="name that run too"):
+    with pytest.raises(UsageError, match="add negatives=RUN"):
         Mining(relative_margin=0.1)
 
 

@@ -155,7 +155,7 @@ def test_an_example_that_fits_nowhere_now_comes_later() -> None:
 
 
 def test_a_batch_that_cannot_be_filled_says_how_many_can() -> None:
-    with pytest.raises(DataError, match=r"only 4 examples .* --batch-size 5; make that 4 or less"):
+    with pytest.raises(DataError, match=r"only 4 examples .* --batch-size 5; use 4 or less"):
         first(1, pack(40, passages=4), Sampling(5))
 
 

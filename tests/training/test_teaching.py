@@ -64,16 +64,16 @@ def test_a_teacher_reads_long_texts_in_windows(pairs: Path, tiny_model: Models) 
     assert plan.teacher is not None
     batch = next(plan.feed(running.Start()).batches())
     forward = plan.learning(running.Start()).module
-    facts = Teacher.open(plan.teacher, CPU, forward).taught(batch)  # type: ignore[arg-type]
+    facts = Teacher.open(plan.teacher, CPU, forward).add_targets(batch)  # type: ignore[arg-type]
     assert facts.query_targets is not None
     assert facts.passage_targets is not None
-    texts = batch.told.texts
+    texts = batch.passage_texts.texts
     assert max(len(text.split()) for text in texts) > tiny.POSITIONS
     windows = vectors(model, texts, window=str(tiny.POSITIONS))
     np.testing.assert_allclose(facts.passage_targets.numpy(), windows, atol=1e-5)
     truncated = vectors(model, texts)
     assert np.abs(truncated - windows).max() > 1e-2  # the windows matter
-    asked = vectors(model, batch.asked.texts)
+    asked = vectors(model, batch.query_texts.texts)
     np.testing.assert_allclose(facts.query_targets.numpy(), asked, atol=1e-5)
 
 
@@ -81,21 +81,21 @@ def test_it_reads_no_more_than_the_student(pairs: Path, tiny_model: Models) -> N
     model = tiny_model("bert")
     plan = planned(f"{pairs},max-length=30", model, model)
     batch = next(plan.feed(running.Start()).batches())
-    assert set(batch.told.tokens) == {30}
-    assert set(batch.asked.tokens) == {400}
+    assert set(batch.passage_texts.tokens) == {30}
+    assert set(batch.query_texts.tokens) == {400}
     forward: Any = plan.learning(running.Start()).module
     assert plan.teacher is not None
     teacher = Teacher.open(plan.teacher, CPU, forward)
-    shorter = [text.first(30) for text in teacher.passage.tokenizer(batch.told.texts)]
-    targets = teacher.taught(batch).passage_targets
-    expected = teacher.passage.texts(shorter, batch.told.texts).vectors
+    shorter = [text.first(30) for text in teacher.passage.tokenizer(batch.passage_texts.texts)]
+    targets = teacher.add_targets(batch).passage_targets
+    expected = teacher.passage.texts(shorter, batch.passage_texts.texts).vectors
     assert targets is not None
     np.testing.assert_allclose(targets.numpy(), expected, atol=1e-6)
 
 
 def test_nothing_is_read_twice_where_nobody_teaches(pairs: Path, tiny_model: Models) -> None:
     batch = next(planned(str(pairs), tiny_model("bert"), "").feed(running.Start()).batches())
-    assert (batch.asked.texts, batch.told.texts) == ([], [])
+    assert (batch.query_texts.texts, batch.passage_texts.texts) == ([], [])
 
 
 def test_imitation_is_added_to_the_loss() -> None:

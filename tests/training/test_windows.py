@@ -93,7 +93,7 @@ def test_windows_stand_where_they_will_be_read(pairs: Path, tiny_model: Models) 
 def test_a_teacher_reads_all_of_what_is_read_in_windows(pairs: Path, tiny_model: Models) -> None:
     model = tiny_model("bert")
     batch = first_batch(planned(f"{pairs},window=40", model, teacher=str(model)))
-    assert min(batch.told.tokens) > max(len(text) for text in TEXTS)
+    assert min(batch.passage_texts.tokens) > max(len(text) for text in TEXTS)
 
 
 def test_what_a_window_cannot_be(pairs: Path, tiny_model: Models) -> None:

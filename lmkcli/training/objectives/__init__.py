@@ -1,1 +1,1 @@
-"""What is minimised: one file for each objective, a function of vectors alone."""
+"""Objectives of training and pre-training, one per file."""

@@ -1,7 +1,7 @@
-"""InfoNCE: a query's positive against every other passage of the batch (van den Oord et al. 2018).
+"""InfoNCE: contrast a query's positive with every other passage of the batch (van den Oord et al. 2018).
 
-With in-batch and hard negatives as in DPR (Karpukhin et al. 2020, §3.2). With several vectors a text
-it is ColBERT's contrastive loss over MaxSim (Khattab and Zaharia 2020, §3.3).
+In-batch and hard negatives are used as in DPR (Karpukhin et al. 2020, §3.2). With several vectors per text
+this is ColBERT's contrastive loss over MaxSim (Khattab and Zaharia 2020, §3.3).
 """
 
 from dataclasses import dataclass
@@ -22,23 +22,26 @@ from lmkcli.training.objective import (
 
 @dataclass(frozen=True)
 class InfoNCE:
-    """Cross-entropy over all passages of the batch; `symmetric` adds that over all queries, halved."""
+    """Cross-entropy of each query over all passages of the batch.
 
-    temperature: float = 0.0  # 0 is 0.02, and 1 for late interaction
-    symmetric: bool = False  # also each positive against the queries of the batch
+    `symmetric` also computes the cross-entropy of each positive over all queries, and averages the two.
+    """
+
+    temperature: float = 0.0  # 0: 0.02, or 1 for late interaction
+    symmetric: bool = False  # also contrast each positive with all queries of the batch
 
     needs: ClassVar[frozenset[Need]] = frozenset()
 
     def __call__(self, queries: Embedded, passages: Embedded, facts: BatchFacts) -> Loss:
-        """The loss; its parts are those of the two directions."""
-        values = logits(queries, passages, self.temperature, single=0.02)
-        forth = contrastive(values, facts)
+        """Return the loss; its parts are the losses of the two directions."""
+        values = logits(queries, passages, self.temperature, single=0.02)  # [Q, N]
+        forward_loss = contrastive(values, facts)
         if not self.symmetric:
-            return Loss(forth, {"infonce": forth.detach()})
+            return Loss(forward_loss, {"infonce": forward_loss.detach()})
         if facts.excluded is not None:
             values = values.masked_fill(facts.excluded, FAR)
-        back = values[:, facts.positives].T
-        targets = facts.positives.new_tensor(range(len(back)))
-        backward = functional.cross_entropy(back, targets)
-        parts = {"infonce": forth.detach(), "infonce_back": backward.detach()}
-        return Loss((forth + backward) / 2, parts)
+        reverse = values[:, facts.positives].T  # [Q, Q]: row i holds the positive of query i
+        targets = facts.positives.new_tensor(range(len(reverse)))
+        reverse_loss = functional.cross_entropy(reverse, targets)
+        parts = {"infonce": forward_loss.detach(), "infonce_back": reverse_loss.detach()}
+        return Loss((forward_loss + reverse_loss) / 2, parts)

@@ -1,8 +1,9 @@
-"""InSeNT: a query's chunk against the chunks of its document, and of the others (Conti et al. 2025, §4).
+"""InSeNT: contrast a query's chunk with chunks of the same and other documents (Conti et al. 2025, §4).
 
 The loss is λ L_seq + (1 - λ) L_batch. L_seq contrasts the gold chunk with the chunks of the same
-document, L_batch with those of all other documents of the batch; both are means over a document's
-queries, then over documents. A passage of the batch is a chunk, and `sequence` names its document.
+document. L_batch contrasts it with the chunks of all other documents of the batch. Both are averaged over
+the queries of a document, then over documents. Each passage of the batch is a chunk; `sequence` [N] gives
+the document of each chunk.
 """
 
 from dataclasses import dataclass
@@ -16,45 +17,51 @@ from lmkcli.training.objective import FAR, BatchFacts, Embedded, Loss, Need, giv
 
 @dataclass(frozen=True)
 class InSeNT:
-    """Chunks in the context of their document. A batch of one document has no L_batch, which is 0."""
+    """The loss over chunks that are encoded in the context of their document.
 
-    weight: float = 0.1  # λ, the weight of negatives from the same document; the paper's choice
-    temperature: float = 0.0  # 0 is 0.05, and 1 for late interaction
+    In a batch of one document, L_batch is 0.
+    """
+
+    weight: float = 0.1  # λ, the weight of negatives from the same document; the paper's value
+    temperature: float = 0.0  # 0: 0.05, or 1 for late interaction
     empty_chunk: bool = (
-        False  # each document has one more chunk, a zero vector, as in the official code
+        False  # add a zero vector as one more chunk of each document, as the official code does
     )
     padded: bool = (
-        False  # late interaction: chunks are padded with zero vectors, as in the official code
+        False  # late interaction: pad chunks with zero vectors, as the official code does
     )
 
     needs: ClassVar[frozenset[Need]] = frozenset({"sequence"})
 
     def __call__(self, queries: Embedded, passages: Embedded, facts: BatchFacts) -> Loss:
-        """The weighted sum of both parts."""
+        """Return the weighted sum of both parts."""
         sequence = given(facts.sequence, "documents of chunks")
         temperature = self.temperature or (0.05 if queries.counts is None else 1.0)
-        values = scores(queries, passages, self.padded) / temperature
-        home = sequence[facts.positives]
-        inside = sequence.unsqueeze(0) == home.unsqueeze(1)
+        values = scores(queries, passages, self.padded) / temperature  # [Q, N]
+        document = sequence[facts.positives]  # [Q]: the document of each query's gold chunk
+        same = sequence.unsqueeze(0) == document.unsqueeze(1)  # [Q, N]
         documents = int(sequence.max()) + 1
-        within = self._term(values, facts, inside, 1)
-        across = self._term(values, facts, ~inside, documents - 1)
-        weights = _equal_documents(home).to(values.dtype)
-        first, second = (weights * within).sum(), (weights * across).sum()
-        parts = {"insent_sequence": first.detach(), "insent_batch": second.detach()}
-        return Loss(self.weight * first + (1 - self.weight) * second, parts)
+        within = self._term(values, facts, same, 1)
+        across = self._term(values, facts, ~same, documents - 1)
+        weights = _equal_documents(document).to(values.dtype)
+        sequence_loss, batch_loss = (weights * within).sum(), (weights * across).sum()
+        parts = {"insent_sequence": sequence_loss.detach(), "insent_batch": batch_loss.detach()}
+        return Loss(self.weight * sequence_loss + (1 - self.weight) * batch_loss, parts)
 
-    def _term(self, values: Tensor, facts: BatchFacts, among: Tensor, empty: int) -> Tensor:
-        """[Q]: cross-entropy of the gold chunk among the others, with so many empty chunks of score 0."""
+    def _term(self, values: Tensor, facts: BatchFacts, negatives: Tensor, empty: int) -> Tensor:
+        """Return the cross-entropy of the gold chunk against `negatives` ([Q, N] bool), [Q].
+
+        With `empty_chunk`, `empty` more negatives have score 0.
+        """
         gold = values.gather(1, facts.positives.unsqueeze(1))
-        hidden = ~among if facts.excluded is None else ~among | facts.excluded
+        hidden = ~negatives if facts.excluded is None else ~negatives | facts.excluded
         hidden = hidden.scatter(1, facts.positives.unsqueeze(1), True)
         zeros = gold.new_zeros(len(gold), empty if self.empty_chunk else 0)
         everything = torch.cat([gold, values.masked_fill(hidden, FAR), zeros], dim=1)
         return everything.logsumexp(1) - gold.squeeze(1)
 
 
-def _equal_documents(home: Tensor) -> Tensor:
-    """[Q]: weights that sum to 1, so that documents weigh equally whatever their number of queries."""
-    counts = home.bincount()
-    return 1 / (counts[home] * (counts > 0).sum())
+def _equal_documents(document: Tensor) -> Tensor:
+    """Return query weights that sum to 1 and give each document the same total weight, [Q]."""
+    counts = document.bincount()
+    return 1 / (counts[document] * (counts > 0).sum())

@@ -1,8 +1,12 @@
 """BGE-M3's distillation, the loss of landmark pooling (Chen et al. 2024, §3.3; LMK, appendix B).
 
-Every passage of a query is contrasted, in the order of the group, with the passages of the other
-queries and with its own that come later; the teacher's softmax over the group weights the terms. It is
-the InfoNCE of all passages at once, and InfoNCE itself where the teacher is sure of the positive.
+Let v_1 … v_G be the logits of a query's own passages, and O the sum of exp(logit) over the passages of the
+other queries. The loss of the query is
+
+    sum over g of w_g (log(O + exp(v_g) + … + exp(v_G)) - v_g),   w = softmax(teacher scores), [G].
+
+Each passage is contrasted with the passages of other queries and with the later passages of its own group.
+If the teacher gives the positive (g = 1) all the weight, this is InfoNCE.
 """
 
 from dataclasses import dataclass
@@ -25,35 +29,36 @@ from lmkcli.training.objective import (
 
 @dataclass(frozen=True)
 class M3Distillation:
-    """A passage without a score weighs nothing, and is a negative still.
+    """The distillation loss of BGE-M3.
 
-    A query whose positive has no score gives that all the weight.
+    A passage without a teacher score has weight 0, but remains a negative. If the positive has no score,
+    it gets all the weight of its query.
     """
 
-    temperature: float = 0.0  # 0 is 0.02, and 1 for late interaction
+    temperature: float = 0.0  # 0: 0.02, or 1 for late interaction
 
     needs: ClassVar[frozenset[Need]] = frozenset({"teacher"})
 
     def __call__(self, queries: Embedded, passages: Embedded, facts: BatchFacts) -> Loss:
-        """The loss, the mean over queries."""
-        weights = _weights(given(facts.teacher, "teacher scores"))
-        values = logits(queries, passages, self.temperature, single=0.02)
-        mine = own(values, facts)
-        later = mine.flip(1).logcumsumexp(1).flip(1)
-        against = torch.logaddexp(_others(values, facts).unsqueeze(1), later)
-        total = (weights * (against - mine)).sum(1).mean()
+        """Return the loss, averaged over queries."""
+        weights = _weights(given(facts.teacher, "teacher scores"))  # [Q, G]
+        values = logits(queries, passages, self.temperature, single=0.02)  # [Q, N]
+        group = own(values, facts)  # [Q, G]
+        later = group.flip(1).logcumsumexp(1).flip(1)  # log(exp(v_g) + … + exp(v_G))
+        denominators = torch.logaddexp(_others(values, facts).unsqueeze(1), later)
+        total = (weights * (denominators - group)).sum(1).mean()
         return Loss(total, {"m3_kd": total.detach()})
 
 
 def _weights(teacher: Tensor) -> Tensor:
-    """[Q, G]: the softmax of the scores that are there."""
+    """Return the softmax over the available scores, or all weight on an unscored positive, [Q, G]."""
     weights = teacher.masked_fill(teacher.isnan(), FAR)
     first = torch.zeros_like(weights).index_fill(1, weights.new_zeros(1, dtype=torch.int64), 1)
     return torch.where(teacher[:, :1].isnan(), first, weights.softmax(1))
 
 
 def _others(values: Tensor, facts: BatchFacts) -> Tensor:
-    """[Q]: the log of the summed exponentials over the passages of the other queries."""
+    """Return log O, the logsumexp over the passages of the other queries, [Q]."""
     rows = torch.arange(len(values), device=values.device).unsqueeze(1).expand_as(facts.groups)
     hidden = torch.zeros_like(values, dtype=torch.bool)
     hidden[rows[facts.present], facts.groups[facts.present]] = True

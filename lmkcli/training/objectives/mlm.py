@@ -1,4 +1,4 @@
-"""MLM: the tokens behind the mask are predicted (Devlin et al. 2019, §3.1)."""
+"""MLM: predict the masked tokens (Devlin et al. 2019, §3.1)."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
@@ -13,7 +13,7 @@ from lmkcli.training.pretraining import HeadOptions, Read, masked_language
 
 
 class Mlm(nn.Module):
-    """Cross-entropy over hidden tokens, the mean over those of the batch."""
+    """Cross-entropy of the hidden tokens, averaged over the hidden tokens of the batch."""
 
     masking: ClassVar[Masking] = Masking(share=0.3)
     weights: ClassVar[Mapping[str, float]] = {"mlm": 1.0}
@@ -25,9 +25,9 @@ class Mlm(nn.Module):
         self.language = language_head(encoder.config, len(table))
 
     def forward(self, read: Read) -> Tensor:
-        """[1]: the sum over hidden tokens."""
+        """Return the summed loss of the hidden tokens, [1]."""
         return torch.stack([masked_language(read, self.language)])
 
     def counts(self, texts: Sequence[MaskedText]) -> list[int]:
-        """How many tokens are hidden."""
+        """Return the number of hidden tokens."""
         return [sum(len(text.hidden) for text in texts)]

@@ -1,4 +1,4 @@
-"""Orthogonal projection loss as M2-BERT is tuned with it (Saad-Falcon et al. 2024, §4.2)."""
+"""Orthogonal projection loss, as used to fine-tune M2-BERT (Saad-Falcon et al. 2024, §4.2)."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -10,13 +10,16 @@ from lmkcli.training.objective import BatchFacts, Embedded, Loss, Need
 
 @dataclass(frozen=True)
 class Orthogonal:
-    """A positive's cosine shall be 1 and a negative's 0; no other queries are needed."""
+    """Squared error of cosines: the target is 1 for positives and 0 for negatives.
+
+    The loss uses no passages of other queries, so it works with batches of any size.
+    """
 
     needs: ClassVar[frozenset[Need]] = frozenset()
 
     def __call__(self, queries: Embedded, passages: Embedded, facts: BatchFacts) -> Loss:
-        """The mean squared error over all pairs of a query and one of its own passages."""
-        pairs = facts.present.nonzero()
+        """Return the mean squared error over all pairs of a query and one of its own passages."""
+        pairs = facts.present.nonzero()  # [pairs, 2]: the query, and the column in its group
         left = queries.single()[pairs[:, 0]]
         right = passages.single()[facts.groups[facts.present]]
         cosines = functional.cosine_similarity(left, right)

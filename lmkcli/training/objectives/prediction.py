@@ -1,6 +1,7 @@
-"""Prediction loss: the student's vectors shall point where a teacher's do (M2-BERT, §4.2).
+"""Prediction loss: align the student's vectors with a teacher's vectors (M2-BERT, §4.2).
 
-The paper's prototype loss is a sum of two cosines; the loss is their distance from 1.
+The paper's prototype loss is a sum of two cosines, one for queries and one for passages. This loss
+minimises 1 - cosine for each.
 """
 
 from dataclasses import dataclass
@@ -15,23 +16,27 @@ from lmkcli.training.objective import BatchFacts, Embedded, Loss, Need, given
 
 @dataclass(frozen=True)
 class Prediction:
-    """One minus the cosine of student and teacher, for queries and for passages."""
+    """1 - cosine(student, teacher), for queries and for passages."""
 
     needs: ClassVar[frozenset[Need]] = frozenset({"targets"})
 
     def __call__(self, queries: Embedded, passages: Embedded, facts: BatchFacts) -> Loss:
-        """The sum of the means over queries and over passages, which are its parts."""
-        asked = _distance(queries, given(facts.query_targets, "a teacher's vectors"))
-        told = _distance(passages, given(facts.passage_targets, "a teacher's vectors"))
-        parts = {"prediction_queries": asked.detach(), "prediction_passages": told.detach()}
-        return Loss(asked + told, parts)
+        """Return the mean over queries plus the mean over passages; the two are its parts."""
+        query_loss = _distance(queries, given(facts.query_targets, "a teacher's vectors"))
+        passage_loss = _distance(passages, given(facts.passage_targets, "a teacher's vectors"))
+        parts = {
+            "prediction_queries": query_loss.detach(),
+            "prediction_passages": passage_loss.detach(),
+        }
+        return Loss(query_loss + passage_loss, parts)
 
 
 def _distance(texts: Embedded, targets: Tensor) -> Tensor:
+    """Return the mean of 1 - cosine over rows of two [texts, dim] matrices."""
     vectors = texts.single()
     if vectors.shape != targets.shape:
         raise DataError(
-            f"the teacher's vectors have {targets.shape[1]} dimensions and the model's "
-            f"{vectors.shape[1]}; the prediction loss needs a teacher of the same size"
+            f"the teacher's vectors have {targets.shape[1]} dimensions, the model's vectors "
+            f"{vectors.shape[1]}; choose a teacher with vectors of the same size"
         )
     return 1 - functional.cosine_similarity(vectors, targets.to(vectors.dtype)).mean()

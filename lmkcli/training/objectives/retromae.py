@@ -1,8 +1,9 @@
-"""RetroMAE: a text is decoded from its vector and a part of its words (Xiao et al. 2022, §2).
+"""RetroMAE: decode a text from its vector and some of its words (Xiao et al. 2022, §2).
 
-The encoder's own MLM loss, and that of a decoder of one layer, which predicts every token: its rows see
-the vector in the place of the first token, and words that no two rows need have in common. DupMAE (Xiao
-et al. 2023) adds the words of the text, predicted from the states as a bag.
+The loss is the encoder's MLM loss plus the loss of a one-layer decoder that predicts every token. To
+predict token i, the decoder attends to the text's vector (in place of the first token) and to a random
+subset of the other tokens; each i has its own subset. DupMAE (Xiao et al. 2023) also predicts the words
+of the text as a bag, from the encoder's states.
 """
 
 import inspect
@@ -21,15 +22,16 @@ from lmkcli.models.language import LanguageHead, again, language_head
 from lmkcli.training.masking import MaskedText, Masking
 from lmkcli.training.pretraining import HeadOptions, Read, masked_language
 
-_HEAD = 64  # the width of a head where the encoder does not say how many it has
+_HEAD = 64  # width of an attention head, if the configuration does not give the number of heads
 
 
 class RetroMae(nn.Module):
-    """MLM and enhanced decoding, each the mean over its tokens, added up.
+    """The sum of the MLM loss and the enhanced decoding loss, each averaged over its tokens.
 
-    The decoder's queries are the vector at every position: with the embedding module of the encoder
-    applied (DupMAE, FlagEmbedding, LMK), or with the row of its table of positions added (`raw`, as in
-    the first code). An encoder without such a table has relative positions in the decoder (LMK).
+    The decoder's attention queries are the text's vector at every position. By default the vector passes
+    through the encoder's embedding module (DupMAE, FlagEmbedding, LMK). With `raw`, only the position
+    embedding is added, as in the first version of the official code. If the encoder has no table of
+    positions, the decoder uses relative positions (LMK).
     """
 
     masking: ClassVar[Masking] = Masking(share=0.3, decoder_rows=256)
@@ -42,7 +44,7 @@ class RetroMae(nn.Module):
         self.raw = options.raw
         if self.raw and table is None:
             raise UsageError(
-                "--query-stream raw adds a table of positions, and this encoder has none; drop it"
+                "--query-stream raw needs a table of position embeddings, and this encoder has none; drop it"
             )
         check_embeddings(encoder)
         reach = 0 if table is not None else options.reach
@@ -51,22 +53,26 @@ class RetroMae(nn.Module):
         self.decoder = EnhancedDecoder(encoder.config, _shape(encoder.config, reach))
 
     def forward(self, read: Read) -> Tensor:
-        """[2]: the sums over hidden tokens, and over decoded ones."""
+        """Return the summed losses of the hidden tokens and of the decoded tokens, [2]."""
         return torch.stack([masked_language(read, self.language), self.decoded(read)])
 
     def counts(self, texts: Sequence[MaskedText]) -> list[int]:
-        """How many tokens are hidden, and how many are decoded."""
+        """Return the number of hidden tokens and the number of decoded tokens."""
         decoded = sum(int(_decoded(text).sum()) for text in texts)
         return [sum(len(text.hidden) for text in texts), decoded]
 
     def decoded(self, read: Read) -> Tensor:
-        """The sum over decoded tokens."""
+        """Return the summed loss of the decoded tokens."""
         states = self.states(read)
         rows = read.tensor([_decoded(text) for text in read.texts])
         return self.language.surprise(states[rows], read.ids[rows], read.table)
 
     def states(self, read: Read) -> Tensor:
-        """What the decoder makes of all tokens, [tokens, dim]."""
+        """Return the decoder's states of all tokens, [tokens, dim].
+
+        The tokens of all texts are concatenated. `queries` and `context` are [tokens, dim]; in `context`,
+        the first token of each text is replaced by the text's vector.
+        """
         device = read.vectors.device
         lengths = torch.tensor(read.lengths, device=device)
         places = read.tensor([np.arange(length) for length in read.lengths])
@@ -75,29 +81,31 @@ class RetroMae(nn.Module):
         queries = raw(read, repeated, places) if self.raw else embed(read, repeated, places)
         firsts = torch.tensor(np.cumsum([0, *read.lengths[:-1]]), device=device)
         context = embed(read, read.ids, places).index_copy(0, firsts, vectors)
-        sights = [_Sight(text, device) for text in read.texts]
-        decoded = self.decoder(queries, context, read.lengths, lambda i, rows: sights[i](rows))
+        masks = [_AttentionMask(text, device) for text in read.texts]
+        decoded = self.decoder(queries, context, read.lengths, lambda i, rows: masks[i](rows))
         return cast(Tensor, decoded)
 
 
 class DupMae(RetroMae):
-    """RetroMAE, and a bag of words with a tenth of the weight (Xiao et al. 2023, §3.2)."""
+    """RetroMAE plus a bag-of-words loss with weight 0.1 (Xiao et al. 2023, §3.2)."""
 
     weights: ClassVar[Mapping[str, float]] = {"mlm": 1.0, "decoder": 1.0, "bow": 0.1}
 
     def forward(self, read: Read) -> Tensor:
-        """[3]: beside the others the sum over texts."""
+        """Return the two sums of RetroMAE, and the sum of the bag-of-words loss over texts, [3]."""
         return torch.cat([super().forward(read), bags(read, self.language)[None]])
 
     def counts(self, texts: Sequence[MaskedText]) -> list[int]:
-        """How many tokens are hidden and decoded, and how many texts there are."""
+        """Return the numbers of hidden tokens, decoded tokens and texts."""
         return [*super().counts(texts), len(texts)]
 
 
 def bags(read: Read, language: LanguageHead) -> Tensor:
-    """The summed cross-entropy of the words of each text and the largest logits of its tokens.
+    """Return the bag-of-words loss, summed over texts.
 
-    The first token's logits do not count; every word weighs 1 over the number of ordinary tokens.
+    For each text, the logits of its tokens ([tokens, vocabulary], without the first token) are reduced by
+    the maximum over tokens to [vocabulary]. The loss is the cross-entropy of the text's distinct words,
+    divided by its number of ordinary tokens.
     """
     states = cast(Tensor, read.states)
     bounds = np.cumsum([0, *read.lengths]).tolist()
@@ -106,6 +114,7 @@ def bags(read: Read, language: LanguageHead) -> Tensor:
         words = torch.from_numpy(np.unique(text.input.ids[text.ordinary])).long().to(states.device)
 
         def bag(own: Tensor, table: Tensor, words: Tensor = words) -> Tensor:
+            """Map the states of one text, [tokens, dim], to its loss."""
             logits = language(own, table)
             best = logits.to(torch.promote_types(logits.dtype, torch.float32)).amax(0)
             return cast(Tensor, -best.log_softmax(0)[words].sum())
@@ -115,30 +124,30 @@ def bags(read: Read, language: LanguageHead) -> Tensor:
     return torch.stack(sums).sum()
 
 
-class _Sight:
-    """What the rows of one text see of it: never themselves."""
+class _AttentionMask:
+    """The decoder's attention mask of one text. No token attends to itself, except the first."""
 
     def __init__(self, text: MaskedText, device: torch.device) -> None:
         self._pool = torch.from_numpy(text.pool).to(device)
         self._rows = torch.from_numpy(text.rows).to(device)
 
     def __call__(self, rows: slice) -> Tensor:
-        """[rows, tokens] bool."""
+        """Return the mask of some rows, [rows, tokens] bool; True means that the row sees the token."""
         seen = ~self._pool[self._rows[rows]]
         numbers = torch.arange(rows.start, rows.stop, device=seen.device)
-        seen[numbers - rows.start, numbers] = numbers == 0  # nothing is decoded there
+        seen[numbers - rows.start, numbers] = numbers == 0  # the first token is not decoded
         return seen
 
 
 def _decoded(text: MaskedText) -> "np.ndarray[Any, np.dtype[np.bool_]]":
-    """[n]: the tokens that are decoded: ordinary ones, but neither the first nor the last."""
+    """Return the mask of decoded tokens, [n]: ordinary tokens except the first and the last."""
     inner = text.ordinary.copy()
     inner[:1] = inner[-1:] = False
     return inner
 
 
 def embed(read: Read, given: Tensor, places: Tensor) -> Tensor:
-    """The encoder's embedding module over token ids [n] or vectors [n, dim] at some places."""
+    """Apply the encoder's embedding module to token ids [n] or vectors [n, dim] at positions `places`."""
     table = positions(read.encoder)
     words: dict[str, Any] = {"input_ids": None, "inputs_embeds": None}
     words["inputs_embeds" if given.ndim == 2 else "input_ids"] = given[None]
@@ -148,31 +157,31 @@ def embed(read: Read, given: Tensor, places: Tensor) -> Tensor:
 
 
 def raw(read: Read, vectors: Tensor, places: Tensor) -> Tensor:
-    """Vectors [n, dim] and the rows of the table of positions at their places, added."""
+    """Add to vectors [n, dim] the position embeddings of their positions `places`."""
     table = cast(nn.Embedding, positions(read.encoder))
     rows: Tensor = table(places + _first(table))
     return vectors + rows
 
 
 def _first(table: nn.Embedding) -> int:
-    """The row of the first position, which in some tables follows that of the padding."""
+    """Return the table's row of the first position. In some tables the row of the padding precedes it."""
     return 0 if table.padding_idx is None else int(table.padding_idx) + 1
 
 
 def positions(encoder: Any) -> nn.Embedding | None:
-    """The table of positions of an encoder's embeddings; None without one."""
+    """Return the encoder's table of position embeddings, or None."""
     table = getattr(getattr(encoder, "embeddings", None), "position_embeddings", None)
     return table if isinstance(table, nn.Embedding) else None
 
 
 def check_embeddings(encoder: Any) -> None:
-    """UsageError where the encoder's embeddings cannot take a vector for a token."""
+    """Raise UsageError if the encoder's embedding module does not accept vectors in place of tokens."""
     module = getattr(encoder, "embeddings", None)
     taken = inspect.signature(module.forward).parameters if isinstance(module, nn.Module) else {}
     if "inputs_embeds" not in taken:
         raise UsageError(
-            f"{type(encoder).__name__} has no embeddings that take a vector, which the decoder of "
-            "RetroMAE needs; use --objective mlm"
+            f"the embedding module of {type(encoder).__name__} does not accept vectors (inputs_embeds), "
+            "which the decoder of RetroMAE needs; use --objective mlm"
         )
 
 

@@ -1,4 +1,7 @@
-"""TITE's objectives: a text from its vector alone, and its words as a bag (Schlatt et al. 2025, §3.3)."""
+"""TITE's objectives (Schlatt et al. 2025, §3.3).
+
+`mae` decodes a text from its vector and some of its tokens. `bow` predicts the words of the text as a bag.
+"""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, cast
@@ -17,9 +20,9 @@ from lmkcli.training.pretraining import HeadOptions, Read
 
 
 class Tite(nn.Module):
-    """Both, added up; the biases over the table of tokens are one parameter of both heads.
+    """The sum of both losses. The two heads share the bias over the vocabulary.
 
-    The bag is compared by binary cross-entropy over the vocabulary, without the padding's entry.
+    The bag-of-words loss is binary cross-entropy over the vocabulary, without the padding token.
     """
 
     masking: ClassVar[Masking] = Masking(share=0.0, whole_words=False, always=True)
@@ -41,54 +44,61 @@ class Tite(nn.Module):
         self.padding: int | None = config.pad_token_id
 
     def forward(self, read: Read) -> Tensor:
-        """[parts]: the sums over tokens, and over texts and entries of the vocabulary."""
+        """Return the summed losses: over tokens, and over texts and vocabulary entries, [parts]."""
         parts = {"mae": self.decoded, "bow": self.bags}
         return torch.stack([parts[name](read) for name in self.weights])
 
     def counts(self, texts: Sequence[MaskedText]) -> list[int]:
-        """How many tokens are decoded; how many entries of bags there are."""
+        """Return the number of decoded tokens and the number of bag entries (texts x vocabulary)."""
         entries = len(texts) * (self.bow_head.bias.shape[0] - 1) if "bow" in self.weights else 0
         counts = {"mae": sum(int(text.ordinary.sum()) for text in texts), "bow": entries}
         return [counts[name] for name in self.weights]
 
     def decoded(self, read: Read) -> Tensor:
-        """The sum over ordinary tokens."""
-        states = self.states(read, lambda text, rows: self._sight(read.texts[text], rows))
+        """Return the summed loss of the ordinary tokens."""
+        states = self.states(read, lambda text, rows: self._attention_mask(read.texts[text], rows))
         rows = read.tensor([text.ordinary for text in read.texts])
         return self.decoder_head.surprise(states[rows], read.ids[rows], read.table)
 
     def states(self, read: Read, sight: Any) -> Tensor:
-        """What the decoder makes of all tokens, [tokens, dim]."""
+        """Return the decoder's states of all tokens, [tokens, dim]."""
         vectors = read.vectors.to(read.table.dtype)
         return cast(
             Tensor, self.decoder(read.encoder, vectors, Texts(read.ids, read.lengths), sight)
         )
 
     def bags(self, read: Read) -> Tensor:
-        """The sum over texts and entries of the vocabulary."""
+        """Return the loss summed over texts and vocabulary entries."""
         return bag_surprise(read, self.bow_head, self.padding)
 
-    def _sight(self, text: MaskedText, rows: slice) -> Tensor:
-        """[rows, 1 + tokens]: the vector, and others by chance; the same whenever it is asked for."""
-        chance = np.random.Generator(np.random.PCG64((text.seed, rows.start)))
-        kept = chance.random((rows.stop - rows.start, 1 + len(text.shown)), np.float32)
+    def _attention_mask(self, text: MaskedText, rows: slice) -> Tensor:
+        """Return the attention mask of some rows, [rows, 1 + tokens] bool; column 0 is the text's vector.
+
+        The random mask depends only on the text's seed and the rows, so repeated calls return the same.
+        """
+        rng = np.random.Generator(np.random.PCG64((text.seed, rows.start)))
+        kept = rng.random((rows.stop - rows.start, 1 + len(text.shown)), np.float32)
         return seen_by(torch.from_numpy(kept), self.share, rows)
 
 
 class TiteMae(Tite):
-    """The text alone."""
+    """TITE's decoding loss only."""
 
     weights: ClassVar[Mapping[str, float]] = {"mae": 1.0}
 
 
 class TiteBow(Tite):
-    """The bag of words alone."""
+    """TITE's bag-of-words loss only."""
 
     weights: ClassVar[Mapping[str, float]] = {"bow": 1.0}
 
 
 def seen_by(kept: Tensor, share: float, rows: slice) -> Tensor:
-    """What rows see where numbers of [0, 1) reach `share`: the vector always, themselves never."""
+    """Return an attention mask from uniform numbers of [0, 1), [rows, 1 + tokens].
+
+    A row sees the tokens with a number of at least `share`. It always sees the vector (column 0), and
+    never its own token.
+    """
     seen = kept >= share
     numbers = torch.arange(rows.start, rows.stop)
     seen[numbers - rows.start, numbers + 1] = False
@@ -97,7 +107,7 @@ def seen_by(kept: Tensor, share: float, rows: slice) -> Tensor:
 
 
 def bag_surprise(read: Read, head: LanguageHead, padding: int | None) -> Tensor:
-    """The summed binary cross-entropy of the vectors' logits and the words of each text."""
+    """Return the summed binary cross-entropy of logits [texts, vocabulary] and the words of each text."""
     logits = head(read.vectors.to(read.table.dtype), read.table)
     wanted = torch.zeros_like(logits)
     for row, text in enumerate(read.texts):

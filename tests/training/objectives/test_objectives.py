@@ -227,7 +227,7 @@ def test_every_objective_has_an_oracle() -> None:
 @pytest.mark.parametrize("name", catalog.OBJECTIVES)
 def test_the_gradient_with_respect_to_vectors_is_right(name: str, late: bool) -> None:
     if late and name in ("opl", "prediction"):
-        pytest.skip("compares one vector a text")
+        pytest.skip("needs one vector per text")
     case = Case(late)
     queries, passages = embedded(case.queries, late), embedded(case.passages, late)
     made = objective(name)
