@@ -61,7 +61,9 @@ def test_a_folder_with_the_tables_of_conteb(tmp_path: Path) -> None:
 
 def test_a_chunk_of_no_document_is_named(tmp_path: Path) -> None:
     mirrors.parquet(tmp_path / "documents.parquet", [{"chunk_id": "alone", "chunk": "text"}])
-    with pytest.raises(DataError, match=r"documents.parquet row 1: the chunk_id 'alone' is not"):
+    with pytest.raises(
+        DataError, match=r"documents.parquet row 1: the chunk_id 'alone' is invalid"
+    ):
         read_documents([parse_source(str(tmp_path))])
 
 

@@ -129,7 +129,7 @@ def test_states_that_cannot_be_computed_again_are_refused(base: Base, pairs: Pat
     if base[0] == "latent":  # its encoder is a BERT, which can
         assert job.open_trainable(plan)
         return
-    with pytest.raises(UsageError, match=r"gradient-checkpointing: .* cannot do it"):
+    with pytest.raises(UsageError, match=r"gradient-checkpointing: .* does not support it"):
         job.open_trainable(plan)
 
 

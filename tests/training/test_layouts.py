@@ -122,7 +122,7 @@ def test_packed_files_and_stdin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 @pytest.mark.parametrize(
     ("record", "message"),
     [
-        ({"query": "q", "text": "a"}, "line 2: .* needs a query .* found query, text"),
+        ({"query": "q", "text": "a"}, "line 2: .* needs a query .* but has query, text"),
         ({"query": "q", "pos": [5]}, "line 2, pos: 5 is not a text"),
         ({"query": ["q"], "pos": ["a"]}, r"line 2, query: \['q'\] is not a text"),
         ({"query": "q", "pos": ["a"], "pos_scores": [1, 2]}, "pos_scores must be a list of 1"),

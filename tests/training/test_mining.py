@@ -178,7 +178,9 @@ def test_negatives_and_teacher_scores_come_from_runs(folder: Path) -> None:
 def test_a_run_of_other_queries_is_refused(folder: Path) -> None:
     run = write_run(folder / "run.trec", ("other", "d3", 3))
     for mining in (Mining(negatives=run), Mining(teacher=run)):
-        with pytest.raises(Mismatch, match="its first is 'other', that of the split 'q0'"):
+        with pytest.raises(
+            Mismatch, match="its first query is 'other', the split's first query is 'q0'"
+        ):
             mine(folder, mining)
 
 

@@ -138,12 +138,12 @@ def test_heads_go_on_and_training_begins(beir: Path, tiny_model: Models, tmp_pat
     notes: list[str] = []
     job = planned(beir, first, settings)
     learning = job.learning(Start(0, Shard(), notes.append))
-    assert "go on" in notes[0]
+    assert "start with" in notes[0]
     kept = load_file(first / "heads" / "model.safetensors")
     state = learning.module.state_dict()
     assert all(torch.equal(state[f"heads.{name}"], value) for name, value in kept.items())
     planned(beir, first, replace(FAST, objective="mlm")).learning(Start(0, Shard(), notes.append))
-    assert "go on" in notes[1]
+    assert "start with" in notes[1]
     pairs = tmp_path / "pairs.jsonl"
     lines = [
         {"query": tiny.sentence(i, 4), "positive": f"{tiny.sentence(i, 9)} {i}"} for i in range(9)

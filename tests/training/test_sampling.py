@@ -162,7 +162,7 @@ def test_a_batch_that_cannot_be_filled_says_how_many_can() -> None:
 def test_impossible_settings_are_refused() -> None:
     with pytest.raises(UsageError, match="batch-size"):
         Sampling(batch_size=0)
-    with pytest.raises(UsageError, match="not all 0"):
+    with pytest.raises(UsageError, match="one must be above 0"):
         shares(pack(3, 3), [0, 0], 1)
     with pytest.raises(DataError, match="source 2 of 2 has no examples"):
         shares(pack(3), [1, 1], 1)
