@@ -41,7 +41,7 @@ from lmkcli.models.finding import read_model
 from lmkcli.progress import Report
 from lmkcli.recipe import RecipeOptions
 from lmkcli.training import planning, pretrain_planning, running
-from lmkcli.training.asking import Beginning
+from lmkcli.training.asking import BaseModelSpec
 from lmkcli.training.settings import PretrainSettings, TrainSettings
 
 WORDS = "river stone copper bread autumn keel lantern orchard signal harbour meadow winter".split()
@@ -106,9 +106,11 @@ def our_mlm(args: argparse.Namespace, dtype: str, passages: Path, folder: Path) 
         batch_size=args.batch, steps=args.steps + 1, dtype=dtype, device="cpu", whole_words=False,
         like_length=False, batch_tokens=1 << 20,
     )  # fmt: skip
-    begun = Beginning(RecipeOptions(model=args.model, pool="mean", max_length=args.longest))
+    base_model = BaseModelSpec(
+        RecipeOptions(model=args.model, pool="mean", max_length=args.longest)
+    )
     clock = Clock()
-    made = pretrain_planning.plan([str(passages)], begun, settings)
+    made = pretrain_planning.plan([str(passages)], base_model, settings)
     running.run(made, folder / "model", Report(), [clock])
     return clock.seconds[1:]
 

@@ -85,19 +85,19 @@ class Pretrain(
 
         recipe, settings = self.part(RecipeOptions), self.part(PretrainSettings)
         check_grans(recipe)
-        from lmkcli.training.asking import Beginning, ask_texts
+        from lmkcli.training.asking import BaseModelSpec, resolve_pretraining
 
-        begun = Beginning(recipe, self.architecture, self.tokenizer, self.init_from)
-        asked = ask_texts(self.sources, begun, settings, self.offline)
+        base_model = BaseModelSpec(recipe, self.architecture, self.tokenizer, self.init_from)
+        request = resolve_pretraining(self.sources, base_model, settings, self.offline)
         from lmkcli.training import pretrain_planning, running  # after everything without torch
 
-        job = pretrain_planning.planned(asked, begun, settings, self.offline)
+        job = pretrain_planning.planned(request, base_model, settings, self.offline)
         for line in pretrain_planning.describe_pretraining(job):
             report.note(line)
         if place is None:
             return plan_training(job, None, report)
         if place.replaces:
-            job.learning(running.Start())
+            job.task(running.Start())
         folder = place.prepare(report)
         with report.job("pretrain") as given:
             running.run(job, folder, given)

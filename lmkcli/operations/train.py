@@ -142,13 +142,13 @@ class Train(Operation[Trained | TrainPlan], ModelOutput, DevSettings, TrainSetti
         recipe, settings = self.part(RecipeOptions), self.part(TrainSettings)
         check_grans(recipe)
         from lmkcli.evaluation import devsets
-        from lmkcli.training.asking import ask
+        from lmkcli.training.asking import resolve_training
 
-        asked = ask(self.sources, recipe, settings, self.offline)
+        request = resolve_training(self.sources, recipe, settings, self.offline)
         sets = devsets.read(self.dev or [], self.dev_measure)
         from lmkcli.training import planning, running  # after everything that needs no torch
 
-        job = planning.planned(asked, settings)
+        job = planning.planned(request, settings)
         if sets:
             job = self._scored(job, sets)
         for line in planning.describe_training(job):
@@ -156,7 +156,7 @@ class Train(Operation[Trained | TrainPlan], ModelOutput, DevSettings, TrainSetti
         if place is None:
             return plan_training(job, job.dev, report)
         if place.replaces:
-            job.learning(running.Start())
+            job.task(running.Start())
         folder = place.prepare(report)
         with report.job("train") as given:
             running.run(job, folder, given)

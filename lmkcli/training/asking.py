@@ -1,4 +1,4 @@
-"""Asking: what can be said of a training before torch is loaded, so that a mistake is answered at once."""
+"""Check and resolve a training request before torch is loaded, so that errors appear immediately."""
 
 import os
 from collections.abc import Sequence
@@ -27,12 +27,12 @@ from lmkcli.training.settings import (
 )
 from lmkcli.training.sources import Source, parse_source, read_sources
 
-# What accelerate's launcher says of engines that cut one model up among processes.
+# Environment variables of accelerate's launcher for engines that split one model over processes.
 _SHARDING = {"FSDP": "ACCELERATE_USE_FSDP", "DeepSpeed": "ACCELERATE_USE_DEEPSPEED"}
 
 
-class Asked(NamedTuple):
-    """A training as it was asked for. `read` are its examples, None where they are documents in chunks."""
+class ResolvedTraining(NamedTuple):
+    """A checked training request. `read` are its examples and counts, or None for documents in chunks."""
 
     resolved: Resolved
     grans: tuple[str, ...]
@@ -41,8 +41,8 @@ class Asked(NamedTuple):
     teacher: Resolved | None
 
 
-class Beginning(NamedTuple):
-    """Whose encoder is trained on: a model's, or a new one of an architecture."""
+class BaseModelSpec(NamedTuple):
+    """The encoder to start from: an existing model, or a new model with an architecture."""
 
     options: RecipeOptions
     architecture: Path | None = None
@@ -51,26 +51,29 @@ class Beginning(NamedTuple):
 
     @property
     def grans(self) -> tuple[str, ...]:
-        """The granularities that are named."""
+        """The granularities in the options."""
         return _grans(self.options)
 
     @property
     def first(self) -> RecipeOptions:
-        """The options with the first of them."""
+        """The options with only the first granularity."""
         return _with_first(self.options)
 
 
-class AskedTexts(NamedTuple):
-    """A pre-training as it was asked for; `resolved` is None for a model that is still to be made."""
+class ResolvedPretraining(NamedTuple):
+    """A checked pre-training request. `resolved` is None for a new model, which does not exist yet."""
 
     sources: tuple[Source, ...]
     resolved: Resolved | None
 
 
-def ask(
+def resolve_training(
     sources: Sequence[str], options: RecipeOptions, settings: TrainSettings, offline: bool = False
-) -> Asked:
-    """Everything but objective and model, read; UsageError and DataError for what cannot be trained."""
+) -> ResolvedTraining:
+    """Check a training request and read its examples, but not the objective and the model's weights.
+
+    Raises UsageError and DataError for invalid requests.
+    """
     check_installed(settings, "lmk train")
     dims = read_dims(settings.dims)
     _check_targets(settings)
@@ -79,7 +82,7 @@ def ask(
     resolved = resolve_whole(_with_first(options), offline)
     doc = resolved.recipe.doc
     grans = tuple(granularity(doc.pool, each, doc.unit) for each in _grans(options))
-    check_trainable(published(resolved))  # what has no model folder to end in
+    check_trainable(published(resolved))  # fails if the result cannot be written as a model folder
     check_dims(dims, resolved.folder.dimensions)
     _check_chunks(resolved, settings)
     teacher = _teacher(settings, resolved, offline)
@@ -87,11 +90,11 @@ def ask(
     if read:
         check_found(len(read[0]), parsed)
     _check_scores(settings.loss, read[0] if read else None, parsed)
-    return Asked(resolved, grans, parsed, read, teacher)
+    return ResolvedTraining(resolved, grans, parsed, read, teacher)
 
 
 def _teacher(settings: TrainSettings, student: Resolved, offline: bool) -> Resolved | None:
-    """The model that is imitated, which reads what is longer than its inputs in windows."""
+    """Resolve the teacher model. It reads texts beyond its maximum length in windows."""
     if not settings.teacher:
         return None
     trust = student.recipe.doc.trust_remote_code
@@ -99,43 +102,49 @@ def _teacher(settings: TrainSettings, student: Resolved, offline: bool) -> Resol
     doc = found.recipe.doc
     if (doc.unit, student.recipe.doc.unit) != ("doc", "doc"):
         raise UsageError(
-            f"--teacher {settings.teacher} gives one vector for each text: both models must make one "
-            "(--unit doc)"
+            f"--teacher {settings.teacher}: both models must give one vector per text; use --unit doc and "
+            "a teacher with one vector per text"
         )
     windows = replace(doc, window=str(doc.max_length))
     return found._replace(recipe=replace(found.recipe, doc=windows))
 
 
-def ask_texts(
-    sources: Sequence[str], beginning: Beginning, settings: PretrainSettings, offline: bool = False
-) -> AskedTexts:
-    """The same of a pre-training, whose texts are read later, by the tokenizer."""
+def resolve_pretraining(
+    sources: Sequence[str],
+    base_model: BaseModelSpec,
+    settings: PretrainSettings,
+    offline: bool = False,
+) -> ResolvedPretraining:
+    """Check a pre-training request. Its texts are read and tokenized later.
+
+    Raises UsageError and DataError for invalid requests.
+    """
     check_installed(settings, "lmk pretrain")
     parsed = tuple(parse_source(each) for each in sources)
     check_sources(parsed)
-    _check_beginning(beginning)
+    _check_base_model(base_model)
     for name in (source.name for source in parsed):
         if not (Path(name) / manifest.NAME).is_file():  # not a tokens folder
             open_collection(name)
-    if beginning.architecture:
-        check_encoder(kind_of(read_architecture(beginning.architecture)), settings.objective)
-        return AskedTexts(parsed, None)
-    resolved = resolve_whole(beginning.first, offline)
+    if base_model.architecture:
+        check_encoder(kind_of(read_architecture(base_model.architecture)), settings.objective)
+        return ResolvedPretraining(parsed, None)
+    resolved = resolve_whole(base_model.first, offline)
     check_encoder(resolved.folder.kind, settings.objective)
     check_exportable(resolved)
-    check_layout(resolved, beginning.grans, settings)
-    return AskedTexts(parsed, resolved)
+    check_layout(resolved, base_model.grans, settings)
+    return ResolvedPretraining(parsed, resolved)
 
 
 def check_installed(settings: LoopSettings, command: str) -> None:
-    """MissingExtra or UsageError, with what to do, where a library of training is missing or unfit."""
+    """Raise MissingExtra or UsageError if a library of training is missing or the launcher unsupported."""
     if find_spec("accelerate") is None:
         raise MissingExtra("accelerate", "train", command)
     for engine, variable in _SHARDING.items():
         if os.environ.get(variable) == "true":
             raise UsageError(
-                f"{command} has the whole model in every process and does not run under {engine}; use "
-                "torchrun, or a configuration of accelerate without it; --lora and "
+                f"{command} keeps the whole model in every process and does not run under {engine}; use "
+                f"torchrun, or a configuration of accelerate without {engine}; --lora and "
                 "--gradient-checkpointing save memory"
             )
     if settings.tensorboard:
@@ -153,40 +162,42 @@ def _with_first(options: RecipeOptions) -> RecipeOptions:
 def _check_positions(options: RecipeOptions) -> None:
     if options.extend in ROTARY:
         raise UsageError(
-            f"--extend {options.extend} has no effect on training: rotary positions have no end; drop it, "
-            "and say how far with --max-length"
+            f"--extend {options.extend} has no effect on training, because rotary positions have no limit; "
+            "drop it, and set the length with --max-length"
         )
 
 
 def _check_targets(settings: TrainSettings) -> None:
-    """UsageError for vectors of a teacher that is not named, and for a weight beside nothing."""
-    alone = "targets" in catalog.OBJECTIVES[settings.loss].needs
-    if alone and not settings.teacher:
+    """Raise UsageError if the loss requires a teacher model, or if --teacher-weight has no effect."""
+    needs_teacher = "targets" in catalog.OBJECTIVES[settings.loss].needs
+    if needs_teacher and not settings.teacher:
         raise UsageError(
             f"--loss {settings.loss} learns from a teacher's vectors; give --teacher MODEL"
         )
-    if settings.teacher_weight != 1 and (alone or not settings.teacher):
+    if settings.teacher_weight != 1 and (needs_teacher or not settings.teacher):
         raise UsageError(
-            "--teacher-weight weighs a teacher's vectors beside a loss: it needs --teacher, "
-            "and has no effect with --loss prediction"
+            "--teacher-weight needs --teacher, and has no effect with --loss prediction; add --teacher "
+            "MODEL, or drop it"
         )
 
 
 def _check_scores(loss: str, examples: Examples | None, sources: Sequence[Source]) -> None:
     if "teacher" in catalog.OBJECTIVES[loss].needs and not (examples and examples.scored):
         raise DataError(
-            f"--loss {loss} learns from teacher scores, and {_named(sources)} has none; "
-            "give them (teacher=RUN, or pos_scores and neg_scores), or use --loss infonce"
+            f"--loss {loss} learns from teacher scores, but {_names(sources)} has none; add scores "
+            "(teacher=RUN, or pos_scores and neg_scores), or use --loss infonce"
         )
 
 
 def check_found(count: int, sources: Sequence[Source]) -> None:
-    """DataError where the sources hold no example."""
+    """Raise DataError if the sources contain no usable example."""
     if not count:
-        raise DataError(f"{_named(sources)}: no example was found to train on")
+        raise DataError(
+            f"{_names(sources)}: no usable example was found; give a source with queries and positives"
+        )
 
 
-def _named(sources: Sequence[Source]) -> str:
+def _names(sources: Sequence[Source]) -> str:
     return ", ".join(source.name for source in sources)
 
 
@@ -194,75 +205,82 @@ def _check_chunks(resolved: Resolved, settings: TrainSettings) -> None:
     doc, loss = resolved.recipe.doc, settings.loss
     if "sequence" in catalog.OBJECTIVES[loss].needs and doc.unit != "chunk":
         raise UsageError(
-            f"--loss {loss} learns from documents in chunks; add --unit chunk --gran given, and give such "
-            "documents"
+            f"--loss {loss} learns from documents in chunks; add --unit chunk --gran given, and give "
+            "documents with chunks"
         )
     if doc.unit == "chunk" and doc.gran != "given":
-        raise UsageError("--unit chunk trains on the chunks that documents bring: add --gran given")
+        raise UsageError("--unit chunk trains on the given chunks of documents; add --gran given")
     if doc.unit == "chunk" and settings.skip_positions:
         raise UsageError("--skip-positions has no effect on documents in chunks; drop it")
 
 
 def check_encoder(kind: str, objective: str) -> None:
-    """UsageError where an encoder of this kind cannot learn by the objective."""
+    """Raise UsageError if the objective does not support encoders of this kind."""
     needs = catalog.PRETEXTS[objective].needs
     if "tite" in needs and kind != "tite":
         raise UsageError(
-            f"--objective {objective} is for TITE alone; for other encoders use mlm, retromae or dupmae"
+            f"--objective {objective} is for TITE only; for other encoders use mlm, retromae or dupmae"
         )
     if "tokens" in needs and kind == "tite":
         raise UsageError(
-            f"--objective {objective} predicts tokens behind a mask, and TITE pools its tokens away; use "
-            "tite, tite-mae or tite-bow"
+            f"--objective {objective} predicts masked tokens from token states, which TITE does not keep; "
+            "use tite, tite-mae or tite-bow"
         )
 
 
-def _check_beginning(beginning: Beginning) -> None:
-    """UsageError for a new model and an old one at once, or for neither."""
-    if beginning.architecture:
-        if beginning.options.model or not beginning.tokenizer:
+def _check_base_model(base_model: BaseModelSpec) -> None:
+    """Raise UsageError unless exactly one of a new and an existing model is given."""
+    if base_model.architecture:
+        if base_model.options.model or not base_model.tokenizer:
             raise UsageError(
-                "--architecture makes a new model: give --tokenizer with it, and no --model"
+                "--architecture creates a new model; add --tokenizer, and drop -m/--model"
             )
         return
-    if beginning.tokenizer or beginning.init_from:
-        raise UsageError("--tokenizer and --init-from are for a new model, of an --architecture")
-    if not beginning.options.model:
-        raise UsageError("-m/--model is missing, or --architecture with --tokenizer for a new one")
+    if base_model.tokenizer or base_model.init_from:
+        raise UsageError(
+            "--tokenizer and --init-from are for a new model; add --architecture, or drop them"
+        )
+    if not base_model.options.model:
+        raise UsageError(
+            "no model is given; add -m/--model, or --architecture with --tokenizer for a new model"
+        )
 
 
 def check_sources(sources: Sequence[Source]) -> None:
-    """UsageError for options that mean nothing where there are neither queries nor judgements."""
+    """Raise UsageError for options of a source that have no effect on pre-training."""
     for source in sources:
         if source != Source(source.name, source.weight):
             raise UsageError(
-                f"'{source.name}': of the options of a source, weight alone has an effect on "
-                "pre-training; drop the others"
+                f"'{source.name}': pre-training uses only the option weight of a source; drop the others"
             )
 
 
 def check_layout(
     resolved: Resolved, grans: tuple[str, ...], settings: PretrainSettings
 ) -> tuple[str, ...]:
-    """The granularities in their canonical spelling; UsageError where texts cannot be cut so."""
+    """Return the granularities in canonical form. Raises UsageError for unsupported combinations."""
     doc = resolved.recipe.doc
     grans = tuple(granularity(doc.pool, each) for each in grans or filter(None, [doc.gran]))
     if len(grans) > 1 and not all(gran.isdigit() for gran in grans):
         raise UsageError(
-            f"--gran {','.join(grans)}: of several lengths one is drawn for each chunk, so that all "
-            "must be numbers of tokens"
+            f"--gran {','.join(grans)}: several granularities are lengths, and one is drawn for each chunk; "
+            "write only numbers of tokens"
         )
     if settings.blocks and grans and not grans[0].isdigit():
-        raise UsageError(f"--blocks joins texts, which --gran {grans[0]} cannot cut; drop one")
+        raise UsageError(f"--blocks joins texts, which --gran {grans[0]} cannot split; drop one")
     if settings.official_quirks and doc.pool != "lmk":
         raise UsageError(f"--official-quirks has no effect with --pool {doc.pool}; drop it")
     return grans
 
 
 def published(resolved: Resolved) -> Resolved:
-    """What the folder will declare: a lengthened table of positions is its own, and units are no model's."""
+    """Return the recipe that the trained model's folder will declare.
+
+    An extended table of positions becomes part of the model, so the recipe drops `extend`. A model does not
+    declare a unit, so 'chunk' becomes 'doc'.
+    """
     recipe = resolved.recipe
     doc, query = (replace(side, extend="") for side in (recipe.doc, recipe.query))
-    if doc.unit == "chunk":  # which chunks there are is said when texts are encoded
+    if doc.unit == "chunk":  # the command that encodes texts selects the unit and the chunks
         doc = replace(doc, unit="doc", gran=doc.gran if open_pooler(doc.pool).chunked else "")
     return resolved._replace(recipe=Recipe(doc, query))

@@ -1,4 +1,4 @@
-"""TensorBoard: the lines of a training's log as its scalars, where it is installed."""
+"""TensorBoard: write the training log as scalars. The package tensorboard is optional."""
 
 from collections.abc import Mapping
 from importlib.util import find_spec
@@ -11,13 +11,18 @@ FOLDER = "tensorboard"
 
 
 def check_installed() -> None:
-    """UsageError, with how to install it, where TensorBoard is not there."""
+    """Raise UsageError with installation instructions if TensorBoard is missing."""
     if find_spec("tensorboard") is None:
-        raise UsageError("--tensorboard: pip install tensorboard, or drop it")
+        raise UsageError(
+            "--tensorboard: the package is missing; run pip install tensorboard, or drop the flag"
+        )
 
 
 class Board:
-    """Writes into the folder of a model, from one step on: what was there of later ones is hidden."""
+    """Writes scalars into tensorboard/ of a model folder, from `step` on.
+
+    TensorBoard hides older entries of later steps, which a resumed training writes again.
+    """
 
     def __init__(self, folder: Path, step: int) -> None:
         from torch.utils.tensorboard import SummaryWriter  # here: tensorboard may not be installed
@@ -25,7 +30,7 @@ class Board:
         self._writer: Any = SummaryWriter(str(folder / FOLDER), purge_step=step)
 
     def add(self, line: Mapping[str, Any]) -> None:
-        """One line of the log; the scores of several collections by their names."""
+        """Write one line of the log; the score of each development collection becomes dev/NAME."""
         numbers = {name: value for name, value in line.items() if isinstance(value, int | float)}
         numbers |= {f"dev/{name}": value for name, value in line.get("dev", {}).items()}
         step = int(numbers.pop("step"))

@@ -1,7 +1,7 @@
-"""Checkpoints: where a training stands, and the model folder that it ends in.
+"""Checkpoints of a training, and the model folder that it finally writes.
 
-While it runs, a model's folder holds its manifest, log.jsonl and checkpoints/. The model's files come
-last, training.json after all others: without it, the training has not ended.
+During training, the folder contains its manifest, log.jsonl and checkpoints/. The model's files are
+written at the end, training.json last: a folder without training.json belongs to an unfinished training.
 """
 
 import json
@@ -30,18 +30,18 @@ from lmkcli.system.atomic import atomic_file
 from lmkcli.training import parts
 
 FOLDER, LOG, CARD, ADAPTER = "checkpoints", "log.jsonl", "README.md", "adapter"
-_STATE = "trainer_state.json"  # what the Trainer writes last
+_STATE = "trainer_state.json"  # the file that the Trainer writes last
 _GROWING = ".growing"
 
 
 def latest(folder: Path) -> Path | None:
-    """The last whole checkpoint of a training; None before the first."""
-    whole = [path for path in (folder / FOLDER).glob("checkpoint-*") if _is_whole(path)]
-    return max(whole, key=step_of, default=None)
+    """Return the latest complete checkpoint of a training, or None."""
+    complete = [path for path in (folder / FOLDER).glob("checkpoint-*") if _is_complete(path)]
+    return max(complete, key=step_of, default=None)
 
 
-def _is_whole(checkpoint: Path) -> bool:
-    """Whether its last file was written to the end."""
+def _is_complete(checkpoint: Path) -> bool:
+    """Return whether the last file of a checkpoint is complete."""
     try:
         numbered = checkpoint.name.rpartition("-")[2].isdecimal()
         return numbered and isinstance(parsed((checkpoint / _STATE).read_text("utf-8")), dict)
@@ -50,12 +50,12 @@ def _is_whole(checkpoint: Path) -> bool:
 
 
 def step_of(checkpoint: Path | None) -> int:
-    """The steps that were done; 0 without a checkpoint."""
+    """Return the number of finished steps of a checkpoint; 0 without a checkpoint."""
     return int(checkpoint.name.rpartition("-")[2]) if checkpoint else 0
 
 
 def trim_log(folder: Path, step: int) -> None:
-    """Drop the lines of steps that will be done again."""
+    """Drop the lines of steps after `step`, because the training will repeat them."""
     log = folder / LOG
     if not log.is_file():
         return
@@ -65,7 +65,7 @@ def trim_log(folder: Path, step: int) -> None:
 
 
 def _is_before(line: str, step: int) -> bool:
-    """Whether a line of the log is whole, and of a step that will not be done again."""
+    """Return whether a line of the log is complete and belongs to a step up to `step`."""
     try:
         return line.endswith("\n") and bool(parsed(line)["step"] <= step)
     except (ValueError, TypeError, KeyError):
@@ -73,7 +73,7 @@ def _is_before(line: str, step: int) -> bool:
 
 
 def is_done(folder: Path) -> bool:
-    """Whether the training has ended and its model is there."""
+    """Return whether the training is finished and its model is written."""
     return (folder / TRAINED).is_file()
 
 
@@ -84,9 +84,9 @@ def publish(
     learned: dict[str, Tensor],
     facts: dict[str, Any],
 ) -> None:
-    """Put the model's files into its folder, what says that it is done last of all.
+    """Write the model's files into its folder, training.json last.
 
-    Where adapters were trained, they are merged into its weights, and stand in adapter/ as well.
+    Trained adapters are merged into the weights, and also saved in adapter/.
     """
     growing = folder / _GROWING
     shutil.rmtree(growing, ignore_errors=True)
@@ -97,7 +97,7 @@ def publish(
     _write_latent(growing, resolved, learned)
     _write_adapter(growing, resolved, module, learned)
     _write_heads(growing, learned)
-    _open_to_others(growing, folder / manifest.NAME)
+    _copy_mode(growing, folder / manifest.NAME)
     for entry in sorted(growing.iterdir()):
         _move(entry, folder / entry.name)
     growing.rmdir()
@@ -108,23 +108,23 @@ def publish(
     tidy(folder)
 
 
-def _open_to_others(growing: Path, like: Path) -> None:
-    """Give all files the mode of one that was made here: safetensors makes them for their owner alone."""
+def _copy_mode(growing: Path, like: Path) -> None:
+    """Give all files the permissions of `like`; safetensors creates files that only the owner can read."""
     for file in growing.rglob("*"):
         if file.is_file():
             file.chmod(like.stat().st_mode & 0o777)
 
 
 def tidy(folder: Path) -> None:
-    """Remove the checkpoints of a training that has ended, and nothing else."""
+    """Remove the checkpoints of a finished training, but no other files."""
     for checkpoint in (folder / FOLDER).glob("checkpoint-*"):
         shutil.rmtree(checkpoint, ignore_errors=True)
     with suppress(OSError):
-        (folder / FOLDER).rmdir()  # unless somebody put something there
+        (folder / FOLDER).rmdir()  # fails if the user added files
 
 
 def _move(entry: Path, target: Path) -> None:
-    """Give a file its name; of a folder that is there already, to each of its files."""
+    """Move an entry to `target`. If `target` is an existing folder, move the entry's files into it."""
     if not target.is_dir():
         os.replace(entry, target)
         return
@@ -134,7 +134,7 @@ def _move(entry: Path, target: Path) -> None:
 
 
 def _write_encoder(growing: Path, encoder: Any, learned: dict[str, Tensor]) -> None:
-    """The encoder's weights and configuration in float32, as transformers names them."""
+    """Write the encoder's weights and configuration in float32, in the layout of transformers."""
     patterns = ("model*.safetensors*", "pytorch_model*", "model.bin")
     for old in [file for pattern in patterns for file in growing.glob(pattern)]:
         old.unlink()
@@ -147,7 +147,7 @@ def _write_encoder(growing: Path, encoder: Any, learned: dict[str, Tensor]) -> N
 
 
 def _write_latent(growing: Path, resolved: Resolved, learned: dict[str, Tensor]) -> None:
-    """The weights of a latent attention, under the names of its file."""
+    """Write the weights of a latent attention under the names of its file."""
     if resolved.recipe.doc.pool == "latent" and resolved.folder.latent is not None:
         prefix = "pooling.token_head.0."
         state = {k.removeprefix(prefix): v for k, v in learned.items() if k.startswith(prefix)}
@@ -157,7 +157,7 @@ def _write_latent(growing: Path, resolved: Resolved, learned: dict[str, Tensor])
 def _write_adapter(
     growing: Path, resolved: Resolved, module: nn.Module, learned: dict[str, Tensor]
 ) -> None:
-    """The same model as what it adds to its base."""
+    """Write the adapter: the difference between the model and its base model."""
     base, folder = resolved.recipe.doc.model, growing / ADAPTER
     if not parts.write_adapter(folder, base, module, learned):
         return
@@ -170,7 +170,7 @@ def _write_adapter(
 
 
 def _write_modules(growing: Path, resolved: Resolved, learned: dict[str, Tensor]) -> None:
-    """The weights of the modules on vectors and on states, under sentence-transformers' names."""
+    """Write the weights of the modules on vectors and on states under sentence-transformers' names."""
     source = resolved.folder
     after = zip(source.modules, module_folders(source), strict=True)
     before = zip(source.projections, projection_folders(source), strict=True)
@@ -192,7 +192,7 @@ def _write_modules(growing: Path, resolved: Resolved, learned: dict[str, Tensor]
 
 
 def _write_heads(growing: Path, learned: dict[str, Tensor]) -> None:
-    """What a pre-training predicts by, for one that goes on."""
+    """Write the heads of a pre-training, so that a later pre-training can continue with them."""
     prefix = f"{HEADS}."
     state = {k.removeprefix(prefix): v for k, v in learned.items() if k.startswith(prefix)}
     if state:
@@ -201,14 +201,14 @@ def _write_heads(growing: Path, learned: dict[str, Tensor]) -> None:
 
 
 def _scores(facts: dict[str, Any]) -> str:
-    """A table of what a development set gave the weights that were published."""
+    """Return the development scores of the published weights as a Markdown section."""
     if "dev" not in facts:
         return ""
     dev, published = facts["dev"], facts["dev"]["published"]
     rows = "\n".join(f"| {name} | {value:.4f} |" for name, value in published["dev"].items())
     return f"""## Scores
 
-Of step {published["step"]:,}, the best of {len(dev["curve"])} that were scored while it trained.
+Scores of step {published["step"]:,}, the best of {len(dev["curve"])} scored steps.
 
 | collection | {dev["measure"]} |
 |---|---|
@@ -218,6 +218,7 @@ Of step {published["step"]:,}, the best of {len(dev["curve"])} that were scored 
 
 
 def _card(folder: Path, resolved: Resolved, facts: dict[str, Any]) -> str:
+    """Return the model card."""
     doc = resolved.recipe.doc
     settings = "\n".join(f"| {name} | {value} |" for name, value in facts["settings"].items())
     sources = "\n".join(
@@ -247,7 +248,7 @@ from sentence_transformers import SentenceTransformer
 model = {facts["loaded_by"]}
 ```
 
-{_scores(facts)}## Trained on
+{_scores(facts)}## Training data
 
 {sources}
 

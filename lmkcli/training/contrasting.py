@@ -53,7 +53,7 @@ class Contrast:
 def _inputs(batch: TrainBatch) -> list[Input]:
     """Return all inputs of a batch: queries first, with vector numbers counted over both sides."""
     first = int(batch.queries.counts.sum())
-    return [*batch.queries.inputs, *batch.passages.behind(first)]
+    return [*batch.queries.inputs, *batch.passages.shifted(first)]
 
 
 def _embedded(finish: Finish, vectors: Tensor, counts: Tensor) -> Embedded:

@@ -1,6 +1,6 @@
-"""Development sets: a training that is scored as it goes keeps its best weights, and may end early.
+"""Development sets: score a model during training, keep its best weights, and stop early.
 
-What searches and evaluates stands behind training; whoever starts one brings a `Scorer`.
+This package must not import search and evaluation, so the caller passes a `Scorer`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -10,24 +10,25 @@ from torch import nn
 
 
 class Scorer(Protocol):
-    """Scores what is trained, as it stands."""
+    """The interface for scoring the current weights of a model."""
 
     @property
     def measure(self) -> str:
-        """The name of what is measured; more is better."""
+        """The name of the measure; higher is better."""
 
     @property
     def identity(self) -> dict[str, Any]:
-        """What decides the scores, beside the model; JSON values."""
+        """All inputs of the scores except the model, as JSON values."""
 
     def __call__(self, module: nn.Module) -> dict[str, float]:
-        """The measure's value on each collection, by name."""
+        """Return the measure's value on each collection, by name."""
 
 
 class Dev(NamedTuple):
-    """What scores, and how many steps apart.
+    """A scorer and its schedule.
 
-    `patience` is how many scorings without a better one end the training; 0: none do.
+    every: the number of steps between scorings.
+    patience: the number of scorings without improvement that end the training; 0 disables early stopping.
     """
 
     scorer: Scorer
@@ -36,23 +37,23 @@ class Dev(NamedTuple):
 
     @property
     def identity(self) -> dict[str, Any]:
-        """What two trainings must share to end alike."""
+        """The values that two trainings must share to select the same weights."""
         return {**self.scorer.identity, "every": self.every, "patience": self.patience}
 
     def facts(self, history: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-        """What training.json says: every scoring, and whose weights were published."""
+        """Return the entry of training.json: all scorings, and the one with the published weights."""
         curve = [dict(line) for line in history if "score" in line]
         return {**self.identity, "curve": curve, "published": best(curve)}
 
     def exhausted(self, history: Sequence[Mapping[str, Any]]) -> bool:
-        """Whether so many scorings in a row were no better than one before."""
+        """Return whether the last `patience` scorings brought no improvement."""
         scores = [_score(line) for line in history if "score" in line]
         since = len(scores) - 1 - scores.index(max(scores)) if scores else 0
         return 0 < self.patience <= since
 
 
 def best(history: Sequence[Mapping[str, Any]]) -> Mapping[str, Any] | None:
-    """The line of a training's log with the best score, the first of equals; None without any."""
+    """Return the log line with the best score, the first of equal ones; None without scores."""
     return max((line for line in history if "score" in line), key=_score, default=None)
 
 

@@ -1,4 +1,7 @@
-"""A training of a bi-encoder: what is learned, from what, how. planning.py makes it, running.py runs it."""
+"""A training job of a bi-encoder: model, examples and settings.
+
+planning.py creates it, running.py runs it.
+"""
 
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -34,12 +37,12 @@ from lmkcli.training.showing import SHOWN, PlacedText, placed_text
 from lmkcli.training.skipping import Skipping
 from lmkcli.training.sources import Source, described
 from lmkcli.training.teaching import Teacher
-from lmkcli.training.trainer import Learning
+from lmkcli.training.trainer import TrainingTask
 
 
 @dataclass(frozen=True)
 class TrainJob:
-    """What will be learned, from what, and how."""
+    """The model, examples, objective and settings of a training."""
 
     resolved: Resolved
     grans: tuple[str, ...]
@@ -53,13 +56,13 @@ class TrainJob:
 
     @property
     def identity(self) -> dict[str, Any]:
-        """What two trainings must share to be one."""
+        """The values that a resumed training must share with the original."""
         settings = {k: v for k, v in asdict(self.settings).items() if k not in MACHINE}
         shared = {
             "recipe": self.resolved.recipe.identity(),
             "granularities": list(self.grans),
             "data": self.examples.digest,
-            "sources": [_seen_as(source) for source in self.sources],
+            "sources": [_source_identity(source) for source in self.sources],
             "settings": settings,
         }
         if package := catalog.OBJECTIVES[self.settings.loss].provider:
@@ -71,15 +74,15 @@ class TrainJob:
         return shared | ({"dev": self.dev.identity} if self.dev else {})
 
     def __len__(self) -> int:
-        """Examples."""
+        """Return the number of examples."""
         return len(self.examples)
 
     def unscored(self) -> "TrainJob":
-        """The same without checkpoints and development set."""
+        """Return the same job without checkpoints and development set."""
         return replace(self, settings=self.settings.unsaved(), dev=None)
 
     def shown(self, batch: TrainBatch) -> list[list[PlacedText]]:
-        """The first examples of a batch: the query, the positive, and a negative where there is one."""
+        """Return the first examples of a batch: query, positive, and one negative if present."""
         tokenizer = open_tokenizer(self.resolved.folder, self.resolved.recipe.doc)
 
         def text(side: Placed, number: int, name: str) -> PlacedText:
@@ -95,20 +98,20 @@ class TrainJob:
             for number in range(min(SHOWN, len(batch.examples)))
         ]
 
-    def learning(self, start: Start) -> Learning:
-        """The forward pass, opened, and the contrast of its vectors."""
+    def task(self, start: Start) -> TrainingTask:
+        """Open the model and return the task of contrastive training."""
         forward = open_trainable(self)
         gradients = Gradients(forward, budget(forward.model, self.settings, start.note))
         feed = self.feed(start)
         step = Contrast(gradients, self.objective, feed.place.sides[0], self._teacher(forward))
-        return Learning(forward, step, feed, self.settings, self.dev)
+        return TrainingTask(forward, step, feed, self.settings, self.dev)
 
     def _teacher(self, student: ForwardPass) -> Teacher | None:
-        how = EncodeSettings(dtype=self.settings.dtype, device=self.settings.device)
-        return Teacher.open(self.teacher, how, student) if self.teacher else None
+        settings = EncodeSettings(dtype=self.settings.dtype, device=self.settings.device)
+        return Teacher.open(self.teacher, settings, student) if self.teacher else None
 
     def feed(self, start: Start) -> Feed[Place]:
-        """The batches of one process."""
+        """Return the batches of one process."""
         settings, sides = self.settings, [_sides(self, source) for source in self.sources]
         place: Place
         if isinstance(self.examples, Documents):
@@ -124,7 +127,7 @@ class TrainJob:
         )
 
     def facts(self, history: list[dict[str, float]]) -> dict[str, Any]:
-        """What training.json says beside what it says of every training."""
+        """Return the entries of training.json that are specific to bi-encoders."""
         return {
             "base": self.resolved.folder.name,
             "objective": self.settings.loss,
@@ -136,12 +139,12 @@ class TrainJob:
     def publish(
         self, folder: Path, module: nn.Module, learned: dict[str, Tensor], facts: dict[str, Any]
     ) -> None:
-        """The model in the layout of sentence-transformers."""
+        """Write the model in the layout of sentence-transformers."""
         checkpoints.publish(folder, published(self.resolved), module, learned, facts)
 
 
-def _seen_as(source: Source) -> dict[str, Any]:
-    """How the examples of a source are seen, beside what they are."""
+def _source_identity(source: Source) -> dict[str, Any]:
+    """Return the settings of a source that change its inputs; the digest covers the examples."""
     names = ("weight", "query_prompt", "doc_prompt", "query_max_length", "max_length")
     windows = {"window": source.window} if source.window else {}
     drawing = {"drawing": asdict(source.drawing)}
@@ -149,7 +152,7 @@ def _seen_as(source: Source) -> dict[str, Any]:
 
 
 def open_trainable(job: TrainJob) -> ForwardPass:
-    """The model with its weights in the dtype of the forward pass, those that take no part frozen."""
+    """Open the model in the dtype of the forward pass, and freeze its unused weights."""
     settings = job.settings
     doc = job.resolved.recipe.doc
     options = ModelOptions(
@@ -163,7 +166,7 @@ def open_trainable(job: TrainJob) -> ForwardPass:
     first = next(job.feed(Start()).batches())
     vectors = forward(first.passages.inputs[:1])
     if not vectors.requires_grad:
-        raise UsageError("--train and --freeze leave nothing to train; freeze less")
+        raise UsageError("--train and --freeze leave no weights to train; freeze fewer parts")
     parts.freeze_unused(forward, vectors)
     return forward
 
@@ -175,16 +178,16 @@ def _sides(job: TrainJob, source: Source) -> SourceSides:
         prompt = config.prompt if prompt is None else prompt
         if length and length > config.max_length:
             raise UsageError(
-                f"'{source.name}': a length of {length} is beyond that of all texts, "
-                f"{config.max_length}; raise --max-length"
+                f"'{source.name}': length {length} exceeds the maximum length {config.max_length}; raise "
+                "--max-length"
             )
-        own = replace(config, prompt=prompt, max_length=length or config.max_length)
-        return TrainingSide.of(own, open_tokenizer(folder, own), job.grans)
+        config = replace(config, prompt=prompt, max_length=length or config.max_length)
+        return TrainingSide.of(config, open_tokenizer(folder, config), job.grans)
 
     if source.window and recipe.doc.unit != "doc":
         raise UsageError(
-            f"'{source.name}': the vectors of windows are averaged, which --unit {recipe.doc.unit} does not "
-            f"allow; drop window={source.window}"
+            f"'{source.name}': --unit {recipe.doc.unit} does not support windows, which are averaged; drop "
+            f"window={source.window}"
         )
     window = str(source.window) if source.window else recipe.doc.window
     query = side(recipe.query, source.query_prompt, source.query_max_length)

@@ -1,7 +1,7 @@
 """AdamW with float32 master weights, for models that compute in half precision.
 
-The model's own weights are bf16, so that nothing is cast in the forward pass; steps that would vanish in
-their eight bits are taken on a float32 copy.
+The model's weights are bf16, so the forward pass needs no casts. A bf16 number has 8 significant bits, and
+small updates would be rounded away. So the optimizer updates float32 copies and rounds them to bf16.
 """
 
 from collections.abc import Callable, Iterable
@@ -12,27 +12,30 @@ from torch import Tensor, nn
 
 
 class MasterAdamW(torch.optim.Optimizer):
-    """AdamW over float32 copies; after each step the parameters are their copies, rounded.
+    """AdamW over float32 copies (masters) of the parameters.
 
-    Parameters that are float32 already are their own copies.
+    After each step, each parameter is its master, rounded to the parameter's dtype. A float32 parameter is
+    its own master and needs no copy.
     """
 
     def __init__(self, groups: Iterable[dict[str, Any]], **settings: Any) -> None:
-        own = [{**group, "params": list(group["params"])} for group in groups]
-        super().__init__(own, {})
-        masters = [{**group, "params": [_master(p) for p in group["params"]]} for group in own]
+        model_groups = [{**group, "params": list(group["params"])} for group in groups]
+        super().__init__(model_groups, {})
+        masters = [
+            {**group, "params": [_master(p) for p in group["params"]]} for group in model_groups
+        ]
         self.inner = torch.optim.AdamW(masters, **settings)
-        self.param_groups = self.inner.param_groups  # schedulers set the rate of these
+        self.param_groups = self.inner.param_groups  # schedulers set the learning rate here
         self.defaults = self.inner.defaults
         self._pairs = [
             (parameter, master)
-            for mine, theirs in zip(own, self.inner.param_groups, strict=True)
-            for parameter, master in zip(mine["params"], theirs["params"], strict=True)
+            for group, master_group in zip(model_groups, self.inner.param_groups, strict=True)
+            for parameter, master in zip(group["params"], master_group["params"], strict=True)
         ]
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
-        """One step of all parameters that have a gradient."""
+        """Update all parameters that have a gradient."""
         for parameter, master in self._pairs:
             if master is not parameter:
                 master.grad = None if parameter.grad is None else parameter.grad.float()
@@ -43,12 +46,12 @@ class MasterAdamW(torch.optim.Optimizer):
                 master.grad = None
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """Forget the gradients of the parameters."""
+        """Clear the gradients of the parameters."""
         for parameter, _ in self._pairs:
             parameter.grad = None if set_to_none else torch.zeros_like(parameter)
 
     def state_dict(self) -> dict[str, Any]:
-        """The state of AdamW, and the copies."""
+        """Return the state of AdamW and the masters."""
         return {
             **self.inner.state_dict(),
             "masters": [master.detach() for _, master in self._pairs],
@@ -56,7 +59,7 @@ class MasterAdamW(torch.optim.Optimizer):
 
     @torch.no_grad()
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """What `state_dict` gave; the parameters become the copies, rounded."""
+        """Load a result of `state_dict`, and set the parameters to the rounded masters."""
         masters: list[Tensor] = state_dict["masters"]
         rest = {key: value for key, value in state_dict.items() if key != "masters"}
         self.inner.load_state_dict(rest)
@@ -66,11 +69,11 @@ class MasterAdamW(torch.optim.Optimizer):
             parameter.copy_(master)
 
     def precise(self, module: nn.Module) -> dict[str, Tensor]:
-        """The state dict of `module` with the copies in the place of what was rounded."""
+        """Return the state dict of `module` with the masters in place of the rounded parameters."""
         masters = {id(parameter): master for parameter, master in self._pairs}
-        own = dict(module.named_parameters(remove_duplicate=False))
+        parameters = dict(module.named_parameters(remove_duplicate=False))
         return {
-            name: masters.get(id(own[name]), value) if name in own else value
+            name: masters.get(id(parameters[name]), value) if name in parameters else value
             for name, value in module.state_dict().items()
         }
 
@@ -82,7 +85,10 @@ def _master(parameter: nn.Parameter) -> nn.Parameter:
 
 
 def decayed(module: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
-    """Parameter groups: matrices with decay, biases and norms without; what is frozen in neither."""
+    """Return two parameter groups: matrices with weight decay, and biases and norms without.
+
+    Frozen parameters are in neither group.
+    """
     trained = [p for p in module.parameters() if p.requires_grad]
     return [
         {"params": [p for p in trained if p.ndim > 1], "weight_decay": weight_decay},

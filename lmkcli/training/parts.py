@@ -1,4 +1,4 @@
-"""Parts: which weights of a model are trained, and low-rank adapters in the place of whole matrices."""
+"""Parts: select the trained weights of a model, or train low-rank adapters instead (LoRA)."""
 
 import re
 from collections.abc import Mapping
@@ -16,16 +16,17 @@ from lmkcli.models.extend import position_table
 from lmkcli.models.forward import ForwardPass
 
 NAMES = "embeddings, positions, layers, layers.4, layers.4-5, norms, biases, modules"
-ALPHA = 2  # the factor on what adapters add (peft's lora_alpha / r)
+ALPHA = 2  # the factor on the output of adapters (peft's lora_alpha / r)
 _LAYER = re.compile(r"\.(?:layers?|h|blocks?)\.(\d+)\.")
 _LAYERS = re.compile(r"layers(?:\.(\d+)(?:-(\d+))?)?")
 
 
 def choose(forward: ForwardPass, only: str, frozen: str, rank: int = 0) -> None:
-    """Freeze what is not in `only` (where that says something), and what is in `frozen`.
+    """Freeze all weights that are not to be trained.
 
-    Both are names with commas: NAMES. With a `rank`, adapters are trained in the place of what `only` does
-    not name. UsageError for a name that is no part of this model.
+    `only` and `frozen` are names from NAMES, separated by commas. Weights in `frozen` are frozen; if `only`
+    is not empty, so are all weights outside of it. With a `rank`, adapters of this rank are trained, and of
+    the model's own weights only those in `only`. Raises UsageError if the model has no part with a name.
     """
     if only or rank:
         parameters = _parameters(forward, only)
@@ -39,9 +40,9 @@ def choose(forward: ForwardPass, only: str, frozen: str, rank: int = 0) -> None:
 
 
 def freeze_unused(module: nn.Module, output: Tensor) -> None:
-    """Freeze the weights that take no part in `output`.
+    """Freeze the weights that have no influence on `output`, such as an unused pooler in the checkpoint.
 
-    Several processes would wait for their gradients: a pooler's that nobody asks, for one.
+    Otherwise processes would wait for the gradients of these weights.
     """
     torch.autograd.backward(output.sum())
     for parameter in module.parameters():
@@ -50,13 +51,13 @@ def freeze_unused(module: nn.Module, output: Tensor) -> None:
 
 
 def _parameters(forward: ForwardPass, parts: str) -> list[nn.Parameter]:
-    """The parameters of parts that are named with commas."""
+    """Return the parameters of the parts in a comma-separated list."""
     named = list(forward.named_parameters())
     chosen = []
     for part in filter(None, parts.split(",")):
         parameters = [p for name, p in named if _belongs(forward, name, p, part)]
         if not parameters:
-            raise UsageError(f"'{part}' names no part of this model; write some of {NAMES}")
+            raise UsageError(f"'{part}' is no part of this model; use names from: {NAMES}")
         chosen += parameters
     return chosen
 
@@ -77,7 +78,11 @@ def _belongs(forward: ForwardPass, name: str, parameter: nn.Parameter, part: str
 
 
 def _adapt(forward: ForwardPass, rank: int) -> None:
-    """Matrices of `rank` beside every linear layer of the encoder."""
+    """Add an adapter of `rank` to every linear layer of the encoder.
+
+    For a weight matrix [out, in], the adapter is A [rank, in] and B [out, rank]; the layer then computes
+    W x + ALPHA * B A x.
+    """
     if find_spec("peft") is None:
         raise MissingExtra("peft", "train", "--lora")
     from peft import LoraConfig, inject_adapter_in_model
@@ -94,9 +99,10 @@ def _adapt(forward: ForwardPass, rank: int) -> None:
 
 
 def write_adapter(folder: Path, base: str, module: Any, learned: Mapping[str, Tensor]) -> bool:
-    """What was learned beside `base`, in peft's layout and in half precision; False without adapters.
+    """Write the trained adapters in peft's layout and in half precision. Return False without adapters.
 
-    `learned` are the unmerged tensors of `module`. What was trained whole is kept whole.
+    `base` is the name of the base model, `learned` the unmerged tensors of `module`. Weights that were
+    trained without adapters are saved completely.
     """
     encoder = "encoder."
     matrices = merging.low_rank(
@@ -107,12 +113,12 @@ def write_adapter(folder: Path, base: str, module: Any, learned: Mapping[str, Te
     from peft import LoraConfig
 
     trained = [name for name, p in module.named_parameters() if p.requires_grad]
-    others = [
+    full = [
         name.removeprefix(encoder)
         for name in trained
         if name.startswith(encoder) and ".lora_" not in name
     ]
-    kept = {merging.whole(name): learned[encoder + name] for name in others}
+    full_weights = {merging.whole(name): learned[encoder + name] for name in full}
     names = sorted({name.removeprefix(merging.PREFIX).partition(".lora_")[0] for name in matrices})
     rank = min(min(matrix.shape) for matrix in matrices.values())
     folder.mkdir()
@@ -120,9 +126,9 @@ def write_adapter(folder: Path, base: str, module: Any, learned: Mapping[str, Te
         r=rank,
         lora_alpha=ALPHA * rank,
         target_modules=names,
-        modules_to_save=sorted({name.rpartition(".")[0] for name in others}) or None,
+        modules_to_save=sorted({name.rpartition(".")[0] for name in full}) or None,
         base_model_name_or_path=base,
     ).save_pretrained(str(folder))
-    halves = {name: value.half().contiguous() for name, value in (matrices | kept).items()}
-    save_file(halves, folder / merging.WEIGHTS)
+    saved = {name: value.half().contiguous() for name, value in (matrices | full_weights).items()}
+    save_file(saved, folder / merging.WEIGHTS)
     return True

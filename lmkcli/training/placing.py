@@ -1,4 +1,4 @@
-"""Placing: the texts of a batch become model inputs, each cut into chunks of a length drawn for it."""
+"""Placing: turn the texts of a batch into model inputs. The granularity of each text is drawn at random."""
 
 import sys
 from collections.abc import Sequence
@@ -18,10 +18,11 @@ from lmkcli.training.examples import Ints
 
 
 class Placed(NamedTuple):
-    """The inputs of some texts; marks bear the numbers of vectors, counted over all of them.
+    """The inputs of several texts.
 
-    `counts` [texts] is how many vectors each text makes, its windows counted apart, and `grans` the
-    granularity by which each was cut.
+    inputs: the model inputs; `groups` of an input are vector numbers, counted over all texts.
+    counts: [texts], the number of vectors of each text; each window counts separately.
+    grans: the granularity of each text.
     """
 
     inputs: list[Input]
@@ -30,7 +31,7 @@ class Placed(NamedTuple):
 
     @classmethod
     def of(cls, placements: Sequence[Placement], grans: Sequence[str]) -> "Placed":
-        """The texts side by side."""
+        """Combine the placements of several texts and number their vectors consecutively."""
         inputs: list[Input] = []
         total = 0
         for placement in placements:
@@ -41,23 +42,23 @@ class Placed(NamedTuple):
 
     @property
     def tokens(self) -> int:
-        """Positions that go through the model."""
+        """The number of positions that the model processes."""
         return sum(len(one.ids) for one in self.inputs)
 
     def text(self, number: int) -> list[Input]:
-        """The inputs of one text."""
+        """Return the inputs of one text."""
         last = int(self.counts[: number + 1].sum())
         first = last - int(self.counts[number])
         return [one for one in self.inputs if ((first <= one.groups) & (one.groups < last)).any()]
 
-    def behind(self, vectors: int) -> list[Input]:
-        """The inputs, numbered after so many vectors of other texts."""
+    def shifted(self, vectors: int) -> list[Input]:
+        """Return the inputs with vector numbers that start at `vectors`."""
         return [one._replace(groups=one.groups + vectors) for one in self.inputs]
 
 
 @dataclass(frozen=True)
 class TrainingSide:
-    """Queries or passages of a source: a tokenizer, and a placer for each granularity drawn from."""
+    """The query or passage side of a source: a tokenizer, and one placer per granularity."""
 
     tokenizer: Tokenizer
     placers: tuple[Placer, ...]
@@ -65,9 +66,9 @@ class TrainingSide:
 
     @classmethod
     def of(cls, side: EncoderConfig, tokenizer: Tokenizer, grans: Sequence[str]) -> "TrainingSide":
-        """`grans` take the place of the side's own granularity where it has one.
+        """Create a side. `grans`, if given, replace the granularity of the configuration if it has one.
 
-        A text whose landmarks were all cut off ends with one instead of its last token (LMK, §4).
+        If truncation removes all landmarks of a text, a landmark replaces its last token (LMK, §4).
         """
         chosen = [replace(side, gran=gran) for gran in grans] if side.gran and grans else [side]
         placers = [make_placer(one, tokenizer.special) for one in chosen]
@@ -81,12 +82,15 @@ class TrainingSide:
 
     @property
     def reads(self) -> int:
-        """Tokens of a text at most; in windows, all of them."""
+        """The maximum number of tokens of a text; windows read all tokens."""
         (placer, *_) = self.placers
         return sys.maxsize if placer.window.isdigit() else placer.limit
 
     def chunked(self, texts: Sequence[str]) -> list[tuple[Placement, Ints]]:
-        """Each text's inputs, and the number of the chunk that each vector stands for."""
+        """Place texts that consist of chunks.
+
+        Returns for each text its inputs, and the chunk number of each of its vectors, [vectors].
+        """
         (placer,) = self.placers
         placed = []
         for text in self.tokenizer(list(texts)):
@@ -99,10 +103,10 @@ class TrainingSide:
     def placements(
         self, texts: Sequence[str], prompts: Sequence[str | None], draws: Sequence[int]
     ) -> list[Placement]:
-        """Each text's inputs; a prompt of None is the side's own, `draws` number the placers."""
+        """Place texts. A prompt of None selects the side's prompt; `draws` are the placers' numbers."""
         placements: dict[int, Placement] = {}
         for prompt in dict.fromkeys(prompts):
-            rows = [row for row, own in enumerate(prompts) if own == prompt]
+            rows = [row for row, text_prompt in enumerate(prompts) if text_prompt == prompt]
             tokenizer = self.tokenizer if prompt is None else replace(self.tokenizer, prompt=prompt)
             for row, text in zip(rows, tokenizer([texts[row] for row in rows]), strict=True):
                 placer = self.placers[draws[row]]

@@ -1,11 +1,11 @@
-"""Planning a training: what was asked, with its objective, and without weights."""
+"""Planning a training: resolve the request, create the objective and read the examples, but no weights."""
 
 from collections.abc import Iterator, Sequence
 
 from lmkcli import catalog
 from lmkcli.recipe import RecipeOptions
 from lmkcli.training import asking
-from lmkcli.training.asking import Asked, check_found
+from lmkcli.training.asking import ResolvedTraining, check_found
 from lmkcli.training.contextual import read_documents
 from lmkcli.training.job import TrainJob
 from lmkcli.training.matryoshka import Matryoshka
@@ -17,40 +17,40 @@ from lmkcli.training.teaching import Imitation
 def plan(
     sources: Sequence[str], options: RecipeOptions, settings: TrainSettings, offline: bool = False
 ) -> TrainJob:
-    """Reads everything but the model; UsageError and DataError for what cannot be trained."""
-    return planned(asking.ask(sources, options, settings, offline), settings)
+    """Read everything except the model's weights. Raises UsageError and DataError for invalid requests."""
+    return planned(asking.resolve_training(sources, options, settings, offline), settings)
 
 
-def planned(asked: Asked, settings: TrainSettings) -> TrainJob:
-    """The training of what was asked; DataError where documents in chunks hold nothing to learn."""
-    objective = open_objective(settings, asked.resolved.recipe.doc.normalize)
-    examples, tallies = asked.read or read_documents(asked.sources)
-    check_found(len(examples), asked.sources)
+def planned(request: ResolvedTraining, settings: TrainSettings) -> TrainJob:
+    """Return the job of a resolved request. Raises DataError if documents in chunks give no example."""
+    objective = open_objective(settings, request.resolved.recipe.doc.normalize)
+    examples, tallies = request.read or read_documents(request.sources)
+    check_found(len(examples), request.sources)
     settings = settings.counted(len(examples))
     return TrainJob(
-        asked.resolved, asked.grans, asked.sources, examples, tuple(tallies), objective, settings,
-        teacher=asked.teacher,
+        request.resolved, request.grans, request.sources, examples, tuple(tallies), objective, settings,
+        teacher=request.teacher,
     )  # fmt: skip
 
 
 def open_objective(settings: TrainSettings, normalize: bool = True) -> Objective:
-    """The objective with those of the settings that it has, at several dimensions where --dims says so."""
+    """Create the objective with its settings, and add --dims and --teacher if given."""
     kind = catalog.load(catalog.OBJECTIVES, settings.loss, "objective")
-    own = catalog.OBJECTIVES[settings.loss].settings
-    objective: Objective = kind(**{name: getattr(settings, name) for name in own})
+    names = catalog.OBJECTIVES[settings.loss].settings
+    objective: Objective = kind(**{name: getattr(settings, name) for name in names})
     if dims := read_dims(settings.dims):
         objective = Matryoshka(objective, dims, normalize)
-    alone = "targets" in objective.needs or not settings.teacher
-    return objective if alone else Imitation(objective, settings.teacher_weight)
+    complete = "targets" in objective.needs or not settings.teacher
+    return objective if complete else Imitation(objective, settings.teacher_weight)
 
 
 def _declared(job: TrainJob) -> str:
     window = job.resolved.folder.window
-    return f"; will be read in windows of {window}" if window else ""
+    return f"; the model will read windows of {window} positions" if window else ""
 
 
 def describe_training(job: TrainJob) -> Iterator[str]:
-    """What was found and resolved, in lines for people."""
+    """Yield lines that describe the resolved model, settings and examples."""
     doc = job.resolved.recipe.doc
     grans = f" gran {' '.join(job.grans)}" if job.grans else ""
     yield (
@@ -65,9 +65,9 @@ def describe_training(job: TrainJob) -> Iterator[str]:
         yield f"{source.name}: {count:,} examples of {tally.read:,}{f' ({rest})' if rest else ''}"
     yield from job.resolved.notes
     if job.teacher:
-        told = job.teacher.recipe.doc
+        teacher_doc = job.teacher.recipe.doc
         guess = " (a guess: its folder declares none)" if job.teacher.notes else ""
         yield (
-            f"taught by {job.teacher.folder.name}: pool {told.pool}{guess}, windows of "
-            f"{told.max_length} positions"
+            f"teacher {job.teacher.folder.name}: pool {teacher_doc.pool}{guess}, windows of "
+            f"{teacher_doc.max_length} positions"
         )

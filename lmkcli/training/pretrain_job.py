@@ -37,7 +37,7 @@ from lmkcli.training.sampling import Sampling
 from lmkcli.training.settings import PretrainSettings
 from lmkcli.training.showing import SHOWN, PlacedText, placed_text
 from lmkcli.training.sources import Source, described
-from lmkcli.training.trainer import Learning
+from lmkcli.training.trainer import TrainingTask
 
 _PROBE = 2  # number of texts in the forward pass that finds unused weights
 
@@ -118,15 +118,15 @@ class PretrainJob:
         weights = [source.weight for source in self.sources]
         return Feed(self.corpus, weights, Sampling.of(settings), place, settings.steps, start.step)
 
-    def learning(self, start: Start) -> Learning:
-        """Open the encoder and the heads."""
+    def task(self, start: Start) -> TrainingTask:
+        """Open the encoder and the heads, and return the task of pre-training."""
         feed = self.feed(start)
         model = self._model()
         heads = self._heads(model, start)
         module = Pretraining(model, heads)
         parts.freeze_unused(module, module(next(self.feed(Start()).batches()).texts[:_PROBE]))
         step = PretextStep(heads, budget(model, self.settings, start.note, parts=2))
-        return Learning(module, step, feed, self.settings)
+        return TrainingTask(module, step, feed, self.settings)
 
     def facts(self, history: list[dict[str, float]]) -> dict[str, Any]:
         """Return the entries of training.json that are specific to pre-training."""

@@ -14,7 +14,7 @@ from lmkcli.models.finding import read_model
 from lmkcli.models.tokenizer import Tokenizer, open_tokenizer
 from lmkcli.pooling.landmark import Landmark
 from lmkcli.training import asking
-from lmkcli.training.asking import AskedTexts, Beginning
+from lmkcli.training.asking import BaseModelSpec, ResolvedPretraining
 from lmkcli.training.corpus import Corpus, in_blocks, read_corpus
 from lmkcli.training.masked_texts import TextLayout
 from lmkcli.training.placing import TrainingSide
@@ -23,40 +23,51 @@ from lmkcli.training.settings import PretrainSettings
 
 
 def plan(
-    sources: Sequence[str], beginning: Beginning, settings: PretrainSettings, offline: bool = False
+    sources: Sequence[str],
+    base_model: BaseModelSpec,
+    settings: PretrainSettings,
+    offline: bool = False,
 ) -> PretrainJob:
     """Read everything except the model's weights. Raises UsageError and DataError for invalid requests."""
     return planned(
-        asking.ask_texts(sources, beginning, settings, offline), beginning, settings, offline
+        asking.resolve_pretraining(sources, base_model, settings, offline),
+        base_model,
+        settings,
+        offline,
     )
 
 
 def planned(
-    asked: AskedTexts, beginning: Beginning, settings: PretrainSettings, offline: bool = False
+    request: ResolvedPretraining,
+    base_model: BaseModelSpec,
+    settings: PretrainSettings,
+    offline: bool = False,
 ) -> PretrainJob:
     """Return the job of a resolved request: create the model if it is new, and tokenize the texts."""
-    options, created = beginning.first, _created(beginning, settings.seed, offline)
+    options, created = base_model.first, _created(base_model, settings.seed, offline)
     if created:
         options = replace(options, model=created.folder.name)
-    resolved = asked.resolved or resolve_whole(options, offline)
+    resolved = request.resolved or resolve_whole(options, offline)
     check_exportable(resolved)
     tokenizer = open_tokenizer(resolved.folder, resolved.recipe.doc)
-    layout = _layout(resolved, tokenizer, beginning.grans, settings)
-    corpus = read_corpus(asked.sources, options, tokenizer, offline)
+    layout = _layout(resolved, tokenizer, base_model.grans, settings)
+    corpus = read_corpus(request.sources, options, tokenizer, offline)
     if settings.blocks:
         corpus = _in_blocks(corpus, layout)
     settings = settings.counted(len(corpus))
     if created:
-        resolved = resolved._replace(recipe=resolved.recipe.moved(f"{beginning.architecture}"))
-    return PretrainJob(resolved, layout, tokenizer, asked.sources, corpus, settings, created)
+        resolved = resolved._replace(recipe=resolved.recipe.moved(f"{base_model.architecture}"))
+    return PretrainJob(resolved, layout, tokenizer, request.sources, corpus, settings, created)
 
 
-def _created(beginning: Beginning, seed: int, offline: bool) -> CreatedModel | None:
+def _created(base_model: BaseModelSpec, seed: int, offline: bool) -> CreatedModel | None:
     """Create the folder of a new model. Return None if the training continues an existing model."""
-    if not beginning.architecture:
+    if not base_model.architecture:
         return None
     folder = tempfile.TemporaryDirectory(prefix="lmk-new-")
-    new = NewModel(beginning.architecture, beginning.tokenizer, beginning.init_from, seed, offline)
+    new = NewModel(
+        base_model.architecture, base_model.tokenizer, base_model.init_from, seed, offline
+    )
     notes = create(new, Path(folder.name))
     identity: dict[str, Any] = {"architecture": read_architecture(new.architecture)}
     if new.init_from:

@@ -1,4 +1,4 @@
-"""Rehearsal: what a training will see, and what it will take, before anything is written."""
+"""Rehearsal: preview the inputs of a training and estimate its cost, without writing anything."""
 
 import math
 import time
@@ -18,16 +18,20 @@ from lmkcli.training.running import Job, Start, open_trainer
 from lmkcli.training.showing import PlacedText
 from lmkcli.training.trainer import peak_held
 
-TIMED = 5  # steps, after one to warm up
-_EXAMPLES = 2048  # in the batches whose tokens are counted
+TIMED = 5  # number of timed steps, after one warm-up step
+_EXAMPLES = 2048  # number of examples in the batches for counting tokens
 
 
 class Rehearsal(NamedTuple):
-    """What was found. `tokens` (positions of the whole training) is an estimate from `counted` batches.
+    """The results of a rehearsal.
 
-    `seconds` of the whole training follow from `tokens_per_second` of the steps that were timed; `scoring`
-    of them go into its development set, which was scored once.
-    `memory` is the peak in bytes of this process, or of its GPU.
+    tokens: positions of the whole training, estimated from `counted` batches.
+    longest: positions of the longest input in these batches.
+    shown: previews of the first examples.
+    timed: the number of timed steps.
+    seconds: estimated duration of the whole training, from `tokens_per_second` of the timed steps.
+    scoring: the part of `seconds` for the development set, estimated from one scoring.
+    memory: the peak memory of this process, or of its GPU, in bytes.
     """
 
     examples: int
@@ -44,23 +48,23 @@ class Rehearsal(NamedTuple):
 
 
 class Rehearsed(Job, Protocol):
-    """A training that can say what its texts look like."""
+    """The interface of jobs that can be rehearsed."""
 
     def __len__(self) -> int:
-        """Examples, or texts."""
+        """Return the number of examples or texts."""
 
     def feed(self, start: Start) -> Feed[Any]:
-        """The batches of one process."""
+        """Return the batches of one process."""
 
     def shown(self, batch: Any) -> list[list[PlacedText]]:
-        """The texts of the first examples of a batch."""
+        """Return previews of the first examples of a batch."""
 
     def unscored(self) -> Self:
-        """The same without checkpoints and development set."""
+        """Return the same job without checkpoints and development set."""
 
 
 def rehearse(job: Rehearsed, dev: Dev | None, report: Report) -> Rehearsal:
-    """Counts, places and times the first steps of a training; its folder is neither read nor written."""
+    """Count tokens, preview inputs and time the first steps, without access to the training's folder."""
     feed = job.feed(Start())
     wanted = max(TIMED + 1, _EXAMPLES // job.settings.batch_size)
     sample = list(islice(feed.batches(), wanted))
@@ -77,12 +81,12 @@ def rehearse(job: Rehearsed, dev: Dev | None, report: Report) -> Rehearsal:
 
 
 class _Enough(Exception):
-    """The steps that were to be timed are done."""
+    """Raised after the last timed step."""
 
 
 def _steps(job: Rehearsed, dev: Dev | None, report: Report) -> tuple[list[float], float]:
-    """Seconds of each of the first steps, and of all scorings, on a model that is then forgotten."""
-    ends: list[float] = []  # of what was reported: the beginning, then each step
+    """Train a temporary model; return the seconds of each first step, and those of all scorings."""
+    ends: list[float] = []  # times of the progress reports: the start, then the end of each step
 
     def tick(done: int, total: int | None, unit: str) -> None:
         ends.append(time.perf_counter())
@@ -95,7 +99,7 @@ def _steps(job: Rehearsed, dev: Dev | None, report: Report) -> tuple[list[float]
         trainer = open_trainer(job.unscored(), Path(name), report._replace(progress=tick))
         with suppress(_Enough):
             trainer.train()
-    scoring = _scoring(dev, job.settings.steps, trainer.learning.module) if dev else 0.0
+    scoring = _scoring(dev, job.settings.steps, trainer.task.module) if dev else 0.0
     return np.diff(ends).tolist(), scoring
 
 

@@ -1,4 +1,4 @@
-"""Running a training: its folder claimed, its last checkpoint taken up, its model published."""
+"""Run a training: claim its folder, resume from its last checkpoint, and write its model."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -20,17 +20,17 @@ from lmkcli.training import checkpoints
 from lmkcli.training.gathering import leave_group
 from lmkcli.training.gradients import Budget
 from lmkcli.training.settings import LoopSettings
-from lmkcli.training.trainer import Learning, LossTrainer, arguments
+from lmkcli.training.trainer import LossTrainer, TrainingTask, arguments
 
-# Positions that go through at once, times the width of the states: what training keeps of them.
+# Default size of a pass: positions times the width of the states. Training memory is proportional to it.
 CPU_STATES, GPU_STATES = 6_291_456, 50_331_648
-# Settings of the machine, which two trainings need not share to be one.
+# Settings that a resumed training may change.
 MACHINE = ("device", "batch_tokens", "save_every", "log_every", "tensorboard")
 
 
 @dataclass(frozen=True)
 class Start:
-    """Where a process begins: the steps that are done, its share of every batch, where notes go."""
+    """The start of a process: its finished steps, its shard of every batch, and its function for notes."""
 
     step: int = 0
     shard: Shard = WHOLE
@@ -38,36 +38,36 @@ class Start:
 
 
 class Job(Protocol):
-    """What will be learned, from what, and how; planned before a model is opened."""
+    """The interface of training jobs. A job is planned before its model is opened."""
 
     @property
     def resolved(self) -> Resolved:
-        """The model that is trained, and the recipe that its folder will declare."""
+        """The model to train, and the recipe that its folder will declare."""
 
     @property
     def settings(self) -> LoopSettings:
-        """How; `steps` is how many there will be."""
+        """The settings, with the final number of `steps`."""
 
     @property
     def identity(self) -> dict[str, Any]:
-        """What two trainings must share to be one."""
+        """The values that a resumed training must share with the original."""
 
-    def learning(self, start: Start) -> Learning:
-        """The model, opened, and what it learns from."""
+    def task(self, start: Start) -> TrainingTask:
+        """Open the model and return the task for the training loop."""
 
     def facts(self, history: list[dict[str, float]]) -> dict[str, Any]:
-        """What training.json says beside what it says of every training."""
+        """Return the entries of training.json that are specific to this kind of job."""
 
     def publish(
         self, folder: Path, module: nn.Module, learned: dict[str, Tensor], facts: dict[str, Any]
     ) -> None:
-        """Put the model into the folder: `module`, with the weights `learned` in float32."""
+        """Write the model into the folder: `module` with the weights `learned` in float32."""
 
 
 def run(job: Job, folder: Path, report: Report, watching: Sequence[Any] = ()) -> None:
-    """Train into `folder`; Stopped with a checkpoint when a signal asks for it.
+    """Train into `folder`. After a signal, save a checkpoint and raise Stopped.
 
-    `watching` are callbacks of transformers' Trainer.
+    `watching` are additional callbacks of transformers' Trainer.
     """
     facts = {**manifest.environment(report.call), "models": job.resolved.recipe.located()}
     facts["files"] = [file.name for file in model_files(job.resolved.folder.encoder)]
@@ -75,7 +75,7 @@ def run(job: Job, folder: Path, report: Report, watching: Sequence[Any] = ()) ->
     with rollback_on_error(folder):
         manifest.claim(folder, described)
         if checkpoints.is_done(folder):
-            checkpoints.tidy(folder)  # a kill may have left them
+            checkpoints.tidy(folder)  # a killed process may have left checkpoints
         else:
             step = _train(job, folder, report, watching)
             leave_group()
@@ -87,34 +87,34 @@ def run(job: Job, folder: Path, report: Report, watching: Sequence[Any] = ()) ->
 
 
 def open_trainer(job: Job, folder: Path, report: Report, step: int = 0) -> LossTrainer:
-    """The loop with all that it needs, ready to go on after so many steps; it writes into `folder`."""
+    """Return a training loop that starts after `step` steps and writes into `folder`."""
     args = arguments(job.settings, folder / checkpoints.FOLDER)
     start = Start(step, Shard(args.process_index, args.world_size), report.note)
-    return LossTrainer(job.learning(start), args, report, folder / checkpoints.LOG)
+    return LossTrainer(job.task(start), args, report, folder / checkpoints.LOG)
 
 
 def _train(job: Job, folder: Path, report: Report, watching: Sequence[Any]) -> int | None:
-    """The step at which a signal ended it; None when the model is published."""
-    before = checkpoints.latest(folder)
-    trainer = open_trainer(job, folder, report, checkpoints.step_of(before))
+    """Train and write the model. Return None, or the last step if a signal stopped the training."""
+    checkpoint = checkpoints.latest(folder)
+    trainer = open_trainer(job, folder, report, checkpoints.step_of(checkpoint))
     if trainer.is_world_process_zero():
-        checkpoints.trim_log(folder, checkpoints.step_of(before))
+        checkpoints.trim_log(folder, checkpoints.step_of(checkpoint))
     for callback in watching:
         trainer.add_callback(callback)
-    trainer.train(resume_from_checkpoint=str(before) if before else None)
+    trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
     if not trainer.ended:
         return trainer.state.global_step
     if trainer.is_world_process_zero():
         facts = training_facts(job, trainer.state.log_history)
         learned = trainer.learned()
         _check_finite(learned)
-        job.publish(folder, trainer.learning.module, learned, facts)
+        job.publish(folder, trainer.task.module, learned, facts)
     return None
 
 
 def training_facts(job: Job, history: list[dict[str, float]]) -> dict[str, Any]:
-    """What training.json says."""
-    identity = job.identity  # once: it reads all that is learned from
+    """Return the contents of training.json."""
+    identity = job.identity  # computed once, because it reads all training data
     return {
         "version": __version__,
         "steps": job.settings.steps,
@@ -128,19 +128,22 @@ def training_facts(job: Job, history: list[dict[str, float]]) -> dict[str, Any]:
 
 
 def _check_finite(learned: Mapping[str, Tensor]) -> None:
-    """DataError for weights that the last step spoilt; the steps before would have had such a loss."""
-    spoilt = [name for name, value in learned.items() if not value.isfinite().all()]
-    if spoilt:
+    """Raise DataError if weights are not finite.
+
+    The loss shows non-finite weights one step later, so only the last step needs this check.
+    """
+    broken = [name for name, value in learned.items() if not value.isfinite().all()]
+    if broken:
         raise DataError(
-            f"after the last step the weights are not finite ({spoilt[0]} …): no model was written; lower "
+            f"the weights are not finite after the last step ({broken[0]} …); no model was written; lower "
             "--lr, or train with --dtype fp32"
         )
 
 
 def budget(model: Model, settings: LoopSettings, note: Note, parts: int = 1) -> Budget:
-    """How many positions go through at once, chosen where the settings leave it open.
+    """Return the number of positions per pass, from --batch-tokens or a default for the device.
 
-    `parts` of what is usual, where smaller packs cost no second pass.
+    `parts` divides the default. Pre-training uses smaller packs, because more packs cost no second pass.
     """
     states = (GPU_STATES if model.device.type == "cuda" else CPU_STATES) // parts
     return Budget(model, settings.batch_tokens or max(512, states // model.dim), note)

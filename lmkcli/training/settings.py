@@ -1,4 +1,4 @@
-"""The settings of trainings, declared as those of all other steps are (settings.py)."""
+"""The settings of training and pre-training, declared like the settings of other commands (settings.py)."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
@@ -12,7 +12,7 @@ from lmkcli.settings import Device, Flag, Settings
 
 @dataclass(frozen=True, kw_only=True)
 class LoopSettings(Settings):
-    """How a training goes, whatever is learned."""
+    """Settings that training and pre-training share."""
 
     panel: ClassVar[str] = "Training"
     batch_size: Annotated[
@@ -67,18 +67,18 @@ class LoopSettings(Settings):
                 )
 
     def counted(self, examples: int) -> Self:
-        """The same settings with the number of steps: as many as the epochs need, unless it is given."""
+        """Return the settings with the number of steps. Without --steps, compute it from the epochs."""
         steps = self.steps or max(1, int(self.epochs * examples) // self.batch_size)
         return replace(self, steps=steps)
 
     def unsaved(self) -> Self:
-        """The same settings, but no checkpoint is written."""
+        """Return the settings changed so that training writes no checkpoints."""
         return replace(self, save_every=self.steps + 1)
 
 
 @dataclass(frozen=True, kw_only=True)
 class TrainSettings(LoopSettings):
-    """How a bi-encoder is trained."""
+    """Settings for training a bi-encoder."""
 
     loss: Annotated[
         str,
@@ -88,18 +88,18 @@ class TrainSettings(LoopSettings):
         ),
     ] = "infonce"
     temperature: Annotated[
-        float, Flag("What scores are divided by; 0: the objective's own (0.02).", min=0)
+        float, Flag("Divisor of the scores; 0: the objective's default (0.02).", min=0)
     ] = 0.0
     symmetric: Annotated[bool, Flag("infonce: contrast each passage with all queries too.")] = False
     teacher: Annotated[
         str,
         Flag(
-            "A model whose vectors are imitated beside the loss; it reads long texts in windows.",
+            "Teacher model: also train towards its vectors; it reads long texts in windows.",
             role="model",
         ),
     ] = ""
     teacher_weight: Annotated[
-        float, Flag("What the distance from the teacher's vectors counts.", min=0)
+        float, Flag("Weight of the distance from the teacher's vectors.", min=0)
     ] = 1.0
     dims: Annotated[
         str, Flag("matryoshka: the loss at several dimensions, such as 384,256,128.")
@@ -131,7 +131,7 @@ class TrainSettings(LoopSettings):
 
 @dataclass(frozen=True, kw_only=True)
 class DevSettings(Settings):
-    """How a training is scored as it goes."""
+    """Settings for scoring a model during its training."""
 
     panel: ClassVar[str] = "Development set"
     dev: Annotated[
@@ -143,7 +143,7 @@ class DevSettings(Settings):
         ),
     ] = None
     dev_every: Annotated[int, Flag("Steps between scorings; 0: a tenth of all.", min=0)] = 0
-    dev_measure: Annotated[str, Flag("The measure, in ir-measures' notation.")] = "nDCG@10"
+    dev_measure: Annotated[str, Flag("Measure, in the notation of ir-measures.")] = "nDCG@10"
     patience: Annotated[
         int, Flag("Stop after this many scorings without improvement; 0: never.", min=0)
     ] = 0
@@ -158,7 +158,7 @@ class DevSettings(Settings):
 
 @dataclass(frozen=True, kw_only=True)
 class PretrainSettings(LoopSettings):
-    """How an encoder is pre-trained; None is the objective's own choice."""
+    """Settings for pre-training an encoder; None selects the objective's default."""
 
     batch_size: Annotated[int, Flag("Texts in a batch, over all processes.", min=1, often=True)] = (
         32
@@ -201,13 +201,13 @@ class PretrainSettings(LoopSettings):
     query_stream: Annotated[
         Literal["embedded", "raw"] | None,
         Flag(
-            "retromae, dupmae: the decoder's queries pass the encoder's embeddings (DupMAE), or have "
-            "positions added (RetroMAE).",
+            "retromae, dupmae: the decoder's queries pass through the encoder's embeddings (DupMAE), or "
+            "have positions added (RetroMAE).",
             shown="embedded",
         ),
     ] = None
     official_quirks: Annotated[
-        bool, Flag("lmk: chunk the special tokens with the text, so that CLS comes twice.")
+        bool, Flag("lmk: chunk the special tokens with the text, so that CLS occurs twice.")
     ] = False
 
     def __post_init__(self) -> None:
@@ -218,27 +218,29 @@ class PretrainSettings(LoopSettings):
 def _check_settings(
     settings: TrainSettings | PretrainSettings, table: Mapping[str, catalog.Learned], flag: str
 ) -> None:
-    """UsageError for an objective that there is not, or a setting that only others have."""
+    """Raise UsageError for an unknown objective, or for a setting that this objective does not have."""
     name = getattr(settings, flag)
     catalog.check(table, name, "objective")
-    anyones = {each for row in table.values() for each in row.settings}
-    for other in sorted(anyones - {*table[name].settings}):
+    specific = {each for row in table.values() for each in row.settings}
+    for other in sorted(specific - {*table[name].settings}):
         if getattr(settings, other) != getattr(type(settings), other):  # the default
-            useless = other.replace("_", "-")
-            raise UsageError(f"--{useless} has no effect with --{flag} {name}; drop it")
+            unused = other.replace("_", "-")
+            raise UsageError(f"--{unused} has no effect with --{flag} {name}; drop it")
 
 
 def read_dims(text: str) -> list[int]:
-    """The dimensions of --dims, none where it is empty; UsageError for what is no list of numbers."""
+    """Parse the dimensions of --dims; empty text gives an empty list. Raises UsageError for invalid text."""
     if not text:
         return []
     if not all(is_count(part) for part in text.split(",")):
-        raise UsageError(f"--dims {text}: write numbers with commas, such as 384,256,128")
+        raise UsageError(f"--dims {text}: write numbers separated by commas, such as 384,256,128")
     return [int(part) for part in text.split(",")]
 
 
 def check_dims(dims: Sequence[int], whole: int | None) -> None:
-    """UsageError for more dimensions than vectors have; None stands for what is not known yet."""
+    """Raise UsageError if a dimension exceeds `whole`, the dimensions of the vectors (None: unknown)."""
     for dim in dims:
         if not 0 < dim <= (whole or dim):
-            raise UsageError(f"--dims {dim}: the model's vectors have {whole} dimensions")
+            raise UsageError(
+                f"--dims {dim}: the model's vectors have {whole} dimensions; write 1 to {whole}"
+            )

@@ -1,4 +1,4 @@
-"""Showing: texts as a model will read them, for people."""
+"""Preview: texts as the model reads them, in a readable form."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -6,14 +6,16 @@ from typing import NamedTuple
 from lmkcli.models.tokenizer import Tokenizer
 from lmkcli.pooling.placement import Input
 
-SHOWN = 3  # examples
-_POSITIONS = 64  # of a text are shown
+SHOWN = 3  # number of examples in a preview
+_POSITIONS = 64  # number of positions of a text in a preview
 
 
 class PlacedText(NamedTuple):
-    """A text as the model reads it: `words` is decoded, marked tokens stand in «».
+    """A text as the model reads it.
 
-    `positions` is how many there are, `reach` one more than the highest number that one of them has.
+    positions: the number of positions.
+    reach: the highest position number plus 1.
+    words: the decoded text; marked tokens are in «».
     """
 
     side: str  # query, positive or negative; text, in pre-training
@@ -24,7 +26,7 @@ class PlacedText(NamedTuple):
 
 
 def placed_text(inputs: Sequence[Input], side: str, gran: str, tokenizer: Tokenizer) -> PlacedText:
-    """The text that became these inputs."""
+    """Return the preview of the text with these inputs."""
     words = " | ".join(_words(one, tokenizer) for one in inputs)
     positions = sum(len(one.ids) for one in inputs)
     reach = max(
@@ -34,7 +36,7 @@ def placed_text(inputs: Sequence[Input], side: str, gran: str, tokenizer: Tokeni
 
 
 def _words(one: Input, tokenizer: Tokenizer) -> str:
-    """The text of an input, its marked tokens in «» unless all of them are marked."""
+    """Decode an input. Marked tokens are in «», unless all tokens are marked."""
     ids = one.ids[:_POSITIONS]
     marks = [mark for mark in one.marks.tolist() if mark < len(ids)]
     marks = [] if len(one.marks) == len(one.ids) else marks

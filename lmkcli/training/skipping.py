@@ -1,7 +1,7 @@
-"""Skipping: short texts that stand at the positions of long ones, which teach these (PoSE).
+"""Position skipping (PoSE): train positions of long texts with short texts.
 
-Attention over a long text costs the square of its length, and most of what a model must learn of far
-positions is that they mean what near ones mean.
+The cost of attention is quadratic in the length of a text. With a gap in its position numbers, a short
+text trains high positions at the cost of a short text.
 """
 
 from dataclasses import dataclass
@@ -15,10 +15,10 @@ from lmkcli.pooling.placement import Input, Placement
 
 @dataclass(frozen=True)
 class Skipping:
-    """Gives a share of inputs positions with one gap, so that they reach up to `reach` (exclusive).
+    """Adds one gap to the positions of a share of the inputs; positions stay below `reach`.
 
-    As PoSE with two chunks (arXiv 2309.10400 §3): the first begins at 0, where it ends and how far the
-    second is moved are uniform. At 0 nothing skips.
+    This is PoSE with two chunks (arXiv 2309.10400 §3). The first chunk starts at position 0. Its end and the
+    size of the gap after it are uniform. Share 0 disables skipping.
     """
 
     share: float = 0.0
@@ -28,20 +28,22 @@ class Skipping:
         if not 0 <= self.share <= 1:
             raise UsageError(f"--skip-positions {self.share:g}: write a share from 0 to 1")
 
-    def __call__(self, placement: Placement, chances: NDArray[np.float64]) -> Placement:
-        """The text's input, with a gap where `chances` ([3], of [0, 1): whether, where, how far) say so.
+    def __call__(self, placement: Placement, uniform: NDArray[np.float64]) -> Placement:
+        """Return the placement of a text, possibly with a gap.
 
-        Windows stay at the positions where they will be read.
+        `uniform` [3] are random numbers of [0, 1). They decide whether the input gets a gap, the position of
+        the gap, and its size. Texts in several windows remain unchanged, because each window is read from
+        position 0.
         """
-        if chances[0] >= self.share or len(placement.inputs) > 1:
+        if uniform[0] >= self.share or len(placement.inputs) > 1:
             return placement
-        return placement._replace(inputs=[self._gapped(one, chances) for one in placement.inputs])
+        return placement._replace(inputs=[self._gapped(one, uniform) for one in placement.inputs])
 
-    def _gapped(self, one: Input, chances: NDArray[np.float64]) -> Input:
+    def _gapped(self, one: Input, uniform: NDArray[np.float64]) -> Input:
         length = len(one.ids)
         if length < 2 or length >= self.reach:
             return one
-        places = np.arange(length, dtype=np.int32)
-        cut = 1 + int(chances[1] * (length - 1))
-        places[cut:] += int(chances[2] * (self.reach - length + 1))
-        return one._replace(positions=places)
+        positions = np.arange(length, dtype=np.int32)
+        cut = 1 + int(uniform[1] * (length - 1))
+        positions[cut:] += int(uniform[2] * (self.reach - length + 1))
+        return one._replace(positions=positions)

@@ -1,4 +1,4 @@
-"""A source of examples: one word of the command line, which says where and how."""
+"""Sources of examples: parse an argument of the command line into a path and options."""
 
 import math
 import os
@@ -18,24 +18,24 @@ from lmkcli.training.mining import Mining, mined
 
 @dataclass(frozen=True)
 class Source:
-    """Where examples come from, and what holds for these alone."""
+    """A source of examples with its options."""
 
-    name: str  # a file of examples, '-' for stdin, or a collection with its own options
-    weight: float = 1.0  # how often its examples are seen, relative to their number
+    name: str  # a file of examples, '-' for stdin, or a collection with its options
+    weight: float = 1.0  # sampling weight of its examples, relative to their number
     query_prompt: str | None = None
     doc_prompt: str | None = None
-    query_max_length: int | None = None  # positions
+    query_max_length: int | None = None  # positions of a query
     max_length: int | None = None  # positions of a passage
-    window: int | None = None  # positions of an input, of which a passage has as many as it needs
+    window: int | None = None  # positions of a window; a passage is read in as many as it needs
     mining: Mining = field(default_factory=Mining)
     drawing: Drawing = field(default_factory=Drawing)
 
     @property
     def is_file(self) -> bool:
-        """Whether it is a file of examples, not a collection."""
+        """Whether the source is a file of examples, not a collection."""
         path = Path(os.path.expanduser(self.name))
-        named = "," not in self.name and path.suffix in FILE_SUFFIXES and not path.is_dir()
-        return self.name == "-" or named or path.is_file()
+        has_suffix = "," not in self.name and path.suffix in FILE_SUFFIXES and not path.is_dir()
+        return self.name == "-" or has_suffix or path.is_file()
 
 
 class _Option(NamedTuple):
@@ -44,11 +44,11 @@ class _Option(NamedTuple):
     read: Callable[[str], object]
 
 
-def _yes(value: str) -> bool:
+def _boolean(value: str) -> bool:
     return {"0": False, "1": True}[value]
 
 
-def _which(value: str) -> str:
+def _positive(value: str) -> str:
     return {"first": "first", "random": "random"}[value]
 
 
@@ -67,33 +67,33 @@ OPTIONS = {
     "judge": _Option(Mining, "judge", str),
     "teacher": _Option(Mining, "teacher", str),
     "per_query": _Option(Drawing, "negatives", int),
-    "replace": _Option(Drawing, "replace", _yes),
-    "positive": _Option(Drawing, "positive", _which),
+    "replace": _Option(Drawing, "replace", _boolean),
+    "positive": _Option(Drawing, "positive", _positive),
 }
 
 
 def parse_source(spelling: str) -> Source:
-    """The source behind 'beir/scifact:train,weight=0.3,negatives=run.trec,per-query=7'.
+    """Parse a source such as 'beir/scifact:train,weight=0.3,negatives=run.trec,per-query=7'.
 
-    Options of OPTIONS ('-' is as good as '_') are of training, others the collection's. UsageError
-    for a value that cannot be.
+    Options in OPTIONS (with '-' or '_') belong to training, others to the collection. Raises UsageError for
+    invalid values.
     """
     head, *pairs = [spelling] if os.path.exists(spelling) else spelling.split(",")
-    ours: dict[type, dict[str, Any]] = {Source: {}, Mining: {}, Drawing: {}}
-    theirs = {}
+    options: dict[type, dict[str, Any]] = {Source: {}, Mining: {}, Drawing: {}}
+    collection_options = {}
     for pair in pairs:
         key, value = _pair(pair, spelling)
         option = OPTIONS.get(key.replace("-", "_"))
         if option is None:
-            theirs[key] = value
+            collection_options[key] = value
         else:
-            ours[option.owner][option.field] = _read_value(option, value, pair)
+            options[option.owner][option.field] = _read_value(option, value, pair)
     return _checked(
         Source(
-            spell(_slashed(head), theirs),
-            mining=Mining(**ours[Mining]),
-            drawing=Drawing(**ours[Drawing]),
-            **ours[Source],
+            spell(_slashed(head), collection_options),
+            mining=Mining(**options[Mining]),
+            drawing=Drawing(**options[Drawing]),
+            **options[Source],
         )
     )
 
@@ -101,7 +101,9 @@ def parse_source(spelling: str) -> Source:
 def _pair(pair: str, spelling: str) -> tuple[str, str]:
     key, _, value = pair.partition("=")
     if not key or not value:
-        raise UsageError(f"'{spelling}': options are written name,key=value, and '{pair}' is not")
+        raise UsageError(
+            f"'{spelling}': '{pair}' is not an option; write options as name,key=value"
+        )
     name = key.replace("-", "_")
     if name not in OPTIONS and get_close_matches(name, OPTIONS, cutoff=0.8):
         raise UnknownName("option of a source", key, OPTIONS)
@@ -115,13 +117,13 @@ def _read_value(option: _Option, value: str, pair: str) -> object:
             raise ValueError("nan")
         return parsed
     except (KeyError, ValueError):
-        words = {_yes: "0 or 1", _which: "random or first", int: "a whole number"}
-        expected = words.get(option.read, "a number")
+        forms = {_boolean: "0 or 1", _positive: "random or first", int: "a whole number"}
+        expected = forms.get(option.read, "a number")
         raise UsageError(f"{pair}: '{value}' is not {expected}") from None
 
 
 def _slashed(head: str) -> str:
-    """'beir/scifact:train' is 'beir/scifact/train', where no folder has that name."""
+    """Turn 'beir/scifact:train' into 'beir/scifact/train', unless a file or folder has the name."""
     name, colon, split = head.rpartition(":")
     forced = head.startswith((".", "/", "~", "irds:", "hf:"))
     if not colon or "/" not in name or forced or os.path.exists(name) or os.path.exists(head):
@@ -132,23 +134,24 @@ def _slashed(head: str) -> str:
 def _checked(source: Source) -> Source:
     if source.is_file and (source.mining.negatives or source.mining.teacher):
         raise UsageError(
-            f"'{source.name}' is a file of examples, and has its own negatives and scores; a run is "
-            "over a collection: write a folder with corpus.jsonl, queries.jsonl and qrels/train.tsv"
+            f"'{source.name}': a file of examples contains its own negatives and scores, and accepts no "
+            "run; to use a run, give a collection: a folder with corpus.jsonl, queries.jsonl and "
+            "qrels/train.tsv"
         )
     if source.drawing.negatives < 0 or not 0 <= source.weight < math.inf:
-        raise UsageError(f"'{source.name}': weight and per-query cannot be negative, or infinite")
+        raise UsageError(f"'{source.name}': weight and per-query must be finite and at least 0")
     lengths = (source.max_length, source.query_max_length, source.window)
     if any(length is not None and length < 1 for length in lengths):
         raise UsageError(f"'{source.name}': a length must be at least 1")
     if source.window and source.max_length:
         raise UsageError(
-            f"'{source.name}': with a window all of a passage is read; drop max-length={source.max_length}"
+            f"'{source.name}': window reads the whole passage; drop max-length={source.max_length}"
         )
     return source
 
 
 def described(sources: Sequence[Source], numbers: Ints) -> list[dict[str, Any]]:
-    """Name, number of examples and weight of each source; `numbers` [n] say whose each example is."""
+    """Return name, number of examples and weight of each source. `numbers` [n] is the source of each."""
     return [
         {"name": source.name, "examples": int((numbers == i).sum()), "weight": source.weight}
         for i, source in enumerate(sources)
@@ -156,7 +159,7 @@ def described(sources: Sequence[Source], numbers: Ints) -> list[dict[str, Any]]:
 
 
 def read_sources(sources: Sequence[Source]) -> tuple[Examples, list[Tally]]:
-    """The examples of all sources, and what was found in each."""
+    """Read the examples of all sources, and the counts of each source."""
     tallies = [Tally() for _ in sources]
     pairs = zip(sources, tallies, strict=True)
     return Examples.gather(cleaned(_read(source, tally), tally) for source, tally in pairs), tallies

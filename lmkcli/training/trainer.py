@@ -1,7 +1,8 @@
-"""The loop: transformers' Trainer, which brings processes, checkpoints and schedules.
+"""The training loop: a subclass of transformers' Trainer.
 
-Ours are the batches, their gradients, the weights' precision and what is logged. The loop knows neither
-what a batch holds nor what is minimised: `Learning` brings both.
+The Trainer provides processes, checkpoints and schedules. This module replaces its batches, gradients,
+weight precision and log. The loop is independent of the contents of a batch and of the loss; both come from
+a `TrainingTask`.
 """
 
 import json
@@ -31,47 +32,49 @@ from lmkcli.training.objective import Loss
 from lmkcli.training.optimizer import MasterAdamW, decayed
 from lmkcli.training.settings import LoopSettings
 
-WEIGHTS = "weights.safetensors"  # of a checkpoint: everything that was learned, in float32
+WEIGHTS = "weights.safetensors"  # file of a checkpoint: all weights in float32
 
 
 class Batch(Protocol):
-    """What one process runs of a step."""
+    """The interface of batches: the part of a training step that one process runs."""
 
     @property
     def step(self) -> int:
-        """Its number, from 0."""
+        """The number of the step, from 0."""
 
     @property
     def examples(self) -> list[str]:
-        """The ids of what it holds, for messages."""
+        """The ids of the examples, for messages."""
 
     @property
     def tokens(self) -> int:
-        """Positions that go through the model."""
+        """The number of positions that the model processes."""
 
 
 class Feed(Protocol):
-    """The batches of one process; a second pass over it is never asked for."""
+    """The interface of the batches of one process. The loop iterates over it once."""
 
     def __len__(self) -> int:
-        """Steps of the whole training."""
+        """Return the number of steps of the whole training."""
 
     def __iter__(self) -> Iterator[Any]:
-        """The batches, from the step where the training stands."""
+        """Iterate over the batches, from the current step on."""
 
 
 class Step(Protocol):
-    """Adds the gradients of one batch to the parameters."""
+    """The interface for computing the gradients of one batch."""
 
     def __call__(self, model: nn.Module, batch: Any) -> Loss:
-        """The loss of the whole batch, of all processes; `model` is what synchronises these.
+        """Add the gradients of the batch to the parameters and return its loss.
 
-        Processes average their gradients, so that each has its part of one sum times their number.
+        The loss is that of the whole batch of all processes, multiplied by the number of processes: DDP
+        averages gradients over processes, and the gradient of the batch is their sum. `model` is the module
+        that synchronises processes.
         """
 
 
-class Learning(NamedTuple):
-    """What learns, by which gradients, from which batches, and how."""
+class TrainingTask(NamedTuple):
+    """The module to train, and the step, batches, settings and development set for it."""
 
     module: nn.Module
     step: Step
@@ -81,28 +84,29 @@ class Learning(NamedTuple):
 
 
 class LossTrainer(Trainer):
-    """Trains a module by the gradients of whole batches."""
+    """A Trainer with a step that computes the gradients of a whole batch."""
 
     def __init__(
-        self, learning: Learning, args: TrainingArguments, report: Report, log: Path
+        self, task: TrainingTask, args: TrainingArguments, report: Report, log: Path
     ) -> None:
-        self._seen = _Seen()
-        flow = _Flow(report, self._seen, learning.dev)
-        super().__init__(model=learning.module, args=args, callbacks=[flow])
+        self._window = _LogWindow()
+        callback = _StepCallback(report, self._window, task.dev)
+        super().__init__(model=task.module, args=args, callbacks=[callback])
         self.remove_callback(PrinterCallback)
         self.remove_callback(ProgressCallback)
-        self.learning = learning
-        self._module, self._step, self._feed, self._settings, self._dev = learning
+        self.task = task
+        self._module, self._step, self._feed, self._settings, self._dev = task
         self._report, self._log = report, log
         self._board: Board | None = None
-        disable_progress_bar()  # type: ignore[no-untyped-call]  # of saving: progress is the caller's
+        # `report` shows the progress; transformers would add bars for saving.
+        disable_progress_bar()  # type: ignore[no-untyped-call]
 
     def get_train_dataloader(self) -> Any:
-        """The batches; each process makes its own."""
+        """Return the batches of this process."""
         return self._feed
 
     def create_optimizer(self, model: nn.Module | None = None) -> torch.optim.Optimizer:
-        """AdamW over float32 master weights."""
+        """Create AdamW over float32 master weights."""
         groups = decayed(self._module, self._settings.weight_decay)
         self.optimizer = MasterAdamW(groups, lr=self._settings.lr)
         return self.optimizer
@@ -110,24 +114,24 @@ class LossTrainer(Trainer):
     def training_step(
         self, model: nn.Module, inputs: Any, num_items_in_batch: Any = None
     ) -> Tensor:
-        """The gradients of a Batch; DataError when its loss is not a finite number."""
+        """Compute the gradients of a Batch. Raises DataError if its loss is not finite."""
         model.train()
         loss = self._step(model, inputs)
-        self._seen.add(loss, inputs)
+        self._window.add(loss, inputs)
         if not math.isfinite(loss.total.item()):
             names = ", ".join(inputs.examples[:5])
             raise DataError(
-                f"the loss of step {inputs.step} is {loss.total.item()} (examples {names} …): the last "
-                "checkpoint is kept; lower --lr, or train with --dtype fp32"
+                f"the loss of step {inputs.step} is {loss.total.item()} (examples {names} …); lower --lr, or "
+                "train with --dtype fp32 (the last checkpoint is kept)"
             )
         return loss.total.detach() / world()
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
-        """One line of log.jsonl; the loss's parts and the pace since the last one with it."""
+        """Write a line of log.jsonl, with the loss parts and the speed since the previous line."""
         if "loss" in logs:
-            self._note({**logs, **self._seen.taken()})
+            self._write_line({**logs, **self._window.close()})
 
-    def _note(self, facts: dict[str, Any]) -> None:
+    def _write_line(self, facts: dict[str, Any]) -> None:
         line = {"step": self.state.global_step, **facts}
         self.state.log_history.append(line)
         if self.is_world_process_zero():
@@ -138,46 +142,46 @@ class LossTrainer(Trainer):
                 self._board.add(line)
 
     def evaluate(self, *_: Any, **__: Any) -> dict[str, float]:
-        """Scores the module as it is: the best so far is saved, and patience may be exhausted."""
-        dev, before = self._dev, best(self.state.log_history)
+        """Score the current weights. Save a checkpoint if they are the best; stop if patience runs out."""
+        dev, previous = self._dev, best(self.state.log_history)
         scored = [line["step"] for line in self.state.log_history if "score" in line]
         done = self.state.global_step in scored
-        if dev is None or done:  # the Trainer asks again after the last step
+        if dev is None or done:  # the Trainer evaluates a second time after the last step
             return {}
         start = time.monotonic()
         self._module.eval()
         scores = agreed(dev.scorer(self._module))
         score = sum(scores.values()) / len(scores)
         seconds = time.monotonic() - start
-        self._note({"dev": scores, "score": score, "seconds": seconds})
-        self._seen.leave_out(seconds)
-        better = before is None or score > before["score"]
+        self._write_line({"dev": scores, "score": score, "seconds": seconds})
+        self._window.exclude(seconds)
+        better = previous is None or score > previous["score"]
         if better:
-            self.state.best_global_step = self.state.global_step  # whose checkpoint is then kept
+            self.state.best_global_step = self.state.global_step  # the Trainer keeps its checkpoint
         ended = dev.exhausted(self.state.log_history)
         self.control.should_save |= better or ended
         self.control.should_training_stop |= ended
-        self._say(dev.scorer.measure, score, None if better else before)
+        self._report_score(dev.scorer.measure, score, None if better else previous)
         return {}
 
-    def _say(self, measure: str, score: float, before: Mapping[str, Any] | None) -> None:
+    def _report_score(self, measure: str, score: float, previous: Mapping[str, Any] | None) -> None:
         if self.is_world_process_zero():
-            best_yet = (
-                f"{before['score']:.4f} of step {before['step']} is better"
-                if before
+            comparison = (
+                f"{previous['score']:.4f} of step {previous['step']} is better"
+                if previous
                 else "best yet"
             )
-            self._report.note(f"step {self.state.global_step}: {measure} {score:.4f}, {best_yet}")
+            self._report.note(f"step {self.state.global_step}: {measure} {score:.4f}, {comparison}")
 
     @property
     def ended(self) -> bool:
-        """Whether there is nothing left to do: all steps are done, or patience is exhausted."""
+        """Whether the training is finished: all steps are done, or patience is exhausted."""
         dev, state = self._dev, self.state
         early = dev is not None and dev.exhausted(state.log_history)
         return early or state.global_step >= state.max_steps
 
     def learned(self) -> dict[str, Tensor]:
-        """Everything learned, in float32: of the step that scored best where a set was scored."""
+        """Return all weights in float32. With a development set, these are the best-scoring weights."""
         step = self.state.best_global_step
         if not step:
             return self.precise_state()
@@ -186,13 +190,13 @@ class LossTrainer(Trainer):
     def _save(
         self, output_dir: str | None = None, state_dict: Mapping[str, Tensor] | None = None
     ) -> None:
-        """The weights in float32, without the arguments' pickle."""
+        """Save the weights in float32, without a pickle of the training arguments."""
         folder = Path(output_dir or self.args.output_dir or "")
         folder.mkdir(parents=True, exist_ok=True)
         save_file(self.precise_state(), folder / WEIGHTS)
 
     def precise_state(self) -> dict[str, Tensor]:
-        """Everything learned, by name, in float32."""
+        """Return all current weights by name, in float32."""
         optimizer = getattr(self.optimizer, "optimizer", self.optimizer)
         state = (
             optimizer.precise(self._module)
@@ -215,12 +219,12 @@ class LossTrainer(Trainer):
 
 
 def _resuming(checkpoint: str | None) -> AbstractContextManager[None]:
-    """What is wrong with a checkpoint's files, with what to do about it."""
-    return loading(f"{checkpoint} (delete it, and the same command goes on without it)")
+    """Return a context that reports unreadable checkpoint files, with a remedy."""
+    return loading(f"{checkpoint} (delete it; the same command then continues without it)")
 
 
 def arguments(settings: LoopSettings, checkpoints: Path) -> TrainingArguments:
-    """transformers' words for the settings; processes that train together know of each other from here."""
+    """Convert the settings to transformers' arguments. This also initialises the process group."""
     return TrainingArguments(
         output_dir=str(checkpoints),
         max_steps=settings.steps,
@@ -238,7 +242,7 @@ def arguments(settings: LoopSettings, checkpoints: Path) -> TrainingArguments:
         logging_nan_inf_filter=False,
         report_to=[],
         disable_tqdm=True,
-        ignore_data_skip=True,  # the feed begins where it should
+        ignore_data_skip=True,  # the feed starts at the right step
         ddp_broadcast_buffers=False,
         ddp_find_unused_parameters=False,
         use_cpu=choose_device(settings.device).type == "cpu",
@@ -248,7 +252,7 @@ def arguments(settings: LoopSettings, checkpoints: Path) -> TrainingArguments:
 
 
 def peak_held() -> int:
-    """The most bytes that this process has held at once: of its GPU where it trains on one."""
+    """Return the peak memory of this process in bytes, or of its GPU if it trains on one."""
     if torch.cuda.is_available() and torch.cuda.memory_allocated():
         return int(torch.cuda.max_memory_allocated())
     return peak_memory()
@@ -258,60 +262,66 @@ def _short(value: Any) -> Any:
     return float(f"{value:.6g}") if isinstance(value, float) else value
 
 
-class _Seen:
-    """What went by since the last line of the log."""
+class _LogWindow:
+    """Losses, tokens and time since the previous line of the log."""
 
     def __init__(self) -> None:
-        self._forget()
+        self._reset()
 
-    def _forget(self) -> None:
+    def _reset(self) -> None:
         self._parts: dict[str, list[float]] = {}
         self._loss = math.nan
         self._tokens, self._since = 0, time.monotonic()
 
     def add(self, loss: Loss, batch: Batch) -> None:
-        """One step."""
+        """Add one step."""
         for name, part in loss.parts.items():
             self._parts.setdefault(name, []).append(float(part))
         self._loss = loss.total.item()
         self._tokens += batch.tokens
 
-    def leave_out(self, seconds: float) -> None:
-        """Time that is not training's."""
+    def exclude(self, seconds: float) -> None:
+        """Exclude time that was not spent on training."""
         self._since += seconds
 
-    def pace(self) -> str:
-        """The last loss, and tokens a second, for the progress."""
+    def progress(self) -> str:
+        """Return the last loss and the tokens per second, for the progress line."""
         seconds = max(time.monotonic() - self._since, 1e-9)
         return f", loss {self._loss / world():.4g}, {self._tokens / seconds:,.0f} tokens/s"
 
-    def taken(self) -> dict[str, float]:
-        """The means of the parts, tokens a second of this process, its peak of memory in bytes."""
+    def close(self) -> dict[str, float]:
+        """Return the values for the log, and start a new window.
+
+        The values are the means of the loss parts, tokens per second and peak memory in bytes; the last two
+        are those of this process.
+        """
         seconds = max(time.monotonic() - self._since, 1e-9)
         means = {name: sum(values) / len(values) for name, values in self._parts.items()}
         means |= {"tokens_per_second": self._tokens / seconds, "memory": float(peak_held())}
-        self._forget()
+        self._reset()
         return means
 
 
-class _Flow(TrainerCallback):
-    """What is due after a step: progress, a line of the log, a scoring; after a signal the end."""
+class _StepCallback(TrainerCallback):
+    """Schedules the work after each step: progress, log, scoring, and the checkpoint after a signal."""
 
-    def __init__(self, report: Report, seen: _Seen, dev: Dev | None) -> None:
-        self._report, self._seen, self._dev = report, seen, dev
+    def __init__(self, report: Report, window: _LogWindow, dev: Dev | None) -> None:
+        self._report, self._window, self._dev = report, window, dev
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        """What was done before does not count for the pace."""
+        """Report the steps of an earlier run, so that they do not count for the speed."""
         self._report.progress(state.global_step, state.max_steps, "steps")
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        """A signal leaves a checkpoint; the last step has its line in the log, and its score."""
+        """Request the log line and score of the last step, and a checkpoint after a signal."""
         last = state.global_step >= state.max_steps
-        self._report.progress(state.global_step, state.max_steps, f"steps{self._seen.pace()}")
+        progress = f"steps{self._window.progress()}"
+        self._report.progress(state.global_step, state.max_steps, progress)
         control.should_log |= last
         if self._dev is not None:
             control.should_evaluate |= last or state.global_step % self._dev.every == 0
-            # killed after it was exhausted: the checkpoint went on for a step, which is not published
+            # A run that was killed after patience ran out resumes with one more step, then stops. The
+            # weights of this step are not published.
             control.should_training_stop |= self._dev.exhausted(state.log_history)
         if anywhere(self._report.stopping(), args.device) and not last:
             control.should_save = control.should_training_stop = True

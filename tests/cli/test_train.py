@@ -104,7 +104,7 @@ def test_the_window_in_which_its_documents_will_be_read(
         taught,
     )
     said = lmk(*one, "-m", tiny_model("bert"), "--window", 16).err
-    assert "cosine; will be read in windows of 16\n" in said
+    assert "cosine; the model will read windows of 16 positions\n" in said
     config = json.loads((taught / "sentence_bert_config.json").read_text())
     assert (config["window"], config["max_seq_length"]) == ("16", 32)
     lmk("train", pairs, *short, "-m", taught, "-o", again)

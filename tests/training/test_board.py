@@ -25,9 +25,9 @@ def test_it_is_missed_before_anything_is_read(
     options = RecipeOptions(model=str(tiny_model("bert")), pool="mean")
     with pytest.raises(UsageError, match="pip install tensorboard"):
         planning.plan(["none.jsonl"], options, TrainSettings(tensorboard=True))
-    begun = pretrain_planning.Beginning(options)
+    base_model = pretrain_planning.BaseModelSpec(options)
     with pytest.raises(UsageError, match="pip install tensorboard"):
-        pretrain_planning.plan(["none"], begun, PretrainSettings(tensorboard=True))
+        pretrain_planning.plan(["none"], base_model, PretrainSettings(tensorboard=True))
 
 
 def test_every_number_of_a_line_is_a_scalar(tmp_path: Path) -> None:

@@ -119,7 +119,7 @@ def test_what_does_not_fit_is_refused(documents: Path, tiny_model: Models) -> No
     model = tiny_model("bert")
     with pytest.raises(UsageError, match="add --unit chunk --gran given"):
         planned(documents, model, loss="insent", unit="doc", gran=None)
-    with pytest.raises(UsageError, match="chunks that documents bring: add --gran given"):
+    with pytest.raises(UsageError, match="given chunks of documents; add --gran given"):
         planned(documents, model, gran="8")
     with pytest.raises(UsageError, match="--skip-positions has no effect"):
         planned(documents, model, skip_positions=0.5)

@@ -97,12 +97,12 @@ def test_the_loss_is_that_of_maxsim(base: Path, pairs: Path) -> None:
     """By plain loops over the vectors that `lmk encode` makes."""
     plan = planned(pairs, base)
     start = running.Start()
-    learning = plan.learning(start)
+    task = plan.task(start)
     batch = next(plan.feed(start).batches())
-    learning.module.eval()
-    loss = learning.step(learning.module, batch)
+    task.module.eval()
+    loss = task.step(task.module, batch)
     with torch.inference_mode():
-        made = [learning.module(one.inputs) for one in (batch.queries, batch.passages)]
+        made = [task.module(one.inputs) for one in (batch.queries, batch.passages)]
     queries, passages = (torch.nn.functional.normalize(each, dim=1).double() for each in made)
     total = 0.0
     ends = [torch.cumsum(one.counts, 0).tolist() for one in (batch.queries, batch.passages)]

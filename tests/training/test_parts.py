@@ -87,14 +87,14 @@ def test_these_parts_change_and_no_others(
 @pytest.mark.parametrize("words", ["layer", "layers.9", "head", "layers.x"])
 def test_a_part_that_is_none_is_refused(pairs: Path, tiny_model: Models, words: str) -> None:
     plan = planned(pairs, tiny_model("bert"), replace(FAST, train=words))
-    with pytest.raises(UsageError, match="names no part of this model; write some of embeddings"):
+    with pytest.raises(UsageError, match="is no part of this model; use names from: embeddings"):
         job.open_trainable(plan)
 
 
 @pytest.mark.parametrize(("train", "freeze"), [("", "embeddings,layers"), ("norms", "norms")])
 def test_something_must_be_left(pairs: Path, tiny_model: Models, train: str, freeze: str) -> None:
     plan = planned(pairs, tiny_model("bert"), replace(FAST, train=train, freeze=freeze))
-    with pytest.raises(UsageError, match="leave nothing to train"):
+    with pytest.raises(UsageError, match="leave no weights to train"):
         job.open_trainable(plan)
 
 

@@ -21,7 +21,7 @@ from lmkcli.settings import EncodeSettings
 from lmkcli.training import planning as train_planning
 from lmkcli.training.masked_texts import drawn_ends
 from lmkcli.training.pretrain_job import PretrainJob
-from lmkcli.training.pretrain_planning import Beginning, describe_pretraining, plan
+from lmkcli.training.pretrain_planning import BaseModelSpec, describe_pretraining, plan
 from lmkcli.training.running import Start, run
 from lmkcli.training.settings import PretrainSettings, TrainSettings
 from tests import tiny
@@ -40,7 +40,7 @@ TITE = {
 
 def planned(beir: Path, model: Path, settings: PretrainSettings = FAST, **more: Any) -> PretrainJob:
     options: dict[str, Any] = {"pool": "lmk", "gran": "4,8", "max_length": 24, **more}
-    return plan([str(beir)], Beginning(RecipeOptions(model=str(model), **options)), settings)
+    return plan([str(beir)], BaseModelSpec(RecipeOptions(model=str(model), **options)), settings)
 
 
 def trained(job: PretrainJob, folder: Path) -> Path:
@@ -61,8 +61,8 @@ def architecture(tmp_path: Path) -> Path:
 
 
 def tite_job(beir: Path, architecture: Path, tokenizer: Path, **settings: Any) -> PretrainJob:
-    begun = Beginning(RecipeOptions(), architecture, str(tokenizer))
-    return plan([str(beir)], begun, replace(FAST, **{"objective": "tite", **settings}))
+    base_model = BaseModelSpec(RecipeOptions(), architecture, str(tokenizer))
+    return plan([str(beir)], base_model, replace(FAST, **{"objective": "tite", **settings}))
 
 
 CASES: list[tuple[str, str, dict[str, Any]]] = [
@@ -137,12 +137,12 @@ def test_heads_go_on_and_training_begins(beir: Path, tiny_model: Models, tmp_pat
     first = trained(planned(beir, tiny_model("bert"), settings), tmp_path / "first")
     notes: list[str] = []
     job = planned(beir, first, settings)
-    learning = job.learning(Start(0, Shard(), notes.append))
+    task = job.task(Start(0, Shard(), notes.append))
     assert "start with" in notes[0]
     kept = load_file(first / "heads" / "model.safetensors")
-    state = learning.module.state_dict()
+    state = task.module.state_dict()
     assert all(torch.equal(state[f"heads.{name}"], value) for name, value in kept.items())
-    planned(beir, first, replace(FAST, objective="mlm")).learning(Start(0, Shard(), notes.append))
+    planned(beir, first, replace(FAST, objective="mlm")).task(Start(0, Shard(), notes.append))
     assert "start with" in notes[1]
     pairs = tmp_path / "pairs.jsonl"
     lines = [
@@ -186,7 +186,7 @@ def test_processes_share_a_batch(beir: Path, tiny_model: Models) -> None:
 def test_sources_are_weighed_and_blocks_fill_the_input(beir: Path, tiny_model: Models) -> None:
     options = RecipeOptions(model=str(tiny_model("bert")), pool="cls", max_length=24)
     sources = [f"{beir},weight=3", f"{beir},weight=0"]
-    job = plan(sources, Beginning(options), replace(FAST, blocks=True, like_length=False))
+    job = plan(sources, BaseModelSpec(options), replace(FAST, blocks=True, like_length=False))
     batch = next(iter(job.feed(Start(0, Shard(), mute))))
     assert all(f"{beir} block" in name for name in batch.examples)
     assert sorted(len(text.shown) for text in batch.texts)[1:] == [24] * 7
@@ -240,7 +240,7 @@ def test_what_cannot_be_pretrained_is_refused(
 ) -> None:
     def begin() -> None:
         job = planned(beir, tiny_model("bert"), replace(FAST, **settings), **options)
-        job.learning(Start(0, Shard(), mute))
+        job.task(Start(0, Shard(), mute))
 
     with pytest.raises(error, match=words):
         begin()
@@ -249,17 +249,19 @@ def test_what_cannot_be_pretrained_is_refused(
 def test_other_refusals(beir: Path, tiny_model: Models, architecture: Path, tmp_path: Path) -> None:
     model = str(tiny_model("bert"))
     with pytest.raises(UsageError, match="--architecture"):
-        plan([str(beir)], Beginning(RecipeOptions()), FAST)
+        plan([str(beir)], BaseModelSpec(RecipeOptions()), FAST)
     with pytest.raises(UsageError, match="--tokenizer"):
-        plan([str(beir)], Beginning(RecipeOptions(model=model), architecture, model), FAST)
+        plan([str(beir)], BaseModelSpec(RecipeOptions(model=model), architecture, model), FAST)
     with pytest.raises(UsageError, match="weight alone"):
-        plan([f"{beir},per_query=1"], Beginning(RecipeOptions(model=model, pool="cls")), FAST)
+        plan([f"{beir},per_query=1"], BaseModelSpec(RecipeOptions(model=model, pool="cls")), FAST)
     (tmp_path / "none.jsonl").write_text('{"id": "a", "text": ""}\n')
     with pytest.raises(DataError, match="no text"):
         plan(
-            [str(tmp_path / "none.jsonl")], Beginning(RecipeOptions(model=model, pool="cls")), FAST
+            [str(tmp_path / "none.jsonl")],
+            BaseModelSpec(RecipeOptions(model=model, pool="cls")),
+            FAST,
         )
     with pytest.raises(UsageError, match="raw"):
         planned(
             beir, tiny_model("modernbert"), replace(FAST, objective="retromae", query_stream="raw")
-        ).learning(Start(0, Shard(), mute))
+        ).task(Start(0, Shard(), mute))

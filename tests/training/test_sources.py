@@ -53,7 +53,7 @@ def test_a_split_of_a_name_is_part_of_the_name(spelling: str, name: str) -> None
         ("x.jsonl,per-query=1.5", "'1.5' is not a whole number"),
         ("x.jsonl,replace=yes", "'yes' is not 0 or 1"),
         ("x.jsonl,positive=best", "'best' is not random or first"),
-        ("x.jsonl,weight", "options are written name,key=value"),
+        ("x.jsonl,weight", "write options as name,key=value"),
         ("x.jsonl,negatives=run.trec", "is a file of examples, and has its own negatives"),
     ],
 )

@@ -63,7 +63,7 @@ def test_a_teacher_reads_long_texts_in_windows(pairs: Path, tiny_model: Models) 
     plan = planned(str(pairs), model, model)
     assert plan.teacher is not None
     batch = next(plan.feed(running.Start()).batches())
-    forward = plan.learning(running.Start()).module
+    forward = plan.task(running.Start()).module
     facts = Teacher.open(plan.teacher, CPU, forward).add_targets(batch)  # type: ignore[arg-type]
     assert facts.query_targets is not None
     assert facts.passage_targets is not None
@@ -83,7 +83,7 @@ def test_it_reads_no_more_than_the_student(pairs: Path, tiny_model: Models) -> N
     batch = next(plan.feed(running.Start()).batches())
     assert set(batch.passage_texts.tokens) == {30}
     assert set(batch.query_texts.tokens) == {400}
-    forward: Any = plan.learning(running.Start()).module
+    forward: Any = plan.task(running.Start()).module
     assert plan.teacher is not None
     teacher = Teacher.open(plan.teacher, CPU, forward)
     shorter = [text.first(30) for text in teacher.passage.tokenizer(batch.passage_texts.texts)]
@@ -138,7 +138,7 @@ def test_people_are_told_of_the_teacher(pairs: Path, tiny_model: Models) -> None
     model = tiny_model("bert")
     lines = list(planning.describe_training(planned(str(pairs), model, model)))
     how = f"pool mean (a guess: its folder declares none), windows of {tiny.POSITIONS} positions"
-    assert lines[-1] == f"taught by {model}: {how}"
+    assert lines[-1] == f"teacher {model}: {how}"
     assert not any(
         "taught" in line for line in planning.describe_training(planned(str(pairs), model, ""))
     )
@@ -190,4 +190,4 @@ def test_a_teacher_of_another_width_is_refused(
     with pytest.raises(
         UsageError, match=f"have {2 * tiny.WIDTH} dimensions, .* vectors {tiny.WIDTH};"
     ):
-        plan.learning(running.Start())
+        plan.task(running.Start())

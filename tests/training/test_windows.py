@@ -53,7 +53,7 @@ def test_vectors_are_those_of_encode(pairs: Path, tiny_model: Models, pool: str)
     model = tiny_model("bert")
     job = planned(f"{pairs},window=40", model, pool)
     batch = first_batch(job)
-    forward: Any = job.learning(running.Start()).module
+    forward: Any = job.task(running.Start()).module
     side = job.feed(running.Start()).place.sides[0].passage
     placed = batch.passages
     with torch.no_grad():
@@ -98,11 +98,11 @@ def test_a_teacher_reads_all_of_what_is_read_in_windows(pairs: Path, tiny_model:
 
 def test_what_a_window_cannot_be(pairs: Path, tiny_model: Models) -> None:
     model = tiny_model("bert")
-    with pytest.raises(UsageError, match="all of a passage is read; drop max-length=30"):
+    with pytest.raises(UsageError, match="window reads the whole passage; drop max-length=30"):
         planned(f"{pairs},window=40,max-length=30", model)
     with pytest.raises(UsageError, match="at least 1"):
         planned(f"{pairs},window=0", model)
-    with pytest.raises(UsageError, match="a length of 101 is beyond that of all texts, 100"):
+    with pytest.raises(UsageError, match="length 101 exceeds the maximum length 100"):
         first_batch(planned(f"{pairs},window=101", model))
     options = RecipeOptions(model=str(model), pool="mean", unit="token", max_length=100)
     settings = TrainSettings(steps=1, batch_size=4, device="cpu", loss="infonce")
