@@ -105,7 +105,7 @@ def publish(
         temporary.write_text(_card(folder, resolved, facts), encoding="utf-8")
     with atomic_file(folder / TRAINED) as temporary:
         temporary.write_text(json.dumps(facts, indent=1, ensure_ascii=False), encoding="utf-8")
-    tidy(folder)
+    remove_checkpoints(folder)
 
 
 def _copy_mode(growing: Path, like: Path) -> None:
@@ -115,7 +115,7 @@ def _copy_mode(growing: Path, like: Path) -> None:
             file.chmod(like.stat().st_mode & 0o777)
 
 
-def tidy(folder: Path) -> None:
+def remove_checkpoints(folder: Path) -> None:
     """Remove the checkpoints of a finished training, but no other files."""
     for checkpoint in (folder / FOLDER).glob("checkpoint-*"):
         shutil.rmtree(checkpoint, ignore_errors=True)

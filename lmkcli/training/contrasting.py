@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from lmkcli.models.forward import Finish
 from lmkcli.pooling.placement import Input
 from lmkcli.training.feeding import SourceSides, TrainBatch
-from lmkcli.training.gathering import gathered, world
+from lmkcli.training.gathering import gather, world_size
 from lmkcli.training.gradients import Gradients
 from lmkcli.training.objective import Embedded, Loss, Objective
 from lmkcli.training.teaching import Teacher
@@ -40,12 +40,12 @@ class Contrast:
             """Split [local vectors, dim] into query and passage vectors and compute the loss."""
             local = vectors.split(split)  # type: ignore[no-untyped-call]
             loss = self.objective(
-                gathered(_embedded(self.sides.query.finish, local[0], queries.counts)),
-                gathered(_embedded(self.sides.passage.finish, local[1], passages.counts)),
+                gather(_embedded(self.sides.query.finish, local[0], queries.counts)),
+                gather(_embedded(self.sides.passage.finish, local[1], passages.counts)),
                 facts.to(vectors.device),
             )
             # The gradient of the batch is the sum over processes, but DDP averages; the factor undoes it.
-            return Loss(loss.total * world(), loss.parts)
+            return Loss(loss.total * world_size(), loss.parts)
 
         return loss_of
 

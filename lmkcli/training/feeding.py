@@ -21,7 +21,7 @@ from lmkcli.training.sampling import Batch, Sampled, Sampling, batches
 from lmkcli.training.skipping import Skipping
 
 
-class Reading(NamedTuple):
+class TeacherTexts(NamedTuple):
     """Texts for the teacher, and the maximum number of tokens of each."""
 
     texts: list[str]
@@ -40,8 +40,8 @@ class TrainBatch(NamedTuple):
     queries: Placed
     passages: Placed
     facts: BatchFacts
-    query_texts: Reading = Reading([], [])
-    passage_texts: Reading = Reading([], [])
+    query_texts: TeacherTexts = TeacherTexts([], [])
+    passage_texts: TeacherTexts = TeacherTexts([], [])
 
     @property
     def tokens(self) -> int:
@@ -145,13 +145,17 @@ class Pairs:
             Placed.of(*self._placements(queries, draws["query"])),
             Placed.of([self.skipping(p, gaps[before + i]) for i, p in enumerate(placed)], grans),
             facts(self.examples, drawn),
-            *((self._reading(queries), self._reading(passages)) if self.has_teacher else ()),
+            *(
+                (self._teacher_texts(queries), self._teacher_texts(passages))
+                if self.has_teacher
+                else ()
+            ),
         )
 
-    def _reading(self, texts: "_Texts") -> Reading:
+    def _teacher_texts(self, texts: "_Texts") -> TeacherTexts:
         sources = self.examples.sources[texts.examples].tolist()
         limits = [getattr(self.sides[source], texts.side).reads for source in sources]
-        return Reading([self.examples.text(row) for row in texts.rows], limits)
+        return TeacherTexts([self.examples.text(row) for row in texts.rows], limits)
 
     def _label(self, example: int) -> str:
         """Return the source and the id of an example, for messages."""

@@ -14,20 +14,20 @@ from torch import Tensor, distributed
 from lmkcli.training.objective import Embedded
 
 
-def world() -> int:
+def world_size() -> int:
     """Return the number of processes that train together."""
     return distributed.get_world_size() if distributed.is_initialized() else 1
 
 
-def gathered(texts: Embedded) -> Embedded:
+def gather(texts: Embedded) -> Embedded:
     """Return the texts of all processes, in process order. With one process, return `texts`."""
-    if world() == 1:
+    if world_size() == 1:
         return texts
-    vectors = _gathered(texts.vectors)
-    return Embedded(vectors, None if texts.counts is None else _gathered(texts.counts))
+    vectors = _gather(texts.vectors)
+    return Embedded(vectors, None if texts.counts is None else _gather(texts.counts))
 
 
-def _gathered(local: Tensor) -> Tensor:
+def _gather(local: Tensor) -> Tensor:
     """Concatenate [local rows, ...] over processes to [all rows, ...].
 
     Processes may have different numbers of rows, and all_gather needs equal shapes. So each process pads
@@ -35,7 +35,7 @@ def _gathered(local: Tensor) -> Tensor:
     gradients; the local tensor replaces its own copy, so that the local rows keep theirs.
     """
     rank = distributed.get_rank()
-    rows = [torch.zeros(1, dtype=torch.long, device=local.device) for _ in range(world())]
+    rows = [torch.zeros(1, dtype=torch.long, device=local.device) for _ in range(world_size())]
     distributed.all_gather(rows, torch.tensor([len(local)], device=local.device))
     longest = max(int(count) for count in rows)
     padded = local.new_zeros(longest, *local.shape[1:])
@@ -47,18 +47,18 @@ def _gathered(local: Tensor) -> Tensor:
     return torch.cat(parts)
 
 
-def agreed(scores: dict[str, float]) -> dict[str, float]:
+def broadcast_scores(scores: dict[str, float]) -> dict[str, float]:
     """Return the scores of process 0 in every process."""
-    if world() == 1:
+    if world_size() == 1:
         return scores
     objects = [scores]
     distributed.broadcast_object_list(objects)
     return objects[0]
 
 
-def anywhere(local: bool, device: torch.device) -> bool:
+def any_process(local: bool, device: torch.device) -> bool:
     """Return whether `local` is true in any process, so that all processes take the same decision."""
-    if world() == 1:
+    if world_size() == 1:
         return local
     flag = torch.tensor([local], dtype=torch.uint8, device=device)
     distributed.all_reduce(flag, distributed.ReduceOp.MAX)
@@ -71,7 +71,7 @@ def leave_group() -> None:
     No object may refer to the group afterwards. Python sometimes aborts at exit if a thread of the group
     still holds a tensor. The first process that aborts ends all others, even one that is writing its model.
     """
-    if world() > 1:
+    if world_size() > 1:
         distributed.barrier()
         gc.collect()  # the trainer and its module refer to each other
         distributed.destroy_process_group()

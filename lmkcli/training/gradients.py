@@ -128,13 +128,13 @@ class Gradients:
         loss.total.backward()  # type: ignore[no-untyped-call]
         for number, (pack, state) in enumerate(zip(chosen, states, strict=True)):
             last = number == len(chosen) - 1
-            with nullcontext() if last else unsynchronised(wrapped), state.restored():
+            with nullcontext() if last else without_sync(wrapped), state.restored():
                 vectors = wrapped(pack)
                 vectors.backward(leaf.grad[pooled[number][0]])  # type: ignore[index]
         return loss
 
 
-def unsynchronised(wrapped: nn.Module) -> AbstractContextManager[Any]:
+def without_sync(wrapped: nn.Module) -> AbstractContextManager[Any]:
     """Return a context in which backward passes do not synchronise gradients between processes.
 
     The next backward pass outside of the context synchronises the accumulated gradients.
@@ -166,7 +166,7 @@ class _RandomState:
             yield
 
 
-def recompute_states(module: Any) -> None:
+def enable_checkpointing(module: Any) -> None:
     """Recompute hidden states in the backward pass (gradient checkpointing), which saves memory.
 
     Raises UsageError if the model does not support it. Versions of transformers use different names for

@@ -27,7 +27,7 @@ from lmkcli.training.contrasting import Contrast
 from lmkcli.training.development import Dev
 from lmkcli.training.examples import Examples, Tally
 from lmkcli.training.feeding import Feed, Pairs, Place, SourceSides, TrainBatch
-from lmkcli.training.gradients import Gradients, recompute_states
+from lmkcli.training.gradients import Gradients, enable_checkpointing
 from lmkcli.training.objective import Objective
 from lmkcli.training.placing import Placed, TrainingSide
 from lmkcli.training.running import MACHINE, Start, budget
@@ -35,7 +35,7 @@ from lmkcli.training.sampling import Sampling
 from lmkcli.training.settings import TrainSettings
 from lmkcli.training.showing import SHOWN, PlacedText, placed_text
 from lmkcli.training.skipping import Skipping
-from lmkcli.training.sources import Source, described
+from lmkcli.training.sources import Source, describe_sources
 from lmkcli.training.teaching import Teacher
 from lmkcli.training.trainer import TrainingTask
 
@@ -77,9 +77,9 @@ class TrainJob:
         """Return the number of examples."""
         return len(self.examples)
 
-    def unscored(self) -> "TrainJob":
+    def without_scoring(self) -> "TrainJob":
         """Return the same job without checkpoints and development set."""
-        return replace(self, settings=self.settings.unsaved(), dev=None)
+        return replace(self, settings=self.settings.without_checkpoints(), dev=None)
 
     def shown(self, batch: TrainBatch) -> list[list[PlacedText]]:
         """Return the first examples of a batch: query, positive, and one negative if present."""
@@ -131,7 +131,7 @@ class TrainJob:
         return {
             "base": self.resolved.folder.name,
             "objective": self.settings.loss,
-            "sources": described(self.sources, self.examples.sources),
+            "sources": describe_sources(self.sources, self.examples.sources),
             "loaded_by": exported(published(self.resolved)).loaded_by,
             **({"dev": self.dev.facts(history)} if self.dev else {}),
         }
@@ -161,7 +161,7 @@ def open_trainable(job: TrainJob) -> ForwardPass:
     torch.manual_seed(settings.seed)
     forward = open_forward(doc, job.resolved.folder, options)
     if settings.gradient_checkpointing:
-        recompute_states(forward.model.module)
+        enable_checkpointing(forward.model.module)
     parts.choose(forward, settings.train, settings.freeze, settings.lora)
     first = next(job.feed(Start()).batches())
     vectors = forward(first.passages.inputs[:1])

@@ -121,7 +121,7 @@ def whole_words(
     sizes = np.bincount(words[words >= 0], minlength=count)
     orders = rng.permuted(np.tile(np.arange(count), (rows, 1)), axis=1)
     chosen = np.zeros((rows, count), bool)
-    np.put_along_axis(chosen, orders, filled(sizes[orders], budget(share, len(words))), axis=1)
+    np.put_along_axis(chosen, orders, fill_budget(sizes[orders], budget(share, len(words))), axis=1)
     return np.where(words >= 0, chosen[:, words], False)
 
 
@@ -137,7 +137,7 @@ def budget(share: float, tokens: int) -> int:
     return min(MOST, max(1, round(share * tokens)))
 
 
-def filled(sizes: NDArray[np.int64], capacity: int) -> NDArray[np.bool_]:
+def fill_budget(sizes: NDArray[np.int64], capacity: int) -> NDArray[np.bool_]:
     """Choose words greedily, from left to right, until `capacity` tokens are taken, in each row.
 
     `sizes` [rows, w] are the numbers of tokens of the words; the result is [rows, w] bool. A word that does

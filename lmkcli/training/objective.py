@@ -47,7 +47,7 @@ class Embedded:
         """
         if self.counts is not None:
             raise DataError("this objective needs one vector per text; train with --unit doc")
-        return _wide(self.vectors)
+        return _float32(self.vectors)
 
     def owners(self) -> Tensor:
         """Return the number of the text that each vector belongs to, [vectors]."""
@@ -131,7 +131,7 @@ def scores(queries: Embedded, passages: Embedded, padded: bool = False) -> Tenso
     passage, as ColBERT's code does: the best match of a shorter passage is then never below 0.
     """
     with torch.autocast(queries.vectors.device.type, enabled=False):
-        products = _wide(queries.vectors) @ _wide(passages.vectors).T
+        products = _float32(queries.vectors) @ _float32(passages.vectors).T
     if passages.counts is not None:
         products = _best(products, passages, padded)
     if queries.counts is None:
@@ -176,5 +176,5 @@ def _best(products: Tensor, passages: Embedded, padded: bool) -> Tensor:
     return torch.where(passages.counts < passages.counts.max(), best.clamp(min=0), best)
 
 
-def _wide(vectors: Tensor) -> Tensor:
+def _float32(vectors: Tensor) -> Tensor:
     return vectors if vectors.dtype in (torch.float32, torch.float64) else vectors.float()

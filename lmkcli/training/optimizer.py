@@ -84,7 +84,7 @@ def _master(parameter: nn.Parameter) -> nn.Parameter:
     return nn.Parameter(parameter.detach().float())
 
 
-def decayed(module: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
+def parameter_groups(module: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
     """Return two parameter groups: matrices with weight decay, and biases and norms without.
 
     Frozen parameters are in neither group.

@@ -26,7 +26,7 @@ def planned(request: ResolvedTraining, settings: TrainSettings) -> TrainJob:
     objective = open_objective(settings, request.resolved.recipe.doc.normalize)
     examples, tallies = request.read or read_documents(request.sources)
     check_found(len(examples), request.sources)
-    settings = settings.counted(len(examples))
+    settings = settings.with_steps(len(examples))
     return TrainJob(
         request.resolved, request.grans, request.sources, examples, tuple(tallies), objective, settings,
         teacher=request.teacher,

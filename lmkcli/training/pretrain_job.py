@@ -22,7 +22,7 @@ from lmkcli.models.tokenizer import Tokenizer
 from lmkcli.training import checkpoints, parts
 from lmkcli.training.corpus import Corpus
 from lmkcli.training.feeding import Feed
-from lmkcli.training.gradients import recompute_states
+from lmkcli.training.gradients import enable_checkpointing
 from lmkcli.training.masked_texts import Masked, TextLayout
 from lmkcli.training.masking import Masking, Vocabulary
 from lmkcli.training.pretraining import (
@@ -36,7 +36,7 @@ from lmkcli.training.running import MACHINE, Start, budget
 from lmkcli.training.sampling import Sampling
 from lmkcli.training.settings import PretrainSettings
 from lmkcli.training.showing import SHOWN, PlacedText, placed_text
-from lmkcli.training.sources import Source, described
+from lmkcli.training.sources import Source, describe_sources
 from lmkcli.training.trainer import TrainingTask
 
 _PROBE = 2  # number of texts in the forward pass that finds unused weights
@@ -99,9 +99,9 @@ class PretrainJob:
         """Return the number of texts or blocks."""
         return len(self.corpus)
 
-    def unscored(self) -> "PretrainJob":
+    def without_scoring(self) -> "PretrainJob":
         """Return the same job without checkpoints."""
-        return replace(self, settings=self.settings.unsaved())
+        return replace(self, settings=self.settings.without_checkpoints())
 
     def shown(self, batch: PretrainBatch) -> list[list[PlacedText]]:
         """Return the first texts of a batch, masked as the encoder reads them."""
@@ -133,7 +133,7 @@ class PretrainJob:
         return {
             "base": self.resolved.recipe.doc.model,
             "objective": self.settings.objective,
-            "sources": described(self.sources, self.corpus.sources),
+            "sources": describe_sources(self.sources, self.corpus.sources),
             "loaded_by": exported(self.resolved).loaded_by,
         }
 
@@ -151,7 +151,7 @@ class PretrainJob:
         torch.manual_seed(settings.seed)
         model = open_forward(doc, self.resolved.folder, options).model
         if settings.gradient_checkpointing:
-            recompute_states(model.module)
+            enable_checkpointing(model.module)
         return model
 
     def _heads(self, model: Model, start: Start) -> Pretext:

@@ -54,7 +54,7 @@ def planned(
     corpus = read_corpus(request.sources, options, tokenizer, offline)
     if settings.blocks:
         corpus = _in_blocks(corpus, layout)
-    settings = settings.counted(len(corpus))
+    settings = settings.with_steps(len(corpus))
     if created:
         resolved = resolved._replace(recipe=resolved.recipe.moved(f"{base_model.architecture}"))
     return PretrainJob(resolved, layout, tokenizer, request.sources, corpus, settings, created)

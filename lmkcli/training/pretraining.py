@@ -17,13 +17,13 @@ from torch import Tensor, distributed, nn
 from lmkcli.models.forward import Model, marked
 from lmkcli.models.language import LanguageHead
 from lmkcli.pooling.segment_mean import pool
-from lmkcli.training.gathering import world
-from lmkcli.training.gradients import Budget, unsynchronised
+from lmkcli.training.gathering import world_size
+from lmkcli.training.gradients import Budget, without_sync
 from lmkcli.training.masking import MaskedText, Masking
 from lmkcli.training.objective import Loss
 
 
-class Read(NamedTuple):
+class EncodedTexts(NamedTuple):
     """The output of an encoder for some texts.
 
     states: [tokens of all texts, dim]; None if the model has no token states (TITE).
@@ -80,7 +80,7 @@ class Pretext(Protocol):
     masking: ClassVar[Masking]
     weights: ClassVar[Mapping[str, float]]  # weights of its parts, in the order of the results
 
-    def __call__(self, read: Read) -> Tensor:
+    def __call__(self, encoded: EncodedTexts) -> Tensor:
         """Return the summed loss of each part, [parts]."""
 
     def counts(self, texts: Sequence[MaskedText]) -> list[int]:
@@ -98,32 +98,32 @@ class Pretraining(nn.Module):
 
     def forward(self, texts: Sequence[MaskedText]) -> Tensor:
         """Return the summed losses of some texts, [parts]."""
-        return cast(Tensor, self.heads(self.read(texts)))
+        return cast(Tensor, self.heads(self.encode(texts)))
 
-    def read(self, texts: Sequence[MaskedText]) -> Read:
+    def encode(self, texts: Sequence[MaskedText]) -> EncodedTexts:
         """Encode masked texts into token states and vectors."""
         shown = [text.shown for text in texts]
         states = self.model.token_states(shown)
         if states is None:
-            return Read(self.encoder, texts, None, self.model.states(shown))
+            return EncodedTexts(self.encoder, texts, None, self.model.states(shown))
         inputs = [
             text.input._replace(groups=np.full(len(text.input.marks), i, np.int32))
             for i, text in enumerate(texts)
         ]
         marks = marked(inputs, [len(ids) for ids in shown], states.device)
-        return Read(self.encoder, texts, states, pool(states, *marks))
+        return EncodedTexts(self.encoder, texts, states, pool(states, *marks))
 
 
-def masked_language(read: Read, head: LanguageHead) -> Tensor:
+def masked_language(encoded: EncodedTexts, head: LanguageHead) -> Tensor:
     """Return the summed cross-entropy of the hidden tokens.
 
     Only the states of hidden tokens, [hidden, dim], enter the head.
     """
-    states = cast(Tensor, read.states)
-    starts = np.cumsum([0, *read.lengths[:-1]])
-    rows = [start + text.hidden for start, text in zip(starts, read.texts, strict=True)]
-    hidden = read.tensor(rows)
-    return head.surprise(states[hidden], read.ids[hidden], read.table)
+    states = cast(Tensor, encoded.states)
+    starts = np.cumsum([0, *encoded.lengths[:-1]])
+    rows = [start + text.hidden for start, text in zip(starts, encoded.texts, strict=True)]
+    hidden = encoded.tensor(rows)
+    return head.surprise(states[hidden], encoded.ids[hidden], encoded.table)
 
 
 class PretrainBatch(NamedTuple):
@@ -167,13 +167,13 @@ class PretextStep:
             sums = []
             for number, pack in enumerate(chosen):
                 last = number == len(chosen) - 1
-                with nullcontext() if last else unsynchronised(model):
+                with nullcontext() if last else without_sync(model):
                     losses = model([batch.texts[i] for i in pack]).float()
-                    ((losses * scale).sum() * world()).backward()
+                    ((losses * scale).sum() * world_size()).backward()
                     sums.append(losses.detach())
             means = _over_processes(torch.stack(sums).sum(0).double()) / counts.clamp(min=1)
             parts = dict(zip(self.heads.weights, means, strict=True))
-            return Loss((means * weights).sum() * world(), parts)
+            return Loss((means * weights).sum() * world_size(), parts)
 
         return self.budget.within(model, lengths, run)
 
@@ -181,8 +181,8 @@ class PretextStep:
 def _over_processes(values: Tensor) -> Tensor:
     """Return the sum over all processes, on the CPU."""
     values = values.cpu()
-    if world() > 1:
-        everyone: list[Any] = [None] * world()
+    if world_size() > 1:
+        everyone: list[Any] = [None] * world_size()
         distributed.all_gather_object(everyone, values)
         values = torch.stack(everyone).sum(0)
     return values

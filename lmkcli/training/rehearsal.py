@@ -16,7 +16,7 @@ from lmkcli.training.development import Dev
 from lmkcli.training.feeding import Feed
 from lmkcli.training.running import Job, Start, open_trainer
 from lmkcli.training.showing import PlacedText
-from lmkcli.training.trainer import peak_held
+from lmkcli.training.trainer import peak_bytes
 
 TIMED = 5  # number of timed steps, after one warm-up step
 _EXAMPLES = 2048  # number of examples in the batches for counting tokens
@@ -59,7 +59,7 @@ class Rehearsed(Job, Protocol):
     def shown(self, batch: Any) -> list[list[PlacedText]]:
         """Return previews of the first examples of a batch."""
 
-    def unscored(self) -> Self:
+    def without_scoring(self) -> Self:
         """Return the same job without checkpoints and development set."""
 
 
@@ -76,7 +76,7 @@ def rehearse(job: Rehearsed, dev: Dev | None, report: Report) -> Rehearsal:
     return Rehearsal(
         len(job), job.settings.steps, round(total), len(sample),
         max(batch.longest for batch in sample), job.shown(sample[0]), len(times[first:]),
-        float(pace), float(total / pace) + scoring, scoring, peak_held(),
+        float(pace), float(total / pace) + scoring, scoring, peak_bytes(),
     )  # fmt: skip
 
 
@@ -96,7 +96,7 @@ def _steps(job: Rehearsed, dev: Dev | None, report: Report) -> tuple[list[float]
             raise _Enough
 
     with TemporaryDirectory(prefix="lmk-rehearsal-") as name:
-        trainer = open_trainer(job.unscored(), Path(name), report._replace(progress=tick))
+        trainer = open_trainer(job.without_scoring(), Path(name), report._replace(progress=tick))
         with suppress(_Enough):
             trainer.train()
     scoring = _scoring(dev, job.settings.steps, trainer.task.module) if dev else 0.0

@@ -64,10 +64,10 @@ class Job(Protocol):
         """Write the model into the folder: `module` with the weights `learned` in float32."""
 
 
-def run(job: Job, folder: Path, report: Report, watching: Sequence[Any] = ()) -> None:
+def run(job: Job, folder: Path, report: Report, callbacks: Sequence[Any] = ()) -> None:
     """Train into `folder`. After a signal, save a checkpoint and raise Stopped.
 
-    `watching` are additional callbacks of transformers' Trainer.
+    `callbacks` are additional callbacks of transformers' Trainer.
     """
     facts = {**manifest.environment(report.call), "models": job.resolved.recipe.located()}
     facts["files"] = [file.name for file in model_files(job.resolved.folder.encoder)]
@@ -75,9 +75,9 @@ def run(job: Job, folder: Path, report: Report, watching: Sequence[Any] = ()) ->
     with rollback_on_error(folder):
         manifest.claim(folder, described)
         if checkpoints.is_done(folder):
-            checkpoints.tidy(folder)  # a killed process may have left checkpoints
+            checkpoints.remove_checkpoints(folder)  # a killed process may have left checkpoints
         else:
-            step = _train(job, folder, report, watching)
+            step = _train(job, folder, report, callbacks)
             leave_group()
             if step is not None:
                 raise Stopped(
@@ -93,13 +93,13 @@ def open_trainer(job: Job, folder: Path, report: Report, step: int = 0) -> LossT
     return LossTrainer(job.task(start), args, report, folder / checkpoints.LOG)
 
 
-def _train(job: Job, folder: Path, report: Report, watching: Sequence[Any]) -> int | None:
+def _train(job: Job, folder: Path, report: Report, callbacks: Sequence[Any]) -> int | None:
     """Train and write the model. Return None, or the last step if a signal stopped the training."""
     checkpoint = checkpoints.latest(folder)
     trainer = open_trainer(job, folder, report, checkpoints.step_of(checkpoint))
     if trainer.is_world_process_zero():
         checkpoints.trim_log(folder, checkpoints.step_of(checkpoint))
-    for callback in watching:
+    for callback in callbacks:
         trainer.add_callback(callback)
     trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
     if not trainer.ended:

@@ -66,12 +66,12 @@ class LoopSettings(Settings):
                     f"--{name} {getattr(self, name)} is out of range; write less than {most:g}"
                 )
 
-    def counted(self, examples: int) -> Self:
+    def with_steps(self, examples: int) -> Self:
         """Return the settings with the number of steps. Without --steps, compute it from the epochs."""
         steps = self.steps or max(1, int(self.epochs * examples) // self.batch_size)
         return replace(self, steps=steps)
 
-    def unsaved(self) -> Self:
+    def without_checkpoints(self) -> Self:
         """Return the settings changed so that training writes no checkpoints."""
         return replace(self, save_every=self.steps + 1)
 

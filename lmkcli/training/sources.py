@@ -150,7 +150,7 @@ def _checked(source: Source) -> Source:
     return source
 
 
-def described(sources: Sequence[Source], numbers: Ints) -> list[dict[str, Any]]:
+def describe_sources(sources: Sequence[Source], numbers: Ints) -> list[dict[str, Any]]:
     """Return name, number of examples and weight of each source. `numbers` [n] is the source of each."""
     return [
         {"name": source.name, "examples": int((numbers == i).sum()), "weight": source.weight}

@@ -17,8 +17,8 @@ from lmkcli.models.forward import ForwardPass, ModelOptions
 from lmkcli.models.tokenizer import open_tokenizer
 from lmkcli.recipe import EncoderConfig
 from lmkcli.settings import EncodeSettings
-from lmkcli.training.feeding import Reading, TrainBatch
-from lmkcli.training.gathering import gathered
+from lmkcli.training.feeding import TeacherTexts, TrainBatch
+from lmkcli.training.gathering import gather
 from lmkcli.training.objective import BatchFacts, Embedded, Loss, Need, Objective
 from lmkcli.training.objectives.prediction import Prediction
 
@@ -81,10 +81,10 @@ class Teacher:
         )
 
 
-def _vectors(side: Encoder, reading: Reading) -> torch.Tensor:
+def _vectors(side: Encoder, reading: TeacherTexts) -> torch.Tensor:
     """Encode the local texts and return the vectors of all processes, [texts of all processes, dim]."""
     tokenized = side.tokenizer(reading.texts)
     texts = [text.first(tokens) for text, tokens in zip(tokenized, reading.tokens, strict=True)]
     vectors = side.texts(texts, [f"the text '{text[:60]}'" for text in reading.texts]).vectors
     on_device = torch.from_numpy(vectors).to(side.model.device)
-    return gathered(Embedded(on_device)).vectors
+    return gather(Embedded(on_device)).vectors

@@ -27,9 +27,9 @@ from lmkcli.progress import Report
 from lmkcli.system.memory import peak_memory
 from lmkcli.training.board import Board
 from lmkcli.training.development import Dev, best
-from lmkcli.training.gathering import agreed, anywhere, world
+from lmkcli.training.gathering import any_process, broadcast_scores, world_size
 from lmkcli.training.objective import Loss
-from lmkcli.training.optimizer import MasterAdamW, decayed
+from lmkcli.training.optimizer import MasterAdamW, parameter_groups
 from lmkcli.training.settings import LoopSettings
 
 WEIGHTS = "weights.safetensors"  # file of a checkpoint: all weights in float32
@@ -107,7 +107,7 @@ class LossTrainer(Trainer):
 
     def create_optimizer(self, model: nn.Module | None = None) -> torch.optim.Optimizer:
         """Create AdamW over float32 master weights."""
-        groups = decayed(self._module, self._settings.weight_decay)
+        groups = parameter_groups(self._module, self._settings.weight_decay)
         self.optimizer = MasterAdamW(groups, lr=self._settings.lr)
         return self.optimizer
 
@@ -124,7 +124,7 @@ class LossTrainer(Trainer):
                 f"the loss of step {inputs.step} is {loss.total.item()} (examples {names} …); lower --lr, or "
                 "train with --dtype fp32 (the last checkpoint is kept)"
             )
-        return loss.total.detach() / world()
+        return loss.total.detach() / world_size()
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         """Write a line of log.jsonl, with the loss parts and the speed since the previous line."""
@@ -150,7 +150,7 @@ class LossTrainer(Trainer):
             return {}
         start = time.monotonic()
         self._module.eval()
-        scores = agreed(dev.scorer(self._module))
+        scores = broadcast_scores(dev.scorer(self._module))
         score = sum(scores.values()) / len(scores)
         seconds = time.monotonic() - start
         self._write_line({"dev": scores, "score": score, "seconds": seconds})
@@ -251,7 +251,7 @@ def arguments(settings: LoopSettings, checkpoints: Path) -> TrainingArguments:
     )
 
 
-def peak_held() -> int:
+def peak_bytes() -> int:
     """Return the peak memory of this process in bytes, or of its GPU if it trains on one."""
     if torch.cuda.is_available() and torch.cuda.memory_allocated():
         return int(torch.cuda.max_memory_allocated())
@@ -287,7 +287,7 @@ class _LogWindow:
     def progress(self) -> str:
         """Return the last loss and the tokens per second, for the progress line."""
         seconds = max(time.monotonic() - self._since, 1e-9)
-        return f", loss {self._loss / world():.4g}, {self._tokens / seconds:,.0f} tokens/s"
+        return f", loss {self._loss / world_size():.4g}, {self._tokens / seconds:,.0f} tokens/s"
 
     def close(self) -> dict[str, float]:
         """Return the values for the log, and start a new window.
@@ -297,7 +297,7 @@ class _LogWindow:
         """
         seconds = max(time.monotonic() - self._since, 1e-9)
         means = {name: sum(values) / len(values) for name, values in self._parts.items()}
-        means |= {"tokens_per_second": self._tokens / seconds, "memory": float(peak_held())}
+        means |= {"tokens_per_second": self._tokens / seconds, "memory": float(peak_bytes())}
         self._reset()
         return means
 
@@ -323,5 +323,5 @@ class _StepCallback(TrainerCallback):
             # A run that was killed after patience ran out resumes with one more step, then stops. The
             # weights of this step are not published.
             control.should_training_stop |= self._dev.exhausted(state.log_history)
-        if anywhere(self._report.stopping(), args.device) and not last:
+        if any_process(self._report.stopping(), args.device) and not last:
             control.should_save = control.should_training_stop = True

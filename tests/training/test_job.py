@@ -326,7 +326,7 @@ def test_a_longer_table_of_positions_is_learned(
 
 
 def test_rotary_positions_are_not_extended_in_training(pairs: Path, tiny_model: Models) -> None:
-    with pytest.raises(UsageError, match="rotary positions have no end"):
+    with pytest.raises(UsageError, match="rotary positions have no limit"):
         planned(pairs, tiny_model("modernbert"), max_length=400, extend="ntk")
 
 

@@ -12,7 +12,7 @@ from tokenizers import decoders, models, pre_tokenizers, trainers
 from lmkcli.errors import UsageError
 from lmkcli.models.tokenizer import Tokenizer
 from lmkcli.pooling.placement import Input, SpecialTokens
-from lmkcli.training.masking import Masking, Vocabulary, budget, filled, whole_words
+from lmkcli.training.masking import Masking, Vocabulary, budget, fill_budget, whole_words
 from tests import tiny
 
 
@@ -102,7 +102,7 @@ def test_words_are_taken_as_the_collator_takes_them() -> None:
     for _ in range(200):
         sizes = chance.integers(1, 7, (3, int(chance.integers(1, 30))))
         room = int(chance.integers(1, 40))
-        assert filled(sizes, room).tolist() == [loop(row, room) for row in sizes.tolist()]
+        assert fill_budget(sizes, room).tolist() == [loop(row, room) for row in sizes.tolist()]
 
 
 def test_the_budget() -> None:

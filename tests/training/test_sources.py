@@ -49,12 +49,12 @@ def test_a_split_of_a_name_is_part_of_the_name(spelling: str, name: str) -> None
     [
         ("x.jsonl,weigth=1", "did you mean weight"),
         ("x.jsonl,weight=much", "weight=much: 'much' is not a number"),
-        ("x.jsonl,weight=-1", "weight and per-query cannot be negative"),
+        ("x.jsonl,weight=-1", "weight and per-query must be finite and at least 0"),
         ("x.jsonl,per-query=1.5", "'1.5' is not a whole number"),
         ("x.jsonl,replace=yes", "'yes' is not 0 or 1"),
         ("x.jsonl,positive=best", "'best' is not random or first"),
         ("x.jsonl,weight", "write options as name,key=value"),
-        ("x.jsonl,negatives=run.trec", "is a file of examples, and has its own negatives"),
+        ("x.jsonl,negatives=run.trec", "a file of examples contains its own negatives"),
     ],
 )
 def test_what_cannot_be_is_refused(spelling: str, message: str) -> None:

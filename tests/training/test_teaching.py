@@ -156,7 +156,7 @@ def test_the_teacher_belongs_to_what_a_training_is(pairs: Path, tiny_model: Mode
     ("options", "settings", "words"),
     [
         ({}, {"loss": "prediction"}, "give --teacher MODEL"),
-        ({}, {"teacher_weight": 2.0}, "it needs --teacher"),
+        ({}, {"teacher_weight": 2.0}, "--teacher-weight needs --teacher"),
         (
             {},
             {"teacher": "bert", "loss": "prediction", "teacher_weight": 2.0},

@@ -106,7 +106,10 @@ def test_what_a_window_cannot_be(pairs: Path, tiny_model: Models) -> None:
         first_batch(planned(f"{pairs},window=101", model))
     options = RecipeOptions(model=str(model), pool="mean", unit="token", max_length=100)
     settings = TrainSettings(steps=1, batch_size=4, device="cpu", loss="infonce")
-    with pytest.raises(UsageError, match="--unit token does not allow; drop window=40"):
+    with pytest.raises(
+        UsageError,
+        match="--unit token does not support windows, which are averaged; drop window=40",
+    ):
         first_batch(planning.plan([f"{pairs},window=40"], options, settings))
 
 

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from lmkcli.models.forward import Model
 from lmkcli.models.language import language_head
 from lmkcli.training.masking import MaskedText, Masking
-from lmkcli.training.pretraining import HeadOptions, Read, masked_language
+from lmkcli.training.pretraining import EncodedTexts, HeadOptions, masked_language
 
 
 class Mlm(nn.Module):
@@ -24,9 +24,9 @@ class Mlm(nn.Module):
         table = encoder.get_input_embeddings().weight
         self.language = language_head(encoder.config, len(table))
 
-    def forward(self, read: Read) -> Tensor:
+    def forward(self, encoded: EncodedTexts) -> Tensor:
         """Return the summed loss of the hidden tokens, [1]."""
-        return torch.stack([masked_language(read, self.language)])
+        return torch.stack([masked_language(encoded, self.language)])
 
     def counts(self, texts: Sequence[MaskedText]) -> list[int]:
         """Return the number of hidden tokens."""

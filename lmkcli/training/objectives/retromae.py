@@ -20,7 +20,7 @@ from lmkcli.models.enhanced import EnhancedDecoder, Shape
 from lmkcli.models.forward import Model
 from lmkcli.models.language import LanguageHead, again, language_head
 from lmkcli.training.masking import MaskedText, Masking
-from lmkcli.training.pretraining import HeadOptions, Read, masked_language
+from lmkcli.training.pretraining import EncodedTexts, HeadOptions, masked_language
 
 _HEAD = 64  # width of an attention head, if the configuration does not give the number of heads
 
@@ -52,37 +52,37 @@ class RetroMae(nn.Module):
         self.language = language_head(encoder.config, rows)
         self.decoder = EnhancedDecoder(encoder.config, _shape(encoder.config, reach))
 
-    def forward(self, read: Read) -> Tensor:
+    def forward(self, encoded: EncodedTexts) -> Tensor:
         """Return the summed losses of the hidden tokens and of the decoded tokens, [2]."""
-        return torch.stack([masked_language(read, self.language), self.decoded(read)])
+        return torch.stack([masked_language(encoded, self.language), self.decoded(encoded)])
 
     def counts(self, texts: Sequence[MaskedText]) -> list[int]:
         """Return the number of hidden tokens and the number of decoded tokens."""
         decoded = sum(int(_decoded(text).sum()) for text in texts)
         return [sum(len(text.hidden) for text in texts), decoded]
 
-    def decoded(self, read: Read) -> Tensor:
+    def decoded(self, encoded: EncodedTexts) -> Tensor:
         """Return the summed loss of the decoded tokens."""
-        states = self.states(read)
-        rows = read.tensor([_decoded(text) for text in read.texts])
-        return self.language.surprise(states[rows], read.ids[rows], read.table)
+        states = self.states(encoded)
+        rows = encoded.tensor([_decoded(text) for text in encoded.texts])
+        return self.language.surprise(states[rows], encoded.ids[rows], encoded.table)
 
-    def states(self, read: Read) -> Tensor:
+    def states(self, encoded: EncodedTexts) -> Tensor:
         """Return the decoder's states of all tokens, [tokens, dim].
 
         The tokens of all texts are concatenated. `queries` and `context` are [tokens, dim]; in `context`,
         the first token of each text is replaced by the text's vector.
         """
-        device = read.vectors.device
-        lengths = torch.tensor(read.lengths, device=device)
-        places = read.tensor([np.arange(length) for length in read.lengths])
-        vectors = read.vectors.to(read.table.dtype)
+        device = encoded.vectors.device
+        lengths = torch.tensor(encoded.lengths, device=device)
+        places = encoded.tensor([np.arange(length) for length in encoded.lengths])
+        vectors = encoded.vectors.to(encoded.table.dtype)
         repeated = vectors.repeat_interleave(lengths, 0)
-        queries = raw(read, repeated, places) if self.raw else embed(read, repeated, places)
-        firsts = torch.tensor(np.cumsum([0, *read.lengths[:-1]]), device=device)
-        context = embed(read, read.ids, places).index_copy(0, firsts, vectors)
-        masks = [_AttentionMask(text, device) for text in read.texts]
-        decoded = self.decoder(queries, context, read.lengths, lambda i, rows: masks[i](rows))
+        queries = raw(encoded, repeated, places) if self.raw else embed(encoded, repeated, places)
+        firsts = torch.tensor(np.cumsum([0, *encoded.lengths[:-1]]), device=device)
+        context = embed(encoded, encoded.ids, places).index_copy(0, firsts, vectors)
+        masks = [_AttentionMask(text, device) for text in encoded.texts]
+        decoded = self.decoder(queries, context, encoded.lengths, lambda i, rows: masks[i](rows))
         return cast(Tensor, decoded)
 
 
@@ -91,26 +91,26 @@ class DupMae(RetroMae):
 
     weights: ClassVar[Mapping[str, float]] = {"mlm": 1.0, "decoder": 1.0, "bow": 0.1}
 
-    def forward(self, read: Read) -> Tensor:
+    def forward(self, encoded: EncodedTexts) -> Tensor:
         """Return the two sums of RetroMAE, and the sum of the bag-of-words loss over texts, [3]."""
-        return torch.cat([super().forward(read), bags(read, self.language)[None]])
+        return torch.cat([super().forward(encoded), bags(encoded, self.language)[None]])
 
     def counts(self, texts: Sequence[MaskedText]) -> list[int]:
         """Return the numbers of hidden tokens, decoded tokens and texts."""
         return [*super().counts(texts), len(texts)]
 
 
-def bags(read: Read, language: LanguageHead) -> Tensor:
+def bags(encoded: EncodedTexts, language: LanguageHead) -> Tensor:
     """Return the bag-of-words loss, summed over texts.
 
     For each text, the logits of its tokens ([tokens, vocabulary], without the first token) are reduced by
     the maximum over tokens to [vocabulary]. The loss is the cross-entropy of the text's distinct words,
     divided by its number of ordinary tokens.
     """
-    states = cast(Tensor, read.states)
-    bounds = np.cumsum([0, *read.lengths]).tolist()
+    states = cast(Tensor, encoded.states)
+    bounds = np.cumsum([0, *encoded.lengths]).tolist()
     sums = []
-    for text, (start, stop) in zip(read.texts, pairwise(bounds), strict=True):
+    for text, (start, stop) in zip(encoded.texts, pairwise(bounds), strict=True):
         words = torch.from_numpy(np.unique(text.input.ids[text.ordinary])).long().to(states.device)
 
         def bag(own: Tensor, table: Tensor, words: Tensor = words) -> Tensor:
@@ -119,7 +119,7 @@ def bags(read: Read, language: LanguageHead) -> Tensor:
             best = logits.to(torch.promote_types(logits.dtype, torch.float32)).amax(0)
             return cast(Tensor, -best.log_softmax(0)[words].sum())
 
-        loss = again(bag, states[min(start + 1, stop - 1) : stop], read.table)
+        loss = again(bag, states[min(start + 1, stop - 1) : stop], encoded.table)
         sums.append(loss / max(1, int(text.ordinary.sum())))
     return torch.stack(sums).sum()
 
@@ -146,19 +146,19 @@ def _decoded(text: MaskedText) -> "np.ndarray[Any, np.dtype[np.bool_]]":
     return inner
 
 
-def embed(read: Read, given: Tensor, places: Tensor) -> Tensor:
+def embed(encoded: EncodedTexts, tokens: Tensor, places: Tensor) -> Tensor:
     """Apply the encoder's embedding module to token ids [n] or vectors [n, dim] at positions `places`."""
-    table = positions(read.encoder)
-    words: dict[str, Any] = {"input_ids": None, "inputs_embeds": None}
-    words["inputs_embeds" if given.ndim == 2 else "input_ids"] = given[None]
+    table = positions(encoded.encoder)
+    arguments: dict[str, Any] = {"input_ids": None, "inputs_embeds": None}
+    arguments["inputs_embeds" if tokens.ndim == 2 else "input_ids"] = tokens[None]
     if table is not None:
-        words["position_ids"] = (places + _first(table))[None]
-    return cast(Tensor, read.encoder.embeddings(**words)[0])
+        arguments["position_ids"] = (places + _first(table))[None]
+    return cast(Tensor, encoded.encoder.embeddings(**arguments)[0])
 
 
-def raw(read: Read, vectors: Tensor, places: Tensor) -> Tensor:
+def raw(encoded: EncodedTexts, vectors: Tensor, places: Tensor) -> Tensor:
     """Add to vectors [n, dim] the position embeddings of their positions `places`."""
-    table = cast(nn.Embedding, positions(read.encoder))
+    table = cast(nn.Embedding, positions(encoded.encoder))
     rows: Tensor = table(places + _first(table))
     return vectors + rows
 

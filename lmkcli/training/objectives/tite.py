@@ -16,7 +16,7 @@ from lmkcli.models.language import LanguageHead, initialiser
 from lmkcli.models.tite import TiteConfig
 from lmkcli.models.tite.decoder import Texts, TiteDecoder, tite_head
 from lmkcli.training.masking import MaskedText, Masking
-from lmkcli.training.pretraining import HeadOptions, Read
+from lmkcli.training.pretraining import EncodedTexts, HeadOptions
 
 
 class Tite(nn.Module):
@@ -43,10 +43,10 @@ class Tite(nn.Module):
         self.share = options.decoder_share
         self.padding: int | None = config.pad_token_id
 
-    def forward(self, read: Read) -> Tensor:
+    def forward(self, encoded: EncodedTexts) -> Tensor:
         """Return the summed losses: over tokens, and over texts and vocabulary entries, [parts]."""
         parts = {"mae": self.decoded, "bow": self.bags}
-        return torch.stack([parts[name](read) for name in self.weights])
+        return torch.stack([parts[name](encoded) for name in self.weights])
 
     def counts(self, texts: Sequence[MaskedText]) -> list[int]:
         """Return the number of decoded tokens and the number of bag entries (texts x vocabulary)."""
@@ -54,22 +54,25 @@ class Tite(nn.Module):
         counts = {"mae": sum(int(text.ordinary.sum()) for text in texts), "bow": entries}
         return [counts[name] for name in self.weights]
 
-    def decoded(self, read: Read) -> Tensor:
+    def decoded(self, encoded: EncodedTexts) -> Tensor:
         """Return the summed loss of the ordinary tokens."""
-        states = self.states(read, lambda text, rows: self._attention_mask(read.texts[text], rows))
-        rows = read.tensor([text.ordinary for text in read.texts])
-        return self.decoder_head.surprise(states[rows], read.ids[rows], read.table)
+        states = self.states(
+            encoded, lambda text, rows: self._attention_mask(encoded.texts[text], rows)
+        )
+        rows = encoded.tensor([text.ordinary for text in encoded.texts])
+        return self.decoder_head.surprise(states[rows], encoded.ids[rows], encoded.table)
 
-    def states(self, read: Read, sight: Any) -> Tensor:
+    def states(self, encoded: EncodedTexts, mask: Any) -> Tensor:
         """Return the decoder's states of all tokens, [tokens, dim]."""
-        vectors = read.vectors.to(read.table.dtype)
+        vectors = encoded.vectors.to(encoded.table.dtype)
         return cast(
-            Tensor, self.decoder(read.encoder, vectors, Texts(read.ids, read.lengths), sight)
+            Tensor,
+            self.decoder(encoded.encoder, vectors, Texts(encoded.ids, encoded.lengths), mask),
         )
 
-    def bags(self, read: Read) -> Tensor:
+    def bags(self, encoded: EncodedTexts) -> Tensor:
         """Return the loss summed over texts and vocabulary entries."""
-        return bag_surprise(read, self.bow_head, self.padding)
+        return bag_loss(encoded, self.bow_head, self.padding)
 
     def _attention_mask(self, text: MaskedText, rows: slice) -> Tensor:
         """Return the attention mask of some rows, [rows, 1 + tokens] bool; column 0 is the text's vector.
@@ -78,7 +81,7 @@ class Tite(nn.Module):
         """
         rng = np.random.Generator(np.random.PCG64((text.seed, rows.start)))
         kept = rng.random((rows.stop - rows.start, 1 + len(text.shown)), np.float32)
-        return seen_by(torch.from_numpy(kept), self.share, rows)
+        return attention_mask(torch.from_numpy(kept), self.share, rows)
 
 
 class TiteMae(Tite):
@@ -93,7 +96,7 @@ class TiteBow(Tite):
     weights: ClassVar[Mapping[str, float]] = {"bow": 1.0}
 
 
-def seen_by(kept: Tensor, share: float, rows: slice) -> Tensor:
+def attention_mask(kept: Tensor, share: float, rows: slice) -> Tensor:
     """Return an attention mask from uniform numbers of [0, 1), [rows, 1 + tokens].
 
     A row sees the tokens with a number of at least `share`. It always sees the vector (column 0), and
@@ -106,16 +109,16 @@ def seen_by(kept: Tensor, share: float, rows: slice) -> Tensor:
     return seen
 
 
-def bag_surprise(read: Read, head: LanguageHead, padding: int | None) -> Tensor:
+def bag_loss(encoded: EncodedTexts, head: LanguageHead, padding: int | None) -> Tensor:
     """Return the summed binary cross-entropy of logits [texts, vocabulary] and the words of each text."""
-    logits = head(read.vectors.to(read.table.dtype), read.table)
-    wanted = torch.zeros_like(logits)
-    for row, text in enumerate(read.texts):
-        wanted[row, torch.from_numpy(np.unique(text.input.ids[text.ordinary])).long()] = 1
+    logits = head(encoded.vectors.to(encoded.table.dtype), encoded.table)
+    targets = torch.zeros_like(logits)
+    for row, text in enumerate(encoded.texts):
+        targets[row, torch.from_numpy(np.unique(text.input.ids[text.ordinary])).long()] = 1
     kept = torch.arange(logits.shape[1], device=logits.device) != (
         -1 if padding is None else padding
     )
     wide = logits.to(torch.promote_types(logits.dtype, torch.float32))
     return functional.binary_cross_entropy_with_logits(
-        wide[:, kept], wanted[:, kept].to(wide.dtype), reduction="sum"
+        wide[:, kept], targets[:, kept].to(wide.dtype), reduction="sum"
     )

@@ -22,7 +22,13 @@ from lmkcli.training.asking import check_encoder
 from lmkcli.training.gradients import Budget
 from lmkcli.training.masking import MaskedText, Masking, Vocabulary
 from lmkcli.training.objectives import retromae, tite
-from lmkcli.training.pretraining import HeadOptions, PretextStep, PretrainBatch, Pretraining, Read
+from lmkcli.training.pretraining import (
+    EncodedTexts,
+    HeadOptions,
+    PretextStep,
+    PretrainBatch,
+    Pretraining,
+)
 from lmkcli.training.settings import PretrainSettings
 
 Parity = Callable[[str], Path]
@@ -158,7 +164,7 @@ class Official(NamedTuple):
     """TITE's heads, what its encoder made of three texts, all numbers, and the heads' own tables."""
 
     heads: tite.Tite
-    read: Read
+    read: EncodedTexts
     given: Any
     tables: list[Tensor]
 
@@ -200,7 +206,7 @@ def official(parity: Parity) -> Official:
         texts.append(
             MaskedText(own, own.ids, NONE, np.ones(n, bool), np.zeros((0, n), bool), NONE, 0)
         )
-    return Official(heads, Pretraining(model, heads).read(texts), given, tables)
+    return Official(heads, Pretraining(model, heads).encode(texts), given, tables)
 
 
 def test_tite_decodes_with_the_official_loss(official: Official) -> None:
@@ -214,7 +220,9 @@ def test_tite_decodes_with_the_official_loss(official: Official) -> None:
     ]
     read = official.read._replace(texts=texts)
     drawn = torch.tensor(given["mask_uniform"])
-    states = heads.states(read, lambda text, rows: tite.seen_by(drawn[text, rows], 0.5, rows))
+    states = heads.states(
+        read, lambda text, rows: tite.attention_mask(drawn[text, rows], 0.5, rows)
+    )
     labels = torch.tensor(given["mae_labels"]).flatten()
     kept = labels >= 0
     assert torch.equal(kept, read.tensor([text.ordinary for text in texts]))
