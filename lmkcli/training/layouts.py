@@ -89,7 +89,7 @@ def _text(value: Any, where: str) -> str:
         title, text = value.get("title") or "", value.get("text", value.get("contents"))
         return f"{title} {_text(text, where)}" if title else _text(text, where)
     if not isinstance(value, str):
-        raise DataError(f"{where}: {value!r:.60} is not a text")
+        raise DataError(f"{where}: {value!r:.60} is not a text; write a string")
     return value
 
 

@@ -111,7 +111,9 @@ def shares(examples: Sampled, weights: Sequence[float], temperature: float) -> l
     """
     sizes = np.bincount(examples.sources, minlength=len(weights)).astype(np.float64)
     if not sizes.all():
-        raise DataError(f"source {int(np.argmin(sizes)) + 1} of {len(sizes)} has no examples")
+        raise DataError(
+            f"source {int(np.argmin(sizes)) + 1} of {len(sizes)} has no examples; drop it"
+        )
     weighted = np.array(weights) * (sizes / sizes.sum()) ** (1 / temperature)
     if not weighted.sum() > 0 or weighted.min() < 0:
         raise UsageError("weights of sources must be at least 0, and one must be above 0")

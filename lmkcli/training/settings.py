@@ -35,7 +35,7 @@ class LoopSettings(Settings):
         Literal["linear", "cosine", "constant_with_warmup"],
         Flag("How the learning rate falls after warm-up."),
     ] = "linear"
-    weight_decay: Annotated[float, Flag("AdamW's weight decay, of matrices only.", min=0)] = 0.01
+    weight_decay: Annotated[float, Flag("Weight decay of AdamW, for matrices only.", min=0)] = 0.01
     max_grad_norm: Annotated[
         float, Flag("Gradients are clipped to this norm; 0: never.", min=0)
     ] = 1.0
@@ -49,9 +49,12 @@ class LoopSettings(Settings):
     device: Device = "auto"
     batch_tokens: Annotated[
         int,
-        Flag("Positions per pass; larger batches use gradient caching; 0: chosen.", min=0),
+        Flag(
+            "Positions per pass; larger batches use gradient caching; 0: chosen for the device.",
+            min=0,
+        ),
     ] = 0
-    seed: Annotated[int, Flag("Seed of everything that is random.", min=0)] = 0
+    seed: Annotated[int, Flag("Seed of all random choices.", min=0)] = 0
     save_every: Annotated[int, Flag("Steps between checkpoints; 0: only at the end.", min=0)] = 0
     log_every: Annotated[int, Flag("Steps between lines of log.jsonl.", min=1)] = 10
     tensorboard: Annotated[
@@ -114,7 +117,7 @@ class TrainSettings(LoopSettings):
             "biases, modules."
         ),
     ] = ""
-    freeze: Annotated[str, Flag("Parts that are not trained.")] = ""
+    freeze: Annotated[str, Flag("Parts to freeze; the same names as for --train.")] = ""
     skip_positions: Annotated[
         float,
         Flag(
