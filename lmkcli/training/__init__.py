@@ -1,1 +1,1 @@
-"""Training and pre-training of models."""
+"""Data and a model to a better model: training and pre-training."""

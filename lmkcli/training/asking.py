@@ -82,7 +82,9 @@ def resolve_training(
     resolved = resolve_whole(_with_first(options), offline)
     doc = resolved.recipe.doc
     grans = tuple(granularity(doc.pool, each, doc.unit) for each in _grans(options))
-    check_trainable(published(resolved))  # fails if the result cannot be written as a model folder
+    check_trainable(
+        published_model(resolved)
+    )  # fails if the result cannot be written as a model folder
     check_dims(dims, resolved.folder.dimensions)
     _check_chunks(resolved, settings)
     teacher = _teacher(settings, resolved, offline)
@@ -273,7 +275,7 @@ def check_layout(
     return grans
 
 
-def published(resolved: Resolved) -> Resolved:
+def published_model(resolved: Resolved) -> Resolved:
     """Return the recipe that the trained model's folder will declare.
 
     An extended table of positions becomes part of the model, so the recipe drops `extend`. A model does not

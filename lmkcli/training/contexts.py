@@ -60,7 +60,7 @@ class Contexts:
         document, side = self.documents[number], self.sides[self.documents.sources[number]].passage
         nonempty = np.flatnonzero([bool(chunk.strip()) for chunk in document.chunks])
         text = CHUNK.join(document.chunks[i] for i in nonempty)
-        ((placement, numbers),) = side.chunked([text])
+        ((placement, numbers),) = side.place_chunks([text])
         return _selected(document, nonempty[numbers]), placement
 
     def _queries(self, document: Document, side: TrainingSide) -> list[Placement]:

@@ -166,7 +166,7 @@ class _RandomState:
             yield
 
 
-def enable_checkpointing(module: Any) -> None:
+def enable_gradient_checkpointing(module: Any) -> None:
     """Recompute hidden states in the backward pass (gradient checkpointing), which saves memory.
 
     Raises UsageError if the model does not support it. Versions of transformers use different names for

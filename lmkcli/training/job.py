@@ -20,14 +20,14 @@ from lmkcli.models.tokenizer import open_tokenizer
 from lmkcli.recipe import EncoderConfig
 from lmkcli.settings import EncodeSettings
 from lmkcli.training import checkpoints, parts
-from lmkcli.training.asking import published
+from lmkcli.training.asking import published_model
 from lmkcli.training.contexts import Contexts
 from lmkcli.training.contextual import Documents
 from lmkcli.training.contrasting import Contrast
 from lmkcli.training.development import Dev
 from lmkcli.training.examples import Examples, Tally
 from lmkcli.training.feeding import Feed, Pairs, Place, SourceSides, TrainBatch
-from lmkcli.training.gradients import Gradients, enable_checkpointing
+from lmkcli.training.gradients import Gradients, enable_gradient_checkpointing
 from lmkcli.training.objective import Objective
 from lmkcli.training.placing import Placed, TrainingSide
 from lmkcli.training.running import MACHINE, Start, budget
@@ -132,7 +132,7 @@ class TrainJob:
             "base": self.resolved.folder.name,
             "objective": self.settings.loss,
             "sources": describe_sources(self.sources, self.examples.sources),
-            "loaded_by": exported(published(self.resolved)).loaded_by,
+            "loaded_by": exported(published_model(self.resolved)).loaded_by,
             **({"dev": self.dev.facts(history)} if self.dev else {}),
         }
 
@@ -140,7 +140,7 @@ class TrainJob:
         self, folder: Path, module: nn.Module, learned: dict[str, Tensor], facts: dict[str, Any]
     ) -> None:
         """Write the model in the layout of sentence-transformers."""
-        checkpoints.publish(folder, published(self.resolved), module, learned, facts)
+        checkpoints.publish(folder, published_model(self.resolved), module, learned, facts)
 
 
 def _source_identity(source: Source) -> dict[str, Any]:
@@ -161,8 +161,8 @@ def open_trainable(job: TrainJob) -> ForwardPass:
     torch.manual_seed(settings.seed)
     forward = open_forward(doc, job.resolved.folder, options)
     if settings.gradient_checkpointing:
-        enable_checkpointing(forward.model.module)
-    parts.choose(forward, settings.train, settings.freeze, settings.lora)
+        enable_gradient_checkpointing(forward.model.module)
+    parts.select_trained(forward, settings.train, settings.freeze, settings.lora)
     first = next(job.feed(Start()).batches())
     vectors = forward(first.passages.inputs[:1])
     if not vectors.requires_grad:

@@ -21,7 +21,7 @@ _LAYER = re.compile(r"\.(?:layers?|h|blocks?)\.(\d+)\.")
 _LAYERS = re.compile(r"layers(?:\.(\d+)(?:-(\d+))?)?")
 
 
-def choose(forward: ForwardPass, only: str, frozen: str, rank: int = 0) -> None:
+def select_trained(forward: ForwardPass, only: str, frozen: str, rank: int = 0) -> None:
     """Freeze all weights that are not to be trained.
 
     `only` and `frozen` are names from NAMES, separated by commas. Weights in `frozen` are frozen; if `only`

@@ -86,7 +86,7 @@ class TrainingSide:
         (placer, *_) = self.placers
         return sys.maxsize if placer.window.isdigit() else placer.limit
 
-    def chunked(self, texts: Sequence[str]) -> list[tuple[Placement, Ints]]:
+    def place_chunks(self, texts: Sequence[str]) -> list[tuple[Placement, Ints]]:
         """Place texts that consist of chunks.
 
         Returns for each text its inputs, and the chunk number of each of its vectors, [vectors].

@@ -22,7 +22,7 @@ from lmkcli.models.tokenizer import Tokenizer
 from lmkcli.training import checkpoints, parts
 from lmkcli.training.corpus import Corpus
 from lmkcli.training.feeding import Feed
-from lmkcli.training.gradients import enable_checkpointing
+from lmkcli.training.gradients import enable_gradient_checkpointing
 from lmkcli.training.masked_texts import Masked, TextLayout
 from lmkcli.training.masking import Masking, Vocabulary
 from lmkcli.training.pretraining import (
@@ -151,7 +151,7 @@ class PretrainJob:
         torch.manual_seed(settings.seed)
         model = open_forward(doc, self.resolved.folder, options).model
         if settings.gradient_checkpointing:
-            enable_checkpointing(model.module)
+            enable_gradient_checkpointing(model.module)
         return model
 
     def _heads(self, model: Model, start: Start) -> Pretext:
