@@ -12,6 +12,10 @@ setup:
 test *arguments:
     .venv/bin/python -m pytest {{ arguments }}
 
+# The 40 slowest tests, or those of the named files.
+slowest *arguments:
+    .venv/bin/python -m pytest --durations=40 --durations-min=1 {{ arguments }}
+
 # Lint, format and types.
 check:
     .venv/bin/ruff check

@@ -22,6 +22,7 @@ OUTSIDE = (
     "CONTRIBUTING.md",
     "LICENSE",
     "justfile",
+    "benchmarks/average_adapters.py",
     "examples",
     "tests/mteb_task.py",
 )
