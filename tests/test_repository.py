@@ -139,4 +139,4 @@ def test_the_hooks_are_the_checks_of_ci() -> None:
     ci = (ROOT / ".ci" / "run").read_text("utf-8")
     for hook in config["repos"][0]["hooks"]:
         tool, command = hook["entry"].split()[:2]
-        assert f'/bin/{tool}" {command}' in ci
+        assert f"/bin/{tool} {command}" in ci
