@@ -1,12 +1,12 @@
-"""Average trained models: the adapters of several trainings of one base become one adapter.
+"""Average trained models: merge the adapters of several trainings of one base into one adapter.
 
     python benchmarks/average_adapters.py trained/one/adapter trained/two/adapter -o averaged --rank 20
 
-Weights of models that began alike may be averaged (a model soup, arXiv 2203.05482), equally or as --weights
-say. A model that was trained further is written with the adapters of all its trainings, in their order:
-trained/one/adapter+further/adapter. The sum of matrices of rank 16 has a higher rank; what is written is the
-best approximation of --rank, in fp16, and how much of each update it keeps is printed. Other trained tensors
-(a table of positions) are averaged as they are.
+Models with the same initial weights can be averaged (a model soup, arXiv 2203.05482), with equal weights or
+with --weights. If a training continued another, give the adapters of both, in order:
+trained/one/adapter+further/adapter. A sum of matrices of rank 16 has a higher rank, so the script writes its
+best approximation of rank --rank, in fp16, and prints the kept share of each update. Other trained tensors
+(a position table) are averaged without approximation.
 """
 
 import argparse
@@ -24,7 +24,7 @@ Tensors = dict[str, torch.Tensor]
 
 
 def factors(update: torch.Tensor, rank: int) -> tuple[torch.Tensor, torch.Tensor, float]:
-    """Two matrices whose product is nearest to the update, and the share of its energy that they keep."""
+    """Return the best rank-`rank` factors of the update (SVD), and the share of its energy that they keep."""
     left, values, right = torch.linalg.svd(update.double(), full_matrices=False)
     root = values[:rank].sqrt()
     kept = float((values[:rank] ** 2).sum() / (values**2).sum().clamp_min(1e-30))
@@ -32,13 +32,13 @@ def factors(update: torch.Tensor, rank: int) -> tuple[torch.Tensor, torch.Tensor
 
 
 class Training(NamedTuple):
-    """One adapter: its tensors, and what its products are multiplied by."""
+    """One adapter: its tensors, and the factor on the product of each pair of them."""
 
     tensors: Tensors
     scale: float
 
     def update(self, whole: str) -> torch.Tensor:
-        """What it adds to a matrix."""
+        """Return the update B @ A of a matrix, [out, in], with its scale."""
         product = self.tensors[whole + B].double() @ self.tensors[whole + A].double()
         return self.scale * product
 
@@ -46,7 +46,10 @@ class Training(NamedTuple):
 def averaged(
     models: list[list[Training]], weights: list[float], rank: int
 ) -> tuple[Tensors, list[float]]:
-    """The tensors of the mean of models, each its trainings one upon the other; its own scale is 1."""
+    """Return the tensors of the weighted mean (scale 1) and the kept share of each update.
+
+    A model is a list of trainings, each of which continued the previous one: their updates add up.
+    """
     made: Tensors = {}
     kept: list[float] = []
     shares = [weight / sum(weights) for weight in weights]
@@ -56,7 +59,7 @@ def averaged(
             sums = [sum(one.update(whole) for one in model) for model in models]
             update = sum(share * each for share, each in zip(shares, sums, strict=True))
             made[name], made[whole + B], part = factors(torch.as_tensor(update), rank)
-            kept += [part] if part else []  # of what was not trained there is nothing to keep
+            kept += [part] if part else []  # an update of zero has no energy to keep
         elif not name.endswith(B):
             last = [model[-1].tensors[name].double() for model in models]
             made[name] = torch.stack([s * t for s, t in zip(shares, last, strict=True)]).sum(0)
@@ -64,13 +67,13 @@ def averaged(
 
 
 def read(folder: Path) -> Training:
-    """The adapter in a folder."""
+    """Read the adapter in a folder."""
     config = json.loads((folder / CONFIG).read_text())
     return Training(load_file(folder / WEIGHTS), config["lora_alpha"] / config["r"])
 
 
 def main() -> None:
-    """Write the folder."""
+    """Write the averaged adapter."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
     parser.add_argument("models", nargs="+", metavar="ADAPTER[+ADAPTER…]")
     parser.add_argument("-o", "--output", type=Path, required=True)
@@ -90,7 +93,7 @@ def main() -> None:
     size = (args.output / WEIGHTS).stat().st_size / 1e6
     print(
         f"{args.output}: {len(kept)} matrices of rank {args.rank}, {size:.1f} MB; they keep "
-        f"{min(kept):.1%} to {max(kept):.1%} of the squared length of each update"
+        f"{min(kept):.1%} to {max(kept):.1%} of the squared norm of each update"
     )
 
 

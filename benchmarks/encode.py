@@ -1,13 +1,13 @@
-"""Encoding speed of lmk against sentence-transformers, alternating in one run, with medians.
+"""Compare the encoding speed of lmk and sentence-transformers, alternating in one run, with medians.
 
     python benchmarks/encode.py                    # MiniLM (extra demo), mixed short texts, CPU
     python benchmarks/encode.py --model FOLDER --tokens 2048 --texts 8
     python benchmarks/encode.py --device cuda --repeats 5
 
-Prints a markdown table with hardware, lengths and dtypes. Both sides are given the same texts and the
-same maximum length; loading is not counted, tokenizing is. Ratios are of medians in this run. "Share of
-the best matrix product" is what linear layers and attention compute in a second, against the best rate
-of a square product in the same dtype, measured in the same run.
+Prints a markdown table with hardware, lengths and dtypes. Both sides read the same texts with the same
+maximum length; the times include tokenizing but not loading. Ratios compare medians of this run. "Share of
+the best matrix product" is the rate of linear layers and attention divided by the best rate of a square
+product in the same dtype, measured in the same run.
 """
 
 import argparse
@@ -36,20 +36,20 @@ TORCH = {"fp32": torch.float32, "bf16": torch.bfloat16}
 
 
 def texts_of(count: int, tokens: int | None) -> list[str]:
-    """Mixed texts of the standard library; with `tokens`, long ones of about that many."""
+    """Return mixed texts of the standard library; with `tokens`, long texts of about that many tokens."""
     docs = [doc.content for doc in open_collection("stdlib/functions").docs()]
     random.Random(0).shuffle(docs)
     if tokens is None:
         return docs[:count]
     whole = " ".join(docs)
-    size = tokens * 3  # characters: more than the tokens, both sides cut at the maximum length
+    size = tokens * 3  # characters: more than needed, because both sides cut at the maximum length
     return [whole[i * size : (i + 1) * size] for i in range(count)]
 
 
 def ours(
     model: str, dtype: str, device: str, length: int | None
 ) -> Callable[[list[str]], np.ndarray]:
-    """lmk from text to vectors, as `lmk encode` does without the disk."""
+    """Return a function from texts to vectors: `lmk encode` without the disk."""
     resolved = resolve(RecipeOptions(model=model, max_length=length), offline=True)
     settings = EncodeSettings(dtype=dtype, device=device)
     encoder = open_encoder(resolved.recipe.doc, resolved.folder, settings)
@@ -76,7 +76,7 @@ def theirs(
 
 
 def work(model: str, lengths: list[int]) -> float:
-    """Floating-point operations of linear layers and attention for inputs of these lengths."""
+    """Return the floating-point operations of linear layers and attention for inputs of these lengths."""
     config = AutoConfig.from_pretrained(str(read_model(model).encoder))
     with torch.device("meta"):
         layers = AutoModel.from_config(config)
@@ -89,7 +89,7 @@ def work(model: str, lengths: list[int]) -> float:
 
 
 def best_rate(dtype: str, device: str) -> float:
-    """The best rate of a square matrix product, in operations a second."""
+    """Return the best rate of a square matrix product, in operations per second."""
     rates = []
     for size in (512, 1024, 2048) if device == "cpu" else (4096, 8192):
         one = torch.randn(size, size, device=device, dtype=TORCH[dtype])
@@ -105,7 +105,7 @@ def best_rate(dtype: str, device: str) -> float:
 
 
 def medians(runs: dict[str, Callable[[], object]], repeats: int) -> dict[str, float]:
-    """Median seconds of each, after a warm-up, taking turns so that drift hits all alike."""
+    """Return median seconds after a warm-up; the sides take turns, so drift affects all equally."""
     for run in runs.values():
         run()
     seconds: dict[str, list[float]] = {name: [] for name in runs}
@@ -141,7 +141,7 @@ def main() -> None:
 
 
 def show(args: argparse.Namespace, texts: list[str], seconds: dict[str, float]) -> None:
-    """The table, with what it was measured on."""
+    """Print the table, with hardware, lengths and dtypes."""
     resolved = resolve(RecipeOptions(model=args.model, max_length=args.tokens), offline=True)
     tokenizer = open_tokenizer(resolved.folder, resolved.recipe.doc)
     limit = resolved.recipe.doc.max_length

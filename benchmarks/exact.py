@@ -1,10 +1,10 @@
-"""Exact search of lmk against FAISS IndexFlatIP, alternating in one run, with medians.
+"""Compare lmk's exact search with FAISS IndexFlatIP, alternating in one run, with medians.
 
     python benchmarks/exact.py --rows 400000 --dim 384 --queries 1000 --k 1000
 
-lmk reads vectors from a memory-mapped fp16 file, chooses candidates in bfloat16 where the processor has
-it (--dtype fp32 not), rescores in float64 and proves the top complete; FAISS holds float32 in memory.
-Prints seconds, memory above the start, and how far each order is from float64.
+lmk reads vectors from a memory-mapped fp16 file, selects candidates in bfloat16 if the processor supports
+it (use --dtype fp32 to prevent this), rescores in float64 and proves that the top k is complete. FAISS holds
+float32 in memory. Prints seconds, memory above the start, and the agreement of each order with float64.
 """
 
 import argparse
@@ -49,7 +49,7 @@ class Stored:
 
 
 def clustered(rows: int, dim: int, seed: int) -> np.ndarray:
-    """Unit vectors around 1,000 centres, as texts are."""
+    """Return unit vectors around 1,000 centres, as text embeddings are."""
     random = np.random.default_rng(seed)
     centres = random.standard_normal((1000, dim), dtype=np.float32)
     made = centres[random.integers(0, 1000, rows)] + random.standard_normal(
@@ -65,9 +65,9 @@ def main() -> None:
     parser.add_argument("--queries", type=int, default=1000)
     parser.add_argument("--k", type=int, default=1000)
     parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--vectors", type=Path, help="the first rows of this .npy file, of fp16")
+    parser.add_argument("--vectors", type=Path, help="use the first rows of this fp16 .npy file")
     parser.add_argument(
-        "--alone", action="store_true", help="without FAISS, which needs the memory"
+        "--alone", action="store_true", help="do not run FAISS, which needs much memory"
     )
     parser.add_argument("--dtype", choices=DTYPES, default=native_dtype(torch.device("cpu")))
     args = parser.parse_args()
@@ -80,25 +80,27 @@ def main() -> None:
 
 
 def run(args: argparse.Namespace, stored: Stored) -> None:
-    """Alternate the two and print the table."""
-    queries = asked_of(args, stored)
+    """Alternate both searches and print the table."""
+    queries = make_queries(args, stored)
     ours = Exact(stored, torch.device("cpu"), DTYPES[args.dtype])
-    asked = Ragged.single(queries)
-    start = _held()
+    query_vectors = Ragged.single(queries)
+    start = _memory_bytes()
     with Peak() as peak:
-        hits = ours.search(asked, args.k)
+        hits = ours.search(query_vectors, args.k)
     ours_peak = peak.bytes - start
     if args.alone:
-        taken = [timed(lambda: ours.search(asked, args.k)) for _ in range(args.repeats)]
-        said = ", ".join(f"{each:.1f}" for each in taken)
-        return print(f"{stored.rows:,} rows: {said} s, {ours_peak / 1e6:.0f} MB above the start")
+        seconds_taken = [
+            timed(lambda: ours.search(query_vectors, args.k)) for _ in range(args.repeats)
+        ]
+        times = ", ".join(f"{each:.1f}" for each in seconds_taken)
+        return print(f"{stored.rows:,} rows: {times} s, {ours_peak / 1e6:.0f} MB above the start")
     flat = faiss.IndexFlatIP(args.dim)
     for block in stored:
         flat.add(block.vectors)
     seconds: dict[str, list[float]] = {"lmk exact": [], "FAISS IndexFlatIP": []}
     for _ in range(args.repeats):
         at = time.perf_counter()
-        hits = ours.search(asked, args.k)
+        hits = ours.search(query_vectors, args.k)
         seconds["lmk exact"].append(time.perf_counter() - at)
         at = time.perf_counter()
         _, rows = flat.search(queries, args.k)
@@ -111,47 +113,47 @@ def run(args: argparse.Namespace, stored: Stored) -> None:
     )
 
 
-def asked_of(args: argparse.Namespace, stored: Stored) -> np.ndarray:
-    """Queries as near to the rows as these are to each other; some of the rows, where they are given."""
+def make_queries(args: argparse.Namespace, stored: Stored) -> np.ndarray:
+    """Return clustered queries like the rows, or a sample of the rows if --vectors is given."""
     if not args.vectors:
         return clustered(args.queries, args.dim, 1)
     return stored.at(np.linspace(0, stored.rows - 1, args.queries).astype(np.int64)).vectors
 
 
 def timed(work: Callable[[], Any]) -> float:
-    """Seconds."""
+    """Return the seconds that the work takes."""
     start = time.perf_counter()
     work()
     return time.perf_counter() - start
 
 
-def _held() -> int:
-    """Bytes of this process's own memory (without mapped files)."""
+def _memory_bytes() -> int:
+    """Return the bytes of this process's own memory (without mapped files)."""
     status = Path("/proc/self/status").read_text()
     return 1024 * int(status.split("RssAnon:")[1].split()[0])
 
 
 class Peak(threading.Thread):
-    """The most of its own memory that this process held, looked at every 20 ms."""
+    """Peak of this process's own memory, sampled every 20 ms."""
 
     bytes = 0
 
     def __enter__(self) -> "Peak":
-        self._stop_asked = threading.Event()
+        self._stop_event = threading.Event()
         self.start()
         return self
 
     def run(self) -> None:
-        while not self._stop_asked.wait(0.02):
-            self.bytes = max(self.bytes, _held())
+        while not self._stop_event.wait(0.02):
+            self.bytes = max(self.bytes, _memory_bytes())
 
     def __exit__(self, *_: object) -> None:
-        self._stop_asked.set()
+        self._stop_event.set()
         self.join()
 
 
 def in_order(stored: Stored, queries: np.ndarray, hits: Hits) -> float:
-    """Share of 50 queries whose top k equals that of float64 brute force, scores compared in order."""
+    """Return the share of 50 queries with the top-k scores of float64 brute force, in the same order."""
     return share(
         stored,
         queries,

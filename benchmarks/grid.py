@@ -1,11 +1,11 @@
-"""`lmk grid` beside the same commands typed one by one; and one that is killed beside one that is not.
+"""Compare `lmk grid` with the same commands one by one, and a killed grid with an undisturbed one.
 
     python benchmarks/grid.py overhead --repeats 3       # 3 collections x 4 poolers x 2 lengths, MiniLM
     python benchmarks/grid.py kills --times 5            # the same grid, killed at random moments
     python benchmarks/grid.py overhead grid.toml         # another grid
 
-The default needs the extra demo and nothing else. `overhead` runs grid and commands in turn, alternating
-which comes first, and compares their runs; `kills` leaves with code 1 where the two tables differ.
+The default needs only the extra demo. `overhead` runs the grid and the commands alternately, each first in
+every second round, and compares their runs. `kills` exits with code 1 if the two tables differ.
 """
 
 import argparse
@@ -36,13 +36,13 @@ measures = ["nDCG@10", "R@100"]
 pool = "lmk"
 gran = [32]
 """
-ENDED = "ended after "  # as the log of a step has it, before its seconds
+ENDED = "ended after "  # a step's log has this text before the seconds
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("what", choices=["overhead", "kills"])
-    parser.add_argument("file", nargs="?", type=Path, help="a grid; else the one above")
+    parser.add_argument("mode", choices=["overhead", "kills"])
+    parser.add_argument("file", nargs="?", type=Path, help="a grid file; default: GRID above")
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--times", type=int, default=5)
     parser.add_argument("--seed", type=int, default=0)
@@ -54,34 +54,34 @@ def main() -> None:
         if args.file is None:
             args.file = folder / "grid.toml"
             args.file.write_text(GRID, encoding="utf-8")
-        if args.what == "overhead":
+        if args.mode == "overhead":
             overhead(args.file, folder, args.repeats)
         else:
             kills(args.file, folder, args.times, random.Random(args.seed))
 
 
 def overhead(file: Path, folder: Path, repeats: int) -> None:
-    """Prints how much longer the grid takes than its commands, and what it spends outside of them."""
+    """Print how much longer the grid takes than its commands, and the time that it spends outside them."""
     ratios, shares = [], []
     for number in range(repeats):
         grid, bare = folder / f"grid-{number}", folder / f"bare-{number}"
         seconds = {}
         for place in (grid, bare) if number % 2 == 0 else (bare, grid):
-            seconds[place] = whole(file, place) if place is grid else typed(file, place)
+            seconds[place] = run_grid(file, place) if place is grid else run_commands(file, place)
         same(grid, bare)
-        inside = sum(made(grid).values())
+        inside = sum(step_seconds(grid).values())
         ratios.append(seconds[grid] / seconds[bare] - 1)
         shares.append(seconds[grid] / inside - 1)
         print(
             f"grid {seconds[grid]:.1f} s, of these {inside:.1f} s in its commands; "
-            f"typed one by one {seconds[bare]:.1f} s"
+            f"one by one {seconds[bare]:.1f} s"
         )
     print(f"overhead over the bare commands: {statistics.median(ratios):.1%} (median of {repeats})")
-    print(f"overhead over the work inside them, without starting: {statistics.median(shares):.1%}")
+    print(f"overhead over the work inside them, without start-up: {statistics.median(shares):.1%}")
 
 
-def whole(file: Path, folder: Path) -> float:
-    """Seconds of the grid."""
+def run_grid(file: Path, folder: Path) -> float:
+    """Run the grid and return its seconds."""
     start = time.perf_counter()
     subprocess.run(
         [*LMK, "-q", "grid", file, "-o", folder, "--json"], check=True, capture_output=True
@@ -89,8 +89,8 @@ def whole(file: Path, folder: Path) -> float:
     return time.perf_counter() - start
 
 
-def typed(file: Path, folder: Path) -> float:
-    """Seconds of its commands, each a process of its own."""
+def run_commands(file: Path, folder: Path) -> float:
+    """Run the commands of the grid one by one, each in a separate process, and return their seconds."""
     planned = subprocess.run(
         [*LMK, "-q", "grid", file, "-o", folder, "--dry-run", "--json"],
         check=True,
@@ -106,30 +106,30 @@ def typed(file: Path, folder: Path) -> float:
 
 
 def same(grid: Path, bare: Path) -> None:
-    """Leaves with a message where a run differs."""
+    """Exit with a message if a run differs."""
     runs = [path.relative_to(grid) for path in grid.glob("steps/*/run.trec")]
     odd = [str(run) for run in runs if not filecmp.cmp(grid / run, bare / run, shallow=False)]
     if odd or not runs:
-        sys.exit(f"the runs of grid and commands differ: {odd or 'there are none'}")
+        sys.exit(f"the runs of grid and commands differ: {odd or 'the grid has no run'}")
 
 
-def made(folder: Path) -> dict[str, float]:
-    """Step -> seconds of its lives that ended well, which is one."""
+def step_seconds(folder: Path) -> dict[str, float]:
+    """Map each step to its seconds; exit with a message unless it succeeded exactly once."""
     seconds = {}
     for log in folder.glob("steps/*/log.txt"):
         ended = [line for line in log.read_text(errors="replace").splitlines() if ENDED in line]
         if len(ended) != 1:
-            sys.exit(f"{log}: {len(ended)} lives ended well, not one")
+            sys.exit(f"{log}: the step succeeded {len(ended)} times, expected one")
         seconds[log.parent.name] = float(ended[0].removeprefix(ENDED).removesuffix(" s"))
     return seconds
 
 
-def kills(file: Path, folder: Path, times: int, chance: random.Random) -> None:
-    """Runs the grid twice, once killed `times` times, by SIGKILL and SIGTERM in turn, each further on."""
-    whole(file, folder / "undisturbed")
-    expected, killed = made(folder / "undisturbed"), folder / "killed"
+def kills(file: Path, folder: Path, times: int, rng: random.Random) -> None:
+    """Run the grid twice, once with `times` kills (SIGKILL and SIGTERM in turn, each at a later step)."""
+    run_grid(file, folder / "undisturbed")
+    expected, killed = step_seconds(folder / "undisturbed"), folder / "killed"
     for number in range(times):
-        more = chance.randint(0, len(expected) // (times + 1))
+        more = rng.randint(0, len(expected) // (times + 1))
         run = subprocess.Popen(
             [*LMK, "-q", "grid", file, "-o", killed, "-j", "2"],
             stdout=subprocess.DEVNULL,
@@ -138,27 +138,27 @@ def kills(file: Path, folder: Path, times: int, chance: random.Random) -> None:
         done = finished(killed)
         while run.poll() is None and finished(killed) < done + more:
             time.sleep(0.02)
-        time.sleep(chance.random() * statistics.fmean(expected.values()))
+        time.sleep(rng.random() * statistics.fmean(expected.values()))
         if number % 2:
             run.terminate()
-        elif run.poll() is None:  # with all of its commands, as when a machine goes down
+        elif run.poll() is None:  # kill all of its commands too, as when a machine goes down
             os.killpg(run.pid, signal.SIGKILL)
         code = run.wait()
-        print(f"life {number + 1}: exit code {code}, {finished(killed)} of {len(expected)} steps")
-    whole(file, killed)
-    if made(killed).keys() != expected.keys():
-        sys.exit("the grid that was killed has other steps")
+        print(f"start {number + 1}: exit code {code}, {finished(killed)} of {len(expected)} steps")
+    run_grid(file, killed)
+    if step_seconds(killed).keys() != expected.keys():
+        sys.exit("the steps of the killed grid differ from those of the undisturbed one")
     compare(scores(file, folder / "undisturbed"), scores(file, killed))
-    print(f"the same table; {len(expected)} steps, each ended well once")
+    print(f"the same table; {len(expected)} steps, each finished once")
 
 
 def finished(folder: Path) -> int:
-    """Steps that have ended well."""
+    """Count the finished steps."""
     return len(list(folder.glob("steps/*/result.json")))
 
 
 def scores(file: Path, folder: Path) -> dict[str, float]:
-    """Cell and measure -> score."""
+    """Map cell and measure to the score."""
     done = subprocess.run(
         [*LMK, "-q", "grid", file, "-o", folder, "--json"], check=True, capture_output=True
     )
@@ -166,7 +166,7 @@ def scores(file: Path, folder: Path) -> dict[str, float]:
 
 
 def compare(expected: dict[str, float], found: dict[str, float]) -> None:
-    """Leaves with what differs: batches that were cut elsewhere may move a vector by 1e-6, no more."""
+    """Exit with the differing scores: other batch boundaries may change a vector by at most 1e-6."""
     odd = [
         name
         for name in {*expected, *found}

@@ -1,14 +1,14 @@
-"""One vector for a long text: landmark models beside other poolers, windows, chunks and BM25.
+"""One vector for a long text: compare landmark models with other poolers, windows, chunks and BM25.
 
     python benchmarks/landmarks.py path/to/collections -o out --model LMK=lmk-1,lmk-2 CLS=cls-1,cls-2 \\
         --against LMK:CLS
 
 A model is a label and its folder, or the folders of several seeds. Every figure comes from `lmk encode`,
-`index`, `search` and `eval`, whose commands are printed; runs and vectors stay in the output folder with a
-log (scores.jsonl), from which `lmk repro` makes them again. What is there is not done again: a model is
-known by the digest of its weights, so that a model which changed is evaluated anew beside the old one.
-Writes table.md (scores with 95 % bootstrap intervals over queries; of several seeds the mean for each query)
-and an SVG for each long collection, the scores over the evaluated length (extra `plot`).
+`index`, `search` and `eval`; the script prints these commands. Runs and vectors stay in the output folder,
+with a log (scores.jsonl) from which `lmk repro` reproduces them. Existing results are not computed again.
+Models are identified by the digest of their weights, so a changed model is evaluated as a new one.
+Writes table.md (scores with 95 % bootstrap intervals over queries; for several seeds, the mean for each
+query) and an SVG for each long collection: the scores over the evaluated length (extra `plot`).
 """
 
 import argparse
@@ -39,44 +39,44 @@ PerQuery = dict[str, float]
 
 
 class System(NamedTuple):
-    """One row of a table: how documents become vectors."""
+    """One row of a table: a way to make vectors of documents."""
 
     label: str
     model: str = ""  # empty for BM25
     flags: tuple[str, ...] = ()
-    length: int = 0  # evaluated, where it belongs to a curve
-    fused: bool = False  # with BM25 too
+    length: int = 0  # evaluated length of a point of a curve; 0 for other rows
+    fused: bool = False  # also evaluate the fusion with BM25
 
     @property
     def folder(self) -> str:
-        """A name that changes with the model's weights and the flags."""
+        """Name of the output folder; it changes with the model's weights and the flags."""
         return slug(" ".join([digest(self.model), *self.flags])) if self.model else LEXICAL.lower()
 
 
 def slug(text: str) -> str:
-    """A name for a folder."""
+    """Turn a text into a folder name."""
     return "-".join("".join(c if c.isalnum() else " " for c in text).split())
 
 
 @cache
 def digest(model: str) -> str:
-    """Eight digits of the digest of a model's weights, behind its name."""
+    """Return the model's name with eight digits of the digest of its weights."""
     folder = read_model(model)
     return f"{folder.path.name}-{folder.weights_digest[:8]}"
 
 
 class Bench:
-    """Runs lmk in one folder; what is there already is not done again."""
+    """Runs lmk in one folder; skips existing results."""
 
     def __init__(self, collections: Path, folder: Path) -> None:
         self.collections, self.folder = collections, folder
 
     def scores(self, system: System, collection: str) -> PerQuery:
-        """Query -> nDCG@10."""
+        """Map each query to its nDCG@10."""
         return self._scored(self._run(system, collection))
 
     def fused(self, system: System, collection: str, fusion: str) -> PerQuery:
-        """The same of the system's run fused with that of BM25."""
+        """Score the fusion of the system's run with that of BM25."""
         dense, lexical = self._run(system, collection), self._run(System(LEXICAL), collection)
         run = dense.with_suffix(f".{fusion}.trec")
         if not run.exists():
@@ -115,9 +115,12 @@ class Bench:
 
 
 def lmk(*words: str) -> str:
-    """One command: printed, run in this process (a start takes as long as a small step), its output."""
+    """Print one command, run it, and return its output.
+
+    It runs in this process, because a start takes as long as a small step.
+    """
     print("$", shlex.join(["lmk", *words]), file=sys.stderr, flush=True)
-    sys.argv = ["lmk", "-q", *words]  # what the manifests record
+    sys.argv = ["lmk", "-q", *words]  # manifests record this command line
     with redirect_stdout(io.StringIO()) as printed:
         try:
             command.main()
@@ -128,7 +131,7 @@ def lmk(*words: str) -> str:
 
 
 def baselines(model: str) -> list[System]:
-    """What the untrained model does without landmarks."""
+    """Return the systems of the untrained model, without training on landmarks."""
     chunks = ("--unit", "chunk", "--gran", "200", "--window", "chunk", "--max-length", "256")
     landmarks = ("--pool", "lmk", "--gran", "64", "--max-length", "512")
     return [
@@ -143,9 +146,12 @@ def baselines(model: str) -> list[System]:
 
 
 def trained(label: str, model: str, args: argparse.Namespace, long: bool) -> list[System]:
-    """A model at every length and in windows, and at one length and in windows with every granularity."""
+    """Return a model at every length and in windows.
+
+    For poolers of chunks, add every granularity at one length and in windows.
+    """
     folder = read_model(model)
-    # A tokenizer may still say the length of the model before it was made longer.
+    # The tokenizer may still have the maximum length of the model before its extension.
     reach = max(folder.positions or 0, folder.max_length or 0)
     fits = [length for length in args.lengths if length <= reach]
     lengths = fits if long and fits else args.lengths[:1]
@@ -169,7 +175,7 @@ def trained(label: str, model: str, args: argparse.Namespace, long: bool) -> lis
 
 
 class Table:
-    """What was found: row -> collection -> the scores of each query, of every seed."""
+    """Results: row -> collection -> the scores of each query, for every seed."""
 
     def __init__(self) -> None:
         self._seeds: dict[str, dict[str, list[PerQuery]]] = defaultdict(lambda: defaultdict(list))
@@ -180,27 +186,27 @@ class Table:
         self._seeds[row][collection].append(scores)
 
     def rows(self) -> list[str]:
-        """In the order of adding."""
+        """Return the row names in the order of adding."""
         return list(self._seeds)
 
     def scores(self, row: str, collection: str) -> PerQuery:
-        """The mean over the seeds for each query; empty where nothing was run."""
+        """Return the mean over the seeds for each query; empty without results."""
         seeds = self._seeds[row].get(collection, [])
         return {q: sum(seed[q] for seed in seeds) / len(seeds) for q in seeds[0]} if seeds else {}
 
     def spread(self, row: str, collection: str) -> str:
-        """The scores of the seeds, where there are several."""
+        """Return the scores of the seeds, if there are several."""
         seeds = self._seeds[row].get(collection, [])
         return ", ".join(f"{mean(seed):.3f}" for seed in seeds) if len(seeds) > 1 else ""
 
 
 def mean(scores: Mapping[str, float]) -> float:
-    """Over the queries."""
+    """Average over the queries."""
     return sum(scores.values()) / len(scores)
 
 
 def cell(scores: PerQuery) -> str:
-    """A score and its 95 % interval."""
+    """Format a score and its 95 % interval."""
     if not scores:
         return ""
     low, high = compare(dict.fromkeys(scores, 0.0), scores).interval
@@ -208,7 +214,7 @@ def cell(scores: PerQuery) -> str:
 
 
 def markdown(table: Table, collections: list[str], rows: list[str]) -> Iterator[str]:
-    """The lines of a table of scores; rows without any are left out."""
+    """Yield the lines of a table of scores, without empty rows."""
     if collections and rows:
         yield f"| {MEASURE} | " + " | ".join(collections) + " |"
         yield "|---|" + "---:|" * len(collections)
@@ -219,9 +225,9 @@ def markdown(table: Table, collections: list[str], rows: list[str]) -> Iterator[
 
 
 def differences(table: Table, collections: list[str], pair: str) -> Iterator[str]:
-    """The lines of a table of tests: the first model less the second, at every length both have."""
+    """Yield the lines of a table of tests: the first model minus the second, at every common length."""
     first, second = pair.split(":")
-    yield f"| {first} less {second} | difference | 95 % interval | wins/ties/losses | p (t-test) | seeds |"
+    yield f"| {first} minus {second} | difference | 95 % interval | wins/ties/losses | p (t-test) | seeds |"
     yield "|---|---:|---:|---:|---:|---|"
     for collection in collections:
         for row in table.rows():
@@ -243,7 +249,7 @@ def differences(table: Table, collections: list[str], pair: str) -> Iterator[str
 
 
 def tables(table: Table, args: argparse.Namespace) -> str:
-    """Scores of long collections and of short ones, the same by granularity, and the tests."""
+    """Format the scores of long and of short collections, the same by granularity, and the tests."""
     plain = [row for row in table.rows() if GRANULARITY not in row]
     finer = [row for row in table.rows() if GRANULARITY in row]
     long = [collection for collection in args.collections if collection not in SHORT]
@@ -254,7 +260,7 @@ def tables(table: Table, args: argparse.Namespace) -> str:
 
 
 def measure(bench: Bench, args: argparse.Namespace) -> Table:
-    """Run everything, collection by collection."""
+    """Run all systems, collection by collection."""
     table = Table()
     models = {label: paths.split(",") for label, _, paths in (m.partition("=") for m in args.model)}
     for collection in args.collections:
@@ -268,7 +274,7 @@ def measure(bench: Bench, args: argparse.Namespace) -> Table:
 
 
 def fill(table: Table, bench: Bench, system: System, collection: str) -> None:
-    """One system's row, those of its fusions with BM25, and its points on the curve."""
+    """Add the row of one system, those of its fusions with BM25, and its points on the curve."""
     scores = bench.scores(system, collection)
     table.add(system.label, collection, scores)
     for fusion in FUSIONS if system.fused and collection not in SHORT else ():
@@ -283,10 +289,10 @@ def fill(table: Table, bench: Bench, system: System, collection: str) -> None:
 def main() -> None:
     """Write the tables and the curves."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
-    parser.add_argument("folder", type=Path, help="where the collections are")
+    parser.add_argument("folder", type=Path, help="the folder of the collections")
     parser.add_argument("-o", "--output", type=Path, required=True)
     parser.add_argument("--model", nargs="+", default=[], metavar="LABEL=FOLDER[,FOLDER…]")
-    parser.add_argument("--base", default="minilm", help="the untrained model; none leaves it out")
+    parser.add_argument("--base", default="minilm", help="the untrained model, or none")
     parser.add_argument("--against", nargs="+", default=[], metavar="LABEL:LABEL")
     parser.add_argument("--collections", nargs="+", default=[*LONG, *SHORT])
     parser.add_argument("--lengths", nargs="+", type=int, default=[512, 1024, 2048, 4096])

@@ -1,11 +1,11 @@
-"""Training data of the landmark model: example files for `lmk train`, and what was left out of them.
+"""Collect the training data of lmk-minilm: example files for `lmk train`, and a summary of omissions.
 
     python benchmarks/landmarks_data.py path/to/collections -o data [--seed 0]
 
 The folder holds techdocs, train-pairs, squad-passages, scifact and qmsum with their training parts, and
-the collections that the model is evaluated on; a part that is missing is passed over with a line. Each
-file is jsonl with `id`, `query` and `positive`; SUMMARY.txt says what each is, its licence, and how many
-of its examples were left out because their query, text, passage or title is one that is evaluated.
+the collections of the evaluation. If a part is missing, the script prints a line and continues. Each file
+is jsonl with `id`, `query` and `positive`. SUMMARY.txt describes each file: its content, its licence, and
+the number of examples left out because an evaluation collection has the same query, text, passage or title.
 """
 
 import argparse
@@ -36,8 +36,8 @@ PROSE: tuple[str, ...] = (
 )
 PROSE += tuple(f"xquad-{language}" for language in ("en", "de", "ar", "hi", "zh"))
 SHARED = ("qmsum:official-test", "scifact")  # training and test search the same documents
-RUN = 13  # words in a row that a training text shares with an evaluated one by copying alone
-LONGEST = 40_000  # characters of a positive: beyond 8,192 positions nothing is read
+RUN = 13  # a training text and an evaluated one share this many consecutive words only by copying
+LONGEST = 40_000  # characters of a positive: texts end at 8,192 positions anyway
 PACKAGES = """accelerate authlib beartype bm25s click cryptography cyclopts datasets dns faiss fastapi
 fastmcp flask fontTools formulaic fsspec huggingface_hub hypothesis ir_datasets jinja2 joblib jsonschema
 lxml markdown_it matplotlib mcp more_itertools mpmath mypy narwhals networkx numpy onnxruntime
@@ -55,7 +55,7 @@ class Example(NamedTuple):
 
 
 class Haystack(NamedTuple):
-    """How long the texts are, in characters, that hide a passage, and how few others there may be."""
+    """Total length, in characters, of a text with a hidden passage, and the minimum number of distractors."""
 
     shortest: int
     longest: int
@@ -67,7 +67,7 @@ SENTENCES = Haystack(400, 1_000, 2)  # nearly all of them below 256 tokens
 
 
 class Source(NamedTuple):
-    """One file: what it holds, under which licence, and how its examples are read."""
+    """One file: its content, its licence, and the function that reads its examples."""
 
     about: str
     licence: str
@@ -75,7 +75,7 @@ class Source(NamedTuple):
 
 
 class Evaluated:
-    """What the evaluation collections hold, to keep it out of training."""
+    """Queries, texts, word runs and titles of the evaluation collections, to keep them out of training."""
 
     def __init__(self, folder: Path) -> None:
         self.queries: set[str] = set()
@@ -103,13 +103,13 @@ class Evaluated:
         for doc in collection.docs():
             if doc.id in answers or name not in SHARED:
                 self.texts.update(map(normal, (doc.text, doc.content)))
-                # Speakers count and repeat themselves: what two meetings share is not copied.
+                # Speakers count and repeat themselves: shared words of two meetings are not copies.
                 self.runs.update(() if name.startswith("qmsum") else runs(doc.content))
             if name.startswith("squad"):
                 self.titles.add(normal(doc.title))
 
-    def why(self, example: Example) -> str:
-        """What of the example is evaluated: 'query', 'text', 'passage', 'title', or '' for nothing."""
+    def overlap(self, example: Example) -> str:
+        """Return the overlap with the evaluation: 'query', 'text', 'passage', 'title', or '' for none."""
         query, text = normal(example.query), normal(example.positive)
         if query in self.queries:
             return "query"
@@ -122,24 +122,24 @@ class Evaluated:
 
 
 def normal(text: str) -> str:
-    """Words in lower case with one space between them, punctuation taken off."""
+    """Return the words in lower case, separated by one space, without punctuation."""
     return " ".join(re.findall(r"\w+", text.lower()))
 
 
 def runs(text: str) -> set[int]:
-    """Hashes of every RUN words in a row. Hashes of one process alone are compared."""
+    """Return hashes of every RUN consecutive words. Compare only hashes of the same process."""
     words = normal(text).split()
     return {hash(tuple(words[at : at + RUN])) for at in range(len(words) - RUN + 1)}
 
 
 class Reader:
-    """Reads every part of the training data; `seed` decides what is drawn."""
+    """Readers of all parts of the training data; `seed` determines the random draws."""
 
     def __init__(self, folder: Path, seed: int, evaluated: Evaluated) -> None:
         self.folder, self.seed, self.evaluated = folder, seed, evaluated
 
     def pairs(self, path: str) -> Iterator[Example]:
-        """A jsonl file with query and positive; numbered where it has no ids."""
+        """Read a jsonl file with query and positive; records without an id get a number."""
         file = self.folder / path
         with gzip.open(file, "rt") if file.suffix == ".gz" else file.open() as lines:
             for number, line in enumerate(lines):
@@ -148,7 +148,7 @@ class Reader:
                 yield Example(name, record["query"], record["positive"])
 
     def openings(self, path: str) -> Iterator[Example]:
-        """The first paragraph of a page in whole sentences -> the page without it."""
+        """Yield (first paragraph of whole sentences, the page without it)."""
         for page in self.pairs(path):
             found = paragraphs(page.positive)
             number = next((n for n, each in enumerate(found[:8]) if is_prose(each)), None)
@@ -156,16 +156,16 @@ class Reader:
                 yield without(page, found, number, "opening")
 
     def parts(self, path: str, shortest: int = 6_000, most: int = 2) -> Iterator[Example]:
-        """A paragraph from anywhere in a long page -> the page without it."""
+        """Yield (a paragraph from anywhere in a long page, the page without it)."""
         for page in self.pairs(path):
             found = paragraphs(page.positive)
             prose = [number for number, each in enumerate(found) if is_prose(each)]
             if len(page.positive) >= shortest and len(prose) >= 4:
-                for number in self._chance(page.id).sample(prose, most):
+                for number in self._rng(page.id).sample(prose, most):
                     yield without(page, found, number, f"part-{number}")
 
     def docstrings(self, shortest: int = 600, most: int = 1_500) -> Iterator[Example]:
-        """First paragraph of a long docstring of a class or function -> its other paragraphs."""
+        """Yield (first paragraph of a long docstring of a class or function, its other paragraphs)."""
         for package in packages():
             kept = []
             for name, module in sorted(read_modules(installed(package)).items()):
@@ -177,11 +177,11 @@ class Reader:
                             kept.append(
                                 Example(f"{name}.{node.name}@docs", " ".join(first.split()), text)
                             )
-            self._chance(f"{package} docs").shuffle(kept)
+            self._rng(f"{package} docs").shuffle(kept)
             yield from kept[:most]
 
     def judged(self, name: str) -> Iterator[Example]:
-        """Every judged query of a collection with each document that answers it."""
+        """Yield every judged query of a collection with each document that answers it."""
         collection = open_collection(str(self.folder / name))
         texts = {doc.id: doc.content for doc in collection.docs()}
         queries = {query.id: query.text for query in collection.queries()}
@@ -192,48 +192,49 @@ class Reader:
                 )
 
     def slices(self, name: str, around: int) -> Iterator[Example]:
-        """Every judged query -> the slice of its document that has most of its words, and `around` others.
+        """Yield every judged query with the best slice of its document and `around` other slices.
 
-        A word counts as much as the slices without it are many; slices stand in the document's order.
+        The best slice has the highest total weight of the query's words. The weight of a word is the number
+        of slices without it. The slices keep the document's order.
         """
         for example in self.judged(name):
             texts = sliced(example.positive)
             parts = [set(normal(text).split()) for text in texts]
-            asked_for = set(normal(example.query).split())
-            rare = {word: sum(word not in part for part in parts) for word in asked_for}
-            weights = [sum(rare[word] for word in asked_for & part) for part in parts]
+            query_words = set(normal(example.query).split())
+            rare = {word: sum(word not in part for part in parts) for word in query_words}
+            weights = [sum(rare[word] for word in query_words & part) for part in parts]
             best = weights.index(max(weights))
             others = [number for number in range(len(texts)) if number != best]
-            chosen = self._chance(example.id).sample(others, min(around, len(others)))
+            chosen = self._rng(example.id).sample(others, min(around, len(others)))
             text = "\n".join(texts[number] for number in sorted([best, *chosen]))
             yield Example(f"{example.id}@slices-{around}", example.query, text)
 
     def utterances(self, name: str, most: int = 25, around: int = 1) -> Iterator[Example]:
-        """What somebody says in a judged transcript -> the slice without it, and `around` others."""
+        """Yield utterances of judged transcripts with their slice (without them) and `around` others."""
         collection = open_collection(str(self.folder / name))
         texts = {doc.id: doc.content for doc in collection.docs()}
         for doc in sorted({qrel.doc_id for qrel in collection.qrels() if qrel.grade > 0}):
-            slices, chance = sliced(texts[doc]), self._chance(doc, 1)
+            slices, rng = sliced(texts[doc]), self._rng(doc, 1)
             lines = [(n, line) for n, text in enumerate(slices) for line in text.splitlines()]
-            long = [(n, line) for n, line in lines if 15 <= len(said(line).split()) <= 60]
-            for number, line in chance.sample(long, min(most, len(long))):
+            long = [(n, line) for n, line in lines if 15 <= len(utterance(line).split()) <= 60]
+            for number, line in rng.sample(long, min(most, len(long))):
                 others = [n for n in range(len(slices)) if n != number]
-                chosen = {number, *chance.sample(others, min(around, len(others)))}
+                chosen = {number, *rng.sample(others, min(around, len(others)))}
                 rest = slices[number].replace(line + "\n", "").replace(line, "")
                 text = "\n".join(rest if n == number else slices[n] for n in sorted(chosen))
-                query = " ".join(said(line).split())
+                query = " ".join(utterance(line).split())
                 yield Example(f"{doc}@said-{number}-{len(query)}", query, text)
 
     def functions(self, most: int = 3_000) -> Iterator[Example]:
-        """First sentence of a docstring -> the function; at most so many of a package."""
+        """Yield (first sentence of a docstring, the function); at most `most` per package."""
         for package in packages():
             found = asked(installed(package))
-            self._chance(package).shuffle(found)
+            self._rng(package).shuffle(found)
             for function in found[:most]:
                 yield Example(function.id, function.sentence, function.source)
 
     def modules(self) -> Iterator[Example]:
-        """First paragraph of a module's docstring -> the module without it."""
+        """Yield (first paragraph of a module's docstring, the module without it)."""
         for module in self._modules(shortest=200):
             tree = ast.parse(module.text)
             paragraph = (ast.get_docstring(tree) or "").split("\n\n")[0]
@@ -244,10 +245,10 @@ class Reader:
                 yield Example(module.name, " ".join(paragraph.split()), text)
 
     def inside(self, most: int = 2) -> Iterator[Example]:
-        """First sentence of a function's docstring -> the long module that holds the function."""
+        """Yield (first sentence of a function's docstring, the long module with the function)."""
         for module in self._modules(shortest=4_000):
             found = [each for each in module.functions if len(each.sentence.split()) >= 5]
-            self._chance(module.name).shuffle(found)
+            self._rng(module.name).shuffle(found)
             for function in found[:most]:
                 yield Example(f"{function.id}@module", function.sentence, module.text)
 
@@ -261,31 +262,31 @@ class Reader:
     def haystacks(
         self, path: str, others: str, count: int, size: Haystack = HAYSTACK
     ) -> Iterator[Example]:
-        """`count` pairs of a file, each positive hidden among passages of both files.
+        """Yield `count` pairs of a file, each positive hidden among passages of both files.
 
-        Neighbours in a file are about the same thing, so those around a pair are none of its distractors.
+        Neighbours in a file have the same topic, so the passages near a pair are not its distractors.
         """
-        chance, why = self._chance(path), self.evaluated.why
-        pairs = [example for example in self.pairs(path) if not why(example)]
-        pool = [example.positive for example in self.pairs(others) if not why(example)]
-        for number in sorted(chance.sample(range(len(pairs)), min(count, len(pairs)))):
+        rng, overlap = self._rng(path), self.evaluated.overlap
+        pairs = [example for example in self.pairs(path) if not overlap(example)]
+        pool = [example.positive for example in self.pairs(others) if not overlap(example)]
+        for number in sorted(rng.sample(range(len(pairs)), min(count, len(pairs)))):
             away = [*range(number - 200), *range(number + 200, len(pairs))]
-            passages = drawn(pairs, away, pool, chance)
+            passages = distractors(pairs, away, pool, rng)
             pair = pairs[number]
-            text = hidden(pair.positive, passages, chance, size)
+            text = hide(pair.positive, passages, rng, size)
             yield Example(f"{pair.id}-hidden", pair.query, text)
 
-    def _chance(self, name: str, draw: int = 0) -> random.Random:
+    def _rng(self, name: str, draw: int = 0) -> random.Random:
         return random.Random(f"{self.seed + draw} {name}")
 
 
 def paragraphs(text: str) -> list[str]:
-    """What stands between empty lines."""
+    """Return the parts between empty lines."""
     return [each for each in re.split(r"\n\s*\n", text) if each.strip()]
 
 
 def sliced(text: str, longest: int = 1_600) -> list[str]:
-    """Whole lines, as many as fit into so many characters; a longer line stands alone."""
+    """Cut at line ends into slices of at most `longest` characters; a longer line is its own slice."""
     slices = [""]
     for line in text.splitlines(keepends=True):
         if slices[-1] and len(slices[-1]) + len(line) > longest:
@@ -294,56 +295,56 @@ def sliced(text: str, longest: int = 1_600) -> list[str]:
     return slices
 
 
-def said(line: str) -> str:
-    """The words of a line of a transcript, without who says them and what is noted of noises."""
+def utterance(line: str) -> str:
+    """Return the spoken words of a transcript line, without the speaker's name and notes of noises."""
     return re.sub(r"\{\w+\}", "", line.partition(": ")[2])
 
 
 def is_prose(paragraph: str) -> bool:
-    """8 to 80 words that end as a sentence does, nearly all of them words."""
+    """Test for 8 to 80 words, nearly all of them alphabetic, with a full stop at the end."""
     words = paragraph.split()
     plain = sum(word.strip(".,;:()'\"").replace("-", "").isalpha() for word in words)
     return 8 <= len(words) <= 80 and paragraph.strip().endswith(".") and plain >= 0.85 * len(words)
 
 
 def without(page: Example, found: list[str], number: int, name: str) -> Example:
-    """A paragraph as the query, without its heading in capitals; the others as the text."""
+    """Make an example: one paragraph (without its heading in capitals) is the query, the rest the text."""
     rest = "\n\n".join(found[:number] + found[number + 1 :])
     query = re.sub(r"^\s*[A-Z][A-Z ]+\n", "", found[number])
     return Example(f"{page.id}@{name}", " ".join(query.split()), rest)
 
 
-def drawn(
-    pairs: list[Example], away: list[int], pool: list[str], chance: random.Random
+def distractors(
+    pairs: list[Example], away: list[int], pool: list[str], rng: random.Random
 ) -> Iterator[str]:
-    """Passages without end, half of them from the rows `away` of the pairs, half from the pool."""
+    """Yield passages forever: half from the rows `away` of the pairs, half from the pool."""
     while True:
-        yield pairs[chance.choice(away)].positive if chance.random() < 0.5 else chance.choice(pool)
+        yield pairs[rng.choice(away)].positive if rng.random() < 0.5 else rng.choice(pool)
 
 
-def hidden(
-    evidence: str, passages: Iterator[str], chance: random.Random, size: Haystack = HAYSTACK
+def hide(
+    evidence: str, passages: Iterator[str], rng: random.Random, size: Haystack = HAYSTACK
 ) -> str:
-    """The evidence anywhere among the passages; as many texts of each doubling of the length."""
-    target = size.shortest * (size.longest / size.shortest) ** chance.random()
+    """Insert the evidence at a random place among the passages; the log of the length is uniform."""
+    target = size.shortest * (size.longest / size.shortest) ** rng.random()
     chosen: list[str] = []
     while len(chosen) < size.fewest or (
         len(chosen) < 30 and len(evidence) + sum(map(len, chosen)) < target
     ):
         text = next(passages)
         chosen += [text] if text not in (evidence, *chosen) else []
-    chosen.insert(chance.randint(0, len(chosen)), evidence)
+    chosen.insert(rng.randint(0, len(chosen)), evidence)
     return "\n\n".join(chosen)
 
 
 def packages() -> list[str]:
-    """Those of PACKAGES that are installed here."""
+    """Return the installed packages of PACKAGES."""
     names = importlib.metadata.packages_distributions()
     return [package for package in PACKAGES if package in names]
 
 
 def sources(reader: Reader) -> dict[str, Source]:
-    """File name -> what it holds."""
+    """Map each file name to its source."""
     squad, fever = "train-pairs/squad-train-sentences.jsonl", "train-pairs/fever-evidence.jsonl"
     passages, wikipedia = "squad-passages/train.jsonl", "CC BY-SA (Wikipedia; SQuAD CC BY-SA 4.0)"
     code = "that of each package (PACKAGES.txt)"
@@ -392,17 +393,17 @@ def sources(reader: Reader) -> dict[str, Source]:
             lambda: reader.judged("qmsum:official-train"),
         ),
         "qmsum-slices": Source(
-            "questions about meetings -> the slice of the transcript that has most of their words",
+            "questions about meetings -> the slice of the transcript with most of their words",
             "MIT",
             lambda: reader.slices("qmsum:official-train", 0),
         ),
         "qmsum-among": Source(
-            "questions about meetings -> that slice among two others of the same transcript",
+            "questions about meetings -> that slice between two others of the same transcript",
             "MIT",
             lambda: reader.slices("qmsum:official-train", 2),
         ),
         "qmsum-utterances": Source(
-            "what somebody says -> the slice of the transcript around it, and another of the same",
+            "an utterance -> the slice of the transcript around it, and another of the same",
             "MIT",
             lambda: reader.utterances("qmsum:official-train"),
         ),
@@ -439,30 +440,31 @@ def sources(reader: Reader) -> dict[str, Source]:
 
 
 def write(path: Path, source: Source, evaluated: Evaluated) -> str:
-    """Write a file without what is evaluated and what is there twice; returns its lines of SUMMARY.txt."""
-    out: Counter[str] = Counter()
+    """Write a file without evaluated and repeated examples; return its lines of SUMMARY.txt."""
+    left_out: Counter[str] = Counter()
     lengths: list[int] = []
     seen: set[tuple[str, str]] = set()
     with gzip.open(path, "wt", compresslevel=5) as file:
         for example in source.read():
             kept = example._replace(positive=example.positive.strip()[:LONGEST])
             key = normal(kept.query), normal(kept.positive)
-            why = "empty" if not all(key) else "twice" if key in seen else evaluated.why(example)
+            known = "empty" if not all(key) else "repeated" if key in seen else ""
+            reason = known or evaluated.overlap(example)
             seen.add(key)
-            out[why] += 1
-            if not why:
+            left_out[reason] += 1
+            if not reason:
                 lengths.append(len(kept.positive))
                 file.write(json.dumps(kept._asdict(), ensure_ascii=False) + "\n")
-    left = ", ".join(f"{why} {count:,}" for why, count in sorted(out.items()) if why) or "nothing"
+    reasons = [f"{reason} {count:,}" for reason, count in sorted(left_out.items()) if reason]
     mean, longest = (statistics.fmean(lengths), max(lengths)) if lengths else (0, 0)
     return (
         f"{path.name}: {len(lengths):,} examples, characters mean {mean:,.0f}, max {longest:,}\n"
-        f"    {source.about}; {source.licence}\n    left out: {left}\n"
+        f"    {source.about}; {source.licence}\n    left out: {', '.join(reasons) or 'nothing'}\n"
     )
 
 
 def licences() -> Iterator[str]:
-    """A line for each package: name, version, licence as its metadata states it."""
+    """Yield a line for each package: name, version, and the licence in its metadata."""
     names = importlib.metadata.packages_distributions()
     for package in packages():
         facts = importlib.metadata.metadata(names[package][0])
@@ -473,7 +475,7 @@ def licences() -> Iterator[str]:
 
 
 def main() -> None:
-    """Write every file, or those that are named."""
+    """Write all files, or those given by --only."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
     parser.add_argument("collections", type=Path)
     parser.add_argument("-o", "--output", type=Path, required=True)
@@ -484,7 +486,7 @@ def main() -> None:
     args = parser.parse_args()
     args.output.mkdir(parents=True, exist_ok=True)
     evaluated = Evaluated(args.collections)
-    gc.freeze()  # its millions of hashes would be looked through at every collection
+    gc.freeze()  # otherwise every garbage collection scans the millions of hashes
     (args.output / "PACKAGES.txt").write_text("".join(licences()))
     for name, source in sources(Reader(args.collections, args.seed, evaluated)).items():
         if not args.only or name in args.only:
@@ -492,7 +494,7 @@ def main() -> None:
             try:
                 about.write_text(write(args.output / f"{name}.jsonl.gz", source, evaluated))
             except FileNotFoundError as missing:
-                about.write_text(f"{name}: left out, for {missing.filename} is not there\n")
+                about.write_text(f"{name}: left out, because {missing.filename} is missing\n")
             print(about.read_text(), end="", flush=True)
     written = [
         path.read_text() for path in sorted(args.output.glob("*.txt")) if path.stem.islower()

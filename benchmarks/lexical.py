@@ -1,11 +1,11 @@
-"""The two lexical kinds side by side: bm25 (bm25s) against lucene, alternating, with medians.
+"""Compare the two lexical kinds: bm25 (bm25s) and lucene, alternating, with medians.
 
     python benchmarks/lexical.py                       # this Python's standard library
     python benchmarks/lexical.py path/to/beir-folder --repeats 5
 
 Prints a markdown table with hardware and versions. Building and searching are timed in one process,
-without reading the collection and without loading the libraries; start-up is a fresh process that
-loads the kind, opens the index and answers one query.
+without reading the collection and loading the libraries. Start-up is a fresh process that loads the
+kind, opens the index and runs one query.
 """
 
 import argparse
@@ -46,7 +46,7 @@ COLUMNS = {
 def tasks(
     kind: str, folder: Path, docs: list[Doc], queries: list[Query]
 ) -> dict[str, Callable[[], object]]:
-    """What is timed for one kind; the index that was built first is searched."""
+    """Return the timed tasks of one kind; searches use the index that was built first."""
     home = catalog.load(catalog.INDEXES, kind, "index kind")
     settings = Bm25Settings()
     home.build(docs, folder, settings, silent)
@@ -69,7 +69,7 @@ def seconds(run: Callable[[], object]) -> float:
 def measure(
     runs: dict[str, dict[str, Callable[[], object]]], repeats: int
 ) -> dict[tuple[str, str], float]:
-    """Median seconds of each kind and task, the kinds taking turns, after one round of warm-up."""
+    """Return median seconds of each kind and task after one warm-up round; the kinds take turns."""
     found: dict[tuple[str, str], list[float]] = {}
     for round_ in range(repeats + 1):
         for task, kind in itertools.product(["index", "k=10", "k=1000", "start"], runs):

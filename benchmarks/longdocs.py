@@ -1,10 +1,10 @@
-"""Long documents: every method that lmk has, as lmk commands, in one table.
+"""Long documents: compare every method of lmk in one table, as lmk commands.
 
-    python benchmarks/longdocs.py table path/to/beir-folder -o runs      # one row a method
+    python benchmarks/longdocs.py table path/to/beir-folder -o runs      # one row per method
     python benchmarks/longdocs.py curve path/to/beir-folder -o runs      # evidence at every position
 
-Each row is a few lmk commands, printed before they run (`--dry-run`: instead). What is done already
-is not done again. `curve` makes LoCo's distractor test: each relevant passage among 39 others, once
+Each row is a few lmk commands; the script prints them before it runs them (`--dry-run`: only prints).
+It skips existing results. `curve` makes LoCo's distractor test: each relevant passage among 39 others, once
 for each position; it also draws the curve (extra `plot`).
 """
 
@@ -44,16 +44,16 @@ MEASURE = "nDCG@10"
 
 
 class Row(NamedTuple):
-    """What the table says of one method."""
+    """One method's row of the table."""
 
     score: float
-    vectors: float  # a document
-    bytes: float  # a document
+    vectors: float  # per document
+    bytes: float  # per document
     seconds: float
 
 
 class Bench:
-    """Runs lmk in one folder; with `dry` it only prints."""
+    """Runs lmk in one folder; with `dry` it only prints the commands."""
 
     def __init__(self, folder: Path, model: str, dry: bool) -> None:
         self.folder, self.model, self.dry = folder, model, dry
@@ -61,19 +61,19 @@ class Bench:
             folder.mkdir(parents=True, exist_ok=True)
 
     def lmk(self, *words: str) -> str:
-        """One command: printed, run, and its output."""
+        """Print one command, run it, and return its output."""
         print("$", shlex.join(["lmk", *words]), file=sys.stderr, flush=True)
         if self.dry:
             return ""
-        beside = str(Path(sys.executable).parent)
-        program = shutil.which("lmk", path=beside) or "lmk"
+        scripts = str(Path(sys.executable).parent)
+        program = shutil.which("lmk", path=scripts) or "lmk"
         done = subprocess.run([program, "-q", *words], stdout=subprocess.PIPE, text=True)
         if done.returncode:
             raise SystemExit(done.returncode)
         return done.stdout
 
     def row(self, method: str, collection: str, name: str) -> Row | None:
-        """Encode (or index), search and score under a name; None when nothing ran."""
+        """Encode (or index), search and score under a name; return None after a dry run."""
         made = self.folder / name
         start = time.perf_counter()
         if method == LEXICAL:
@@ -90,7 +90,7 @@ class Bench:
         return Row(float(found[MEASURE]), *sizes(made), seconds)
 
     def _seconds(self, made: Path, measured: float) -> float:
-        """Those of the first time, when there was work to do."""
+        """Return the seconds of the first run; later runs find the finished work."""
         file = made.with_suffix(".seconds")
         if not self.dry and not file.exists():
             file.write_text(f"{measured:.2f}")
@@ -98,7 +98,7 @@ class Bench:
 
 
 def sizes(made: Path) -> tuple[float, float]:
-    """Vectors a document, and bytes of vectors; BM25 has none."""
+    """Return vectors per document, and bytes of vectors per document; BM25 has none."""
     parts = list(made.glob("parts/*/vectors.npy"))
     if not parts:
         return 0.0, 0.0
@@ -108,13 +108,13 @@ def sizes(made: Path) -> tuple[float, float]:
 
 
 def slug(text: str) -> str:
-    """A name for a folder."""
+    """Turn a text into a folder name."""
     return "-".join("".join(c if c.isalnum() else " " for c in text.lower()).split())
 
 
 def table(bench: Bench, collection: str, methods: Iterable[str]) -> None:
-    """One row a method."""
-    print(f"| | {MEASURE} | vectors a document | bytes a document | encode time, s |")
+    """Print one row per method."""
+    print(f"| | {MEASURE} | vectors per document | bytes per document | encode time, s |")
     print("|---|---:|---:|---:|---:|")
     for method in methods:
         row = bench.row(method, collection, slug(method))
@@ -124,7 +124,7 @@ def table(bench: Bench, collection: str, methods: Iterable[str]) -> None:
 
 
 def curve(bench: Bench, collection: str, args: argparse.Namespace) -> None:
-    """One row a position, one column a method; and the drawing."""
+    """Print one row per position with one column per method, and draw the curve."""
     found: dict[str, list[tuple[float, float]]] = {method: [] for method in args.methods}
     print(f"| position | {' | '.join(found)} |")
     print("|---:|" + "---:|" * len(found))

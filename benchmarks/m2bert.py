@@ -1,14 +1,15 @@
-"""Seconds and memory for one long document: M2-BERT against BERT and ModernBERT in windows.
+"""Measure seconds and memory for one long document: M2-BERT, and BERT and ModernBERT in windows.
 
     python benchmarks/m2bert.py                              # bf16, CPU; minutes
     python benchmarks/m2bert.py --dtype fp32 --lengths 128 2048 8192
     python benchmarks/m2bert.py --device cuda --rounds 5
 
-The shape of Table 5 of the M2-BERT retrieval paper: documents of 128 to 32,768 tokens, cut into windows
-where they are longer than the model. Random weights of the published shapes and random tokens; scores
-would mean nothing, the arithmetic is real. M2-BERT is not padded (`--no-pad-to-max`): padded, each input
-takes as long as a full one. Every model runs in a process of its own and they take turns; seconds are
-medians over the rounds, without loading and tokenizing; memory is the peak above the loaded model.
+The setting of Table 5 of the M2-BERT retrieval paper: documents of 128 to 32,768 tokens, cut into windows
+if they are longer than the model. The models have the published shapes with random weights, and the tokens
+are random: only the speed has a meaning, not the vectors. M2-BERT is not padded (`--no-pad-to-max`); with
+padding, each input would take as long as a full one. Every model runs in a separate process, and they take
+turns. Seconds are medians over the rounds, without loading and tokenizing; memory is the peak above the
+loaded model.
 """
 
 import argparse
@@ -36,7 +37,7 @@ from lmkcli.models.packing import packs
 from lmkcli.models.transformer import Transformer
 
 Document = NDArray[np.int32]
-POSITIONS = {"cpu": 2048, "cuda": 65_536}  # of a pass, as lmk chooses them for this width
+POSITIONS = {"cpu": 2048, "cuda": 65_536}  # per pass, the values of lmk for this width
 WORDS, WIDTH = 30522, 768
 WINDOWS = {
     "BERT-base": 512,
@@ -45,11 +46,11 @@ WINDOWS = {
     "M2-BERT 8k": 8192,
     "M2-BERT 32k": 32768,
 }
-INNER = 3  # readings of a short document in a process, after one that is not counted
+INNER = 3  # readings of a short document per process, after a warm-up
 
 
 def transformer(config: Any, window: int, device: torch.device, dtype: str) -> Transformer:
-    """An encoder of transformers through lmk, packed."""
+    """Return a packed encoder of transformers, run by lmk."""
     model = AutoModel.from_config(config).to(device, TORCH[dtype]).eval()
     made = Transformer(model, WIDTH, window, device, dtype)
     made.take(made.check(fusing=device.type == "cpu"))
@@ -58,7 +59,7 @@ def transformer(config: Any, window: int, device: torch.device, dtype: str) -> T
 
 
 def m2bert(length: int, device: torch.device, dtype: str) -> M2Bert:
-    """An M2-BERT through lmk, its filters in fp32 as when it is loaded from a folder."""
+    """Return an M2-BERT run by lmk, with fp32 filters as after loading from a folder."""
     model = M2BertModel(M2BertConfig(max_position_embeddings=length)).to(device, TORCH[dtype])
     for conv in model.long_convs:
         conv.float()
@@ -66,7 +67,7 @@ def m2bert(length: int, device: torch.device, dtype: str) -> M2Bert:
 
 
 def opened(name: str, device: torch.device, dtype: str) -> Callable[[Document], object]:
-    """A function that reads one document, in windows of the model's length."""
+    """Return a function that reads one document, in windows of the model's length."""
     window = WINDOWS[name]
     model: Any
     if name.startswith("M2"):
@@ -91,7 +92,7 @@ def opened(name: str, device: torch.device, dtype: str) -> Callable[[Document], 
 
 
 def memory(device: torch.device, what: str) -> float:
-    """MB of the process, or of the GPU: now (VmRSS), or at most since `forget` (VmHWM)."""
+    """Return MB of the process or the GPU: now (VmRSS), or the peak since `forget` (VmHWM)."""
     if device.type == "cuda":
         now = what == "VmRSS"
         return (torch.cuda.memory_allocated() if now else torch.cuda.max_memory_allocated()) / 1e6
@@ -100,7 +101,7 @@ def memory(device: torch.device, what: str) -> float:
 
 
 def forget(device: torch.device) -> None:
-    """Reset the peak."""
+    """Reset the peak memory."""
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats()
     else:
@@ -108,7 +109,7 @@ def forget(device: torch.device) -> None:
 
 
 def measure(name: str, args: argparse.Namespace) -> dict[int, tuple[float, float]]:
-    """Seconds and MB for each length."""
+    """Return seconds and MB for each length."""
     torch.manual_seed(0)
     device = choose_device(args.device)
     run = opened(name, device, args.dtype)
@@ -128,7 +129,7 @@ def measure(name: str, args: argparse.Namespace) -> dict[int, tuple[float, float
 
 
 def turns(args: argparse.Namespace) -> dict[str, dict[int, tuple[float, float]]]:
-    """Medians over the rounds, each model in a fresh process each time."""
+    """Return medians over the rounds, with a fresh process for each model and round."""
     found: dict[str, list[Any]] = {name: [] for name in args.only}
     for _ in range(args.rounds):
         for name in args.only:
@@ -147,7 +148,7 @@ def _medians(rounds: list[tuple[float, float]]) -> tuple[float, float]:
 
 
 def show(args: argparse.Namespace, found: dict[str, dict[int, tuple[float, float]]]) -> None:
-    """The table, with what it was measured on, and how the time of a token grows."""
+    """Print the table, with the hardware, and the growth of the time per token."""
     machine = manifest.environment()["machine"]
     device = choose_device(args.device)
     where = torch.cuda.get_device_name() if device.type == "cuda" else machine["cpu"]

@@ -1,10 +1,10 @@
-"""What `lmk encode` takes beyond the forward passes: reading, tokenizing, placing, pooling, writing.
+"""Measure the time of `lmk encode` outside the forward passes (reading, tokenizing, pooling, writing …).
 
     python benchmarks/overhead.py                        # stdlib/functions with MiniLM (extra demo)
     python benchmarks/overhead.py --source data/scifact --dtype fp32
 
-Runs the whole job as the command does, in this process, with a clock around the model's forward passes.
-Loading the model is not counted. Prints the seconds of each and the overhead as a share of the passes.
+Runs the whole job of the command in this process, with a clock around the model's forward passes, without
+the time to load the model. Prints the seconds of both and the overhead as a share of the passes.
 """
 
 import argparse
@@ -20,7 +20,7 @@ from lmkcli.settings import EncodeSettings
 
 
 class Clock:
-    """Seconds in the forward passes, and when the first began."""
+    """Seconds in the forward passes, and the time of the first one."""
 
     def __init__(self) -> None:
         self.passes = self.tokens = 0.0

@@ -1,16 +1,17 @@
 """Does pre-training help? Tiny encoders, ten minutes of one core for each objective, then one training.
 
     export OMP_NUM_THREADS=1
-    python benchmarks/pretraining.py -o out                       # all of it: about two hours of one core
-    python benchmarks/pretraining.py -o out --only mlm retromae   # some rows, beside another process
+    python benchmarks/pretraining.py -o out                       # all rows: about two hours of one core
+    python benchmarks/pretraining.py -o out --only mlm retromae   # some rows, for parallel processes
 
-An encoder of 4 layers, 256 wide, is pre-trained from random weights on the modules of the standard library,
-with a vocabulary of their own. Then it is trained on the docstrings and functions of torch, and finds numpy's
-functions by their docstrings. The same training from random weights stands beside it, three seeds of each.
-Every command is printed; what is there already is not done again. Prints two tables: how far the parts of
-each loss fell (means of the first and the last twentieth of the steps), and nDCG@10 with the difference from
-random weights, its 95 % interval over the queries of all seeds' means, and each seed's difference. Random
-weights hardly learn with landmarks, so what has them stands beside mean pooling from random weights too.
+An encoder of 4 layers with a width of 256 is pre-trained from random weights on the modules of the standard
+library, with a vocabulary of these texts. Then it is trained on the docstrings and functions of torch, and
+finds numpy's functions by their docstrings. The baseline is the same training from random weights; both have
+three seeds. The script prints every command and skips existing results. It prints two tables: the decrease of
+each part of the loss (from the mean of the first to the mean of the last twentieth of the steps), and nDCG@10
+with the difference from random weights, its 95 % interval over the queries (mean of the seeds), and each
+seed's difference. Random weights hardly learn with landmarks, so rows with landmarks are also compared with
+mean pooling from random weights.
 """
 
 import argparse
@@ -36,7 +37,7 @@ SHAPE = {
     "vocab_size": WORDS, "num_hidden_layers": 4, "max_position_embeddings": 256,
     "num_attention_heads": 4,
 }  # fmt: skip
-KERNELS = [None, 4, 8, 8]  # 256 tokens become 64, 8 and one
+KERNELS = [None, 4, 8, 8]  # 256 tokens become 64, then 8, then one
 ARCHITECTURES: dict[str, dict[str, Any]] = {
     "bert": {
         "model_type": "bert", "hidden_size": 256, "intermediate_size": 1024,
@@ -51,7 +52,7 @@ MEAN, LANDMARKS = ("--pool", "mean"), ("--pool", "lmk", "--gran", "16,32")
 
 
 class Row(NamedTuple):
-    """An objective: its architecture, how it is pooled, and the steps that ten minutes of one core take."""
+    """An objective: its architecture, its pooling, and the number of steps in ten minutes on one core."""
 
     architecture: str
     pool: tuple[str, ...]
@@ -70,7 +71,7 @@ ROWS = {
 
 
 def tokenizer(kind: str, folder: Path) -> Path:
-    """WordPiece of the texts' own words; TITE's has no special tokens around a text."""
+    """Train WordPiece on the texts; TITE's tokenizer adds no special tokens around a text."""
     if not (folder / "tokenizer.json").exists():
         made = Tokenizer(models.WordPiece(unk_token="[UNK]"))
         made.normalizer = normalizers.BertNormalizer()
@@ -100,17 +101,17 @@ class Bench:
         folder.mkdir(parents=True, exist_ok=True)
 
     def architecture(self, kind: str) -> Path:
-        """The file of an architecture."""
+        """Write the configuration file of an architecture."""
         path = self.folder / f"{kind}.json"
         path.write_text(json.dumps(ARCHITECTURES[kind]))
         return path
 
     def words(self, kind: str) -> Path:
-        """The folder of its tokenizer."""
+        """Return the folder of its tokenizer."""
         return tokenizer(kind, self.folder / f"{kind}-tokenizer")
 
     def pretrained(self, objective: str) -> Path:
-        """The model that an objective makes."""
+        """Return the model pre-trained with an objective."""
         row, made = ROWS[objective], self.folder / objective
         lmk(
             "pretrain", TEXTS, "--objective", objective, *row.pool, "--blocks", "--batch-size", "8",
@@ -122,7 +123,7 @@ class Bench:
         return made
 
     def random(self, kind: str, seed: int) -> Path:
-        """An encoder of random weights."""
+        """Return an encoder with random weights."""
         made = self.folder / f"{kind}-random-{seed}"
         if not made.exists():
             new = NewModel(self.architecture(kind), str(self.words(kind)), seed=seed)
@@ -131,13 +132,13 @@ class Bench:
                 shutil.copytree(name, made)
         return made
 
-    def begun_at_random(self, row: Row, pool: tuple[str, ...]) -> list[PerQuery]:
-        """The scores of every seed from random weights."""
+    def from_random_weights(self, row: Row, pool: tuple[str, ...]) -> list[PerQuery]:
+        """Return the scores of every seed from random weights."""
         kind = row.architecture
         return [self.scores(self.random(kind, seed), pool, seed) for seed in SEEDS]
 
     def scores(self, model: Path, pool: tuple[str, ...], seed: int) -> PerQuery:
-        """Query -> nDCG@10 of the model after its training."""
+        """Map each query to the nDCG@10 of the model after its training."""
         name = "-".join([model.name, *pool[1:2], "trained", str(seed)])
         made = self.folder / name
         kept = made.with_suffix(".json")
@@ -156,24 +157,24 @@ class Bench:
         return found
 
 
-def fallen(model: Path) -> list[str]:
-    """For each part of the loss: its first and last twentieth, and the share by which it fell."""
+def loss_decrease(model: Path) -> list[str]:
+    """Return a row for each part of the loss: its first and last twentieth, and the relative decrease."""
     steps = [json.loads(line) for line in (model / "log.jsonl").read_text().splitlines()]
     parts = catalog.load(catalog.PRETEXTS, model.name, "objective").weights
     end = max(len(steps) // 20, 1)
-    told = []
+    rows = []
     for part in ["loss", *parts] if len(parts) > 1 else ["loss"]:
         first, last = (
             sum(step[part] for step in those) / end for those in (steps[:end], steps[-end:])
         )
-        told.append(
+        rows.append(
             f"| {model.name} | {part} | {first:.2f} | {last:.2f} | {1 - last / first:.0%} |"
         )
-    return told
+    return rows
 
 
 def over_seeds(scores: list[PerQuery]) -> PerQuery:
-    """The mean for each query."""
+    """Return the mean over the seeds for each query."""
     return {query: sum(seed[query] for seed in scores) / len(scores) for query in scores[0]}
 
 
@@ -185,30 +186,30 @@ def main() -> None:
     parser.add_argument("--only", nargs="+", choices=ROWS, default=list(ROWS))
     args = parser.parse_args()
     bench = Bench(args.output)
-    losses = ["| objective | part | first | last | fell by |", "|---|---|---:|---:|---:|"]
+    losses = ["| objective | part | first | last | decrease |", "|---|---|---:|---:|---:|"]
     table = [
-        f"| begun from | {MEASURE} | from random weights | difference, 95 % | of each seed |",
+        f"| start | {MEASURE} | from random weights | difference, 95 % | of each seed |",
         "|---|---:|---:|---|---|",
     ]
     for objective in args.only:
         row, model = ROWS[objective], bench.pretrained(objective)
-        losses += fallen(model)
+        losses += loss_decrease(model)
         found = [bench.scores(model, row.pool, seed) for seed in SEEDS]
-        table.append(row_of(objective, bench.begun_at_random(row, row.pool), found))
+        table.append(row_of(objective, bench.from_random_weights(row, row.pool), found))
         if row.pool == LANDMARKS:
-            told = f"{objective}, beside mean pooling"
-            table.append(row_of(told, bench.begun_at_random(row, MEAN), found))
+            label = f"{objective}, compared with mean pooling"
+            table.append(row_of(label, bench.from_random_weights(row, MEAN), found))
     print("\n".join([*losses, "", *table]))
 
 
 def row_of(objective: str, without: list[PerQuery], found: list[PerQuery]) -> str:
-    """A line of the second table."""
+    """Format a line of the second table."""
     low, high = compare(over_seeds(without), over_seeds(found)).interval
     gains = [mean(ours) - mean(base) for base, ours in zip(without, found, strict=True)]
     before, after = mean(over_seeds(without)), mean(over_seeds(found))
     each = ", ".join(f"{gain:+.3f}" for gain in gains)
-    told = f"{after - before:+.3f} [{low:+.3f}, {high:+.3f}]"
-    return f"| {objective} | {after:.3f} | {before:.3f} | {told} | {each} |"
+    difference = f"{after - before:+.3f} [{low:+.3f}, {high:+.3f}]"
+    return f"| {objective} | {after:.3f} | {before:.3f} | {difference} | {each} |"
 
 
 if __name__ == "__main__":

@@ -1,12 +1,12 @@
-"""Small codes, as indexes and as vectors are stored: bytes a document, and what is found.
+"""Compare small codes, in indexes and in stored vectors: bytes per document and retrieval quality.
 
     python benchmarks/quantised.py beir/scifact/test=vectors beir/nfcorpus/test=others
 
-Each argument is a collection and the vectors that lmk encode made of its documents, one a document. For each
-kind: bytes a document; the share of the 100 documents of exact search that are among its own 100; R@100 and
-nDCG@10 by the collection's judgements. "rescored" is what lmk search does: candidates are scored again from
-the stored vectors; "codes alone" ranks by the index's own scores. "stored as" is --store-dtype: nothing but
-the codes is there.
+Each argument is a collection and the vectors of its documents by lmk encode, one vector per document. For
+each kind, the table has bytes per document; the share of exact search's 100 documents that are among the
+100 of this kind; R@100 and nDCG@10 by the collection's judgements. "rescored" is the behaviour of lmk
+search: it scores candidates again with the stored vectors. "codes alone" ranks by the index's own scores.
+"stored as" is --store-dtype: only the codes are stored.
 """
 
 import argparse
@@ -38,7 +38,7 @@ MEASURES = ("R@100", "nDCG@10")
 
 
 class Recoded:
-    """The vectors of a folder, one a document, as --store-dtype would have kept them."""
+    """The vectors of a folder (one per document) after rounding to --store-dtype."""
 
     single = True
 
@@ -67,7 +67,9 @@ class Bench:
         self.qrels = list(open_collection(collection).qrels())
         self.queries, _ = queries_of(collection, all_queries=False)
         settings = OpenSettings()
-        self.asked: Ragged = open_query_encoder(self.vectors, settings).queries(self.queries)
+        self.query_vectors: Ragged = open_query_encoder(self.vectors, settings).queries(
+            self.queries
+        )
         self.units = RankedUnits(self.vectors)
         self.settings = settings
         self.exact = exact_search(self.units.matrix, settings)
@@ -80,19 +82,19 @@ class Bench:
         return Run(rankings)
 
     def lines(self, kinds: list[str]) -> Iterator[list[str]]:
-        best = self.run(*self.exact.search(self.asked, DEPTH))
+        best = self.run(*self.exact.search(self.query_vectors, DEPTH))
         yield [self.name, "exact, fp16", str(2 * self.vectors.dim), *self.figures(best, best)]
         for dtype in ("int8", "binary"):
             stored = Recoded(self.vectors, dtype)
-            run = self.run(*exact_search(stored, self.settings).search(self.asked, DEPTH))
+            run = self.run(*exact_search(stored, self.settings).search(self.query_vectors, DEPTH))
             yield [self.name, f"stored as {dtype}", str(stored.bytes), *self.figures(run, best)]
         for kind in kinds:
             with tempfile.TemporaryDirectory() as place:
                 facts = Ann.build(self.vectors, Path(place), AnnSettings(kind=kind), silent)
                 index = Ann.open(Path(place), AnnSettings(kind=kind))
                 search = ApproximateSearch(index, self.units, number(self.vectors), self.exact)
-                hits: Hits = search.search(self.asked, DEPTH)
-                alone = index.candidates(self.asked.vectors, DEPTH)
+                hits: Hits = search.search(self.query_vectors, DEPTH)
+                alone = index.candidates(self.query_vectors.vectors, DEPTH)
             size = f"{facts['bytes'] / self.vectors.rows:.0f}"
             name = f"{kind} ({facts['factory']})"
             found = self.run(*hits), self.run(list(alone.rows), list(alone.scores))
@@ -114,7 +116,7 @@ def main() -> None:
     parser.add_argument("pairs", nargs="+", metavar="COLLECTION=VECTORS")
     parser.add_argument("--kinds", nargs="+", default=["int8", "binary", "pq"])
     given = parser.parse_args()
-    print("| collection | index | bytes a document | of exact's 100 | R@100 | nDCG@10 |")
+    print("| collection | index | bytes per document | of exact's 100 | R@100 | nDCG@10 |")
     print("|---|---|---|---|---|---|")
     for pair in given.pairs:
         collection, _, folder = pair.rpartition("=")

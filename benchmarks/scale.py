@@ -1,13 +1,13 @@
-"""IVF-PQ over many vectors: built by one process and in shards, searched, beside plain FAISS code.
+"""IVF-PQ over many vectors: compare builds in one process and in shards, and searches, with plain FAISS code.
 
     python benchmarks/scale.py --rows 10000000 --dim 384 --factory IVF4096,PQ64 --shards 8 --work folder
     python benchmarks/scale.py --rows 10000000 --costs IVF16384,PQ64 IVF65536,PQ64 --work folder
 
 Vectors are drawn around real ones (--around, a .npy file) or around random centres, stored in fp16 and read
-from disk in blocks. Each step runs in a process of its own and prints seconds and the most memory of its own
-(without mapped files) above what its libraries take; searches print queries a second and recall@100 against
-exact search. --max-memory bounds every build. What is made stays in --work; vectors are not made again.
---costs prints what adding a vector costs other kinds, which are trained in a hurry, and nothing else.
+from disk in blocks. Each step runs in a separate process and prints its seconds and its peak memory
+(without mapped files) above that of the libraries. Searches print queries per second and recall@100 against
+exact search. --max-memory limits every build. All files stay in --work, and existing vectors are used again.
+--costs prints only the time to add a vector to indexes of the given kinds, after one iteration of training.
 """
 
 import argparse
@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 import faiss
 import numpy as np
 import torch
-from exact import BLOCK, Peak, Stored, _held, clustered
+from exact import BLOCK, Peak, Stored, _memory_bytes, clustered
 
 from lmkcli.models.devices import native_dtype
 from lmkcli.progress import silent
@@ -34,11 +34,11 @@ from lmkcli.settings import AnnSettings, parse_bytes
 from lmkcli.store.ragged import Ragged
 
 K = 100
-NOISE = 0.3  # length of what is added to a unit vector
+NOISE = 0.3  # length of the noise that is added to a unit vector
 
 
 class Work(NamedTuple):
-    """Where everything is, and what is asked."""
+    """The folder of the files, the data and the settings."""
 
     folder: Path
     rows: int
@@ -54,8 +54,8 @@ class Work(NamedTuple):
         return self.folder / "vectors.npy"
 
 
-def drawn(work: Work, rows: int, seed: int) -> np.ndarray:
-    """Unit vectors near real ones, or near random centres."""
+def draw_vectors(work: Work, rows: int, seed: int) -> np.ndarray:
+    """Draw unit vectors near real ones, or near random centres."""
     if not work.around:
         return clustered(rows, work.dim, seed)
     random = np.random.default_rng(seed)
@@ -69,29 +69,29 @@ def drawn(work: Work, rows: int, seed: int) -> np.ndarray:
 
 
 def make(work: Work) -> None:
-    """The stored vectors, block by block."""
+    """Write the stored vectors, block by block."""
     shape = (work.rows, work.dim)
     growing = work.vectors.with_suffix(".growing")
     matrix = np.lib.format.open_memmap(growing, mode="w+", dtype=np.float16, shape=shape)
     for number, first in enumerate(range(0, work.rows, 10 * BLOCK)):
         stop = min(work.rows, first + 10 * BLOCK)
-        matrix[first:stop] = drawn(work, stop - first, number + 1)
+        matrix[first:stop] = draw_vectors(work, stop - first, number + 1)
     matrix.flush()
     growing.rename(work.vectors)
 
 
-def asked(work: Work) -> np.ndarray:
-    return drawn(work, work.queries, 0)
+def query_vectors(work: Work) -> np.ndarray:
+    return draw_vectors(work, work.queries, 0)
 
 
 def build_whole(work: Work) -> None:
-    """lmk, one process."""
+    """Build with lmk in one process."""
     folder = _folder(work, "whole")
     Ann.build(Stored(work.vectors), folder, work.settings, silent)
 
 
 def build_plain(work: Work) -> None:
-    """FAISS alone: the same sample, added in the same blocks."""
+    """Build with FAISS alone: the same sample, added in the same blocks."""
     stored = Stored(work.vectors)
     index = make_index(work.settings.kind, work.dim)
     index.train(stored.at(sample_rows(index, work.rows, work.settings.seed)).vectors)
@@ -101,12 +101,12 @@ def build_plain(work: Work) -> None:
 
 
 def train(work: Work) -> None:
-    """lmk: what all shards share."""
+    """Train with lmk the part that all shards share."""
     Ann.train(Stored(work.vectors), _folder(work, "shards") / "trained", work.settings)
 
 
 def build_shard(work: Work, number: int) -> None:
-    """lmk: one of the shards."""
+    """Build one of the shards with lmk."""
     first, stop = (work.rows * each // work.shards for each in (number, number + 1))
     folder = _folder(work, "shards")
     share = Share(Stored(work.vectors, first, stop), first)
@@ -114,7 +114,7 @@ def build_shard(work: Work, number: int) -> None:
 
 
 def join(work: Work, name: str, apart: bool) -> None:
-    """lmk: the lists of all shards, joined on disk, or as they are."""
+    """Join the lists of all shards with lmk, on disk or (`apart`) in their files."""
     folder = _folder(work, "shards")
     shards = [folder / str(number) for number in range(work.shards)]
     Ann.join(folder / "trained", shards, _folder(work, name), work.settings, apart)
@@ -128,18 +128,18 @@ class Found(NamedTuple):
 
 
 def timed(search: Callable[[], np.ndarray]) -> Found:
-    """The second of two searches: the first finds files that are not in memory yet."""
+    """Time the second of two searches: the first one reads the files into memory."""
     search()
     start = time.perf_counter()
     return Found(search(), time.perf_counter() - start)
 
 
 def search_exact(work: Work) -> Found:
-    """lmk, every vector: the rows that recall is counted by."""
+    """Search all vectors with lmk: the reference for recall."""
     low = native_dtype(torch.device("cpu")) == "bf16"
     dtype = torch.bfloat16 if low else torch.float32
     exact = Exact(Stored(work.vectors), torch.device("cpu"), dtype)
-    queries = Ragged.single(asked(work))
+    queries = Ragged.single(query_vectors(work))
 
     def search() -> np.ndarray:
         hits = exact.search(queries, K)
@@ -149,14 +149,14 @@ def search_exact(work: Work) -> Found:
 
 
 def search_lmk(work: Work, name: str) -> Found:
-    """lmk's candidates of an index, in the order of its codes."""
-    index, queries = Ann.open(work.folder / name, work.settings), asked(work)
+    """Search an index with lmk and rank its candidates by the codes' scores."""
+    index, queries = Ann.open(work.folder / name, work.settings), query_vectors(work)
     return timed(lambda: index.candidates(queries, K).rows)
 
 
 def search_rescored(work: Work, name: str) -> Found:
-    """What lmk search does: four times as many candidates, scored again from the stored vectors."""
-    index, queries = Ann.open(work.folder / name, work.settings), Ragged.single(asked(work))
+    """Search as lmk search does: rescore four times as many candidates with the stored vectors."""
+    index, queries = Ann.open(work.folder / name, work.settings), Ragged.single(query_vectors(work))
     scorer, deep = ExactScorer(Stored(work.vectors)), index.overfetch * K
 
     def search() -> np.ndarray:
@@ -168,14 +168,17 @@ def search_rescored(work: Work, name: str) -> Found:
 
 
 def search_plain(work: Work) -> Found:
-    """FAISS alone, with the index read into memory."""
-    index, queries = faiss.read_index(str(work.folder / "plain" / "faiss.index")), asked(work)
+    """Search with FAISS alone, with the index in memory."""
+    index, queries = (
+        faiss.read_index(str(work.folder / "plain" / "faiss.index")),
+        query_vectors(work),
+    )
     faiss.extract_index_ivf(index).nprobe = work.settings.nprobe
     return timed(lambda: index.search(queries, K)[1])
 
 
 def cost(work: Work, factory: str) -> float:
-    """Microseconds in which FAISS adds a vector to so many lists; what these have learned is poor."""
+    """Return the microseconds that FAISS needs to add a vector to these lists (after a short training)."""
     stored, index = Stored(work.vectors), make_index(factory, work.dim)
     lists: Any = faiss.extract_index_ivf(index)
     lists.cp.niter = 1
@@ -192,7 +195,7 @@ def _folder(work: Work, name: str) -> Path:
 
 
 class Measured(NamedTuple):
-    """A step's result, seconds, and bytes of its own."""
+    """A step's result, seconds, and bytes of its own memory."""
 
     value: Any
     seconds: float
@@ -200,7 +203,7 @@ class Measured(NamedTuple):
 
 
 def measured(step: Callable[..., Any], *words: Any) -> Measured:
-    """Run a step in a process of its own, which has nothing but the libraries."""
+    """Run a step in a separate process that has loaded only the libraries."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["exact", "lmkcli.retrieval.indexes.ann"])
     with context.Pool(1) as pool:
@@ -208,14 +211,14 @@ def measured(step: Callable[..., Any], *words: Any) -> Measured:
 
 
 def _measure(step: Callable[..., Any], words: tuple[Any, ...]) -> Measured:
-    held, start = _held(), time.perf_counter()
+    before, start = _memory_bytes(), time.perf_counter()
     with Peak() as peak:
         value = step(*words)
-    return Measured(value, time.perf_counter() - start, max(0, peak.bytes - held))
+    return Measured(value, time.perf_counter() - start, max(0, peak.bytes - before))
 
 
 def builds(work: Work) -> Iterator[tuple[str, Measured]]:
-    """Every build, by name; a sharded one is as long as its tasks one after another."""
+    """Yield every build, by name; the time of a sharded build is the sum of its tasks."""
     if work.whole:
         yield "build, lmk", measured(build_whole, work)
         yield "build, FAISS alone", measured(build_plain, work)
@@ -224,17 +227,17 @@ def builds(work: Work) -> Iterator[tuple[str, Measured]]:
     seconds, most = sum(each.seconds for each in tasks), max(each.memory for each in tasks)
     yield f"{work.shards} shards, lmk (all; the largest)", Measured(None, seconds, most)
     yield "join on disk, lmk", measured(join, work, "joined", False)
-    yield "leave apart, lmk", measured(join, work, "apart", True)
+    yield "join with --apart, lmk", measured(join, work, "apart", True)
 
 
 def searches(work: Work) -> Iterator[tuple[str, Measured]]:
-    """Every search, by name; the exact one first."""
+    """Yield every search, by name; the exact one first."""
     yield "exact, lmk", measured(search_exact, work)
     if work.whole:
         yield "whole, lmk", measured(search_lmk, work, "whole")
-        yield "whole, lmk, scored again", measured(search_rescored, work, "whole")
+        yield "whole, lmk, rescored", measured(search_rescored, work, "whole")
     yield "joined, lmk", measured(search_lmk, work, "joined")
-    yield "joined, lmk, scored again", measured(search_rescored, work, "joined")
+    yield "joined, lmk, rescored", measured(search_rescored, work, "joined")
     yield "apart, lmk", measured(search_lmk, work, "apart")
     if work.whole:
         yield "FAISS alone", measured(search_plain, work)
@@ -250,7 +253,7 @@ def main() -> None:
     parser.add_argument("--nprobe", type=int, default=64)
     parser.add_argument("--max-memory", type=parse_bytes, default=parse_bytes("4GB"))
     parser.add_argument("--around", default="", help="a .npy file of real vectors")
-    parser.add_argument("--sharded", action="store_true", help="what is built in shards alone")
+    parser.add_argument("--sharded", action="store_true", help="build only in shards")
     parser.add_argument("--costs", nargs="+", default=[], metavar="FACTORY")
     parser.add_argument("--work", type=Path, required=True)
     args = parser.parse_args()
@@ -284,8 +287,8 @@ def show(work: Work) -> None:
     print("| build | seconds | MB of its own |\n|---|---:|---:|")
     for name, step in builds(work):
         print(f"| {name} | {step.seconds:,.1f} | {step.memory / 1e6:,.0f} |", flush=True)
-    asked_so = f"{work.queries:,} queries, nprobe {work.settings.nprobe}"
-    print(f"\n| {asked_so} | queries/s | recall@{K} | MB of its own |\n|---|---:|---:|---:|")
+    header = f"{work.queries:,} queries, nprobe {work.settings.nprobe}"
+    print(f"\n| {header} | queries/s | recall@{K} | MB of its own |\n|---|---:|---:|---:|")
     truth: np.ndarray | None = None
     for name, (found, _, memory) in searches(work):
         truth = found.rows if truth is None else truth
@@ -294,7 +297,7 @@ def show(work: Work) -> None:
 
 
 def recall(truth: np.ndarray, found: np.ndarray) -> float:
-    """The share of the true rows that were found."""
+    """Return the share of the true rows that were found."""
     both = zip(truth, found, strict=True)
     return float(np.mean([len(np.intersect1d(a, b)) / len(a) for a, b in both]))
 

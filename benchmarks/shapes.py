@@ -1,9 +1,9 @@
-"""Models of a published shape with random weights, for measuring speed where no hub can be reached.
+"""Make models of a published shape with random weights, to measure speed without access to a hub.
 
     python benchmarks/shapes.py modernbert-base OUT      # 22 layers, 768 wide, 8,192 positions
     python benchmarks/shapes.py bert-base OUT
 
-The tokenizer is MiniLM's (extra demo). Scores of such models mean nothing; their arithmetic is real.
+The tokenizer is MiniLM's (extra demo). Use such models only to measure speed: their scores mean nothing.
 """
 
 import sys

@@ -1,8 +1,8 @@
-"""How long commands take that have little to do: medians of wall and CPU seconds of whole processes.
+"""Measure the start-up time of short commands: medians of wall and CPU seconds of whole processes.
 
     python benchmarks/startup.py
 
-Beside them stands sentence-transformers' first vector by the same model, in the same run. Collections,
+For comparison, the same run measures sentence-transformers' first vector with the same model. Collections,
 vectors and indexes are made in a temporary folder, offline.
 """
 
@@ -52,7 +52,7 @@ def main() -> None:
 
 
 def prepare() -> None:
-    """Ten documents with queries, their vectors, a BM25 index, a run and a score log."""
+    """Make ten documents with queries, their vectors, a BM25 index, a run and a score log."""
     docs = [{"_id": f"d{n}", "text": f"document {n} on landmark pooling"} for n in range(10)]
     queries = [{"_id": "q1", "text": "landmark pooling"}]
     Path("beir/qrels").mkdir(parents=True)
@@ -70,7 +70,7 @@ def prepare() -> None:
 
 
 def commands() -> dict[str, list[str]]:
-    """What is measured: its name, and its command line."""
+    """Map each name to its command line."""
     verbs = {
         "--help": ["--help"],
         "show vectors": ["show", "vectors"],
@@ -89,17 +89,17 @@ def commands() -> dict[str, list[str]]:
 
 
 def median(line: list[str], repeats: int) -> Seconds:
-    """After one run that warms the file cache."""
+    """Return the medians after one run that warms the file cache."""
     runs = [measure(line) for _ in range(repeats + 1)][1:]
     return Seconds(*map(statistics.median, zip(*runs, strict=True)))
 
 
 def measure(line: list[str]) -> Seconds:
-    """One process from its start to its end."""
+    """Measure one process from start to end."""
     start = time.perf_counter()
     child = subprocess.Popen(line, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     _, _, used = os.wait4(child.pid, 0)
-    child.returncode = 0  # wait4 has taken it
+    child.returncode = 0  # wait4 has already collected the process
     return Seconds(time.perf_counter() - start, used.ru_utime + used.ru_stime)
 
 

@@ -1,12 +1,13 @@
-"""Texts per second of TITE against BERT, DistilBERT and Funnel: the rows of Table 4 of the TITE paper.
+"""Texts per second of TITE, BERT, DistilBERT and Funnel: the rows of Table 4 of the TITE paper.
 
     python benchmarks/tite.py                          # bf16, CPU
     python benchmarks/tite.py --dtype fp32 --texts 128
     python benchmarks/tite.py --only BERT "TITE 2 late" --repeats 9
 
-Random weights of the published shapes and random tokens of the lengths of MS MARCO's queries (mean 8)
-and passages (mean 70); scores would mean nothing, the arithmetic is real. All models take turns, and
-ratios are of medians in this run, to BERT with lmk's packed attention. Tokenizing is not counted.
+The models have the published shapes with random weights. The tokens are random, with the lengths of MS
+MARCO's queries (mean 8) and passages (mean 70): only the speed has a meaning, not the vectors. All models
+take turns. Ratios compare medians of this run with BERT with lmk's packed attention. Tokenizing is not
+included.
 """
 
 import argparse
@@ -34,7 +35,7 @@ from lmkcli.models.transformer import Transformer
 Sequences = list[NDArray[np.int32]]
 Run = Callable[[Sequences], object]
 WORDS = 30522
-POSITIONS = {"cpu": 2048, "cuda": 65_536}  # of a pass, as lmk chooses them for this width
+POSITIONS = {"cpu": 2048, "cuda": 65_536}  # per pass, the values of lmk for this width
 LATE_2, STAGGERED_2 = [None] * 3 + [2] * 9, [None, 2, 2, 2] * 3
 LATE_3, STAGGERED_3 = [None] * 6 + [3] * 6, [None, 3] * 6
 UPSCALED = {
@@ -59,15 +60,15 @@ BERT, DISTILBERT, FUNNEL = (
 
 
 class Bench:
-    """Makes the models, each as a function that reads all sequences."""
+    """Makes the models; each is a function that reads all sequences."""
 
     def __init__(self, dtype: str, device: str) -> None:
         self.dtype, self.device = dtype, choose_device(device)
         self.positions = POSITIONS[self.device.type]
 
     def packed(self, config: Any) -> Run:
-        """An encoder of transformers through lmk."""
-        own = deepcopy(config)  # which attention is used stands in it
+        """Return an encoder of transformers, run by lmk."""
+        own = deepcopy(config)  # lmk stores the choice of attention in it
         model = AutoModel.from_config(own).to(self.device, TORCH[self.dtype]).eval()
         made = Transformer(model, 768, 512, self.device, self.dtype)
         made.take(made.check(fusing=self.device.type == "cpu"))
@@ -75,7 +76,7 @@ class Bench:
         return self._run(made)
 
     def tite(self, more: dict[str, Any]) -> Run:
-        """A TITE through lmk: layer norms after the sums, learned and rotary positions."""
+        """Return a TITE run by lmk: layer norms after the sums, learned and rotary positions."""
         config = TiteConfig(
             strides=more["kernel_sizes"], norm_location="post", norm_type="layer",
             absolute_positional_embedding_type="learned", **more,
@@ -96,7 +97,7 @@ class Bench:
         return run
 
     def padded(self, config: Any, base: Any = AutoModel.from_config) -> Run:
-        """An encoder of transformers by its own code, in padded batches of like lengths."""
+        """Return an encoder of transformers with its own code, in padded batches of similar lengths."""
         model = base(config).to(self.device, TORCH[self.dtype]).eval()
 
         def run(sequences: Sequences) -> None:
@@ -104,7 +105,7 @@ class Bench:
                 lengths = torch.tensor([len(sequences[i]) for i in pack])
                 width = (
                     -(-int(lengths.max()) // 8) * 8
-                )  # as tokenizers pad; Funnel needs 5 at least
+                )  # as tokenizers pad; Funnel needs at least 5
                 mask = torch.arange(width) < lengths[:, None]
                 ids = torch.zeros(mask.shape, dtype=torch.long)
                 ids[mask] = torch.from_numpy(np.concatenate([sequences[i] for i in pack])).long()
@@ -117,7 +118,7 @@ class Bench:
         return packs([len(s) for s in sequences], self.positions, 512, padded)
 
     def models(self) -> dict[str, Callable[[], Run]]:
-        """The rows of the table, each made when it is asked for."""
+        """Map each row of the table to a function that makes its model."""
         rows: dict[str, Callable[[], Run]] = {
             "BERT": lambda: self.packed(BERT),
             "BERT, transformers (sdpa)": lambda: self.padded(BERT),
@@ -131,7 +132,7 @@ class Bench:
 
 
 def texts(count: int) -> dict[str, Sequences]:
-    """Tokens of queries and of passages; lengths as in MS MARCO."""
+    """Return random tokens of queries and of passages, with lengths as in MS MARCO."""
     random = np.random.default_rng(0)
     lengths = {
         "queries": 1 + random.poisson(7, 4 * count),
@@ -144,7 +145,7 @@ def texts(count: int) -> dict[str, Sequences]:
 
 
 def medians(runs: dict[str, Run], sequences: Sequences, repeats: int) -> dict[str, float]:
-    """Median seconds of each, after a warm-up, taking turns so that drift hits all alike."""
+    """Return median seconds after a warm-up; the models take turns, so drift affects all equally."""
     seconds: dict[str, list[float]] = {name: [] for name in runs}
     for turn in range(repeats + 1):
         for name, run in runs.items():
@@ -164,7 +165,7 @@ def main() -> None:
     parser.add_argument("--dtype", default="bf16", choices=["fp32", "bf16"])
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--only", nargs="+", help="these rows alone (and BERT, the measure of all)")
+    parser.add_argument("--only", nargs="+", help="only these rows (and BERT, the reference)")
     args = parser.parse_args()
     bench = Bench(args.dtype, args.device)
     wanted = {"BERT", *args.only} if args.only else set(bench.models())
@@ -177,11 +178,11 @@ def main() -> None:
 def show(
     args: argparse.Namespace, read: dict[str, Sequences], took: dict[str, dict[str, float]]
 ) -> None:
-    """The table, with what it was measured on."""
+    """Print the table, with the hardware and the lengths."""
     machine = manifest.environment()["machine"]
     where = torch.cuda.get_device_name() if args.device.startswith("cuda") else machine["cpu"]
     sizes = ", ".join(
-        f"{len(all_)} {kind} of {np.mean([len(s) for s in all_]):.1f} tokens in the mean"
+        f"{len(all_)} {kind} of {np.mean([len(s) for s in all_]):.1f} tokens on average"
         for kind, all_ in read.items()
     )
     print(

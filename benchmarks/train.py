@@ -1,14 +1,14 @@
-"""Seconds a step of `lmk train` beside sentence-transformers' trainer: same model, texts, batch, loss.
+"""Compare seconds per step of `lmk train` and sentence-transformers' trainer: same model, texts, batch, loss.
 
     python benchmarks/train.py -m MODEL [--dtype fp32 bf16] [--lengths 16 256] [--batch 32] [--steps 6]
     python benchmarks/train.py --mlm -m MODEL …
 
-With --mlm it is `lmk pretrain --objective mlm` beside transformers' own Trainer and collator, on the passages
-alone, 30% of whose tokens are masked.
+With --mlm, compare `lmk pretrain --objective mlm` with transformers' own Trainer and collator, on the
+passages alone, with 30% of the tokens masked.
 
-Texts are random words of uniformly drawn lengths, as in a mixed collection; both sides compute InfoNCE
-(MultipleNegativesRankingLoss) over the batch with AdamW and truncate at the longest. Rounds alternate;
-the first step of each is not counted. Prints the median of steps and the ratio, round by round.
+Texts are random words of uniformly drawn lengths, as in a mixed collection. Both sides compute InfoNCE
+(MultipleNegativesRankingLoss) over the batch with AdamW and truncate at the longest text. Rounds alternate,
+without the first step of each. Prints the median of the steps and the ratio for each round.
 """
 
 import argparse
@@ -144,7 +144,7 @@ def written(path: Path, rows: list[dict[str, str]]) -> Path:
 def measured(
     args: argparse.Namespace, dtype: str, rows: list[dict[str, str]]
 ) -> tuple[float, float]:
-    """Medians of a round: ours, theirs."""
+    """Return the medians of one round: lmk's, then the other library's."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         if args.mlm:
@@ -162,14 +162,14 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
     parser.add_argument("-m", "--model", default="minilm")
-    parser.add_argument("--mlm", action="store_true", help="pre-training instead of contrasting")
+    parser.add_argument("--mlm", action="store_true", help="masked language modelling, no InfoNCE")
     parser.add_argument("--dtype", nargs="+", default=["fp32", "bf16"], choices=["fp32", "bf16"])
     parser.add_argument(
-        "--lengths", nargs=2, type=int, default=[16, 256], help="words of a passage"
+        "--lengths", nargs=2, type=int, default=[16, 256], help="words per passage, least and most"
     )
     parser.add_argument("--longest", type=int, default=256, help="positions")
     parser.add_argument("--batch", type=int, default=32)
-    parser.add_argument("--steps", type=int, default=6, help="that count, in each round")
+    parser.add_argument("--steps", type=int, default=6, help="measured steps in each round")
     parser.add_argument("--rounds", type=int, default=3)
     args = parser.parse_args()
     rows = texts(args.batch * (args.steps + 2), tuple(args.lengths))

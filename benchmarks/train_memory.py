@@ -1,9 +1,9 @@
-"""Peak memory of one step of `lmk train` as batches grow: cached gradients hold the states of one pack.
+"""Peak memory of one step of `lmk train` for growing batches: cached gradients hold the states of one pack.
 
     python benchmarks/train_memory.py [--sizes 64 256 1024 4096] [--batch-tokens 4096]
 
-The model is a BERT of random weights (4 layers, 128 wide); queries of 4 to 16 and passages of 16 to 64 random
-words. Every batch is trained on in a process of its own. `--uncached` runs each as one pack beside it.
+The model is a BERT with random weights (4 layers, 128 wide); queries of 4 to 16 and passages of 16 to 64
+random words. Every batch is trained in a separate process. `--uncached` also runs each batch as one pack.
 """
 
 import argparse
@@ -22,7 +22,7 @@ SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]"]
 
 
 def save_model(folder: Path) -> None:
-    """A small BERT and its tokenizer."""
+    """Save a small BERT and its tokenizer."""
     vocabulary = {word: number for number, word in enumerate([*SPECIAL, *WORDS])}
     tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="[UNK]"))
     tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
@@ -41,7 +41,7 @@ def save_model(folder: Path) -> None:
 
 
 def save_pairs(path: Path, count: int) -> None:
-    """So many pairs of random words."""
+    """Save `count` pairs of random words."""
     chance = random.Random(0)
 
     def text(least: int, most: int) -> str:
@@ -53,7 +53,7 @@ def save_pairs(path: Path, count: int) -> None:
 
 
 def peak(model: Path, pairs: Path, size: int, tokens: int) -> float:
-    """Megabytes that one process held at most."""
+    """Return the peak memory of one process in megabytes."""
     with tempfile.TemporaryDirectory() as name:
         words = [
             "train",
@@ -85,7 +85,7 @@ def peak(model: Path, pairs: Path, size: int, tokens: int) -> float:
 
 
 def main() -> None:
-    """Prints a line a batch size."""
+    """Print a line per batch size."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--sizes", type=int, nargs="+", default=[64, 256, 1024, 4096])
     parser.add_argument("--batch-tokens", type=int, default=4096)

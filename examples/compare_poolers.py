@@ -1,6 +1,6 @@
 """One model, several ways of pooling, one table: python examples/compare_poolers.py [MODEL]
 
-A model pools best the way it was trained; all-MiniLM-L6-v2 was trained with mean pooling.
+A model is best with the pooling of its training; all-MiniLM-L6-v2 was trained with mean pooling.
 """
 
 import sys
@@ -27,7 +27,7 @@ def main(model: str = "minilm") -> None:
 
 
 def ndcg(model: str, options: RecipeOptions) -> float:
-    """nDCG@10 of exact search over embeddings that are pooled as `options` say."""
+    """Return nDCG@10 of exact search over embeddings that are pooled with `options`."""
     collection = lmkcli.open_collection(KITCHEN)
     with TemporaryDirectory() as folder:
         lmkcli.encode_collection(KITCHEN, Path(folder), model, options, FP32)

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Poolers trained alike at 256 positions, to be evaluated at 2,048 (docs/landmarks.md); what is there is
-# continued. bash examples/landmarks-against-cls.sh path/to/collections [lmk cls mean mean@64 multicls lmk-fixed]; SEEDS="1 2 3"
-# DEEP=1: twice as long, a third of the batches with the evidence among other sentences, and 8,192 positions.
+# Train poolers in the same way at 256 positions, for evaluation at 2,048 (docs/landmarks.md), or continue after a stop:
+#   SEEDS="1 2 3" bash examples/landmarks-against-cls.sh path/to/collections [lmk cls mean mean@64 multicls lmk-fixed]
+# DEEP=1: nearly twice as many steps, a third of the batches with the evidence among other sentences, 8,192 positions.
 set -euo pipefail
 data=lmk-minilm-data
 [ -f $data/SUMMARY.txt ] || python benchmarks/landmarks_data.py "$1" -o $data

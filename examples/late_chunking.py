@@ -1,7 +1,7 @@
-"""An embedding for each sentence, computed with its document in view: late chunking.
+"""Late chunking: an embedding for each sentence, computed from the whole document.
 
-python examples/late_chunking.py [MODEL] prints, for each query, the document whose best sentence wins,
-and that sentence.
+For each query, python examples/late_chunking.py [MODEL] prints the document with the best sentence, and
+that sentence.
 """
 
 import sys

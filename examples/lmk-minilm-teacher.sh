@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# A second training of lmk-minilm, which was not better (docs/lmk-minilm.md): batches of one topic at a
-# time, and the untrained model as a teacher. bash examples/lmk-minilm-teacher.sh path/to/collections
+# A training of lmk-minilm that was not better (docs/lmk-minilm.md): each batch has a single topic, and the
+# untrained model is the teacher. bash examples/lmk-minilm-teacher.sh path/to/collections
 set -euo pipefail
 data=lmk-minilm-data
 [ -f $data/SUMMARY.txt ] || python benchmarks/landmarks_data.py "$1" -o $data

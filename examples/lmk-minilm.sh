@@ -1,13 +1,12 @@
 #!/usr/bin/env bash
-# Makes lmk-minilm, or continues where it was stopped: bash examples/lmk-minilm.sh path/to/collections
+# Make lmk-minilm, or continue after a stop: bash examples/lmk-minilm.sh path/to/collections
 set -euo pipefail
 here=$(dirname "$0")
 data=lmk-minilm-data
 [ -f $data/SUMMARY.txt ] || python "$here/../benchmarks/landmarks_data.py" "$1" -o $data
 
-# Two trainings of the base model, which differ in their mixture of examples: the second has slices of meetings,
-# and nearly all of its texts fit into the windows that are read later. The third goes on with the second: half of its
-# batches are meetings.
+# Two trainings of the base model with different mixtures of examples. The second has slices of meetings, and nearly
+# all of its texts fit into one window of later use. The third continues the second; half of its batches are meetings.
 lmk train \
     $data/techdocs.jsonl.gz,max-length=640,query-max-length=64,weight=0.30 \
     $data/techdocs-openings.jsonl.gz,max-length=576,query-max-length=128,weight=0.30 \
@@ -56,6 +55,6 @@ lmk train \
     $data/python-functions.jsonl.gz,max-length=384,query-max-length=64,weight=0.021 \
     --config "$here/lmk-minilm.toml" -m lmk-minilm-2 --extend "" --steps 300 --warmup 20 --lr 3e-4 -o lmk-minilm-3
 
-# The model is a mean: one part of the first training, two of the second and third together.
+# The model is a mean: weight 1 for the first training, weight 2 for the second and third together.
 [ -e lmk-minilm ] || python "$here/../benchmarks/average_adapters.py" lmk-minilm-1/adapter \
     lmk-minilm-2/adapter+lmk-minilm-3/adapter --weights 1 2 --rank 20 -o lmk-minilm

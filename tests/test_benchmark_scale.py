@@ -26,7 +26,7 @@ def test_all_builds_find_the_same(tmp_path: Path) -> None:
     recall = {name: float(value) for name, value in rows}
     assert recall.pop("exact, lmk") == 1
     for name in ("whole", "joined"):
-        assert recall.pop(f"{name}, lmk, scored again") > recall["joined, lmk"]
+        assert recall.pop(f"{name}, lmk, rescored") > recall["joined, lmk"]
     assert set(recall) == {"whole, lmk", "joined, lmk", "apart, lmk", "FAISS alone"}
     assert len(set(recall.values())) == 1
     assert 0.2 < recall["joined, lmk"] < 1

@@ -1,4 +1,4 @@
-"""triplet: a positive must be closer to its query than each negative, by a margin."""
+"""The loss `triplet`: a positive must be closer to its query than each negative, by a margin."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -12,14 +12,14 @@ class Triplet:
 
     margin: float = 0.2
 
-    # Flags of lmk train that the loss takes as fields, such as ("temperature",).
+    # Flags of lmk train that become fields of the loss, such as ("temperature",).
     settings: ClassVar[tuple[str, ...]] = ()
     needs: ClassVar[frozenset[Need]] = frozenset({"negatives"})
 
     def __call__(self, queries: Embedded, passages: Embedded, facts: BatchFacts) -> Loss:
-        """The loss of one batch: scores are [queries, 1 + negatives], the positive in column 0."""
-        found = own(scores(queries, passages), facts)
-        wrong = (self.margin - found[:, :1] + found[:, 1:]).clamp(min=0)
-        there = facts.present[:, 1:]
-        total = wrong.masked_fill(~there, 0).sum() / there.sum().clamp(min=1)
+        """Return the loss of one batch; scores are [queries, 1 + negatives], column 0 is the positive."""
+        own_scores = own(scores(queries, passages), facts)
+        losses = (self.margin - own_scores[:, :1] + own_scores[:, 1:]).clamp(min=0)
+        present = facts.present[:, 1:]  # False for missing negatives
+        total = losses.masked_fill(~present, 0).sum() / present.sum().clamp(min=1)
         return Loss(total, {"triplet": total.detach()})
