@@ -8,7 +8,7 @@ setup:
     python3 -m venv .venv
     .venv/bin/pip install -c constraints.txt -e ".[test]"
 
-# The tests of ordinary length, or those that are named.
+# The default tests; other arguments are those of pytest: `just test -m slow`, `just test FILE`.
 test *arguments:
     .venv/bin/python -m pytest {{ arguments }}
 
@@ -25,14 +25,26 @@ check:
 # The tables and pictures of the documentation that are generated.
 docs:
     .venv/bin/python docs/reference.py
-    .venv/bin/python docs/rooms.py
+    .venv/bin/python docs/packages.py
     .venv/bin/python docs/pictures.py
 
 # The documentation as a site, in site/.
 site:
+    python3 -m venv .venv
     .venv/bin/pip install -c constraints.txt -e ".[docs]"
     .venv/bin/mkdocs build --strict
 
-# Everything, slow tests too, in a fresh environment.
+# Everything a change must pass, in a fresh environment.
 ci:
     .ci/run
+
+# An environment with the oldest dependencies that pyproject.toml allows.
+oldest:
+    python3 -m venv .venv
+    .venv/bin/pip install uv
+    .venv/bin/uv pip install --python .venv/bin/python --resolution lowest-direct -e ".[test]"
+
+# An environment with the newest dependencies.
+newest:
+    python3 -m venv .venv
+    .venv/bin/pip install --upgrade -e ".[test]"

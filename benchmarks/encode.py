@@ -21,15 +21,15 @@ import torch
 from sentence_transformers import SentenceTransformer
 from transformers import AutoConfig, AutoModel
 
-from lmkcli import manifest
 from lmkcli.data.collection import Doc, open_collection
 from lmkcli.encoding.encoder import open_encoder
-from lmkcli.encoding.resolving import resolve
-from lmkcli.models.finding import read_model
+from lmkcli.encoding.resolution import resolve
+from lmkcli.models.lookup import read_model
 from lmkcli.models.tokenizer import open_tokenizer
 from lmkcli.progress import Report
-from lmkcli.recipe import RecipeOptions
-from lmkcli.settings import EncodeSettings
+from lmkcli.spec import manifest
+from lmkcli.spec.recipe import RecipeOptions
+from lmkcli.spec.settings import EncodeSettings
 from lmkcli.store.tokens import tokenized
 
 TORCH = {"fp32": torch.float32, "bf16": torch.bfloat16}

@@ -20,11 +20,11 @@ import faiss
 import numpy as np
 import torch
 
-from lmkcli import manifest
 from lmkcli.models.devices import native_dtype
-from lmkcli.retrieval.indexes.exact import Exact
-from lmkcli.retrieval.kinds import Hits
-from lmkcli.store.ragged import Ragged
+from lmkcli.retrieval.dense.vector_search import RowHits
+from lmkcli.retrieval.engines.exact.exact_search import Exact
+from lmkcli.spec import manifest
+from lmkcli.store.vectors import Ragged
 
 BLOCK = 10_000
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
@@ -152,7 +152,7 @@ class Peak(threading.Thread):
         self.join()
 
 
-def in_order(stored: Stored, queries: np.ndarray, hits: Hits) -> float:
+def in_order(stored: Stored, queries: np.ndarray, hits: RowHits) -> float:
     """Return the share of 50 queries with the top-k scores of float64 brute force, in the same order."""
     return share(
         stored,

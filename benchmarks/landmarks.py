@@ -26,7 +26,7 @@ from typing import NamedTuple
 from lmkcli import catalog
 from lmkcli.cli import main as command
 from lmkcli.evaluation.compare import compare
-from lmkcli.models.finding import read_model
+from lmkcli.models.lookup import read_model
 
 HIDDEN = "haystack,docs=200,distractors=19,from=scifact"
 LONG = ("peps", "qmsum:official-test", "squad-articles", "stdlib/modules", HIDDEN)

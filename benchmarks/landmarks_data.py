@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from lmkcli.data.collection import open_collection
-from lmkcli.data.sources.python import Module, asked, installed, read_modules
+from lmkcli.data.sources.python import Module, package_tree, query_functions, read_modules
 
 PROSE: tuple[str, ...] = (
     "peps",
@@ -168,7 +168,7 @@ class Reader:
         """Yield (first paragraph of a long docstring of a class or function, its other paragraphs)."""
         for package in packages():
             kept = []
-            for name, module in sorted(read_modules(installed(package)).items()):
+            for name, module in sorted(read_modules(package_tree(package)).items()):
                 for node in ast.walk(ast.parse(module.text)):
                     if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
                         first, *rest = (ast.get_docstring(node) or "").split("\n\n")
@@ -228,7 +228,7 @@ class Reader:
     def functions(self, most: int = 3_000) -> Iterator[Example]:
         """Yield (first sentence of a docstring, the function); at most `most` per package."""
         for package in packages():
-            found = asked(installed(package))
+            found = query_functions(package_tree(package))
             self._rng(package).shuffle(found)
             for function in found[:most]:
                 yield Example(function.id, function.sentence, function.source)
@@ -254,7 +254,7 @@ class Reader:
 
     def _modules(self, shortest: int) -> Iterator[Module]:
         for package in packages():
-            for module in read_modules(installed(package)).values():
+            for module in read_modules(package_tree(package)).values():
                 copied = (normal(each.source) in self.evaluated.texts for each in module.functions)
                 if shortest <= len(module.text) and not any(copied):
                     yield module

@@ -18,20 +18,21 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from lmkcli import catalog, manifest
+from lmkcli import catalog
 from lmkcli.data.collection import Doc, Query, open_collection
 from lmkcli.progress import silent
-from lmkcli.settings import Bm25Settings
+from lmkcli.retrieval.lexical.settings import LexicalSettings
+from lmkcli.spec import manifest
 
-KINDS = sorted(catalog.LEXICAL)
+KINDS = sorted(filter(catalog.is_lexical, catalog.INDEXES))
 QUERIES = 1000
 START_UP = """
 import sys
 from pathlib import Path
 from lmkcli import catalog
 from lmkcli.data.collection import Query
-from lmkcli.settings import Bm25Settings
-index = catalog.load(catalog.INDEXES, sys.argv[1], "index kind").open(Path(sys.argv[2]), Bm25Settings())
+from lmkcli.retrieval.lexical.settings import LexicalSettings
+index = catalog.load(catalog.INDEXES, sys.argv[1], "index kind").open(Path(sys.argv[2]), LexicalSettings())
 index.search([Query("q", sys.argv[3])], 10)
 """
 COLUMNS = {
@@ -48,7 +49,7 @@ def tasks(
 ) -> dict[str, Callable[[], object]]:
     """Return the timed tasks of one kind; searches use the index that was built first."""
     home = catalog.load(catalog.INDEXES, kind, "index kind")
-    settings = Bm25Settings()
+    settings = LexicalSettings()
     home.build(docs, folder, settings, silent)
     index = home.open(folder, settings)
     process = [sys.executable, "-c", START_UP, kind, str(folder), queries[0].text]

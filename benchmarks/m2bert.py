@@ -28,13 +28,13 @@ import transformers
 from numpy.typing import NDArray
 from transformers import AutoModel
 
-from lmkcli import manifest
-from lmkcli.models.devices import TORCH, choose_device
+from lmkcli.models.devices import TORCH_DTYPES, choose_device
+from lmkcli.models.forward import packs
 from lmkcli.models.m2bert.config import M2BertConfig
 from lmkcli.models.m2bert.kind import M2Bert
 from lmkcli.models.m2bert.model import M2BertModel
-from lmkcli.models.packing import packs
 from lmkcli.models.transformer import Transformer
+from lmkcli.spec import manifest
 
 Document = NDArray[np.int32]
 POSITIONS = {"cpu": 2048, "cuda": 65_536}  # per pass, the values of lmk for this width
@@ -51,16 +51,18 @@ INNER = 3  # readings of a short document per process, after a warm-up
 
 def transformer(config: Any, window: int, device: torch.device, dtype: str) -> Transformer:
     """Return a packed encoder of transformers, run by lmk."""
-    model = AutoModel.from_config(config).to(device, TORCH[dtype]).eval()
+    model = AutoModel.from_config(config).to(device, TORCH_DTYPES[dtype]).eval()
     made = Transformer(model, WIDTH, window, device, dtype)
-    made.take(made.check(fusing=device.type == "cpu"))
+    made.use(made.check(fusing=device.type == "cpu"))
     assert made.packed, made.why_padded
     return made
 
 
 def m2bert(length: int, device: torch.device, dtype: str) -> M2Bert:
     """Return an M2-BERT run by lmk, with fp32 filters as after loading from a folder."""
-    model = M2BertModel(M2BertConfig(max_position_embeddings=length)).to(device, TORCH[dtype])
+    model = M2BertModel(M2BertConfig(max_position_embeddings=length)).to(
+        device, TORCH_DTYPES[dtype]
+    )
     for conv in model.long_convs:
         conv.float()
     return M2Bert(model.eval(), WIDTH, length, device, dtype, pad_to=0)

@@ -13,10 +13,11 @@ import tempfile
 import time
 from pathlib import Path
 
-from lmkcli.encoding import jobs, planning
+from lmkcli.encoding import artifacts, jobs
 from lmkcli.models import transformer
-from lmkcli.recipe import RecipeOptions
-from lmkcli.settings import EncodeSettings
+from lmkcli.spec.recipe import RecipeOptions
+from lmkcli.spec.settings import EncodeSettings
+from lmkcli.spec.values import WHOLE
 
 
 class Clock:
@@ -25,7 +26,7 @@ class Clock:
     def __init__(self) -> None:
         self.passes = self.tokens = 0.0
         self._states = transformer.Transformer.states
-        self._open = jobs.open_encoder
+        self._open = artifacts.open_encoder
         self.opened = 0.0
 
     def __enter__(self) -> "Clock":
@@ -44,11 +45,11 @@ class Clock:
             clock.passes = clock.tokens = 0.0
             return made
 
-        transformer.Transformer.states, jobs.open_encoder = states, opened  # type: ignore[method-assign]
+        transformer.Transformer.states, artifacts.open_encoder = states, opened  # type: ignore[method-assign]
         return self
 
     def __exit__(self, *_: object) -> None:
-        transformer.Transformer.states, jobs.open_encoder = self._states, self._open  # type: ignore[method-assign]
+        transformer.Transformer.states, artifacts.open_encoder = self._states, self._open  # type: ignore[method-assign]
 
 
 def main() -> None:
@@ -60,11 +61,11 @@ def main() -> None:
     args = parser.parse_args()
     shares = []
     for _ in range(args.repeats):
-        job = planning.plan(
-            args.source, RecipeOptions(model=args.model), EncodeSettings(dtype=args.dtype), "0/1"
+        job = jobs.plan(
+            args.source, RecipeOptions(model=args.model), EncodeSettings(dtype=args.dtype), WHOLE
         )
         with tempfile.TemporaryDirectory() as folder, Clock() as clock:
-            jobs.run_encode(job, Path(folder) / "vectors")
+            artifacts.run_encode(job, Path(folder) / "vectors")
             whole = time.perf_counter() - clock.opened
         shares.append(whole / clock.passes - 1)
         print(

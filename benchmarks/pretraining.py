@@ -28,7 +28,7 @@ from transformers import PreTrainedTokenizerFast
 import lmkcli
 from lmkcli import catalog
 from lmkcli.evaluation.compare import compare
-from lmkcli.models.creating import NewModel, create
+from lmkcli.models.new_model import NewModel, create
 
 TEXTS, PAIRS, DEV = "stdlib/modules", "python/torch/functions", "python/numpy/functions"
 WORDS, LENGTH, SEEDS, MEASURE = 4096, 128, (1, 2, 3), "nDCG@10"

@@ -21,17 +21,16 @@ from lmkcli.data.collection import open_collection
 from lmkcli.data.run import Ranking, Run, ranked
 from lmkcli.evaluation.measures import evaluate, parse_measures
 from lmkcli.progress import silent
-from lmkcli.retrieval.approximate import ApproximateSearch
-from lmkcli.retrieval.dense import exact_search, open_query_encoder
-from lmkcli.retrieval.indexes.ann import Ann
-from lmkcli.retrieval.kinds import Hits
-from lmkcli.retrieval.numbering import number
+from lmkcli.retrieval.dense.candidates import ApproximateSearch
+from lmkcli.retrieval.dense.dense_index import exact_search, open_query_encoder
+from lmkcli.retrieval.dense.rows import RankedUnits, number
+from lmkcli.retrieval.dense.vector_search import RowHits
+from lmkcli.retrieval.engines.faiss.faiss_index import FaissIndex
+from lmkcli.retrieval.engines.faiss.settings import FaissSettings
 from lmkcli.retrieval.searching import queries_of
-from lmkcli.retrieval.views import RankedUnits
-from lmkcli.settings import AnnSettings, OpenSettings
+from lmkcli.retrieval.settings import OpenSettings
 from lmkcli.store.codes import STORAGES
-from lmkcli.store.ragged import Ragged
-from lmkcli.store.vectors import Vectors
+from lmkcli.store.vectors import Ragged, Vectors
 
 DEPTH = 100
 MEASURES = ("R@100", "nDCG@10")
@@ -90,10 +89,12 @@ class Bench:
             yield [self.name, f"stored as {dtype}", str(stored.bytes), *self.figures(run, best)]
         for kind in kinds:
             with tempfile.TemporaryDirectory() as place:
-                facts = Ann.build(self.vectors, Path(place), AnnSettings(kind=kind), silent)
-                index = Ann.open(Path(place), AnnSettings(kind=kind))
+                facts = FaissIndex.build(
+                    self.vectors, Path(place), FaissSettings(kind=kind), silent
+                )
+                index = FaissIndex.open(Path(place), FaissSettings(kind=kind))
                 search = ApproximateSearch(index, self.units, number(self.vectors), self.exact)
-                hits: Hits = search.search(self.query_vectors, DEPTH)
+                hits: RowHits = search.search(self.query_vectors, DEPTH)
                 alone = index.candidates(self.query_vectors.vectors, DEPTH)
             size = f"{facts['bytes'] / self.vectors.rows:.0f}"
             name = f"{kind} ({facts['factory']})"

@@ -24,14 +24,13 @@ from exact import BLOCK, Peak, Stored, _memory_bytes, clustered
 
 from lmkcli.models.devices import native_dtype
 from lmkcli.progress import silent
-from lmkcli.retrieval.indexes.ann import Ann
-from lmkcli.retrieval.indexes.ann_training import sample_rows
-from lmkcli.retrieval.indexes.exact import Exact
-from lmkcli.retrieval.indexes.exact_scorer import ExactScorer
-from lmkcli.retrieval.indexes.factories import make_index
-from lmkcli.retrieval.kinds import Share
-from lmkcli.settings import AnnSettings, parse_bytes
-from lmkcli.store.ragged import Ragged
+from lmkcli.retrieval.engines.exact.exact_search import Exact, ExactScorer
+from lmkcli.retrieval.engines.faiss.factory import make_index
+from lmkcli.retrieval.engines.faiss.faiss_index import FaissIndex, Share
+from lmkcli.retrieval.engines.faiss.resources import sample_rows
+from lmkcli.retrieval.engines.faiss.settings import FaissSettings
+from lmkcli.spec.values import Size
+from lmkcli.store.vectors import Ragged
 
 K = 100
 NOISE = 0.3  # length of the noise that is added to a unit vector
@@ -45,7 +44,7 @@ class Work(NamedTuple):
     dim: int
     queries: int
     shards: int
-    settings: AnnSettings
+    settings: FaissSettings
     around: str
     whole: bool
 
@@ -87,7 +86,7 @@ def query_vectors(work: Work) -> np.ndarray:
 def build_whole(work: Work) -> None:
     """Build with lmk in one process."""
     folder = _folder(work, "whole")
-    Ann.build(Stored(work.vectors), folder, work.settings, silent)
+    FaissIndex.build(Stored(work.vectors), folder, work.settings, silent)
 
 
 def build_plain(work: Work) -> None:
@@ -102,7 +101,7 @@ def build_plain(work: Work) -> None:
 
 def train(work: Work) -> None:
     """Train with lmk the part that all shards share."""
-    Ann.train(Stored(work.vectors), _folder(work, "shards") / "trained", work.settings)
+    FaissIndex.train(Stored(work.vectors), _folder(work, "shards") / "trained", work.settings)
 
 
 def build_shard(work: Work, number: int) -> None:
@@ -110,14 +109,14 @@ def build_shard(work: Work, number: int) -> None:
     first, stop = (work.rows * each // work.shards for each in (number, number + 1))
     folder = _folder(work, "shards")
     share = Share(Stored(work.vectors, first, stop), first)
-    Ann.build_shard(share, folder / "trained", folder / str(number), work.settings, silent)
+    FaissIndex.build_shard(share, folder / "trained", folder / str(number), work.settings, silent)
 
 
 def join(work: Work, name: str, apart: bool) -> None:
     """Join the lists of all shards with lmk, on disk or (`apart`) in their files."""
     folder = _folder(work, "shards")
     shards = [folder / str(number) for number in range(work.shards)]
-    Ann.join(folder / "trained", shards, _folder(work, name), work.settings, apart)
+    FaissIndex.join(folder / "trained", shards, _folder(work, name), work.settings, apart)
 
 
 class Found(NamedTuple):
@@ -150,13 +149,16 @@ def search_exact(work: Work) -> Found:
 
 def search_lmk(work: Work, name: str) -> Found:
     """Search an index with lmk and rank its candidates by the codes' scores."""
-    index, queries = Ann.open(work.folder / name, work.settings), query_vectors(work)
+    index, queries = FaissIndex.open(work.folder / name, work.settings), query_vectors(work)
     return timed(lambda: index.candidates(queries, K).rows)
 
 
 def search_rescored(work: Work, name: str) -> Found:
     """Search as lmk search does: rescore four times as many candidates with the stored vectors."""
-    index, queries = Ann.open(work.folder / name, work.settings), Ragged.single(query_vectors(work))
+    index, queries = (
+        FaissIndex.open(work.folder / name, work.settings),
+        Ragged.single(query_vectors(work)),
+    )
     scorer, deep = ExactScorer(Stored(work.vectors)), index.overfetch * K
 
     def search() -> np.ndarray:
@@ -205,7 +207,7 @@ class Measured(NamedTuple):
 def measured(step: Callable[..., Any], *words: Any) -> Measured:
     """Run a step in a separate process that has loaded only the libraries."""
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["exact", "lmkcli.retrieval.indexes.ann"])
+    context.set_forkserver_preload(["exact", "lmkcli.retrieval.engines.faiss.engine"])
     with context.Pool(1) as pool:
         return pool.apply(_measure, (step, words))
 
@@ -251,14 +253,14 @@ def main() -> None:
     parser.add_argument("--factory", default="IVF4096,PQ64")
     parser.add_argument("--shards", type=int, default=8)
     parser.add_argument("--nprobe", type=int, default=64)
-    parser.add_argument("--max-memory", type=parse_bytes, default=parse_bytes("4GB"))
+    parser.add_argument("--max-memory", type=Size.parse, default=Size.parse("4GB"))
     parser.add_argument("--around", default="", help="a .npy file of real vectors")
     parser.add_argument("--sharded", action="store_true", help="build only in shards")
     parser.add_argument("--costs", nargs="+", default=[], metavar="FACTORY")
     parser.add_argument("--work", type=Path, required=True)
     args = parser.parse_args()
     args.work.mkdir(parents=True, exist_ok=True)
-    settings = AnnSettings(kind=args.factory, nprobe=args.nprobe, max_memory=args.max_memory)
+    settings = FaissSettings(kind=args.factory, nprobe=args.nprobe, max_memory=args.max_memory)
     work = Work(
         args.work,
         args.rows,

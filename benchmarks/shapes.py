@@ -12,7 +12,7 @@ from pathlib import Path
 import torch
 from transformers import AutoModel, AutoTokenizer, BertConfig, ModernBertConfig
 
-from lmkcli.models.finding import read_model
+from lmkcli.models.lookup import read_model
 
 WORDS = 30522
 SHAPES = {

@@ -23,14 +23,13 @@ import transformers
 from numpy.typing import NDArray
 from transformers import AutoModel
 
-from lmkcli import manifest
-from lmkcli.models.devices import TORCH, choose_device
-from lmkcli.models.packing import packs
+from lmkcli.models.devices import TORCH_DTYPES, choose_device
+from lmkcli.models.forward import packs
 from lmkcli.models.tite import TiteModel
 from lmkcli.models.tite.config import TiteConfig
-from lmkcli.models.tite.fused import fuse
-from lmkcli.models.tite.kind import Tite
+from lmkcli.models.tite.kind import Tite, fuse
 from lmkcli.models.transformer import Transformer
+from lmkcli.spec import manifest
 
 Sequences = list[NDArray[np.int32]]
 Run = Callable[[Sequences], object]
@@ -69,9 +68,9 @@ class Bench:
     def packed(self, config: Any) -> Run:
         """Return an encoder of transformers, run by lmk."""
         own = deepcopy(config)  # lmk stores the choice of attention in it
-        model = AutoModel.from_config(own).to(self.device, TORCH[self.dtype]).eval()
+        model = AutoModel.from_config(own).to(self.device, TORCH_DTYPES[self.dtype]).eval()
         made = Transformer(model, 768, 512, self.device, self.dtype)
-        made.take(made.check(fusing=self.device.type == "cpu"))
+        made.use(made.check(fusing=self.device.type == "cpu"))
         assert made.packed, made.why_padded
         return self._run(made)
 
@@ -81,7 +80,7 @@ class Bench:
             strides=more["kernel_sizes"], norm_location="post", norm_type="layer",
             absolute_positional_embedding_type="learned", **more,
         )  # fmt: skip
-        model = TiteModel(config).to(self.device, TORCH[self.dtype]).eval()
+        model = TiteModel(config).to(self.device, TORCH_DTYPES[self.dtype]).eval()
         if self.device.type == "cpu":
             fuse(model.encoder)
         return self._run(
@@ -98,7 +97,7 @@ class Bench:
 
     def padded(self, config: Any, base: Any = AutoModel.from_config) -> Run:
         """Return an encoder of transformers with its own code, in padded batches of similar lengths."""
-        model = base(config).to(self.device, TORCH[self.dtype]).eval()
+        model = base(config).to(self.device, TORCH_DTYPES[self.dtype]).eval()
 
         def run(sequences: Sequences) -> None:
             for pack in self._packs(sequences, padded=True):

@@ -36,12 +36,14 @@ from transformers import (
     TrainingArguments,
 )
 
-from lmkcli.models.devices import TORCH
-from lmkcli.models.finding import read_model
+from lmkcli.models.devices import TORCH_DTYPES
+from lmkcli.models.lookup import read_model
 from lmkcli.progress import Report
-from lmkcli.recipe import RecipeOptions
-from lmkcli.training import planning, pretrain_planning, running
-from lmkcli.training.asking import BaseModelSpec
+from lmkcli.spec.recipe import RecipeOptions
+from lmkcli.training import training_job
+from lmkcli.training.loop import execution
+from lmkcli.training.pretrain import pretraining_job
+from lmkcli.training.request import BaseModelSpec
 from lmkcli.training.settings import PretrainSettings, TrainSettings
 
 WORDS = "river stone copper bread autumn keel lantern orchard signal harbour meadow winter".split()
@@ -78,7 +80,9 @@ def ours(args: argparse.Namespace, dtype: str, pairs: Path, folder: Path) -> lis
     )  # fmt: skip
     options = RecipeOptions(model=args.model, pool="mean", max_length=args.longest)
     clock = Clock()
-    running.run(planning.plan([str(pairs)], options, settings), folder / "model", Report(), [clock])
+    execution.run(
+        training_job.plan([str(pairs)], options, settings), folder / "model", Report(), [clock]
+    )
     return clock.seconds[1:]
 
 
@@ -86,7 +90,7 @@ def theirs(
     args: argparse.Namespace, dtype: str, rows: list[dict[str, str]], folder: Path
 ) -> list[float]:
     path = str(read_model(args.model).path)
-    model = SentenceTransformer(path, device="cpu", model_kwargs={"dtype": TORCH[dtype]})
+    model = SentenceTransformer(path, device="cpu", model_kwargs={"dtype": TORCH_DTYPES[dtype]})
     model.max_seq_length = args.longest
     settings = SentenceTransformerTrainingArguments(
         output_dir=str(folder / "theirs"), max_steps=args.steps + 1, use_cpu=True, report_to=[],
@@ -110,8 +114,8 @@ def our_mlm(args: argparse.Namespace, dtype: str, passages: Path, folder: Path) 
         RecipeOptions(model=args.model, pool="mean", max_length=args.longest)
     )
     clock = Clock()
-    made = pretrain_planning.plan([str(passages)], base_model, settings)
-    running.run(made, folder / "model", Report(), [clock])
+    made = pretraining_job.plan([str(passages)], base_model, settings)
+    execution.run(made, folder / "model", Report(), [clock])
     return clock.seconds[1:]
 
 
@@ -120,7 +124,7 @@ def their_mlm(
 ) -> list[float]:
     path = str(read_model(args.model).path)
     tokenizer = AutoTokenizer.from_pretrained(path)
-    model = AutoModelForMaskedLM.from_pretrained(path, dtype=TORCH[dtype])
+    model = AutoModelForMaskedLM.from_pretrained(path, dtype=TORCH_DTYPES[dtype])
     tokens = [tokenizer(row["positive"], truncation=True, max_length=args.longest) for row in rows]
     settings = TrainingArguments(
         output_dir=str(folder / "theirs"), max_steps=args.steps + 1, use_cpu=True, report_to=[],

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 import written
 
-from lmkcli.encoding.asking import open_pooler
+from lmkcli.encoding.resolution import open_pooler
 from lmkcli.pooling.placement import Input, Placement, Placer, SpecialTokens
 
 DOCS = Path(__file__).resolve().parent

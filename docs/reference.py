@@ -19,8 +19,9 @@ from lmkcli import catalog
 from lmkcli.cli import adapter, helptext
 from lmkcli.cli.main import app
 from lmkcli.pooling.placement import Placer, SpecialTokens
-from lmkcli.recipe import RecipeOptions
-from lmkcli.settings import EncodeSettings, Flag, OpenSettings
+from lmkcli.retrieval.settings import OpenSettings
+from lmkcli.spec.recipe import RecipeOptions
+from lmkcli.spec.settings import EncodeSettings, Flag
 
 DOCS = Path(__file__).resolve().parent
 LENGTHS, GRANULARITIES = (512, 8192, 32768), (32, 64, 128, 256)

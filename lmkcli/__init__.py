@@ -1,8 +1,8 @@
 """lmk: dense retrieval over documents of any length, with landmark pooling at its core.
 
 Every command is a class of this package: `lmkcli.Encode("docs", model="lmk-minilm", output="vectors").run()`
-does what `lmk encode docs -m lmk-minilm -o vectors` does. Names are imported when they are first used, so
-that `import lmkcli` is fast. docs/python.md shows how to use them.
+does the same as `lmk encode docs -m lmk-minilm -o vectors`. Names are imported on first use, so `import
+lmkcli` is fast. docs/python.md shows examples.
 """
 
 from typing import TYPE_CHECKING
@@ -11,6 +11,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     "Analyze",
+    "Browse",
     "BuildIndex",
     "Collection",
     "Compact",
@@ -41,6 +42,7 @@ __all__ = [
     "Run",
     "Scores",
     "Search",
+    "Serve",
     "Show",
     "TextEncoder",
     "Tokenize",
@@ -66,6 +68,7 @@ if TYPE_CHECKING:
     from lmkcli.errors import LmkError
     from lmkcli.evaluation.measures import Scores, evaluate, parse_measures
     from lmkcli.operations.analyze import Analyze
+    from lmkcli.operations.browse import Browse
     from lmkcli.operations.compact import Compact
     from lmkcli.operations.demo import Demo
     from lmkcli.operations.doctor import Doctor
@@ -80,16 +83,17 @@ if TYPE_CHECKING:
     from lmkcli.operations.pretrain import Pretrain
     from lmkcli.operations.repro import Repro
     from lmkcli.operations.search import Hit, Hits, OpenIndex, Search, open_index, search
+    from lmkcli.operations.serve import Serve
     from lmkcli.operations.show import Show
     from lmkcli.operations.tokenize import Tokenize
     from lmkcli.operations.train import Train
     from lmkcli.operations.update import Update
     from lmkcli.operations.verify import Verify
-    from lmkcli.recipe import RecipeOptions
     from lmkcli.retrieval.index import Index
-    from lmkcli.settings import EncodeSettings, OpenSettings
-    from lmkcli.store.ragged import Ragged
-    from lmkcli.store.vectors import Vectors
+    from lmkcli.retrieval.settings import OpenSettings
+    from lmkcli.spec.recipe import RecipeOptions
+    from lmkcli.spec.settings import EncodeSettings
+    from lmkcli.store.vectors import Ragged, Vectors
 else:
     from importlib import import_module
 
@@ -100,6 +104,7 @@ else:
         "lmkcli.errors": ("LmkError",),
         "lmkcli.evaluation.measures": ("Scores", "evaluate", "parse_measures"),
         "lmkcli.operations.analyze": ("Analyze",),
+        "lmkcli.operations.browse": ("Browse",),
         "lmkcli.operations.compact": ("Compact",),
         "lmkcli.operations.demo": ("Demo",),
         "lmkcli.operations.doctor": ("Doctor",),
@@ -114,23 +119,24 @@ else:
         "lmkcli.operations.pretrain": ("Pretrain",),
         "lmkcli.operations.repro": ("Repro",),
         "lmkcli.operations.search": ("Hit", "Hits", "OpenIndex", "Search", "open_index", "search"),
+        "lmkcli.operations.serve": ("Serve",),
         "lmkcli.operations.show": ("Show",),
         "lmkcli.operations.tokenize": ("Tokenize",),
         "lmkcli.operations.train": ("Train",),
         "lmkcli.operations.update": ("Update",),
         "lmkcli.operations.verify": ("Verify",),
-        "lmkcli.recipe": ("RecipeOptions",),
+        "lmkcli.spec.recipe": ("RecipeOptions",),
         "lmkcli.retrieval.index": ("Index",),
-        "lmkcli.settings": ("EncodeSettings", "OpenSettings"),
-        "lmkcli.store.ragged": ("Ragged",),
-        "lmkcli.store.vectors": ("Vectors",),
+        "lmkcli.retrieval.settings": ("OpenSettings",),
+        "lmkcli.spec.settings": ("EncodeSettings",),
+        "lmkcli.store.vectors": ("Ragged", "Vectors"),
     }
-    _HOMES = {name: module for module, names in _MODULES.items() for name in names}
+    _MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}
 
     def __getattr__(name: str) -> object:
-        if name not in _HOMES:
+        if name not in _MODULE_OF:
             raise AttributeError(f"module 'lmkcli' has no attribute {name!r}")
-        return getattr(import_module(_HOMES[name]), name)
+        return getattr(import_module(_MODULE_OF[name]), name)
 
     def __dir__() -> list[str]:
         return sorted({*globals(), *__all__})

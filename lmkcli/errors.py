@@ -1,13 +1,13 @@
-"""The error tree. Every message says what to do; the command line turns `exit_code` into its own.
+"""The error tree. Every message states the fix; the command line exits with `exit_code`.
 
-LmkError                3  bad input or data, unless a subclass says otherwise
-├── UsageError          2  an impossible flag or argument
-│   └── UnknownName     2  a name that is in no catalog (carries the nearest ones)
-├── DataError           3  a file, a record or a vector that cannot be used
-├── MissingExtra        3  an optional package that is not installed (carries the pip line)
+LmkError                3  bad input or data, and the base of all errors of lmk
+├── UsageError          2  an invalid flag or argument
+│   └── UnknownName     2  a name that is not in a catalog (suggests similar names)
+├── DataError           3  an unusable file, record or vector
+├── MissingExtra        3  a missing optional package (contains the pip command)
 ├── Mismatch            3  two artifacts that do not belong together
-├── CheckFailed         4  a comparison that was asked for and did not hold
-└── Stopped            75  stopped early with everything whole; run the same command again
+├── CheckFailed         4  a requested comparison that failed
+└── Stopped            75  stopped early; all written files are complete; run the same command again
 """
 
 import difflib
@@ -15,19 +15,19 @@ from collections.abc import Iterable
 
 
 class LmkError(Exception):
-    """Anything that lmk refuses; the message says how to fix it."""
+    """The base of all errors that lmk raises on purpose; the message states the fix."""
 
     exit_code = 3
 
 
 class UsageError(LmkError):
-    """An impossible flag or argument."""
+    """An invalid flag or argument."""
 
     exit_code = 2
 
 
 class UnknownName(UsageError):
-    """A name that no catalog holds."""
+    """A name that is not in a catalog. The message suggests similar names."""
 
     def __init__(self, what: str, name: str, known: Iterable[str], hint: str = "") -> None:
         known = sorted(known)
@@ -38,11 +38,11 @@ class UnknownName(UsageError):
 
 
 class DataError(LmkError):
-    """A file, a record or a vector that cannot be used."""
+    """An unusable file, record or vector."""
 
 
 class MissingExtra(LmkError):
-    """An optional package that is not installed."""
+    """A missing optional package. The message contains the pip command."""
 
     def __init__(self, package: str, extra: str, purpose: str) -> None:
         super().__init__(
@@ -55,12 +55,12 @@ class Mismatch(LmkError):
 
 
 class CheckFailed(LmkError):
-    """A comparison that was asked for and did not hold."""
+    """A requested comparison that failed."""
 
     exit_code = 4
 
 
 class Stopped(LmkError):
-    """Stopped early, everything written is whole; the same command continues."""
+    """Stopped early. All written files are complete, and the same command continues the work."""
 
     exit_code = 75

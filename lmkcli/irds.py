@@ -1,15 +1,15 @@
-"""Importing this module registers the hub's known collections with ir_datasets.
+"""Register the known collections of the Hugging Face hub with ir_datasets.
 
-After `import lmkcli.irds`, `ir_datasets.load("mldr/en/test")` works in any program: documents with
-their docstore and slices, judged queries, judgements. Ids that ir_datasets has already are left alone,
-so a later release of it that knows them takes over.
+After `import lmkcli.irds`, `ir_datasets.load("mldr/en/test")` works in any program, with documents
+(docstore and slices), judged queries and judgements. Ids that ir_datasets already has are unchanged, so a
+later release of ir_datasets can provide them itself.
 """
 
-from lmkcli.data import hub_layouts, known
+from lmkcli.data import hub_layouts, known_collections
 from lmkcli.data.collection import open_collection
-from lmkcli.data.sources.irds import offer
+from lmkcli.data.sources.irds import register
 
-REGISTERED = offer(
-    [name for name in known.names() if hub_layouts.layout_of(name)],
+REGISTERED = register(
+    [name for name in known_collections.names() if hub_layouts.layout_of(name)],
     lambda name: open_collection(f"hf:{name}"),
 )

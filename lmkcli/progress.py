@@ -1,4 +1,4 @@
-"""How the library reports progress: through the Report that it is given. By default it is silent."""
+"""Progress reports: operations report progress and notes to a Report, which is silent by default."""
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -8,29 +8,29 @@ from lmkcli.errors import Stopped
 
 
 class Progress(Protocol):
-    """Called from time to time by long loops."""
+    """Called by long loops from time to time."""
 
     def __call__(self, done: int, total: int | None, unit: str) -> None:
-        """`done` units of work so far, `total` at the end (an estimate; None when unknown)."""
+        """Report `done` of `total` units of work; `total` may be an estimate, or None if unknown."""
 
 
 class Note(Protocol):
-    """Called, rarely, with something that people should know."""
+    """Called, rarely, with a message for people."""
 
     def __call__(self, message: str) -> None:
-        """`message` is one line."""
+        """Report a message of one line."""
 
 
 def mute(message: str) -> None:
-    """Ignore a note; the default."""
+    """Ignore a note (the default)."""
 
 
 def silent(done: int, total: int | None, unit: str) -> None:
-    """Ignore progress; the default."""
+    """Ignore progress (the default)."""
 
 
 class Call(NamedTuple):
-    """An operation as manifests store it: its settings as JSON, and the words of its command line."""
+    """An operation as stored in manifests: its settings as JSON and the words of its command line."""
 
     record: Mapping[str, Any] = {}
     command: Sequence[str] = ()
@@ -40,11 +40,11 @@ NO_CALL = Call()
 
 
 class Report(NamedTuple):
-    """How an operation reports progress and notes, and learns that it should stop.
+    """The channel through which an operation reports progress and notes, and learns that it should stop.
 
-    `call` describes the operation that runs; it is empty for plain function calls.
-    `show` prints the result of one of several steps. `open` starts the report of one long job under a
-    title: it shows progress, and a signal asks the job to stop.
+    `call` describes the running operation and is empty for plain function calls. `show` prints the result of
+    one of several steps. `open` starts the report of one long job, with a title. The report shows progress,
+    and tells the job to stop when a signal arrives.
     """
 
     progress: Progress = silent
@@ -55,22 +55,22 @@ class Report(NamedTuple):
     open: "Callable[[str, Report, bool], AbstractContextManager[Report]] | None" = None
 
     def job(self, title: str) -> "AbstractContextManager[Report]":
-        """The report of one long job, which asks `stopping` and ends by `check_stop`."""
+        """The report of a long job that polls `stopping` and ends itself with `check_stop`."""
         return self.open(title, self, True) if self.open else nullcontext(self)
 
     def step(self, title: str) -> "AbstractContextManager[Report]":
-        """The report of work that shows progress and that a signal may end anywhere."""
+        """The report of work with progress that a signal may interrupt anywhere."""
         return self.open(title, self, False) if self.open else nullcontext(self)
 
-    def of(self, call: Call) -> "Report":
+    def with_call(self, call: Call) -> "Report":
         """The same report for another operation."""
         return self._replace(call=call)
 
     def check_stop(self) -> None:
-        """Raise Stopped if a signal asked for it; everything that was published stays."""
+        """Raise Stopped if a signal requested it. Everything that was published stays."""
         if self.stopping():
             raise Stopped(
-                "stopped early; every part written is whole. Run the same command again to continue"
+                "stopped early; all written parts are complete. Run the same command again to continue"
             )
 
 

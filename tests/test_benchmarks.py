@@ -22,7 +22,7 @@ DRIFT = (
     "attr-defined",
     "name-defined",
 )  # what a renamed or changed function leaves behind
-WRAPPED = "lmkcli.encoding.jobs"  # in which overhead.py puts a clock around what it imports
+WRAPPED = "lmkcli.encoding.artifacts"  # in which overhead.py puts a clock around what it imports
 
 
 @pytest.mark.slow

@@ -20,6 +20,7 @@ from typer.main import get_command
 
 import lmkcli
 from lmkcli.cli.main import app
+from lmkcli.spec.values import WHOLE
 
 ROOT = Path(__file__).resolve().parents[1]
 TOP = ("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "examples/README.md")
@@ -83,7 +84,7 @@ def options(command: Any) -> list[Any]:
     return [param for param in command.params if not isinstance(param, TyperArgument)]
 
 
-@pytest.mark.parametrize("script", ["docs/reference.py", "docs/rooms.py", "docs/pictures.py"])
+@pytest.mark.parametrize("script", ["docs/reference.py", "docs/packages.py", "docs/pictures.py"])
 def test_what_is_generated_is_fresh(script: str) -> None:
     made = subprocess.run(
         [sys.executable, script, "--check"], cwd=ROOT, capture_output=True, text=True
@@ -141,7 +142,7 @@ def test_the_parser_of_command_lines_refuses_what_lmk_would() -> None:
         "lmk search v -q a -k none",
         "lmk nosuch",
     ):
-        with pytest.raises(Exception, match=r"(?i)no such|missing|valid integer"):
+        with pytest.raises(Exception, match=r"(?i)no such|missing|valid integer|no command"):
             parse(line)
     with pytest.raises(AssertionError, match="LMK_SEARCH_K"):
         parse("LMK_SEARCH_K=3 lmk search v -q a")
@@ -150,15 +151,15 @@ def test_the_parser_of_command_lines_refuses_what_lmk_would() -> None:
 @pytest.fixture(scope="module")
 def examples(tmp_path_factory: pytest.TempPathFactory, minilm: Path) -> Path:
     """A folder with the notes.jsonl of docs/conventions.md and its vectors."""
-    from lmkcli.encoding.jobs import run_encode
-    from lmkcli.encoding.planning import plan
-    from lmkcli.recipe import RecipeOptions
-    from lmkcli.settings import EncodeSettings
+    from lmkcli.encoding.artifacts import run_encode
+    from lmkcli.encoding.jobs import plan
+    from lmkcli.spec.recipe import RecipeOptions
+    from lmkcli.spec.settings import EncodeSettings
 
     folder = tmp_path_factory.mktemp("examples")
     notes = next(block.text for block in blocks(NOTES) if block.language == "json")
     (folder / "notes.jsonl").write_text(notes, encoding="utf-8")
-    job = plan(str(folder / "notes.jsonl"), RecipeOptions(model="minilm"), EncodeSettings(), "0/1")
+    job = plan(str(folder / "notes.jsonl"), RecipeOptions(model="minilm"), EncodeSettings(), WHOLE)
     run_encode(job, folder / "notes-vectors")
     return folder
 
@@ -239,7 +240,7 @@ def test_the_extras_of_the_readme_exist() -> None:
 @pytest.mark.parametrize("page", PAGES, ids=page_ids(PAGES))
 def test_no_page_names_a_folder_of_some_machine(page: Path) -> None:
     text = page.read_text(encoding="utf-8")
-    assert set(re.findall(r"(?<![^\s\"'`(=])/(\w+)/", text)) <= {"data", "dev"}
+    assert set(re.findall(r"(?<![^\s\"'`(=])/(\w+)/", text)) <= {"data", "dev", "v1"}
 
 
 @pytest.mark.parametrize("folder", ["lmkcli", "docs", "benchmarks"])

@@ -1,6 +1,6 @@
 """A page can be followed: what its commands read was made on it, or it says where that comes from.
 
-A paragraph that begins with 'Used here:' names files and folders in `…`, with what they are.
+A paragraph or list that starts with 'The examples on this page use' names and explains them.
 """
 
 import re
@@ -12,16 +12,20 @@ from typing import Any, NamedTuple
 import pytest
 from typer.core import TyperArgument
 
-from lmkcli.data import known
+from lmkcli.data import known_collections
+from lmkcli.data.collection import HUB_REPOSITORY
 from tests.test_docs import GROUP, PAGES, TUTORIALS, blocks, page_ids
 
 READ = [page for page in PAGES if page not in TUTORIALS]  # tests/test_tutorials.py runs those
 OUTPUTS = ("-o", "--output", "--log", "--plot")
 INPUTS = ("qrels", "rerank", "vectors", "only", "ids", "config", "with_", "dev", "stopwords")
-NAMES = {name.partition("/")[0] for name in (*known.names(), *known.groups(), "stdlib/", "python/")}
+NAMES = {
+    name.partition("/")[0]
+    for name in (*known_collections.names(), *known_collections.groups(), "stdlib/", "python/")
+}
 GENERATED = {"passkey", "needle", "haystack"}  # collections made from a seed
 ANALYSES = {"attention", "landmarks", "lengths", "map", "similarity"}
-SHOWN = {"poolers", "sources", "source", "models", "indexes", "objectives", "pretexts"}
+SHOWN = {"poolers", "sources", "source", "models", "indexes", "objectives", "pretexts", "caches"}
 
 
 class Line(NamedTuple):
@@ -75,14 +79,17 @@ def flat(value: Any) -> list[str]:
 
 def stem(spelling: str) -> str:
     """A name without its options, split and number in a log: './scifact:train,weight=2' is 'scifact'."""
+    if HUB_REPOSITORY.fullmatch(spelling.split(",")[0]) and not spelling.startswith("hf:./"):
+        return ""  # streamed
     plain = re.sub(r"^(irds|hf|folder):", "", spelling)
     return re.split(r"[,:#]", plain)[0].removeprefix("./").rstrip("/")
 
 
 def declared(page: Path) -> set[str]:
     text = page.read_text(encoding="utf-8")
-    said = re.findall(r"^Used here:.*?(?=\n\n|\Z)", text, re.DOTALL | re.MULTILINE)
-    return {stem(name) for part in said for name in re.findall(r"`([^`]+)`", part)}
+    start = r"^The examples? (?:on this page )?uses?\b"
+    named = re.findall(start + r".*?(?=\n\n(?!- )|\Z)", text, re.DOTALL | re.MULTILINE)
+    return {stem(name) for part in named for name in re.findall(r"`([^`]+)`", part)}
 
 
 def is_name(spelling: str) -> bool:
@@ -114,5 +121,7 @@ def test_the_test_sees_what_is_missing(tmp_path: Path) -> None:
     with pytest.raises(AssertionError, match="nothing makes vectors"):
         test_what_a_page_reads_was_made_on_it_or_is_declared(page)
     text = page.read_text(encoding="utf-8")
-    page.write_text(f"Used here: `vectors` and `./mine`.\n\n{text}", encoding="utf-8")
+    page.write_text(
+        f"The examples on this page use `vectors` and `./mine`.\n\n{text}", encoding="utf-8"
+    )
     test_what_a_page_reads_was_made_on_it_or_is_declared(page)

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Iterator
-from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import ir_datasets
@@ -10,15 +10,16 @@ import pytest
 from filelock import FileLock
 
 from lmkcli import irds
-from lmkcli.data import hub_layouts, known
+from lmkcli.data import hub_layouts, known_collections
 from lmkcli.data.collection import open_collection
-from lmkcli.data.sources.irds import IrdsCollection, offer
+from lmkcli.data.sources.irds import IrdsCollection, register
 from tests import mirrors
+from tests.forkserver import ForkServer
 
 
 @pytest.fixture
 def mirror(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A mirror, and a home for ir_datasets, that belong to the test."""
+    """A separate mirror, and a separate home for ir_datasets."""
     monkeypatch.setenv("IR_DATASETS_HOME", str(tmp_path / "home"))
     monkeypatch.setenv(hub_layouts.MIRROR, str(tmp_path / "mirror"))
     mirrors.mldr(tmp_path / "mirror", "en")
@@ -26,10 +27,14 @@ def mirror(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "mirror"
 
 
-def test_every_name_of_the_hub_is_there_and_no_other_is_changed() -> None:
-    hub = {name for name in known.names() if not name.startswith("msmarco-document")}
+def test_every_name_of_the_hub_is_registered_and_no_other_is_changed() -> None:
+    hub = {name for name in known_collections.names() if not name.startswith("msmarco-document")}
     assert hub <= set(ir_datasets.registry)
-    only = {name for name in hub if (found := known.facts_of(name)) and found.source == "hub"}
+    only = {
+        name
+        for name in hub
+        if (found := known_collections.facts_of(name)) and found.source == "hub"
+    }
     assert set(irds.REGISTERED) == only
     assert type(ir_datasets.load("beir/nq").docs_handler()).__module__.startswith("ir_datasets.")
 
@@ -54,7 +59,7 @@ def test_a_dataset_as_other_programs_use_it(mirror: Path) -> None:
     assert dataset.qrels_dict() == {query: {doc: 1} for query, doc in mirrors.PAIRS}
 
 
-def test_a_docstore_does_not_outlive_its_text(mirror: Path) -> None:
+def test_a_docstore_is_rebuilt_when_the_text_changes(mirror: Path) -> None:
     dataset = ir_datasets.load("mldr/en/test")
     before = dataset.docs_store().get("d0").text
     rows = [{"docid": "d0", "text": f"{before} and more"}]
@@ -65,7 +70,7 @@ def test_a_docstore_does_not_outlive_its_text(mirror: Path) -> None:
 
 @pytest.fixture
 def offered() -> Iterator[list[str]]:
-    """Removes again what the test registered."""
+    """Unregister the names of a test afterwards."""
     made: list[str] = []
     yield made
     for name in made:
@@ -73,16 +78,16 @@ def offered() -> Iterator[list[str]]:
 
 
 def test_only_free_ids_are_taken(mirror: Path, offered: list[str]) -> None:
-    offered += offer(["vaswani", "ours/scifact"], lambda name: open_collection(_SCIFACT))
+    offered += register(["vaswani", "ours/scifact"], lambda name: open_collection(_SCIFACT))
     assert offered == ["ours/scifact"]
-    assert offer(["ours/scifact"], open_collection) == []
+    assert register(["ours/scifact"], open_collection) == []
     assert ir_datasets.load("ours/scifact").docs_count() == 6
 
 
 _SCIFACT = "hf:nano-beir/scifact"
 
 
-def test_ours_read_back_through_ir_datasets_are_the_same(mirror: Path) -> None:
+def test_our_collections_are_the_same_through_ir_datasets(mirror: Path) -> None:
     direct = open_collection("mldr/en/test")
     through = open_collection("irds:mldr/en/test")
     assert isinstance(through, IrdsCollection)
@@ -91,25 +96,22 @@ def test_ours_read_back_through_ir_datasets_are_the_same(mirror: Path) -> None:
     assert list(through.qrels()) == list(direct.qrels())
 
 
-def _count(name: str) -> int:
-    return int(ir_datasets.load(name).docs_count())
-
-
-def test_a_docstore_that_is_being_begun_is_waited_for(mirror: Path) -> None:
-    """ir_datasets writes its fields first, and refuses a docstore in which they are not there yet."""
+def test_a_reader_waits_for_a_docstore_that_another_process_creates(mirror: Path) -> None:
+    """ir_datasets first creates the docstore, then writes its fields; a docstore without them is an error."""
     load = ir_datasets.load("mldr/en/test").docs_store
-    begun = Path(load().path)
+    docstore = Path(load().path)
     with ThreadPoolExecutor(1) as pool:
-        with FileLock(f"{begun}.lock"):
-            begun.mkdir()
-            (begun / "bin.meta").touch()
+        with FileLock(f"{docstore}.lock"):
+            docstore.mkdir()
+            (docstore / "bin.meta").touch()
             waiting = pool.submit(load)
             time.sleep(0.2)
             assert not waiting.done()
-            (begun / "bin.meta").write_text("doc_id text title")
+            (docstore / "bin.meta").write_text("doc_id text title")
         assert waiting.result().count() == 6
 
 
-def test_processes_build_one_docstore(mirror: Path) -> None:
-    with ProcessPoolExecutor(3) as pool:
-        assert list(pool.map(_count, ["mldr/en/test"] * 3)) == [6, 6, 6]
+def test_processes_build_one_docstore(mirror: Path, light_forkserver: ForkServer) -> None:
+    code = 'import ir_datasets, lmkcli.irds; print(ir_datasets.load("mldr/en/test").docs_count())'
+    with ThreadPoolExecutor(3) as pool:
+        assert list(pool.map(light_forkserver.execute, [code] * 3)) == ["6\n"] * 3

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from lmkcli.store.vectors import Vectors
-from tests import forked, tiny
+from tests import tiny
+from tests.forkserver import ForkServer
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = (ROOT / "docs" / "jobs.md").read_text(encoding="utf-8")
@@ -25,20 +26,20 @@ def block(language: str, word: str) -> str:
 
 
 def shell(text: str, folder: Path, **env: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        ["sh", "-c", text], cwd=folder, env=env, capture_output=True, text=True, timeout=300
-    )
+    return subprocess.run(["sh", "-c", text], cwd=folder, env=env, capture_output=True, text=True)
 
 
 @pytest.mark.slow
-def test_the_loop_over_gpus_and_show_names_what_failed(tiny_model: Models, tmp_path: Path) -> None:
+def test_the_loop_over_gpus_and_show_names_what_failed(
+    forkserver: ForkServer, tiny_model: Models, tmp_path: Path
+) -> None:
     records = [{"_id": f"d{i}", "text": tiny.sentence(i, 20)} for i in range(40)]
     corpus = tmp_path / "c.jsonl"
     tiny.write_jsonl(corpus, records)
     good = corpus.read_bytes()
     corpus.write_bytes(good[:-3] + b"!!\n")  # the last shard fails at the last line
     stat = corpus.stat()
-    lmk = forked.program(tmp_path / "bin")
+    lmk = forkserver.program(tmp_path / "bin" / "lmk", "tests.forked:lmk_paced", 0)
     env = {
         "PATH": f"{lmk.parent}:{os.environ['PATH']}",
         "PYTHONPATH": str(ROOT),
@@ -58,14 +59,16 @@ def test_the_loop_over_gpus_and_show_names_what_failed(tiny_model: Models, tmp_p
     assert Vectors(tmp_path / "v").rows == 40
 
 
-def test_the_crontab_runs_alone(tiny_model: Models, beir: Path, tmp_path: Path) -> None:
+def test_the_crontab_runs_alone(
+    forkserver: ForkServer, tiny_model: Models, beir: Path, tmp_path: Path
+) -> None:
     """As cron does: sh, an almost empty environment, and no other working folder than home."""
     path, line = block("crontab", "flock").splitlines()
     schedule, command = re.fullmatch(r"((?:\S+ ){5}) *(.*)", line).groups()  # type: ignore[union-attr]
     assert all(re.fullmatch(r"[\d*,/-]+", field) for field in schedule.split())
     assert "%" not in command  # cron reads a bare % as a newline
     (tmp_path / "corpus.jsonl").write_bytes((beir / "corpus.jsonl").read_bytes())
-    forked.program(tmp_path / "bin")
+    forkserver.program(tmp_path / "bin" / "lmk", "tests.forked:lmk_paced", 0)
     command = command.replace("/data", str(tmp_path)).replace("minilm", str(tiny_model("bert")))
     env = {"PATH": f"{tmp_path / 'bin'}:{path.partition(':')[2]}", "PYTHONPATH": str(ROOT)}
     with open(tmp_path / "encode.lock", "w") as lock:

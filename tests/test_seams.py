@@ -12,18 +12,19 @@ from lmkcli.catalog import Row
 IMPORTS = """
 from collections.abc import Callable
 from lmkcli.data.collection import SourceOpener
-from lmkcli.encoding.encoder import Opener
+from lmkcli.encoding.encoder import ModelOpener
 from lmkcli.pooling.placement import Pooler
-from lmkcli.retrieval.kinds import AnnKind, DatabaseKind, LexicalKind, VectorSearch
-from lmkcli.retrieval.rerank_by_model import CrossEncoderOpener
+from lmkcli.retrieval.dense.vector_search import VectorSearch
+from lmkcli.retrieval.engine import Engine
+from lmkcli.retrieval.reranking import CrossEncoderOpener
 from lmkcli.models.forward import Model
-from lmkcli.training.objective import Objective
-from lmkcli.training.pretraining import HeadOptions, Pretext
+from lmkcli.training.objectives.objective import Objective
+from lmkcli.training.pretrain.pretext import HeadOptions, Pretext
 """
 TABLES = {
     "SourceOpener": catalog.SOURCES,
     "Callable[..., Pooler]": catalog.POOLERS,
-    "Opener": catalog.MODELS,
+    "ModelOpener": catalog.MODELS,
     "CrossEncoderOpener": catalog.CROSS_ENCODERS,
     "Callable[..., Objective]": catalog.OBJECTIVES,
     "Callable[[Model, HeadOptions], Pretext]": catalog.PRETEXTS,
@@ -31,11 +32,7 @@ TABLES = {
 
 
 def index_type(name: str) -> str:
-    if name == "exact":
-        return "Callable[..., VectorSearch]"
-    if name in catalog.DATABASES:
-        return "type[DatabaseKind]"
-    return "type[LexicalKind]" if name in catalog.LEXICAL else "type[AnnKind]"
+    return "Callable[..., VectorSearch]" if name == "exact" else "type[Engine]"
 
 
 def assignments() -> Iterator[str]:
@@ -43,7 +40,7 @@ def assignments() -> Iterator[str]:
     rows: list[tuple[str, Row]] = [(index_type(name), row) for name, row in catalog.INDEXES.items()]
     rows += [(kind, row) for kind, table in TABLES.items() for row in table.values()]
     for number, (kind, row) in enumerate(rows):
-        module, attribute = row.home.split(":")
+        module, attribute = row.target.split(":")
         yield f"from {module} import {attribute} as home{number}"
         yield f"row{number}: {kind} = home{number}"
 
@@ -60,5 +57,5 @@ def check(tmp_path: Path, code: str) -> str:
 def test_every_row_fits_the_protocol_of_its_table(tmp_path: Path) -> None:
     code = "\n".join([IMPORTS, *assignments()])
     assert check(tmp_path, code) == ""
-    slip = "from lmkcli.retrieval.indexes.ann import Ann\nslip: type[LexicalKind] = Ann\n"
+    slip = "from lmkcli.retrieval.engines.exact.exact_search import Exact\nslip: type[Engine] = Exact\n"
     assert "Incompatible types in assignment" in check(tmp_path, f"{code}\n{slip}")

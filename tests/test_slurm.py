@@ -68,10 +68,10 @@ def test_an_array_whose_tasks_are_stopped_in_the_middle_equals_one_process(
     cluster.run(f"scontrol requeue {array}_4")  # as when it is preempted
     waited("the array", lambda: not cluster.jobs(), cluster.logs)
 
-    assert parts.state(vectors, 8).unfinished == [1], cluster.logs()
+    assert parts.read_state(vectors, 8).unfinished == [1], cluster.logs()
     for task, name in ((3, "SIGUSR1"), (4, "SIGTERM")):
         log = (cluster.folder / f"encode-{task}.log").read_text()
-        assert f"{name}: stopping once the work so far is written" in log
+        assert f"{name}: stopping; saving the finished work" in log
         assert "Exited with exit code 75" in log
     assert parts.covered_rows(parts.cover(parts.list_parts(vectors), Shard(1, 8))) > 0
     shown = cluster.run(f"{lmk} show {vectors}")
@@ -122,7 +122,7 @@ def test_an_index_and_a_search_in_shards_of_which_tasks_are_killed_in_the_middle
 
 def killed_in_the_middle(cluster: Cluster, lmk: Path, command: str, output: Path) -> None:
     """Run the script of a command with three tasks, of which one is killed; then do what show says."""
-    job, folder = cluster.folder / "job.sh", shards.beside(output)
+    job, folder = cluster.folder / "job.sh", shards.shards_folder(output)
     job.write_text(script(command=command).replace("0-7", "0-2").replace("/8", "/3"))
     array = cluster.run("sbatch --parsable job.sh").strip()
     waited("the first task", (folder / "manifest.json").exists, cluster.logs)
@@ -204,7 +204,7 @@ def test_a_grid_has_the_numbers_of_one_that_runs_here_and_makes_nothing_twice(
     lmk = f"{sys.executable} -m lmkcli.cli.main grid {file}"
     assert cluster.run(f"{lmk} -o {there} --slurm").splitlines()[0].endswith(", 1 steps")
     first = set(cluster.jobs())
-    assert "tasks of this grid are in the queue" in cluster.run(f"{lmk} -o {there} --slurm")
+    assert "in the queue" in cluster.run(f"{lmk} -o {there} --slurm")
     (there / "slurm" / "jobs.json").unlink()  # as if two had submitted at a time
     cluster.run(f"{lmk} -o {there} --slurm")
     assert set(cluster.jobs()) - first, cluster.logs()
@@ -222,4 +222,4 @@ def test_a_grid_has_the_numbers_of_one_that_runs_here_and_makes_nothing_twice(
 
 def test_the_tutorial_prints_what_it_shows(cluster: Cluster, minilm: Path, tmp_path: Path) -> None:
     page = ROOT / "docs" / "tutorials" / "slurm.md"
-    tutorials.check(page, tmp_path, {"SLURM_CONF": cluster.env["SLURM_CONF"]})
+    tutorials.check(page, tmp_path, more={"SLURM_CONF": cluster.env["SLURM_CONF"]})

@@ -22,11 +22,13 @@ NEEDED = {  # what a page needs besides the extra `demo`
 @pytest.mark.parametrize(
     "page", [p for p in PAGES if p.name not in ELSEWHERE], ids=lambda p: p.stem
 )
-def test_a_tutorial_prints_what_it_shows(page: Path, minilm: Path, tmp_path: Path) -> None:
+def test_a_tutorial_prints_what_it_shows(
+    page: Path, minilm: Path, lmk_program: Path, tmp_path: Path
+) -> None:
     for package in NEEDED.get(page.name, ()):
         if importlib.util.find_spec(package) is None:
             pytest.skip(f"{package} is not installed")
-    tutorials.check(page, tmp_path)
+    tutorials.check(page, tmp_path, lmk_program)
     shutil.rmtree(tmp_path / "work")
 
 

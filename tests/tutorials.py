@@ -70,8 +70,11 @@ def _lines(text: str, start: int) -> Iterator[Run]:
         yield Run(typed, found[2], (start + found.start(2), start + found.end(2)))
 
 
-def environment(folder: Path) -> dict[str, str]:
-    """Of a newcomer in an empty folder: `lmk` and `python` are on the path, nothing is cached."""
+def environment(folder: Path, lmk: Path | None) -> dict[str, str]:
+    """Of a newcomer in an empty folder: `lmk` and `python` are on the path, nothing is cached.
+
+    `lmk` is another program of that name, which starts faster.
+    """
     (folder / "bin").mkdir()
     (folder / "home").mkdir()
     path = f"{ROOT}:{os.environ.get('PYTHONPATH', '')}".rstrip(":")
@@ -79,8 +82,9 @@ def environment(folder: Path) -> dict[str, str]:
         program = folder / "bin" / name
         program.write_text(f'#!/bin/sh\nPYTHONPATH={path} exec {sys.executable} {words} "$@"\n')
         program.chmod(0o755)
+    places = [*([lmk.parent] if lmk else []), folder / "bin", os.environ["PATH"]]
     return {
-        "HOME": str(folder / "home"), "PATH": f"{folder / 'bin'}:{os.environ['PATH']}", "TERM": "dumb",
+        "HOME": str(folder / "home"), "PATH": ":".join(map(str, places)), "TERM": "dumb",
         "LANG": "C.UTF-8", "COLUMNS": "110", "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "2",
         "LMK_ENCODE_DTYPE": "fp32",
     }  # fmt: skip
@@ -97,13 +101,16 @@ def typed(line: str, folder: Path, env: dict[str, str]) -> str:
 
 
 def follow(
-    page: Path, root: Path, more: Mapping[str, str] = MappingProxyType({})
+    page: Path,
+    root: Path,
+    lmk: Path | None = None,
+    more: Mapping[str, str] = MappingProxyType({}),
 ) -> Iterator[tuple[Run, str]]:
     """Each line of a page and what it prints, run in order in an empty folder below `root`.
 
     `more` are variables that the environment has besides.
     """
-    env = environment(root) | more
+    env = environment(root, lmk) | more
     folder = root / "work"
     folder.mkdir()
     for step in steps(page.read_text(encoding="utf-8")):
@@ -150,9 +157,14 @@ def near(shown: str, printed: str) -> bool:
     return abs(one - other) <= max(RELATIVE * abs(one), ABSOLUTE if "." in shown else 0)
 
 
-def check(page: Path, root: Path, more: Mapping[str, str] = MappingProxyType({})) -> None:
+def check(
+    page: Path,
+    root: Path,
+    lmk: Path | None = None,
+    more: Mapping[str, str] = MappingProxyType({}),
+) -> None:
     """AssertionError with the first line of a page that prints something else than it shows."""
-    for run, printed in follow(page, root, more):
+    for run, printed in follow(page, root, lmk, more):
         wrong = differs(run.shown, printed)
         assert not wrong, f"$ {run.line}\n{wrong}\n\nall of it:\n{printed}"
 

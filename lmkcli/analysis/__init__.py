@@ -1,1 +1,1 @@
-"""What models, vectors and collections are like: attention, locality, lengths, maps."""
+"""Analyses of models, vectors and collections: attention, locality, lengths, maps."""

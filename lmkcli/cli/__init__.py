@@ -1,1 +1,1 @@
-"""Flags to calls; the only room that knows typer and rich."""
+"""The command line: flags to operations, results to text. Only this package imports typer and rich."""

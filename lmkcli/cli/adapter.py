@@ -1,10 +1,13 @@
-"""From an operation to a command: a flag for each field, and the result as text or JSON."""
+"""Turn an operation into a command: one flag per field, and the result as text or JSON."""
 
+import errno
 import inspect
 import itertools
 import os
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -13,17 +16,21 @@ from typing import Annotated, Any, get_args
 import typer
 from typer.models import ArgumentInfo
 
-from lmkcli.cli import completion, configfile, console, tables
-from lmkcli.cli.exits import exit_codes
+from lmkcli.cli import completion, configfile, console, library_output
+from lmkcli.cli.exits import exit_codes, watch_signals
+from lmkcli.cli.helptext import MOST_USED
 from lmkcli.errors import LmkError, UsageError
 from lmkcli.operations.options import OutputOptions, expand, shadowed_folders
 from lmkcli.operations.search import Session
-from lmkcli.settings import Flag, Settings
+from lmkcli.progress import Report
 from lmkcli.spec.operation import Operation, Option, options, split
 from lmkcli.spec.result import Format, Result, Table
+from lmkcli.spec.settings import Flag, Settings
 from lmkcli.system import network
+from lmkcli.system.caches import lmk_cache
+from lmkcli.system.disk import fits, is_full_disk
 
-OFTEN = "Most used"  # the first panel of a help page
+_LITTLE = 1 << 20  # bytes; a disk without them is full
 _CONFIG = Annotated[
     Path | None,
     typer.Option(
@@ -38,40 +45,45 @@ _CONFIG = Annotated[
 
 
 @dataclass(frozen=True)
-class _Shown(Settings):
-    """How every command prints its result."""
+class _ResultOptions(Settings):
+    """Output options of every command."""
 
     json: Annotated[bool, Flag("Print JSON.")] = False
 
 
 def command(kind: type[Operation[Any]]) -> Callable[..., None]:
-    """The function that typer reads for an operation: its signature has a parameter for each field."""
+    """Make the function of a command, with one parameter per field. typer turns it into a command."""
 
     def operation(context: typer.Context, values: dict[str, Any], json: bool) -> Operation[Any]:
-        """The operation that a command line means; UsageError for flags without effect."""
+        """Create the operation of a command line. Raises UsageError for flags without effect."""
         if "form" in values:
-            values = {**values, "form": tables.form_of(values["form"], json)}
-        known = {name: _at_home(value) for name, value in values.items() if value is not None}
+            values = {**values, "form": console.form_of(values["form"], json)}
+        known = {name: _expand_user(value) for name, value in values.items() if value is not None}
         made = kind(**known)
-        made.check_effect(_given(context) & values.keys())
+        # A flag with its default value is refused as well if it has no effect.
+        sources = {name: context.get_parameter_source(name) for name in values}
+        made.check_effect(n for n, source in sources.items() if source and source.name != "DEFAULT")
         return made
 
     def run(typer_context: typer.Context, json: bool, **values: Any) -> None:
         execute(operation(typer_context, values, json), json)
 
     panel = "Output" if issubclass(kind, OutputOptions) else None
-    flat = [
+    parameters = [
         _parameter("typer_context", typer.Context, inspect.Parameter.empty),
-        *(_of_option(kind.verb, option) for option in options(kind)),
-        *(_of_option(kind.verb, option, panel) for option in options(_Shown)),
+        *(_parameter_of(kind.verb, option) for option in options(kind)),
+        *(_parameter_of(kind.verb, option, panel) for option in options(_ResultOptions)),
         _parameter("config", _CONFIG, None),
     ]
-    flat.sort(key=_place)
-    run.__signature__ = inspect.Signature(flat)  # type: ignore[attr-defined]
-    run.__annotations__ = {parameter.name: parameter.annotation for parameter in flat}
+    parameters.sort(key=_position)
+    run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     run.__doc__ = kind.__doc__
     run.__name__ = kind.__name__
-    run.operation = operation  # type: ignore[attr-defined]  # for tests, which read words and run nothing
+    run.operation = operation  # type: ignore[attr-defined]  # for tests, which parse without running
+    run.kind = kind  # type: ignore[attr-defined]  # for usage errors
+    aliases = {option.name: option.flag.aliases.split() for option in options(kind)}
+    run.aliases = aliases  # type: ignore[attr-defined]  # for the parser
     return run
 
 
@@ -81,7 +93,8 @@ def variable(verb: str, long: str) -> str:
 
 
 def execute(operation: Operation[Any], json: bool) -> None:
-    """Run an operation, or one for each member of the group that it names, and print the results."""
+    """Run an operation and print its result. If its collection is a group, run it for each member."""
+    library_output.escape_control_characters()
     if getattr(operation, "offline", False):
         network.forbid()
     for line in shadowed_folders(operation):
@@ -95,15 +108,48 @@ def execute(operation: Operation[Any], json: bool) -> None:
 
 
 def _run(operation: Operation[Any], json: bool) -> None:
-    def step(result: Any) -> None:
-        show(result, False)
+    """Run one operation with notes and progress on stderr, and print its result."""
 
-    ignore = (lambda result: None) if json else step
-    show(operation.run(console.report(ignore)), json)
+    def show_step(result: Any) -> None:
+        if not json:  # JSON output is one value, the final result
+            show(result, False)
+
+    report = Report(note=console.note, show=show_step, open=_open_job)
+    try:
+        result = operation.run(report)
+    except Exception as error:
+        named = isinstance(error, LmkError) or getattr(error, "filename", None)
+        if named or not is_full_disk(error):
+            raise
+        raise OSError(errno.ENOSPC, str(error), str(_full_place(operation))) from error
+    show(result, json)
+
+
+def _full_place(operation: Operation[Any]) -> Path:
+    """The path of an operation on a full disk: its output, an artifact that it changes, or a cache."""
+    roles = ("output", "artifact")
+    values = [getattr(operation, o.name) for o in options(type(operation)) if o.flag.role in roles]
+    named = [each for value in values for each in (value if isinstance(value, list) else [value])]
+    places = [*(Path(each) for each in named if each), lmk_cache(), Path(tempfile.gettempdir())]
+    for place in places:
+        folder = next(each for each in place.absolute().parents if each.is_dir())
+        if not fits(folder, _LITTLE):
+            return place
+    return places[0]
+
+
+@contextmanager
+def _open_job(title: str, parent: Report, graceful: bool) -> Iterator[Report]:
+    """The report of one long job: it shows progress and, if graceful, stops on a signal."""
+    with (
+        console.progress(title) as progress,
+        watch_signals() if graceful else nullcontext(lambda: False) as stopping,
+    ):
+        yield parent._replace(progress=progress, stopping=stopping, open=None)
 
 
 def show(result: Result | None, json: bool) -> None:
-    """Print a result, then raise the error that it carries (a failed check)."""
+    """Print a result, then raise its error if it has one (a failed check)."""
     if result is None:
         return None
     if isinstance(result, Session):
@@ -113,9 +159,9 @@ def show(result: Result | None, json: bool) -> None:
     else:
         for block in result.details() if console.verbose else result.blocks():
             if isinstance(block, Table):
-                tables.table(block.columns, block.rows, result.form, block.title)
+                console.table(block.columns, block.rows, result.form, block.title)
             else:
-                tables.text(block, result.form)
+                console.text(block, result.form)
     for line in result.notes():
         console.note(line)
     failure = getattr(result, "failure", None)
@@ -124,13 +170,13 @@ def show(result: Result | None, json: bool) -> None:
 
 
 def run_alone(operation: Operation[Any]) -> None:
-    """Run an operation as the only one of this process: JSON on stdout, errors as exit codes."""
+    """Run an operation as the only one of its process: JSON on stdout, errors as exit codes."""
     with exit_codes():
         execute(operation, json=True)
 
 
 def _prompt(session: Session, json: bool) -> None:
-    """Answer the questions of stdin, a line each."""
+    """Read questions from stdin, one per line, and print the hits of each."""
     while True:
         if sys.stdin.isatty():
             sys.stderr.write("? ")
@@ -142,28 +188,28 @@ def _prompt(session: Session, json: bool) -> None:
             show(session.ask(line.strip()), json)
 
 
-def _of_option(verb: str, option: Option, panel: str | None = None) -> inspect.Parameter:
-    """The parameter that typer sees for a field. A switch that is on can also be turned off."""
+def _parameter_of(verb: str, option: Option, panel: str | None = None) -> inspect.Parameter:
+    """The parameter that typer reads for a field. A switch that is on by default also gets --no-…."""
     flag, type_ = option.flag, option.kind
     default = inspect.Parameter.empty if option.required else option.field.default
-    complete = completion.of(option)
+    complete = completion.completer(option)
     if flag.argument:
         argument = typer.Argument(metavar=flag.metavar, help=flag.help, autocompletion=complete)
         return _parameter(option.name, Annotated[type_, argument], default)
     spelling = option.spelling
     if type_ in (bool, bool | None) and default is not False:
         spelling += f"/--no-{spelling.removeprefix('--')}"
-    parse = flag.parse or (partial(_path, option.spelling) if Path in _kinds(type_) else None)
+    parse = option.parse or (partial(_path, option.spelling) if Path in _kinds(type_) else None)
     declared = typer.Option(
         *filter(None, (spelling, flag.short)),
         help=flag.help,
         min=flag.min,
         max=flag.max,
         metavar=flag.metavar,
-        parser=_of_text(parse) if parse else None,
+        parser=_text_parser(parse) if parse else None,
         show_default=flag.shown or default != "",
         autocompletion=complete,
-        rich_help_panel=OFTEN if flag.often else panel or option.group.panel or None,
+        rich_help_panel=MOST_USED if flag.often else panel or option.group.panel or None,
         envvar=variable(verb, option.spelling),
     )
     return _parameter(option.name, Annotated[type_, declared], default)
@@ -174,42 +220,34 @@ def _parameter(name: str, annotation: Any, default: Any) -> inspect.Parameter:
     return inspect.Parameter(name, keyword, default=default, annotation=annotation)
 
 
-def _place(parameter: inspect.Parameter) -> int:
-    """The position in help: arguments first, then the flags that are used most."""
+def _position(parameter: inspect.Parameter) -> int:
+    """The position on the help page: arguments first, then the most used flags."""
     _, marks = split(parameter.annotation)
     if any(isinstance(mark, ArgumentInfo) for mark in marks):
         return 0
-    return 1 if any(getattr(mark, "rich_help_panel", "") == OFTEN for mark in marks) else 2
+    return 1 if any(getattr(mark, "rich_help_panel", "") == MOST_USED for mark in marks) else 2
 
 
 def _kinds(kind: Any) -> Iterator[Any]:
-    """The type itself, or the types in a list or a union."""
+    """The type itself, or the member types of a list or a union."""
     inner = get_args(kind)
     yield from itertools.chain.from_iterable(map(_kinds, inner)) if inner else (kind,)
 
 
 def _path(flag: str, text: str) -> Path:
-    """The path; UsageError for an empty one, which Python takes for the current folder."""
+    """Parse a path. Raises UsageError for an empty one, which Python treats as the current folder."""
     if not text:
-        raise UsageError(f"{flag} is empty; name a file or a folder, or drop it")
+        raise UsageError(f"{flag} is empty; name a file or a folder, or drop the flag")
     return Path(text)
 
 
-def _of_text(parse: Callable[[str], object]) -> Callable[[Any], Any]:
-    """The same for typer, which also parses defaults."""
+def _text_parser(parse: Callable[[str], object]) -> Callable[[Any], Any]:
+    """Wrap a parser for typer, which also passes default values to it."""
     return lambda value: parse(value) if isinstance(value, str) else value
 
 
-def _at_home(value: Any) -> Any:
-    """Paths with '~' and '~name' replaced, which a shell leaves unchanged in '--flag=~/x'."""
+def _expand_user(value: Any) -> Any:
+    """Replace '~' and '~name' in paths; a shell does not expand them in '--flag=~/x'."""
     if isinstance(value, list | tuple):
-        return type(value)(map(_at_home, value))
+        return type(value)(map(_expand_user, value))
     return Path(os.path.expanduser(value)) if isinstance(value, Path) else value
-
-
-def _given(context: typer.Context) -> frozenset[str]:
-    """The names of the parameters that were given: on the command line, by a variable or a file."""
-    sources = {name: context.get_parameter_source(name) for name in context.params}
-    return frozenset(
-        name for name, source in sources.items() if source and source.name != "DEFAULT"
-    )

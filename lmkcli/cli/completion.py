@@ -1,73 +1,78 @@
-"""What a shell completes: names of collections, models, measures and all that is chosen by name.
+"""Shell completion: names of collections, models, measures, and all other values that have names.
 
-Nothing heavy is imported for it. Where no name begins so, shells complete paths.
+It imports nothing heavy. If no name fits, the shell completes paths.
 """
 
 from collections.abc import Callable, Iterable
 from typing import get_args
 
 from lmkcli import catalog
-from lmkcli.data import known
+from lmkcli.data import known_collections
 from lmkcli.spec.operation import Option
 from lmkcli.system import caches
 
-Complete = Callable[[str], list[str]]
-_MEASURES = (
-    "nDCG@10",
-    "nDCG@20",
-    "R@100",
-    "R@1000",
-    "RR@10",
-    "AP",
-    "P@10",
-    "Success@10",
-    "Judged@10",
+Completer = Callable[[str], list[str]]  # the typed start of a word -> the names that start with it
+MEASURES = (  # the most frequent ones, in the notation of ir-measures
+    *("nDCG@10", "nDCG@20", "R@100", "R@1000", "RR@10"),
+    *("AP", "P@10", "Success@10", "Judged@10"),
+)
+_CATALOGS = (
+    "sources",
+    "source",
+    "poolers",
+    "models",
+    "indexes",
+    "objectives",
+    "pretexts",
+    "caches",
 )
 
 
-def among(names: Iterable[str]) -> Complete:
-    """What completes a word to one of these names."""
+def among(names: Iterable[str]) -> Completer:
+    """A completer for a fixed set of names."""
 
-    def complete(begun: str) -> list[str]:  # typer goes by the annotation
-        return [name for name in dict.fromkeys(names) if name.startswith(begun)]
+    def complete(prefix: str) -> list[str]:  # typer passes the word because of the annotation
+        return [name for name in dict.fromkeys(names) if name.startswith(prefix)]
 
     return complete
 
 
-def collections(begun: str) -> list[str]:
-    """Groups of known collections and their members."""
-    names = [name for group in known.groups() for name in (group, *known.group(group))]
-    return among([*names, "stdlib/functions", "stdlib/modules"])(begun)
+def collections(prefix: str) -> list[str]:
+    """Complete known groups of collections and their members."""
+    names = [
+        name
+        for group in known_collections.groups()
+        for name in (group, *known_collections.members(group))
+    ]
+    return among([*names, "stdlib/functions", "stdlib/modules"])(prefix)
 
 
-def models(begun: str) -> list[str]:
-    """The model of the demo, and those of the hub that the cache has."""
-    found = sorted(caches.hub().glob("models--*--*"))
-    names = [each.name.removeprefix("models--").replace("--", "/", 1) for each in found]
-    return among(["lmk-minilm", "minilm", *names])(begun)
+def models(prefix: str) -> list[str]:
+    """Complete the models of the demo, and those in the cache of the Hugging Face hub."""
+    folders = sorted(caches.hub_cache().glob("models--*--*"))
+    names = [each.name.removeprefix("models--").replace("--", "/", 1) for each in folders]
+    return among(["lmk-minilm", "minilm", *names])(prefix)
 
 
-measures = among(_MEASURES)  # the most frequent ones, as ir-measures writes them
-_CATALOGS = ("sources", "source", "poolers", "models", "indexes", "objectives", "pretexts")
-_OF_FIELDS: dict[str, Complete] = {
+def _catalogs_and_collections(prefix: str) -> list[str]:
+    return among(_CATALOGS)(prefix) + collections(prefix)
+
+
+_BY_FIELD: dict[str, Completer] = {
     "pool": among(["auto", *catalog.POOLERS]),
     "pools": among(["auto", *catalog.POOLERS]),
     "kind": among([kind for kind in catalog.INDEXES if kind != "exact"]),
     "loss": among(catalog.OBJECTIVES),
     "objective": among(catalog.PRETEXTS),
-    "measure": measures,
-    "dev_measure": measures,
+    "measure": among(MEASURES),
+    "dev_measure": among(MEASURES),
 }
+_BY_ROLE: dict[str, Completer] = {"collection": collections, "model": models}
 
 
-def _anything(begun: str) -> list[str]:
-    """Lists of names, and collections."""
-    return among(_CATALOGS)(begun) + collections(begun)
-
-
-def of(option: Option) -> Complete | None:
-    """What completes the value of a field; None leaves it to the shell."""
-    roles: dict[str, Complete] = {"collection": collections, "model": models}
-    if option.name in ("what", "name") and option.flag.argument:
-        return _anything if not get_args(option.kind) or option.name == "name" else None
-    return _OF_FIELDS.get(option.name) or roles.get(option.flag.role)
+def completer(option: Option) -> Completer | None:
+    """The completer for the values of a field; None leaves completion to the shell."""
+    if option.name in ("what", "name") and option.flag.argument:  # of lmk show and lmk analyze
+        fixed = get_args(option.kind) and option.name != "name"
+        return None if fixed else _catalogs_and_collections
+    return _BY_FIELD.get(option.name) or _BY_ROLE.get(option.flag.role)

@@ -1,124 +1,222 @@
-"""What people see: results on stdout, progress and notes on stderr.
+"""Output: results on stdout; progress, notes and errors on stderr; tables in five formats.
 
-All text goes through here: ids, titles, texts and names come from files of other people, and what a
-terminal would obey in them is shown instead.
+All printed text passes through this module. Ids, titles, texts and names may come from untrusted files, so
+their control characters are printed as escapes.
 """
 
-import errno
+import csv
+import io
 import json
-import signal
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
-from types import FrameType
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Literal
 
-from lmkcli.progress import Progress, Report, silent
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from lmkcli.errors import UsageError
+from lmkcli.progress import Progress, silent
+from lmkcli.spec.result import Cell, Format, PValue, bare, is_numeric, shown
+from lmkcli.text.formatting import visible
 from lmkcli.text.progress_bar import Lines, bar
-from lmkcli.text.visible import visible
+
+_WIDTH = 200  # of tables without a terminal
+_MANY = 1000  # rows of a table that rich would take seconds for
+_LONGEST = 20_000  # characters of an error
 
 quiet = False
 verbose = False
-signalled = False  # whether a signal has asked this command to stop
-FULL_DISK = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
-DEVICE = {  # errors of the device or the path, never bugs
-    *(errno.EIO, errno.EROFS, errno.ELOOP, errno.EACCES, errno.EPERM),
-    *(errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ESTALE, errno.ENAMETOOLONG),
-}
 
 
-def error(message: str) -> None:
-    """One message on stderr, whatever the verbosity."""
-    print(visible(f"lmk: {message}"), file=sys.stderr)
+def error(message: str, label: str = "error: ") -> None:
+    """Print one message on stderr, also with --quiet; of a message with a huge name, only the start."""
+    shown = message if len(message) <= _LONGEST else f"{message[:_LONGEST]} …"
+    print(visible(f"{label}{shown}"), file=sys.stderr)
 
 
 def note(message: str) -> None:
-    """Something worth knowing, on stderr."""
+    """Print a note on stderr, unless --quiet is given."""
     if not quiet:
-        sys.stdout.flush()  # keeps the order when both go to one file
+        sys.stdout.flush()  # keeps the order of lines if both streams go to one file
         print(visible(message), file=sys.stderr, flush=True)
 
 
-def say(text: str = "", end: str = "\n") -> None:
-    """A result, on stdout."""
+def output(text: str = "", end: str = "\n") -> None:
+    """Print a part of a result on stdout."""
     print(visible(text), end=end)
 
 
 def plain_json(value: Any) -> None:
     """Print a JSON value on stdout."""
-    say(json.dumps(value, indent=1, ensure_ascii=False))
+    output(json.dumps(value, indent=1, ensure_ascii=False))
 
 
 @contextmanager
 def progress(title: str) -> Iterator[Progress]:
-    """A callable for the library: a bar on a terminal, now and then a line elsewhere."""
+    """A progress callback: it draws a bar on a terminal and prints occasional lines elsewhere."""
     if quiet:
         yield silent
     elif sys.stderr.isatty():
-        with bar(title) as shown:
-            yield shown
+        with bar(title) as drawn:
+            yield drawn
     else:
         yield Lines(title, note)
 
 
-class StopSignal(BaseException):
-    """A signal asked to stop when there was nothing that had to be closed."""
+def form_of(form: Format, json: bool) -> Format:
+    """Combine --format and --json. Raises UsageError if they contradict each other."""
+    if json and form not in (Format.table, Format.json):
+        raise UsageError(f"--json and --format {form.value} print different tables; drop one")
+    return Format.json if json else form
 
 
-@contextmanager
-def leaving() -> Iterator[None]:
-    """SIGTERM and SIGUSR1 raise StopSignal wherever the command is, also while it starts.
+def table(
+    columns: Sequence[str], rows: Sequence[Sequence[Any]], form: Format, title: str = ""
+) -> None:
+    """Print a table on stdout. Floats have four decimals, except in JSON; None is a missing value.
 
-    Python swallows what is raised inside a `__del__`, so `stoppable` remembers the signal too.
+    Best values are bold and marks are superscripts if the format supports it. CSV and JSON contain the
+    values only.
     """
-    global signalled
-    signalled = False
-
-    def ask(number: int, frame: FrameType | None) -> None:
-        global signalled
-        signalled = True
-        raise StopSignal(signal.Signals(number).name)
-
-    kinds = (signal.SIGTERM, signal.SIGUSR1)
-    before = [signal.signal(kind, ask) for kind in kinds]
-    try:
-        yield
-    finally:
-        for kind, handler in zip(kinds, before, strict=True):
-            signal.signal(kind, handler)
+    _PRINTERS[form](list(columns), [list(row) for row in rows], title)
 
 
-@contextmanager
-def stoppable() -> Iterator[Callable[[], bool]]:
-    """Whether SIGTERM, SIGINT or SIGUSR1 has asked to stop; a second SIGINT interrupts at once."""
-    asked = signalled
-
-    def ask(number: int, frame: FrameType | None) -> None:
-        nonlocal asked
-        if asked and number == signal.SIGINT:
-            raise KeyboardInterrupt
-        asked = True
-        note(f"{signal.Signals(number).name}: stopping once the work so far is written")
-
-    kinds = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
-    before = [signal.signal(kind, ask) for kind in kinds]
-    try:
-        yield lambda: asked
-    finally:
-        for kind, handler in zip(kinds, before, strict=True):
-            signal.signal(kind, handler)
+def text(line: str, form: Format) -> None:
+    """Print a text between tables, such as a legend of marks."""
+    output(
+        {Format.markdown: f"\n{line}", Format.latex: f"% {line}"}.get(form, line) if line else ""
+    )
 
 
-def report(show: Callable[[Any], None]) -> Report:
-    """The report of operations that the command line runs: notes and progress on stderr."""
-    return Report(note=note, show=show, open=_job)
+def _rich(columns: list[str], rows: list[list[Any]], title: str) -> None:
+    if len(rows) > _MANY and not title and not sys.stdout.isatty():
+        lines = _aligned(columns, rows)
+        if lines:
+            output("\n".join(lines))
+            return
+    grid = Table(
+        title=visible(title) or None,
+        title_justify="left",
+        box=None,
+        pad_edge=False,
+        header_style="bold",
+    )
+    widths: list[int] = []
+    for i, column in enumerate(columns):
+        values = [visible(column), *(shown(bare(row[i])) for row in rows)]
+        # Pad numbers with marks here, so that the numbers align and their marks follow on the right.
+        marked = any(isinstance(row[i], Cell) and row[i].mark for row in rows)
+        widths.append(max(map(len, values)) if marked else 0)
+        justify: Literal["left", "right"] = (
+            "right" if is_numeric(rows, i) and not marked else "left"
+        )
+        grid.add_column(Text(visible(column).rjust(widths[i])), justify=justify, overflow="fold")
+    for row in rows:
+        grid.add_row(*(_rich_cell(value, width) for value, width in zip(row, widths, strict=True)))
+    width = None if sys.stdout.isatty() else _WIDTH
+    Console(width=width, soft_wrap=False, highlight=False).print(grid)
 
 
-@contextmanager
-def _job(title: str, given: Report, graceful: bool) -> Iterator[Report]:
-    with progress(title) as shown, stoppable() if graceful else nullcontext(_never) as stopping:
-        yield given._replace(progress=shown, stopping=stopping, open=None)
+def _aligned(columns: list[str], rows: list[list[Any]]) -> list[str]:
+    """The lines that rich would print without a terminal; empty if only rich can lay the table out."""
+    if any(isinstance(value, Cell) for row in rows for value in row):
+        return []
+    cells = [list(map(visible, columns)), *(list(map(shown, row)) for row in rows)]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    if sum(widths) + 2 * (len(widths) - 1) > _WIDTH:
+        return []  # it folds cells
+    right = [is_numeric(rows, place) for place in range(len(columns))]
+    lines = [
+        "  ".join(
+            cell.rjust(width) if number else cell.ljust(width)
+            for cell, width, number in zip(row, widths, right, strict=True)
+        )
+        for row in cells
+    ]
+    plain = all(line.isascii() and line.isprintable() for line in lines)  # a letter is a column
+    return lines if plain else []
 
 
-def _never() -> bool:
-    return False
+def _rich_cell(value: Any, width: int) -> Text:
+    cell = value if isinstance(value, Cell) else Cell(value)
+    text = Text(shown(cell.value).rjust(width), style="bold" if cell.best else "")
+    return text.append(cell.mark, style="not bold")
+
+
+def _json(columns: list[str], rows: list[list[Any]], title: str) -> None:
+    plain_json([dict(zip(columns, map(bare, row), strict=True)) for row in rows])
+
+
+def _markdown(columns: list[str], rows: list[list[Any]], title: str) -> None:
+    def line(cells: Sequence[str]) -> str:
+        return (
+            "| " + " | ".join(cell.replace("|", r"\|").replace("\n", " ") for cell in cells) + " |"
+        )
+
+    output(line(columns))
+    output(
+        "|" + "|".join("---:" if is_numeric(rows, i) else "---" for i in range(len(columns))) + "|"
+    )
+    for row in rows:
+        output(line([_markdown_cell(value) for value in row]))
+
+
+def _markdown_cell(value: Any) -> str:
+    cell = value if isinstance(value, Cell) else Cell(value)
+    text = f"**{shown(cell.value)}**" if cell.best else shown(cell.value)
+    return f"{text}<sup>{cell.mark}</sup>" if cell.mark else text
+
+
+def _csv(columns: list[str], rows: list[list[Any]], title: str) -> None:
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(columns)
+    writer.writerows([_csv_cell(bare(value)) for value in row] for row in rows)
+    output(text.getvalue(), end="")
+
+
+def _csv_cell(value: Any) -> Any:
+    if isinstance(value, PValue):
+        return f"{value:.4g}"
+    return f"{value:.4f}" if isinstance(value, float) else value
+
+
+def _latex(columns: list[str], rows: list[list[Any]], title: str) -> None:
+    align = "".join("r" if is_numeric(rows, i) else "l" for i in range(len(columns)))
+    output(rf"\begin{{tabular}}{{{align}}}" + "\n" + r"\toprule")
+    output(" & ".join(map(_tex, columns)) + r" \\" + "\n" + r"\midrule")
+    for row in rows:
+        output(" & ".join(map(_tex_cell, row)) + r" \\")
+    output(r"\bottomrule" + "\n" + r"\end{tabular}")
+
+
+def _tex_cell(value: Any) -> str:
+    cell = value if isinstance(value, Cell) else Cell(value)
+    text = _tex(shown(cell.value))
+    text = rf"\textbf{{{text}}}" if cell.best else text
+    return rf"{text}$^{{{_TEX_MARKS.get(cell.mark, cell.mark)}}}$" if cell.mark else text
+
+
+_TEX_MARKS = {"†": r"\dagger"}
+_TEX_SIGNS = {
+    **{character: rf"\{character}" for character in "&%$#_{}"},
+    "\\": r"\textbackslash{}",
+    "<": "$<$",
+    ">": "$>$",
+    "∞": r"$\infty$",
+}
+
+
+def _tex(text: str) -> str:
+    return "".join(_TEX_SIGNS.get(character, character) for character in text)
+
+
+_PRINTERS: dict[Format, Callable[[list[str], list[list[Any]], str], None]] = {
+    Format.table: _rich,
+    Format.json: _json,
+    Format.markdown: _markdown,
+    Format.csv: _csv,
+    Format.latex: _latex,
+}

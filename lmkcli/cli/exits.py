@@ -1,69 +1,134 @@
-"""Exit codes: every error becomes one message and the documented code."""
+"""Signals and exit codes: every error becomes one message and the documented code."""
 
 import errno
 import os
+import signal
 import sys
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from types import FrameType
 
 from lmkcli.cli import console
 from lmkcli.errors import DataError, LmkError, Stopped
+from lmkcli.system.disk import is_full_disk
+
+signalled = False  # whether this command has received a signal to stop
+DEVICE = {  # errors of a device or a path, never bugs of lmk
+    *(errno.EIO, errno.EROFS, errno.ELOOP, errno.EACCES, errno.EPERM),
+    *(errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ESTALE, errno.ENAMETOOLONG),
+}
+
+
+class StopSignal(BaseException):
+    """A signal to stop arrived, and no running job has to finish its current part first."""
+
+
+@contextmanager
+def raise_on_signal() -> Iterator[None]:
+    """Make SIGTERM and SIGUSR1 raise StopSignal in the block, also while the command starts.
+
+    Python ignores exceptions that are raised inside `__del__`. Therefore the signal is also stored in
+    `signalled`, which `watch_signals` reads.
+    """
+    global signalled
+    signalled = False
+
+    def handle(number: int, frame: FrameType | None) -> None:
+        global signalled
+        signalled = True
+        raise StopSignal(signal.Signals(number).name)
+
+    kinds = (signal.SIGTERM, signal.SIGUSR1)
+    before = [signal.signal(kind, handle) for kind in kinds]
+    try:
+        yield
+    finally:
+        for kind, handler in zip(kinds, before, strict=True):
+            signal.signal(kind, handler)
+
+
+@contextmanager
+def watch_signals() -> Iterator[Callable[[], bool]]:
+    """Provide a function that returns whether SIGTERM, SIGINT or SIGUSR1 has arrived.
+
+    The job polls it and ends after its current part. A second SIGINT interrupts at once.
+    """
+    stopping = signalled
+
+    def handle(number: int, frame: FrameType | None) -> None:
+        nonlocal stopping
+        if stopping and number == signal.SIGINT:
+            raise KeyboardInterrupt
+        stopping = True
+        console.note(f"{signal.Signals(number).name}: stopping; saving the finished work")
+
+    kinds = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
+    before = [signal.signal(kind, handle) for kind in kinds]
+    try:
+        yield lambda: stopping
+    finally:
+        for kind, handler in zip(kinds, before, strict=True):
+            signal.signal(kind, handler)
 
 
 @contextmanager
 def exit_codes() -> Iterator[None]:
-    """Print the error of the block on stderr and exit with its code; SIGTERM and SIGUSR1 stop it."""
-    # a shell can close them (`lmk … >&-`), and then Python has none
+    """Print an error of the block on stderr and exit with its code; SIGTERM and SIGUSR1 end the block."""
+    # a shell can close the streams (`lmk … >&-`); then Python sets them to None
     sys.stdout = sys.stdout or open(os.devnull, "w")  # noqa: SIM115 (open to the end)
     sys.stderr = sys.stderr or open(os.devnull, "w")  # noqa: SIM115
     try:
-        with console.leaving():
+        with raise_on_signal():
             yield
-    except console.StopSignal as signal:
-        console.error(f"{signal}: stopped early; run the same command again to continue")
+    except StopSignal as stop:
+        console.error(f"{stop}: stopped early; run the same command again to continue", label="")
         sys.exit(Stopped.exit_code)
     except LmkError as error:
         if console.verbose:
-            console.error(traceback.format_exc())
-        console.error(str(error))
+            console.error(traceback.format_exc(), label="")
+        console.error(str(error), label="" if isinstance(error, Stopped) else "error: ")
         sys.exit(error.exit_code)
     except BrokenPipeError:
-        # the reader of our output went away (`lmk … | head`): nothing is wrong
+        # the reader of the output has exited (`lmk … | head`), which is no error
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(0)
     except KeyboardInterrupt:
-        console.error("interrupted")
+        console.error("interrupted", label="")
         sys.exit(130)
     except MemoryError:
         console.error(
-            "memory ran out; give the command more of it, or less to do at once (--batch-tokens, --shard)"
+            "out of memory: use a machine with more memory, lower --batch-tokens, or divide the work "
+            "with --shard"
         )
         sys.exit(DataError.exit_code)
-    except (OSError, UnicodeEncodeError) as error:
+    except Exception as error:
         message = _file_error(error)
         if not message:
             raise
         if console.verbose:
-            console.error(traceback.format_exc())
+            console.error(traceback.format_exc(), label="")
         console.error(message)
         sys.exit(DataError.exit_code)
 
 
-def _file_error(error: OSError | UnicodeEncodeError) -> str:
-    """What is wrong with a file or a device; empty for an error that no file explains."""
+def _file_error(error: Exception) -> str:
+    """Describe a problem of a file or a device; empty for errors with another cause."""
+    if is_full_disk(error):
+        name = getattr(error, "filename", None) or "output"
+        return (
+            f"no space left on the device ({name}); complete parts were kept. Free some space and run the "
+            "same command again"
+        )
     if isinstance(error, UnicodeEncodeError):
         rename = (
             f"a file name that is not UTF-8 cannot be used here ({error.object[-100:]}); rename it"
         )
         return rename if error.reason == "surrogates not allowed" else ""
-    if error.errno in console.FULL_DISK:
-        return (
-            f"no space left on the device ({error.filename or 'output'}); what was written whole "
-            "stays. Make room and run the same command again"
-        )
+    if not isinstance(error, OSError):
+        return ""
     if error.filename is None and error.errno == errno.ENOENT:
-        return "the current folder is missing; change into another one"
-    if error.filename is None and error.errno not in console.DEVICE:
+        return "the current folder does not exist; change to another one"
+    if error.filename is None and error.errno not in DEVICE:
         return ""
     return f"{error.filename2 or error.filename or 'a file'}: {error.strerror}"

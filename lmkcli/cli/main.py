@@ -1,26 +1,75 @@
-"""The `lmk` command: verbs, exit codes, and nothing that takes time to import."""
+"""The `lmk` program: its commands, and the errors of the process. It imports nothing that takes time."""
 
 import sys
-from typing import Annotated
+from collections.abc import Iterator, Mapping
+from functools import cache
+from typing import Annotated, Any
 
 import typer
 
 from lmkcli import __version__
-from lmkcli.cli import commands, console
+from lmkcli.catalog import OPERATIONS, load
+from lmkcli.cli import console
 from lmkcli.cli.exits import exit_codes
+from lmkcli.cli.helptext import ParsingError, VerbCommand, VerbGroup
+from lmkcli.cli.verbs import VERBS
+from lmkcli.errors import UsageError
+
+HELP = {"help_option_names": ["-h", "--help"]}
+
+
+class Commands(Mapping[str, Any]):
+    """Verb -> command. A command is created on first use: `lmk show` does not import `lmk train`."""
+
+    def __getitem__(self, verb: str) -> Any:
+        if verb not in VERBS:
+            raise KeyError(verb)
+        return _command(verb)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(VERBS)
+
+    def __len__(self) -> int:
+        return len(VERBS)
+
+
+@cache
+def _command(verb: str) -> Any:
+    from lmkcli.cli.adapter import command
+
+    app = typer.Typer(add_completion=False, rich_markup_mode="rich")
+    run = command(load(OPERATIONS, verb, "operation"))
+    app.command(verb, cls=VerbCommand, context_settings=HELP)(run)
+    return typer.main.get_command(app)
+
+
+class Lmk(VerbGroup):
+    """The group of all commands."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings | {"commands": Commands()})
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """The command that the first word names. Raises UsageError with a suggestion for other words."""
+        if args[0] not in VERBS and not args[0].startswith("-"):
+            from lmkcli.cli import usage
+
+            raise UsageError(usage.unknown_command(args[0]))
+        return super().resolve_command(ctx, args)
+
 
 app = typer.Typer(
     name="lmk",
-    cls=commands.Lmk,
+    cls=Lmk,
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"], "auto_envvar_prefix": "LMK"},
+    context_settings=HELP | {"auto_envvar_prefix": "LMK"},
     epilog="Exit codes: 0 done, 1 a bug, 2 usage, 3 bad input or data, 4 a check failed, "
     "75 stopped early (run the same command again), 130 interrupted.",
 )
 
 
-def _version(wanted: bool) -> None:
+def _print_version(wanted: bool) -> None:
     if wanted:
         typer.echo(f"lmk {__version__}")
         raise typer.Exit
@@ -28,12 +77,17 @@ def _version(wanted: bool) -> None:
 
 @app.callback()
 def root(
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress, no notes.")] = False,
+    quiet: Annotated[
+        bool, typer.Option("--quiet", "-q", help="Print no progress and no notes.")
+    ] = False,
     verbose: Annotated[
-        bool, typer.Option("--verbose", "-v", help="Tracebacks for every error.")
+        bool, typer.Option("--verbose", "-v", help="Print a traceback for every error.")
     ] = False,
     version: Annotated[
-        bool, typer.Option("--version", help="Print the version.", callback=_version, is_eager=True)
+        bool,
+        typer.Option(
+            "--version", help="Print the version.", callback=_print_version, is_eager=True
+        ),
     ] = False,
 ) -> None:
     """Dense retrieval over documents of any length: tokenize, encode, index, search, eval."""
@@ -42,19 +96,25 @@ def root(
 
 
 def main() -> None:
-    """Run a command line; every error becomes one message and the documented exit code."""
+    """Run a command line. Every error becomes one message and the documented exit code."""
     with exit_codes():
-        _run()
+        try:
+            code = app(standalone_mode=False)
+        except ParsingError as error:
+            from lmkcli.cli import usage
 
-
-def _run() -> None:
-    try:
-        app()
-    except SystemExit as left:
-        if isinstance(left.__context__, BrokenPipeError):  # typer made it exit code 1, a bug's
-            raise left.__context__ from None
-        sys.stdout.flush()  # here, where a reader that went away is still caught
-        raise
+            raise UsageError(usage.explain(error)) from error
+        except typer.Abort as error:  # typer replaces EOFError by Abort; in lmk it is a bug
+            raise error.__cause__ or error from None
+        except SystemExit as exit_:
+            # typer exits with 1, the code of a bug, if the reader of the output has exited
+            if isinstance(exit_.__context__, BrokenPipeError):
+                raise exit_.__context__ from None
+            raise
+        sys.stdout.flush()  # raises BrokenPipeError here, inside exit_codes
+        if code == 130:  # typer replaces KeyboardInterrupt by this code
+            raise KeyboardInterrupt
+        sys.exit(code)
 
 
 if __name__ == "__main__":

@@ -1,22 +1,23 @@
-"""The verbs as help shows them: which group each belongs to, what it does in a line, two examples."""
+"""The commands on help pages: their groups, one line about each, and two examples."""
 
 from typing import NamedTuple
 
 START = """\
-lmk: dense retrieval over documents of any length. Five lines to begin with:
+lmk: dense retrieval over documents of any length. Six commands to start with:
 
-  lmk demo                                             # all of it, in minutes
+  lmk search ./mydocs -q "how do I reset it?"          # ask a folder of your documents
+  lmk demo                                             # the main steps, in a minute
   lmk encode beir/scifact/test -m minilm -o vectors/   # documents to vectors
-  lmk search vectors/ -q "does vitamin D help?"        # one question
-  lmk search vectors/ beir/scifact/test -o run.trec    # all its queries
-  lmk eval run.trec                                    # how good that is
+  lmk search vectors/ -q "does vitamin D help?"        # search for one question
+  lmk search vectors/ beir/scifact/test -o run.trec    # search for all queries
+  lmk eval run.trec                                    # measure the quality
 
-A folder of your own goes in the place of beir/scifact/test: ./mydocs
-'lmk --help' lists the commands, and 'lmk COMMAND -h' explains one."""
+Use your own folder instead of beir/scifact/test, such as ./mydocs.
+'lmk --help' lists all commands, and 'lmk COMMAND -h' explains one."""
 
 
 class Verb(NamedTuple):
-    """What help says of a command beside its docstring and its flags."""
+    """The text of a command on help pages, in addition to its docstring and its flags."""
 
     group: str
     summary: str
@@ -26,12 +27,12 @@ class Verb(NamedTuple):
 VERBS = {
     "fetch": Verb(
         "Prepare",
-        "Download collections and models before many jobs need them.",
+        "Download collections and models in advance.",
         ("lmk fetch beir/scifact/test", "lmk fetch beir -m sentence-transformers/all-MiniLM-L6-v2"),
     ),
     "tokenize": Verb(
         "Prepare",
-        "Documents to token ids; length statistics; how one text is placed.",
+        "Convert documents to token ids; print length statistics.",
         (
             "lmk tokenize ./mydocs -m minilm -o tokens/",
             'lmk tokenize --show "some words" -m minilm --pool lmk --gran 2',
@@ -39,7 +40,7 @@ VERBS = {
     ),
     "encode": Verb(
         "Prepare",
-        "Documents to vectors.",
+        "Encode documents into vectors.",
         (
             "lmk encode ./mydocs -m minilm -o vectors/",
             "lmk encode beir/scifact/test -m MODEL --pool lmk --gran 64 -o vectors/",
@@ -47,7 +48,7 @@ VERBS = {
     ),
     "index": Verb(
         "Prepare",
-        "Vectors to a FAISS index, or a collection to a BM25 index.",
+        "Build an index: FAISS, Milvus, BM25 or Lucene.",
         (
             "lmk index vectors/ -o index/",
             "lmk index beir/scifact/test --kind bm25 -o bm25/",
@@ -55,7 +56,7 @@ VERBS = {
     ),
     "update": Verb(
         "Prepare",
-        "Vectors and indexes of a collection that changed, in one step.",
+        "Update vectors and indexes after a change of their collection.",
         (
             "lmk update corpus.jsonl vectors/ index/",
             "lmk update beir/scifact/test vectors/ index/ bm25/",
@@ -63,12 +64,12 @@ VERBS = {
     ),
     "compact": Verb(
         "Prepare",
-        "Rewrite small parts of updated vectors into full ones.",
+        "Merge the small parts of updated vectors.",
         ("lmk compact vectors/", "lmk compact vectors/ --keep-hours 1"),
     ),
     "import": Verb(
         "Prepare",
-        "Vectors of another tool to a vectors folder.",
+        "Import vectors from another tool.",
         (
             "lmk import vectors.npy --from numpy --ids ids.txt -m minilm -o vectors/",
             "lmk import theirs/ --from pyserini -m minilm -o vectors/",
@@ -76,7 +77,7 @@ VERBS = {
     ),
     "export": Verb(
         "Prepare",
-        "Vectors, training examples or a model for other tools.",
+        "Export vectors, training examples or a model to other tools.",
         (
             "lmk export vectors/ --to pyserini -o theirs/",
             "lmk export -m minilm --to sentence-transformers -o model/",
@@ -84,23 +85,36 @@ VERBS = {
     ),
     "search": Verb(
         "Search",
-        "Queries to ranked documents; fusion and reranking.",
+        "Search for queries; fuse and rerank the results.",
         (
+            'lmk search ./mydocs -q "how do I reset it?"',
             "lmk search index/ beir/scifact/test -k 100 -o run.trec",
-            'lmk search vectors/ -q "does vitamin D help?"',
         ),
+    ),
+    "serve": Verb(
+        "Search",
+        "Answer searches: a page, HTTP and MCP.",
+        ("lmk serve vectors/ bm25/", "lmk serve index/ --mcp"),
     ),
     "eval": Verb(
         "Evaluate",
-        "Runs to measures; tests between runs.",
+        "Evaluate runs, with significance tests.",
         (
             "lmk eval run.trec -m nDCG@10 -m R@100",
             "lmk eval bm25.trec dense.trec --baseline bm25.trec",
         ),
     ),
+    "browse": Verb(
+        "Evaluate",
+        "Write a page to explore and compare runs.",
+        (
+            "lmk browse bm25.trec dense.trec -o report.html",
+            "lmk browse run.trec --qrels qrels.txt --collection ./mydocs -o report.html",
+        ),
+    ),
     "plot": Verb(
         "Evaluate",
-        "Scores of a log over a parameter, as a curve.",
+        "Draw curves of scores, or of a training.",
         (
             "lmk plot scores.jsonl --x gran -m nDCG@10 -o curve.svg",
             "lmk plot model/ -o training.svg",
@@ -108,7 +122,7 @@ VERBS = {
     ),
     "grid": Verb(
         "Evaluate",
-        "Every combination of a file's settings, and one table.",
+        "Run all combinations of settings; print one table.",
         (
             "lmk grid grid.toml -o results/ --dry-run",
             "lmk grid grid.toml -o results/ -j 2 -f latex",
@@ -116,7 +130,7 @@ VERBS = {
     ),
     "analyze": Verb(
         "Evaluate",
-        "Attention, lengths, maps: what models and vectors are like.",
+        "Inspect models and vectors: attention, lengths, maps.",
         (
             "lmk analyze attention ./mydocs -m minilm --pool cls --pool lmk --gran 32 -o attention.svg",
             "lmk analyze map vectors/ --by chunk -o map.svg",
@@ -124,7 +138,7 @@ VERBS = {
     ),
     "train": Verb(
         "Train",
-        "Examples and a base model to a retrieval model.",
+        "Train a retrieval model on examples.",
         (
             "lmk train pairs.jsonl -m BASE --pool lmk --gran 32,64,128 -o model/",
             "lmk train beir/scifact:train -m BASE --dev beir/scifact/test -o model/",
@@ -132,7 +146,7 @@ VERBS = {
     ),
     "pretrain": Verb(
         "Train",
-        "Texts alone to an encoder: masked tokens, RetroMAE, DupMAE, TITE.",
+        "Pre-train an encoder on texts: MLM, RetroMAE, DupMAE, TITE.",
         (
             "lmk pretrain ./mydocs -m BASE -o model/",
             "lmk pretrain ./mydocs -m BASE --objective retromae --pool lmk --gran 256 -o model/",
@@ -140,27 +154,73 @@ VERBS = {
     ),
     "show": Verb(
         "Inspect",
-        "What an artifact is and where it came from; what names there are.",
-        ("lmk show vectors/", "lmk show poolers"),
+        "Describe an artifact and its origin; list known names.",
+        ("lmk show vectors/", "lmk show caches"),
     ),
     "verify": Verb(
         "Inspect",
-        "Encode a sample again and compare with the stored vectors.",
+        "Encode a sample again and compare it with stored vectors.",
         ("lmk verify vectors/", "lmk verify vectors/ --sample 1000 --device cpu"),
     ),
     "repro": Verb(
         "Inspect",
-        "Make recorded steps again and compare.",
+        "Repeat recorded steps and compare the results.",
         ("lmk repro run.trec", "lmk repro 'scores.jsonl#3' -o again/"),
     ),
     "doctor": Verb(
         "Inspect",
-        "What works on this machine, and the line that mends what does not.",
+        "Check this machine, and print how to fix problems.",
         ("lmk doctor", "lmk doctor --thorough --json"),
     ),
     "demo": Verb(
         "Inspect",
-        "All of it on a real collection, offline, in a few minutes.",
-        ("lmk demo", "lmk demo /tmp/lmk-demo"),
+        "Run the main steps offline; the first answer takes seconds.",
+        ("lmk demo", "lmk demo /tmp/lmk-demo --full"),
     ),
+}
+
+# Words of other tools -> the command to use. Errors about unknown commands suggest it.
+MEANT = {
+    "ask": "lmk search FOLDER -q 'a question'",
+    "query": "lmk search INDEX -q 'a question'",
+    "retrieve": "lmk search",
+    "server": "lmk serve",
+    "api": "lmk serve",
+    "web": "lmk serve",
+    "mcp": "lmk serve --mcp",
+    "rerank": "lmk search --rerank VECTORS or --rerank-model MODEL",
+    "fuse": "lmk search INDEX --with OTHER --fuse rrf",
+    "fusion": "lmk search INDEX --with OTHER --fuse rrf",
+    "hybrid": "lmk search INDEX --with OTHER --fuse rrf",
+    "merge": "lmk search --with OTHER --fuse rrf; shards: their own command without --shard",
+    "gather": "the same command as for the shards, without --shard",
+    "join": "the same command as for the shards, without --shard",
+    "embed": "lmk encode",
+    "vectorize": "lmk encode",
+    "convert": "lmk export (to other tools) or lmk import (from them)",
+    "chunk": "lmk encode --unit chunk --gran 64",
+    "split": "lmk encode --unit chunk --gran 64",
+    "download": "lmk fetch",
+    "pull": "lmk fetch",
+    "get": "lmk fetch",
+    "build": "lmk index",
+    "add": "lmk update",
+    "evaluate": "lmk eval",
+    "score": "lmk eval",
+    "measure": "lmk eval",
+    "compare": "lmk eval A.trec B.trec --baseline A.trec",
+    "significance": "lmk eval A.trec B.trec --baseline A.trec",
+    "finetune": "lmk train",
+    "fine-tune": "lmk train",
+    "distill": "lmk train --loss kl",
+    "mine": "lmk search; lmk train reads its run as negatives",
+    "sweep": "lmk grid",
+    "info": "lmk show",
+    "list": "lmk show sources, poolers, models, indexes, objectives or pretexts",
+    "inspect": "lmk show",
+    "visualize": "lmk analyze map",
+    "check": "lmk verify (an artifact) or lmk doctor (this machine)",
+    "reproduce": "lmk repro",
+    "help": "lmk COMMAND -h",
+    "version": "lmk --version",
 }

@@ -1,1 +1,1 @@
-"""The field's own files: collections, runs, and every format that others write."""
+"""Collections and runs: their sources, their file formats, and the readers of documents."""

@@ -1,49 +1,64 @@
-"""What a collection is: documents, queries and judgements as iterators of typed records.
+"""Collections: documents, queries and judgements as iterators of typed records.
 
-A source (folder `sources/`) makes a Collection; `open_collection` finds the source for a spelling.
+A source (folder `sources/`) creates a Collection; `open_collection` finds the source for a name.
 """
 
+import hashlib
+import json
 import os
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from lmkcli import catalog
-from lmkcli.data import hub_layouts, known
+from lmkcli.data import hub_layouts, known_collections
+from lmkcli.data.file_trees import is_document
 from lmkcli.errors import DataError, UnknownName, UsageError
-from lmkcli.manifest_types import MOST_SHARDS
+from lmkcli.spec.values import WHOLE as WHOLE
+from lmkcli.spec.values import Shard as Shard
+from lmkcli.spec.values import is_digits
 
-FILE_SUFFIXES = frozenset({".jsonl", ".json", ".tsv", ".txt", ".parquet", ".gz"})
-
-
-CHUNK = "\f"  # a form feed in a document's text ends a chunk that the collection itself gives
-
-
-def join_chunks(chunks: Iterable[str]) -> str:
-    """The text of a document that is given in chunks; `--gran given` cuts it there again."""
-    return CHUNK.join(chunk.replace(CHUNK, " ") for chunk in chunks)
+FILE_SUFFIXES = frozenset(
+    {
+        ".jsonl",
+        ".ndjson",
+        ".json",
+        ".csv",
+        ".tsv",
+        ".txt",
+        ".mbox",
+        ".xml",
+        ".parquet",
+        ".gz",
+        ".zst",
+        ".zip",
+    }
+)
+CHUNK_BREAK = (
+    "\f"  # a form feed in a document's text separates chunks that the collection itself defines
+)
+CONTROL_CHARACTERS = re.compile(r"[\x00-\x1f\x7f-\x9f]|^\ufeff")  # not allowed in ids
 
 
 class Doc(NamedTuple):
-    """One document. `title` may be empty; form feeds in the text are chunk boundaries (CHUNK).
+    """One document. `title` may be empty; form feeds in the text separate chunks (CHUNK_BREAK).
 
-    `context` is what stands before its chunks where they are embedded alone, and in none of them: one
-    text for all, or one for each.
+    `context` is text before a chunk that is encoded alone. It is not part of the chunks. It is one text for
+    all chunks, or a text for each chunk.
     """
 
     id: str
-    """As in runs and judgements: no white space, unique in its collection."""
+    """The id in runs and judgements: no white space, unique in its collection."""
     text: str
-    """Without the title."""
+    """The text without the title."""
     title: str = ""
     context: str | tuple[str, ...] = ""
 
     @property
     def content(self) -> str:
-        """What is encoded and indexed: title and text joined by one space (as BEIR does)."""
+        """The text that is encoded and indexed: title and text joined by one space (as in BEIR)."""
         return f"{self.title} {self.text}" if self.title else self.text
 
 
@@ -51,53 +66,32 @@ class Query(NamedTuple):
     """One query."""
 
     id: str
-    """As in runs and judgements."""
+    """The id in runs and judgements."""
     text: str
-    """As it was asked, without a prompt."""
+    """The text without a prompt."""
 
 
 class Qrel(NamedTuple):
-    """What somebody thought of one document as an answer to one query."""
+    """One relevance judgement."""
 
     query_id: str
     """The `Query.id`."""
     doc_id: str
     """The `Doc.id`."""
     grade: int
-    """0: not relevant; above: how much. May be negative (spam, in some tracks)."""
+    """0: not relevant; a higher grade means more relevant. Some tracks use negative grades for spam."""
 
 
-@dataclass(frozen=True, order=True)
-class Shard:
-    """Slice `number` of `count`, zero-based."""
-
-    number: int = 0
-    count: int = 1
-
-    def rows(self, total: int) -> range:
-        """Which of `total` rows are its: equal shares, in order, together all of them."""
-        return range(total * self.number // self.count, total * (self.number + 1) // self.count)
-
-    @classmethod
-    def parse(cls, text: str) -> "Shard":
-        """'3/16' -> Shard(3, 16); UsageError when it is not 0 <= i < n <= 99,999."""
-        number, _, count = text.partition("/")
-        digits = number.isdecimal() and count.isdecimal() and max(len(number), len(count)) < 10
-        if digits and int(number) < int(count) <= MOST_SHARDS:
-            return cls(int(number), int(count))
-        raise UsageError(
-            f"--shard {text}: write i/n with 0 <= i < n, such as 0/16 … 15/16; n is at most {MOST_SHARDS}"
-        )
-
-
-WHOLE = Shard(0, 1)
+def join_chunks(chunks: Iterable[str]) -> str:
+    """Join chunks to the text of a document; `--gran given` splits it at the same places."""
+    return CHUNK_BREAK.join(chunk.replace(CHUNK_BREAK, " ") for chunk in chunks)
 
 
 class DocStream(ABC):
-    """Documents in source order, with how far the reading has come.
+    """The documents of one shard in source order, with the progress of reading.
 
     Iterating yields Doc. `fraction` is the share of this shard that has been read, between 0 and 1,
-    or None when the end cannot be known (stdin).
+    or None if the end is unknown (stdin).
     """
 
     @abstractmethod
@@ -109,7 +103,7 @@ class DocStream(ABC):
 
 
 class CountedDocs(DocStream):
-    """A DocStream over what `start` opens anew; `total` is its count, None when unknown."""
+    """The documents of an iterator that `start` opens; `total` is their number, or None if unknown."""
 
     def __init__(self, start: Callable[[], Iterator[Doc]], total: int | None) -> None:
         self._start = start
@@ -132,8 +126,8 @@ class CountedDocs(DocStream):
 class Collection(ABC):
     """Documents, queries and judgements under one name.
 
-    `name` is the spelling that opens it again; `settings` is everything that decides the text of a
-    document besides the data itself (fields, title join), and is compared between artifacts.
+    `name` opens the collection again. `settings` are all settings that affect the text of a document
+    (fields, title join). lmk compares them between artifacts.
     """
 
     name: str
@@ -141,47 +135,63 @@ class Collection(ABC):
 
     @abstractmethod
     def docs(self, shard: Shard = WHOLE) -> DocStream:
-        """The documents of one shard, in source order; shards in order make up the collection.
+        """The documents of one shard, in source order; the shards in order are the whole collection.
 
-        What cannot seek (gzip, stdin, a collection of unknown size) is dealt in blocks of 1,000
-        rows instead: shards together still hold every document once, each in source order.
+        Sources that cannot seek (gzip, stdin, a collection of unknown size) distribute their rows to the
+        shards in blocks of 1,000. Each document is in exactly one shard, and each shard is in source order.
         """
 
     @abstractmethod
     def queries(self) -> Iterator[Query]:
-        """All queries, whether judged or not. DataError when the collection has none."""
+        """All queries, judged or not. Raises DataError if the collection has none."""
 
     @abstractmethod
     def qrels(self) -> Iterator[Qrel]:
-        """The judgements of the chosen split. DataError when there are none."""
+        """The judgements of the chosen split. Raises DataError if there are none."""
 
-    def stamp(self) -> dict[str, list[int]]:
+    def file_stats(self) -> dict[str, list[int]]:
         """Size and modification time (ns) of the files that docs() reads, by file name.
 
-        A resumed job compares it. Empty where there are no such files.
+        A resumed job compares it. Empty for collections without such files.
         """
         return {}
 
-    def left_out(self) -> dict[str, str]:
-        """Files that are none of its documents, with the reasons: as far as they have been read."""
+    def skipped_files(self) -> dict[str, str]:
+        """Skipped file or row -> the reason, for what has been read so far; of many rows, the first ones."""
         return {}
 
-    def fetch(self) -> None:  # noqa: B027 (what lies on this machine has nothing to fetch)
-        """Bring everything into the cache of this machine, once for all jobs that ask for it."""
+    def skipped_count(self) -> int:
+        """The number of files or rows that were skipped, because they cannot be read."""
+        return 0
+
+    def notes(self) -> list[str]:
+        """Lines for people about how the collection is read, for what has been opened so far."""
+        return []
+
+    def places(self, doc_id: str) -> list[str]:
+        """The places of the documents with an id, for error messages; empty if they cannot be found."""
+        return []
+
+    def fetch(self) -> None:  # noqa: B027 (local collections have nothing to download)
+        """Download all files of the collection into the cache of this machine, once for all jobs."""
 
     def has_qrels(self) -> bool:
         """Whether the chosen split has judgements."""
         return True
 
-    def query_facts(self, name: str) -> dict[str, str | float]:
-        """Query id -> what the collection says of it under `name` ('position', 'language').
+    def records(self) -> Iterator[tuple[str, dict[str, Any]]] | None:
+        """The rows of a table that may contain training examples, with their places; None for others."""
+        return None
 
-        Queries of which it says nothing are left out.
+    def query_metadata(self, name: str) -> dict[str, str | float]:
+        """Query id -> value of the metadata field `name` ('position', 'language').
+
+        Queries without a value are omitted.
         """
         return {}
 
     def judged_queries(self) -> list[Query]:
-        """The queries that the split judges, in their order; all if nothing is judged."""
+        """The queries with judgements in this split, in order; all queries if there are no judgements."""
         if not self.has_qrels():
             return list(self.queries())
         judged = {qrel.query_id for qrel in self.qrels()}
@@ -189,62 +199,68 @@ class Collection(ABC):
 
 
 class SourceOpener(Protocol):
-    """What a row of the catalog's SOURCES is: a name and the options behind it to a collection."""
+    """A function that opens a collection from its name and options; listed in the catalog's SOURCES."""
 
     def __call__(self, name: str, options: dict[str, str]) -> Collection: ...
 
 
 def open_collection(spelling: str, fields: str = "", context: str = "") -> Collection:
-    """The collection behind a spelling: 'data/scifact:test', 'x.jsonl', 'beir/scifact/test'.
+    """Open a collection by name: 'data/scifact:test', 'x.jsonl', 'beir/scifact/test'.
 
-    '-' is stdin; './x', an absolute path, an existing path with a slash and any file is read from
-    disk; 'folder:x' is a folder whose files are the documents; 'irds:' forces ir_datasets and 'hf:' the
-    hub; anything else is a known name, or else a folder that is called so. 'name,key=value' passes
-    options to the source. `fields` are the record's text fields joined by '+', `context` the field that
-    holds the contexts of its chunks. UnknownName carries the nearest names.
+    '-' is stdin. './x', an absolute path, an existing path with a slash and any file name are read from
+    disk. 'folder:x' is a folder with one document per file; a file that is a document, or an archive of
+    documents, is opened in the same way. 'irds:' forces ir_datasets and 'hf:' the Hugging Face hub: a known
+    collection, or any dataset 'hf:owner/name'. Any other name is a known collection, or else a folder of that
+    name.
+    'name,key=value' passes options to the source. `fields` are the text fields of a record joined by
+    '+', `context` the field with the contexts of its chunks. Raises UnknownName with similar names.
     """
     head, *pairs = [spelling] if os.path.exists(spelling) else spelling.split(",")
-    options = dict(_pair(pair, spelling) for pair in pairs)
-    if len(options) < len(set(pairs)):
-        raise UsageError(f"'{spelling}' has an option with two values; leave one of them out")
+    options: dict[str, str] = {}
+    for pair in pairs:
+        key, equals, value = pair.partition("=")
+        if not equals or not key:
+            raise UsageError(
+                f"'{spelling}': '{pair}' is not an option; write options as name,key=value"
+            )
+        if options.get(key, value) != value:
+            raise UsageError(f"'{spelling}': the option '{key}' has two values; remove one of them")
+        options[key] = value
     if fields:
         options["fields"] = fields
-    kind, name = _kind(head)
+    kind, name = _source_of(head)
+    if kind == "files" and "format" not in options and is_document(Path(os.path.expanduser(name))):
+        kind, name = "folder", f"folder:{name}"
     if context:
-        _check_context(kind, context, spelling)
+        if kind != "files":
+            raise UsageError(
+                f"--context field:{context} reads a field of files, and {spelling} is not a file; write "
+                "its documents with their contexts to a jsonl or parquet file"
+            )
         options["context"] = context
     open_source: SourceOpener = catalog.load(catalog.SOURCES, kind, "source")
     return open_source(name, options)
 
 
-def _check_context(kind: str, context: str, spelling: str) -> None:
-    if kind != "files":
-        raise UsageError(
-            f"--context field:{context} reads a field of files, and {spelling} is none; write its "
-            "documents with their contexts to a jsonl or parquet file"
-        )
+HUB_REPOSITORY = re.compile(r"hf:([\w.-]+/[\w.-]+|[./~].*)")
+_PREFIXES = {
+    "irds:": "irds",
+    "hf:": "hub",
+    "folder:": "folder",
+    "stdlib/": "stdlib",
+    "python/": "python",
+    "passkey/": "synthetic",
+    "needle/": "synthetic",
+}
 
 
-def _pair(pair: str, spelling: str) -> tuple[str, str]:
-    key, equals, value = pair.partition("=")
-    if not equals or not key:
-        raise UsageError(
-            f"'{spelling}': options are written name,key=value, and '{pair}' is not one"
-        )
-    return key, value
-
-
-def _kind(head: str) -> tuple[str, str]:
-    if head.startswith("irds:"):
-        return "irds", head.removeprefix("irds:")
-    if head.startswith("hf:"):
-        return "hub", head
-    if head.startswith("folder:"):
-        return "folder", head
-    if head.startswith(("stdlib/", "python/")):
-        return head.partition("/")[0], head
-    if head.startswith(("passkey/", "needle/")):
-        return "synthetic", head
+def _source_of(head: str) -> tuple[str, str]:
+    """The source of a name without options, and the name to open in that source."""
+    if HUB_REPOSITORY.fullmatch(head) and not known_collections.facts_of(head):
+        return "dataset", head
+    for prefix, source in _PREFIXES.items():
+        if head.startswith(prefix):
+            return source, head.removeprefix("irds:")
     if head == "haystack":
         return "haystack", head
     if head == "-" or head.startswith((".", "/", "~")):
@@ -255,12 +271,21 @@ def _kind(head: str) -> tuple[str, str]:
         return "files", head
     if os.path.isdir(path) and not is_known(path):
         return "files", f"./{head}"
-    return _source(head), head
+    if members := known_collections.members(head):
+        raise UsageError(
+            f"'{head}' is a group of {len(members)} collections: name one of them, such as {members[0]}"
+        )
+    # The hub provides collections that ir_datasets lacks, and those in the mirror folder.
+    facts = known_collections.facts_of(head)
+    layout = hub_layouts.layout_of(head) if facts else None
+    if facts and layout and (facts.source == "hub" or layout.mirrored):
+        return "hub", head
+    return "irds", head
 
 
 def is_known(name: str) -> bool:
-    """Whether a name without a slash is a known one, whatever folder has it too."""
-    if known.facts_of(name) or known.group(name):
+    """Whether a name without a slash is a known collection, even if a folder has the same name."""
+    if known_collections.facts_of(name) or known_collections.members(name):
         return True
     try:
         catalog.load(catalog.SOURCES, "irds", "source")(name, {})
@@ -269,52 +294,91 @@ def is_known(name: str) -> bool:
     return True
 
 
-def _source(name: str) -> str:
-    """The hub's layout for what only the hub has, and for what the mirror folder has."""
-    if members := known.group(name):
-        raise UsageError(
-            f"'{name}' is a group of {len(members)} collections: name one of them, such as {members[0]}"
-        )
-    facts = known.facts_of(name)
-    layout = hub_layouts.layout_of(name) if facts else None
-    return "hub" if facts and layout and (facts.source == "hub" or layout.mirrored) else "irds"
-
-
 def check_options(name: str, options: dict[str, str], known: Iterable[str]) -> None:
-    """UnknownName for an option of 'name,key=value' that the source does not have."""
+    """Raise UnknownName for an option of 'name,key=value' that the source does not have."""
     known = sorted(known)
     for key in options:
         if key not in known:
             raise UnknownName(f"option of '{name}'", key, known or ["(none)"])
 
 
+def whole_number(name: str, options: dict[str, str], key: str, default: int, least: int = 0) -> int:
+    """The option `key` of 'name,key=value' as a number. Raises UsageError unless it is >= `least`."""
+    text = options.get(key)
+    if text is None:
+        return default
+    if not is_digits(text) or int(text) < least:
+        raise UsageError(f"{name},{key}={text}: write a whole number, {least} or more")
+    return int(text)
+
+
 def spell(name: str, options: dict[str, str]) -> str:
-    """The spelling that opens a collection again: 'name,key=value,…'."""
+    """Write a name with its options as 'name,key=value,…', which opens the collection again."""
     return ",".join([name, *(f"{key}={value}" for key, value in options.items())])
 
 
-CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]|^\ufeff")  # what no id has
-
-
 def check_id(identifier: str, where: str, what: str = "document") -> str:
-    """The id itself if it can stand in a TREC run, else DataError: not empty, no white space, no control
-    character (trec_eval ends an id at a NUL), no byte order mark before it.
+    """Return the id if a TREC run can contain it; raise DataError otherwise.
+
+    An id is not empty and has no white space, no control character (trec_eval ends an id at a NUL) and
+    no byte order mark at its start.
     """
-    if identifier.split() == [identifier]:
-        if not CONTROL.search(identifier):
-            return identifier
-        raise DataError(
-            f"{where}: the {what} id {identifier!r} has a control character or a byte order mark, with "
-            "which tools read another id; remove it"
-        )
     if not identifier:
         raise DataError(f"{where}: the {what} id is empty; every record needs one")
-    raise DataError(
-        f"{where}: the {what} id {identifier!r} cannot stand in a TREC run (white space); "
-        "write ',map_ids=1' after the collection's name to replace white space by '_'"
-    )
+    if identifier.split() != [identifier]:
+        raise DataError(
+            f"{where}: the {what} id {identifier!r} contains white space, which a TREC run cannot represent; "
+            "write ',map_ids=1' after the collection's name to replace white space by '_'"
+        )
+    if CONTROL_CHARACTERS.search(identifier):
+        raise DataError(
+            f"{where}: the {what} id {identifier!r} contains a control character or a byte order mark, "
+            "which other tools would read differently; remove it"
+        )
+    return identifier
 
 
 def map_id(identifier: str) -> str:
     """The id with every white space character replaced by '_'."""
     return "".join("_" if character.isspace() else character for character in identifier)
+
+
+def doc_hash(doc: Doc) -> bytes:
+    """The SHA-256 (32 bytes) of id, title, text and contexts, each preceded by its length."""
+    digest = hashlib.sha256()
+    contexts = [json.dumps(doc.context)] if doc.context else []
+    for field in (doc.id, doc.title, doc.text, *contexts):
+        data = field.encode("utf-8", "surrogatepass")
+        digest.update(len(data).to_bytes(8, "little"))
+        digest.update(data)
+    return digest.digest()
+
+
+class CollectionDigest:
+    """A digest of a set of documents that does not depend on their order.
+
+    It consists of their number and the sum of their hashes modulo 2**256. The digests of parts therefore
+    add up to the digest of the whole.
+    """
+
+    def __init__(self, count: int = 0, total: int = 0) -> None:
+        self.count = count
+        self.total = total
+
+    def add(self, doc_hash: bytes) -> None:
+        """Add one document."""
+        self.count += 1
+        self.total = (self.total + int.from_bytes(doc_hash, "little")) % (1 << 256)
+
+    def __str__(self) -> str:
+        return f"{self.count}:{self.total:064x}"
+
+    @classmethod
+    def sum(cls, digests: Iterable[str]) -> "CollectionDigest":
+        """The digest of the union of parts, from the texts of their digests."""
+        whole = cls()
+        for text in digests:
+            count, total = text.split(":")
+            whole.count += int(count)
+            whole.total = (whole.total + int(total, 16)) % (1 << 256)
+        return whole

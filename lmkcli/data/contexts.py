@@ -1,54 +1,61 @@
-"""Contexts: what stands before each chunk of a document when the chunk is embedded or indexed alone.
+"""Contexts of chunks: text before a chunk that is encoded or indexed alone.
 
-A chunk that says "it was founded there" is found by few questions; with the title of its document, the
-headings above it or a sentence that a language model wrote about it, by more (Anthropic, "Introducing
+Few queries find a chunk such as "it was founded there". More queries find it together with the title of its
+document, the headings above it, or a sentence that a language model wrote about it (Anthropic, "Introducing
 contextual retrieval", 2024; ConTEB, arXiv 2505.24782, section 2.2).
+
+The setting of contexts is '' (none), 'title', 'headings', or 'field:NAME' with a field of the documents.
 """
 
 from collections.abc import Sequence
 
-from lmkcli.data.collection import CHUNK, Doc
+from lmkcli.data.collection import CHUNK_BREAK, Doc
 from lmkcli.errors import DataError
 from lmkcli.text.headings import Outline
 
 TITLE, HEADINGS, FIELD = "title", "headings", "field:"
 
 
-def fault_of(how: str) -> str:
-    """What is wrong with a setting of contexts, or ''."""
-    if how in ("", TITLE, HEADINGS) or (how.startswith(FIELD) and how != FIELD):
+def invalid_reason(setting: str) -> str:
+    """The error in a setting of contexts; '' if it is valid."""
+    if setting in ("", TITLE, HEADINGS) or (setting.startswith(FIELD) and setting != FIELD):
         return ""
     return f"write {TITLE}, {HEADINGS}, or {FIELD}NAME with a field of the documents"
 
 
-def field_of(how: str) -> str:
-    """The field of the documents that a setting names; '' where it names none."""
-    return how.removeprefix(FIELD) if how.startswith(FIELD) else ""
+def field_of(setting: str) -> str:
+    """The field of the documents in a setting 'field:NAME'; '' for other settings."""
+    return setting.removeprefix(FIELD) if setting.startswith(FIELD) else ""
 
 
-def own_begin(doc: Doc, how: str) -> int:
-    """Where in a document's content its chunks begin: a title that is their context is in none of them."""
-    return len(doc.title) + 1 if how == TITLE and doc.title else 0
+def own_start(doc: Doc, setting: str) -> int:
+    """The position in a document's content at which its chunks start.
 
-
-def contexts(doc: Doc, how: str, begins: Sequence[int]) -> list[str]:
-    """The context of each chunk, given where the chunks begin in the document's content.
-
-    DataError where the document has a list of contexts and not one for each chunk.
+    A title that serves as context is not part of the chunks.
     """
-    if how == TITLE:
-        return [doc.title] * len(begins)
-    if how == HEADINGS:
-        outline = Outline(doc.text.replace(CHUNK, "\n"))
-        lead = len(doc.content) - len(doc.text)
-        return ["\n".join(outline.above(begin - lead)) for begin in begins]
+    return len(doc.title) + 1 if setting == TITLE and doc.title else 0
+
+
+def contexts_of(doc: Doc, setting: str, starts: Sequence[int]) -> list[str]:
+    """The context of each chunk; `starts` are the positions of the chunks in the document's content.
+
+    Raises DataError if the document has a list of contexts of another length than its chunks.
+    """
+    if setting == TITLE:
+        return [doc.title] * len(starts)
+    if setting == HEADINGS:
+        outline = Outline(doc.text.replace(CHUNK_BREAK, "\n"))
+        lead = len(doc.content) - len(
+            doc.text
+        )  # positions count from the title, the outline from the text
+        return ["\n".join(outline.above(start - lead)) for start in starts]
     if isinstance(doc.context, str):
-        return [doc.context] * len(begins)
+        return [doc.context] * len(starts)
     if not doc.context and not doc.content.strip():
-        return [""] * len(begins)
-    if len(doc.context) != len(begins):
+        return [""] * len(starts)
+    if len(doc.context) != len(starts):
         raise DataError(
-            f"document {doc.id} has {len(begins)} chunks and {len(doc.context)} contexts under "
-            f"'{field_of(how)}'; give one text for all, or a list with one for each chunk, cut as here"
+            f"document {doc.id} has {len(starts)} chunks and {len(doc.context)} contexts in the field "
+            f"'{field_of(setting)}'; give one text for all chunks, or a list with one text for each chunk"
         )
     return list(doc.context)

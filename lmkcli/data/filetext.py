@@ -1,11 +1,11 @@
-"""The text of one file: what every reader of a kind of file gives, and how bytes become characters."""
+"""The interface of the readers of files: from the bytes of one file to its title and text."""
 
 import codecs
 from typing import NamedTuple, Protocol
 
 from lmkcli.errors import DataError, UsageError
 
-MARKS = {
+BYTE_ORDER_MARKS = {
     codecs.BOM_UTF8: "utf-8-sig",
     codecs.BOM_UTF16_LE: "utf-16",
     codecs.BOM_UTF16_BE: "utf-16",
@@ -13,24 +13,24 @@ MARKS = {
 
 
 class FileText(NamedTuple):
-    """What a file says; `title` is empty where it names none."""
+    """The title and the text of a file; the title is empty if the file has none."""
 
     title: str
     text: str
 
 
 class FileReader(Protocol):
-    """What a row of the catalog's READERS is: the bytes of a file to its text.
+    """A function that extracts the text of a file from its bytes; listed in the catalog's READERS.
 
-    `encoding` is that of text that does not say its own. DataError, with the reason alone, for what
-    cannot be read or has no text; an empty file is an empty text.
+    `encoding` applies to text that does not declare its own. Raises DataError, with only the reason as
+    message, if the file is unreadable or has no text. An empty file gives an empty text.
     """
 
     def __call__(self, data: bytes, encoding: str) -> FileText: ...
 
 
 def check_encoding(name: str) -> None:
-    """UsageError for an encoding of text that Python does not have."""
+    """Raise UsageError if Python has no text encoding of this name."""
     try:
         b"a".decode(name, "replace")
     except (LookupError, UnicodeError):
@@ -40,21 +40,24 @@ def check_encoding(name: str) -> None:
         ) from None
 
 
-def decoded(data: bytes, encoding: str, declared: str = "") -> str:
-    """The characters of a text file; a byte order mark comes before what it declares, that before `encoding`.
+def decode_text(data: bytes, encoding: str, declared: str = "") -> str:
+    """Decode the bytes of a text file.
 
-    DataError for another encoding, and for what is no text.
+    A byte order mark has the highest priority, then the encoding that the file declares, then `encoding`.
+    Raises DataError if the bytes have another encoding or are not text.
     """
-    said = next((name for mark, name in MARKS.items() if data.startswith(mark)), declared)
+    marks = (name for mark, name in BYTE_ORDER_MARKS.items() if data.startswith(mark))
+    declared = next(marks, declared)
     try:
-        text = data.decode(said or encoding)
+        text = data.decode(declared or encoding)
     except UnicodeError as error:
         if b"\0" in data:
             raise DataError("is binary, not text") from None
         place = f" (byte {error.start + 1:,})" if isinstance(error, UnicodeDecodeError) else ""
-        if said:
+        if declared:
             raise DataError(
-                f"says that it is {said}, and is not{place}; correct that, or save it so"
+                f"declares the encoding {declared} but has another one{place}; correct the declaration, "
+                "or save the file in that encoding"
             ) from None
         raise DataError(
             f"is not {encoding}{place}; name its encoding, such as ',encoding=cp1252'"

@@ -1,42 +1,109 @@
-"""Files into records: jsonl, tsv, parquet, TREC topics, gzip and stdin, as streams and in shards.
+"""Files of records: jsonl, JSON arrays, csv, tsv, lines, parquet, mailboxes, Stack Exchange, TREC topics.
 
-A record is a dict from field name to value, and comes with where it stands, for error messages.
-Reading starts at once and takes constant memory, whatever the size (topics, which are small, are
-read whole). Lines end with a line feed, after a carriage return or not, so that Unicode's own
-separators may stand inside a text; a byte order mark is passed over, and so are empty lines.
+All but parquet may be compressed (gzip, Zstandard, a zip archive of one file). Standard input has the same
+formats.
+
+A record is a dictionary from field name to value. It comes with its place in the file, for error messages.
+Reading starts at once and takes constant memory for files of any size (topics are small and are read at
+once). A line ends with a line feed, optionally after a carriage return. A text may contain Unicode's own
+line separators. A byte order mark and empty lines are skipped.
 """
 
-import gzip
-import io
+import csv
+import json
 import os
-import zlib
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from itertools import chain
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO, NamedTuple
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from lmkcli.data.collection import WHOLE, Shard
-from lmkcli.data.formats import BOM, PLAIN_COLUMNS, Columns, LineFormat, Record, line_format
+from lmkcli.data.columns import ID_NAMES, plain_name
+from lmkcli.data.fields import QUERY_ID_FIELDS, Record
+from lmkcli.data.mbox import read_mailbox
+from lmkcli.data.stackexchange import is_dump, parse_post
+from lmkcli.data.streams import (
+    COMPRESSED,
+    ByteSource,
+    FileInput,
+    PipeInput,
+    inner_name,
+    wrong_byte,
+)
 from lmkcli.data.trec import read_topics
 from lmkcli.errors import DataError
-from lmkcli.reading import LONG_LINE, bounded_lines
+from lmkcli.system.input_files import (
+    MAX_FILE,
+    MAX_RECORD_LINE,
+    bounded_lines,
+    not_a_file,
+    parse_json,
+)
 
-BLOCK = 1000
-ONCE = "stdin can be read only once, and was; save it to a file and name that instead of '-'"
+BLOCK = 1000  # consecutive records of a stream that one shard reads
+BOM = b"\xef\xbb\xbf"
+HEAD = 1 << 12  # bytes of an XML file that show its kind
+JSON_SUFFIXES = (".jsonl", ".json", ".ndjson")
+DELIMITERS = ",;\t|"  # of csv files
+FORMATS = (
+    *("csv", "json", "jsonl", "lines", "mbox", "parquet", "stackexchange"),
+    *("topics", "tsv"),
+)
+Parse = Callable[[bytes, str], Record | None]
+Columns = tuple[tuple[str, ...], ...]
+PLAIN_COLUMNS: Columns = (("id", "text"), ("id", "title", "text"))  # of tsv files without a header
+
+
+class FileFormat(NamedTuple):
+    """What a file does not contain itself, given by the options of a collection."""
+
+    delimiter: str = ""
+    """Of csv; '': found in the header."""
+    encoding: str = ""
+    """'': UTF-8."""
+    kind: str = ""
+    """One of FORMATS; '': found by the suffix, else by the first line."""
+    columns: frozenset[str] = frozenset()
+    """Names of columns that must exist, so a first line that contains one is a header."""
+    numbered: bool = False
+    """Whether ids are the numbers of rows, which byte ranges cannot count."""
+
+
+class FileRow(NamedTuple):
+    """A row of a file: its place, its number from 1 (without headers), and its record or the error in it."""
+
+    where: str
+    number: int
+    found: Record | DataError
+
+    def record(self) -> Record:
+        """The record. Raises DataError if the row is invalid; the next rows can still be read."""
+        if isinstance(self.found, DataError):
+            raise self.found
+        return self.found
 
 
 class Records(ABC):
     """The records of one shard of a file; iterating yields (where, record).
 
-    `fraction` is the share of this shard that has been read, or None when it cannot be known.
+    `fraction` is the share of this shard that has been read, or None if it is unknown.
     """
 
+    named = False
+    """Whether the format defines the names of the fields: id, title and text."""
+
     @abstractmethod
-    def __iter__(self) -> Iterator[tuple[str, Record]]: ...
+    def rows(self) -> Iterator[FileRow]:
+        """The rows. Raises DataError for a file that cannot be read to its end."""
+
+    def __iter__(self) -> Iterator[tuple[str, Record]]:
+        return ((row.where, row.record()) for row in self.rows())
 
     @property
     @abstractmethod
@@ -44,66 +111,256 @@ class Records(ABC):
 
 
 def open_records(
-    path: str,
+    source: str | PipeInput,
     shard: Shard = WHOLE,
     wanted: frozenset[str] = frozenset(),
     columns: Columns = PLAIN_COLUMNS,
+    given: FileFormat = FileFormat(),  # noqa: B008 (immutable)
 ) -> Records:
-    """The records of a file; the suffix says what it is, else its first line does.
+    """Open the records of a file or of a pipe.
 
-    `wanted` names the fields that will be looked at: parquet reads only those columns, and a tsv
-    header is recognised by them; `columns` names those of a tsv without one. Plain lines are cut into
-    shards by bytes and parquet by rows; gzip cannot seek, so its lines are dealt in blocks of 1,000.
-    DataError for what is none of these.
+    The format is the given one, else that of the suffix, else that of the first line.
+
+    `wanted` are the fields that will be used: only these columns of a parquet file are read, and a tsv
+    header is recognised by them. `columns` are the columns of tsv files without a header. Shards of plain
+    lines are byte ranges, and shards of parquet are ranges of rows. Compressed files and csv cannot seek,
+    so their records are dealt to the shards in blocks of 1,000. Raises DataError for other formats.
     """
-    file = Path(os.path.expanduser(path))
+    request = _Request(shard, wanted, columns, given)
+    if isinstance(source, PipeInput):
+        return _open_pipe(source, request)
+    file = Path(os.path.expanduser(source))
     if not file.is_file():
-        raise DataError(
-            f"{path}: {'a folder' if file.is_dir() else 'no such file'}; expected a file"
-        )
-    if file.suffix == ".parquet":
+        raise DataError(f"{source}: {not_a_file(file) or 'no such file'}")
+    name = inner_name(file)
+    kind = given.kind or _kind_by_name(name, given)
+    if kind == "parquet":
+        if file.suffix in COMPRESSED:
+            raise DataError(f"{source}: parquet compresses its own columns; unpack it first")
         return ParquetRecords(file, shard, wanted)
-    zipped = file.suffix == ".gz"
-    with _whole_gzip(path), gzip.open(file) if zipped else file.open("rb") as handle:
-        first = next(bounded_lines(handle, path, LONG_LINE), b"")
-    layout = line_format(first, path, wanted, columns)
+    if kind == "mbox":
+        if file.suffix in COMPRESSED:
+            raise DataError(f"{source}: a compressed mailbox cannot be read; unpack it first")
+        return Mailbox(file, shard)
+    opened = FileInput(file)
+    kind, first = _kind_and_first(opened, kind, name, given)
+    records = _open_stream(opened, first, request._replace(given=given._replace(kind=kind)))
+    return records or TopicRecords(file, shard)
+
+
+class _Request(NamedTuple):
+    """The arguments of `open_records`."""
+
+    shard: Shard
+    wanted: frozenset[str]
+    columns: Columns
+    given: FileFormat
+
+
+def _open_pipe(pipe: PipeInput, request: _Request) -> Records:
+    kind = request.given.kind or ("csv" if request.given.delimiter else "")
+    if kind in ("parquet", "mbox", "topics"):  # they are not read from start to end
+        return open_records(str(pipe.saved(f".{kind}")), *request)
+    kind, first = _kind_and_first(pipe, kind, "", request.given)
+    if first.startswith(b"\x1f\x8b"):
+        raise DataError("stdin: gzip; unpack it on the way: zcat FILE | lmk …")
+    records = _open_stream(pipe, first, request._replace(given=request.given._replace(kind=kind)))
+    return records or TopicRecords(pipe.saved(".topics"), request.shard)
+
+
+def _kind_by_name(name: str, given: FileFormat) -> str:
+    """The format that a suffix or a delimiter defines; '' if the first line decides."""
+    suffix = Path(name).suffix
+    if suffix == ".csv" or (given.delimiter and suffix != ".parquet"):
+        return "csv"
+    return suffix[1:] if suffix in (".parquet", ".mbox", ".tsv") else ""
+
+
+def _kind_and_first(
+    opened: ByteSource, kind: str, name: str, given: FileFormat
+) -> tuple[str, bytes]:
+    """The format of text, if its start shows it, and its first line."""
+    with opened.open(given.encoding) as stream:
+        first = next(bounded_lines(stream.file, opened.name, MAX_RECORD_LINE), b"")
+        start = first.removeprefix(BOM).lstrip()
+        if not kind and start.startswith(b"[") and Path(name).suffix in ("", ".json"):
+            kind = "json"
+        if not kind and start.startswith((b"<?xml", b"<posts")):
+            try:
+                dump = is_dump(start[:HEAD] + stream.file.read(HEAD))
+            except DataError as error:
+                raise DataError(f"{opened.name}: {error}") from None
+            kind = "stackexchange" if dump else kind
+    if not kind and Path(name).suffix in JSON_SUFFIXES:
+        kind = "jsonl"
+    return kind, first
+
+
+def _open_stream(opened: ByteSource, first: bytes, request: _Request) -> Records | None:
+    """The records of a format that is read from start to end; None for TREC topics."""
+    shard, wanted, columns, given = request
+    if given.kind == "csv":
+        return CsvRecords(opened, shard, given)
+    if given.kind == "json":
+        return JsonArray(opened, shard, given)
+    layout = line_format(first, opened.name, wanted, columns, given)
     if layout is None:
-        return TopicRecords(file, shard)
-    return ZippedLines(file, shard, layout) if zipped else PlainLines(file, shard, layout)
+        return None
+    if isinstance(opened, FileInput) and opened.plain and not (given.encoding or given.numbered):
+        return PlainLines(opened.path, shard, layout)
+    return StreamLines(opened, shard, layout, given)
+
+
+class LineFormat(NamedTuple):
+    """The function that parses a line, and whether the first line is a header.
+
+    The function returns None for a line without a record. `named` is as for Records.
+    """
+
+    parse: Parse
+    header: bool = False
+    named: bool = False
+
+
+def line_format(
+    first: bytes,
+    name: str,
+    wanted: frozenset[str],
+    columns: Columns = PLAIN_COLUMNS,
+    given: FileFormat = FileFormat(),  # noqa: B008 (immutable)
+) -> LineFormat | None:
+    """The format of a file of lines, given or from its first line; None for TREC topics.
+
+    `columns` are the columns of a tsv file without a header, for each possible number of columns.
+    """
+    kind = given.kind
+    start = first.removeprefix(BOM).strip(b"\r\n ")
+    if kind == "jsonl" or (not kind and start.startswith(b"{")):
+        return LineFormat(parse_json_line)
+    if kind == "lines":
+        return LineFormat(parse_text_line)
+    if kind == "stackexchange":
+        return LineFormat(parse_post, named=True)
+    if kind == "topics" or (not kind and start.startswith(b"<")):
+        return None
+    if not kind and start and b"\t" not in start:
+        raise DataError(_unknown_format(name, start))
+    names = start.decode("utf-8", "replace").split("\t")
+    header = _is_header(names, wanted, columns, given.columns)
+    return LineFormat(_tsv_parser((tuple(names),) if header else columns), header)
+
+
+def _is_header(
+    names: list[str], wanted: frozenset[str], columns: Columns, given: frozenset[str]
+) -> bool:
+    """Whether the first line of a tsv file names its columns."""
+    if given.intersection(names):
+        return True
+    if columns is PLAIN_COLUMNS:
+        usual = (*QUERY_ID_FIELDS, *ID_NAMES)
+        return len(names) > 1 and plain_name(names[0]) in usual
+    first = names[0].lower() in {*QUERY_ID_FIELDS, *columns[0][:1]}
+    return first and any(name in wanted for name in names[1:])
+
+
+def _unknown_format(name: str, start: bytes) -> str:
+    """What to write for a file of text without columns."""
+    if name == PipeInput.name:
+        return (
+            f"stdin: neither jsonl nor tsv; the first line starts with {start[:40]!r}; name the format: "
+            "-,format=csv, or -,format=lines to read each line as a document"
+        )
+    return (
+        f"{name}: neither jsonl, tsv nor TREC topics; the first line starts with {start[:40]!r}; write "
+        f"folder:{name} to read the file as one document, {name},format=lines to read each line as a "
+        f"document, or {name},format=csv for a table"
+    )
+
+
+def parse_text_line(line: bytes, where: str) -> Record:
+    """A line of text as a record. Raises DataError with `where` unless it is UTF-8."""
+    try:
+        return {"text": line.decode("utf-8").strip()}
+    except UnicodeDecodeError as error:
+        raise DataError(f"{where}: {not_utf8(error)}") from error
+
+
+def parse_json_line(line: bytes, where: str) -> Record:
+    """Parse a line of jsonl. Raises DataError with `where` unless it is a JSON object in UTF-8."""
+    try:
+        record = parse_json(line.decode("utf-8"))
+    except UnicodeDecodeError as error:
+        raise DataError(f"{where}: not valid JSON: {not_utf8(error)}") from error
+    except ValueError as error:
+        raise DataError(f"{where}: not valid JSON ({error})") from error
+    if not isinstance(record, dict):
+        raise DataError(f"{where}: not a JSON object but a {type(record).__name__}")
+    return _without_surrogates(record) if _has_surrogates(line) else record
+
+
+def _has_surrogates(data: bytes) -> bool:
+    """Whether JSON has escapes of surrogates, such as \\ud800."""
+    return b"\\ud" in data or b"\\uD" in data
+
+
+def _without_surrogates(record: Record) -> Record:
+    """The record with U+FFFD for half a surrogate pair: escapes can represent one, but no file can."""
+    text = json.dumps(record, ensure_ascii=False)
+    cleaned: Record = json.loads(
+        text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+    )
+    return cleaned
+
+
+def _tsv_parser(layouts: Columns) -> Parse:
+    """A parser of tsv lines. The number of columns selects the names of the columns."""
+    by_length = {len(names): names for names in layouts}
+
+    def parse(line: bytes, where: str) -> Record:
+        try:
+            columns = line.decode("utf-8").rstrip("\r\n").split("\t")
+        except UnicodeDecodeError as error:
+            raise DataError(f"{where}: {not_utf8(error)}") from error
+        if len(columns) not in by_length:
+            expected = " or ".join(", ".join(names) for names in layouts)
+            raise DataError(
+                f"{where}: {len(columns)} columns, expected {expected} separated by tabs "
+                f"(a first line '{'⇥'.join(layouts[-1][:2])}⇥…' defines other columns)"
+            )
+        return dict(zip(by_length[len(columns)], columns, strict=True))
+
+    return parse
 
 
 class PlainLines(Records):
-    """Lines of a local file; a line belongs to the shard in which its first byte lies."""
+    """Lines of a local file; a line belongs to the shard that contains its first byte."""
 
     def __init__(self, path: Path, shard: Shard, layout: LineFormat) -> None:
         self._path = path
         self._layout = layout
+        self.named = layout.named
         mine = shard.rows(path.stat().st_size)
         self._start, self._stop = mine.start, mine.stop
         self._position = self._start
 
-    def __iter__(self) -> Iterator[tuple[str, Record]]:
-        parse, header = self._layout
+    def rows(self) -> Iterator[FileRow]:
+        header = self._layout.header
         with self._path.open("rb", buffering=1 << 20) as file:
-            self._position = position = self._seek(file)
-            lines = bounded_lines(file, self._path, LONG_LINE)
+            if self._start:  # the shard starts with the first line that starts in it
+                file.seek(self._start - 1)
+                next(bounded_lines(file, self._path, MAX_RECORD_LINE), None)
+            self._position = position = file.tell()
+            lines = bounded_lines(file, self._path, MAX_RECORD_LINE)
             for number, line in enumerate(lines, start=1):
                 if position >= self._stop:
                     break
-                # In the middle of a file nobody knows the number of a line.
+                # The number of lines before a shard is unknown.
                 place = f"byte {position}" if self._start else f"line {number}"
                 text = line if position else line.removeprefix(BOM)
                 skip = not text or text.isspace() or (header and not position)
                 self._position = position = position + len(line)
                 if not skip:
-                    where = f"{self._path} {place}"
-                    yield where, parse(text, where)
-
-    def _seek(self, file: BinaryIO) -> int:
-        if self._start:
-            file.seek(self._start - 1)
-            file.readline()
-        return file.tell()
+                    yield from _line_row(self._layout, text, f"{self._path} {place}", number)
 
     @property
     def fraction(self) -> float | None:
@@ -112,87 +369,212 @@ class PlainLines(Records):
         return min(1.0, (self._position - self._start) / (self._stop - self._start))
 
 
-class DealtLines(Records):
-    """Lines of a stream that cannot seek, dealt to the shards in blocks of 1,000."""
-
-    def __init__(self, name: str, shard: Shard, layout: LineFormat) -> None:
-        self._name = name
-        self._shard = shard
-        self._layout = layout
-
-    @abstractmethod
-    def _lines(self) -> Iterator[bytes]: ...
-
-    def __iter__(self) -> Iterator[tuple[str, Record]]:
-        parse, header = self._layout
-        for number, line in enumerate(self._lines()):
-            text = line if number else line.removeprefix(BOM)
-            mine = (number // BLOCK) % self._shard.count == self._shard.number
-            if mine and text and not text.isspace() and not (header and not number):
-                where = f"{self._name} line {number + 1}"
-                yield where, parse(text, where)
+def _line_row(layout: LineFormat, text: bytes, where: str, number: int) -> Iterator[FileRow]:
+    """The row of a line, if it has a record."""
+    try:
+        found = layout.parse(text, where)
+    except DataError as error:
+        yield FileRow(where, number - layout.header, error)
+    else:
+        if found is not None:
+            yield FileRow(where, number - layout.header, found)
 
 
-class ZippedLines(DealtLines):
-    """Lines of a gzip file; `fraction` goes by compressed bytes, of the whole file."""
+class StreamLines(Records):
+    """Lines of a stream that cannot seek, distributed to the shards in blocks of 1,000.
 
-    def __init__(self, path: Path, shard: Shard, layout: LineFormat) -> None:
-        super().__init__(str(path), shard, layout)
-        self._path = path
-        self._size = path.stat().st_size
-        self._read = 0
-
-    def _lines(self) -> Iterator[bytes]:
-        with _whole_gzip(self._name), self._path.open("rb") as raw, gzip.open(raw) as file:
-            for line in bounded_lines(io.BufferedReader(file, 1 << 17), self._name, LONG_LINE):
-                self._read = raw.tell()
-                yield line
-
-    @property
-    def fraction(self) -> float | None:
-        return self._read / self._size if self._size else 1.0
-
-
-class PipedLines(DealtLines):
-    """Lines of standard input, which can be read once."""
+    `fraction` is the share of the bytes of the whole file.
+    """
 
     def __init__(
         self,
-        stream: BinaryIO,
+        opened: ByteSource,
         shard: Shard,
-        wanted: frozenset[str],
-        columns: Columns = PLAIN_COLUMNS,
+        layout: LineFormat,
+        given: FileFormat = FileFormat(),  # noqa: B008
     ) -> None:
-        self._stream: BinaryIO | None = stream
-        self._first = next(bounded_lines(stream, "stdin", LONG_LINE), b"")
-        layout = line_format(self._first, "-", wanted, columns)
-        if layout is None:
-            raise DataError("stdin: topics cannot be piped in; save them and name the file")
-        super().__init__("stdin", shard, layout)
+        self._input, self._shard, self._layout = opened, shard, layout
+        self._encoding = given.encoding
+        self.named = layout.named
+        self._read = 0
 
-    def _lines(self) -> Iterator[bytes]:
-        stream, self._stream = self._stream, None
-        if stream is None:
-            raise DataError(ONCE)
-        yield self._first
-        yield from bounded_lines(stream, "stdin", LONG_LINE)
+    def rows(self) -> Iterator[FileRow]:
+        header = self._layout.header
+        with self._input.open(self._encoding) as stream:
+            lines = bounded_lines(stream.file, self._input.name, MAX_RECORD_LINE)
+            for number, line in enumerate(lines):
+                self._read = stream.position()
+                text = line if number else line.removeprefix(BOM)
+                mine = (number // BLOCK) % self._shard.count == self._shard.number
+                if mine and text and not text.isspace() and not (header and not number):
+                    where = f"{self._input.name} line {number + 1}"
+                    yield from _line_row(self._layout, text, where, number + 1)
 
     @property
     def fraction(self) -> float | None:
+        return _share(self._read, self._input.size)
+
+
+def _share(read: int, size: int | None) -> float | None:
+    """The share of a file that was read; None if its size is unknown."""
+    if size is None:
         return None
+    return min(1.0, read / size) if size else 1.0
+
+
+class CsvRecords(Records):
+    """Rows of a csv file with a header. A quoted field may contain delimiters, quotes and line ends.
+
+    A row is dealt to a shard by its number, in blocks of 1,000.
+    """
+
+    def __init__(self, opened: ByteSource, shard: Shard, given: FileFormat) -> None:
+        self._input, self._shard, self._given = opened, shard, given
+        self._read = 0
+
+    def rows(self) -> Iterator[FileRow]:
+        csv.field_size_limit(MAX_RECORD_LINE)
+        name = self._input.name
+        with self._input.open(self._given.encoding) as stream:
+            lines = decoded_lines(stream.file, name)
+            first = next(lines, "")
+            delimiter = self._given.delimiter or max(DELIMITERS, key=_unquoted(first).count)
+            table = csv.reader(chain([first], lines), delimiter=delimiter, strict=True)
+            names = self._names(table)
+            number = 0
+            while True:
+                row = self._next_row(table)
+                if row is None:
+                    break
+                if isinstance(row, list) and not any(row):
+                    continue
+                number += 1
+                if ((number - 1) // BLOCK) % self._shard.count == self._shard.number:
+                    self._read = stream.position()
+                    where = f"{name} line {table.line_num}"
+                    yield FileRow(where, number, _csv_record(names, row, where))
+            self._read = self._input.size or 0
+
+    def _next_row(self, table: Any) -> list[str] | DataError | None:
+        """The next row, or the error in it; None at the end. Raises DataError for an open quote."""
+        after = table.line_num
+        try:
+            return list(next(table))
+        except StopIteration:
+            return None
+        except csv.Error as error:
+            wrong = f"{self._input.name} line {table.line_num}: not valid csv ({error})"
+            if "end of data" in str(error):  # all rows after this quote would be missing
+                raise DataError(f"{wrong}; a quote after line {after} does not close") from error
+            return DataError(wrong)
+
+    def _names(self, table: Any) -> list[str]:
+        """The columns. Raises DataError for an invalid header."""
+        where = f"{self._input.name} line 1"
+        try:
+            names = [name.strip() for name in next(table, [])]
+        except csv.Error as reason:
+            raise DataError(f"{where}: not valid csv ({reason})") from reason
+        if error := _encoding_error(names, where):
+            raise error
+        if repeated := [name for name, times in Counter(names).items() if times > 1]:
+            raise DataError(f"{where}: the header has the column {repeated[0]!r} twice; rename one")
+        return names
+
+    @property
+    def fraction(self) -> float | None:
+        return _share(self._read, self._input.size)
+
+
+def _csv_record(names: list[str], row: list[str] | DataError, where: str) -> Record | DataError:
+    """The record of a row, or the error: too few or too many fields, or wrong bytes."""
+    if isinstance(row, DataError):
+        return row
+    if error := _encoding_error(row, where):
+        return error
+    if len(row) != len(names):
+        return DataError(
+            f"{where}: {len(row)} fields, but the header has {len(names)} ({', '.join(names[:6])}); "
+            "quote fields that contain the delimiter, or name it: FILE,delimiter=semicolon"
+        )
+    return dict(zip(names, row, strict=True))
+
+
+def _encoding_error(fields: list[str], where: str) -> DataError | None:
+    """The error if some fields contain bytes that `decoded_lines` could not decode."""
+    for text in fields:
+        if not text.isascii():
+            try:
+                text.encode("utf-8", "surrogateescape").decode("utf-8")
+            except UnicodeDecodeError as error:
+                return DataError(f"{where}: {not_utf8(error)}")
+    return None
+
+
+def decoded_lines(file: BinaryIO, name: str) -> Iterator[str]:
+    """The lines of a file in UTF-8, without a byte order mark; wrong bytes become half surrogates."""
+    for number, line in enumerate(bounded_lines(file, name, MAX_RECORD_LINE)):
+        yield (line if number else line.removeprefix(BOM)).decode("utf-8", "surrogateescape")
+
+
+def not_utf8(error: UnicodeDecodeError) -> str:
+    """What is wrong with a text in another encoding, and what to do."""
+    byte, given = wrong_byte(error)
+    wrong = "has another encoding than the given one" if given else "not UTF-8"
+    return f"{wrong} (byte {byte:#04x}); name the encoding after the file: FILE,encoding=latin-1"
+
+
+def _unquoted(line: str) -> str:
+    """A line without its quoted parts."""
+    return "".join(line.split('"')[::2])
+
+
+class JsonArray(Records):
+    """The objects of a JSON array. The file is read at once; large ones should be jsonl."""
+
+    def __init__(self, opened: ByteSource, shard: Shard, given: FileFormat) -> None:
+        self._input, self._shard, self._given = opened, shard, given
+        self._done, self._total = 0, -1
+
+    def rows(self) -> Iterator[FileRow]:
+        name = self._input.name
+        with self._input.open(self._given.encoding) as stream:
+            data = stream.file.read(MAX_FILE + 1)
+        if len(data) > MAX_FILE:
+            raise DataError(
+                f"{name}: a JSON array of more than {MAX_FILE:,} bytes; convert it to one object per "
+                "line: jq -c '.[]' FILE > FILE.jsonl"
+            )
+        try:
+            array = parse_json(data.decode("utf-8-sig"))
+        except UnicodeDecodeError as error:
+            raise DataError(f"{name}: {not_utf8(error)}") from error
+        except ValueError as error:
+            raise DataError(f"{name}: not valid JSON ({error})") from error
+        if not isinstance(array, list):
+            raise DataError(f"{name}: not a JSON array but a {type(array).__name__}")
+        escaped = _has_surrogates(data)
+        mine = self._shard.rows(len(array))
+        self._total = len(mine)
+        for self._done, number in enumerate(mine, 1):
+            where = f"{name} item {number + 1}"
+            yield FileRow(where, number + 1, _item(array[number], where, escaped))
+
+    @property
+    def fraction(self) -> float | None:
+        return self._done / self._total if self._total else 1.0
+
+
+def _item(item: Any, where: str, escaped: bool) -> Record | DataError:
+    """An object of a JSON array, or the error for another value."""
+    if not isinstance(item, dict):
+        return DataError(f"{where}: not a JSON object but a {type(item).__name__}")
+    return _without_surrogates(item) if escaped else item
 
 
 @contextmanager
-def _whole_gzip(name: str) -> Iterator[None]:
-    try:
-        yield
-    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
-        raise DataError(f"{name}: damaged or cut gzip ({error}); fetch it again") from error
-
-
-@contextmanager
-def _whole_parquet(path: Path) -> Iterator[None]:
-    """What Arrow says of a damaged file, in many classes, as one DataError."""
+def _parquet_errors(path: Path) -> Iterator[None]:
+    """Raise the errors of a damaged parquet file, which have many classes, as DataError."""
     try:
         yield
     except (OSError, pa.ArrowException, ValueError, TypeError, OverflowError) as error:
@@ -201,32 +583,32 @@ def _whole_parquet(path: Path) -> Iterator[None]:
 
 
 class ParquetRecords(Records):
-    """Rows of a parquet file; a shard reads only the row groups that hold its rows."""
+    """Rows of a parquet file; a shard reads only the row groups that contain its rows."""
 
     def __init__(self, path: Path, shard: Shard, wanted: frozenset[str]) -> None:
         self._path = path
-        with _whole_parquet(path), pq.ParquetFile(path) as file:
+        with _parquet_errors(path), pq.ParquetFile(path) as file:
             rows, names = file.metadata.num_rows, file.schema_arrow.names
         chosen = [name for name in names if name in wanted]
-        # With less than an id and a text all are read, so that the error can name what there is.
+        # Without an id and a text, read all columns, so that the error message can list them.
         self._columns = chosen if len(chosen) > 1 else names
         mine = shard.rows(rows)
         self._start, self._stop = mine.start, mine.stop
         self._row = self._start
 
-    def __iter__(self) -> Iterator[tuple[str, Record]]:
+    def rows(self) -> Iterator[FileRow]:
         self._row = self._start
         for record in self._records():
             self._row += 1
-            yield f"{self._path} row {self._row}", record
+            yield FileRow(f"{self._path} row {self._row}", self._row, record)
 
     def _records(self) -> Iterator[Record]:
-        with _whole_parquet(self._path):
+        with _parquet_errors(self._path):
             file = pq.ParquetFile(self._path)
         with file:
             batches = self._batches(file)
             while True:
-                with _whole_parquet(self._path):
+                with _parquet_errors(self._path):
                     batch = next(batches, None)
                     records = [] if batch is None else batch.to_pylist()
                 if batch is None:
@@ -234,7 +616,8 @@ class ParquetRecords(Records):
                 yield from records
 
     def _batches(self, file: pq.ParquetFile) -> Iterator[pa.RecordBatch]:
-        row = 0
+        """The rows [start, stop) of the shard in batches of at most BLOCK rows."""
+        row = 0  # the number of the next row of the file
         for group in range(file.num_row_groups):
             size = file.metadata.row_group(group).num_rows
             if row + size <= self._start or row >= self._stop:
@@ -252,20 +635,40 @@ class ParquetRecords(Records):
         return (self._row - self._start) / total if total else 1.0
 
 
-class TopicRecords(Records):
-    """TREC topics: the classic <top> <num> <title> form, or XML with <topic number="…">.
+class Mailbox(Records):
+    """The messages of a mailbox."""
 
-    Fields: id, title, description, narrative; in XML, id and the names of the elements.
+    named = True
+
+    def __init__(self, path: Path, shard: Shard) -> None:
+        self._path, self._shard, self._ended = path, shard, False
+
+    def rows(self) -> Iterator[FileRow]:
+        for number, (where, record) in enumerate(read_mailbox(self._path, self._shard), 1):
+            yield FileRow(where, number, record)
+        self._ended = True
+
+    @property
+    def fraction(self) -> float | None:
+        return 1.0 if self._ended else None
+
+
+class TopicRecords(Records):
+    """TREC topics: the classic form with <top> <num> <title>, or XML with <topic number="…">.
+
+    Fields: id, title, description, narrative; for XML, id and the names of the elements.
     """
+
+    named = True
 
     def __init__(self, path: Path, shard: Shard) -> None:
         self._path = path
         self._shard = shard
 
-    def __iter__(self) -> Iterator[tuple[str, Record]]:
+    def rows(self) -> Iterator[FileRow]:
         topics = read_topics(self._path)
         for row in self._shard.rows(len(topics)):
-            yield f"{self._path} topic {row + 1}", topics[row]
+            yield FileRow(f"{self._path} topic {row + 1}", row + 1, topics[row])
 
     @property
     def fraction(self) -> float | None:

@@ -1,8 +1,7 @@
-"""Run: ranked documents for each query, in and out of TREC's six columns.
+"""Runs: ranked documents for each query, read from and written to TREC files.
 
-A line is `query_id Q0 doc_id rank score tag`. The rank column is written for people: as in
-trec_eval, the order is always that of the scores, held in float32, and equal scores go by document
-id, descending.
+A line is `query_id Q0 doc_id rank score tag`. The rank column is only for people. As in trec_eval, the
+float32 scores determine the order, and documents with equal scores are sorted by id, descending.
 """
 
 import gzip
@@ -18,19 +17,29 @@ from typing import NamedTuple, TextIO
 import numpy as np
 from numpy.typing import NDArray
 
-from lmkcli.data.collection import CONTROL
+from lmkcli.data.collection import (
+    CONTROL_CHARACTERS,
+    WHOLE,
+    Collection,
+    Doc,
+    DocStream,
+    Qrel,
+    Query,
+    Shard,
+)
 from lmkcli.errors import DataError
-from lmkcli.reading import bounded_lines, check_finite
+from lmkcli.spec.manifest import digest
 from lmkcli.system.atomic import atomic_file, destination
+from lmkcli.system.input_files import bounded_lines, check_finite
 
 
 class Ranking(NamedTuple):
-    """One query's documents, best first: ids and float32 scores of the same length."""
+    """The documents of one query, best first: ids and float32 scores of the same length."""
 
     doc_ids: list[str]
-    """The best first; ties by id, descending."""
+    """Best first; ties by id, descending."""
     scores: NDArray[np.float32]
-    """[documents], never rising."""
+    """[documents], not increasing."""
 
     def cut(self, k: int) -> "Ranking":
         """The first k documents."""
@@ -38,12 +47,13 @@ class Ranking(NamedTuple):
 
 
 def ranked(doc_ids: Iterable[str], scores: NDArray[np.float64] | NDArray[np.float32]) -> Ranking:
-    """Sorted as trec_eval sorts: float32 score descending, ties by document id descending."""
+    """Sort documents like trec_eval: by float32 score, descending; ties by document id, descending."""
     ids = list(doc_ids)
-    with np.errstate(over="ignore"):  # beyond float32 is infinite, as in C
+    with np.errstate(over="ignore"):  # values beyond float32 become infinite, as in C
         values = np.asarray(scores, dtype=np.float32)
-    if bool(np.all(values[:-1] > values[1:])):
+    if bool(np.all(values[:-1] > values[1:])):  # already sorted, without ties
         return Ranking(ids, values)
+    # Order by id, descending, then stably by score: ties keep the order of their ids.
     by_id = np.array(sorted(range(len(ids)), key=ids.__getitem__, reverse=True))
     order = by_id[np.argsort(-values[by_id], kind="stable")]
     return Ranking([ids[row] for row in order], values[order])
@@ -51,50 +61,47 @@ def ranked(doc_ids: Iterable[str], scores: NDArray[np.float64] | NDArray[np.floa
 
 @dataclass
 class Run:
-    """The rankings of some queries, and a tag."""
+    """The rankings of a set of queries, and a tag."""
 
     rankings: Mapping[str, Ranking] = field(default_factory=dict)
-    """Query id -> Ranking, in the order in which the queries were asked."""
+    """Query id -> Ranking, in the order of the queries."""
     tag: str = "lmk"
     """The last column of the file."""
     unscored: int = 0
-    """Documents that a reranker could not score, which stand behind the others."""
+    """Documents that a reranker could not score; they follow the others."""
 
     def __repr__(self) -> str:
         return f"<Run {self.tag}: {len(self.rankings):,} queries>"
 
 
 def read_run(path: str | Path) -> Run:
-    """The run in a TREC file (`.gz` too), queries in the order of the file, each one `ranked`.
+    """Read a run from a TREC file (plain or `.gz`), queries in the order of the file, each one `ranked`.
 
-    Columns are parted by any white space, and what follows the sixth is ignored, as trec_eval does.
-    DataError names the file and the line: too few columns, a score that is no number, an id with a
-    control character, or a document that comes twice for one query.
+    As in trec_eval, white space separates the columns, and text after the sixth column is ignored. Raises
+    DataError, with file and line, for missing columns, a score that is not a number, an id with a control
+    character, or a repeated document of a query.
     """
     path = Path(path)
     scores: dict[str, dict[str, float]] = {}
     tag = ""
-    with _reading(path) as file:
+    with _open_text(path) as file:
         for number, line in enumerate(bounded_lines(file, path), 1):
             columns = line.split(None, 6)
             if not columns:
                 continue
-            fault = _fault(columns, scores)
-            if fault:
-                raise DataError(f"{path} line {number}: {fault}")
+            if reason := _invalid_reason(columns, scores):
+                raise DataError(f"{path} line {number}: {reason}")
             scores.setdefault(columns[0], {})[columns[2]] = float(columns[4])
             tag = tag or columns[5]
-    return Run(
-        {query_id: _ranking(documents) for query_id, documents in scores.items()}, tag or "lmk"
-    )
+    rankings = {
+        query_id: ranked(documents, np.fromiter(documents.values(), np.float64, len(documents)))
+        for query_id, documents in scores.items()
+    }
+    return Run(rankings, tag or "lmk")
 
 
-def _ranking(documents: dict[str, float]) -> Ranking:
-    return ranked(documents, np.fromiter(documents.values(), np.float64, len(documents)))
-
-
-def _fault(columns: list[str], scores: Mapping[str, Mapping[str, float]]) -> str:
-    """What is wrong with a line, or ''."""
+def _invalid_reason(columns: list[str], scores: Mapping[str, Mapping[str, float]]) -> str:
+    """The error in a line, or ''; `scores` are the scores of the earlier lines."""
     if len(columns) < 6:
         return (
             f"{len(columns)} columns instead of the six of a TREC run "
@@ -102,15 +109,19 @@ def _fault(columns: list[str], scores: Mapping[str, Mapping[str, float]]) -> str
         )
     query_id, _, doc_id, rank, score, *rest = columns
     if len(rest) > 1 and not rank.isdecimal():
-        return f"more than six columns, and the fourth ('{rank}') is no rank: an id with a space?"
-    if CONTROL.search(doc_id) or (query_id not in scores and CONTROL.search(query_id)):
+        return f"more than six columns, and the fourth ('{rank}') is not a rank; does an id contain a space?"
+    if CONTROL_CHARACTERS.search(doc_id) or (
+        query_id not in scores and CONTROL_CHARACTERS.search(query_id)
+    ):
         return (
-            f"an id of {query_id!r}, {doc_id!r} has a control character or a byte order mark, with which "
-            "tools read another id; remove it"
+            f"the id {query_id!r} or {doc_id!r} contains a control character or a byte order mark, which "
+            "other tools would read differently; remove it"
         )
     if doc_id in scores.get(query_id, {}):
-        return f"document '{doc_id}' comes twice for query '{query_id}'; keep one of the two lines"
-    if "_" in score or not score.isascii():  # which Python reads as numbers, and nobody else
+        return f"document '{doc_id}' occurs twice for query '{query_id}'; keep one of the two lines"
+    if (
+        "_" in score or not score.isascii()
+    ):  # Python would read it as a number, but other tools do not
         return f"the score '{score[:40]}' is not a number"
     try:
         return f"the score '{score}' is not a number" if math.isnan(float(score)) else ""
@@ -119,8 +130,8 @@ def _fault(columns: list[str], scores: Mapping[str, Mapping[str, float]]) -> str
 
 
 @contextmanager
-def _reading(path: Path) -> Iterator[TextIO]:
-    """The lines of a text file or a `.gz`; DataError when it is missing, damaged or not UTF-8."""
+def _open_text(path: Path) -> Iterator[TextIO]:
+    """Open a text file, plain or `.gz`; raise DataError if it is missing, damaged or not UTF-8."""
     opener = gzip.open if path.suffix == ".gz" else open
     try:
         check_finite(path)
@@ -129,31 +140,32 @@ def _reading(path: Path) -> Iterator[TextIO]:
     except UnicodeDecodeError as error:
         raise DataError(f"{path}: not UTF-8 ({error.reason}); convert it with iconv") from error
     except (EOFError, zlib.error) as error:
-        raise DataError(f"{path}: the compressed file is damaged or cut short ({error})") from error
+        raise DataError(f"{path}: the compressed file is damaged or truncated ({error})") from error
     except OSError as error:
         raise DataError(f"{path}: cannot be read ({error.strerror or error})") from error
 
 
 def write_run(path: str | Path, run: Run) -> None:
-    """Six columns, ranks from 1, scores with the digits that give the same float32 again.
+    """Write a run in TREC's six columns, with ranks from 1 and scores that round-trip as float32.
 
-    A suffix `.gz` compresses. The file appears whole or not at all; a pipe or a device is written
-    straight. DataError when an id or the tag could not be read back (empty or with white space).
+    A suffix `.gz` compresses the file. The file is either complete or does not exist; a pipe or a device is
+    written directly. Raises DataError if an id or the tag could not be read back (empty or with white
+    space).
     """
     write_runs(Path(path), [run])
 
 
 def write_runs(path: Path, runs: Iterable[Run]) -> None:
-    """The same for the run that several make, one after another; each is asked for when it is written."""
+    """Write several runs into one file, like `write_run`. Each run is computed when it is written."""
     compress = path.suffix == ".gz"
     try:
-        if path.exists() and not path.is_file():  # asked before it is resolved: a pipe has no name
+        if path.exists() and not path.is_file():  # before links are resolved: a pipe has no name
             _write(path, runs, compress)
             return
         with atomic_file(destination(path)) as temporary:
             _write(temporary, runs, compress)
     except BrokenPipeError:
-        raise  # whoever reads has enough
+        raise  # the reader of the pipe has stopped
     except OSError as error:
         raise DataError(f"{path}: cannot be written ({error.strerror or error})") from error
 
@@ -164,23 +176,86 @@ def _write(path: Path, runs: Iterable[Run], compress: bool) -> None:
         if not compress:
             raw.writelines(lines)
             return
-        # No name and no time inside: the same run gives the same bytes.
+        # The gzip header has no name and no time, so equal runs give equal bytes.
         with gzip.GzipFile("", "wb", 6, raw, mtime=0) as file:
             file.writelines(lines)
 
 
 def _lines(run: Run) -> Iterator[bytes]:
-    """One block of lines for each query."""
+    """The lines of each query as one block of bytes."""
     for query_id, ranking in run.rankings.items():
         words = [query_id, run.tag, *ranking.doc_ids]
         if " ".join(words).split() != words:
             word = next(word for word in words if word.split() != [word])
             raise DataError(
-                f"query '{query_id}': {word!r} cannot stand in a TREC run (empty or with white "
-                "space); use --map-ids to replace white space by '_'"
+                f"query '{query_id}': {word!r} is empty or contains white space, which a TREC run cannot "
+                "represent; use --map-ids to replace white space by '_'"
             )
         rows = zip(ranking.doc_ids, map(str, ranking.scores), strict=True)
         yield "".join(
             f"{query_id} Q0 {doc_id} {rank} {score} {run.tag}\n"
             for rank, (doc_id, score) in enumerate(rows, 1)
         ).encode()
+
+
+class RunSubset(Collection):
+    """The documents of `whole` that occur in the run in `path`, in source order.
+
+    `ids` are all document ids of the run, including those that the collection lacks, and `digest` is a
+    digest of them. Raises DataError if the run is unreadable.
+    """
+
+    def __init__(self, whole: Collection, path: Path) -> None:
+        self._whole = whole
+        self.name, self.settings = whole.name, whole.settings
+        rankings = read_run(path).rankings.values()
+        self.ids = frozenset(name for ranking in rankings for name in ranking.doc_ids)
+        self.digest = digest(sorted(self.ids))
+
+    def docs(self, shard: Shard = WHOLE) -> DocStream:
+        """The documents of the shard that occur in the run."""
+        return _SelectedDocs(self._whole.docs(shard), self.ids)
+
+    def queries(self) -> Iterator[Query]:
+        """Those of the whole collection."""
+        return self._whole.queries()
+
+    def qrels(self) -> Iterator[Qrel]:
+        """Those of the whole collection."""
+        return self._whole.qrels()
+
+    def file_stats(self) -> dict[str, list[int]]:
+        """Those of the whole collection."""
+        return self._whole.file_stats()
+
+    def skipped_files(self) -> dict[str, str]:
+        """Those of the whole collection."""
+        return self._whole.skipped_files()
+
+    def skipped_count(self) -> int:
+        """That of the whole collection."""
+        return self._whole.skipped_count()
+
+    def notes(self) -> list[str]:
+        """Those of the whole collection."""
+        return self._whole.notes()
+
+    def places(self, doc_id: str) -> list[str]:
+        """Those of the whole collection."""
+        return self._whole.places(doc_id)
+
+    def has_qrels(self) -> bool:
+        """Those of the whole collection."""
+        return self._whole.has_qrels()
+
+
+class _SelectedDocs(DocStream):
+    def __init__(self, docs: DocStream, ids: frozenset[str]) -> None:
+        self._docs, self._ids = docs, ids
+
+    def __iter__(self) -> Iterator[Doc]:
+        return (doc for doc in self._docs if doc.id in self._ids)
+
+    @property
+    def fraction(self) -> float | None:
+        return self._docs.fraction

@@ -1,18 +1,18 @@
-"""TREC's files: topics as records, and judgements (BEIR's form of them too)."""
+"""TREC files: topics as records, and judgements (also in BEIR's format)."""
 
-import gzip
 import re
 import xml.etree.ElementTree as ElementTree
-import zlib
 from collections.abc import Iterator
 from pathlib import Path
 
 from lmkcli.data.collection import Qrel
-from lmkcli.data.formats import Fields, Record
+from lmkcli.data.fields import Fields, Record
+from lmkcli.data.streams import open_stream
 from lmkcli.errors import DataError
-from lmkcli.reading import bounded_lines, check_finite
+from lmkcli.system.input_files import MAX_FILE, bounded_lines, check_finite
 
 TOPIC_TAGS = {"num": "id", "title": "title", "desc": "description", "narr": "narrative"}
+_START, _END = (re.compile(tag, re.IGNORECASE) for tag in ("<top>", "</top>"))
 TOPIC_FIELD = re.compile(
     r"<(num|title|desc|narr)>\s*(?:(?:Number|Topic|Description|Narrative):)?"
     r"(.*?)(?=</\1>|<(?:num|title|desc|narr)>|\Z)",
@@ -21,24 +21,28 @@ TOPIC_FIELD = re.compile(
 
 
 def read_topics(path: Path) -> list[Record]:
-    """All topics of a file, plain or .gz, as records. DataError when it holds none."""
-    data = path.read_bytes()
+    """The topics of a file, compressed or not, as records. Raises DataError if there are none."""
+    with open_stream(path) as stream:
+        data = stream.file.read(MAX_FILE + 1)
+    if len(data) > MAX_FILE:
+        raise DataError(f"{path} has more than {MAX_FILE:,} bytes; is it the right file?")
     try:
-        text = (gzip.decompress(data) if path.suffix == ".gz" else data).decode("utf-8-sig")
+        text = data.decode("utf-8-sig")
     except ValueError as error:
         raise DataError(f"{path}: not UTF-8 ({error}); convert it with iconv -t utf-8") from error
-    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
-        raise DataError(f"{path}: damaged or cut gzip ({error}); fetch it again") from error
-    blocks = re.findall(r"<top>(.*?)</top>", text, re.DOTALL | re.IGNORECASE)
-    topics = [_topic(block) for block in blocks] if blocks else _xml_topics(text, path)
+    pieces = (_END.split(piece, maxsplit=1) for piece in _START.split(text)[1:])
+    blocks = [piece[0] for piece in pieces if len(piece) == 2]
+    topics = [
+        {
+            TOPIC_TAGS[tag.lower()]: " ".join(text.split())
+            for tag, text in TOPIC_FIELD.findall(block)
+        }
+        for block in blocks
+    ]
+    topics = topics or _xml_topics(text, path)
     if not topics:
-        raise DataError(f"{path}: no <top> … </top> and no <topic number=…> in it")
+        raise DataError(f"{path}: it contains neither <top> … </top> nor <topic number=…>")
     return topics
-
-
-def _topic(block: str) -> Record:
-    fields = TOPIC_FIELD.findall(block)
-    return {TOPIC_TAGS[tag.lower()]: " ".join(text.split()) for tag, text in fields}
 
 
 def _xml_topics(text: str, path: Path) -> list[Record]:
@@ -54,12 +58,12 @@ def _xml_topics(text: str, path: Path) -> list[Record]:
 
 
 def read_qrels(path: str | Path, map_ids: bool = False) -> Iterator[Qrel]:
-    """The judgements of a file, plain or .gz: TREC's 4 columns, or BEIR's 3.
+    """Iterate over the judgements of a file, compressed or not: TREC's 4 columns, or BEIR's 3.
 
-    Columns are separated by tabs or other white space; BEIR's header (query-id, corpus-id, score),
-    empty lines and lines that begin with '#' are passed over. `map_ids` replaces white space inside
-    an id by '_'. Lines come in file order, repeated ones too. DataError with the line where a line
-    is neither.
+    Tabs or other white space separate the columns. BEIR's header (query-id, corpus-id, score), empty
+    lines and lines that start with '#' are skipped. `map_ids` replaces white space in ids by '_'. The
+    order is that of the file, and repeated lines are repeated. Raises DataError with the number of a
+    line that has neither format.
     """
     fields = Fields(map_ids=map_ids)
     for number, line in enumerate(_lines(Path(path)), start=1):
@@ -75,11 +79,8 @@ def _lines(path: Path) -> Iterator[bytes]:
     if not path.exists():
         raise DataError(f"{path}: no such file")
     check_finite(path)
-    try:
-        with gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb") as file:
-            yield from bounded_lines(file, path)
-    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
-        raise DataError(f"{path}: damaged or cut gzip ({error}); fetch it again") from error
+    with open_stream(path) as stream:
+        yield from bounded_lines(stream.file, path)
 
 
 _GRADE = re.compile(r"-?[0-9]{1,9}")

@@ -1,1 +1,1 @@
-"""Text to stored vectors: resolving a recipe, batches, shards, updates."""
+"""Text to stored vectors: recipes, encoders, jobs and updates."""

@@ -1,7 +1,14 @@
-"""Encoder: tokenizer + model + pooler, described by one side of a Recipe. Text in, vectors out."""
+"""The encoder: tokenizer, model and pooler of one side of a recipe. Converts text to vectors.
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+The order of operations is: place the tokens of each text as model inputs; sort the inputs by length and put
+them into packs; run the model on each pack and average the marked states; average the windows of a document,
+cut to `--dim` and normalise. The inputs of many texts are sorted together, because packs of equal lengths
+need no padding.
+"""
+
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import NamedTuple, Protocol
 
@@ -11,32 +18,176 @@ from numpy.typing import NDArray
 
 from lmkcli import catalog
 from lmkcli.data.collection import Query
-from lmkcli.encoding.asking import open_pooler
-from lmkcli.encoding.batches import BatchRunner
-from lmkcli.encoding.contexts import ContextTokens, PlacedDocument, placed_in_context
+from lmkcli.encoding.chunk_contexts import ContextTokens, PlacedDocument, placed_in_context
+from lmkcli.encoding.resolution import open_pooler
 from lmkcli.errors import DataError, Mismatch, UsageError
+from lmkcli.models.devices import is_out_of_memory
 from lmkcli.models.folder import ModelFolder
-from lmkcli.models.forward import Finish, ForwardPass, Model, ModelOptions, Pooling
+from lmkcli.models.forward import (
+    Finish,
+    ForwardPass,
+    Model,
+    ModelOptions,
+    Pooling,
+    packs,
+    vector_numbers,
+)
 from lmkcli.models.heads import open_heads, open_token_head
+from lmkcli.models.lookup import is_local, read_model
 from lmkcli.models.tokenizer import Tokenizer, open_tokenizer
-from lmkcli.pooling.placement import Expansion, Input, Ints, Placement, Placer, SpecialTokens
-from lmkcli.progress import Report
-from lmkcli.recipe import EncoderConfig
-from lmkcli.settings import EncodeSettings
-from lmkcli.store.tokens import TokenRow, TokenStream, estimate
-from lmkcli.store.vectors import Ragged
+from lmkcli.pooling.placement import (
+    Expansion,
+    Input,
+    Ints,
+    Placement,
+    Placer,
+    SpecialTokens,
+    training_pooler,
+)
+from lmkcli.progress import Note, Report
+from lmkcli.spec import manifest
+from lmkcli.spec.recipe import EncoderConfig
+from lmkcli.spec.settings import EncodeSettings, ModelSettings
+from lmkcli.store.tokens import TokenRow, TokenStream, estimate_total
+from lmkcli.store.vectors import Ragged, Vectors
+from lmkcli.text.formatting import shell_line
 
-BUFFER_PACKS = 32  # packs' worth of tokens that are sorted by length together
-TOKEN_PACKS = 4  # the same where every token makes a vector
-# Bytes of weights times tokens that take about twenty seconds: a stop loses a buffer at most.
+# Maximum numbers in the states of a pack on a CPU: 4,096 positions of width 384, or 2,048 of width 768.
+# Larger packs do not fit into caches, and slow down the allocator.
+CPU_STATES = 1_572_864
+GPU_POSITIONS = 65_536  # positions of a pack on a GPU: enough to occupy it
+BUFFER_PACKS = 32  # inputs of so many packs are sorted by length together
+TOKEN_PACKS = 4  # the same with unit token: every token has a vector, which takes memory
+# Bytes of weights times tokens, for about twenty seconds of work: a stop loses at most one buffer.
 BUFFER_WORK = {"cpu": 20e12, "cuda": 2000e12}
 
 
-class Encoded(NamedTuple):
-    """Vectors of some documents, the content tokens that each kept, and where chunks lie.
+class PooledPack(NamedTuple):
+    """The result of one forward pass.
 
-    `spans` [vectors, 2] are characters in each document's content (unit chunk), else None; `contexts`
-    are tokens of the contexts of each document's chunks.
+    inputs: the numbers of the inputs. numbers: [n], the numbers of the vectors. vectors: [n, width].
+    """
+
+    inputs: list[int]
+    numbers: NDArray[np.int64]
+    vectors: NDArray[np.float32]
+
+
+class _Launched(NamedTuple):
+    """A pack. Its vectors [n, width] may be on their way to the CPU; `copied` marks the end of that copy."""
+
+    inputs: list[int]
+    numbers: NDArray[np.int64]
+    vectors: torch.Tensor
+    copied: torch.cuda.Event | None
+
+    def wait(self) -> PooledPack:
+        if self.copied is not None:
+            self.copied.synchronize()
+        return PooledPack(self.inputs, self.numbers, self.vectors.numpy())
+
+
+@dataclass
+class BatchRunner:
+    """Runs the forward pass in inference mode on packs of inputs of similar length."""
+
+    forward: ForwardPass
+    settings: EncodeSettings
+
+    def __post_init__(self) -> None:
+        if self.settings.batch_tokens:
+            return
+        if self.model.device.type == "cuda":
+            positions = GPU_POSITIONS
+        else:
+            # the first layers of TITE halve the number of states, so twice as many positions fit
+            shrinking = 2 if self.model.one_vector and self.model.packed else 1
+            positions = shrinking * max(512, CPU_STATES // self.model.dim)
+        self.settings = replace(self.settings, batch_tokens=positions)
+
+    @property
+    def model(self) -> Model:
+        """The model that computes the states."""
+        return self.forward.model
+
+    def __call__(
+        self, inputs: list[Input], name: Callable[[int], str], note: Note
+    ) -> Iterator[PooledPack]:
+        """Yield the vectors of all inputs, pack by pack.
+
+        If memory runs out, the remaining inputs go into packs of half the size. `name` returns the name of
+        an input's text. The error names this text if a single input does not fit.
+        """
+        remaining = self._packs(inputs, list(range(len(inputs))))
+        # A GPU gets the next pack before the vectors of the last one are used. It never waits for Python.
+        ahead = 1 if self.model.device.type == "cuda" else 0
+        launched: deque[_Launched] = deque()
+        while remaining:
+            pack, *rest = remaining
+            result = self._launch(pack, [inputs[i] for i in pack])
+            if result is None:
+                self._halve([self._length(inputs[i]) for i in pack], name(pack[0]), note)
+                remaining = self._packs(inputs, sorted(i for p in remaining for i in p))
+                continue
+            remaining = rest
+            launched.append(result)
+            if len(launched) > ahead:
+                yield launched.popleft().wait()
+        for result in launched:
+            yield result.wait()
+
+    def _length(self, one: Input) -> int:
+        return max(len(one.ids), self.model.pad_to)
+
+    def _packs(self, inputs: list[Input], selected: list[int]) -> list[list[int]]:
+        """Divide the selected inputs into packs, each a list of input numbers."""
+        lengths = [self._length(inputs[i]) for i in selected]
+        tokens, size = self.settings.batch_tokens, self.settings.batch_size
+        places = packs(lengths, tokens, size, not self.model.packed)
+        return [[selected[i] for i in pack] for pack in places]
+
+    def _launch(self, pack: list[int], inputs: list[Input]) -> "_Launched | None":
+        """Run a pack, on a GPU without waiting for it. Return None if it does not fit into memory."""
+        try:
+            with torch.inference_mode():
+                vectors, copied = self.forward(inputs).float(), None
+                if vectors.is_cuda:
+                    on_device = vectors
+                    vectors = torch.empty(on_device.shape, dtype=on_device.dtype, pin_memory=True)
+                    vectors.copy_(on_device, non_blocking=True)
+                    copied = torch.cuda.Event()  # type: ignore[no-untyped-call]
+                    copied.record(torch.cuda.current_stream(on_device.device))
+            return _Launched(pack, vector_numbers(inputs), vectors, copied)
+        except RuntimeError as error:
+            if not is_out_of_memory(error):
+                raise
+            return None  # retry outside of this block: the traceback keeps tensors in memory
+
+    def _halve(self, lengths: list[int], longest: str, note: Note) -> None:
+        """Halve the size of packs after a pack of these lengths did not fit."""
+        if len(lengths) == 1:
+            raise DataError(
+                f"{longest} alone, with {lengths[0]} positions, does not fit into the memory of "
+                f"{self.model.device}; lower --max-length or --window, or use --dtype bf16 or "
+                "another device"
+            )
+        if torch.cuda.is_available():
+            torch.cuda.empty_cache()
+        taken = sum(lengths) if self.model.packed else max(lengths) * len(lengths)
+        budget = max(1, min(taken, self.settings.batch_tokens) // 2)
+        note(
+            f"out of memory on {self.model.device}: continuing with {budget} positions in a forward pass "
+            f"(to start with it, use --batch-tokens {budget})"
+        )
+        self.settings = replace(self.settings, batch_tokens=budget)
+
+
+class DocumentVectors(NamedTuple):
+    """The vectors of some documents.
+
+    kept: how many content tokens of each document were read.
+    spans: [vectors, 2], the characters of each chunk in its document's content (unit chunk), else None.
+    contexts: the tokens of the contexts of each document's chunks, if they have contexts.
     """
 
     vectors: Ragged
@@ -49,84 +200,58 @@ class EncodedBatch(NamedTuple):
     """Some documents and their vectors."""
 
     rows: list[TokenRow]
-    encoded: Encoded
+    encoded: DocumentVectors
 
 
-class Encode(Protocol):
-    """What turns token rows into vectors (encoder.py)."""
+class DocumentEncoder(Protocol):
+    """Converts token rows to vectors; `Encoder` is the implementation."""
 
     dim: int
 
     @property
     def spans(self) -> bool:
-        """Whether vectors stand for chunks, which lie somewhere in the text."""
+        """Whether vectors represent chunks, which have a place in the text."""
 
     @property
     def contexts(self) -> bool:
-        """Whether chunks stand behind contexts."""
+        """Whether chunks follow contexts."""
 
     @property
     def buffer_tokens(self) -> int:
-        """Content tokens that are sorted by length together."""
+        """How many content tokens are sorted by length together."""
 
-    def __call__(self, rows: list[TokenRow], report: Report) -> Encoded:
-        """The vectors of the rows, in their order."""
+    def __call__(self, rows: list[TokenRow], report: Report) -> DocumentVectors:
+        """Return the vectors of the rows, in their order."""
 
 
-def encode_stream(stream: TokenStream, encode: Encode, report: Report) -> Iterator[EncodedBatch]:
-    """All documents of a stream, encoded as many at a time as the encoder sorts by length together."""
+def encode_stream(
+    stream: TokenStream, encode: DocumentEncoder, report: Report
+) -> Iterator[EncodedBatch]:
+    """Encode all documents of a stream, a buffer of `buffer_tokens` at a time."""
     buffer: list[TokenRow] = []
     done = read = 0
+
+    def buffer_report(total: int | None) -> Report:
+        """Report the progress within the buffer as progress of the stream."""
+        before = done
+        return report._replace(
+            progress=lambda count, _, unit: report.progress(before + count, total, unit)
+        )
+
     for batch in stream.batches:
         for row in batch:
             buffer.append(row)
             read += len(row.ids)
             if read - done >= encode.buffer_tokens:
-                progress = _of_whole(report, done, estimate(read, stream.fraction()))
-                yield EncodedBatch(buffer, encode(buffer, progress))
+                total = estimate_total(read, stream.fraction())
+                yield EncodedBatch(buffer, encode(buffer, buffer_report(total)))
                 buffer, done = [], read
     if buffer:
-        yield EncodedBatch(buffer, encode(buffer, _of_whole(report, done, read)))
+        yield EncodedBatch(buffer, encode(buffer, buffer_report(read)))
 
 
-def _of_whole(report: Report, before: int, total: int | None) -> Report:
-    """Reports the progress of one buffer as that of the whole."""
-    return report._replace(
-        progress=lambda done, _, unit: report.progress(before + done, total, unit)
-    )
-
-
-def make_placer(side: EncoderConfig, special: SpecialTokens) -> Placer:
-    """The placement arithmetic of one side."""
-    return Placer(
-        open_pooler(side.pool), special, side.max_length, side.gran, side.include_prompt,
-        side.unit, side.window, side.overlap, frozenset(side.skip),
-        None if side.expansion is None else Expansion(side.expansion, side.attend_expansion),
-    )  # fmt: skip
-
-
-def check_folder(side: EncoderConfig, folder: ModelFolder) -> None:
-    """Mismatch when a model folder is not the one that a recipe was made with."""
-    for what, here, there in (
-        ("weights", folder.weights_digest, side.weights),
-        ("tokenizer", folder.tokenizer_digest, side.tokenizer),
-    ):
-        if here != there:
-            raise Mismatch(
-                f"the {what} of {folder.name} ({here[:12]}) are not those that made these "
-                f"vectors ({there[:12]}); give the original model with --model"
-            )
-
-
-class Opener(Protocol):
-    """What a row of the catalog of models names."""
-
-    def __call__(self, folder: ModelFolder, options: ModelOptions) -> Model:
-        """The model of a folder on a device, ready to run; DataError when it cannot be loaded."""
-
-
-class Text(Protocol):
-    """Tokens of one text: content ids, the prompt's ids, chunk ends where a splitter made them."""
+class TokenizedText(Protocol):
+    """The tokens of one text: content ids, ids of the prompt, and chunk ends if a splitter made them."""
 
     @property
     def ids(self) -> Ints: ...
@@ -136,30 +261,30 @@ class Text(Protocol):
     def ends(self) -> Ints | None: ...
 
 
-class _Work(NamedTuple):
-    """All inputs of some texts; marks are grouped by vectors numbered over all texts."""
+class _PlacedTexts(NamedTuple):
+    """The inputs of several texts. The groups of marks are vector numbers, counted over all texts."""
 
     inputs: list[Input]
-    owners: list[int]  # the text of each input
-    tokens: list[float]  # the content tokens that an input stands for, for progress
-    vectors: NDArray[np.int64]  # how many each text makes, its windows counted apart
+    texts: list[int]  # the text of each input
+    tokens: list[float]  # the content tokens of each input, for progress
+    vectors: NDArray[np.int64]  # [texts], how many vectors each text has; each window counts
 
     @classmethod
-    def of(cls, texts: Sequence[Text], placements: list[Placement]) -> "_Work":
+    def of(cls, texts: Sequence[TokenizedText], placements: list[Placement]) -> "_PlacedTexts":
         vectors = np.array([placement.vectors for placement in placements], np.int64)
         firsts = np.cumsum(vectors) - vectors
-        work = cls([], [], [], vectors)
+        placed = cls([], [], [], vectors)
         for number, (text, placement) in enumerate(zip(texts, placements, strict=True)):
             for one in placement.inputs:
-                work.inputs.append(one._replace(groups=one.groups + firsts[number]))
-                work.owners.append(number)
-                work.tokens.append(len(text.ids) / len(placement.inputs))
-        return work
+                placed.inputs.append(one._replace(groups=one.groups + firsts[number]))
+                placed.texts.append(number)
+                placed.tokens.append(len(text.ids) / len(placement.inputs))
+        return placed
 
 
 @dataclass
 class Encoder:
-    """One side of a recipe, ready to run. Called with token rows, it returns their vectors."""
+    """One side of a recipe, ready to run. A call with token rows returns their vectors."""
 
     side: EncoderConfig
     tokenizer: Tokenizer
@@ -170,37 +295,38 @@ class Encoder:
 
     @property
     def model(self) -> Model:
-        """What makes the states."""
+        """The model that computes the states."""
         return self.runner.model
 
     @property
     def spans(self) -> bool:
-        """Whether vectors stand for chunks, which lie somewhere in the text."""
+        """Whether vectors represent chunks, which have a place in the text."""
         return self.side.unit == "chunk"
 
     @property
     def contexts(self) -> bool:
-        """Whether chunks stand behind contexts."""
+        """Whether chunks follow contexts."""
         return bool(self.side.context)
 
     @property
     def buffer_tokens(self) -> int:
-        """Content tokens that are sorted by length together; what memory is bounded by."""
+        """How many content tokens are sorted by length together; it limits memory."""
         pack = self.runner.settings.batch_tokens
-        packs = TOKEN_PACKS if self.side.unit == "token" else BUFFER_PACKS
-        return min(pack * packs, max(pack, self._affordable))
+        buffer_packs = TOKEN_PACKS if self.side.unit == "token" else BUFFER_PACKS
+        return min(pack * buffer_packs, max(pack, self._affordable))
 
     @cached_property
     def _affordable(self) -> int:
-        """Tokens that take some twenty seconds; by a rule, not a clock, so that batches repeat."""
+        """The number of tokens for about twenty seconds. A formula gives it, so batches are reproducible."""
         work = BUFFER_WORK.get(self.model.device.type, BUFFER_WORK["cpu"])
         return int(work / max(1, self.model.weight_bytes))
 
-    def __call__(self, rows: list[TokenRow], report: Report) -> Encoded:
-        """The vectors of the rows, in their order, the tokens kept of each, and spans of chunks."""
-        placed = self.documents(rows)
-        placements = [one.placement for one in placed]
-        vectors = self._encoded(_Work.of(rows, placements), [row.doc.id for row in rows], report)
+    def __call__(self, rows: list[TokenRow], report: Report) -> DocumentVectors:
+        """Return the vectors of the rows, in their order."""
+        documents = self.documents(rows)
+        placements = [document.placement for document in documents]
+        names = [row.doc.id for row in rows]
+        vectors = self._encode(_PlacedTexts.of(rows, placements), names, report)
         spans = None
         if self.spans:
             covered = [
@@ -208,72 +334,106 @@ class Encoder:
                 for row, placement in zip(rows, placements, strict=True)
             ]
             spans = np.concatenate(covered)
-        contexts = [one.contexts for one in placed] if self.contexts else None
-        return Encoded(vectors, [placement.kept for placement in placements], spans, contexts)
+        contexts = [document.contexts for document in documents] if self.contexts else None
+        kept = [placement.kept for placement in placements]
+        return DocumentVectors(vectors, kept, spans, contexts)
 
     def documents(self, rows: list[TokenRow]) -> list[PlacedDocument]:
-        """The inputs of each document, its chunks behind their contexts where the recipe has any."""
+        """Place documents. With contexts in the recipe, each chunk follows its context."""
         if self.side.context:
             return placed_in_context(rows, self.side.context, self.tokenizer, self.placer)
         return [PlacedDocument(placement) for placement in self.placed(rows)]
 
     def queries(self, queries: list[Query]) -> Ragged:
-        """The vectors of query texts."""
+        """Return the vectors of queries."""
         texts = self.tokenizer([query.text for query in queries])
         return self.texts(texts, [f"query {query.id}" for query in queries])
 
-    def texts(self, texts: Sequence[Text], names: list[str]) -> Ragged:
-        """The vectors of tokenized texts; DataError, with its name, for one whose vector is not finite."""
-        vectors = self._encoded(_Work.of(texts, self.placed(texts)), names, Report())
-        _check_finite(vectors, names)
+    def texts(self, texts: Sequence[TokenizedText], names: list[str]) -> Ragged:
+        """Return the vectors of tokenized texts.
+
+        Raises DataError with the name of the text if a vector is not finite.
+        """
+        vectors = self._encode(_PlacedTexts.of(texts, self.placed(texts)), names, Report())
+        bad = np.flatnonzero(~np.isfinite(vectors.vectors).all(axis=1))
+        if len(bad):
+            text = int(np.searchsorted(vectors.starts, bad[0], side="right")) - 1
+            raise DataError(
+                f"the vector of {names[text]} has values that are not finite; try --dtype fp32"
+            )
         return vectors
 
-    def placed(self, texts: Sequence[Text]) -> list[Placement]:
-        """The inputs of each text."""
+    def placed(self, texts: Sequence[TokenizedText]) -> list[Placement]:
+        """Place texts without contexts."""
         contents = (self.placer.content(text.ids, text.prompt, text.ends) for text in texts)
         return [self.placer.place(content) for content in contents]
 
-    def _encoded(self, work: _Work, ids: list[str], report: Report) -> Ragged:
-        pooled = np.empty((int(work.vectors.sum()), self.runner.forward.width), np.float32)
+    def _encode(self, placed: _PlacedTexts, names: list[str], report: Report) -> Ragged:
+        """Run the model on placed texts, and combine the vectors of their windows."""
+        pooled = np.empty((int(placed.vectors.sum()), self.runner.forward.width), np.float32)
         done = 0.0
-        for one in self.runner(work.inputs, lambda i: ids[work.owners[i]], report.note):
-            pooled[one.numbers] = one.vectors
-            done += sum(work.tokens[i] for i in one.inputs)
+        for pack in self.runner(placed.inputs, lambda i: names[placed.texts[i]], report.note):
+            pooled[pack.numbers] = pack.vectors
+            done += sum(placed.tokens[i] for i in pack.inputs)
             report.progress(round(done), None, "tokens")
             report.check_stop()
-        return self._finished(pooled, work.vectors)
-
-    def _finished(self, pooled: NDArray[np.float32], counts: NDArray[np.int64]) -> Ragged:
-        vectors = self.finish(torch.from_numpy(pooled), torch.from_numpy(counts))
-        one_each = np.ones_like(counts) if self.finish.average else counts
-        return Ragged.of(vectors.contiguous().numpy(), one_each)
+        vectors = self.finish(torch.from_numpy(pooled), torch.from_numpy(placed.vectors))
+        counts = np.ones_like(placed.vectors) if self.finish.average else placed.vectors
+        return Ragged.of(vectors.contiguous().numpy(), counts)
 
 
-def _check_finite(vectors: Ragged, names: list[str]) -> None:
-    bad = np.flatnonzero(~np.isfinite(vectors.vectors).all(axis=1))
-    if len(bad):
-        text = int(np.searchsorted(vectors.starts, bad[0], side="right")) - 1
-        raise DataError(
-            f"the vector of {names[text]} has values that are not finite; try --dtype fp32"
+class ModelOpener(Protocol):
+    """The type of the rows in the catalog of models."""
+
+    def __call__(self, folder: ModelFolder, options: ModelOptions) -> Model:
+        """Return the model of a folder on a device, ready to run. Raises DataError if it cannot be loaded."""
+
+
+def make_placer(side: EncoderConfig, special: SpecialTokens) -> Placer:
+    """Return the Placer for one side of a recipe: documents or queries."""
+    pooler = open_pooler(side.pool)
+    if by_module := side.landmark_token is not None:
+        pooler = training_pooler(pooler)  # LandmarkTransformer always has a landmark
+    return Placer(
+        pooler, special, side.max_length, side.gran, side.include_prompt,
+        side.unit, side.window, side.overlap, frozenset(side.skip),
+        None if side.expansion is None else Expansion(side.expansion, side.attend_expansion),
+        prompt_in_chunks=by_module,
+    )  # fmt: skip
+
+
+def check_folder(side: EncoderConfig, folder: ModelFolder) -> None:
+    """Raise Mismatch if a model folder differs from the model folder of the recipe."""
+    for name, found, expected in (
+        ("weights", folder.weights_digest, side.weights),
+        ("tokenizer", folder.tokenizer_digest, side.tokenizer),
+    ):
+        if found != expected:
+            raise Mismatch(
+                f"the {name} of {folder.name} ({found[:12]}) are not those that made these "
+                f"vectors ({expected[:12]}); give the original model with --model"
+            )
+
+
+def open_forward(side: EncoderConfig, folder: ModelFolder, options: ModelOptions) -> ForwardPass:
+    """Return the forward pass of one side. Raises UsageError if the model has too few positions."""
+    open_model: ModelOpener = catalog.load(catalog.MODELS, folder.kind, "model kind")
+    model = open_model(folder, options)
+    if side.max_length > model.limit:
+        raise UsageError(
+            f"--max-length {side.max_length}: {folder.name} has {model.limit} positions"
         )
-
-
-def open_encoder(side: EncoderConfig, folder: ModelFolder, settings: EncodeSettings) -> Encoder:
-    """Loads what one side needs; UsageError or Mismatch when it cannot work as the recipe says."""
-    check_folder(side, folder)
-    options = ModelOptions(
-        settings.dtype, settings.device, side.trust_remote_code, side.extend, side.pad_to_max
-    )
-    tokenizer = open_tokenizer(folder, side)
-    make_placer(side, tokenizer.special)  # what cannot be placed is said before weights are read
-    forward = open_forward(side, folder, options)
-    return encoder_of(side, tokenizer, BatchRunner(forward, settings), folder.name)
+    head = open_token_head(folder, side.pool, model.device)
+    return ForwardPass(model, Pooling(head, open_heads(folder, model.device)))
 
 
 def encoder_of(
     side: EncoderConfig, tokenizer: Tokenizer, runner: BatchRunner, name: str
 ) -> Encoder:
-    """One side over a forward pass that is there; UsageError where that of `name` is too narrow."""
+    """Return the encoder of one side for an existing forward pass of the model `name`.
+
+    Raises UsageError if the vectors of the model have too few dimensions.
+    """
     width = runner.forward.width
     if side.dim > width:
         raise UsageError(f"--dim {side.dim}: {name} makes vectors of {width} dimensions")
@@ -282,13 +442,53 @@ def encoder_of(
     return Encoder(side, tokenizer, make_placer(side, tokenizer.special), runner, finish, dim)
 
 
-def open_forward(side: EncoderConfig, folder: ModelFolder, options: ModelOptions) -> ForwardPass:
-    """The forward pass of one side; UsageError when the model has too few positions for it."""
-    opened: Opener = catalog.load(catalog.MODELS, folder.kind, "model kind")
-    model = opened(folder, options)
-    if side.max_length > model.limit:
-        raise UsageError(
-            f"--max-length {side.max_length}: {folder.name} has {model.limit} positions"
+def open_encoder(side: EncoderConfig, folder: ModelFolder, settings: EncodeSettings) -> Encoder:
+    """Load the tokenizer and model of one side.
+
+    Raises UsageError or Mismatch if the model folder cannot follow the recipe.
+    """
+    check_folder(side, folder)
+    options = ModelOptions(
+        settings.dtype, settings.device, side.trust_remote_code, side.extend, side.pad_to_max
+    )
+    tokenizer = open_tokenizer(folder, side)
+    make_placer(side, tokenizer.special)  # report errors of the placement before reading weights
+    forward = open_forward(side, folder, options)
+    return encoder_of(side, tokenizer, BatchRunner(forward, settings), folder.name)
+
+
+# Encoders of artifacts. An artifact can come from another person, and its manifest only names its model.
+# lmk does not download this model or run its code, unless the user allows it.
+
+
+def open_recorded(vectors: Vectors, query: bool, settings: ModelSettings) -> Encoder:
+    """Return the encoder of one side of the vectors' recipe.
+
+    Raises DataError if the model would run code or be downloaded, and `settings` do not allow it.
+    """
+    manifest.check_whole(vectors.folder, vectors.manifest)
+    recipe = vectors.recipe.moved(settings.model) if settings.model else vectors.recipe
+    side = recipe.query if query else recipe.doc
+    if side.trust_remote_code and not settings.trust_remote_code:
+        refuse_code(str(vectors.folder), side.model)
+    if not settings.model and not is_local(side.model, side.revision or None):
+        fetch = ["lmk", "fetch", "-m", side.model]
+        fetch += ["--revision", side.revision] if side.revision else []
+        raise DataError(
+            f"{vectors.folder} was made with the model {side.model}, which is not on this machine, and lmk "
+            "does not download the models of artifacts unasked: run "
+            f"{shell_line(*fetch)} once, or name its folder with --model"
         )
-    head = open_token_head(folder, side.pool, model.device)
-    return ForwardPass(model, Pooling(head, open_heads(folder, model.device)))
+    # a model from the cache is not looked up on the network, nor is its base model
+    offline = settings.offline or not settings.model
+    folder = read_model(side.model, side.revision or None, offline)
+    dtype = settings.dtype or vectors.manifest.execution["dtype"]
+    return open_encoder(side, folder, EncodeSettings(dtype=dtype, device=settings.device))
+
+
+def refuse_code(artifact: str, model: str) -> None:
+    """Raise DataError: the model of an artifact needs its own code, and the user has not allowed that."""
+    raise DataError(
+        f"{artifact} was made with code that comes with the model {model}. Such code can do anything that "
+        "you can: if you trust both, add --trust-remote-code"
+    )

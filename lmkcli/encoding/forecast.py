@@ -1,4 +1,4 @@
-"""Forecasting a job: all its tokens are counted, and a sample goes through the model."""
+"""Forecasts of jobs: count all tokens, and encode a sample."""
 
 import math
 import time
@@ -9,28 +9,28 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lmkcli.data.collection import WHOLE, Collection, Shard
-from lmkcli.data.known import facts_of
+from lmkcli.data.known_collections import facts_of
 from lmkcli.encoding.encoder import Encoder, open_encoder
-from lmkcli.encoding.planning import Job
+from lmkcli.encoding.jobs import CollectionJob
 from lmkcli.progress import Progress, Report, silent
 from lmkcli.store.codes import STORAGES
 from lmkcli.store.tokens import TokenRow, Tokens, token_stream
 
 SAMPLE_TOKENS = 60_000  # encoded to measure the pace
-_QUICK_TOKENS = 15_000  # the same where many jobs are estimated
-_QUICK_BYTES, _QUICK_DOCS = 4_000_000, 2_000  # of a collection, read for such an estimate
+_QUICK_TOKENS = 15_000  # the same if many jobs are estimated
+_QUICK_BYTES, _QUICK_DOCS = 4_000_000, 2_000  # the part of a collection that such an estimate reads
 
 
 class Forecast(NamedTuple):
-    """What --dry-run found out. Seconds are an estimate from a sample; None without documents."""
+    """The result of --dry-run. Seconds are estimated from a sample; None without documents."""
 
     docs: int
     tokens: int
     lengths: NDArray[np.int64]  # content tokens of each document
-    lost: int
-    cut: int
-    empty: int
-    context_tokens: int  # of the contexts before chunks
+    lost: int  # tokens that truncation removes
+    cut: int  # documents that lose tokens
+    empty: int  # documents without tokens
+    context_tokens: int  # tokens of the contexts before chunks
     vectors: int
     disk: int  # bytes of vectors and texts (before compression)
     memory: int  # bytes: weights, buffers, activations
@@ -38,28 +38,31 @@ class Forecast(NamedTuple):
 
 
 class Estimate(NamedTuple):
-    """What a job is expected to take: bytes of vectors and texts, and seconds on this machine."""
+    """The expected costs of a job: bytes of vectors and texts, and seconds on this machine."""
 
     disk: int
     seconds: float
 
 
-def estimate(job: Job) -> Estimate:
-    """What the whole collection takes, from its first documents: quicker than `forecast`, and rougher."""
-    shard = Shard(0, _slices(job.source))
+def estimate(job: CollectionJob) -> Estimate:
+    """Estimate the costs of the whole collection from a shard of it.
+
+    Faster and less exact than `forecast`.
+    """
+    shard = Shard(0, _quick_shards(job.source))
     counted = forecast(replace(job, shard=shard), silent, _QUICK_TOKENS)
-    if not counted.docs and shard != WHOLE:  # dealt in blocks, of which this slice has none
+    if not counted.docs and shard != WHOLE:  # the source has fewer blocks of documents than shards
         shard = WHOLE
         counted = forecast(replace(job, shard=shard), silent, _QUICK_TOKENS)
     return Estimate(counted.disk * shard.count, (counted.seconds or 0.0) * shard.count)
 
 
-def _slices(source: Collection | Tokens) -> int:
-    """Into how many slices a source is cut so that one of them is read quickly; 1 where nobody knows."""
+def _quick_shards(source: Collection | Tokens) -> int:
+    """Return a number of shards so that one of them is read quickly; 1 if the size is unknown."""
     if isinstance(source, Tokens):
         return 1 + source.docs // _QUICK_DOCS
-    files = source.stamp()
-    if any(name.endswith(".gz") for name in files):  # which is read from its beginning in any case
+    files = source.file_stats()
+    if any(name.endswith(".gz") for name in files):  # every shard reads a gzip file from its start
         return 1
     if files:
         return 1 + sum(facts[0] for facts in files.values()) // _QUICK_BYTES
@@ -67,8 +70,10 @@ def _slices(source: Collection | Tokens) -> int:
     return 1 + (facts.docs or 0) // _QUICK_DOCS if facts else 1
 
 
-def forecast(job: Job, progress: Progress, sample_tokens: int = SAMPLE_TOKENS) -> Forecast:
-    """Counts all tokens of the shard, and times a sample through the model."""
+def forecast(
+    job: CollectionJob, progress: Progress, sample_tokens: int = SAMPLE_TOKENS
+) -> Forecast:
+    """Count all tokens of the shard, and measure the time of a sample in the model."""
     encoder = open_encoder(job.resolved.recipe.doc, job.resolved.folder, job.settings)
     stream = token_stream(job.source, encoder.tokenizer, job.shard, 0)
     lengths: list[int] = []
@@ -83,7 +88,7 @@ def forecast(job: Job, progress: Progress, sample_tokens: int = SAMPLE_TOKENS) -
             vectors += 1 if encoder.side.unit == "doc" else placed.vectors
             lengths.append(len(row.ids))
             text += len(row.doc.text) + len(row.doc.title)
-        sample = _reservoir(sample, batch, sample_tokens)
+        _extend_sample(sample, batch, sample_tokens)
         progress(len(lengths), None, "documents")
     stored = text if job.settings.store_text else 0
     arrays = STORAGES[job.settings.store_dtype].arrays(encoder.dim).values()
@@ -96,19 +101,18 @@ def forecast(job: Job, progress: Progress, sample_tokens: int = SAMPLE_TOKENS) -
     )  # fmt: skip
 
 
-def _reservoir(sample: list[TokenRow], batch: list[TokenRow], most: int) -> list[TokenRow]:
-    """A few documents of every batch, within the sample's budget of tokens."""
-    room = most - sum(len(row.ids) for row in sample)
+def _extend_sample(sample: list[TokenRow], batch: list[TokenRow], budget: int) -> None:
+    """Add up to 20 documents of a batch to the sample, until it has `budget` tokens."""
+    remaining = budget - sum(len(row.ids) for row in sample)
     for row in batch[:: max(1, len(batch) // 20)]:
-        if room <= 0:
+        if remaining <= 0:
             break
         sample.append(row)
-        room -= len(row.ids)
-    return sample
+        remaining -= len(row.ids)
 
 
 def _pace(encoder: Encoder, sample: list[TokenRow]) -> float:
-    """Positions per second through the model; 0 without a sample."""
+    """Return the positions per second of the model; 0 without a sample."""
     if not sample:
         return 0.0
     encoder(sample[: max(1, len(sample) // 10)], Report())  # warm-up
@@ -120,9 +124,9 @@ def _pace(encoder: Encoder, sample: list[TokenRow]) -> float:
 
 
 def _memory(encoder: Encoder) -> int:
-    """Weights, one buffer of token rows and the activations of one pack, roughly."""
+    """Return the approximate memory of weights, one buffer of token rows and the activations of one pack."""
     weights = encoder.model.weight_bytes
     buffer = encoder.buffer_tokens * 40  # ids, spans and the text itself
     activations = encoder.runner.settings.batch_tokens * encoder.model.dim * 4 * 16
-    interpreter = 700 << 20  # Python with torch, what loading takes for a moment, parts
+    interpreter = 700 << 20  # Python with torch, temporary memory of loading, growing parts
     return int(weights + buffer + activations + interpreter)

@@ -1,134 +1,146 @@
-"""The two jobs that read a whole collection, as planned: tokenize and encode."""
+"""Jobs over a whole collection: the texts to read, and the recipe that converts them.
 
-from contextlib import AbstractContextManager, nullcontext
-from dataclasses import replace
+`plan` finds the mistakes of a job. Nothing here imports torch, so mistakes are reported at once.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
-from lmkcli import manifest
-from lmkcli.encoding.encoder import Encoder, encode_stream, open_encoder
-from lmkcli.encoding.planning import Job
-from lmkcli.encoding.writer import vectors_target, write_vectors
+from lmkcli.data import contexts
+from lmkcli.data.collection import Collection, Shard, open_collection
+from lmkcli.data.run import RunSubset
+from lmkcli.encoding.resolution import ResolvedRecipe, check_options, resolve
 from lmkcli.errors import Mismatch, UsageError
-from lmkcli.manifest import Manifest
-from lmkcli.models.tokenizer import open_tokenizer
-from lmkcli.progress import Call, Report
-from lmkcli.settings import EncodeSettings
-from lmkcli.store import parts, tokens
-from lmkcli.store.outputs import rollback_on_error
-from lmkcli.store.part_writer import Target, shard_writer
-from lmkcli.store.tokens import Tokens, token_stream, write_tokens
+from lmkcli.spec import manifest
+from lmkcli.spec.recipe import RecipeOptions
+from lmkcli.spec.settings import EncodeSettings
+from lmkcli.store import parts
+from lmkcli.store.tokens import Tokens
 
 
-def run_tokenize(job: Job, folder: Path, report: Report = Report()) -> None:
-    """Tokenize one shard into `folder`, continuing after what is there."""
-    if isinstance(job.source, Tokens):
-        raise UsageError(f"{job.source.folder} is tokenized already; give a collection")
-    _check_source(job, folder)
-    with _refusing(job, folder):
-        manifest.claim(folder, _tokens_manifest(job, report.call))
-        if parts.done_rows(folder, job.shard) is None:
-            target = Target(folder, job.shard, tokens.ARRAYS, job.settings.store_text)
-            with shard_writer(target, report) as writer:
-                stream = token_stream(
-                    job.source,
-                    open_tokenizer(job.resolved.folder, job.resolved.recipe.doc),
-                    job.shard,
-                    writer.row,
-                )
-                write_tokens(stream, writer, report)
+@dataclass(frozen=True)
+class CollectionJob:
+    """The texts of a job, its recipe and settings, and the shard of this task."""
+
+    source: Collection | Tokens
+    resolved: ResolvedRecipe
+    settings: EncodeSettings
+    shard: Shard
+
+    @property
+    def origin(self) -> dict[str, Any]:
+        """The name and stamp of the collection. For tokens, those of the collection that they record."""
+        if isinstance(self.source, Tokens):
+            return dict(self.source.manifest.execution["source"])
+        origin = {"name": self.source.name, "stamp": self.source.file_stats()}
+        if isinstance(self.source, RunSubset):
+            only = {"documents": len(self.source.ids), "digest": self.source.digest}
+            return {**origin, "only": only}
+        return origin
+
+    @property
+    def text(self) -> dict[str, str]:
+        """The settings that determine the text of a document."""
+        if isinstance(self.source, Tokens):
+            return dict(self.source.manifest.identity["text"])
+        return self.source.settings
+
+    def source_notes(self) -> list[str]:
+        """Lines for people about how the collection is read."""
+        return [] if isinstance(self.source, Tokens) else self.source.notes()
+
+    @property
+    def skipped(self) -> int:
+        """The number of files or rows that could not be read and were left out."""
+        return 0 if isinstance(self.source, Tokens) else self.source.skipped_count()
 
 
-def run_encode(job: Job, folder: Path, report: Report = Report()) -> None:
-    """Encode one shard into `folder`, continuing after what is there."""
-    _check_source(job, folder)
-    settings = with_folder_dtype(job.settings, folder)
-    encoder = open_job(job, settings)
-    if encoder.model.why_padded:
-        report.note(
-            f"inputs go padded through {job.resolved.folder.name}: {encoder.model.why_padded}"
+def plan(
+    source: str,
+    options: RecipeOptions,
+    settings: EncodeSettings,
+    shard: Shard,
+    offline: bool = False,
+) -> CollectionJob:
+    """Return the job for a collection or a tokens folder.
+
+    Raises UsageError for options that do not fit, and Mismatch if tokens were made with another tokenizer,
+    prompt or splitter.
+    """
+    check_options(options)
+    opened: Collection | Tokens
+    if (Path(source) / manifest.NAME).is_file():
+        opened = Tokens(Path(source))
+    else:
+        opened = open_collection(source, context=contexts.field_of(options.context or ""))
+    resolved = resolve(options, offline)
+    how = resolved.recipe.doc.context
+    if isinstance(opened, Tokens):
+        _check_tokens(opened, resolved)
+    else:
+        named = opened.settings.get("context", "")
+        if named and named != contexts.field_of(how):
+            raise UsageError(f"{opened.name}: to use these contexts, add --context field:{named}")
+    return CollectionJob(opened, resolved, settings, shard)
+
+
+def _check_tokens(tokens: Tokens, resolved: ResolvedRecipe) -> None:
+    """Raise Mismatch or UsageError if tokens lack something that the recipe needs."""
+    if tokens.state.unfinished:
+        raise UsageError(f"{tokens.folder} is not complete; run its tokenize command again")
+    existing = {k: tokens.manifest.identity[k] for k in ("tokenizer", "prompt", "splitter")}
+    lines = manifest.json_differences(existing, resolved.recipe.doc.tokens_identity())
+    if lines:
+        raise Mismatch(
+            f"{tokens.folder} was tokenized with other settings (existing | required):\n  "
+            + "\n  ".join(lines)
+            + "\ntokenize the collection again with these settings"
         )
-    described = vectors_manifest(job, encoder, settings, report.call)
-    updated = parts.generation(folder) is not None
-    with _refusing(job, folder):
-        manifest.claim(folder, as_begun(described, folder) if updated else described)
-        if updated or parts.done_rows(folder, job.shard) is not None:
-            return
-        target = vectors_target(folder, job.shard, encoder, settings)
-        with shard_writer(target, report) as writer:
-            stream = token_stream(job.source, encoder.tokenizer, job.shard, writer.row)
-            write_vectors(encode_stream(stream, encoder, report), writer, settings)
+    how = resolved.recipe.doc.context
+    if field := contexts.field_of(how):
+        raise UsageError(
+            f"{tokens.folder} does not contain the field '{field}'; encode the collection that it was made "
+            "from"
+        )
+    if how and not tokens.has_text:
+        raise UsageError(
+            f"--context {how} needs texts, and {tokens.folder} has none (--no-store-text); encode the "
+            "collection that it was made from"
+        )
 
 
-def open_job(job: Job, settings: EncodeSettings | None = None) -> Encoder:
-    """The encoder of a job's documents; what cannot be opened is refused."""
-    return open_encoder(job.resolved.recipe.doc, job.resolved.folder, settings or job.settings)
+def restricted_to_run(job: CollectionJob, run: Path) -> CollectionJob:
+    """Return the job for only the documents of a run. Raises UsageError if its source is tokens."""
+    if isinstance(job.source, Tokens):
+        raise UsageError("--only selects documents of a collection, and does not work with tokens")
+    return replace(job, source=RunSubset(job.source, run))
 
 
-def _refusing(job: Job, folder: Path) -> AbstractContextManager[None]:
-    """A refused collection leaves no claim; other shards' claims are never touched."""
-    return rollback_on_error(folder) if job.shard.count == 1 else nullcontext()
+def count_missing(job: CollectionJob, folder: Path) -> int | None:
+    """Return how many documents of the run are missing in the collection; None if shards are unfinished."""
+    if not isinstance(job.source, RunSubset):
+        return 0
+    state = parts.read_state(folder, job.shard.count)
+    return None if state.unfinished else len(job.source.ids) - sum(p.rows for p in state.slices)
 
 
-def _tokens_manifest(job: Job, call: Call) -> Manifest:
-    """What the tokens of a job are."""
-    recipe = job.resolved.recipe
-    identity = {**recipe.doc.tokens_identity(), "text": job.text}
-    execution = {"source": job.origin, "shards": job.shard.count}
-    facts = {**manifest.environment(call), "models": recipe.located()}
-    return Manifest("tokens", identity, execution, facts)
-
-
-def vectors_manifest(job: Job, encoder: Encoder, settings: EncodeSettings, call: Call) -> Manifest:
-    """What the vectors of a job are, and how they are made."""
-    recipe = job.resolved.recipe
-    identity = {"recipe": recipe.identity(), "dim": encoder.dim, "text": job.text}
-    execution = {
-        "source": job.origin,
-        "shards": job.shard.count,
-        "dtype": encoder.model.dtype,
-        "store_dtype": settings.store_dtype,
-        "attention": "packed" if encoder.model.packed else "padded",
-        "store_text": settings.store_text,
-    }
-    facts = {
-        **manifest.environment(call),
-        "models": recipe.located(),
-        "device": str(encoder.model.device),
-    }
-    return Manifest("vectors", identity, execution, facts)
-
-
-def as_begun(described: Manifest, folder: Path) -> Manifest:
-    """The manifest, with the shards and the source's stamp that the folder began with."""
-    if not (folder / manifest.NAME).is_file():
-        return described
-    began = manifest.read(folder).execution
-    source = {**described.execution["source"], "stamp": began.get("source", {}).get("stamp")}
-    frozen = {"source": source, "shards": began.get("shards")}
-    return replace(described, execution={**described.execution, **frozen})
-
-
-def _check_source(job: Job, folder: Path) -> None:
-    """Mismatch when the source is not as it was when the folder was begun."""
-    if not (folder / manifest.NAME).is_file():
-        return
-    updated = parts.generation(folder)
-    began = updated.source if updated else manifest.read(folder).execution.get("source", {})
-    now = job.origin
-    if began.get("name") == now["name"]:
-        lines = manifest.json_differences(began.get("stamp"), now["stamp"])
-        if lines:
-            raise Mismatch(
-                f"{now['name']} has changed since {folder} was begun "
-                "(size in bytes, time in ns: then | now):\n  "
-                + "\n  ".join(lines)
-                + "\nwhat is there cannot be continued: choose another output folder, or "
-                "--if-exists overwrite to begin again"
-            )
-
-
-def with_folder_dtype(settings: EncodeSettings, folder: Path) -> EncodeSettings:
-    """`--dtype auto` continues in the dtype in which the folder was begun."""
-    if settings.dtype != "auto" or not (folder / manifest.NAME).is_file():
-        return settings
-    return replace(settings, dtype=manifest.read(folder).execution.get("dtype", "auto"))
+def describe_job(job: CollectionJob) -> Iterator[str]:
+    """Yield lines for people that describe the recipe of a job."""
+    doc, query = job.resolved.recipe.doc, job.resolved.recipe.query
+    gran = f" gran {doc.gran}" if doc.gran else ""
+    unit = f", a vector for each {doc.unit}" if doc.unit != "doc" else ""
+    window = f", window {doc.window}" if doc.window != "full" else ""
+    window += f" overlap {doc.overlap}" if doc.overlap else ""
+    window += f" after its context ({doc.context})" if doc.context else ""
+    yield (
+        f"{job.resolved.folder.name}: pool {doc.pool}{gran}{unit}{window}, "
+        f"max length {doc.max_length}{f' (positions {doc.extend})' if doc.extend else ''}"
+        f"{', padded to full length' if doc.pad_to_max else ''}, {doc.similarity}"
+        f"{', normalised' if doc.normalize else ''}{f', first {doc.dim} dimensions' if doc.dim else ''}"
+    )
+    if doc.prompt or query.prompt:
+        yield f"prompts: documents {doc.prompt!r}, queries {query.prompt!r}"
+    yield from job.resolved.notes
+    yield from job.source_notes()

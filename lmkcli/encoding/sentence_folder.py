@@ -1,40 +1,42 @@
-"""A recipe as a sentence-transformers folder: the model's own files, and modules that pool as lmk does.
+"""Sentence-transformers folders for recipes: the files of the model, and modules with the pooling of lmk.
 
-cls, mean and last are sentence-transformers' own pooling, so such a folder loads anywhere. The other
-poolers place tokens of their own, which the modules of `sentence_modules.py` do where lmkcli is
-installed. Only files are written here: sentence-transformers itself is not needed.
+sentence-transformers has the poolings cls, mean and last, so a folder with one of them loads everywhere.
+Other poolers add tokens. For them, the folder uses the modules of `exchange/sentence_modules.py`, which need
+lmkcli. For lmk, it can also use the module LandmarkTransformer, which is proposed for sentence-transformers.
+This module only writes files and does not need sentence-transformers.
 """
 
 import json
-import shutil
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from lmkcli import manifest
-from lmkcli.encoding.asking import read_window
-from lmkcli.encoding.late_folder import late_settings
-from lmkcli.encoding.resolving import Resolved, resolve
+from tokenizers import Tokenizer
+
+from lmkcli.encoding.resolution import ResolvedRecipe, open_pooler, resolve
 from lmkcli.errors import DataError, UsageError
-from lmkcli.manifest import Manifest
-from lmkcli.models.files import read_json
-from lmkcli.models.folder import ModelFolder
+from lmkcli.models.files import CODE, TEXTS, WEIGHTS, copy_files, loading, model_files, read_json
+from lmkcli.models.folder import LANDMARKS, TRAINED, ModelFolder
+from lmkcli.models.late import Vocabulary
+from lmkcli.pooling.placement import PoolerTraits, traits_of
 from lmkcli.progress import Report
-from lmkcli.recipe import EncoderConfig, RecipeOptions
+from lmkcli.spec import manifest
+from lmkcli.spec.manifest import Manifest
+from lmkcli.spec.recipe import EncoderConfig, Recipe, RecipeOptions
+from lmkcli.spec.values import FULL, Window
 from lmkcli.store.outputs import write_once
 
-_OWN, _THEIRS = "lmkcli.exchange.sentence_modules", "sentence_transformers.models"
-_MODES = {"cls": "cls_token", "mean": "mean_tokens", "last": "lasttoken"}
+_LMK_MODULES, _SENTENCE_MODULES = "lmkcli.exchange.sentence_modules", "sentence_transformers.models"
 _ALL_MODES = ("cls_token", "max_tokens", "mean_tokens", "mean_sqrt_len_tokens",
               "weightedmean_tokens", "lasttoken")  # fmt: skip
-_SUFFIXES = {".json", ".jinja", ".model", ".py", ".safetensors", ".txt"}
-_WRITTEN = {"modules.json", "config_sentence_transformers.json", manifest.NAME}
-_WIDTHS = ("hidden_size", "dim", "d_model", "n_embd")  # what configurations call the states' width
+_WRITTEN = {"modules.json", "config_sentence_transformers.json", TRAINED, manifest.NAME}
+_CARD = "README.md"
+_WIDTHS = ("hidden_size", "dim", "d_model", "n_embd")  # names of the width of states in config.json
 
 
 class ExportedModel(NamedTuple):
-    """The classes of an exported folder, and whether loading them takes trust_remote_code."""
+    """The classes of an exported folder, and whether loading them needs trust_remote_code."""
 
     modules: list[str]
     trust_remote_code: bool
@@ -42,15 +44,20 @@ class ExportedModel(NamedTuple):
 
     @property
     def loaded_by(self) -> str:
-        """The Python expression that loads it."""
+        """The Python expression that loads the folder."""
         trust = ", trust_remote_code=True" if self.trust_remote_code else ""
         if self.late:
             return "pylate.models.ColBERT(folder)"
         return f"SentenceTransformer(folder{trust})"
 
+    @property
+    def proposed(self) -> bool:
+        """Whether the folder needs a sentence-transformers with the proposed LandmarkTransformer."""
+        return self.modules[0].endswith(f".{LANDMARKS}")
+
 
 class _Module(NamedTuple):
-    """One line of modules.json; `config` is written into `path`, or `weights` copied to it."""
+    """One line of modules.json. `config` is written into the folder `path`, or `weights` are copied to it."""
 
     type: str
     path: str
@@ -58,84 +65,32 @@ class _Module(NamedTuple):
     weights: Path | None = None
 
 
-def resolve_whole(options: RecipeOptions, offline: bool = False) -> Resolved:
-    """The recipe of a model that is to be trained or exported: its inputs are texts as long as they are.
+def resolve_whole(options: RecipeOptions, offline: bool = False) -> ResolvedRecipe:
+    """Return the recipe of a model for training or export: one input for a whole text.
 
-    The window that is asked for, else the model's own, is what the new folder will declare. UsageError
-    for one that a folder cannot: cls, mean and last are sentence-transformers' own modules, which read
-    no windows, and what comes after pooling is applied to a window there, not to their average.
+    The new folder declares the requested window, or else the window of the model. Raises UsageError for a
+    window that a folder cannot declare: the modules of sentence-transformers read no windows, and modules
+    after the pooling would act on each window instead of the average.
     """
-    resolved = resolve(replace(options, window="full"), offline)
+    resolved = resolve(replace(options, window=FULL), offline)
     doc, folder = resolved.recipe.doc, resolved.folder
-    asked = read_window(options.window) if options.window is not None else ""
-    able = is_placed(resolved) and not folder.modules
-    if asked not in ("", "full") and not (able and asked.isdigit()):
+    requested = options.window or FULL
+    declarable = is_placed(resolved) and not folder.modules
+    if requested != FULL and not (declarable and requested.positions):
         raise UsageError(
-            f"--window {asked} is nothing that a folder declares: write a number of positions, with "
-            "--pool lmk, multicls or mean@k and no modules after it; elsewhere lmk encode takes --window"
+            f"--window {requested} cannot be declared by this folder: write a number of positions, with "
+            "--pool lmk, multicls or mean@k and no modules after it; for other models, use --window with "
+            "lmk encode"
         )
-    if asked.isdigit() and int(asked) > doc.max_length:
-        raise UsageError(f"--window {asked} is longer than --max-length {doc.max_length}")
-    window = (asked or folder.window) if able else ""
-    declared = window if window.isdigit() and int(window) <= doc.max_length else ""
+    if requested.positions > doc.max_length:
+        raise UsageError(f"--window {requested} is longer than --max-length {doc.max_length}")
+    window = requested if options.window else Window(folder.window or FULL)
+    declared = str(window) if declarable and 0 < window.positions <= doc.max_length else ""
     return resolved._replace(folder=replace(folder, window=declared))
 
 
-def export_model(resolved: Resolved, folder: Path, report: Report = Report()) -> ExportedModel:
-    """Write `folder`, whole or not at all; UsageError for a recipe that has no place in one."""
-    recipe, source = resolved.recipe, resolved.folder
-    check_exportable(resolved)
-    facts = {**manifest.environment(report.call), "from": source.name, "models": recipe.located()}
-    identity = {"to": "sentence-transformers", "recipe": recipe.identity()}
-    identity |= {"window": source.window} if source.window else {}
-    write_once(
-        folder,
-        Manifest("export", identity, facts=facts),
-        lambda growing: write_files(resolved, growing),
-    )
-    return exported(resolved)
-
-
-def exported(resolved: Resolved) -> ExportedModel:
-    """What a folder of this recipe names."""
-    recipe = resolved.recipe
-    modules = list(_modules(recipe.doc, recipe.query, resolved.folder))
-    own = any(module.type.startswith(_OWN) for module in modules)
-    trust = own or recipe.doc.trust_remote_code
-    late = recipe.doc.unit == "token"
-    return ExportedModel([module.type for module in modules], trust, late)
-
-
-def write_files(resolved: Resolved, growing: Path) -> None:
-    """The files of the model, and those that make it a sentence-transformers folder."""
-    recipe, source = resolved.recipe, resolved.folder
-    modules = list(_modules(recipe.doc, recipe.query, source))
-    for file in model_files(source.encoder):
-        shutil.copyfile(file, growing / file.name)
-    if source.latent is not None and recipe.doc.pool == "latent":
-        shutil.copytree(source.latent, growing / source.latent.name)
-    for module in modules:
-        _write_module(growing, module)
-    _write(growing / "modules.json", _listed(modules))
-    settings = _settings(recipe.doc, recipe.query)
-    if recipe.doc.unit == "token":
-        late = {"model_type": "ColBERT", "similarity_fn_name": "MaxSim"}
-        settings |= late | late_settings(recipe, source)
-    _write(growing / "config_sentence_transformers.json", settings)
-
-
-def module_folders(source: ModelFolder) -> list[str]:
-    """Where an exported folder keeps the weights of each sentence module."""
-    return [f"{number}_{module.kind}" for number, module in enumerate(source.modules, start=2)]
-
-
-def projection_folders(source: ModelFolder) -> list[str]:
-    """Where a late-interaction folder keeps the weights of what acts on states."""
-    return [f"{number}_{module.kind}" for number, module in enumerate(source.projections, start=1)]
-
-
-def check_exportable(resolved: Resolved) -> None:
-    """UsageError for a recipe that has no place in a sentence-transformers folder."""
+def check_exportable(resolved: ResolvedRecipe) -> None:
+    """Raise UsageError for a recipe that a sentence-transformers folder cannot express."""
     side, source = resolved.recipe.doc, resolved.folder
     if source.late:
         raise UsageError(
@@ -144,38 +99,185 @@ def check_exportable(resolved: Resolved) -> None:
         )
     if run_by_lmk(resolved) and source.modules:
         raise UsageError(
-            f"{source.name} has modules after it, and no folder can say that lmk runs them; export its "
+            f"{source.name} has modules after it, and a folder that lmk runs cannot have modules; export its "
             "vectors instead"
         )
     if side.unit != "doc" or side.window != "full" or side.extend:
         raise UsageError(
-            "sentence-transformers makes one vector of one input: several vectors a document, windows "
-            "and extended positions have no place in its folders"
+            "sentence-transformers makes one vector of one input: its folders cannot express several vectors "
+            "per document, windows or extended positions"
         )
 
 
-def check_trainable(resolved: Resolved) -> None:
-    """UsageError for a recipe that no folder can declare: those of sentence-transformers, and PyLate's."""
+def with_landmark_transformer(resolved: ResolvedRecipe) -> ResolvedRecipe:
+    """Return a recipe that is exported with the module LandmarkTransformer, and has the same vectors.
+
+    UsageError for a recipe that the module cannot express.
+    """
+    from lmkcli.models.tokenizer import open_tokenizer  # here, because it imports torch
+
+    doc, query = resolved.recipe.doc, resolved.recipe.query
+    if doc.landmark_token is not None:
+        return resolved
+    if not (fault := _landmark_fault(resolved)):
+        special = open_tokenizer(resolved.folder, doc).special
+        first = () if special.cls is None else (special.cls,)
+        shortest = len(first) + doc.gran.tokens + 1
+        if special.prefix != first:
+            fault = "starts a text with CLS or BOS, and the tokenizer of this model does not"
+        elif doc.max_length < shortest:
+            fault = f"needs positions for one chunk; use --max-length {shortest} or more"
+    if fault:
+        raise UsageError(f"--landmark-transformer: the module {fault}")
+    doc, query = (replace(side, landmark_token=special.landmark) for side in (doc, query))
+    return resolved._replace(recipe=Recipe(doc, query))
+
+
+def _landmark_fault(resolved: ResolvedRecipe) -> str:
+    """Return the reason why LandmarkTransformer cannot express a recipe, and what to do; empty if it can."""
+    doc, query, source = resolved.recipe.doc, resolved.recipe.query, resolved.folder
+    if doc.pool != "lmk" or not doc.gran.tokens or run_by_lmk(resolved):
+        return "needs --pool lmk and a number of tokens as --gran"
+    if source.window:
+        return (
+            f"has no windows, and this model declares windows of {source.window}; add --window full"
+        )
+    if doc.prompt or query.prompt:
+        return (
+            "counts the tokens of a prompt in the first chunk; drop the prompts with --doc-prompt '' and "
+            "--query-prompt ''"
+        )
+    if query.max_length != doc.max_length:
+        return f"has one length for all texts; add --query-max-length {doc.max_length}"
+    return ""
+
+
+def check_trainable(resolved: ResolvedRecipe) -> None:
+    """Raise UsageError for a recipe that neither sentence-transformers nor PyLate folders can express."""
     if resolved.recipe.doc.unit != "token":
         check_exportable(resolved)
 
 
-def run_by_lmk(resolved: Resolved) -> bool:
-    """Whether sentence-transformers has no modules for it, so that lmk is one: latent, TITE, M2-BERT."""
-    return resolved.folder.kind != "transformer" or resolved.recipe.doc.pool == "latent"
+def _traits(doc: EncoderConfig) -> PoolerTraits:
+    return traits_of(open_pooler(doc.pool))
 
 
-def is_placed(resolved: Resolved) -> bool:
-    """Whether sentence-transformers needs lmk's own modules, which place tokens and mark them."""
-    return not run_by_lmk(resolved) and not _is_theirs(resolved.recipe.doc)
+def run_by_lmk(resolved: ResolvedRecipe) -> bool:
+    """Return whether lmk runs the whole model, because sentence-transformers has no such modules.
+
+    That is the case for TITE, M2-BERT and latent attention.
+    """
+    return resolved.folder.kind != "transformer" or _traits(resolved.recipe.doc).token_head
 
 
-def _is_theirs(doc: EncoderConfig) -> bool:
-    """Whether the pooling is one of sentence-transformers' own."""
-    return doc.unit == "token" or (doc.pool in _MODES and not doc.append_eos)
+def is_placed(resolved: ResolvedRecipe) -> bool:
+    """Return whether sentence-transformers needs the modules of lmk that place and mark tokens."""
+    return not run_by_lmk(resolved) and not _is_native(resolved.recipe.doc)
 
 
-def _modules(doc: EncoderConfig, query: EncoderConfig, source: ModelFolder) -> Iterator[_Module]:
+def _is_native(doc: EncoderConfig) -> bool:
+    """Return whether sentence-transformers itself has the pooling."""
+    if doc.landmark_token is not None:
+        return True
+    return doc.unit == "token" or (bool(_traits(doc).sentence_mode) and not doc.append_eos)
+
+
+def export_model(
+    resolved: ResolvedRecipe, folder: Path, report: Report = Report(), card: str = ""
+) -> ExportedModel:
+    """Write `folder` atomically, for the hub with a model card.
+
+    Raises UsageError for a recipe that the folder cannot express.
+    """
+    recipe, source = resolved.recipe, resolved.folder
+    check_exportable(resolved)
+    facts = {**manifest.environment(report.call), "from": source.name, "models": recipe.located()}
+    identity = {"to": "sentence-transformers", "recipe": recipe.identity()}
+    identity |= {"window": source.window} if source.window else {}
+    if card:
+        identity |= {"to": "hub", "card": manifest.digest(card)}
+
+    def write(growing: Path) -> None:
+        write_files(resolved, growing)
+        if card:
+            (growing / _CARD).write_text(card, encoding="utf-8")
+
+    write_once(folder, Manifest("export", identity, facts=facts), write)
+    return exported(resolved)
+
+
+def exported(resolved: ResolvedRecipe) -> ExportedModel:
+    """Return the classes of the folder of a recipe."""
+    recipe = resolved.recipe
+    modules = list(_modules(resolved))
+    lmk = any(module.type.startswith(_LMK_MODULES) for module in modules)
+    trust = lmk or recipe.doc.trust_remote_code
+    late = recipe.doc.unit == "token"
+    return ExportedModel([module.type for module in modules], trust, late)
+
+
+def write_files(resolved: ResolvedRecipe, growing: Path) -> None:
+    """Copy the files of the model, and write the files of a sentence-transformers folder."""
+    recipe, source = resolved.recipe, resolved.folder
+    modules = list(_modules(resolved))
+    copy_files(list(encoder_files(source)), growing)
+    if source.latent is not None and _traits(recipe.doc).token_head:
+        copy_files(_module_files(source.latent, source), growing / source.latent.name)
+    for module in modules:
+        if module.weights is not None:
+            copy_files(_module_files(module.weights, source), growing / module.path)
+            continue
+        (growing / module.path).mkdir(exist_ok=True)
+        name = "config.json" if module.path else "sentence_bert_config.json"
+        _write(growing / module.path / name, module.config)
+    lines = [
+        {"idx": number, "name": str(number), "path": module.path, "type": module.type}
+        for number, module in enumerate(modules)
+    ]
+    _write(growing / "modules.json", lines)
+    settings: dict[str, Any] = {
+        "model_type": "SentenceTransformer",
+        "prompts": {"query": recipe.query.prompt, "document": recipe.doc.prompt},
+        "default_prompt_name": None,
+        "similarity_fn_name": recipe.doc.similarity,
+    }
+    if recipe.doc.unit == "token":
+        late = {"model_type": "ColBERT", "similarity_fn_name": "MaxSim"}
+        settings |= late | _late_settings(recipe, source)
+    _write(growing / "config_sentence_transformers.json", settings)
+
+
+def encoder_files(source: ModelFolder) -> Iterator[Path]:
+    """Yield the files to copy: configuration, tokenizer, code and weights.
+
+    Pickled weights are copied only if the model has no other weights.
+    """
+    files = model_files(source.encoder, TEXTS | CODE | WEIGHTS, inside=source.path)
+    safe = any(file.suffix == ".safetensors" for file in files)
+    for file in files:
+        rewritten = file.name in _WRITTEN or file.match("sentence_*_config.json")
+        weights = file.match("pytorch_model*.bin") or file.name == "model.bin"
+        if not rewritten and (file.suffix != ".bin" or (weights and not safe)):
+            yield file
+
+
+def _module_files(folder: Path, source: ModelFolder) -> list[Path]:
+    return model_files(folder, TEXTS | WEIGHTS, inside=source.path)
+
+
+def module_folders(source: ModelFolder) -> list[str]:
+    """Return the folders of the sentence modules in an exported folder."""
+    return [f"{number}_{module.kind}" for number, module in enumerate(source.modules, start=2)]
+
+
+def projection_folders(source: ModelFolder) -> list[str]:
+    """Return the folders of the projections of states in a late-interaction folder."""
+    return [f"{number}_{module.kind}" for number, module in enumerate(source.projections, start=1)]
+
+
+def _modules(resolved: ResolvedRecipe) -> Iterator[_Module]:
+    """Yield the modules of the folder of a recipe, in order."""
+    doc, query, source = resolved.recipe.doc, resolved.recipe.query, resolved.folder
     settings: dict[str, Any] = {
         "max_seq_length": doc.max_length,
         "do_lower_case": source.lower_case,
@@ -183,16 +285,24 @@ def _modules(doc: EncoderConfig, query: EncoderConfig, source: ModelFolder) -> I
     if query.max_length != doc.max_length:
         settings["query_length"] = query.max_length
     if doc.unit == "token":
-        yield _Module(f"{_THEIRS}.Transformer", "", settings)
-        places = zip(source.projections, projection_folders(source), strict=True)
-        for module, path in places:
+        yield _Module(f"{_SENTENCE_MODULES}.Transformer", "", settings)
+        for module, path in zip(source.projections, projection_folders(source), strict=True):
             yield _Module(f"pylate.models.{module.kind}.{module.kind}", path, weights=module.folder)
         return
-    if source.kind != "transformer" or doc.pool == "latent":
-        yield _Module(f"{_OWN}.LmkEncoder", "", settings)
-    elif _is_theirs(doc):
-        yield _Module(f"{_THEIRS}.Transformer", "", settings)
-        yield _Module(f"{_THEIRS}.Pooling", "1_Pooling", _pooling(doc, source))
+    if run_by_lmk(resolved):
+        yield _Module(f"{_LMK_MODULES}.LmkEncoder", "", settings)
+    elif doc.landmark_token is not None:
+        before = read_json(source.encoder / "sentence_bert_config.json")
+        settings |= {
+            "eval_splitter_granularity": doc.gran.tokens,
+            "train_splitter_granularity": before.get("train_splitter_granularity"),
+            "lmk_token_id": doc.landmark_token,
+        }
+        yield _Module(f"{_SENTENCE_MODULES}.{LANDMARKS}", "", settings)
+        yield _Module(f"{_SENTENCE_MODULES}.Pooling", "1_Pooling", _pooling(doc, source))
+    elif _is_native(doc):
+        yield _Module(f"{_SENTENCE_MODULES}.Transformer", "", settings)
+        yield _Module(f"{_SENTENCE_MODULES}.Pooling", "1_Pooling", _pooling(doc, source))
     else:
         settings |= {
             "pool": doc.pool,
@@ -200,68 +310,67 @@ def _modules(doc: EncoderConfig, query: EncoderConfig, source: ModelFolder) -> I
             "include_prompt": doc.include_prompt,
             "append_eos": doc.append_eos,
         } | ({"window": source.window} if source.window else {})
-        yield _Module(f"{_OWN}.PlacedTransformer", "", settings)
-        yield _Module(f"{_OWN}.MarkedPooling", "1_MarkedPooling", {})
+        yield _Module(f"{_LMK_MODULES}.PlacedTransformer", "", settings)
+        yield _Module(f"{_LMK_MODULES}.MarkedPooling", "1_MarkedPooling", {})
     for module, path in zip(source.modules, module_folders(source), strict=True):
-        yield _Module(f"{_THEIRS}.{module.kind}", path, weights=module.folder)
+        yield _Module(f"{_SENTENCE_MODULES}.{module.kind}", path, weights=module.folder)
     if doc.normalize:
-        yield _Module(f"{_THEIRS}.Normalize", f"{len(source.modules) + 2}_Normalize", {})
+        number = len(source.modules) + 2
+        yield _Module(f"{_SENTENCE_MODULES}.Normalize", f"{number}_Normalize", {})
 
 
 def _pooling(doc: EncoderConfig, source: ModelFolder) -> dict[str, Any]:
-    """The old spelling, which every version reads. Only mean looks at whether prompts are included."""
-    return {
-        "word_embedding_dimension": _width(source),
-        **{f"pooling_mode_{mode}": mode == _MODES[doc.pool] for mode in _ALL_MODES},
-        "include_prompt": doc.include_prompt or doc.pool != "mean",
-    }
-
-
-def _width(source: ModelFolder) -> int:
+    """Return the configuration of Pooling in its old spelling, which every version reads."""
     config = read_json(source.encoder / "config.json")
     config = config.get("text_config") or config
     width = next((config[name] for name in _WIDTHS if name in config), None)
     if width is None:
         raise DataError(
-            f"{source.encoder}/config.json does not say how wide the states are: none of "
-            f"{', '.join(_WIDTHS)} is in it"
+            f"{source.encoder}/config.json has none of the fields {', '.join(_WIDTHS)}, so the width of the "
+            "states is unknown"
         )
-    return int(width)
-
-
-def model_files(encoder: Path) -> Iterator[Path]:
-    """What is taken over: configuration, tokenizer, code, weights (pickled ones only without others)."""
-    files = [file for file in sorted(encoder.iterdir()) if file.is_file()]
-    safe = any(file.suffix == ".safetensors" for file in files)
-    for file in files:
-        rewritten = file.name in _WRITTEN or file.match("sentence_*_config.json")
-        weights = (file.match("pytorch_model*.bin") or file.name == "model.bin") and not safe
-        if not rewritten and (file.suffix in _SUFFIXES or weights):
-            yield file
-
-
-def _write_module(growing: Path, module: _Module) -> None:
-    if module.weights is not None:
-        shutil.copytree(module.weights, growing / module.path)
-        return
-    (growing / module.path).mkdir(exist_ok=True)
-    name = "config.json" if module.path else "sentence_bert_config.json"
-    _write(growing / module.path / name, module.config)
-
-
-def _listed(modules: list[_Module]) -> list[dict[str, Any]]:
-    return [
-        {"idx": number, "name": str(number), "path": module.path, "type": module.type}
-        for number, module in enumerate(modules)
-    ]
-
-
-def _settings(doc: EncoderConfig, query: EncoderConfig) -> dict[str, Any]:
+    pooler = open_pooler(doc.pool)
+    # LandmarkTransformer shows the landmarks alone to the pooling
+    mode = "mean_tokens" if doc.landmark_token is not None else traits_of(pooler).sentence_mode
     return {
-        "model_type": "SentenceTransformer",
-        "prompts": {"query": query.prompt, "document": doc.prompt},
-        "default_prompt_name": None,
-        "similarity_fn_name": doc.similarity,
+        "word_embedding_dimension": int(width),
+        **{f"pooling_mode_{name}": name == mode for name in _ALL_MODES},
+        # prompts change nothing if a single position is pooled
+        "include_prompt": doc.include_prompt or pooler.per == "input",
+    }
+
+
+def _late_settings(recipe: Recipe, source: ModelFolder) -> dict[str, Any]:
+    """Return the late-interaction settings of config_sentence_transformers.json, under the names of PyLate.
+
+    Raises UsageError if queries are expanded with a token that PyLate would not choose.
+    """
+    doc, query = recipe.doc, recipe.query
+    file = source.encoder / "tokenizer.json"
+    with loading(str(file)):
+        fast = Tokenizer.from_file(str(file))
+
+    def words(*ids: int) -> list[str]:
+        return [str(fast.id_to_token(one)) for one in ids]
+
+    def prefix(one: int | None) -> str:
+        return "" if one is None else words(one)[0]
+
+    if query.expansion is not None:
+        vocabulary = Vocabulary(source.encoder, read_json(source.encoder / "tokenizer_config.json"))
+        if vocabulary.expansion_token() != query.expansion:
+            raise UsageError(
+                f"queries of {source.name} are filled up with {words(query.expansion)[0]!r}, and a folder of "
+                "PyLate cannot express that; train with another base model"
+            )
+    return {
+        "query_prefix": prefix(query.prefix_token),
+        "document_prefix": prefix(doc.prefix_token),
+        "query_length": query.max_length,
+        "document_length": doc.max_length,
+        "do_query_expansion": query.expansion is not None,
+        "attend_to_expansion_tokens": query.attend_expansion,
+        "skiplist_words": words(*doc.skip),
     }
 
 

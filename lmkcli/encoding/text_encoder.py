@@ -1,4 +1,4 @@
-"""Texts to vectors from Python: in memory, or a whole collection into a folder."""
+"""Encode texts from Python: in memory, or a whole collection into a folder."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
@@ -8,46 +8,45 @@ from pathlib import Path
 import numpy as np
 
 from lmkcli.data.collection import Doc, Query
+from lmkcli.encoding.artifacts import run_encode
 from lmkcli.encoding.encoder import Encoder, open_encoder
-from lmkcli.encoding.jobs import run_encode
-from lmkcli.encoding.planning import plan
-from lmkcli.encoding.resolving import Resolved, resolve
+from lmkcli.encoding.jobs import plan
+from lmkcli.encoding.resolution import ResolvedRecipe, resolve
 from lmkcli.errors import DataError
 from lmkcli.progress import Report
-from lmkcli.recipe import Recipe, RecipeOptions
-from lmkcli.settings import EncodeSettings
-from lmkcli.store.ragged import Ragged
+from lmkcli.spec.recipe import Recipe, RecipeOptions
+from lmkcli.spec.settings import EncodeSettings
+from lmkcli.spec.values import WHOLE
 from lmkcli.store.tokens import tokenized
-from lmkcli.store.vectors import Vectors
+from lmkcli.store.vectors import Ragged, Vectors
 
 _OPTIONS, _SETTINGS = RecipeOptions(), EncodeSettings()
 
 
 class TextEncoder:
-    """Both sides of a recipe, ready to encode texts; a model is loaded when it is first needed."""
+    """Both sides of a recipe, ready to encode texts. A model is loaded when it is first needed."""
 
-    def __init__(self, resolved: Resolved, settings: EncodeSettings) -> None:
+    def __init__(self, resolved: ResolvedRecipe, settings: EncodeSettings) -> None:
         self._resolved, self._settings = resolved, settings
 
     @property
     def recipe(self) -> Recipe:
-        """What decides a vector: its `doc` and `query` side."""
+        """All settings that determine a vector, for documents (`doc`) and queries (`query`)."""
         return self._resolved.recipe
 
     @property
     def notes(self) -> list[str]:
-        """What had to be guessed because the model folder does not say it."""
+        """Settings that were guessed, because the model folder does not declare them."""
         return self._resolved.notes
 
     def encode_documents(self, texts: Iterable[str]) -> Ragged:
-        """The embeddings of documents, in their order: float32 `vectors` and where each text starts.
+        """Return the vectors of documents in their order: float32 `vectors`, and the `starts` of each text.
 
-        Texts beyond the maximum length are cut. DataError for a vector that is not finite.
+        Texts are cut to the maximum length. Raises DataError for a vector that is not finite.
         """
         docs = (Doc(str(number), text) for number, text in enumerate(texts))
-        batches = [
-            self._doc(rows, Report()).vectors for rows in tokenized(docs, self._doc.tokenizer)
-        ]
+        rows = tokenized(docs, self._doc.tokenizer)
+        batches = [self._doc(batch, Report()).vectors for batch in rows]
         if not batches:
             return Ragged.single(np.zeros((0, self._doc.dim), np.float32))
         vectors = np.concatenate([batch.vectors for batch in batches])
@@ -57,7 +56,7 @@ class TextEncoder:
         return encoded
 
     def encode_queries(self, texts: Sequence[str]) -> Ragged:
-        """The embeddings of queries, in their order, by the query side of the recipe; likewise float32."""
+        """Return the vectors of queries in their order, by the query side of the recipe; also float32."""
         return self._query.queries([Query(str(n), text) for n, text in enumerate(texts)])
 
     @cached_property
@@ -77,9 +76,10 @@ def load_encoder(
     settings: EncodeSettings = _SETTINGS,
     offline: bool = False,
 ) -> TextEncoder:
-    """The encoder of a model folder, a hub name, lmk-minilm or minilm, as `lmk encode -m` resolves it.
+    """Return the encoder of a model folder, a hub name, lmk-minilm or minilm, as for `lmk encode -m`.
 
-    What `options` leaves open, the model folder decides. UsageError for what the model cannot do.
+    The model folder determines all settings that `options` does not set. Raises UsageError for options that
+    the model cannot follow.
     """
     return TextEncoder(resolve(replace(options, model=model), offline), settings)
 
@@ -91,10 +91,10 @@ def encode_collection(
     options: RecipeOptions = _OPTIONS,
     settings: EncodeSettings = _SETTINGS,
 ) -> Vectors:
-    """`lmk encode`: the vectors of a collection (or tokens folder), written to `output` and opened.
+    """Encode a collection (or tokens folder) into the folder `output`, as `lmk encode`, and open it.
 
-    Continues what an earlier call began. Mismatch when `output` holds other vectors.
+    Continues an earlier call. Raises Mismatch if `output` contains other vectors.
     """
-    job = plan(collection, replace(options, model=model), settings, "0/1")
+    job = plan(collection, replace(options, model=model), settings, WHOLE)
     run_encode(job, output)
     return Vectors(output)

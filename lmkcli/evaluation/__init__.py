@@ -1,1 +1,1 @@
-"""Runs to numbers: measures, tests between runs, breakdowns, plots."""
+"""Evaluation of runs: measures, tests between runs, breakdowns, plots."""

@@ -1,7 +1,7 @@
-"""Which queries a system answers well: by the length of what answers them, or by what they are.
+"""Breakdowns: the scores of groups of queries, grouped by length or by a property of the query.
 
-Lengths are counted in words, so that systems with different tokenizers can stand in one table: runs
-of characters between white space, and each Chinese character and kana by itself.
+Lengths are counted in words, so that systems with different tokenizers fit into one table. A word is
+a run of characters between white space; each Chinese character and each kana is a word of its own.
 """
 
 import math
@@ -13,10 +13,10 @@ from typing import NamedTuple
 import numpy as np
 
 from lmkcli.data.collection import Collection, Qrel
-from lmkcli.data.known import facts_of
+from lmkcli.data.known_collections import facts_of
 from lmkcli.errors import DataError, UsageError
 from lmkcli.evaluation.measures import aggregate
-from lmkcli.evaluation.results import Grid, Result
+from lmkcli.evaluation.results import ScoredRun, ScoreTable
 from lmkcli.progress import Progress, silent
 
 Value = str | float
@@ -25,52 +25,54 @@ _WORD = re.compile(
     r"[\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff]|[^\s\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff]+"
 )
 _QUANTILES = 4
-_FEW = 10  # this many different numbers are shown one by one
-# The codes in the names of the known collections of several languages ('miracl/sw/dev').
+_FEW = 10  # up to this many different numbers, each number is a group of its own
+# The language codes in the names of the known multilingual collections ('miracl/sw/dev').
 _LANGUAGES = frozenset("ar bn de en es fa fi fr hi id it ja ko pt ru sw te th yo zh".split())
-_EVERY = 10_000
+_EVERY = 10_000  # documents between two reports of progress
 
 
 class Stratum(NamedTuple):
-    """Queries that have something in common, and what it is ('[512, 2048)', 'de')."""
+    """A group of queries. The name is its range or its common value ('[512, 2048)', 'de')."""
 
     name: str
     queries: list[Key]
 
 
 def words(text: str) -> int:
-    """How many words a text has."""
+    """The number of words in a text."""
     return sum(1 for _ in _WORD.finditer(text))
 
 
 def values_of(
     by: str, collection: Collection, qrels: Sequence[Qrel], rel: int, progress: Progress = silent
 ) -> dict[str, Value]:
-    """Query id -> its value; queries without one are left out.
+    """Query id -> the value to group it by; queries without a value are left out.
 
-    'length': words of a query's relevant documents (grade `rel` and above), their mean; a chunk
-    ('d7#2') has the length of its document.
-    'query-length': words of the query. Any other name: what the collection says of its queries under
-    it, such as position or language. DataError when it says nothing.
+    'length' is the mean number of words of a query's relevant documents (grade `rel` and above); a
+    chunk ('d7#2') has the length of its document. 'query-length' is the number of words of the query.
+    Any other name, such as position or language, is a field of the collection's queries. DataError if
+    no query has a value.
     """
     values: dict[str, Value] = {}
     if by == "length":
         values.update(_lengths(collection, qrels, rel, progress))
+        if not values:
+            raise DataError(
+                f"{collection.name} contains none of the documents that its qrels mark as relevant"
+            )
     elif by == "query-length":
         values.update({query.id: float(words(query.text)) for query in collection.queries()})
     else:
-        values.update(collection.query_facts(by))
-    language = _language(collection.name) if by == "language" else ""
-    if language and not values:
-        values.update(dict.fromkeys((qrel.query_id for qrel in qrels), language))
-    if not values and by == "length":
-        raise DataError(
-            f"{collection.name} holds none of the documents that its qrels call relevant"
-        )
+        values.update(collection.query_metadata(by))
+    if by == "language" and not values and facts_of(collection.name):
+        # Known multilingual collections have one language each, and its code is a part of the name.
+        codes = _LANGUAGES.intersection(collection.name.split(",")[0].split("/"))
+        if codes:
+            values.update(dict.fromkeys((qrel.query_id for qrel in qrels), min(codes)))
     if not values:
         raise DataError(
-            f"{collection.name} says nothing about the {by} of its queries: break down by length or "
-            f"query-length, or write a field '{by}' into each record of its queries"
+            f"the queries of {collection.name} have no {by}: break down by length or query-length, "
+            f"or write a field '{by}' into each record of the queries"
         )
     return values
 
@@ -78,12 +80,12 @@ def values_of(
 def _lengths(
     collection: Collection, qrels: Sequence[Qrel], rel: int, progress: Progress
 ) -> dict[str, float]:
-    relevant: dict[str, list[str]] = {}
-    for query_id, doc_id, grade in qrels:
-        if grade >= rel:
-            relevant.setdefault(query_id, []).append(doc_id)
+    """Query id -> mean number of words of the relevant documents that the collection contains."""
     wanted = {
-        name for doc_ids in relevant.values() for doc_id in doc_ids for name in _names(doc_id)
+        name
+        for doc_ids in relevant_documents(qrels, rel).values()
+        for doc_id in doc_ids
+        for name in possible_ids(doc_id)
     }
     words_of: dict[str, int] = {}
     for number, doc in enumerate(collection.docs(), 1):
@@ -93,68 +95,70 @@ def _lengths(
             progress(number, None, "docs")
         if len(words_of) == len(wanted):
             break
-    lengths = {
-        query_id: [
-            next(words_of[name] for name in _names(doc_id) if name in words_of)
-            for doc_id in doc_ids
-            if not words_of.keys().isdisjoint(_names(doc_id))
-        ]
-        for query_id, doc_ids in relevant.items()
-    }
-    return {query_id: sum(each) / len(each) for query_id, each in lengths.items() if each}
+    return mean_lengths(qrels, rel, words_of)
 
 
-def _names(doc_id: str) -> list[str]:
-    """A document's id, and that of the document whose chunk it may be ('d7#2' is in d7)."""
+def relevant_documents(qrels: Sequence[Qrel], rel: int) -> dict[str, list[str]]:
+    """Query id -> the documents with grade `rel` or higher."""
+    relevant: dict[str, list[str]] = {}
+    for query_id, doc_id, grade in qrels:
+        if grade >= rel:
+            relevant.setdefault(query_id, []).append(doc_id)
+    return relevant
+
+
+def mean_lengths(qrels: Sequence[Qrel], rel: int, words_of: Mapping[str, int]) -> dict[str, float]:
+    """Query id -> mean number of words of its relevant documents. `words_of` is document id -> words."""
+    means = {}
+    for query_id, doc_ids in relevant_documents(qrels, rel).items():
+        lengths = []
+        for doc_id in doc_ids:
+            found = [words_of[name] for name in possible_ids(doc_id) if name in words_of]
+            lengths += found[:1]
+        if lengths:
+            means[query_id] = sum(lengths) / len(lengths)
+    return means
+
+
+def possible_ids(doc_id: str) -> list[str]:
+    """The judged id, and the id of the document if it is the id of a chunk ('d7#2' is in d7)."""
     return list(filter(None, (doc_id, doc_id.rpartition("#")[0])))
 
 
-def _language(name: str) -> str:
-    codes = _LANGUAGES.intersection(name.split(",")[0].split("/")) if facts_of(name) else set()
-    return min(codes, default="")
-
-
 def strata(values: Mapping[Key, Value], edges: Sequence[float] = ()) -> list[Stratum]:
-    """The queries in groups: texts by themselves, numbers in bins.
+    """The queries in groups: a group for each text, or bins of numbers.
 
-    A bin [a, b) holds a <= x < b, and the last of given `edges` is open; without edges there are the
-    four quarters of the queries, or one group for each number where there are at most ten. A bin
-    that no query falls into is left out, and so are queries below the first edge. UsageError when
-    edges are given for texts, do not rise, or are above all queries.
+    A bin [a, b) contains a <= x < b. With `edges`, the last bin has no upper limit. Without edges, the bins
+    are the quartiles of the queries, or single numbers if there are at most ten different numbers. Empty
+    bins and queries below the first edge are left out. Raises UsageError for edges with values that are
+    texts, for edges that do not rise, and for edges above all values.
     """
     numbers = _numbers(values)
     if edges and numbers is None:
         example = next(iter(values.values()))
-        raise UsageError(f"--bins are for numbers, and here the values are texts ('{example}')")
+        raise UsageError(f"--bins are for numbers, but the values are texts ('{example}')")
     if not all(low < high for low, high in pairwise(edges)):
         raise UsageError("--bins must rise from each number to the next, as in 0,512,2048,8192")
     if numbers is None:
-        return _groups({key: str(value) for key, value in values.items()})
+        by_text: dict[str, list[Key]] = {}
+        for key, value in values.items():
+            by_text.setdefault(str(value), []).append(key)
+        return [Stratum(text, by_text[text]) for text in sorted(by_text)]
     if not edges and len(set(numbers.values())) <= _FEW:
-        return _groups(dict(sorted(numbers.items(), key=lambda item: item[1])))
+        by_number: dict[float, list[Key]] = {}
+        for key, number in numbers.items():
+            by_number.setdefault(number, []).append(key)
+        return [Stratum(_shown(number), by_number[number]) for number in sorted(by_number)]
     return _bins(numbers, edges)
 
 
 def _numbers(values: Mapping[Key, Value]) -> dict[Key, float] | None:
-    """The values as numbers (a table has them as text), None unless all are."""
+    """Convert the values to numbers. Returns None if a value is not a number."""
     try:
         numbers = {key: float(value) for key, value in values.items()}
-    except ValueError:
+    except (ValueError, OverflowError):
         return None
     return numbers if all(map(math.isfinite, numbers.values())) else None
-
-
-def _groups(values: Mapping[Key, Value]) -> list[Stratum]:
-    """One group for each value: numbers as they come, texts in alphabetical order."""
-    groups: dict[Value, list[Key]] = {}
-    for key, value in values.items():
-        groups.setdefault(value, []).append(key)
-    if any(isinstance(value, str) for value in groups):
-        groups = dict(sorted(groups.items(), key=lambda item: str(item[0])))
-    return [
-        Stratum(value if isinstance(value, str) else _number(value), queries)
-        for value, queries in groups.items()
-    ]
 
 
 def _bins(numbers: Mapping[Key, float], edges: Sequence[float]) -> list[Stratum]:
@@ -163,31 +167,34 @@ def _bins(numbers: Mapping[Key, float], edges: Sequence[float]) -> list[Stratum]
     lows = list(edges) or sorted(set(quarters.tolist()))
     strata = []
     for low, high in pairwise([*lows, math.inf]):
-        end = f"{_number(max(data))}]" if math.isinf(high) and not edges else f"{_number(high)})"
+        end = f"{_shown(max(data))}]" if math.isinf(high) and not edges else f"{_shown(high)})"
         queries = [key for key, value in numbers.items() if low <= value < high]
-        strata.append(Stratum(f"[{_number(low)}, {end}", queries))
+        strata.append(Stratum(f"[{_shown(low)}, {end}", queries))
     if not any(group.queries for group in strata):
         raise UsageError(
-            f"--bins begin at {_number(lows[0])}, and no query has that much: the largest value is "
-            f"{_number(max(data))}"
+            f"the first of --bins is {_shown(lows[0])}, but the largest value of a query is "
+            f"{_shown(max(data))}: give lower bins"
         )
     return [group for group in strata if group.queries]
 
 
-def _number(value: float) -> str:
+def _shown(value: float) -> str:
     return "∞" if math.isinf(value) else f"{value:.6g}" if value < 1e6 else f"{value:.0f}"
 
 
-def grid(results: Iterable[Result], groups: Sequence[Stratum], asked: str) -> Grid:
-    """Systems x groups for one measure: the mean over a group's queries (or the sum, of counts).
+def score_groups(
+    results: Iterable[ScoredRun], groups: Sequence[Stratum], requested: str
+) -> ScoreTable:
+    """A table of systems x groups for one measure: the mean over a group's queries (a sum for counts).
 
-    Queries of all collections count alike. None where a system lacks a collection of the group.
+    Each query has the same weight, independent of its collection. The value is None if a system has no run
+    on a collection of the group.
     """
     values: dict[str, dict[Key, float]] = {}
     for each in results:
-        keyed = {(each.collection, q): value for q, value in each.by_query(asked).items()}
+        keyed = {(each.collection, q): value for q, value in each.by_query(requested).items()}
         values.setdefault(each.system, {}).update(keyed)
-        measure = each.measures[asked]
+        measure = each.measures[requested]
     rows = {
         system: [
             aggregate(measure, (by_query[key] for key in group.queries))
@@ -197,4 +204,4 @@ def grid(results: Iterable[Result], groups: Sequence[Stratum], asked: str) -> Gr
         ]
         for system, by_query in values.items()
     }
-    return Grid(asked, [group.name for group in groups], rows)
+    return ScoreTable(requested, [group.name for group in groups], rows)

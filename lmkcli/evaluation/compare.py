@@ -1,6 +1,6 @@
-"""Whether one run beats another: paired tests over queries, and corrections for many of them."""
+"""Comparisons of runs: paired tests over queries, and corrections for multiple tests."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from string import ascii_lowercase
 from typing import NamedTuple
@@ -10,42 +10,42 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from lmkcli.errors import DataError, Mismatch, UnknownName, UsageError
-from lmkcli.evaluation.results import Result
+from lmkcli.evaluation.results import ScoredRun
 from lmkcli.progress import Progress, silent
 
-LEVEL = 0.05  # a corrected p-value below it is called significant
+LEVEL = 0.05  # a difference is significant if its corrected p-value is lower
 _RESAMPLES = 10_000
 _BATCH = 200  # resamples in memory at a time
-# Sums in another order give values that differ in the last bits; such queries are ties.
+# Engines add in different orders, so equal values may differ in the last bits. Such queries are ties.
 _TIE = 1e-9
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """A run against a baseline on one measure, over the same queries; p-values are two-sided."""
+    """A run compared with a baseline by one measure, over the same queries; p-values are two-sided."""
 
     queries: int
     difference: float
-    """Mean over the queries of the run's value less the baseline's."""
+    """Mean over the queries: the value of the run minus the value of the baseline."""
     interval: tuple[float, float]
     """95 % bootstrap interval of the difference (percentiles, 10,000 resamples of the queries)."""
     t_test: float
     """p-value of the paired t-test."""
     randomisation: float
-    """p-value of the paired randomisation test (10,000 sign flips, or all if they are fewer)."""
+    """p-value of the paired randomisation test (10,000 sign flips, or all of them if there are fewer)."""
     wins: int
     ties: int
     losses: int
 
 
 class PairedTest(NamedTuple):
-    """A comparison between two systems on one collection, with p-values corrected over all tests."""
+    """Two systems compared on one collection, with p-values that are corrected over all tests."""
 
     run: str
     against: str
     collection: str
     measure: str
-    """As it was computed."""
+    """The computed measure, such as R(rel=2)@1000."""
     score: float
     comparison: Comparison
     t_test: float
@@ -58,64 +58,58 @@ class PairedTest(NamedTuple):
 
 
 def compare_all(
-    results: Sequence[Result],
+    results: Sequence[ScoredRun],
     baseline: str | None,
     correction: str,
     progress: Progress = silent,
 ) -> list[PairedTest]:
-    """Every system against the baseline, or each pair (the later against the earlier) without one.
+    """Compare every system with the baseline, or each pair of systems (later with earlier) without one.
 
-    Two systems are compared where both have a result on a collection, by every measure as asked;
-    p-values are corrected over all tests that this makes. The same errors as `compare`.
+    Compares two systems by every measure on every collection for which both have a result. The p-values are
+    corrected over all of these tests. Raises the errors of `compare`.
     """
-    pairs = list(_pairs(results, baseline))
-    asked = list(results[0].measures)
+    systems = list(dict.fromkeys(result.system for result in results))
+    by_cell = {(result.system, result.collection): result for result in results}
+    pairs = []
+    for run in results:
+        earlier = systems[: systems.index(run.system)]
+        others = earlier if baseline is None else [baseline] * (run.system != baseline)
+        cells = [(system, run.collection) for system in others]
+        pairs += [(run, by_cell[cell]) for cell in cells if cell in by_cell]
+    names = list(results[0].measures)
     compared = []
     for number, (run, against) in enumerate(pairs):
-        compared += [compare(against.by_query(name), run.by_query(name)) for name in asked]
+        compared += [compare(against.by_query(name), run.by_query(name)) for name in names]
         progress(number + 1, len(pairs), "pairs")
     t_tests = correct([each.t_test for each in compared], correction)
     flips = correct([each.randomisation for each in compared], correction)
-    cells = [(run, against, name) for run, against in pairs for name in asked]
+    tests = [(run, against, name) for run, against in pairs for name in names]
     return [
         PairedTest(
             *(run.system, against.system, run.collection, str(run.measures[name])),
             *(run.value(name), comparison, t, flip),
         )
         for (run, against, name), comparison, t, flip in zip(
-            cells, compared, t_tests, flips, strict=True
+            tests, compared, t_tests, flips, strict=True
         )
     ]
 
 
-def _pairs(results: Sequence[Result], baseline: str | None) -> Iterator[tuple[Result, Result]]:
-    systems = list(dict.fromkeys(result.system for result in results))
-    by_cell = {(result.system, result.collection): result for result in results}
-    for run in results:
-        earlier = systems[: systems.index(run.system)]
-        others = earlier if baseline is None else [baseline] * (run.system != baseline)
-        for system in others:
-            against = by_cell.get((system, run.collection))
-            if against is not None:
-                yield run, against
-
-
 def compare(baseline: Mapping[str, float], run: Mapping[str, float], seed: int = 0) -> Comparison:
-    """The run against the baseline, each given as query id -> value (`Scores.per_query[measure]`).
+    """Compare a run with a baseline, both given as query id -> value (`Scores.per_query[measure]`).
 
-    The same seed gives the same numbers. Mismatch when the queries are not the same, DataError with
-    fewer than two.
+    The same seed gives the same numbers. Raises Mismatch if the queries differ, and DataError for fewer than
+    two queries.
     """
     if baseline.keys() != run.keys():
         odd = sorted(baseline.keys() ^ run.keys())
         raise Mismatch(
-            f"the two runs were scored on different queries ({len(odd)} in one only, such as "
-            f"'{odd[0]}'): evaluate both with the same qrels"
+            f"the two runs were scored on different queries ({len(odd)} are in only one of them, such "
+            f"as '{odd[0]}'): evaluate both with the same qrels"
         )
     if len(baseline) < 2:
-        raise DataError("a paired test needs two queries at least: give qrels with more queries")
-    differences = np.array([run[query_id] - baseline[query_id] for query_id in sorted(baseline)])
-    differences[np.abs(differences) < _TIE] = 0
+        raise DataError("a paired test needs at least two queries: give qrels with more queries")
+    differences = _differences(baseline, run)
     return Comparison(
         queries=len(differences),
         difference=float(differences.mean()),
@@ -128,21 +122,61 @@ def compare(baseline: Mapping[str, float], run: Mapping[str, float], seed: int =
     )
 
 
+class Winners(NamedTuple):
+    """The significantly best systems, as (system, collection, requested measure), and the number of tests."""
+
+    places: set[tuple[str, str, str]]
+    tests: int
+
+
+def winners(results: Sequence[ScoredRun], correction: str) -> Winners:
+    """Find the system with the best score on each collection by each measure, if it is significantly better.
+
+    A system wins if the paired t-test finds a difference from every other system. The p-values are corrected
+    over all tests. Systems with other queries, and collections with fewer than two queries, are not tested.
+    """
+    groups: dict[tuple[str, str], list[ScoredRun]] = {}
+    for result in results:
+        for name in result.measures:
+            groups.setdefault((result.collection, name), []).append(result)
+    best: dict[tuple[str, str, str], int] = {}  # place of a possible winner -> number of its tests
+    p_values: list[float] = []
+    for (collection, name), group in groups.items():
+        first, *others = sorted(group, key=lambda each: -each.value(name))
+        values = first.by_query(name)
+        comparable = all(each.by_query(name).keys() == values.keys() for each in others)
+        if others and comparable and len(values) > 1:
+            best[first.system, collection, name] = len(others)
+            p_values += [_t_test(_differences(each.by_query(name), values)) for each in others]
+    corrected = iter(correct(p_values, correction))
+    tested = {place: [next(corrected) for _ in range(count)] for place, count in best.items()}
+    return Winners({place for place, mine in tested.items() if max(mine) < LEVEL}, len(p_values))
+
+
 def mean_interval(values: Mapping[str, float], seed: int = 0) -> tuple[float, float]:
-    """95 % bootstrap interval of a mean over queries, as in `Comparison`, of query id -> value."""
+    """95 % bootstrap interval of the mean of query id -> value, computed as in `Comparison`."""
     return _interval(np.array([values[query_id] for query_id in sorted(values)]), seed)
 
 
+def _differences(baseline: Mapping[str, float], run: Mapping[str, float]) -> NDArray[np.float64]:
+    """The differences of the queries [n]; 0 for ties."""
+    differences = np.array([run[query_id] - baseline[query_id] for query_id in sorted(baseline)])
+    differences[np.abs(differences) < _TIE] = 0
+    return differences
+
+
 def _t_test(differences: NDArray[np.float64]) -> float:
-    if np.ptp(differences) < _TIE:  # no variance: the limit, where scipy divides by zero
+    """The p-value of the paired t-test."""
+    if np.ptp(differences) < _TIE:  # no variance: scipy divides by zero, so the limit is given here
         return 0.0 if differences.any() else 1.0
     return float(stats.ttest_1samp(differences, 0.0).pvalue)
 
 
 def _randomisation(differences: NDArray[np.float64], seed: int) -> float:
-    # In whole steps sums are exact, so a sum that equals the observed one is seen to be equal.
-    # Sign flips are symmetric: the tail of |sum| is the two-sided p-value, with a third of the
-    # sampling error of twice the smaller tail, scipy's reading of "two-sided".
+    # The p-value is the share of sign flips with a sum at least as large as the observed sum.
+    # Differences in whole steps of _TIE have exact sums, so equal sums compare as equal. Sign flips are
+    # symmetric, so the upper tail of |sum| is the two-sided p-value. scipy instead doubles the smaller
+    # tail for "two-sided", with three times the sampling error.
     result = stats.permutation_test(
         (np.rint(differences / _TIE),),
         lambda flipped, axis: np.abs(np.sum(flipped, axis=axis)),
@@ -174,7 +208,7 @@ def _bonferroni(p_values: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def _holm(p_values: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Holm (1979): the i-th smallest of m times m - i + 1, and no less than the one before it."""
+    """Holm (1979): the i-th smallest of m p-values times m - i + 1, and at least its predecessor."""
     order = np.argsort(p_values)
     factors = np.arange(len(p_values), 0, -1)
     corrected = np.empty(len(p_values))
@@ -194,10 +228,10 @@ CORRECTIONS: dict[str, Callable[[NDArray[np.float64]], NDArray[np.float64]]] = {
 
 
 def correct(p_values: Sequence[float], method: str) -> list[float]:
-    """The p-values of several tests, corrected together, in the order given.
+    """The p-values of several tests, corrected together, in the given order.
 
-    'holm' and 'bonferroni' hold the chance of any false discovery, 'bh' (Benjamini-Hochberg) the
-    expected share of false ones. UnknownName for another method.
+    'holm' and 'bonferroni' limit the probability of any false discovery; 'bh' (Benjamini-Hochberg)
+    limits the expected share of false discoveries. UnknownName for another method.
     """
     if method not in CORRECTIONS:
         raise UnknownName("correction", method, CORRECTIONS)
@@ -206,12 +240,12 @@ def correct(p_values: Sequence[float], method: str) -> list[float]:
     return [float(value) for value in CORRECTIONS[method](np.asarray(p_values, dtype=np.float64))]
 
 
-def letters_of(results: "Sequence[Result]") -> dict[str, str]:
-    """System -> the letter that stands for it; UsageError for more than 26."""
+def letters_of(results: Sequence[ScoredRun]) -> dict[str, str]:
+    """System -> the letter that marks it in a table; UsageError for more than 26 systems."""
     systems = list(dict.fromkeys(result.system for result in results))
     if len(systems) > len(ascii_lowercase):
         raise UsageError(
-            f"--all-pairs marks runs by letters, and {len(systems)} are more than there are: give "
-            "26 runs at most, or one of them as --baseline"
+            f"--all-pairs marks runs by letters, and {len(systems)} runs need more than 26 letters: "
+            "give at most 26 runs, or name one of them as --baseline"
         )
     return dict(zip(systems, ascii_lowercase, strict=False))

@@ -1,4 +1,4 @@
-"""What the numbers of an evaluation rest on: missing queries, unjudged documents, ties, depth."""
+"""Coverage of an evaluation: missing queries, unjudged documents, ties and depth of a run."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -8,40 +8,42 @@ from lmkcli.data.run import Ranking, Run
 
 Judgements = Mapping[str, Mapping[str, int]]
 """Query id -> document id -> grade."""
-_NO_CUTOFF = 10  # where documents and ties are looked at when no measure has a cut-off
+_DEFAULT_CUTOFF = 10  # for shares of judged documents and ties if no measure has a cut-off
 
 
 @dataclass(frozen=True)
 class Coverage:
-    """How far a run and its judgements cover each other."""
+    """The match between a run and its judgements: missing queries, judged documents, ties and depth."""
 
     judged: int
-    """Queries with judgements; all of them count."""
+    """Number of queries with judgements; all of them count in a mean."""
     answered: int
-    """Judged queries for which the run has documents."""
+    """Number of judged queries for which the run has documents."""
     missing: list[str]
-    """Judged queries for which it has none: they score 0."""
+    """Judged queries without documents in the run: their score is 0."""
     unjudged: int
-    """Queries of the run without judgements, which are ignored."""
+    """Number of queries of the run without judgements; they are ignored."""
     depth: int
-    """The most documents that the run has for an answered query."""
+    """The largest number of documents that the run has for an answered query."""
     beyond: list[str]
-    """Measures whose cut-off is below `depth` in the ranking: they see nothing from there on."""
+    """Measures with a cut-off larger than `depth`: the run has no documents for their last ranks."""
     judged_at: dict[int, float]
-    """Cut-off -> share of the documents down to it with a judgement, mean over answered queries."""
+    """Cut-off -> share of judged documents up to this rank, mean over answered queries."""
     tied_at: dict[int, float]
-    """Cut-off -> share of answered queries whose documents just above and below it score alike."""
+    """Cut-off -> share of answered queries with equal scores just above and just below this rank."""
     self_hits: int
-    """Judged queries for which the run holds a document of the query's own id (unless it was dropped,
-    one that is judged for it is no hit on itself)."""
+    """Number of judged queries for which the run has a document with the id of the query.
+
+    A document that is judged for the query does not count, unless these documents were dropped.
+    """
     self_dropped: bool
-    """Whether these documents were removed before anything else was counted."""
+    """Whether these documents were removed before everything else was counted."""
     strangers: tuple[str, str] | None = None
-    """A document of the run and a judged one, where the run holds not one judged document."""
+    """A document of the run and a judged document, as examples, if the run has no judged document."""
 
 
 def answers(run: Run, judgements: Judgements) -> dict[str, Ranking]:
-    """The rankings of the judged queries that have documents, in the order of the judgements."""
+    """The non-empty rankings of judged queries, in the order of the judgements."""
     rankings = {query_id: run.rankings.get(query_id) for query_id in judgements}
     return {
         query_id: ranking for query_id, ranking in rankings.items() if ranking and ranking.doc_ids
@@ -50,20 +52,19 @@ def answers(run: Run, judgements: Judgements) -> dict[str, Ranking]:
 
 def without_self(run: Run) -> Run:
     """The run without documents that have the id of their query."""
-    return Run({query_id: _others(query_id, r) for query_id, r in run.rankings.items()}, run.tag)
-
-
-def _others(query_id: str, ranking: Ranking) -> Ranking:
-    kept = [row for row, doc_id in enumerate(ranking.doc_ids) if doc_id != query_id]
-    if len(kept) == len(ranking.doc_ids):
-        return ranking
-    return Ranking([ranking.doc_ids[row] for row in kept], ranking.scores[kept])
+    rankings = {}
+    for query_id, ranking in run.rankings.items():
+        kept = [row for row, doc_id in enumerate(ranking.doc_ids) if doc_id != query_id]
+        doc_ids = [ranking.doc_ids[row] for row in kept]
+        unchanged = len(doc_ids) == len(ranking.doc_ids)
+        rankings[query_id] = ranking if unchanged else Ranking(doc_ids, ranking.scores[kept])
+    return Run(rankings, run.tag)
 
 
 def cover(
     run: Run, judgements: Judgements, cutoffs: Mapping[str, int], drop_self: bool = False
 ) -> Coverage:
-    """The coverage of a run as it was read; `cutoffs` are those of the measures that have one."""
+    """The coverage of a run as it was read; `cutoffs` has each measure with a cut-off."""
     hits = sum(
         query_id in ranking.doc_ids and (drop_self or query_id not in judgements[query_id])
         for query_id, ranking in answers(run, judgements).items()
@@ -71,7 +72,7 @@ def cover(
     run = without_self(run) if drop_self else run
     answered = answers(run, judgements)
     depth = max((len(ranking.doc_ids) for ranking in answered.values()), default=0)
-    levels = sorted(set(cutoffs.values())) or [_NO_CUTOFF]
+    levels = sorted(set(cutoffs.values())) or [_DEFAULT_CUTOFF]
     return Coverage(
         judged=len(judgements),
         answered=len(answered),
@@ -80,10 +81,19 @@ def cover(
         depth=depth,
         beyond=[measure for measure, cutoff in cutoffs.items() if cutoff > depth],
         judged_at={
-            k: _mean(_judged(ranking, judgements[q], k) for q, ranking in answered.items())
+            k: _mean(
+                fmean(doc_id in judgements[query_id] for doc_id in ranking.doc_ids[:k])
+                for query_id, ranking in answered.items()
+            )
             for k in levels
         },
-        tied_at={k: _mean(_tied(ranking, k) for ranking in answered.values()) for k in levels},
+        tied_at={
+            k: _mean(
+                float(len(ranking.scores) > k and ranking.scores[k - 1] == ranking.scores[k])
+                for ranking in answered.values()
+            )
+            for k in levels
+        },
         self_hits=hits,
         self_dropped=drop_self,
         strangers=_strangers(answered, judgements),
@@ -91,6 +101,7 @@ def cover(
 
 
 def _strangers(answered: Mapping[str, Ranking], judgements: Judgements) -> tuple[str, str] | None:
+    """The first document of the run and the first judged document, if no document is judged."""
     for query_id, ranking in answered.items():
         if not judgements[query_id].keys().isdisjoint(ranking.doc_ids):
             return None
@@ -98,15 +109,6 @@ def _strangers(answered: Mapping[str, Ranking], judgements: Judgements) -> tuple
         for judged in judgements[query_id]:
             return ranking.doc_ids[0], judged
     return None
-
-
-def _judged(ranking: Ranking, grades: Mapping[str, int], k: int) -> float:
-    return fmean(doc_id in grades for doc_id in ranking.doc_ids[:k])
-
-
-def _tied(ranking: Ranking, k: int) -> float:
-    scores = ranking.scores
-    return float(len(scores) > k and scores[k - 1] == scores[k])
 
 
 def _mean(values: Iterable[float]) -> float:

@@ -1,8 +1,8 @@
-"""Scores: measures by query, computed by ir_measures and the engines behind it.
+"""Measures: scores by query, computed by ir_measures and its engines.
 
-Measures are spelled as ir_measures prints them: `nDCG@10`, `AP(rel=2)@100`. Providers are given the
-ranking only: queries are numbered and scores replaced by whole numbers that fall from rank to rank,
-so no engine can order ties in its own way or stumble over an id.
+Measures are spelled as ir_measures prints them: `nDCG@10`, `AP(rel=2)@100`. lmk replaces query ids by
+numbers, and scores by whole numbers that decrease from rank to rank. The engines get only this ranking, so
+no engine can change the order of ties, or fail because of an id.
 """
 
 import contextlib
@@ -22,9 +22,9 @@ from lmkcli.errors import DataError, Mismatch, UnknownName, UsageError
 from lmkcli.evaluation.coverage import Coverage, Judgements, answers, cover, without_self
 
 _DEFAULT_CUTOFF = 10
-# trec_eval's time and memory grow with the square of the largest grade; a larger one is a mistake.
+# The time and memory of trec_eval grow with the square of the largest grade; larger grades are mistakes.
 _LARGEST_GRADE = 1000
-# IPrec's engine knows recall levels by two decimals and would silently round others.
+# The engine of IPrec silently rounds recall levels to two decimals.
 _RECALL_LEVELS = {hundredth / 100 for hundredth in range(101)}
 _KINDS = {
     "cutoff": "a whole number from 1",
@@ -36,37 +36,37 @@ _KINDS = {
 
 @dataclass(frozen=True)
 class Scores:
-    """A measure x query table of one run, by the measures' printed names in the order asked."""
+    """A measure x query table of one run. Keys are the printed names of measures, in the given order."""
 
     aggregated: dict[str, float]
-    """Measure -> its value over all judged queries (a sum for counts like NumRet, else a mean)."""
+    """Measure -> value over all judged queries (a sum for counts such as NumRet, otherwise a mean)."""
     per_query: dict[str, dict[str, float]]
     """Measure -> query id -> value, in the order of the judgements."""
     coverage: Coverage
-    """What the numbers rest on: missing queries, unjudged documents, ties, depth."""
+    """Missing queries, unjudged documents, ties and depth behind the numbers."""
 
 
 def parse_measures(names: Sequence[str], rel: int = 1) -> list[Measure]:
-    """The measures in the order asked, each once.
+    """The measures of these names in the given order, each once.
 
-    A binary measure that names no `rel` itself takes documents of grade `rel` and above for relevant,
-    and says so in its name: with rel=2, 'R@100' is R(rel=2)@100. Those that count (NumRet, NumRel)
-    stay as they are.
+    For a binary measure without a `rel` parameter, documents of grade `rel` and above are relevant, and
+    its name contains the grade: with rel=2, 'R@100' is R(rel=2)@100. Counts (NumRet, NumRel) do not
+    change.
 
-    UsageError (UnknownName for a single unknown name) lists everything that is wrong at once:
-    names, parameters, and providers that are not installed, with their pip line.
+    UsageError (UnknownName for a single unknown name) lists all problems at once: names, parameters,
+    and engines that are not installed, with their pip line.
     """
     measures: dict[Measure, None] = {}
-    faults: list[UsageError] = []
+    errors: list[UsageError] = []
     for name in names:
         try:
             measures[_at_grade(_parse(name), rel)] = None
-        except UsageError as fault:
-            faults.append(fault)
-    if len(faults) == 1:
-        raise faults[0]
-    if faults:
-        raise UsageError("\n".join(map(str, faults)))
+        except UsageError as error:
+            errors.append(error)
+    if len(errors) == 1:
+        raise errors[0]
+    if errors:
+        raise UsageError("\n".join(map(str, errors)))
     return list(measures)
 
 
@@ -75,44 +75,43 @@ def _parse(name: str) -> Measure:
         measure = ir_measures.parse_measure(name)
     except NameError:
         raise _unknown(name) from None
-    except Exception as error:  # the parser fails in its own ways on what is not a measure
+    except Exception as error:  # the parser raises various errors
         raise UsageError(
             f"measure '{name}': write Name@cutoff or Name(parameter=value)@cutoff, such as nDCG@10 "
             "or AP(rel=2)@100, each measure by itself"
         ) from error
-    fault = _parameter_fault(measure) or _provider_fault(measure)
-    if fault:
-        raise UsageError(f"measure '{name}': {fault}")
-    _try(measure)
-    return measure
-
-
-def _at_grade(measure: Measure, rel: int) -> Measure:
-    """The measure with `rel` where 1 stands for it unsaid, as far as an engine has it so."""
-    spec = measure.SUPPORTED_PARAMS.get("rel")
-    if rel == 1 or spec is None or spec.default != 1 or "rel" in measure.params:
-        return measure
-    raised = measure(rel=rel)
-    return measure if _provider_fault(raised) else raised
-
-
-def _try(measure: Measure) -> None:
-    """Compute it once, for a query whose only document is relevant.
-
-    Engines fail in their own ways on parameters that they cannot take, Accuracy's on such queries.
-    """
+    problem = _parameter_problem(measure) or _engine_problem(measure)
+    if problem:
+        raise UsageError(f"measure '{name}': {problem}")
+    # Engines raise various errors for parameters that they do not support, and the engine of Accuracy
+    # fails on a query with relevant documents only: compute the measure once for such a query.
     try:
         ir_measures.calc_aggregate([measure], {"1": {"d": 1}}, {"1": {"d": 1.0}})
     except Exception as error:
         raise UsageError(f"measure '{measure}' cannot be computed: {error}") from error
+    return measure
+
+
+def _at_grade(measure: Measure, rel: int) -> Measure:
+    """The measure with `rel`, unless it has another default or no engine supports the parameter."""
+    spec = measure.SUPPORTED_PARAMS.get("rel")
+    if rel == 1 or spec is None or spec.default != 1 or "rel" in measure.params:
+        return measure
+    graded = measure(rel=rel)
+    return measure if _engine_problem(graded) else graded
 
 
 def _unknown(name: str) -> UsageError:
-    """The error for a name that is not registered, with what it probably means."""
+    """The error for an unknown name, with a similar name as a suggestion."""
     known = sorted(ir_measures.measures.registry)
     head = re.split(r"[@(]", name)[0].strip()
     folded = {measure.lower(): measure for measure in known}
-    meant = _from_trec_eval(name)
+    try:
+        with contextlib.redirect_stdout(io.StringIO()):  # it prints the parts that it ignores
+            # 'ndcg_cut_10' of trec_eval -> 'nDCG@10'
+            meant = " ".join(map(str, ir_measures.parse_trec_measure(name)))
+    except ValueError:
+        meant = ""
     if not meant and head.lower() in folded:
         meant = name.replace(head, folded[head.lower()], 1)
     if meant:
@@ -120,17 +119,8 @@ def _unknown(name: str) -> UsageError:
     return UnknownName("measure", head, known)
 
 
-def _from_trec_eval(name: str) -> str:
-    """trec_eval's name as ir_measures writes it ('ndcg_cut_10' -> 'nDCG@10'), or ''."""
-    try:
-        with contextlib.redirect_stdout(io.StringIO()):  # it prints what it leaves out
-            return " ".join(map(str, ir_measures.parse_trec_measure(name)))
-    except ValueError:
-        return ""
-
-
-def _parameter_fault(measure: Measure) -> str:
-    """What is wrong with the parameters, or ''."""
+def _parameter_problem(measure: Measure) -> str:
+    """The problem with the parameters; empty if they are valid."""
     known = measure.SUPPORTED_PARAMS
     for key in measure.params:
         if key not in known:
@@ -149,7 +139,7 @@ def _parameter_fault(measure: Measure) -> str:
 
 
 def _in_range(key: str, value: Any) -> bool:
-    """Whether a value of the right type is one that the engines neither crash on nor round."""
+    """Whether the engines compute a value of the right type without crashing or rounding it."""
     if key in ("cutoff", "rel"):
         return bool(1 <= value < 2**31)
     if key == "gains":
@@ -157,46 +147,46 @@ def _in_range(key: str, value: Any) -> bool:
     return key != "recall" or value in _RECALL_LEVELS
 
 
-def _provider_fault(measure: Measure) -> str:
-    """Why no engine computes the measure here, or ''."""
+def _engine_problem(measure: Measure) -> str:
+    """The reason why no installed engine can compute the measure; empty if one can."""
     if ir_measures.pyndeval.supports(measure):
-        return "it needs judgements by subtopic, which are not read here"
+        return "it needs judgements by subtopic, which lmk does not read"
     able = [each for each in ir_measures.DefaultPipeline.providers if each.supports(measure)]
     if not able:
         known = ", ".join(measure.SUPPORTED_PARAMS) or "none"
-        return f"ir_measures has no provider for it with these parameters (it knows: {known})"
+        return f"ir_measures has no engine for it with these parameters (parameters: {known})"
     if not any(provider.is_available() for provider in able):
         lines = [str(provider.install_instructions()) for provider in able]
-        return f"its provider is not installed: {' or '.join(lines)}"
+        return f"its engine is not installed: {' or '.join(lines)}"
     return ""
 
 
 def evaluate(
     run: Run, qrels: Iterable[Qrel], measures: Sequence[str | Measure], drop_self: bool = False
 ) -> Scores:
-    """The measures of a run over all judged queries; names are those of ir-measures, such as nDCG@10.
+    """Compute measures of a run over all judged queries, by names of ir-measures such as nDCG@10.
 
-    A judged query without documents scores 0 (its judgements still count into NumRel and NumQ),
-    and queries without judgements are ignored; `Scores.coverage` tells both. With `drop_self`,
-    documents of the query's own id are removed first. DataError for no judgements, contradicting
-    ones or grades above 1,000, Mismatch when the run and the judgements have no query in common.
+    The score of a judged query without documents is 0 (its judgements still count in NumRel and NumQ).
+    Queries without judgements are ignored. `Scores.coverage` counts both. With `drop_self`, documents
+    with the id of the query are removed first. DataError for missing or contradictory judgements and
+    for grades above 1,000; Mismatch if the run and the judgements have no query in common.
     """
     judgements = _judgements(qrels)
     if run.rankings and run.rankings.keys().isdisjoint(judgements):
         raise Mismatch(
             f"no query of the run is judged (the run has '{next(iter(run.rankings))}', the qrels "
-            f"have '{next(iter(judgements))}'): give the qrels of the queries that were run"
+            f"have '{next(iter(judgements))}'): give the qrels of the queries of this run"
         )
     ranked = without_self(run) if drop_self else run
-    asked = [
+    parsed = [
         m
         for each in measures
         for m in (parse_measures([each]) if isinstance(each, str) else [each])
     ]
-    per_query = _per_query(answers(ranked, judgements), judgements, asked)
-    cutoffs = {str(m): m.params["cutoff"] for m in asked if "cutoff" in m.params}
+    per_query = _per_query(answers(ranked, judgements), judgements, parsed)
+    cutoffs = {str(m): m.params["cutoff"] for m in parsed if "cutoff" in m.params}
     return Scores(
-        aggregated={str(m): aggregate(m, per_query[str(m)].values()) for m in asked},
+        aggregated={str(m): aggregate(m, per_query[str(m)].values()) for m in parsed},
         per_query=per_query,
         coverage=cover(run, judgements, cutoffs, drop_self),
     )
@@ -213,11 +203,11 @@ def _judgements(qrels: Iterable[Qrel]) -> dict[str, dict[str, int]]:
             )
         if grade > _LARGEST_GRADE:
             raise DataError(
-                f"the qrels give document '{doc_id}' the grade {grade} for query '{query_id}', and "
-                f"{_LARGEST_GRADE} is the largest; are the columns in order?"
+                f"the qrels give document '{doc_id}' the grade {grade} for query '{query_id}', but "
+                f"{_LARGEST_GRADE} is the largest grade; check the order of the columns"
             )
     if not judgements:
-        raise DataError("the qrels hold no judgements: give other qrels, or another split")
+        raise DataError("the qrels contain no judgements: give other qrels, or another split")
     return judgements
 
 
@@ -227,12 +217,32 @@ def _per_query(
     """Measure -> query id -> value, queries in the order of the judgements."""
     query_ids = list(judgements)
     numbers = {query_id: str(number) for number, query_id in enumerate(query_ids)}
-    grades = {numbers[query_id]: _gradable(judgements[query_id]) for query_id in query_ids}
-    ranks = {numbers[query_id]: _by_rank(ranking) for query_id, ranking in answered.items()}
+    grades = {}
+    for query_id in query_ids:
+        given = judgements[query_id]
+        # If all grades are negative, trec_eval reads beyond its table of grades and may not return.
+        # A grade of 0 is not relevant either.
+        grades[numbers[query_id]] = (
+            dict(given) if max(given.values()) >= 0 else dict.fromkeys(given, 0)
+        )
+    # The new score of a document is its rank from the end: positive, and exact in float32.
+    ranks = {
+        numbers[query_id]: {
+            doc_id: float(len(ranking.doc_ids) - rank)
+            for rank, doc_id in enumerate(ranking.doc_ids)
+        }
+        for query_id, ranking in answered.items()
+    }
+    # ir_measures lets measures share a pass of an engine. It may compute a plain nDCG together with an
+    # nDCG with other gains, or NumRet without the unjudged documents, so these get separate passes.
+    groups: dict[str, list[Measure]] = {}
+    for measure in measures:
+        key = f"{measure.params.get('gains')} {measure.params.get('judged_only', False)}"
+        groups.setdefault(key, []).append(measure)
     values: dict[tuple[str, str], float] = {}
-    for group in _groups(measures):
+    for group in groups.values():
         for metric in ir_measures.iter_calc(group, grades, ranks):
-            # No number is 0/0: judged_only left no document.
+            # NaN is 0/0: judged_only removed all documents.
             value = 0.0 if math.isnan(metric.value) else float(metric.value)
             values[str(metric.measure), query_ids[int(metric.query_id)]] = value
     for measure in measures:
@@ -244,36 +254,8 @@ def _per_query(
     }
 
 
-def _groups(measures: Sequence[Measure]) -> list[list[Measure]]:
-    """Measures that can be computed together.
-
-    ir_measures lets measures share a pass of an engine, and may put a plain nDCG into one with other
-    gains, or NumRet into one without the unjudged documents.
-    """
-    groups: dict[str, list[Measure]] = {}
-    for measure in measures:
-        key = f"{measure.params.get('gains')} {measure.params.get('judged_only', False)}"
-        groups.setdefault(key, []).append(measure)
-    return list(groups.values())
-
-
-def _gradable(grades: Mapping[str, int]) -> dict[str, int]:
-    """Grades as the engines can take them.
-
-    Where all are negative, trec_eval reads beyond its table of grades and may never come back; as
-    0 they are just as irrelevant.
-    """
-    return dict(grades) if max(grades.values()) >= 0 else dict.fromkeys(grades, 0)
-
-
-def _by_rank(ranking: Ranking) -> dict[str, float]:
-    """Document id -> a score that says no more than its rank (exact in float32, and positive)."""
-    depth = len(ranking.doc_ids)
-    return {doc_id: float(depth - rank) for rank, doc_id in enumerate(ranking.doc_ids)}
-
-
 def _unanswered(measure: Measure, grades: Mapping[str, int]) -> float:
-    """The value of a judged query without documents, as trec_eval -c has it."""
+    """The value of a judged query without documents, as in `trec_eval -c`."""
     if measure.NAME == "NumQ":
         return 1.0
     if measure.NAME == "NumRel":
@@ -282,7 +264,7 @@ def _unanswered(measure: Measure, grades: Mapping[str, int]) -> float:
 
 
 def aggregate(measure: Measure, values: Iterable[float]) -> float:
-    """One value from those of several queries: the sum of counts, else the mean."""
+    """One value from the values of several queries: the sum for counts, otherwise the mean."""
     aggregator = measure.aggregator()
     for value in values:
         aggregator.add(value)

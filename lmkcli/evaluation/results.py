@@ -1,7 +1,7 @@
-"""Scored runs, and the table of systems x collections with its means.
+"""Scored runs, and tables of systems x collections with their means.
 
 Collections that are parts of one (the twelve of CQADupStack) are averaged into one column before any
-mean is taken. A system that lacks a collection has no value there and no mean.
+mean is computed. A system without a run on a collection has no value in its column and no mean.
 """
 
 import re
@@ -10,84 +10,96 @@ from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
 from statistics import fmean, geometric_mean
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from lmkcli.data.known import facts_of
+from lmkcli.data.known_collections import facts_of
 from lmkcli.errors import UsageError
-from lmkcli.evaluation.measures import Scores
+
+if TYPE_CHECKING:
+    from lmkcli.evaluation.measures import Scores
 
 _CQADUPSTACK = re.compile(r"\bcqadupstack[/-]\w+")
 
 
 @dataclass(frozen=True)
-class Result:
+class ScoredRun:
     """One run, scored on one collection."""
 
     run: Path
     system: str
-    """Its row in a table: the run's tag, until `named` finds that tags do not tell runs apart."""
+    """The row in a table: the tag of the run, or another name if tags do not distinguish the runs."""
     collection: str
-    """The name of the collection, or the path of the qrels file, that judged it."""
-    scores: Scores
+    """The name of the collection, or the path of the qrels file, with the judgements."""
+    scores: "Scores"
     measures: dict[str, Any]
-    """Measure as asked -> the ir_measures.Measure that was computed (R@1000 -> R(rel=2)@1000)."""
+    """Requested measure -> the computed ir_measures.Measure (R@1000 -> R(rel=2)@1000)."""
 
-    def value(self, asked: str) -> float:
-        """The score for a measure as it was asked."""
-        return self.scores.aggregated[str(self.measures[asked])]
+    def value(self, requested: str) -> float:
+        """The score for a measure, by its requested name."""
+        return self.scores.aggregated[str(self.measures[requested])]
 
-    def by_query(self, asked: str) -> dict[str, float]:
-        """Query id -> value for a measure as it was asked."""
-        return self.scores.per_query[str(self.measures[asked])]
+    def by_query(self, requested: str) -> dict[str, float]:
+        """Query id -> value for a measure, by its requested name."""
+        return self.scores.per_query[str(self.measures[requested])]
 
 
 class Column(NamedTuple):
-    """A column of collections: one, or several whose scores are averaged."""
+    """A column of a table: one collection, or several collections that are averaged."""
 
     name: str
     collections: tuple[str, ...]
 
 
 @dataclass(frozen=True)
-class Grid:
-    """One measure: a value for each system and column, None where there is none."""
+class ScoreTable:
+    """The values of one measure for each system and column; None for missing values."""
 
     measure: str
     columns: list[str]
     rows: dict[str, list[float | None]]
 
 
-def collections_of(results: Iterable[Result]) -> list[str]:
-    """The collections of the results, each once, in their order."""
+def collections_of(results: Iterable[ScoredRun]) -> list[str]:
+    """The collections of the results, each once, in order."""
     return list(dict.fromkeys(result.collection for result in results))
 
 
-def names(runs: Sequence[tuple[Path, str, str]]) -> list[str]:
-    """What each run (path, tag, collection) is called among the others.
+def system_names(runs: Sequence[tuple[Path, str, str]]) -> list[str]:
+    """A name for each run (path, tag, collection).
 
-    On one collection its path. Over several, where one name makes one row, its tag; where tags do not
-    tell the runs on a collection apart, its path without what all paths on that collection begin or
-    end with ('runs/dl19.bm25.txt' beside 'runs/dl19.tasb.txt' is bm25). UsageError if neither does.
+    If all runs are on one collection, the name is the path. On several collections, runs with the same name
+    make one row. In this case the name is the tag, if tags distinguish the runs on each collection.
+    Otherwise it is the part of the path that differs between the runs on the collection:
+    'runs/dl19.bm25.txt', next to 'runs/dl19.tasb.txt', is bm25. Raises UsageError if neither distinguishes
+    the runs.
     """
     paths = [str(path) for path, _, _ in runs]
     if len({collection for _, _, collection in runs}) < 2:
         return paths
-    for called in ([tag for _, tag, _ in runs], _file_names(runs)):
-        cells = [(name, run[2]) for name, run in zip(called, runs, strict=True)]
+    parts = [re.split("[/.]", re.sub(r"\.\w+(\.gz)?$", "", path)) for path in paths]
+    on_collection: dict[str, list[list[str]]] = {}
+    for part, (_, _, collection) in zip(parts, runs, strict=True):
+        on_collection.setdefault(collection, []).append(part)
+    file_names = [
+        ".".join(_differing(part, on_collection[collection]))
+        for part, (_, _, collection) in zip(parts, runs, strict=True)
+    ]
+    for names in ([tag for _, tag, _ in runs], file_names):
+        cells = [(name, run[2]) for name, run in zip(names, runs, strict=True)]
         if len(set(cells)) == len(cells):
-            return called
+            return names
     name, collection = next(cell for cell in cells if cells.count(cell) > 1)
     raise UsageError(
-        f"two runs on {collection} are both called '{name}': a system is known by its run's tag "
-        "(lmk search --tag), or by its file's name; give one of the two another"
+        f"two runs on {collection} are both named '{name}' (from lmk search --tag, or from the file "
+        "name); change the tag or the file name of one"
     )
 
 
 def row_names(runs: Sequence[Path], tags: Sequence[str]) -> list[str]:
-    """What each run on one collection is called where people read it, among the others.
+    """Short names of the runs on one collection, for people.
 
-    The tag that it was given, where all have one and no two the same ('' is none); else as much of the
-    end of its path as tells it from the others, which mostly is the name of its file.
+    The names are the tags, if every run has a tag and no two are equal ('' is no tag). Otherwise each
+    name is the shortest end of the path that distinguishes the runs, usually the name of the file.
     """
     if all(tags) and len(set(tags)) == len(runs):
         return list(tags)
@@ -98,22 +110,10 @@ def row_names(runs: Sequence[Path], tags: Sequence[str]) -> list[str]:
     )
 
 
-def _file_names(runs: Sequence[tuple[Path, str, str]]) -> list[str]:
-    """The part of each path that differs among the runs on its collection."""
-    parts = [re.split("[/.]", re.sub(r"\.\w+(\.gz)?$", "", str(path))) for path, _, _ in runs]
-    beside: dict[str, list[list[str]]] = {}
-    for part, (_, _, collection) in zip(parts, runs, strict=True):
-        beside.setdefault(collection, []).append(part)
-    return [
-        ".".join(_differing(part, beside[collection]))
-        for part, (_, _, collection) in zip(parts, runs, strict=True)
-    ]
-
-
 def columns_of(collections: Sequence[str]) -> list[Column]:
-    """The columns for collections, in their order, with the parts of one in one.
+    """The columns for collections, in order; the parts of one collection share a column.
 
-    Headings are the collections' names without what all of them begin or end with.
+    Headings are the names of the collections without their common start and end (see `headings`).
     """
     wholes = [_whole(name) for name in collections]
     parted = len(set(wholes)) > 1
@@ -125,10 +125,10 @@ def columns_of(collections: Sequence[str]) -> list[Column]:
 
 
 def headings(names: Sequence[str]) -> dict[str, str]:
-    """Name -> itself without its options and the components that all of its kind begin or end with.
+    """Name -> short name, without its options and the components that all names start or end with.
 
-    Paths of folders are one kind and names another; of one path the last component is left, and a
-    single name is whole. Where that makes two the same, all stay as they are.
+    Paths of folders and names of collections are shortened separately. A single path is reduced to its
+    last component; a single name is not shortened. If two short names are equal, no name is shortened.
     """
     short: dict[str, str] = {}
     for path in (True, False):
@@ -144,7 +144,7 @@ def headings(names: Sequence[str]) -> dict[str, str]:
 
 
 def _whole(collection: str) -> str:
-    """The collection that this one is a part of, or itself."""
+    """The collection that contains this one as a part, or the collection itself."""
     facts = facts_of(collection)
     if facts and "/" in facts.group:
         return facts.group
@@ -153,7 +153,7 @@ def _whole(collection: str) -> str:
 
 
 def _differing(parts: list[str], all_parts: Sequence[list[str]]) -> list[str]:
-    """The components of one name without those with which all names begin or end."""
+    """The components of one name, without the common first and last components of all names; at least one."""
     limit = min(map(len, all_parts)) - 1
     head = _common(all_parts, limit)
     tail = _common([each[::-1] for each in all_parts], limit - head)
@@ -161,41 +161,41 @@ def _differing(parts: list[str], all_parts: Sequence[list[str]]) -> list[str]:
 
 
 def _common(all_parts: Sequence[list[str]], limit: int) -> int:
-    """With how many components all begin, `limit` at most."""
+    """The number of components, at most `limit`, that all names start with."""
     columns = list(zip(*all_parts, strict=False))[:limit]
     return next((n for n, column in enumerate(columns) if len(set(column)) > 1), len(columns))
 
 
-def grid(results: Sequence[Result], asked: str) -> Grid:
-    """Systems x collections for one measure, with the means after them.
+def score_table(results: Sequence[ScoredRun], requested: str) -> ScoreTable:
+    """The table of systems x collections for one measure, followed by the means.
 
-    Means are over all columns; where the collections are known and of several benchmarks, over those
-    of each benchmark that has two or more.
+    Means are over all columns. If the collections are known and belong to several benchmarks, there
+    are means for each benchmark with at least two columns.
     """
-    by_cell = {(each.system, each.collection): each.value(asked) for each in results}
+    by_cell = {(each.system, each.collection): each.value(requested) for each in results}
     columns = columns_of(collections_of(results))
-    systems = dict.fromkeys(each.system for each in results)
     blocks = _blocks(columns)
     rows: dict[str, list[float | None]] = {}
-    for system in systems:
+    for system in dict.fromkeys(each.system for each in results):
         values = [
             _mean([by_cell.get((system, name)) for name in column.collections])
             for column in columns
         ]
         means: list[float | None] = []
-        for rows_of_block in blocks.values():
-            block = [values[number] for number in rows_of_block]
+        for numbers in blocks.values():
+            block = [values[number] for number in numbers]
             means += [_mean(block), geometric(block)]
         rows[system] = values + means
     headings = [f"{name} {mean}".strip() for name in blocks for mean in ("mean", "geometric mean")]
-    return Grid(asked, [column.name for column in columns] + headings, rows)
+    return ScoreTable(requested, [column.name for column in columns] + headings, rows)
 
 
 def _blocks(columns: Sequence[Column]) -> dict[str, list[int]]:
-    """Name of each mean -> the columns that it is over; one without a name over all."""
-    benchmarks = [_benchmark(column) for column in columns]
+    """Name of a mean -> numbers of its columns; the mean over all columns has an empty name."""
     if len(columns) < 2:
         return {}
+    facts = [facts_of(column.collections[0]) for column in columns]
+    benchmarks = [each.group.partition("/")[0] if each else "" for each in facts]
     if "" in benchmarks or len(set(benchmarks)) == 1:
         return {"": list(range(len(columns)))}
     numbered = sorted(range(len(columns)), key=lambda number: benchmarks.index(benchmarks[number]))
@@ -205,26 +205,24 @@ def _blocks(columns: Sequence[Column]) -> dict[str, list[int]]:
     return {name: numbers for name, numbers in blocks.items() if len(numbers) > 1}
 
 
-def _benchmark(column: Column) -> str:
-    facts = facts_of(column.collections[0])
-    return facts.group.partition("/")[0] if facts else ""
-
-
 def _mean(values: Sequence[float | None]) -> float | None:
     given = [value for value in values if value is not None]
     return fmean(given) if len(given) == len(values) else None
 
 
 def geometric(values: Sequence[float | None]) -> float | None:
-    """The geometric mean: 0 when a value is 0, None when one is None."""
+    """The geometric mean: 0 if a value is 0, None if a value is None."""
     given = [value for value in values if value is not None]
     if len(given) < len(values):
         return None
     return geometric_mean(given) if all(given) else 0.0
 
 
-def best(values: Sequence[float | None], measure: str) -> list[bool]:
-    """Which values of a column are the best: all that print like the highest. Of counts there is no best."""
+def best_values(values: Sequence[float | None], measure: str) -> list[bool]:
+    """Whether each value of a column is the best: the highest value, and values that print the same.
+
+    Counts (NumRet, NumRel, …) and columns with one value have no best value.
+    """
     shown = [None if value is None else round(value, 4) for value in values]
     compared = [] if len(values) < 2 or measure.startswith("Num") else shown
     top = max((value for value in compared if value is not None), default=None)

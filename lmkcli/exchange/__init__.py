@@ -1,1 +1,1 @@
-"""Other tools' formats: vectors and models, in and out."""
+"""Formats of other tools: imports and exports of vectors, examples and models."""

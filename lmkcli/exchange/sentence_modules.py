@@ -1,7 +1,7 @@
-"""Modules for sentence-transformers that pool as lmk does: tokens are placed and marked, marks averaged.
+"""Modules of sentence-transformers with the poolers of lmk: place tokens, mark positions, average states.
 
-The folders of `lmk export --to sentence-transformers` name these classes, so that
-`SentenceTransformer(folder, trust_remote_code=True)` makes the vectors of `lmk encode`.
+The folders of `lmk export --to sentence-transformers` name these classes:
+`SentenceTransformer(folder, trust_remote_code=True)` then computes the vectors of `lmk encode`.
 """
 
 from collections.abc import Sequence
@@ -14,24 +14,26 @@ from sentence_transformers.base.modules import InputModule, Module, Transformer
 
 from lmkcli.data.collection import Query
 from lmkcli.encoding.encoder import make_placer, open_encoder
-from lmkcli.encoding.resolving import resolve
+from lmkcli.encoding.resolution import resolve
 from lmkcli.errors import UsageError
 from lmkcli.models.forward import Marks, Pooling
 from lmkcli.models.tokenizer import Tokenizer, special_tokens_of
 from lmkcli.pooling.placement import Input
-from lmkcli.recipe import EncoderConfig, RecipeOptions
-from lmkcli.settings import EncodeSettings
+from lmkcli.spec.recipe import EncoderConfig, RecipeOptions
+from lmkcli.spec.settings import EncodeSettings
+from lmkcli.spec.values import FULL, Granularity, Window
 
 _KEYS = ("pool", "gran", "include_prompt", "append_eos", "window")
 
 
 class PlacedTransformer(Transformer):
-    """The model, whose inputs an lmk pooler arranges; positions that it marks are in 'marks'.
+    """The model with inputs from a pooler of lmk; 'marks' has the positions that the pooler marks.
 
-    With a window, a longer text that is no query is several inputs; 'texts' has the text of each.
+    With a window, a longer text becomes several inputs, unless it is a query. 'texts' contains the text
+    number of each input.
     """
 
-    config_keys: list[str] = [*Transformer.config_keys, *_KEYS]  # noqa: RUF012 (the base's type)
+    config_keys: list[str] = [*Transformer.config_keys, *_KEYS]  # noqa: RUF012 (the type of the base class)
 
     def __init__(
         self,
@@ -46,7 +48,7 @@ class PlacedTransformer(Transformer):
         self.include_prompt: bool = settings.pop("include_prompt", True)
         self.append_eos: bool = settings.pop("append_eos", False)
         super().__init__(model_name_or_path, **settings)
-        self._fast.no_truncation()  # both may be saved in its file
+        self._fast.no_truncation()  # the file of the tokenizer may contain both
         self._fast.no_padding()
 
     @property
@@ -63,9 +65,10 @@ class PlacedTransformer(Transformer):
     ) -> dict[str, Any]:
         """input_ids, attention_mask and marks, [inputs, longest], padded on the right; texts [inputs]."""
         if not all(isinstance(text, str) for text in inputs):
-            raise UsageError("this model reads texts alone: give a list of strings")
-        every = self._placed(list(inputs), prompt or "", settings)
-        placed = [one for text in every for one in text]
+            raise UsageError("this model reads only texts: give a list of strings")
+        by_text = self._placed(list(inputs), prompt or "", settings)
+        placed = [one for of_text in by_text for one in of_text]
+        # Boolean masks [inputs, longest] select the positions of the ids, and of the marks
         lengths = torch.tensor([len(one.ids) for one in placed])
         mask = torch.arange(int(lengths.max()))[None] < lengths[:, None]
         ids = torch.full(mask.shape, self.config.pad_token_id or 0, dtype=torch.long)
@@ -73,23 +76,24 @@ class PlacedTransformer(Transformer):
         marks = torch.zeros(mask.shape, dtype=torch.bool)
         for row, one in zip(marks, placed, strict=True):
             row[torch.from_numpy(one.marks).long()] = True
-        texts = torch.arange(len(every)).repeat_interleave(torch.tensor([len(n) for n in every]))
+        inputs_of = torch.tensor([len(of_text) for of_text in by_text])
+        texts = torch.arange(len(by_text)).repeat_interleave(inputs_of)
         return {
             "input_ids": ids, "attention_mask": mask.long(), "marks": marks, "texts": texts,
             "modality": "text",
         }  # fmt: skip
 
-    def _limit(self, settings: dict[str, Any]) -> int:
-        by_task = {"query": self.query_length, "document": self.document_length}
-        asked = settings.get("max_length") or by_task.get(settings.get("task", ""))
-        return int(asked or self.max_seq_length or self.config.max_position_embeddings)
-
     def _placed(self, texts: list[str], prompt: str, settings: dict[str, Any]) -> list[list[Input]]:
+        """The inputs of each text: one, or one for each window."""
         whole = not self.window or settings.get("task") == "query" or settings.get("max_length")
+        by_task = {"query": self.query_length, "document": self.document_length}
+        limit = settings.get("max_length") or by_task.get(settings.get("task", ""))
+        limit = int(limit or self.max_seq_length or self.config.max_position_embeddings)
         side = EncoderConfig(
-            model="", weights="", tokenizer="", prompt=prompt, pool=self.pool, gran=self.gran,
-            max_length=self._limit(settings) if whole else int(self.window),
-            window="full" if whole else self.window,
+            model="", weights="", tokenizer="", prompt=prompt, pool=self.pool,
+            gran=Granularity(self.gran),
+            max_length=limit if whole else int(self.window),
+            window=FULL if whole else Window(self.window),
             include_prompt=self.include_prompt, append_eos=self.append_eos,
         )  # fmt: skip
         special = special_tokens_of(self.tokenizer, side)
@@ -99,21 +103,22 @@ class PlacedTransformer(Transformer):
         return [placer.place(content).inputs for content in contents]
 
     def forward(self, features: dict[str, Any], **settings: Any) -> dict[str, Any]:
-        """Adds 'token_embeddings' [inputs, longest, dim]; marks and texts are kept from the model."""
+        """Add 'token_embeddings' [inputs, longest, dim]; marks and texts do not go to the model."""
         kept = {name: features.pop(name) for name in ("marks", "texts")}
         return {**super().forward(features, **settings), **kept}
 
 
 class MarkedPooling(Module):
-    """The mean of the marked states of each input, and of a text's inputs; no weights, no settings."""
+    """The mean of the marked states of each input, then of the inputs of each text; without weights."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.pooling = Pooling(torch.nn.Identity(), torch.nn.Identity())
 
     def forward(self, features: dict[str, Any], **settings: Any) -> dict[str, Any]:
-        """Adds 'sentence_embedding' [texts, dim], averaged in float32, in the dtype of the states."""
+        """Add 'sentence_embedding' [texts, dim]: averaged in float32, returned in the dtype of the states."""
         states, marks = features["token_embeddings"], features["marks"]
+        # Segment means: of the marked states [inputs * longest, dim] of each input, then of each text
         rows = Marks(marks.flatten().nonzero()[:, 0], marks.nonzero()[:, 0], len(marks))
         vectors = self.pooling(states.flatten(0, 1), rows)
         texts = features["texts"]
@@ -123,12 +128,12 @@ class MarkedPooling(Module):
         return {**features, "sentence_embedding": vectors.to(states.dtype)}
 
     def save(self, output_path: str, *args: Any, **settings: Any) -> None:
-        """Writes an empty configuration, so that the folder is there."""
+        """Write an empty configuration, so that the folder exists."""
         self.save_config(output_path)
 
 
 class LmkEncoder(InputModule):
-    """A whole model that lmk runs (TITE, M2-BERT, latent attention), from its folder or hub name."""
+    """A complete model that runs in lmk (TITE, M2-BERT, latent attention), from a folder or the hub."""
 
     def __init__(self, name: str) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -142,17 +147,17 @@ class LmkEncoder(InputModule):
 
     @classmethod
     def load(cls, model_name_or_path: str, *args: Any, **settings: Any) -> Self:
-        """The module of a folder or of a model of the hub."""
+        """Open a folder or a model of the hub."""
         return cls(model_name_or_path)
 
     def preprocess(
         self, inputs: Sequence[Any], prompt: str | None = None, **settings: Any
     ) -> dict[str, Any]:
-        """The texts themselves, with their prompt and what they are."""
+        """The texts, their prompt, and their task (query or document)."""
         return {"texts": list(inputs), "prompt": prompt or "", "task": settings.get("task")}
 
     def forward(self, features: dict[str, Any], **settings: Any) -> dict[str, Any]:
-        """Adds 'sentence_embedding' [texts, dim], in float32."""
+        """Add 'sentence_embedding' [texts, dim] in float32."""
         side = self._query if features["task"] == "query" else self._document
         prompted = replace(side, tokenizer=replace(side.tokenizer, prompt=features["prompt"]))
         texts = [Query(str(number), text) for number, text in enumerate(features["texts"])]
@@ -160,9 +165,9 @@ class LmkEncoder(InputModule):
         return {**features, "sentence_embedding": vectors.to(side.model.device)}
 
     def get_embedding_dimension(self) -> int:
-        """Dimensions of a vector."""
+        """The number of dimensions of a vector."""
         return self._document.dim
 
     def save(self, output_path: str, *args: Any, **settings: Any) -> None:
-        """UsageError: the folder that it was opened from is its only form."""
+        """UsageError: the model exists only in the folder that it was opened from."""
         raise UsageError(f"copy {self._name} instead of saving it")

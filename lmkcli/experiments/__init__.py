@@ -1,1 +1,1 @@
-"""Many commands, one table: grids of settings, the steps that their cells share, what came out."""
+"""Grids of experiments: cells, their shared steps, execution, scores and tables."""

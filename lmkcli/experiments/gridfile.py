@@ -1,38 +1,52 @@
-"""Grid files: the axes of an experiment, what narrows them, and the table that is asked for."""
+"""Grid files: the axes of an experiment, the cells, and the requested table.
 
-import tomllib
-from collections.abc import Mapping
+A cell is one combination of values. [[grid.where]] changes the values of some cells.
+"""
+
+import math
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from difflib import get_close_matches
+from fnmatch import fnmatchcase
 from functools import cache
+from itertools import chain, islice, product
 from pathlib import Path
 from typing import Any
 
 from lmkcli.catalog import OPERATIONS, load
-from lmkcli.data import known
-from lmkcli.errors import DataError, UsageError
-from lmkcli.reading import LINE, whole_file
+from lmkcli.data import known_collections
+from lmkcli.errors import UsageError
+from lmkcli.spec import manifest
 from lmkcli.spec.operation import Option, options
+from lmkcli.spec.values import MOST_SHARDS
+from lmkcli.system.input_files import read_toml
 
-Value = tuple[str, ...]  # the words of one setting; none where it is not given
+Value = tuple[str, ...]  # the words of one setting; empty if it is not set
+Values = dict[str, Value]  # axis -> value
 COLLECTION, MEASURES = "collection", "measures"
-BENCHMARK = "benchmark"  # of a table: an axis that follows from the collection's
+BENCHMARK = "benchmark"  # an axis for tables only: the benchmark of the collection
 EXAMPLES, TEXTS = "train.examples", "pretrain.collections"
 _MEASURES: Value = ("nDCG@10",)
-_WHOLE = (MEASURES, EXAMPLES, TEXTS)  # a list is one value of these, and not several
+_WHOLE = (MEASURES, EXAMPLES, TEXTS)  # for these axes, a list is one value
 _TABLES = ("grid", "table", "slurm")
-# Where a flag stands that several commands have, unless 'train.pool' says which is meant.
+# A flag of several commands belongs to the first one here; 'train.pool' names another command.
 _OWNERS = ("encode", "index", "search", "eval", "train", "pretrain")
-# Roles of settings that all commands of a cell share, as offline: where a model runs, how text is read.
+# Roles of settings that all commands of a cell share (and the setting offline): where a model runs and
+# how text is read.
 _SHARED = ("speed", "reading", "consent")
-# Roles of what the grid sets itself: inputs, outputs, and how results are printed.
+# Roles of settings that the grid sets: inputs, outputs, and the format of results.
 _SET_HERE = ("output", "artifact", "run", "layout", "mode", "secret")
 _ALSO_SET_HERE = ("measure", "question")
+_LONGEST = 80  # letters in the name of a cell
+_MOST_CELLS = 100_000
+_SHOWN = 10  # errors of one kind in a message
 
 
 @cache
 def settings(verb: str) -> dict[str, Option]:
-    """The settings of a command by the names that a grid file may use: the flag's and the field's."""
+    """The settings of a command by their names in a grid file: the flag, and the field."""
     found: dict[str, Option] = {}
     for option in options(load(OPERATIONS, verb, "operation")):
         if not option.flag.argument:
@@ -42,13 +56,22 @@ def settings(verb: str) -> dict[str, Option]:
 
 
 def is_shared(option: Option) -> bool:
-    """Whether all commands of a cell that have a setting get its value."""
+    """Whether all commands of a cell that have this setting get the same value."""
     return option.flag.role in _SHARED or option.name == "offline"
+
+
+@cache
+def owner(name: str) -> tuple[str, Option]:
+    """The command of an axis, and its setting: 'train.pool' -> ('train', --pool)."""
+    verb, dot, flag = name.rpartition(".")
+    if not dot:
+        verb = next(each for each in _OWNERS if name in settings(each))
+    return verb, settings(verb)[flag]
 
 
 @dataclass(frozen=True)
 class Narrowing:
-    """A [[grid.where]]: cells in which all settings match take these values of these axes instead."""
+    """A [[grid.where]]: `values` replace the values of cells that match all conditions in `matching`."""
 
     matching: dict[str, str]
     values: dict[str, list[Value]]
@@ -56,7 +79,7 @@ class Narrowing:
 
 @dataclass(frozen=True)
 class TableChoice:
-    """Which axes make rows and columns; `baseline` says which row others are tested against."""
+    """The axes of rows and columns; `baseline` selects the row that others are compared with."""
 
     rows: tuple[str, ...] = ()
     columns: tuple[str, ...] = (COLLECTION,)
@@ -65,7 +88,7 @@ class TableChoice:
 
 @dataclass(frozen=True)
 class GridFile:
-    """What a grid file asks for. Axes are in the order of the file, the collections first."""
+    """The contents of a grid file. Axes are in the order of the file, after the collections."""
 
     axes: dict[str, list[Value]]
     narrowings: list[Narrowing] = field(default_factory=list)
@@ -74,19 +97,26 @@ class GridFile:
 
     @property
     def shards(self) -> int:
-        """Into how many shards every collection is cut when it is encoded."""
+        """The number of shards of each encoding."""
         return int(self.slurm.get("encode", {}).get("shards", 1))
 
 
 def read(path: Path) -> GridFile:
-    """The grid in a TOML file. DataError where it is none; UsageError lists every key that no command has."""
-    tables = _load(path)
-    given, *where = blocks = _blocks(path, tables["grid"])
-    faults = [_unknown(name, "table", _TABLES) for name in tables if name not in _TABLES]
-    faults += [_fault(key) for key in dict.fromkeys(key for each in blocks for key in each)]
-    if any(faults):
-        raise UsageError(f"{path}: {'; '.join(filter(None, faults))}")
-    narrowings = [_narrowing(path, block) for block in where]
+    """Read a TOML file. DataError if it is not TOML; UsageError lists all unknown keys."""
+    tables = read_toml(path)
+    if not isinstance(tables.get("grid"), dict):
+        raise UsageError(f"{path} has no table [grid]; write the axes below [grid]")
+    grid = dict(tables["grid"])
+    where = grid.pop("where", [])
+    if not isinstance(where, list) or not all(isinstance(each, dict) for each in where):
+        raise UsageError(f"{path}: write [[grid.where]], in two pairs of brackets, above its axes")
+    given, *conditions = blocks = list(map(_flat, [grid, *where]))
+    # Similar names are only computed for the problems that are shown.
+    odd_tables = (_unknown(name, "table", _TABLES) for name in tables if name not in _TABLES)
+    odd_keys = map(_problem, dict.fromkeys(key for each in blocks for key in each))
+    if problems := list(islice(filter(None, chain(odd_tables, odd_keys)), _SHOWN)):
+        raise UsageError(f"{path}: {'; '.join(problems)}")
+    narrowings = [_narrowing(path, block) for block in conditions]
     axes = {_axis(key): _values(path, key, value) for key, value in given.items()}
     if COLLECTION not in axes:
         raise UsageError(f'{path}: [grid] names no collections; add collections = ["…"]')
@@ -100,39 +130,14 @@ def read(path: Path) -> GridFile:
     return GridFile(axes, narrowings, table, _slurm(path, tables.get("slurm", {})))
 
 
-def owner(name: str) -> tuple[str, Option]:
-    """The command that an axis belongs to, and its setting: 'train.pool' -> ('train', --pool)."""
-    verb, dot, flag = name.rpartition(".")
-    if not dot:
-        verb = next(each for each in _OWNERS if name in settings(each))
-    return verb, settings(verb)[flag]
-
-
-def _load(path: Path) -> dict[str, Any]:
-    try:
-        tables = tomllib.loads(whole_file(path, LINE).decode("utf-8"))
-    except (ValueError, RecursionError) as error:
-        raise DataError(f"{path} is not TOML: {error}") from None
-    if not isinstance(tables.get("grid"), dict):
-        raise UsageError(f"{path} has no table [grid]; write its axes below one")
-    return tables
-
-
-def _blocks(path: Path, grid: dict[str, Any]) -> list[dict[str, Any]]:
-    """The axes of [grid], and those of each [[grid.where]]."""
-    where = grid.get("where", [])
-    if not isinstance(where, list) or not all(isinstance(each, dict) for each in where):
-        raise UsageError(f"{path}: write [[grid.where]], in two pairs of brackets, above its axes")
-    return [_flat({key: grid[key] for key in grid if key != "where"}), *map(_flat, where)]
-
-
 def _flat(table: dict[str, Any], before: str = "") -> dict[str, Any]:
-    """A table with what stands in tables below it as 'train.pool'."""
+    """The values of a table and the tables in it; keys are paths such as 'train.pool'."""
     flat: dict[str, Any] = {}
     for key, value in table.items():
-        flat |= (
-            _flat(value, f"{before}{key}.") if isinstance(value, dict) else {before + key: value}
-        )
+        if isinstance(value, dict):
+            flat |= _flat(value, f"{before}{key}.")
+        else:
+            flat[before + key] = value
     return flat
 
 
@@ -140,8 +145,8 @@ def _axis(key: str) -> str:
     return COLLECTION if key == "collections" else key
 
 
-def _fault(key: str) -> str:
-    """What is wrong with a key; empty if a command has such a setting."""
+def _problem(key: str) -> str:
+    """The problem with a key; empty if it is a setting of a command."""
     if _axis(key) in (COLLECTION, *_WHOLE):
         return ""
     verb, dot, flag = key.rpartition(".")
@@ -151,22 +156,20 @@ def _fault(key: str) -> str:
     named = [each[flag] for each in found if flag in each]
     if not named:
         return _unknown(flag, "flag", {name for each in found for name in each})
-    free = [option for option in named if not _is_set_here(option)]
-    return "" if free else f"{key} is what the grid itself sets"
+    for option in named:
+        set_here = option.flag.role in _SET_HERE or option.name in _ALSO_SET_HERE
+        if not set_here or is_shared(option):
+            return ""
+    return f"{key} is set by the grid"
 
 
-def _is_set_here(option: Option) -> bool:
-    own = option.flag.role in _SET_HERE or option.name in _ALSO_SET_HERE
-    return own and not is_shared(option)
-
-
-def _unknown(name: str, what: str, names: Any) -> str:
+def _unknown(name: str, kind: str, names: Iterable[str]) -> str:
     near = get_close_matches(name, names, n=1, cutoff=0.5)
-    return f"there is no {what} {name}" + (f" (did you mean {near[0]}?)" if near else "")
+    return f"there is no {kind} {name}" + (f" (did you mean {near[0]}?)" if near else "")
 
 
 def _narrowing(path: Path, block: dict[str, Any]) -> Narrowing:
-    """Single values are what cells must have; lists are what those cells take instead."""
+    """Single values are conditions for cells; lists are the values of these cells."""
     matching = {
         _axis(key): word(path, key, value)
         for key, value in block.items()
@@ -179,26 +182,28 @@ def _narrowing(path: Path, block: dict[str, Any]) -> Narrowing:
     }
     if not matching or not values:
         raise UsageError(
-            f"{path}: a [[grid.where]] has single values, which say for which cells it holds, and lists, "
-            f"which those cells take instead; this one has no {'list' if matching else 'single value'}"
+            f"{path}: a [[grid.where]] has single values, which are the conditions for cells, and lists, "
+            f"which are the values of these cells; this one has no {'list' if matching else 'single value'}"
         )
     return Narrowing(matching, values)
 
 
 def _values(path: Path, key: str, given: Any) -> list[Value]:
+    """The values of an axis, each once."""
     items = given if isinstance(given, list) else [given]
     if key in _WHOLE and not any(isinstance(item, list) for item in items):
         items = [items]
     values = [_value(path, key, item) for item in items]
-    if _axis(key) == COLLECTION:
-        values = [member for names in values for name in names for member in _members(name)]
+    if _axis(key) == COLLECTION:  # a group is replaced by its members
+        values = [
+            (member,)
+            for names in values
+            for name in names
+            for member in known_collections.members(name) or [name]
+        ]
     if key == MEASURES:
         values = [value or _MEASURES for value in values]
     return list(dict.fromkeys(values))
-
-
-def _members(name: str) -> list[Value]:
-    return [(member,) for member in known.group(name) or [name]]
 
 
 def _value(path: Path, key: str, item: Any) -> Value:
@@ -207,7 +212,7 @@ def _value(path: Path, key: str, item: Any) -> Value:
 
 
 def word(path: Path, key: str, item: Any) -> str:
-    """A single value as it stands on a command line; 'true' or 'false' for a switch."""
+    """A single value in the spelling of a command line; 'true' or 'false' for a switch."""
     if isinstance(item, list | dict):
         raise UsageError(f"{path}: {key} takes single values, not {item!r}")
     return str(item).lower() if isinstance(item, bool) else str(item)
@@ -218,32 +223,32 @@ def _table(path: Path, given: Any, axes: Mapping[str, Any]) -> TableChoice:
         raise UsageError(f"{path}: [table] is a table with rows, columns and baseline")
     if unknown := [key for key in given if key not in ("rows", "columns", "baseline")]:
         raise UsageError(
-            f"{path}: [table] has rows, columns and baseline, not {', '.join(unknown)}"
+            f"{path}: [table] has rows, columns and baseline, not {', '.join(unknown[:_SHOWN])}"
         )
-    wanted = given.get("baseline", {})
-    if not isinstance(wanted, dict):
+    conditions = given.get("baseline", {})
+    if not isinstance(conditions, dict):
         raise UsageError(f'{path}: baseline is a table of axes, such as {{ pool = "cls" }}')
     chosen = {key: _value(path, key, given[key]) for key in ("rows", "columns") if key in given}
-    baseline = {key: word(path, key, value) for key, value in _flat(wanted).items()}
+    baseline = {key: word(path, key, value) for key, value in _flat(conditions).items()}
     choice = TableChoice(baseline=baseline, **chosen)
     check_axes(choice, axes)
     return choice
 
 
 def check_axes(choice: TableChoice, axes: Mapping[str, Any]) -> None:
-    """UsageError for a name that is no axis of the grid; rows and columns may be benchmarks."""
+    """UsageError for a name that is not an axis of the grid; rows and columns may be benchmarks."""
     shown = [*axes, BENCHMARK]
     names = [name for name in (*choice.rows, *choice.columns) if name not in shown]
     names += [name for name in choice.baseline if name not in axes]
     if names:
-        faults = "; ".join(_unknown(name, "axis", list(axes)) for name in names)
+        problems = "; ".join(_unknown(name, "axis", list(axes)) for name in names[:_SHOWN])
         raise UsageError(
-            f"the table: {faults}; its axes are {', '.join(axes)}, of rows and columns also {BENCHMARK}"
+            f"the table: {problems}; the axes are {', '.join(axes)}, and {BENCHMARK} for rows and columns"
         )
 
 
 def _slurm(path: Path, given: Any) -> dict[str, dict[str, str]]:
-    """Command (or '' for all) -> option of sbatch -> its value."""
+    """Command (or '' for all) -> option of sbatch -> value."""
     if not isinstance(given, dict):
         raise UsageError(f"{path}: [slurm] is a table of options of sbatch")
     common = {
@@ -255,7 +260,89 @@ def _slurm(path: Path, given: Any) -> dict[str, dict[str, str]]:
             f"{path}: {_unknown(odd[0], 'step', (*_OWNERS, 'tokenize'))} for [slurm.{odd[0]}]"
         )
     shards = steps.get("encode", {}).get("shards", 1)
-    if type(shards) is not int or shards < 1:
-        raise UsageError(f"{path}: [slurm.encode] shards is a number from 1 on, not {shards!r}")
+    if type(shards) is not int or shards not in range(1, MOST_SHARDS + 1):
+        raise UsageError(
+            f"{path}: shards in [slurm.encode] must be between 1 and {MOST_SHARDS}, not {shards!r}"
+        )
     options = {verb: {key: word(path, key, v) for key, v in t.items()} for verb, t in steps.items()}
     return {"": common, **options}
+
+
+@dataclass(frozen=True)
+class GridCell:
+    """One combination: a name, and the value of each axis."""
+
+    name: str
+    values: Values
+
+    def shown(self, axis: str) -> str:
+        """The value of an axis as text; '-' if it is not set."""
+        return " ".join(self.values[axis]) or "-"
+
+
+def cells(grid: GridFile) -> list[GridCell]:
+    """The cells of a grid, each once, in the order of the axes and their values. UsageError if too many."""
+    _check_number(math.prod(map(len, grid.axes.values())))
+    combinations = [
+        dict(zip(grid.axes, values, strict=True)) for values in product(*grid.axes.values())
+    ]
+    for narrowing in grid.narrowings:
+        narrowed: list[Values] = []
+        several = math.prod(map(len, narrowing.values.values()))
+        for each in combinations:
+            if matches(each, narrowing.matching):
+                _check_number(len(narrowed) + several)
+                replaced = product(*narrowing.values.values())
+                narrowed += [
+                    each | dict(zip(narrowing.values, values, strict=True)) for values in replaced
+                ]
+            else:
+                narrowed.append(each)
+        unique: dict[tuple[Value, ...], Values] = {}
+        for each in narrowed:
+            unique.setdefault(tuple(each.values()), each)
+        combinations = list(unique.values())
+    names = _names(combinations)
+    return [GridCell(name, values) for name, values in zip(names, combinations, strict=True)]
+
+
+def _check_number(combinations: int) -> None:
+    if combinations > _MOST_CELLS:
+        raise UsageError(
+            f"the axes of the grid have more than {_MOST_CELLS:,} combinations; divide it into several files"
+        )
+
+
+def varying(combinations: Sequence[Values]) -> list[str]:
+    """The axes with different values."""
+    return [
+        axis
+        for axis in (combinations[0] if combinations else {})
+        if len({each[axis] for each in combinations}) > 1
+    ]
+
+
+def matches(values: Mapping[str, Value], conditions: Mapping[str, str]) -> bool:
+    """Whether each setting matches its condition, with '*' as a wildcard."""
+    return all(
+        fnmatchcase(" ".join(values[axis]), wanted) or " ".join(values[axis]) == wanted
+        for axis, wanted in conditions.items()
+    )
+
+
+def _names(combinations: Sequence[Values]) -> list[str]:
+    """A name for each combination that needs no quotes in a shell: the collection and the differences."""
+    axes = [COLLECTION, *(axis for axis in varying(combinations) if axis != COLLECTION)]
+    names = []
+    for each in combinations:
+        values = [each[axis] for axis in axes if each[axis] or axis == COLLECTION]
+        names.append(
+            "_".join(re.sub(r"[^\w.@,]+", "-", " ".join(value)).strip("-") for value in values)
+        )
+    count = Counter(names)
+    return [
+        f"{name[:_LONGEST]}_{manifest.digest([each[axis] for axis in axes])[:6]}"
+        if count[name] > 1 or len(name) > _LONGEST
+        else name
+        for name, each in zip(names, combinations, strict=True)
+    ]

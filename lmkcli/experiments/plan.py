@@ -1,4 +1,4 @@
-"""Plans: the cells of a grid and the steps that they share; senseless cells are refused with a reason."""
+"""Plans: the cells of a grid, their shared steps, and checks before a step runs."""
 
 import json
 import re
@@ -6,28 +6,29 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from fnmatch import fnmatchcase
+from functools import cache
 from pathlib import Path
-from typing import Any, NamedTuple, NotRequired, TypedDict
+from typing import Any, NotRequired, TypedDict
 
+from lmkcli import catalog
 from lmkcli.errors import DataError, LmkError, UnknownName, UsageError
-from lmkcli.experiments.cells import Cell, cells
-from lmkcli.experiments.gridfile import COLLECTION, MEASURES, GridFile, TableChoice
-from lmkcli.experiments.steps import OUTPUTS, Chain, Step
-from lmkcli.manifest_types import MOST_SHARDS
-from lmkcli.reading import read_json
+from lmkcli.experiments.gridfile import COLLECTION, MEASURES, GridCell, GridFile, TableChoice, cells
+from lmkcli.experiments.steps import OUTPUTS, CellSteps, GridStep, local_model
 from lmkcli.spec.operation import operation_kind
+from lmkcli.spec.recipe import RecipeOptions
+from lmkcli.spec.values import MOST_SHARDS
 from lmkcli.system.atomic import atomic_file
+from lmkcli.system.input_files import read_json
 
-Check = Callable[
-    [Step], None
-]  # raises the errors of the operation that can be known before it runs
+# Raises the errors of an operation that are known before it runs (`check_step`)
+Check = Callable[[GridStep], None]
 NAME = "plan.json"
 _AGAIN = "run lmk grid again"
 
 
 @dataclass(frozen=True)
 class Refused:
-    """A cell that has no sense, and why."""
+    """A cell with settings that do not fit together, and the reason."""
 
     cell: str
     why: str
@@ -35,42 +36,43 @@ class Refused:
 
 @dataclass(frozen=True)
 class Plan:
-    """Cells in their order, each with the keys of its steps; the last of them scores it."""
+    """The cells in order, and for each the keys of its steps; the last step scores the cell."""
 
-    cells: list[Cell]
+    cells: list[GridCell]
     chains: dict[str, tuple[str, ...]]
-    steps: dict[str, Step]
+    steps: dict[str, GridStep]
     refused: list[Refused]
     table: TableChoice = field(default_factory=TableChoice)
-    file: str = ""  # that it was made of
+    file: str = ""  # the grid file
 
     def uses(self) -> Counter[str]:
-        """Key -> how many cells a step serves."""
+        """Key of each step -> number of its cells."""
         return Counter(key for chain in self.chains.values() for key in chain)
 
     def only(self, names: Sequence[str]) -> "Plan":
-        """The part of it that makes cells of these names, in which '*' stands for anything.
+        """The plan of the cells with these names, which may have the wildcard '*'.
 
-        UsageError where no cell has such a name.
+        UsageError if no cell has such a name.
         """
         chosen = [each for each in self.cells if any(fnmatchcase(each.name, n) for n in names)]
         if not chosen:
             known = ", ".join(each.name for each in self.cells[:10])
             more = " …" if len(self.cells) > 10 else ""
-            raise UsageError(f"no cell is called {' or '.join(names)}; cells are {known}{more}")
+            raise UsageError(f"no cell is named {' or '.join(names)}; cells are {known}{more}")
         chains = {each.name: self.chains[each.name] for each in chosen}
         keys = {key for chain in chains.values() for key in chain}
         steps = {key: step for key, step in self.steps.items() if key in keys}
         return Plan(chosen, chains, steps, [], self.table, self.file)
 
     def write(self, folder: Path) -> None:
-        """Keep it in the folder of the results, where `read` finds it."""
+        """Write it to the folder of results, for `read`."""
         folder.mkdir(parents=True, exist_ok=True)
         with atomic_file(folder / NAME) as temporary:
             text = json.dumps(self._as_json(), indent=1, ensure_ascii=False)
             temporary.write_text(text, encoding="utf-8")
 
     def _as_json(self) -> dict[str, Any]:
+        """The contents of plan.json (`_Stored`)."""
         steps = {
             key: {
                 "key": key,
@@ -91,49 +93,40 @@ class Plan:
 
 
 def plan(grid: GridFile, folder: Path, check: Check) -> Plan:
-    """The plan of a grid whose results go to `folder`; nothing is read but names and model folders.
+    """Plan a grid with results in `folder`; only names and model folders are read.
 
-    Tokens are a step of their own where more than one encoding reads them. UsageError when every cell
-    is refused; UnknownName and DataError for what is not there.
+    Each step is checked once. A cell with a refused step is refused. UsageError if all cells are refused;
+    UnknownName and DataError for unknown or unreadable inputs.
     """
-    drafts: list[_Draft] = []
+    errors: dict[str, LmkError | None] = {}  # key of a checked step -> its error
+    made: dict[Any, GridStep] = {}
+    chains: list[tuple[GridCell, CellSteps]] = []
     refused: list[Refused] = []
-    checked: dict[str, LmkError | None] = {}
     for cell in cells(grid):
         try:
-            drafts.append(_draft(cell, Chain(cell, folder, grid.shards), check, checked))
-        except (UnknownName, DataError):  # a slip of the pen, not a cell without a meaning
+            chain = CellSteps(cell, folder, grid.shards, made)
+            for step in chain.steps:
+                if step.key not in errors:
+                    errors[step.key] = _error(step, check)
+                if error := errors[step.key]:
+                    raise error
+            chains.append((cell, chain))
+        except (
+            UnknownName,
+            DataError,
+        ):  # a mistake in the file, which concerns more than this cell
             raise
         except LmkError as error:
             refused.append(Refused(cell.name, str(error)))
-    if not drafts:
+    if not chains:
         reasons = (
             "; ".join(dict.fromkeys(each.why for each in refused)) or "its axes have no values"
         )
-        raise UsageError(f"the grid has no cell that makes sense: {reasons}")
-    return _joined(drafts, refused, grid.table)
+        raise UsageError(f"the grid has no valid cell: {reasons}")
+    return _share(chains, refused, grid.table)
 
 
-class _Draft(NamedTuple):
-    """A cell with its chain, and the encoding of documents in it, if there is one."""
-
-    cell: Cell
-    chain: Chain
-    encodes: str
-
-
-def _draft(cell: Cell, chain: Chain, check: Check, checked: dict[str, LmkError | None]) -> _Draft:
-    """A cell whose commands accept their words; each step is asked about once."""
-    steps = chain.steps()
-    for step in steps:
-        if step.key not in checked:
-            checked[step.key] = _fault(step, check)
-        if fault := checked[step.key]:
-            raise fault
-    return _Draft(cell, chain, next((step.key for step in steps if step.verb == "encode"), ""))
-
-
-def _fault(step: Step, check: Check) -> LmkError | None:
+def _error(step: GridStep, check: Check) -> LmkError | None:
     try:
         check(step)
     except LmkError as error:
@@ -141,22 +134,28 @@ def _fault(step: Step, check: Check) -> LmkError | None:
     return None
 
 
-def _joined(drafts: list[_Draft], refused: list[Refused], table: TableChoice) -> Plan:
-    """The plan in which each step is there once, and tokens where two encodings or more read them."""
-    read = {(each.chain.tokens.key, each.encodes) for each in drafts if each.chain.tokens}
-    readers = Counter(tokens for tokens, _ in read)
-    chains: dict[str, tuple[str, ...]] = {}
-    steps: dict[str, Step] = {}
-    for cell, chain, _ in drafts:
-        tokens = chain.tokens if chain.tokens and readers[chain.tokens.key] > 1 else None
-        needed = [*([tokens] if tokens else []), *chain.steps(tokens)]
-        steps |= {step.key: steps.get(step.key, step) for step in needed}
-        chains[cell.name] = tuple(step.key for step in needed)
-    return Plan([each.cell for each in drafts], chains, steps, refused, table)
+def _share(
+    chains: list[tuple[GridCell, CellSteps]], refused: list[Refused], table: TableChoice
+) -> Plan:
+    """The plan with each step once. If several encodings read the same tokens, they share a step."""
+    readers: dict[str, set[str]] = {}  # key of tokens -> keys of the encodings
+    for _, chain in chains:
+        if chain.tokens:
+            encodings = {step.key for step in chain.steps if step.verb == "encode"}
+            readers.setdefault(chain.tokens.key, set()).update(encodings)
+    keys: dict[str, tuple[str, ...]] = {}
+    steps: dict[str, GridStep] = {}
+    for cell, chain in chains:
+        tokens = chain.tokens if chain.tokens and len(readers[chain.tokens.key]) > 1 else None
+        needed = [tokens, *chain.reading(tokens)] if tokens else chain.steps
+        for step in needed:
+            steps.setdefault(step.key, step)
+        keys[cell.name] = tuple(step.key for step in needed)
+    return Plan([cell for cell, _ in chains], keys, steps, refused, table)
 
 
-def is_there(folder: Path) -> bool:
-    """Whether `lmk grid`, of this version or another, left a plan in a folder."""
+def has_plan(folder: Path) -> bool:
+    """Whether a folder has a plan of `lmk grid`, of this version or another."""
     try:
         stored = read_json(folder / NAME, dict[str, Any], _AGAIN)
     except (DataError, OSError):
@@ -174,9 +173,9 @@ class _StoredStep(TypedDict):
 
 
 class _Stored(TypedDict):
-    """What `plan.json` contains."""
+    """The contents of `plan.json`."""
 
-    cells: list[Cell]
+    cells: list[GridCell]
     chains: dict[str, tuple[str, ...]]
     steps: dict[str, _StoredStep]
     refused: list[Refused]
@@ -185,14 +184,16 @@ class _Stored(TypedDict):
 
 
 def read(folder: Path) -> Plan:
-    """The plan that `lmk grid` left in a folder of results; DataError where there is none."""
+    """The plan in a folder of results; DataError if there is none."""
     try:
         stored: Any = read_json(folder / NAME, _Stored, _AGAIN)
     except FileNotFoundError:
-        raise DataError(f"{folder} has no {NAME}: it is no folder of results; {_AGAIN}") from None
+        raise DataError(
+            f"{folder} has no {NAME}: it is not a folder of results; {_AGAIN}"
+        ) from None
     try:
         plan = Plan(
-            [Cell(each["name"], _tuples(each["values"])) for each in stored["cells"]],
+            [GridCell(each["name"], _tuples(each["values"])) for each in stored["cells"]],
             _tuples(stored["chains"]),
             {key: _step(step) for key, step in stored["steps"].items()},
             [Refused(**each) for each in stored["refused"]],
@@ -201,34 +202,90 @@ def read(folder: Path) -> Plan:
         )
     except DataError as error:
         raise DataError(f"{folder / NAME} cannot be read ({error}); {_AGAIN}") from error
-    if fault := _misfit(plan):
-        raise DataError(f"{folder / NAME} cannot be read ({fault}); {_AGAIN}")
+    if problem := _problem(plan):
+        raise DataError(f"{folder / NAME} cannot be read ({problem}); {_AGAIN}")
     return plan
 
 
-def _step(stored: _StoredStep) -> Step:
+def _step(stored: _StoredStep) -> GridStep:
     operation = operation_kind(stored["operation"]).from_json(stored["operation"])
-    return Step(stored["key"], operation, tuple(stored["needs"]), stored["shards"])
+    return GridStep(stored["key"], operation, tuple(stored["needs"]), stored["shards"])
 
 
-def _misfit(plan: Plan) -> str:
-    """What in a plan is not as `lmk grid` writes it; empty if all is."""
+def _problem(plan: Plan) -> str:
+    """The problem with a plan that `lmk grid` did not write; empty if there is none."""
     axes = {frozenset(cell.values) for cell in plan.cells}
     if len(axes) != 1 or not next(iter(axes)) >= {COLLECTION, MEASURES}:
-        return "its cells have not the same axes"
+        return "its cells have different axes"
     for key, step in plan.steps.items():
         named = step.key == key and re.fullmatch(rf"{re.escape(step.verb)}-\w+", key)
         if not named or step.verb not in OUTPUTS:  # a key is the name of a folder
-            return f"steps[{key}] is none"
+            return f"steps[{key}] is not a step"
         if step.shards not in range(1, MOST_SHARDS + 1):
-            return f"steps[{key}].shards is {step.shards}, which cannot be"
+            return f"steps[{key}].shards is {step.shards}, outside of 1 to {MOST_SHARDS}"
     chains = [plan.chains.get(cell.name, ()) for cell in plan.cells]
     needed = {
         key for keys in (*chains, *(step.needs for step in plan.steps.values())) for key in keys
     }
-    return "" if all(chains) and needed <= plan.steps.keys() else "it lacks steps of its cells"
+    return "" if all(chains) and needed <= plan.steps.keys() else "it has cells without their steps"
 
 
 def _tuples(raw: dict[str, Any]) -> dict[str, Any]:
-    """The same with tuples in the place of lists, which JSON has alone."""
+    """The values with tuples instead of the lists of JSON."""
     return {key: tuple(value) if isinstance(value, list) else value for key, value in raw.items()}
+
+
+def check_step(step: GridStep) -> None:
+    """Raise UsageError, UnknownName or DataError if the command of a step would refuse its settings.
+
+    The operation has already checked its own settings. Nothing is downloaded: a model is checked only if it
+    is on this machine.
+    """
+    operation: Any = step.operation
+    try:
+        if step.verb in ("pretrain", "train"):
+            from lmkcli.encoding.resolution import check_grans
+
+            check_grans(operation.part(RecipeOptions))
+        elif step.verb == "encode":
+            _check_encoding(operation, step)
+        elif step.verb == "index" and catalog.is_lexical(operation.kind):
+            _check_collection(operation.source)
+        elif step.verb == "eval":
+            _check_measures(tuple(operation.measure))
+    except UnknownName:
+        raise
+    except DataError as error:
+        raise DataError(f"lmk {step.verb}: {error}") from error
+    except LmkError as error:
+        raise UsageError(f"lmk {step.verb}: {error}") from error
+
+
+def _check_encoding(operation: Any, step: GridStep) -> None:
+    from lmkcli.encoding.resolution import check_options, resolve
+    from lmkcli.models.folder import TRAINED
+
+    recipe = operation.part(RecipeOptions)
+    check_options(recipe)
+    # A model of many steps is read once. A model that a step trains may be made while the grid runs.
+    folder = None if step.trained else local_model(recipe.model, recipe.revision or "")
+    if folder or (step.trained and (Path(recipe.model) / TRAINED).is_file()):
+        resolve(recipe, offline=True, folder=folder)
+    _check_collection(operation.source)
+
+
+@cache
+def _check_measures(names: tuple[str, ...]) -> None:
+    from lmkcli.evaluation.measures import parse_measures
+
+    parse_measures(names)
+
+
+@cache
+def _check_collection(spelling: str) -> None:
+    """UnknownName for an unknown collection. A known collection need not be on this machine."""
+    from lmkcli.data import known_collections
+    from lmkcli.data.collection import open_collection
+
+    if known_collections.facts_of(spelling) is None:
+        open_collection(spelling)

@@ -1,86 +1,139 @@
-"""Adapters: a model as what it adds to another one, in peft's layout, merged when it is opened.
+"""Adapters: models that are stored as a difference to another model, in peft's layout.
 
-A folder with adapter_config.json holds the low-rank matrices of LoRA (arXiv 2106.09685) and, whole, the
-few tensors that are other ones, such as a longer table of positions. Opening it makes an ordinary model
-folder in $XDG_CACHE_HOME/lmk/merged, once; everything else reads that.
+A folder with an adapter_config.json contains the low-rank matrices of LoRA (arXiv 2106.09685). It may
+also contain whole tensors that replace those of the base, such as a longer table of positions. Opening
+it merges base and adapter into an ordinary model folder in $XDG_CACHE_HOME/lmk/merged, once. All other
+code reads that folder.
 """
 
+import errno
 import hashlib
 import math
 import os
 import shutil
-import tempfile
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NotRequired, TypedDict
 
 from lmkcli.errors import DataError
-from lmkcli.reading import parsed
+from lmkcli.models.files import (
+    MATRICES,
+    TEXTS,
+    WEIGHTS,
+    Adapter,
+    Count,
+    listed_modules,
+    model_files,
+)
+from lmkcli.models.folder import HEADS, LATENT
 from lmkcli.system import caches
+from lmkcli.system.atomic import atomic_folder, locked
+from lmkcli.system.disk import is_full_disk
+from lmkcli.system.input_files import file_digest, read_json
 
 CONFIG = "adapter_config.json"
-# Kinds of LoRA that are not read here.
-_OTHERS = ("use_dora", "fan_in_fan_out", "rank_pattern", "alpha_pattern")
+_NOT_MERGED = {CONFIG, "README.md"}
+# Options of peft that change the arithmetic, which lmk does not support.
+_UNSUPPORTED = ("use_dora", "fan_in_fan_out", "rank_pattern", "alpha_pattern")
 _FIX = "merge it with peft (merge_and_unload), and give the folder of the result"
+# An adapter is smaller than its base, and a tiny base may get a long table of positions.
+_MAX_SHARE, _MAX_BYTES = 4, 1 << 30
+
+
+class _Config(TypedDict):
+    """The fields of adapter_config.json that lmk reads."""
+
+    peft_type: str
+    base_model_name_or_path: str
+    r: Count
+    lora_alpha: float
+    use_rslora: NotRequired[bool | None]
 
 
 def is_adapter(folder: Path) -> bool:
-    """Whether a folder adds to another model and has no weights of its own."""
+    """Return whether a folder has an adapter and no weights of a whole model."""
     return (folder / CONFIG).is_file() and not any(folder.glob("model*.safetensors"))
 
 
-def merged(folder: Path, locate: Callable[[str], Path]) -> Path:
-    """The model folder that an adapter and its base make together; `locate` finds the base's encoder.
+def merged(folder: Path, encoder_of: Callable[[str], Path]) -> Path:
+    """Return the merged model folder of an adapter and its base, from the cache if present.
 
-    DataError for an adapter of another kind than LoRA, or whose tensors are not the base's.
+    `encoder_of` returns the encoder folder of the base's name. DataError for adapters other than LoRA,
+    and for tensors that do not belong to the base.
     """
     config = _config(folder)
-    base = locate(str(config["base_model_name_or_path"]))
-    target = _cache() / _key(folder, base)
-    if not target.is_dir():
-        from lmkcli.models.merging import write  # here: the result is found without torch
+    base = encoder_of(config["base_model_name_or_path"])
+    adapter = _adapter(folder, config)
+    _check_size(adapter.matrices, base)
+    cache = caches.lmk_cache()
+    target = cache / "merged" / _key(adapter, base)
+    if target.is_dir():
+        return target
+    from lmkcli.models.lora import (
+        write_merged,
+    )  # imports torch, which a cached result does not need
 
-        target.parent.mkdir(parents=True, exist_ok=True)
-        growing = Path(tempfile.mkdtemp(dir=target.parent, prefix=".growing-"))
-        try:
-            write(growing, folder, base, config["scale"])
-            _move(growing, target)
-        finally:
-            shutil.rmtree(growing, ignore_errors=True)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with locked(cache, waiting=lambda line: None):
+        for entry in target.parent.glob(
+            ".*"
+        ):  # of a process that was killed: no other one writes now
+            shutil.rmtree(entry, ignore_errors=True)
+        if not target.is_dir():
+            try:
+                with atomic_folder(target) as growing:
+                    write_merged(growing, adapter, base)
+            except Exception as error:
+                if not is_full_disk(error):
+                    raise
+                # libraries drop the number, or name the file that was read
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(cache)) from error
     return target
 
 
-def _config(folder: Path) -> dict[str, Any]:
-    try:
-        config: dict[str, Any] = parsed((folder / CONFIG).read_text("utf-8"))
-        kind, _ = config["peft_type"], config["base_model_name_or_path"] + ""
-        rank, alpha = int(config["r"]), float(config["lora_alpha"])
-    except (OSError, ValueError, KeyError, TypeError, OverflowError) as error:
-        raise DataError(f"{folder / CONFIG} cannot be read ({error!r}); {_FIX}") from None
-    odd = [name for name in _OTHERS if config.get(name)]
-    if kind != "LORA" or odd or rank < 1 or not math.isfinite(alpha):
-        raise DataError(f"{folder} is an adapter of another kind ({odd or kind}); {_FIX}")
-    root = rank**0.5 if config.get("use_rslora") else rank
-    return {**config, "scale": alpha / root}
+def _config(folder: Path) -> _Config:
+    """Return the checked configuration of an adapter."""
+    config: dict[str, Any] = dict(read_json(folder / CONFIG, _Config, _FIX))
+    kind, unsupported = config["peft_type"], [name for name in _UNSUPPORTED if config.get(name)]
+    if kind != "LORA" or unsupported or not math.isfinite(config["lora_alpha"]):
+        raise DataError(f"{folder} is an adapter of another kind ({unsupported or kind}); {_FIX}")
+    return config  # type: ignore[return-value]
 
 
-def _key(folder: Path, base: Path) -> str:
-    """Of the adapter's bytes, and of where the base is and when it was last changed."""
-    whole_key = hashlib.sha256(os.fsencode(base))
-    for file in sorted(file for file in folder.rglob("*") if file.is_file()):
-        whole_key.update(os.fsencode(file.relative_to(folder)) + file.read_bytes())
-    for file in sorted(base.glob("*")):
-        whole_key.update(f"{file.name} {file.stat().st_size} {file.stat().st_mtime_ns}".encode())
-    return whole_key.hexdigest()[:32]
+def _adapter(folder: Path, config: _Config) -> Adapter:
+    """Find the files of an adapter. DataError for those that a copy could not read to their end."""
+    files = model_files(folder, TEXTS | WEIGHTS, inside=folder)
+    matrices = folder / MATRICES
+    if matrices not in files:
+        raise DataError(f"{matrices} is missing; download the adapter again")
+    texts = [each for each in files if each.suffix in TEXTS and each.name not in _NOT_MERGED]
+    listed = listed_modules(folder) if (folder / "modules.json") in texts else []
+    named = [module["path"] for module in listed if module["path"]] + [LATENT, HEADS]
+    modules = {
+        path: model_files(folder / path, TEXTS | WEIGHTS, inside=folder)
+        for path in named
+        if (folder / path).is_dir()
+    }
+    root = config["r"] ** 0.5 if config.get("use_rslora") else config["r"]
+    return Adapter(folder, matrices, texts, modules, config["lora_alpha"] / root)
 
 
-def _move(growing: Path, target: Path) -> None:
-    try:
-        growing.rename(target)
-    except OSError:
-        if not target.is_dir():  # else another process was first
-            raise
+def _check_size(matrices: Path, base: Path) -> None:
+    """Raise DataError for more matrices than the base can use, before their bytes are read."""
+    size = matrices.stat().st_size
+    if (
+        size
+        > _MAX_SHARE * sum(file.stat().st_size for file in model_files(base, WEIGHTS)) + _MAX_BYTES
+    ):
+        raise DataError(f"{matrices} has {size:,} bytes, far more than its base model {base}")
 
 
-def _cache() -> Path:
-    return caches.own() / "merged"
+def _key(adapter: Adapter, base: Path) -> str:
+    """Return a digest of the adapter's bytes, and of the base's path, sizes and times of change."""
+    key = hashlib.sha256(os.fsencode(base))
+    files = [adapter.folder / CONFIG, adapter.matrices, *adapter.texts]
+    for file in sorted([*files, *(each for group in adapter.modules.values() for each in group)]):
+        key.update(os.fsencode(file.relative_to(adapter.folder)) + file_digest(file).encode())
+    for file in model_files(base, TEXTS | WEIGHTS):
+        key.update(f"{file.name} {file.stat().st_size} {file.stat().st_mtime_ns}".encode())
+    return key.hexdigest()[:32]

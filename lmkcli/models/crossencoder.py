@@ -1,4 +1,4 @@
-"""Cross-encoders: a query and a document read together, one score."""
+"""Cross-encoders: models that read a query and a document together and return one score."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -10,17 +10,17 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer
 from transformers.utils import logging as transformers_logging
 
 from lmkcli.errors import DataError
-from lmkcli.models.devices import TORCH, choose_device, native_dtype
+from lmkcli.models.devices import TORCH_DTYPES, choose_device, native_dtype
 from lmkcli.models.files import loading
-from lmkcli.models.finding import read_model
-from lmkcli.models.packing import packs
+from lmkcli.models.forward import packs
+from lmkcli.models.lookup import read_model
 
 transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]
 
 
 @dataclass
-class CrossEncoder:
-    """Any Hugging Face sequence classifier with one output (or two: the second is 'relevant')."""
+class SequenceClassifier:
+    """A Hugging Face sequence classifier with one output, or with two: the second is 'relevant'."""
 
     name: str
     digest: str
@@ -31,7 +31,10 @@ class CrossEncoder:
     batch_tokens: int = 8192
 
     def __call__(self, query: str, texts: list[str]) -> NDArray[np.float64]:
-        """One raw score (logit) for each text; the longer of query and text is cut until both fit."""
+        """Return one raw score (logit) per text.
+
+        If a query and a text are too long together, the longer one is cut.
+        """
         encoded = [
             self.tokenizer(query, text, truncation="longest_first", max_length=self.limit)
             for text in texts
@@ -44,20 +47,19 @@ class CrossEncoder:
             )
             with torch.inference_mode():
                 logits = self.model(**batch).logits.float()
-            scores[pack] = (
-                (logits[:, 0] if logits.shape[1] == 1 else logits[:, 1] - logits[:, 0])
-                .cpu()
-                .numpy()
-            )
+            one_output = logits.shape[1] == 1
+            score = logits[:, 0] if one_output else logits[:, 1] - logits[:, 0]
+            scores[pack] = score.cpu().numpy()
         return scores
 
 
 def open_cross_encoder(
     name: str, device: str, offline: bool, trust_remote_code: bool = False
-) -> CrossEncoder:
-    """The classifier of a folder or hub name; DataError when it is none, or has more than two outputs.
+) -> SequenceClassifier:
+    """Load the classifier of a folder or a hub name.
 
-    Code that comes with it runs only where that is allowed.
+    DataError if it is not a classifier or has more than two outputs. The folder's own code runs only with
+    `trust_remote_code`.
     """
     folder = read_model(name, None, offline)
     chosen = choose_device(device)
@@ -66,7 +68,7 @@ def open_cross_encoder(
             str(folder.path), trust_remote_code=trust_remote_code
         )
         model, report = AutoModelForSequenceClassification.from_pretrained(
-            str(folder.path), dtype=TORCH[native_dtype(chosen)], output_loading_info=True,
+            str(folder.path), dtype=TORCH_DTYPES[native_dtype(chosen)], output_loading_info=True,
             trust_remote_code=trust_remote_code,
         )  # fmt: skip
     if report["missing_keys"]:
@@ -78,6 +80,6 @@ def open_cross_encoder(
             f"{name} has {model.config.num_labels} outputs; a cross-encoder for ranking has one or two"
         )
     limit = min(tokenizer.model_max_length, folder.positions or 512)
-    return CrossEncoder(
+    return SequenceClassifier(
         name, folder.weights_digest, model.to(chosen).eval(), tokenizer, int(limit), chosen
     )

@@ -1,4 +1,4 @@
-"""Devices and dtypes: what `auto` means on this machine."""
+"""Devices and dtypes, and the meaning of `auto` on this machine."""
 
 import os
 
@@ -6,16 +6,17 @@ import torch
 
 from lmkcli.errors import DataError
 
-TORCH = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+TORCH_DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
-# What computes bf16 products on CPUs (oneDNN, and torch's binding of it) keeps what it has compiled for the
-# last 1,024 shapes, megabytes each. Packs of texts are of ever new shapes: a training held gigabytes of them.
-_COMPILED = {"ONEDNN_PRIMITIVE_CACHE_CAPACITY": "64", "LRU_CACHE_CAPACITY": "64"}
+# oneDNN, which computes bf16 products on CPUs, and torch's binding of it each cache compiled code for
+# the last 1,024 shapes, megabytes each. Every pack of texts has a new shape, so that a training kept
+# gigabytes of code.
+_SMALL_CACHES = {"ONEDNN_PRIMITIVE_CACHE_CAPACITY": "64", "LRU_CACHE_CAPACITY": "64"}
 
 
 def choose_device(name: str) -> torch.device:
-    """'auto' is the first GPU, else the CPU; DataError for a GPU that is not there."""
-    for variable, shapes in _COMPILED.items():  # read at the first product
+    """Return the device of a name; 'auto' is the first GPU, else the CPU. DataError for a missing GPU."""
+    for variable, shapes in _SMALL_CACHES.items():  # the libraries read them at the first product
         os.environ.setdefault(variable, shapes)
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -32,13 +33,20 @@ def choose_device(name: str) -> torch.device:
     return device
 
 
-def ran_out(error: RuntimeError) -> bool:
-    """Whether an error says that memory is full: a GPU's, or a CPU's where a limit is set (ulimit -v)."""
+def to_device(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
+    """Copy a tensor from the CPU to a device; to a GPU from pinned memory, so that Python does not wait."""
+    if device.type != "cuda":
+        return tensor.to(device)
+    return tensor.pin_memory().to(device, non_blocking=True)
+
+
+def is_out_of_memory(error: RuntimeError) -> bool:
+    """Return whether the error means a lack of memory, on a GPU or on a CPU with a limit (ulimit -v)."""
     return isinstance(error, torch.OutOfMemoryError) or "can't allocate memory" in str(error)
 
 
 def native_dtype(device: torch.device) -> str:
-    """bf16 where it is computed natively (AMX, AVX512-BF16, Ampere and later), else fp32."""
+    """Return bf16 if the device computes it natively (AMX, AVX512-BF16, Ampere and later), else fp32."""
     if device.type == "cuda":
         return "bf16" if torch.cuda.get_device_capability(device) >= (8, 0) else "fp32"
     native = torch.cpu._is_amx_tile_supported() or torch.cpu._is_avx512_bf16_supported()

@@ -1,25 +1,43 @@
-"""The files of a model folder: JSON that is checked against its types, and one error for whatever a
-library stumbles over in the others. They may be anybody's."""
+"""The files of a model folder: JSON with checked types, and one error for all failures of libraries.
 
-import tomllib
-from collections.abc import Iterator
+Model folders may come from anyone. Therefore, every field is checked before use, and no folder is searched
+recursively: a model has files of known kinds at its top and in the folders that its modules.json names.
+"""
+
+import json
+import os
+import shutil
+from collections.abc import Container, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any, TypedDict, TypeVar
+from typing import Annotated, Any, NamedTuple, TypedDict, TypeVar
 
-from lmkcli import reading
 from lmkcli.errors import DataError, LmkError
-from lmkcli.reading import within
+from lmkcli.system import caches, input_files
+from lmkcli.system.input_files import (
+    MAX_FILE,
+    int_range,
+    not_a_file,
+    read_toml,
+    validate,
+)
 
-Count = Annotated[int, within(1, 1 << 31)]
-_Layers = Annotated[int, within(1, 10_000)]
-_Each = Count | list[int | None] | None  # for all layers, or for each of them
-_AGAIN = "download the model again"
-Shape = TypeVar("Shape")
+TEXTS = {".jinja", ".json", ".model", ".txt"}  # configuration and tokenizer
+CODE = {".py"}
+WEIGHTS = {".bin", ".safetensors"}
+MATRICES = "adapter_model.safetensors"  # the weights of an adapter, in the layout of peft
+_MAX_TEXTS = 4 * MAX_FILE  # bytes of all texts of a folder
+Count = Annotated[int, int_range(1, 1 << 31)]
+_Parts = Annotated[int, int_range(1, 1_001)]  # of layers; thousands take minutes to create
+_Labels = Annotated[int, int_range(0, 100_000)]
+_PerLayer = Count | list[int | None] | None  # one value for all layers, or one per layer
+_FIX = "download the model again"
+_PANIC = "PanicException"  # of libraries in Rust, such as tokenizers; not an Exception
+Fields = TypeVar("Fields")
 
 
-class Expansion(TypedDict, total=False):
-    """How a multi-vector encoder fills up its queries."""
+class DeclaredExpansion(TypedDict, total=False):
+    """How a multi-vector encoder expands its queries."""
 
     strategy: str
     length: Count
@@ -27,29 +45,42 @@ class Expansion(TypedDict, total=False):
     attend: bool
 
 
-class Declared(TypedDict, total=False):
-    """The fields that lmk, and those on which transformers, builds a model, in whichever file."""
+class DeclaredSizes(TypedDict, total=False):
+    """The fields from which transformers computes sizes, and numbers of parts that it creates one by one."""
 
-    model_type: str | None
-    backbone_model_type: str | None
-    monarch_mixer_sequence_mixing: bool
     max_position_embeddings: int | None
     pad_token_id: int | None
     vocab_size: Count
     hidden_size: Count
-    num_hidden_layers: _Layers
-    num_attention_heads: _Each
-    intermediate_size: _Each
-    kernel_sizes: _Each
-    strides: _Each
+    num_hidden_layers: _Parts
+    num_attention_heads: _PerLayer
+    intermediate_size: _PerLayer
+    kernel_sizes: _PerLayer
+    strides: _PerLayer
     dim: Count
     d_model: Count
     n_embd: Count
-    n_layer: _Layers
-    n_layers: _Layers
+    n_layer: _Parts
+    n_layers: _Parts
+    num_layers: _Parts | None
+    num_decoder_layers: _Parts | None
+    encoder_layers: _Parts | None
+    decoder_layers: _Parts | None
+    num_experts: _Labels | None
+    num_local_experts: _Labels | None
+    n_routed_experts: _Labels | None
+    num_labels: _Labels | None
     n_head: Count
     n_heads: Count
-    text_config: dict[str, Any] | None
+
+
+class Declared(DeclaredSizes, total=False):
+    """The fields of all files that lmk reads, and those from which transformers computes sizes."""
+
+    model_type: str | None
+    backbone_model_type: str | None
+    monarch_mixer_sequence_mixing: bool
+    text_config: DeclaredSizes | None
     model_max_length: float | None
     mask_token: str | dict[str, Any] | None
     eos_token: str | dict[str, Any] | None
@@ -61,6 +92,10 @@ class Declared(TypedDict, total=False):
     gran: str
     include_prompt: bool
     append_eos: bool
+    splitter_granularity: Count | list[Count] | None
+    eval_splitter_granularity: Count | None
+    train_splitter_granularity: Count | list[Count] | None
+    lmk_token_id: Annotated[int, int_range(0, 1 << 31)] | None
     prompts: dict[str, str | None] | None
     default_prompt_name: str | None
     similarity_fn_name: str | None
@@ -70,58 +105,136 @@ class Declared(TypedDict, total=False):
     do_query_expansion: bool | None
     attend_to_expansion_tokens: bool | None
     skiplist_words: list[str] | None
-    query_expansion: Expansion | None
+    query_expansion: DeclaredExpansion | None
+
+
+def check_files(folder: Path) -> None:
+    """Raise DataError for files without an end or a target: pipes, devices, huge texts, dangling links."""
+    for file in folder.iterdir():
+        if file.suffix in TEXTS | CODE | WEIGHTS and not file.is_dir():
+            _check_file(file)
+
+
+def _check_file(file: Path) -> None:
+    if fault := not_a_file(file):
+        raise DataError(f"{file} is {fault}")
+    if not file.exists():
+        raise DataError(f"{file} is a link to a missing file; remove it")
+    if file.suffix not in WEIGHTS and file.stat().st_size > MAX_FILE:
+        raise DataError(f"{file} is larger than {MAX_FILE:,} bytes; is it the right file?")
+
+
+def model_files(folder: Path, suffixes: Container[str], inside: Path | None = None) -> list[Path]:
+    """Return the files of a folder that have one of the suffixes, sorted by name.
+
+    DataError for a file that a copy could not read to its end, and for a link out of the model's folder
+    `inside`, unless it leads into the cache of the hub, whose folders consist of such links.
+    """
+    files = [file for file in sorted(folder.iterdir()) if file.suffix in suffixes]
+    files = [file for file in files if not file.is_dir()]
+    for file in files:
+        _check_file(file)
+        if inside is not None and not _is_inside(file, inside):
+            raise DataError(f"{file} is a link out of {inside}; put the file there instead")
+    if sum(file.stat().st_size for file in files if file.suffix not in WEIGHTS) > _MAX_TEXTS:
+        raise DataError(
+            f"the texts of {folder} have more than {_MAX_TEXTS:,} bytes; is it a model?"
+        )
+    return files
+
+
+def _is_inside(file: Path, folder: Path) -> bool:
+    real, root = Path(os.path.realpath(file)), Path(os.path.realpath(folder))
+    allowed = [root, Path(os.path.realpath(caches.hub_cache()))]
+    if root.parent.name == "snapshots":  # of a hub cache at any place
+        allowed.append(root.parent.parent / "blobs")
+    return any(real.is_relative_to(each) for each in allowed)
+
+
+def copy_files(files: list[Path], target: Path) -> None:
+    """Copy files into a folder, which is created if it is missing."""
+    target.mkdir(parents=True, exist_ok=True)
+    for file in files:
+        shutil.copyfile(file, target / file.name)
+
+
+class Adapter(NamedTuple):
+    """The files of an adapter. `factor` is the factor of its low-rank products."""
+
+    folder: Path
+    matrices: Path
+    texts: list[Path]
+    modules: dict[str, list[Path]]  # the files of each folder of a module
+    factor: float
 
 
 class ListedModule(TypedDict):
-    """One module of modules.json."""
+    """One entry of modules.json."""
 
     type: str
     path: str
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """A JSON file of declarations; an empty dictionary where it is absent. DataError with the field
-    that is of a wrong type, or cannot be."""
+    """Read a JSON file of declarations; an empty dictionary if the file is missing.
+
+    DataError names a field that has a wrong type or an impossible value.
+    """
     try:
-        return dict(reading.read_json(path, Declared, _AGAIN))
+        return dict(input_files.read_json(path, Declared, _FIX))
     except FileNotFoundError:
         return {}
 
 
-def read_shape(path: Path, shape: type[Shape]) -> Shape:
-    """A JSON file whose fields must be there; DataError where it is absent, or is of another type."""
+def read_fields(path: Path, fields: type[Fields]) -> Fields:
+    """Read a JSON file of a given type. DataError if the file is missing or has another type."""
     try:
-        return reading.read_json(path, shape, _AGAIN)
+        return input_files.read_json(path, fields, _FIX)
     except FileNotFoundError:
-        raise DataError(f"{path} is missing; {_AGAIN}") from None
+        raise DataError(f"{path} is missing; {_FIX}") from None
+
+
+def listed_modules(folder: Path) -> list[ListedModule]:
+    """Read the modules.json of a folder. DataError for a module at a place that is not in the folder."""
+    listed = read_fields(folder / "modules.json", list[ListedModule])
+    for path in (module["path"] for module in listed):
+        if os.path.isabs(path) or ".." in Path(path).parts or "\0" in path:
+            raise DataError(
+                f"{folder}/modules.json has a module in {path!r}, out of the folder; {_FIX}"
+            )
+    return listed
 
 
 @contextmanager
-def loading(what: str) -> Iterator[None]:
-    """DataError for whatever a library raises over files that are not what they should be."""
+def loading(what: str, outcome: str = "cannot be loaded") -> Iterator[None]:
+    """Convert every exception of a library that reads the files of a model into a DataError."""
     try:
         yield
     except LmkError:
         raise
-    except Exception as error:  # loaders validate little, so any exception is possible
+    except BaseException as error:  # loaders check little, so any exception is possible
+        if not isinstance(error, Exception) and type(error).__name__ != _PANIC:
+            raise
         first = (str(error).strip() or type(error).__name__).splitlines()[0]
         if "trust_remote_code" in str(error):
             first += "; code from a model folder runs only with --trust-remote-code"
-        raise DataError(f"{what} cannot be loaded: {first}") from error
+        raise DataError(f"{what} {outcome}: {first}") from error
 
 
 def read_architecture(path: Path) -> dict[str, Any]:
-    """What stands in a config.json, or in a TOML file with the same keys; DataError without model_type."""
-    try:
-        if path.suffix == ".toml":
-            architecture: Any = tomllib.loads(path.read_text("utf-8"))
-        else:
-            architecture = read_json(path)
-    except ValueError as error:
-        raise DataError(f"{path} is not TOML: {error}") from None
-    if not isinstance(architecture, dict) or "model_type" not in architecture:
+    """Read a config.json, or a TOML file with the same keys. DataError without a model_type."""
+    architecture: dict[str, Any] = read_json(path) if path.suffix != ".toml" else _read_toml(path)
+    if "model_type" not in architecture:
         raise DataError(
             f"{path} is no architecture: it has no model_type, such as bert, modernbert, tite or m2-bert"
         )
     return architecture
+
+
+def _read_toml(path: Path) -> dict[str, Any]:
+    """Read a TOML file with the values of a config.json."""
+    try:
+        tables = read_toml(path)
+        return dict(validate(json.loads(json.dumps(tables)), Declared, path, "correct the value"))
+    except (TypeError, ValueError, RecursionError) as error:  # TypeError: a date
+        raise DataError(f"{path} is not TOML of a config.json: {error}") from None

@@ -1,7 +1,9 @@
-"""The forward pass: states -> token head -> pool -> sentence modules, as one differentiable module.
+"""The forward pass, from placed inputs to vectors, as one differentiable module.
 
-Encoding runs it in inference mode, training under autograd, and what is exported to sentence-transformers
-pools with it. Nothing else turns hidden states into vectors.
+    token ids -> hidden states -> token head -> segment mean -> sentence modules
+
+Encoding runs it in inference mode, training runs it under autograd, and models that were exported to
+sentence-transformers pool with it. No other code turns hidden states into vectors.
 """
 
 from collections.abc import Sequence
@@ -13,18 +15,19 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
+from lmkcli.models.devices import to_device
 from lmkcli.pooling.placement import Input, Ints
 from lmkcli.pooling.segment_mean import pool
 
 
 @dataclass(frozen=True)
 class ModelOptions:
-    """How a model folder is loaded.
+    """Options for loading a model folder.
 
-    `dtype` is fp32, bf16, fp16 or auto: bf16 where the hardware computes it natively, else fp32.
-    `extend` stretches positions, such as 'grouped:4096'. `pad_to_max` pads inputs to the model's length
-    where it sees its padding (M2-BERT). A `trainable` model keeps its ordinary layers, whose weights can
-    be trained; otherwise layers may be fused for speed.
+    `dtype` is fp32, bf16, fp16 or auto (bf16 if the hardware computes it natively, else fp32). `extend`
+    lengthens the positions, such as 'grouped:4096'. `pad_to_max` pads inputs to the model's length if
+    padding changes the vectors (M2-BERT). A `trainable` model keeps its ordinary layers; otherwise,
+    layers may be fused for speed.
     """
 
     dtype: str = "auto"
@@ -36,21 +39,21 @@ class ModelOptions:
 
 
 class Model(Protocol):
-    """What turns token ids into states; each kind in models/ has a class of this shape."""
+    """A loaded model: token ids to states. Each model kind has a class with this interface."""
 
     module: nn.Module  # the weights
     device: torch.device
     dtype: str
     dim: int
-    limit: int  # positions of an input, at most
-    packed: bool  # whether inputs of different lengths go side by side, without padding
-    why_padded: str  # why not; empty where padding is as it should be
-    one_vector: bool  # whether an input comes out as one row instead of one for each position
-    pad_to: int  # inputs are padded to this length; 0 where padding is not seen
+    limit: int  # the maximum number of positions in an input
+    packed: bool  # whether inputs of different lengths run in one row, without padding
+    why_padded: str  # the reason, if packing was tried and gave other results; else empty
+    one_vector: bool  # whether the model returns one row per input instead of one per position
+    pad_to: int  # inputs are padded to this length; 0 if padding does not change the states
 
     @property
     def weight_bytes(self) -> int:
-        """What the weights take in memory."""
+        """The size of the weights in bytes."""
 
     def states(
         self,
@@ -58,21 +61,21 @@ class Model(Protocol):
         attended: list[int] | None = None,
         positions: list[Ints] | None = None,
     ) -> torch.Tensor:
-        """Rows of all inputs, one after another [rows, dim], with gradients where they are enabled.
+        """Return the last hidden states of all sequences, concatenated: [total rows, dim].
 
-        Where `attended` is given, no position sees more than so many of its sequence; `positions` are
-        the positions that each sequence has, 0, 1, 2 … where nothing is said.
+        With `attended`, only the first `attended[i]` positions of sequence i are attended to.
+        `positions` are the position ids of each sequence; the default is 0, 1, 2, and so on.
         """
 
     def token_states(self, sequences: list[Ints]) -> torch.Tensor | None:
-        """A row for each position of all inputs [positions, dim]; None where a model leaves none."""
+        """Return the states of all tokens, [tokens, dim]; None if the model pools between its layers."""
 
 
 class Marks(NamedTuple):
-    """The marked rows of a batch's states, the vector that each belongs to, and how many there are."""
+    """The marked rows of some states, and the vector that each contributes to."""
 
-    rows: torch.Tensor  # [m]
-    groups: torch.Tensor  # [m], non-decreasing
+    marks: torch.Tensor  # [m]: rows of the states
+    groups: torch.Tensor  # [m], non-decreasing: 0 … vectors - 1
     vectors: int
 
 
@@ -91,7 +94,7 @@ class Pooling(nn.Module):
 
 
 class ForwardPass(nn.Module):
-    """Placed inputs to their vectors. What it has learned is in `encoder` and `pooling`."""
+    """Placed inputs to vectors. The trainable weights are in `encoder` and `pooling`."""
 
     def __init__(self, model: Model, pooling: Pooling) -> None:
         super().__init__()
@@ -101,64 +104,92 @@ class ForwardPass(nn.Module):
 
     @property
     def width(self) -> int:
-        """Dimensions of a vector."""
+        """The number of dimensions of a vector."""
         with torch.inference_mode():
             one = torch.zeros(1, self.model.dim, device=self.model.device)
             return int(self.pooling.sentence_modules(self.pooling.token_head(one)).shape[-1])
 
     def forward(self, inputs: Sequence[Input]) -> torch.Tensor:
-        """The vectors of all inputs [vectors, width], in the order of `numbers`."""
+        """Return the vectors of all inputs, [vectors, width], in the order of `vector_numbers`."""
         lengths = [len(one.ids) for one in inputs]
-        seen = [one.attended for one in inputs]
-        skipping = any(one.positions is not None for one in inputs)
+        attended = [one.attended for one in inputs]
+        positions: list[Ints] | None = None
+        if any(one.positions is not None for one in inputs):
+            positions = [
+                np.arange(len(one.ids), dtype=np.int32) if one.positions is None else one.positions
+                for one in inputs
+            ]
         states = self.model.states(
-            [one.ids for one in inputs],
-            seen if seen != lengths else None,
-            [_positions(one) for one in inputs] if skipping else None,
+            [one.ids for one in inputs], attended if attended != lengths else None, positions
         )
         rows = [1] * len(inputs) if self.model.one_vector else lengths
-        vectors: torch.Tensor = self.pooling(states, marked(inputs, rows, states.device))
+        vectors: torch.Tensor = self.pooling(states, batch_marks(inputs, rows, states.device))
         return vectors
 
 
-def numbers(inputs: Sequence[Input]) -> NDArray[np.int64]:
-    """The vectors that some inputs make, by the numbers that their marks bear, in reading order."""
+def packs(lengths: Sequence[int], tokens: int, size: int, padded: bool) -> list[list[int]]:
+    """Group sequences into packs: lists of sequence numbers, each list for one pass of the model.
+
+    A pack has at most `size` sequences and `tokens` positions, counted with padding if `padded`. A sequence
+    that is longer than `tokens` is a pack of its own. Sequences are sorted by length, so that a pack contains
+    sequences of similar lengths. The longest come first: if they do not fit into memory, the error appears at
+    the start.
+    """
+    order = sorted(range(len(lengths)), key=lambda i: -lengths[i])
+    packed: list[list[int]] = []
+    left = 0  # positions that the last pack can still take
+    for number in order:
+        longest = lengths[packed[-1][0]] if packed else 0
+        cost = longest if padded else lengths[number]
+        if not packed or cost > left or len(packed[-1]) >= size:
+            packed.append([])
+            left, cost = tokens, lengths[number]
+        packed[-1].append(number)
+        left -= cost
+    return packed
+
+
+def vector_numbers(inputs: Sequence[Input]) -> NDArray[np.int64]:
+    """Return the numbers of the vectors that these inputs produce, in the order of their marks."""
     owners = np.concatenate([one.groups for one in inputs])
     return owners[_changes(owners)].astype(np.int64)
 
 
-def marked(inputs: Sequence[Input], rows: list[int], device: torch.device) -> Marks:
-    """The marks of a batch whose inputs have so many rows of states each."""
+def batch_marks(inputs: Sequence[Input], rows: list[int], device: torch.device) -> Marks:
+    """Return the marks of a batch in which input i has `rows[i]` rows of states.
+
+    The marks of an input count from its own first row; they move by the rows of the inputs before it. The
+    vector numbers of the inputs become 0, 1, 2, and so on.
+    """
     starts = np.cumsum([0, *rows[:-1]])
-    marked = [one.marks + start for one, start in zip(inputs, starts, strict=True)]
+    marks = [one.marks + start for one, start in zip(inputs, starts, strict=True)]
     owners = np.concatenate([one.groups for one in inputs])
     changes = _changes(owners)
     groups = np.repeat(np.arange(len(changes)), np.diff(changes, append=len(owners)))
     return Marks(
-        torch.from_numpy(np.concatenate(marked).astype(np.int64)).to(device),
-        torch.from_numpy(groups).to(device),
+        to_device(torch.from_numpy(np.concatenate(marks).astype(np.int64)), device),
+        to_device(torch.from_numpy(groups), device),
         len(changes),
     )
 
 
-def _positions(one: Input) -> Ints:
-    return np.arange(len(one.ids), dtype=np.int32) if one.positions is None else one.positions
-
-
 def _changes(owners: NDArray[np.int64]) -> NDArray[np.intp]:
-    """Where a new vector begins."""
+    """Return the indexes at which the owner differs from the one before."""
     return np.flatnonzero(np.diff(owners, prepend=-1))
 
 
 class Finish(NamedTuple):
-    """What is done to vectors at last: windows averaged, cut to `dim` (0: not at all), normalised."""
+    """The last steps: average the windows of a text, cut to `dim` (0 keeps all), normalise."""
 
     average: bool
     dim: int
     normalize: bool
 
     def __call__(self, vectors: torch.Tensor, counts: torch.Tensor) -> torch.Tensor:
-        """[vectors, width] of texts that made `counts` [texts] of them -> [texts or vectors, dim]."""
+        """Map [vectors, width] to [texts, dim], or to [vectors, dim] if `average` is false.
+
+        Text i owns the next `counts[i]` of the vectors; `counts` is [texts].
+        """
         if self.average and len(vectors) != len(counts):
             texts = torch.arange(len(counts), device=counts.device).repeat_interleave(counts)
             every = torch.arange(len(vectors), device=vectors.device)

@@ -1,16 +1,19 @@
-"""Heads of a model folder: what happens to states before they are pooled, and to a pooled vector
-before it is normalised."""
+"""Heads of a model folder, as differentiable modules.
+
+A token head maps states before pooling: latent attention, or the projections of a ColBERT folder.
+Sentence modules (Dense and LayerNorm) map the pooled vector before it is normalised.
+"""
 
 from pathlib import Path
 from typing import Any, NotRequired, TypedDict
 
 import torch
-from safetensors.torch import load_file
+from torch.nn.functional import gelu, scaled_dot_product_attention
 
 from lmkcli.errors import DataError, UsageError
-from lmkcli.models.files import Count, loading, read_shape
+from lmkcli.models.files import Count, loading, read_fields
 from lmkcli.models.folder import ModelFolder
-from lmkcli.models.latent import open_latent
+from lmkcli.models.tensors import read_tensors
 
 _ACTIVATIONS = {
     "Identity": torch.nn.Identity,
@@ -19,8 +22,12 @@ _ACTIVATIONS = {
     "GELU": torch.nn.GELU,
     "SiLU": torch.nn.SiLU,
 }
-# where sentence-transformers keeps the pooled vector, and the states before
+# The names of the pooled vector and of the states in sentence-transformers
 _VECTOR, _STATES = "sentence_embedding", "token_embeddings"
+# Latent attention has one head per 64 dimensions of a state, and each head has all d dimensions. Its inner
+# width is d * d / 64, many times that of a state, so that states are computed in blocks.
+HEAD_STATES = 64
+STATES_BLOCK = 4096
 
 
 class _Dense(TypedDict):
@@ -37,16 +44,16 @@ class _LayerNorm(TypedDict):
 
 
 def open_heads(folder: ModelFolder, device: torch.device) -> torch.nn.Sequential:
-    """The Dense and LayerNorm modules in order, in float32; empty for most models."""
+    """Load the sentence modules in order, in float32. Most models have none."""
     modules = [_BUILDERS[module.kind](module.folder) for module in folder.modules]
     return torch.nn.Sequential(*modules).to(device).eval()
 
 
 class TokenHead(torch.nn.Sequential):
-    """Modules that act on states [n, d], each position alone, in float32; often there are none."""
+    """Modules that map each state [n, d] separately, in float32. Most models have none."""
 
     def forward(self, states: torch.Tensor) -> torch.Tensor:
-        """[n, d] in any floating dtype -> [n, d'] in float32; without modules as it came."""
+        """[n, d] in any floating dtype -> [n, d'] in float32; without modules, the states unchanged."""
         projected = (
             states.to(torch.promote_types(states.dtype, torch.float32)) if len(self) else states
         )
@@ -56,10 +63,9 @@ class TokenHead(torch.nn.Sequential):
 
 
 def open_token_head(folder: ModelFolder, pool: str, device: torch.device) -> TokenHead:
-    """What the states go through before pooling: latent attention where `pool` is 'latent', then the
-    projections of a ColBERT folder; empty for most models.
+    """Load the token head: latent attention if `pool` is 'latent', then the projections of a ColBERT folder.
 
-    UsageError for 'latent' where the folder has no latent attention.
+    UsageError for 'latent' if the folder has no latent attention.
     """
     if pool == "latent" and folder.latent is None:
         raise UsageError(
@@ -74,7 +80,7 @@ def open_token_head(folder: ModelFolder, pool: str, device: torch.device) -> Tok
 
 
 def _projection(folder: Path) -> torch.nn.Module:
-    """PyLate's Dense: a linear map, without an activation unless its settings name one."""
+    """Load PyLate's Dense: a linear map, without bias and activation unless its configuration has them."""
     return _linear(folder, {"activation_function": "Identity", "bias": False}, _STATES)
 
 
@@ -82,12 +88,12 @@ def _dense(folder: Path) -> torch.nn.Module:
     return _linear(folder, {"activation_function": "Tanh"}, _VECTOR)
 
 
-def _linear(folder: Path, usual: dict[str, Any], acts_on: str) -> torch.nn.Module:
-    config: dict[str, Any] = {**usual, **read_shape(folder / "config.json", _Dense)}
+def _linear(folder: Path, defaults: dict[str, Any], acts_on: str) -> torch.nn.Module:
+    config: dict[str, Any] = {**defaults, **read_fields(folder / "config.json", _Dense)}
     name = config["activation_function"].rsplit(".", 1)[-1]
     if name not in _ACTIVATIONS:
         raise DataError(
-            f"{folder}/config.json: unknown activation {name}; lmk knows {', '.join(_ACTIVATIONS)}"
+            f"{folder}/config.json: unknown activation {name}; lmk supports {', '.join(_ACTIVATIONS)}"
         )
     if config.get("use_residual") or config.get("module_input_name", acts_on) != acts_on:
         what = "the pooled vector" if acts_on == _VECTOR else "the states of a ColBERT model"
@@ -100,7 +106,7 @@ def _linear(folder: Path, usual: dict[str, Any], acts_on: str) -> torch.nn.Modul
 
 
 def _layer_norm(folder: Path) -> torch.nn.Module:
-    norm = torch.nn.LayerNorm(read_shape(folder / "config.json", _LayerNorm)["dimension"])
+    norm = torch.nn.LayerNorm(read_fields(folder / "config.json", _LayerNorm)["dimension"])
     _load(norm, folder, "norm.")
     return norm
 
@@ -114,12 +120,90 @@ def _load(module: torch.nn.Module, folder: Path, prefix: str) -> None:
     file = file if file.exists() else folder / "pytorch_model.bin"
     if not file.exists():
         raise DataError(f"{folder} has no weights (model.safetensors or pytorch_model.bin)")
+    weights = read_tensors(file, "the weights that its config.json describes")
     with loading(f"{file}, the weights that its config.json describes,"):
-        weights: dict[str, Any] = (
-            load_file(file)
-            if file.suffix == ".safetensors"
-            else torch.load(file, map_location="cpu", weights_only=True)
-        )
         module.load_state_dict(
             {name.removeprefix(prefix): value.float() for name, value in weights.items()}
         )
+
+
+class LatentAttention(torch.nn.Module):
+    """Latent attention: states [n, d] attend to learned latent vectors; [n, d].
+
+    Pre-norm cross attention to the latents, then a gated feed-forward (arXiv 2601.21525 §3.2, after NV-Embed,
+    arXiv 2405.17428). Each state is mapped separately. LMK's training writes it into the folder
+    `latent_attn_model` next to its encoder; `open_latent` maps the parameter names of that file.
+    """
+
+    def __init__(self, dim: int, latents: int) -> None:
+        super().__init__()
+        self.heads = max(1, dim // HEAD_STATES)
+        self.latents = torch.nn.Parameter(torch.randn(latents, dim))
+        self.norm, self.norm_latents = torch.nn.LayerNorm(dim), torch.nn.LayerNorm(dim)
+        self.query = torch.nn.Linear(dim, self.heads * dim, bias=False)
+        self.key_value = torch.nn.Linear(dim, 2 * self.heads * dim, bias=False)
+        self.out = torch.nn.Linear(self.heads * dim, dim, bias=False)
+        self.norm_feed = torch.nn.LayerNorm(dim)
+        self.feed, self.feed_out = torch.nn.Linear(dim, 8 * dim), torch.nn.Linear(4 * dim, dim)
+
+    def forward(self, states: torch.Tensor) -> torch.Tensor:
+        """[n, d] in any floating dtype -> [n, d] in the dtype of the weights."""
+        key, value = self._split(self.key_value(self.norm_latents(self.latents))).chunk(2, dim=0)
+        cuts = tuple(range(STATES_BLOCK, len(states), STATES_BLOCK))
+        blocks = torch.tensor_split(states.to(self.latents.dtype), cuts)
+        return torch.cat([self._block(x, key, value) for x in blocks])
+
+    def _split(self, x: torch.Tensor) -> torch.Tensor:
+        """[n, heads * d] -> [heads, n, d]."""
+        return x.view(len(x), -1, self.latents.shape[1]).transpose(0, 1)
+
+    def _block(self, x: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
+        """Map some states [n, d]; key and value of the latents are [heads, latents, d]."""
+        query = self._split(self.query(self.norm(x)))
+        attended = scaled_dot_product_attention(query[None], key[None], value[None])[0]
+        x = x + self.out(attended.transpose(0, 1).reshape(len(x), -1))
+        inner, gate = self.feed(self.norm_feed(x)).chunk(2, dim=-1)
+        return x + self.feed_out(inner * gelu(gate))  # type: ignore[no-any-return]
+
+
+_ATTENTION, _FEED = "cross_attend_blocks.0.", "cross_attend_blocks.1."
+_NAMES = {
+    "latents": "latents",
+    _ATTENTION + "norm": "norm",
+    _ATTENTION + "norm_context": "norm_latents",
+    _ATTENTION + "fn.to_q": "query",
+    _ATTENTION + "fn.to_kv": "key_value",
+    _ATTENTION + "fn.to_out": "out",
+    _FEED + "norm": "norm_feed",
+    _FEED + "fn.net.0": "feed",
+    _FEED + "fn.net.2": "feed_out",
+}
+
+
+def open_latent(folder: Path) -> LatentAttention:
+    """Load a latent attention in float32. DataError if the weights are of something else."""
+    file = folder / "model.safetensors"
+    weights = read_tensors(file, "the latent attention")
+    named = {_renamed(name, _NAMES): tensor.float() for name, tensor in weights.items()}
+    latents = named.get("latents")
+    if latents is None:
+        raise DataError(f"{file} is no latent attention: it has no tensor 'latents'")
+    head = LatentAttention(latents.shape[1], latents.shape[0])
+    try:
+        head.load_state_dict(named)
+    except RuntimeError as error:
+        reason = "; ".join(line.strip() for line in str(error).splitlines()[1:3])
+        raise DataError(f"{file} is no latent attention as LMK writes it: {reason}") from None
+    return head.eval()
+
+
+def latent_file_names(head: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Return the parameters of a LatentAttention under the names of its file."""
+    names = {ours: theirs for theirs, ours in _NAMES.items()}
+    return {_renamed(name, names): value for name, value in head.items()}
+
+
+def _renamed(name: str, names: dict[str, str]) -> str:
+    """Replace the name of a module or parameter; its last part, such as '.weight', stays."""
+    stem, _, kind = name.rpartition(".")
+    return f"{names.get(stem, stem)}.{kind}" if stem else names.get(name, name)

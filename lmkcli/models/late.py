@@ -1,8 +1,8 @@
-"""What a late-interaction (ColBERT) folder declares: prefix tokens, skip list, lengths, expansion.
+"""The declarations of a late-interaction (ColBERT) folder: prefix tokens, skip list, lengths, query
+expansion.
 
-Two layouts are read: PyLate's, which keeps everything in config_sentence_transformers.json, and that
-of sentence-transformers' multi-vector encoders, whose prefixes are ordinary prompts and whose skip
-list is a module's.
+Two layouts are read. PyLate writes everything into config_sentence_transformers.json. The multi-vector
+encoders of sentence-transformers have ordinary prompts as prefixes, and a module for the skip list.
 """
 
 import string
@@ -15,18 +15,19 @@ from tokenizers import Tokenizer
 from lmkcli.errors import DataError
 from lmkcli.models.files import loading
 
-MASK = "MultiVectorMask"  # the module that keeps the skip list
-_MARKERS = ("query_prefix", "document_prefix", "do_query_expansion", "skiplist_words")
+MASK = "MultiVectorMask"  # the module with the skip list
+_PYLATE_KEYS = ("query_prefix", "document_prefix", "do_query_expansion", "skiplist_words")
 _QUERY_LENGTH, _DOC_LENGTH = 32, 180  # PyLate's defaults
 Settings = dict[str, Any]
 
 
 @dataclass(frozen=True)
-class Late:
-    """Prefix tokens follow CLS; documents drop the vectors of `skip`; lengths count all positions.
+class LateInteraction:
+    """The declarations of a ColBERT folder. Lengths count all positions.
 
-    With an `expansion_id` queries are filled up to `query_length` with it, and the filling is scored;
-    it is attended to only where `attend_expansion` says so.
+    Prefix tokens follow CLS. Documents drop the vectors of the tokens in `skip`. With an `expansion_id`,
+    queries are filled up to `query_length` with this token, and its states are scored too. The other
+    tokens attend to it only with `attend_expansion`.
     """
 
     query_prefix_id: int | None = None
@@ -40,22 +41,22 @@ class Late:
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """A tokenizer's folder and its tokenizer_config.json; ids come from its tokenizer.json."""
+    """The tokens of a folder's tokenizer.json; `settings` is its tokenizer_config.json."""
 
     folder: Path
     settings: Settings
 
     def ids(self, tokens: list[str]) -> list[int | None]:
-        """The id of each token, None for what is no token; DataError without a tokenizer.json."""
+        """Return the id of each token, None for unknown ones. DataError without a tokenizer.json."""
         file = self.folder / "tokenizer.json"
         if not file.is_file():
-            raise DataError(f"{file} is missing; the tokens of a ColBERT model are looked up there")
+            raise DataError(f"{file} is missing; a ColBERT model needs it for its special tokens")
         with loading(str(file)):
             fast = Tokenizer.from_file(str(file))
         return [fast.token_to_id(token) for token in tokens]
 
     def id_of(self, token: str) -> int:
-        """The id of one token; DataError when it is none."""
+        """Return the id of one token. DataError if it is unknown."""
         token_id = self.ids([token])[0]
         if token_id is None:
             raise DataError(
@@ -64,8 +65,8 @@ class Vocabulary:
             )
         return token_id
 
-    def filler(self) -> int:
-        """The token that queries are filled up with: MASK, or EOS where there is none."""
+    def expansion_token(self) -> int:
+        """Return the token that expands queries: MASK, or EOS if the tokenizer has no MASK."""
         for name in ("mask_token", "eos_token"):
             token = self.settings.get(name)
             if token:
@@ -77,60 +78,63 @@ class Vocabulary:
 
 
 def is_late(config: Settings, kinds: list[str]) -> bool:
-    """Whether a folder is a ColBERT: by its config_sentence_transformers.json and its modules."""
+    """Return whether a folder is a ColBERT.
+
+    `config` is its config_sentence_transformers.json, `kinds` are the kinds of its modules.
+    """
     return _is_pylate(config) or MASK in kinds
 
 
 def _is_pylate(config: Settings) -> bool:
-    return config.get("model_type") == "ColBERT" or any(key in config for key in _MARKERS)
+    return config.get("model_type") == "ColBERT" or any(key in config for key in _PYLATE_KEYS)
 
 
-def read_late(config: Settings, lengths: Settings, mask: Settings, words: Vocabulary) -> Late:
-    """From the settings of the model, of its transformer and of its mask module (PyLate has none)."""
+def read_late(
+    config: Settings, lengths: Settings, mask: Settings, vocabulary: Vocabulary
+) -> LateInteraction:
+    """Read the settings of the model, of its transformer, and of its mask module (PyLate has none)."""
     if _is_pylate(config):
-        return _pylate(config, words)
-    return _multi_vector(lengths, mask, words)
+        return _pylate(config, vocabulary)
+    return _multi_vector(lengths, mask, vocabulary)
 
 
-def _pylate(config: Settings, words: Vocabulary) -> Late:
+def _pylate(config: Settings, vocabulary: Vocabulary) -> LateInteraction:
     query, doc = config.get("query_prefix", "[Q] "), config.get("document_prefix", "[D] ")
     skipped = config.get("skiplist_words")
     expands = config.get("do_query_expansion") is not False
-    return Late(
-        words.id_of(query) if query else None,
-        words.id_of(doc) if doc else None,
-        _skip(list(string.punctuation) if skipped is None else skipped, words),
+    return LateInteraction(
+        vocabulary.id_of(query) if query else None,
+        vocabulary.id_of(doc) if doc else None,
+        _skip(list(string.punctuation) if skipped is None else skipped, vocabulary),
         config.get("query_length") or _QUERY_LENGTH,
         config.get("document_length") or _DOC_LENGTH,
-        words.filler() if expands else None,
+        vocabulary.expansion_token() if expands else None,
         bool(config.get("attend_to_expansion_tokens")),
     )
 
 
-def _multi_vector(lengths: Settings, mask: Settings, words: Vocabulary) -> Late:
+def _multi_vector(lengths: Settings, mask: Settings, vocabulary: Vocabulary) -> LateInteraction:
     if mask.get("keep_only_token_ids") or mask.get("skiplist_tasks", ["document"]) != ["document"]:
         raise DataError(
-            f"{words.folder}: its {MASK} drops more than the skip list of documents, which lmk does "
-            "not do; choose another model"
+            f"{vocabulary.folder}: its {MASK} drops more than the skip list of documents, and lmk does "
+            "not support this; choose another model"
         )
-    skip, query, doc = (
-        _skip(mask.get("skiplist_words") or [], words),
-        lengths.get("query_length"),
-        lengths.get("document_length"),
-    )
+    skip = _skip(mask.get("skiplist_words") or [], vocabulary)
+    query, doc = lengths.get("query_length"), lengths.get("document_length")
     expansion = lengths.get("query_expansion")
     if not expansion:
-        return Late(None, None, skip, query, doc)
+        return LateInteraction(None, None, skip, query, doc)
     if expansion.get("strategy") != "fixed":
         raise DataError(
-            f"{words.folder}: queries are expanded by the strategy '{expansion.get('strategy')}'; "
+            f"{vocabulary.folder}: queries are expanded by the strategy '{expansion.get('strategy')}'; "
             "lmk expands to a fixed length; choose another model"
         )
-    filler = words.id_of(expansion["token"]) if expansion.get("token") else words.filler()
+    token = expansion.get("token")
+    token_id = vocabulary.id_of(token) if token else vocabulary.expansion_token()
     length = expansion.get("length") or _QUERY_LENGTH
-    return Late(None, None, skip, length, doc, filler, bool(expansion.get("attend")))
+    return LateInteraction(None, None, skip, length, doc, token_id, bool(expansion.get("attend")))
 
 
-def _skip(tokens: list[str], words: Vocabulary) -> tuple[int, ...]:
-    """The ids of those that are one token; the others never occur as such."""
-    return tuple(sorted(token_id for token_id in words.ids(tokens) if token_id is not None))
+def _skip(tokens: list[str], vocabulary: Vocabulary) -> tuple[int, ...]:
+    """Return the ids of the words that are one token. Longer words never occur as one token."""
+    return tuple(sorted(token_id for token_id in vocabulary.ids(tokens) if token_id is not None))

@@ -1,22 +1,23 @@
-"""The layout of sentence-transformers: what its files say of pooling, prompts, lengths and similarity."""
+"""The layout of sentence-transformers: pooling, prompts, lengths and similarity from its JSON files."""
 
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from lmkcli.errors import DataError, UsageError
-from lmkcli.models.files import ListedModule, read_json, read_shape
+from lmkcli.models.files import check_files, listed_modules, read_json
 from lmkcli.models.folder import (
+    LANDMARKS,
     LATENT,
     MARKED,
     PLACED,
     RUN_BY_LMK,
     ModelFolder,
-    Module,
+    SentenceModule,
     declared_length,
 )
-from lmkcli.models.late import MASK, Late, Vocabulary, is_late, read_late
-from lmkcli.recipe import is_count
+from lmkcli.models.late import MASK, Vocabulary, is_late, read_late
+from lmkcli.spec.values import is_count
 
 _POOLING = {"cls": "cls", "mean": "mean", "lasttoken": "last"}
 _LEGACY = {
@@ -30,23 +31,33 @@ _LEGACY = {
 _QUERY_PROMPTS, _DOC_PROMPTS = ("query",), ("document", "passage", "corpus")
 # The modules that lmk reads, and the order in which it applies them.
 _ORDER = {
-    "Transformer": 0, PLACED: 0, RUN_BY_LMK: 0, "Pooling": 1, MARKED: 1, "Dense": 2, "LayerNorm": 2,
-    "Dropout": 2, MASK: 3, "Normalize": 4,
+    "Transformer": 0, LANDMARKS: 0, PLACED: 0, RUN_BY_LMK: 0, "Pooling": 1, MARKED: 1, "Dense": 2,
+    "LayerNorm": 2, "Dropout": 2, MASK: 3, "Normalize": 4,
 }  # fmt: skip
+_LANDMARK_GRAN = 32  # the default of LandmarkTransformer
 
 
 def sentence_folder(path: Path, name: str, commit: str) -> ModelFolder:
-    """What a folder with a modules.json declares; DataError for modules that lmk does not read."""
-    kinds = _modules(path)
-    encoder = kinds[0][1]
+    """Return the declarations of a folder with a modules.json.
+
+    DataError for modules that lmk does not read.
+    """
+    modules = _modules(path)
+    encoder = modules[0][1]
     config = read_json(path / "config_sentence_transformers.json")
     lengths = [read_json(file) for file in sorted(encoder.glob("sentence_*_config.json"))]
     length = lengths[0] if lengths else {}
-    places = dict(kinds)
-    pooling = read_json(places["Pooling"] / "config.json") if "Pooling" in places else {}
-    placed = length if PLACED in places else {}
-    declared = _pooling(pooling, path) if "Pooling" in places else undeclared(path)
-    late = _late(kinds, config, length)
+    folders = dict(modules)
+    pooling = read_json(folders["Pooling"] / "config.json") if "Pooling" in folders else {}
+    placed = length if PLACED in folders else {}  # declarations of tokens that a pooler adds
+    declared = _pooling(pooling, path) if "Pooling" in folders else default_pool(path)
+    if LANDMARKS in folders:
+        placed = _landmarks(length, declared, encoder)
+    late = None
+    if is_late(config, list(folders)):
+        mask = read_json(folders[MASK] / "config.json") if MASK in folders else {}
+        vocabulary = Vocabulary(encoder, read_json(encoder / "tokenizer_config.json"))
+        late = read_late(config, length, mask, vocabulary)
     folder = ModelFolder(
         path,
         name,
@@ -55,7 +66,8 @@ def sentence_folder(path: Path, name: str, commit: str) -> ModelFolder:
         pool=placed.get("pool", declared),
         gran=placed.get("gran", ""),
         window=_window(placed, path),
-        include_prompt=(placed or pooling).get("include_prompt", True),
+        landmark_token=placed.get("lmk_token_id"),
+        include_prompt=(length if PLACED in folders else pooling).get("include_prompt", True),
         append_eos=bool(placed.get("append_eos", False)),
         max_length=length.get("max_seq_length") or declared_length(encoder),
         query_length=length.get("query_length"),
@@ -63,53 +75,64 @@ def sentence_folder(path: Path, name: str, commit: str) -> ModelFolder:
         query_prompt=_prompt(config, *_QUERY_PROMPTS),
         doc_prompt=_prompt(config, *_DOC_PROMPTS),
         similarity="cosine" if late else _similarity(config, path),
-        normalize=any(kind == "Normalize" for kind, _ in kinds),
+        normalize=any(kind == "Normalize" for kind, _ in modules),
         modules=tuple(
-            Module(kind, where) for kind, where in kinds if kind in ("Dense", "LayerNorm")
+            SentenceModule(kind, where) for kind, where in modules if kind in ("Dense", "LayerNorm")
         ),
     )
-    return _as_late(folder, late) if late else folder
-
-
-def _window(placed: dict[str, Any], path: Path) -> str:
-    """The positions of a window, where one is declared; DataError for what is no number of them."""
-    declared = placed.get("window", "")
-    if declared and not (isinstance(declared, str) and is_count(declared)):
-        raise DataError(
-            f"{path}/sentence_bert_config.json declares the window {declared!r}: write a number of positions "
-            'in quotes, such as "512", or take the line out'
-        )
-    return str(declared)
-
-
-def undeclared(path: Path) -> str:
-    """The pooling of a folder that does not name one."""
-    return "latent" if (path / LATENT).is_dir() else ""
-
-
-def _late(
-    kinds: list[tuple[str, Path]], config: dict[str, Any], length: dict[str, Any]
-) -> Late | None:
-    places = dict(kinds)
-    if not is_late(config, list(places)):
-        return None
-    encoder = kinds[0][1]
-    mask = read_json(places[MASK] / "config.json") if MASK in places else {}
-    words = Vocabulary(encoder, read_json(encoder / "tokenizer_config.json"))
-    return read_late(config, length, mask, words)
-
-
-def _as_late(folder: ModelFolder, late: Late) -> ModelFolder:
-    """A ColBERT: its modules act on states, and every state is a unit vector of its own."""
+    if late is None:
+        return folder
+    # In a ColBERT, the modules act on states, and each state is a unit vector of its own.
     return replace(
         folder, late=late, projections=folder.modules, modules=(), pool="mean", normalize=True,
         max_length=late.doc_length or folder.max_length, query_length=late.query_length,
     )  # fmt: skip
 
 
+def default_pool(path: Path) -> str:
+    """Return the pooling of a folder that does not declare one."""
+    return "latent" if (path / LATENT).is_dir() else ""
+
+
+def _landmarks(declared: dict[str, Any], pooling: str, encoder: Path) -> dict[str, Any]:
+    """Return the pooler, the granularity and the landmark of a LandmarkTransformer.
+
+    A first revision of the module writes `splitter_granularity`; if that is a list, the user has to choose
+    with --gran. DataError for another pooling than the mean, or without a landmark.
+    """
+    if pooling != "mean":
+        raise DataError(
+            f"{encoder} has the module {LANDMARKS}, but pools by {pooling or 'nothing'} instead of mean; "
+            "correct the configuration of its Pooling"
+        )
+    if declared.get("lmk_token_id") is None:
+        raise DataError(
+            f"{encoder} has the module {LANDMARKS}, but no lmk_token_id in sentence_bert_config.json; add "
+            "the id of the landmark token, for instance of [SEP]"
+        )
+    early = declared.get("splitter_granularity")
+    gran = early or declared.get("eval_splitter_granularity") or _LANDMARK_GRAN
+    single = "" if isinstance(gran, list) else str(gran)
+    return {"pool": "lmk", "gran": single, "lmk_token_id": declared["lmk_token_id"]}
+
+
+def _window(placed: dict[str, Any], path: Path) -> str:
+    """Return the declared number of positions of a window, or an empty string."""
+    declared = placed.get("window", "")
+    if declared and not (isinstance(declared, str) and is_count(declared)):
+        raise DataError(
+            f"{path}/sentence_bert_config.json declares the window {declared!r}: write a number of positions "
+            'in quotes, such as "512", or remove the line'
+        )
+    return str(declared)
+
+
 def _modules(path: Path) -> list[tuple[str, Path]]:
-    """Kind and folder of every module; DataError for one that lmk does not read, or not in its place."""
-    listed = read_shape(path / "modules.json", list[ListedModule])
+    """Return the kind and the folder of every module.
+
+    DataError for a module that lmk does not read, or an order in which lmk does not apply modules.
+    """
+    listed = listed_modules(path)
     if not listed:
         raise DataError(f"{path}/modules.json lists no module; download the model again")
     modules = [(module["type"].rsplit(".", 1)[-1], path / module["path"]) for module in listed]
@@ -127,15 +150,17 @@ def _modules(path: Path) -> list[tuple[str, Path]]:
             "Transformer, one Pooling, Dense and LayerNorm, and Normalize last"
         )
     for kind, where in modules:
+        if where.is_dir():
+            check_files(where)
         if kind in ("Pooling", "Dense", "LayerNorm") and not (where / "config.json").is_file():
             raise DataError(f"{where}/config.json is missing; download the model again")
     return modules
 
 
 def _prompt(config: dict[str, Any], *names: str) -> str:
-    """The first prompt that is declared; else the default, unless that is the other side's.
+    """Return the first declared prompt; else the default prompt, unless it belongs to the other side.
 
-    sentence-transformers fills in empty prompts when it saves, so an empty one declares nothing.
+    sentence-transformers writes empty prompts when it saves a model, so an empty prompt declares nothing.
     """
     prompts = config.get("prompts") or {}
     default = config.get("default_prompt_name") or ""
@@ -150,10 +175,10 @@ def _pooling(config: dict[str, Any], path: Path) -> str:
     if len(modes) == 1 and modes[0] in _POOLING:
         return _POOLING[modes[0]]
     if not modes:
-        return "mean"  # sentence-transformers' own default
+        return "mean"  # the default of sentence-transformers
     raise DataError(
         f"{path} pools by {'+'.join(modes)}, which is no average of marked positions; "
-        "choose one that is, for instance --pool mean"
+        "choose another pooling, for instance --pool mean"
     )
 
 

@@ -1,4 +1,4 @@
-"""Tokenizer: text to content tokens, without special tokens, and which special tokens go around it."""
+"""Tokenizer: text to content tokens without special tokens, and the special tokens around them."""
 
 import re
 from dataclasses import dataclass
@@ -10,23 +10,24 @@ from tokenizers import normalizers
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from lmkcli import catalog
-from lmkcli.data.collection import CHUNK
+from lmkcli.data.collection import CHUNK_BREAK
 from lmkcli.errors import DataError, UsageError
 from lmkcli.models.files import loading
 from lmkcli.models.folder import ModelFolder
 from lmkcli.pooling.placement import Ints, SpecialTokens
-from lmkcli.recipe import EncoderConfig
+from lmkcli.spec.recipe import EncoderConfig
 from lmkcli.text.sentences import sentence_spans
 
 _SPACES = re.compile("  +")
-_MADE_UP = 2  # ordinary tokens of the tokenizers that transformers makes up where files are missing
+# Ordinary tokens of the tokenizers that transformers invents if files are missing.
+_EMPTY_VOCABULARY = 2
 
 
-class Tokenized(NamedTuple):
-    """One text: content ids, their character spans [n, 2] in the text, and the prompt's ids.
+class TextTokens(NamedTuple):
+    """One text: content ids [n], their character spans [n, 2] in the text, and the ids of the prompt.
 
-    `ends` are the exclusive token ends of the splitter's pieces; None without a splitter. Separators
-    of given chunks are not among the ids: what stands between chunks is the placement's.
+    `ends` are the exclusive token ends of the splitter's pieces; None without a splitter. The ids contain no
+    separators of given chunks: placement adds them.
     """
 
     ids: Ints
@@ -34,130 +35,145 @@ class Tokenized(NamedTuple):
     prompt: Ints
     ends: Ints | None
 
-    def first(self, tokens: int) -> "Tokenized":
-        """The text without what comes after so many of its tokens."""
+    def first(self, tokens: int) -> "TextTokens":
+        """Return the text cut to its first `tokens` tokens."""
         if self.ends is None:
             return self._replace(ids=self.ids[:tokens], spans=self.spans[:tokens])
         ends = np.unique(np.minimum(self.ends, tokens))
-        return Tokenized(self.ids[:tokens], self.spans[:tokens], self.prompt, ends)
+        return TextTokens(self.ids[:tokens], self.spans[:tokens], self.prompt, ends)
 
 
 @dataclass(frozen=True)
 class Tokenizer:
-    """A fast tokenizer with a prompt and a splitter: the three that decide token ids."""
+    """A fast tokenizer with a prompt and a splitter; together they determine the token ids."""
 
     fast: Any
     special: SpecialTokens
     prompt: str = ""
     splitter: str = ""
 
-    def __call__(self, texts: list[str]) -> list[Tokenized]:
-        """Content tokens of many texts at once (in parallel, without holding the interpreter).
+    def __call__(self, texts: list[str]) -> list[TextTokens]:
+        """Return the content tokens of many texts, tokenized in parallel outside Python's global lock.
 
-        Texts are stripped, as the official evaluation does; spans count in the text as given.
+        Texts are stripped, as in the official evaluation. Spans count in the text as given.
         """
         texts = [_valid(text) for text in texts]
         if self.splitter == "given":
             return self._given(texts)
-        texts = [text.replace(CHUNK, " ") for text in texts]  # some normalizers would delete it
+        # some normalizers would delete the character and join two words
+        texts = [text.replace(CHUNK_BREAK, " ") for text in texts]
         if self.splitter:
-            return self._split(texts)
+            return self._sentences(texts)
         encoded = self._encode([self.prompt + text.strip() for text in texts])
         leads = [len(text) - len(text.lstrip()) for text in texts]
         return [
-            _one(item, len(self.prompt), lead) for item, lead in zip(encoded, leads, strict=True)
+            _without_prompt(item, len(self.prompt), lead)
+            for item, lead in zip(encoded, leads, strict=True)
         ]
 
     def contexts(self, texts: list[str]) -> list[Ints]:
-        """The ids of texts that each stand before a chunk, with a line break after; none of an empty one.
+        """Return the ids of texts that precede chunks, each with a line break after it.
 
-        They are the content of `prompt + text + line break`, whatever follows.
+        They are the content tokens of `prompt + text + line break`. An empty text has no ids.
         """
-        plain = [_plain(text) for text in texts]
+        plain = [_valid(text).replace(CHUNK_BREAK, " ").strip() for text in texts]
         bodies = [f"{text}\n" for text in plain if text]
-        if self.splitter == "sentence":  # which tokenizes the prompt alone
+        if self.splitter == "sentence":  # tokenizes the prompt separately
             encoded = iter(np.array(item.ids, np.int32) for item in self._encode(bodies))
         else:
-            whole = self._encode([self.prompt + body for body in bodies])
-            encoded = iter(_one(item, len(self.prompt), 0).ids for item in whole)
+            items = self._encode([self.prompt + body for body in bodies])
+            encoded = iter(_without_prompt(item, len(self.prompt), 0).ids for item in items)
         return [next(encoded) if text else np.zeros(0, np.int32) for text in plain]
 
     def tokens(self, ids: Ints) -> list[str]:
-        """The vocabulary entries, for showing."""
+        """Return the vocabulary entries of some ids, for display."""
         return [self.fast.id_to_token(int(i)) or f"<{i}>" for i in ids]
 
     def text(self, ids: Ints) -> str:
-        """The words of some ids, special tokens included, for showing."""
-        words: str = self.fast.decode(ids.tolist(), skip_special_tokens=False)
-        return words
+        """Return the text of some ids, special tokens included, for display."""
+        text: str = self.fast.decode(ids.tolist(), skip_special_tokens=False)
+        return text
 
     def _encode(self, texts: list[str]) -> list[Any]:
-        return list(self.fast.encode_batch(texts, add_special_tokens=False))
+        with loading("a text", "cannot be tokenized with the tokenizer of this model"):
+            return list(self.fast.encode_batch(texts, add_special_tokens=False))
 
-    def _split(self, texts: list[str]) -> list[Tokenized]:
-        """Sentences (and the prompt) are each tokenized alone (arXiv 2601.21525 §4)."""
-        spans = [_sentences(text) for text in texts]
+    def _sentences(self, texts: list[str]) -> list[TextTokens]:
+        """Tokenize each sentence separately, and the prompt too (arXiv 2601.21525 §4)."""
+        spans = [_sentence_spans(text) for text in texts]
         pieces = [text[a:b] for text, bounds in zip(texts, spans, strict=True) for a, b in bounds]
         encoded = iter(self._encode([_SPACES.sub(" ", piece) for piece in pieces]))
         prompt = np.array(self._encode([self.prompt.rstrip()])[0].ids, np.int32)
         return [
-            _join([_piece(next(encoded), text[a:b], a) for a, b in bounds], prompt)
+            _join([_sentence(next(encoded), text[a:b], a) for a, b in bounds], prompt)
             for text, bounds in zip(texts, spans, strict=True)
         ]
 
-    def _given(self, texts: list[str]) -> list[Tokenized]:
-        """Given chunks, tokenized together with the separator between them (arXiv 2505.24782 §4.1)."""
+    def _given(self, texts: list[str]) -> list[TextTokens]:
+        """Tokenize given chunks together, with the separator between them (arXiv 2505.24782 §4.1)."""
         separator = self.fast.id_to_token(self.special.separator)
-        joined = [text.replace(CHUNK, separator) for text in texts]
+        joined = [text.replace(CHUNK_BREAK, separator) for text in texts]
         encoded = self._encode([self.prompt + text for text in joined])
-        tokenized = [_one(item, len(self.prompt), 0) for item in encoded]
+        tokenized = [_without_prompt(item, len(self.prompt), 0) for item in encoded]
         return [
-            _parted(tokens, text, separator, int(self.special.separator or 0))
+            _without_separators(tokens, text, separator, int(self.special.separator or 0))
             for tokens, text in zip(tokenized, texts, strict=True)
         ]
 
 
-def _parted(tokens: Tokenized, text: str, separator: str, number: int) -> Tokenized:
-    """The tokens of a joined text without its separators, spans counted in the text as given."""
-    breaks = np.array([i for i, character in enumerate(text) if character == CHUNK], np.int64)
-    longer = len(separator) - len(CHUNK)
-    places = breaks + longer * np.arange(len(breaks))  # where separators stand in the joined text
+def _without_separators(
+    tokens: TextTokens, text: str, separator: str, separator_id: int
+) -> TextTokens:
+    """Remove the separators from the tokens of a joined text, and make spans count in the text as given.
+
+    The text has one character CHUNK_BREAK between two chunks, and the joined text has the longer
+    `separator` there. Break i of the text is therefore at `breaks[i] + i * longer` in the joined text. A
+    token is a separator if it has the separator's id and its span covers such a place. Spans of chunk i
+    move back by `i * longer`.
+    """
+    breaks = np.array([i for i, character in enumerate(text) if character == CHUNK_BREAK], np.int64)
+    longer = len(separator) - len(CHUNK_BREAK)
+    joined_breaks = breaks + longer * np.arange(len(breaks))
     spans = tokens.spans.astype(np.int64)
-    nearest = np.searchsorted(places, spans[:, 0])
-    hit = np.append(places, -1)[nearest]
-    between = (tokens.ids == number) & (spans[:, 0] <= hit) & (hit < spans[:, 1])
-    if between.sum() != len(breaks):
+    following = np.append(joined_breaks, -1)[np.searchsorted(joined_breaks, spans[:, 0])]
+    covers = (spans[:, 0] <= following) & (following < spans[:, 1])
+    is_separator = (tokens.ids == separator_id) & covers
+    if is_separator.sum() != len(breaks):
         raise DataError(
             f"the tokenizer did not keep the separator {separator!r} between given chunks; "
             "use --gran with a number of tokens"
         )
-    chunk = np.cumsum(between)[~between]
-    back = (spans[~between] - longer * chunk[:, None]).astype(np.int32)
-    ends = np.append(np.flatnonzero(between) - np.arange(len(breaks)), len(chunk))
-    return Tokenized(tokens.ids[~between], back, tokens.prompt, ends.astype(np.int32))
+    chunk = np.cumsum(is_separator)[~is_separator]
+    back = (spans[~is_separator] - longer * chunk[:, None]).astype(np.int32)
+    ends = np.append(np.flatnonzero(is_separator) - np.arange(len(breaks)), len(chunk))
+    return TextTokens(tokens.ids[~is_separator], back, tokens.prompt, ends.astype(np.int32))
 
 
 def _valid(text: str) -> str:
-    """Lone surrogates (from broken json escapes) become '?', one for one, so that offsets hold."""
+    """Replace each lone surrogate (from broken JSON escapes) by one '?', so offsets stay valid."""
     return text if text.isascii() else text.encode("utf-8", "replace").decode()
 
 
-def _plain(context: str) -> str:
-    return _valid(context).replace(CHUNK, " ").strip()
+def _without_prompt(item: Any, prompt: int, lead: int) -> TextTokens:
+    """Separate prompt and content of an encoded text.
 
-
-def _one(item: Any, prompt: int, lead: int) -> Tokenized:
-    """Tokens that end inside the prompt are the prompt's; one that straddles is content."""
+    `prompt` is the length of the prompt in characters, `lead` the number of characters stripped from the
+    start of the text. Tokens that end inside the prompt belong to it; a token that ends after it is
+    content.
+    """
     ids = np.array(item.ids, dtype=np.int32)
     spans = np.array(item.offsets, dtype=np.int32).reshape(-1, 2) - prompt
     head = int(np.argmax(spans[:, 1] > 0)) if prompt and len(spans) and spans[-1, 1] > 0 else 0
     if prompt and len(spans) and spans[-1, 1] <= 0:
-        head = len(ids)  # an empty text: all tokens are the prompt's
-    return Tokenized(ids[head:], np.maximum(spans[head:], 0) + lead, ids[:head], None)
+        head = len(ids)  # an empty text: all tokens belong to the prompt
+    return TextTokens(ids[head:], np.maximum(spans[head:], 0) + lead, ids[:head], None)
 
 
-def _sentences(text: str) -> list[tuple[int, int]]:
-    """Sentence spans; the whole text where splitting lost over a tenth of it (official rule)."""
+def _sentence_spans(text: str) -> list[tuple[int, int]]:
+    """Return the spans of sentences.
+
+    If splitting lost more than a tenth of the text, return the whole text (official rule).
+    """
     spans = sentence_spans(text)
     kept = sum(len(_SPACES.sub(" ", text[a:b])) for a, b in spans)
     body = text.strip()
@@ -167,51 +183,61 @@ def _sentences(text: str) -> list[tuple[int, int]]:
     return spans
 
 
-def _piece(item: Any, piece: str, start: int) -> tuple[Ints, NDArray[np.int32]]:
-    """Ids of one sentence, and spans in the text although runs of spaces were collapsed."""
+def _sentence(item: Any, sentence: str, start: int) -> tuple[Ints, NDArray[np.int32]]:
+    """Return the ids of one sentence, and their spans in the text.
+
+    Runs of spaces were reduced to one space before tokenization; spans count all spaces again.
+    """
     spans = np.array(item.offsets, dtype=np.int32).reshape(-1, 2)
-    if "  " in piece:
-        spaces = np.array([character == " " for character in piece])
+    if "  " in sentence:
+        spaces = np.array([character == " " for character in sentence])
         kept = np.flatnonzero(~(spaces & np.concatenate([[False], spaces[:-1]])))
-        spans = np.concatenate([kept, [len(piece)]])[spans].astype(np.int32)
+        spans = np.concatenate([kept, [len(sentence)]])[spans].astype(np.int32)
     return np.array(item.ids, dtype=np.int32), spans + start
 
 
-def _join(pieces: list[tuple[Ints, NDArray[np.int32]]], prompt: Ints) -> Tokenized:
-    pieces = [piece for piece in pieces if len(piece[0])]
-    if not pieces:
-        return Tokenized(
+def _join(sentences: list[tuple[Ints, NDArray[np.int32]]], prompt: Ints) -> TextTokens:
+    sentences = [sentence for sentence in sentences if len(sentence[0])]
+    if not sentences:
+        return TextTokens(
             np.zeros(0, np.int32), np.zeros((0, 2), np.int32), prompt, np.zeros(0, np.int32)
         )
-    ends = np.cumsum([len(ids) for ids, _ in pieces]).astype(np.int32)
-    return Tokenized(
-        np.concatenate([ids for ids, _ in pieces]),
-        np.concatenate([spans for _, spans in pieces]),
+    ends = np.cumsum([len(ids) for ids, _ in sentences]).astype(np.int32)
+    return TextTokens(
+        np.concatenate([ids for ids, _ in sentences]),
+        np.concatenate([spans for _, spans in sentences]),
         prompt,
         ends,
     )
 
 
 def open_tokenizer(folder: ModelFolder, side: EncoderConfig) -> Tokenizer:
-    """The tokenizer of one side, with its prompt and splitter; DataError without a fast one."""
+    """Open the tokenizer of one side, with its prompt and splitter. DataError without a fast tokenizer."""
     with loading(f"the tokenizer of {folder.name}"):
-        loaded = _opened(folder, side.trust_remote_code)
-    if not loaded.is_fast:
-        raise DataError(
-            f"{folder.name} has only a slow tokenizer without offsets; save it with a tokenizer.json"
+        # TITE's tokenizer_config.json names BERT's tokenizer, which differs; tokenizer.json is right
+        own_file = folder.kind == "tite" and (folder.encoder / "tokenizer.json").is_file()
+        opener: Any = PreTrainedTokenizerFast if own_file else AutoTokenizer
+        if folder.kind != "transformer":  # AutoTokenizer looks up the configuration class too
+            catalog.load(catalog.MODELS, folder.kind, "model kind")
+        loaded = opener.from_pretrained(
+            str(folder.encoder), trust_remote_code=side.trust_remote_code
         )
-    if len(loaded) - len(set(loaded.all_special_ids)) <= _MADE_UP:
-        raise DataError(
-            f"the tokenizer of {folder.name} has no vocabulary: its files (tokenizer.json, vocab.txt …) "
-            f"are missing from {folder.encoder}"
-        )
-    fast = loaded.backend_tokenizer
-    fast.no_truncation()
-    fast.no_padding()
-    if folder.lower_case:
-        parts = [normalizers.Lowercase(), *([fast.normalizer] if fast.normalizer else [])]
-        fast.normalizer = normalizers.Sequence(parts)
-    special = special_tokens_of(loaded, side)._replace(cuts_suffix=folder.cuts_suffix)
+        if not loaded.is_fast:
+            raise DataError(
+                f"{folder.name} has only a slow tokenizer without offsets; save it with a tokenizer.json"
+            )
+        if len(loaded) - len(set(loaded.all_special_ids)) <= _EMPTY_VOCABULARY:
+            raise DataError(
+                f"the tokenizer of {folder.name} has no vocabulary: its files (tokenizer.json, vocab.txt …) "
+                f"are missing from {folder.encoder}"
+            )
+        fast = loaded.backend_tokenizer
+        fast.no_truncation()
+        fast.no_padding()
+        if folder.lower_case:
+            parts = [normalizers.Lowercase(), *([fast.normalizer] if fast.normalizer else [])]
+            fast.normalizer = normalizers.Sequence(parts)
+        special = special_tokens_of(loaded, side)._replace(cuts_suffix=folder.cuts_suffix)
     if side.splitter == "given" and special.separator is None:
         raise UsageError(
             f"--gran given needs a tokenizer with a SEP or PAD token, and {folder.name} has neither"
@@ -219,19 +245,8 @@ def open_tokenizer(folder: ModelFolder, side: EncoderConfig) -> Tokenizer:
     return Tokenizer(fast, special, side.prompt, side.splitter)
 
 
-def _opened(folder: ModelFolder, trust: bool) -> Any:
-    """TITE's tokenizer claims to be BERT's and is not: its file, without special tokens, is read instead."""
-    whole = folder.kind == "tite" and (folder.encoder / "tokenizer.json").is_file()
-    opener = PreTrainedTokenizerFast if whole else AutoTokenizer
-    if (
-        folder.kind != "transformer"
-    ):  # transformers asks for the configuration of this architecture too
-        catalog.load(catalog.MODELS, folder.kind, "model kind")
-    return opener.from_pretrained(str(folder.encoder), trust_remote_code=trust)
-
-
 def special_tokens_of(loaded: Any, side: EncoderConfig) -> SpecialTokens:
-    """What the tokenizer's own template puts around content, found by encoding a word."""
+    """Return the special tokens around content, by encoding one word with the tokenizer's own template."""
     bare = loaded.backend_tokenizer.encode("a", add_special_tokens=False).ids
     full = loaded.backend_tokenizer.encode("a", add_special_tokens=True).ids
     at = next((i for i in range(len(full) - len(bare) + 1) if full[i : i + len(bare)] == bare), 0)
@@ -242,6 +257,14 @@ def special_tokens_of(loaded: Any, side: EncoderConfig) -> SpecialTokens:
     cls = loaded.cls_token_id if loaded.cls_token_id is not None else loaded.bos_token_id
     landmark = loaded.sep_token_id if loaded.sep_token_id is not None else eos
     separator = loaded.sep_token_id if loaded.sep_token_id is not None else loaded.pad_token_id
+    if side.landmark_token is not None:  # LandmarkTransformer does not use the template
+        landmark = side.landmark_token
+        prefix = () if cls is None else (cls,)
+        if loaded.backend_tokenizer.id_to_token(landmark) is None:
+            raise DataError(
+                f"the folder declares the landmark token {landmark}, which its tokenizer does not have; "
+                "correct lmk_token_id in its sentence_bert_config.json"
+            )
     if side.prefix_token is not None:
         prefix = (*prefix[:1], side.prefix_token, *prefix[1:])
     return SpecialTokens(prefix, suffix, cls, landmark, separator, mask=loaded.mask_token_id)

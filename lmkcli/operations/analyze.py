@@ -1,4 +1,4 @@
-"""Analyze: look into models, vectors and collections; a table, and with an output a figure."""
+"""Analyze: inspect models, vectors and collections; print a table and, with an output, draw a figure."""
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -9,27 +9,29 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NamedTuple
 from lmkcli import catalog
 from lmkcli.errors import UsageError
 from lmkcli.progress import Report
-from lmkcli.settings import Dtype, Flag, Settings
 from lmkcli.spec.operation import Operation
 from lmkcli.spec.result import Result, Table
+from lmkcli.spec.settings import Dtype, Flag, Settings
+from lmkcli.spec.values import AUTO, Device, Granularities
+from lmkcli.system.atomic import exclusive
 
 if TYPE_CHECKING:
-    from lmkcli.encoding.resolving import Resolved
+    from lmkcli.encoding.resolution import ResolvedRecipe
 
-_DOCS, _DOTS = 20, 2000  # documents of a collection that are read; dots of a map
-_ROWS = 10  # approximate number of rows in a printed table
+_DOCS, _MAP_DOCS = 20, 2000  # default number of documents; of a map
+_TABLE_ROWS = 10  # approximate number of rows in a printed table
 
 
 @dataclass(frozen=True)
 class Analysis(Result):
-    """The numbers of an analysis, as a short table for people and in full as JSON."""
+    """The numbers of an analysis: a short table for people, all numbers as JSON."""
 
     columns: list[str]
     rows: list[list[Any]]
     facts: Any
 
     def as_json(self) -> Any:
-        """All numbers; a figure's JSON file has the same."""
+        """All numbers, as in the JSON file of a figure."""
         return self.facts
 
     def table(self) -> Table:
@@ -37,88 +39,100 @@ class Analysis(Result):
         return Table(self.columns, self.rows)
 
 
-class _Found(NamedTuple):
-    """An analysis, how to draw it, what it was made from, and a note about its extent."""
+class _Computed(NamedTuple):
+    """An analysis with its figure and its provenance."""
 
     analysis: Analysis
     draw: Callable[[Path], None]
-    made_from: Mapping[str, Any]
-    note: str = ""
+    inputs: Mapping[str, Any]
+    note: str = ""  # the number of documents and tokens
 
 
 @dataclass(frozen=True, kw_only=True)
 class SubjectOptions(Settings):
-    """What is analysed: the model, the pooling and the documents."""
+    """The model, the pooling and the documents to analyse."""
 
-    panel: ClassVar[str] = "What is looked at"
+    panel: ClassVar[str] = "Subject"
 
     models: Annotated[
         list[str] | None,
         Flag(
-            "attention: a line for each model, repeat it; landmarks: one; lengths: whose tokens.",
+            "The model. attention: repeatable, one line per model; lengths: count its tokens instead "
+            "of words.",
             long="--model",
             short="-m",
             often=True,
             role="model",
             only="attention landmarks lengths",
+            aliases="--encoder --model-name --model-name-or-path",
         ),
     ] = None
     pools: Annotated[
         list[str] | None,
         Flag(
-            "attention: a line for each pooler, repeat it; landmarks: one.",
+            "Pooling. attention: repeatable, one line per pooler.",
             long="--pool",
             shown="auto, lmk",
             only="attention landmarks",
+            aliases="--pooling --pooler",
         ),
     ] = None
     gran: Annotated[
-        str | None,
+        Granularities | None,
         Flag(
-            "attention, landmarks: chunks of so many tokens, sentence or given.",
+            "attention, landmarks: granularity, the length of chunks: a number of tokens, 'sentence' "
+            "or 'given'.",
             only="attention landmarks",
+            aliases="--granularity",
         ),
     ] = None
     max_length: Annotated[
         int | None,
         Flag(
-            "attention, landmarks: positions that the model sees.",
+            "attention, landmarks: maximum number of positions of a document.",
             min=1,
             only="attention landmarks",
+            aliases="--max-seq-length --max-seq-len",
         ),
     ] = None
     docs: Annotated[
         int | None,
         Flag(
-            "How many documents.",
+            "Number of documents.",
             min=1,
             shown="20; map: 2000",
             often=True,
             only="attention landmarks map",
+            suggest_for="--sample --limit --num-docs",
         ),
     ] = None
     min_tokens: Annotated[
         int,
         Flag(
-            "attention, landmarks: only documents of so many tokens.",
+            "attention, landmarks: minimum number of tokens of a document.",
             min=1,
             only="attention landmarks",
         ),
     ] = 200
     doc: Annotated[
         str | None,
-        Flag("similarity: the document whose chunks are compared.", only="similarity"),
+        Flag("similarity: id of the document.", only="similarity"),
     ] = None
     dtype: Annotated[
-        Dtype, Flag("Compute dtype; auto is bf16 where native.", only="attention landmarks")
+        Dtype,
+        Flag(
+            "Compute dtype; auto: bf16 if the hardware supports it natively.",
+            only="attention landmarks",
+            suggest_for="--torch-dtype --fp16 --bf16 --fp32",
+        ),
     ] = "auto"
     device: Annotated[
-        str, Flag("auto, cpu, cuda or cuda:1.", role="speed", only="attention landmarks")
-    ] = "auto"
+        Device, Flag("Device: auto, cpu, cuda or cuda:1.", role="speed", only="attention landmarks")
+    ] = AUTO
     trust_remote_code: Annotated[
         bool,
         Flag(
-            "Run code that comes with the model.",
+            "Run Python code that comes with the model.",
             role="consent",
             only="attention landmarks lengths",
         ),
@@ -135,45 +149,66 @@ class SubjectOptions(Settings):
 
 @dataclass(frozen=True, kw_only=True)
 class FigureOptions(Settings):
-    """What is shown of it, and where."""
+    """The contents and the path of the figure."""
 
-    panel: ClassVar[str] = "What is shown"
+    panel: ClassVar[str] = "Figure"
 
     layers: Annotated[
         Literal["last", "mean", "each"],
-        Flag("attention: of the last layer, the mean of all, or each by itself.", only="attention"),
+        Flag(
+            "attention: the last layer, the mean over all layers, or each layer separately.",
+            only="attention",
+        ),
     ] = "last"
-    bins: Annotated[int, Flag("attention: stretches of a document.", min=2, only="attention")] = 20
+    bins: Annotated[
+        int,
+        Flag(
+            "attention: number of intervals that a document is divided into.",
+            min=2,
+            only="attention",
+        ),
+    ] = 20
     by: Annotated[
         str,
         Flag(
-            "map: what colours a dot: doc, chunk (its number), or a field of the records.",
+            "map: color of a dot: doc, chunk (its number), or a field of the records.",
             only="map",
         ),
     ] = ""
     method: Annotated[
-        Literal["pca", "umap"], Flag("map: pca, or umap (extra umap).", only="map")
+        Literal["pca", "umap"], Flag("map: projection: pca, or umap (extra umap).", only="map")
     ] = "pca"
     output: Annotated[
-        Path | None, Flag("Where the result goes.", short="-o", often=True, role="output")
+        Path | None,
+        Flag(
+            "Output path of the figure; without a suffix, .svg is added.",
+            short="-o",
+            often=True,
+            role="output",
+            suggest_for="--output-dir --output-file --output-path --save-to --plot",
+        ),
     ] = None
 
 
 @dataclass(frozen=True)
 class Analyze(Operation[Analysis], FigureOptions, SubjectOptions):
-    """Look into models, vectors and collections: a small table, and with -o a figure (extra plot).
+    """Inspect models, vectors and collections: print a small table and, with -o, draw a figure (extra plot).
 
-    attention: where in a text its pooling tokens look. landmarks: how often a landmark's nearest chunks
-    are those beside it. lengths: how long documents are. map: vectors in two dimensions. similarity:
-    the chunks of one document against each other. Beside a figure, FIGURE.json has its numbers and
-    what it was made from.
+    attention: positions of a text that its pooled tokens attend to. landmarks: share of landmarks with a
+    neighbouring chunk among their nearest chunks. lengths: lengths of documents. map: vectors in two
+    dimensions. similarity: cosines between the chunks of one document. FIGURE.json contains the numbers and
+    the inputs of a figure.
     """
 
     verb: ClassVar[str] = "analyze"
 
     what: Annotated[
         Literal["attention", "landmarks", "lengths", "map", "similarity"],
-        Flag("attention, landmarks, lengths, map or similarity.", argument=True, metavar="WHAT"),
+        Flag(
+            "The analysis: attention, landmarks, lengths, map or similarity.",
+            argument=True,
+            metavar="WHAT",
+        ),
     ] = field()
     source: Annotated[
         str,
@@ -190,35 +225,45 @@ class Analyze(Operation[Analysis], FigureOptions, SubjectOptions):
         return self.what, f"lmk analyze {self.what}"
 
     def execute(self, report: Report) -> Analysis:
-        """Compute the numbers, and draw and record the figure if there is an output."""
-        if self.output is not None:  # refuse a bad output before any work
-            from lmkcli.provenance import figures
-            from lmkcli.store import outputs
+        """Compute the numbers. With an output, also draw and record the figure."""
+        output = self.output
+        if output is None:
+            computed = _ANALYSES[self.what](self, report)
+        else:
+            output = output if output.suffix else output.with_suffix(".svg")
+            with exclusive(output):
+                computed = self._drawn(output, report)
+            report.note(f"the figure is in {output}, its numbers and inputs in {output}.json")
+        if computed.note:
+            report.note(computed.note)
+        return computed.analysis
 
-            catalog.load(catalog.PLOTS, "curve", "plot")
-            outputs.check_sidecar(self.output, figures.KIND)
-        found = _ANALYSES[self.what](self, report)
-        if self.output is not None:
-            found.draw(self.output)
-            figures.record(self.output, found.made_from, found.analysis.facts, report.call)
-            report.note(
-                f"the figure is in {self.output}, its numbers and sources in {self.output}.json"
-            )
-        if found.note:
-            report.note(found.note)
-        return found.analysis
+    def _drawn(self, output: Path, report: Report) -> _Computed:
+        """Compute the numbers, draw the figure and record it. The output is checked before any work."""
+        from lmkcli.provenance.curves import KIND, record_figure
+        from lmkcli.store import outputs
+
+        catalog.load(catalog.PLOTS, "curve", "plot")
+        outputs.check_sidecar(output, KIND)
+        computed = _ANALYSES[self.what](self, report)
+        computed.draw(output)
+        record_figure(output, computed.inputs, computed.analysis.facts, report.call)
+        return computed
 
     def given_models(self) -> list[str]:
-        """The models; UsageError if there is none."""
+        """The models. Raises UsageError if none is given."""
         if not self.models:
-            raise UsageError("-m is missing, for instance -m minilm")
+            from lmkcli.models.lookup import usable_models
+
+            raise UsageError(
+                f"-m/--model is missing; for instance -m {' or -m '.join(usable_models())}"
+            )
         return self.models
 
-    def resolved(self, model: str, pool: str, unit: str) -> "Resolved":
-        """The recipe of a model and a pooler; `gran` applies if texts are cut into chunks."""
-        from lmkcli.encoding.asking import open_pooler
-        from lmkcli.encoding.resolving import resolve
-        from lmkcli.recipe import RecipeOptions
+    def resolved(self, model: str, pool: str, unit: str) -> "ResolvedRecipe":
+        """The recipe of a model and a pooler. `gran` applies only if texts are cut into chunks."""
+        from lmkcli.encoding.resolution import open_pooler, resolve
+        from lmkcli.spec.recipe import RecipeOptions
 
         chunked = unit == "chunk" or pool == "auto" or open_pooler(pool).chunked
         options = RecipeOptions(
@@ -229,142 +274,147 @@ class Analyze(Operation[Analysis], FigureOptions, SubjectOptions):
 
 
 def _one(flag: str, values: list[str] | None, default: str) -> str:
-    """The value of a flag that this analysis takes only once."""
+    """The value of a flag that this analysis accepts only once."""
     if values and len(values) > 1:
-        raise UsageError(f"{flag} is given {len(values)} times; give it once here")
+        raise UsageError(f"{flag} is given {len(values)} times; this analysis takes it once")
     return values[0] if values else default
 
 
-def _attention(ask: Analyze, report: Report) -> _Found:
-    """Attention of the marked positions over relative positions, a line for each model and pooler."""
-    models, pools = ask.given_models(), ask.pools or ["auto"]
-    resolved = [ask.resolved(model, pool, "doc") for model, pool in product(models, pools)]
-    from lmkcli.analysis import attending
+def _attention(analyze: Analyze, report: Report) -> _Computed:
+    """Attention of the marked positions over relative positions: one line per model and pooler."""
+    models, pools = analyze.given_models(), analyze.pools or ["auto"]
+    resolved = [analyze.resolved(model, pool, "doc") for model, pool in product(models, pools)]
+    from lmkcli.analysis import attention_profiles
     from lmkcli.data.collection import open_collection
 
-    layers, bins = ask.layers, ask.bins
-    collection = open_collection(ask.source)
-    found: dict[str, attending.Profile] = {}
+    layers, bins = analyze.layers, analyze.bins
+    collection = open_collection(analyze.source)
+    profiles: dict[str, attention_profiles.Profile] = {}
     for name, each in zip(_names(resolved), resolved, strict=True):
-        watcher = attending.open_watcher(each, ask.dtype, ask.device)
-        for profile in attending.profiles(
-            watcher, _rows(ask, report, collection, watcher.tokenizer), layers, bins
+        opened = attention_profiles.open_attention_model(each, analyze.dtype, analyze.device)
+        for profile in attention_profiles.profiles(
+            opened, _documents(analyze, report, collection, opened.tokenizer), layers, bins
         ):
             several = layers == "each"
-            found[f"{name} {profile.layer}".strip() if several else name] = profile
-    few = range(0, bins, max(1, bins // _ROWS))
-    first = next(iter(found.values()))
+            profiles[f"{name} {profile.layer}".strip() if several else name] = profile
+    shown = range(0, bins, max(1, bins // _TABLE_ROWS))
+    first = next(iter(profiles.values()))
     rows: list[list[Any]] = [
-        [f"{first.points[i].x:.0%}", *(p.points[i].y for p in found.values())] for i in few
+        [f"{first.points[i].x:.0%}", *(p.points[i].y for p in profiles.values())] for i in shown
     ]
-    rows.append(["on special tokens", *(f"{each.special:.1%}" for each in found.values())])
+    rows.append(["on special tokens", *(f"{each.special:.1%}" for each in profiles.values())])
     facts = [
         {"name": name, "layer": each.layer, "special": each.special, "documents": each.documents,
          "tokens": each.tokens, "points": [point._asdict() for point in each.points]}
-        for name, each in found.items()
+        for name, each in profiles.items()
     ]  # fmt: skip
-    draw = _drawn("curve", {name: each.points for name, each in found.items()},
+    draw = _figure("curve", {name: each.points for name, each in profiles.items()},
                   "relative position in the text", "attention, 1 is an even spread")  # fmt: skip
-    made = _made(ask, "attention", recipes=[each.recipe.identity() for each in resolved],
+    inputs = _inputs(analyze, "attention", recipes=[each.recipe.identity() for each in resolved],
                  layers=layers, bins=bins)  # fmt: skip
     note = f"{first.documents} documents, {first.tokens:,} tokens; bands are 95 % intervals"
-    return _Found(Analysis(["position", *found], rows, facts), draw, made, note)
+    return _Computed(Analysis(["position", *profiles], rows, facts), draw, inputs, note)
 
 
-def _landmarks(ask: Analyze, report: Report) -> _Found:
-    """Hit@k of the chunks beside a landmark, and of a query's landmark where answers are known."""
-    model = _one("-m", ask.given_models(), "")
-    pool = _one("--pool", ask.pools, "lmk")
-    if ask.gran is None:
-        raise UsageError("--gran is missing, for instance --gran 32")
-    resolved = ask.resolved(model, pool, "chunk")
+def _landmarks(analyze: Analyze, report: Report) -> _Computed:
+    """Hit@k of the chunks next to a landmark and, with judgements, of the landmark that answers a query."""
+    model = _one("-m", analyze.given_models(), "")
+    pool = _one("--pool", analyze.pools, "lmk")
+    if analyze.gran is None:
+        raise UsageError("--gran is missing; for instance --gran 32")
+    resolved = analyze.resolved(model, pool, "chunk")
     from lmkcli.analysis import locality as analysis
     from lmkcli.data.collection import open_collection
-    from lmkcli.settings import EncodeSettings
+    from lmkcli.spec.settings import EncodeSettings
 
-    collection = open_collection(ask.source)
-    settings = EncodeSettings(dtype=ask.dtype, device=ask.device)
-    pair = analysis.open_pair(resolved, settings)
-    asked = analysis.answers(collection, ask.gran)
-    found = analysis.locality(pair, _rows(ask, report, collection, pair.together.tokenizer), asked)
+    collection = open_collection(analyze.source)
+    settings = EncodeSettings(dtype=analyze.dtype, device=analyze.device)
+    encoders = analysis.open_encoders(resolved, settings)
+    answers = analysis.answers(collection, analyze.gran)
+    documents = _documents(analyze, report, collection, encoders.together.tokenizer)
+    locality = analysis.locality(encoders, documents, answers)
     rows: list[list[Any]] = [
-        [k, *(values[number] for values in found.hits.values())]
-        for number, k in enumerate(found.depths)
+        [k, *(values[number] for values in locality.hits.values())]
+        for number, k in enumerate(locality.depths)
     ]
     lines = {
-        name: list(zip(map(float, found.depths), values, strict=True))
-        for name, values in found.hits.items()
+        name: list(zip(map(float, locality.depths), values, strict=True))
+        for name, values in locality.hits.items()
     }
-    draw = _drawn("curve", lines, "k", "Hit@k")
-    made = _made(ask, "landmarks", recipe=resolved.recipe.identity())
-    note = f"{found.documents} documents, {found.landmarks:,} landmarks with a chunk on either side"
-    note += f"; answer: {found.queries} queries" if found.queries else ""
-    return _Found(Analysis(["k", *found.hits], rows, found._asdict()), draw, made, note)
+    draw = _figure("curve", lines, "k", "Hit@k")
+    inputs = _inputs(analyze, "landmarks", recipe=resolved.recipe.identity())
+    note = f"{locality.documents} documents, {locality.landmarks:,} landmarks with a chunk on either side"
+    note += f"; answer: {locality.queries} queries" if locality.queries else ""
+    return _Computed(Analysis(["k", *locality.hits], rows, locality._asdict()), draw, inputs, note)
 
 
-def _lengths(ask: Analyze, report: Report) -> _Found:
+def _lengths(analyze: Analyze, report: Report) -> _Computed:
     """A histogram over lengths that double, in tokens of a model or in words."""
     from lmkcli.data.collection import open_collection
 
     tokenizer: Any = None
-    if ask.models:
+    if analyze.models:
         from lmkcli.models.tokenizer import open_tokenizer
 
-        resolved = ask.resolved(_one("-m", ask.given_models(), ""), "auto", "doc")
+        resolved = analyze.resolved(_one("-m", analyze.given_models(), ""), "auto", "doc")
         tokenizer = open_tokenizer(resolved.folder, resolved.recipe.doc)
-    from lmkcli.analysis import lengths as analysis
+    from lmkcli.analysis.documents import lengths
 
     with report.job("lengths") as job:
-        found = analysis.lengths(open_collection(ask.source), tokenizer, job)
-    bins = list(zip(found.edges, found.edges[1:], found.shares, strict=False))
+        histogram = lengths(open_collection(analyze.source), tokenizer, job)
+    bins = list(zip(histogram.edges, histogram.edges[1:], histogram.shares, strict=False))
     rows: list[list[Any]] = [[f"{a:,} to {b:,}", f"{share:.1%}"] for a, b, share in bins]
-    rows += [["documents", found.documents], ["mean", round(found.mean)]]
-    rows += [[name, value] for name, value in found.quantiles.items()]
-    labels = (f"length of a document ({found.what})", "documents")
-    draw = _drawn("histogram", found.edges, found.shares, labels)
-    made = _made(ask, "lengths", tokenizer=tokenizer and resolved.recipe.doc.tokenizer)
-    return _Found(Analysis([found.what, "documents"], rows, found._asdict()), draw, made)
+    rows += [["documents", histogram.documents], ["mean", round(histogram.mean)]]
+    rows += [[name, value] for name, value in histogram.quantiles.items()]
+    labels = (f"length of a document ({histogram.what})", "documents")
+    draw = _figure("histogram", histogram.edges, histogram.shares, labels)
+    inputs = _inputs(analyze, "lengths", tokenizer=tokenizer and resolved.recipe.doc.tokenizer)
+    return _Computed(
+        Analysis([histogram.what, "documents"], rows, histogram._asdict()), draw, inputs
+    )
 
 
-def _vector_map(ask: Analyze, report: Report) -> _Found:
+def _vector_map(analyze: Analyze, report: Report) -> _Computed:
     """Vectors in two dimensions, coloured by a field."""
-    from lmkcli.analysis import mapping
+    from lmkcli.analysis import maps
     from lmkcli.store.vectors import Vectors
 
-    vectors = Vectors(Path(ask.source))
-    by = ask.by
-    found = mapping.make_map(vectors, ask.docs or _DOTS, ask.method, by)
-    labels = (*found.axes, by)
-    draw = _drawn("scatter", found.places, found.values, labels)
+    vectors = Vectors(Path(analyze.source))
+    by = analyze.by
+    projection = maps.make_map(vectors, analyze.docs or _MAP_DOCS, analyze.method, by)
+    labels = (*projection.axes, by)
+    draw = _figure("scatter", projection.places, projection.values, labels)
     facts = [
         {"id": doc, "chunk": chunk, "x": float(x), "y": float(y), "value": value}
         for doc, chunk, (x, y), value in zip(
-            found.docs, found.chunks, found.places, found.values, strict=True
+            projection.docs, projection.chunks, projection.places, projection.values, strict=True
         )
     ]
-    rows = list(_centres(found, by))
-    made = _made(ask, "map", vectors=vectors.digest())
-    return _Found(Analysis([by or "all", "vectors", *found.axes], rows, facts), draw, made)
+    rows = list(_groups(projection, by))
+    inputs = _inputs(analyze, "map", vectors=vectors.digest())
+    return _Computed(
+        Analysis([by or "all", "vectors", *projection.axes], rows, facts), draw, inputs
+    )
 
 
-def _similarity(ask: Analyze, report: Report) -> _Found:
+def _similarity(analyze: Analyze, report: Report) -> _Computed:
     """The cosines between the chunks of a document."""
-    if ask.doc is None:
-        raise UsageError("--doc is missing: the id of a document, as lmk search prints it")
-    from lmkcli.analysis import mapping
+    if analyze.doc is None:
+        raise UsageError("--doc is missing; write the id of a document, as lmk search prints it")
+    from lmkcli.analysis import maps
     from lmkcli.store.vectors import Vectors
 
-    vectors = Vectors(Path(ask.source))
-    found = mapping.similarity(vectors, ask.doc)
-    rows = list(_neighbours(found))
-    draw = _drawn("heatmap", found.cosines, ("chunk", "cosine"))
-    facts = {"doc": ask.doc, "spans": found.spans, "cosines": found.cosines.tolist()}
-    made = _made(ask, "similarity", vectors=vectors.digest(), doc=ask.doc)
+    vectors = Vectors(Path(analyze.source))
+    chunks = maps.similarity(vectors, analyze.doc)
+    rows = list(_neighbours(chunks))
+    draw = _figure("heatmap", chunks.cosines, ("chunk", "cosine"))
+    facts = {"doc": analyze.doc, "spans": chunks.spans, "cosines": chunks.cosines.tolist()}
+    inputs = _inputs(analyze, "similarity", vectors=vectors.digest(), doc=analyze.doc)
     columns = ["chunk", "characters", "to the next", "to all others", "nearest"]
-    return _Found(Analysis(columns, rows, facts), draw, made)
+    return _Computed(Analysis(columns, rows, facts), draw, inputs)
 
 
-_ANALYSES: dict[str, Callable[[Analyze, Report], _Found]] = {
+_ANALYSES: dict[str, Callable[[Analyze, Report], _Computed]] = {
     "attention": _attention,
     "landmarks": _landmarks,
     "lengths": _lengths,
@@ -373,16 +423,18 @@ _ANALYSES: dict[str, Callable[[Analyze, Report], _Found]] = {
 }
 
 
-def _rows(ask: Analyze, report: Report, collection: Any, tokenizer: Any) -> Iterator[Any]:
-    """The documents to analyse: the first that are long enough."""
+def _documents(analyze: Analyze, report: Report, collection: Any, tokenizer: Any) -> Iterator[Any]:
+    """The first documents that are long enough."""
     from lmkcli.analysis.documents import long_enough
 
     with report.job("analyze") as job:
-        yield from long_enough(collection, tokenizer, ask.docs or _DOCS, ask.min_tokens, job)
+        yield from long_enough(
+            collection, tokenizer, analyze.docs or _DOCS, analyze.min_tokens, job
+        )
 
 
-def _names(resolved: "list[Resolved]") -> list[str]:
-    """What tells each recipe from the others: its model, its pooler, or both."""
+def _names(resolved: "list[ResolvedRecipe]") -> list[str]:
+    """Distinct names of the recipes: the model, the pooler, or both."""
     models = [each.folder.name for each in resolved]
     pools = [each.recipe.doc.pool for each in resolved]
     if len(set(models)) == 1:
@@ -392,39 +444,49 @@ def _names(resolved: "list[Resolved]") -> list[str]:
     return [f"{model} {pool}" for model, pool in zip(models, pools, strict=True)]
 
 
-def _drawn(name: str, *what: Any) -> Callable[[Path], None]:
+def _figure(name: str, *what: Any) -> Callable[[Path], None]:
     return lambda path: catalog.load(catalog.PLOTS, name, "plot")(*what, path)
 
 
-def _made(ask: Analyze, what: str, **more: Any) -> dict[str, Any]:
-    return {"analysis": what, "source": ask.source, **more}
+def _inputs(analyze: Analyze, what: str, **more: Any) -> dict[str, Any]:
+    return {"analysis": what, "source": analyze.source, **more}
 
 
-def _centres(found: Any, by: str) -> Iterator[list[Any]]:
-    """For each value, the most frequent first: how many vectors, and the mean of their places."""
+def _groups(projection: Any, by: str) -> Iterator[list[Any]]:
+    """For each value of `by`: the number of vectors and their mean position; the most frequent values first.
+
+    If `by` is numeric: one row with its correlation with each axis.
+    """
     import numpy as np
 
-    if by and all(isinstance(value, float) for value in found.values):
-        values = np.array(found.values)
+    if by and all(isinstance(value, float) for value in projection.values):
+        values = np.array(projection.values)
         correlations = [
             float(np.corrcoef(values, axis)[0, 1]) if np.ptp(values) and np.ptp(axis) else None
-            for axis in found.places.T
+            for axis in projection.places.T
         ]
         yield ["correlation with it", len(values), *correlations]
         return
-    names, counts = np.unique(np.array(found.values), return_counts=True)
-    for number in np.argsort(-counts, kind="stable")[:_ROWS]:
-        mine = found.places[np.array(found.values) == names[number]]
-        yield [str(names[number]) or "all", int(counts[number]), *mine.mean(0).tolist()]
+    names, counts = np.unique(np.array(projection.values), return_counts=True)
+    for number in np.argsort(-counts, kind="stable")[:_TABLE_ROWS]:
+        members = projection.places[np.array(projection.values) == names[number]]
+        yield [str(names[number]) or "all", int(counts[number]), *members.mean(0).tolist()]
 
 
-def _neighbours(found: Any) -> Iterator[list[Any]]:
+def _neighbours(chunks: Any) -> Iterator[list[Any]]:
+    """For each chunk: its cosine with the next chunk, the mean with all others, and the nearest chunk."""
     import numpy as np
 
-    square, count = found.cosines, len(found.cosines)
-    others = square - 2 * np.eye(count)
+    cosines, count = chunks.cosines, len(chunks.cosines)
+    without_self = cosines - 2 * np.eye(count)  # the diagonal can never be the maximum
     for chunk in range(count):
-        begin, end = found.spans[chunk] if found.spans else (0, 0)
-        following = float(square[chunk, chunk + 1]) if chunk + 1 < count else None
-        mean = float((square[chunk].sum() - square[chunk, chunk]) / (count - 1))
-        yield [chunk, f"{begin:,}\u2013{end:,}", following, mean, int(others[chunk].argmax())]
+        start, end = chunks.spans[chunk] if chunks.spans else (0, 0)
+        next_cosine = float(cosines[chunk, chunk + 1]) if chunk + 1 < count else None
+        mean = float((cosines[chunk].sum() - cosines[chunk, chunk]) / (count - 1))
+        yield [
+            chunk,
+            f"{start:,}\u2013{end:,}",
+            next_cosine,
+            mean,
+            int(without_self[chunk].argmax()),
+        ]

@@ -1,13 +1,14 @@
-"""Compact: rewrite the small parts of an updated vectors folder."""
+"""Compact: merge the small parts of an updated vectors folder."""
 
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, ClassVar
 
 from lmkcli.progress import Report
-from lmkcli.settings import Flag
 from lmkcli.spec.operation import Operation
 from lmkcli.spec.result import Result
+from lmkcli.spec.settings import Flag
+from lmkcli.text.formatting import counted
 
 
 @dataclass(frozen=True)
@@ -22,17 +23,17 @@ class Compacted(Result):
 
     def __str__(self) -> str:
         return (
-            f"{self.output}: generation {self.generation}, {self.written} parts written, {self.deleted} "
-            f"deleted, {self.kept} kept for readers"
+            f"{self.output}: generation {self.generation}, {counted(self.written, 'part')} written, "
+            f"{self.deleted} deleted, {self.kept} kept for readers"
         )
 
 
 @dataclass(frozen=True)
 class Compact(Operation[Compacted]):
-    """Rewrite the live rows of small parts, and of parts with deleted rows, into parts of about 256 MB.
+    """Merge small parts, and parts with deleted rows, into parts of about 256 MB.
 
-    Old parts are deleted after --keep-hours. Until then, a running search or an index that was not
-    updated yet may still read them.
+    Old parts are deleted after --keep-hours. Until then, running searches, and indexes that were not updated
+    yet, can read them.
     """
 
     verb: ClassVar[str] = "compact"
@@ -42,13 +43,13 @@ class Compact(Operation[Compacted]):
         Flag("An updated vectors folder.", argument=True, metavar="VECTORS", role="artifact"),
     ]
     keep_hours: Annotated[
-        float, Flag("Hours to keep a part after the last generation that listed it.", min=0)
+        float, Flag("Hours to keep an old part after the last generation that contains it.", min=0)
     ] = 24.0
 
     def execute(self, report: Report) -> Compacted:
         """Compact the folder."""
-        from lmkcli.encoding import updating
+        from lmkcli.encoding import vector_updates
 
         with report.job("compact") as job:
-            done = updating.compact(self.vectors, self.keep_hours, job)
-        return Compacted(self.vectors, *done)
+            compacted = vector_updates.compact(self.vectors, self.keep_hours, job)
+        return Compacted(self.vectors, *compacted)

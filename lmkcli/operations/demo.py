@@ -1,4 +1,4 @@
-"""Demo: the whole pipeline on what is installed, without a network."""
+"""Demo: the whole pipeline on an installed collection and model, without a network."""
 
 import time
 from dataclasses import dataclass
@@ -11,16 +11,22 @@ from lmkcli.operations.index import BuildIndex
 from lmkcli.operations.search import Search
 from lmkcli.operations.tokenize import Tokenize
 from lmkcli.progress import Report
-from lmkcli.settings import Flag
 from lmkcli.spec.operation import Operation
 from lmkcli.spec.result import Result
-from lmkcli.text.numbers import duration
+from lmkcli.spec.settings import Flag
+from lmkcli.text.formatting import duration
 
 COLLECTION = "stdlib/functions"
+# A part of it that an old processor encodes in seconds.
+SLICE = (
+    f"{COLLECTION},package=posixpath+shutil+pathlib+zipfile+tempfile+glob+csv+statistics+textwrap"
+)
 MODEL = "lmk-minilm"
-LONG = "stdlib/modules,package=http+json"
-BASE = "minilm"  # the base of lmk-minilm
-DEEP = "send and log an error reply"  # in http.server, far behind what the base model reads of it
+LONG_COLLECTION = "stdlib/modules,package=http+json"
+BASE_MODEL = "minilm"  # the base of lmk-minilm
+QUESTION = "split a path into its components"
+# Answered late in http.server, after the positions that the base model reads.
+DEEP_QUESTION = "send and log an error reply"
 
 
 @dataclass(frozen=True)
@@ -35,16 +41,17 @@ class Demonstrated(Result):
         return [result.as_json() for result in self.results]
 
     def __str__(self) -> str:
-        return ""  # each result was shown when its step ended
+        return ""  # each result was already printed at the end of its step
 
 
 @dataclass(frozen=True)
 class Demo(Operation[Demonstrated]):
-    """All five steps on a real collection with a real model, offline, in half a minute to a few minutes.
+    """Run the main steps on a real collection with a real model, offline. The first answer takes seconds.
 
-    The collection is this Python's standard library: given the first sentence of a docstring, find the
-    function it was written for. The model is lmk-minilm (extra `demo`). Then whole modules: a question
-    that its base, all-MiniLM-L6-v2, misses, because it reads only the start of each module.
+    The collection is a part of the standard library of Python, or all of it with --full: given the first
+    sentence of a docstring, find its function. The model is lmk-minilm (extra `demo`). The last part searches
+    whole modules. Its question has an answer that the base model, all-MiniLM-L6-v2, misses, because it reads
+    only the start of each module.
     """
 
     verb: ClassVar[str] = "demo"
@@ -52,42 +59,52 @@ class Demo(Operation[Demonstrated]):
     folder: Annotated[
         Path,
         Flag(
-            "Where the artifacts go; kept for you to look at.",
+            "Folder for the artifacts, which are kept.",
             argument=True,
             metavar="[FOLDER]",
             role="output",
         ),
     ] = Path("lmk-demo")
+    full: Annotated[
+        bool,
+        Flag(
+            "Use the whole standard library, and tokenize it first; half a minute to a few minutes."
+        ),
+    ] = False
 
     def operations(self) -> list[Operation[Any]]:
         """The operations of the demo in order."""
         folder = self.folder
-        tokens, vectors, run = folder / "tokens", folder / "vectors", folder / "dense.trec"
-        bm25, lexical = folder / "bm25", folder / "bm25.trec"
+        collection, name = (COLLECTION, "") if self.full else (SLICE, "slice-")
+        vectors, run = folder / f"{name}vectors", folder / f"{name}dense.trec"
+        bm25, lexical = folder / f"{name}bm25", folder / f"{name}bm25.trec"
         truncated, landmarks = folder / "truncated", folder / "landmarks"
+        tokens = folder / "tokens"
         return [
-            Tokenize(COLLECTION, model=MODEL, output=tokens),
-            Encode(str(tokens), model=MODEL, output=vectors),
-            BuildIndex(COLLECTION, kind="bm25", output=bm25),
-            Search(vectors, COLLECTION, k=100, output=run),
-            Search(bm25, COLLECTION, k=100, output=lexical),
+            *([Tokenize(collection, model=MODEL, output=tokens)] if self.full else []),
+            Encode(str(tokens) if self.full else collection, model=MODEL, output=vectors),
+            Search(vectors, question=QUESTION, k=3),
+            BuildIndex(collection, kind="bm25", output=bm25),
+            Search(vectors, collection, k=100, output=run),
+            Search(bm25, collection, k=100, output=lexical),
             Evaluate(runs=[run, lexical], measure=["nDCG@10", "R@100", "RR@10"]),
-            Search(vectors, question="split a path into its components", k=5),
-            Encode(LONG, model=BASE, output=truncated),
-            Encode(LONG, model=MODEL, output=landmarks),
-            Search(truncated, question=DEEP, k=3),
-            Search(landmarks, question=DEEP, k=3),
+            Encode(LONG_COLLECTION, model=BASE_MODEL, output=truncated),
+            Encode(LONG_COLLECTION, model=MODEL, output=landmarks),
+            Search(truncated, question=DEEP_QUESTION, k=3),
+            Search(landmarks, question=DEEP_QUESTION, k=3),
         ]
 
     def execute(self, report: Report) -> Demonstrated:
-        """Run the operations, showing each command line and its result."""
+        """Run the operations; print each command line and its result."""
         start = time.monotonic()
         results = []
         for operation in self.operations():
             report.note(f"\n$ {operation.command_line()}")
             results.append(operation.run(report))
             report.show(results[-1])
+        if not self.full:
+            report.note("\nThese were a few functions; lmk demo --full searches the whole library.")
         report.note(
-            f"\nAll of it took {duration(time.monotonic() - start)}; the artifacts are in {self.folder}/."
+            f"\nThe demo took {duration(time.monotonic() - start)}; the artifacts are in {self.folder}/."
         )
         return Demonstrated(self.folder, tuple(results))

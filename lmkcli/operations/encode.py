@@ -1,4 +1,4 @@
-"""Encode: documents to vectors."""
+"""Encode: convert documents to vectors."""
 
 import os
 from dataclasses import dataclass, field
@@ -10,20 +10,21 @@ from lmkcli.operations.options import (
     Destination,
     OutputOptions,
     note_differences,
-    note_left_out,
+    note_skipped,
+    output_flag,
 )
 from lmkcli.progress import Report
-from lmkcli.recipe import Model, RecipeOptions
-from lmkcli.settings import EncodeSettings, Flag
 from lmkcli.spec.operation import Operation
+from lmkcli.spec.recipe import Model, RecipeOptions
 from lmkcli.spec.result import Result, Table
-from lmkcli.text.numbers import duration, size
+from lmkcli.spec.settings import EncodeSettings, Flag
+from lmkcli.text.formatting import counted, duration, size
 
 if TYPE_CHECKING:
     from lmkcli.encoding.forecast import Forecast
-    from lmkcli.encoding.planning import Job
-    from lmkcli.encoding.updating import Updated
-    from lmkcli.store.summary import Counts
+    from lmkcli.encoding.jobs import CollectionJob
+    from lmkcli.encoding.vector_updates import VectorUpdate
+    from lmkcli.store.part_reader import Counts
 
 
 @dataclass(frozen=True)
@@ -32,36 +33,37 @@ class Encoded(Result):
 
     output: Path
     counts: "Counts"
+    skipped: int = 0  # files or rows that could not be read
 
     def as_json(self) -> Any:
-        """The folder and its counts."""
-        return {"output": str(self.output), **self.counts.as_json()}
+        """The folder and its counts; the number of skipped files or rows if it is not 0."""
+        skipped = {"skipped": self.skipped} if self.skipped else {}
+        return {"output": str(self.output), **self.counts.as_json(), **skipped}
 
     def __str__(self) -> str:
         counts = self.counts
         share = counts.lost / counts.tokens if counts.tokens else 0.0
-        vectors = f", {counts.vectors:,} vectors" if counts.vectors != counts.docs else ""
-        contexts = ""
+        totals = [counted(counts.docs, "document"), counted(counts.tokens, "token")]
+        if counts.vectors != counts.docs:
+            totals.append(counted(counts.vectors, "vector"))
+        truncated = f"{counted(counts.cut, 'text')} truncated ({share:.1%} of all tokens lost)"
+        line = f"{self.output}: {', '.join(totals)}; {truncated}, {counts.empty:,} empty"
         if counts.context_tokens:
             lost = counts.context_lost / counts.context_tokens
-            contexts = (
-                f"; contexts: {counts.context_tokens:,} tokens, {lost:.1%} of which did not fit"
-            )
-        return (
-            f"{self.output}: {counts.docs:,} documents, {counts.tokens:,} tokens{vectors}; {counts.cut:,} "
-            f"texts were cut and lost {share:.1%} of all tokens; {counts.empty:,} were empty{contexts}"
-        )
+            line += f"; contexts: {counted(counts.context_tokens, 'token')}, {lost:.1%} truncated"
+        return line
 
 
 @dataclass(frozen=True)
 class EncodedUpdate(Result):
-    """A vectors folder that was brought up to date: its generation, and documents kept, encoded, removed."""
+    """An updated vectors folder: its generation, and the documents kept, encoded and removed."""
 
     output: Path
     generation: int
     kept: int
     encoded: int
     removed: int
+    skipped: int = 0  # files or rows that could not be read
 
     def __str__(self) -> str:
         return (
@@ -72,7 +74,7 @@ class EncodedUpdate(Result):
 
 @dataclass(frozen=True)
 class EncodePlan(Result):
-    """What an encoding would read, write and take (`--dry-run`)."""
+    """Estimated counts, disk, memory and time of an encoding (`--dry-run`)."""
 
     plan: "Forecast"
     contexts: bool  # whether chunks have a context
@@ -94,7 +96,7 @@ class EncodePlan(Result):
         }
 
     def table(self) -> Table:
-        """The same in units for people."""
+        """The plan with units."""
         facts = self.as_json()
         seconds = facts.pop("seconds")
         facts["disk"] = f"{size(facts['disk'])} at most"
@@ -114,11 +116,12 @@ class DocumentOptions(CollectionOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class VectorsOutput(OutputOptions):
-    """Where the vectors go, unless this is a dry run."""
+    """The output of an encoding, or a dry run."""
 
     example: ClassVar[str] = "vectors/"
+    output: Annotated[Path | None, output_flag("Folder for the vectors.")] = None
     dry_run: Annotated[
-        bool, Flag("Count, time a sample, print the plan; write nothing.", role="mode")
+        bool, Flag("Count documents, time a sample and print the plan; write nothing.", role="mode")
     ] = False
 
 
@@ -130,10 +133,10 @@ class Encode(
     EncodeSettings,
     RecipeOptions,
 ):
-    """Documents to vectors, in immutable parts: stop it at any moment, and the same command continues.
+    """Encode documents into vectors. Stop it at any time; the same command continues.
 
-    The recipe (model, pooling, prompts, lengths, for documents and for queries) is stored with the
-    vectors, so that searching needs none of these flags.
+    lmk stores the recipe (model, pooling, prompts and lengths, for documents and for queries) with the
+    vectors, so lmk search needs none of these flags.
     """
 
     verb: ClassVar[str] = "encode"
@@ -142,67 +145,76 @@ class Encode(
     source: Annotated[
         str,
         Flag(
-            "A collection, or a tokens folder.", argument=True, metavar="INPUT", role="collection"
+            "A collection, or a tokens folder.",
+            argument=True,
+            metavar="INPUT",
+            role="collection",
+            suggest_for="--input --corpus --collection --dataset --data",
         ),
     ]
     model: Model = field(kw_only=True)
 
     def execute(self, report: Report) -> Encoded | EncodedUpdate | EncodePlan:
-        """Encode the documents, or count what that would take."""
-        place = None if self.dry_run else Destination(self, self.part_of.count)
-        # Let waiting threads sleep: busy waiting takes time from other work on the machine. torch reads
-        # this variable when it is imported.
+        """Encode the documents, update existing vectors, or estimate the work."""
+        destination = None if self.dry_run else Destination(self, self.shard.count)
+        # Waiting threads should sleep: busy waiting slows other work on the machine. torch reads this
+        # variable when it is imported.
         os.environ.setdefault("OMP_WAIT_POLICY", "passive")
-        from lmkcli.encoding import planning
+        from lmkcli.encoding import jobs
 
         recipe, settings = self.part(RecipeOptions), self.part(EncodeSettings)
         source = self.spelling(self.source)
-        job = planning.plan(source, recipe, settings, self.shard, self.offline)
+        job = jobs.plan(source, recipe, settings, self.shard, self.offline)
         if self.only is not None:
-            job = planning.restricted_to_run(job, self.only)
-        for line in planning.describe_job(job):
+            job = jobs.restricted_to_run(job, self.only)
+        for line in jobs.describe_job(job):
             report.note(line)
-        if place is None:
-            return self._dry_run(job, report)
-        from lmkcli.encoding import jobs, updating  # after everything that needs no torch
+        if destination is None:
+            from lmkcli.encoding.forecast import forecast
 
-        if place.replaces:
-            jobs.open_job(job)
-        folder = place.prepare(report)
-        changes: Updated | None = None
+            with report.job("dry run") as running:
+                plan = forecast(job, running.progress)
+            return EncodePlan(plan, bool(job.resolved.recipe.doc.context))
+        from lmkcli.encoding import (  # imports torch: only after all checks
+            artifacts,
+            vector_updates,
+        )
+
+        if destination.replaces:
+            artifacts.open_job(job)
+        folder = destination.prepare(report)
+        changes: VectorUpdate | None = None
         with report.job("encode") as running:
-            if place.updates:
-                changes = updating.run_update(job, folder, running)
+            if destination.updates:
+                changes = vector_updates.run_update(job, folder, running)
             else:
-                jobs.run_encode(job, folder, running)
-        note_left_out(report, job.source)
-        if absent := planning.count_missing(job, folder):
-            report.note(f"documents of {self.only} that {self.source} does not have: {absent:,}")
+                artifacts.run_encode(job, folder, running)
+        note_skipped(report, job.source)
+        if missing := jobs.count_missing(job, folder):
+            report.note(f"{self.source} lacks {counted(missing, 'document')} of {self.only}")
         if changes:
             return EncodedUpdate(
-                folder, changes.generation, changes.kept, changes.encoded, changes.removed
+                *(folder, changes.generation, changes.kept, changes.encoded, changes.removed),
+                skipped=job.skipped,
             )
-        return Encoded(folder, self._counts(job, folder, report))
+        from lmkcli.store import parts
 
-    def _counts(self, job: "Job", folder: Path, report: Report) -> "Counts":
+        skipped = parts.skipped_count(folder, self.shard.count)
+        return Encoded(folder, self._counts(job, folder, report), skipped)
+
+    def _counts(self, job: "CollectionJob", folder: Path, report: Report) -> "Counts":
         """The counts of this shard, or of the current generation."""
         from lmkcli.store import parts
-        from lmkcli.store.summary import sum_counts
+        from lmkcli.store.part_reader import sum_counts
 
-        updated = parts.generation(folder)
+        updated = parts.read_generation(folder)
         mine = updated.slices if updated else parts.cover(parts.list_parts(folder), job.shard)
         counts = sum_counts(folder, mine)
         if job.shard.count == 1 and "only" not in job.origin:
             note_differences(report, job.origin["name"], docs=counts.docs)
         if job.resolved.recipe.doc.splitter == "given" and counts.vectors == counts.docs:
             report.note(
-                f"{job.origin['name']} gives no document more than one chunk (a list under `chunks`)"
+                f"{job.origin['name']} provides one chunk per document; several chunks are a list under "
+                "`chunks`"
             )
         return counts
-
-    def _dry_run(self, job: "Job", report: Report) -> EncodePlan:
-        from lmkcli.encoding.forecast import forecast
-
-        with report.job("dry run") as running:
-            plan = forecast(job, running.progress)
-        return EncodePlan(plan, bool(job.resolved.recipe.doc.context))

@@ -1,4 +1,4 @@
-"""Evaluate: runs to measures, with tests between runs."""
+"""Evaluate: compute measures of runs, with significance tests between runs."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from lmkcli.errors import CheckFailed, UsageError
 from lmkcli.progress import Report
-from lmkcli.settings import Flag, Offline, Settings
 from lmkcli.spec.operation import Operation
 from lmkcli.spec.result import PROGRAMS, Format, Result, Table
+from lmkcli.spec.settings import Flag, Offline, Settings
+from lmkcli.system.atomic import exclusive
 
 if TYPE_CHECKING:
     from lmkcli.evaluation.breakdown import Key, Stratum, Value
     from lmkcli.evaluation.compare import PairedTest
-    from lmkcli.evaluation.results import Grid
-    from lmkcli.evaluation.results import Result as RunScores
+    from lmkcli.evaluation.results import ScoredRun, ScoreTable
     from lmkcli.evaluation.scoring import QrelSet
 
 Correction = Literal["holm", "bonferroni", "bh"]
@@ -31,54 +31,62 @@ class ScoreOptions(Settings):
     qrels: Annotated[
         list[str] | None,
         Flag(
-            "A qrels file or a collection, for all runs or, repeated, one for each; else as each run "
-            "says.",
+            "Judgements: a qrels file or a collection, once for all runs or once per run. Default: "
+            "the collection recorded with each run.",
             often=True,
             role="collection",
+            suggest_for="--judgements --judgments --gold",
         ),
     ] = None
     measure: Annotated[
         list[str] | None,
         Flag(
-            "ir-measures names; repeat it. Default: the collection's own if it is known, else "
-            "nDCG@10, R@100, RR@10.",
+            "Measures, in the notation of ir-measures; repeatable. Default: the measures of a known "
+            "collection, else nDCG@10, R@100, RR@10.",
             short="-m",
             often=True,
+            aliases="--metric",
+            suggest_for="--metrics --measures",
         ),
     ] = None
     drop_self: Annotated[
         Literal["auto", "yes", "no"],
         Flag(
-            "Remove documents of the query's own id first; auto: where the collection is known to "
-            "need it (ArguAna, Quora)."
+            "First remove documents with the same id as the query; auto: for known collections that "
+            "need it (ArguAna, Quora).",
+            suggest_for="--remove-query --ignore-identical-ids",
         ),
     ] = "auto"
-    strict: Annotated[bool, Flag("Exit 4 when a judged query is missing from a run.")] = False
+    strict: Annotated[bool, Flag("Exit with code 4 if a judged query is missing from a run.")] = (
+        False
+    )
     offline: Offline = False
 
 
 @dataclass(frozen=True, kw_only=True)
 class TableOptions(Settings):
-    """Which table is printed, and how."""
+    """The table to print, and its format."""
 
-    panel: ClassVar[str] = "The table"
+    panel: ClassVar[str] = "Table"
 
     name: Annotated[
         list[str] | None,
-        Flag(
-            "What the rows are called, one for each run in their order; repeat it.", role="layout"
-        ),
+        Flag("Name of a row, once per run in their order; repeatable.", role="layout"),
     ] = None
-    per_query: Annotated[bool, Flag("One row per query.", short="-p", role="layout")] = False
+    per_query: Annotated[bool, Flag("Print one row per query.", short="-p", role="layout")] = False
     baseline: Annotated[
         str | None,
         Flag(
-            "Test every other run against this one of the runs, query by query.",
+            "Compare every other run with this run, query by query, with significance tests.",
             often=True,
             role="layout",
+            suggest_for="--compare --significance --against",
         ),
     ] = None
-    all_pairs: Annotated[bool, Flag("Test every run against every other.", role="layout")] = False
+    all_pairs: Annotated[
+        bool,
+        Flag("Compare every run with every other run.", role="layout", suggest_for="--pairwise"),
+    ] = False
     correction: Annotated[
         Correction | None,
         Flag("Correction of the p-values for multiple tests.", shown=CORRECTION, role="layout"),
@@ -86,43 +94,53 @@ class TableOptions(Settings):
     by: Annotated[
         str | None,
         Flag(
-            "Break scores down by length (words of the relevant documents), query-length, or what "
-            "the collection says of its queries, such as position or language.",
+            "Break scores down by length (words of the relevant documents), query-length, or a "
+            "property of the queries that the collection provides, such as position or language.",
             role="layout",
+            suggest_for="--breakdown --group-by",
         ),
     ] = None
     bins: Annotated[
         str | None,
         Flag(
-            "Edges for --by, such as 0,512,2048,8192; else quartiles of the queries.", role="layout"
+            "Edges of the groups for --by, such as 0,512,2048,8192. Default: quartiles of the "
+            "queries.",
+            role="layout",
         ),
     ] = None
     form: Annotated[
         Format,
-        Flag("How the table is printed.", short="-f", long="--format", often=True, role="mode"),
+        Flag(
+            "Format of the table.",
+            short="-f",
+            long="--format",
+            often=True,
+            role="mode",
+            suggest_for="--markdown --latex --csv --output-format",
+        ),
     ] = Format.table
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        chosen = [n for n in ("per_query", "baseline", "all_pairs", "by") if getattr(self, n)]
-        if len(chosen) > 1:
-            flags = " and ".join(f"--{name.replace('_', '-')}" for name in chosen)
-            raise UsageError(f"{flags} print different tables; give one of them")
+        given = [n for n in ("per_query", "baseline", "all_pairs", "by") if getattr(self, n)]
+        if len(given) > 1:
+            flags = " and ".join(f"--{name.replace('_', '-')}" for name in given)
+            raise UsageError(f"{flags} print different tables; use only one")
         if self.bins is not None and self.by is None:
-            raise UsageError("--bins has no effect without --by; add --by length, or drop it")
+            raise UsageError("--bins has no effect without --by; add --by length, or drop --bins")
         if self.correction is not None and self.baseline is None and not self.all_pairs:
             raise UsageError(
-                "--correction has no effect without --baseline or --all-pairs; add one, or drop it"
+                "--correction has no effect without --baseline or --all-pairs; add one, or drop --correction"
             )
 
     @property
     def method(self) -> Correction:
-        """The correction that was given, else the default one."""
+        """The correction, by default Holm's."""
         return self.correction or CORRECTION
 
     @property
     def edges(self) -> list[float]:
-        """The bounds of the groups; none for quartiles."""
+        """The edges of the groups; empty for quartiles."""
         try:
             return [float(edge) for edge in (self.bins or "").split(",") if self.bins]
         except ValueError:
@@ -135,24 +153,26 @@ class TableOptions(Settings):
 class RecordOptions(Settings):
     """Files in addition to the table."""
 
-    panel: ClassVar[str] = "Beside the table"
+    panel: ClassVar[str] = "Files"
 
     log: Annotated[
         Path | None,
         Flag(
-            "Append each result with its provenance to this JSON-lines file.",
+            "Append each result with its provenance to this JSON Lines file.",
             often=True,
             role="output",
+            suggest_for="--output --save --append",
         ),
     ] = None
     ir_metadata: Annotated[
-        bool, Flag("Write what is known of each run beside it, as YAML.", role="mode")
+        bool,
+        Flag("Write the metadata of each run as YAML (ir-metadata) next to the run.", role="mode"),
     ] = False
     plot: Annotated[
         Path | None,
         Flag(
-            "Draw the means with intervals; with --baseline the differences query by query, with --by "
-            "a curve over the groups (.png, .svg or .pdf; extra plot).",
+            "Draw the means with intervals; with --baseline the differences per query, with --by a "
+            "curve over the groups (.png, .svg or .pdf; extra plot).",
             role="output",
         ),
     ] = None
@@ -160,57 +180,61 @@ class RecordOptions(Settings):
 
 @dataclass(frozen=True)
 class Breakdown:
-    """Scores of groups of queries: a grid for each measure, and what the groups are made by."""
+    """Scores of groups of queries: one grid per measure, and the property that forms the groups."""
 
-    grids: "list[Grid]"
+    grids: "list[ScoreTable]"
     strata: "list[Stratum]"
     by: str
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Evaluated(Result):
-    """The scores of each run, tests between runs, and groups of queries; `options` lays out the table.
+    """The scores of each run, tests between runs, and scores of groups of queries.
 
-    Iterating gives one `evaluation.results.Result` per run, with its aggregated and per-query scores.
+    Iteration returns one `evaluation.results.ScoredRun` per run, with its aggregated and per-query scores.
+    `options` determine the printed table.
     """
 
-    results: "list[RunScores]"
+    results: "list[ScoredRun]"
     qrel_sets: "list[QrelSet]"
     tests: "list[PairedTest]"
     breakdown: Breakdown | None
     options: TableOptions
     strict: bool
 
-    def __iter__(self) -> "Iterator[RunScores]":
+    def __iter__(self) -> "Iterator[ScoredRun]":
         return iter(self.results)
 
     @property
     def form(self) -> Format:
-        """How its tables are printed."""
+        """The format of the tables."""
         return self.options.form
 
     def as_json(self) -> Any:
         """The rows of the table, one value per row if there are several collections or groups."""
-        asked = replace(self, options=replace(self.options, form=Format.json))
-        (table,) = asked.blocks()
+        as_printed = replace(self, options=replace(self.options, form=Format.json))
+        (table,) = as_printed.blocks()
         assert isinstance(table, Table)
         return table.as_json()
 
     def blocks(self) -> Iterator[Table | str]:
-        """The tables, with lines that explain their marks."""
+        """The tables and the legends of their marks."""
         from lmkcli.operations import score_tables
 
         options, results, form = self.options, self.results, self.form
         if self.breakdown is not None:
-            found = self.breakdown
-            yield score_tables.groups(found.grids, found.strata, found.by, form)
+            groups = self.breakdown
+            yield score_tables.groups(groups.grids, groups.strata, groups.by, form)
         elif options.per_query:
             yield score_tables.per_query(results, form)
         else:
             yield from self._compared()
 
     def _compared(self) -> Iterator[Table | str]:
-        """A row per run, then the tests between runs; programs get one of the two."""
+        """One row per run, then the tests between runs.
+
+        Formats for programs have only one of these tables.
+        """
         from lmkcli.evaluation.compare import letters_of
         from lmkcli.evaluation.results import collections_of
         from lmkcli.operations import score_tables
@@ -229,7 +253,7 @@ class Evaluated(Result):
             yield score_tables.paired_tests(tests, form)
 
     def notes(self) -> Iterator[str]:
-        """What the scores rest on: judged queries, ties, depths."""
+        """Notes on judged queries, ties and depths."""
         from lmkcli.operations import score_tables
 
         return score_tables.notes(self.results, self.qrel_sets)
@@ -247,12 +271,12 @@ class Evaluated(Result):
 
 @dataclass(frozen=True)
 class Evaluate(Operation[Evaluated], RecordOptions, TableOptions, ScoreOptions):
-    """Runs to measures. Judged queries that a run lacks count as 0 and are reported.
+    """Evaluate runs. Judged queries that are missing from a run count as 0 and are reported.
 
-    Without --qrels, the judgements are those of the collection whose queries made the run; runs on
-    several collections make a table of systems x collections with arithmetic and geometric means.
-    With --baseline or --all-pairs, differences come with a 95 % bootstrap interval, wins/ties/losses,
-    and the p-values of a paired t-test and a randomisation test.
+    Without --qrels, lmk uses the judgements of the collection that provided the queries of the run. For runs
+    on several collections, it prints a table of systems x collections with arithmetic and geometric means.
+    With --baseline or --all-pairs, each difference has a 95 % bootstrap interval, wins/ties/losses, and the
+    p-values of a paired t-test and a randomisation test.
     """
 
     verb: ClassVar[str] = "eval"
@@ -260,7 +284,7 @@ class Evaluate(Operation[Evaluated], RecordOptions, TableOptions, ScoreOptions):
     runs: Annotated[
         list[Path],
         Flag(
-            "TREC runs, or folders of runs that lmk made; qrels may come first, as in trec_eval.",
+            "TREC runs, or folders of runs made by lmk; qrels may come first, as in trec_eval.",
             argument=True,
             metavar="RUN...",
             role="run",
@@ -269,18 +293,18 @@ class Evaluate(Operation[Evaluated], RecordOptions, TableOptions, ScoreOptions):
 
     def execute(self, report: Report) -> Evaluated:
         """Score the runs, compare them, and write the log and the plot."""
-        from lmkcli.evaluation import run_list, scoring
+        from lmkcli.evaluation import scoring
 
-        paths, spellings = run_list.order(self.runs, self.qrels or [])
+        paths, spellings = scoring.runs_and_qrels(self.runs, self.qrels or [])
         qrel_sets = scoring.qrel_sets(paths, spellings)
         measures = self.measure or scoring.default_measures(qrel_sets)
         if self.name and len(self.name) != len(paths):
             raise UsageError(
-                f"{len(self.name)} --name for {len(paths)} runs: give one for each, in their order"
+                f"{len(self.name)} --name for {len(paths)} runs; give one per run, in their order"
             )
         drops_self = {"yes": True, "no": False}.get(self.drop_self)
         results = scoring.score_all(paths, qrel_sets, measures, drops_self)
-        results = run_list.named(results, self.name, self.form in PROGRAMS)
+        results = scoring.named_rows(results, self.name, self.form in PROGRAMS)
         tests: list[PairedTest] = []
         breakdown = None
         if self.by is not None:
@@ -297,12 +321,15 @@ class Evaluate(Operation[Evaluated], RecordOptions, TableOptions, ScoreOptions):
 
     def _record(
         self,
-        results: "list[RunScores]",
+        results: "list[ScoredRun]",
         qrel_sets: "list[QrelSet]",
         spellings: list[str | None],
         report: Report,
     ) -> None:
-        """Write the metadata of the runs, then the log: the same command again would log twice."""
+        """Write the metadata of the runs, then the log.
+
+        If writing the metadata fails, the log is unchanged.
+        """
         from lmkcli.provenance import irmetadata, scorelog
 
         if not self.ir_metadata and self.log is None:
@@ -313,18 +340,17 @@ class Evaluate(Operation[Evaluated], RecordOptions, TableOptions, ScoreOptions):
         ]
         if self.ir_metadata:
             for result, entry in zip(results, entries, strict=True):
-                report.note(f"{result.run}: its metadata is in {irmetadata.write(entry)}")
+                report.note(f"{result.run}: metadata written to {irmetadata.write(entry)}")
         if self.log is not None:
-            for entry in entries:
-                scorelog.append(self.log, entry)
+            scorelog.append(self.log, entries)
 
     def _tests(
-        self, results: "list[RunScores]", against: str | None, report: Report
+        self, results: "list[ScoredRun]", against: str | None, report: Report
     ) -> "list[PairedTest]":
         from lmkcli.evaluation.compare import compare_all, letters_of
 
         if against is None:
-            letters_of(results)  # before any work: there may be too many
+            letters_of(results)  # before any work: it raises for too many runs
         with report.step("comparing") as job:
             tests = compare_all(results, against, self.method, job.progress)
         if not tests:
@@ -332,37 +358,39 @@ class Evaluate(Operation[Evaluated], RecordOptions, TableOptions, ScoreOptions):
         return tests
 
     def _breakdown(
-        self, results: "list[RunScores]", qrel_sets: "list[QrelSet]", by: str, report: Report
+        self, results: "list[ScoredRun]", qrel_sets: "list[QrelSet]", by: str, report: Report
     ) -> Breakdown:
         from lmkcli.evaluation import breakdown, score_plots
 
         values, judged = _values(qrel_sets, by, report)
         strata = breakdown.strata(values, self.edges)
-        grids = [breakdown.grid(results, strata, name) for name in results[0].measures]
+        grids = [breakdown.score_groups(results, strata, name) for name in results[0].measures]
         if self.plot is not None:
             of_groups = [[values[key] for key in each.queries] for each in strata]
-            score_plots.groups(grids, of_groups, by, self.plot)
+            with exclusive(self.plot):
+                score_plots.groups(grids, of_groups, by, self.plot)
             report.note(f"the plot is in {self.plot}")
         left = judged - sum(len(each.queries) for each in strata)
         if left:
             report.note(
-                f"{left} of {judged} queries are in no group: their {by} is unknown or too low"
+                f"{left} of {judged} queries are in no group because their {by} is unknown or too low"
             )
         return Breakdown(grids, strata, by)
 
 
-def _plot(results: "list[RunScores]", baseline: str | None, path: Path, report: Report) -> None:
+def _plot(results: "list[ScoredRun]", baseline: str | None, path: Path, report: Report) -> None:
     from lmkcli.evaluation import score_plots
 
-    if baseline is None:
-        score_plots.scores(results, path)
-    else:
-        score_plots.query_differences(results, baseline, path)
+    with exclusive(path):
+        if baseline is None:
+            score_plots.scores(results, path)
+        else:
+            score_plots.query_differences(results, baseline, path)
     report.note(f"the plot is in {path}")
 
 
-def _system(results: "list[RunScores]", baseline: str) -> str:
-    """The system that --baseline names: by its row, its run, or a unique end of its path."""
+def _system(results: "list[ScoredRun]", baseline: str) -> str:
+    """The system that --baseline names: by its row, its run, or a unique suffix of its path."""
     for each in results:
         if baseline == each.system or Path(baseline) == each.run:
             return each.system
@@ -375,7 +403,7 @@ def _system(results: "list[RunScores]", baseline: str) -> str:
 
 
 def _values(qrel_sets: "list[QrelSet]", by: str, report: Report) -> "tuple[dict[Key, Value], int]":
-    """The value by which each judged query is grouped, if known; and the number of judged queries."""
+    """Return the value of --by for each judged query, if known, and the number of judged queries."""
     from lmkcli.evaluation import breakdown
 
     values: dict[Key, Value] = {}
@@ -383,7 +411,7 @@ def _values(qrel_sets: "list[QrelSet]", by: str, report: Report) -> "tuple[dict[
     for qrel_set in {each.name: each for each in qrel_sets}.values():
         if qrel_set.collection is None:
             raise UsageError(
-                f"--by {by} needs the collection, and {qrel_set.name} holds judgements alone: name the "
+                f"--by {by} needs a collection, and {qrel_set.name} contains only judgements; name the "
                 "collection with --qrels"
             )
         queries = {qrel.query_id for qrel in qrel_set.qrels}

@@ -3,18 +3,18 @@
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar
 
-from lmkcli.data import known
+from lmkcli.data import known_collections
 from lmkcli.errors import UsageError
 from lmkcli.progress import Report
-from lmkcli.recipe import Revision
-from lmkcli.settings import Flag
 from lmkcli.spec.operation import Operation
+from lmkcli.spec.recipe import Revision
 from lmkcli.spec.result import Result
+from lmkcli.spec.settings import Flag
 
 
 @dataclass(frozen=True)
 class Fetched(Result):
-    """The collections that are on this machine now, and the folder of each model."""
+    """The downloaded collections, and the folder of each model."""
 
     collections: tuple[str, ...]
     models: dict[str, str]
@@ -24,7 +24,7 @@ class Fetched(Result):
         return {"collections": list(self.collections), "models": self.models}
 
     def __str__(self) -> str:
-        lines = [f"{name}: here" for name in self.collections]
+        lines = [f"{name}: downloaded" for name in self.collections]
         return "\n".join([*lines, *(f"{name}: {path}" for name, path in self.models.items())])
 
 
@@ -32,7 +32,7 @@ class Fetched(Result):
 class Fetch(Operation[Fetched]):
     """Download collections (ir_datasets, the hub) and models once, before many jobs need them.
 
-    Existing files are left unchanged, and several fetches of the same thing wait for each other.
+    Existing files are left unchanged. Concurrent downloads of the same files wait for each other.
     """
 
     verb: ClassVar[str] = "fetch"
@@ -40,30 +40,38 @@ class Fetch(Operation[Fetched]):
     names: Annotated[
         list[str] | None,
         Flag(
-            "Collections or groups, by name.",
+            "Names of collections or groups.",
             argument=True,
             metavar="[COLLECTION...]",
             role="collection",
         ),
     ] = None
-    model: Annotated[list[str] | None, Flag("A hub name; repeat it.", short="-m", role="model")] = (
-        None
-    )
+    model: Annotated[
+        list[str] | None,
+        Flag(
+            "A model by its hub name; repeatable.",
+            short="-m",
+            role="model",
+            aliases="--encoder --model-name --model-name-or-path",
+        ),
+    ] = None
     revision: Revision = None
 
     def check(self) -> None:
-        """Raise UsageError if nothing is named, or --revision belongs to no single model."""
+        """Raise UsageError without names, or for --revision without exactly one model."""
         if not self.names and not self.model:
-            raise UsageError("name something to fetch: collections, or models with -m")
+            raise UsageError("nothing to fetch; name collections, or models with -m")
         if self.revision is not None and len(self.model or []) != 1:
-            raise UsageError("--revision belongs to one model; give exactly one -m with it")
+            raise UsageError("--revision needs exactly one model; give one -m with it")
 
     def execute(self, report: Report) -> Fetched:
         """Download everything that is missing."""
         from lmkcli.data.collection import open_collection
-        from lmkcli.models.finding import check_revision, read_model
+        from lmkcli.models.lookup import check_revision, read_model
 
-        wanted = [each for name in self.names or [] for each in known.group(name) or [name]]
+        wanted = [
+            each for name in self.names or [] for each in known_collections.members(name) or [name]
+        ]
         collections = [open_collection(name) for name in wanted]
         for collection in collections:
             collection.fetch()

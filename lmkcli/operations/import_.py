@@ -1,4 +1,4 @@
-"""Import: vectors of another tool to a vectors folder."""
+"""Import: convert vectors of another tool to a vectors folder."""
 
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -7,18 +7,19 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 from lmkcli.errors import UsageError
 from lmkcli.operations.options import Destination, MapIds, NewOutput
 from lmkcli.progress import Report
-from lmkcli.recipe import Recipe, RecipeOptions
-from lmkcli.settings import Flag, Offline
 from lmkcli.spec.operation import Operation, Option
+from lmkcli.spec.recipe import Recipe, RecipeOptions
 from lmkcli.spec.result import Result
+from lmkcli.spec.settings import Flag, Offline
+from lmkcli.text.formatting import counted
 
 if TYPE_CHECKING:
-    from lmkcli.exchange.importing import Incoming
+    from lmkcli.exchange.imports import ForeignVectors
 
 
 @dataclass(frozen=True)
 class Imported(Result):
-    """A vectors folder: its documents, dimensions, and how many vectors were normalised."""
+    """A vectors folder: its documents and dimensions, and the number of vectors that were normalised."""
 
     output: Path
     facts: dict[str, Any]
@@ -28,49 +29,60 @@ class Imported(Result):
         return {"output": str(self.output), **self.facts}
 
     def __str__(self) -> str:
-        return (
-            f"{self.output}: {self.facts['documents']:,} documents, {self.facts['dim']} dimensions"
-        )
+        documents = counted(self.facts["documents"], "document")
+        return f"{self.output}: {documents}, {self.facts['dim']} dimensions"
 
 
 @dataclass(frozen=True)
 class Import(Operation[Imported], NewOutput, RecipeOptions):
-    """Vectors of another tool become a vectors folder, which can be indexed, searched and exported.
+    """Convert vectors from another tool to a vectors folder, which can be indexed, searched and exported.
 
-    -m and the flags of the recipe describe how they were made, and so how queries are encoded; without a
-    model they cannot be searched with text.
+    -m and the flags of the recipe describe how the vectors were made. lmk encodes queries in the same way.
+    Without a model, the vectors cannot be searched with text.
     """
 
     verb: ClassVar[str] = "import"
     example: ClassVar[str] = "vectors/"
-    # The other tool cut its texts; the recipe only describes what a vector represents.
+    # The other tool has split the texts; the recipe only describes the unit of a vector.
     unused: ClassVar[tuple[str, ...]] = ("window", "overlap", "context", "extend", "pad_to_max")
 
     source: Annotated[
         Path,
         Flag(
-            "A .npy file or a folder, as --from says.",
+            "A .npy file or a folder, depending on --from.",
             argument=True,
             metavar="SOURCE",
             role="file",
+            suggest_for="--input --embeddings",
         ),
     ]
     origin: Annotated[
-        Literal["numpy", "pyserini"], Flag("Which tool wrote it.", long="--from", often=True)
+        Literal["numpy", "pyserini"],
+        Flag(
+            "The tool that wrote the vectors.",
+            long="--from",
+            often=True,
+            suggest_for="--format --type",
+        ),
     ]
-    ids: Annotated[Path | None, Flag("numpy: the ids of the rows, one per line.", role="file")] = (
-        field(default=None, kw_only=True)
-    )
+    ids: Annotated[
+        Path | None,
+        Flag(
+            "numpy: a file with the ids of the rows, one per line.",
+            role="file",
+            suggest_for="--docids --lookup",
+        ),
+    ] = field(default=None, kw_only=True)
     map_ids: MapIds = field(default=False, kw_only=True)
     offline: Offline = field(default=False, kw_only=True)
 
     def check(self) -> None:
-        """Raise UsageError for vectors that these files cannot contain."""
+        """Raise UsageError for units that these files cannot contain."""
         unit = self.unit or "doc"
         if unit not in ("doc", "chunk") or (unit == "chunk" and self.origin != "numpy"):
             raise UsageError(
-                f"--unit {unit}: a vector per document is read from any tool's files, and a vector per chunk "
-                "(--unit chunk) from --from numpy, where the rows of a document repeat its id"
+                f"--unit {unit}: write doc, or chunk with --from numpy, in which the chunks of a document "
+                "repeat its id"
             )
 
     def ineffective(self, option: Option) -> str:
@@ -81,28 +93,28 @@ class Import(Operation[Imported], NewOutput, RecipeOptions):
 
     def execute(self, report: Report) -> Imported:
         """Read the vectors and write them as parts."""
-        place = Destination(self)
-        from lmkcli.exchange.importing import open_incoming, run_import
+        destination = Destination(self)
+        from lmkcli.exchange.imports import open_foreign, run_import
 
-        incoming = open_incoming(self.source, self.origin, self.ids)
+        incoming = open_foreign(self.source, self.origin, self.ids)
         recipe = self._recipe(incoming, report)
-        folder = place.prepare(report)
+        folder = destination.prepare(report)
         with report.job("import") as job:
             imported = run_import(incoming, recipe, folder, self.map_ids, job)
         if imported.normalized:
             report.note(
-                f"{imported.normalized:,} vectors did not have unit length, as {self.model} needs; they were "
-                "normalised"
+                f"{counted(imported.normalized, 'vector')} without unit length normalised, as {self.model} "
+                "requires"
             )
         return Imported(folder, imported._asdict())
 
-    def _recipe(self, incoming: "Incoming", report: Report) -> Recipe:
-        from lmkcli.encoding.resolving import resolve
-        from lmkcli.exchange.importing import check_width, unknown_recipe
+    def _recipe(self, incoming: "ForeignVectors", report: Report) -> Recipe:
+        from lmkcli.encoding.resolution import resolve
+        from lmkcli.exchange.imports import check_width, unknown_recipe
 
         if not self.model:
             report.note(
-                "no model (-m): these vectors can be indexed and exported, not searched with text"
+                "no model (-m): these vectors can be indexed and exported, but not searched with text"
             )
             return unknown_recipe(self.unit or "doc")
         resolved = resolve(self.part(RecipeOptions), self.offline)

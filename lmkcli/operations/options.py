@@ -1,105 +1,121 @@
-"""Settings that several operations share: which collection is read, and where the result goes."""
+"""Settings that several operations share: the input collection and the output."""
 
 import os
 from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
-from lmkcli.data import known
+from lmkcli.data import known_collections
+from lmkcli.data.collection import Collection
 from lmkcli.errors import DataError, UsageError
-from lmkcli.models.finding import OWN_NAMES
+from lmkcli.models.lookup import OWN_NAMES
 from lmkcli.progress import Report
-from lmkcli.settings import Flag, Offline, Settings
 from lmkcli.spec.operation import Operation, options
-from lmkcli.store.outputs import clear, is_artifact, is_empty
+from lmkcli.spec.settings import Flag, Offline, Settings
+from lmkcli.spec.values import WHOLE, Shard
+from lmkcli.store.outputs import clear, is_artifact, is_cleared, is_empty
+from lmkcli.system.atomic import exclusive, locked
 
-if TYPE_CHECKING:
-    from lmkcli.data.collection import Shard
-
-# Suffixes of files. A folder with such a name is a mistake.
+# Suffixes of files. If the name of an output folder has one of them, it is probably a mistake.
 _FILES = {
     *(".trec", ".run", ".txt", ".tsv", ".csv", ".json", ".jsonl", ".parquet", ".gz", ".zip"),
     *(".npy", ".npz", ".faiss", ".safetensors", ".pt", ".bin", ".png", ".svg", ".pdf"),
 }
-MOST_LEFT_OUT = 10  # notes about documents that were left out
-MapIds = Annotated[bool, Flag("White space in ids becomes '_'.", role="reading")]
+MAX_SKIPPED_NOTES = 10  # notes about skipped documents
+MapIds = Annotated[bool, Flag("Replace white space in ids by '_'.", role="reading")]
 
 
 def with_fields(spelling: str, fields: str, map_ids: bool) -> str:
-    """A collection's spelling with the options that also have flags."""
+    """Add the values of --fields and --map-ids to the spelling of a collection."""
     return spelling + (f",fields={fields}" if fields else "") + (",map_ids=1" if map_ids else "")
 
 
 @dataclass(frozen=True, kw_only=True)
 class CollectionOptions(Settings):
-    """How a collection is read, and which shard of it."""
+    """Options for reading a collection, and the shard to process."""
 
     panel: ClassVar[str] = "Documents"
     fields: Annotated[
         str,
-        Flag("Text fields of a record, joined by '+', such as headline+body.", role="reading"),
+        Flag(
+            "Text fields of a record, joined by '+', such as headline+body.",
+            role="reading",
+            suggest_for="--text-field --field",
+        ),
     ] = ""
     map_ids: MapIds = False
     shard: Annotated[
-        str,
-        Flag("Slice i/n of the collection, such as $SLURM_ARRAY_TASK_ID/16.", role="mode"),
-    ] = "0/1"
+        Shard,
+        Flag(
+            "Process shard i/n of the collection, such as $SLURM_ARRAY_TASK_ID/16.",
+            role="mode",
+            suggest_for="--num-shards --shard-index --dataset-shard-index --dataset-number-of-shards",
+        ),
+    ] = WHOLE
     offline: Offline = False
 
-    @property
-    def part_of(self) -> "Shard":
-        """The shard; UsageError if the text is none."""
-        from lmkcli.data.collection import Shard
-
-        return Shard.parse(self.shard or "0/1")
-
     def spelling(self, collection: str) -> str:
-        """The collection with the options that also have flags."""
+        """The spelling of a collection, with the values of --fields and --map-ids."""
         return with_fields(collection, self.fields, self.map_ids)
+
+
+def output_flag(text: str) -> Flag:
+    """Return the flag -o/--output with this help text."""
+    return Flag(
+        text,
+        short="-o",
+        often=True,
+        role="output",
+        suggest_for="--output-dir --output-file --output-path --save-to",
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
 class OutputOptions(Settings):
-    """Where the result goes, and what happens if it exists."""
+    """The output path, and the action if it exists."""
 
     panel: ClassVar[str] = "Output"
-    example: ClassVar[str]  # a name of such a result; folders end with a slash
-    output: Annotated[
-        Path | None, Flag("Where the result goes.", short="-o", often=True, role="output")
-    ] = None
+    example: ClassVar[str]  # a typical output path; folders end with a slash
+    output: Annotated[Path | None, output_flag("Output path.")] = None
     if_exists: Annotated[
         Literal["resume", "fail", "overwrite", "update"],
         Flag(
-            "If the output exists: continue it, fail, replace it, or bring it up to date.",
+            "If the output exists: continue it, fail, replace it, or update it.",
             role="mode",
+            suggest_for="--overwrite --force --resume --update --overwrite-output-dir --append",
         ),
     ] = "resume"
 
 
 @dataclass(frozen=True, kw_only=True)
 class NewOutput(OutputOptions):
-    """The same for results that cannot be brought up to date."""
+    """The output path, and the action if it exists, for outputs that cannot be updated."""
 
     if_exists: Annotated[
         Literal["resume", "fail", "overwrite"],
-        Flag("If the output exists: continue it, fail, or replace it.", role="mode"),
+        Flag(
+            "If the output exists: continue it, fail, or replace it.",
+            role="mode",
+            suggest_for="--overwrite --force --resume --overwrite-output-dir",
+        ),
     ] = "resume"
 
 
 class Destination:
-    """The output of an operation: what is there already, and whether it may give way.
+    """The output of an operation: its path, and the treatment of an existing output.
 
-    `check` refuses everything that can be refused before a model or a library is loaded: an existing
-    output that must stay, the name of a file for a folder, and the name of a folder for a file.
+    Creating it raises errors before a model or a library is loaded: for an existing output that may not be
+    replaced, for the name of a file instead of a folder, and for a folder instead of a file.
     """
 
     def __init__(self, operation: Any, shards: int = 1) -> None:
-        """`operation` is an Operation with OutputOptions; `shards` is the number of tasks that share it."""
+        """Check the output of an Operation with OutputOptions, which `shards` tasks write together."""
         self._operation, self._shards = operation, shards
         example = operation.example
         if operation.output is None:
-            raise UsageError(f"-o/--output is missing, for instance -o {example}")
+            raise UsageError(f"-o/--output is missing; for instance -o {example}")
         self.path: Path = operation.output
         self.stdout = str(self.path) == "-"
         if self.stdout:
@@ -118,41 +134,51 @@ class Destination:
 
     @property
     def replaces(self) -> bool:
-        """Whether an existing artifact will be removed: open inputs that may be refused before that."""
+        """Whether an existing artifact will be removed. Callers check their inputs before that."""
         return bool(self._operation.if_exists == "overwrite" and is_artifact(self.path))
 
     @property
     def updates(self) -> bool:
-        """Whether an existing artifact is to be brought up to date."""
+        """Whether an existing artifact will be updated."""
         return bool(self._operation.if_exists == "update")
 
     def prepare(self, report: Report) -> Path:
-        """The path, empty or fit to be continued, as `if_exists` says."""
+        """Return the path, empty or ready to be continued, according to `if_exists`."""
         if not self.stdout:
             self._check()
-            overwrite = self._operation.if_exists == "overwrite"
-            if overwrite and not is_empty(self.path) and (rest := clear(self.path)):
-                report.note(
-                    f"{self.path} also contains {', '.join(rest)}, which lmk did not write; left unchanged"
-                )
+            overwrite = self._operation.if_exists == "overwrite" and not is_empty(self.path)
+            if overwrite or is_cleared(
+                self.path
+            ):  # a killed process may have left a cleared folder
+                with locked(self.path) if self.path.is_dir() else nullcontext():
+                    rest = clear(self.path, reuse=True)
+                if rest:
+                    names = ", ".join(rest)
+                    report.note(f"{self.path} also contains {names}; lmk left this unchanged")
         return self.path
+
+    @contextmanager
+    def exclusive(self) -> Iterator[None]:
+        """Let only one process at a time write the output; the others raise Stopped."""
+        with nullcontext() if self.stdout else exclusive(self.path):
+            yield
 
     def _check(self) -> None:
         path, if_exists = self.path, self._operation.if_exists
         if self._shards > 1 and if_exists == "overwrite":
             raise UsageError(
-                f"--if-exists overwrite would remove the work of other shards; remove {path} once, then run "
-                "every shard without the flag"
+                f"--if-exists overwrite would remove the work of other shards; remove {path} once, then "
+                "run all shards without the flag"
             )
         if is_empty(path):
             return
         if if_exists == "fail":
             raise DataError(
-                f"{path} exists; choose another output, or --if-exists resume or overwrite"
+                f"{path} exists; choose another output, or use --if-exists resume or overwrite"
             )
-        if not is_artifact(path):
+        if not is_artifact(path) and not is_cleared(path):
             raise DataError(
-                f"{path} exists and lmk did not make it; nothing was changed. Choose another output"
+                f"{path} exists and was not made by lmk; it was left unchanged. Choose another output"
             )
         if if_exists == "overwrite":
             replaced = Path(os.path.realpath(path))
@@ -165,7 +191,7 @@ class Destination:
 
 
 def named_paths(operation: Operation[Any]) -> Iterator[str]:
-    """The existing files and folders that an operation reads, also inside a collection's options."""
+    """The existing files and folders that an operation reads, including those in options of a collection."""
     roles = ("collection", "model", "artifact", "run", "file")
     for option in options(type(operation)):
         if option.flag.role not in roles:
@@ -177,7 +203,7 @@ def named_paths(operation: Operation[Any]) -> Iterator[str]:
 
 
 def shadowed_folders(operation: Operation[Any]) -> Iterator[str]:
-    """A line for each name of a collection or a model that is also the name of a folder here."""
+    """A note for each name of a collection or a model that is also a folder in the current folder."""
     for option in options(type(operation)):
         value = getattr(operation, option.name)
         if option.flag.role not in ("collection", "model") or not value:
@@ -193,29 +219,29 @@ def shadowed_folders(operation: Operation[Any]) -> Iterator[str]:
 
 
 def _is_collection(word: str) -> bool:
-    """Whether it names a known collection; the name of an artifact means the artifact."""
+    """Whether the word is a known collection. The name of an artifact always refers to the artifact."""
     from lmkcli.data.collection import is_known
 
     return not (Path(word) / "manifest.json").is_file() and is_known(word)
 
 
 def _shadowed(word: str, what: str) -> str:
-    return f"{word} is the known {what}, not the folder of that name; the folder is ./{word}"
+    return f"{word} refers to the known {what}; write ./{word} for the folder"
 
 
 def expand(operation: Operation[Any]) -> list[tuple[str, Operation[Any]]]:
-    """(member, operation) for each member of the group that the operation's collection names; else empty.
+    """If the operation's collection is a group: (member, operation) for each member; else an empty list.
 
-    The output of a member is OUTPUT/<name><suffix>, with '-' for '/' in the name. Input folders with an
-    entry of that name are replaced by the entry (`lmk search vectors/ beir -o runs/`).
+    The output of a member is OUTPUT/<name><suffix>, with '-' instead of '/' in the name. If an input folder
+    has an entry of that name, the entry is the input of the member (`lmk search vectors/ beir -o runs/`).
     """
     field, suffix = operation.per_member
-    members = known.group(getattr(operation, field) or "") if field else []
+    members = known_collections.members(getattr(operation, field) or "") if field else []
     output = getattr(operation, "output", None)
     taken = output is not None and (output.is_file() or (output / "manifest.json").is_file())
     if members and taken:
         raise UsageError(
-            f"-o {output} is one artifact or file already; a group needs a folder for its members"
+            f"-o {output} is a single artifact or file; a group needs a folder for its members"
         )
     found = []
     for name in members:
@@ -235,7 +261,7 @@ def expand(operation: Operation[Any]) -> list[tuple[str, Operation[Any]]]:
 
 
 def _entry(folder: Path, file: str) -> Path:
-    """The member's own artifact or run, if the folder has one."""
+    """The artifact or run of one member, if the folder contains it; else the folder."""
     candidates = (folder / f"{file}{suffix}" for suffix in ("", ".trec", ".trec.gz"))
     return next((path for path in candidates if path.exists()), folder)
 
@@ -243,18 +269,26 @@ def _entry(folder: Path, file: str) -> Path:
 def note_differences(
     report: Report, name: str, docs: int | None = None, queries: int | None = None
 ) -> None:
-    """A note for each count that differs from the published one."""
-    for line in known.count_differences(name, docs, queries):
+    """Print a note for each count that differs from the published count."""
+    for line in known_collections.count_differences(name, docs, queries):
         report.note(line)
 
 
-def note_left_out(report: Report, source: object) -> None:
-    """Notes for the first documents that a collection left out, and how many more there are."""
-    left_out = getattr(source, "left_out", None)
-    out: dict[str, str] = left_out() if left_out else {}
-    for name, reason in list(out.items())[:MOST_LEFT_OUT]:
-        report.note(f"left out: {name} {reason}")
-    if len(out) > MOST_LEFT_OUT:
-        report.note(
-            f"and {len(out) - MOST_LEFT_OUT:,} more, which lmk show lists with the collection's name"
-        )
+def note_columns(report: Report, collection: Collection | None) -> None:
+    """Print the columns that lmk found in a file of other people."""
+    if collection is not None:
+        _ = collection.settings  # it reads the first rows
+        for line in collection.notes():
+            report.note(line)
+
+
+def note_skipped(report: Report, source: object) -> None:
+    """Print notes about the first files or rows that a collection skipped, and their number."""
+    skipped_files = getattr(source, "skipped_files", None)
+    skipped: dict[str, str] = skipped_files() if skipped_files else {}
+    for name, reason in list(skipped.items())[:MAX_SKIPPED_NOTES]:
+        report.note(f"skipped: {name} {reason}")
+    number = max(source.skipped_count() if isinstance(source, Collection) else 0, len(skipped))
+    if number > MAX_SKIPPED_NOTES:
+        more = number - MAX_SKIPPED_NOTES
+        report.note(f"skipped: {more:,} more; lmk show lists them with the name of the collection")

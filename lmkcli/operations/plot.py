@@ -1,4 +1,4 @@
-"""Plot: a curve over a parameter, from a score log; or the curves of a training."""
+"""Plot: draw scores of a log over a parameter, or the curves of a training."""
 
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -7,14 +7,19 @@ from typing import Annotated, ClassVar
 from lmkcli import catalog
 from lmkcli.errors import DataError, UsageError
 from lmkcli.progress import Report
-from lmkcli.settings import Flag
 from lmkcli.spec.operation import Operation
 from lmkcli.spec.result import Result
+from lmkcli.spec.settings import Flag
+from lmkcli.system.atomic import exclusive
+from lmkcli.system.input_files import not_a_file
+from lmkcli.text.formatting import counted, listed
+
+_MOST_PANELS = 50
 
 
 @dataclass(frozen=True)
 class Plotted(Result):
-    """A figure, and the numbers of its points and lines."""
+    """A figure, and how many points and lines it has."""
 
     output: Path
     points: int
@@ -26,11 +31,11 @@ class Plotted(Result):
 
 @dataclass(frozen=True)
 class Plot(Operation[Plotted]):
-    """Scores of a log over a parameter of the steps that made their runs, as a curve (extra `plot`).
+    """Draw the scores of a log over a parameter, as curves (extra `plot`).
 
-    The parameter is looked up in what led to each run: in the recipe, the index and the search, then
-    in the commands. The suffix of the output chooses PNG, SVG or PDF. Of a model's folder the loss, the
-    learning rate and the scores of development sets are drawn over the steps, also while it trains.
+    lmk looks up the parameter in the record of each run: first in the recipe, the index and the search, then
+    in the commands. The suffix of the output selects PNG, SVG or PDF. For a model folder, lmk draws the
+    loss, the learning rate and the scores of development sets over the steps, also during training.
     """
 
     verb: ClassVar[str] = "plot"
@@ -47,38 +52,57 @@ class Plot(Operation[Plotted]):
     x: Annotated[
         str | None,
         Flag(
-            "The parameter along the axis, as its flag is called: gran, max-length, dim, k, "
+            "The parameter on the x axis, by the name of its flag: gran, max-length, dim, k, "
             "ef-search, k1 …"
         ),
     ] = field(default=None, kw_only=True)
     measure: Annotated[
-        list[str] | None, Flag("Which measures; repeat it. Default: all.", short="-m")
+        list[str] | None,
+        Flag(
+            "Measures to draw; repeatable. Default: all.",
+            short="-m",
+            aliases="--metric",
+            suggest_for="--metrics --measures --y",
+        ),
     ] = field(default=None, kw_only=True)
-    by: Annotated[str | None, Flag("Another parameter; one line for each value that it has.")] = (
-        field(default=None, kw_only=True)
-    )
+    by: Annotated[
+        str | None,
+        Flag("Another parameter: draw one line per value of it.", suggest_for="--hue --group-by"),
+    ] = field(default=None, kw_only=True)
     output: Annotated[
-        Path | None, Flag("Where the result goes.", short="-o", often=True, role="output")
+        Path | None,
+        Flag(
+            "Output path of the figure (.png, .svg or .pdf).",
+            short="-o",
+            often=True,
+            role="output",
+            suggest_for="--output-dir --output-file --output-path --save-to",
+        ),
     ] = field(default=None, kw_only=True)
 
     def check(self) -> None:
         """Raise UsageError if there is no output."""
         if self.output is None:
-            raise UsageError("-o/--output is missing, for instance -o curve.svg")
+            raise UsageError("-o/--output is missing; for instance -o curve.svg")
 
     def execute(self, report: Report) -> Plotted:
         """Draw the figure."""
         assert self.output is not None
+        with exclusive(self.output):
+            return self._drawn(self.output, report)
+
+    def _drawn(self, output: Path, report: Report) -> Plotted:
         log = self.log
         if (log / "plan.json").is_file():  # results of a grid
             log = log / "scores.jsonl"
         if log.is_dir():
-            return self._training(log, self.output)
+            return self._training(log, output)
         if not log.is_file():
-            raise DataError(f"{log}: no such score log")
+            fault = not_a_file(log) or "no such score log; write one with lmk eval --log"
+            raise DataError(f"{log}: {fault}")
         if self.x is None:
-            raise UsageError("--x is missing, for instance --x gran")
-        return self._scores(log, self.x, self.output, report)
+            raise UsageError("--x is missing; for instance --x gran")
+        return self._scores(log, self.x, output, report)
 
     def _training(self, folder: Path, path: Path) -> Plotted:
         from lmkcli.provenance import traininglog
@@ -92,30 +116,37 @@ class Plot(Operation[Plotted]):
         return Plotted(path, sum(map(len, lines)), len(lines))
 
     def _scores(self, log: Path, x: str, path: Path, report: Report) -> Plotted:
-        from lmkcli.provenance import scorelog, series
+        from lmkcli.provenance import curves, scorelog
 
         draw = catalog.load(catalog.PLOTS, "curves", "plot")
         entries = scorelog.read(log)
-        logged = list(dict.fromkeys(name for each in entries for name in each["scores"]))
-        names = self.measure or logged
+        logged = dict.fromkeys(name for each in entries for name in each["scores"])
+        names = self.measure or list(logged)
         unknown = [name for name in names if name not in logged]
         if unknown:
+            raise UsageError(f"{log} has no {listed(unknown)}; its measures are {listed(logged)}")
+        if len(names) > _MOST_PANELS:
             raise UsageError(
-                f"{log} has no {', '.join(unknown)}: its measures are {', '.join(logged)}"
+                f"a figure has at most {_MOST_PANELS} measures, and {log} has {len(names):,}; choose some "
+                f"with --measure: {listed(names)}"
             )
-        if self.by and all(series.setting(each, self.by) is None for each in entries):
-            known = ", ".join(series.parameters(entries))
-            raise UsageError(f"no entry of {log} has a {self.by}, for --by; there are: {known}")
-        panels = {name: series.series(entries, x, self.by, name) for name in names}
+        if self.by and all(curves.setting(each, self.by) is None for each in entries):
+            known = ", ".join(curves.parameters(entries))
+            raise UsageError(f"--by {self.by}: no entry of {log} has it; known parameters: {known}")
+        panels = {name: curves.series(entries, x, self.by, name) for name in names}
         lines = [line for panel in panels.values() for line in panel.lines.values()]
         if not lines:
-            known = ", ".join(series.parameters(entries, numeric=True)) or "none"
+            known = ", ".join(curves.parameters(entries, numeric=True)) or "none"
             raise UsageError(
-                f"no entry of {log} has a numeric {x}, for --x; with numbers there are: {known}"
+                f"--x {x}: no entry of {log} has it as a number; numeric parameters: {known}"
             )
         draw({name: panel.drawn for name, panel in panels.items()}, x, path)
         if levels := dict.fromkeys(name for panel in panels.values() for name in panel.levels):
-            report.note(f"without a numeric {x}, drawn from side to side: {'; '.join(levels)}")
+            report.note(
+                f"drawn as horizontal lines, because {x} is not a number: {'; '.join(levels)}"
+            )
         if replaced := sum(panel.replaced for panel in panels.values()):
-            report.note(f"{replaced} points were measured again later; the latest counts")
+            report.note(
+                f"{counted(replaced, 'point')} measured several times; the latest value is drawn"
+            )
         return Plotted(path, sum(map(len, lines)), len(lines))

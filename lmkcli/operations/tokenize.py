@@ -1,4 +1,4 @@
-"""Tokenize: documents to token ids, with length statistics; or the placement of one text."""
+"""Tokenize: convert documents to token ids, with length statistics; or print the placement of one text."""
 
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -10,13 +10,14 @@ from lmkcli.operations.options import (
     Destination,
     NewOutput,
     note_differences,
-    note_left_out,
+    note_skipped,
 )
 from lmkcli.progress import Report
-from lmkcli.recipe import Model, RecipeOptions
-from lmkcli.settings import EncodeSettings, Flag
 from lmkcli.spec.operation import Operation
+from lmkcli.spec.recipe import Model, RecipeOptions
 from lmkcli.spec.result import Result, Table
+from lmkcli.spec.settings import EncodeSettings, Flag
+from lmkcli.text.formatting import counted
 
 if TYPE_CHECKING:
     from lmkcli.models.tokenizer import Tokenizer
@@ -32,10 +33,12 @@ class Tokenized(Result):
 
     output: Path
     statistics: dict[str, Any]
+    skipped: int = 0  # files or rows that could not be read
 
     def as_json(self) -> Any:
-        """The folder and the statistics."""
-        return {"tokens": str(self.output), **self.statistics}
+        """The folder and the statistics, and the number of skipped files or rows if it is not 0."""
+        skipped = {"skipped": self.skipped} if self.skipped else {}
+        return {"tokens": str(self.output), **self.statistics, **skipped}
 
     def table(self) -> Table:
         """The statistics; shares as percentages."""
@@ -51,15 +54,15 @@ class Tokenized(Result):
 
 @dataclass(frozen=True)
 class Placed(Result):
-    """How one text is placed into the inputs of the model (`--show`)."""
+    """The placement of one text into the inputs of the model (`--show`)."""
 
     placement: "Placement"
     tokenizer: "Tokenizer"
     content_tokens: int
-    averaged: bool  # False for models that make one vector of an input
+    averaged: bool  # False for models that return one vector per input
 
     def as_json(self) -> Any:
-        """The inputs with their ids, tokens and marks; the number of vectors and of lost tokens."""
+        """The inputs with their ids, tokens and marks; the numbers of vectors and of lost tokens."""
         inputs = [
             {
                 "ids": one.ids.tolist(),
@@ -73,7 +76,7 @@ class Placed(Result):
         return {"inputs": inputs, "vectors": self.placement.vectors, "lost": lost}
 
     def __str__(self) -> str:
-        """The inputs, a line each, with « » around positions whose states are averaged."""
+        """The inputs, one per line, with « » around the marked positions."""
         lines = []
         for one in self.placement.inputs:
             marked = set(one.marks.tolist()) if self.averaged else set()
@@ -83,25 +86,19 @@ class Placed(Result):
 
     @property
     def note(self) -> str:
-        """The counts in words."""
+        """The counts as a sentence."""
         placed = self.placement
         positions = sum(len(one.ids) for one in placed.inputs)
         marks = sum(len(one.marks) for one in placed.inputs)
-        states = (
-            f"«marked»: {marks} positions whose states are averaged to " if self.averaged else ""
-        )
+        states = f"{counted(marks, '«marked» position')} averaged to " if self.averaged else ""
         return (
-            f"{_count(len(placed.inputs), 'input')} of {positions} positions: {placed.kept} of "
-            f"{self.content_tokens} content tokens; {states}{_count(placed.vectors, 'vector')}"
+            f"{counted(len(placed.inputs), 'input')} of {positions} positions: {placed.kept} of "
+            f"{counted(self.content_tokens, 'content token')}; {states}{counted(placed.vectors, 'vector')}"
         )
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number} {what}" if number == 1 else f"{number} {what}s"
 
 
 def length_statistics(tokens: Any) -> dict[str, Any]:
-    """Counts of a Tokens artifact, quantiles of lengths, shares beyond limits, and overhead of landmarks."""
+    """Counts of tokens, quantiles of lengths, shares of longer documents, and the overhead of landmarks."""
     import numpy as np
 
     lengths = tokens.lengths()
@@ -125,16 +122,17 @@ def length_statistics(tokens: Any) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Tokenize(Operation[Tokenized | Placed], NewOutput, CollectionOptions, RecipeOptions):
-    """Documents to content token ids and offsets, once for all poolers with the same tokenizer.
+    """Convert documents to content token ids and offsets, once for all poolers with the same tokenizer.
 
-    Prints length statistics: what would be cut at which length, and what landmarks cost. The pooler
-    matters only for --show and for --gran sentence, where each sentence is tokenized by itself.
+    lmk prints length statistics: the shares of documents longer than several lengths, and the share of
+    positions that landmarks would add. --pool has an effect only with --show, and with --gran sentence,
+    which tokenizes each sentence separately.
     """
 
     verb: ClassVar[str] = "tokenize"
     example: ClassVar[str] = "tokens/"
     per_member: ClassVar[tuple[str, str]] = ("source", "")
-    # Tokens have no queries, no vectors, and no contexts, which are tokenized with the chunks.
+    # A tokens folder contains no queries and no vectors. lmk encode tokenizes the contexts of chunks.
     unused: ClassVar[tuple[str, ...]] = (
         *("context", "extend", "pad_to_max", "query_max_length", "query_prompt"),
         *("dim", "normalize"),
@@ -147,14 +145,16 @@ class Tokenize(Operation[Tokenized | Placed], NewOutput, CollectionOptions, Reci
             argument=True,
             metavar="[COLLECTION]",
             role="collection",
+            suggest_for="--input --corpus --collection --dataset",
         ),
     ] = None
     model: Model = field(kw_only=True)
-    store_text: Annotated[bool, Flag("Keep title and text beside the tokens.")] = field(
+    store_text: Annotated[bool, Flag("Store titles and texts with the tokens.")] = field(
         default=True, kw_only=True
     )
     show: Annotated[
-        str | None, Flag("Print how this one text is placed, and write nothing.", role="mode")
+        str | None,
+        Flag("Print the placement of this text; write nothing.", role="mode", suggest_for="--text"),
     ] = field(default=None, kw_only=True)
 
     def check(self) -> None:
@@ -172,29 +172,36 @@ class Tokenize(Operation[Tokenized | Placed], NewOutput, CollectionOptions, Reci
             placed = self._placed(self.show)
             report.note(placed.note)
             return placed
-        place = Destination(self, self.part_of.count)
-        from lmkcli.encoding import planning
+        destination = Destination(self, self.shard.count)
+        from lmkcli.encoding import jobs
+        from lmkcli.store import parts
         from lmkcli.store.tokens import Tokens
 
         recipe, settings = self.part(RecipeOptions), EncodeSettings(store_text=self.store_text)
         source = self.spelling(str(self.source))
-        job = planning.plan(source, recipe, settings, self.shard, self.offline)
-        folder = place.prepare(report)
-        from lmkcli.encoding import jobs  # after everything that needs no torch
+        job = jobs.plan(source, recipe, settings, self.shard, self.offline)
+        for line in job.source_notes():
+            report.note(line)
+        folder = destination.prepare(report)
+        from lmkcli.encoding import artifacts  # imports torch: only after all checks
 
         with report.job("tokenize") as running:
-            jobs.run_tokenize(job, folder, running)
-        note_left_out(report, job.source)
+            artifacts.run_tokenize(job, folder, running)
+        note_skipped(report, job.source)
         tokens = Tokens(folder)
         if job.shard.count == 1:
             note_differences(report, job.origin["name"], docs=len(tokens.lengths()))
-        return Tokenized(folder, length_statistics(tokens))
+        return Tokenized(
+            folder,
+            length_statistics(tokens),
+            parts.skipped_count(folder, self.shard.count),
+        )
 
     def _placed(self, text: str) -> Placed:
-        from lmkcli.encoding.resolving import resolve
+        from lmkcli.encoding.resolution import resolve
 
         resolved = resolve(self.part(RecipeOptions), self.offline)
-        from lmkcli.encoding.encoder import make_placer  # after everything that needs no torch
+        from lmkcli.encoding.encoder import make_placer  # imports torch: only after all checks
         from lmkcli.models.tokenizer import open_tokenizer
 
         config = resolved.recipe.doc

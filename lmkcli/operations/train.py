@@ -1,35 +1,37 @@
-"""Train: examples and a base model to a retrieval model."""
+"""Train: train a retrieval model on examples."""
 
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
-from lmkcli.operations.options import Destination, NewOutput
+from lmkcli.operations.options import Destination, NewOutput, output_flag
 from lmkcli.progress import Report
-from lmkcli.recipe import Model, RecipeOptions
-from lmkcli.settings import Flag, Offline
 from lmkcli.spec.operation import Operation
+from lmkcli.spec.recipe import Model, RecipeOptions
 from lmkcli.spec.result import Result, Table
-from lmkcli.text.numbers import duration, size
+from lmkcli.spec.settings import Flag, Offline
+from lmkcli.text.formatting import duration, size
 from lmkcli.training.settings import DevSettings, TrainSettings
 
 if TYPE_CHECKING:
     from lmkcli.encoding.sentence_folder import ExportedModel
-    from lmkcli.evaluation.devsets import DevSet
-    from lmkcli.training.development import Dev
-    from lmkcli.training.job import TrainJob
-    from lmkcli.training.rehearsal import Rehearsal, Rehearsed
+    from lmkcli.evaluation.scoring import DevSet
+    from lmkcli.training.loop.development import Dev
+    from lmkcli.training.loop.dry_run import DryRun, DryRunJob
+    from lmkcli.training.training_job import TrainJob
 
 
 @dataclass(frozen=True, kw_only=True)
 class ModelOutput(NewOutput):
-    """Where the model goes, unless this is a dry run, and whether the network may be used."""
+    """The output of a training, a dry run, and the use of the network."""
 
     example: ClassVar[str] = "model/"
+    output: Annotated[Path | None, output_flag("Folder for the model.")] = None
     dry_run: Annotated[
         bool,
         Flag(
-            "Count, show placed examples, time five steps, print the plan; write nothing.",
+            "Count examples, print placed examples, time five steps and print the plan; write "
+            "nothing.",
             role="mode",
         ),
     ] = False
@@ -38,18 +40,18 @@ class ModelOutput(NewOutput):
 
 @dataclass(frozen=True)
 class TrainPlan(Result):
-    """What a training would read and take, from five timed steps (`--dry-run`)."""
+    """Estimated counts, memory and time of a training, from five timed steps (`--dry-run`)."""
 
-    rehearsal: "Rehearsal"
+    rehearsal: "DryRun"
     scored: bool  # whether development sets are scored
 
     def as_json(self) -> Any:
-        """The counts, and the placed examples that were drawn first."""
+        """The counts, and the first placed examples."""
         shown = [[text._asdict() for text in example] for example in self.rehearsal.shown]
         return {**self.rehearsal._asdict(), "shown": shown}
 
     def __str__(self) -> str:
-        """The placed examples, a line each."""
+        """The placed examples, one per line."""
         lines = []
         for number, example in enumerate(self.rehearsal.shown, 1):
             for text in example:
@@ -66,22 +68,22 @@ class TrainPlan(Result):
             ["examples", plan.examples],
             ["steps", plan.steps],
             ["tokens", f"about {plan.tokens:,}, from {plan.counted} batches"],
-            ["longest input", f"{plan.longest:,} positions in these"],
+            ["longest input", f"{plan.longest:,} positions in these batches"],
             ["pace", f"{round(plan.tokens_per_second):,} tokens/s in {plan.timed} steps"],
-            ["memory", f"{size(plan.memory)} at the peak of these"],
+            ["memory", f"{size(plan.memory)} at the peak of these steps"],
             ["time", f"about {duration(plan.seconds)} on this machine"],
         ]
         if self.scored:
-            rows.append(["of it scoring", f"about {duration(plan.scoring)}"])
+            rows.append(["scoring", f"about {duration(plan.scoring)} of this time"])
         return Table(["dry run", ""], rows)
 
 
-def plan_training(job: "Rehearsed", dev: "Dev | None", report: Report) -> TrainPlan:
+def plan_training(job: "DryRunJob", dev: "Dev | None", report: Report) -> TrainPlan:
     """Count and time a training without writing anything."""
-    from lmkcli.training.rehearsal import rehearse
+    from lmkcli.training.loop.dry_run import rehearse
 
-    with report.job("dry run") as running:
-        return TrainPlan(rehearse(job, dev, running), dev is not None)
+    with report.job("dry run") as job_report:
+        return TrainPlan(rehearse(job, dev, job_report), dev is not None)
 
 
 @dataclass(frozen=True)
@@ -106,21 +108,21 @@ class Trained(Result):
         best = ""
         if self.measure and self.dev:
             score = f"{self.measure} {self.dev['score']:.4f}"
-            best = f"; these are the weights of step {self.dev['step']}, {score}"
+            best = f"; weights of step {self.dev['step']}, {score}"
         return f"{self.output}: {self.steps:,} steps{best}; {self.export.loaded_by}"
 
 
 @dataclass(frozen=True)
 class Train(Operation[Trained | TrainPlan], ModelOutput, DevSettings, TrainSettings, RecipeOptions):
-    """Train a bi-encoder with the pooling, the granularities and the prompts that it will be used with.
+    """Train a bi-encoder with the pooling, the granularities and the prompts of its later use.
 
-    --gran takes a list here, such as 32,64,128,256: each text is cut by one that is drawn for it, and
-    the model's folder declares the first. --window is what the folder declares, too: texts are learned from
-    whole, and documents encoded in such windows later. Stop it at any moment, and the same command continues.
+    --gran accepts a list, such as 32,64,128,256: lmk draws a granularity for each text, and the model folder
+    declares the first one. --window has no effect on training; it is stored in the model folder, and lmk
+    encode then uses it. You can stop a training at any time; the same command continues.
     """
 
     verb: ClassVar[str] = "train"
-    # These have no place in the layout of a sentence-transformers folder.
+    # The layout of a sentence-transformers folder cannot store these.
     unused: ClassVar[tuple[str, ...]] = ("overlap", "context", "pad_to_max", "dim")
 
     sources: Annotated[
@@ -130,42 +132,45 @@ class Train(Operation[Trained | TrainPlan], ModelOutput, DevSettings, TrainSetti
             argument=True,
             metavar="EXAMPLES…",
             role="collection",
+            suggest_for="--train-file --train-data --dataset --input",
         ),
     ]
     model: Model = field(kw_only=True)
 
     def execute(self, report: Report) -> Trained | TrainPlan:
-        """Train, or count what that would take."""
-        place = None if self.dry_run else Destination(self)
-        from lmkcli.encoding.asking import check_grans
+        """Train, or estimate the work."""
+        destination = None if self.dry_run else Destination(self)
+        from lmkcli.encoding.resolution import check_grans
 
         recipe, settings = self.part(RecipeOptions), self.part(TrainSettings)
         check_grans(recipe)
-        from lmkcli.evaluation import devsets
-        from lmkcli.training.asking import resolve_training
+        from lmkcli.evaluation.scoring import read_devsets
+        from lmkcli.training.request import resolve_training
 
         request = resolve_training(self.sources, recipe, settings, self.offline)
-        sets = devsets.read(self.dev or [], self.dev_measure)
-        from lmkcli.training import planning, running  # after everything that needs no torch
+        sets = read_devsets(self.dev or [], self.dev_measure)
+        from lmkcli.training.loop import execution  # imports torch: only after all checks
+        from lmkcli.training.training_job import describe_training, planned
 
-        job = planning.planned(request, settings)
+        job = planned(request, settings)
         if sets:
             job = self._scored(job, sets)
-        for line in planning.describe_training(job):
+        for line in describe_training(job):
             report.note(line)
-        if place is None:
+        if destination is None:
             return plan_training(job, job.dev, report)
-        if place.replaces:
-            job.task(running.Start())
-        folder = place.prepare(report)
-        with report.job("train") as given:
-            running.run(job, folder, given)
+        if destination.replaces:
+            job.task(execution.Start())
+        folder = destination.path
+        execution.in_first(lambda: destination.prepare(report), folder, job.settings)
+        with report.job("train") as job_report:
+            execution.run(job, folder, job_report)
         return self._result(job, folder)
 
     def _scored(self, job: "TrainJob", sets: "tuple[DevSet, ...]") -> "TrainJob":
-        """The same training, scored on development sets while it runs."""
-        from lmkcli.evaluation.development import DevScorer
-        from lmkcli.training.development import Dev
+        """Return the same training, with evaluations on development sets."""
+        from lmkcli.evaluation.dev_scorer import DevScorer
+        from lmkcli.training.loop.development import Dev
 
         scorer = DevScorer(job.resolved, self.dev_measure, sets)
         every = self.dev_every or max(1, job.settings.steps // 10)

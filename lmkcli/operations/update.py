@@ -1,4 +1,4 @@
-"""Update: vectors and their indexes, brought to the current state of a collection in one step."""
+"""Update: bring vectors and their indexes to the current state of a collection in one step."""
 
 import os
 from dataclasses import dataclass
@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from lmkcli.errors import DataError, UsageError
 from lmkcli.progress import Report
-from lmkcli.settings import Flag, TrustRemoteCode
-from lmkcli.spec.operation import Operation, named, operation_kind
+from lmkcli.spec.operation import Operation, named, operation_kind, options
 from lmkcli.spec.result import Result
+from lmkcli.spec.settings import Flag, TrustRemoteCode
 from lmkcli.system import network
 
 if TYPE_CHECKING:
-    from lmkcli.manifest import Manifest
+    from lmkcli.spec.manifest import Manifest
 
-_ORDER = ("vectors", "index")  # indexes after their vectors
+_ORDER = ("vectors", "index")  # vectors before their indexes
 Download = Annotated[
     bool, Flag("Allow downloading missing models and collections.", role="consent")
 ]
@@ -23,7 +23,7 @@ Download = Annotated[
 
 @dataclass(frozen=True)
 class Updated(Result):
-    """The results of the operations that updated each folder, in the order in which they ran."""
+    """The results of the operations that updated the folders, in their order."""
 
     steps: tuple[Result, ...]
 
@@ -37,10 +37,11 @@ class Updated(Result):
 
 @dataclass(frozen=True)
 class Update(Operation[Updated]):
-    """Update vectors and indexes to the current state of a collection, with the settings that made them.
+    """Update vectors and indexes to the current state of a collection, with their recorded settings.
 
-    Each folder's own operation, lmk encode or lmk index, runs again with --if-exists update, vectors first.
-    Up-to-date folders are left unchanged. A step that is stopped or fails leaves its folder unchanged.
+    For each folder, vectors first, lmk runs the recorded operation (lmk encode or lmk index) again with
+    --if-exists update. Up-to-date folders are left unchanged. A stopped or failed step leaves its folder
+    unchanged.
     """
 
     verb: ClassVar[str] = "update"
@@ -52,7 +53,7 @@ class Update(Operation[Updated]):
     folders: Annotated[
         list[Path],
         Flag(
-            "Vectors made from it, and indexes of either; they exist already.",
+            "Existing vectors of the collection, and existing indexes of it or of these vectors.",
             argument=True,
             metavar="FOLDER…",
             role="artifact",
@@ -63,7 +64,9 @@ class Update(Operation[Updated]):
 
     def execute(self, report: Report) -> Updated:
         """Update each folder."""
-        with network.restricted(not self.download):  # a stranger's record must not start downloads
+        with network.restricted(
+            not self.download
+        ):  # the record of another person must not start downloads
             made = self._made()
             steps = {folder: self._step(folder, made[folder]) for folder in self.folders}
             done = []
@@ -73,14 +76,14 @@ class Update(Operation[Updated]):
         return Updated(tuple(done))
 
     def _made(self) -> "dict[Path, Manifest]":
-        """The manifest of each folder; UsageError for one without, DataError for a refused one."""
-        from lmkcli import manifest
-        from lmkcli.encoding.recorded import refuse_code
+        """The manifest of each folder. Raises UsageError if it is missing, DataError if it is refused."""
+        from lmkcli.encoding.encoder import refuse_code
+        from lmkcli.spec import manifest
 
         missing = [str(each) for each in self.folders if not (each / manifest.NAME).is_file()]
         if missing:
             raise UsageError(
-                f"there is no artifact at {', '.join(missing)}; make it once, for instance with "
+                f"no artifact at {', '.join(missing)}; make it first, for instance with "
                 f"lmk encode {self.source} -m MODEL -o vectors/ or lmk index vectors/ -o index/"
             )
         made = {folder: manifest.read(folder) for folder in self.folders}
@@ -92,12 +95,11 @@ class Update(Operation[Updated]):
         return made
 
     def _step(self, folder: Path, made: "Manifest") -> Operation[Any]:
-        """The operation that brings one folder up to date; DataError if its record names none."""
+        """The operation that updates one folder. Raises DataError if it is not recorded."""
         record = made.facts.get("operation", {})
         if made.kind not in _ORDER or record.get("operation") not in ("encode", "index"):
             raise DataError(
-                f"{folder} was not made by lmk encode or lmk index, so its operation cannot run again; give "
-                "vectors or an index"
+                f"{folder} was not made by lmk encode or lmk index; name vectors or an index"
             )
         source = self.source
         if "vectors" in made.facts:
@@ -106,24 +108,30 @@ class Update(Operation[Updated]):
         if made.kind == "vectors":
             changes["model"] = made.facts["models"]["doc"]["model"]
             changes["trust_remote_code"] = needs_code(made)
-        if uri := str(made.identity.get("settings", {}).get("uri", "")):
-            changes["uri"] = _local(folder, uri)
-        return operation_kind(record).from_json(record, **changes)
+        kind = operation_kind(record)
+        built = made.identity.get("settings", {})
+        addresses = (each.name for each in options(kind) if each.flag.role == "address")
+        changes |= {
+            name: _local(folder, name, built[name]) for name in addresses if built.get(name)
+        }
+        return kind.from_json(record, **changes)
 
 
 def needs_code(made: "Manifest") -> bool:
-    """Whether an artifact's model runs code of its own."""
+    """Whether the model of an artifact contains code to run."""
     sides = made.identity.get("recipe", {})
     return any(side.get("trust_remote_code") for side in sides.values() if isinstance(side, dict))
 
 
-def _local(folder: Path, uri: str) -> str:
-    """Where the Milvus of an index is; DataError for a server elsewhere, which a record must not select."""
-    from lmkcli.retrieval.database import is_local
+def _local(folder: Path, field: str, address: str) -> str:
+    """Return a recorded address.
 
-    if not is_local(uri):
+    The address of a file is relative to its index. Raises DataError for other machines.
+    """
+    if not network.is_local(address):
         raise DataError(
-            f"the vectors of {folder} are on the server {uri}, and lmk contacts no server elsewhere because "
-            f"an index names it; if you trust it, run lmk index with --uri {uri} and --if-exists update"
+            f"the vectors of {folder} are on the server {address}; lmk does not contact a server only "
+            f"because an index names it. If you trust the server, run lmk index with --{field} {address} and "
+            "--if-exists update"
         )
-    return uri if "://" in uri else os.path.normpath(folder / uri)
+    return address if "://" in address else os.path.normpath(folder / address)

@@ -1,4 +1,4 @@
-"""Verify: encode a sample of stored texts again, or compare an index with its digests."""
+"""Verify: encode a sample of stored texts again, or compare the files of an index with their digests."""
 
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -6,17 +6,17 @@ from typing import Annotated, Any, ClassVar
 
 from lmkcli.errors import CheckFailed, UsageError
 from lmkcli.progress import Report
-from lmkcli.settings import Flag, ModelSettings
 from lmkcli.spec.operation import Operation
 from lmkcli.spec.result import Result
-from lmkcli.text.numbers import size
+from lmkcli.spec.settings import Flag, ModelSettings
+from lmkcli.text.formatting import counted, size
 
 SAMPLE = 100  # documents
 
 
 @dataclass(frozen=True)
 class VerifiedVectors(Result):
-    """How far the vectors of a sample differ from new ones; `worst` is the most different document's id."""
+    """Differences between stored and new vectors of a sample. `worst` is the document with the largest."""
 
     vectors: Path
     documents: int
@@ -36,9 +36,10 @@ class VerifiedVectors(Result):
         }
 
     def __str__(self) -> str:
+        documents = counted(self.documents, "document")
         return (
-            f"{self.vectors}: {self.documents} documents encoded again, least cosine {self.cosine:.6f} "
-            f"(at least {self.tolerance} wanted), largest difference {self.difference:.2g}"
+            f"{self.vectors}: {documents} encoded again, least cosine {self.cosine:.6f} (required: "
+            f"{self.tolerance}), largest difference {self.difference:.2g}"
         )
 
     @property
@@ -53,22 +54,23 @@ class VerifiedVectors(Result):
 
 @dataclass(frozen=True)
 class VerifiedIndex(Result):
-    """The files of an index, all with the recorded digests."""
+    """The files of an index, all with their recorded digests."""
 
     index: Path
     files: int
     bytes: int
 
     def __str__(self) -> str:
-        return f"{self.index}: {self.files} files are unchanged, {size(self.bytes)}"
+        return f"{self.index}: {counted(self.files, 'file')} unchanged, {size(self.bytes)}"
 
 
 @dataclass(frozen=True)
 class Verify(Operation[VerifiedVectors | VerifiedIndex], ModelSettings):
-    """Encode a sample of the stored texts again and compare with the stored vectors; exit 4 if they differ.
+    """Encode a sample of the stored texts again and compare with the stored vectors; exit code 4 if they
+    differ.
 
-    The least cosine must be 0.99999 where fp32 was computed and 0.999 where bf16 or fp16 was. The files of
-    an index are read, and compared with the digests that they were written with.
+    The cosine of each pair must be at least 0.99999 for vectors computed in fp32, and 0.999 for bf16 and
+    fp16. For an index, lmk reads all files and compares them with their recorded digests.
     """
 
     verb: ClassVar[str] = "verify"
@@ -80,16 +82,18 @@ class Verify(Operation[VerifiedVectors | VerifiedIndex], ModelSettings):
     ]
     sample: Annotated[
         int | None,
-        Flag("Documents to encode again, spread over the folder.", min=1, shown=str(SAMPLE)),
+        Flag(
+            "Number of documents to encode again, spread over the folder.", min=1, shown=str(SAMPLE)
+        ),
     ] = None
 
     def execute(self, report: Report) -> VerifiedVectors | VerifiedIndex:
         """Verify the vectors or the index."""
-        from lmkcli import manifest
+        from lmkcli.spec import manifest
 
         if manifest.read(self.folder).kind == "index":
             return self._index()
-        from lmkcli.encoding.verifying import verify
+        from lmkcli.encoding.verification import verify
 
         found = verify(self.folder, self.sample or SAMPLE, self.part(ModelSettings))
         return VerifiedVectors(
@@ -102,19 +106,20 @@ class Verify(Operation[VerifiedVectors | VerifiedIndex], ModelSettings):
         )
 
     def _index(self) -> VerifiedIndex:
-        from lmkcli import catalog, manifest
+        from lmkcli import catalog
         from lmkcli.retrieval.index_folder import check_files
+        from lmkcli.spec import manifest
 
         given = self.changed() & {"sample", *(field.name for field in fields(ModelSettings))}
         if given:
             raise UsageError(
-                f"{self.folder} is an index: its files are read and no text is encoded, so --sample and "
-                "flags of the model have no effect; drop them"
+                f"{self.folder} is an index: no text is encoded, so --sample and flags of the model have no "
+                "effect; drop them"
             )
-        if manifest.read(self.folder).identity["family"] in catalog.DATABASES:
+        if catalog.INDEXES[manifest.read(self.folder).identity["family"]].variant == "database":
             raise UsageError(
-                f"the vectors of {self.folder} are in a database, and there are no files to read; each lmk "
-                "search checks what it holds"
+                f"the vectors of {self.folder} are in a database, so there are no files to verify; each lmk "
+                "search checks the contents of the database"
             )
         files = check_files(self.folder)
         return VerifiedIndex(self.folder, len(files), sum(file.size for file in files))

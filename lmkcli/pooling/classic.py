@@ -1,4 +1,7 @@
-"""cls, last, mean, mean@k, model: ordinary inputs with other marks (arXiv 2601.21525 §3)."""
+"""The poolers cls, last, mean, mean@k, latent and model: the usual input with other marks.
+
+Source: arXiv 2601.21525 §3.
+"""
 
 from dataclasses import dataclass
 
@@ -10,14 +13,15 @@ from lmkcli.pooling.placement import (
     Arrangement,
     Content,
     Ints,
+    PoolerTraits,
     SpecialTokens,
     plain,
     separators,
 )
 
 
-class _Ordinary:
-    """Special tokens as the tokenizer puts them around any text."""
+class _UsualInput:
+    """Places special tokens as the tokenizer does for any text."""
 
     chunked = False
 
@@ -25,10 +29,10 @@ class _Ordinary:
         return len(special.prefix) + len(special.suffix)
 
     def check(self, special: SpecialTokens) -> None:
-        """Any tokenizer will do."""
+        """Accept every tokenizer."""
 
 
-class _One(_Ordinary):
+class _OnePosition(_UsualInput):
     """Marks one position."""
 
     per = "input"
@@ -38,49 +42,52 @@ class _One(_Ordinary):
         self, content: Content, special: SpecialTokens, limit: int, marked_from: int
     ) -> Arrangement:
         ids, kept = plain(content, special, limit)
-        mark = self.position % max(1, len(ids))  # an empty input's vector is up to the model
-        return Arrangement(ids, np.array([mark], np.int32), _shared(1), kept)
+        mark = self.position % max(1, len(ids))  # the model determines the vector of an empty input
+        return Arrangement(ids, np.array([mark], np.int32), np.full(1, SHARED, np.int32), kept)
 
 
 @dataclass(frozen=True)
-class Cls(_One):
+class Cls(_OnePosition):
     """Marks position 0, the state of the first special token."""
+
+    traits = PoolerTraits(sentence_mode="cls_token")
 
     def check(self, special: SpecialTokens) -> None:
         if not special.prefix:
             raise UsageError(
-                "--pool cls needs a tokenizer that begins with a special token; try mean or last"
+                "--pool cls needs a tokenizer with a special token before the text; try mean or last"
             )
 
 
 @dataclass(frozen=True)
-class Last(_One):
+class Last(_OnePosition):
     """Marks the last position: EOS of a decoder, SEP of an encoder."""
 
     position = -1
+    traits = PoolerTraits(sentence_mode="lasttoken", appends_eos=True)
 
 
 @dataclass(frozen=True)
-class Own(_One):
-    """Marks the one vector that the model itself makes of an input (TITE, M2-BERT)."""
+class ModelVector(_OnePosition):
+    """Marks the only vector that the model itself makes from an input (TITE, M2-BERT)."""
 
     per = "model"
 
 
 @dataclass(frozen=True)
-class Mean(_Ordinary):
-    """Marks every `step`-th position from 0 on, specials included; step 1 is the plain mean.
+class EveryKth(_UsualInput):
+    """Marks every `step`-th position, starting at 0, including special tokens.
 
-    What precedes the content belongs to the first chunk, as in late chunking without a prompt
-    (Günther et al., arXiv 2409.04701); separators and what follows belong to none, unless a chunk has nothing
-    else.
+    For chunks, everything before the content belongs to the first chunk, as in late chunking without a prompt
+    (Günther et al., arXiv 2409.04701). Separators and everything after the content belong to no chunk, unless
+    a chunk has no other token.
     """
 
     step: int = 1
 
     @property
     def per(self) -> str:
-        """Every token has a mark, or some do."""
+        """'token' if every position has a mark, else 'step'."""
         return "token" if self.step == 1 else "step"
 
     def arrange(
@@ -89,16 +96,29 @@ class Mean(_Ordinary):
         ids, kept = plain(content, special, limit)
         marks = np.arange(0, len(ids), self.step, dtype=np.int32)
         visible = marks[marks >= marked_from]
-        marks = visible if len(visible) else marks  # nothing but a prompt: it is all there is
+        marks = visible if len(visible) else marks  # only a prompt: average the prompt
         first = len(special.prefix) + len(content.prompt)
         body = max(len(ids) - first - len(special.suffix), 0)
         return Arrangement(ids, marks, _owners(content, body, marks - first), kept)
 
 
-def _owners(content: Content, body: int, places: Ints) -> Ints:
-    """The chunk of each place; places count from the first content token, `body` of them are content.
+class Mean(EveryKth):
+    """Marks every position."""
 
-    A chunk reaches to the end of its separator, which it owns only when it has no token.
+    traits = PoolerTraits(sentence_mode="mean_tokens")
+
+
+class Latent(EveryKth):
+    """Marks every position. The states pass through the latent attention of the model folder first."""
+
+    traits = PoolerTraits(token_head=True)
+
+
+def _owners(content: Content, body: int, places: Ints) -> Ints:
+    """Return the chunk of each marked position, [m].
+
+    places: [m], the marks, counted from the first content token; `body` positions are content. A chunk
+    extends to the end of its separator, but owns the separator only if the chunk has no token.
     """
     between = separators(content)
     stops = content.ends + np.arange(1, len(content.ends) + 1) * bool(len(between))
@@ -108,9 +128,5 @@ def _owners(content: Content, body: int, places: Ints) -> Ints:
         owners[np.isin(places, between[~empty[:-1]])] = SHARED
     owners[places >= body] = SHARED
     if empty[-1] and body == len(content.ids) + len(between):
-        owners[places == body] = len(empty) - 1  # the suffix ends an empty chunk
+        owners[places == body] = len(empty) - 1  # an empty last chunk owns the suffix
     return owners
-
-
-def _shared(count: int) -> Ints:
-    return np.full(count, SHARED, np.int32)

@@ -1,10 +1,31 @@
 """Placement: which token ids a model reads, and which positions become which vector.
 
-This is the one arithmetic idea of the project (docs/poolers.md). A pooler arranges content tokens into an
-input and marks positions; `segment_mean.pool` averages the states there. Plain NumPy, exact.
+A model maps a sequence of n token ids to n states, [n, dim]. A vector is the mean of some of these states. A
+pooling method therefore determines two things before the model runs:
+
+- the input: content tokens and special tokens, `ids` [n];
+- the marks: positions of the input that are averaged, `marks` [m], and the number of the vector that each
+  mark contributes to, `groups` [m].
+
+After the model, `segment_mean.pool` averages: vector v is the mean of states[marks[groups == v]]. No other
+code distinguishes the methods (docs/poolers.md). For example, `lmk` with chunks of two tokens and unit chunk
+places the content a b c d e as follows, where S is the landmark:
+
+    ids     CLS  a  b  S  c  d  S  e  S      n = 9
+    marks              3        6     8      the positions of the landmarks
+    groups             0        1     2      a vector for each chunk; unit doc has the groups 0 0 0
+
+`Placer.place` builds the inputs of one text:
+
+1. Cut the content into chunks (`Placer.content`), and the chunks into windows: ranges of whole chunks that
+   fit into one input.
+2. Let the pooler arrange each window as one input. The pooler also returns the chunk that owns each mark.
+3. Select the marks that count, and number their vectors over all windows, depending on the unit.
+
+This is exact integer arithmetic in NumPy; nothing here imports torch.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
@@ -12,31 +33,32 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lmkcli.errors import UsageError
+from lmkcli.spec.values import FULL, NO_OVERLAP, Granularity, Overlap, Window
 
 Ints = NDArray[np.int32]
-SPLITTERS = ("sentence", "given")  # granularities that are cut before tokens are made
 NOTHING: Ints = np.zeros(0, np.int32)
-SHARED = -1  # the owner of a mark that stands for the document as a whole and for no chunk
+SHARED = -1  # the owner of a mark that belongs to the whole input and to no chunk
 
 
 class SpecialTokens(NamedTuple):
-    """The special tokens around content, from the tokenizer's own template."""
+    """The special tokens around content, from the template of the tokenizer."""
 
     prefix: tuple[int, ...] = ()
     suffix: tuple[int, ...] = ()
     cls: int | None = None  # CLS, else BOS
-    landmark: int | None = None  # SEP, else EOS: nothing is added to the vocabulary (LMK, §4)
-    separator: int | None = None  # SEP, else PAD: between chunks that the collection gives
-    cuts_suffix: bool = False  # whether a text that is too long loses its suffix (M2-BERT)
-    mask: int | None = None  # what hides a token in pre-training
+    landmark: int | None = None  # SEP, else EOS: the vocabulary is unchanged (LMK, §4)
+    separator: int | None = None  # SEP, else PAD: between the chunks of a collection
+    cuts_suffix: bool = False  # whether truncation also removes the suffix (M2-BERT)
+    mask: int | None = None  # replaces hidden tokens in pre-training
 
 
 class Content(NamedTuple):
-    """One text's tokens. `ends` are the exclusive ends of its chunks; the last is len(ids).
+    """The tokens of one text.
 
-    There is always a chunk: an empty text is one empty chunk. `separator` stands between the chunks
-    where the collection gave them and the pooler puts no token of its own there. `contexts` stand before
-    the chunks, one for each, where each is an input of its own.
+    ids: [tokens]. ends: [chunks], the exclusive ends of the chunks. The last one is len(ids). An empty text
+    is one empty chunk. prompt: the ids of the prompt. separator: a token between the chunks, if the
+    collection gives them and the pooler adds no token to them. contexts: the ids of a context for each chunk,
+    if each chunk is an input of its own.
     """
 
     ids: Ints
@@ -47,7 +69,13 @@ class Content(NamedTuple):
 
 
 class Arrangement(NamedTuple):
-    """One model input: ids, marked positions, the chunk that owns each mark, content tokens kept."""
+    """One model input, as a pooler arranges it.
+
+    ids: [n].
+    marks: [m], ascending positions.
+    owners: [m], the number of the chunk that each mark belongs to, or SHARED.
+    kept: how many content tokens are in the input.
+    """
 
     ids: Ints
     marks: Ints
@@ -55,8 +83,31 @@ class Arrangement(NamedTuple):
     kept: int
 
 
+@dataclass(frozen=True)
+class PoolerTraits:
+    """Facts about a pooler that other modules use. All properties are off by default.
+
+    sentence_mode: the name of the same pooling in sentence-transformers, such as 'cls_token'. An exported
+    folder then needs no code of lmk.
+    token_head: whether the states pass through the learned head of the model folder before pooling.
+    appends_eos: whether a decoder that declares no pooling gets an EOS token at the end of its inputs.
+    marks_separator: whether the separator token is marked, so that it cannot join texts in pre-training.
+    """
+
+    sentence_mode: str = ""
+    token_head: bool = False
+    appends_eos: bool = False
+    marks_separator: bool = False
+
+
 class Pooler(Protocol):
-    """Arranges content for one pooling method."""
+    """The layout of one pooling method.
+
+    Its class can have an attribute `traits` (`PoolerTraits`), and a method `for_training()` that returns the
+    pooler that training uses instead. A pooler 'NAME@PARAMETER' is created with the
+    value of its parameter. By default that is a whole number of at least 1. For other parameters the class
+    has a static method `parse_parameter(text)` that returns the value, or raises ValueError with a hint.
+    """
 
     @property
     def chunked(self) -> bool:
@@ -64,25 +115,41 @@ class Pooler(Protocol):
 
     @property
     def per(self) -> str:
-        """What is marked: 'input' (one position), 'step', 'chunk', 'token', or 'model' for nothing."""
+        """The marks: 'input' (one position), 'step', 'chunk', 'token', or 'model' (no positions)."""
 
     def reserved(self, special: SpecialTokens) -> int:
-        """Positions of an input that neither content, prompt nor chunks take."""
+        """Return how many positions of an input contain neither content, prompt nor tokens of chunks."""
 
     def arrange(
         self, content: Content, special: SpecialTokens, limit: int, marked_from: int
     ) -> Arrangement:
-        """An input of at most `limit` positions; positions before `marked_from` bear no mark."""
+        """Return an input of at most `limit` positions without marks before position `marked_from`."""
 
     def check(self, special: SpecialTokens) -> None:
-        """UsageError when the tokenizer lacks a special token that this pooler needs."""
+        """Raise UsageError if the tokenizer lacks a special token that this pooler needs."""
+
+
+def training_pooler(pooler: Pooler) -> Pooler:
+    """Return the variant of a pooler for training: the result of `for_training()`, if it has this method."""
+    variant: Callable[[], Pooler] | None = getattr(pooler, "for_training", None)
+    return variant() if variant else pooler
+
+
+def traits_of(pooler: Pooler) -> PoolerTraits:
+    """Return the traits of a pooler.
+
+    A subclass does not inherit traits, because it usually has other marks. For example, a subclass of `Cls`
+    that marks two positions is not the pooling 'cls_token'.
+    """
+    traits: PoolerTraits = vars(type(pooler)).get("traits", PoolerTraits())
+    return traits
 
 
 class Input(NamedTuple):
-    """One model input: ids, marked positions, and the text's vector to which each mark belongs.
+    """One model input: ids [n], marks [m], and groups [m], the vector number of each mark.
 
-    Positions from `attended` on are not attended to (the expansion tokens of late-interaction queries).
-    `positions` number the places of the ids where they are not 0, 1, 2 and so on.
+    The model does not attend to positions from `attended` on (the expansion tokens of late-interaction
+    queries). positions: [n], the position numbers of the ids, if they are not 0, 1, 2 and so on.
     """
 
     ids: Ints
@@ -93,11 +160,11 @@ class Input(NamedTuple):
 
 
 class Placement(NamedTuple):
-    """The inputs of one text. Vectors are numbered over them, 0 … vectors - 1, in reading order.
+    """The inputs of one text. Its vectors are numbered 0 … vectors - 1 over all inputs, in reading order.
 
-    With unit doc each window makes one vector, and their mean is the text's. `covers` [vectors, 2]
-    says which content tokens a vector stands for (unit chunk), `kept` how many tokens any stands for,
-    and `context` how many tokens of contexts are in the inputs.
+    With unit doc every window makes one vector, and their mean is the vector of the text.
+    covers: [vectors, 2], the range of content tokens that each vector represents (unit doc and chunk).
+    kept: how many content tokens are represented. context: how many tokens of contexts the inputs contain.
     """
 
     inputs: list[Input]
@@ -108,14 +175,17 @@ class Placement(NamedTuple):
 
 
 class Expansion(NamedTuple):
-    """Late-interaction queries are filled up to the limit with a token whose states are scored."""
+    """The token that fills late-interaction queries up to the limit. Its states are scored too."""
 
     token: int
-    attended: bool  # whether the other tokens see it
+    attended: bool  # whether the other tokens attend to it
 
 
-class Window(NamedTuple):
-    """Chunks first … stop-1 are seen together; those before `fresh` were emitted by a window before."""
+class ChunkWindow(NamedTuple):
+    """The model reads the chunks first … stop - 1 together.
+
+    The chunks before `fresh` are the overlap: their vectors come from an earlier window.
+    """
 
     first: int
     fresh: int
@@ -128,166 +198,193 @@ class Placer:
 
     pooler: Pooler
     special: SpecialTokens
-    limit: int
-    gran: str
+    limit: int  # positions of an input
+    gran: Granularity
     include_prompt: bool
     unit: str = "doc"
-    window: str = "full"
-    overlap: int | str = 0  # tokens, or chunks: '10c'
-    skip: frozenset[int] = frozenset()  # unit token: ids whose states are no vectors
-    expansion: Expansion | None = None  # unit token: what queries are filled up with
+    window: Window = FULL
+    overlap: Overlap = NO_OVERLAP
+    skip: frozenset[int] = frozenset()  # unit token: the states of these ids are no vectors
+    expansion: Expansion | None = None  # unit token: fills up queries
+    # whether the first chunk of a granularity in tokens contains the prompt (LandmarkTransformer)
+    prompt_in_chunks: bool = False
 
     def __post_init__(self) -> None:
+        for name, kind in (("gran", Granularity), ("window", Window), ("overlap", Overlap)):
+            object.__setattr__(self, name, kind(getattr(self, name)))
         self.pooler.check(self.special)
         specials = len(self.special.prefix) + len(self.special.suffix)
         if self.limit <= specials:
-            flag = "--window" if self.window.isdigit() else "--max-length"
-            raise UsageError(f"{flag} {self.limit} leaves no room beside {specials} special tokens")
+            flag = "--window" if self.window.positions else "--max-length"
+            raise UsageError(
+                f"{flag} {self.limit} is too small: the special tokens take {specials} positions"
+            )
 
     def content(self, ids: Ints, prompt: Ints, ends: Ints | None) -> Content:
-        """Chunk ends from the granularity; `ends` are given where the splitter made them."""
-        given = self.gran == "given" and not self.pooler.chunked
-        separator = self.special.separator if given else None
-        if self.gran in SPLITTERS and ends is not None:
-            return Content(ids, ends if len(ends) else np.zeros(1, np.int32), prompt, separator)
-        if self.gran.isdigit():
-            return Content(ids, chunk_ends(len(ids), int(self.gran)), prompt)
-        one = 1 if self.window.isdigit() else len(ids)  # windows may be cut at any token
-        return Content(ids, chunk_ends(len(ids), one), prompt)
+        """Cut ids [tokens] into chunks of the granularity.
+
+        `ends` are the chunk ends from a splitter, or None.
+        """
+        if self.gran.splitter and ends is not None:
+            separates = self.gran == "given" and not self.pooler.chunked
+            ends = ends if len(ends) else np.zeros(1, np.int32)
+            return Content(ids, ends, prompt, self.special.separator if separates else None)
+        if self.gran.tokens:
+            taken = len(prompt) if self.prompt_in_chunks else 0
+            if taken > self.gran.tokens:
+                raise UsageError(
+                    f"the prompt has {taken} tokens, and in this model it is a part of the first chunk of "
+                    f"{self.gran} tokens; shorten the prompt, or raise --gran"
+                )
+            ends = chunk_ends(taken + len(ids), self.gran.tokens) - np.int32(taken)
+            return Content(ids, ends, prompt)
+        # without a granularity, windows can be cut at every token; else the text is one chunk
+        size = 1 if self.window.positions else len(ids)
+        return Content(ids, chunk_ends(len(ids), size), prompt)
 
     def place(self, content: Content) -> Placement:
-        """The model inputs of one text, and which marks become which vector."""
+        """Return the model inputs of one text, with the vector number of each mark."""
         inputs: list[Input] = []
         covers: list[tuple[int, int]] = []
-        kept = vectors = context = 0
+        kept = vectors = context_tokens = 0
         for window in self._windows(content):
-            before = self._before(content, window)
-            context += len(before)
-            arranged = self._arranged(content, window, before)
+            context = self._context(content, window)
+            context_tokens += len(context)
+            arranged = self._arrange(content, window, context)
             attended = len(arranged.ids)
             if self.expansion is not None:
-                arranged = _expanded(arranged, self.expansion.token, self.limit)
+                arranged = _expand(arranged, self.expansion.token, self.limit)
                 attended = len(arranged.ids) if self.expansion.attended else attended
-            marks, groups, mine, seen = self._grouped(content, window, arranged)
+            marks, groups, ranges, represented = self._group(content, window, arranged)
             inputs.append(Input(arranged.ids, arranged.marks[marks], groups + vectors, attended))
-            covers += mine
-            kept += seen
+            covers += ranges
+            kept += represented
             vectors += int(groups[-1]) + 1 if len(groups) else 0
-        if not vectors:  # nothing that one may stand for was marked: the first input as a whole
-            arranged = self._arranged(content, Window(0, 0, len(content.ends)), NOTHING)
-            one = np.zeros(len(arranged.marks), np.int32)
-            inputs = [Input(arranged.ids, arranged.marks, one, len(arranged.ids))]
+        if not vectors:  # every token is skipped: use all positions of the first input
+            arranged = self._arrange(content, ChunkWindow(0, 0, len(content.ends)), NOTHING)
+            groups = np.zeros(len(arranged.marks), np.int32)
+            inputs = [Input(arranged.ids, arranged.marks, groups, len(arranged.ids))]
             return Placement(inputs, 1, np.array([[0, arranged.kept]], np.int32), arranged.kept)
-        return Placement(inputs, vectors, np.array(covers, np.int32).reshape(-1, 2), kept, context)
+        ranges_array = np.array(covers, np.int32).reshape(-1, 2)
+        return Placement(inputs, vectors, ranges_array, kept, context_tokens)
 
-    def _windows(self, content: Content) -> Iterator[Window]:
+    def _windows(self, content: Content) -> Iterator[ChunkWindow]:
+        """Cut the chunks of a text into windows.
+
+        With `--window N`, `before[i]` is the number of positions that the chunks 0 … i - 1 take. The chunks
+        first … stop - 1 fit into an input if before[stop] - before[first] <= capacity. Each window therefore
+        is found by binary search:
+
+        - it starts in the overlap, but late enough that chunk `fresh` fits: the smallest `first` with
+          before[fresh + 1] - before[first] <= capacity;
+        - it ends at the largest `stop` with before[stop] - before[first] <= capacity.
+
+        A chunk that is longer than the capacity is a window of its own, and the pooler cuts it.
+        """
         count = len(content.ends)
         if self.window == "full":
-            yield Window(0, 0, count)
-        elif self.window == "chunk":
-            yield from (Window(i, i, i + 1) for i in range(count))
-        else:
-            yield from self._filled(content)
-
-    def _filled(self, content: Content) -> Iterator[Window]:
-        """Windows that are filled with whole chunks, after the last ones of the window before again."""
-        per_chunk = int(self.pooler.chunked or content.separator is not None)
-        sizes = np.diff(content.ends, prepend=0) + per_chunk
-        # taken[i]: positions of the chunks before chunk i
-        taken = np.concatenate([[0], np.cumsum(sizes)])
-        tokens = np.concatenate([[0], content.ends])
-        room = self.limit - self.pooler.reserved(self.special) - len(content.prompt)
-        room += content.separator is not None  # none follows the last chunk
-        fresh, count = 0, len(sizes)
+            yield ChunkWindow(0, 0, count)
+            return
+        if self.window == "chunk":
+            yield from (ChunkWindow(number, number, number + 1) for number in range(count))
+            return
+        extra = int(self.pooler.chunked or content.separator is not None)  # a token for each chunk
+        before = np.concatenate([[0], np.cumsum(np.diff(content.ends, prepend=0) + extra)])
+        tokens_before = np.concatenate([[0], content.ends])
+        capacity = self.limit - self.pooler.reserved(self.special) - len(content.prompt)
+        capacity += content.separator is not None  # none follows the last chunk
+        fresh = 0
         while fresh < count:
-            first = self._first_again(tokens, fresh)
-            # what is seen again leaves room for one chunk more, or is left out
-            first = max(first, int(np.searchsorted(taken, taken[fresh + 1] - room)))
+            if self.overlap.chunks:
+                first = max(0, fresh - self.overlap.chunks)
+            else:
+                kept = tokens_before[fresh] - self.overlap.tokens
+                first = int(np.searchsorted(tokens_before, kept))
+            first = max(first, int(np.searchsorted(before, before[fresh + 1] - capacity)))
             first = min(first, fresh)
-            stop = int(np.searchsorted(taken, taken[first] + room, side="right")) - 1
+            stop = int(np.searchsorted(before, before[first] + capacity, side="right")) - 1
             stop = min(max(stop, fresh + 1), count)
-            yield Window(first, fresh, stop)
+            yield ChunkWindow(first, fresh, stop)
             fresh = stop
 
-    def _first_again(self, tokens: NDArray[np.int64], fresh: int) -> int:
-        """The first chunk that a window sees whose own begin with `fresh`; chunk i begins at tokens[i]."""
-        if isinstance(self.overlap, str):
-            return max(0, fresh - int(self.overlap.removesuffix("c")))
-        return int(np.searchsorted(tokens, tokens[fresh] - self.overlap))
-
-    def _before(self, content: Content, window: Window) -> Ints:
-        """The context of a chunk that is an input of its own, cut to the room that the chunk leaves."""
+    def _context(self, content: Content, window: ChunkWindow) -> Ints:
+        """Return the context of the only chunk of a window, cut to the positions that the chunk leaves."""
         if not content.contexts:
             return NOTHING
         tokens = int(np.diff(content.ends, prepend=0)[window.first])
         taken = self.pooler.reserved(self.special) + int(self.pooler.chunked) + len(content.prompt)
         return content.contexts[window.first][: max(self.limit - taken - tokens, 0)]
 
-    def _arranged(self, content: Content, window: Window, before: Ints) -> Arrangement:
-        """The input of a window, after the tokens of a context, which are not counted among those kept."""
+    def _arrange(self, content: Content, window: ChunkWindow, context: Ints) -> Arrangement:
+        """Return the input of a window, with a context before its content; `kept` excludes the context."""
         start = int(content.ends[window.first - 1]) if window.first else 0
         ends = content.ends[window.first : window.stop] - start
         part = content._replace(ids=content.ids[start : start + int(ends[-1])], ends=ends)
-        if len(before):
-            part = part._replace(ids=np.concatenate([before, part.ids]), ends=ends + len(before))
-        hidden = 0
+        if len(context):
+            part = part._replace(ids=np.concatenate([context, part.ids]), ends=ends + len(context))
+        marked_from = 0
         if len(content.prompt) and not self.include_prompt:
-            hidden = len(self.special.prefix) + len(content.prompt)
-        arranged = self.pooler.arrange(part, self.special, self.limit, hidden)
-        if (
-            not len(arranged.ids) and self.pooler.per != "model"
-        ):  # an empty text without special tokens
+            marked_from = len(self.special.prefix) + len(content.prompt)
+        arranged = self.pooler.arrange(part, self.special, self.limit, marked_from)
+        if not len(arranged.ids) and self.pooler.per != "model":
+            # an empty text without special tokens: add a token, because pooling needs one state
             filler = self.special.landmark if self.special.cls is None else self.special.cls
-            one = np.zeros(1, np.int32)
-            return Arrangement(np.array([filler or 0], np.int32), one, one, 0)
-        return arranged._replace(kept=max(arranged.kept - len(before), 0))
+            zero = np.zeros(1, np.int32)
+            return Arrangement(np.array([filler or 0], np.int32), zero, zero, 0)
+        return arranged._replace(kept=max(arranged.kept - len(context), 0))
 
-    def _grouped(
-        self, content: Content, window: Window, arranged: Arrangement
+    def _group(
+        self, content: Content, window: ChunkWindow, arranged: Arrangement
     ) -> tuple[NDArray[np.intp], Ints, list[tuple[int, int]], int]:
-        """Which marks count, the vector of each from 0 on, the tokens of each vector, tokens kept."""
-        tokens = np.concatenate([[0], content.ends])
-        begin, fresh = int(tokens[window.first]), int(tokens[window.fresh])
-        seen = max(begin + arranged.kept - fresh, 0)
+        """Select the marks of a window that count, and number its vectors from 0.
+
+        Returns the indices of these marks [m], their groups [m], the token ranges of the vectors, and how
+        many content tokens the vectors represent. Marks in the overlap do not count again. With unit doc
+        they do count, because every mark of a window enters its vector.
+        """
+        tokens_before = np.concatenate([[0], content.ends])
+        start, fresh = int(tokens_before[window.first]), int(tokens_before[window.fresh])
+        represented = max(start + arranged.kept - fresh, 0)
         every = np.arange(len(arranged.marks))
         if self.unit == "doc":
-            return every, np.zeros(len(every), np.int32), [(fresh, fresh + seen)], seen
+            one_vector = np.zeros(len(every), np.int32)
+            return every, one_vector, [(fresh, fresh + represented)], represented
         owners = arranged.owners
-        alone = window.stop - window.first == 1
-        if self.window == "chunk" or (alone and (owners == SHARED).all()):
+        single = window.stop - window.first == 1
+        if self.window == "chunk" or (single and (owners == SHARED).all()):
             owners = np.zeros(len(every), np.int32)  # the only chunk owns the whole input
         chunks = np.where(owners == SHARED, SHARED, owners + window.first)
         if self.unit == "token":
-            fit = (chunks == SHARED) | (chunks >= window.fresh)
-            kept = np.flatnonzero(fit & self._scored(arranged))
-            return kept, np.arange(len(kept), dtype=np.int32), [], seen
+            counts = (chunks == SHARED) | (chunks >= window.fresh)
+            if self.skip:
+                marked = arranged.ids[arranged.marks].tolist()
+                counts &= np.array([token not in self.skip for token in marked], bool)
+            kept = np.flatnonzero(counts)
+            return kept, np.arange(len(kept), dtype=np.int32), [], represented
         kept = np.flatnonzero(chunks >= window.fresh)
         numbers, groups = np.unique(chunks[kept], return_inverse=True)
-        stop = begin + arranged.kept
-        covers = [(int(tokens[n]), min(int(tokens[n + 1]), stop)) for n in numbers]
-        return kept, groups.astype(np.int32), covers, sum(b - a for a, b in covers)
-
-    def _scored(self, arranged: Arrangement) -> NDArray[np.bool_]:
-        if not self.skip:
-            return np.ones(len(arranged.marks), bool)
-        return np.array(
-            [int(token) not in self.skip for token in arranged.ids[arranged.marks]], bool
-        )
+        stop = start + arranged.kept
+        covers = [(int(tokens_before[n]), min(int(tokens_before[n + 1]), stop)) for n in numbers]
+        return kept, groups.astype(np.int32), covers, sum(end - begin for begin, end in covers)
 
 
-def _expanded(arranged: Arrangement, token: int, limit: int) -> Arrangement:
+def _expand(arranged: Arrangement, token: int, limit: int) -> Arrangement:
+    """Fill an input up to the limit with a token; all filled positions are marked."""
     filling = np.full(limit - len(arranged.ids), token, np.int32)
-    places = np.arange(len(arranged.ids), limit, dtype=np.int32)
+    positions = np.arange(len(arranged.ids), limit, dtype=np.int32)
     return Arrangement(
         np.concatenate([arranged.ids, filling]),
-        np.concatenate([arranged.marks, places]),
-        np.concatenate([arranged.owners, np.full(len(places), SHARED, np.int32)]),
+        np.concatenate([arranged.marks, positions]),
+        np.concatenate([arranged.owners, np.full(len(positions), SHARED, np.int32)]),
         arranged.kept,
     )
 
 
 def chunk_ends(length: int, size: int) -> Ints:
-    """Exclusive ends of chunks of `size` tokens; the last may be shorter. One empty chunk for length 0."""
+    """Return the exclusive ends of chunks of `size` tokens, [chunks]; the last chunk can be shorter.
+
+    A text of length 0 is one empty chunk.
+    """
     if length == 0:
         return np.zeros(1, np.int32)
     ends = np.arange(size, length + size, size, dtype=np.int32)
@@ -296,10 +393,13 @@ def chunk_ends(length: int, size: int) -> Ints:
 
 
 def plain(content: Content, special: SpecialTokens, limit: int) -> tuple[Ints, int]:
-    """prefix + prompt + content + suffix, cut before the suffix or with it; and the content tokens kept."""
-    room = limit - len(special.prefix) - (0 if special.cuts_suffix else len(special.suffix))
-    prompt = content.prompt[:room]
-    body = separated(content)[: room - len(prompt)]
+    """Return the ids of prefix + prompt + content + suffix, and how many content tokens they keep.
+
+    A text that is too long loses the end of its content; with `cuts_suffix` it loses its suffix as well.
+    """
+    size = limit - len(special.prefix) - (0 if special.cuts_suffix else len(special.suffix))
+    prompt = content.prompt[:size]
+    body = separated(content)[: size - len(prompt)]
     between = 0 if content.separator is None else int((separators(content) < len(body)).sum())
     ids = np.concatenate(
         [np.array(special.prefix, np.int32), prompt, body, np.array(special.suffix, np.int32)]
@@ -308,15 +408,15 @@ def plain(content: Content, special: SpecialTokens, limit: int) -> tuple[Ints, i
 
 
 def separated(content: Content) -> Ints:
-    """The content's ids, with its separator between the chunks where it has one."""
+    """Return the ids of the content, with its separator between the chunks if it has one."""
     if content.separator is None:
         return content.ids
     return np.insert(content.ids, content.ends[:-1], np.int32(content.separator))
 
 
 def separators(content: Content) -> Ints:
-    """Where the separators stand in `separated(content)`."""
+    """Return the positions of the separators in `separated(content)`."""
     if content.separator is None:
         return np.zeros(0, np.int32)
-    before = np.arange(len(content.ends) - 1, dtype=np.int32)
-    return (content.ends[:-1] + before).astype(np.int32, copy=False)
+    earlier = np.arange(len(content.ends) - 1, dtype=np.int32)
+    return (content.ends[:-1] + earlier).astype(np.int32, copy=False)

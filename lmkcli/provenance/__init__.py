@@ -1,1 +1,1 @@
-"""How an artifact or a number came to be: lineage, the score log, doing it again."""
+"""Origins of artifacts and scores: lineage, the score log, reproduction."""

@@ -1,26 +1,26 @@
-"""Describing: an artifact, its parts and its lineage as nested facts, for people and for JSON."""
+"""Descriptions of artifacts, runs, logs and collections as nested facts, for people and for JSON."""
 
 import os
-import shlex
 from collections import Counter
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from lmkcli import manifest
-from lmkcli.data import hub_layouts, known
-from lmkcli.data.collection import Collection
-from lmkcli.data.digest import CollectionDigest
-from lmkcli.manifest import Manifest
+from lmkcli.data import hub_layouts, known_collections
+from lmkcli.data.collection import Collection, CollectionDigest
 from lmkcli.provenance import lineage
-from lmkcli.reading import read_json
-from lmkcli.recipe import EncoderConfig
 from lmkcli.retrieval.index_folder import BUILT, read_built
 from lmkcli.retrieval.searching import read_manifest
-from lmkcli.store import parts
+from lmkcli.spec import manifest
+from lmkcli.spec.manifest import Manifest
+from lmkcli.spec.recipe import EncoderConfig
+from lmkcli.store import outputs, parts
+from lmkcli.store.part_reader import collection_digest, sum_counts
 from lmkcli.store.shards import Shards
-from lmkcli.store.summary import collection_digest, sum_counts
+from lmkcli.system.input_files import read_json
+from lmkcli.text.formatting import shell_line
 
+# Fields of a recipe that are always shown; others only with unusual values
 _SIDE = (
     "pool",
     "gran",
@@ -40,7 +40,7 @@ _SIDE = (
 
 
 def artifact(path: Path) -> dict[str, Any]:
-    """What a folder is: kind, recipe, contents, completeness, lineage."""
+    """The kind, recipe, contents, completeness and lineage of a folder."""
     described = manifest.read(path)
     manifest.check_whole(path, described)
     facts = {
@@ -60,19 +60,10 @@ def artifact(path: Path) -> dict[str, Any]:
 
 
 def _shards(path: Path, described: Manifest) -> dict[str, Any]:
-    """How far the shards of a run or an index are."""
+    """The finished shards of a run or an index."""
     shards = Shards(path)
     left = shards.unfinished()
-    finish = (
-        completion(
-            described.facts.get("command", []),
-            left,
-            shards.count,
-            described.facts.get("directory", ""),
-        )
-        if left
-        else ""
-    )
+    finish = _completion_of(described, left, shards.count) if left else ""
     return {
         "shards": f"{shards.count - len(left)} of {shards.count} finished",
         "finish with": finish or "the same command without --shard",
@@ -80,9 +71,9 @@ def _shards(path: Path, described: Manifest) -> dict[str, Any]:
 
 
 def _model(path: Path, described: Manifest) -> dict[str, Any]:
-    """A training: what it learned, or how far it is."""
+    """The state and the results of a training."""
     settings = described.identity["settings"]
-    asked = {
+    inputs = {
         "base": described.facts["models"]["doc"]["model"],
         "documents": _side(described.identity["recipe"]["doc"]),
         "granularities": " ".join(described.identity["granularities"]),
@@ -90,44 +81,38 @@ def _model(path: Path, described: Manifest) -> dict[str, Any]:
         "data": described.identity["data"],
     }
     if not (path / "training.json").is_file():
-        checkpoints = [name.name for name in (path / "checkpoints").glob("checkpoint-*")]
-        last = max((int(name.rpartition("-")[2]) for name in checkpoints), default=0)
+        last = max(outputs.checkpoints(path), default=0)
         return {
             "unfinished": f"at step {last} of {settings['steps']}; run its command again",
-            **asked,
+            **inputs,
         }
     trained = read_json(path / "training.json", dict[str, Any], "train again")
-    return {
-        "steps": trained["steps"],
-        "last": trained["curve"][-1],
-        "best": trained.get("dev", {}).get("published"),
-        **asked,
-        "sources": trained["sources"],
-        "repeat with": _repetition(path, described),
-    }
-
-
-def _repetition(path: Path, described: Manifest) -> str:
-    """The shell line that trains the same model beside this one."""
     words = described.facts.get("command", [])
     for flag in ("-o", "--output", "--if-exists"):
         words = _without(words, flag)
     line = completion(words, [], 1, described.facts.get("directory", ""))
-    return f"{line} -o {shlex.quote(f'{path.absolute()}-again')}"
+    return {
+        "steps": trained["steps"],
+        "last": trained["curve"][-1],
+        "best": trained.get("dev", {}).get("published"),
+        **inputs,
+        "sources": trained["sources"],
+        "repeat with": f"{line} -o {shell_line(f'{path.absolute()}-again')}",
+    }
 
 
 def _made(described: Manifest) -> dict[str, Any]:
     facts = described.facts
     return {
         "made": f"{facts.get('time', '')} with lmk {facts.get('lmk', '')}",
-        "command": shlex.join(facts.get("command", [])),
+        "command": shell_line(*facts.get("command", [])),
     }
 
 
 def _parted(path: Path, described: Manifest) -> dict[str, Any]:
     shards = int(described.execution["shards"])
-    state = parts.state(path, shards)
-    updated = parts.generation(path)
+    state = parts.read_state(path, shards)
+    updated = parts.read_generation(path)
     return {
         **_recipe(described),
         "contents": sum_counts(path, state.slices).as_json(),
@@ -147,8 +132,8 @@ def _parted(path: Path, described: Manifest) -> dict[str, Any]:
     }
 
 
-def _unfinished(path: Path, described: Manifest, state: parts.State) -> dict[str, Any]:
-    """Which shards are not complete, how far each is, and the command line that completes them."""
+def _unfinished(path: Path, described: Manifest, state: parts.ArtifactState) -> dict[str, Any]:
+    """The unfinished shards, the number of documents in each, and the command line that completes them."""
     if not state.unfinished:
         return {}
     count = int(described.execution["shards"])
@@ -157,28 +142,31 @@ def _unfinished(path: Path, described: Manifest, state: parts.State) -> dict[str
         rows[piece.name.shard.number] += piece.rows
     return {
         "unfinished shards, documents done": {str(i): rows[i] for i in state.unfinished},
-        "finish with": completion(
-            described.facts.get("command", []),
-            state.unfinished,
-            count,
-            described.facts.get("directory", ""),
-        ),
+        "finish with": _completion_of(described, state.unfinished, count),
     }
 
 
+def _completion_of(described: Manifest, unfinished: list[int], count: int) -> str:
+    """The shell line that completes these of `count` shards of an artifact."""
+    facts = described.facts
+    return completion(facts.get("command", []), unfinished, count, facts.get("directory", ""))
+
+
 def completion(command: list[str], unfinished: list[int], count: int, directory: str = "") -> str:
-    """The shell line that completes these of `count` shards, from the command that began them in
-    `directory`."""
+    """The shell line that completes these of `count` shards, from the command that started them.
+
+    `directory` is the working directory of that command.
+    """
     words = _without(["lmk", *command[1:]], "--if-exists", "overwrite", "fail")
-    there = f"cd {shlex.quote(directory)} && " if directory not in ("", os.getcwd()) else ""
+    change = f"cd {shell_line(directory)} && " if directory not in ("", os.getcwd()) else ""
     if count == 1:
-        return there + shlex.join(words)
-    text = f"{there}{shlex.join(_without(words, '--shard'))} --shard $SLURM_ARRAY_TASK_ID/{count}"
+        return change + shell_line(*words)
+    text = f"{change}{shell_line(*_without(words, '--shard'))} --shard $SLURM_ARRAY_TASK_ID/{count}"
     return f"sbatch --array={ranges(unfinished)} job.sh  # in it: {text}"
 
 
 def _without(words: list[str], flag: str, *values: str) -> list[str]:
-    """The words without a flag and its value; only where it is one of `values`, if there are any."""
+    """The words without a flag and its value. If `values` are given, other values of the flag stay."""
     kept: list[str] = []
     rest = iter(words)
     for word in rest:
@@ -193,7 +181,7 @@ def _without(words: list[str], flag: str, *values: str) -> list[str]:
 
 
 def ranges(numbers: list[int]) -> str:
-    """[2, 5, 7, 8, 9] -> '2,5,7-9', as sbatch writes an array."""
+    """[2, 5, 7, 8, 9] -> '2,5,7-9', an array of sbatch."""
     runs: list[list[int]] = []
     for number in sorted(numbers):
         if runs and number == runs[-1][-1] + 1:
@@ -237,15 +225,15 @@ def _index(path: Path, described: Manifest) -> dict[str, Any]:
         return facts | {
             "from": {**described.identity["collection"], "digest": built.get("collection", "")}
         }
-    where = path / described.facts["vectors"]
-    lineage = (
-        artifact(where) if (where / manifest.NAME).is_file() else f"vectors {where}, not there now"
-    )
-    return facts | {"from": lineage}
+    vectors = path / described.facts["vectors"]
+    if not (vectors / manifest.NAME).is_file():
+        return facts | {"from": f"vectors {vectors}, now missing"}
+    manifest.read(vectors, "vectors")  # an index of an index could be one of itself
+    return facts | {"from": artifact(vectors)}
 
 
 def run(path: Path) -> dict[str, Any]:
-    """What a run is and which index it came from."""
+    """Facts about a run, and the artifacts that it was made from."""
     described = read_manifest(path)
     manifest.check_whole(path, described)
     facts = {
@@ -256,54 +244,44 @@ def run(path: Path) -> dict[str, Any]:
         "queries of": described.facts["collection"],
         **described.identity["search"],
     }
-    where = described.facts["index"]
-    others = [each for each in lineage.inputs(lineage.read(path)) if each != where]
-    made_from = {"from": _source(Path(where))}
-    return facts | made_from | {f"and from {Path(o).name}": _source(Path(o)) for o in others}
+    index = described.facts["index"]
+    others = [each for each in lineage.inputs(lineage.read(path)) if each != index]
+    sources = {"from": _source(Path(index))}
+    return facts | sources | {f"and from {Path(o).name}": _source(Path(o)) for o in others}
 
 
-def _source(where: Path) -> dict[str, Any] | str:
-    if (where / manifest.NAME).is_file():
-        return artifact(where)
-    return f"{where}" if where.is_file() else f"{where}, not there now"
+def _source(path: Path) -> dict[str, Any] | str:
+    if (path / manifest.NAME).is_file():
+        return artifact(path)
+    return f"{path}" if path.is_file() else f"{path}, now missing"
 
 
-def log(entries: list[dict[str, Any]]) -> tuple[list[str], list[list[Any]]]:
-    """Columns and rows of a score log: number, time, run, and every measure that any entry has."""
-    names = list(dict.fromkeys(name for entry in entries for name in entry["scores"]))
-    rows = [
-        [number, entry["time"], _near(entry["run"]), *(entry["scores"].get(n, "") for n in names)]
-        for number, entry in enumerate(entries, 1)
-    ]
-    return ["#", "time", "run", *names], rows
-
-
-def _near(path: str) -> str:
-    """As seen from the current folder, where it is below that."""
-    return path.removeprefix(f"{os.getcwd()}{os.sep}")
+def log(entries: list[dict[str, Any]], measures: list[str]) -> tuple[list[str], list[list[Any]]]:
+    """Columns and rows of a score log: number, time, run, and these measures."""
+    here = f"{os.getcwd()}{os.sep}"  # paths below the working directory are shown relative to it
+    rows: list[list[Any]] = []
+    for number, entry in enumerate(entries, 1):
+        scores = [entry["scores"].get(name, "") for name in measures]
+        rows.append([number, entry["time"], entry["run"].removeprefix(here), *scores])
+    return ["#", "time", "run", *measures], rows
 
 
 def _document(judged: str) -> str:
-    """The document of a judged chunk, 'doc#3'."""
+    """The id of the document of a judged chunk such as 'doc#3'; empty if it is no chunk."""
     return judged.rpartition("#")[0]
 
 
-def _some(names: set[str]) -> str:
-    """How many, and one of them; nothing for none."""
-    return f"{len(names):,} documents, such as {min(names)}" if names else ""
-
-
 def collection(given: Collection) -> dict[str, Any]:
-    """Counts, settings and digest of a collection; reads it through."""
-    from lmkcli.data.digest import doc_hash
+    """Counts, settings and digest of a collection, which is read completely."""
+    from lmkcli.data.collection import doc_hash
 
     digest = CollectionDigest()
     characters = 0
     judged = {each.doc_id for each in given.qrels()} if given.has_qrels() else set()
     wanted = judged | {_document(name) for name in judged}
-    there = set()
+    found = set()
     for doc in given.docs():
-        there.update(wanted & {doc.id})
+        found.update(wanted & {doc.id})
         digest.add(doc_hash(doc))
         characters += len(doc.content)
     facts: dict[str, Any] = {
@@ -314,16 +292,19 @@ def collection(given: Collection) -> dict[str, Any]:
         "digest": str(digest),
     }
     if given.has_qrels():
+        missing = {name for name in judged if not {name, _document(name)} & found}
+        example = f"{len(missing):,} documents, such as {min(missing)}" if missing else ""
         facts |= {
             "judged queries": len(given.judged_queries()),
             "judgements": sum(1 for _ in given.qrels()),
-            "judged but not there": _some({n for n in judged if not {n, _document(n)} & there}),
+            "judged but not there": example,
         }
     counts = facts["documents"], facts.get("judged queries")
-    differ = known.count_differences(given.name, *counts)
+    differ = known_collections.count_differences(given.name, *counts)
     return facts | {
-        "left out": given.left_out(),
-        "stamp": given.stamp(),
+        "left out": given.skipped_files(),
+        **({"skipped": given.skipped_count()} if given.skipped_count() else {}),
+        "stamp": given.file_stats(),
         "differs": "; ".join(differ),
         "published": hub_layouts.published(given.name),
     }

@@ -1,20 +1,20 @@
-"""ir_metadata: what is known of a run in the schema of ir-metadata.org, as YAML beside the run.
+"""Metadata of a run in the schema of ir-metadata.org, as a YAML file next to the run.
 
-The schema's six parts are those of PRIMAD: platform, research goal, implementation, method, actor,
-data. Only what was recorded is written: no actor, no publication, no resources.
+The six parts of the schema are those of PRIMAD: platform, research goal, implementation, method, actor,
+data. Only recorded facts are written, so actor, publication and resources are missing.
 """
 
 import gzip
 import json
 import os
-import shlex
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from lmkcli.errors import DataError
-from lmkcli.provenance.lineage import Step
+from lmkcli.provenance.lineage import LineageStep
 from lmkcli.system.atomic import atomic_file
+from lmkcli.text.formatting import shell_line
 
 SCHEMA = 0.2
 SUFFIX = ".ir_metadata.yml"
@@ -23,32 +23,41 @@ _RECIPE = ("pool", "gran", "unit", "window", "max_length", "prompt", "dim", "sim
 
 
 def write(entry: Mapping[str, Any]) -> Path:
-    """Write the metadata of a log's entry beside its run, as run.trec.ir_metadata.yml; returns where.
+    """Write the metadata of a log entry to run.trec.ir_metadata.yml, next to its run; return the path.
 
-    DataError when another one is there: it may hold what somebody added, such as the actor.
+    DataError if a different file exists: it may contain additions by hand, such as the actor.
     """
     path = Path(entry["run"] + SUFFIX)
     text = "\n".join(_lines(describe_entry(entry))) + "\n"
     if path.exists():
-        if path.read_text(encoding="utf-8") == text:
+        if path.is_file() and path.read_bytes() == text.encode("utf-8", "replace"):
             return path
-        raise DataError(f"{path} is there already and says something else; move it away")
+        raise DataError(f"{path} exists already and is different; move it away")
     with atomic_file(path) as temporary:
         temporary.write_text(text, encoding="utf-8")
     return path
 
 
 def describe_entry(entry: Mapping[str, Any]) -> dict[str, Any]:
-    """The metadata of a log's entry; parts of which nothing is known are left out."""
-    led = [Step(**step) for step in entry["lineage"]]
+    """The metadata of a log entry, without the parts that are unknown."""
+    steps = [LineageStep(**step) for step in entry["lineage"]]
     metadata: dict[str, Any] = {"schema version": SCHEMA, "tag": _tag(Path(entry["run"]))}
-    if led:
-        metadata["platform"] = _platform(led[-1].facts)
+    if steps:
+        metadata["platform"] = _platform(steps[-1].facts)
     metadata["research goal"] = {"evaluation": {"reported measures": list(entry["scores"])}}
-    if led:
-        metadata["implementation"] = _implementation(led)
-        metadata["method"] = _method(led)
-    return {**metadata, "data": {"test collection": _data(led, entry)}}
+    if steps:
+        commands = [shell_line("lmk", *step.facts["command"][1:]) for step in steps]
+        metadata["implementation"] = {
+            "executable": {"cmd": " && ".join(commands)},
+            "source": {"lang": ["python"]},
+        }
+        metadata["method"] = _method(steps)
+    name = next((step.source for step in reversed(steps) if step.source), "")
+    collection = {"name": name} if name else {}
+    if name and not os.path.isabs(name):
+        collection["ir_datasets"] = name.partition(",")[0]
+    collection["qrels"] = entry["qrels"] or name
+    return {**metadata, "data": {"test collection": collection}}
 
 
 def _tag(run: Path) -> str:
@@ -75,25 +84,19 @@ def _platform(facts: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _implementation(led: list[Step]) -> dict[str, Any]:
-    """The commands of all steps as one line, sources first."""
-    lines = [shlex.join(["lmk", *step.facts["command"][1:]]) for step in led]
-    return {"executable": {"cmd": " && ".join(lines)}, "source": {"lang": ["python"]}}
-
-
-def _method(led: list[Step]) -> dict[str, Any]:
+def _method(steps: list[LineageStep]) -> dict[str, Any]:
     method: dict[str, Any] = {"automatic": True, "score ties": _TIES}
-    analyses = [step.identity["analysis"] for step in led if "analysis" in step.identity]
+    analyses = [step.identity["analysis"] for step in steps if "analysis" in step.identity]
     if analyses:
         names = {"tokenizer": "tokenizer", "stemmer": "stemmer", "stopwords": "stop_words"}
         method["indexing"] = {
             key: analyses[0][name] for key, name in names.items() if name in analyses[0]
         }
-    return {**method, "retrieval": [stage for step in led for stage in _stages(step)]}
+    return {**method, "retrieval": [stage for step in steps for stage in _stages(step)]}
 
 
-def _stages(step: Step) -> Iterator[dict[str, Any]]:
-    """What a step adds to the ranking pipeline."""
+def _stages(step: LineageStep) -> Iterator[dict[str, Any]]:
+    """The stages of the ranking pipeline that a step adds."""
     name = Path(step.path).name
     if step.kind == "vectors":
         side = step.identity["recipe"]["doc"]
@@ -108,8 +111,8 @@ def _stages(step: Step) -> Iterator[dict[str, Any]]:
         yield from _searched(step, name)
 
 
-def _searched(step: Step, name: str) -> Iterator[dict[str, Any]]:
-    """The fusion and the reranking of a search; none of them is a stage of its own."""
+def _searched(step: LineageStep, name: str) -> Iterator[dict[str, Any]]:
+    """The fusion and the reranking of a search, if any."""
     how, call = step.identity["search"], step.operation
     first = os.path.basename(os.path.normpath(call.get("index") or step.facts["index"]))
     if "fuse" in how:
@@ -123,17 +126,8 @@ def _searched(step: Step, name: str) -> Iterator[dict[str, Any]]:
         yield stage | {"depth": how["rerank"]["depth"]} | ({"weight": weight} if weight else {})
 
 
-def _data(led: list[Step], entry: Mapping[str, Any]) -> dict[str, Any]:
-    """The test collection; by its id too where ir_datasets has it."""
-    name = next((step.source for step in reversed(led) if step.source), "")
-    collection = {"name": name} if name else {}
-    if name and not os.path.isabs(name):
-        collection["ir_datasets"] = name.partition(",")[0]
-    return {**collection, "qrels": entry["qrels"] or name}
-
-
 def _lines(value: Any, indent: str = "") -> Iterator[str]:
-    """YAML; every scalar in JSON's spelling, which YAML reads."""
+    """The lines of YAML; scalars are in the spelling of JSON, which is valid YAML."""
     for key, item in value.items():
         if isinstance(item, dict):
             yield f"{indent}{key}:"

@@ -1,4 +1,4 @@
-"""Repro: a recorded step and the same step made again, side by side, and why they differ."""
+"""Comparison of a recorded step with its reproduction, and the reasons for differences."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import pairwise
@@ -9,24 +9,24 @@ import numpy as np
 from numpy.typing import NDArray
 from safetensors.numpy import load_file
 
-from lmkcli import manifest
 from lmkcli.data.run import Ranking, read_run
-from lmkcli.encoding.verifying import TOLERANCE
+from lmkcli.encoding.verification import TOLERANCE
 from lmkcli.errors import LmkError
 from lmkcli.provenance import lineage
-from lmkcli.provenance.lineage import Step
+from lmkcli.provenance.lineage import LineageStep
+from lmkcli.spec import manifest
 from lmkcli.store import outputs
 from lmkcli.store.vectors import Vectors
 
 _SHOWN = 12  # digits of a digest
-# What an identity says of the artifacts it was made from; their own rows compare those.
+# Fields of an identity that describe inputs; the steps of the inputs compare them.
 _CHAINED = {"run": {"index", "queries"}, "index": {"recipe"}}
 
 
-class Row(NamedTuple):
-    """One comparison: what was recorded, what is now, whether that is the same, and if not, why.
+class ReproRow(NamedTuple):
+    """One comparison: the recorded value, the current value, whether they are equal, and the reason.
 
-    `same` is None where nothing can be said: what follows from it decides.
+    `same` is None if they cannot be compared. Then the comparison of the following steps shows the result.
     """
 
     what: str
@@ -36,10 +36,10 @@ class Row(NamedTuple):
     why: str = ""
 
 
-def compare(then: Step, now: Step, tolerance: float) -> list[Row]:
-    """All that can be compared of a step: its documents, its model, its settings, what it holds.
+def compare(then: LineageStep, now: LineageStep, tolerance: float) -> list[ReproRow]:
+    """Compare the documents, models, queries, settings and contents of a step.
 
-    Scores of a run may differ by `tolerance`, vectors by what rounding in their dtype explains.
+    Scores of a run may differ by `tolerance`. Vectors may differ by the rounding of their dtype.
     """
     rows = [*_documents(then, now), *_models(then, now), *_queries(then, now)]
     rows += _settings(then, now)
@@ -49,7 +49,7 @@ def compare(then: Step, now: Step, tolerance: float) -> list[Row]:
     return [*rows, contents]
 
 
-def _documents(then: Step, now: Step) -> Iterator[Row]:
+def _documents(then: LineageStep, now: LineageStep) -> Iterator[ReproRow]:
     if not then.collection:
         return
     before, after = then.collection.split(":")[0], now.collection.split(":")[0]
@@ -59,15 +59,15 @@ def _documents(then: Step, now: Step) -> Iterator[Row]:
     yield _digests(f"documents of {then.source}", then.collection, now.collection, why)
 
 
-def _models(then: Step, now: Step) -> Iterator[Row]:
-    """A row a model of the recipe; two sides with one model are one."""
+def _models(then: LineageStep, now: LineageStep) -> Iterator[ReproRow]:
+    """Rows for each model of the recipe; two sides with the same model are compared once."""
     if then.kind != "vectors":
         return
     seen = set()
     for side in ("doc", "query"):
         name = str(then.facts["models"][side]["model"])
         before, after = (step.identity["recipe"][side] for step in (then, now))
-        if name in seen or not before["weights"]:  # imported vectors need not say what made them
+        if name in seen or not before["weights"]:  # imported vectors may have no model
             continue
         seen.add(name)
         for part in ("weights", "tokenizer"):
@@ -76,8 +76,8 @@ def _models(then: Step, now: Step) -> Iterator[Row]:
                 yield _digests(f"{part} of {name}", before[part], after[part], why)
 
 
-def _queries(then: Step, now: Step) -> Iterator[Row]:
-    """And the texts of them that a cross-encoder read to rerank a run."""
+def _queries(then: LineageStep, now: LineageStep) -> Iterator[ReproRow]:
+    """Rows for the queries of a run, and for the texts of a reranked run."""
     if then.kind != "run":
         return
     before, after = then.identity["queries"], now.identity["queries"]
@@ -88,26 +88,26 @@ def _queries(then: Step, now: Step) -> Iterator[Row]:
         yield _digests(f"documents of {then.source}", before, after, why)
 
 
-def _digests(what: str, before: str, after: str, why: str) -> Row:
+def _digests(what: str, before: str, after: str, why: str) -> ReproRow:
     same = before == after
-    return Row(what, _short(before), _short(after), same, "" if same else why)
+    return ReproRow(what, _short(before), _short(after), same, "" if same else why)
 
 
 def _short(digest: str) -> str:
     return digest.rpartition(":")[2][:_SHOWN]
 
 
-def _settings(then: Step, now: Step) -> Iterator[Row]:
-    """Rows only for what differs: a default that another version changed, an analysis."""
+def _settings(then: LineageStep, now: LineageStep) -> Iterator[ReproRow]:
+    """Rows for differing settings only, such as a default that differs between versions."""
     for line in manifest.json_differences(_own(then), _own(now)):
         name, _, values = line.partition(": ")
         before, _, after = values.partition(" | ")
-        why = f"{name} is not what it was; {_suspects(then, now)}"
-        yield Row(f"{then.kind}: {name}", before, after, False, why)
+        why = f"{name} has changed; {_suspects(then, now)}"
+        yield ReproRow(f"{then.kind}: {name}", before, after, False, why)
 
 
-def _own(step: Step) -> dict[str, Any]:
-    """The identity without what other rows compare."""
+def _own(step: LineageStep) -> dict[str, Any]:
+    """The identity without the fields that other rows compare."""
     chained = _CHAINED.get(step.kind, set())
     kept = {key: value for key, value in step.identity.items() if key not in chained}
     if step.kind == "vectors":
@@ -122,32 +122,34 @@ def _own(step: Step) -> dict[str, Any]:
     return kept
 
 
-def _contents(then: Step, now: Step, tolerance: float) -> Row:
+def _contents(then: LineageStep, now: LineageStep, tolerance: float) -> ReproRow:
     what = f"{then.kind} {Path(then.path).name}"
     if then.digest == now.digest:
-        return Row(what, _short(then.digest), _short(now.digest), True)
-    row = Row(what, _short(then.digest), _short(now.digest), None)
+        return ReproRow(what, _short(then.digest), _short(now.digest), True)
+    row = ReproRow(what, _short(then.digest), _short(now.digest), None)
     if then.kind == "model":
         return row._replace(same=False, why=_weights(Path(then.path), Path(now.path)))
     if then.kind not in ("vectors", "run"):
-        return row._replace(why=f"{then.kind} of another digest cannot be compared by value")
-    if not _still_there(then):
-        return row._replace(why="it is not there any more as it was recorded")
+        return row._replace(
+            why=f"the digests differ, and lmk cannot compare artifacts of kind '{then.kind}' by value"
+        )
+    if not _unchanged(then):
+        return row._replace(why="the recorded artifact is missing or has changed")
     if then.kind == "vectors":
         return _vectors(row, then, now)
     return _rankings(row, Path(then.path), Path(now.path), tolerance)
 
 
 def _weights(one: Path, other: Path) -> str:
-    """How far the weights of two models lie apart."""
+    """The largest difference between the weights of two models, in words."""
     before, after = (_arrays(path) for path in (one, other))
     if {n: v.shape for n, v in before.items()} != {n: v.shape for n, v in after.items()}:
-        return "they have other weights, by name or shape"
+        return "the names or shapes of the weights differ"
     gaps = {name: float(np.abs(before[name] - after[name]).max()) for name in before}
     worst = max(gaps, key=lambda name: gaps[name])
     return (
-        f"weights differ by {gaps[worst]:.2g} at most, in {worst} (only fp32 in one process on a CPU "
-        "is the same bit for bit)"
+        f"weights differ by at most {gaps[worst]:.2g}, in {worst} (only training in fp32 in one process "
+        "on a CPU is reproducible to the last bit)"
     )
 
 
@@ -156,7 +158,8 @@ def _arrays(path: Path) -> dict[str, NDArray[np.float32]]:
     return {name: array for file in files for name, array in load_file(file).items()}
 
 
-def _still_there(step: Step) -> bool:
+def _unchanged(step: LineageStep) -> bool:
+    """Whether the recorded artifact still exists with the recorded contents."""
     path = Path(step.path)
     if not (path.exists() and outputs.is_artifact(path)):
         return False
@@ -166,20 +169,23 @@ def _still_there(step: Step) -> bool:
         return False
 
 
-def _vectors(row: Row, then: Step, now: Step) -> Row:
-    """By cosine and document, as parts may be cut otherwise."""
+def _vectors(row: ReproRow, then: LineageStep, now: LineageStep) -> ReproRow:
+    """Compare vectors by cosine and document, as the ranges of the parts may differ."""
     least = least_cosine(Vectors(Path(then.path)), Vectors(Path(now.path)))
     if least is None:
         return row._replace(
-            same=False, why="they are of other documents, or not as many a document"
+            same=False, why="the documents, or the numbers of vectors of a document, differ"
         )
     wanted = TOLERANCE[str(then.execution["dtype"])]
-    said = f"least cosine {least:.6f} (at least {wanted} wanted)"
-    return row._replace(now=f"cosine {least:.6f}", same=least >= wanted, why=said)
+    why = f"least cosine {least:.6f} (at least {wanted} wanted)"
+    return row._replace(now=f"cosine {least:.6f}", same=least >= wanted, why=why)
 
 
 def least_cosine(one: Vectors, other: Vectors) -> float | None:
-    """The least cosine between two artifacts' vectors of the same document; None if they do not pair."""
+    """The least cosine between the vectors of two artifacts, paired by document and order.
+
+    None if the documents or their numbers of vectors differ.
+    """
     rows = other.numbers()
     names = one.numbers()
     if rows.keys() != names.keys():
@@ -196,29 +202,29 @@ def least_cosine(one: Vectors, other: Vectors) -> float | None:
 
 
 def _cosine(one: NDArray[np.float32], other: NDArray[np.float32]) -> float:
-    """The least cosine of two matrices' rows; equal rows are alike, zeros too."""
+    """The least cosine between rows i of two matrices [n, dim]; of equal rows, also zeros, it is 1."""
     one, other = one.astype(np.float64), other.astype(np.float64)
     lengths = np.linalg.norm(one, axis=1) * np.linalg.norm(other, axis=1)
     dots = np.einsum("ij,ij->i", one, other)
-    alike = (one == other).all(axis=1)
-    return float(np.min(np.where(alike, 1.0, dots / np.where(lengths > 0, lengths, 1.0))))
+    equal = (one == other).all(axis=1)
+    return float(np.min(np.where(equal, 1.0, dots / np.where(lengths > 0, lengths, 1.0))))
 
 
-def _rankings(row: Row, one: Path, other: Path, tolerance: float) -> Row:
+def _rankings(row: ReproRow, one: Path, other: Path, tolerance: float) -> ReproRow:
     before, after = read_run(one).rankings, read_run(other).rankings
     empty = Ranking([], np.zeros(0, np.float32))
     gaps = {q: gap(before.get(q, empty), after.get(q, empty)) for q in before.keys() | after.keys()}
     odd = sorted(query for query, value in gaps.items() if value > tolerance)
     if not odd:
-        return row._replace(same=True, why=f"scores differ by {max(gaps.values()):.2g} at most")
-    why = f"{len(odd)} of {len(gaps)} queries are ranked otherwise ({', '.join(odd[:3])} …)"
+        return row._replace(same=True, why=f"scores differ by at most {max(gaps.values()):.2g}")
+    why = f"{len(odd)} of {len(gaps)} queries have other rankings ({', '.join(odd[:3])} …)"
     return row._replace(same=False, why=why)
 
 
 def gap(one: Ranking, other: Ranking) -> float:
     """The largest difference of scores between two rankings of one query, by rank and by document.
 
-    A document that one of them lacks counts with the last score of that one.
+    If a document is missing in one ranking, the last score of that ranking is used.
     """
     if len(one.doc_ids) != len(other.doc_ids):
         return float("inf")
@@ -231,20 +237,20 @@ def gap(one: Ranking, other: Ranking) -> float:
     return float(max(by_rank, *(abs(score - others.get(doc, last)) for doc, score in pairs)))
 
 
-def scores(then: Mapping[str, Any], now: Mapping[str, Any], tolerance: float) -> list[Row]:
-    """The judgements and the measures of two entries of a log."""
+def scores(then: Mapping[str, Any], now: Mapping[str, Any], tolerance: float) -> list[ReproRow]:
+    """Compare the judgements and the measures of two entries of a log."""
     before, after = str(then["qrels_digest"]), str(now["qrels_digest"])
     rows = [_digests("qrels", before, after, "the judgements have changed")]
     for name, value in then["scores"].items():
         again = now["scores"].get(name, float("nan"))
         same = abs(again - value) <= tolerance
         why = "" if same else f"{name} differs by {again - value:+.4g}"
-        rows.append(Row(name, f"{value:.6f}", f"{again:.6f}", same, why))
+        rows.append(ReproRow(name, f"{value:.6f}", f"{again:.6f}", same, why))
     return rows
 
 
 def versions(then: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """Software that is not what it was: 'torch 2.12.0 then, 2.13.0 now'."""
+    """The software with another version: 'torch 2.12.0 then, 2.13.0 now'."""
 
     def flat(facts: Mapping[str, Any]) -> dict[str, str]:
         return {"lmk": facts["lmk"], "Python": facts["python"], **facts["packages"]}
@@ -257,8 +263,8 @@ def versions(then: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def _suspects(then: Step, now: Step) -> str:
-    """What may explain a difference that no recorded input explains."""
+def _suspects(then: LineageStep, now: LineageStep) -> str:
+    """Possible reasons for a difference that the recorded inputs do not explain."""
     changed = versions(then.facts, now.facts)
     if changed:
         return "; ".join(["library versions differ", *changed])
@@ -271,6 +277,6 @@ def _suspects(then: Step, now: Step) -> str:
     return "the versions and the machine are the same, so nothing recorded explains it"
 
 
-def first_difference(rows: Iterable[Row]) -> Row | None:
-    """The first row that is not the same, in the order in which things were made."""
+def first_difference(rows: Iterable[ReproRow]) -> ReproRow | None:
+    """The first row with a difference, in the order of the steps."""
     return next((row for row in rows if row.same is False), None)

@@ -1,4 +1,4 @@
-"""The score log: one JSON line an evaluation, appended under a lock, with all that led to it."""
+"""The score log: a JSON line for each evaluation with its lineage, appended under a lock."""
 
 import fcntl
 import json
@@ -8,17 +8,29 @@ from dataclasses import asdict
 from math import isclose
 from pathlib import Path
 from statistics import fmean
-from typing import Any, NotRequired, TypedDict
+from typing import Any, BinaryIO, NotRequired, TypedDict
 
-from lmkcli import manifest
 from lmkcli.data.collection import Qrel
 from lmkcli.errors import DataError, UsageError
 from lmkcli.evaluation.measures import Scores
-from lmkcli.manifest_types import Facts
 from lmkcli.progress import Call
 from lmkcli.provenance import lineage
-from lmkcli.reading import LONG_LINE, bounded_lines, check_finite, checked, file_digest, parsed
+from lmkcli.spec import manifest
+from lmkcli.spec.manifest import Facts
+from lmkcli.spec.values import is_digits
 from lmkcli.store import outputs
+from lmkcli.system.input_files import (
+    MAX_RECORD_LINE,
+    bounded_lines,
+    check_finite,
+    file_digest,
+    parse_json,
+    validate,
+)
+from lmkcli.text.formatting import shell_line
+
+_START = b'{"run": '  # of each line
+_BLOCK = 1 << 16  # bytes
 
 
 def entry_of(
@@ -28,12 +40,14 @@ def entry_of(
     judgements: Iterable[Qrel],
     call: Call,
 ) -> dict[str, Any]:
-    """All that is known of an evaluation, as JSON values.
+    """The entry of an evaluation, as JSON values.
 
-    `qrels` says where the judgements were asked from; None is: where the run's queries are from.
-    `call` is the command that asked for it.
+    `qrels` is the given source of the judgements; None is the collection of the run's queries. `call` is
+    the command.
     """
-    led = [step.as_json() for step in lineage.steps(run)] if outputs.sidecar(run).is_file() else []
+    steps = (
+        [step.as_json() for step in lineage.steps(run)] if outputs.sidecar(run).is_file() else []
+    )
     return {
         "run": os.path.abspath(run),
         "run_sha256": file_digest(run),
@@ -42,14 +56,14 @@ def entry_of(
         "scores": scores.aggregated,
         "intervals": _intervals(scores),
         "coverage": asdict(scores.coverage),
-        "lineage": led,
+        "lineage": steps,
         **manifest.environment(call),
     }
 
 
 def _intervals(scores: Scores) -> dict[str, tuple[float, float]]:
-    """95 % bootstrap intervals of what is a mean over queries; none where one query is judged."""
-    from lmkcli.evaluation.compare import mean_interval  # here: scipy.stats takes half a second
+    """95 % bootstrap intervals of means over queries; none if only one query is judged."""
+    from lmkcli.evaluation.compare import mean_interval  # late: scipy.stats takes half a second
 
     if scores.coverage.judged < 2:
         return {}
@@ -60,57 +74,85 @@ def _intervals(scores: Scores) -> dict[str, tuple[float, float]]:
     }
 
 
-def append(log: Path, entry: Mapping[str, Any]) -> None:
-    """Append an entry to a log as one line; lines stay whole however many processes write.
+def append(log: Path, entries: Iterable[Mapping[str, Any]]) -> None:
+    """Append entries to a log, one line each. The entries of concurrent processes do not mix.
 
-    A line that does not fit on the disk is taken back. What a killed writer left gets a line of its own.
-    DataError when the file is no log: runs and collections are lines as well.
+    Entries that do not all fit on the disk are removed, and so is the start of a line that a killed process
+    left. Raises DataError if the file is not a score log.
     """
-    line = (json.dumps(entry, ensure_ascii=False) + "\n").encode("utf-8", "surrogatepass")
+    text = "".join(json.dumps(entry, ensure_ascii=False) + "\n" for entry in entries)
+    added = text.encode("utf-8", "surrogatepass")
     log.parent.mkdir(parents=True, exist_ok=True)
     if log.exists() and not log.is_file():
-        raise DataError(f"{log} is no file; a score log grows at its end: choose a file for --log")
+        raise DataError(f"{log} is not a regular file; choose a regular file for --log")
     with open(log, "a+b", buffering=0) as file:
         fcntl.flock(file, fcntl.LOCK_EX)
-        _check(log)
         end = file.seek(0, os.SEEK_END)
-        file.seek(max(0, end - 1))
-        line = line if file.read(1) in (b"", b"\n") else b"\n" + line
+        with open(log, "rb") as existing:
+            lines = bounded_lines(existing, log, MAX_RECORD_LINE)
+            first = next((each for each in lines if each.strip()), b'"scores":')
+            last_start = _last_line(existing, end)
+            existing.seek(last_start)
+            last = existing.read(MAX_RECORD_LINE)
+        cut_off = _is_cut_off(last)
+        if b'"scores":' not in first and not (cut_off and first == last):
+            raise DataError(f"{log} exists and is not a score log; choose another file for --log")
+        if cut_off:
+            file.truncate(last_start)
+            end = last_start
+        elif last:
+            added = b"\n" + added
         try:
-            while line:
-                line = line[file.write(line) :]
+            while added:
+                added = added[file.write(added) :]
             os.fsync(file.fileno())
         except OSError:
             file.truncate(end)
             raise
 
 
-def _check(log: Path) -> None:
-    with open(log, "rb") as file:
-        lines = bounded_lines(file, log, LONG_LINE)
-        first = next((line for line in lines if line.strip()), b'"scores":')
-    if b'"scores":' not in first:
-        raise DataError(
-            f"{log} is there already and is no score log; choose another file for --log"
-        )
+def _last_line(file: BinaryIO, end: int) -> int:
+    """The position after the last newline of a file of `end` bytes."""
+    while end:
+        start = max(0, end - _BLOCK)
+        file.seek(start)
+        newline = file.read(end - start).rfind(b"\n")
+        if newline >= 0:
+            return start + newline + 1
+        end = start
+    return 0
+
+
+def _is_cut_off(line: bytes) -> bool:
+    """Whether a line is the start of an entry; its process was killed while it wrote the line."""
+    if not line or line.endswith(b"\n") or line[: len(_START)] != _START[: len(line)]:
+        return False
+    try:
+        parse_json(line.decode("utf-8", "surrogatepass"))
+    except ValueError:
+        return True
+    return False
 
 
 def qrels_digest(judgements: Iterable[Qrel]) -> str:
-    """sha256 of judgements, whatever their order."""
+    """sha256 of judgements, independent of their order."""
     return manifest.digest(sorted(list(qrel) for qrel in judgements))
 
 
 def read(log: Path) -> list[dict[str, Any]]:
-    """All entries; DataError names the line that cannot be read, or says that there is none."""
+    """All entries, without the start of a line that another process is writing, or that a killed one left.
+
+    Raises DataError for an unreadable line, or if there are no entries.
+    """
     check_finite(log)
     with open(log, "rb") as file:
         entries = [
             _entry(line, f"{log} line {number}")
-            for number, line in enumerate(bounded_lines(file, log, LONG_LINE), 1)
-            if line.strip()
+            for number, line in enumerate(bounded_lines(file, log, MAX_RECORD_LINE), 1)
+            if line.strip() and not _is_cut_off(line)
         ]
     if not entries:
-        raise DataError(f"{log} has no entries; lmk eval --log {log} appends them")
+        raise DataError(f"{log} has no entries; lmk eval --log {shell_line(str(log))} appends them")
     return entries
 
 
@@ -125,10 +167,13 @@ class _Step(TypedDict):
 
 
 class _Entry(TypedDict):
-    """What is read of any entry; any program may write a log, so little need be there."""
+    """The fields that lmk reads in an entry.
+
+    Only `scores` is required, because other programs write logs too.
+    """
 
     scores: dict[str, float]
-    intervals: NotRequired[dict[str, list[float]]]
+    intervals: NotRequired[dict[str, tuple[float, float]]]
     run: NotRequired[str]
     time: NotRequired[str]
     qrels: NotRequired[str | None]
@@ -136,7 +181,7 @@ class _Entry(TypedDict):
 
 
 class _Repeated(Facts):
-    """What it takes to make an entry again."""
+    """The fields that are required to reproduce an entry."""
 
     scores: dict[str, float]
     run: str
@@ -148,18 +193,18 @@ class _Repeated(Facts):
 def _entry(line: bytes, where: str) -> dict[str, Any]:
     fix = "remove the line, or give a score log"
     try:
-        entry = parsed(line.decode("utf-8", "surrogatepass"))
+        entry = parse_json(line.decode("utf-8", "surrogatepass"))
     except ValueError as error:
         raise DataError(f"{where} cannot be read ({error}); {fix}") from None
-    return dict(checked(entry, _Entry, where, fix))
+    return dict(validate(entry, _Entry, where, fix))
 
 
-def recorded(entry: dict[str, Any], where: str) -> list[lineage.Step]:
-    """The steps that led to an entry; DataError where it lacks what it takes to make them again."""
+def recorded(entry: dict[str, Any], where: str) -> list[lineage.LineageStep]:
+    """The lineage of an entry; DataError if a field is missing that is required to reproduce it."""
     fix = "evaluate the run again"
-    checked(entry, _Repeated, where, fix)
+    validate(entry, _Repeated, where, fix)
     manifest.check_recorded(manifest.Manifest("", {}, facts=entry), where)
-    steps = [lineage.Step(**step) for step in entry["lineage"]]
+    steps = [lineage.LineageStep(**step) for step in entry["lineage"]]
     for step in steps:
         described = manifest.Manifest(step.kind, step.identity, step.execution, step.facts)
         manifest.check_recorded(described, f"{where}, {step.path}")
@@ -167,10 +212,10 @@ def recorded(entry: dict[str, Any], where: str) -> list[lineage.Step]:
 
 
 def pick(spelling: str) -> dict[str, Any]:
-    """The entry behind 'scores.jsonl#2' (the first is 1); the number may be left out if there is one."""
+    """The entry 'scores.jsonl#2' (the first is 1); a log with one entry needs no number."""
     name, _, number = spelling.rpartition("#") if "#" in spelling else (spelling, "", "")
     entries = read(Path(name))
-    if number.isdecimal() and 1 <= int(number) <= len(entries):
+    if is_digits(number) and 1 <= int(number) <= len(entries):
         return entries[int(number) - 1]
     if not number and len(entries) == 1:
         return entries[0]

@@ -1,23 +1,23 @@
-"""Training logs: the lines of a model's log.jsonl as curves over the steps."""
+"""Training logs: the lines of log.jsonl in a model folder as curves over the steps."""
 
 from pathlib import Path
 from typing import Annotated, Any, NotRequired, TypedDict
 
-from lmkcli import manifest
 from lmkcli.errors import DataError
-from lmkcli.reading import bounded_lines, check_finite, checked, parsed, within
+from lmkcli.spec import manifest
+from lmkcli.system.input_files import bounded_lines, check_finite, int_range, parse_json, validate
 
 Curves = dict[str, list[tuple[float, float]]]
 
 LOG = "log.jsonl"
 _FIX = "give the folder of a training"
-_BESIDE = {"step", "epoch", "loss", "grad_norm", "learning_rate", "tokens_per_second", "memory"}
+_NOT_LOSSES = {"step", "epoch", "loss", "grad_norm", "learning_rate", "tokens_per_second", "memory"}
 
 
 def panels(folder: Path) -> dict[str, Curves]:
-    """What is drawn of a training: its loss with its parts, the learning rate, and each development set.
+    """The curves of a training: the loss with its parts, the learning rate, and each development set.
 
-    DataError where nothing was logged yet, and for what no training logs.
+    DataError if there is no line with a loss, and for lines that a training does not write.
     """
     lines = _read(folder / LOG)
     losses = [line for line in lines if "loss" in line]
@@ -26,18 +26,18 @@ def panels(folder: Path) -> dict[str, Curves]:
         raise DataError(
             f"{folder / LOG} has no line with a loss yet; train on, or set --log-every lower"
         )
-    parts = [name for name in losses[0] if name not in _BESIDE]
+    parts = [name for name in losses[0] if name not in _NOT_LOSSES]
     shown = ["loss", *(parts if len(parts) > 1 else [])]
-    drawn = {
+    curves = {
         "loss": {name: _curve(losses, name) for name in shown},
         "learning rate": {"learning rate": _curve(losses, "learning_rate")},
     }
     if scored:
-        drawn[_measure(folder)] = {
+        curves[_measure(folder)] = {
             name: [(line["step"], line["dev"][name]) for line in scored if name in line["dev"]]
             for name in scored[0]["dev"]
         }
-    return drawn
+    return curves
 
 
 class _Dev(TypedDict):
@@ -47,7 +47,7 @@ class _Dev(TypedDict):
 def _measure(folder: Path) -> str:
     """The measure of the development sets."""
     dev = manifest.read(folder, "model").identity.get("dev")
-    return checked(dev, _Dev, f"the manifest of {folder}, identity.dev,", _FIX)["measure"]
+    return validate(dev, _Dev, f"the manifest of {folder}, identity.dev,", _FIX)["measure"]
 
 
 def _curve(lines: list[dict[str, Any]], name: str) -> list[tuple[float, float]]:
@@ -55,28 +55,28 @@ def _curve(lines: list[dict[str, Any]], name: str) -> list[tuple[float, float]]:
 
 
 class _Line(TypedDict):
-    step: Annotated[int, within(0, 1 << 53)]
+    step: Annotated[int, int_range(0, 1 << 53)]
     dev: NotRequired[dict[str, float]]
 
 
 def _read(log: Path) -> list[dict[str, Any]]:
-    """The whole lines of a log: a training that is running may be writing the last."""
+    """The complete lines of a log; a running training may not have completed the last line."""
     try:
         check_finite(log)
         with open(log, "rb") as file:
             lines = enumerate(bounded_lines(file, log), 1)
             return [_line(line, f"{log} line {n}") for n, line in lines if line.endswith(b"\n")]
     except OSError as error:
-        raise DataError(f"{log} is no log of a training: {error}") from None
+        raise DataError(f"{log} is not the log of a training: {error}") from None
 
 
 def _line(text: bytes, where: str) -> dict[str, Any]:
-    """What one line says: numbers by their names, and those of each development set."""
+    """The numbers of one line by name, and the scores of development sets under 'dev'."""
     try:
-        line = parsed(text.decode("utf-8"))
+        line = parse_json(text.decode("utf-8"))
     except ValueError as error:
-        raise DataError(f"{where} is of no training's log: {error}") from None
-    known = dict(checked(line, _Line, where, _FIX))
+        raise DataError(f"{where} is not a line of a training log: {error}") from None
+    known = dict(validate(line, _Line, where, _FIX))
     numbers = {name: value for name, value in known.items() if name != "dev"}
-    checked(numbers, dict[str, float], where, _FIX)
+    validate(numbers, dict[str, float], where, _FIX)
     return known

@@ -1,4 +1,4 @@
-"""Fusion: several runs, or indexes, to one. A document that a run lacks is handled as each method says."""
+"""Fusion: combine several runs or indexes. `fuse` describes how each method treats missing documents."""
 
 import re
 from collections.abc import Callable, Sequence
@@ -8,13 +8,13 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from lmkcli import manifest
 from lmkcli.data.collection import Doc, Query
 from lmkcli.data.run import Ranking, Run, ranked
 from lmkcli.errors import DataError, UsageError
 from lmkcli.retrieval.index import Index, IndexInfo, Passage
+from lmkcli.spec import manifest
 
-DEPTH = 1000  # documents that each fused index is asked for, at least
+DEPTH = 1000  # minimum number of documents that are retrieved from each fused index
 
 Scale = Literal["minmax", "zscore", "none"]
 Floats = NDArray[np.float64]
@@ -22,7 +22,7 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Fusion:
-    """A method with its parameters; `parse` reads 'rrf', 'rrf:60', 'linear' or 'linear:0.3,0.7'."""
+    """A fusion method with its parameters."""
 
     method: Literal["rrf", "linear"]
     k: int = 60
@@ -31,10 +31,10 @@ class Fusion:
 
     @classmethod
     def parse(cls, text: str, scale: Scale = "minmax") -> "Fusion":
-        """UsageError for anything else."""
-        if match := re.fullmatch(r"rrf(?::(\d+))?", text):
+        """Read 'rrf', 'rrf:60', 'linear' or 'linear:0.3,0.7'. Raises UsageError for other texts."""
+        if match := re.fullmatch(r"rrf(?::([0-9]{1,9}))?", text):
             return cls("rrf", k=int(match[1] or 60))
-        number = r"-?\d+(?:\.\d+)?"
+        number = r"-?[0-9]{1,18}(?:\.[0-9]+)?"
         if match := re.fullmatch(rf"linear(?::({number}(?:,{number})*))?", text):
             weights = tuple(map(float, match[1].split(","))) if match[1] else ()
             return cls("linear", weights=weights, scale=scale)
@@ -42,13 +42,23 @@ class Fusion:
 
     @property
     def identity(self) -> dict[str, Any]:
-        """What decides the fused scores, as a run records it."""
+        """The parameters that determine fused scores, as a run records them."""
         if self.method == "rrf":
             return {"method": "rrf", "k": self.k}
         return {"method": "linear", "weights": list(self.weights), "scale": self.scale}
 
+    def __str__(self) -> str:
+        """The notation that `parse` reads."""
+        weights = ",".join(f"{weight:.9f}" for weight in self.weights)
+        return (
+            f"rrf:{self.k}" if self.method == "rrf" else ":".join(filter(None, ("linear", weights)))
+        )
+
     def shares(self, count: int) -> tuple[float, ...]:
-        """A weight for each of `count` runs, equal ones by default; UsageError for too few or many."""
+        """Return a weight for each of `count` runs, equal by default.
+
+        Raises UsageError for another number.
+        """
         weights = self.weights or (1.0 / count,) * count
         if len(weights) != count:
             raise UsageError(
@@ -58,44 +68,48 @@ class Fusion:
 
 
 class FusedIndex:
-    """Several indexes asked the same; their rankings fused. UsageError for weights of another number."""
+    """Several indexes that are searched together. Raises UsageError for a wrong number of weights."""
 
     def __init__(self, indexes: Sequence[Index], fusion: Fusion) -> None:
         fusion.shares(len(indexes))
         self._indexes, self._fusion = indexes, fusion
-        infos = [index.info for index in indexes]
-        chain = manifest.digest([info.digest for info in infos])
-        how = {"fuse": fusion.identity, "of": [info.search for info in infos]}
-        notes = tuple(note for info in infos for note in info.notes)
-        self.info = IndexInfo(infos[0].path, fusion.method, chain, how, notes)
+        self.info = fused_info([index.info for index in indexes], fusion)
 
     def search(self, queries: list[Query], k: int) -> Run:
-        """Each index is asked for k documents, 1,000 at least; the k best of the fusion remain."""
+        """Search each index for k documents, at least 1,000, and return the best k of the fusion."""
         runs = [index.search(queries, max(k, DEPTH)) for index in self._indexes]
         return fuse(runs, self._fusion, k)
 
     def texts(self, ids: list[str]) -> dict[str, Doc]:
-        """From the first index that stores texts."""
+        """Return documents of the first index that stores their text."""
         docs: dict[str, Doc] = {}
         for index in reversed(self._indexes):
-            own = index.texts(ids)
-            docs |= {name: doc for name, doc in own.items() if doc.text or name not in docs}
+            found = index.texts(ids)
+            docs |= {name: doc for name, doc in found.items() if doc.text or name not in docs}
         return docs
 
     def passages(self, query: Query, ids: list[str]) -> dict[str, Passage]:
-        """From the first index that has vectors of chunks."""
+        """Return passages of the first index that has chunks."""
         passages: dict[str, Passage] = {}
         for index in reversed(self._indexes):
             passages |= index.passages(query, ids)
         return passages
 
 
+def fused_info(infos: Sequence[IndexInfo], fusion: Fusion) -> IndexInfo:
+    """Return the description of fused indexes."""
+    digest = manifest.digest([info.digest for info in infos])
+    search = {"fuse": fusion.identity, "of": [info.search for info in infos]}
+    notes = tuple(note for info in infos for note in info.notes)
+    return IndexInfo(infos[0].path, fusion.method, digest, search, notes)
+
+
 def fuse(runs: Sequence[Run], fusion: Fusion, k: int) -> Run:
-    """The k best documents of each query that any run answers, under the fused score.
+    """Return the best k documents of each query by their fused score, for every query of any run.
 
     rrf: sum of 1 / (k + rank); a missing document adds nothing (Cormack et al., SIGIR 2009).
-    linear: weighted sum of the runs' scores, each scaled per query; a missing document gets the
-    least scaled score of that run's ranking, as if it stood at its end.
+    linear: weighted sum of the runs' scores, each scaled per query. A missing document gets the lowest scaled
+    score in the ranking of that run.
     """
     weights = fusion.shares(len(runs))
     queries = dict.fromkeys(query for run in runs for query in run.rankings)
@@ -109,7 +123,7 @@ def fuse(runs: Sequence[Run], fusion: Fusion, k: int) -> Run:
             )
         else:
             scaled = [_scaled(r, fusion.scale) for r in rankings]
-            floors = [min(one.values(), default=0.0) for one in scaled]
+            floors = [min(run_scores.values(), default=0.0) for run_scores in scaled]
             scores = _sum(scaled, floors, weights)
         values = np.fromiter(scores.values(), np.float64, len(scores))
         fused[query] = ranked(list(scores), values).cut(k)
@@ -119,10 +133,11 @@ def fuse(runs: Sequence[Run], fusion: Fusion, k: int) -> Run:
 def _sum(
     scores: Sequence[dict[str, float]], floors: Sequence[float], weights: Sequence[float]
 ) -> dict[str, float]:
-    documents = dict.fromkeys(name for one in scores for name in one)
+    documents = dict.fromkeys(name for run_scores in scores for name in run_scores)
     return {
         name: sum(
-            w * one.get(name, floor) for one, floor, w in zip(scores, floors, weights, strict=True)
+            weight * run_scores.get(name, floor)
+            for run_scores, floor, weight in zip(scores, floors, weights, strict=True)
         )
         for name in documents
     }
@@ -135,7 +150,7 @@ def _reciprocal(ranking: Ranking, k: int) -> dict[str, float]:
 def _scaled(ranking: Ranking, scale: Scale) -> dict[str, float]:
     if not np.isfinite(ranking.scores).all():
         raise DataError(
-            "a run to be fused has infinite scores (or some beyond 3.4e38), which no sum can weigh; fuse "
+            "a run to be fused has infinite scores (or scores beyond 3.4e38), which cannot be summed; fuse "
             "by ranks with --fuse rrf"
         )
     values = SCALES[scale](ranking.scores.astype(np.float64))
@@ -143,7 +158,7 @@ def _scaled(ranking: Ranking, scale: Scale) -> dict[str, float]:
 
 
 def _minmax(scores: Floats) -> Floats:
-    """To 0 … 1; all 1 where every score is the same."""
+    """Scale to 0 … 1; all 1 if every score is the same."""
     if not len(scores):
         return scores
     low, high = scores.min(), scores.max()
@@ -151,17 +166,17 @@ def _minmax(scores: Floats) -> Floats:
 
 
 def _zscore(scores: Floats) -> Floats:
-    """To mean 0 and deviation 1; all 0 where every score is the same."""
+    """Scale to mean 0 and standard deviation 1; all 0 if every score is the same."""
     deviation = scores.std() if len(scores) else 0.0
     return (scores - scores.mean()) / deviation if deviation > 0 else np.zeros_like(scores)
 
 
-def _same(scores: Floats) -> Floats:
+def _unscaled(scores: Floats) -> Floats:
     return scores
 
 
 SCALES: dict[Scale, Callable[[Floats], Floats]] = {
     "minmax": _minmax,
     "zscore": _zscore,
-    "none": _same,
+    "none": _unscaled,
 }

@@ -1,17 +1,17 @@
-"""Index: what `lmk search` can search, whatever is behind it."""
+"""The interface of all objects that `lmk search` can search: indexes, vectors and runs."""
 
 from typing import Any, NamedTuple, Protocol
 
 from lmkcli.data.collection import Doc, Query
 from lmkcli.data.run import Run
-from lmkcli.settings import OpenSettings
+from lmkcli.retrieval.settings import OpenSettings
 from lmkcli.spec.operation import options
 
 
 class IndexInfo(NamedTuple):
-    """Where an index is, its kind and digest, and how it is searched, for a run's manifest.
+    """The path, kind, digest and search settings of an index, for the manifest of a run.
 
-    `notes` are what its user should know, such as that its vectors were updated since.
+    `notes` are messages for the user, for instance that the vectors were updated after the index was built.
     """
 
     path: str
@@ -22,9 +22,12 @@ class IndexInfo(NamedTuple):
 
 
 class Passage(NamedTuple):
-    """Chunk number `chunk` (from zero) of `chunks`: characters begin to end of the document's content.
+    """One chunk of a document.
 
-    `text` is empty where no text is stored.
+    chunk: its number, from zero.
+    chunks: the number of chunks of the document.
+    begin, end: its range of characters in the content of the document.
+    text: its text; empty if no text is stored.
     """
 
     chunk: int
@@ -35,31 +38,31 @@ class Passage(NamedTuple):
 
 
 class Index(Protocol):
-    """Rankings for queries, and the texts behind ids for showing them."""
+    """Searches queries, and finds the texts of hits."""
 
     @property
     def info(self) -> IndexInfo:
-        """Where it is and what it is."""
+        """Path, kind, digest and search settings."""
 
     def search(self, queries: list[Query], k: int) -> Run:
-        """k documents a query (fewer only when the collection has no more), best first."""
+        """Rank k documents for each query, best first; fewer only if the collection has fewer."""
 
     def texts(self, ids: list[str]) -> dict[str, Doc]:
-        """The documents behind some ids, as far as their text was stored."""
+        """Return documents by id. Their text is empty if it was not stored."""
 
     def passages(self, query: Query, ids: list[str]) -> dict[str, Passage]:
-        """The best chunk of each document, where there are vectors of chunks; else nothing."""
+        """Return the best chunk of each document; nothing if the index has no chunks."""
 
 
 def _settings(*parts: str) -> tuple[str, ...]:
     """The fields of OpenSettings that these parts of a search use."""
-    found = options(OpenSettings)
-    return tuple(each.name for each in found if {*parts} & {*each.flag.only.split()})
+    fields = options(OpenSettings)
+    return tuple(field.name for field in fields if {*parts} & {*field.flag.only.split()})
 
 
-QUERIES = _settings("queries")  # the encoder of the queries
-DATABASE = _settings("database")  # the vectors of an index that a database keeps
-SEARCH = _settings("index", "database")  # an index of vectors
-SEVERAL = _settings("several")  # several vectors of a document
+QUERIES = _settings("queries")  # encoding of queries
+DATABASE = _settings("database")  # vectors in a database
+SEARCH = _settings("index", "database")  # an index over vectors
+SEVERAL = _settings("several")  # several vectors per document
 DENSE = (*SEARCH, *SEVERAL, *QUERIES)
-LEXICAL = _settings("feedback")  # expansion of the query by feedback
+LEXICAL = _settings("feedback")  # query expansion by feedback

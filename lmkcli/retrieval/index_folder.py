@@ -1,20 +1,25 @@
-"""An index folder on disk: `manifest.json`, the kind's files, and `built.json` once it is whole.
+"""An index folder on disk: `manifest.json`, the files of the engine, and `built.json` when it is complete.
 
-`built.json` holds the kind's facts, the `digest` of the index, what it was built `of`, the subfolder
-`at` which the files are ('' for the folder itself), and size and sha256 of these `files`.
+`built.json` contains the facts of the engine and these fields:
+digest: identifies the settings and the input of the index.
+of: the input that the index was built from.
+at: the subfolder of the files; '' for the index folder itself.
+files: size and sha256 of each file.
 """
 
 import json
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple, NotRequired, TypedDict
 
-from lmkcli import manifest
 from lmkcli.errors import DataError
-from lmkcli.reading import file_digest, read_json
+from lmkcli.spec import manifest
+from lmkcli.store import outputs
 from lmkcli.store.outputs import INDEX_FILES
 from lmkcli.store.parts import SliceJson
-from lmkcli.system.atomic import atomic_file
+from lmkcli.system.atomic import LOCK_FILE, atomic_file
+from lmkcli.system.input_files import file_digest, read_json
 
 DOCS, BUILT = "docs.parquet", "built.json"
 _AGAIN = "build the index again with --if-exists overwrite"
@@ -37,7 +42,7 @@ class _Of(TypedDict):
 
 
 class WrittenFile(NamedTuple):
-    """A file of an index as it was written."""
+    """Size and sha256 of an index file when it was written."""
 
     size: int
     sha256: str
@@ -51,7 +56,7 @@ class _Built(TypedDict):
 
 
 def read_built(folder: Path) -> dict[str, Any]:
-    """What built.json says; empty while the index is not finished. DataError where it is damaged."""
+    """Read built.json; empty if the index is not finished. Raises DataError if the file is damaged."""
     path = folder / BUILT
     try:
         built = read_json(path, _Built, _AGAIN)
@@ -59,54 +64,54 @@ def read_built(folder: Path) -> dict[str, Any]:
         return {}
     if not re.fullmatch(r"\d*", built["at"], re.ASCII):
         raise DataError(
-            f"{path} says that the files are in {built['at']!r}, which cannot be; {_AGAIN}"
+            f"{path}: at is {built['at']!r}, which is not a subfolder of an index; {_AGAIN}"
         )
     of = built["of"]
     if "stamp" not in of and not {"vectors", "parts", "numbering", "digests"} <= of.keys():
-        raise DataError(f"{path} does not say what the index was built of; {_AGAIN}")
+        raise DataError(f"{path} does not record the input of the index; {_AGAIN}")
     return dict(built)
 
 
 def write_built(folder: Path, facts: dict[str, Any], of: dict[str, Any], at: str) -> dict[str, Any]:
-    """Say that the index whose files are in subfolder `at` is whole; returns what was written.
+    """Write built.json: the index, with its files in subfolder `at`, is complete. Returns its contents.
 
-    `facts` may bring `files`, where they are those of before.
+    `facts` may contain `files` if the files did not change.
     """
-    chain = _chain(manifest.read(folder).identity, facts, of)
-    files = facts.get("files") or _written(folder / at)
-    built = {**facts, "digest": chain, "of": of, "at": at, "files": files}
+    digest = _digest(manifest.read(folder).identity, facts, of)
+    files = facts.get("files") or _written_files(folder / at)
+    built = {**facts, "digest": digest, "of": of, "at": at, "files": files}
     with atomic_file(folder / BUILT) as temporary:
         temporary.write_text(json.dumps(built, indent=1))
     return built
 
 
-def _chain(identity: dict[str, Any], facts: dict[str, Any], of: dict[str, Any]) -> str:
-    """The digest of an index: of its settings, and of what it was built of."""
-    made_of = [facts.get("collection", ""), of.get("vectors", ""), of.get("numbering", [])]
-    return manifest.digest({"identity": identity, "of": made_of})
+def _digest(identity: dict[str, Any], facts: dict[str, Any], of: dict[str, Any]) -> str:
+    """The digest of an index: of its settings and its input."""
+    inputs = [facts.get("collection", ""), of.get("vectors", ""), of.get("numbering", [])]
+    return manifest.digest({"identity": identity, "of": inputs})
 
 
-def _written(files: Path) -> dict[str, WrittenFile]:
-    """Size and digest of each file of an index, by its path below `files`."""
-    named = {path.relative_to(files).as_posix(): path for path in files.rglob("*")}
+def _written_files(files: Path) -> dict[str, WrittenFile]:
+    """Size and digest of each index file, by its path below `files`."""
+    paths = {path.relative_to(files).as_posix(): path for path in files.rglob("*")}
     return {
         name: WrittenFile(path.stat().st_size, file_digest(path))
-        for name, path in sorted(named.items())
+        for name, path in sorted(paths.items())
         if path.is_file() and INDEX_FILES.fullmatch(name) and path.name != "write.lock"
     }
 
 
 def check_built(folder: Path, built: dict[str, Any]) -> dict[Path, WrittenFile]:
-    """The files of an index; DataError for one that is gone, or longer or shorter than it was written,
-    and where built.json says something else than when it was.
+    """Return the files of an index, after a quick check.
 
-    No files of an index that was built before their digests were kept.
+    Raises DataError if a file is missing or has another size than when it was written, or if built.json or
+    the manifest was changed. Returns nothing for an index that was built before digests were recorded.
     """
     if "files" not in built:
         return {}
-    if built["digest"] != _chain(manifest.read(folder).identity, built, built["of"]):
+    if built["digest"] != _digest(manifest.read(folder).identity, built, built["of"]):
         raise DataError(
-            f"{folder / BUILT} or {manifest.NAME} beside it is not as it was written; {_AGAIN}"
+            f"{folder / BUILT} or {manifest.NAME} next to it was changed after it was written; {_AGAIN}"
         )
     files = {}
     for name, (size, sha256) in built["files"].items():
@@ -115,22 +120,55 @@ def check_built(folder: Path, built: dict[str, Any]) -> dict[Path, WrittenFile]:
             raise DataError(f"{path} is missing; {_AGAIN}")
         if path.stat().st_size != size:
             raise DataError(
-                f"{path} has {path.stat().st_size} bytes, and was written with {size}; {_AGAIN}"
+                f"{path} has {path.stat().st_size} bytes, but was written with {size}; {_AGAIN}"
             )
         files[path] = WrittenFile(size, sha256)
     return files
 
 
 def check_files(folder: Path) -> list[WrittenFile]:
-    """The files of an index, each read and held against its digest; DataError for one that differs.
+    """Read all files of an index and compare them with their digests. Returns the files.
 
-    DataError too for an index that is not complete, or has no digests.
+    Raises DataError for a file that differs, and for an index that is incomplete or has no digests.
     """
     if not (built := read_built(folder)):
         raise DataError(f"{folder} is not complete; run its index command again")
     if not (files := check_built(folder, built)):
-        raise DataError(f"{folder} was built before digests of its files were kept; {_AGAIN}")
+        raise DataError(f"{folder} was built before digests of files were recorded; {_AGAIN}")
     for path, written in files.items():
         if file_digest(path) != written.sha256:
-            raise DataError(f"{path} is not as it was written; {_AGAIN}")
+            raise DataError(f"{path} was changed after it was written; {_AGAIN}")
     return list(files.values())
+
+
+def replace_files(
+    folder: Path,
+    built: dict[str, Any],
+    make: Callable[[Path], dict[str, Any]],
+    of: dict[str, Any],
+) -> dict[str, Any]:
+    """Replace the files of an index and return the new facts.
+
+    The new files are written into a numbered subfolder. Then `built.json`, which names the subfolder, is
+    replaced atomically, and the old files are removed. Open readers keep the files that they opened.
+    """
+    at = str(int(built["at"] or 1) + 1)
+    subfolder = folder / at
+    if subfolder.is_symlink():
+        subfolder.unlink()  # another person's link; nothing behind it is changed
+    subfolder.mkdir(exist_ok=True)
+    described = manifest.read(folder, "index")
+    outputs.discard(folder, described, set(), at)  # the rest of an interrupted update
+    facts = write_built(folder, make(subfolder), of, at)
+    remove_replaced(folder, at)
+    return facts
+
+
+def remove_replaced(folder: Path, at: str) -> None:
+    """Remove the files that an update has replaced; `at` is the subfolder of the current files.
+
+    Updates call this first, since a killed one can leave some of them.
+    """
+    if at:
+        kept = {manifest.NAME, BUILT, LOCK_FILE, at}
+        outputs.discard(folder, manifest.read(folder, "index"), kept)

@@ -1,40 +1,53 @@
-"""The pipeline of one search: indexes and runs, fused if there are several, the top scored again."""
+"""The pipeline of one search: open indexes and runs, fuse them, and rerank the first documents."""
 
+import hashlib
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from lmkcli import manifest
-from lmkcli.data.collection import Collection
-from lmkcli.errors import UsageError
+import numpy as np
+
+from lmkcli import catalog
+from lmkcli.data.collection import Collection, Doc, Query
+from lmkcli.data.run import Run, RunSubset, ranked, read_run
+from lmkcli.errors import DataError, UsageError
+from lmkcli.retrieval.engine import engine_of
 from lmkcli.retrieval.fusion import FusedIndex, Fusion
-from lmkcli.retrieval.index import DENSE, LEXICAL, QUERIES, SEARCH, SEVERAL, Index
-from lmkcli.retrieval.opening import open_index
-from lmkcli.retrieval.rerank_by_model import ModelReranker
-from lmkcli.retrieval.reranking import RerankedIndex
-from lmkcli.retrieval.run_index import RunIndex
-from lmkcli.settings import OpenSettings, RerankSettings
+from lmkcli.retrieval.index import (
+    DENSE,
+    LEXICAL,
+    QUERIES,
+    SEARCH,
+    SEVERAL,
+    Index,
+    IndexInfo,
+    Passage,
+)
+from lmkcli.retrieval.index_folder import check_built, read_built
+from lmkcli.retrieval.reranking import ModelReranker, RerankedIndex
+from lmkcli.retrieval.settings import OpenSettings, RerankSettings
+from lmkcli.spec import manifest
 
 
 @dataclass(frozen=True)
 class Stages:
-    """What one search is made of: indexes or runs, how several are fused, and what reranks the top."""
+    """The stages of one search: indexes or runs, their fusion, and a reranker."""
 
     paths: Sequence[Path]
     fusion: Fusion | None = None
-    rerank: Path | None = None  # vectors
-    rerank_model: str | None = None
+    rerank: Path | None = None  # a vectors folder
+    rerank_model: str | None = None  # a cross-encoder
     reranking: RerankSettings = field(default_factory=RerankSettings)
 
 
 def open_pipeline(stages: Stages, settings: OpenSettings, texts: Collection | None = None) -> Index:
-    """The stages as one index. A run has its texts from `texts`, which a cross-encoder reads."""
+    """Open the stages as one index. `texts` provides the documents of runs, which a cross-encoder reads."""
     parts = open_all(stages, settings, texts)
     index: Index = FusedIndex(parts, stages.fusion) if stages.fusion else parts[0]
     if stages.rerank is not None:
-        from lmkcli.retrieval.rerank_by_vectors import VectorReranker
+        from lmkcli.retrieval.dense.vector_reranker import VectorReranker
 
         return RerankedIndex(index, VectorReranker(stages.rerank, settings), stages.reranking)
     if stages.rerank_model is not None:
@@ -51,36 +64,39 @@ def open_pipeline(stages: Stages, settings: OpenSettings, texts: Collection | No
 def open_all(
     stages: Stages, settings: OpenSettings, texts: Collection | None = None
 ) -> list[Index]:
-    """Each of the indexes, given the settings that mean something to it.
+    """Open each index with the settings that have an effect on it.
 
-    UsageError for a setting that means nothing to any of them, and for an index that is there twice.
+    Raises UsageError for a setting without an effect on any of them, and for an index that is named twice.
     """
     _check_distinct(stages.paths)
-    takes = [_takes(path) for path in stages.paths]
-    alone = len(takes) == 1 or all("level" in mine for mine in takes)
-    if settings.level == "chunk" and (stages.rerank or not alone):
+    names = [_setting_names(path) for path in stages.paths]
+    only_chunks = len(names) == 1 or all("level" in own for own in names)
+    if settings.level == "chunk" and (stages.rerank or not only_chunks):
         raise UsageError(
-            f"--level {settings.level} needs vectors of unit chunk, or indexes of them, alone: what "
-            "ranks documents cannot be fused with chunks, nor rerank them"
+            f"--level {settings.level} works only with vectors of unit chunk, or indexes of them: rankings "
+            "of documents cannot be fused with chunks, nor rerank them"
         )
-    taken = set().union(*takes, _reranker_takes(stages))
-    none: dict[str, Any] = {name: getattr(OpenSettings(), name) for name in taken}
+    # If a setting has an effect on some stages, reset it for the other stages, because they would refuse
+    # it. If
+    # it has no effect on any stage, keep it, so that opening an index raises UsageError.
+    used = set().union(*names, _reranker_setting_names(stages))
+    defaults: dict[str, Any] = {name: getattr(OpenSettings(), name) for name in used}
     return [
-        _open(path, replace(settings, **{name: none[name] for name in taken - mine}), texts)
-        for path, mine in zip(stages.paths, takes, strict=True)
+        _open(path, replace(settings, **{name: defaults[name] for name in used - own}), texts)
+        for path, own in zip(stages.paths, names, strict=True)
     ]
 
 
-def _reranker_takes(stages: Stages) -> set[str]:
-    """The names of the settings that mean something to what scores the top again."""
+def _reranker_setting_names(stages: Stages) -> set[str]:
+    """The settings that have an effect on the reranker."""
     if stages.rerank_model is not None:
         return {"trust_remote_code"}
-    return _takes(stages.rerank).difference(SEARCH) if stages.rerank is not None else set()
+    return _setting_names(stages.rerank).difference(SEARCH) if stages.rerank is not None else set()
 
 
-def _takes(path: Path) -> set[str]:
-    """The names of the settings that mean something to what is at `path`."""
-    if any(path.glob("segments_*")):
+def _setting_names(path: Path) -> set[str]:
+    """The settings that have an effect on the index or run at `path`."""
+    if foreign_engine(path):
         return set(LEXICAL)
     if not (path / manifest.NAME).is_file():
         return set()
@@ -100,7 +116,83 @@ def _open(path: Path, settings: OpenSettings, texts: Collection | None) -> Index
 
 
 def _check_distinct(paths: Sequence[Path]) -> None:
-    """UsageError when an index is to be fused with itself."""
-    real = [os.path.realpath(path) for path in paths]
-    if len(set(real)) < len(real):
-        raise UsageError("--with names an index twice; a fusion needs different ones")
+    """Raise UsageError if an index would be fused with itself."""
+    resolved = [os.path.realpath(path) for path in paths]
+    if len(set(resolved)) < len(resolved):
+        raise UsageError("--with names an index twice; a fusion needs different indexes")
+
+
+def open_index(folder: Path, settings: OpenSettings) -> Index:
+    """Open an index, vectors (exact search), or the index of another tool.
+
+    Raises DataError for anything else.
+    """
+    if engine := foreign_engine(folder):
+        index: Index = catalog.load(catalog.INDEXES, engine, "index kind").open_foreign(
+            folder, settings
+        )
+        return index
+    described = manifest.read(folder)
+    if described.kind == "vectors":
+        settings.refuse("vectors", *SEARCH, *LEXICAL)
+        from lmkcli.retrieval.dense.dense_index import open_vectors  # imports torch
+
+        return open_vectors(folder, settings)
+    if described.kind != "index":
+        raise DataError(
+            f"{folder} contains {described.kind}, which cannot be searched; give vectors or an index"
+        )
+    manifest.check_whole(folder, described)
+    built = read_built(folder)
+    if not built:
+        raise DataError(f"{folder} is not complete; run its index command again")
+    try:
+        check_built(folder, built)
+        return engine_of(described.identity["family"]).open_index(
+            folder, described, built, settings
+        )
+    except DataError:
+        if read_built(folder) == built:
+            raise
+        return open_index(folder, settings)  # an update replaced the files just now
+
+
+def foreign_engine(folder: Path) -> str:
+    """The engine whose library made the index in a folder without a manifest; empty if none did."""
+    if (folder / manifest.NAME).is_file():
+        return ""
+    rows = catalog.INDEXES.items()
+    return next((name for name, row in rows if row.foreign and any(folder.glob(row.foreign))), "")
+
+
+class RunIndex:
+    """The run in a TREC file, with the texts of its documents if `texts` is given.
+
+    Raises DataError if the file is not a run, or if `texts` has none of its documents.
+    """
+
+    def __init__(self, path: Path, texts: Collection | None = None) -> None:
+        self._run = read_run(path)
+        self._docs = {doc.id: doc for doc in RunSubset(texts, path).docs()} if texts else {}
+        if texts and not self._docs:
+            raise DataError(f"{texts.name} has none of the documents of {path}")
+        digest = hashlib.sha256(path.read_bytes()).hexdigest()
+        contents = sorted((doc.id, doc.content) for doc in self._docs.values())
+        search = {"texts": manifest.digest(contents)} if contents else {}
+        self.info = IndexInfo(str(path.absolute()), self._run.tag, digest, search)
+
+    def search(self, queries: list[Query], k: int) -> Run:
+        """Return the first k documents of each query.
+
+        A query that is missing from the run has no documents.
+        """
+        empty = ranked([], np.zeros(0, np.float32))
+        return Run({q.id: self._run.rankings.get(q.id, empty).cut(k) for q in queries})
+
+    def texts(self, ids: list[str]) -> dict[str, Doc]:
+        """Return documents of `texts`. If `texts` is None, documents have no text."""
+        return {name: self._docs.get(name, Doc(name, "")) for name in ids}
+
+    def passages(self, query: Query, ids: list[str]) -> dict[str, Passage]:
+        """Return nothing, because a run has no chunks."""
+        return {}

@@ -1,72 +1,79 @@
-"""Reranking: the top of a run, or of an index, scored again by whatever scores documents for a query."""
+"""Reranking: the first documents of an index or a run are scored again by vectors or a cross-encoder."""
 
 from collections.abc import Sequence
+from copy import copy
 from dataclasses import asdict
 from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from lmkcli import manifest
+from lmkcli import catalog
 from lmkcli.data.collection import Doc, Query
 from lmkcli.data.run import Ranking, Run, ranked
 from lmkcli.retrieval.fusion import SCALES
 from lmkcli.retrieval.index import Index, IndexInfo, Passage
-from lmkcli.settings import RerankSettings
+from lmkcli.retrieval.settings import OpenSettings, RerankSettings
+from lmkcli.spec import manifest
 
 
 class Scorer(Protocol):
-    """Scores documents for one query; NaN where a document cannot be scored."""
+    """Scores documents for one query; NaN for documents that cannot be scored."""
 
     def __call__(self, query: Query, doc_ids: Sequence[str]) -> NDArray[np.float64]: ...
 
 
 class Reranker(Protocol):
-    """What scores the top again: stored vectors, or a cross-encoder.
+    """A second scorer of the first documents: stored vectors or a cross-encoder.
 
-    `info` says what it is, for a run's manifest.
+    `info` describes it in the manifest of a run.
     """
 
     info: IndexInfo
 
     def scorer(self, queries: list[Query]) -> Scorer:
-        """A scorer for these queries."""
+        """Return a scorer for these queries."""
 
     def passages(self, query: Query, ids: list[str]) -> dict[str, Passage] | None:
-        """The best chunk of each document; None where it knows of no chunks."""
+        """Return the best chunk of each document; None if it has no chunks."""
 
 
 class RerankedIndex:
-    """The top of an index, scored again."""
+    """An index with its first documents reranked."""
 
     def __init__(self, index: Index, reranker: Reranker, settings: RerankSettings) -> None:
         self._index, self._reranker, self._settings = index, reranker, settings
-        first, by = index.info, reranker.info
-        how = {**first.search, "rerank": asdict(settings), "by": by.kind, **by.search}
-        chain = manifest.digest([first.digest, by.digest])
-        self.info = IndexInfo(first.path, f"{first.kind}-rerank", chain, how, first.notes)
+        first, second = index.info, reranker.info
+        search = {
+            **first.search,
+            "rerank": asdict(settings),
+            "by": second.kind,
+            **second.search,
+        }
+        digest = manifest.digest([first.digest, second.digest])
+        self.info = IndexInfo(first.path, f"{first.kind}-rerank", digest, search, first.notes)
 
     def search(self, queries: list[Query], k: int) -> Run:
-        """The first `depth` documents in their new order, cut to k."""
+        """Rerank the first `depth` documents and return the best k."""
         first = self._index.search(queries, self._settings.depth)
         run = rerank(first, queries, self._reranker.scorer(queries), self._settings)
         return Run({q: r.cut(k) for q, r in run.rankings.items()}, run.tag, run.unscored)
 
     def texts(self, ids: list[str]) -> dict[str, Doc]:
-        """As the index that is reranked."""
+        """Documents of the reranked index."""
         return self._index.texts(ids)
 
     def passages(self, query: Query, ids: list[str]) -> dict[str, Passage]:
-        """Of what scored last, as far as it knows of chunks."""
+        """Chunks of the reranker if it has chunks, else of the reranked index."""
         passages = self._reranker.passages(query, ids)
         return self._index.passages(query, ids) if passages is None else passages
 
 
 def rerank(run: Run, queries: list[Query], scorer: Scorer, settings: RerankSettings) -> Run:
-    """The first `settings.depth` documents of each query under the scorer.
+    """Score the first `settings.depth` documents of each query again.
 
-    With `interpolate` a: a * new + (1 - a) * old, both scaled to 0 … 1 over the reranked documents.
-    Documents that cannot be scored follow the others, in their old order, and are counted.
+    With `interpolate` a, the score is a * new + (1 - a) * old, both scaled to 0 … 1 over the reranked
+    documents. Documents that cannot be scored follow the others in their old order. The run counts them.
     """
     rankings = {}
     unscored = 0
@@ -74,13 +81,14 @@ def rerank(run: Run, queries: list[Query], scorer: Scorer, settings: RerankSetti
         old = run.rankings.get(query.id)
         if old is None:
             continue
-        ids, before = old.doc_ids[: settings.depth], old.scores[: settings.depth].astype(np.float64)
+        ids = old.doc_ids[: settings.depth]
+        old_scores = old.scores[: settings.depth].astype(np.float64)
         new = scorer(query, ids) if ids else np.zeros(0)
         scored = ~np.isnan(new)
         unscored += int((~scored).sum())
         if settings.interpolate is not None:
             scale, a = SCALES["minmax"], settings.interpolate
-            new[scored] = a * scale(new[scored]) + (1 - a) * scale(before[scored])
+            new[scored] = a * scale(new[scored]) + (1 - a) * scale(old_scores[scored])
         rankings[query.id] = _ordered(ids, new, scored)
     return Run(rankings, "rerank", unscored)
 
@@ -91,6 +99,57 @@ def _ordered(ids: list[str], scores: NDArray[np.float64], scored: NDArray[np.boo
     if not rest:
         return best
     floor = float(best.scores[-1]) if len(best.scores) else 0.0
-    # whole steps below the last score: they survive float32 and keep the old order
+    # Scores of the tail fall in steps of 1. float32 distinguishes these, so the old order is kept.
     tail = (floor - 1.0 - np.arange(len(rest))).astype(np.float32)
     return Ranking([*best.doc_ids, *rest], np.concatenate([best.scores, tail]))
+
+
+class CrossEncoder(Protocol):
+    """Scores a query with each of several texts; `digest` identifies the weights."""
+
+    digest: str
+
+    def __call__(self, query: str, texts: list[str]) -> NDArray[np.float64]: ...
+
+
+class CrossEncoderOpener(Protocol):
+    """The interface of the catalog's CROSS_ENCODERS: opens a cross-encoder by folder or hub name."""
+
+    def __call__(
+        self, name: str, device: str, offline: bool, trust_remote_code: bool
+    ) -> CrossEncoder: ...
+
+
+class ModelReranker:
+    """A cross-encoder that scores the texts of `index`; NaN for documents without a text."""
+
+    def __init__(self, index: Index, name: str, settings: OpenSettings) -> None:
+        opener: CrossEncoderOpener = catalog.load(
+            catalog.CROSS_ENCODERS, "crossencoder", "cross-encoder"
+        )
+        self._index = index
+        self._model = opener(name, settings.device, settings.offline, settings.trust_remote_code)
+        self.info = IndexInfo(name, "crossencoder", self._model.digest, {})
+
+    def reading(self, index: Index) -> "ModelReranker":
+        """Return the same model for the texts of another index."""
+        other = copy(self)
+        other._index = index
+        return other
+
+    def scorer(self, queries: list[Query]) -> Scorer:
+        """Return the scorer, which is the same for all queries."""
+        return self._score
+
+    def passages(self, query: Query, ids: list[str]) -> dict[str, Passage] | None:
+        """Return None, because a cross-encoder reads whole documents."""
+        return None
+
+    def _score(self, query: Query, doc_ids: Sequence[str]) -> NDArray[np.float64]:
+        docs = self._index.texts(list(doc_ids))
+        with_text = [i for i, name in enumerate(doc_ids) if name in docs and docs[name].text]
+        scores = np.full(len(doc_ids), np.nan)
+        if with_text:
+            texts = [docs[doc_ids[i]].content for i in with_text]
+            scores[with_text] = self._model(query.text, texts)
+        return scores

@@ -1,40 +1,95 @@
-"""The search step: queries of a collection through an index to a run with its manifest."""
+"""The search step: search the queries of a collection, and write the run with its manifest."""
 
 import json
+from collections import Counter
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
 
-from lmkcli import manifest
 from lmkcli.data.collection import Query, open_collection
 from lmkcli.data.run import Run, write_runs
 from lmkcli.errors import DataError, Mismatch
-from lmkcli.manifest import Manifest
-from lmkcli.progress import Call, Progress
+from lmkcli.progress import Call, Note, Progress, mute
 from lmkcli.retrieval.index import Index
-from lmkcli.retrieval.room import Room, parts
+from lmkcli.spec import manifest
+from lmkcli.spec.manifest import Manifest
 from lmkcli.store import outputs
 from lmkcli.system.atomic import atomic_file
+from lmkcli.system.hardware import anonymous_memory, release_memory
 
-QUERIES_AT_ONCE = 1024
+QUERIES_AT_ONCE = 1024  # queries of one piece of a run
+
+# Memory of exact search. A query has a buffer of 2k + SPARE candidates, see engines/exact/topk.py.
+SPARE = 8192  # candidates: two blocks of 4096 rows
+FIRST = 32  # queries of the first batch, before the model and the index have allocated their memory
+WORK = 160_000_000  # bytes of a block of vectors, its scores and intermediates (measured with 384 dimensions)
+_CANDIDATE = (
+    18  # bytes of a row number (8) and its score (4), and half as much while they are sorted
+)
+_LINE = 200  # bytes of a hit in the run: its id, its score, and the line that is written
 
 
-def queries_of(spelling: str, all_queries: bool) -> tuple[list[Query], int]:
-    """The queries to run, and how many were left out because the split does not judge them."""
+@dataclass
+class MemoryBudget:
+    """A limit, in bytes, for the anonymous memory of this process."""
+
+    limit: int
+    _batches: int = 0
+    _proven: int = 0  # queries of a small batch that has fitted into memory
+
+    def queries(self, k: int) -> int:
+        """Return how many queries fit now. Raises DataError if not even one fits."""
+        per_query = _CANDIDATE * (2 * k + SPARE) + _LINE * k
+        release_memory()
+        used = anonymous_memory()
+        fit = (self.limit - used - WORK) // per_query
+        # Earlier batches have freed memory that the allocator kept. A batch as small as one of them fits
+        # into it, so a search that has started does not fail for lack of memory.
+        fit = max(fit, self._proven)
+        if fit < 1:
+            raise DataError(
+                f"a search of one query needs about {_mb(WORK + per_query)}; the program, the model and the "
+                f"index use {_mb(used)} already, and --max-memory allows {_mb(self.limit)} in total; raise "
+                "it, or lower -k"
+            )
+        self._batches += 1
+        if self._batches == 1:
+            return min(fit, FIRST)
+        self._proven = self._proven or min(fit, FIRST)
+        return fit
+
+
+def parts(count: int, k: int, budget: MemoryBudget | None) -> Iterator[slice]:
+    """Divide queries 0 … count - 1 into consecutive parts that fit in memory; one part without a budget."""
+    done = 0
+    while done < count:
+        fit = count if budget is None else budget.queries(k)
+        yield slice(done, min(done + fit, count))
+        done += fit
+
+
+def _mb(size: int) -> str:
+    return f"{size / 1e6:,.0f} MB"
+
+
+def queries_of(spelling: str, all_queries: bool, note: Note = mute) -> tuple[list[Query], int]:
+    """Return the queries to run, and the number of queries that are left out because they have no
+    judgements.
+
+    Raises DataError for a collection without queries, or with a repeated query id.
+    """
     collection = open_collection(spelling)
     everything = list(collection.queries())
+    for line in collection.notes():
+        note(line)
     if not everything:
         raise DataError(f"{spelling} has no queries")
-    repeated = (
-        {query.id for query in everything}
-        if len({q.id for q in everything}) < len(everything)
-        else set()
-    )
+    repeated = [name for name, times in Counter(q.id for q in everything).items() if times > 1]
     if repeated:
-        seen: set[str] = set()
-        twice = next(q.id for q in everything if q.id in seen or seen.add(q.id))  # type: ignore[func-returns-value]
-        raise DataError(f"{spelling}: the query id {twice!r} occurs twice; ids must be unique")
+        raise DataError(
+            f"{spelling}: the query id {repeated[0]!r} occurs twice; ids must be unique"
+        )
     if all_queries or not collection.has_qrels():
         return everything, 0
     judged = collection.judged_queries()
@@ -45,32 +100,32 @@ def queries_of(spelling: str, all_queries: bool) -> tuple[list[Query], int]:
     return judged, len(everything) - len(judged)
 
 
-def search(  # noqa: PLR0913 - what is asked, and how it is told
+def search(  # noqa: PLR0913 - the search, and its reports
     index: Index,
     queries: list[Query],
     k: int,
     tag: str,
     progress: Progress,
-    room: Room | None = None,
+    budget: MemoryBudget | None = None,
 ) -> Iterator[Run]:
-    """The run of all queries in pieces: of QUERIES_AT_ONCE each, or of fewer if there is less room.
+    """Search all queries, and yield the run in pieces of QUERIES_AT_ONCE queries, or fewer for a budget.
 
-    DataError where there is no room for one query.
+    Raises DataError if not even one query fits in memory.
     """
-    for first, asked in batches(queries):
-        for part in parts(len(asked), k, room):
-            yield replace(index.search(asked[part], k), tag=tag)
+    for first, batch in batches(queries):
+        for part in parts(len(batch), k, budget):
+            yield replace(index.search(batch[part], k), tag=tag)
             progress(first + part.stop, len(queries), "queries")
 
 
 def batches(queries: list[Query]) -> Iterator[tuple[int, list[Query]]]:
-    """The queries that are searched together if there is room, with the number of their first."""
+    """Divide queries into batches of QUERIES_AT_ONCE, each with the number of its first query."""
     for first in range(0, len(queries), QUERIES_AT_ONCE):
         yield first, queries[first : first + QUERIES_AT_ONCE]
 
 
 def run_manifest(index: Index, spelling: str, queries: list[Query], k: int, call: Call) -> Manifest:
-    """What decides a run: the index, the queries and the depth."""
+    """Return the manifest of a run. Its identity is the index, the queries and the depth `k`."""
     digest = manifest.digest([[query.id, query.text] for query in queries])
     info = index.info
     identity = {"index": info.digest, "search": info.search, "queries": digest, "k": k}
@@ -83,9 +138,10 @@ def run_manifest(index: Index, spelling: str, queries: list[Query], k: int, call
 
 
 def is_done(path: Path, wanted: Manifest) -> bool:
-    """Whether `path` already holds this very run; Mismatch when it holds another one.
+    """Return whether `path` is already this run.
 
-    DataError when the place of its manifest is taken by another file.
+    Raises Mismatch if the file is another run, and DataError if the name of its manifest is taken by another
+    file.
     """
     outputs.check_sidecar(path)
     if not (path.is_file() and outputs.sidecar(path).is_file()):
@@ -93,7 +149,7 @@ def is_done(path: Path, wanted: Manifest) -> bool:
     lines = manifest.json_differences(read_manifest(path).identity, wanted.identity)
     if lines:
         raise Mismatch(
-            f"{path} is another run (there | asked for):\n  "
+            f"{path} is a run with other settings (existing | requested):\n  "
             + "\n  ".join(lines)
             + "\nchoose another output, or --if-exists overwrite"
         )
@@ -101,51 +157,54 @@ def is_done(path: Path, wanted: Manifest) -> bool:
 
 
 def read_manifest(path: Path) -> Manifest:
-    """The manifest of a run; DataError when there is none."""
-    beside = outputs.sidecar(path)
+    """Read the manifest of a run. Raises DataError if it is missing or of another kind."""
+    sidecar = outputs.sidecar(path)
     try:
-        described = manifest.read_file(beside)
+        described = manifest.read_file(sidecar)
     except FileNotFoundError:
-        raise DataError(f"{path} has no manifest {beside.name} beside it") from None
+        raise DataError(f"{path} has no manifest {sidecar.name} next to it") from None
     if described.kind != "run":
-        raise DataError(f"{beside} is the manifest of {described.kind}, not of a run; search again")
+        raise DataError(
+            f"{sidecar} is the manifest of {described.kind}, not of a run; search again"
+        )
     return described
 
 
-class Written(NamedTuple):
-    """What a run holds: its queries, lines, queries without a document, and documents without a score."""
+class RunCounts(NamedTuple):
+    """Counts of a run: queries, lines, queries without a hit, and documents without a score."""
 
     queries: int = 0
     lines: int = 0
-    silent: int = 0
+    without_hits: int = 0
     unscored: int = 0
 
-    def and_of(self, run: Run) -> "Written":
-        """With one piece more."""
-        found = [len(ranking.doc_ids) for ranking in run.rankings.values()]
-        more = Written(len(found), sum(found), found.count(0), run.unscored)
-        return Written(*map(sum, zip(self, more, strict=True)))
+    def add(self, run: Run) -> "RunCounts":
+        """Return the sums of these counts and the counts of another piece."""
+        hits = [len(ranking.doc_ids) for ranking in run.rankings.values()]
+        piece = RunCounts(len(hits), sum(hits), hits.count(0), run.unscored)
+        return RunCounts(*map(sum, zip(self, piece, strict=True)))
 
 
-def write(path: Path, runs: Iterable[Run], described: Manifest) -> Written:
-    """Write the run that the pieces make, which are found one by one, and its manifest before it appears.
+def write(path: Path, runs: Iterable[Run], described: Manifest) -> RunCounts:
+    """Write a run, piece by piece, and return its counts.
 
-    A manifest without a run is nothing, and both are made again.
+    The manifest is written just before the run gets its name. An interrupted process may leave a manifest
+    without a run. Then the next search starts again.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     outputs.check_sidecar(path)
-    written = Written()
+    counts = RunCounts()
 
     def counted() -> Iterator[Run]:
-        nonlocal written
+        nonlocal counts
         for run in runs:
             yield run
-            written = written.and_of(run)
+            counts = counts.add(run)
         if path.is_file() or not path.exists():
             _write_manifest(path, described)
 
     write_runs(path, counted())
-    return written
+    return counts
 
 
 def _write_manifest(path: Path, described: Manifest) -> None:

@@ -1,9 +1,15 @@
-"""Sharded search: each task searches a slice of the vectors, and what they found is joined to the run that
-one process makes: the same documents, scores and ties.
+"""Sharded search: each task searches one shard of the vectors, and the results are joined into one run.
 
-A piece of a shard holds, for as many queries as are searched together, the best rows of its slice with
-their scores: exact ones, or an index's own, by which candidates are chosen among those of all slices
-before they are scored. Queries are encoded once for all: two machines need not encode them alike.
+The joined run equals the run of a single process: the same documents, scores and ties. A shard writes one
+piece per batch of queries, with the best rows of each query and their scores. Two kinds of search can be
+divided:
+
+- Exact search: documents are divided. Scores are exact, so the k best hits of all shards are the result.
+- Inverted lists: the numbers of vectors are divided. Each shard returns the candidates that the index finds
+  among its numbers, with the index's own scores. The best candidates of all shards equal the candidates of
+  an undivided search. Joining scores them exactly.
+
+The first task encodes the queries for all tasks, because two machines may encode them differently.
 """
 
 from collections.abc import Callable, Iterator
@@ -18,181 +24,191 @@ from lmkcli.data.collection import Query, Shard
 from lmkcli.data.run import Run
 from lmkcli.errors import DataError, UsageError
 from lmkcli.progress import Call, Note, Report
-from lmkcli.retrieval.approximate import ApproximateSearch
-from lmkcli.retrieval.dense import DenseIndex, exact_search
+from lmkcli.retrieval.dense.candidates import ApproximateSearch
+from lmkcli.retrieval.dense.dense_index import DenseIndex, exact_search
+from lmkcli.retrieval.dense.vector_search import Candidates, RowHits
+from lmkcli.retrieval.engines.exact.exact_search import top
 from lmkcli.retrieval.index import Index
-from lmkcli.retrieval.indexes.exact_scorer import top
-from lmkcli.retrieval.kinds import Candidates, Hits
-from lmkcli.retrieval.room import Room, parts
-from lmkcli.retrieval.searching import batches
-from lmkcli.store.ragged import Ragged
+from lmkcli.retrieval.searching import MemoryBudget, batches, parts
 from lmkcli.store.shards import Shards
+from lmkcli.store.vectors import Ragged
 from lmkcli.system.atomic import atomic_file
 
-Search = Callable[[Ragged, int], Hits]
+Search = Callable[[Ragged, int], RowHits]
 
 
 class ShardedSearch:
-    """A search that tasks do in slices; UsageError for an index that is searched whole."""
+    """A search that is divided among tasks. Raises UsageError for an index that cannot be divided."""
 
     def __init__(self, index: Index, queries: list[Query], k: int) -> None:
-        self._index, self._slices = _divided(index)
+        self._index, self._division = _divided(index)
         self._queries, self._k = queries, min(k, self._index.units.matrix.rows)
 
     def claim(self, output: Path, identity: dict[str, Any], count: int, call: Call) -> Shards:
-        """Begin or join the shards of the run of that identity; Mismatch where others are there."""
+        """Start or join the shards of a run. Raises Mismatch if the shards of another run exist."""
         pieces = [_piece(first) for first, _ in batches(self._queries)]
         return Shards.claim(output, identity, count, pieces, call)
 
     def search(
-        self, shard: Shard, shards: Shards, report: Report, room: Room | None = None
+        self, shard: Shard, shards: Shards, report: Report, budget: MemoryBudget | None = None
     ) -> None:
-        """Write the pieces that a shard lacks; what is there stays. DataError without room for a query."""
-        search = self._slices.of(shard)
-        for first, asked in batches(self._queries):
+        """Search one shard and write its missing pieces; existing pieces are kept.
+
+        Raises DataError if not even one query fits in memory.
+        """
+        search = self._division.shard_search(shard)
+        for first, batch in batches(self._queries):
             path = shards.path(shard.number, _piece(first))
             if not path.exists():
-                encoded = self._encoded(first, asked, shards, report.note)
-                hits = Hits([], [])
-                for part in parts(len(asked), self._k, room):
-                    rows, scores = search(_part_of(encoded, part), self._k)
+                encoded = self._encoded(first, batch, shards, report.note)
+                hits = RowHits([], [])
+                for part in parts(len(batch), self._k, budget):
+                    rows, scores = search(_subset(encoded, part), self._k)
                     hits.rows.extend(rows)
                     hits.scores.extend(scores)
                 with atomic_file(path) as temporary:
                     _write_hits(temporary, hits)
-            report.progress(first + len(asked), len(self._queries), "queries")
+            report.progress(first + len(batch), len(self._queries), "queries")
 
     def joined(
-        self, tag: str, shards: Shards, report: Report, room: Room | None = None
+        self, tag: str, shards: Shards, report: Report, budget: MemoryBudget | None = None
     ) -> Iterator[Run]:
-        """The run that all shards together are, in pieces; DataError where some are missing, or no room."""
+        """Join the shards and yield the run in pieces.
+
+        Raises DataError if shards are missing, or if not even one query fits in memory.
+        """
         shards.check_whole()
-        for first, asked in batches(self._queries):
-            encoded = self._encoded(first, asked, shards, report.note)
+        for first, batch in batches(self._queries):
+            encoded = self._encoded(first, batch, shards, report.note)
             paths = [shards.path(number, _piece(first)) for number in range(shards.count)]
-            expected = self._slices.expected(encoded)
-            for part in parts(len(asked), self._k, room):
-                lists = self._slices.lists(encoded, part)
-                found = (_read_hits(path, expected, lists) for path in paths)
-                hits = self._slices.join(_part_of(encoded, part), self._k, found)
-                yield Run(self._index.ranked(asked[part], hits, self._k).rankings, tag)
+            layout = self._division.layout(encoded)
+            for part in parts(len(batch), self._k, budget):
+                lists = self._division.lists(encoded, part)
+                shard_hits = (_read_hits(path, layout, lists) for path in paths)
+                hits = self._division.join(_subset(encoded, part), self._k, shard_hits)
+                yield Run(self._index.ranked(batch[part], hits, self._k).rankings, tag)
                 report.progress(first + part.stop, len(self._queries), "queries")
 
-    def _encoded(self, first: int, asked: list[Query], shards: Shards, note: Note) -> Ragged:
-        """The vectors of some queries, as the first task to need them encoded them."""
+    def _encoded(self, first: int, batch: list[Query], shards: Shards, note: Note) -> Ragged:
+        """Return the vectors of a batch of queries. The first task that needs them encodes them for all."""
 
         def encode(path: Path) -> None:
-            made = self._index.encoded(asked)
-            _save(path, vectors=made.vectors, counts=made.counts)
+            encoded = self._index.encoded(batch)
+            _save(path, vectors=encoded.vectors, counts=encoded.counts)
 
         path = shards.once(f"queries-{first}.npz", encode, note)
-        return _read_queries(path, len(asked), self._index.units.matrix.dim)
+        return _read_queries(path, len(batch), self._index.units.matrix.dim)
 
 
-class _Expected(NamedTuple):
-    """What a piece holds: so many lists of rows, these rows, and whether all lists are equally long."""
+class _Layout(NamedTuple):
+    """The layout of a piece: number of lists, range of rows, and whether lists have equal lengths."""
 
     lists: int
     rows: range
-    even: bool = False
+    equal_lengths: bool = False
 
 
-class Slices(Protocol):
-    """How a search is divided among tasks, and how their parts are joined."""
+class Division(Protocol):
+    """Divides a search among tasks, and joins their results."""
 
-    def expected(self, queries: Ragged) -> _Expected:
-        """What a piece for these queries holds."""
+    def layout(self, queries: Ragged) -> _Layout:
+        """Return the layout of a piece for these queries."""
 
     def lists(self, queries: Ragged, part: slice) -> slice:
-        """Where in a piece the lists of some of the queries are."""
+        """Return the range of lists in a piece that belong to some of the queries."""
 
-    def of(self, shard: Shard) -> Search:
-        """The search of one shard's slice, with rows as the whole numbers them."""
+    def shard_search(self, shard: Shard) -> Search:
+        """Return the search of one shard. Its rows are numbered as in the undivided search."""
 
-    def join(self, queries: Ragged, k: int, found: Iterator[Hits]) -> Hits:
-        """What a search of the whole finds, from what was found in each slice."""
+    def join(self, queries: Ragged, k: int, shard_hits: Iterator[RowHits]) -> RowHits:
+        """Join the hits of all shards to the hits of an undivided search."""
 
 
-class _ExactSlices:
-    """Documents, in consecutive slices."""
+class _ExactDivision:
+    """Exact search: each shard has a range of consecutive documents. A piece has one list per query."""
 
     def __init__(self, index: DenseIndex) -> None:
         self._units, self._settings = index.units, index.settings
 
-    def expected(self, queries: Ragged) -> _Expected:
-        return _Expected(len(queries.counts), range(self._units.matrix.rows))
+    def layout(self, queries: Ragged) -> _Layout:
+        return _Layout(len(queries.counts), range(self._units.matrix.rows))
 
     def lists(self, queries: Ragged, part: slice) -> slice:
         return part
 
-    def of(self, shard: Shard) -> Search:
+    def shard_search(self, shard: Shard) -> Search:
         units, first = self._units.share(shard)
         exact = exact_search(units.matrix, self._settings)
 
-        def search(queries: Ragged, k: int) -> Hits:
+        def search(queries: Ragged, k: int) -> RowHits:
             rows, scores = exact.search(queries, k)
-            return Hits([each + first for each in rows], scores)
+            return RowHits([query_rows + first for query_rows in rows], scores)
 
         return search
 
-    def join(self, queries: Ragged, k: int, found: Iterator[Hits]) -> Hits:
-        return reduce(partial(_better, k), found)
+    def join(self, queries: Ragged, k: int, shard_hits: Iterator[RowHits]) -> RowHits:
+        return reduce(partial(_merge_hits, k), shard_hits)
 
 
-def _better(k: int, one: Hits, other: Hits) -> Hits:
-    """For each query the k best of both, and what ties with the last of them."""
-    joined = Hits([], [])
-    for rows, more, scores, as_many in zip(
-        one.rows, other.rows, one.scores, other.scores, strict=True
-    ):
-        best = top(np.concatenate([rows, more]), np.concatenate([scores, as_many]), k)
-        joined.rows.append(best[0])
-        joined.scores.append(best[1])
-    return joined
+def _merge_hits(k: int, left: RowHits, right: RowHits) -> RowHits:
+    """For each query, merge the hits of two shards: the k best, and all ties with the last of them.
+
+    The result has only k hits and the ties, so joining shards one after the other takes the memory of two
+    shards.
+    """
+    merged = RowHits([], [])
+    for i in range(len(left.rows)):
+        rows = np.concatenate([left.rows[i], right.rows[i]])
+        rows, scores = top(rows, np.concatenate([left.scores[i], right.scores[i]]), k)
+        merged.rows.append(rows)
+        merged.scores.append(scores)
+    return merged
 
 
-class _ApproximateSlices:
-    """The numbers of an index, in consecutive slices: each gives candidates for the whole."""
+class _ApproximateDivision:
+    """Inverted lists: each shard has a range of consecutive vector numbers. A piece has one list per query
+    vector, with the candidates of the index."""
 
     def __init__(self, search: ApproximateSearch) -> None:
         self._search = search
 
-    def expected(self, queries: Ragged) -> _Expected:
-        # for each vector of a query as many, filled up with -1
-        return _Expected(len(queries.vectors), range(-1, self._search.kind.rows), even=True)
+    def layout(self, queries: Ragged) -> _Layout:
+        # Lists of candidates have equal lengths, padded with row -1.
+        rows = range(-1, self._search.nearest.rows)
+        return _Layout(len(queries.vectors), rows, equal_lengths=True)
 
     def lists(self, queries: Ragged, part: slice) -> slice:
         return slice(int(queries.starts[part.start]), int(queries.starts[part.stop]))
 
-    def of(self, shard: Shard) -> Search:
-        numbers = shard.rows(self._search.kind.rows)
+    def shard_search(self, shard: Shard) -> Search:
+        numbers = shard.rows(self._search.nearest.rows)
 
-        def search(queries: Ragged, k: int) -> Hits:
+        def search(queries: Ragged, k: int) -> RowHits:
             scores, rows = self._search.first_candidates(queries, k, numbers)
-            return Hits(list(rows), list(scores.astype(np.float64)))
+            return RowHits(list(rows), list(scores.astype(np.float64)))
 
         return search
 
-    def join(self, queries: Ragged, k: int, found: Iterator[Hits]) -> Hits:
-        stacked = (Candidates(np.array(scores), np.array(rows)) for rows, scores in found)
-        return self._search.search(queries, k, reduce(_nearer, stacked))
+    def join(self, queries: Ragged, k: int, shard_hits: Iterator[RowHits]) -> RowHits:
+        candidates = (Candidates(np.array(scores), np.array(rows)) for rows, scores in shard_hits)
+        return self._search.search(queries, k, reduce(_merge_candidates, candidates))
 
 
-def _nearer(one: Candidates, other: Candidates) -> Candidates:
-    """The best candidates of both, as many as each has."""
-    scores = np.concatenate([one.scores, other.scores], axis=1)
-    rows = np.concatenate([one.rows, other.rows], axis=1)
-    order = np.lexsort((rows, -scores))[:, : one.rows.shape[1]]
+def _merge_candidates(left: Candidates, right: Candidates) -> Candidates:
+    """The n best of the candidates [query vectors, n] of two shards, equal scores by row number."""
+    scores = np.concatenate([left.scores, right.scores], axis=1)
+    rows = np.concatenate([left.rows, right.rows], axis=1)
+    order = np.lexsort((rows, -scores))[:, : left.rows.shape[1]]
     return Candidates(np.take_along_axis(scores, order, 1), np.take_along_axis(rows, order, 1))
 
 
-def _divided(index: Index) -> tuple[DenseIndex, Slices]:
+def _divided(index: Index) -> tuple[DenseIndex, Division]:
     if isinstance(index, DenseIndex):
         search = index.vector_search
         if not isinstance(search, ApproximateSearch):
-            return index, _ExactSlices(index)
-        if search.kind.divisible:
-            return index, _ApproximateSlices(search)
+            return index, _ExactDivision(index)
+        if search.nearest.divisible:
+            return index, _ApproximateDivision(search)
     raise UsageError(
         f"--shard: {index.info.path} ({index.info.kind}) is searched whole; shards are for vectors, and "
         "for FAISS indexes of inverted lists (--kind ivf)"
@@ -200,67 +216,66 @@ def _divided(index: Index) -> tuple[DenseIndex, Slices]:
 
 
 def _piece(first: int) -> str:
-    """The name of the piece for the queries that begin with number `first`."""
+    """The file name of the piece for the batch of queries with first number `first`."""
     return f"{first}.npz"
 
 
-def _write_hits(path: Path, hits: Hits) -> None:
+def _write_hits(path: Path, hits: RowHits) -> None:
     counts = np.array([len(rows) for rows in hits.rows], np.int64)
     _save(path, rows=np.concatenate(hits.rows), scores=np.concatenate(hits.scores), counts=counts)
 
 
-def _part_of(queries: Ragged, part: slice) -> Ragged:
+def _subset(queries: Ragged, part: slice) -> Ragged:
     return queries.take(np.arange(part.start, part.stop))
 
 
-def _read_hits(path: Path, expected: _Expected, lists: slice) -> Hits:
-    """Some lists of what a shard found; DataError where it is not what a piece of this search can be."""
+def _read_hits(path: Path, layout: _Layout, lists: slice) -> RowHits:
+    """Read some lists of a piece. Raises DataError if the piece cannot belong to this search."""
     rows, scores, counts = _load(path, rows=np.int64, scores=np.float64, counts=np.int64)
-    whole = _is_divided(counts, expected.lists, len(rows)) and rows.shape == scores.shape == (
-        len(rows),
-    )
-    outside = (rows < expected.rows.start) | (rows >= expected.rows.stop)
-    uneven = expected.even and len(np.unique(counts)) > 1
-    if not whole or uneven or outside.any() or np.isnan(scores).any():
-        raise _damaged(path, "its numbers do not fit together")
+    one_axis = rows.shape == scores.shape == (len(rows),)
+    valid = one_axis and _sums_to(counts, layout.lists, len(rows))
+    outside = (rows < layout.rows.start) | (rows >= layout.rows.stop)
+    uneven = layout.equal_lengths and len(np.unique(counts)) > 1
+    if not valid or uneven or outside.any() or np.isnan(scores).any():
+        raise _damaged(path, "its arrays do not fit together")
     starts = np.concatenate([[0], np.cumsum(counts)])[lists.start : lists.stop + 1]
-    mine, ends = slice(starts[0], starts[-1]), starts[1:-1] - starts[0]
-    return Hits(np.split(rows[mine], ends), np.split(scores[mine], ends))
+    span, ends = slice(starts[0], starts[-1]), starts[1:-1] - starts[0]
+    return RowHits(np.split(rows[span], ends), np.split(scores[span], ends))
 
 
 def _save(path: Path, **arrays: Any) -> None:
-    with open(path, "wb") as file:  # a name without .npz would get it
+    with open(path, "wb") as file:  # np.savez would append .npz to the name of a temporary file
         np.savez(file, **arrays)
 
 
 def _read_queries(path: Path, queries: int, dim: int) -> Ragged:
-    """The vectors of some queries; DataError where they cannot be that."""
+    """Read the vectors of a batch of queries. Raises DataError for impossible values."""
     vectors, counts = _load(path, vectors=np.float32, counts=np.int64)
-    whole = _is_divided(counts, queries, len(vectors)) and vectors.shape == (len(vectors), dim)
-    if not whole or not np.isfinite(vectors).all():
-        raise _damaged(path, "its numbers do not fit together")
+    valid = _sums_to(counts, queries, len(vectors)) and vectors.shape == (len(vectors), dim)
+    if not valid or not np.isfinite(vectors).all():
+        raise _damaged(path, "its arrays do not fit together")
     return Ragged.of(vectors, counts)
 
 
-def _is_divided(counts: NDArray[np.int64], parts: int, total: int) -> bool:
-    """Whether `counts` are those of `parts` parts of `total` things."""
-    return counts.shape == (parts,) and bool((counts >= 0).all() and counts.sum() == total)
+def _sums_to(counts: NDArray[np.int64], length: int, total: int) -> bool:
+    """Whether `counts` has `length` values, none negative, with the sum `total`."""
+    return counts.shape == (length,) and bool((counts >= 0).all() and counts.sum() == total)
 
 
 def _load(path: Path, **types: type[np.generic]) -> list[NDArray[Any]]:
-    """The arrays of a file, which have these types; DataError where it is damaged."""
+    """Read the named arrays of a file. Raises DataError if it is damaged or has other types."""
     try:
         with np.load(path, allow_pickle=False) as file:
             arrays = [file[name] for name in types]
     except Exception:  # numpy's own message would advise loading pickles
-        raise _damaged(path, "it is no archive of arrays") from None
+        raise _damaged(path, "it is not an archive of arrays") from None
     if any(
-        each.dtype != kind or not each.ndim
-        for each, kind in zip(arrays, types.values(), strict=True)
+        array.dtype != dtype or not array.ndim
+        for array, dtype in zip(arrays, types.values(), strict=True)
     ):
-        raise _damaged(path, "its numbers are of other types")
+        raise _damaged(path, "its arrays have other types")
     return arrays
 
 
-def _damaged(path: Path, why: str) -> DataError:
-    return DataError(f"{path} cannot be read ({why}); remove it and run its shard again")
+def _damaged(path: Path, reason: str) -> DataError:
+    return DataError(f"{path} cannot be read ({reason}); remove it and run its shard again")

@@ -1,12 +1,12 @@
 """Operation: one command with all its settings, as a frozen dataclass.
 
-The shell, config files, manifests and Python programs create, store and run the same objects. Everything
-that other code must know about a field is declared on the field by its `Flag`.
+The shell, config files and Python programs create and run these objects, and manifests store them. The
+`Flag` of a field declares its help, its spellings, its role and its effect.
 """
 
-import shlex
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, Field, dataclass, fields, replace
+from enum import Enum
 from functools import cache
 from pathlib import Path
 from types import UnionType
@@ -15,6 +15,7 @@ from typing import (
     Any,
     ClassVar,
     Generic,
+    Literal,
     NamedTuple,
     Self,
     TypeVar,
@@ -27,11 +28,12 @@ from typing import (
 from lmkcli.catalog import OPERATIONS, load
 from lmkcli.errors import DataError, UsageError
 from lmkcli.progress import Call, Report
-from lmkcli.settings import Flag, Settings
+from lmkcli.spec.settings import Flag, Settings
+from lmkcli.spec.values import Shard, Size, parser_of
+from lmkcli.text.formatting import shell_line
 
 Result = TypeVar("Result", covariant=True)
-Group = TypeVar("Group", bound=Settings)
-# Roles of fields that describe one call of a command, not the artifact that it makes.
+# Roles of fields that describe one call of a command instead of the artifact that it makes.
 _OF_A_CALL = ("output", "consent", "secret", "mode")
 
 
@@ -49,11 +51,46 @@ class Option(NamedTuple):
         return self.field.name
 
     @property
+    def parse(self) -> Callable[[str], object] | None:
+        """The function that parses a text into the field's value, if the field has a special notation."""
+        return self.flag.parse or next(filter(None, map(parser_of, _members(self.kind))), None)
+
+    @property
     def spelling(self) -> str:
-        """The long flag, such as '--max-length', or the argument's word in help."""
+        """The long flag, such as '--max-length', or the metavar of an argument."""
         if self.flag.argument:
             return self.flag.metavar or self.name.upper()
         return self.flag.long or f"--{self.name.replace('_', '-')}"
+
+    @property
+    def takes_value(self) -> bool:
+        """Whether the flag has a value; a switch has none."""
+        return bool not in _members(self.kind)
+
+    @property
+    def choices(self) -> tuple[str, ...]:
+        """The allowed values, if the field has a fixed set of values; else empty."""
+        for kind in _members(self.kind):
+            if get_origin(kind) is Literal:
+                return tuple(map(str, get_args(kind)))
+            if isinstance(kind, type) and issubclass(kind, Enum):
+                return tuple(str(each.value) for each in kind)
+        return ()
+
+    @property
+    def expected(self) -> str:
+        """A description of the allowed values, such as 'a whole number that is at least 1'."""
+        kinds = _members(self.kind)
+        if self.choices:
+            *others, last = self.choices
+            return f"{', '.join(others)} or {last}" if others else last
+        if int not in kinds and float not in kinds:
+            return "a path" if Path in kinds else "a text"
+        number = "a whole number" if float not in kinds else "a number"
+        low, high = self.flag.min, self.flag.max
+        if high is not None:
+            return f"{number} between {low or 0:g} and {high:g}"
+        return number if low is None else f"{number} that is at least {low:g}"
 
     @property
     def required(self) -> bool:
@@ -63,23 +100,26 @@ class Option(NamedTuple):
 
 @dataclass(frozen=True)
 class Operation(Settings, Generic[Result]):
-    """The base of all operations. Subclasses declare fields, `verb`, and `run`.
+    """The base of all operations. Subclasses declare fields, `verb` and `execute`.
 
-    Creating an operation checks its values: UsageError for a wrong type, a value out of range, or a setting
-    that has no effect on this variant of the command.
+    Creating an operation checks its values. It raises UsageError for a wrong type, a value out of range, or a
+    setting without effect on this variant of the command.
     """
 
     verb: ClassVar[str]
     version: ClassVar[int] = 1
     unused: ClassVar[tuple[str, ...]] = ()
-    """Inherited fields that this operation does not have."""
+    """Inherited fields that this operation does not support."""
     per_member: ClassVar[tuple[str, str]] = ("", "")
-    """The field that may name a group of collections, and the suffix of a member's output."""
+    """The field that may name a group of collections, and the suffix of the output of a member."""
 
     def __post_init__(self) -> None:
-        for option in options(type(self), unused=True):
-            value = _checked(option, getattr(self, option.name))
-            object.__setattr__(self, option.name, value)
+        kind: Any = type(self)
+        for option, default in _with_defaults(kind):
+            given = getattr(self, option.name)
+            value = default if given is option.field.default else _checked(option, given)
+            if value is not given:
+                object.__setattr__(self, option.name, value)
         super().__post_init__()
         absent = [name for name in self.unused if getattr(self, name) != _default(type(self), name)]
         if absent:
@@ -91,19 +131,19 @@ class Operation(Settings, Generic[Result]):
         """Raise UsageError for settings that contradict each other."""
 
     def run(self, report: Report | None = None) -> Result:
-        """Execute the operation and return its result; artifacts that it makes record it.
+        """Execute the operation and return its result. Its artifacts record the operation.
 
-        Without a report, progress and notes are shown on a terminal and in a notebook, and nowhere else.
-        Errors are those of `lmkcli.errors`. Relative paths start from the current folder.
+        Without a report, progress and notes are printed only on a terminal and in a notebook. Errors are
+        classes of `lmkcli.errors`. Relative paths start from the current folder.
         """
         if report is None:
             from lmkcli.text.progress_bar import interactive
 
             report = interactive()
-        return self.execute(report.of(Call(self.record(), ["lmk", *self.words()])))
+        return self.execute(report.with_call(Call(self.record(), ["lmk", *self.words()])))
 
     def execute(self, report: Report) -> Result:
-        """What `run` does; `report` already names this operation."""
+        """Do the work of `run`. The call of `report` is this operation."""
         raise NotImplementedError
 
     def changed(self) -> frozenset[str]:
@@ -125,32 +165,32 @@ class Operation(Settings, Generic[Result]):
             raise UsageError(f"{', '.join(flags)} has no effect with {reason}; drop it")
 
     def ineffective(self, option: Option) -> str:
-        """Why a field has no effect on this variant, such as '--kind bm25'; empty if it has one."""
+        """The reason why a field has no effect on this variant, such as '--kind bm25'.
+
+        Empty if it has an effect.
+        """
         flag = option.flag
         if flag.only:
             variant, reason = self.variant()
-            return "" if variant in flag.only.split() else reason
+            if variant not in flag.only.split():
+                return reason
         return flag.ineffective(self) if flag.ineffective else ""
 
     def variant(self) -> tuple[str, str]:
-        """The variant of the command, as `Flag.only` names it, and the flag that selects it."""
+        """The variant of the command, in the words of `Flag.only`, and the flag that selects it."""
         return "", ""
 
     def changed_to(self, **values: Any) -> Self:
         """The same operation with other values in some fields."""
         return replace(self, **values)
 
-    def part(self, group: type[Group]) -> Group:
-        """The inherited fields of one group of settings, as an object of that group's class."""
-        return group(**{field.name: getattr(self, field.name) for field in fields(group)})  # type: ignore[arg-type]
-
     def as_json(self) -> dict[str, Any]:
-        """All settings as JSON values, without consents and secrets; `from_json` reads them."""
+        """All settings as JSON values, without consents and secrets. `from_json` reads them."""
         kept = (each for each in options(type(self)) if each.flag.role not in ("consent", "secret"))
         return self._as_json(kept)
 
     def record(self) -> dict[str, Any]:
-        """The settings that describe what the operation makes, as its manifest stores them."""
+        """The settings that describe the artifact of the operation, as its manifest stores them."""
         kept = (each for each in options(type(self)) if each.flag.role not in _OF_A_CALL)
         return self._as_json(kept)
 
@@ -165,25 +205,25 @@ class Operation(Settings, Generic[Result]):
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any], **changes: Any) -> Self:
-        """The operation that `as_json` or `record` wrote, with some fields replaced by `changes`.
+        """Read an operation that `as_json` or `record` wrote, with some fields replaced by `changes`.
 
-        DataError for unknown fields, wrong types, and consents, which a record never contains.
+        Raises DataError for unknown fields, wrong types, and consents, which a record never contains.
         """
         known = {each.name: each for each in options(cls)}
         values = {key: item for key, item in data.items() if key not in ("operation", "version")}
         if data.get("operation") != cls.verb:
             raise DataError(
-                f"this is no record of lmk {cls.verb}: {str(data.get('operation'))[:40]!r}"
+                f"not a record of lmk {cls.verb}, but of {str(data.get('operation'))[:40]!r}"
             )
         if data.get("version") != cls.version:
             raise DataError(
                 f"the record of lmk {cls.verb} has version {str(data.get('version'))[:10]}, this lmk writes "
-                f"{cls.version}; install the lmk that made it"
+                f"version {cls.version}; install the version of lmk that wrote it"
             )
         if unknown := sorted(map(str, values.keys() - known.keys())):
             raise DataError(
-                f"this lmk's {cls.verb} has no setting {', '.join(unknown)[:80]}; install the lmk that made "
-                "it"
+                f"lmk {cls.verb} has no setting {', '.join(unknown)[:80]}; install the version of lmk that "
+                "wrote the record"
             )
         forbidden = [n for n in values if known[n].flag.role in ("consent", "secret")]
         if forbidden:
@@ -197,15 +237,15 @@ class Operation(Settings, Generic[Result]):
 
     @classmethod
     def from_texts(cls, texts: Mapping[str, Sequence[str]], **values: Any) -> Self:
-        """The operation with fields as texts, as a command line or a grid file writes them.
+        """Create an operation from the texts of its fields, as in a command line or a grid file.
 
-        `values` are further fields, in their own types. UsageError for texts that a field cannot have.
+        `values` are further fields, already in their types. Raises UsageError for invalid texts.
         """
         known = {each.name: each for each in options(cls)}
         return cls(**{name: _read(known[name], text) for name, text in texts.items()}, **values)
 
     def words(self) -> list[str]:
-        """The words of the command line that means this operation, starting with the verb."""
+        """The words of a command line for this operation, starting with the verb."""
         words, arguments = [self.verb], []
         for option in options(type(self)):
             value = _plain(getattr(self, option.name))
@@ -224,25 +264,26 @@ class Operation(Settings, Generic[Result]):
 
     def command_line(self) -> str:
         """The command line as a user would type it."""
-        return shlex.join(["lmk", *self.words()])
+        return shell_line("lmk", *self.words())
 
 
 def operation_kind(record: Mapping[str, Any]) -> type[Operation[Any]]:
-    """The class of a recorded operation; DataError if this lmk has none of that name."""
+    """The class of a recorded operation. Raises DataError for a name that is unknown to this lmk."""
     name = record.get("operation")
     if not isinstance(name, str) or name not in OPERATIONS:
         raise DataError(
             f"the record names the operation {str(name)[:40]!r}, which this lmk does not have; install the "
-            "lmk that made it"
+            "version of lmk that wrote it"
         )
     kind: type[Operation[Any]] = load(OPERATIONS, name, "operation")
     return kind
 
 
 def named(record: Mapping[str, Any], *roles: str) -> dict[str, list[str]]:
-    """The values of a record's fields of some roles, such as the artifacts that it reads, by field.
+    """Return field -> values for the fields of a record with these roles, such as the artifacts that it
+    reads.
 
-    Records of unknown operations name nothing. DataError for values that are not text.
+    Returns nothing for records of unknown operations. Raises DataError for values that are not text.
     """
     if record.get("operation") not in OPERATIONS:
         return {}
@@ -261,10 +302,14 @@ def named(record: Mapping[str, Any], *roles: str) -> dict[str, list[str]]:
 
 
 def options(kind: type[Settings], unused: bool = False) -> tuple[Option, ...]:
-    """The fields of an operation, or of a group of settings, that have a Flag; arguments first."""
-    found = _options(kind)  # type: ignore[arg-type]  # classes are hashable
-    absent = () if unused else getattr(kind, "unused", ())
-    return tuple(each for each in found if each.name not in absent)
+    """The fields with a Flag of an operation or of a group of settings; arguments first."""
+    return _options(kind) if unused else _used_options(kind)  # type: ignore[arg-type]  # classes are hashable
+
+
+@cache
+def _used_options(kind: Any) -> tuple[Option, ...]:
+    absent = getattr(kind, "unused", ())
+    return tuple(each for each in _options(kind) if each.name not in absent)
 
 
 @cache
@@ -278,8 +323,17 @@ def _options(kind: Any) -> tuple[Option, ...]:
     return tuple(sorted(found, key=lambda option: not option.flag.argument))
 
 
+@cache
+def _with_defaults(kind: Any) -> tuple[tuple[Option, Any], ...]:
+    """All options with their defaults, which are checked once: a grid creates thousands of operations."""
+    return tuple(
+        (each, None if each.required else _checked(each, each.field.default))
+        for each in options(kind, unused=True)
+    )
+
+
 def _declared(kind: Any) -> Iterator[tuple["Field[Any]", Any, type[Settings]]]:
-    """Each field with its annotation and the class whose help panel it belongs to."""
+    """Each field with its annotation and the class that declares it, which determines its help panel."""
     hints = get_type_hints(kind, include_extras=True)
     for field in fields(kind):
         owners = (
@@ -306,12 +360,14 @@ def _flags(names: Iterable[str]) -> str:
 
 
 def _checked(option: Option, value: Any) -> Any:
-    """The value in the field's type (a path from a string); UsageError for anything else."""
+    """The value in the type of the field (a path from a string). Raises UsageError for other types."""
     import msgspec
 
-    if option.flag.parse and isinstance(value, str):
-        value = option.flag.parse(value)
     kinds = _members(option.kind)
+    parse = option.parse
+    given_as_text = isinstance(value, str) or (isinstance(value, int) and int not in kinds)
+    if parse and given_as_text and not isinstance(value, bool):
+        value = parse(value if isinstance(value, str) else str(value))
     if isinstance(value, str | Path) and any(get_origin(kind) is list for kind in kinds):
         value = [value]
     if isinstance(value, Path) and str in kinds and Path not in kinds:
@@ -328,13 +384,12 @@ def _checked(option: Option, value: Any) -> Any:
     number = isinstance(value, int | float) and not isinstance(value, bool)
     too_low = number and low is not None and not value >= low
     if too_low or (number and high is not None and not value <= high):
-        bounds = f"at least {low:g}" if high is None else f"between {low or 0:g} and {high:g}"
-        raise UsageError(f"{option.spelling} {value}: write a number that is {bounds}")
+        raise UsageError(f"{option.spelling} {value}: write {option.expected}")
     return value
 
 
 def _read(option: Option, texts: Sequence[str]) -> Any:
-    """The value of a field from its texts; UsageError if they mean none."""
+    """Parse texts into the value of a field. Raises UsageError for invalid texts."""
     kinds = _members(option.kind)
     if any(get_origin(kind) is list for kind in kinds):
         return list(texts)
@@ -346,17 +401,16 @@ def _read(option: Option, texts: Sequence[str]) -> Any:
             raise UsageError(f"{option.spelling} is a switch: write true or false, not {text}")
         return text == "true"
     number = next((kind for kind in (int, float) if kind in kinds), None)
-    if number is None or option.flag.parse:
+    if number is None or option.parse:
         return text
     try:
         return number(text)
     except ValueError:
-        what = "a whole number" if number is int else "a number"
-        raise UsageError(f"{option.spelling} {text!r}: write {what}") from None
+        raise UsageError(f"{option.spelling} {text!r}: write {option.expected}") from None
 
 
 def _members(kind: Any) -> tuple[Any, ...]:
-    """The types that a union consists of."""
+    """The member types of a union, or the type itself."""
     return get_args(kind) if get_origin(kind) in (Union, UnionType) else (kind,)
 
 
@@ -369,10 +423,12 @@ def _from_plain(kind: Any, value: Any) -> Any:
 
 
 def _plain(value: Any) -> Any:
-    """A field's value as JSON holds it."""
+    """The value of a field as a JSON value."""
     if isinstance(value, list | tuple):
         return [_plain(item) for item in value]
-    return str(value) if isinstance(value, Path) else value
+    if isinstance(value, Path | Shard | Size | str):
+        return str(value)
+    return value
 
 
 def _texts(value: Any) -> list[str]:

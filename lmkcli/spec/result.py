@@ -6,9 +6,13 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from lmkcli.text.formatting import visible
+
+SMALLEST = 0.0001  # the smallest p-value that is printed
+
 
 class Format(StrEnum):
-    """How a table is printed."""
+    """The format of a printed table."""
 
     table = "table"
     json = "json"
@@ -17,7 +21,7 @@ class Format(StrEnum):
     latex = "latex"
 
 
-PROGRAMS = (Format.csv, Format.json)  # their tables have one value per row, and no marks
+PROGRAMS = (Format.csv, Format.json)  # formats with one value per row and without marks
 
 
 class PValue(float):
@@ -25,7 +29,7 @@ class PValue(float):
 
 
 class Cell(NamedTuple):
-    """A highlighted table value: the best of its column, or one with a mark such as †."""
+    """A table value that is the best of its column or has a mark such as †."""
 
     value: Any
     best: bool = False
@@ -39,15 +43,54 @@ class Table(NamedTuple):
     rows: list[list[Any]]
     title: str = ""
 
+    def __str__(self) -> str:
+        """The title, the columns and the rows in aligned columns; numbers are aligned on the right."""
+        cells = [self.columns, *(list(map(shown, row)) for row in self.rows)]
+        widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+        numeric = [is_numeric(self.rows, place) for place in range(len(widths))]
+        lines = [
+            "  ".join(
+                cell.rjust(width) if number else cell.ljust(width)
+                for cell, width, number in zip(row, widths, numeric, strict=True)
+            ).rstrip()
+            for row in cells
+        ]
+        return "\n".join([self.title, *lines] if self.title else lines)
+
     def as_json(self) -> list[dict[str, Any]]:
-        """An object per row, without marks."""
-        bare = [[v.value if isinstance(v, Cell) else v for v in row] for row in self.rows]
-        return [dict(zip(self.columns, row, strict=True)) for row in bare]
+        """One object per row, without marks."""
+        return [dict(zip(self.columns, map(bare, row), strict=True)) for row in self.rows]
+
+
+def bare(value: Any) -> Any:
+    """The value of a table without its mark."""
+    return value.value if isinstance(value, Cell) else value
+
+
+def shown(value: Any) -> str:
+    """A value of a table as text: floats with four decimals, '-' for None, a mark behind its value."""
+    mark = value.mark if isinstance(value, Cell) else ""
+    value = bare(value)
+    if value is None:
+        return "-"
+    if isinstance(value, PValue) and value < SMALLEST:
+        return f"<{SMALLEST}{mark}"
+    if isinstance(value, float):
+        return f"{value:.4f}{mark}"
+    if isinstance(value, int) and not isinstance(value, bool):
+        return f"{value:,}{mark}"
+    return visible(str(value)) + mark
+
+
+def is_numeric(rows: list[list[Any]], place: int) -> bool:
+    """Whether a column contains numbers only, apart from missing values."""
+    given = [value for value in (bare(row[place]) for row in rows) if value is not None]
+    return bool(given) and all(isinstance(value, int | float) for value in given)
 
 
 @dataclass(frozen=True)
 class Result:
-    """The base of all results. `str()` is the text for people; `as_json` the same facts for programs."""
+    """The base of all results. `str()` returns a text for people, `as_json` the same facts for programs."""
 
     def as_json(self) -> Any:
         """The result as a JSON value."""
@@ -55,34 +98,32 @@ class Result:
         return {key: str(item) if isinstance(item, Path) else item for key, item in values.items()}
 
     def table(self) -> Table | None:
-        """The result as a table, if people read it as one."""
+        """The result as a table for people; None if it has no table."""
         return None
 
     def blocks(self) -> Iterator[Table | str]:
-        """What a terminal shows, from top to bottom: texts and tables."""
-        table = self.table()
-        text = "" if table and type(self).__str__ is Result.__str__ else str(self)
-        if text:
+        """The texts and tables for a terminal, from top to bottom."""
+        if type(self).__str__ is not Result.__str__ and (text := str(self)):
             yield text
-        if table is not None:
+        if (table := self.table()) is not None:
             yield table
 
     @property
     def form(self) -> Format:
-        """How its tables are printed."""
+        """The format of the tables."""
         return Format.table
 
     def notes(self) -> Iterator[str]:
-        """Remarks about the result, which the command line prints on stderr."""
+        """Notes about the result. The command line prints them on stderr."""
         return iter(())
 
     def details(self) -> Iterator[Table | str]:
-        """What `lmk -v` shows instead of `blocks`."""
+        """The blocks that `lmk -v` prints instead of `blocks`."""
         return self.blocks()
 
     def __str__(self) -> str:
-        table = self.table()
-        if table is None:
-            return repr(self)
-        lines = ["  ".join(map(str, row)) for row in (table.columns, *table.rows)]
-        return "\n".join(lines)
+        return "\n".join(map(str, self.blocks())) or type(self).__name__
+
+    def __repr__(self) -> str:
+        """The type and the first line; for results with `@dataclass(repr=False)`, which hold many objects."""
+        return f"<{type(self).__name__}: {str(self).partition(chr(10))[0]}>"

@@ -1,1 +1,1 @@
-"""Artifacts on disk: immutable parts, and what is read from them."""
+"""Artifacts on disk: parts, vectors, tokens, and shards of outputs."""

@@ -1,7 +1,7 @@
-"""How vectors are stored: as floating-point numbers, or as codes of a byte or a bit a dimension.
+"""Storage of vectors: floating-point numbers, or codes of a byte or a bit for each dimension.
 
-Every vector is coded alone, and a code has its scale beside it (`scales.npy`): what is stored of a document
-depends neither on the others nor on the task that encoded it.
+Each vector is coded separately, and stored together with its scale (`scales.npy`). So the stored form of a
+document depends neither on other documents nor on the task that encoded it.
 """
 
 from collections.abc import Mapping
@@ -10,31 +10,31 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from lmkcli.store.arrays import ArrayTypes
+from lmkcli.store.parts import ArrayTypes
 
 VECTORS, SCALES = "vectors", "scales"
 
 
 class Storage(Protocol):
-    """One way to store vectors.
+    """A format for stored vectors.
 
-    `slack` is by how much the cosine of a stored vector may move when the vector moves by rounding.
+    slack: the maximum change in the cosine of a stored vector if rounding changes the vector.
     """
 
     slack: float
 
     def arrays(self, dim: int) -> ArrayTypes:
-        """The arrays that hold vectors of so many dimensions: dtype and width of each, by name."""
+        """Return the arrays for vectors of `dim` dimensions: dtype and width of each, by name."""
 
     def coded(self, vectors: NDArray[np.float32]) -> dict[str, NDArray[Any]]:
-        """These arrays of some vectors [n, dim]; a vector that is not finite leaves what is not."""
+        """Convert vectors [n, dim] to these arrays. Values that are not finite stay not finite."""
 
     def decoded(self, stored: Mapping[str, NDArray[Any]], dim: int) -> NDArray[np.float32]:
-        """The vectors of rows of these arrays."""
+        """Convert rows of these arrays to vectors [n, dim]."""
 
 
 class Floats:
-    """A floating-point number a dimension."""
+    """A floating-point number for each dimension."""
 
     slack = 0.0
 
@@ -52,7 +52,7 @@ class Floats:
 
 
 class Bytes:
-    """A byte a dimension, between the largest value of the vector and its negative."""
+    """A byte for each dimension: value = code * scale, with scale = max |value| / 127 for each vector."""
 
     slack = 1e-3
 
@@ -61,8 +61,9 @@ class Bytes:
 
     def coded(self, vectors: NDArray[np.float32]) -> dict[str, NDArray[Any]]:
         scales = np.abs(vectors).max(axis=1, initial=0) / np.float32(127)
-        with np.errstate(invalid="ignore"):  # zeros and infinities
-            steps = np.rint(np.nan_to_num(vectors / _divisors(scales)))
+        divisors = np.where(scales > 0, scales, np.float32(1))[:, None]  # a zero vector has scale 0
+        with np.errstate(invalid="ignore"):  # infinities
+            steps = np.rint(np.nan_to_num(vectors / divisors))
         return {VECTORS: steps.astype(np.int8), SCALES: scales}
 
     def decoded(self, stored: Mapping[str, NDArray[Any]], dim: int) -> NDArray[np.float32]:
@@ -71,7 +72,7 @@ class Bytes:
 
 
 class Bits:
-    """A sign a dimension, eight in a byte, as long as the vector was."""
+    """A bit for each dimension, eight in a byte: value = ±scale. The vector keeps its length."""
 
     slack = 0.05
 
@@ -89,11 +90,6 @@ class Bits:
         signs -= 1
         signs *= stored[SCALES][:, None]
         return signs
-
-
-def _divisors(scales: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Scales [n, 1] without zeros."""
-    return np.where(scales > 0, scales, np.float32(1))[:, None]
 
 
 STORAGES: dict[str, Storage] = {

@@ -1,9 +1,14 @@
-"""docs.parquet: who the rows of a part are. One row per source document, in source order.
+"""The document table of a part, docs.parquet: one row for each source document, in source order.
 
-Columns: id, hash (32 bytes), tokens (content tokens), lost (content tokens that were cut), vectors
-(how many), and title and text unless they are not stored. Where chunks stand behind contexts, also
-context_tokens and context_lost, the same of all contexts of a document, and context, which is JSON, beside
-the text. Row groups are small, so that the texts of ten hits cost milliseconds.
+Columns:
+
+- id, hash (32 bytes)
+- tokens: number of content tokens; lost: content tokens that truncation removed; vectors: number of vectors
+- title, text: only if texts are stored
+- context_tokens, context_lost: the same counts for all contexts of a document, if its chunks follow contexts
+- context: JSON, if texts are stored as well
+
+Row groups are small, so reading the texts of ten hits takes milliseconds.
 """
 
 import json
@@ -19,7 +24,7 @@ from numpy.typing import NDArray
 
 from lmkcli.data.collection import Doc
 from lmkcli.errors import DataError
-from lmkcli.reading import parsed
+from lmkcli.system.input_files import check_finite, parse_json
 
 ROW_GROUP = 1000
 _COLUMNS = [
@@ -34,8 +39,14 @@ _COUNTS = [("context_tokens", pa.int32()), ("context_lost", pa.int32())]
 _CONTEXT = [("context", pa.string())]
 
 
+def _columns(texts: bool, contexts: bool) -> list[tuple[str, pa.DataType]]:
+    """Return the names and types of the columns of a table."""
+    columns = _COLUMNS + (_TEXTS if texts else [])
+    return columns + (_COUNTS + (_CONTEXT if texts else []) if contexts else [])
+
+
 class DocRow(NamedTuple):
-    """One document of a part and what became of it."""
+    """One document of a part, with its counts."""
 
     doc: Doc
     hash: bytes
@@ -43,16 +54,15 @@ class DocRow(NamedTuple):
     lost: int
     vectors: int
     context_tokens: int = 0  # of all contexts of its chunks
-    context_lost: int = 0  # of these, how many did not fit
+    context_lost: int = 0  # tokens of contexts that did not fit
 
 
 class DocTableWriter:
-    """Writes docs.parquet by row groups; memory is bounded by one of them."""
+    """Writes docs.parquet; one row group is in memory at a time."""
 
     def __init__(self, path: Path, store_text: bool, contexts: bool = False) -> None:
         self._store_text, self._contexts = store_text, contexts
-        own = _COUNTS + (_CONTEXT if store_text else []) if contexts else []
-        self._schema = pa.schema(_COLUMNS + (_TEXTS if store_text else []) + own)
+        self._schema = pa.schema(_columns(store_text, contexts))
         self._writer = pq.ParquetWriter(path, self._schema, compression="zstd")
         self._rows: list[DocRow] = []
 
@@ -83,17 +93,17 @@ class DocTableWriter:
         self._rows = []
 
     def close(self) -> None:
-        """Write what is left and the footer; nothing happens the second time."""
+        """Write the remaining rows and the footer. A second call does nothing."""
         if self._rows:
             self._flush()
         self._writer.close()
 
     def abandon(self) -> None:
-        """Close a file that nobody will read, whether or not it can still be written."""
+        """Close a file that nobody needs any more, even if the disk is full."""
         try:
             self._writer.close()
         except OSError:
-            self._writer.is_open = False  # or it tries again, aloud, when it is collected
+            self._writer.is_open = False  # else its destructor tries again and prints the error
 
 
 def _context(value: object) -> str | tuple[str, ...]:
@@ -105,27 +115,21 @@ def _context(value: object) -> str | tuple[str, ...]:
 
 
 def _storable(text: str) -> str:
-    """Parquet holds UTF-8 alone: a lone surrogate (broken json escapes) becomes '?'."""
-    return (
-        text.encode("utf-8", "replace").decode("utf-8")
-        if not text.isascii() and _broken(text)
-        else text
-    )
-
-
-def _broken(text: str) -> bool:
+    """Replace lone surrogates (broken JSON escapes) by '?', because Parquet stores only UTF-8."""
+    if text.isascii():
+        return text
     try:
         text.encode("utf-8")
     except UnicodeEncodeError:
-        return True
-    return False
+        return text.encode("utf-8", "replace").decode("utf-8")
+    return text
 
 
-# pa.array and to_numpy do these things too, but import pandas for it: half a second.
+# `take` and `_strings` use buffers: pa.array and to_numpy would import pandas, which takes half a second.
 
 
 def take(column: pa.ChunkedArray, rows: NDArray[np.int64]) -> list[str]:
-    """The values of some rows."""
+    """Return the values of some rows."""
     buffer = pa.py_buffer(np.ascontiguousarray(rows, dtype=np.int64))
     return list(
         column.take(pa.Array.from_buffers(pa.int64(), len(rows), [None, buffer])).to_pylist()
@@ -133,7 +137,8 @@ def take(column: pa.ChunkedArray, rows: NDArray[np.int64]) -> list[str]:
 
 
 def _strings(values: list[str]) -> pa.StringArray:
-    coded = [value.encode("utf-8", "replace") for value in values]  # as _storable
+    """Return values as an Arrow array, with the replacements of `_storable`."""
+    coded = [value.encode("utf-8", "replace") for value in values]
     ends = np.cumsum([0, *map(len, coded)], dtype=np.int32)
     return pa.StringArray.from_buffers(
         len(values), pa.py_buffer(ends), pa.py_buffer(b"".join(coded))
@@ -141,29 +146,29 @@ def _strings(values: list[str]) -> pa.StringArray:
 
 
 class DocTable:
-    """Reads one docs.parquet; `column` reads whole columns, `docs` a few rows."""
+    """Reads one docs.parquet: whole columns (`column`), a few rows (`docs_at`), or all rows (`docs`)."""
 
     def __init__(self, path: Path, rows: int | None = None) -> None:
-        """DataError for a file that is damaged, or is of another number of documents than `rows`."""
+        """Raise DataError if the file is damaged, or does not contain `rows` documents."""
         self._path = path
         with self._reading():
+            check_finite(path)  # a named pipe could be opened for ever
             self._file = pq.ParquetFile(path, memory_map=True)
         self.rows: int = self._file.metadata.num_rows
         if rows not in (None, self.rows):
             raise DataError(
-                f"{path} holds {self.rows} documents, where {rows} are needed; make the artifact again"
+                f"{path} contains {self.rows} documents, expected {rows}; make the artifact again"
             )
         schema = self._file.schema_arrow
         self.has_text = "text" in schema.names
         self.has_contexts = "context_tokens" in schema.names
-        own = _COUNTS + (_CONTEXT if self.has_text else []) if self.has_contexts else []
-        for name, kind in _COLUMNS + (_TEXTS if self.has_text else []) + own:
+        for name, kind in _columns(self.has_text, self.has_contexts):
             if schema.names.count(name) != 1 or schema.field(name).type != kind:
                 raise DataError(f"{path} has no column '{name}' of {kind}; make the artifact again")
 
     @contextmanager
     def _reading(self) -> Iterator[None]:
-        """What Arrow says of a damaged file, in many classes, as one DataError."""
+        """Convert the errors of Arrow for damaged files, which have many classes, to DataError."""
         try:
             yield
         except (OSError, pa.ArrowException, ValueError, TypeError, OverflowError) as error:
@@ -173,7 +178,7 @@ class DocTable:
             ) from None
 
     def _column(self, name: str, group: int | None = None) -> pa.ChunkedArray:
-        """A whole column, or that of one row group, without missing values and in UTF-8."""
+        """Read a column, or its part in one row group. Missing values and invalid UTF-8 are errors."""
         with self._reading():
             if group is None:
                 column = self._file.read(columns=[name]).column(name)
@@ -185,23 +190,23 @@ class DocTable:
         return column
 
     def ids(self) -> pa.ChunkedArray:
-        """All ids, as an Arrow array (about 10 bytes more than their text)."""
+        """Return all ids as an Arrow array. Each takes about 10 bytes more than its text."""
         return self._column("id")
 
     def ids_at(self, rows: NDArray[np.int64]) -> list[str]:
-        """The ids of a few rows; only the row groups that hold them are read."""
+        """Return the ids of a few rows. Reads only their row groups."""
         return [str(value) for value in self._at("id", rows)]
 
     def column(self, name: str) -> NDArray[np.int64]:
-        """An integer column (tokens, lost, vectors) as int64."""
+        """Return an integer column (tokens, lost, vectors) as int64."""
         return np.asarray(self._column(name).to_numpy(), dtype=np.int64)
 
     def hashes(self) -> list[bytes]:
-        """The content hash of every document."""
+        """Return the content hash of every document."""
         return [bytes(value) for value in self._column("hash").to_pylist()]
 
     def docs_at(self, rows: NDArray[np.int64]) -> list[Doc]:
-        """The documents of a few rows; without stored text only their ids are filled."""
+        """Return the documents of a few rows. If texts are not stored, they have only ids."""
         ids = self.ids_at(rows)
         if not self.has_text:
             return [Doc(identifier, "") for identifier in ids]
@@ -211,24 +216,25 @@ class DocTable:
         return [Doc(*values) for values in zip(ids, *columns, strict=True)]
 
     def docs_by_ids(self, ids: list[str]) -> Iterator[Doc]:
-        """The documents with some ids, in the order of the rows, one row group in memory at a time."""
+        """Yield the documents with the given ids in row order; one row group is in memory at a time."""
         rows = self.rows_by_ids(ids)
         for group in np.split(rows, np.flatnonzero(np.diff(rows // ROW_GROUP)) + 1):
             yield from self.docs_at(group)
 
     def rows_by_ids(self, ids: list[str]) -> NDArray[np.int64]:
-        """The rows of the documents with some ids, ascending; reads the ids once."""
-        import pyarrow.compute as pc  # 0.08 s, for what few commands ask
+        """Return the rows of the documents with the given ids, ascending. Reads all ids."""
+        import pyarrow.compute as pc  # takes 0.08 s, and few commands need it
 
         rows = pc.indices_nonzero(pc.is_in(self.ids(), value_set=_strings(ids)))
         return np.from_dlpack(rows).astype(np.int64)
 
     def _parsed(self, values: list[str]) -> list[str | tuple[str, ...]]:
-        """The contexts of some documents; DataError where a value holds none."""
+        """Parse the contexts of some documents. Raises DataError for invalid values."""
         with self._reading():
-            return [_context(parsed(value)) for value in values]
+            return [_context(parse_json(value)) for value in values]
 
     def _at(self, name: str, rows: NDArray[np.int64]) -> list[Any]:
+        """Return the values of a column in a few rows. Reads each row group once."""
         groups: dict[int, list[str]] = {}
         for row in rows:
             group = int(row) // ROW_GROUP
@@ -237,7 +243,7 @@ class DocTable:
         return [groups[int(row) // ROW_GROUP][int(row) % ROW_GROUP] for row in rows]
 
     def doc_rows(self) -> Iterator[list[DocRow]]:
-        """All documents as they were appended, one row group at a time."""
+        """Yield all documents with their counts, one row group at a time."""
         docs = self.docs()
         for group in range(self._file.num_row_groups):
             names = ["hash", "tokens", "lost", "vectors"]
@@ -246,7 +252,7 @@ class DocTable:
             yield [DocRow(next(docs), *rest) for rest in zip(*columns, strict=True)]
 
     def docs(self) -> Iterator[Doc]:
-        """All documents in order, one row group at a time."""
+        """Yield all documents in order, one row group at a time."""
         for group in range(self._file.num_row_groups):
             ids = self._column("id", group).to_pylist()
             if not self.has_text:

@@ -1,72 +1,95 @@
-"""What may happen to an output that is there already: only what lmk made is ever replaced.
+"""Existing outputs: lmk replaces and removes only files that it has written.
 
-A folder is lmk's when its manifest says so, and of what is in it only the names that lmk writes.
+A folder belongs to lmk if it has a readable manifest. In such a folder, only the names that lmk writes belong
+to lmk; all other files stay.
 """
 
 import os
 import re
 import shutil
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 
-from lmkcli import manifest
 from lmkcli.errors import DataError, Stopped
-from lmkcli.system.atomic import atomic_folder
+from lmkcli.spec import manifest
+from lmkcli.system.atomic import LOCK_FILE, atomic_folder, remove_abandoned, unused
 
-# What says that an artifact folder is complete.
+# Each of these names marks an artifact folder as complete.
 COMPLETE = {"done", "built.json", "generation.json", "training.json"}
 REMOVED = ".removed."
-SIDECAR = ".json"  # run.trec has its manifest in run.trec.json
+_CHECKPOINT = "checkpoint-([1-9][0-9]{0,9})"
+SIDECAR = ".json"  # the manifest of run.trec is run.trec.json
 
 _PART = (
     r"(\d{5}of\d{5}-\d{12}-\d{12}|\.growing-\d+-[\w-]+)(/([a-z_]+\.npy|docs\.parquet|part\.json))?"
 )
-_PARTED = rf"generation\.json|update\.lock|done(/\d+of\d+\.json)?|parts(/{_PART})?"
+_PARTED = rf"generation\.json|done(/\d+of\d+\.json)?|parts(/{_PART})?"
 _BM25 = r"bm25(/([a-z]+(\.csc)?\.index\.(npy|json)|analysis\.json|ids\.parquet))?"
 _LUCENE = r"lucene(/(segments_\w+|_\w+\.\w+|write\.lock|analysis\.json))?"
 _FILES = rf"faiss(-\d{{5}})?\.(index|ivfdata)|docs\.parquet|{_BM25}|{_LUCENE}"
 _SENTENCE = (
     r"(config_sentence_transformers|sentence_bert_config|modules)\.json"
-    r"|\d+_\w+(/(config\.json|model\.safetensors))?"
+    r"|\d+_\w+(/(config\.json|model\.safetensors|pytorch_model\.bin))?"
+)
+_WEIGHTS = (
+    r"model(-\d+-of-\d+)?\.safetensors(\.index\.json)?|model\.safetensors\.index\.json"
+    r"|pytorch_model(-\d+-of-\d+)?\.bin|pytorch_model\.bin\.index\.json|model\.bin"
+)
+# The files of models on the hub that are copied into a new folder; its manifest lists the copied ones.
+_COPIED = (
+    rf"{_WEIGHTS}|{_SENTENCE}|(generation_|tokenizer_|preprocessor_|processor_|data_)?config\.json"
+    r"|tokenizer\.(json|model)|(special_tokens_map|added_tokens|vocab)\.json|(vocab|merges)\.txt"
+    r"|(sentencepiece\.bpe|spiece|spm|bpe)\.model|chat_template\.(jinja|json)"
+    r"|(modeling|configuration|tokenization|bert|flash_attn)_\w+\.py"
+    r"|latent_attn_model(/(config\.json|[a-z_]+\.safetensors|pytorch_model\.bin))?"
 )
 _MODEL = (
-    r"log\.jsonl|training\.json|README\.md|checkpoints(/checkpoint-\d+(/.*)?)?|\.growing(/.*)?"
+    rf"log\.jsonl|training\.json|README\.md|checkpoints(/({_CHECKPOINT}|\.growing)(/.*)?)?"
+    r"|\.growing(/.*)?"
     r"|tensorboard(/events\..*)?|heads(/model\.safetensors)?"
     rf"|adapter(/(adapter_config\.json|adapter_model\.safetensors|{_SENTENCE}))?"
     rf"|model(-\d+-of-\d+)?\.safetensors(\.index\.json)?|config\.json|{_SENTENCE}"
 )
-# The names in a folder of each kind, below it, as regular expressions; each has its manifest too.
+# The names that lmk writes into a folder of each kind, in addition to the manifest and the lock file, as
+# regular expressions.
 NAMES = {
     "tokens": _PARTED,
     "vectors": _PARTED,
-    "index": rf"built\.json|update\.lock|({_FILES})|\d+(/({_FILES}))?",
+    "index": rf"built\.json|({_FILES})|\d+(/({_FILES}))?",
     "model": _MODEL,
-    "shards": r"update\.lock|queries-\d+\.npz|trained\.index|\d{5}of\d{5}-(\d+\.npz|faiss\.index)",
-    "export": r"vectors\.(npy|parquet)|ids\.txt|index|docid|corpus\.\d+\.pkl|train\.jsonl",
+    "shards": r"queries-\d+\.npz|trained\.index|\d{5}of\d{5}-(\d+\.npz|faiss\.index)",
+    "export": (
+        r"vectors\.(npy|parquet)|ids\.txt|index|docid|corpus\.\d+\.pkl|train\.jsonl"
+        r"|model\.onnx(\.data)?|placement\.json|tokenizer\.json|README\.md"
+    ),
 }
-INDEX_FILES = re.compile(_FILES)  # names in the folder of an index, or in that of its last update
-_TEMPORARY = re.compile(r"\.(.+)\.\d+\.\d+")  # as system/atomic.py names what is being written
+# The names that it may write too: those among them that the manifest lists under the fact `files`.
+LISTED = {"model": _COPIED, "export": _COPIED}
+# The files in the folder of an index, or in the folder of its last update.
+INDEX_FILES = re.compile(_FILES, re.ASCII)
+_TEMPORARY = re.compile(r"\.(.+?)(\.\d+){2,3}", re.ASCII)  # temporary names of system/atomic.py
 
 
 def sidecar(path: Path) -> Path:
-    """Where the manifest of a single-file artifact is."""
+    """Return the path of the manifest of a single-file artifact."""
     return path.with_name(path.name + SIDECAR)
 
 
 def is_empty(path: Path) -> bool:
-    """Nothing there, an empty folder, or a device such as /dev/stdout.
+    """Return whether a path is missing, an empty folder, or a device such as /dev/stdout.
 
-    A manifest that was killed before it had its name is nothing.
+    A lock file and the temporary file of a manifest, left by a killed job, do not count.
     """
     if path.is_dir():
-        return all(name.startswith(f".{manifest.NAME}.") for name in os.listdir(path))
+        names = set(os.listdir(path)) - {LOCK_FILE}
+        return all(name.startswith(f".{manifest.NAME}.") for name in names)
     return not path.exists() or not path.is_file()
 
 
 def is_artifact(path: Path) -> bool:
-    """Whether lmk made what is there: its manifest can be read, and is of a kind that is written so."""
+    """Return whether lmk wrote the file or folder: it has a readable manifest of a matching kind."""
     try:
         if path.is_dir():
             return manifest.read_file(path / manifest.NAME).kind in NAMES
@@ -75,119 +98,160 @@ def is_artifact(path: Path) -> bool:
         return False
 
 
+def is_cleared(path: Path) -> bool:
+    """Return whether a folder has only the manifest of an artifact that was removed, or half removed."""
+    marker = path / manifest.CLEARED
+    return not (path / manifest.NAME).exists() and manifest_kind(marker) in NAMES
+
+
 def check_sidecar(path: Path, kind: str = "run") -> None:
-    """DataError where the manifest of a run, or of another kind of file, would replace what is none."""
-    beside = sidecar(path)
-    if beside.exists() and manifest_kind(beside) != kind:
+    """Raise DataError if the manifest of an output file would replace another kind of file."""
+    existing = sidecar(path)
+    if existing.exists() and manifest_kind(existing) != kind:
         raise DataError(
-            f"{beside} is there and is not lmk's, and the manifest of {path.name} has that name: nothing "
-            "was touched; choose another output"
+            f"{existing} exists and is not a manifest of lmk, but the manifest of {path.name} needs this "
+            "name; nothing was changed; choose another output"
         )
 
 
 def manifest_kind(path: Path) -> str:
-    """The kind of artifact that a manifest describes; empty for a file that is none."""
+    """Return the kind of artifact that a manifest describes, or '' if the file is no manifest."""
     try:
         return manifest.read_file(path).kind
     except (DataError, OSError):
         return ""
 
 
+def checkpoints(folder: Path) -> dict[int, Path]:
+    """Return the checkpoints of a training by step, in order. Other entries of the folder are the user's."""
+    entries = folder.glob("checkpoints/*/")
+    named = ((re.fullmatch(_CHECKPOINT, path.name), path) for path in entries)
+    return dict(sorted((int(match[1]), path) for match, path in named if match))
+
+
 @contextmanager
 def rollback_on_error(folder: Path) -> Iterator[None]:
-    """A refusal leaves no claim behind: the folder is free again if it was, and nothing is whole."""
+    """If the block fails, clear a folder that it created, unless the folder contains finished work."""
     fresh = not (folder / manifest.NAME).exists()
+    cleared = is_cleared(folder)
     try:
         yield
     except Stopped:
         raise
-    except Exception:  # whatever it was: nobody continues a claim without work
-        if fresh and is_artifact(folder) and not _holds_work(folder):
-            clear(folder)
+    except Exception:  # every error: a claim without work would only block the folder
+        if fresh and is_artifact(folder) and not _has_work(folder):
+            with suppress(Stopped):  # another process works in the folder
+                clear(folder, reuse=cleared)
         raise
 
 
-def _holds_work(folder: Path) -> bool:
-    """Whether anything in an artifact folder is complete: a part, a shard, an index, a checkpoint."""
+def _has_work(folder: Path) -> bool:
+    """Return whether an artifact folder contains a complete part, shard, index or checkpoint."""
     places = [folder / name for name in ("parts", "checkpoints")]
     names = [name for place in places if place.is_dir() for name in os.listdir(place)]
     published = any(not name.startswith(".") for name in names)
     return published or bool(COMPLETE & set(os.listdir(folder)))
 
 
-def clear(path: Path) -> list[str]:
-    """Remove an artifact; returns the names in it that lmk does not write, which stay.
+def clear(path: Path, reuse: bool = False) -> list[str]:
+    """Remove an artifact. Returns the names in it that lmk does not write; these files stay.
 
-    DataError or FileNotFoundError, and nothing is touched, where it has no manifest of lmk's. What says
-    that it is complete goes first, its manifest last: a half-removed artifact is never taken for whole,
-    and the same command can go on removing it.
+    Raises DataError or FileNotFoundError, and changes nothing, if the path has no manifest of lmk. Raises
+    Stopped if another process is writing the artifact. The files that mark the artifact as complete are
+    removed first, and the manifest last. So no reader takes a half-removed artifact for a complete one, and
+    the same command can continue to remove it. With `reuse`, the manifest of a folder with other files gets
+    the name manifest.CLEARED, so that the same command may write into this folder after a kill.
     """
     if not path.is_dir():
         manifest.read_file(sidecar(path))
         path.unlink()
         sidecar(path).unlink()
         return []
-    described = manifest.read_file(path / manifest.NAME)
-    discard(path, described, {manifest.NAME})
-    (path / manifest.NAME).unlink()
-    rest = sorted(os.listdir(path))
-    if not rest and not path.is_symlink():  # the folder behind a link is the user's
+    cleared = path / manifest.CLEARED
+    existing = cleared if is_cleared(path) else path / manifest.NAME
+    described = manifest.read_file(existing)
+    with unused(existing):
+        discard(path, described, {manifest.NAME, cleared.name})
+    rest = sorted({*os.listdir(path)} - {manifest.NAME, cleared.name})
+    if reuse and rest:
+        with suppress(FileNotFoundError):  # it is cleared already
+            os.replace(path / manifest.NAME, cleared)
+        return rest
+    (path / manifest.NAME).unlink(missing_ok=True)
+    cleared.unlink(missing_ok=True)
+    if not rest and not path.is_symlink():  # the folder behind a link belongs to the user
         path.rmdir()
     return rest
 
 
+def retire(folder: Path) -> None:
+    """Remove an artifact in one step for its readers: its manifest gets the name manifest.CLEARED first."""
+    with suppress(FileNotFoundError):  # another process removes it at the same time
+        os.replace(folder / manifest.NAME, folder / manifest.CLEARED)
+        clear(folder)
+
+
 def discard(folder: Path, described: manifest.Manifest, keep: set[str], below: str = "") -> None:
-    """Remove what lmk wrote in an artifact's folder, or in its subfolder `below`, but what is in `keep`."""
-    ours = _Names(folder, described)
+    """Remove the files of lmk in an artifact folder, or in its subfolder `below`, except `keep`."""
+    own_names = _OwnNames(folder, described)
     names = set(os.listdir(folder / below)) - keep
     for name in sorted(names & COMPLETE) + sorted(names - COMPLETE):
-        ours.remove(folder / below / name)
+        own_names.remove(folder / below / name)
 
 
-class _Names:
+class _OwnNames:
     """The names that lmk writes in one artifact."""
 
     def __init__(self, folder: Path, described: manifest.Manifest) -> None:
         self._folder = folder
-        self._pattern = re.compile(f"{re.escape(manifest.NAME)}|{NAMES[described.kind]}")
-        listed = described.facts.get("files", [])
-        self._listed = set(listed) if isinstance(listed, list) else set()
-        self._listed |= {str(above) for name in self._listed for above in Path(str(name)).parents}
+        own = f"{re.escape(manifest.NAME)}|{re.escape(LOCK_FILE)}|{NAMES[described.kind]}"
+        self._pattern = re.compile(own, re.ASCII)
+        # Another person may have written the manifest, so it can only select among the names of lmk.
+        possible = re.compile(LISTED.get(described.kind, ""), re.ASCII)
+        listed = filter(possible.fullmatch, described.facts.get("files", []))
+        self._listed = {str(each) for name in listed for each in (name, *Path(name).parents)}
 
     def remove(self, path: Path) -> None:
-        """Remove a file or a folder; a folder loses its name at once, unless it holds what is not ours."""
-        if not self._knows(path):
-            return None
+        """Remove a file, a folder or a link. A folder without foreign files first gets a hidden name."""
+        if not self._is_own(path):
+            return
         if path.is_symlink() or not path.is_dir():
-            return path.unlink()
-        if all(self._knows(below) for below in path.rglob("*")):
+            path.unlink(missing_ok=True)
+            return
+        if all(self._is_own(below) for below in path.rglob("*")):
             if not path.name.startswith(REMOVED):
                 path = path.rename(path.with_name(REMOVED + path.name))
-            return shutil.rmtree(path)
+            shutil.rmtree(path)
+            return
         for below in sorted(path.iterdir()):
             self.remove(below)
 
-    def _knows(self, path: Path) -> bool:
-        names = [_plain(name) for name in path.relative_to(self._folder).parts]
+    def _is_own(self, path: Path) -> bool:
+        names = [_final_name(name) for name in path.relative_to(self._folder).parts]
         whole = "/".join(names)
         return whole in self._listed or self._pattern.fullmatch(whole) is not None
 
 
-def _plain(name: str) -> str:
-    """The name that something will have, or had, that is being written or removed."""
+def _final_name(name: str) -> str:
+    """Return the name of a file or folder without the temporary prefix of writing or removing it."""
     name = name.removeprefix(REMOVED)
     temporary = _TEMPORARY.fullmatch(name)
     return temporary[1] if temporary else name
 
 
 def write_once(folder: Path, described: manifest.Manifest, write: Callable[[Path], None]) -> None:
-    """Let `write` fill a folder that appears whole, with its manifest; Mismatch if another is there."""
+    """Create a folder atomically with the files of `write` and its manifest.
+
+    If the folder exists with the same identity, nothing is written. Raises Mismatch for another identity.
+    """
+    remove_abandoned(folder.absolute())
     if (folder / manifest.NAME).is_file():
         manifest.claim(folder, described)
         return
-    with atomic_folder(folder.absolute()) as growing:
+    with atomic_folder(folder.absolute(), last=manifest.NAME) as growing:
         write(growing)
         files = sorted(
             str(file.relative_to(growing)) for file in growing.rglob("*") if file.is_file()
         )
         manifest.claim(growing, replace(described, facts={**described.facts, "files": files}))
+    (folder / manifest.CLEARED).unlink(missing_ok=True)

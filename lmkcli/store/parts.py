@@ -1,14 +1,22 @@
-"""Immutable parts: names, ranges, shards, generations; part_folders.py puts them there.
+"""The format of artifacts in parts: names, live rows, shards and generations.
 
-An artifact's `parts/` holds folders named `<shard>of<shards>-<first>-<stop>`: the rows of that
-shard's slice of the source, counted from zero. A part is written under a temporary name, synced and
-renamed, so it is whole or it is not there; nobody ever edits one. Without `generation.json` all rows
-of all shards count; with it, those that it names.
+The folder `parts/` of an artifact contains folders with names `<shard>of<shards>-<first>-<stop>`. Each folder
+is a part: the rows first … stop - 1 of a shard, counted from zero. A part is written
+under a temporary name, synced and renamed (`part_writer.py`). So it is complete or does not exist, and
+nothing edits it afterwards.
+
+    parts/00000of00002-000000000000-000000000512/     512 documents of shard 0
+    parts/00000of00002-000000000512-000000000900/     its next 388 documents
+    done/0of2.json                                    shard 0 is complete, and consists of these parts
+    generation.json                                   after updates: the rows of each part that count
+
+Without `generation.json` all rows of all shards count. If the file exists, only the rows in its list count.
 """
 
 import json
 import os
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain
@@ -20,21 +28,25 @@ from numpy.typing import NDArray
 
 from lmkcli.data.collection import Shard
 from lmkcli.errors import DataError
-from lmkcli.reading import read_json
 from lmkcli.system.atomic import atomic_file
+from lmkcli.system.input_files import read_json
+
+# The arrays of a part by name: the dtype, and the shape after the first axis.
+ArrayTypes = Mapping[str, tuple[str, tuple[int, ...]]]
 
 PARTS, DONE, GENERATION = "parts", "done", "generation.json"
-ADDED = Shard(0, 0)  # the parts that updates and compactions wrote, numbered on for ever
-_NAME = re.compile(r"(\d{5})of(\d{5})-(\d{12})-(\d{12})")
+UPDATES = Shard(
+    0, 0
+)  # the shard of parts that updates and compactions wrote; its row numbers always grow
+_NAME = re.compile(r"(\d{5})of(\d{5})-(\d{12})-(\d{12})", re.ASCII)
 
 
-SliceJson = tuple[
-    str, list[tuple[int, int]]
-]  # a PartSlice in JSON: its name, ranges of deleted rows
+# A PartSlice in JSON: its name, and the ranges of deleted rows.
+SliceJson = tuple[str, list[tuple[int, int]]]
 
 
 class PartName(NamedTuple):
-    """Which rows of which shard a part holds: rows `start` to `stop` (exclusive) of shard i of n."""
+    """The name of a part: it contains the rows `start` to `stop` (exclusive) of a shard."""
 
     shard: Shard
     start: int
@@ -45,7 +57,7 @@ class PartName(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> "PartName | None":
-        """The name, or None for a folder that is no part (such as a temporary one)."""
+        """Parse a name. Returns None for other folders, such as temporary ones."""
         match = _NAME.fullmatch(text)
         if not match:
             return None
@@ -55,73 +67,81 @@ class PartName(NamedTuple):
 
 @dataclass(frozen=True)
 class PartSlice:
-    """The live rows of one part: all but those in `deleted`, ascending ranges (first, stop)."""
+    """The live rows of one part: all rows except `deleted`, which are ascending ranges (first, stop)."""
 
     name: PartName
     deleted: tuple[tuple[int, int], ...] = ()
 
     @property
     def rows(self) -> int:
-        """How many rows count."""
+        """How many rows are live."""
         return self.name.stop - self.name.start - sum(stop - first for first, stop in self.deleted)
 
     @property
     def skip(self) -> int:
-        """How many leading rows do not count (they belong to an earlier part)."""
+        """How many leading rows are deleted, because an earlier part also contains them."""
         return self.deleted[0][1] if self.deleted and self.deleted[0][0] == 0 else 0
 
     @property
     def live(self) -> NDArray[np.bool_]:
-        """For each row of the part, whether it counts."""
+        """Whether each row of the part is live, [rows of the part]."""
         mask = np.ones(self.name.stop - self.name.start, np.bool_)
         for first, stop in self.deleted:
             mask[first:stop] = False
         return mask
 
     def at(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Where in the part the given live rows are."""
-        before, shifts = self._shifts
-        return np.asarray(rows + shifts[np.searchsorted(before, rows, side="right")])
+        """Return the positions in the part of live rows, which are counted from 0 without the deleted ones.
+
+        A live row is shifted by all deleted rows before it. The shift is constant between two deleted ranges,
+        so one binary search in the starts of the ranges finds it.
+        """
+        starts, shifts = self._shifts
+        return np.asarray(rows + shifts[np.searchsorted(starts, rows, side="right")])
 
     @cached_property
     def _shifts(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """How many rows count before each deleted range; how many are deleted up to its end, from 0 on."""
+        """Return two arrays for r deleted ranges.
+
+        [r]: how many live rows precede each range. [r + 1]: how many rows the first 0, 1, … r ranges delete.
+        """
         ranges = np.array(self.deleted, np.int64).reshape(-1, 2)
-        gone = np.concatenate([[0], np.cumsum(ranges[:, 1] - ranges[:, 0])])
-        return ranges[:, 0] - gone[:-1], gone
+        deleted = np.concatenate([[0], np.cumsum(ranges[:, 1] - ranges[:, 0])])
+        return ranges[:, 0] - deleted[:-1], deleted
 
     def between(self, first: int, stop: int) -> "PartSlice":
-        """The live rows `first` to `stop` (exclusive) alone, counted among the live ones."""
+        """Return only the live rows `first` to `stop` (exclusive), counted without the deleted ones."""
         mask = np.zeros(self.name.stop - self.name.start, np.bool_)
         mask[np.flatnonzero(self.live)[max(0, first) : max(0, stop)]] = True
         return PartSlice.of(self.name, mask)
 
     def as_json(self) -> list[Any]:
-        """[name, deleted ranges], as generations and indexes record it."""
+        """Return [name, deleted ranges], as generations and indexes record it."""
         return [str(self.name), [list(ends) for ends in self.deleted]]
 
     @classmethod
     def from_json(cls, item: SliceJson) -> "PartSlice":
-        """The slice that `as_json` wrote; DataError for what cannot be one."""
+        """Read the value of `as_json`. Raises DataError if it is invalid."""
         name = PartName.parse(item[0])
         if name is None or name.stop < name.start:
             raise DataError(f"'{item[0]}' is not the name of a part; make the artifact again")
         ends = np.array([0, *chain.from_iterable(item[1]), name.stop - name.start])
         if (np.diff(ends) < 0).any():
             raise DataError(
-                f"the deleted rows of part {item[0]} are not in it, or not in order; make the artifact again"
+                f"the deleted rows of part {item[0]} are outside of it, or not in order; "
+                "make the artifact again"
             )
         return cls(name, tuple((first, stop) for first, stop in item[1]))
 
     @classmethod
     def of(cls, name: PartName, live: NDArray[np.bool_]) -> "PartSlice":
-        """The slice in which the rows count for which `live` is true."""
+        """Return the slice of the rows that are true in `live`, [rows of the part]."""
         edges = np.flatnonzero(np.diff(np.concatenate([[True], live, [True]])))
         return cls(name, tuple((int(first), int(stop)) for first, stop in edges.reshape(-1, 2)))
 
 
 def list_parts(folder: Path) -> list[PartName]:
-    """All parts of an artifact, sorted by shard and first row."""
+    """Return all parts of an artifact, sorted by shard and first row."""
     if not (folder / PARTS).is_dir():
         return []
     names = [PartName.parse(entry.name) for entry in os.scandir(folder / PARTS)]
@@ -129,11 +149,11 @@ def list_parts(folder: Path) -> list[PartName]:
 
 
 def cover(names: list[PartName], shard: Shard) -> list[PartSlice]:
-    """The parts of one shard that follow each other from row 0 without a gap.
+    """Return the parts of one shard that follow each other from row 0 without a gap.
 
-    Where ranges overlap (a task that was requeued while its first life still ran), the part that
-    reaches farthest goes on, less the rows that are covered already: a rule on names alone, so every
-    reader chooses the same.
+    Ranges overlap if a task was requeued while its first process still ran. Then the part with the highest
+    stop continues, without the rows that are covered already. The rule uses only names, so all readers choose
+    the same parts.
     """
     chosen: list[PartSlice] = []
     covered = 0
@@ -149,21 +169,24 @@ def cover(names: list[PartName], shard: Shard) -> list[PartSlice]:
 
 
 def covered_rows(slices: list[PartSlice]) -> int:
-    """How many rows from the start of the shard are there."""
+    """Return how many rows of a shard the slices cover, counted from its start."""
     return slices[-1].name.stop if slices else 0
 
 
-class State(NamedTuple):
-    """What an artifact folder holds: its live rows, and which shards are not complete."""
+class ArtifactState(NamedTuple):
+    """The live rows of an artifact folder, and the numbers of its unfinished shards."""
 
     slices: list[PartSlice]
     unfinished: list[int]
 
 
-def state(folder: Path, shards: int) -> State:
-    """Reads the generation, else the names of parts and done files; DataError when a part is lost."""
-    if updated := generation(folder):
-        return State(updated.slices, [])
+def read_state(folder: Path, shards: int) -> ArtifactState:
+    """Read the generation, or else the names of parts and the done files.
+
+    Raises DataError if a part is missing.
+    """
+    if updated := read_generation(folder):
+        return ArtifactState(updated.slices, [])
     names = list_parts(folder)
     slices: list[PartSlice] = []
     unfinished = []
@@ -178,27 +201,34 @@ def state(folder: Path, shards: int) -> State:
         elif covered_rows(mine) != done["rows"]:
             raise DataError(
                 f"{folder}: shard {number}/{shards} should have {done['rows']} rows and has "
-                f"{covered_rows(mine)}; "
-                f"a part is missing: delete {done_path(folder, shard)} and run the same command again"
+                f"{covered_rows(mine)}, so a part is missing; delete {done_path(folder, shard)} and run the "
+                "same command again"
             )
-    return State(slices, unfinished)
+    return ArtifactState(slices, unfinished)
 
 
 def done_path(folder: Path, shard: Shard) -> Path:
-    """The file that says that a shard is complete."""
+    """Return the path of the file that marks a shard as complete."""
     return folder / DONE / f"{shard.number}of{shard.count}.json"
 
 
 def done_rows(folder: Path, shard: Shard) -> int | None:
-    """How many rows a finished shard has; None while it is not finished."""
+    """Return the number of rows of a finished shard, or None if it is unfinished."""
     done = _done(folder, shard)
     return int(done["rows"]) if done else None
+
+
+def skipped_count(folder: Path, shards: int) -> int:
+    """Return the number of files or rows that the finished shards left out."""
+    done = (_done(folder, Shard(number, shards)) for number in range(shards))
+    return sum(each.get("skipped", 0) for each in done if each)
 
 
 class _Done(TypedDict):
     rows: int
     parts: list[str]
     digests: NotRequired[dict[str, str]]  # by the names of the parts
+    skipped: NotRequired[int]  # files or rows of the source that could not be read
 
 
 def _done(folder: Path, shard: Shard) -> _Done | None:
@@ -209,10 +239,13 @@ def _done(folder: Path, shard: Shard) -> _Done | None:
         return None
 
 
-def mark_done(folder: Path, shard: Shard, rows: int) -> None:
-    """Record that a shard is complete (empty shards too) and which parts it is made of.
+def mark_done(folder: Path, shard: Shard, rows: int, skipped: int = 0) -> None:
+    """Record that a shard is complete, its parts, and the number of skipped files or rows.
 
-    The first life of a task to get here decides: what another one publishes later changes nothing.
+    An empty shard has no parts.
+
+    If a task runs twice, the first process to finish defines the shard. Later parts of the other process do
+    not count.
     """
     path = done_path(folder, shard)
     if path.exists():
@@ -221,6 +254,7 @@ def mark_done(folder: Path, shard: Shard, rows: int) -> None:
     slices = cover(list_parts(folder), shard)
     names = [str(piece.name) for piece in slices]
     done = {"rows": rows, "parts": names, "digests": _digests(folder, slices)}
+    done |= {"skipped": skipped} if skipped else {}
     with atomic_file(path) as temporary:
         temporary.write_text(json.dumps(done))
 
@@ -230,7 +264,7 @@ class _Part(TypedDict):
 
 
 def _digests(folder: Path, slices: list[PartSlice]) -> dict[str, str]:
-    """What each part says is the digest of all that is in it."""
+    """Return the digest of each part by name, as its part.json records it."""
     return {str(piece.name): _digest(folder, str(piece.name)) for piece in slices}
 
 
@@ -244,23 +278,23 @@ def _digest(folder: Path, name: str) -> str:
 
 
 def _check_digests(folder: Path, listed: dict[str, str]) -> None:
-    """DataError for a part that is another than the one of its name that was written into this folder."""
+    """Raise DataError if a part was replaced by another part of the same name."""
     for name, digest in listed.items():
-        there = PartName.parse(name) and (folder / PARTS / name).is_dir()
-        if there and _digest(folder, name) != digest:
+        exists = PartName.parse(name) and (folder / PARTS / name).is_dir()
+        if exists and _digest(folder, name) != digest:
             raise DataError(
-                f"{folder / PARTS / name} is not the part that was written there: it is of another "
-                "folder; restore it, or delete it and the file in done/ and run the same command again"
+                f"{folder / PARTS / name} is not the part that was written into this folder; restore it, or "
+                "delete it and the file in done/ and run the same command again"
             )
 
 
 class Generation(NamedTuple):
-    """What counts since the last update: which rows of which parts, in order, made of which source."""
+    """The contents of an artifact since its last update."""
 
     number: int
-    source: dict[str, Any]  # its name and stamp when it was read
-    slices: list[PartSlice]
-    rows: int  # numbers below it belong to parts of this or an earlier generation
+    source: dict[str, Any]  # name and stamp of the collection when it was read
+    slices: list[PartSlice]  # the live rows, in order
+    rows: int  # this and earlier generations have used the row numbers of UPDATES below it
 
 
 class _Generation(TypedDict):
@@ -271,8 +305,11 @@ class _Generation(TypedDict):
     digests: NotRequired[dict[str, str]]
 
 
-def generation(folder: Path) -> Generation | None:
-    """The one that counts now; None where nothing was ever updated. DataError when a part is lost."""
+def read_generation(folder: Path) -> Generation | None:
+    """Return the current generation, or None if the artifact was never updated.
+
+    Raises DataError if a part is missing.
+    """
     path = folder / GENERATION
     try:
         data = read_json(path, _Generation, "make the artifact again")
@@ -280,17 +317,17 @@ def generation(folder: Path) -> Generation | None:
         return None
     slices = [PartSlice.from_json(item) for item in data["parts"]]
     current = Generation(data["number"], data["source"], slices, data["rows"])
-    lost = {piece.name for piece in slices} - set(list_parts(folder))
-    if not lost:
+    missing = {piece.name for piece in slices} - set(list_parts(folder))
+    if not missing:
         _check_digests(folder, data.get("digests", {}))
         return current
     if read_json(path, _Generation, "make the artifact again") == data:
-        raise DataError(f"{folder}: part {min(lost)} is missing; make the artifact again")
-    return generation(folder)  # it was replaced while this was looking
+        raise DataError(f"{folder}: part {min(missing)} is missing; make the artifact again")
+    return read_generation(folder)  # an update replaced it in the meantime
 
 
 def write_generation(folder: Path, generation: Generation) -> None:
-    """Let it count from this moment on."""
+    """Replace the current generation atomically."""
     data = {**generation._asdict(), "parts": [piece.as_json() for piece in generation.slices]}
     data["digests"] = _digests(folder, data.pop("slices"))
     with atomic_file(folder / GENERATION) as temporary:

@@ -1,32 +1,33 @@
-"""Shards of a run or an index: what the tasks of an array make of it, in a folder beside it.
+"""Shards of a run or an index: the results of the tasks of an array, in a folder next to the output.
 
-`run.trec.shards/` belongs to `run.trec`: `manifest.json` says of what the shards are and which pieces
-each has, and `<shard>of<shards>-<piece>` is such a piece, whole or not there. What all tasks share, and
-the first of them makes, has a name of its own. The folder goes once the output is there.
+`run.trec.shards/` belongs to `run.trec`. Its `manifest.json` identifies the output, and lists the pieces of
+each shard. A piece is the file `<shard>of<shards>-<piece>`; it is complete or does not exist. The first task
+creates the files that all tasks share. The folder is removed when the output is complete.
 """
 
+import os
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from lmkcli import manifest
 from lmkcli.errors import DataError, Mismatch
-from lmkcli.manifest import Manifest
 from lmkcli.progress import Call, Note
+from lmkcli.spec import manifest
+from lmkcli.spec.manifest import Manifest
 from lmkcli.store import outputs
-from lmkcli.system.atomic import atomic_file
-from lmkcli.system.locking import locked
+from lmkcli.system.atomic import atomic_file, locked
 
 KIND, SUFFIX = "shards", ".shards"
 
 
-def beside(output: Path) -> Path:
-    """Where the shards of an output are."""
+def shards_folder(output: Path) -> Path:
+    """Return the folder of the shards of an output."""
     return output.with_name(output.name + SUFFIX)
 
 
 class Shards:
-    """The shards of one output, as far as they are there."""
+    """The shards of one output."""
 
     def __init__(self, folder: Path) -> None:
         described = manifest.read(folder, KIND)
@@ -43,52 +44,60 @@ class Shards:
         pieces: list[str],
         call: Call,
     ) -> "Shards":
-        """Begin the shards of an output, or join them; Mismatch where they are those of another one."""
-        folder = beside(output)
+        """Create the folder for the shards of an output, or join it. Raises Mismatch for another identity."""
+        folder = shards_folder(output)
+        _finish_removal(folder)
         execution = {"shards": count, "pieces": pieces}
         try:
             manifest.claim(folder, Manifest(KIND, identity, execution, manifest.environment(call)))
         except Mismatch as error:
             lines = str(error).splitlines()[:-1]
-            raise Mismatch("\n".join([*lines, _remove(folder)])) from None
+            raise Mismatch("\n".join([*lines, _advice(folder)])) from None
         return cls(folder)
 
     @classmethod
     def find(cls, output: Path, identity: dict[str, Any]) -> "Shards | None":
-        """The shards of an output, where some were begun; Mismatch where they are those of another one."""
-        folder = beside(output)
+        """Return the shards of an output if they exist. Raises Mismatch for another identity."""
+        folder = shards_folder(output)
+        _finish_removal(folder)
         if not (folder / manifest.NAME).exists():
+            with suppress(OSError):
+                folder.rmdir()  # empty after a killed removal
             return None
         lines = manifest.json_differences(manifest.read(folder, KIND).identity, identity)
         if lines:
-            said = f"{folder} has shards of something else (there | asked for):\n  "
-            raise Mismatch(said + "\n  ".join(lines) + f"\n{_remove(folder)}")
+            found = f"{folder} contains the shards of another output (existing | requested):\n  "
+            raise Mismatch(found + "\n  ".join(lines) + f"\n{_advice(folder)}")
         return cls(folder)
 
     def path(self, shard: int, piece: str) -> Path:
-        """Where a piece of a shard is, or will be."""
-        return self.folder / f"{shard:05d}of{self.count:05d}-{piece}"
+        """Return the path of a piece of a shard."""
+        return self.folder / self._name(shard, piece)
+
+    def _name(self, shard: int, piece: str) -> str:
+        return f"{shard:05d}of{self.count:05d}-{piece}"
 
     def unfinished(self) -> list[int]:
-        """The shards that lack a piece."""
+        """Return the numbers of the shards that lack a piece."""
+        names = {*os.listdir(self.folder)}  # faster than a question for each of many pieces
         return [
             number
             for number in range(self.count)
-            if not all(self.path(number, piece).exists() for piece in self._pieces)
+            if not all(self._name(number, piece) in names for piece in self._pieces)
         ]
 
     def check_whole(self) -> None:
-        """DataError, with the numbers, where shards are missing."""
+        """Raise DataError with the numbers of missing shards."""
         if missing := self.unfinished():
             numbers = ", ".join(map(str, missing[:20])) + (", …" if len(missing) > 20 else "")
             raise DataError(
                 f"{self.folder} is not complete: of {self.count} shards (numbered from 0), not finished: "
                 f"{numbers}; run the same command with --shard for each of them, or remove the folder "
-                "to do without shards"
+                "to run without shards"
             )
 
     def once(self, name: str, make: Callable[[Path], None], note: Note) -> Path:
-        """The file of a name, which the first task to come here makes while the others wait for it."""
+        """Return a shared file. The first task creates it with `make`; the other tasks wait for it."""
         path = self.folder / name
         if not path.exists():
             with locked(self.folder, waiting=note):
@@ -98,9 +107,17 @@ class Shards:
         return path
 
     def remove(self) -> None:
-        """Remove what lmk wrote into the folder, and the folder if nothing else is in it."""
-        outputs.clear(self.folder)
+        """Remove the files of lmk in the folder, and the folder if it is empty then.
+
+        After a kill, there are no shards any more; the next process that looks for them removes the rest.
+        """
+        outputs.retire(self.folder)
 
 
-def _remove(folder: Path) -> str:
+def _finish_removal(folder: Path) -> None:
+    if outputs.is_cleared(folder):
+        outputs.clear(folder)
+
+
+def _advice(folder: Path) -> str:
     return f"choose another output, or remove {folder} and run every shard again"

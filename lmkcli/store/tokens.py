@@ -1,4 +1,15 @@
-"""Tokens: ragged rows of content token ids with document ids, memory-mapped; no special tokens."""
+"""Tokens: content token ids of documents, without special tokens.
+
+A row is a document. A part stores the rows of all documents one after another in flat arrays, and `starts`
+contains the first position of each row in each array. For n documents:
+
+    starts   [n, 4]        first position in ids, length of the prompt, first position in offsets and in ends
+    ids      [all ids]     for each row the ids of the prompt, then the content ids
+    offsets  [content, 2]  character ranges of the content tokens in title + space + text
+    ends     [chunks]      exclusive token ends of the pieces of a splitter; empty without a splitter
+
+The row ends where the next row starts.
+"""
 
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -7,29 +18,33 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from lmkcli import manifest
-from lmkcli.data.collection import Collection, Doc, Shard
-from lmkcli.data.digest import doc_hash
+from lmkcli.data.collection import Collection, Doc, Shard, doc_hash
 from lmkcli.errors import DataError
 from lmkcli.progress import Report
+from lmkcli.spec import manifest
 from lmkcli.store import parts
-from lmkcli.store.arrays import ArrayTypes, open_array
 from lmkcli.store.doctable import DocRow
+from lmkcli.store.part_reader import Counts, doc_table, open_array, sum_counts
 from lmkcli.store.part_writer import PartWriter
-from lmkcli.store.summary import Counts, doc_table, sum_counts
-from lmkcli.system.streams import ahead, batched
+from lmkcli.store.parts import ArrayTypes
+from lmkcli.system.streams import batched, prefetch
 
-BATCH_CHARACTERS = 1 << 19  # per tokenizer call: enough for all cores, small beside the text itself
+BATCH_CHARACTERS = 1 << 19  # per call of the tokenizer: enough work for all cores in little memory
 ARRAYS: ArrayTypes = {
-    "ids": ("int32", ()),  # prompt ids, then content ids, row after row
-    "offsets": ("int32", (2,)),  # of the content tokens alone, in title + space + text
-    "starts": ("int64", (4,)),  # where row i begins in ids, its prompt length, offsets, ends
-    "ends": ("int32", ()),  # token ends of the splitter's pieces; empty without a splitter
+    "ids": ("int32", ()),
+    "offsets": ("int32", (2,)),
+    "starts": ("int64", (4,)),
+    "ends": ("int32", ()),
 }
 
 
 class TokenRow(NamedTuple):
-    """One document and its tokens, on the way to the model or to disk."""
+    """One document and its tokens.
+
+    hash: the content hash of the document. ids: [tokens], the content ids.
+    spans: [tokens, 2], the characters of each token in the document's content. prompt: the ids of the prompt.
+    ends: [chunks], the ends of the pieces that a splitter made, else None.
+    """
 
     doc: Doc
     hash: bytes
@@ -39,7 +54,7 @@ class TokenRow(NamedTuple):
     ends: NDArray[np.int32] | None
 
     def characters(self, ranges: NDArray[np.int32]) -> NDArray[np.int32]:
-        """Where ranges [n, 2] of its tokens lie in the document's content, [n, 2]; one may be empty."""
+        """Convert token ranges [n, 2], which can be empty, to character ranges in the content, [n, 2]."""
         if not len(self.spans):
             return np.zeros_like(ranges)
         begins = self.spans[np.minimum(ranges[:, 0], len(self.spans) - 1), 0]
@@ -48,14 +63,16 @@ class TokenRow(NamedTuple):
         return np.stack([begins, np.maximum(begins, ends)], axis=1).astype(np.int32)
 
 
-class Tokenize(Protocol):
-    """What turns texts into tokens (models/tokenizer.py)."""
+class TextTokenizer(Protocol):
+    """Converts texts to token ids (models/tokenizer.py)."""
 
     def __call__(self, texts: list[str]) -> list[Any]: ...
 
 
-def tokenized(docs: Iterable[Doc], tokenize: Tokenize, skip: int = 0) -> Iterator[list[TokenRow]]:
-    """Batches of token rows in source order, after `skip` documents that are done already."""
+def tokenized(
+    docs: Iterable[Doc], tokenize: TextTokenizer, skip: int = 0
+) -> Iterator[list[TokenRow]]:
+    """Yield batches of token rows in source order, without the first `skip` documents."""
     rest = (doc for number, doc in enumerate(docs) if number >= skip)
     for batch in batched(rest, lambda doc: len(doc.text) + len(doc.title) + 64, BATCH_CHARACTERS):
         encodings = tokenize([doc.content for doc in batch])
@@ -66,21 +83,24 @@ def tokenized(docs: Iterable[Doc], tokenize: Tokenize, skip: int = 0) -> Iterato
 
 
 class TokenStream(NamedTuple):
-    """Batches of token rows of one shard, and the share of it that has been read (None: unknown)."""
+    """Batches of token rows of one shard, and the fraction of it that was read (None: unknown)."""
 
     batches: Iterable[list[TokenRow]]
     fraction: Callable[[], float | None]
 
 
 def token_stream(
-    given: "Collection | Tokens", tokenize: Tokenize, shard: Shard, skip: int
+    source: "Collection | Tokens", tokenize: TextTokenizer, shard: Shard, skip: int
 ) -> TokenStream:
-    """Token rows of one shard from `skip` on: tokenized on the fly in the background, or read."""
-    if isinstance(given, Tokens):
-        rows = shard.rows(given.docs)
-        return TokenStream(ahead(given.rows(rows.start + skip, rows.stop), 2), lambda: None)
-    docs = given.docs(shard)
-    return TokenStream(ahead(tokenized(docs, tokenize, skip), 2), lambda: docs.fraction)
+    """Return the token rows of one shard without the first `skip`.
+
+    A collection is tokenized in a background thread; tokens are read from their folder.
+    """
+    if isinstance(source, Tokens):
+        rows = shard.rows(source.docs)
+        return TokenStream(prefetch(source.rows(rows.start + skip, rows.stop), 2), lambda: None)
+    docs = source.docs(shard)
+    return TokenStream(prefetch(tokenized(docs, tokenize, skip), 2), lambda: docs.fraction)
 
 
 def write_tokens(stream: TokenStream, writer: PartWriter, report: Report) -> None:
@@ -88,16 +108,13 @@ def write_tokens(stream: TokenStream, writer: PartWriter, report: Report) -> Non
     count = 0
     for batch in stream.batches:
         count += sum(len(row.ids) for row in batch)
-        report.progress(count, estimate(count, stream.fraction()), "tokens")
-        writer.append(_doc_rows(batch), _arrays(batch, writer))
-
-
-def _doc_rows(batch: list[TokenRow]) -> list[DocRow]:
-    return [DocRow(row.doc, row.hash, len(row.ids), 0, 0) for row in batch]
+        report.progress(count, estimate_total(count, stream.fraction()), "tokens")
+        docs = [DocRow(row.doc, row.hash, len(row.ids), 0, 0) for row in batch]
+        writer.append(docs, _arrays(batch, writer))
 
 
 def _arrays(batch: list[TokenRow], writer: PartWriter) -> dict[str, NDArray[Any]]:
-    """The arrays of a part from a batch; its starts count from where the part's other arrays end."""
+    """Return the arrays of a batch; `starts` continue after the rows that the growing part already has."""
     none = np.zeros(0, np.int32)
     ends = [none if row.ends is None else row.ends for row in batch]
     sizes = np.array(
@@ -117,14 +134,17 @@ def _arrays(batch: list[TokenRow], writer: PartWriter) -> dict[str, NDArray[Any]
     }
 
 
-def estimate(tokens: int, fraction: float | None) -> int | None:
-    """The tokens of the whole, from those in the share that has been read; None when unknown."""
+def estimate_total(tokens: int, fraction: float | None) -> int | None:
+    """Estimate all tokens of a source from the tokens in the fraction that was read. None if unknown."""
     return int(tokens / fraction) if fraction else None
 
 
 class TokenArrays(NamedTuple):
-    """Tokens of n documents, side by side. `starts` [n + 1, 3]: where each begins in `ids`, its prompt
-    first, and in `ends`, and the length of its prompt; the last row says where all end."""
+    """The tokens of n documents in flat arrays.
+
+    starts: [n + 1, 3], for each document its first position in `ids` (its prompt comes first), its first
+    position in `ends`, and the length of its prompt. The last row contains the ends of the last document.
+    """
 
     ids: NDArray[np.int32]
     ends: NDArray[np.int32]
@@ -132,20 +152,20 @@ class TokenArrays(NamedTuple):
 
 
 class Tokens:
-    """A Tokens folder, read back as the rows that were written."""
+    """A tokens folder."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.manifest = manifest.read(folder, "tokens")
         shards = int(self.manifest.execution["shards"])
-        self.state = parts.state(folder, shards)
+        self.state = parts.read_state(folder, shards)
 
     def counts(self) -> Counts:
-        """What is in it, summed over the parts."""
+        """Return the counts of documents and tokens, summed over the parts."""
         return sum_counts(self.folder, self.state.slices)
 
     def lengths(self) -> NDArray[np.int64]:
-        """Content tokens of every document."""
+        """Return the number of content tokens of every document, [docs]."""
         tables = (
             doc_table(self.folder, piece.name).column("tokens")[piece.skip :]
             for piece in self.state.slices
@@ -154,16 +174,16 @@ class Tokens:
 
     @property
     def has_text(self) -> bool:
-        """Whether the documents' texts are stored."""
+        """Whether the texts of the documents are stored."""
         return all(doc_table(self.folder, piece.name).has_text for piece in self.state.slices)
 
     @property
     def docs(self) -> int:
-        """How many documents there are."""
+        """The number of documents."""
         return sum(piece.rows for piece in self.state.slices)
 
     def rows(self, start: int, stop: int) -> Iterator[list[TokenRow]]:
-        """Token rows `start` to `stop` in batches; ids and offsets are views of the memory maps."""
+        """Yield the token rows `start` to `stop` in batches; ids and offsets are views of memory maps."""
         first = 0
         for piece in self.state.slices:
             inside = range(
@@ -173,8 +193,8 @@ class Tokens:
                 yield from self._part_rows(piece, inside)
             first += piece.rows
 
-    def arrays(self) -> Iterator["TokenArrays"]:
-        """The arrays of each part, mapped."""
+    def arrays(self) -> Iterator[TokenArrays]:
+        """Yield the arrays of each part, memory-mapped."""
         for piece in self.state.slices:
             mapped = self._arrays(piece)
             rows = mapped["starts"][piece.skip : piece.skip + piece.rows, [0, 3, 1]]
@@ -194,9 +214,9 @@ class Tokens:
             )
             for stem, (dtype, width) in ARRAYS.items()
         }
-        if not _fits(arrays):
+        if not _is_consistent(arrays):
             raise DataError(
-                f"{self._part(piece)}: starts.npy does not fit the other arrays; "
+                f"{self._part(piece)}: starts.npy does not match the other arrays; "
                 "delete this part and run the same command again"
             )
         return arrays
@@ -213,8 +233,8 @@ class Tokens:
         return self.folder / parts.PARTS / str(piece.name)
 
 
-def _fits(arrays: dict[str, NDArray[Any]]) -> bool:
-    """Whether every row begins within the arrays, none before the one above it, and no id is negative."""
+def _is_consistent(arrays: dict[str, NDArray[Any]]) -> bool:
+    """Return whether the starts are ascending and within the arrays, and no id is negative."""
     starts = arrays["starts"]
     ends = [len(arrays[stem]) for stem in ("ids", "offsets", "ends")]
     bounds = np.concatenate([starts[:, [0, 2, 3]], [ends]])

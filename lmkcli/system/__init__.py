@@ -1,1 +1,1 @@
-"""What the machine gives: atomic files, memory, processors, caches, other programs, the network switch."""
+"""The machine: atomic files, locks, guarded reading, hardware, caches, programs and the network switch."""

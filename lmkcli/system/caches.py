@@ -1,4 +1,4 @@
-"""Where downloads and what is made of them are kept, how much that is, and what the disk has left."""
+"""Caches of downloads and of derived files: their folders, their sizes, and the free space on their disks."""
 
 import os
 import shutil
@@ -8,55 +8,61 @@ from pathlib import Path
 from typing import NamedTuple
 
 
-class Place(NamedTuple):
-    """A folder that may not be there yet: bytes in it (`whole`: all were counted), and on its disk."""
+class CacheFolder(NamedTuple):
+    """The state of a cache folder, which may not exist yet."""
 
     folder: Path
     bytes: int
+    """Size of the files that were counted."""
     whole: bool
+    """Whether all files were counted."""
     free: int
+    """Free bytes on the disk."""
     writable: bool
 
 
-def hub() -> Path:
-    """Where the Hugging Face libraries keep models and collections."""
-    home = os.environ.get("HF_HOME") or f"{_user()}/huggingface"
-    named = os.environ.get("HF_HUB_CACHE") or os.environ.get("HUGGINGFACE_HUB_CACHE")
-    return Path(os.path.expanduser(os.path.expandvars(named or f"{home}/hub")))
+def hub_cache() -> Path:
+    """The folder in which the Hugging Face libraries keep models and datasets."""
+    home = os.environ.get("HF_HOME") or f"{_user_cache()}/huggingface"
+    cache = os.environ.get("HF_HUB_CACHE") or os.environ.get("HUGGINGFACE_HUB_CACHE")
+    return Path(os.path.expanduser(os.path.expandvars(cache or f"{home}/hub")))
 
 
-def ir_datasets() -> Path:
-    """Where ir_datasets keeps collections."""
+def ir_datasets_cache() -> Path:
+    """The folder in which ir_datasets keeps collections."""
     return Path(os.environ.get("IR_DATASETS_HOME") or Path.home() / ".ir_datasets")
 
 
-def own() -> Path:
-    """Where lmk keeps what it made of models; a temporary folder where no home directory is known."""
-    cache = _user()
+def lmk_cache() -> Path:
+    """The folder for files that lmk derives from models; a temporary folder without a home directory."""
+    cache = _user_cache()
     return Path(cache if os.path.isabs(cache) else tempfile.gettempdir()) / "lmk"
 
 
-def _user() -> str:
+def _user_cache() -> str:
     return os.path.expanduser(os.environ.get("XDG_CACHE_HOME") or "~/.cache")
 
 
-def look(folder: Path, seconds: float) -> Place:
-    """A folder as it is now; counting its files ends after so many seconds."""
-    there = next(each for each in (folder, *folder.absolute().parents) if each.exists())
-    counted, whole = _size(folder, time.monotonic() + seconds)
-    writable = there.is_dir() and os.access(there, os.W_OK | os.X_OK)
-    return Place(folder, counted, whole, shutil.disk_usage(there).free, writable)
+def inspect_folder(folder: Path, seconds: float) -> CacheFolder:
+    """Measure a cache folder; counting its files ends after `seconds`."""
+    existing = next(each for each in (folder, *folder.absolute().parents) if each.exists())
+    size, whole = _size(folder, time.monotonic() + seconds)
+    writable = existing.is_dir() and os.access(existing, os.W_OK | os.X_OK)
+    return CacheFolder(folder, size, whole, shutil.disk_usage(existing).free, writable)
 
 
-def _size(folder: Path, until: float) -> tuple[int, bool]:
-    """Bytes of the files below a folder, links not followed, and whether all were counted in time."""
+def _size(folder: Path, deadline: float) -> tuple[int, bool]:
+    """Bytes of the files below a folder, and whether all were counted before `deadline`.
+
+    Links are not followed.
+    """
     total = 0
     for path, _, names in os.walk(folder):
         for name in names:
             try:
                 total += os.lstat(os.path.join(path, name)).st_size
-            except OSError:  # it went away meanwhile
+            except OSError:  # deleted in the meantime
                 continue
-        if time.monotonic() > until:
+        if time.monotonic() > deadline:
             return total, False
     return total, True

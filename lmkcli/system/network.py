@@ -1,8 +1,10 @@
-"""Whether this process may use the network. The Hugging Face libraries obey the same variable."""
+"""Permission to use the network. The Hugging Face libraries read the same environment variable."""
 
+import ipaddress
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from urllib.parse import urlsplit
 
 VARIABLE = "HF_HUB_OFFLINE"
 
@@ -16,15 +18,26 @@ def forbid() -> None:
 
 
 def forbidden() -> bool:
-    """Whether `forbid` was called, or the variable was set when the process started."""
+    """Whether downloads are forbidden: by `forbid`, or by the variable when the process started."""
     return os.environ.get(VARIABLE, "").upper() in {"1", "ON", "YES", "TRUE"}
 
 
+def is_local(address: str) -> bool:
+    """Whether an address names a file, or a server on this machine."""
+    host = urlsplit(address).hostname or ""
+    if "://" not in address or host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
 @contextmanager
-def restricted(forbids: bool) -> Iterator[None]:
-    """Forbid downloads inside the block, if asked to; then restore the earlier state."""
+def restricted(offline: bool) -> Iterator[None]:
+    """Forbid downloads inside the block if `offline` is true; restore the earlier state afterwards."""
     before = os.environ.get(VARIABLE)
-    if forbids:
+    if offline:
         forbid()
     try:
         yield

@@ -1,29 +1,83 @@
-"""Other programs, asked a question that they must answer in time."""
+"""Other programs, and the Python packages that pip installed."""
 
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from importlib import metadata
 from pathlib import Path
 from typing import NamedTuple
 
+from packaging.requirements import Requirement
 
-class Answer(NamedTuple):
-    """What a program said on stdout or stderr, and why it counts for nothing ('' where it counts)."""
+LMK = "lmkcli"
+
+
+class ProgramOutput(NamedTuple):
+    """The output of a program (stdout, else stderr), or the reason why there is none."""
 
     text: str
-    wrong: str
+    error: str
 
 
-def ask(words: Sequence[str | Path], seconds: float) -> Answer:
-    """Run a program without input. One that fails, or is not done in time, is an answer too."""
+def run_program(words: Sequence[str | Path], seconds: float) -> ProgramOutput:
+    """Run a program without input for at most `seconds`. A failure is returned, not raised."""
     try:
         done = subprocess.run(
             words, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=seconds
         )
     except subprocess.TimeoutExpired:
-        return Answer("", f"no answer within {seconds:g} s")
+        return ProgramOutput("", f"no answer within {seconds:g} s")
     except (OSError, UnicodeDecodeError) as error:
-        return Answer("", str(error))
+        return ProgramOutput("", str(error))
     if done.returncode:
-        last = (done.stderr.strip() or done.stdout.strip()).rpartition("\n")[2]
-        return Answer("", last or f"it ended with exit code {done.returncode}")
-    return Answer((done.stdout.strip() or done.stderr.strip()), "")
+        last_line = (done.stderr.strip() or done.stdout.strip()).rpartition("\n")[2]
+        return ProgramOutput("", last_line or f"it ended with exit code {done.returncode}")
+    return ProgramOutput(done.stdout.strip() or done.stderr.strip(), "")
+
+
+class Dependency(NamedTuple):
+    """A requirement of lmk and the installed version of that distribution ('' if it is missing)."""
+
+    requirement: Requirement
+    version: str
+
+    @property
+    def satisfied(self) -> bool:
+        """Whether a version is installed that the requirement accepts."""
+        return bool(self.version) and self.requirement.specifier.contains(self.version, True)
+
+
+def installed_version(name: str) -> str:
+    """The version of an installed distribution; empty if it is not installed."""
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return ""
+
+
+def extras() -> list[str]:
+    """The names of lmk's extras; empty if pip did not install lmk."""
+    try:
+        return metadata.metadata(LMK).get_all("Provides-Extra") or []
+    except metadata.PackageNotFoundError:
+        return []
+
+
+def dependencies(extra: str = "") -> Iterator[Dependency]:
+    """The requirements of lmk itself, or those that an extra adds, including the extras it contains."""
+    for text in metadata.requires(LMK) or []:
+        requirement = Requirement(text)
+        if not _belongs(requirement, extra):
+            continue
+        if requirement.name == LMK:
+            for inner in sorted(requirement.extras):
+                yield from dependencies(inner)
+        else:
+            yield Dependency(requirement, installed_version(requirement.name))
+
+
+def _belongs(requirement: Requirement, extra: str) -> bool:
+    """Whether a requirement belongs to this extra, or to lmk itself if `extra` is empty."""
+    marker = requirement.marker
+    if not extra:
+        return marker is None or marker.evaluate({"extra": ""})
+    return marker is not None and marker.evaluate({"extra": extra}) and "extra" in str(marker)

@@ -1,4 +1,4 @@
-"""Streams: documents in batches of bounded size, and work done ahead in the background."""
+"""Streams of items: batches of bounded size, and prefetching in a background thread."""
 
 import queue
 import threading
@@ -9,31 +9,35 @@ Item = TypeVar("Item")
 
 
 def batched(items: Iterable[Item], size: Callable[[Item], int], limit: int) -> Iterator[list[Item]]:
-    """Consecutive items in lists whose sizes add up to at most `limit` (a larger item is alone)."""
+    """Group consecutive items into lists with a total size of at most `limit`.
+
+    An item that is larger than `limit` gets a list of its own.
+    """
     batch: list[Item] = []
-    held = 0
+    total = 0
     for item in items:
         cost = size(item)
-        if batch and held + cost > limit:
+        if batch and total + cost > limit:
             yield batch
-            batch, held = [], 0
+            batch, total = [], 0
         batch.append(item)
-        held += cost
+        total += cost
     if batch:
         yield batch
 
 
 class _Failure:
-    """An exception on its way from the background thread to the reader."""
+    """An exception of the background thread, which the reader raises."""
 
     def __init__(self, error: BaseException) -> None:
         self.error = error
 
 
-def ahead(items: Iterable[Item], depth: int) -> Iterator[Item]:
-    """The same items, made by a background thread that is at most `depth` items ahead.
+def prefetch(items: Iterable[Item], depth: int) -> Iterator[Item]:
+    """Iterate over `items` in a background thread that is at most `depth` items ahead of the reader.
 
-    An exception of the thread is raised here; closing the generator stops the thread.
+    An exception of the thread is raised here, after the items before it. Closing the generator stops
+    the thread.
     """
     ready: queue.Queue[Item | _Failure | None] = queue.Queue(depth)
     stopped = threading.Event()

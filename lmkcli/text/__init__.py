@@ -1,1 +1,1 @@
-"""Strings to sentences and terms, without a model."""
+"""Text without models: sentences, headings, terms for lexical search, and output for people."""

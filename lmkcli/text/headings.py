@@ -1,8 +1,8 @@
-"""Headings of Markdown (a line after `#` to `######`, or over `===`) and HTML (`<h1>` to `<h6>`).
+"""Headings in Markdown (a line after `#` to `######`, or above `===`) and HTML (`<h1>` to `<h6>`).
 
-Both may stand in one text. What lies in a fenced block of Markdown is code, and `#` there no heading; a
-line over `---` is none, as it ends what many texts begin with. Everything is linear in the length of the
-text.
+A text may contain both. A line in a fenced block of Markdown is code, not a heading. A line above `---` is
+not a heading either, because many files start with a block of metadata that ends so. The time is linear
+in the length of the text.
 
 Source: CommonMark 0.31, sections 4.2 (ATX headings), 4.3 (setext headings) and 4.5 (fenced code blocks).
 """
@@ -10,6 +10,7 @@ Source: CommonMark 0.31, sections 4.2 (ATX headings), 4.3 (setext headings) and 
 from bisect import bisect_right
 from collections.abc import Iterator
 from html import unescape
+from itertools import pairwise
 from typing import NamedTuple
 
 import regex
@@ -25,56 +26,77 @@ _ANY_TAG = regex.compile(r"<[^<>]*+>")
 
 
 class Heading(NamedTuple):
-    """A heading of level 1 (the highest) to 6: its words, and where it begins and ends in the text."""
+    """A heading and its character span [start, end) in the text."""
 
     level: int
+    """1 (the highest) to 6."""
     words: str
-    begin: int
+    start: int
     end: int
 
 
 def headings(text: str) -> list[Heading]:
-    """The headings of a text that have any words, in reading order."""
-    tagged = [one for one in _html(text) if one.words]
-    return sorted([*markdown_headings(text), *tagged], key=lambda one: one.begin)
+    """Find the headings of a text in reading order, without empty ones."""
+    html = [heading for heading in _html(text) if heading.words]
+    return sorted([*markdown_headings(text), *html], key=lambda heading: heading.start)
 
 
 def markdown_headings(text: str) -> list[Heading]:
-    """Those of Markdown alone."""
-    code = _fenced(text)
-    starts = [begin for begin, _ in code]
+    """Find the Markdown headings of a text in reading order, without empty ones."""
+    blocks = _fenced_blocks(text)
+    starts = [start for start, _ in blocks]
 
-    def is_code(place: int) -> bool:
-        block = bisect_right(starts, place) - 1
-        return block >= 0 and place < code[block][1]
+    def is_code(position: int) -> bool:
+        block = bisect_right(starts, position) - 1
+        return block >= 0 and position < blocks[block][1]
 
-    candidates = [*_hashed(text), *_underlined(text)]
-    found = (one for one in candidates if one.words and not is_code(one.begin))
-    return sorted(found, key=lambda one: one.begin)
+    hashed = (
+        Heading(len(match["marks"]), _without_closing(match["words"] or ""), *match.span())
+        for match in _ATX.finditer(text)
+    )
+    underlined = (
+        Heading(1, _one_line(match["words"]), *match.span()) for match in _UNDERLINED.finditer(text)
+    )
+    found = [each for each in (*hashed, *underlined) if each.words and not is_code(each.start)]
+    return sorted(found, key=lambda heading: heading.start)
 
 
 class Outline:
-    """The headings of a text, asked for by places in it."""
+    """The tree of headings of a text, which gives the headings above each position."""
 
     def __init__(self, text: str) -> None:
         self._headings = headings(text)
-        self._begins = [one.begin for one in self._headings]
-        # the nearest one before each that is of a higher level, or -1
+        self._starts = [heading.start for heading in self._headings]
+        # The parent of a heading is the nearest earlier heading of a higher level; -1 at the top.
         self._parents: list[int] = []
-        for number, one in enumerate(self._headings):
+        for number, heading in enumerate(self._headings):
             parent = number - 1
-            while parent >= 0 and self._headings[parent].level >= one.level:
+            while parent >= 0 and self._headings[parent].level >= heading.level:
                 parent = self._parents[parent]
             self._parents.append(parent)
 
-    def above(self, begin: int) -> list[str]:
-        """The words of the headings, highest first, of the section in which a place is.
+    def above(self, position: int) -> list[str]:
+        """The headings of the section that contains a position, highest level first.
 
-        A heading that begins there (or that the place is inside of) is not above it.
+        A heading that starts at the position, or contains it, is not included.
         """
-        number = bisect_right(self._begins, begin) - 1
-        if number >= 0 and self._headings[number].end > begin:
+        number = bisect_right(self._starts, position) - 1
+        if number >= 0 and self._headings[number].end > position:
             number = self._parents[number]
+        return self._path(number)
+
+    def sections(self, start: int, end: int) -> list[tuple[int, int, list[str]]]:
+        """The sections in a range of characters: their starts and ends in the range, and their headings.
+
+        The headings of a section include its own. The first section can start before the range.
+        """
+        first, last = bisect_right(self._starts, start), bisect_right(self._starts, end - 1)
+        starts = [start, *self._starts[first:last], end]
+        paths = (self._path(number) for number in range(first - 1, last))
+        return [(*ends, path) for ends, path in zip(pairwise(starts), paths, strict=True)]
+
+    def _path(self, number: int) -> list[str]:
+        """The words of a heading and of those above it, highest level first."""
         titles = []
         while number >= 0:
             titles.append(self._headings[number].words)
@@ -82,19 +104,13 @@ class Outline:
         return titles[::-1]
 
 
-def _hashed(text: str) -> Iterator[Heading]:
-    for match in _ATX.finditer(text):
-        words = _CLOSING.sub("", (match["words"] or "").strip())
-        yield Heading(len(match["marks"]), _one_line(words), match.start(), match.end())
+def _without_closing(words: str) -> str:
+    """The words of a heading after `#` without the closing marks: 'Install ##' -> 'Install'."""
+    return _one_line(_CLOSING.sub("", words.strip()))
 
 
-def _underlined(text: str) -> Iterator[Heading]:
-    for match in _UNDERLINED.finditer(text):
-        yield Heading(1, _one_line(match["words"]), match.start(), match.end())
-
-
-def _fenced(text: str) -> list[tuple[int, int]]:
-    """Where fenced blocks begin and end; one that is never closed goes on to the end."""
+def _fenced_blocks(text: str) -> list[tuple[int, int]]:
+    """The spans of fenced blocks; a block that is never closed extends to the end of the text."""
     blocks: list[tuple[int, int]] = []
     opened: regex.Match[str] | None = None
     for fence in _FENCE.finditer(text):
@@ -108,7 +124,7 @@ def _fenced(text: str) -> list[tuple[int, int]]:
 
 
 def _html(text: str) -> Iterator[Heading]:
-    """A tag and the end tag of the same level that is the next of these tags."""
+    """Headings from a start tag to the next heading tag, if that is the end tag of the same level."""
     opened: regex.Match[str] | None = None
     for tag in _TAG.finditer(text):
         if tag["end"] and opened is not None and opened["level"] == tag["level"]:

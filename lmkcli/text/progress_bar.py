@@ -1,80 +1,85 @@
-"""Progress of long jobs: a bar on a terminal or in a notebook, a line now and then in a log."""
+"""Progress of long jobs: a bar on a terminal or in a notebook, a line every half minute in a log."""
 
 import sys
 import time
+from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 from rich.console import Console
 from rich.progress import BarColumn, TextColumn, TimeElapsedColumn
-from rich.progress import Progress as Bar
+from rich.progress import Progress as RichProgress
 
 from lmkcli.progress import SILENT, Note, Progress, Report
-from lmkcli.text.numbers import duration
-from lmkcli.text.visible import visible
+from lmkcli.text.formatting import duration, visible
 
 _LINE_SECONDS = 30.0
+_RATE_SECONDS = 60.0  # the rate is computed over so long
 
 
 @contextmanager
 def bar(title: str) -> Iterator[Progress]:
-    """A progress bar on stderr, or in the notebook that runs this program."""
+    """Show a progress bar on stderr, or in the notebook that runs this program."""
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),
         TextColumn("{task.fields[state]}"),
         TimeElapsedColumn(),
     )
-    with Bar(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task(title, total=None, state="")
+    with RichProgress(*columns, console=Console(stderr=True), transient=True) as progress:
+        task = progress.add_task(title, total=None, state="")
         pace = _Pace()
 
         def report(done: int, total: int | None, unit: str) -> None:
             line = pace.line(done, total, unit)
-            bar.update(task, completed=pace.share, total=1 if total else None, state=line)
+            known = None if pace.share is None else 1  # without a total, the bar only moves
+            progress.update(task, completed=pace.share or 0, total=known, state=line)
 
         yield report
 
 
 class _Pace:
-    """Rate and time left, from the work done since the first report.
+    """Share, rate and remaining time of a job.
 
-    A total that changes from one report to the next is an estimate: it is rounded, and said to be about
-    so much. `share` is what is done of it, from 0 to 1, and never falls.
+    The rate is the rate of the last minute, so it recovers from a slow start or a pause. If the total
+    changes between reports, it is an estimate. Then it is rounded and printed with "about", and `share`,
+    from 0 to 1, falls when the estimate grows. `share` is None while the total is unknown or already
+    exceeded.
     """
 
     def __init__(self) -> None:
-        self._first: tuple[int, float] | None = None  # what was done by when
-        self._total, self._known = 0, False
-        self.share = 0.0
-
-    def rate(self, done: int, total: int | None) -> float:
-        """Of a second, so far; 0 where nothing was done since the first report."""
-        now = time.monotonic()
-        self._first = self._first or (done, now)
-        self._known, self._total = total in (done, self._total), total or 0
-        return (done - self._first[0]) / max(now - self._first[1], 1e-9)
+        self._samples: deque[tuple[float, int]] = deque()  # times and work done, a second apart
+        self._total = 0
+        self.share: float | None = None
 
     def line(self, done: int, total: int | None, unit: str) -> str:
-        rate = self.rate(done, total)
+        """Describe the progress: done units, rate, share of the total, remaining time."""
+        rate = self._rate(done)
+        exact = total in (done, self._total)
+        self._total = total or 0
         shown = f"{round(rate):,}" if rate >= 10 else f"{rate:.2g}"
         text = f"{done:,} {unit}" + (f", {shown}/s" if rate else "")
-        if total and done:
-            self.share = max(self.share, min(1.0, done / total))
-            whole = f"{total:,}" if self._known else f"about {_rounded(total):,}"
-            text = f"{text}, {100 * self.share:.0f} % of {whole}"
-            if rate:
-                return f"{text}, {duration(done * (1 / self.share - 1) / rate)} left"
-        return text
+        self.share = done / total if total and done <= total else None
+        if not total or not done or self.share is None:
+            return text
+        digits = len(str(total))
+        whole = f"{total:,}" if exact else f"about {round(total, 2 - digits):,}"
+        text = f"{text}, {100 * self.share:.0f} % of {whole}"
+        return f"{text}, {duration((total - done) / rate)} left" if rate else text
 
-
-def _rounded(value: int) -> int:
-    """Two digits of a number, and zeros."""
-    return round(value, 2 - len(str(value)))
+    def _rate(self, done: int) -> float:
+        """Units per second since the oldest sample of the last minute; 0 for the first report."""
+        now, samples = time.monotonic(), self._samples
+        while len(samples) > 1 and samples[1][0] <= now - _RATE_SECONDS:
+            samples.popleft()
+        if not samples or now - samples[-1][0] >= 1:
+            samples.append((now, done))
+        since, before = samples[0]
+        return (done - before) / max(now - since, 1e-9)
 
 
 class Lines:
-    """One line every half minute, for logs."""
+    """Progress as one line every half minute, for logs."""
 
     def __init__(self, title: str, note: Note) -> None:
         self._title, self._note = title, note
@@ -88,22 +93,19 @@ class Lines:
 
 
 def interactive() -> Report:
-    """The report of operations that Python runs: progress and notes for people, else nothing.
+    """The report for operations that Python code runs: progress and notes on stderr, or silence.
 
-    People read along if stderr is a terminal or the program runs in a notebook.
+    It is silent unless stderr is a terminal or the program runs in a notebook.
     """
-    return Report(note=_print, open=_bar) if _is_read() else SILENT
-
-
-def _is_read() -> bool:
-    return "ipykernel" in sys.modules or bool(sys.stderr and sys.stderr.isatty())
+    watched = "ipykernel" in sys.modules or bool(sys.stderr and sys.stderr.isatty())
+    return Report(note=_print, open=_bar) if watched else SILENT
 
 
 def _print(message: str) -> None:
-    print(visible(message), file=sys.stderr)  # noqa: T201 (for people)
+    print(visible(message), file=sys.stderr)  # noqa: T201 (output for people)
 
 
 @contextmanager
-def _bar(title: str, given: Report, graceful: bool) -> Iterator[Report]:
+def _bar(title: str, report: Report, graceful: bool) -> Iterator[Report]:
     with bar(title) as progress:
-        yield given._replace(progress=progress, open=None)
+        yield report._replace(progress=progress, open=None)

@@ -1,9 +1,9 @@
-"""Where sentences end: the Koehn-Schroeder heuristics with prefix lists of our own.
+"""Sentence boundaries: the Koehn-Schroeder heuristics with our own prefix lists.
 
-A sentence ends at ? ! or dots before something that can begin one, unless the word before the dot
-is an abbreviation. Abbreviations live in `prefixes/<language>.txt`; a new file is a new language.
-Everything is linear in the length of the text: quantifiers are possessive, and no pattern can start
-inside its own run.
+A sentence ends at ? ! or dots before characters that can start a sentence, unless the word before the dot
+is an abbreviation. `prefixes/<language>.txt` lists the abbreviations; a new file adds a language. The time
+is linear in the length of the text: quantifiers are possessive, and no pattern can start inside its own
+run.
 
 Source: P. Koehn, Europarl: A Parallel Corpus for Statistical Machine Translation, 2005.
 """
@@ -22,8 +22,8 @@ _OPEN = r"'\"(\[¿¡\p{Pi}"
 _OPEN_BUT_ROUND = r"'\"\[¿¡\p{Pi}"
 _UPPER = r"\p{Lu}\p{Lo}"
 
-# Group 1 is the run of spaces that becomes a line break. The passes follow one another on the same
-# text, because a break that an earlier one made keeps a later one from matching across it.
+# Group 1 is the run of spaces that becomes a line break. Each pass sees the breaks of the passes before
+# it, because no pattern may match across such a break.
 _BREAKS = (
     regex.compile(rf"[?!]( ++)(?=[{_OPEN}]*+[{_UPPER}])"),
     regex.compile(rf"(?<!\.)\.\.++( ++)(?=[{_OPEN}]*+[{_UPPER}])"),
@@ -39,22 +39,22 @@ _SPACES = regex.compile(" ++")
 
 
 class _Prefixes(NamedTuple):
-    """Words whose final dot ends no sentence: always, or only before a number."""
+    """Abbreviations: words with a final dot that does not end a sentence, always or only before a number."""
 
     always: frozenset[str]
     numeric: frozenset[str]
 
 
 def languages() -> list[str]:
-    """The codes that have a prefix list, sorted."""
+    """The codes of all languages with a prefix list, sorted."""
     folder = files("lmkcli.text") / "prefixes"
     return sorted(item.name.removesuffix(".txt") for item in folder.iterdir())
 
 
 def split(text: str, language: str = "en") -> list[str]:
-    """The sentences of `text` with runs of spaces collapsed; a blank line gives an empty string.
+    """Split a text into sentences, with runs of spaces collapsed. A blank line gives an empty string.
 
-    Empty text gives an empty list. UsageError for a language without a prefix list.
+    Raises UsageError for a language without a prefix list.
     """
     if not text:
         return []
@@ -62,42 +62,34 @@ def split(text: str, language: str = "en") -> list[str]:
 
 
 def sentence_spans(text: str, language: str = "en") -> list[tuple[int, int]]:
-    """Character spans [start, end) into `text` of its sentences in order, blank ones left out.
+    """Character spans [start, end) of the sentences of a text, in order, without blank sentences.
 
-    Spans do not overlap, and everything between them is white space. UsageError for a language
+    Spans do not overlap, and all text between them is white space. Raises UsageError for a language
     without a prefix list.
     """
-    return [span for span in _lines(text, language) if not _blank(text, span)]
-
-
-def _blank(text: str, span: tuple[int, int]) -> bool:
-    sentence = text[slice(*span)]
-    return not sentence or sentence.isspace()
+    return [span for span in _lines(text, language) if text[slice(*span)].strip()]
 
 
 def _lines(text: str, language: str) -> Iterator[tuple[int, int]]:
+    """The spans of sentences and blank lines, without spaces (U+0020) at either end."""
     prefixes = _prefixes(language)
     start = len(text) - len(text.lstrip())
     stop = max(start, len(text.rstrip()))
-    broken = _break_sure(text[:stop])
-    ends = sorted([*_newlines(broken, start), *_dot_ends(broken, prefixes)])
-    for end in [*ends, stop]:
-        yield _trim(text, start, end)
-        start = end + 1
-
-
-def _trim(text: str, start: int, end: int) -> tuple[int, int]:
-    """The span without the spaces (U+0020) at either side."""
-    line = text[start:end]
-    start = end - len(line.lstrip(" "))
-    return start, max(start, end - len(line) + len(line.rstrip(" ")))
-
-
-def _break_sure(text: str) -> str:
-    """The text with line breaks in place of spaces where marks alone decide; its length is kept."""
+    # Replace the first space of a sure boundary by a line break. The length of the text stays the same.
+    broken = text[:stop]
     for pattern in _BREAKS:
-        text = pattern.sub(_with_newline, text)
-    return text
+        broken = pattern.sub(_with_newline, broken)
+    newlines = (match.start() for match in regex.finditer("\n", broken) if match.start() >= start)
+    dot_ends = (
+        match.end()
+        for match in _LAST_DOT.finditer(broken)
+        if not _abbreviates(broken, broken.rfind(" ", 0, match.end()) + 1, match.end(), prefixes)
+    )
+    for end in [*sorted([*newlines, *dot_ends]), stop]:
+        line = text[start:end]
+        first = end - len(line.lstrip(" "))
+        yield first, max(first, end - len(line) + len(line.rstrip(" ")))
+        start = end + 1
 
 
 def _with_newline(match: regex.Match[str]) -> str:
@@ -106,23 +98,8 @@ def _with_newline(match: regex.Match[str]) -> str:
     return whole[: -len(spaces)] + "\n" + spaces[1:]
 
 
-def _newlines(text: str, start: int) -> Iterator[int]:
-    while (place := text.find("\n", start)) >= 0:
-        yield place
-        start = place + 1
-
-
-def _dot_ends(text: str, prefixes: _Prefixes) -> Iterator[int]:
-    """Positions just after the dots that end a sentence."""
-    for match in _LAST_DOT.finditer(text):
-        end = match.end()
-        start = text.rfind(" ", 0, end) + 1
-        if not _abbreviates(text, start, end, prefixes):
-            yield end
-
-
 def _abbreviates(text: str, start: int, end: int, prefixes: _Prefixes) -> bool:
-    """Whether the word text[start:end], which ends in a dot, goes on after it."""
+    """Whether the dot at the end of the word text[start:end] belongs to an abbreviation or to initials."""
     if _INITIALS.search(text, start, end):
         return True
     before_dots = text[start:end].rstrip(".")[-1:]
@@ -136,14 +113,14 @@ def _abbreviates(text: str, start: int, end: int, prefixes: _Prefixes) -> bool:
 
 @cache
 def _prefixes(language: str) -> _Prefixes:
-    known = languages()
-    if language not in known:
-        raise UsageError(f"no sentence splitter for '{language}': choose one of {', '.join(known)}")
+    if language not in languages():
+        raise UsageError(
+            f"no sentence splitter for '{language}': choose one of {', '.join(languages())}"
+        )
     always: set[str] = set()
     numeric: set[str] = set()
-    for line in (
-        (files("lmkcli.text") / "prefixes" / f"{language}.txt").read_text("utf-8").splitlines()
-    ):
+    path = files("lmkcli.text") / "prefixes" / f"{language}.txt"
+    for line in path.read_text("utf-8").splitlines():
         entries = line.partition("#")[0]
         if entries.startswith("numeric:"):
             numeric.update(entries.removeprefix("numeric:").split())

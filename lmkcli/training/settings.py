@@ -6,8 +6,8 @@ from typing import Annotated, ClassVar, Literal, Self
 
 from lmkcli import catalog
 from lmkcli.errors import UsageError
-from lmkcli.recipe import is_count
-from lmkcli.settings import Device, Flag, Settings
+from lmkcli.spec.settings import DeviceOption, Flag, Settings
+from lmkcli.spec.values import AUTO, is_count
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -16,37 +16,76 @@ class LoopSettings(Settings):
 
     panel: ClassVar[str] = "Training"
     batch_size: Annotated[
-        int, Flag("Queries in a batch, over all processes.", min=2, often=True)
+        int,
+        Flag(
+            "Queries per batch, over all processes.",
+            min=2,
+            often=True,
+            suggest_for="--per-device-train-batch-size --train-batch-size",
+        ),
     ] = 64
     batches: Annotated[
-        Literal["source", "mixed"], Flag("A batch holds examples of one source, or of several.")
+        Literal["source", "mixed"], Flag("Draw a batch from one source, or mix sources in a batch.")
     ] = "source"
     sampling_temperature: Annotated[
-        float, Flag("How sources are sampled: by size (1), or more evenly (above 1).", min=0)
+        float,
+        Flag(
+            "Sampling of sources: in proportion to their size (1), or more evenly (above 1).", min=0
+        ),
     ] = 1.0
-    like_length: Annotated[bool, Flag("Texts of similar length share a batch.")] = True
-    steps: Annotated[int, Flag("Number of steps; 0: as many as --epochs needs.", min=0)] = 0
+    like_length: Annotated[bool, Flag("Batch texts of similar length.")] = True
+    steps: Annotated[
+        int, Flag("Number of steps; 0: as many as --epochs needs.", min=0, aliases="--max-steps")
+    ] = 0
     epochs: Annotated[
-        float, Flag("Passes over the examples, unless --steps is given.", min=0, often=True)
+        float,
+        Flag(
+            "Passes over the examples, unless --steps is given.",
+            min=0,
+            often=True,
+            aliases="--num-train-epochs --num-epochs",
+        ),
     ] = 1.0
-    lr: Annotated[float, Flag("Peak learning rate.", min=0, often=True)] = 2e-5
-    warmup: Annotated[float, Flag("Warm-up steps; below 1, a share of all steps.", min=0)] = 0.05
+    lr: Annotated[
+        float, Flag("Peak learning rate.", min=0, often=True, aliases="--learning-rate")
+    ] = 2e-5
+    warmup: Annotated[
+        float,
+        Flag(
+            "Warm-up steps; below 1, a share of all steps.",
+            min=0,
+            aliases="--warmup-ratio --warmup-steps",
+        ),
+    ] = 0.05
     schedule: Annotated[
         Literal["linear", "cosine", "constant_with_warmup"],
-        Flag("How the learning rate falls after warm-up."),
+        Flag(
+            "Schedule of the learning rate after warm-up.",
+            aliases="--lr-scheduler-type",
+            suggest_for="--scheduler",
+        ),
     ] = "linear"
     weight_decay: Annotated[float, Flag("Weight decay of AdamW, for matrices only.", min=0)] = 0.01
     max_grad_norm: Annotated[
-        float, Flag("Gradients are clipped to this norm; 0: never.", min=0)
+        float,
+        Flag(
+            "Clip gradients to this norm; 0: never.",
+            min=0,
+            aliases="--gradient-clipping",
+            suggest_for="--clip",
+        ),
     ] = 1.0
     gradient_checkpointing: Annotated[
         bool, Flag("Recompute states in the backward pass: less memory, more time.")
     ] = False
     dtype: Annotated[
         Literal["auto", "fp32", "bf16"],
-        Flag("Dtype of the forward pass; weights are kept in fp32 as well."),
+        Flag(
+            "Dtype of the forward pass; the weights are also kept in fp32.",
+            suggest_for="--torch-dtype --fp16 --bf16 --fp32 --half --precision",
+        ),
     ] = "auto"
-    device: Device = "auto"
+    device: DeviceOption = AUTO
     batch_tokens: Annotated[
         int,
         Flag(
@@ -55,18 +94,25 @@ class LoopSettings(Settings):
         ),
     ] = 0
     seed: Annotated[int, Flag("Seed of all random choices.", min=0)] = 0
-    save_every: Annotated[int, Flag("Steps between checkpoints; 0: only at the end.", min=0)] = 0
-    log_every: Annotated[int, Flag("Steps between lines of log.jsonl.", min=1)] = 10
+    save_every: Annotated[
+        int, Flag("Steps between checkpoints; 0: only at the end.", min=0, aliases="--save-steps")
+    ] = 0
+    log_every: Annotated[
+        int, Flag("Steps between lines of log.jsonl.", min=1, aliases="--logging-steps --log-steps")
+    ] = 10
     tensorboard: Annotated[
         bool, Flag("Log for TensorBoard as well, in the folder's tensorboard/.")
     ] = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name, most in (("lr", 1e38), ("epochs", 1e6), ("steps", 1 << 31), ("seed", 1 << 32)):
+        limits = {"lr": 1e38, "epochs": 1e6, "steps": 1 << 31, "warmup": 1 << 31, "seed": 1 << 32}
+        limits |= {"save_every": 1 << 32, "log_every": 1 << 32, "weight_decay": 1e38}
+        for name, most in limits.items():
             if not getattr(self, name) < most:
                 raise UsageError(
-                    f"--{name} {getattr(self, name)} is out of range; write less than {most:g}"
+                    f"--{name.replace('_', '-')} {getattr(self, name)} is out of range; write less than "
+                    f"{most:g}"
                 )
 
     def with_steps(self, examples: int) -> Self:
@@ -88,40 +134,58 @@ class TrainSettings(LoopSettings):
         Flag(
             "The objective: infonce, m3-kd, kl, margin-mse and others (lmk show objectives).",
             often=True,
+            aliases="--objective",
+            suggest_for="--loss-function",
         ),
     ] = "infonce"
     temperature: Annotated[
         float, Flag("Divisor of the scores; 0: the objective's default (0.02).", min=0)
     ] = 0.0
-    symmetric: Annotated[bool, Flag("infonce: contrast each passage with all queries too.")] = False
+    symmetric: Annotated[bool, Flag("infonce: also contrast each passage with all queries.")] = (
+        False
+    )
     teacher: Annotated[
         str,
         Flag(
-            "Teacher model: also train towards its vectors; it reads long texts in windows.",
+            "Teacher model: add the distance from its vectors to the loss. It reads long texts in "
+            "windows.",
             role="model",
+            suggest_for="--distill",
         ),
     ] = ""
     teacher_weight: Annotated[
         float, Flag("Weight of the distance from the teacher's vectors.", min=0)
     ] = 1.0
     dims: Annotated[
-        str, Flag("matryoshka: the loss at several dimensions, such as 384,256,128.")
+        str,
+        Flag(
+            "Matryoshka: compute the loss at several dimensions, such as 384,256,128.",
+            aliases="--matryoshka-dims",
+            suggest_for="--matryoshka --mrl --dim",
+        ),
     ] = ""
     lora: Annotated[
-        int, Flag("Train adapters of this rank (LoRA) instead of all weights; 0: none.", min=0)
+        int,
+        Flag(
+            "Train adapters of this rank (LoRA) instead of all weights; 0: none.",
+            min=0,
+            aliases="--lora-rank --lora-r",
+            suggest_for="--peft",
+        ),
     ] = 0
     train: Annotated[
         str,
         Flag(
-            "Train only these (with --lora: these as well): embeddings, positions, layers.4-5, norms, "
-            "biases, modules."
+            "Train only these parts (with --lora: also these parts): embeddings, positions, "
+            "layers.4-5, norms, biases, modules."
         ),
     ] = ""
     freeze: Annotated[str, Flag("Parts to freeze; the same names as for --train.")] = ""
     skip_positions: Annotated[
         float,
         Flag(
-            "Share of passages with a gap in their positions, up to --max-length (PoSE).",
+            "Share of passages that get a gap in their positions; positions reach up to --max-length "
+            "(PoSE).",
             min=0,
             max=1,
         ),
@@ -134,21 +198,43 @@ class TrainSettings(LoopSettings):
 
 @dataclass(frozen=True, kw_only=True)
 class DevSettings(Settings):
-    """Settings for scoring a model during its training."""
+    """Settings for evaluating a model during its training."""
 
     panel: ClassVar[str] = "Development set"
     dev: Annotated[
         list[str] | None,
         Flag(
-            "A judged collection to score during training; repeat for several.",
+            "A judged collection to evaluate on; repeatable.",
             often=True,
             role="collection",
+            suggest_for="--eval --validation --dev-set",
         ),
     ] = None
-    dev_every: Annotated[int, Flag("Steps between scorings; 0: a tenth of all.", min=0)] = 0
-    dev_measure: Annotated[str, Flag("Measure, in the notation of ir-measures.")] = "nDCG@10"
+    dev_every: Annotated[
+        int,
+        Flag(
+            "Steps between evaluations; 0: a tenth of all steps.",
+            min=0,
+            aliases="--eval-steps",
+            suggest_for="--eval-every",
+        ),
+    ] = 0
+    dev_measure: Annotated[
+        str,
+        Flag(
+            "Measure, in the notation of ir-measures.",
+            aliases="--dev-metric",
+            suggest_for="--metric --measure --metric-for-best-model",
+        ),
+    ] = "nDCG@10"
     patience: Annotated[
-        int, Flag("Stop after this many scorings without improvement; 0: never.", min=0)
+        int,
+        Flag(
+            "Stop after this many evaluations without improvement; 0: never.",
+            min=0,
+            aliases="--early-stopping-patience",
+            suggest_for="--early-stopping",
+        ),
     ] = 0
 
     def __post_init__(self) -> None:
@@ -163,19 +249,38 @@ class DevSettings(Settings):
 class PretrainSettings(LoopSettings):
     """Settings for pre-training an encoder; None selects the objective's default."""
 
-    batch_size: Annotated[int, Flag("Texts in a batch, over all processes.", min=1, often=True)] = (
-        32
-    )
+    batch_size: Annotated[
+        int,
+        Flag(
+            "Texts per batch, over all processes.",
+            min=1,
+            often=True,
+            suggest_for="--per-device-train-batch-size --train-batch-size",
+        ),
+    ] = 32
     batches: Annotated[
-        Literal["source", "mixed"], Flag("A batch holds texts of one source, or of several.")
+        Literal["source", "mixed"], Flag("Draw a batch from one source, or mix sources in a batch.")
     ] = "mixed"
     epochs: Annotated[
-        float, Flag("Passes over the texts, unless --steps is given.", min=0, often=True)
+        float,
+        Flag(
+            "Passes over the texts, unless --steps is given.",
+            min=0,
+            often=True,
+            aliases="--num-train-epochs --num-epochs",
+        ),
     ] = 1.0
-    lr: Annotated[float, Flag("Peak learning rate.", min=0, often=True)] = 1e-4
+    lr: Annotated[
+        float, Flag("Peak learning rate.", min=0, often=True, aliases="--learning-rate")
+    ] = 1e-4
     objective: Annotated[
         str,
-        Flag("mlm, retromae, dupmae, tite, tite-mae or tite-bow (lmk show pretexts).", often=True),
+        Flag(
+            "mlm, retromae, dupmae, tite, tite-mae or tite-bow (lmk show pretexts).",
+            often=True,
+            aliases="--loss",
+            suggest_for="--task",
+        ),
     ] = "mlm"
     blocks: Annotated[
         bool,
@@ -183,15 +288,26 @@ class PretrainSettings(LoopSettings):
     ] = False
     mask: Annotated[
         float | None,
-        Flag("Share of tokens hidden from the encoder.", min=0, max=1, shown="0.3; tite: 0"),
+        Flag(
+            "Share of tokens masked in the encoder's input.",
+            min=0,
+            max=1,
+            shown="0.3; tite: 0",
+            aliases="--mlm-probability --mask-probability --encoder-mask",
+        ),
     ] = None
     whole_words: Annotated[
-        bool | None, Flag("Hide whole words, or any tokens.", shown="whole words; tite: any")
+        bool | None,
+        Flag(
+            "Mask whole words instead of single tokens.",
+            shown="whole words; tite: any",
+            suggest_for="--whole-word-masking --wwm",
+        ),
     ] = None
     decoder_mask: Annotated[
         float | None,
         Flag(
-            "Share of a text hidden from the decoder, for each token that it predicts.",
+            "Share of the text hidden from the decoder for each predicted token.",
             min=0,
             max=1,
             shown="0.5",
@@ -219,9 +335,9 @@ class PretrainSettings(LoopSettings):
 
 
 def _check_settings(
-    settings: TrainSettings | PretrainSettings, table: Mapping[str, catalog.Learned], flag: str
+    settings: TrainSettings | PretrainSettings, table: Mapping[str, catalog.ObjectiveRow], flag: str
 ) -> None:
-    """Raise UsageError for an unknown objective, or for a setting that this objective does not have."""
+    """Raise UsageError for an unknown objective, or for a setting that the objective lacks."""
     name = getattr(settings, flag)
     catalog.check(table, name, "objective")
     specific = {each for row in table.values() for each in row.settings}

@@ -1,4 +1,4 @@
-"""Hit@k of the chunks beside a landmark, and of the landmark that a query's answer belongs to."""
+"""Hit@k of the neighbouring chunks of a landmark, and of the landmark after the answer to a query."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -9,14 +9,14 @@ import pytest
 from lmkcli.analysis import locality
 from lmkcli.analysis.documents import long_enough
 from lmkcli.data.collection import open_collection
-from lmkcli.encoding.resolving import resolve
+from lmkcli.encoding.resolution import resolve
 from lmkcli.errors import DataError
 from lmkcli.progress import Report
-from lmkcli.recipe import RecipeOptions
-from lmkcli.settings import EncodeSettings
+from lmkcli.spec.recipe import RecipeOptions
+from lmkcli.spec.settings import EncodeSettings
 
 
-def test_ranks_of_what_stands_beside() -> None:
+def test_ranks_of_the_neighbouring_chunks() -> None:
     similarity = np.array(
         [
             [0.9, 0.5, 0.1],  # nearest to its left, then its right
@@ -24,15 +24,15 @@ def test_ranks_of_what_stands_beside() -> None:
             [0.0, 0.0, 0.0],  # has no right
         ]
     )
-    found = dict(locality._beside(similarity))
+    found = locality._neighbour_ranks(similarity)
     assert found["left"].tolist() == [0, 2]
     assert found["right"].tolist() == [1, 1]
     assert found["either"].tolist() == [0, 1]
 
 
-def test_hits_are_counted_below_the_number_of_chunks() -> None:
+def test_hits_for_k_below_the_number_of_chunks() -> None:
     ranks = {"left": [np.array([0, 1]), np.array([4])], "answer": [np.array([0])]}
-    found = locality._counted(ranks, [3, 6])
+    found = locality._hits(ranks, [3, 6])
     assert found.depths == [1, 2, 5]
     assert found.hits["left"] == pytest.approx([1 / 3, 2 / 3, 1])
     assert found.hits["chance"] == pytest.approx(
@@ -41,7 +41,7 @@ def test_hits_are_counted_below_the_number_of_chunks() -> None:
     assert (found.documents, found.landmarks, found.queries) == (2, 3, 1)
 
 
-def test_answers_are_where_the_collection_says(tmp_path: Path) -> None:
+def test_answers_are_from_judged_chunks(tmp_path: Path) -> None:
     (tmp_path / "qrels").mkdir()
     (tmp_path / "corpus.jsonl").write_text('{"_id": "d", "text": "a\\fb\\fc"}\n')
     (tmp_path / "queries.jsonl").write_text('{"_id": "q", "text": "b"}\n')
@@ -53,25 +53,27 @@ def test_answers_are_where_the_collection_says(tmp_path: Path) -> None:
 
 
 def test_landmarks_of_a_model(tiny_model: Callable[[str], Path], beir: Path) -> None:
-    """Cut documents: the chunks that no landmark stands for are not compared."""
+    """The documents are cut: chunks without a landmark are not compared."""
     options = RecipeOptions(
         model=str(tiny_model("bert")), pool="lmk", gran="4", unit="chunk", max_length=32
     )
-    pair = locality.open_pair(resolve(options), EncodeSettings(dtype="fp32"))
+    encoders = locality.open_encoders(resolve(options), EncodeSettings(dtype="fp32"))
     collection = open_collection(str(beir))
-    rows = list(long_enough(collection, pair.together.tokenizer, 4, 20, Report()))
+    rows = list(long_enough(collection, encoders.together.tokenizer, 4, 20, Report()))
     assert len(rows) == 4
-    found = locality.locality(pair, rows, {})
+    found = locality.locality(encoders, rows, {})
     assert found.documents == 4
     assert set(found.hits) == {"left", "right", "either", "chance"}
     for left, either in zip(found.hits["left"], found.hits["either"], strict=True):
         assert 0 <= left <= either <= 1
     with pytest.raises(DataError, match="three chunks"):
-        locality.locality(pair, rows[:0], {})
+        locality.locality(encoders, rows[:0], {})
 
 
-def test_no_document_is_long_enough(tiny_model: Callable[[str], Path], beir: Path) -> None:
+def test_an_error_if_no_document_is_long_enough(
+    tiny_model: Callable[[str], Path], beir: Path
+) -> None:
     options = RecipeOptions(model=str(tiny_model("bert")), pool="lmk", gran="4", unit="chunk")
-    tokenizer = locality.open_pair(resolve(options), EncodeSettings(dtype="fp32")).query.tokenizer
+    encoders = locality.open_encoders(resolve(options), EncodeSettings(dtype="fp32"))
     with pytest.raises(DataError, match="lower --min-tokens"):
-        list(long_enough(open_collection(str(beir)), tokenizer, 1, 9999, Report()))
+        list(long_enough(open_collection(str(beir)), encoders.query.tokenizer, 1, 9999, Report()))

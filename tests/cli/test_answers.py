@@ -1,4 +1,4 @@
-"""One question to vectors of chunks: the passage and its place; and chunks in a run of their own."""
+"""Questions to vectors of chunks: the passage and its position; and runs that rank chunks."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -57,9 +57,7 @@ def test_reranking_by_chunks_shows_their_passages(lmk: Lmk, made: Path) -> None:
     assert all("text" in hit and "passage" not in hit for hit in plain)
 
 
-def test_chunks_are_ranked_where_that_is_asked(
-    lmk: Lmk, made: Path, beir: Path, tmp_path: Path
-) -> None:
+def test_level_chunk_ranks_chunks(lmk: Lmk, made: Path, beir: Path, tmp_path: Path) -> None:
     chunks, docs = tmp_path / "chunks.trec", tmp_path / "docs.trec"
     lmk("search", made / "chunks", beir, "-k", 7, "--level", "chunk", "-o", chunks)
     lmk("search", made / "chunks", beir, "-k", 7, "-o", docs)
@@ -72,7 +70,7 @@ def test_chunks_are_ranked_where_that_is_asked(
         0
     ]
     assert hit["id"].endswith(f"#{hit['chunk']}")
-    lmk("search", made / "chunks", beir, "-k", 7, "-o", chunks, code=3)  # it is another run
+    lmk("search", made / "chunks", beir, "-k", 7, "-o", chunks, code=3)  # a run with other settings
 
 
 def test_aggregates_make_other_runs(lmk: Lmk, made: Path, beir: Path, tmp_path: Path) -> None:
@@ -88,29 +86,31 @@ def test_aggregates_make_other_runs(lmk: Lmk, made: Path, beir: Path, tmp_path: 
 
 
 @pytest.mark.parametrize(
-    ("flags", "said"),
+    ("flags", "message"),
     [
         (["docs", "--aggregate", "sum"], "one vector for each document"),
         (["docs", "--level", "chunk"], "one vector for each document"),
-        (["bm25", "--aggregate", "sum"], "lmk: --aggregate has no effect on a bm25 index"),
+        (["bm25", "--aggregate", "sum"], "error: --aggregate has no effect on a bm25 index"),
         (["bm25", "--level", "chunk"], "no effect on a bm25 index"),
         (["chunks", "--level", "chunk", "--rerank", "docs"], "cannot be fused with chunks"),
         (["chunks", "--level", "chunk", "--with", "docs", "--fuse", "rrf"], "cannot be fused"),
         (["chunks", "--level", "chunk", "--aggregate", "max"], "drop --aggregate"),
-        (["chunks", "--aggregate", "mean"], "is not one of"),
+        (["chunks", "--aggregate", "mean"], "write max, sum, avg or first"),
     ],
 )
-def test_what_means_nothing_is_refused(lmk: Lmk, made: Path, flags: list[str], said: str) -> None:
+def test_flags_without_effect_are_refused(
+    lmk: Lmk, made: Path, flags: list[str], message: str
+) -> None:
     names = {"docs", "bm25", "chunks"}
     words = [made / word if word in names else word for word in flags]
-    assert said in " ".join(lmk("search", *words, "-q", QUESTION, code=2).err.split())
+    assert message in " ".join(lmk("search", *words, "-q", QUESTION, code=2).err.split())
 
 
 def test_chunks_that_the_collection_does_not_give_are_missed(
     lmk: Lmk, tiny_model: Callable[[str], Path], beir: Path, tmp_path: Path
 ) -> None:
     given = ["-m", tiny_model("bert"), "--unit", "chunk", "--gran", "given", "-o"]
-    assert "no document more than one chunk" in lmk("encode", beir, *given, tmp_path / "v").err
+    assert "provides one chunk per document" in lmk("encode", beir, *given, tmp_path / "v").err
     rows = tmp_path / "chunks.jsonl"
     rows.write_text('{"_id": "d", "chunks": ["one", "two"]}\n')
     assert "more than one chunk" not in lmk("encode", rows, *given, tmp_path / "w").err

@@ -1,4 +1,4 @@
-"""The whole chain on a tiny collection with tiny models: every pooler, every verb, every table."""
+"""All steps on a tiny collection with tiny models: every pooler, every verb, every table."""
 
 import hashlib
 import json
@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from lmkcli import manifest
 from lmkcli.cli import main
+from lmkcli.spec import manifest
 from lmkcli.store.vectors import Vectors
 from tests import tiny
 
@@ -40,7 +40,10 @@ def test_documents_to_scores(
     assert (
         lmk("tokenize", beir, "-m", model, "-o", tokens, *split, "--json").json["documents"] == 60
     )
-    for source in (beir, tokens):  # the same vectors either way, so the second run does nothing
+    for source in (
+        beir,
+        tokens,
+    ):  # both sources give the same vectors, so the second run does nothing
         made = lmk("encode", source, "-m", model, "-o", vectors, *pooling, "--json").json
         assert (made["docs"], made["vectors"], made["empty"]) == (60, 60, 0)
     lmk("index", vectors, "-o", graph)
@@ -50,7 +53,7 @@ def test_documents_to_scores(
         assert (shown["queries"], shown["lines"], shown["silent"]) == (12, 12 * 60, 0)
         scores = lmk("eval", path, "--json").json[0]
         assert scores.keys() >= MEASURES
-        assert scores["R@100"] == 1.0  # every document is there
+        assert scores["R@100"] == 1.0  # all documents are encoded
     exact, ann = ((tmp_path / f"{name}.trec").read_text().split() for name in "vi")
     assert exact[2::6] == ann[2::6]
 
@@ -58,16 +61,20 @@ def test_documents_to_scores(
 def test_a_query_finds_its_own_text(
     lmk: Lmk, tiny_model: Models, beir: Path, tmp_path: Path
 ) -> None:
-    """Random weights still map a text to itself: the first hit of each document is that document."""
+    """With random weights, the first hit of each document is still the document itself."""
     docs = [json.loads(line) for line in (beir / "corpus.jsonl").open(encoding="utf-8")]
-    asked = tmp_path / "asked.jsonl"
-    tiny.write_jsonl(asked, [{"_id": d["_id"], "text": f"{d['title']} {d['text']}"} for d in docs])
+    queries = tmp_path / "queries.jsonl"
+    tiny.write_jsonl(
+        queries, [{"_id": d["_id"], "text": f"{d['title']} {d['text']}"} for d in docs]
+    )
     vectors, run = tmp_path / "v", tmp_path / "run.trec"
     lmk("encode", beir, "-m", tiny_model("bert"), "-o", vectors, "--pool", "lmk", "--gran", "4")
-    lmk("search", vectors, asked, "-k", 1, "-o", run)
+    lmk("search", vectors, queries, "-k", 1, "-o", run)
     lines = [line.split() for line in run.read_text().splitlines()]
     assert [line[0] for line in lines] == [d["_id"] for d in docs]
-    assert sum(line[0] == line[2] for line in lines) >= 58  # NFC and NFD are one text to this one
+    assert (
+        sum(line[0] == line[2] for line in lines) >= 58
+    )  # this tokenizer does not distinguish NFC and NFD
 
 
 @pytest.mark.parametrize("name", ["modernbert", "mpnet", "qwen2"])
@@ -84,7 +91,7 @@ def test_other_architectures(
 
 @pytest.fixture(scope="module")
 def chain(tiny_model: Models, beir: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with one artifact of each kind. Add to it, but change nothing that is there."""
+    """A folder with one artifact of each kind. Tests may add files, but not change existing ones."""
     folder, model = tmp_path_factory.mktemp("chain"), tiny_model("bert")
     for words in (
         ["tokenize", beir, "-m", model, "-o", folder / "tokens"],
@@ -160,7 +167,7 @@ def test_scores_in_every_form(lmk: Lmk, chain: Path, form: str) -> None:
     assert f"{value:.4f}" in lmk("eval", chain / "run.trec", "-m", "RR@10", "-f", form).out
 
 
-def test_the_same_command_again_changes_nothing(
+def test_a_repeated_command_changes_nothing(
     lmk: Lmk, chain: Path, tiny_model: Models, beir: Path
 ) -> None:
     before = {path: path.stat().st_mtime_ns for path in chain.rglob("*") if path.is_file()}
@@ -170,7 +177,7 @@ def test_the_same_command_again_changes_nothing(
     lmk("index", chain / "vectors", "-o", chain / "hnsw")
     lmk("index", beir, "--kind", "bm25", "-o", chain / "bm25")
     again = lmk("search", chain / "vectors", beir, "-o", chain / "run.trec")
-    assert "this very run already" in again.err
+    assert "is up to date" in again.err
     assert {path: path.stat().st_mtime_ns for path in chain.rglob("*") if path.is_file()} == before
 
 
@@ -192,7 +199,7 @@ def test_shards_are_the_whole(lmk: Lmk, chain: Path, tiny_model: Models, beir: P
 
 
 def forget_digests(folder: Path) -> None:
-    """As a folder of an lmk that did not note the digests of its parts."""
+    """A folder without digests of its parts, as older versions of lmk wrote it."""
     for file in (folder / "done").glob("*.json"):
         facts = json.loads(file.read_text())
         file.write_text(json.dumps({k: v for k, v in facts.items() if k != "digests"}))
@@ -207,8 +214,8 @@ def test_verify_fails_where_vectors_are_others(lmk: Lmk, chain: Path, tmp_path: 
     assert "digest differs" in lmk("verify", vectors, code=3).err
     facts = json.loads((part / "part.json").read_text())
     hashes = {"vectors": hashlib.sha256(array.tobytes()).hexdigest()}
-    told = manifest.digest({"arrays": hashes, "collection": facts["collection"]})
-    (part / "part.json").write_text(json.dumps({**facts, "digest": told}))
+    digest = manifest.digest({"arrays": hashes, "collection": facts["collection"]})
+    (part / "part.json").write_text(json.dumps({**facts, "digest": digest}))
     forget_digests(vectors)
     assert "differs (cosine" in lmk("verify", vectors, code=4).err
 
@@ -232,7 +239,7 @@ def test_unicode_comes_back_as_it_went_in(
         assert (first["id"], first["text"]) == (f"s-{name}", " ".join(text.split()))
     found = lmk("search", tmp_path / "v", "-q", tiny.STRANGE["nfd"], "-k", 1, "--json")
     assert unicodedata.is_normalized("NFD", found.json[0]["text"])
-    assert "\\u" not in found.out  # readable, not escaped
+    assert "\\u" not in found.out  # readable instead of escaped
     lexical = lmk("search", tmp_path / "bm25", "-q", "family waves", "-k", 1, "--json").json[0]
     assert lexical["text"] == tiny.STRANGE["emoji"]
 
@@ -261,7 +268,7 @@ def test_qrels_first_as_in_trec_eval(lmk: Lmk, chain: Path, beir: Path) -> None:
 
 def test_all_queries(lmk: Lmk, chain: Path, beir: Path) -> None:
     some = lmk("search", chain / "vectors", beir, "-o", chain / "a.trec", "--if-exists", "fail")
-    assert "2 queries that the split does not judge are left out" in some.err
+    assert "skipped 2 queries" in some.err
     shown = lmk(
         "search", chain / "vectors", beir, "-o", chain / "b.trec", "--all-queries", "--json"
     )
@@ -291,7 +298,7 @@ def test_stemmer_and_stop_words_of_an_index_are_those_of_its_queries(
     chosen = ["--kind", "bm25", "--stemmer", "none", "--stopwords"]
     lmk("index", corpus, *chosen, stop, "-o", "own")
     lmk("index", corpus, *chosen, "none", "-o", "all")
-    stop.unlink()  # the words are in the manifest
+    stop.unlink()  # the stop words are in the manifest
 
     def found(index: str, question: str) -> list[str]:
         return [hit["id"] for hit in lmk("search", index, "-q", question, "--json").json]

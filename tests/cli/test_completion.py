@@ -1,4 +1,4 @@
-"""What a shell is offered for every parameter that is a name, and that offering it imports nothing heavy."""
+"""Shell completion of every parameter that is a name, without heavy imports."""
 
 import os
 import subprocess
@@ -22,7 +22,7 @@ try:
 finally:
     print(*sorted({"numpy", "torch", "transformers"} & sys.modules.keys()), file=sys.stderr)
 """
-# Flag -> what is begun, and a name that must be among those offered.
+# Flag -> the typed start of a word, and a name that must be among the completions.
 FLAGS = {
     "--pool": ("l", "lmk"),
     "--kind": ("bm", "bm25"),
@@ -44,38 +44,38 @@ COLLECTIONS = {
 }
 
 
-def asked(line: str, **variables: str) -> set[str]:
-    """What bash is offered for the last word of a line."""
+def completions(line: str, **variables: str) -> set[str]:
+    """The completions of bash for the last word of a line."""
     words = line.split(" ")
-    asked = {
+    request = {
         "_LMK_COMPLETE": "complete_bash",
         "COMP_WORDS": line,
         "COMP_CWORD": str(len(words) - 1),
     }
-    env = {**os.environ, **asked, **variables}
+    env = {**os.environ, **request, **variables}
     done = subprocess.run([sys.executable, "-c", CODE], env=env, capture_output=True, text=True)
     assert done.stderr.strip() == ""
     return set(done.stdout.split())
 
 
 def parameters() -> Iterator[tuple[str, Any]]:
-    """(verb, parameter) of every command."""
+    """(verb, parameter) for every parameter of every command."""
     for verb, command in GROUP.commands.items():
         yield from ((verb, param) for param in command.params)
 
 
-def offered(verb: str, param: Any, begun: str) -> list[str]:
-    """What completes the value of one parameter, as a shell would ask for it."""
+def offered(verb: str, param: Any, prefix: str) -> list[str]:
+    """The completions of the value of one parameter."""
     context = GROUP.commands[verb].context_class(GROUP.commands[verb], info_name=verb)
-    return [item.value for item in param.shell_complete(context, begun)]
+    return [item.value for item in param.shell_complete(context, prefix)]
 
 
 @pytest.mark.parametrize("flag", FLAGS)
 def test_a_flag_is_completed_in_every_command_that_has_it(flag: str) -> None:
-    begun, name = FLAGS[flag]
+    prefix, name = FLAGS[flag]
     having = [(verb, param) for verb, param in parameters() if flag in param.opts]
     assert having
-    assert not [verb for verb, param in having if name not in offered(verb, param, begun)]
+    assert not [verb for verb, param in having if name not in offered(verb, param, prefix)]
 
 
 def test_every_argument_that_is_a_collection_is_completed() -> None:
@@ -88,7 +88,7 @@ def test_every_argument_that_is_a_collection_is_completed() -> None:
         assert "beir/scifact/test" in offered(*arguments[key], "beir/sci"), key
 
 
-def test_what_is_no_name_is_left_to_the_shell() -> None:
+def test_other_values_are_left_to_the_shell() -> None:
     for verb, param in parameters():
         if param.name in ("output", "folder", "folders", "vectors", "log"):
             assert offered(verb, param, "beir") == []
@@ -103,10 +103,10 @@ def test_what_is_no_name_is_left_to_the_shell() -> None:
         ("lmk show pool", {"poolers"}),
     ],
 )
-def test_bash_is_offered_names_and_nothing_heavy_is_imported(line: str, names: set[str]) -> None:
-    assert names <= asked(line)
+def test_bash_gets_names_without_heavy_imports(line: str, names: set[str]) -> None:
+    assert names <= completions(line)
 
 
 def test_models_of_the_cache_are_completed(tmp_path: Path) -> None:
     (tmp_path / "hub" / "models--Some--encoder-base").mkdir(parents=True)
-    assert asked("lmk encode x -m S", HF_HOME=str(tmp_path)) == {"Some/encoder-base"}
+    assert completions("lmk encode x -m S", HF_HOME=str(tmp_path)) == {"Some/encoder-base"}

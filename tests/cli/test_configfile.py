@@ -1,4 +1,4 @@
-"""--config: flags from a file, what wins over what, and what a file may not say."""
+"""--config: flags from a file, priorities, and invalid files."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 import typer
 
-from lmkcli import manifest
 from lmkcli.cli.main import app
+from lmkcli.spec import manifest
 from lmkcli.spec.operation import operation_kind
 
 Lmk = Callable[..., Any]
@@ -27,7 +27,7 @@ def config(tmp_path: Path) -> Callable[[str], Path]:
 
 
 def parsed(*words: object) -> dict[str, Any]:
-    """What a command line hands to its command."""
+    """The parameters that a command line passes to its command."""
     verb, *rest = map(str, words)
     top = GROUP.make_context("lmk", [verb, *rest])
     params: dict[str, Any] = GROUP.commands[verb].make_context(verb, rest, parent=top).params
@@ -57,7 +57,7 @@ def test_a_file_sets_flags_of_every_type(config: Callable[[str], Path]) -> None:
     found = parsed("encode", "x", "--config", path)
     assert (found["model"], found["gran"], found["max_length"]) == ("minilm", "64", 512)
     assert (found["store_text"], found["offline"], found["dtype"]) == (False, True, "fp32")
-    assert found["pool"] == "auto"  # what the file leaves out keeps its default
+    assert found["pool"] == "auto"  # flags that are not in the file keep their defaults
     assert parsed("eval", "r", "--config", path)["measure"] == ["nDCG@10", "R@100"]
     assert parsed("index", "x", "--config", path)["k1"] == 1.5
 
@@ -75,34 +75,36 @@ def test_the_command_line_wins_over_a_variable_and_that_over_the_file(
 
 
 @pytest.mark.parametrize(
-    ("text", "says"),
+    ("text", "message"),
     [
-        ('[encode]\npol = "lmk"\n', "there is no flag --pol (did you mean pool?)"),
-        ("[encode]\nmax_length = 3\n", "did you mean max-length?"),
-        ("[encode]\npol = 1\ngrann = 2\n", "--grann (did you mean gran?)"),
-        ('[encode]\nconfig = "x.toml"\n', "there is no flag --config"),
-        ("[encode]\nno-store-text = true\n", "did you mean store-text?"),
-        ('[encode]\nstore-text = "no"\n', "store-text is a switch: write true or false"),
+        ('[encode]\npol = "lmk"\n', "has no flag --pol (did you mean --pool?)"),
+        ("[encode]\nmax_length = 3\n", "did you mean --max-length?"),
+        ("[encode]\npol = 1\ngrann = 2\n", "--grann (did you mean --gran?)"),
+        ('[encode]\nconfig = "x.toml"\n', "has no flag --config"),
+        ("[encode]\nno-store-text = true\n", "did you mean --store-text?"),
+        ('[encode]\nstore-text = "no"\n', "store-text is a switch; write true or false"),
         ("[encode]\npool = true\n", "pool takes one value, not True"),
         ('[encode]\npool = ["cls"]\n', "pool takes one value"),
         ('[encode]\nmax-length = "long"\n', "--max-length"),
         ("[encode]\nmax-length = 0\n", "--max-length"),
-        ('[encode]\ndtype = "fp8"\n', "'fp8' is not one of"),
-        ("[search]\nhits = 3\n", "it has no table [encode]"),
+        ('[encode]\ndtype = "fp8"\n', "--dtype 'fp8': write auto, fp32, bf16 or fp16"),
+        ("[search]\nhits = 3\n", "has no table [encode]"),
         ('[encod]\npool = "cls"\n', "unknown command 'encod': did you mean encode"),
         ('encode = "cls"\n', "write [encode] with its flags below"),
         ('model = "m"\n', "unknown command 'model'"),
     ],
 )
-def test_what_a_file_may_not_say(
-    lmk: Lmk, config: Callable[[str], Path], text: str, says: str
+def test_invalid_config_files(
+    lmk: Lmk, config: Callable[[str], Path], text: str, message: str
 ) -> None:
     done = lmk("encode", "x", "-m", "m", "-o", "v", "--config", config(text), code=2)
-    assert says in " ".join(done.err.replace("│", " ").split())
+    assert message in " ".join(done.err.split())
     assert done.out == ""
 
 
-def test_a_file_that_is_none(lmk: Lmk, config: Callable[[str], Path], tmp_path: Path) -> None:
+def test_a_file_that_is_missing_or_not_toml(
+    lmk: Lmk, config: Callable[[str], Path], tmp_path: Path
+) -> None:
     words = ("encode", "x", "-m", "m", "-o", "v", "--config")
     assert "is not TOML" in lmk(*words, config("[encode\n"), code=3).err
     assert "no.toml: No such file" in lmk(*words, tmp_path / "no.toml", code=3).err
@@ -113,7 +115,7 @@ def test_every_command_takes_a_config_file(verb: str) -> None:
     assert "--config" in [flag for param in GROUP.commands[verb].params for flag in param.opts]
 
 
-def test_what_a_file_said_is_recorded_and_asked_again_without_it(
+def test_settings_of_a_file_are_recorded_without_the_file(
     lmk: Lmk, beir: Path, config: Callable[[str], Path], tmp_path: Path
 ) -> None:
     path = config('[index]\nkind = "bm25"\nk1 = 1.5\n')

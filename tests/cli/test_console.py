@@ -1,4 +1,4 @@
-"""What people see of other people's text: nothing that a terminal obeys gets through."""
+"""The output: control characters in text from other people never reach the terminal."""
 
 import ast
 import json
@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from lmkcli.cli import console, tables
+from lmkcli.cli import console, exits
 from lmkcli.text import progress_bar
 
 Lmk = Callable[..., Any]
@@ -25,20 +25,22 @@ def harmless(text: str) -> bool:
     )
 
 
-def test_json_stays_what_it_is(capsys: pytest.CaptureFixture[str]) -> None:
+def test_json_keeps_control_characters_as_escapes(capsys: pytest.CaptureFixture[str]) -> None:
     console.plain_json({"id": OBEYED})
     out = capsys.readouterr().out
     assert harmless(out)
     assert json.loads(out) == {"id": OBEYED}
 
 
-@pytest.mark.parametrize("form", list(tables.Format))
-def test_no_table_lets_it_through(capsys: pytest.CaptureFixture[str], form: tables.Format) -> None:
-    tables.table([OBEYED, "b"], [[OBEYED, tables.Cell(OBEYED)]], form, OBEYED)
+@pytest.mark.parametrize("form", list(console.Format))
+def test_tables_escape_control_characters(
+    capsys: pytest.CaptureFixture[str], form: console.Format
+) -> None:
+    console.table([OBEYED, "b"], [[OBEYED, console.Cell(OBEYED)]], form, OBEYED)
     assert harmless(capsys.readouterr().out)
 
 
-def test_answers_notes_and_errors_do_not(lmk: Lmk, tmp_path: Path) -> None:
+def test_hits_notes_and_errors_escape_control_characters(lmk: Lmk, tmp_path: Path) -> None:
     texts = tmp_path / "docs.jsonl"
     record = {"_id": "d1", "title": f"river {OBEYED}", "text": f"river {OBEYED} bank"}
     texts.write_text(json.dumps(record) + "\n")
@@ -69,36 +71,51 @@ def test_only_the_console_prints(path: Path) -> None:
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-def test_a_signal_that_python_swallows_still_stops_the_loops() -> None:
-    class Held:
+def test_a_signal_inside_a_destructor_still_stops_the_loops() -> None:
+    class Destroyed:
         def __del__(self) -> None:
             os.kill(os.getpid(), signal.SIGTERM)
-            os.getpid()  # the handler runs between two steps
+            os.getpid()  # the handler runs between two bytecode instructions
 
-    with console.leaving():
-        held = Held()
-        del held
-        with console.stoppable() as stopping:
+    with exits.raise_on_signal():
+        destroyed = Destroyed()
+        del destroyed
+        with exits.watch_signals() as stopping:
             assert stopping()
-    with console.leaving(), console.stoppable() as stopping:
+    with exits.raise_on_signal(), exits.watch_signals() as stopping:
         assert not stopping()
 
 
-def test_a_total_is_about_so_much_until_it_is_known_and_nothing_goes_back() -> None:
+def test_an_estimated_total_is_rounded_and_may_grow() -> None:
     pace = progress_bar._Pace()
-    said = [pace.line(*each, "tokens") for each in ((90, 185_846), (100, 262_361), (150, 262_361))]
-    assert "of about 190,000" in said[0]
-    assert "of about 260,000" in said[1]
-    assert "of 262,361" in said[2]
+    lines = [pace.line(*each, "tokens") for each in ((90, 185_846), (100, 262_361), (150, 262_361))]
+    assert "of about 190,000" in lines[0]
+    assert "of about 260,000" in lines[1]
+    assert "of 262,361" in lines[2]
     shares = []
-    for done, total in ((50, 100), (60, 200), (150, 200), (210, 200)):
+    for done, total in ((50, 100), (60, 200), (150, 200), (210, 200), (210, 420), (420, 420)):
         line = pace.line(done, total, "documents")
         shares.append(pace.share)
-    assert shares == [0.5, 0.5, 0.75, 1.0]
-    assert "100 % of 200, 0 s left" in line  # more than was estimated
+    assert shares == [0.5, 0.3, 0.75, None, 0.5, 1.0]
+    assert "100 % of 420, 0 s left" in line
 
 
-def test_what_was_done_before_does_not_count_for_the_pace(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_remaining_time_recovers_from_a_slow_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [0.0]
+    monkeypatch.setattr(progress_bar.time, "monotonic", lambda: now[0])
+    pace = progress_bar._Pace()
+    pace.line(0, 1000, "documents")
+    for done in range(1, 11):  # one document in ten seconds, and then ten in one second
+        now[0] += 10
+        line = pace.line(done, 1000, "documents")
+    assert line.endswith("0.1/s, 1 % of 1,000, 2 h 45 min left")
+    for done in range(20, 710, 10):
+        now[0] += 1
+        line = pace.line(done, 1000, "documents")
+    assert line == "700 documents, 10/s, 70 % of 1,000, 30 s left"
+
+
+def test_earlier_work_does_not_count_for_the_pace(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [100.0]
     monkeypatch.setattr(progress_bar.time, "monotonic", lambda: now[0])
     pace = progress_bar._Pace()

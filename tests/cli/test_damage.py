@@ -1,4 +1,4 @@
-"""Damaged artifacts are refused with exit code 3 and the file's name, and never searched as if whole."""
+"""Damaged artifacts are refused with exit code 3 and the name of the file, and never searched."""
 
 import io
 import json
@@ -19,7 +19,7 @@ Lmk = Callable[..., Any]
 
 @pytest.fixture
 def vectors(lmk: Lmk, tiny_model: Models, beir: Path, tmp_path: Path) -> Path:
-    """Vectors of one's own, to break."""
+    """A copy of vectors that the test may damage."""
     lmk("encode", beir, "-m", tiny_model("bert"), "--pool", "mean", "-o", tmp_path / "vectors")
     return tmp_path / "vectors"
 
@@ -52,7 +52,7 @@ DAMAGES: dict[str, Callable[[Any], bytes]] = {
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
-def test_an_array_that_is_not_what_its_part_says(lmk: Lmk, vectors: Path, damage: str) -> None:
+def test_an_array_that_contradicts_its_part(lmk: Lmk, vectors: Path, damage: str) -> None:
     path = part(vectors, "vectors.npy")
     array = np.array(np.load(path))
     path.write_bytes(DAMAGES[damage](array))
@@ -110,7 +110,7 @@ def test_a_parquet_collection_that_is_damaged(lmk: Lmk, tmp_path: Path) -> None:
 
 
 def test_verify_reads_every_number(lmk: Lmk, vectors: Path) -> None:
-    """One value of one row, which nothing else would notice."""
+    """Change one value of one row, which only the digest detects."""
     lmk("verify", vectors, "--sample", 3)
     path = part(vectors, "vectors.npy")
     array = np.array(np.load(path))
@@ -134,7 +134,7 @@ def edited(path: Path, **values: Any) -> None:
 
 @pytest.fixture
 def model(lmk: Lmk, tiny_model: Models, tmp_path: Path) -> Path:
-    """A folder in the layout of sentence-transformers, to break."""
+    """A folder in the layout of sentence-transformers that the test may damage."""
     words = ["export", "--to", "sentence-transformers", "-m", tiny_model("bert"), "--pool", "mean"]
     lmk(*words, "-o", tmp_path / "model")
     return tmp_path / "model"
@@ -176,12 +176,12 @@ def test_a_model_folder_with_a_file_that_is_another(
 def test_a_value_that_is_not_finite_is_never_ranked(
     lmk: Lmk, vectors: Path, beir: Path, tmp_path: Path
 ) -> None:
-    """In a row that is not among those that are looked at when the folder is opened."""
+    """The damaged row is not among the rows that are checked when the folder is opened."""
     lmk("index", beir, "--kind", "bm25", "-o", tmp_path / "bm25")
     lmk("index", vectors, "-o", tmp_path / "hnsw")
     path = part(vectors, "vectors.npy")
     array = np.array(np.load(path))
-    array[1:8] = np.nan  # of sixty rows, eight are looked at
+    array[1:8] = np.nan  # eight of sixty rows are checked on opening
     path.write_bytes(saved(array))
     for line in (
         ["search", vectors, "-q", "rivers"],
@@ -197,7 +197,7 @@ def test_a_value_that_is_not_finite_is_never_ranked(
 def test_a_part_of_another_folder_is_noticed_when_opened(
     lmk: Lmk, vectors: Path, tiny_model: Models, beir: Path, tmp_path: Path
 ) -> None:
-    """The same model, the same number of documents, other texts."""
+    """The same model and number of documents, but other texts."""
     mine, other = tmp_path / "beir", tmp_path / "other"
     shutil.copytree(beir, mine)
     corpus = mine / "corpus.jsonl"
@@ -207,7 +207,7 @@ def test_a_part_of_another_folder_is_noticed_when_opened(
     strange = part(other, "part.json").parent
     shutil.copytree(strange, vectors / "parts" / strange.name)
     for line in (["search", vectors, "-q", "rivers"], ["show", vectors], ["verify", vectors]):
-        assert "not the part that was written there" in lmk(*line, code=3).err
+        assert "not the part that was written into this folder" in lmk(*line, code=3).err
 
 
 def test_a_table_of_other_documents_than_its_part(lmk: Lmk, vectors: Path) -> None:
@@ -219,10 +219,10 @@ def test_a_table_of_other_documents_than_its_part(lmk: Lmk, vectors: Path) -> No
         ["export", vectors, "--to", "parquet", "-o", vectors / "out"],
     ):
         err = lmk(*line, code=3).err
-        assert f"{path} holds 120 documents, where 60 are needed" in err
+        assert f"{path} contains 120 documents, expected 60" in err
 
 
-def test_tokens_whose_rows_do_not_fit(
+def test_tokens_with_inconsistent_rows(
     lmk: Lmk, tiny_model: Models, beir: Path, tmp_path: Path
 ) -> None:
     bert, tokens = tiny_model("bert"), tmp_path / "tokens"
@@ -232,11 +232,11 @@ def test_tokens_whose_rows_do_not_fit(
     for broken in (whole[::-1], np.full_like(whole, -1), whole + 10**9):
         np.save(path, broken)
         err = lmk("encode", tokens, "-m", bert, "--pool", "mean", "-o", tmp_path / "v", code=3).err
-        assert "starts.npy does not fit" in err
+        assert "starts.npy does not match" in err
         assert not (tmp_path / "v").exists()
 
 
-def test_compact_leaves_what_lies_in_a_part(
+def test_compact_keeps_other_files_in_a_part(
     lmk: Lmk, tiny_model: Models, beir: Path, tmp_path: Path
 ) -> None:
     mine, vectors = tmp_path / "beir", tmp_path / "vectors"
@@ -249,11 +249,11 @@ def test_compact_leaves_what_lies_in_a_part(
     kept = min((vectors / "parts").glob("0*of00001*"))
     (kept / "thesis.tex").write_text("mine")
     err = lmk("compact", vectors, "--keep-hours", 0).err
-    assert "thesis.tex, which lmk did not write" in err
+    assert "thesis.tex" in err
     assert [path.name for path in kept.iterdir()] == ["thesis.tex"]
     assert lmk("compact", vectors, "--keep-hours", 0, "--json").json["deleted"] == 0
     hits = lmk("search", vectors, "-q", "a heron by the river", "--json").json
-    assert hits[0]["id"] == "new"  # its own words, so first whatever the tiny model has learned
+    assert hits[0]["id"] == "new"  # the query is the text itself, so it is first with any model
 
 
 LOG_LINES = [
@@ -294,7 +294,7 @@ def test_a_key_that_comes_twice_is_named(
     path = vectors / "manifest.json"
     path.write_text(path.read_text().replace('"kind":', '"kind": "tokens", "kind":', 1))
     err = lmk("search", vectors, "-q", "x", code=3).err
-    assert "the key 'kind' is in one object twice" in err
+    assert "'kind'" in err
     (tmp_path / "docs.jsonl").write_text('{"_id": "a", "_id": "b", "text": "x"}\n')
     err = lmk("index", tmp_path / "docs.jsonl", "--kind", "bm25", "-o", tmp_path / "i", code=3).err
     assert "docs.jsonl line 1" in err
@@ -335,7 +335,7 @@ def test_the_files_of_an_index_are_those_that_were_written(
         path = index / name
         whole = path.read_bytes()
         path.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
-        assert f"{path} is not as it was written" in lmk("verify", index, code=3).err
+        assert f"{path} was changed" in lmk("verify", index, code=3).err
         path.write_bytes(whole[:-1])
         assert f"{path} has {len(whole) - 1} bytes" in lmk("search", index, "-q", "x", code=3).err
         path.unlink()
@@ -344,7 +344,7 @@ def test_the_files_of_an_index_are_those_that_were_written(
     lmk("verify", index)
 
 
-def test_an_updated_index_is_verified_and_one_without_digests_says_so(
+def test_an_index_without_digests_is_reported(
     lmk: Lmk, tiny_model: Models, beir: Path, tmp_path: Path
 ) -> None:
     mine, vectors, index = tmp_path / "beir", tmp_path / "vectors", tmp_path / "index"
@@ -361,4 +361,4 @@ def test_an_updated_index_is_verified_and_one_without_digests_says_so(
     del built["files"]
     (index / "built.json").write_text(json.dumps(built))
     lmk("search", index, "-q", "heron")
-    assert "before digests of its files were kept" in lmk("verify", index, code=3).err
+    assert "digests" in lmk("verify", index, code=3).err

@@ -1,4 +1,4 @@
-"""`lmk doctor`: what it finds on machines that are well, poor and broken."""
+"""`lmk doctor` on machines without problems, with missing parts, and with broken parts."""
 
 import re
 from pathlib import Path
@@ -6,19 +6,19 @@ from typing import Any
 
 import pytest
 
-from lmkcli.operations import diagnosis
-from lmkcli.system import gpus
+from lmkcli.operations import doctor
+from lmkcli.system import hardware
 from tests.cli.conftest import Lmk
-from tests.system.test_installed import RECORD
+from tests.system.test_programs import RECORD
 
 
 @pytest.fixture(autouse=True)
 def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A machine with empty caches and no other program than Java; its folder of programs."""
+    """A machine with empty caches and only Java as a program. Returns the folder of programs."""
     programs = tmp_path / "bin"
     programs.mkdir()
     monkeypatch.setenv("PATH", str(programs))
-    monkeypatch.setattr(gpus, "present", lambda: False)
+    monkeypatch.setattr(hardware, "gpu_present", lambda: False)
     for name in ("HF_HUB_OFFLINE", "HF_HUB_CACHE", "JAVA_HOME", "OMP_NUM_THREADS", "LMK_DATA"):
         monkeypatch.delenv(name, raising=False)
     for name in ("HF_HOME", "IR_DATASETS_HOME", "XDG_CACHE_HOME"):
@@ -38,14 +38,14 @@ def program(folder: Path, name: str, lines: str) -> None:
 
 
 def recorded(folder: Path, text: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """lmk was installed with this record."""
+    """Install lmk with this metadata."""
     record = folder / "lmkcli-0.1.dist-info" / "METADATA"
     record.parent.mkdir()
     record.write_text(text)
     monkeypatch.syspath_prepend(str(folder))
 
 
-def test_a_machine_on_which_all_works(lmk: Lmk, tmp_path: Path) -> None:
+def test_a_machine_without_problems(lmk: Lmk, tmp_path: Path) -> None:
     found = parts(lmk)
     assert {found[name]["state"] for name in ("lmk", "libraries", "threads", "network")} == {"ok"}
     assert "torch" in found["libraries"]["facts"]["versions"]
@@ -55,7 +55,19 @@ def test_a_machine_on_which_all_works(lmk: Lmk, tmp_path: Path) -> None:
     assert all(re.search(rf"^{name} +{found[name]['state']} ", shown, re.M) for name in found)
 
 
-def test_what_is_wrong_with_an_installation_comes_with_its_pip_line(
+def test_faiss_for_gpus_is_suggested_only_with_a_gpu(
+    lmk: Lmk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = "Metadata-Version: 2.1\nName: lmkcli\nVersion: 0.1\nProvides-Extra: gpu\n"
+    recorded(tmp_path, f"{text}Requires-Dist: faiss-gpu; extra == 'gpu'\n", monkeypatch)
+    without = parts(lmk)["extra gpu"]
+    assert (without["state"], without["fix"]) == ("none", "")
+    monkeypatch.setattr(hardware, "gpu_present", lambda: True)
+    monkeypatch.setattr(hardware, "torch_built_for_cpu", lambda: True)
+    assert "lmkcli[gpu]" in parts(lmk)["extra gpu"]["fix"]
+
+
+def test_problems_of_an_installation_come_with_a_pip_command(
     lmk: Lmk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     recorded(tmp_path, RECORD, monkeypatch)
@@ -66,10 +78,10 @@ def test_what_is_wrong_with_an_installation_comes_with_its_pip_line(
     assert (one["state"], one["fix"]) == ("none", 'pip install "lmkcli[one]"')
     done = lmk("doctor", code=4)
     assert 'To fix:\n  libraries: pip install "rich>=999"\n' in done.out
-    assert done.err == "lmk: broken: libraries\n"
+    assert done.err == "error: broken: libraries\n"
 
 
-def test_an_extra_that_is_not_there_breaks_nothing(
+def test_a_missing_extra_is_not_broken(
     lmk: Lmk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     recorded(tmp_path, RECORD.replace("rich>=999", "rich"), monkeypatch)
@@ -84,11 +96,11 @@ def test_an_extra_that_is_not_there_breaks_nothing(
         ("exec /bin/sleep 60", "broken", "{}/sbatch: no answer within 0.5 s"),
     ],
 )
-def test_sbatch_is_asked_and_not_waited_for(
+def test_sbatch_has_a_timeout(
     lmk: Lmk, machine: Path, monkeypatch: pytest.MonkeyPatch, lines: str, state: str, found: str
 ) -> None:
-    monkeypatch.setattr(diagnosis, "SECONDS", 0.5)
-    monkeypatch.setattr(diagnosis, "_java", lambda: diagnosis.Check("Java", diagnosis.State.ok, ""))
+    monkeypatch.setattr(doctor, "TIMEOUT", 0.5)
+    monkeypatch.setattr(doctor, "_java", lambda: doctor.Check("Java", doctor.State.ok, ""))
     program(machine, "sbatch", lines)
     slurm = parts(lmk, code=0 if state == "ok" else 4)["SLURM"]
     assert (slurm["state"], slurm["found"]) == (state, found.format(machine))
@@ -119,7 +131,7 @@ def test_a_java_that_does_not_run(
         ("LMK_DATA", "/dev/null/none", "mirror", "broken"),
     ],
 )
-def test_variables_that_change_what_works(
+def test_environment_variables(
     lmk: Lmk, monkeypatch: pytest.MonkeyPatch, variable: str, value: str, part: str, state: str
 ) -> None:
     monkeypatch.setenv(variable, value)
@@ -128,26 +140,28 @@ def test_variables_that_change_what_works(
     assert bool(check["fix"]) == (state != "ok")
 
 
-def test_a_gpu_is_asked_for_only_where_there_is_one(
+def test_torch_is_imported_only_if_the_machine_has_a_gpu(
     lmk: Lmk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def answer(*devices: gpus.Gpu, wrong: str = "") -> None:
-        monkeypatch.setattr(gpus, "seen", lambda seconds: gpus.Seen(list(devices), wrong))
+    def answer(*devices: hardware.Gpu, error: str = "") -> None:
+        monkeypatch.setattr(
+            hardware, "torch_gpus", lambda seconds: hardware.TorchGpus(list(devices), error)
+        )
 
-    answer(wrong="never asked")
-    monkeypatch.setattr(gpus, "present", lambda: True)
-    monkeypatch.setattr(gpus, "built_for_cpu", lambda: True)
+    answer(error="never asked")
+    monkeypatch.setattr(hardware, "gpu_present", lambda: True)
+    monkeypatch.setattr(hardware, "torch_built_for_cpu", lambda: True)
     assert "was built without CUDA" in parts(lmk)["GPU"]["found"]
-    monkeypatch.setattr(gpus, "built_for_cpu", lambda: False)
-    answer(gpus.Gpu("H100", 80 * 10**9, 9, 0))
+    monkeypatch.setattr(hardware, "torch_built_for_cpu", lambda: False)
+    answer(hardware.Gpu("H100", 80 * 10**9, 9, 0))
     assert parts(lmk)["GPU"]["found"] == "H100 (80.0 GB, bf16)"
     answer()
-    assert "torch sees none" in parts(lmk, code=4)["GPU"]["found"]
+    assert "not usable by torch" in parts(lmk, code=4)["GPU"]["found"]
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     assert parts(lmk)["GPU"]["fix"] == "unset CUDA_VISIBLE_DEVICES"
 
 
-def test_a_thorough_look_imports_what_is_there(
+def test_thorough_imports_the_installed_libraries(
     lmk: Lmk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     record = tmp_path / "odd-1.dist-info" / "METADATA"

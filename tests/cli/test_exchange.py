@@ -1,4 +1,4 @@
-"""`lmk export` and `lmk import` as their users type them."""
+"""`lmk export` and `lmk import` on the command line."""
 
 import json
 from collections.abc import Callable
@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from lmkcli import manifest
-from lmkcli.exchange.exporting import FORMATS
+from lmkcli.exchange.exports import FORMATS
+from lmkcli.spec import manifest
 
 Models = Callable[[str], Path]
 Lmk = Callable[..., Any]
@@ -47,7 +47,7 @@ def test_vectors_out(lmk: Lmk, vectors: Path, tmp_path: Path, to: str) -> None:
     assert (shown["to"], shown["made of"]) == (to, str(vectors))
 
 
-def test_what_may_happen_to_an_output(lmk: Lmk, vectors: Path, tmp_path: Path) -> None:
+def test_an_existing_output(lmk: Lmk, vectors: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     command = ("export", vectors, "-o", out)
     lmk(*command, "--to", "numpy")
@@ -58,14 +58,12 @@ def test_what_may_happen_to_an_output(lmk: Lmk, vectors: Path, tmp_path: Path) -
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "notes").write_text("mine")
     words = ("export", vectors, "--to", "numpy", "-o", tmp_path / "mine")
-    assert "lmk did not make it" in lmk(*words, "--if-exists", "overwrite", code=DATA).err
+    assert "was not made by lmk" in lmk(*words, "--if-exists", "overwrite", code=DATA).err
     assert [path.name for path in (tmp_path / "mine").iterdir()] == ["notes"]
 
 
 @pytest.mark.parametrize("inside", [False, True])
-def test_what_is_read_is_never_replaced(
-    lmk: Lmk, vectors: Path, exported: Path, inside: bool
-) -> None:
+def test_inputs_are_never_replaced(lmk: Lmk, vectors: Path, exported: Path, inside: bool) -> None:
     def refused(*words: Any) -> None:
         assert "would remove the input" in lmk(*words, "--if-exists", "overwrite", code=USAGE).err
 
@@ -117,17 +115,17 @@ def test_vectors_in(
         (tmp_path / "run").unlink()
         (tmp_path / "run.json").unlink()
     assert runs[0] == runs[1]
-    assert "an import without them): there is nothing" in lmk("verify", made, code=DATA).err
+    assert "no texts" in lmk("verify", made, code=DATA).err
 
 
-def test_without_a_model_nothing_encodes_a_question(
+def test_vectors_without_a_model_cannot_be_searched_with_text(
     lmk: Lmk, exported: Path, tmp_path: Path
 ) -> None:
     made = tmp_path / "in"
     done = lmk("import", exported, "--from", "numpy", "-o", made)
     assert "not searched with text" in done.err
-    asked = lmk("search", made, "-q", "copper", code=DATA)
-    assert "imported without one" in asked.err
+    refused = lmk("search", made, "-q", "copper", code=DATA)
+    assert "imported without a model" in refused.err
     lmk("export", made, "--to", "numpy", "-o", tmp_path / "again")
     arrays = [np.load(folder / "vectors.npy") for folder in (exported, tmp_path / "again")]
     np.testing.assert_array_equal(*arrays)
@@ -144,27 +142,33 @@ def test_a_model_that_did_not_make_them(
     assert not (tmp_path / "in").exists()
 
 
-def test_vectors_of_another_length_are_told_of(
+def test_normalised_vectors_are_reported(
     lmk: Lmk, bert: Path, exported: Path, tmp_path: Path
 ) -> None:
     np.save(exported / "vectors.npy", 3 * np.load(exported / "vectors.npy"))
     done = lmk("import", exported, "--from", "numpy", "-o", tmp_path / "in", "-m", bert)
-    assert "60 vectors did not have unit length" in done.err
+    assert "60 vectors without unit length normalised" in done.err
 
 
 @pytest.mark.parametrize(
-    ("words", "says"),
+    ("words", "message"),
     [
         (["export", "V", "--to", "numpy"], "-o/--output is missing"),
-        (["export", "--to", "numpy", "-o", "X"], "takes a vectors folder"),
-        (["export", "V", "--to", "faiss", "-o", "X"], "'faiss' is not one of"),
+        (["export", "--to", "numpy", "-o", "X"], "needs a vectors folder"),
+        (["export", "V", "--to", "faiss", "-o", "X"], "--to 'faiss': write numpy, parquet"),
         (["export", "V", "--to", "numpy", "--pool", "cls", "-o", "X"], "--pool has no effect"),
         (["export", "V", "--to", "numpy", "-m", "M", "-o", "X"], "--model has no effect"),
-        (["export", "V", "--to", "sentence-transformers", "-o", "X"], "takes a model"),
-        (["export", "--to", "sentence-transformers", "-o", "X"], "takes a model"),
-        (["export", "V", "--to", "sentence-transformers", "-m", "M", "-o", "X"], "no vectors"),
-        (["import", "I", "-o", "X"], "Missing option '--from'"),
-        (["import", "I", "--from", "tevatron", "-o", "X"], "'tevatron' is not one of"),
+        (["export", "V", "--to", "sentence-transformers", "-o", "X"], "needs a model"),
+        (["export", "--to", "sentence-transformers", "-o", "X"], "needs a model"),
+        (
+            ["export", "V", "--to", "sentence-transformers", "-m", "M", "-o", "X"],
+            "instead of vectors",
+        ),
+        (["import", "I", "-o", "X"], "--from is missing; write --from numpy or pyserini"),
+        (
+            ["import", "I", "--from", "tevatron", "-o", "X"],
+            "--from 'tevatron': write numpy or pyserini",
+        ),
         (["import", "I", "--from", "numpy"], "-o/--output is missing"),
         (["import", "I", "--from", "numpy", "--gran", "8", "-o", "X"], "--gran has no effect"),
         (["import", "I/vectors.npy", "--from", "numpy", "-o", "X"], "--ids FILE"),
@@ -172,16 +176,16 @@ def test_vectors_of_another_length_are_told_of(
 )
 def test_usage(
     lmk: Lmk, bert: Path, vectors: Path, exported: Path, tmp_path: Path,
-    words: list[str], says: str,
+    words: list[str], message: str,
 ) -> None:  # fmt: skip
     places = {"V": vectors, "I": exported, "M": bert, "X": tmp_path / "x"}
     places["I/vectors.npy"] = exported / "vectors.npy"
     done = lmk(*(places.get(word, word) for word in words), code=USAGE)
-    assert says in " ".join(done.err.replace("│", " ").split())
+    assert message in " ".join(done.err.replace("│", " ").split())
     assert not (tmp_path / "x").exists()
 
 
-def test_what_is_not_there(lmk: Lmk, exported: Path, tmp_path: Path) -> None:
+def test_missing_inputs(lmk: Lmk, exported: Path, tmp_path: Path) -> None:
     for source in (tmp_path / "none", exported):
         words = ("export", source, "--to", "numpy", "-o", tmp_path / "x")
         assert "Traceback" not in lmk(*words, code=DATA).err

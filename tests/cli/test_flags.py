@@ -1,4 +1,4 @@
-"""Commands from operations: a field decides what the command line shows, accepts and passes on."""
+"""Commands from operations: each field determines its help, its values and its parsing."""
 
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -10,16 +10,16 @@ from typer.testing import CliRunner
 
 from lmkcli.cli.adapter import command
 from lmkcli.progress import Report
-from lmkcli.settings import Flag, Settings
 from lmkcli.spec.operation import Operation
 from lmkcli.spec.result import Result
+from lmkcli.spec.settings import Flag, Settings
 
 SEEN: list[Any] = []
 
 
 @dataclass(frozen=True, kw_only=True)
 class Oven(Settings):
-    """Settings of every kind of field."""
+    """Fields of every type."""
 
     panel: ClassVar[str] = "Heat"
     degrees: Annotated[int, Flag("How hot.", short="-d", min=0, max=300)] = 180
@@ -28,7 +28,7 @@ class Oven(Settings):
     clean: Annotated[bool, Flag("Clean afterwards.")] = False
     trays: Annotated[list[Path] | None, Flag("What goes in; repeat it.", long="--with")] = None
     timer: Annotated[float | None, Flag("Minutes.", shown="none")] = None
-    size: Annotated[int, Flag("Room.", parse=lambda text: 2 * int(text))] = 14
+    size: Annotated[int, Flag("MemoryBudget.", parse=lambda text: 2 * int(text))] = 14
     serial: str = "x1"  # no flag
 
 
@@ -41,7 +41,7 @@ class Bake(Operation[Result], Oven):
 
     dish: Annotated[str, Flag("What.", argument=True, metavar="DISH")] = field()
     name: Annotated[str, Flag("Who.")] = field(kw_only=True)
-    secret: Annotated[str, Flag("Never asked.")] = field(default="soy", kw_only=True)
+    secret: Annotated[str, Flag("Never used.")] = field(default="soy", kw_only=True)
     fat: Annotated[str, Flag("Which; fan alone.", only="fan")] = field(default="oil", kw_only=True)
 
     def variant(self) -> tuple[str, str]:
@@ -49,7 +49,7 @@ class Bake(Operation[Result], Oven):
         return self.mode, f"--mode {self.mode}"
 
     def execute(self, report: Report) -> Result:
-        """Note what was asked."""
+        """Store the operation and its record."""
         SEEN.append((self, dict(report.call.record), list(report.call.command)))
         return Result()
 
@@ -87,12 +87,12 @@ def test_every_field_can_be_set() -> None:
 
 
 def test_a_flag_without_effect_is_refused_even_if_it_has_its_default() -> None:
-    said = bake("pie", "--name", "Ann", "--mode", "grill", "--fat", "oil", code=1)
-    assert "--fat has no effect with --mode grill" in said
+    message = bake("pie", "--name", "Ann", "--mode", "grill", "--fat", "oil", code=1)
+    assert "--fat has no effect with --mode grill" in message
 
 
 @pytest.mark.parametrize(
-    ("words", "says"),
+    ("words", "message"),
     [
         (["pie"], "Missing option '--name'"),
         (["pie", "--name", "A", "-d", "301"], "less than or equal to 300"),
@@ -103,8 +103,8 @@ def test_a_flag_without_effect_is_refused_even_if_it_has_its_default() -> None:
         (["pie", "--name", "A", "--timer", "x"], "--timer"),
     ],
 )
-def test_what_a_field_cannot_be_is_refused(words: list[str], says: str) -> None:
-    assert says in bake(*words, code=2)
+def test_invalid_values_are_refused(words: list[str], message: str) -> None:
+    assert message in bake(*words, code=2)
 
 
 def test_variables_set_flags() -> None:
@@ -113,7 +113,7 @@ def test_variables_set_flags() -> None:
     )
 
 
-def test_help_says_what_the_fields_say() -> None:
+def test_help_contains_the_text_of_the_fields() -> None:
     text = bake("--help", COLUMNS="200")
     for words in ("Heat", "How hot.", "180", "--light", "--no-light", "--with", "--config", "none"):
         assert words in text

@@ -1,6 +1,8 @@
-"""A full disk: a clear message, exit code 3, nothing half-made; with room, the same command goes on."""
+"""A full disk: a clear message, exit code 3, no incomplete output; with space, the same command continues."""
 
 import errno
+import itertools
+import re
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -8,19 +10,18 @@ from typing import Any
 
 import pytest
 
-from lmkcli.store import part_writer, parts
+from lmkcli.store import parts
 from lmkcli.store.part_writer import NpyAppender
 from lmkcli.store.vectors import Vectors
-from tests import tiny
+from tests import levels, tiny
 
 Models = Callable[[str], Path]
 Lmk = Callable[..., Any]
-DOCS = 2000
 
 
 @pytest.fixture
 def disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of 300 kB; skips where none may be mounted."""
+    """A file system of 300 kB. Skips the test if mounting is not allowed."""
     folder = tmp_path / "disk"
     folder.mkdir()
     line = ["mount", "-t", "tmpfs", "-o", "size=300k", "tmpfs", str(folder)]
@@ -32,36 +33,34 @@ def disk(tmp_path: Path) -> Iterator[Path]:
     subprocess.run(["umount", "--lazy", str(folder)], check=True)
 
 
-@pytest.fixture(scope="module")
-def many(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tiny.collection(tmp_path_factory.mktemp("many") / "beir", DOCS, 20)
+FEW = ("--steps", 6, "--save-every", 2, "--batch-size", 8, "--dtype", "fp32", "--log-every", 1)
 
 
-@pytest.mark.parametrize("name", ["tokenize", "encode", "hnsw", "bm25", "run.trec"])
-def test_a_full_disk_is_said_and_with_room_the_same_command_completes(
-    lmk: Lmk, tiny_model: Models, many: Path, disk: Path, tmp_path: Path, name: str
+TRAININGS = itertools.product(("train", "pretrain"), ("40k", "200k", "500k", "700k", "900k"))
+
+
+@pytest.mark.parametrize(("verb", "size"), levels.sample("full disks of trainings", TRAININGS, 2))
+def test_a_training_names_the_space_that_it_needs_and_continues_with_the_same_weights(
+    lmk: Lmk, tiny_model: Models, beir: Path, disk: Path, tmp_path: Path, verb: str, size: str
 ) -> None:
-    bert, v, out = tiny_model("bert"), tmp_path / "v", disk / name
-    encode = ["encode", many, "-m", bert, "--store-dtype", "fp32"]
-    words = {
-        "tokenize": ["tokenize", many, "-m", bert],
-        "encode": encode,
-        "hnsw": ["index", v],
-        "bm25": ["index", many, "--kind", "bm25"],
-        "run.trec": ["search", v, many, "-k", 1000],
-    }[name]
-    if v in words:
-        lmk(*encode, "-o", v)
-    failed = lmk(*words, "-o", out, code=3)
-    assert "o space left on " in failed.err
-    assert "Traceback" not in failed.err
-    left = [path.name for path in disk.rglob(".*")]
-    assert not left, "something half-made takes up the room"
-    assert not out.is_file()
-    lmk("search", out, "-q", "x", code=3)  # it is not taken for whole
+    pairs = tmp_path / "pairs.jsonl"
+    lines = [{"query": tiny.sentence(i, 4), "positive": tiny.sentence(i, 20)} for i in range(20)]
+    tiny.write_jsonl(pairs, lines)
+    source = beir if verb == "pretrain" else pairs
+    words = [verb, source, "-m", tiny_model("bert"), *FEW]
+    subprocess.run(["mount", "-o", f"remount,size={size}", str(disk)], check=True)
+    full = lmk(*words, "-o", disk / "model", code=3)
+    counts = (
+        r"checkpoint-\d needs [\d.]+ [kM]B, and .* had [\d.]+ kB left; complete checkpoints were"
+    )
+    assert re.search(f"no space left on the device: {counts} kept", full.err)
+    assert "Traceback" not in full.err
+    assert not list(disk.rglob(".growing"))
     subprocess.run(["mount", "-o", "remount,size=50m", str(disk)], check=True)
-    lmk(*words, "-o", out)
-    assert lmk("show", out, "--json").json
+    lmk(*words, "-o", disk / "model")
+    lmk(*words, "-o", tmp_path / "whole")
+    weights = [folder / "model.safetensors" for folder in (disk / "model", tmp_path / "whole")]
+    assert weights[0].read_bytes() == weights[1].read_bytes()
 
 
 @pytest.mark.parametrize("verb", ["tokenize", "encode"])
@@ -71,10 +70,11 @@ def test_parts_that_were_whole_before_stay(
     beir: Path,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
+    part_bytes: Callable[[int], None],
     verb: str,
 ) -> None:
-    """Without a file system of one's own: the eleventh write fails as on a full disk."""
-    monkeypatch.setattr(part_writer, "PART_BYTES", 1)
+    """Simulate a full disk: the eleventh write fails."""
+    part_bytes(1)
     monkeypatch.setattr("lmkcli.store.tokens.BATCH_CHARACTERS", 1000)
     append, calls, out = NpyAppender.append, [0], tmp_path / "out"
 
@@ -89,7 +89,7 @@ def test_parts_that_were_whole_before_stay(
     with monkeypatch.context() as patch:
         patch.setattr(NpyAppender, "append", full)
         failed = lmk(*words, code=3)
-    assert "no space left on the device" in failed.err
+    assert "no space left" in failed.err
     assert "run the same command again" in failed.err
     kept = parts.list_parts(out)
     assert kept

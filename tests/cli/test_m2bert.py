@@ -13,8 +13,8 @@ from transformers import AutoTokenizer
 
 from lmkcli.data.collection import open_collection
 from lmkcli.errors import DataError
-from lmkcli.models.finding import read_model
 from lmkcli.models.forward import ModelOptions
+from lmkcli.models.lookup import read_model
 from lmkcli.models.m2bert.config import M2BertConfig
 from lmkcli.models.m2bert.kind import M2Bert, open_model
 from lmkcli.models.m2bert.model import M2BertModel
@@ -27,7 +27,7 @@ LENGTH, WIDTH = 40, 32
 
 @pytest.fixture(scope="module")
 def m2bert(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """40 positions (some documents are longer), and a tokenizer that says 512, as BERT's does."""
+    """40 positions (some documents are longer), and a tokenizer with a limit of 512, as for BERT."""
     folder = tmp_path_factory.mktemp("models") / "m2bert"
     torch.manual_seed(7)
     config = M2BertConfig(
@@ -49,7 +49,10 @@ def _cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_all_five_verbs(lmk: Lmk, m2bert: Path, beir: Path, tmp_path: Path) -> None:
     tokens, vectors, graph, run = (tmp_path / name for name in ("t", "v", "i", "run.trec"))
     assert lmk("tokenize", beir, "-m", m2bert, "-o", tokens, "--json").json["documents"] == 60
-    for source in (beir, tokens):  # the same vectors either way, so the second run does nothing
+    for source in (
+        beir,
+        tokens,
+    ):  # both sources give the same vectors, so the second run does nothing
         made = lmk("encode", source, "-m", m2bert, "-o", vectors, "--json")
         assert (made.json["docs"], made.json["vectors"], made.json["empty"]) == (60, 60, 0)
     assert f"pool model, max length {LENGTH}, padded to full length, cosine" in made.err
@@ -58,7 +61,7 @@ def test_all_five_verbs(lmk: Lmk, m2bert: Path, beir: Path, tmp_path: Path) -> N
     for place in (vectors, graph):
         path = run.with_stem(place.name)
         lmk("search", place, beir, "-k", 100, "-o", path)
-        assert lmk("eval", path, "--json").json[0]["R@100"] == 1.0  # every document is there
+        assert lmk("eval", path, "--json").json[0]["R@100"] == 1.0  # all documents are encoded
     assert lmk("verify", vectors, "--json").json["least cosine"] > 0.999
     shown = lmk("show", vectors, "--json").json
     assert shown["execution"]["attention"] == "padded"
@@ -145,7 +148,7 @@ def test_show_counts_and_dry_run(lmk: Lmk, m2bert: Path, beir: Path, tmp_path: P
 @pytest.mark.parametrize(
     "flags", [["--max-length", "41"], ["--pool", "mean"], ["--unit", "chunk", "--gran", "8"]]
 )
-def test_what_it_cannot_do_is_refused(
+def test_unsupported_settings_are_refused(
     lmk: Lmk, m2bert: Path, beir: Path, tmp_path: Path, flags: list[str]
 ) -> None:
     assert (
@@ -158,7 +161,7 @@ def test_what_it_cannot_do_is_refused(
 def test_a_released_folder_is_known_by_its_mixer(
     lmk: Lmk, m2bert: Path, beir: Path, tmp_path: Path, named: str | None
 ) -> None:
-    """Whatever type it gives itself, with code of its own, and weights in model.bin."""
+    """A model with another model type, code of its own, and weights in model.bin."""
     folder = tmp_path / "hub"
     shutil.copytree(m2bert, folder)
     config = json.loads((folder / "config.json").read_text())
@@ -195,7 +198,7 @@ def test_a_vector_does_not_depend_on_its_company(m2bert: Path, pad: bool) -> Non
     torch.testing.assert_close(together, alone, atol=1e-5, rtol=1e-4)
 
 
-def test_what_it_declares(m2bert: Path) -> None:
+def test_the_declared_settings(m2bert: Path) -> None:
     padded, bare = opened(m2bert, True), opened(m2bert, False)
     assert (padded.limit, padded.dim, padded.pad_to, bare.pad_to) == (LENGTH, WIDTH, LENGTH, 0)
     assert padded.one_vector

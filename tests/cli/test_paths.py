@@ -1,4 +1,4 @@
-"""Names of files as a shell means them: homes, folders that are called '~x', bytes that are no text."""
+"""File names as a shell reads them: home folders, folders with the name '~x', names that are not UTF-8."""
 
 import os
 from collections.abc import Callable
@@ -18,10 +18,10 @@ def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path / "work")
 
 
-def test_an_output_after_an_equals_sign_goes_home(
+def test_a_tilde_after_an_equals_sign_is_expanded(
     lmk: Lmk, beir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """No shell replaces the '~' of --output=~/x, of a variable's value, or of a file of settings."""
+    """Shells do not expand '~' in --output=~/x, in the value of a variable, or in a config file."""
     lmk("index", beir, "--kind=bm25", "--output=~/one")
     monkeypatch.setenv("LMK_INDEX_OUTPUT", "~/two")
     lmk("index", beir, "--kind=bm25")
@@ -33,7 +33,7 @@ def test_an_output_after_an_equals_sign_goes_home(
     assert "1" in lmk("search", "~/one", "-q", "rivers").out
 
 
-def test_what_is_no_users_home_is_a_name_like_any_other(lmk: Lmk, beir: Path) -> None:
+def test_a_tilde_without_such_a_user_is_a_name(lmk: Lmk, beir: Path) -> None:
     Path(NOBODY).mkdir()
     Path(NOBODY, "docs.jsonl").write_text('{"_id": "a", "text": "rivers"}\n')
     lmk("index", f"{NOBODY}/docs.jsonl", "--kind", "bm25", "-o", f"{NOBODY}/bm25")
@@ -49,11 +49,11 @@ def test_what_is_no_users_home_is_a_name_like_any_other(lmk: Lmk, beir: Path) ->
     assert os.listdir() == [NOBODY]
 
 
-def test_without_a_home_nothing_is_remembered(
+def test_without_a_home_folder(
     lmk: Lmk, beir: Path, tiny_model: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
-    monkeypatch.setattr("os.path.expanduser", lambda path: path)  # as where no user is known
+    monkeypatch.setattr("os.path.expanduser", lambda path: path)  # as on a machine without users
     lmk("encode", beir, "-m", tiny_model("bert"), "--pool", "mean", "-o", "v")
     assert os.listdir() == ["v"]
 

@@ -1,4 +1,4 @@
-"""lmk plot and lmk eval --plot, through the command line."""
+"""lmk plot and lmk eval --plot on the command line."""
 
 import json
 import re
@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
+from lmkcli.system.atomic import exclusive
 
 pytest.importorskip("matplotlib")
 
@@ -39,7 +41,7 @@ LINK = {
 
 
 def log(granularities: dict[str, float]) -> None:
-    """A score log of runs in vectors that were encoded with these granularities."""
+    """A score log of runs over vectors with these granularities."""
     lines = [
         {
             "scores": {"nDCG@10": score, "R@100": 0.5},
@@ -50,31 +52,48 @@ def log(granularities: dict[str, float]) -> None:
     Path("scores.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
 
 
+def test_one_command_at_a_time_draws_a_figure(lmk: Lmk, runs: Path) -> None:
+    log({"16": 0.6, "64": 0.66})
+    Path("docs.jsonl").write_text('{"_id": "a", "text": "one two three"}\n')
+    commands = [
+        ("plot", "scores.jsonl", "--x", "gran", "-o", "figure.svg"),
+        ("analyze", "lengths", "docs.jsonl", "-o", "figure.svg"),
+        ("eval", "good.trec", "--qrels", "qrels.txt", "--plot", "figure.svg"),
+    ]
+    with exclusive(Path("figure.svg")):
+        for words in commands:
+            assert "is being written by process" in lmk(*words, code=75).err
+    assert not Path("figure.svg").exists()
+    for words in commands:
+        lmk(*words)
+    assert not list(Path().glob(".figure*"))
+
+
 def test_a_curve_over_a_parameter(lmk: Lmk, runs: Path) -> None:
     log({"16": 0.6, "64": 0.66, "256": 0.63, "sentence": 0.5})
     words = ["plot", "scores.jsonl", "--x", "gran", "-o", "curve.svg"]
     done = lmk(*words, "-m", "nDCG@10")
     assert done.out == "curve.svg: 3 points, 1 lines\n"
-    assert "without a numeric gran, drawn from side to side: gran sentence" in done.err
+    assert "gran sentence" in done.err
     text = Path("curve.svg").read_text()
     assert all(f">{word}<" in text for word in ("gran", "nDCG@10", "16", "64", "256"))
     assert lmk(*words).out == "curve.svg: 6 points, 2 lines\n"
     assert ">R@100<" in Path("curve.svg").read_text()
 
 
-def test_what_cannot_be_plotted_is_refused(lmk: Lmk, runs: Path) -> None:
+def test_impossible_plots_are_refused(lmk: Lmk, runs: Path) -> None:
     log({"16": 0.6})
     unknown = lmk("plot", "scores.jsonl", "--x", "dim", "-o", "c.svg", code=2)
-    assert "no entry of scores.jsonl has a numeric dim" in unknown.err
-    assert "there are: gran" in unknown.err
+    assert "--x dim" in unknown.err
+    assert "numeric parameters: gran" in unknown.err
     assert "-o/--output" in lmk("plot", "scores.jsonl", "--x", "gran", code=2).err
     assert ".png, .svg" in lmk("plot", "scores.jsonl", "--x", "gran", "-o", "c.bmp", code=2).err
     unknown = lmk(
         "plot", "scores.jsonl", "--x", "gran", "-o", "c.svg", "-m", "R@100", "-m", "AP", code=2
     )
-    assert "has no AP: its measures are nDCG@10, R@100" in unknown.err
+    assert "nDCG@10, R@100" in unknown.err
     by = lmk("plot", "scores.jsonl", "--x", "gran", "--by", "pol", "-o", "c.svg", code=2)
-    assert "has a pol, for --by; there are: gran" in by.err
+    assert "--by pol: no entry of" in by.err
     assert not Path("c.svg").exists()
     assert "no such score log" in lmk("plot", "none", "--x", "gran", "-o", "c.svg", code=3).err
 
@@ -108,13 +127,13 @@ def test_groups_of_queries_are_a_curve(lmk: Lmk, runs: Path, beir: Path) -> None
     assert len(re.findall(r'<use xlink:href="#m[0-9a-f]+"[^>]*fill: #0072b2', text)) == 2
 
 
-def test_ir_metadata_is_written_beside_the_run(lmk: Lmk, runs: Path) -> None:
+def test_ir_metadata_is_written_next_to_the_run(lmk: Lmk, runs: Path) -> None:
     words = ["eval", "good.trec", "--qrels", "qrels.txt", "-m", "RR@10", "--ir-metadata"]
     done = lmk(*words)
     assert "good.trec.ir_metadata.yml" in done.err
     assert 'tag: "good"' in Path("good.trec.ir_metadata.yml").read_text()
-    lmk(*words)  # again, and the same
-    assert "is there already" in lmk(*words, "-m", "P@1", code=3).err
+    lmk(*words)  # a second time, with the same result
+    assert "exists already" in lmk(*words, "-m", "P@1", code=3).err
 
 
 def test_the_curves_of_a_training(
@@ -131,7 +150,15 @@ def test_the_curves_of_a_training(
     for word in ("loss", "infonce@32", "infonce@16", "learning rate", "nDCG@10", "step"):
         assert f">{word}<" in text
     assert "no effect" in lmk("plot", "model", "--x", "gran", "-o", "c.svg", code=2).err
-    assert "no log of a training" in lmk("plot", beir, "-o", "c.svg", code=3).err
+    assert "log of a training" in lmk("plot", beir, "-o", "c.svg", code=3).err
     with open("model/log.jsonl", "a") as log:
-        log.write('{"step": 7, "lo')  # a line that is being written
+        log.write('{"step": 7, "lo')  # a line that another process is writing
     lmk("plot", "model", "-o", "curves.png")
+
+
+def test_a_figure_of_very_many_measures_is_refused(lmk: Lmk, runs: Path) -> None:
+    entry = {"scores": {f"m{number}": 0.5 for number in range(60_000)}}
+    Path("scores.jsonl").write_text(json.dumps(entry) + "\n")
+    refused = lmk("plot", "scores.jsonl", "--x", "gran", "-o", "curve.svg", code=2)
+    assert "at most 50 measures" in refused.err
+    assert len(refused.err) < 1000

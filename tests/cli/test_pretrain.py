@@ -1,4 +1,4 @@
-"""lmk pretrain as a user types it: an encoder, trained and encoded with; and a new model from a file."""
+"""lmk pretrain on the command line: an encoder and its vectors; and a new model from a file."""
 
 import json
 from collections.abc import Callable
@@ -75,10 +75,12 @@ mask = 0.15
     again = ("--init-from", tmp_path / "short", "--no-pad-to-max", *FEW)
     done = lmk("pretrain", beir, *words, *again, "-o", tmp_path / "long")
     assert "repeated to their new length" in done.err
-    assert "gated_layers" in done.err  # which did not fit
+    assert "gated_layers" in done.err  # these weights have another shape
 
 
-def test_what_is_missing_is_said(lmk: Lmk, beir: Path, tiny_model: Models, tmp_path: Path) -> None:
+def test_missing_arguments_are_reported(
+    lmk: Lmk, beir: Path, tiny_model: Models, tmp_path: Path
+) -> None:
     out = ("-o", tmp_path / "model")
     assert "--architecture" in lmk("pretrain", beir, *out, code=2).err
     (tmp_path / "none.json").write_text("{}")

@@ -1,4 +1,4 @@
-"""The Python of docs/pyserini.md, in a process of its own: Java can be started once in each."""
+"""The Python code of docs/pyserini.md, in a separate process, because a process can start Java only once."""
 
 import os
 import re

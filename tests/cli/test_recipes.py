@@ -1,4 +1,4 @@
-"""The recipes of the papers among the examples: each trains two steps on a tiny model and tiny data."""
+"""The recipes of papers in examples/: each trains for two steps with a tiny model and tiny data."""
 
 import json
 import tomllib
@@ -46,8 +46,8 @@ def chunked(tmp_path_factory: pytest.TempPathFactory) -> Path:
     lines = []
     for i in range(20):
         chunks = [tiny.sentence(9 * i + n, 6) for n in range(4)]
-        asked = [{"query": tiny.sentence(200 + 9 * i + n, 3), "chunk": n} for n in range(4)]
-        lines.append(json.dumps({"id": f"d{i}", "chunks": chunks, "queries": asked}))
+        queries = [{"query": tiny.sentence(200 + 9 * i + n, 3), "chunk": n} for n in range(4)]
+        lines.append(json.dumps({"id": f"d{i}", "chunks": chunks, "queries": queries}))
     path.write_text("\n".join(lines))
     return path
 
@@ -70,10 +70,10 @@ def test_there_are_recipes() -> None:
 
 
 @pytest.mark.parametrize("recipe", RECIPES, ids=lambda path: path.stem)
-def test_a_recipe_runs_as_it_stands(
+def test_a_recipe_runs_unchanged(
     lmk: Lmk, tiny_model: Models, scored: Path, chunked: Path, m2bert: Path, recipe: Path, tmp_path: Path
 ) -> None:  # fmt: skip
-    """But for the model, the data and their sizes; its other settings are those of the training."""
+    """Only the model, the data and their sizes are replaced; all other settings are those of the recipe."""
     wanted = tomllib.loads(recipe.read_text())["train"]
     model = m2bert if "m2-bert" in wanted["model"] else tiny_model(_architecture(wanted))
     source = str(chunked) if wanted.get("unit") == "chunk" else f"{scored},per-query=7,replace=1"
@@ -87,15 +87,15 @@ def test_a_recipe_runs_as_it_stands(
     training = json.loads((tmp_path / "model" / "training.json").read_text())
     assert training["steps"] == 2
     kept = {name.replace("-", "_"): value for name, value in wanted.items() if name not in SMALL}
-    said = {name: value for name, value in kept.items() if name in training["settings"]}
-    assert said.keys() >= {"loss", "lr", "warmup"}
-    assert {name: training["settings"][name] for name in said} == said
+    given = {name: value for name, value in kept.items() if name in training["settings"]}
+    assert given.keys() >= {"loss", "lr", "warmup"}
+    assert {name: training["settings"][name] for name in given} == given
     if "gran" in wanted and wanted["pool"] == "lmk":
         assert training["granularities"] == wanted["gran"].split(",")
 
 
 def _architecture(recipe: dict[str, Any]) -> str:
-    """One with a table of positions, where the recipe makes it longer."""
+    """A model with a table of positions if the recipe extends it."""
     return "bert" if "extend" in recipe else "modernbert"
 
 

@@ -1,7 +1,7 @@
-"""The main job on a real collection, against scores that were reached without this package.
+"""Retrieval on a real collection, compared with scores that were computed without this package.
 
-Dense retrieval: sentence-transformers' own encode and exact cosine search (all-MiniLM-L6-v2, float32). The
-stages: the same scores, reranked and fused by a few lines of numpy. docs/lexical.md has more collections.
+Dense retrieval: encode of sentence-transformers and exact cosine search (all-MiniLM-L6-v2, float32). Stages:
+the same scores, reranked and fused by a few lines of numpy. docs/lexical.md contains more collections.
 """
 
 import itertools
@@ -15,7 +15,7 @@ from lmkcli.data.run import read_run
 
 pytestmark = pytest.mark.slow
 Lmk = Callable[..., Any]
-# nDCG@10 on cranfield, and how far a score may lie from it
+# nDCG@10 on cranfield, and the allowed difference
 FIGURES = {
     "exact": (0.3746, 0.002),
     "hnsw": (0.3746, 0.004),
@@ -26,7 +26,7 @@ FIGURES = {
 
 
 def test_minilm_by_its_own_recipe(lmk: Lmk, shared: Path, minilm: Path, tmp_path: Path) -> None:
-    """Exact, by a graph, lexical, reranked and fused: all from one encoding, which takes minutes."""
+    """Exact, HNSW, lexical, reranked and fused runs, all from one encoding, which takes minutes."""
     data = shared / "data" / "cranfield"
     vectors, hnsw, bm25 = (tmp_path / name for name in ("vectors", "hnsw", "bm25"))
     lmk("encode", data, "-m", minilm, "-o", vectors, "--dtype", "fp32")
@@ -49,7 +49,7 @@ def test_minilm_by_its_own_recipe(lmk: Lmk, shared: Path, minilm: Path, tmp_path
 
 
 def recall(approximate: Path, exact: Path) -> float:
-    """The share of the exact run's documents that the other run has too."""
+    """The share of the documents of the exact run that the other run also contains."""
     found, wanted = (
         {
             (query, doc)

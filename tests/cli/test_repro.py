@@ -1,4 +1,4 @@
-"""lmk repro: every kind of run is made again from its sources; what changed is found and named."""
+"""lmk repro: every kind of run is reproduced from its sources, and differences are named."""
 
 import json
 import shutil
@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from lmkcli import manifest
 from lmkcli.provenance import lineage
 from lmkcli.retrieval.index_folder import write_built
+from lmkcli.spec import manifest
 from tests import tiny
 
 Models = Callable[[str], Path]
@@ -19,7 +19,7 @@ Lmk = Callable[..., Any]
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory, tiny_model: Models) -> Path:
-    """A folder in which a collection, a model, all artifacts and their log are; do not write into it."""
+    """A folder with a collection, a model, all artifacts and their log. Tests do not write into it."""
     folder = tmp_path_factory.mktemp("made")
     tiny.collection(folder / "beir")
     shutil.copytree(tiny_model("bert"), folder / "model")
@@ -43,7 +43,7 @@ LINES = [
 
 @pytest.fixture
 def house(lmk: Lmk, made: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """`made`, all of it made when it is first asked for."""
+    """`made`, with all artifacts made on first use."""
     monkeypatch.chdir(made)
     if not (made / "scores.jsonl").exists():
         for line in LINES:
@@ -53,11 +53,11 @@ def house(lmk: Lmk, made: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def own(house: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A house of one's own, made by the same commands elsewhere, to break."""
+    """A folder made by the same commands elsewhere, which the test may damage."""
     shutil.copytree(house, tmp_path / "own")
     for path in (tmp_path / "own").rglob("*.json*"):
         path.write_text(path.read_text().replace(str(house), str(tmp_path / "own")))
-    built = json.loads((tmp_path / "own/bm25/built.json").read_text())  # of another folder now
+    built = json.loads((tmp_path / "own/bm25/built.json").read_text())  # of another folder
     write_built(tmp_path / "own/bm25", built, built["of"], built["at"])
     monkeypatch.chdir(tmp_path / "own")
     return tmp_path / "own"
@@ -89,7 +89,8 @@ def test_steps_come_once_and_sources_first(house: Path) -> None:
 
 
 def test_the_log_is_enough(lmk: Lmk, own: Path) -> None:
-    """Every artifact is gone; sources and log make them again. A run's table tells what it means."""
+    """All artifacts are deleted and reproduced from the sources and the log. The table of a run names its
+    steps."""
     for name in ("vectors", "graph", "bm25"):
         shutil.rmtree(own / name)
     for path in own.glob("*.trec*"):
@@ -99,11 +100,27 @@ def test_the_log_is_enough(lmk: Lmk, own: Path) -> None:
     assert "NO" not in out
 
 
-def test_what_is_made_again_can_be_kept(lmk: Lmk, house: Path, tmp_path: Path) -> None:
+def test_reproduced_artifacts_can_be_kept(lmk: Lmk, house: Path, tmp_path: Path) -> None:
     lmk("repro", "exact.trec", "-o", tmp_path / "again")
     kept = sorted(path.name for path in (tmp_path / "again").iterdir())
     assert kept == ["1-vectors", "2-exact.trec", "2-exact.trec.json"]
     assert "choose a new folder" in lmk("repro", "exact.trec", "-o", tmp_path / "again", code=3).err
+
+
+def test_the_same_command_continues_an_interrupted_reproduction(
+    lmk: Lmk, house: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = ["repro", "exact.trec", "-o", tmp_path / "again"]
+
+    def interrupt(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("lmkcli.operations.search.Search.execute", interrupt)
+        lmk(*words, code=130)
+    lmk(*words)
+    kept = sorted(path.name for path in (tmp_path / "again").iterdir())
+    assert kept == ["1-vectors", "2-exact.trec", "2-exact.trec.json"]
 
 
 def edit(path: Path, old: str, new: str) -> None:
@@ -116,13 +133,13 @@ def test_a_changed_byte_of_a_document_is_named(lmk: Lmk, own: Path) -> None:
     edit(own / "beir" / "corpus.jsonl", "landmark", "landmarc")
     for number in (1, 3):
         err = lmk("repro", f"scores.jsonl#{number}", code=4).err
-        assert f"First to differ: documents of {own / 'beir'}" in err
-        assert "as many documents (60), but not the same texts" in err
+        assert f"First difference: documents of {own / 'beir'}" in err
+        assert "documents (60)" in err
 
 
 def test_changed_queries_and_judgements_are_named(lmk: Lmk, own: Path) -> None:
     edit(own / "beir" / "qrels" / "test.tsv", "\t2\n", "\t1\n")
-    assert "First to differ: qrels. the judgements" in lmk("repro", "scores.jsonl#3", code=4).err
+    assert "First difference: qrels. the judgements" in lmk("repro", "scores.jsonl#3", code=4).err
     lines = (own / "beir" / "queries.jsonl").read_text(encoding="utf-8").splitlines(keepends=True)
     record = json.loads(lines[0])
     lines[0] = json.dumps({**record, "text": record["text"] + " more"}) + "\n"
@@ -139,13 +156,13 @@ def test_another_model_is_named(lmk: Lmk, own: Path, tiny_model: Models) -> None
     weights[name] = weights[name] + torch.randn_like(weights[name])
     save_file(weights, own / "model" / "model.safetensors", {"format": "pt"})
     done = lmk("repro", "scores.jsonl#1", code=4)
-    assert "First to differ: weights of" in done.err
-    assert "is another model: its weights have changed" in done.err
+    assert "First difference: weights of" in done.err
+    assert "weights" in done.err
     assert "NO" in next(line for line in done.out.splitlines() if line.startswith("vectors "))
 
 
 def rewrite(log: Path, change: Callable[[dict[str, Any]], object]) -> None:
-    """Edit what was recorded of every step."""
+    """Edit the records of all steps."""
     entries = [json.loads(line) for line in log.read_text().splitlines()]
     for entry in entries:
         for facts in (entry, *(step["facts"] for step in entry["lineage"])):
@@ -157,12 +174,12 @@ def test_another_library_version_that_agrees_is_named_and_passes(lmk: Lmk, own: 
     rewrite(own / "scores.jsonl", lambda facts: facts["packages"].update(torch="1.0"))
     now = manifest.environment()["packages"]["torch"]
     err = lmk("repro", "scores.jsonl#1").err
-    assert f"another version: torch 1.0 then, {now} now" in err
+    assert f"other version: torch 1.0 then, {now} now" in err
     assert "is reproduced" in err
 
 
 def test_another_library_version_that_does_not_agree_is_the_suspect(lmk: Lmk, own: Path) -> None:
-    """As if another torch had made other vectors: the recorded parts hold other numbers."""
+    """Simulate vectors of another version of torch: the recorded parts contain other numbers."""
     import numpy as np
 
     for path in (own / "vectors" / "parts").glob("*/vectors.npy"):
@@ -171,14 +188,14 @@ def test_another_library_version_that_does_not_agree_is_the_suspect(lmk: Lmk, ow
         matrix = np.load(path)
         np.save(path, matrix[:, ::-1])
     for file in (own / "vectors" / "done").glob("*.json"):
-        told = json.loads(file.read_text())
-        file.write_text(json.dumps({**told, "digests": dict.fromkeys(told["digests"], "other")}))
+        facts = json.loads(file.read_text())
+        file.write_text(json.dumps({**facts, "digests": dict.fromkeys(facts["digests"], "other")}))
     facts = json.loads((own / "vectors" / "manifest.json").read_text())
     facts["facts"]["packages"]["torch"] = "1.0"
     (own / "vectors" / "manifest.json").write_text(json.dumps(facts))
     err = lmk("repro", "vectors", code=4).err
-    assert "First to differ: vectors vectors. least cosine" in err
-    assert "library versions differ; torch 1.0 then" in err
+    assert "First difference: vectors vectors. least cosine" in err
+    assert "torch 1.0 then" in err
 
 
 def test_parts_that_were_cut_otherwise_are_compared_by_value(lmk: Lmk, own: Path) -> None:
@@ -193,14 +210,14 @@ def test_parts_that_were_cut_otherwise_are_compared_by_value(lmk: Lmk, own: Path
 
 
 @pytest.mark.parametrize("gone", ["beir", "model"])
-def test_a_missing_source_is_told(lmk: Lmk, own: Path, gone: str) -> None:
+def test_a_missing_source_is_reported(lmk: Lmk, own: Path, gone: str) -> None:
     shutil.rmtree(own / gone)
     err = lmk("repro", "scores.jsonl#1", code=3).err
-    assert f"{own / 'vectors'} cannot be made again" in err
+    assert f"{own / 'vectors'} cannot be reproduced" in err
     assert gone in err
 
 
-def test_what_no_command_made_cannot_be_made_again(lmk: Lmk, own: Path) -> None:
+def test_artifacts_without_a_record_cannot_be_reproduced(lmk: Lmk, own: Path) -> None:
     found = json.loads((own / "bm25" / "manifest.json").read_text())
     found["facts"]["operation"] = {}
     (own / "bm25" / "manifest.json").write_text(json.dumps(found))
@@ -218,7 +235,7 @@ def test_what_no_command_made_cannot_be_made_again(lmk: Lmk, own: Path) -> None:
     assert "no setting no_such" in lmk("repro", "bm25", code=3).err
     assert "no such artifact" in lmk("repro", "nothing", code=3).err
     Path("other.trec").write_text("q1 Q0 d1 1 2.0 t\n")
-    assert "lmk did not make it" in lmk("repro", "other.trec", code=3).err
+    assert "was not made by lmk" in lmk("repro", "other.trec", code=3).err
 
 
 @pytest.mark.parametrize(
@@ -254,7 +271,7 @@ def test_a_run_that_lmk_did_not_make_is_evaluated_again(lmk: Lmk, own: Path) -> 
     lmk("eval", "bm25.trec", "--qrels", "./beir", "--log", "scores.jsonl", "-m", "nDCG@10")
     assert all(row["same"] for row in lmk("repro", "scores.jsonl", "--json").json)
     edit(own / "bm25.trec", " 1 ", " 7 ")
-    assert "First to differ: run bm25.trec" in lmk("repro", "scores.jsonl", code=4).err
+    assert "First difference: run bm25.trec" in lmk("repro", "scores.jsonl", code=4).err
     (own / "bm25.trec").unlink()
     assert "missing" in lmk("repro", "scores.jsonl", code=3).err
 

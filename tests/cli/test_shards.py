@@ -1,7 +1,8 @@
-"""Shards through the command line: any number of them, two lives of one task, what is refused, show."""
+"""Shards on the command line: any number, a requeued task, refused inputs, and `lmk show`."""
 
 import gzip
 import os
+import re
 import signal
 from collections.abc import Callable
 from pathlib import Path
@@ -11,13 +12,14 @@ import numpy as np
 import pytest
 
 from lmkcli.data.collection import Shard
-from lmkcli.data.formats import Fields
+from lmkcli.data.fields import Fields
 from lmkcli.data.sources.files import open_files
-from lmkcli.encoding.jobs import run_encode
-from lmkcli.encoding.planning import plan
+from lmkcli.encoding.artifacts import run_encode
+from lmkcli.encoding.jobs import plan
 from lmkcli.provenance.description import completion, ranges
-from lmkcli.recipe import RecipeOptions
-from lmkcli.settings import EncodeSettings
+from lmkcli.spec.recipe import RecipeOptions
+from lmkcli.spec.settings import EncodeSettings
+from lmkcli.spec.values import WHOLE
 from lmkcli.store import part_writer, parts, tokens
 from lmkcli.store.vectors import Vectors
 from tests import tiny
@@ -40,10 +42,10 @@ def encode(lmk: Lmk, tiny_model: Models) -> Callable[..., Any]:
 
 
 @pytest.fixture
-def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A part for every few documents."""
+def small_parts(monkeypatch: pytest.MonkeyPatch, part_bytes: Callable[[int], None]) -> None:
+    """Write a part after every few documents."""
     monkeypatch.setattr(tokens, "BATCH_CHARACTERS", 1000)
-    monkeypatch.setattr(part_writer, "PART_BYTES", 1)
+    part_bytes(1)
 
 
 def gzipped(beir: Path, folder: Path) -> Path:
@@ -53,7 +55,7 @@ def gzipped(beir: Path, folder: Path) -> Path:
 
 
 def same(one: Path, other: Path) -> None:
-    """The same documents with the same vectors, in whatever order the shards have them."""
+    """The same documents with the same vectors, in any order of the shards."""
     mine, theirs = Vectors(one), Vectors(other)
     assert mine.counts() == theirs.counts()
     assert mine.collection_digest() == theirs.collection_digest()
@@ -77,7 +79,8 @@ def test_any_number_of_shards_is_the_whole(
     docs: int,
     count: int,
 ) -> None:
-    """7 does not divide 60 documents, 19 are more than 12, and gzip is dealt in blocks of 1,000."""
+    """7 does not divide 60 documents, 19 is more than 12, and gzip files are distributed in blocks of
+    1,000."""
     source = beir = tiny.collection(tmp_path / "beir", docs)
     if kind == "gzip":
         source = gzipped(beir, tmp_path)
@@ -101,15 +104,18 @@ def test_two_lives_of_one_task_make_one_shard(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The first life is not dead: while it writes, the second begins, overlaps it and finishes."""
+    """The first process of the task still runs: while it writes, the second starts, overlaps it and
+    finishes."""
     encode(beir, tmp_path / "whole")
     folder, first_publish = tmp_path / "v", part_writer.PartBuilder.publish
     digests = []
 
     def second_life() -> None:
-        monkeypatch.setattr(tokens, "BATCH_CHARACTERS", 1700)  # other borders than the first's
+        monkeypatch.setattr(
+            tokens, "BATCH_CHARACTERS", 1700
+        )  # other part borders than in the first process
         settings = EncodeSettings(dtype="fp32", store_dtype="fp32", batch_tokens=3)
-        job = plan(str(beir), RecipeOptions(model=str(tiny_model("bert"))), settings, "0/1")
+        job = plan(str(beir), RecipeOptions(model=str(tiny_model("bert"))), settings, WHOLE)
         run_encode(job, folder)
         digests.append(Vectors(folder).digest())
 
@@ -123,9 +129,9 @@ def test_two_lives_of_one_task_make_one_shard(
     monkeypatch.setattr(part_writer.PartBuilder, "publish", publish)
     encode(beir, folder, "--batch-tokens", "2")
     names = parts.list_parts(folder)
-    assert any(a.start < b.start < a.stop for a in names for b in names)  # they did overlap
+    assert any(a.start < b.start < a.stop for a in names for b in names)  # the parts overlap
     same(folder, tmp_path / "whole")
-    assert [Vectors(folder).digest()] == digests  # what came after the end changes nothing
+    assert [Vectors(folder).digest()] == digests  # parts that arrive after the end change nothing
 
 
 def test_a_source_that_changed_between_two_shards(
@@ -138,7 +144,7 @@ def test_a_source_that_changed_between_two_shards(
     later = encode(source, tmp_path / "v", "--shard", "1/2", code=DATA)
     assert f"{source} has changed since" in later.err
     assert "size in bytes, time in ns" in later.err
-    assert parts.state(tmp_path / "v", 2).unfinished == [1]
+    assert parts.read_state(tmp_path / "v", 2).unfinished == [1]
 
 
 def test_a_source_that_changes_while_it_is_read(
@@ -156,7 +162,7 @@ def test_a_source_that_changes_while_it_is_read(
 
     monkeypatch.setattr(Fields, "doc", touch)
     failed = encode(source, tmp_path / "v", code=DATA)
-    assert "was changed while it was read" in failed.err
+    assert "changed while lmk read it" in failed.err
     assert not (tmp_path / "v" / "done").exists()
 
 
@@ -170,11 +176,11 @@ def test_an_id_in_two_shards_is_named_by_whoever_finishes_last(
     *early, last = order
     for number in early:
         encode(tmp_path / "c.jsonl", tmp_path / "v", "--shard", f"{number}/3")
-    for _ in range(2):  # it stays so
+    for _ in range(2):  # also the second time
         failed = encode(tmp_path / "c.jsonl", tmp_path / "v", "--shard", f"{last}/3", code=DATA)
-        assert "the document id 'd3' occurs twice" in failed.err
-        assert "shard 2/3" in failed.err
-    assert parts.state(tmp_path / "v", 3).unfinished == [last]
+        assert "document id 'd3'" in failed.err
+        assert re.search(r"c\.jsonl.{1,9}\b30\b.*c\.jsonl.{1,9}\b4\b", failed.err), failed.err
+    assert parts.read_state(tmp_path / "v", 3).unfinished == [last]
     lmk("search", tmp_path / "v", "-q", "x", code=DATA)
 
 
@@ -184,19 +190,19 @@ def test_two_shards_that_finish_together_are_looked_at_all_the_same(
     records = [{"_id": "same", "text": tiny.sentence(i, 9)} for i in range(2)]
     tiny.write_jsonl(tmp_path / "c.jsonl", records)
     encode(tmp_path / "c.jsonl", tmp_path / "v", "--shard", "0/2")
-    whole, asked = part_writer._others_done, []
+    whole, calls = part_writer._others_done, []
 
     def not_yet(folder: Path, shard: Shard) -> bool:
-        asked.append(shard)
-        return len(asked) > 1 and whole(folder, shard)
+        calls.append(shard)
+        return len(calls) > 1 and whole(folder, shard)
 
     monkeypatch.setattr(part_writer, "_others_done", not_yet)
     failed = encode(tmp_path / "c.jsonl", tmp_path / "v", "--shard", "1/2", code=DATA)
     assert "'same' occurs twice" in failed.err
-    assert parts.state(tmp_path / "v", 2).unfinished == [1]
+    assert parts.read_state(tmp_path / "v", 2).unfinished == [1]
 
 
-# --- what show says, and what an incomplete folder is good for ------------------------------------
+# --- lmk show, and the use of incomplete folders ----------------------------------------------------
 
 
 @pytest.fixture
@@ -207,7 +213,7 @@ def incomplete(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> Path:
-    """Vectors of shards 0, 2 and 3 of 6; shard 5 was stopped after its first part."""
+    """Vectors with the shards 0, 2 and 3 of 6; shard 5 was stopped after its first part."""
     folder, publish = tmp_path / "v", part_writer.PartBuilder.publish
     for number in (0, 2, 3):
         encode(beir, folder, "--shard", f"{number}/6", "--batch-tokens", "2")
@@ -223,7 +229,7 @@ def incomplete(
     return folder
 
 
-def test_show_says_what_is_missing_and_how_to_finish_it(
+def test_show_lists_missing_shards_and_the_command_to_finish(
     lmk: Lmk, encode: Callable[..., Any], incomplete: Path, beir: Path
 ) -> None:
     shown = lmk("show", incomplete, "--json").json
@@ -238,7 +244,7 @@ def test_show_says_what_is_missing_and_how_to_finish_it(
     assert line.count("--shard") == 1
     assert f"  5: {left['5']}" in lmk("show", incomplete).out
     words = line.partition("lmk encode ")[2]
-    for number in (1, 4, 5):  # what it says to run does finish it
+    for number in (1, 4, 5):  # the printed command finishes the folder
         lmk("encode", *words.replace("$SLURM_ARRAY_TASK_ID", str(number)).split())
     whole = lmk("show", incomplete, "--json").json
     assert whole["shards"] == "6 of 6 finished"
@@ -255,7 +261,7 @@ def test_a_job_without_shards_is_finished_by_its_own_command() -> None:
         "sbatch --array=1,3 job.sh  # in it: lmk encode 'a file.jsonl' -m x -o v "
         "--shard $SLURM_ARRAY_TASK_ID/4"
     )
-    for again in (["--if-exists", "overwrite"], ["--if-exists=fail"]):  # would not continue
+    for again in (["--if-exists", "overwrite"], ["--if-exists=fail"]):  # these would not continue
         assert completion([*words, *again, "--shard", "2/4"], [1, 3], 4) == equals
         assert completion([*words, *again], [0], 1) == completion(words, [0], 1)
     update = completion([*words, "--if-exists=update"], [0], 1)
@@ -268,9 +274,9 @@ def test_one_shard_does_not_overwrite_the_others(
     encode(beir, tmp_path / "v", "--shard", "0/2")
     again = ("--if-exists", "overwrite", "--shard", "1/2")
     for folder in (tmp_path / "v", tmp_path / "new"):
-        assert "would remove the work of other" in encode(beir, folder, *again, code=2).err
+        assert "other shards" in encode(beir, folder, *again, code=2).err
     words = ("tokenize", beir, "-m", tiny_model("bert"), "-o", tmp_path / "t")
-    assert "would remove the work of other" in lmk(*words, *again, code=2).err
+    assert "other shards" in lmk(*words, *again, code=2).err
     assert lmk("show", tmp_path / "v", "--json").json["shards"] == "1 of 2 finished"
     assert not (tmp_path / "new").exists()
 
@@ -281,7 +287,7 @@ def test_ranges_are_written_as_sbatch_reads_them() -> None:
     assert ranges([4]) == "4"
 
 
-def test_what_is_incomplete_is_indexed_only_when_allowed(
+def test_incomplete_vectors_are_indexed_only_with_a_flag(
     lmk: Lmk, incomplete: Path, beir: Path
 ) -> None:
     graph = incomplete.with_name("i")
@@ -290,12 +296,12 @@ def test_what_is_incomplete_is_indexed_only_when_allowed(
         assert "not finished: 1, 4, 5;" in refused.err
         assert f"lmk show {incomplete}" in refused.err
     built = lmk("index", incomplete, "-o", graph, "--allow-incomplete", "--json")
-    assert "lacks the unfinished shards 1, 4, 5" in built.err
+    assert "shards 1, 4, 5" in built.err
     assert 30 < built.json["rows"] < 40
     assert lmk("show", graph, "--json").json["unfinished shards"] == [1, 4, 5]
     found = lmk("search", graph, "-q", "copper", "-k", 100, "--json")
     assert len(found.json) == built.json["rows"]
-    assert "lacks what the shards 1, 4, 5" in found.err
+    assert "shards 1, 4, 5" in found.err
     lexical = ["index", beir, "--kind", "bm25", "-o", incomplete.with_name("b")]
     lmk(*lexical, "--allow-incomplete", code=2)
 
@@ -310,13 +316,11 @@ def test_slices_of_a_search_join_to_the_run_of_one_process(
     encode(beir, vectors)
     words = ("search", vectors, beir, "-k", 20, "-o")
     lmk(*words, whole)
-    assert "shard 2/3 is done, 2 are unfinished" in lmk(*words, run, "--shard", "2/3").out
+    assert "shard 2/3 is finished; 2 other" in lmk(*words, run, "--shard", "2/3").out
     for more in ((), ("--if-exists", "overwrite")):
         refused = lmk(*words, run, *more, code=DATA)
-        assert "of 3 shards (numbered from 0), not finished: 0, 1;" in refused.err
-        run.write_bytes(
-            whole.read_bytes()
-        )  # an older run stays as long as its successor is not there
+        assert "not finished: 0, 1;" in refused.err
+        run.write_bytes(whole.read_bytes())  # an older run is kept until the new one exists
         run.with_name("run.trec.json").write_bytes(whole.with_name("whole.trec.json").read_bytes())
     run.unlink()
     shown = lmk("show", tmp_path / "run.trec.shards", "--json").json
@@ -324,24 +328,24 @@ def test_slices_of_a_search_join_to_the_run_of_one_process(
     assert "--array=0-1" in shown["finish with"]
     for number in (1, 0, 1):
         last = lmk(*words, run, "--shard", f"{number}/3")
-    assert "all are finished: run this without --shard" in last.out
+    assert "all shards are finished" in last.out
     lmk(*words, run)
     assert run.read_text() == whole.read_text()
     assert not (tmp_path / "run.trec.shards").exists()
-    again = lmk(*words, run, "--shard", "1/3")  # a task that is queued again comes too late
-    assert "is this very run already" in again.err
+    again = lmk(*words, run, "--shard", "1/3")  # a requeued task runs after the join
+    assert "is up to date" in again.err
     assert not (tmp_path / "run.trec.shards").exists()
 
 
-def test_what_cannot_be_sharded_says_so(lmk: Lmk, beir: Path, tmp_path: Path) -> None:
+def test_unshardable_searches_are_refused(lmk: Lmk, beir: Path, tmp_path: Path) -> None:
     lmk("index", beir, "--kind", "bm25", "-o", tmp_path / "b")
     search = ("search", tmp_path / "b")
     shard = ("--shard", "0/2")
     assert "is searched whole" in lmk(*search, beir, *shard, "-o", tmp_path / "r", code=2).err
     assert "--shard belong to" in lmk(*search, "-q", "x", *shard, code=2).err
-    assert "--shard needs a file" in lmk(*search, beir, *shard, "-o", "-", code=2).err
+    assert "--shard needs an output file" in lmk(*search, beir, *shard, "-o", "-", code=2).err
     fused = (*search, beir, *shard, "-o", tmp_path / "r", "--rerank", tmp_path / "v")
-    assert "--rerank has no effect with --shard" in lmk(*fused, code=2).err
+    assert "--rerank" in lmk(*fused, code=2).err
     over = (*search, beir, *shard, "-o", tmp_path / "r", "--if-exists", "overwrite")
     assert "the work of other shards" in lmk(*over, code=2).err
     assert not (tmp_path / "r.shards").exists()
@@ -353,7 +357,7 @@ def test_shards_of_an_index_join_to_an_index(
     vectors, index = tmp_path / "v", tmp_path / "i"
     encode(beir, vectors)
     words = ("index", vectors, "--kind", "ivf", "-o", index)
-    assert "shard 1/2 is done, 1 are unfinished" in lmk(*words, "--shard", "1/2").out
+    assert "shard 1/2 is finished; 1 other" in lmk(*words, "--shard", "1/2").out
     assert "not finished: 0;" in lmk(*words, code=DATA).err
     assert lmk("show", f"{index}.shards", "--json").json["shards"] == "1 of 2 finished"
     assert lmk(*words, "--shard", "0/2", "--json").json["unfinished"] == []
@@ -370,7 +374,7 @@ def test_shards_of_an_index_join_to_an_index(
     assert "give it without --shard" in lmk(*apart, "--shard", "0/1", code=2).err
     lmk(*apart[:-1], "--shard", "0/1")
     assert lmk(*apart, "--json").json["rows"] == 60
-    assert lmk(*apart, "--json").json["rows"] == 60  # once more, as cron does
+    assert lmk(*apart, "--json").json["rows"] == 60  # the same command again
     assert lmk("search", tmp_path / "j", "-q", "copper", "-k", 60, "--json").out == found.out
     lmk("verify", tmp_path / "j")
     lmk(*apart[:-1], "--if-exists", "overwrite")

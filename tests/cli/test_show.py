@@ -1,5 +1,6 @@
-"""What `lmk show` tells people first, and what is behind -v and --json."""
+"""The text of `lmk show`, and the details of -v and --json."""
 
+import json
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -10,15 +11,15 @@ Models = Callable[[str], Path]
 _DIGEST = re.compile(r"\b[0-9a-f]{16,}\b")
 
 
-def test_people_see_no_digest_and_nothing_twice(
+def test_text_has_no_digests_and_no_repetitions(
     lmk: Lmk, beir: Path, tiny_model: Models, tmp_path: Path
 ) -> None:
     folder = tmp_path / "v"
     words = ["encode", beir, "-m", tiny_model("bert"), "--pool", "lmk", "--gran", 8]
     lmk(*words, "--query-max-length", 16, "-o", folder)
-    said = lmk("show", folder).out
-    assert not _DIGEST.search(said)
-    lines = said.splitlines()
+    text = lmk("show", folder).out
+    assert not _DIGEST.search(text)
+    lines = text.splitlines()
     assert lines[:3] == [f"artifact: vectors {folder}", "contents:", "  docs: 60"]
     assert lines[-1].startswith("command: ")
     assert lines[lines.index("queries:") + 1] == "  max_length: 16"
@@ -27,8 +28,18 @@ def test_people_see_no_digest_and_nothing_twice(
     assert list(facts)[:3] == ["artifact", "fingerprint", "made"]
 
 
-def test_queries_like_documents_are_said_so(
+def test_queries_with_the_settings_of_documents(
     lmk: Lmk, beir: Path, tmp_path: Path, tiny_model: Models
 ) -> None:
     lmk("encode", beir, "-m", tiny_model("bert"), "--pool", "mean", "-o", tmp_path / "v")
     assert "queries: as documents\n" in lmk("show", tmp_path / "v").out
+
+
+def test_a_log_with_very_many_measures(lmk: Lmk, tmp_path: Path) -> None:
+    log = tmp_path / "scores.jsonl"
+    scores = {f"nDCG@{cut}": 0.5 for cut in range(1, 60_001)}
+    log.write_text(json.dumps({"run": "a.trec", "scores": scores}) + "\n")
+    shown = lmk("show", log)
+    assert len(shown.out.splitlines()[-1].split()) <= 22  # the number, the run and 20 values
+    assert "59,980 more measures" in shown.err
+    assert len(lmk("show", log, "--json").json[0]["scores"]) == 60_000

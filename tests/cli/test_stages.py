@@ -49,10 +49,10 @@ def test_fusion_and_reranking_make_runs_that_can_be_scored(
         assert shown["queries"] == 12
         assert read_run(path).tag == name
         assert lmk("eval", path, "--json").json[0]["nDCG@10"] >= 0
-        assert "already" in lmk("search", index, beir, *rest, "-o", path).err
+        assert "is up to date" in lmk("search", index, beir, *rest, "-o", path).err
     assert len(read_run(tmp_path / "bm25-rerank.trec").rankings["q0"].doc_ids) == 7
-    told = json.loads((tmp_path / "bm25-rerank.trec.json").read_text())["identity"]["search"]
-    assert told["rerank"] == {"depth": 7, "interpolate": 0.5}
+    recorded = json.loads((tmp_path / "bm25-rerank.trec.json").read_text())["identity"]["search"]
+    assert recorded["rerank"] == {"depth": 7, "interpolate": 0.5}
 
 
 def test_a_cross_encoder_reranks_and_one_question_is_answered(
@@ -67,7 +67,7 @@ def test_a_cross_encoder_reranks_and_one_question_is_answered(
 
 
 @pytest.mark.parametrize(
-    ("flags", "said"),
+    ("flags", "message"),
     [
         (["--fuse", "rrf"], "--fuse has no effect with a single index"),
         (["--fuse-scale", "zscore"], "--fuse-scale has no effect with a single index"),
@@ -92,11 +92,11 @@ def test_flags_that_cannot_be_are_usage_errors(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     flags: list[str],
-    said: str,
+    message: str,
 ) -> None:
     monkeypatch.chdir(made)
     done = lmk("search", "bm25", beir, *flags, "-o", tmp_path / "x.trec", code=2)
-    assert said in done.err
+    assert message in done.err
     assert "Traceback" not in done.err
     assert not (tmp_path / "x.trec").exists()
 
@@ -119,8 +119,8 @@ def test_a_cross_encoder_reads_a_run_s_texts_in_the_collection(
     assert json.loads((tmp_path / "run.trec.json").read_text())["identity"]["search"]["texts"]
     (tmp_path / "other.trec").write_text("q0 Q0 unheard-of 1 0.5 x\n")
     out = ["-o", tmp_path / "x.trec"]
-    said = lmk("search", tmp_path / "other.trec", beir, *stage, *out, code=3).err
-    assert "has none of the documents of" in said
+    message = lmk("search", tmp_path / "other.trec", beir, *stage, *out, code=3).err
+    assert "none of the documents" in message
 
 
 def test_lucene_from_collection_to_scores(lmk: Lmk, beir: Path, tmp_path: Path) -> None:
@@ -153,7 +153,7 @@ def test_only_the_documents_of_a_run_are_encoded(
     words = ["encode", beir, "-m", tiny_model("bert"), "-o", folder, "--only", few]
     done = lmk(*words, "--json")
     assert done.json["docs"] == 3
-    assert f"documents of {few} that {beir} does not have: 1" in done.err
+    assert f"{beir} lacks 1 document of {few}" in done.err
     in_order = [doc.id for doc in open_collection(str(beir)).docs() if doc.id in named]
     whole = {h["id"]: h["score"] for h in _hits(lmk, made / "vectors")}
     hits = _hits(lmk, folder)
@@ -189,4 +189,4 @@ def test_tokens_have_no_selection(
     model, tokens = tiny_model("bert"), tmp_path / "t"
     lmk("tokenize", beir, "-m", model, "-o", tokens)
     only = ["--only", made / "bm25.trec", "-o", tmp_path / "v"]
-    assert "not of tokens" in lmk("encode", tokens, "-m", model, *only, code=2).err
+    assert "does not work with tokens" in lmk("encode", tokens, "-m", model, *only, code=2).err

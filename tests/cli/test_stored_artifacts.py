@@ -1,4 +1,4 @@
-"""Artifacts that lmk 0.1 wrote open, search and continue: what is on disk does not change."""
+"""Artifacts written by lmk 0.1 can be opened, searched and continued: file formats do not change."""
 
 import json
 import os
@@ -16,12 +16,12 @@ from lmkcli.store.vectors import Vectors
 
 Lmk = Callable[..., Any]
 STORED = Path(__file__).resolve().parents[1] / "fixtures" / "artifacts-0.1"
-ROOT = "/data/example"  # where they were made, as make.py writes it
+ROOT = "/data/example"  # the folder in which make.py pretends to run
 
 
 @pytest.fixture
 def stored(tmp_path: Path) -> Path:
-    """A copy of them, as if they had been made there."""
+    """A copy of the artifacts, as if they had been made in this folder."""
     root = shutil.copytree(STORED, tmp_path / "stored")
     for path in [*root.rglob("*.json"), *root.rglob("*.jsonl")]:
         path.write_text(path.read_text().replace(ROOT, str(root)))
@@ -31,7 +31,7 @@ def stored(tmp_path: Path) -> Path:
 
 
 def _set_time(source: dict[str, Any]) -> None:
-    """The files of a source as they were when it was read: git keeps no times."""
+    """Restore the modification times of the source files, which git does not store."""
     for name, (size, time) in source["stamp"].items():
         path = Path(source["name"]) / name
         assert path.stat().st_size == size
@@ -39,18 +39,18 @@ def _set_time(source: dict[str, Any]) -> None:
 
 
 def parts_of(folder: Path) -> dict[str, bytes]:
-    """What each part says of itself; the names begin with the shard and the first row."""
+    """The metadata of each part; its name starts with the shard and the first row."""
     return {p.parent.name: p.read_bytes() for p in (folder / "parts").glob("*/part.json")}
 
 
 def test_unfinished_tokens_are_continued(lmk: Lmk, stored: Path, tmp_path: Path) -> None:
     folder, before = stored / "tokens", parts_of(stored / "tokens")
     assert Tokens(folder).state.unfinished == [1]
-    asked = ("tokenize", stored / "corpus", "-m", stored / "model", "-o")
-    lmk(*asked, folder, "--shard", "1/2")
+    command = ("tokenize", stored / "corpus", "-m", stored / "model", "-o")
+    lmk(*command, folder, "--shard", "1/2")
     now = parts_of(folder)
     assert now.items() > before.items()
-    lmk(*asked, tmp_path / "fresh")
+    lmk(*command, tmp_path / "fresh")
     rows, fresh = (
         [row for batch in Tokens(place).rows(0, 40) for row in batch]
         for place in (folder, tmp_path / "fresh")
@@ -63,8 +63,8 @@ def test_unfinished_tokens_are_continued(lmk: Lmk, stored: Path, tmp_path: Path)
 
 def test_unfinished_vectors_are_continued(lmk: Lmk, stored: Path) -> None:
     folder, before = stored / "unfinished", parts_of(stored / "unfinished")
-    told = lmk("search", folder, "-q", "copper", code=3)
-    assert "not finished: 1" in told.err
+    refused = lmk("search", folder, "-q", "copper", code=3)
+    assert "not finished: 1" in refused.err
     words = ("--pool", "lmk", "--gran", 4, "--unit", "chunk", "--dtype", "fp32")
     lmk("encode", stored / "corpus", "-m", stored / "model", "-o", folder, "--shard", "1/2", *words)
     assert parts_of(folder).items() > before.items()
@@ -74,7 +74,7 @@ def test_unfinished_vectors_are_continued(lmk: Lmk, stored: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["updated", "hnsw", "bm25"])
-def test_a_search_finds_what_it_found(lmk: Lmk, stored: Path, tmp_path: Path, name: str) -> None:
+def test_a_search_finds_the_same_hits(lmk: Lmk, stored: Path, tmp_path: Path, name: str) -> None:
     lmk("search", stored / name, stored / "grown", "-k", 10, "-o", tmp_path / "run.trec")
     then, now = (
         [line.split() for line in path.read_text().splitlines()]
@@ -87,15 +87,15 @@ def test_a_search_finds_what_it_found(lmk: Lmk, stored: Path, tmp_path: Path, na
 
 def test_an_updated_folder_is_updated_and_compacted(lmk: Lmk, stored: Path) -> None:
     folder, corpus = stored / "updated", stored / "grown" / "corpus.jsonl"
-    asked = ("encode", stored / "grown", "-m", stored / "model", "-o", folder, "--dtype", "fp32")
-    made = lmk(*asked, "--if-exists", "update", "--json").json
+    command = ("encode", stored / "grown", "-m", stored / "model", "-o", folder, "--dtype", "fp32")
+    made = lmk(*command, "--if-exists", "update", "--json").json
     assert (made["generation"], made["kept"], made["encoded"], made["removed"]) == (2, 35, 0, 0)
     lines = corpus.read_text().splitlines(keepends=True)
     corpus.write_text("".join(lines[1:]) + '{"_id": "new", "text": "storms bend young trees"}\n')
-    made = lmk(*asked, "--if-exists", "update", "--json").json
+    made = lmk(*command, "--if-exists", "update", "--json").json
     assert (made["generation"], made["kept"], made["encoded"], made["removed"]) == (3, 34, 1, 1)
     again = lmk("index", folder, "-o", stored / "hnsw", "--m", 4, "--if-exists", "update")
-    assert "1 rows appended, 1 are deleted and passed over" in again.err
+    assert "1 rows appended, 1 deleted rows skipped" in again.err
     hit = lmk("search", stored / "hnsw", "-q", "storms bend young trees", "-k", 1, "--json").json
     assert hit[0]["id"] == "new"
     lmk("compact", folder, "--keep-hours", 0)
@@ -104,7 +104,7 @@ def test_an_updated_folder_is_updated_and_compacted(lmk: Lmk, stored: Path) -> N
 
 
 def test_finished_work_is_recognised(lmk: Lmk, stored: Path) -> None:
-    """The same commands again do nothing: the recipe means what it meant."""
+    """The same commands again do nothing, because the recipe is unchanged."""
     before = {path: path.stat().st_mtime_ns for path in stored.rglob("*") if path.is_file()}
     lmk(
         "tokenize",

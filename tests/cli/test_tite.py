@@ -10,7 +10,7 @@ import torch
 from transformers import AutoTokenizer
 
 from lmkcli.data.collection import open_collection
-from lmkcli.models.finding import read_model
+from lmkcli.models.lookup import read_model
 from lmkcli.models.tite import TiteModel
 from lmkcli.models.tite.config import TiteConfig
 from lmkcli.store.vectors import Vectors
@@ -44,7 +44,10 @@ def _cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_all_five_verbs(lmk: Lmk, tite: Path, beir: Path, tmp_path: Path) -> None:
     tokens, vectors, graph, run = (tmp_path / name for name in ("t", "v", "i", "run.trec"))
     assert lmk("tokenize", beir, "-m", tite, "-o", tokens, "--json").json["documents"] == 60
-    for source in (beir, tokens):  # the same vectors either way, so the second run does nothing
+    for source in (
+        beir,
+        tokens,
+    ):  # both sources give the same vectors, so the second run does nothing
         made = lmk("encode", source, "-m", tite, "-o", vectors, "--json")
         assert (made.json["docs"], made.json["vectors"], made.json["empty"]) == (60, 60, 0)
     assert f"pool model, max length {LENGTH}, dot" in made.err
@@ -53,7 +56,7 @@ def test_all_five_verbs(lmk: Lmk, tite: Path, beir: Path, tmp_path: Path) -> Non
     for place in (vectors, graph):
         path = run.with_stem(place.name)
         lmk("search", place, beir, "-k", 100, "-o", path)
-        assert lmk("eval", path, "--json").json[0]["R@100"] == 1.0  # every document is there
+        assert lmk("eval", path, "--json").json[0]["R@100"] == 1.0  # all documents are encoded
     assert lmk("verify", vectors, "--json").json["least cosine"] > 0.999
     shown = lmk("show", vectors, "--json").json
     assert shown["execution"]["attention"] == "packed"
@@ -86,7 +89,7 @@ def test_states_of_a_model_without_pooling_are_pooled_like_any_encoders(
     np.testing.assert_allclose(stored.at(np.array([0])).vectors[0], mean, rtol=0, atol=2e-3)
 
 
-def test_a_vector_is_what_the_model_makes_of_the_text(
+def test_a_vector_is_the_output_of_the_model(
     lmk: Lmk, tite: Path, beir: Path, tmp_path: Path
 ) -> None:
     lmk(
@@ -103,7 +106,7 @@ def test_a_vector_is_what_the_model_makes_of_the_text(
     )
 
 
-def test_what_does_not_fit_is_counted(lmk: Lmk, tite: Path, beir: Path, tmp_path: Path) -> None:
+def test_truncated_tokens_are_counted(lmk: Lmk, tite: Path, beir: Path, tmp_path: Path) -> None:
     plan = lmk("encode", beir, "-m", tite, "--dry-run", "--json").json
     made = lmk("encode", beir, "-m", tite, "-o", tmp_path / "v", "--json").json
     contents = lmk("show", tmp_path / "v", "--json").json["contents"]
@@ -133,16 +136,16 @@ def test_an_empty_text_is_counted(lmk: Lmk, tite: Path, tmp_path: Path) -> None:
     [
         (["--pool", "mean"], "makes one vector by itself"),
         (["--max-length", "41"], "has 40 positions; --window reads longer texts in pieces"),
-        (["--unit", "token"], "leaves no states of its tokens"),
+        (["--unit", "token"], "has no states of its tokens"),
         (["--unit", "chunk", "--gran", "8"], "use --unit chunk --gran 256 --window chunk"),
     ],
 )
-def test_what_it_cannot_do_is_refused(
+def test_unsupported_settings_are_refused(
     lmk: Lmk, tite: Path, beir: Path, tmp_path: Path, flags: list[str], message: str
 ) -> None:
-    said = lmk("encode", beir, "-m", tite, "-o", tmp_path / "v", *flags, code=2).err
-    assert message in said
-    assert "--extend" not in said
+    message = lmk("encode", beir, "-m", tite, "-o", tmp_path / "v", *flags, code=2).err
+    assert message in message
+    assert "--extend" not in message
 
 
 def test_other_weights_are_another_model(tite: Path, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""lmk train as a user types it: a model, what show says of it, vectors and a run with it."""
+"""lmk train on the command line: a model, its description, its vectors and a run."""
 
 import json
 from collections.abc import Callable
@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from lmkcli.manifest import read
+from lmkcli.spec.manifest import read
+from lmkcli.system.atomic import locked
 from tests import tiny
 from tests.cli.conftest import Lmk
 
@@ -50,6 +51,21 @@ def test_from_examples_to_scores(
     assert "nDCG@10" in lmk("eval", tmp_path / "run.trec", "-m", "nDCG@10").out
 
 
+def test_short_passages_suggest_a_maximum_length(
+    lmk: Lmk, pairs: Path, tmp_path: Path, tiny_model: Models
+) -> None:
+    long = [{"query": f"rivers {i}", "positive": tiny.sentence(i, 300)} for i in range(2)]
+    short = [{"query": f"rivers {i}", "positive": f"water {i}"} for i in range(200)]
+    for name, rows in (("short", [*short, long[0]]), ("long", long)):
+        (tmp_path / name).write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    words = ("-m", tiny_model("bert"), "--pool", "mean", "--batch-size", 2, "--dry-run")
+    limit = ("--max-length", 128)
+    noted = lmk("train", tmp_path / "short", *words, *limit).err
+    assert "the maximum length is 128; --max-length 64" in noted
+    assert "short passages" not in lmk("train", tmp_path / "long", *words, *limit).err
+    assert "short passages" not in lmk("train", tmp_path / "short", *words, "--max-length", 64).err
+
+
 def test_settings_from_a_file(lmk: Lmk, pairs: Path, tiny_model: Models, tmp_path: Path) -> None:
     config = tmp_path / "recipe.toml"
     config.write_text(
@@ -69,7 +85,7 @@ dims = "32,16"
     assert "infonce@16" in facts["curve"][0]
 
 
-def test_overwriting_leaves_what_is_not_ours(
+def test_overwriting_keeps_other_files(
     lmk: Lmk, pairs: Path, tiny_model: Models, tmp_path: Path
 ) -> None:
     model = tmp_path / "model"
@@ -81,10 +97,38 @@ def test_overwriting_leaves_what_is_not_ours(
     assert lmk("show", model, "--json").json["steps"] == 2
 
 
+def test_only_the_first_of_several_processes_clears_an_existing_folder(
+    lmk: Lmk, pairs: Path, tiny_model: Models, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """torchrun numbers its processes with RANK. The second one must not remove the work of the first."""
+    model = tmp_path / "model"
+    words = ("-m", tiny_model("bert"), "--pool", "mean", "--max-length", 32, "--batch-size", 8)
+    lmk("train", pairs, *words, "--steps", 1, "-o", model)
+    before = {path.name: path.stat().st_mtime_ns for path in model.iterdir()}
+    monkeypatch.setenv("RANK", "1")
+    again = lmk("train", pairs, *words, "--steps", 1, "-o", model, "--if-exists", "overwrite")
+    assert "1 steps" in again.out
+    assert {path.name: path.stat().st_mtime_ns for path in model.iterdir()} == before
+
+
+def test_an_output_that_another_process_changes_is_not_overwritten(
+    lmk: Lmk, pairs: Path, tiny_model: Models, tmp_path: Path
+) -> None:
+    model = tmp_path / "model"
+    words = ("train", pairs, "-m", tiny_model("bert"), "--steps", 1, "--batch-size", 8, "-o", model)
+    lmk(*words)
+    before = {path.name: path.stat().st_mtime_ns for path in model.iterdir()}
+    with locked(model):
+        refused = lmk(*words, "--if-exists", "overwrite", code=75)
+    assert "is being changed by process" in refused.err
+    (model / "update.lock").unlink()
+    assert {path.name: path.stat().st_mtime_ns for path in model.iterdir()} == before
+
+
 def test_the_window_in_which_its_documents_will_be_read(
     lmk: Lmk, pairs: Path, beir: Path, tiny_model: Models, tmp_path: Path
 ) -> None:
-    """Training reads texts whole; the folder declares the window, and a model made of it does, too."""
+    """Training reads whole texts. The model folder declares the window, and so do models trained from it."""
     taught, again, short = (
         tmp_path / "taught",
         tmp_path / "again",
@@ -103,8 +147,8 @@ def test_the_window_in_which_its_documents_will_be_read(
         "-o",
         taught,
     )
-    said = lmk(*one, "-m", tiny_model("bert"), "--window", 16).err
-    assert "cosine; the model will read windows of 16 positions\n" in said
+    message = lmk(*one, "-m", tiny_model("bert"), "--window", 16).err
+    assert "cosine; the model will read windows of 16 positions\n" in message
     config = json.loads((taught / "sentence_bert_config.json").read_text())
     assert (config["window"], config["max_seq_length"]) == ("16", 32)
     lmk("train", pairs, *short, "-m", taught, "-o", again)
@@ -114,7 +158,7 @@ def test_the_window_in_which_its_documents_will_be_read(
     assert "window: '16' | '8'" in refused.err
 
 
-def test_nothing_to_learn_from(lmk: Lmk, tiny_model: Models, tmp_path: Path) -> None:
+def test_a_training_without_examples(lmk: Lmk, tiny_model: Models, tmp_path: Path) -> None:
     words = ("-m", tiny_model("bert"), "-o", tmp_path / "model")
     lmk("train", tmp_path / "none.jsonl", *words, code=3)
     (tmp_path / "empty.jsonl").write_text("")
@@ -135,7 +179,7 @@ def test_a_dry_run_writes_nothing(
     facts = lmk("train", pairs, *words, *more, "--json", "-o", tmp_path / "model").json
     assert (facts["examples"], facts["steps"], facts["counted"]) == (30, 50, 50)
     dev = ("--dev", f"{beir}:test", "--dev-every", 1)
-    assert "of it scoring" in lmk("train", pairs, *words, *more, *dev).out
+    assert "scoring" in lmk("train", pairs, *words, *more, *dev).out
     assert sorted(tmp_path.iterdir()) == before
 
 
@@ -148,7 +192,7 @@ def test_scored_as_it_trains(
     dev = ("--dev", f"{beir}:test", "--dev-every", 2, "--patience", 9)
     done = lmk("train", pairs, *words, *more, *dev, "-o", model)
     scored = json.loads((model / "training.json").read_text())["dev"]["published"]
-    assert f"these are the weights of step {scored['step']}" in done.out
+    assert f"weights of step {scored['step']}" in done.out
     assert "step 2: nDCG@10" in done.err
     assert lmk("show", model, "--json").json["best"] == scored
     assert lmk("train", pairs, *words, *more, *dev, "-o", model, "--json").json["dev"] == scored
@@ -183,4 +227,4 @@ def test_a_model_is_shown_and_trained_again(
     assert [(row["what"], row["same"]) for row in rows] == [("model model", True)]
     pairs.write_text(pairs.read_text().replace("landmark", "landmarks", 1))
     err = lmk("repro", model, code=4).err
-    assert "data is not what it was" in err
+    assert "data has changed" in err

@@ -1,4 +1,4 @@
-"""Artifacts from strangers: what they name does not run and is not downloaded unless the user says so."""
+"""Artifacts of other people: code does not run and files are not downloaded without consent of the user."""
 
 import json
 import shutil
@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 import pytest
 import transformers
 
-from lmkcli import manifest
-from lmkcli.models.finding import read_model
+from lmkcli.models.lookup import read_model
 from lmkcli.retrieval.index_folder import write_built
+from lmkcli.spec import manifest
 from lmkcli.store.vectors import Vectors
 from tests import tiny
 
@@ -34,7 +34,7 @@ class Model({base}):
 
 
 class Stranger(NamedTuple):
-    """A folder of vectors, an index and a run over it whose model brings code; who runs it is seen."""
+    """Vectors, an index and a run of a model with code of its own. A file shows whether the code ran."""
 
     vectors: Path
     index: Path
@@ -51,16 +51,16 @@ class Stranger(NamedTuple):
 
 @pytest.fixture
 def downloads(monkeypatch: pytest.MonkeyPatch) -> Downloads:
-    """What is asked of the hub, and whether in its local cache alone; it has nothing."""
-    asked: Downloads = []
+    """The requests to the hub, and whether they concern only the local cache. The hub has no models."""
+    requests: Downloads = []
 
     def download(name: str, local_files_only: bool = False, **_: Any) -> str:
-        asked.append((name, local_files_only))
+        requests.append((name, local_files_only))
         raise OSError("not in the cache")
 
     monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
-    monkeypatch.setattr("lmkcli.models.hub.snapshot_download", download)
-    return asked
+    monkeypatch.setattr("huggingface_hub.snapshot_download", download)
+    return requests
 
 
 @pytest.fixture
@@ -69,12 +69,12 @@ def stranger(lmk: Lmk, tiny_model: Models, beir: Path, tmp_path: Path) -> Strang
     shutil.copytree(tiny_model("bert"), made.model)
     code = CODE.format(marker=str(made.ran), name=tmp_path.name, base="BertModel")
     (made.model / "strange.py").write_text(code)
-    # the weights' digest covers the configuration, so it is there before anything is encoded
+    # the digest of the weights covers the configuration, so it is known before encoding
     own = {"AutoConfig": "strange.Config", "AutoModel": "strange.Model"}
     edit(made.model / "config.json", auto_map=own)
     lmk("encode", beir, "-m", made.model, "--pool", "mean", "-o", made.vectors)
     lmk("index", made.vectors, "-o", made.index)
-    assert not made.ran.exists()  # BERT's own class reads it without the flag
+    assert not made.ran.exists()  # the class of BERT itself reads it without the flag
     edit(made.model / "config.json", model_type=f"strange-{tmp_path.name}", auto_map=own)
     recorded = json.loads((made.vectors / manifest.NAME).read_text())
     for side in recorded["identity"]["recipe"].values():
@@ -87,7 +87,7 @@ def edit(path: Path, **values: Any) -> None:
     path.write_text(json.dumps(json.loads(path.read_text()) | values))
 
 
-def test_code_beside_a_model_runs_only_where_this_command_line_says_so(
+def test_code_of_a_model_runs_only_with_consent_on_the_command_line(
     lmk: Lmk, stranger: Stranger, beir: Path, tmp_path: Path
 ) -> None:
     run = tmp_path / "r.trec"
@@ -98,7 +98,7 @@ def test_code_beside_a_model_runs_only_where_this_command_line_says_so(
             assert str(named) in err
     assert not stranger.ran.exists()
     lmk("search", stranger.vectors, "-q", "rivers", "--trust-remote-code")
-    assert stranger.ran.exists()  # the model is one whose code would have run
+    assert stranger.ran.exists()  # with consent, the code of the model runs
 
 
 def test_an_index_and_a_reranking_ask_too(
@@ -183,7 +183,7 @@ def test_a_record_asks_for_no_verb_that_makes_no_artifact(
     assert "makes no artifact" in lmk("repro", stranger.vectors, code=3).err
 
 
-def test_an_update_runs_no_code_and_downloads_nothing_that_a_record_asks_for(
+def test_an_update_runs_no_recorded_code_and_downloads_nothing(
     lmk: Lmk, stranger: Stranger, beir: Path, downloads: Downloads
 ) -> None:
     err = lmk("update", beir, stranger.vectors, stranger.index, code=3).err
@@ -210,16 +210,16 @@ def test_a_hub_name_in_a_manifest_is_not_downloaded(
     ):
         err = lmk(*line, code=3).err
         assert "lmk fetch -m stranger/model --revision abc" in err
-    assert set(downloads) == {("stranger/model", True)}  # the cache alone was looked into
+    assert set(downloads) == {("stranger/model", True)}  # only the cache was read
     downloads.clear()
     lmk("search", stranger.vectors, "-q", "x", trust, "--model", "stranger/model", code=3)
-    assert downloads == [("stranger/model", False)]  # whoever names it himself may download it
+    assert downloads == [("stranger/model", False)]  # a model named by the user may be downloaded
 
 
 def test_the_base_of_an_adapter_is_not_downloaded(
     lmk: Lmk, stranger: Stranger, beir: Path, downloads: Downloads, tmp_path: Path
 ) -> None:
-    """Nor when the user names the adapter: its folder, not the user, names the base."""
+    """Also if the user names the adapter, because the base model is named by the folder."""
     adapter = tmp_path / "adapter"
     adapter.mkdir()
     config = {"peft_type": "LORA", "base_model_name_or_path": "stranger/base", "r": 2}
@@ -245,12 +245,14 @@ def test_a_folder_with_somebody_elses_manifest_is_left_alone(
         (tmp_path / "thesis.tex").write_text("mine")
         line = ["encode", beir, "-m", tiny_model("bert"), "-o", tmp_path, "--pool", "mean"]
         err = lmk(*line, "--if-exists", "overwrite", code=3).err
-        assert "lmk did not make it" in err
+        assert "was not made by lmk" in err
         assert (tmp_path / "thesis.tex").read_text() == "mine"
         assert (tmp_path / manifest.NAME).read_text() == text
 
 
-def test_what_lies_in_an_artifact_stays_and_is_named(lmk: Lmk, beir: Path, tmp_path: Path) -> None:
+def test_other_files_in_an_artifact_are_kept_and_named(
+    lmk: Lmk, beir: Path, tmp_path: Path
+) -> None:
     folder = tmp_path / "bm25"
     line = ["index", beir, "--kind", "bm25", "-o", folder]
     lmk(*line)
@@ -258,15 +260,13 @@ def test_what_lies_in_an_artifact_stays_and_is_named(lmk: Lmk, beir: Path, tmp_p
     for name in ("thesis.tex", "photos/1.jpg", "bm25/notes.txt"):
         (folder / name).write_text("mine")
     err = lmk(*line, "--if-exists", "overwrite").err
-    assert "bm25, photos, thesis.tex, which lmk did not write" in err
+    assert "bm25, photos, thesis.tex" in err
     for name in ("thesis.tex", "photos/1.jpg", "bm25/notes.txt"):
         assert (folder / name).read_text() == "mine"
     assert "1" in lmk("search", folder, "-q", "rivers").out
 
 
-def test_an_update_of_an_index_leaves_what_is_not_its_own(
-    lmk: Lmk, beir: Path, tmp_path: Path
-) -> None:
+def test_an_update_of_an_index_keeps_other_files(lmk: Lmk, beir: Path, tmp_path: Path) -> None:
     mine, folder = tmp_path / "beir", tmp_path / "bm25"
     shutil.copytree(beir, mine)
     lmk("index", mine, "--kind", "bm25", "-o", folder)
@@ -294,13 +294,13 @@ def test_a_run_replaces_no_file_that_has_the_name_of_its_manifest(
     (tmp_path / "results.json").write_text('{"mine": 1}')
     for how in ("resume", "overwrite", "fail"):
         line = ["search", tmp_path / "bm25", beir, "-o", tmp_path / "results", "--if-exists", how]
-        assert "results.json is there and is not lmk's" in lmk(*line, code=3).err
+        assert "results.json exists" in lmk(*line, code=3).err
     assert (tmp_path / "results.json").read_text() == '{"mine": 1}'
     assert not (tmp_path / "results").exists()
 
 
 @pytest.mark.parametrize("verb", ["index", "encode", "export"])
-def test_an_output_behind_a_link_is_written_again_there(
+def test_an_output_behind_a_link_is_rewritten_at_its_target(
     lmk: Lmk, tiny_model: Models, beir: Path, tmp_path: Path, verb: str
 ) -> None:
     bert, folder = tiny_model("bert"), tmp_path / "real"
@@ -323,10 +323,10 @@ def test_a_log_is_a_file(lmk: Lmk, beir: Path, tmp_path: Path) -> None:
     lmk("search", tmp_path / "bm25", beir, "-o", tmp_path / "r.trec")
     for device in ("/dev/full", "/dev/zero", tmp_path):
         err = lmk("eval", tmp_path / "r.trec", "-m", "nDCG@10", "--log", device, code=3).err
-        assert "choose a file for --log" in err
+        assert "--log" in err
 
 
-def test_overwriting_never_removes_what_is_read(
+def test_overwriting_never_removes_inputs(
     lmk: Lmk, tiny_model: Models, beir: Path, tmp_path: Path
 ) -> None:
     model, pairs = tmp_path / "model", tmp_path / "pairs.tsv"
@@ -347,7 +347,7 @@ def test_overwriting_never_removes_what_is_read(
     assert run.is_file()
 
 
-def test_what_is_to_be_replaced_stays_when_its_successor_is_refused(
+def test_an_output_is_kept_if_its_replacement_is_refused(
     lmk: Lmk, tiny_model: Models, beir: Path, tmp_path: Path
 ) -> None:
     vectors, model, broken = tmp_path / "v", tmp_path / "model", tmp_path / "broken"

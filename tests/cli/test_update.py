@@ -1,11 +1,10 @@
-"""`--if-exists update` and `lmk compact` as a cron line uses them."""
+"""`--if-exists update` and `lmk compact`, as in a cron job."""
 
 import json
 import os
 import re
 import shutil
 import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,9 +12,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from lmkcli import manifest
+from lmkcli.spec import manifest
 from lmkcli.store.vectors import Vectors
-from lmkcli.system import locking
+from lmkcli.system.atomic import locked
 from tests import tiny
 
 Models = Callable[[str], Path]
@@ -24,7 +23,7 @@ UPDATE = ("--if-exists", "update")
 
 
 class Cron:
-    """A collection, and the command lines that follow it."""
+    """A collection, and the commands that update its artifacts."""
 
     def __init__(self, lmk: Lmk, root: Path, model: Path, beir: Path) -> None:
         self.lmk, self.model = lmk, model
@@ -36,7 +35,7 @@ class Cron:
         return self.lmk(*command, *UPDATE, *words, code=code)
 
     def change(self, **texts: str) -> None:
-        """The first five documents go, and these come."""
+        """Replace the first five documents by these."""
         path = self.beir / "corpus.jsonl"
         docs = [json.loads(line) for line in path.open(encoding="utf-8")]
         tiny.write_jsonl(path, docs[5:] + [{"_id": n, "text": t} for n, t in texts.items()])
@@ -62,10 +61,10 @@ def test_the_same_lines_every_night(cron: Cron, stored: str) -> None:
     old = lmk("search", cron.index, *question)
     assert old.json[0]["id"] != "fresh"
     assert "is behind" in old.err
-    assert "1 rows appended, 5 are deleted and passed over" in lmk(*index).err
+    assert "1 rows appended, 5 deleted rows skipped" in lmk(*index).err
     now = lmk("search", cron.index, *question)
     assert (now.json[0]["id"], now.err) == ("fresh", "")
-    assert "up to date already" in lmk(*index).err
+    assert "already up to date" in lmk(*index).err
     assert lmk("show", cron.vectors, "--json").json["generation"] == 2
     made = lmk("compact", cron.vectors, "--json").json
     assert (made["written"], made["deleted"], made["kept"]) == (1, 0, 2)
@@ -108,7 +107,7 @@ def test_one_command_brings_vectors_and_indexes_up_to_date(
         hits = lmk("search", folder, "-q", "copper conducts electricity", "-k", 1, "--json")
         assert (hits.json[0]["id"], hits.err) == ("fresh", "")
     again = lmk(*words, "--json")
-    assert "up to date already" in again.err
+    assert "already up to date" in again.err
     first, *indexes = again.json  # vectors come first
     assert (first["output"], first["encoded"], first["removed"]) == (str(cron.vectors), 0, 0)
     assert {each["output"] for each in indexes} == {str(cron.index), str(bm25)}
@@ -117,10 +116,10 @@ def test_one_command_brings_vectors_and_indexes_up_to_date(
 
 def test_an_update_needs_folders_that_commands_made(cron: Cron, tmp_path: Path) -> None:
     cron.encode()
-    assert "make it once" in cron.lmk("update", cron.beir, cron.index, code=2).err
+    assert "make it first" in cron.lmk("update", cron.beir, cron.index, code=2).err
     cron.lmk("tokenize", cron.beir, "-m", cron.model, "-o", tmp_path / "t")
-    assert "give vectors or an index" in cron.lmk("update", cron.beir, tmp_path / "t", code=3).err
-    with locking.locked(cron.vectors):
+    assert "name vectors or an index" in cron.lmk("update", cron.beir, tmp_path / "t", code=3).err
+    with locked(cron.vectors):
         cron.change(fresh="new")
         cron.lmk("update", cron.beir, cron.vectors, code=75)
     assert Vectors(cron.vectors).rows == 60
@@ -133,7 +132,7 @@ def test_an_update_needs_folders_that_commands_made(cron: Cron, tmp_path: Path) 
 def test_a_second_updater_stops_with_75(cron: Cron) -> None:
     cron.encode()
     cron.change(fresh="new")
-    with locking.locked(cron.vectors):
+    with locked(cron.vectors):
         assert "is being changed by process" in cron.encode(code=75).err
         assert "Run the same command again" in cron.lmk("compact", cron.vectors, code=75).err
     assert Vectors(cron.vectors).rows == 60
@@ -141,7 +140,7 @@ def test_a_second_updater_stops_with_75(cron: Cron) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "says"),
+    ("words", "message"),
     [
         (("--pool", "cls"), "recipe.doc.pool: 'mean' | 'cls'"),
         (("--store-dtype", "fp32"), "store_dtype: 'fp16' | 'fp32'"),
@@ -149,22 +148,22 @@ def test_a_second_updater_stops_with_75(cron: Cron) -> None:
         (("--fields", "text"), "text.fields"),
     ],
 )
-def test_another_recipe_is_no_update(cron: Cron, words: tuple[str, ...], says: str) -> None:
+def test_another_recipe_is_no_update(cron: Cron, words: tuple[str, ...], message: str) -> None:
     cron.encode()
     cron.change(fresh="new")
-    assert says in cron.encode(*words, code=3).err
+    assert message in cron.encode(*words, code=3).err
     assert Vectors(cron.vectors).rows == 60
 
 
-def test_what_cannot_be_updated_says_so(cron: Cron, tmp_path: Path) -> None:
+def test_artifacts_that_cannot_be_updated(cron: Cron, tmp_path: Path) -> None:
     lmk, tokens = cron.lmk, tmp_path / "t"
     assert "drop --shard" in cron.encode("--shard", "0/2", code=2).err
     lmk("tokenize", cron.beir, "-m", cron.model, "-o", tokens)
     made = lmk("encode", tokens, "-m", cron.model, "-o", cron.vectors, *UPDATE, code=2)
-    assert "give the collection that they were made of" in made.err
+    assert "the collection" in made.err
     lmk("tokenize", cron.beir, "-m", cron.model, "-o", tokens, *UPDATE, code=2)
     assert "not an lmk artifact" in lmk("compact", cron.beir, code=3).err
-    assert "holds tokens" in lmk("compact", tokens, code=3).err
+    assert "contains tokens" in lmk("compact", tokens, code=3).err
 
 
 def test_bm25_is_built_again(cron: Cron, tmp_path: Path) -> None:
@@ -178,14 +177,14 @@ def test_bm25_is_built_again(cron: Cron, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_the_crontab_of_the_page_works(tmp_path: Path, minilm: Path) -> None:
+def test_the_crontab_of_the_page_works(tmp_path: Path, minilm: Path, lmk_program: Path) -> None:
     page = Path(__file__).resolve().parents[2] / "docs" / "update.md"
     table = re.search(r"```crontab\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL)
     assert table is not None
     path, *lines = table[1].replace("/data ", f"{tmp_path} ").splitlines()
     assert path == "PATH=/data/venv/bin:/usr/bin:/bin"
     corpus = tmp_path / "corpus.jsonl"
-    where = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    where = f"{lmk_program.parent}:{os.environ['PATH']}"
     for number, docs in enumerate(({"a": "tea", "b": "bread"}, {"b": "bread", "c": "a puncture"})):
         tiny.write_jsonl(corpus, [{"_id": name, "text": text} for name, text in docs.items()])
         for line in (
@@ -209,4 +208,4 @@ def test_the_crontab_of_the_page_works(tmp_path: Path, minilm: Path) -> None:
         found = Vectors(tmp_path / "vectors")
         assert sorted(found.numbers()) == sorted(docs)
         of = json.loads((tmp_path / "index" / "built.json").read_text())["of"]
-        assert (of["vectors"] == found.digest()) == (number == 0)  # compact came after it
+        assert (of["vectors"] == found.digest()) == (number == 0)  # before the compaction

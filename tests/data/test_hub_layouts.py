@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from lmkcli.data import hub_layouts, known
-from lmkcli.data.hub_layouts import HubLayout, Table
+from lmkcli.data import hub_layouts, known_collections
+from lmkcli.data.hub_layouts import HubLayout, HubTable
 from lmkcli.errors import DataError
 
 
@@ -29,14 +29,14 @@ def test_words_of_a_name_fill_the_tables() -> None:
     ]  # fmt: skip
 
 
-def test_a_name_fits_whole_or_not_at_all() -> None:
+def test_a_pattern_matches_whole_names_only() -> None:
     assert hub_layouts.layout_of("mldr/en") is None
     assert hub_layouts.layout_of("mldr/en/test/more") is None
     assert hub_layouts.layout_of("msmarco-document/dev") is None
 
 
 def test_pins_are_commits_of_repositories_that_are_read() -> None:
-    found = [hub_layouts.layout_of(name) for name in known.names()]
+    found = [hub_layouts.layout_of(name) for name in known_collections.names()]
     tables = [table for each in found if each for table in each.tables]
     pinned = {table.repo: table.revision for table in tables if table.revision}
     assert set(hub_layouts._read()["revisions"]) == set(pinned)
@@ -44,13 +44,13 @@ def test_pins_are_commits_of_repositories_that_are_read() -> None:
     assert len(pinned) > 30
 
 
-def test_only_the_qasper_tasks_leave_queries_out() -> None:
-    skipping = [name for name in known.group("loco") if layout(name).skip_empty]
+def test_only_the_qasper_tasks_skip_queries() -> None:
+    skipping = [name for name in known_collections.members("loco") if layout(name).skip_empty]
     assert skipping == ["loco/qasper_title", "loco/qasper_abstract"]
 
 
-def test_expected_columns_read_well() -> None:
-    table = Table("a/b", columns={"id": "_id|id", "query": "#"}, where={"dataset": "x"})
+def test_expected_columns_in_messages() -> None:
+    table = HubTable("a/b", columns={"id": "_id|id", "query": "#"}, where={"dataset": "x"})
     assert table.expected == "_id or id, dataset"
     assert table.names("title") == []
 
@@ -70,9 +70,9 @@ def test_the_mirror_must_have_every_repository(
         hub_layouts.mirror("BeIR/scifact")
 
 
-def test_what_is_published() -> None:
-    said = hub_layouts.published("mldr/en/test")
-    assert said["on the hub"] == "Shitao/MLDR@d67138e705d963e346253a80e59676ddb418810a"
-    assert said["documents"] == 200_000
+def test_published_facts() -> None:
+    facts = hub_layouts.published("mldr/en/test")
+    assert facts["on the hub"] == "Shitao/MLDR@d67138e705d963e346253a80e59676ddb418810a"
+    assert facts["documents"] == 200_000
     assert hub_layouts.published("beir/arguana")["a query's own document"] == "is no result"
     assert hub_layouts.published("notes.jsonl") == {}

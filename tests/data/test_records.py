@@ -1,4 +1,4 @@
-"""Reading files in shards: nothing is lost or read twice, and errors name the place."""
+"""Files of records in shards: nothing is lost or read twice, and errors name the place."""
 
 import gzip
 import io
@@ -13,14 +13,24 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lmkcli.data.collection import Shard
-from lmkcli.data.formats import Record
-from lmkcli.data.records import BLOCK, ParquetRecords, PipedLines, open_records
+from lmkcli.data.fields import Fields, Record
+from lmkcli.data.records import (
+    BLOCK,
+    FileFormat,
+    LineFormat,
+    ParquetRecords,
+    line_format,
+    open_records,
+    parse_json_line,
+)
+from lmkcli.data.streams import PipeInput
 from lmkcli.errors import DataError
 
-# Unicode's own line separators, a form feed and a lone carriage return stand inside texts.
+# Texts contain Unicode's own line separators, a form feed and a lone carriage return.
 TEXT = st.text(st.sampled_from('ab é\u2028\u2029\x85\x0c漢😀\\"{}\t'), max_size=12)
 ROWS = st.lists(TEXT, max_size=12)
 COUNTS = st.integers(1, 30)
+TSV = FileFormat(kind="tsv")
 
 
 def records(path: Path | str, shard: Shard) -> list[Record]:
@@ -32,7 +42,7 @@ def sharded(path: Path, count: int) -> list[Record]:
 
 
 @given(ROWS, COUNTS, st.sampled_from(["\n", "\r\n", "\n\n"]), st.booleans(), st.booleans())
-def test_byte_shards_in_order_are_the_file(
+def test_byte_shards_in_order_cover_the_file(
     tmp_path_factory: pytest.TempPathFactory,
     rows: list[str],
     count: int,
@@ -48,7 +58,7 @@ def test_byte_shards_in_order_are_the_file(
 
 
 @given(st.lists(st.text("abc é", min_size=1, max_size=9), min_size=1, max_size=9), COUNTS)
-def test_a_header_belongs_to_every_shard_and_is_no_record(
+def test_a_header_applies_to_every_shard_and_is_not_a_record(
     tmp_path_factory: pytest.TempPathFactory, rows: list[str], count: int
 ) -> None:
     path = tmp_path_factory.mktemp("r") / "c.tsv"
@@ -66,7 +76,7 @@ def test_a_header_belongs_to_every_shard_and_is_no_record(
 def test_gzip_is_dealt_in_blocks(tmp_path: Path, count: int) -> None:
     path = tmp_path / "c.jsonl.gz"
     rows = [{"id": str(number), "text": "x"} for number in range(2 * BLOCK + 10)]
-    # Two members, as `cat a.gz b.gz` makes them.
+    # Two members, as from `cat a.gz b.gz`.
     halves = ("".join(json.dumps(row) + "\n" for row in half) for half in (rows[:5], rows[5:]))
     path.write_bytes(b"".join(gzip.compress(half.encode(), mtime=0) for half in halves))
     shards = [records(path, Shard(number, count)) for number in range(count)]
@@ -75,14 +85,14 @@ def test_gzip_is_dealt_in_blocks(tmp_path: Path, count: int) -> None:
     assert all(shard == sorted(shard) for shard in ids)
 
 
-def test_a_cut_gzip_is_refused(tmp_path: Path) -> None:
+def test_a_truncated_gzip_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "c.jsonl.gz"
     line = b"".join(b'{"id": "%d", "text": "some text"}\n' % number for number in range(50_000))
     path.write_bytes(gzip.compress(line, mtime=0)[:-20_000])
-    with pytest.raises(DataError, match="damaged or cut gzip"):
+    with pytest.raises(DataError, match="damaged or truncated gzip"):
         records(path, Shard())
     path.write_bytes(b"no gzip at all")
-    with pytest.raises(DataError, match="damaged or cut gzip"):
+    with pytest.raises(DataError, match="damaged or truncated gzip"):
         records(path, Shard())
 
 
@@ -104,18 +114,18 @@ def test_parquet_batches_cross_a_shard_boundary(tmp_path: Path) -> None:
     assert sharded(path, 3) == rows
 
 
-def test_not_parquet(tmp_path: Path) -> None:
+def test_a_file_that_is_not_parquet(tmp_path: Path) -> None:
     path = tmp_path / "c.parquet"
     path.write_text("text")
     with pytest.raises(DataError, match="not a parquet file"):
         ParquetRecords(path, Shard(), frozenset())
 
 
-def test_errors_give_the_line_or_else_the_byte(tmp_path: Path) -> None:
+def test_errors_name_the_line_or_the_byte(tmp_path: Path) -> None:
     path = tmp_path / "c.jsonl"
     good = b'{"id": "1", "text": "x"}\n'
     path.write_bytes(good * 16 + b"{broken\n" + good * 3)
-    with pytest.raises(DataError, match=r"c.jsonl line 17: not valid JSON"):
+    with pytest.raises(DataError, match=r"c.jsonl line 17: .*JSON"):
         records(path, Shard())
     with pytest.raises(DataError, match=f"c.jsonl byte {16 * len(good)}: not valid JSON"):
         records(path, Shard(1, 2))
@@ -123,7 +133,7 @@ def test_errors_give_the_line_or_else_the_byte(tmp_path: Path) -> None:
     assert records(path, Shard()) == []
 
 
-def test_fraction_goes_from_nothing_to_all(tmp_path: Path) -> None:
+def test_the_fraction_grows_from_zero_to_one(tmp_path: Path) -> None:
     lines = b"".join(b'{"id": "%d", "text": "%d"}\n' % (n, n * 7919) for n in range(50_000))
     (tmp_path / "c.jsonl").write_bytes(lines)
     (tmp_path / "c.jsonl.gz").write_bytes(gzip.compress(lines, mtime=0))
@@ -144,16 +154,16 @@ def test_fraction_goes_from_nothing_to_all(tmp_path: Path) -> None:
         assert any(0.3 < part < 0.7 for part in seen)
 
 
-def test_a_shard_reads_its_own_slice_only(tmp_path: Path) -> None:
-    """The first third is not even UTF-8: a shard that touched it would fail."""
+def test_a_shard_reads_only_its_own_bytes(tmp_path: Path) -> None:
+    """The first third is not UTF-8: a shard that read it would fail."""
     path = tmp_path / "c.jsonl"
     good = b'{"id": "1", "text": "x"}\n'
     path.write_bytes(good + b"\xff\xfe\n" * 1000 + good * 300)
     assert len(records(path, Shard(1, 2))) > 100
 
 
-def test_a_large_file_starts_at_once_and_stays_small(tmp_path: Path) -> None:
-    """5 GB of holes after some lines: the first record needs no reading of the rest."""
+def test_reading_a_large_file_starts_at_once_in_little_memory(tmp_path: Path) -> None:
+    """A sparse file with 5 GB after some lines: the first record must not read the rest."""
     path = tmp_path / "c.jsonl"
     with path.open("wb") as file:
         file.write(b'{"id": "1", "text": "x"}\n' * 10)
@@ -165,7 +175,9 @@ def test_a_large_file_starts_at_once_and_stays_small(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("data", [b'\xef\xbb\xbf{"id": "1", "text": "x"}\r\n', b"1\tx\n"])
 def test_stdin_is_jsonl_or_tsv_and_read_once(data: bytes) -> None:
-    lines = PipedLines(io.BytesIO(data), Shard(), frozenset())
+    pipe = PipeInput(io.BytesIO(data))
+    lines = open_records(pipe)
+    pipe.close_head()
     assert [record for _, record in lines] == [{"id": "1", "text": "x"}]
     assert lines.fraction is None
     with pytest.raises(DataError, match="only once"):
@@ -173,5 +185,71 @@ def test_stdin_is_jsonl_or_tsv_and_read_once(data: bytes) -> None:
 
 
 def test_a_folder_is_not_a_file(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="a folder; expected a file"):
+    with pytest.raises(DataError, match="a folder; name a file"):
         open_records(str(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        (b'{"a": 1', "not valid JSON"),
+        (b'{"a": "\xff"}', "not valid JSON: not UTF-8 .*0xff"),
+        (b"[1]", "not a JSON object but a list"),
+        (b"[" * 100_000, "not valid JSON"),
+    ],
+)
+def test_broken_json_names_the_line(line: bytes, words: str) -> None:
+    with pytest.raises(DataError, match=f"c.jsonl line 17: {words}"):
+        parse_json_line(line, "c.jsonl line 17")
+
+
+@given(st.dictionaries(st.text(), st.text()))
+def test_json_round_trips(record: dict[str, str]) -> None:
+    assert parse_json_line(json.dumps(record).encode(), "") == record
+    assert parse_json_line(json.dumps(record, ensure_ascii=False).encode(), "") == record
+
+
+def test_half_a_surrogate_pair_becomes_a_replacement_character() -> None:
+    line = rb'{"a": "x\ud83d\ude00 \ud83d y \uDE00", "b": 1}'
+    assert parse_json_line(line, "") == {"a": "x\U0001f600 \ufffd y \ufffd", "b": 1}
+    inner = rb'{"pos": ["\ud83d", {"text": "\ude00"}]}'
+    assert parse_json_line(inner, "") == {"pos": ["\ufffd", {"text": "\ufffd"}]}
+
+
+def tsv(line: str, first: str = "") -> dict[str, object]:
+    layout = line_format((first or line).encode(), "x.tsv", Fields(("body",)).known, given=TSV)
+    assert layout is not None
+    return layout.parse(line.encode(), "x.tsv line 1")
+
+
+def test_tsv_columns_without_and_with_a_header() -> None:
+    assert tsv("1\tx\n") == {"id": "1", "text": "x"}
+    assert tsv("1\tT\tx\r\n") == {"id": "1", "title": "T", "text": "x"}
+    assert tsv("1\tu\tb\tx", first="id\turl\tbody\ttext\n")["body"] == "b"
+    assert tsv("1\t\n") == {"id": "1", "text": ""}
+    for line in ("1\n", "1\ta\tb\tc\n"):
+        with pytest.raises(DataError, match=r"x.tsv line 1: . columns, expected id, text or id"):
+            tsv(line)
+
+
+def test_a_name_of_ids_in_the_first_column_makes_a_header() -> None:
+    known = Fields().known
+    for first, header in [
+        (b"id\ttext", True),
+        (b"qid\tquery", True),
+        (b"id\tprose", True),
+        (b"UUID\tprose", True),
+        (b"prose\tid", False),
+        (b"7\ttext", False),
+    ]:
+        layout = line_format(first, "x.tsv", known, given=TSV)
+        assert layout is not None
+        assert layout.header is header
+
+
+def test_the_first_line_determines_the_format_without_a_known_suffix() -> None:
+    known = Fields().known
+    assert line_format(b'\xef\xbb\xbf{"id": 1}', "x", known) == LineFormat(parse_json_line)
+    assert line_format(b"<top>", "topics.txt", known) is None
+    with pytest.raises(DataError, match=r"jsonl, tsv .*'hello"):
+        line_format(b"hello world\n", "x.txt", known)

@@ -1,4 +1,4 @@
-"""Memory and start-up do not grow with the collection. Each is measured in a process of its own."""
+"""Memory and start-up do not grow with the collection. Each is measured in a separate process."""
 
 import json
 import subprocess
@@ -17,16 +17,18 @@ pytestmark = [
 Models = Callable[[str], Path]
 ROOT = Path(__file__).resolve().parents[2]
 MB = 1_000_000
-BEGIN = """
+SETUP = """
 import json, re, sys
 from pathlib import Path
 from lmkcli.encoding.forecast import forecast
-from lmkcli.encoding.jobs import run_encode, run_tokenize
-from lmkcli.encoding.planning import plan
+from lmkcli.encoding.artifacts import run_encode, run_tokenize
+from lmkcli.encoding.jobs import plan
 from lmkcli.errors import Stopped
 from lmkcli.progress import Report
-from lmkcli.recipe import RecipeOptions
-from lmkcli.settings import EncodeSettings
+from lmkcli.spec.recipe import RecipeOptions
+from lmkcli.spec.settings import EncodeSettings
+
+from lmkcli.spec.values import WHOLE, Shard
 
 def number(file, name):
     return int(re.search(rf"^{name}:\\s*(\\d+)", Path("/proc/self", file).read_text(), re.M)[1])
@@ -38,12 +40,12 @@ source, model, output = sys.argv[1:]
 job = lambda shard: plan(source, RecipeOptions(model=model), EncodeSettings(dtype="fp32"), shard)
 """
 SHARD = """
-begin, seen = number("io", "rchar"), []
+start, seen = number("io", "rchar"), []
 stopping = lambda: bool(seen) and seen[-1] > 100_000
 try:
-    run_encode(job("19/20"), Path(output), Report(lambda done, *_: seen.append(done), stopping))
+    run_encode(job(Shard(19, 20)), Path(output), Report(lambda done, *_: seen.append(done), stopping))
 except Stopped:
-    print(json.dumps({"tokens": seen[-1], "read": number("io", "rchar") - begin, "peak": peak()}))
+    print(json.dumps({"tokens": seen[-1], "read": number("io", "rchar") - start, "peak": peak()}))
 """
 MANY = """
 peaks = []
@@ -55,15 +57,15 @@ def note(done, *_):
 STEP
 print(json.dumps(peak() - peaks[0]))
 """
-STEPS = {  # the first tell of documents, the others of tokens
-    "encode": ("20_000", 'assert forecast(job("0/1"), note).docs == 100_000'),
-    "tokenize": ("20_000 * 12", 'run_tokenize(job("0/1"), Path(output), Report(note))'),
+STEPS = {  # the forecast reports documents, the others tokens
+    "encode": ("20_000", "assert forecast(job(WHOLE), note).docs == 100_000"),
+    "tokenize": ("20_000 * 12", "run_tokenize(job(WHOLE), Path(output), Report(note))"),
 }
 
 
-def told(code: str, *words: object) -> dict[str, int] | int:
-    """What a Python process prints, which begins with BEGIN."""
-    command = [sys.executable, "-c", BEGIN + code, *map(str, words)]
+def output_of(code: str, *words: object) -> dict[str, int] | int:
+    """Run SETUP and `code` in a Python process. Returns the JSON that it prints."""
+    command = [sys.executable, "-c", SETUP + code, *map(str, words)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
@@ -73,10 +75,10 @@ def line(number: int, text: str) -> str:
     return f'{{"_id":"d{number}","text":"{text}"}}\n'
 
 
-def test_one_shard_of_a_collection_of_5_gb_starts_at_once_and_stays_small(
+def test_one_shard_of_a_collection_of_5_gb_starts_at_once_in_little_memory(
     tiny_model: Models, tmp_path: Path
 ) -> None:
-    """Whoever read what lies before this shard would read 4.75 GB; a hole, so that it costs no disk."""
+    """The file is 4.75 GB long before this shard. It is a hole, so that it takes no disk space."""
     source, size = tmp_path / "c.jsonl", 5000 * MB
     texts = [tiny.sentence(i, 350) for i in range(400)]
     with open(source, "w") as file:
@@ -86,17 +88,17 @@ def test_one_shard_of_a_collection_of_5_gb_starts_at_once_and_stays_small(
         number = 0
         while file.tell() < size:
             file.writelines(line(number := number + 1, text) for text in texts)
-    found = told(SHARD, source, tiny_model("bert"), tmp_path / "v")
+    found = output_of(SHARD, source, tiny_model("bert"), tmp_path / "v")
     assert found["tokens"] > 100_000
-    assert found["read"] < 250 * MB  # imports are the most of it
+    assert found["read"] < 250 * MB  # most of it are imports
     assert found["peak"] < 1000 * MB
 
 
 @pytest.mark.parametrize("verb", STEPS)
 def test_many_short_documents(tiny_model: Models, tmp_path: Path, verb: str) -> None:
-    """From 20,000 documents on, when all buffers are full, about half a kilobyte for each at most.
+    """After 20,000 documents all buffers are full; each further document adds at most half a kilobyte.
 
-    A list of their texts or token rows takes more, so that 100,000 show what a million would.
+    A list of their texts or token rows would take more, so 100,000 documents are enough to find one.
     """
     source = tmp_path / "c.jsonl"
     texts = [tiny.sentence(i, 12) for i in range(1000)]
@@ -104,5 +106,5 @@ def test_many_short_documents(tiny_model: Models, tmp_path: Path, verb: str) -> 
         file.writelines(line(number, texts[number % 1000]) for number in range(100_000))
     first, step = STEPS[verb]
     code = MANY.replace("FIRST", first).replace("STEP", step)
-    grown = told(code, source, tiny_model("bert"), tmp_path / "t")
+    grown = output_of(code, source, tiny_model("bert"), tmp_path / "t")
     assert grown < 50 * MB

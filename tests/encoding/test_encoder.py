@@ -1,4 +1,4 @@
-"""Vectors do not depend on how they are computed, and equal those of sentence-transformers."""
+"""Vectors do not depend on batches or order, and equal those of sentence-transformers."""
 
 import json
 import shutil
@@ -17,11 +17,11 @@ from transformers import AutoModel, AutoTokenizer
 from lmkcli.data.collection import Doc, Query, open_collection
 from lmkcli.encoding import encoder
 from lmkcli.encoding.encoder import Encoder, open_encoder
-from lmkcli.encoding.resolving import resolve
+from lmkcli.encoding.resolution import resolve
 from lmkcli.errors import DataError, Mismatch, UnknownName, UsageError
 from lmkcli.progress import Report
-from lmkcli.recipe import RecipeOptions
-from lmkcli.settings import EncodeSettings
+from lmkcli.spec.recipe import RecipeOptions
+from lmkcli.spec.settings import EncodeSettings
 from lmkcli.store.tokens import TokenRow
 from tests import tiny
 
@@ -36,26 +36,26 @@ POOLED = [
 ]
 
 
-def opened(folder: Path, settings: EncodeSettings = FP32, **wishes: Any) -> Encoder:
-    """The document side of what a folder and wishes make."""
-    resolved = resolve(RecipeOptions(model=str(folder), **wishes))
+def opened(folder: Path, settings: EncodeSettings = FP32, **options: Any) -> Encoder:
+    """Return the encoder of documents for a folder and options."""
+    resolved = resolve(RecipeOptions(model=str(folder), **options))
     return open_encoder(resolved.recipe.doc, resolved.folder, settings)
 
 
-def opened_query(folder: Path, **wishes: Any) -> Encoder:
-    resolved = resolve(RecipeOptions(model=str(folder), **wishes))
+def opened_query(folder: Path, **options: Any) -> Encoder:
+    resolved = resolve(RecipeOptions(model=str(folder), **options))
     return open_encoder(resolved.recipe.query, resolved.folder, FP32)
 
 
 def vectors(encoder: Encoder, texts: Sequence[str]) -> Floats:
-    """As `lmk encode` makes them."""
+    """Return the vectors of documents, as `lmk encode` computes them."""
     made = encoder.tokenizer(list(texts))
     rows = [TokenRow(Doc(str(i), ""), b"", *tokens) for i, tokens in enumerate(made)]
     return encoder(rows, Report()).vectors.vectors
 
 
 def query_vectors(encoder: Encoder, texts: Sequence[str]) -> Floats:
-    """As `lmk search` makes them."""
+    """Return the vectors of queries, as `lmk search` computes them."""
     return encoder.queries([Query(str(i), text) for i, text in enumerate(texts)]).vectors
 
 
@@ -69,18 +69,21 @@ def test_a_buffer_is_small_enough_for_a_stop_to_lose_little(
 ) -> None:
     one = opened(tiny_model("bert"), EncodeSettings(dtype="fp32", device="cpu", batch_tokens=100))
     assert one.buffer_tokens == 3200
-    for tokens, buffer in ((1000, 1000), (10, 100)):  # what a larger model can do; a pack at least
+    for tokens, buffer in (
+        (1000, 1000),
+        (10, 100),
+    ):  # larger models: fewer tokens, but at least a pack
         big = opened(tiny_model("bert"), one.runner.settings)
         monkeypatch.setitem(encoder.BUFFER_WORK, "cpu", tokens * big.model.weight_bytes)
         assert big.buffer_tokens == buffer
 
 
-# --- sameness -----------------------------------------------------------------------------------
+# --- reproducibility -----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", ["bert", "roberta", "modernbert", "mpnet"])
 @pytest.mark.parametrize(("pool", "gran"), [("mean", None), ("lmk", "5")])
-def test_neither_batches_nor_order_change_a_vector(
+def test_vectors_do_not_depend_on_batches_or_order(
     tiny_model: Models, name: str, pool: str, gran: str | None
 ) -> None:
     wanted = vectors(opened(tiny_model(name), pool=pool, gran=gran), TEXTS)
@@ -92,7 +95,7 @@ def test_neither_batches_nor_order_change_a_vector(
         np.testing.assert_allclose(made, wanted[order], rtol=0, atol=1e-6)
 
 
-def test_documents_and_queries_are_encoded_alike(tiny_model: Models) -> None:
+def test_documents_and_queries_have_the_same_vectors(tiny_model: Models) -> None:
     encoder = opened(tiny_model("bert"), pool="lmk", gran="5")
     np.testing.assert_allclose(
         query_vectors(encoder, TEXTS), vectors(encoder, TEXTS), rtol=0, atol=1e-6
@@ -109,7 +112,7 @@ def test_every_pooler_makes_unit_vectors_of_every_text(
     np.testing.assert_allclose(np.linalg.norm(made, axis=1), 1, rtol=1e-6)
 
 
-def test_kept_tokens_are_those_that_fit(tiny_model: Models) -> None:
+def test_the_number_of_kept_tokens(tiny_model: Models) -> None:
     encoder = opened(tiny_model("bert"), max_length=20)
     texts = [tiny.sentence(1, 3), tiny.sentence(2, 300)]
     made = encoder.tokenizer(texts)
@@ -117,7 +120,7 @@ def test_kept_tokens_are_those_that_fit(tiny_model: Models) -> None:
     assert encoder(rows, Report()).kept == [len(made[0].ids), 18]
 
 
-# --- by hand --------------------------------------------------------------------------------------
+# --- computed by hand -----------------------------------------------------------------------------
 
 
 def states(folder: Path, ids: Sequence[int]) -> torch.Tensor:
@@ -151,7 +154,7 @@ def test_landmark_pooling_is_the_mean_at_a_sep_after_each_chunk(
     np.testing.assert_allclose(made[1], wanted, rtol=0, atol=2e-6)
 
 
-def test_a_plain_decoder_is_pooled_at_an_eos_that_is_appended(tiny_model: Models) -> None:
+def test_a_plain_decoder_is_pooled_at_an_appended_eos(tiny_model: Models) -> None:
     folder = tiny_model("qwen2")
     tokenizer = AutoTokenizer.from_pretrained(folder)
     ids = [*tokenizer(TEXTS[0]).input_ids, tokenizer.eos_token_id]
@@ -159,7 +162,7 @@ def test_a_plain_decoder_is_pooled_at_an_eos_that_is_appended(tiny_model: Models
     np.testing.assert_allclose(made[0], unit(states(folder, ids)[-1]), rtol=0, atol=2e-6)
 
 
-def test_a_plain_folders_pooling_is_a_guess_and_says_so(tiny_model: Models) -> None:
+def test_the_pooling_of_a_plain_folder_is_reported_as_a_guess(tiny_model: Models) -> None:
     encoder = resolve(RecipeOptions(model=str(tiny_model("bert"))))
     decoder = resolve(RecipeOptions(model=str(tiny_model("qwen2"))))
     assert (encoder.recipe.doc.pool, decoder.recipe.doc.pool) == ("mean", "last")
@@ -167,7 +170,7 @@ def test_a_plain_folders_pooling_is_a_guess_and_says_so(tiny_model: Models) -> N
     assert "--pool" in decoder.notes[0]
 
 
-def test_leading_dimensions_are_cut_before_they_are_normalised(tiny_model: Models) -> None:
+def test_vectors_are_cut_before_they_are_normalised(tiny_model: Models) -> None:
     whole = vectors(opened(tiny_model("bert"), normalize=None), TEXTS[:5])
     first = vectors(opened(tiny_model("bert"), dim=7), TEXTS[:5])
     np.testing.assert_allclose(first, unit(torch.from_numpy(whole[:, :7])), rtol=0, atol=1e-6)
@@ -180,7 +183,7 @@ DEFAULT = {"prompts": {"any": "a river "}, "default_prompt_name": "any"}
 
 
 def saved(folder: Path, source: Path, more: Sequence[torch.nn.Module] = (), **how: Any) -> Path:
-    """A folder that sentence-transformers wrote: Transformer, Pooling and `more`."""
+    """Save a folder with sentence-transformers: Transformer, Pooling and `more`."""
     pooling = {key: how.pop(key) for key in ("pooling_mode", "include_prompt") if key in how}
     inner = {key: how.pop(key) for key in ("max_seq_length", "do_lower_case") if key in how}
     transformer = modules.Transformer(str(source), **inner)
@@ -195,7 +198,7 @@ def dense(width: int = 24) -> modules.Dense:
 
 
 def check_parity(folder: Path, least: float = 0.99999) -> None:
-    """Documents and queries, with the prompts of the folder, against sentence-transformers."""
+    """Compare documents and queries, with the prompts of the folder, with sentence-transformers."""
     theirs = SentenceTransformer(str(folder), device="cpu")
     default = theirs.default_prompt_name is not None
     document = theirs.encode if default else theirs.encode_document
@@ -221,7 +224,7 @@ def check_parity(folder: Path, least: float = 0.99999) -> None:
     ids=lambda how: "-".join(map(str, [how["pooling_mode"], *list(how)[1:]])),
 )
 @pytest.mark.parametrize("name", ["bert", "roberta"])
-def test_a_saved_folder_gives_the_vectors_of_sentence_transformers(
+def test_a_saved_folder_has_the_vectors_of_sentence_transformers(
     tiny_model: Models, tmp_path: Path, name: str, how: dict[str, Any]
 ) -> None:
     check_parity(saved(tmp_path / "st", tiny_model(name), **how))
@@ -244,7 +247,9 @@ def test_layer_norm_follows_the_pooling(tiny_model: Models, tmp_path: Path) -> N
     check_parity(saved(tmp_path / "st", tiny_model("bert"), [norm]))
 
 
-def test_dim_is_the_truncation_of_sentence_transformers(tiny_model: Models, tmp_path: Path) -> None:
+def test_dim_equals_the_truncation_of_sentence_transformers(
+    tiny_model: Models, tmp_path: Path
+) -> None:
     folder = saved(tmp_path / "st", tiny_model("bert"), [dense()])
     theirs = SentenceTransformer(str(folder), device="cpu", truncate_dim=9).encode(TEXTS[:8])
     made = vectors(opened(folder, dim=9), TEXTS[:8])
@@ -267,7 +272,7 @@ def test_a_decoder_that_declares_lasttoken_gets_no_eos(tiny_model: Models, tmp_p
     check_parity(folder)
 
 
-def test_lower_case_is_declared_by_the_folder(tiny_model: Models, tmp_path: Path) -> None:
+def test_the_folder_declares_lower_case(tiny_model: Models, tmp_path: Path) -> None:
     folder = saved(tmp_path / "st", tiny_model("roberta"), do_lower_case=True)
     texts = ["Rivers CARRY water", "\u00c9T\u00c9 \u0130stanbul"]
     theirs = SentenceTransformer(str(folder), device="cpu").encode(texts)
@@ -275,30 +280,30 @@ def test_lower_case_is_declared_by_the_folder(tiny_model: Models, tmp_path: Path
     assert cosines(vectors(opened(tiny_model("roberta")), texts), theirs).min() < 0.999
 
 
-def test_minilm_is_that_of_sentence_transformers(minilm: Path) -> None:
-    """Real texts of many lengths: docstrings of this Python."""
+def test_minilm_has_the_vectors_of_sentence_transformers(minilm: Path) -> None:
+    """With real texts of many lengths: docstrings of this Python."""
     docs = sorted((doc.content for doc in open_collection("stdlib/functions").docs()), key=len)
     texts = docs[:: len(docs) // 24]
     resolved = resolve(RecipeOptions(model="minilm"))
     assert resolved.folder.path == minilm
     theirs = SentenceTransformer(str(minilm), device="cpu").encode(texts)
-    # a CPU without instructions for bf16 takes ten times as long, so a few texts have to do
+    # a CPU without instructions for bf16 takes ten times as long, so few texts are compared
     for dtype, least, step in (("fp32", 0.9999, 1), ("bf16", 0.999, 4)):
         settings = EncodeSettings(dtype=dtype, device="cpu")
         encoder = open_encoder(resolved.recipe.doc, resolved.folder, settings)
         assert cosines(vectors(encoder, texts[::step]), theirs[::step]).min() >= least
 
 
-# --- refusals -------------------------------------------------------------------------------------
+# --- errors ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
-    ("name", "wishes", "message"),
+    ("name", "options", "message"),
     [
         ("markless", {"pool": "lmk", "gran": "8"}, "SEP or EOS"),
         ("markless", {"pool": "multicls", "gran": "8"}, "CLS or BOS"),
-        ("markless", {"pool": "cls"}, "begins with a special token"),
-        ("qwen2", {"pool": "cls"}, "begins with a special token"),
+        ("markless", {"pool": "cls"}, "a special token before the text"),
+        ("qwen2", {"pool": "cls"}, "a special token before the text"),
         ("bert", {"pool": "lmk"}, "--gran"),
         ("bert", {"pool": "mean", "gran": "8"}, "--gran 8 has no effect"),
         ("bert", {"pool": "lmk", "gran": "0"}, "--gran 0"),
@@ -311,16 +316,14 @@ def test_minilm_is_that_of_sentence_transformers(minilm: Path) -> None:
         ("bert", {"normalize": False}, "scored by cosine"),
     ],
 )
-def test_what_a_model_cannot_do_is_a_usage_error(
-    tiny_model: Models, name: str, wishes: dict[str, Any], message: str
+def test_options_that_a_model_cannot_follow_are_usage_errors(
+    tiny_model: Models, name: str, options: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(UsageError, match=message):
-        opened(tiny_model(name), **wishes)
+        opened(tiny_model(name), **options)
 
 
-def test_a_declared_length_beyond_the_positions_is_cut_to_them(
-    tiny_model: Models, tmp_path: Path
-) -> None:
+def test_a_declared_length_is_reduced_to_the_positions(tiny_model: Models, tmp_path: Path) -> None:
     assert opened(tiny_model("roberta")).side.max_length == 128  # of 130 rows, two of them unused
     folder = saved(tmp_path / "st", tiny_model("bert"))
     (folder / "sentence_bert_config.json").write_text('{"max_seq_length": 4096}')
@@ -328,46 +331,46 @@ def test_a_declared_length_beyond_the_positions_is_cut_to_them(
     assert opened(tiny_model("modernbert")).side.max_length == 4096
 
 
-def test_an_unknown_pooler_names_the_nearest(tiny_model: Models) -> None:
+def test_the_error_of_an_unknown_pooler_suggests_the_nearest(tiny_model: Models) -> None:
     with pytest.raises(UnknownName, match="did you mean lmk"):
         opened(tiny_model("bert"), pool="lmkk")
 
 
-def test_no_dim_beyond_the_last_module(tiny_model: Models, tmp_path: Path) -> None:
+def test_dim_is_limited_by_the_last_module(tiny_model: Models, tmp_path: Path) -> None:
     folder = saved(tmp_path / "st", tiny_model("bert"), [dense(24)])
     with pytest.raises(UsageError, match="makes vectors of 24 dimensions"):
         opened(folder, dim=25)
 
 
-def test_a_similarity_that_is_no_dot_product_is_refused(tiny_model: Models, tmp_path: Path) -> None:
+def test_another_similarity_is_refused(tiny_model: Models, tmp_path: Path) -> None:
     folder = saved(tmp_path / "st", tiny_model("bert"), similarity_fn_name="manhattan")
     with pytest.raises(UsageError, match="manhattan"):
         opened(folder)
 
 
 @pytest.mark.parametrize(
-    ("file", "what"), [("model.safetensors", "weights"), ("tokenizer.json", "tokenizer")]
+    ("file", "name"), [("model.safetensors", "weights"), ("tokenizer.json", "tokenizer")]
 )
-def test_another_model_than_the_recipes_is_a_mismatch(
-    tiny_model: Models, tmp_path: Path, file: str, what: str
+def test_another_model_than_that_of_the_recipe_is_a_mismatch(
+    tiny_model: Models, tmp_path: Path, file: str, name: str
 ) -> None:
     side = resolve(RecipeOptions(model=str(tiny_model("bert")))).recipe.doc
     other = shutil.copytree(tiny_model("bert"), tmp_path / "other")
     data = bytearray((other / file).read_bytes())
     data[-2] ^= 1
     (other / file).write_bytes(bytes(data))
-    with pytest.raises(Mismatch, match=f"the {what} of .*--model"):
+    with pytest.raises(Mismatch, match=f"the {name} of .*--model"):
         open_encoder(side, resolve(RecipeOptions(model=str(other))).folder, FP32)
 
 
-def test_a_missing_model_says_how_one_is_written() -> None:
+def test_the_error_of_a_missing_model_shows_the_spelling() -> None:
     with pytest.raises(DataError, match="organisation/name"):
         resolve(RecipeOptions(model="./no-such-folder"))
-    with pytest.raises(DataError, match="neither a folder nor in the local cache"):
+    with pytest.raises(DataError, match="cache"):
         resolve(RecipeOptions(model="nobody/no-such-model"), offline=True)
 
 
-def test_a_query_without_finite_values_is_named(tiny_model: Models, tmp_path: Path) -> None:
+def test_the_error_of_a_non_finite_query_names_it(tiny_model: Models, tmp_path: Path) -> None:
     folder = tiny_model("bert")
     model = AutoModel.from_pretrained(folder)
     token = AutoTokenizer.from_pretrained(folder)("copper", add_special_tokens=False).input_ids[0]
@@ -379,9 +382,7 @@ def test_a_query_without_finite_values_is_named(tiny_model: Models, tmp_path: Pa
         opened(tmp_path / "nan").queries([Query("fine", "rivers"), Query("broken", "copper")])
 
 
-def test_weights_that_are_not_there_are_never_drawn_at_random(
-    tiny_model: Models, tmp_path: Path
-) -> None:
+def test_missing_weights_are_an_error_and_never_random(tiny_model: Models, tmp_path: Path) -> None:
     folder = shutil.copytree(tiny_model("bert"), tmp_path / "shape")
     config = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps(config | {"num_hidden_layers": 3}))
@@ -389,9 +390,7 @@ def test_weights_that_are_not_there_are_never_drawn_at_random(
         opened(folder)
 
 
-def test_a_weights_file_of_another_shape_is_an_error_of_the_data(
-    tiny_model: Models, tmp_path: Path
-) -> None:
+def test_weights_of_another_shape_are_a_data_error(tiny_model: Models, tmp_path: Path) -> None:
     folder = shutil.copytree(tiny_model("bert"), tmp_path / "shape")
     config = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps(config | {"vocab_size": 300}))
@@ -403,10 +402,10 @@ def test_a_weights_file_of_another_shape_is_an_error_of_the_data(
 
 
 class Small:
-    """A model on a device that holds `room` positions at a time; remembers what it was given."""
+    """A model on a device with memory for `capacity` positions. Records the positions of its passes."""
 
-    def __init__(self, model: Any, room: int) -> None:
-        self._model, self._room = model, room
+    def __init__(self, model: Any, capacity: int) -> None:
+        self._model, self._capacity = model, capacity
         self.ran: list[int] = []
 
     def __getattr__(self, name: str) -> Any:
@@ -417,35 +416,35 @@ class Small:
     ) -> torch.Tensor:
         assert attended is positions is None
         positions = sum(map(len, sequences))
-        if positions > self._room:
+        if positions > self._capacity:
             raise torch.OutOfMemoryError("CUDA out of memory")
         self.ran.append(positions)
         return self._model.states(sequences)  # type: ignore[no-any-return]
 
 
 @pytest.mark.parametrize("name", ["bert", "mpnet"])  # packed, padded
-def test_out_of_memory_halves_the_budget_says_so_and_changes_nothing(
+def test_out_of_memory_halves_the_packs_and_keeps_the_vectors(
     tiny_model: Models, name: str
 ) -> None:
     encoder = opened(tiny_model(name), EncodeSettings(dtype="fp32", device="cpu", batch_tokens=640))
     texts = [tiny.sentence(i, 5 + i % 40) for i in range(60)]
     wanted = vectors(encoder, texts)
     encoder.runner.forward.model = Small(encoder.model, 200)
-    said: list[str] = []
+    notes: list[str] = []
     made = encoder.tokenizer(texts)
     rows = [TokenRow(Doc(str(i), ""), b"", *tokens) for i, tokens in enumerate(made)]
-    for _ in range(2):  # the second time, the budget is right from the start
-        again = encoder(rows, Report(note=said.append)).vectors.vectors
+    for _ in range(2):  # the second time starts with the smaller packs
+        again = encoder(rows, Report(note=notes.append)).vectors.vectors
         np.testing.assert_allclose(again, wanted, rtol=0, atol=1e-6)
-    assert 1 <= len(said) <= 3
-    assert "out of memory on cpu: going on with" in said[0]
+    assert 1 <= len(notes) <= 3
+    assert "out of memory on cpu: continuing with" in notes[0]
     assert encoder.runner.settings.batch_tokens <= 320
-    assert len(encoder.model.ran) < 2 * len(texts)  # still packs, not one text at a time
+    assert len(encoder.model.ran) < 2 * len(texts)  # packs, not one text at a time
     np.testing.assert_allclose(query_vectors(encoder, texts), wanted, rtol=0, atol=1e-6)
 
 
-def test_a_text_that_does_not_fit_alone_is_named(tiny_model: Models) -> None:
+def test_the_error_of_a_text_that_does_not_fit_names_it(tiny_model: Models) -> None:
     encoder = opened(tiny_model("bert"))
     encoder.runner.forward.model = Small(encoder.model, 20)
-    with pytest.raises(DataError, match=r"11 alone, with .* positions, does not fit"):
+    with pytest.raises(DataError, match=r"11 alone"):
         vectors(encoder, [tiny.sentence(i, 1 + 5 * i) for i in range(12)])

@@ -1,4 +1,4 @@
-"""Units and windows through real models: late chunking, chunks alone, windows, tokens, given chunks."""
+"""Units and windows with real models: late chunking, separate chunks, windows, tokens, given chunks."""
 
 import json
 from collections.abc import Callable
@@ -11,16 +11,16 @@ import torch
 from numpy.typing import NDArray
 from transformers import AutoModel, AutoTokenizer
 
-from lmkcli.data.collection import CHUNK, Doc, Query, join_chunks
-from lmkcli.encoding.encoder import Encoded, Encoder, open_encoder
-from lmkcli.encoding.resolving import resolve
+from lmkcli.data.collection import CHUNK_BREAK, Doc, Query, join_chunks
+from lmkcli.encoding.encoder import DocumentVectors, Encoder, open_encoder
+from lmkcli.encoding.resolution import resolve
 from lmkcli.errors import UsageError
 from lmkcli.pooling.classic import Mean
 from lmkcli.pooling.placement import Placer, SpecialTokens
 from lmkcli.pooling.segment_mean import pool
 from lmkcli.progress import Report
-from lmkcli.recipe import Recipe, RecipeOptions
-from lmkcli.settings import EncodeSettings
+from lmkcli.spec.recipe import Recipe, RecipeOptions
+from lmkcli.spec.settings import EncodeSettings
 from lmkcli.store.tokens import TokenRow
 from tests import tiny
 
@@ -29,12 +29,12 @@ FP32 = EncodeSettings(dtype="fp32", device="cpu")
 TEXT = " ".join(tiny.sentence(i, 9) for i in range(12))
 
 
-def opened(folder: Path, **wishes: Any) -> Encoder:
-    resolved = resolve(RecipeOptions(model=str(folder), **wishes))
+def opened(folder: Path, **options: Any) -> Encoder:
+    resolved = resolve(RecipeOptions(model=str(folder), **options))
     return open_encoder(resolved.recipe.doc, resolved.folder, FP32)
 
 
-def encoded(encoder: Encoder, *texts: str) -> Encoded:
+def encoded(encoder: Encoder, *texts: str) -> DocumentVectors:
     made = encoder.tokenizer(list(texts))
     rows = [TokenRow(Doc(str(i), ""), b"", *tokens) for i, tokens in enumerate(made)]
     return encoder(rows, Report())
@@ -51,7 +51,7 @@ def states(folder: Path, ids: Any) -> torch.Tensor:
         return model(input_ids=torch.tensor([list(map(int, ids))])).last_hidden_state[0]
 
 
-def test_late_chunking_averages_each_chunk_of_one_pass(tiny_model: Models) -> None:
+def test_late_chunking_averages_each_chunk_of_one_forward_pass(tiny_model: Models) -> None:
     folder = tiny_model("bert")
     encoder = opened(folder, pool="mean", unit="chunk", gran="5")
     made = encoded(encoder, TEXT).vectors.vectors
@@ -62,12 +62,12 @@ def test_late_chunking_averages_each_chunk_of_one_pass(tiny_model: Models) -> No
     bounds = [
         (first + i, min(first + i + 5, first + len(content))) for i in range(0, len(content), 5)
     ]
-    bounds[0] = (0, bounds[0][1])  # without a prompt CLS belongs to the first chunk
+    bounds[0] = (0, bounds[0][1])  # without a prompt, CLS belongs to the first chunk
     wanted = unit(torch.stack([seen[a:b].mean(0) for a, b in bounds]))
     np.testing.assert_allclose(made, wanted, atol=1e-6)
 
 
-def test_chunks_alone_are_texts_of_their_own(tiny_model: Models) -> None:
+def test_separate_chunks_have_the_vectors_of_texts(tiny_model: Models) -> None:
     folder = tiny_model("bert")
     sentences = [tiny.sentence(i, 4 + i) for i in range(5)]
     chunks = join_chunks(sentences)
@@ -83,7 +83,7 @@ def test_chunks_alone_are_texts_of_their_own(tiny_model: Models) -> None:
 
 @pytest.mark.parametrize("name", ["bert", "roberta", "modernbert"])
 @pytest.mark.parametrize(("pool", "gran"), [("mean", None), ("cls", None), ("lmk", "6")])
-def test_a_document_of_windows_is_the_mean_of_their_vectors(
+def test_a_document_is_the_mean_of_the_vectors_of_its_windows(
     tiny_model: Models, name: str, pool: str, gran: str | None
 ) -> None:
     folder = tiny_model(name)
@@ -97,7 +97,7 @@ def test_a_document_of_windows_is_the_mean_of_their_vectors(
     np.testing.assert_allclose(made.vectors.vectors[0], unit(torch.stack(each).mean(0)), atol=1e-6)
 
 
-def test_every_token_is_a_vector(tiny_model: Models) -> None:
+def test_unit_token_makes_a_vector_for_every_token(tiny_model: Models) -> None:
     folder = tiny_model("bert")
     encoder = opened(folder, pool="mean", unit="token")
     made = encoded(encoder, TEXT, "")
@@ -111,7 +111,7 @@ def test_every_token_is_a_vector(tiny_model: Models) -> None:
 
 @pytest.mark.parametrize("name", ["bert", "roberta", "modernbert", "mpnet"])
 @pytest.mark.parametrize(
-    "wishes",
+    "options",
     [
         {"pool": "lmk", "gran": "7", "unit": "chunk"},
         {"pool": "mean", "gran": "sentence", "unit": "chunk", "window": "24", "overlap": 8},
@@ -121,11 +121,11 @@ def test_every_token_is_a_vector(tiny_model: Models) -> None:
         {"pool": "mean", "unit": "token", "window": "16", "overlap": 4},
     ],
 )
-def test_batches_do_not_change_vectors_and_spans_lie_in_the_text(
-    tiny_model: Models, name: str, wishes: dict[str, Any]
+def test_batches_do_not_change_vectors_and_spans_are_in_the_text(
+    tiny_model: Models, name: str, options: dict[str, Any]
 ) -> None:
     texts = [TEXT, *tiny.STRANGE.values(), "", tiny.sentence(3, 30)]
-    encoder = opened(tiny_model(name), **wishes)
+    encoder = opened(tiny_model(name), **options)
     together = encoded(encoder, *texts)
     starts = together.vectors.starts
     for number, text in enumerate(texts):
@@ -133,7 +133,7 @@ def test_batches_do_not_change_vectors_and_spans_lie_in_the_text(
         mine = slice(starts[number], starts[number + 1])
         np.testing.assert_allclose(together.vectors.vectors[mine], alone.vectors.vectors, atol=2e-6)
         if together.spans is None:
-            assert wishes["unit"] == "token"
+            assert options["unit"] == "token"
             continue
         spans = together.spans[mine]
         assert (spans[:, 0] <= spans[:, 1]).all()
@@ -142,7 +142,7 @@ def test_batches_do_not_change_vectors_and_spans_lie_in_the_text(
 
 
 def test_given_chunks_are_joined_by_the_separator(tiny_model: Models) -> None:
-    """[CLS] c0 [SEP] c1 [SEP], tokenized as one text; spans count in the text as it was given."""
+    """[CLS] c0 [SEP] c1 [SEP], tokenized as one text. Spans refer to the original text."""
     for name in ("bert", "roberta", "modernbert"):
         folder = tiny_model(name)
         chunks = ["rivers carry silt", " a second, with a lead", "", "the last one  "]
@@ -160,7 +160,7 @@ def test_given_chunks_are_joined_by_the_separator(tiny_model: Models) -> None:
         assert [text[a:b].strip() for a, b in spans.tolist()] == [c.strip() for c in chunks]
 
 
-def test_an_empty_chunk_has_no_words_of_its_neighbours(tiny_model: Models) -> None:
+def test_the_span_of_an_empty_chunk_is_empty(tiny_model: Models) -> None:
     encoder = opened(tiny_model("bert"), pool="mean", unit="chunk", gran="given")
     text = join_chunks(["", "rivers carry silt", "", "copper", ""])
     spans = encoded(encoder, text).spans
@@ -168,12 +168,12 @@ def test_an_empty_chunk_has_no_words_of_its_neighbours(tiny_model: Models) -> No
     assert [text[a:b] for a, b in spans.tolist()] == ["", "rivers carry silt", "", "copper", ""]
 
 
-def test_form_feeds_inside_a_chunk_are_spaces() -> None:
-    assert join_chunks([f"a{CHUNK}b", "c"]) == f"a b{CHUNK}c"
+def test_form_feeds_within_a_chunk_become_spaces() -> None:
+    assert join_chunks([f"a{CHUNK_BREAK}b", "c"]) == f"a b{CHUNK_BREAK}c"
 
 
-def test_conteb_pools_as_the_official_code_does(parity: Callable[[str], Path]) -> None:
-    """Random ids and states; each chunk's mean (arXiv 2505.24782 §4.1)."""
+def test_chunk_means_equal_those_of_the_official_conteb_code(parity: Callable[[str], Path]) -> None:
+    """With random ids and states (arXiv 2505.24782 §4.1)."""
     numbers = np.load(parity("insent/insent.npz"))
     sep = json.loads(parity("insent/insent.json").read_text())["sep"]
     for ids, hidden, wanted, padding in zip(
@@ -192,17 +192,19 @@ def test_conteb_pools_as_the_official_code_does(parity: Callable[[str], Path]) -
             torch.from_numpy(hidden), torch.from_numpy(one.marks).long(),
             torch.from_numpy(one.groups).long(), placed.vectors,
         )  # fmt: skip
-        there = wanted[~padding]
-        official = there[np.linalg.norm(there, axis=1) > 0]  # without the quirk's empty chunk
+        existing = wanted[~padding]
+        official = existing[
+            np.linalg.norm(existing, axis=1) > 0
+        ]  # the official code adds an empty chunk
         np.testing.assert_allclose(made.numpy(), official, atol=1e-6)
 
 
 @pytest.mark.parametrize(
-    ("wishes", "why"),
+    ("options", "reason"),
     [
         ({"pool": "cls", "unit": "chunk", "gran": "4"}, "makes one vector of an input"),
         ({"pool": "mean@4", "unit": "chunk", "gran": "4"}, "marks every k-th position"),
-        ({"pool": "lmk", "unit": "token", "gran": "4"}, "picks some"),
+        ({"pool": "lmk", "unit": "token", "gran": "4"}, "selects some"),
         ({"pool": "mean", "unit": "chunk"}, "--unit chunk cuts text into chunks"),
         ({"pool": "mean", "window": "chunk"}, "--window chunk cuts text into chunks"),
         ({"pool": "mean", "unit": "word"}, "write doc, chunk, token"),
@@ -212,14 +214,14 @@ def test_conteb_pools_as_the_official_code_does(parity: Callable[[str], Path]) -
         ({"pool": "mean", "window": "20", "max_length": 40}, "drop --max-length"),
         ({"pool": "mean", "overlap": 3}, "--overlap has no effect with --window full"),
         ({"pool": "mean", "window": "20", "overlap": 20}, "must be smaller than --window 20"),
-        ({"pool": "mean", "window": "20", "overlap": "2c"}, "counts chunks; say what they are"),
+        ({"pool": "mean", "window": "20", "overlap": "2c"}, "counts chunks; define the chunks"),
         ({"pool": "mean", "window": "20", "overlap": "2x"}, "write tokens, such as 128"),
         ({"pool": "model"}, "makes no vector by itself"),
         (
             {"pool": "mean", "pad_to_max": True},
             "does not depend on padding|do not depend on padding",
         ),
-        ({"pool": "mean", "extend": "grouped"}, "say to what length with --max-length"),
+        ({"pool": "mean", "extend": "grouped"}, "needs the new length; add --max-length"),
         (
             {"extend": "grouped:400", "max_length": 400},
             "write one of grouped, interpolate, recurrent, ntk",
@@ -230,14 +232,14 @@ def test_conteb_pools_as_the_official_code_does(parity: Callable[[str], Path]) -
         ),
     ],
 )
-def test_what_has_no_meaning_is_refused_with_the_reason(
-    tiny_model: Models, wishes: dict[str, Any], why: str
+def test_combinations_without_a_meaning_are_refused_with_the_reason(
+    tiny_model: Models, options: dict[str, Any], reason: str
 ) -> None:
-    with pytest.raises(UsageError, match=why):
-        resolve(RecipeOptions(model=str(tiny_model("bert")), **wishes))
+    with pytest.raises(UsageError, match=reason):
+        resolve(RecipeOptions(model=str(tiny_model("bert")), **options))
 
 
-def test_queries_are_whole_texts_unless_tokens_are_compared(tiny_model: Models) -> None:
+def test_queries_have_one_vector_except_with_unit_token(tiny_model: Models) -> None:
     folder = str(tiny_model("bert"))
     chunk = resolve(
         RecipeOptions(model=folder, pool="mean", unit="chunk", gran="sentence", window="chunk")
@@ -252,7 +254,7 @@ def test_queries_are_whole_texts_unless_tokens_are_compared(tiny_model: Models) 
         assert Recipe.read(identity, recipe.located()) == recipe
 
 
-def test_queries_come_as_one_set_of_vectors_each(tiny_model: Models) -> None:
+def test_unit_token_makes_several_vectors_for_each_query(tiny_model: Models) -> None:
     folder = tiny_model("bert")
     resolved = resolve(RecipeOptions(model=str(folder), pool="mean", unit="token"))
     encoder = open_encoder(resolved.recipe.query, resolved.folder, FP32)

@@ -1,4 +1,4 @@
-"""Forecasts: an estimate from the first documents against the count of all of them."""
+"""Forecasts: the estimate from a few documents, compared with the count of all documents."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -6,34 +6,35 @@ from pathlib import Path
 import pytest
 
 from lmkcli.encoding import forecast
-from lmkcli.encoding.planning import Job, plan
+from lmkcli.encoding.jobs import CollectionJob, plan
 from lmkcli.progress import silent
-from lmkcli.recipe import RecipeOptions
-from lmkcli.settings import EncodeSettings
+from lmkcli.spec.recipe import RecipeOptions
+from lmkcli.spec.settings import EncodeSettings
+from lmkcli.spec.values import WHOLE
 from tests import tiny
 
 
-def job(source: Path, model: Path) -> Job:
+def job(source: Path, model: Path) -> CollectionJob:
     options = RecipeOptions(model=str(model), pool="mean")
-    return plan(str(source), options, EncodeSettings(dtype="fp32"), "0/1")
+    return plan(str(source), options, EncodeSettings(dtype="fp32"), WHOLE)
 
 
-def test_an_estimate_reads_a_slice_and_comes_near_to_the_count(
+def test_an_estimate_reads_a_shard_and_is_near_the_count(
     tmp_path: Path, tiny_model: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     source = tiny.collection(tmp_path / "large", docs=600)
-    asked = job(source, tiny_model("bert"))
-    whole = forecast.forecast(asked, silent)
-    same = forecast.estimate(asked)
-    assert same.disk == whole.disk  # so small a collection is read whole
+    whole_job = job(source, tiny_model("bert"))
+    whole = forecast.forecast(whole_job, silent)
+    same = forecast.estimate(whole_job)
+    assert same.disk == whole.disk  # a small collection is read as a whole
     monkeypatch.setattr(forecast, "_QUICK_BYTES", (source / "corpus.jsonl").stat().st_size // 5)
-    rough = forecast.estimate(asked)
+    rough = forecast.estimate(whole_job)
     assert rough.disk != whole.disk
     assert rough.disk == pytest.approx(whole.disk, rel=0.2)
     assert rough.seconds > 0
 
 
-def test_an_empty_collection_takes_nothing(
+def test_an_empty_collection_costs_nothing(
     tmp_path: Path, tiny_model: Callable[[str], Path]
 ) -> None:
     empty = tmp_path / "empty.jsonl"

@@ -1,4 +1,4 @@
-"""mteb runs every type of task on an exported folder, and scores it as the vectors that lmk makes."""
+"""mteb runs every type of task on an exported folder, with the scores of the vectors of lmk."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from lmkcli.data.collection import open_collection
-from lmkcli.encoding.resolving import resolve
+from lmkcli.encoding.resolution import resolve
 from lmkcli.encoding.sentence_folder import export_model
 from lmkcli.encoding.text_encoder import TextEncoder, load_encoder
-from lmkcli.recipe import RecipeOptions
-from lmkcli.settings import EncodeSettings
+from lmkcli.spec.recipe import RecipeOptions
+from lmkcli.spec.settings import EncodeSettings
 from tests import tiny
 
 mteb = pytest.importorskip("mteb", minversion="2.20")
@@ -37,7 +37,7 @@ TYPES = {
 
 
 class ByLmk(AbsEncoder):
-    """What mteb asks of an encoder, answered with the vectors of lmk."""
+    """The encoder interface of mteb, with the vectors of lmk."""
 
     mteb_model_meta = ModelMeta.create_empty({"name": "local/lmk"})
 
@@ -53,7 +53,7 @@ class ByLmk(AbsEncoder):
 
 @pytest.fixture(scope="module")
 def both(tiny_model: Models, tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, ByLmk]:
-    """An exported folder, loaded; and lmk with the same recipe."""
+    """A loaded exported folder, and lmk with the same recipe."""
     options = RecipeOptions(model=str(tiny_model("bert")), pool="lmk", gran="8", max_length=64)
     folder = tmp_path_factory.mktemp("exported") / "st"
     export_model(resolve(options), folder)
@@ -79,7 +79,7 @@ def test_every_type_of_task(both: tuple[Any, ByLmk], kind: str) -> None:
         assert np.isfinite(folder[name])
         assert folder[name] == pytest.approx(mine[name], abs=1e-4)
     others = scores_of(both[0], labelled_task(kind, TEXTS[::-1]))
-    assert any(others[name] != folder[name] for name in TYPES[kind])  # they follow the texts
+    assert any(others[name] != folder[name] for name in TYPES[kind])  # scores depend on the texts
 
 
 def test_retrieval_and_reranking(both: tuple[Any, ByLmk], beir: Path) -> None:

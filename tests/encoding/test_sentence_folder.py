@@ -1,6 +1,7 @@
-"""Exported folders: sentence-transformers makes the vectors of lmk from them, and lmk reads them back."""
+"""Exported folders: sentence-transformers computes the vectors of lmk with them, and lmk reads them."""
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -10,17 +11,18 @@ import numpy as np
 import pytest
 import torch
 
-from lmkcli import manifest
 from lmkcli.data.collection import Query, join_chunks, open_collection
+from lmkcli.encoding.artifacts import run_encode
 from lmkcli.encoding.encoder import open_encoder
-from lmkcli.encoding.jobs import run_encode
-from lmkcli.encoding.planning import plan
-from lmkcli.encoding.resolving import resolve
+from lmkcli.encoding.jobs import plan
+from lmkcli.encoding.resolution import resolve
 from lmkcli.encoding.sentence_folder import ExportedModel, export_model, resolve_whole
 from lmkcli.errors import DataError, Mismatch, UsageError
-from lmkcli.models.finding import read_model
-from lmkcli.recipe import RecipeOptions
-from lmkcli.settings import EncodeSettings
+from lmkcli.models.lookup import read_model
+from lmkcli.spec import manifest
+from lmkcli.spec.recipe import RecipeOptions
+from lmkcli.spec.settings import EncodeSettings
+from lmkcli.spec.values import WHOLE
 from lmkcli.store.vectors import Vectors
 from tests.tiny import WIDTH, wordpiece
 
@@ -29,14 +31,14 @@ sentence_transformers = pytest.importorskip("sentence_transformers", minversion=
 Models = Callable[[str], Path]
 SETTINGS = EncodeSettings(dtype="fp32", store_dtype="fp32", device="cpu")
 QUERIES = ["copper conducts electricity", "birds migrate south in autumn " * 9, "x", ""]
-OWN = {
+PLACED = {  # poolers that need the modules of lmk
     "lmk": {"pool": "lmk", "gran": "8"},
     "lmk sentence": {"pool": "lmk", "gran": "sentence"},
     "multicls": {"pool": "multicls", "gran": "8"},
     "mean@3": {"pool": "mean@3"},
 }
-THEIRS = {name: {"pool": name} for name in ("cls", "mean", "last")}
-POOLS = OWN | THEIRS
+NATIVE = {name: {"pool": name} for name in ("cls", "mean", "last")}
+POOLS = PLACED | NATIVE
 REST: dict[str, Any] = {
     "max_length": 40,
     "query_max_length": 24,
@@ -45,20 +47,20 @@ REST: dict[str, Any] = {
 }
 
 
-class Made(NamedTuple):
+class UnitVectors(NamedTuple):
     """Unit vectors [60, dim] of the documents of `beir`, and of QUERIES."""
 
     docs: np.ndarray
     queries: np.ndarray
 
 
-def by_lmk(wishes: RecipeOptions, beir: Path, folder: Path) -> Made:
-    run_encode(plan(str(beir), wishes, SETTINGS, "0/1"), folder)
+def by_lmk(options: RecipeOptions, beir: Path, folder: Path) -> UnitVectors:
+    run_encode(plan(str(beir), options, SETTINGS, WHOLE), folder)
     vectors = Vectors(folder)
     side = vectors.recipe.query
     encoder = open_encoder(side, read_model(side.model), SETTINGS)
     queries = encoder.queries([Query(str(n), text) for n, text in enumerate(QUERIES)]).vectors
-    return Made(vectors.at(np.arange(vectors.rows)).vectors, queries)
+    return UnitVectors(vectors.at(np.arange(vectors.rows)).vectors, queries)
 
 
 def loaded(folder: Path, made: ExportedModel) -> Any:
@@ -68,32 +70,35 @@ def loaded(folder: Path, made: ExportedModel) -> Any:
     )
 
 
-def by_theirs(model: Any, beir: Path) -> Made:
+def by_sentence_transformers(model: Any, beir: Path) -> UnitVectors:
     docs = [doc.content for doc in open_collection(str(beir)).docs()]
-    return Made(model.encode_document(docs), model.encode_query(QUERIES))
+    return UnitVectors(model.encode_document(docs), model.encode_query(QUERIES))
 
 
-def near(one: Made, other: Made) -> None:
+def check_equal(one: UnitVectors, other: UnitVectors) -> None:
     for mine, yours in zip(one, other, strict=True):
         cosines = (mine * yours).sum(axis=1) / np.linalg.norm(mine, axis=1)
         assert cosines.min() > 0.9999
         np.testing.assert_allclose(mine, yours, atol=1e-4)
 
 
-def check(model: Path, beir: Path, tmp_path: Path, **wishes: Any) -> Any:
-    """Export, and compare what three ways make of it; returns the loaded model."""
-    asked = RecipeOptions(model=str(model), **wishes)
-    made = export_model(resolve(asked), tmp_path / "st")
-    native = by_lmk(asked, beir, tmp_path / "native")
+def check(model: Path, beir: Path, tmp_path: Path, **settings: Any) -> Any:
+    """Export, and compare the vectors of lmk, of sentence-transformers, and of lmk with the folder.
+
+    Returns the loaded model.
+    """
+    options = RecipeOptions(model=str(model), **settings)
+    made = export_model(resolve(options), tmp_path / "st")
+    native = by_lmk(options, beir, tmp_path / "native")
     theirs = loaded(tmp_path / "st", made)
-    near(native, by_theirs(theirs, beir))
-    near(native, by_lmk(RecipeOptions(model=str(tmp_path / "st")), beir, tmp_path / "back"))
+    check_equal(native, by_sentence_transformers(theirs, beir))
+    check_equal(native, by_lmk(RecipeOptions(model=str(tmp_path / "st")), beir, tmp_path / "back"))
     return theirs
 
 
 @pytest.mark.parametrize("pool", POOLS)
 @pytest.mark.parametrize("kind", ["bert", "roberta", "qwen2"])
-def test_the_vectors_are_those_of_lmk(
+def test_the_vectors_equal_those_of_lmk(
     tiny_model: Models, beir: Path, tmp_path: Path, kind: str, pool: str
 ) -> None:
     if (kind, pool) == ("qwen2", "cls"):
@@ -104,10 +109,12 @@ def test_the_vectors_are_those_of_lmk(
     assert model.similarity_fn_name == "cosine"
 
 
-def test_landmarks_make_a_difference(tiny_model: Models, beir: Path, tmp_path: Path) -> None:
-    """Were marks lost on the way, every position would be averaged."""
-    wishes = {"pool": "lmk", "gran": "8", "max_length": 40}
-    model = check(tiny_model("bert"), beir, tmp_path, **wishes)
+def test_the_marks_of_landmarks_reach_the_pooling(
+    tiny_model: Models, beir: Path, tmp_path: Path
+) -> None:
+    """Without the marks, every position would be averaged."""
+    options = {"pool": "lmk", "gran": "8", "max_length": 40}
+    model = check(tiny_model("bert"), beir, tmp_path, **options)
     text = "rivers carry water from mountains to the sea " * 3 + "birds"
     features = model.preprocess([text, "rivers"])
     landmark = features["input_ids"] == model.tokenizer.sep_token_id
@@ -116,36 +123,37 @@ def test_landmarks_make_a_difference(tiny_model: Models, beir: Path, tmp_path: P
     plain = by_lmk(
         RecipeOptions(model=str(tiny_model("bert")), max_length=40), beir, tmp_path / "mean"
     )
-    assert (by_theirs(model, beir).docs * plain.docs).sum(axis=1).min() < 0.99
+    assert (by_sentence_transformers(model, beir).docs * plain.docs).sum(axis=1).min() < 0.99
 
 
 @pytest.mark.parametrize("pool", ["lmk", "lmk sentence", "multicls"])
-def test_a_window_that_the_folder_declares(
-    tiny_model: Models, beir: Path, tmp_path: Path, pool: str
-) -> None:
-    """Documents are read in windows here and there; a query, and what has a length, is read whole."""
+def test_a_declared_window(tiny_model: Models, beir: Path, tmp_path: Path, pool: str) -> None:
+    """lmk and sentence-transformers read documents in windows, and queries as a whole.
+
+    With an explicit length, documents are read as a whole, too.
+    """
     base, folder = str(tiny_model("bert")), tmp_path / "st"
     whole = resolve_whole(RecipeOptions(model=base, window="16", max_length=40, **POOLS[pool]))
     theirs = loaded(folder, export_model(whole, folder))
     windows = RecipeOptions(model=base, window="16", query_max_length=40, **POOLS[pool])
     native = by_lmk(windows, beir, tmp_path / "native")
-    near(native, by_lmk(RecipeOptions(model=str(folder)), beir, tmp_path / "back"))
-    near(native, by_theirs(theirs, beir))
+    check_equal(native, by_lmk(RecipeOptions(model=str(folder)), beir, tmp_path / "back"))
+    check_equal(native, by_sentence_transformers(theirs, beir))
     at_once = RecipeOptions(model=base, max_length=40, **POOLS[pool])
     plain = by_lmk(at_once, beir, tmp_path / "plain")
     assert (plain.docs * native.docs).sum(axis=1).min() < 0.9999
-    for wishes in (
+    for options in (
         RecipeOptions(model=str(folder), max_length=40),
         RecipeOptions(model=str(folder), window="full"),
     ):
-        near(plain, by_lmk(wishes, beir, tmp_path / f"{wishes.window}"))
+        check_equal(plain, by_lmk(options, beir, tmp_path / f"{options.window}"))
     text = max((doc.content for doc in open_collection(str(beir)).docs()), key=len)
     theirs.save(str(tmp_path / "again"))
     again = loaded(tmp_path / "again", ExportedModel([], trust_remote_code=True))
     assert float(again.encode_document(text) @ theirs.encode_document(text)) > 0.9999
 
 
-def test_the_window_of_a_folder_is_that_of_its_own_vector(
+def test_a_declared_window_is_for_the_pooling_of_the_folder(
     tiny_model: Models, tmp_path: Path
 ) -> None:
     base, folder = str(tiny_model("bert")), str(tmp_path / "st")
@@ -153,8 +161,8 @@ def test_the_window_of_a_folder_is_that_of_its_own_vector(
     export_model(whole, Path(folder))
     assert read_model(folder).window == "16"
 
-    def window(**wishes: Any) -> str:
-        return resolve(RecipeOptions(model=folder, **wishes)).recipe.doc.window
+    def window(**options: Any) -> str:
+        return resolve(RecipeOptions(model=folder, **options)).recipe.doc.window
 
     assert window() == window(pool="lmk", gran="4") == "16"
     assert window(window="32") == "32"
@@ -167,7 +175,7 @@ def test_the_window_of_a_folder_is_that_of_its_own_vector(
 
 
 @pytest.mark.parametrize("declared", [512, True, "chunk", "-1", "512 ", [512], {"a": 1}])
-def test_a_window_that_is_no_number_of_positions(
+def test_an_invalid_declared_window_is_refused(
     tiny_model: Models, tmp_path: Path, declared: Any
 ) -> None:
     whole = resolve_whole(RecipeOptions(model=str(tiny_model("bert")), window="16", **POOLS["lmk"]))
@@ -181,23 +189,23 @@ def test_a_window_that_is_no_number_of_positions(
 
 
 @pytest.mark.parametrize(
-    ("wishes", "message"),
+    ("options", "message"),
     [
-        ({"pool": "mean", "window": "16"}, "--window 16 is nothing that a folder declares"),
-        ({"pool": "lmk", "gran": "8", "window": "chunk"}, "--window chunk is nothing"),
+        ({"pool": "mean", "window": "16"}, "--window 16 cannot be declared"),
+        ({"pool": "lmk", "gran": "8", "window": "chunk"}, "--window chunk cannot be declared"),
         ({"pool": "lmk", "gran": "8", "window": "32", "max_length": 16}, "longer than --max-length 16"),
         ({"pool": "lmk", "gran": "8", "window": "-1"}, "write full, chunk, or a number"),
     ],
 )  # fmt: skip
-def test_a_window_that_no_folder_declares(
-    tiny_model: Models, wishes: dict[str, Any], message: str
+def test_a_window_that_cannot_be_declared_is_refused(
+    tiny_model: Models, options: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(UsageError, match=message):
-        resolve_whole(RecipeOptions(model=str(tiny_model("bert")), **wishes))
+        resolve_whole(RecipeOptions(model=str(tiny_model("bert")), **options))
 
 
-@pytest.mark.parametrize("pool", OWN)
-def test_a_tokenizer_that_was_saved_with_padding_and_truncation(
+@pytest.mark.parametrize("pool", PLACED)
+def test_a_tokenizer_with_padding_and_truncation(
     tiny_model: Models, beir: Path, tmp_path: Path, pool: str
 ) -> None:
     folder = tmp_path / "model"
@@ -212,19 +220,17 @@ def test_a_tokenizer_that_was_saved_with_padding_and_truncation(
 
 
 @pytest.mark.parametrize("pool", ["lmk", "mean@3", "mean", "cls"])
-def test_prompts_that_are_not_averaged(
-    tiny_model: Models, beir: Path, tmp_path: Path, pool: str
-) -> None:
+def test_prompts_without_marks(tiny_model: Models, beir: Path, tmp_path: Path, pool: str) -> None:
     source = tmp_path / "source"
-    wishes = RecipeOptions(model=str(tiny_model("bert")), pool="mean", **REST)
-    export_model(resolve(wishes), source)
+    options = RecipeOptions(model=str(tiny_model("bert")), pool="mean", **REST)
+    export_model(resolve(options), source)
     pooling = source / "1_Pooling" / "config.json"
     pooling.write_text(json.dumps({**json.loads(pooling.read_text()), "include_prompt": False}))
     check(source, beir, tmp_path, **POOLS[pool])
 
 
 @pytest.mark.parametrize("pool", ["lmk", "mean"])
-def test_modules_after_pooling_come_along(
+def test_modules_after_the_pooling_are_exported(
     tiny_model: Models, beir: Path, tmp_path: Path, pool: str
 ) -> None:
     from sentence_transformers.sentence_transformer import modules
@@ -242,40 +248,44 @@ def test_modules_after_pooling_come_along(
     assert "Normalize" not in str(model)
 
 
-def test_saved_again_it_stays_what_it_was(tiny_model: Models, beir: Path, tmp_path: Path) -> None:
+def test_a_folder_that_is_saved_again_is_unchanged(
+    tiny_model: Models, beir: Path, tmp_path: Path
+) -> None:
     model = check(tiny_model("bert"), beir, tmp_path, **POOLS["lmk"], **REST)
     model.save(str(tmp_path / "again"))
     again = loaded(tmp_path / "again", ExportedModel([], trust_remote_code=True))
-    near(by_theirs(model, beir), by_theirs(again, beir))
+    check_equal(by_sentence_transformers(model, beir), by_sentence_transformers(again, beir))
     assert resolve(RecipeOptions(model=str(tmp_path / "again"))).recipe.doc.gran == "8"
-    near(
-        by_theirs(model, beir),
+    check_equal(
+        by_sentence_transformers(model, beir),
         by_lmk(RecipeOptions(model=str(tmp_path / "again")), beir, tmp_path / "v"),
     )
 
 
-def test_it_can_be_trained(tiny_model: Models, tmp_path: Path) -> None:
-    """Gradients reach the weights through the marks alone."""
+def test_an_exported_model_can_be_trained(tiny_model: Models, tmp_path: Path) -> None:
+    """Gradients reach the weights through the marks."""
     made = export_model(
         resolve(RecipeOptions(model=str(tiny_model("bert")), **POOLS["lmk"])), tmp_path / "st"
     )
     model = loaded(tmp_path / "st", made).train()
     features = model.preprocess(["copper and iron", "birds migrate south in autumn"])
-    model(features)["sentence_embedding"].sum().backward()
-    grads = [p.grad for name, p in model.named_parameters() if "layer.0" in name]
-    assert all(grad is not None and grad.abs().sum() > 0 for grad in grads)
+    # One dimension: the sum over all is nearly constant, because the last layer normalises.
+    model(features)["sentence_embedding"][:, 0].sum().backward()
+    weights = (p for name, p in model.named_parameters() if "layer.0" in name and "weight" in name)
+    grads = [p.grad for p in weights]
+    assert all(grad is not None and grad.abs().sum() > 1e-4 for grad in grads)
 
 
 @pytest.mark.parametrize("pool", POOLS)
-def test_what_the_folder_says(tiny_model: Models, tmp_path: Path, pool: str) -> None:
+def test_the_declarations_of_the_folder(tiny_model: Models, tmp_path: Path, pool: str) -> None:
     resolved = resolve(RecipeOptions(model=str(tiny_model("bert")), **POOLS[pool], **REST))
     made = export_model(resolved, tmp_path / "st")
-    own = pool in OWN
-    assert made.trust_remote_code is own
-    assert (made.loaded_by == "SentenceTransformer(folder)") is not own
+    placed = pool in PLACED
+    assert made.trust_remote_code is placed
+    assert (made.loaded_by == "SentenceTransformer(folder)") is not placed
     listed = json.loads((tmp_path / "st" / "modules.json").read_text())
     assert [module["type"] for module in listed] == made.modules
-    assert any("lmkcli" in name for name in made.modules) is own
+    assert any("lmkcli" in name for name in made.modules) is placed
     settings = json.loads((tmp_path / "st" / "config_sentence_transformers.json").read_text())
     assert settings["prompts"] == {"query": "ask ", "document": "passage: "}
     back = resolve(RecipeOptions(model=str(tmp_path / "st"))).recipe
@@ -283,8 +293,8 @@ def test_what_the_folder_says(tiny_model: Models, tmp_path: Path, pool: str) -> 
     assert manifest.read(tmp_path / "st", "export").identity["to"] == "sentence-transformers"
 
 
-def test_own_modules_need_trust(tiny_model: Models, tmp_path: Path) -> None:
-    """What sentence-transformers 6 asks for before it imports any class but its own."""
+def test_the_modules_of_lmk_need_trust_remote_code(tiny_model: Models, tmp_path: Path) -> None:
+    """sentence-transformers 6 requires it for all classes of other packages."""
     export_model(
         resolve(RecipeOptions(model=str(tiny_model("bert")), **POOLS["lmk"])), tmp_path / "st"
     )
@@ -293,7 +303,9 @@ def test_own_modules_need_trust(tiny_model: Models, tmp_path: Path) -> None:
             loaded(tmp_path / "st", ExportedModel([], trust_remote_code=False))
 
 
-def test_the_same_export_is_left_and_another_refused(tiny_model: Models, tmp_path: Path) -> None:
+def test_the_same_export_is_unchanged_and_another_is_refused(
+    tiny_model: Models, tmp_path: Path
+) -> None:
     resolved = resolve(RecipeOptions(model=str(tiny_model("bert")), **POOLS["lmk"]))
     export_model(resolved, tmp_path / "st")
     before = (tmp_path / "st" / "model.safetensors").stat().st_mtime_ns
@@ -307,15 +319,15 @@ def test_the_same_export_is_left_and_another_refused(tiny_model: Models, tmp_pat
 
 
 @pytest.mark.parametrize(
-    "wishes",
+    "options",
     [{"unit": "chunk", "gran": "8", "pool": "mean"}, {"window": "32"}, {"unit": "token", "pool": "mean"}],
 )  # fmt: skip
-def test_what_has_no_place_in_one_vector_of_one_input(
-    tiny_model: Models, tmp_path: Path, wishes: dict[str, str]
+def test_recipes_with_other_units_or_windows_are_refused(
+    tiny_model: Models, tmp_path: Path, options: dict[str, str]
 ) -> None:
     with pytest.raises(UsageError, match="one vector of one input"):
         export_model(
-            resolve(RecipeOptions(model=str(tiny_model("bert")), **wishes)), tmp_path / "st"
+            resolve(RecipeOptions(model=str(tiny_model("bert")), **options)), tmp_path / "st"
         )
     assert not (tmp_path / "st").exists()
 
@@ -324,7 +336,7 @@ def test_minilm(minilm: Path, beir: Path, tmp_path: Path) -> None:
     check(minilm, beir, tmp_path, pool="lmk", gran="64", max_length=512)
 
 
-def test_texts_alone(tiny_model: Models, tmp_path: Path) -> None:
+def test_pairs_of_texts_are_refused(tiny_model: Models, tmp_path: Path) -> None:
     made = export_model(
         resolve(RecipeOptions(model=str(tiny_model("bert")), **POOLS["lmk"])), tmp_path / "st"
     )
@@ -332,32 +344,32 @@ def test_texts_alone(tiny_model: Models, tmp_path: Path) -> None:
         loaded(tmp_path / "st", made)[0].preprocess([("a", "pair")])
 
 
-def test_mteb_evaluates_it(tiny_model: Models, beir: Path, tmp_path: Path) -> None:
-    """With a task of our own; its score is that of the vectors that lmk makes."""
+def test_mteb_evaluates_an_exported_model(tiny_model: Models, beir: Path, tmp_path: Path) -> None:
+    """With a local task; its score equals that of the vectors of lmk."""
     mteb = pytest.importorskip("mteb")
     from tests.mteb_task import local_task
 
-    wishes = RecipeOptions(model=str(tiny_model("bert")), **POOLS["lmk"], **REST)
-    model = loaded(tmp_path / "st", export_model(resolve(wishes), tmp_path / "st"))
+    options = RecipeOptions(model=str(tiny_model("bert")), **POOLS["lmk"], **REST)
+    model = loaded(tmp_path / "st", export_model(resolve(options), tmp_path / "st"))
     task = local_task(open_collection(str(beir)))
     made = mteb.evaluate(model, task, cache=None, show_progress_bar=False)
     [scores] = made.task_results[0].scores["test"]
     assert 0 < scores["ndcg_at_10"] < 1
-    assert scores["ndcg_at_10"] == pytest.approx(ndcg(wishes, beir, tmp_path / "v"), abs=1e-4)
+    assert scores["ndcg_at_10"] == pytest.approx(ndcg(options, beir, tmp_path / "v"), abs=1e-4)
 
 
-def ndcg(wishes: RecipeOptions, beir: Path, folder: Path) -> float:
-    """nDCG@10 of all documents ranked by dot product."""
-    docs = by_lmk(wishes, beir, folder).docs
+def ndcg(options: RecipeOptions, beir: Path, folder: Path) -> float:
+    """Return nDCG@10 of all documents, ranked by dot product."""
+    docs = by_lmk(options, beir, folder).docs
     names = Vectors(folder).ids(np.arange(len(docs)))
     collection = open_collection(str(beir))
-    side = resolve(wishes).recipe.query
+    side = resolve(options).recipe.query
     encoder = open_encoder(side, read_model(side.model), SETTINGS)
-    asked = collection.judged_queries()
-    scores = encoder.queries(asked).vectors @ docs.T
+    queries = collection.judged_queries()
+    scores = encoder.queries(queries).vectors @ docs.T
     run = [
         ir_measures.ScoredDoc(query.id, name, float(score))
-        for query, row in zip(asked, scores, strict=True)
+        for query, row in zip(queries, scores, strict=True)
         for name, score in zip(names, row, strict=True)
     ]
     measure = ir_measures.nDCG @ 10
@@ -365,12 +377,28 @@ def ndcg(wishes: RecipeOptions, beir: Path, folder: Path) -> float:
     return float(ir_measures.calc_aggregate([measure], qrels, run)[measure])
 
 
-def test_chunks_that_the_collection_gives(tiny_model: Models, tmp_path: Path) -> None:
-    wishes = RecipeOptions(model=str(tiny_model("bert")), pool="lmk", gran="given")
-    resolved = resolve(wishes)
+def test_given_chunks(tiny_model: Models, tmp_path: Path) -> None:
+    options = RecipeOptions(model=str(tiny_model("bert")), pool="lmk", gran="given")
+    resolved = resolve(options)
     model = loaded(tmp_path / "st", export_model(resolved, tmp_path / "st"))
     text = join_chunks(["rivers carry water", "birds migrate", "iron"])
     assert model.preprocess([text])["marks"].sum() == 3
     encoder = open_encoder(resolved.recipe.query, resolved.folder, SETTINGS)
     mine = encoder.queries([Query("q", text)]).vectors[0]
     assert float(mine @ model.encode(text)) > 0.9999
+
+
+def test_an_export_copies_no_file_from_outside_the_model(
+    tiny_model: Callable[[str], Path], tmp_path: Path
+) -> None:
+    model, out = shutil.copytree(tiny_model("bert"), tmp_path / "model"), tmp_path / "out"
+    (tmp_path / "private.txt").write_text("secret")
+    (model / "within.txt").symlink_to("tokenizer.json")
+    (model / "notes").symlink_to(tmp_path)  # no file of a model
+    export_model(resolve(RecipeOptions(model=str(model), pool="mean")), out)
+    assert not list(out.rglob("private*"))
+    assert not (out / "within.txt").is_symlink()
+    (model / "vocab.txt").symlink_to(tmp_path / "private.txt")
+    with pytest.raises(DataError, match=r"vocab\.txt is a link out of .*model"):
+        export_model(resolve(RecipeOptions(model=str(model), pool="mean")), tmp_path / "other")
+    assert not (tmp_path / "other").exists()

@@ -1,4 +1,4 @@
-"""Groups of queries: words, bins that hold each query once, and scores that add up."""
+"""Breakdowns: counts of words, groups that contain each query once, scores of groups."""
 
 import json
 import math
@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from lmkcli.data.collection import Collection, Qrel, open_collection
 from lmkcli.data.run import Run, ranked
 from lmkcli.errors import DataError, UsageError
-from lmkcli.evaluation.breakdown import Stratum, grid, strata, values_of, words
+from lmkcli.evaluation.breakdown import Stratum, score_groups, strata, values_of, words
 from lmkcli.evaluation.measures import evaluate, parse_measures
-from lmkcli.evaluation.results import Result
+from lmkcli.evaluation.results import ScoredRun
 
 TEXTS = {"short": "one two", "long": " ".join(["word"] * 10), "other": "x"}
 QUERIES: dict[str, dict[str, object]] = {
@@ -46,7 +46,7 @@ def values(by: str, collection: Collection, rel: int = 1) -> dict[str, object]:
     return dict(values_of(by, collection, list(collection.qrels()), rel))
 
 
-def test_what_a_query_can_be_grouped_by(collection: Collection) -> None:
+def test_values_of_a_query(collection: Collection) -> None:
     assert values("length", collection) == {
         "q1": 6.0,
         "q2": 10.0,
@@ -57,24 +57,24 @@ def test_what_a_query_can_be_grouped_by(collection: Collection) -> None:
     assert values("query-length", collection) == {"q1": 1.0, "q2": 3.0, "q3": 3.0}
     assert values("position", collection) == {"q1": 0.25, "q2": 0.75}
     assert values("language", collection) == {"q1": "en", "q2": "de", "q3": "zh"}
-    collection.query_facts = lambda name: {"q1": 0.0}  # type: ignore[method-assign]
+    collection.query_metadata = lambda name: {"q1": 0.0}  # type: ignore[method-assign]
     assert values("position", collection) == {"q1": 0.0}
-    with pytest.raises(DataError, match="none of the documents that its qrels call relevant"):
+    with pytest.raises(DataError, match="its qrels"):
         values_of("length", collection, [Qrel("q3", "lost", 1)], 1)
 
 
-def test_what_nothing_is_known_about(collection: Collection) -> None:
-    with pytest.raises(DataError, match="says nothing about the colour of its queries"):
+def test_an_unknown_field_is_refused(collection: Collection) -> None:
+    with pytest.raises(DataError, match="have no colour"):
         values("colour", collection)
 
 
 def test_the_language_of_a_known_collection_is_in_its_name(collection: Collection) -> None:
-    collection.query_facts = lambda name: {}  # type: ignore[method-assign]
+    collection.query_metadata = lambda name: {}  # type: ignore[method-assign]
     collection.name = "miracl/sw/dev"
     assert set(values("language", collection).values()) == {"sw"}
     for name in ("beir/nq", "my/sw/dev"):
         collection.name = name
-        with pytest.raises(DataError, match="nothing about the language"):
+        with pytest.raises(DataError, match="have no language"):
             values("language", collection)
 
 
@@ -90,12 +90,12 @@ def keyed(numbers: list[float]) -> dict[tuple[str, str], str | float]:
 
 
 @pytest.mark.parametrize("edges", [[3.0, 3.0], [5.0, 3.0], [math.nan, 3.0], [10.0], [math.nan]])
-def test_edges_that_part_nothing(edges: list[float]) -> None:
+def test_edges_that_separate_nothing(edges: list[float]) -> None:
     with pytest.raises(UsageError, match="--bins"):
         strata(keyed([0, 1, 2]), edges)
 
 
-def test_given_edges_are_half_open_and_the_last_bin_has_no_end() -> None:
+def test_bins_are_half_open_and_the_last_has_no_upper_limit() -> None:
     found = strata(keyed([0, 511, 512, 2048, 90000, -1]), [0, 512, 2048, 8192])
     assert [(each.name, len(each.queries)) for each in found] == [
         ("[0, 512)", 2),
@@ -112,7 +112,7 @@ def test_empty_bins_are_left_out() -> None:
     ]
 
 
-def test_quarters_are_the_default_and_few_numbers_stand_alone() -> None:
+def test_quarters_are_the_default_and_few_numbers_are_groups() -> None:
     quarters = strata(keyed([float(n) for n in range(1, 101)]))
     assert [len(each.queries) for each in quarters] == [25, 25, 25, 25]
     assert [each.name for each in quarters] == ["[1, 26)", "[26, 51)", "[51, 76)", "[76, 100]"]
@@ -124,13 +124,13 @@ def test_quarters_are_the_default_and_few_numbers_stand_alone() -> None:
     ]
 
 
-def test_numbers_in_a_table_are_text_and_names_are_sorted() -> None:
+def test_texts_that_are_numbers_are_numbers_and_names_are_sorted() -> None:
     assert [each.name for each in strata(keyed(["10", "2"]))] == ["2", "10"]  # type: ignore[list-item]
     assert [each.name for each in strata(keyed(["en", "de", "en"]))] == ["de", "en"]  # type: ignore[list-item]
 
 
-def test_edges_that_cannot_be() -> None:
-    with pytest.raises(UsageError, match=r"are for numbers, and here the values are texts \('en'"):
+def test_invalid_edges() -> None:
+    with pytest.raises(UsageError, match=r"are for numbers.* \('en'"):
         strata(keyed(["en"]), [0, 1])  # type: ignore[list-item]
     with pytest.raises(UsageError, match="must rise"):
         strata(keyed([1.0]), [0, 0])
@@ -151,22 +151,24 @@ def test_scores_of_groups_add_up_to_the_whole() -> None:
     names = ["RR@3", "NumRet"]
     measures = dict(zip(names, parse_measures(names), strict=True))
     scores = evaluate(Run(orders), qrels, list(measures.values()))
-    each = Result(Path("r"), "s", "c", scores, measures)
+    each = ScoredRun(Path("r"), "s", "c", scores, measures)
     groups = strata({("c", f"q{n}"): float(n) for n in range(40)})
-    rr, count = (grid([each], groups, name).rows["s"] for name in names)
+    rr, count = (score_groups([each], groups, name).rows["s"] for name in names)
     sizes = [len(group.queries) for group in groups]
     assert sum(
         s * x for s, x in zip(sizes, rr, strict=True) if x is not None
     ) / 40 == pytest.approx(scores.aggregated["RR@3"])
-    assert count == [30.0, 30.0, 30.0, 27.0]  # a sum, to which the missing query adds nothing
+    assert count == [30.0, 30.0, 30.0, 27.0]  # a sum: the missing query adds 0
 
 
 def test_a_system_without_the_collection_of_a_group_has_no_value_there() -> None:
     measures = {"P@1": parse_measures(["P@1"])[0]}
     scores = evaluate(Run(), [Qrel("q", "d", 1)], list(measures.values()))
     runs = [
-        Result(Path("r"), "a", "c", scores, measures),
-        Result(Path("r"), "b", "e", scores, measures),
+        ScoredRun(Path("r"), "a", "c", scores, measures),
+        ScoredRun(Path("r"), "b", "e", scores, measures),
     ]
-    made = grid(runs, [Stratum("x", [("c", "q")]), Stratum("y", [("c", "q"), ("e", "q")])], "P@1")
+    made = score_groups(
+        runs, [Stratum("x", [("c", "q")]), Stratum("y", [("c", "q"), ("e", "q")])], "P@1"
+    )
     assert made.rows == {"a": [0.0, None], "b": [None, None]}

@@ -1,4 +1,4 @@
-"""Paired tests and corrections: against scipy's other routes, by hand, and by what must hold."""
+"""Paired tests and corrections: compared with scipy, statsmodels and results by hand; invariants."""
 
 import itertools
 from pathlib import Path
@@ -23,7 +23,7 @@ from lmkcli.evaluation.compare import (
     correct,
 )
 from lmkcli.evaluation.measures import evaluate, parse_measures
-from lmkcli.evaluation.results import Result
+from lmkcli.evaluation.results import ScoredRun
 
 values = st.integers(0, 20).map(lambda twentieth: twentieth / 20)
 pairs = st.lists(st.tuples(values, values), min_size=2, max_size=9)
@@ -71,14 +71,14 @@ def test_interval_is_close_to_the_normal_one() -> None:
 
 @settings(deadline=None)
 @given(pairs)
-def test_turning_the_comparison_round(pairs: list[tuple[float, float]]) -> None:
-    there, back = compared(pairs), compared([(b, a) for a, b in pairs])
-    assert (there.wins, there.ties, there.losses) == (back.losses, back.ties, back.wins)
-    assert there.wins + there.ties + there.losses == there.queries == len(pairs)
-    assert there.difference == pytest.approx(-back.difference)
-    assert there.randomisation == pytest.approx(back.randomisation)
-    assert there.t_test == pytest.approx(back.t_test)
-    assert there.interval[0] - 1e-9 <= there.difference <= there.interval[1] + 1e-9
+def test_swapping_the_runs_mirrors_the_comparison(pairs: list[tuple[float, float]]) -> None:
+    forward, back = compared(pairs), compared([(b, a) for a, b in pairs])
+    assert (forward.wins, forward.ties, forward.losses) == (back.losses, back.ties, back.wins)
+    assert forward.wins + forward.ties + forward.losses == forward.queries == len(pairs)
+    assert forward.difference == pytest.approx(-back.difference)
+    assert forward.randomisation == pytest.approx(back.randomisation)
+    assert forward.t_test == pytest.approx(back.t_test)
+    assert forward.interval[0] - 1e-9 <= forward.difference <= forward.interval[1] + 1e-9
 
 
 def test_equal_runs_and_constant_differences() -> None:
@@ -90,7 +90,7 @@ def test_equal_runs_and_constant_differences() -> None:
     assert shifted.randomisation == 0.5
 
 
-def test_last_bits_are_ties() -> None:
+def test_differences_in_the_last_bits_are_ties() -> None:
     assert compared([(0.1 + 0.2, 0.3), (0.5, 0.6)]).ties == 1
 
 
@@ -98,13 +98,13 @@ def test_the_same_seed_gives_the_same_numbers() -> None:
     rng = np.random.default_rng(0)
     baseline = {f"q{i}": float(x) for i, x in enumerate(rng.random(40))}
     run = {query_id: value + float(rng.normal()) for query_id, value in baseline.items()}
-    turned = dict(reversed(run.items()))
-    assert compare(baseline, run) == compare(baseline, turned)
+    reordered = dict(reversed(run.items()))
+    assert compare(baseline, run) == compare(baseline, reordered)
     assert compare(baseline, run, seed=1) != compare(baseline, run, seed=2)
 
 
-def test_what_cannot_be_compared() -> None:
-    with pytest.raises(Mismatch, match="1 in one only, such as 'q2'"):
+def test_other_queries_and_single_queries_are_refused() -> None:
+    with pytest.raises(Mismatch, match="such as 'q2'"):
         compare({"q1": 1.0, "q2": 0.0}, {"q1": 1.0})
     with pytest.raises(DataError, match="two queries"):
         compare({"q1": 1.0}, {"q1": 0.0})
@@ -123,7 +123,7 @@ def test_corrections_are_those_of_statsmodels(p_values: list[float], method: str
 @pytest.mark.parametrize("better", [0.0, 0.05, 0.1])
 @pytest.mark.parametrize("seed", range(4))
 def test_randomisation_is_the_share_of_all_sign_flips(seed: int, better: float) -> None:
-    """17 queries have 131,072 flips, of which 10,000 are drawn: equal within five deviations."""
+    """17 queries have 131,072 flips, and 10,000 are sampled: equal within five standard deviations."""
     rng = np.random.default_rng(seed)
     a = rng.random(17)
     b = a + rng.normal(better, 0.2, 17)
@@ -139,7 +139,7 @@ def test_randomisation_is_the_share_of_all_sign_flips(seed: int, better: float) 
 @pytest.mark.parametrize("queries", [15, 40])
 @pytest.mark.parametrize("seed", range(4))
 def test_interval_is_scipys(seed: int, queries: int) -> None:
-    """Scipy with resamples of its own: equal up to their number, 10,000."""
+    """Scipy with other resamples: the error is that of 10,000 resamples."""
     rng = np.random.default_rng(seed)
     a = rng.random(queries)
     b = a + rng.normal(0.05, 0.2, queries)
@@ -149,7 +149,7 @@ def test_interval_is_scipys(seed: int, queries: int) -> None:
     assert found.interval == pytest.approx(tuple(interval), abs=0.15 * error)
 
 
-def scored(system: str, ranks: list[int], collection: str = "c") -> Result:
+def scored(system: str, ranks: list[int], collection: str = "c") -> ScoredRun:
     """A result in which the relevant document of the n-th query is at the n-th rank (from 1)."""
     order = ["x1", "x2", "x3"]
     scores = np.array([3.0, 2.0, 1.0, 0.0])
@@ -160,14 +160,14 @@ def scored(system: str, ranks: list[int], collection: str = "c") -> Result:
     qrels = [Qrel(f"q{n}", "d", 1) for n in range(len(ranks))]
     measures = {name: parse_measures([name])[0] for name in ("RR@10", "P@1")}
     found = evaluate(Run(rankings), qrels, list(measures.values()))
-    return Result(Path(f"{system}.trec"), system, collection, found, measures)
+    return ScoredRun(Path(f"{system}.trec"), system, collection, found, measures)
 
 
 def cells(tests: list[PairedTest]) -> list[tuple[str, str, str, str]]:
     return [(each.run, each.against, each.collection, each.measure) for each in tests]
 
 
-def test_every_run_against_the_baseline_where_both_are() -> None:
+def test_every_run_is_compared_with_the_baseline_on_their_collections() -> None:
     results = [
         scored("base", [2, 2, 1]),
         scored("new", [1, 2, 1]),
@@ -214,7 +214,7 @@ def test_holm_by_hand() -> None:
     assert correct([0.01, 0.04, 0.03, 0.005], "holm") == pytest.approx([0.03, 0.06, 0.06, 0.02])
 
 
-def test_the_others_by_hand() -> None:
+def test_bonferroni_and_benjamini_hochberg_by_hand() -> None:
     assert correct([0.01, 0.4, 0.03], "bonferroni") == pytest.approx([0.03, 1.0, 0.09])
     # Sorted: .01 x3/1 = .03, .02 x3/2 = .03, .5 x3/3 = .5
     assert correct([0.5, 0.01, 0.02], "bh") == pytest.approx([0.5, 0.03, 0.03])

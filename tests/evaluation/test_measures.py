@@ -1,4 +1,4 @@
-"""Measures: names and what is wrong with them, scores against arithmetic by hand, coverage."""
+"""Measures: names and errors in them, scores compared with arithmetic by hand, coverage."""
 
 import math
 import subprocess
@@ -37,7 +37,7 @@ def scores_of(names: list[str], qrels: list[Qrel], **documents: dict[str, float]
 
 
 @pytest.mark.parametrize("name", POOL)
-def test_a_printed_name_is_that_measure_again(name: str) -> None:
+def test_the_printed_name_of_a_measure_is_parsed_again(name: str) -> None:
     (measure,) = parse_measures([name])
     assert parse_measures([str(measure)]) == [measure]
 
@@ -66,7 +66,7 @@ def test_order_is_kept_and_repetitions_are_dropped() -> None:
         ("AP(rel=0)", "rel .* must be a whole number from 1, not 0"),
         ("AP(level=2)", "it has no level; its parameters: cutoff, rel, judged_only"),
         ("NumQ@5", "it has no cutoff; its parameters: none"),
-        ("NumRel(rel=2)", "no provider for it with these parameters"),
+        ("NumRel(rel=2)", "no engine for it with these parameters"),
         ("IPrec@0.105", "at most two decimals, not 0.105"),
         ("SetF(beta=2)", "beta .* must be of type float, not 2"),
         ("nDCG(gains={1:'x'})@5", "gains .* must be whole numbers by grade, from 0 to 1000"),
@@ -81,7 +81,7 @@ def test_a_bad_measure_is_explained(name: str, message: str) -> None:
         parse_measures(["nDCG@10", name])
 
 
-def test_a_missing_provider_names_its_pip_line() -> None:
+def test_the_error_for_a_missing_engine_has_the_pip_line() -> None:
     if ir_measures.cwl_eval.is_available():
         assert parse_measures(["RBP(rel=1)"])
         return
@@ -175,7 +175,7 @@ def test_a_cutoff_below_the_depth_of_the_run_is_named() -> None:
     assert scores.coverage.beyond == ["P@3", "R@100"]
 
 
-def test_a_run_of_other_ids_than_the_judged_ones_is_noticed() -> None:
+def test_a_run_with_other_ids_than_the_judged_ones_is_noticed() -> None:
     chunks = [Qrel("q1", "a#0", 1), Qrel("q2", "b#1", 1)]
     documents = {"q1": {"a": 1.0, "b": 0.5}, "q2": {"b": 1.0}}
     assert evaluate(run_of(**documents), chunks, parse_measures(["P@1"])).coverage.strangers == (
@@ -185,7 +185,7 @@ def test_a_run_of_other_ids_than_the_judged_ones_is_noticed() -> None:
     assert evaluate(Run(), QRELS, parse_measures(["P@1"])).coverage.strangers is None
 
 
-def test_documents_of_the_querys_own_id_are_counted_and_dropped() -> None:
+def test_documents_with_the_id_of_the_query_are_counted_and_dropped() -> None:
     qrels = [Qrel("q1", "a", 1), Qrel("q2", "b", 1), Qrel("q3", "c", 1), Qrel("q4", "d", 1)]
     documents = {
         "q1": {"q1": 3.0, "a": 2.0},
@@ -201,10 +201,10 @@ def test_documents_of_the_querys_own_id_are_counted_and_dropped() -> None:
     assert dropped.per_query["RR@10"] == {"q1": 1, "q2": 0, "q3": 1, "q4": 0}
     assert dropped.aggregated["NumRet"] == 3
     assert (dropped.coverage.self_hits, dropped.coverage.self_dropped) == (2, True)
-    assert dropped.coverage.missing == ["q2", "q4"]  # nothing is left of q2's answer
+    assert dropped.coverage.missing == ["q2", "q4"]  # q2 has no document left
 
 
-def test_a_track_s_grade_goes_into_binary_measures_that_name_none() -> None:
+def test_the_grade_of_a_track_is_set_in_binary_measures_without_one() -> None:
     asked = "R@100 R(rel=1)@100 AP RR@10 nDCG@10 ERR@10 P(judged_only=True)@5 NumRel NumRet".split()
     computed = "R(rel=2)@100 R@100 AP(rel=2) RR(rel=2)@10 nDCG@10 ERR@10 ".split()
     computed += ["P(judged_only=True,rel=2)@5", "NumRel", "NumRet"]
@@ -226,7 +226,7 @@ scored = st.dictionaries(st.sampled_from("abcdefghijklmnop"), st.sampled_from([-
 def test_measures_do_not_disturb_each_other(
     queries: list[tuple[dict[str, int], dict[str, float]]], names: list[str]
 ) -> None:
-    """Engines keep settings such as cut-offs and levels in common; together must equal alone."""
+    """Measures of one engine share cut-offs and levels: together they must be as when computed alone."""
     qrels = [
         Qrel(f"q{number}", doc_id, grade)
         for number, (grades, _) in enumerate(queries)
@@ -248,7 +248,7 @@ def test_measures_do_not_disturb_each_other(
 
 
 @pytest.mark.parametrize("name", ["RR@1", "P@1", "Judged@1", "nDCG@1", "AP@1", "Compat(p=0.8)"])
-def test_every_provider_sees_the_same_order_of_ties(name: str) -> None:
+def test_every_engine_gets_the_same_order_of_ties(name: str) -> None:
     qrels = [Qrel("q", "z", 1)]
     tied = scores_of([name], qrels, q={"a": 1.0, "z": 1.0, "m": 1.0})
     assert tied.aggregated[name] == pytest.approx(1.0)
@@ -257,7 +257,7 @@ def test_every_provider_sees_the_same_order_of_ties(name: str) -> None:
 
 
 def test_ids_of_any_kind() -> None:
-    """Some engines want numeric query ids, or cut them at a hyphen."""
+    """Some engines need numeric query ids, or cut ids at a hyphen."""
     qrels = [Qrel("MED-1", "doc-é", 1), Qrel("PLAIN-1", "b", 1), Qrel("日本", "c", 1)]
     answers = {"MED-1": {"doc-é": 1.0}, "PLAIN-1": {"x": 1.0}, "日本": {"x": 2.0, "c": 1.0}}
     scores = scores_of(["ERR@10", "AP"], qrels, **answers)
@@ -265,22 +265,24 @@ def test_ids_of_any_kind() -> None:
     assert scores.per_query["ERR@10"] == {"MED-1": 0.0625, "PLAIN-1": 0.0, "日本": 0.03125}
 
 
-def test_what_cannot_be_evaluated() -> None:
-    with pytest.raises(Mismatch, match=r"the run has '301', the qrels have 'q1'"):
+def test_unusable_judgements_are_refused() -> None:
+    with pytest.raises(Mismatch, match=r"'301'.*'q1'"):
         scores_of(["AP"], QRELS, **{"301": {"a": 1.0}})
     with pytest.raises(DataError, match="no judgements"):
         scores_of(["AP"], [], q1={"a": 1.0})
-    with pytest.raises(DataError, match="'a' twice for query 'q1', as 3 and as 0"):
+    with pytest.raises(DataError, match=r"'a' .*'q1', as 3 and as 0"):
         scores_of(["AP"], [*QRELS, Qrel("q1", "a", 0)], q1={"a": 1.0})
-    with pytest.raises(DataError, match=r"grade 8841823 .* are the columns in order\?"):
+    with pytest.raises(DataError, match=r"8841823 .*columns"):
         scores_of(["AP"], [Qrel("q1", "a", 8841823)], q1={"a": 1.0})
     assert scores_of(["AP"], [*QRELS, *QRELS], q1={"a": 1.0}) == scores_of(
         ["AP"], QRELS, q1={"a": 1.0}
     )
 
 
-def test_negative_grades_alone_do_not_reach_the_engines(monkeypatch: pytest.MonkeyPatch) -> None:
-    """trec_eval's table of grades would be empty, and it may loop over what lies behind it."""
+def test_negative_grades_alone_are_zero_for_the_engines(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The table of grades in trec_eval would be empty, and it may loop over the memory behind it."""
     seen: list[dict[str, dict[str, int]]] = []
     real = ir_measures.iter_calc
 
@@ -304,14 +306,14 @@ def test_gains_and_judged_only_stay_with_their_measure() -> None:
         assert [scores.aggregated[name] for name in names] == [0, 1, 1, 1, 1]
 
 
-def test_no_judged_document_left_is_zero() -> None:
+def test_without_a_judged_document_the_score_is_zero() -> None:
     name = "IPrec(judged_only=True)@0.0"
     scores = scores_of([name], QRELS, q1={"x": 1.0}, q2={"a": 1.0})
     assert scores.per_query[name] == {"q1": 0.0, "q2": 1.0}
 
 
 def test_the_same_bits_in_every_process() -> None:
-    """The engines' order of queries varies with the hash seed; sums must not."""
+    """The order of queries in the engines depends on the hash seed; the sums must not."""
     code = (
         "import sys; sys.path.insert(0, 'tests'); import numpy as np\n"
         "from lmkcli.data.collection import Qrel; from lmkcli.data.run import Run, ranked\n"

@@ -1,19 +1,18 @@
-"""trec_eval's own expected outputs, and runs with known scores.
+"""Measures compared with the expected outputs of trec_eval, and with runs that have known scores.
 
-Of trec_eval's test commands these are out, because ir_measures has nothing like them: judgements
-as preferences (prefs, qrels_prefs) or by several judges (qrels_jg), and z-scores (-Z). -M100 is the
-run cut at depth 100, -c is how lmk always counts, -l2 is rel=2.
+Some test commands of trec_eval are excluded, because ir_measures has no equivalent: judgements as
+preferences (prefs, qrels_prefs), judgements by several judges (qrels_jg), and z-scores (-Z). -M100 cuts
+the run at depth 100, lmk always counts as with -c, and -l2 is rel=2.
 
-Of its measures these are out (OUT): geometric means, G and its relatives, the utility, 11-point
-averages, R-precision at multiples, relative precision at a cut-off, counts of nonrelevant
-documents, the string of relevances, and RBP without its optional engine. NumRel has no rel above 1,
-so num_rel is out of the -l2 command. The share of unjudged documents (unj) is out too: it is one
-less Judged, but trec_eval takes grade -1 for unjudged and ir_measures for a judgement, and without
-documents both are 0.
+Some measures are excluded (EXCLUDED): geometric means, G and its variants, the utility, 11-point
+averages, R-precision at multiples, relative precision at a cut-off, counts of nonrelevant documents, the
+string of relevances, and RBP without its optional engine. NumRel has no rel above 1, so num_rel is
+excluded from the -l2 command. The share of unjudged documents (unj) is 1 - Judged. It is excluded too:
+grade -1 is unjudged in trec_eval and a judgement in ir_measures, and without documents both are 0.
 
-IPrec is compared only where it means the same: how many documents a recall level asks for is
-rounded to the nearest number since trec_eval 10, while ir_measures' engine has trec_eval 9, which
-adds 0.9 and cuts.
+IPrec is compared only for queries with equal definitions. The number of documents for a recall level is
+rounded to the nearest number since trec_eval 10. The engine of ir_measures contains trec_eval 9, which
+adds 0.9 and truncates.
 """
 
 import csv
@@ -31,14 +30,14 @@ from lmkcli.data.run import Ranking, Run, read_run
 from lmkcli.data.trec import read_qrels
 from lmkcli.evaluation.measures import Scores, evaluate, parse_measures
 
-OUT_COMMANDS = {"out.test.prefs", "out.test.qrels_prefs", "out.test.qrels_jg", "out.test.aqZ"}
+EXCLUDED_COMMANDS = {"out.test.prefs", "out.test.qrels_prefs", "out.test.qrels_jg", "out.test.aqZ"}
 
-OUT = (
+EXCLUDED = (
     r"runid|relstring.*|gm_map|gm_bpref|G|binG|Rndcg|ndcg_rel|utility.*|11pt_avg.*|Rprec_mult_.*|"
     r"relative_P_.*|num_nonrel_judged_ret|rbp|rbp_resid|unj_.*"
 )
 
-# trec_eval's name -> ir_measures' name; {k} is what the pattern caught, {rel} '(rel=level)'.
+# Name in trec_eval -> name in ir_measures; {k} is the group of the pattern, {rel} is '(rel=level)'.
 NAMES = {
     r"num_q": "NumQ",
     r"num_ret": "NumRet",
@@ -55,7 +54,7 @@ NAMES = {
     r"infAP": "infAP{rel}",
     r"ndcg": "nDCG",
     r"ndcg_cut_(\d+)": "nDCG@{k}",
-    r"ndcg_1=3,2=9,4=4.5": "nDCG(gains={{1:3,2:9}})",  # no document there has grade 4
+    r"ndcg_1=3,2=9,4=4.5": "nDCG(gains={{1:3,2:9}})",  # no document has grade 4
     r"success_(\d+)": "Success{rel}@{k}",
     r"set_P": "SetP{rel}",
     r"set_relative_P": "SetP(relative=True{and_rel})",
@@ -89,8 +88,8 @@ COMMANDS = [
 
 
 def translate(name: str, level: int) -> str | None:
-    """ir_measures' name for trec_eval's at a relevance level; None for what is out."""
-    if re.fullmatch(OUT, name) or (name == "num_rel" and level > 1):
+    """The name in ir_measures of a measure of trec_eval at a relevance level; None if it is excluded."""
+    if re.fullmatch(EXCLUDED, name) or (name == "num_rel" and level > 1):
         return None
     for pattern, spelling in NAMES.items():
         match = re.fullmatch(pattern, name)
@@ -98,11 +97,11 @@ def translate(name: str, level: int) -> str | None:
             rel, and_rel = (f"(rel={level})", f",rel={level}") if level > 1 else ("", "")
             k = match.group(1) if match.groups() else ""
             return spelling.format(k=k, rel=rel, and_rel=and_rel, level=level)
-    raise AssertionError(f"{name} is neither translated nor declared out")
+    raise AssertionError(f"{name} is neither translated nor excluded")
 
 
 def expectations(path: Path, level: int) -> Iterator[tuple[str, str, float]]:
-    """(measure, query id or 'all', value) of every line that ir_measures has a measure for."""
+    """(measure, query id or 'all', value) for each line with a measure of ir_measures."""
     for line in path.read_text().splitlines():
         name, query_id, value = line.split(maxsplit=2)
         measure = translate(name, level)
@@ -119,8 +118,8 @@ def score(folder: Path, command: Command, names: list[str]) -> Scores:
     return evaluate(run, read_qrels(folder / command.qrels), parse_measures(names))
 
 
-def means_the_same(measure: str, relevant: list[int]) -> bool:
-    """Whether both versions define IPrec alike for queries with so many relevant documents."""
+def same_definition(measure: str, relevant: list[int]) -> bool:
+    """Whether both versions define IPrec equally for these numbers of relevant documents."""
     if not measure.startswith("IPrec"):
         return True
     wanted = [float(measure.split("@")[1]) * number for number in relevant]
@@ -128,7 +127,7 @@ def means_the_same(measure: str, relevant: list[int]) -> bool:
 
 
 @pytest.mark.parametrize("command", COMMANDS, ids=lambda c: f"{c.expected}-{c.qrels}")
-def test_trec_evals_expected_output(shared: Path, command: Command) -> None:
+def test_expected_output_of_trec_eval(shared: Path, command: Command) -> None:
     folder = shared / "data" / "trec-eval-golden"
     lines = list(expectations(folder / command.expected, command.level))
     names = list(dict.fromkeys(measure for measure, _, _ in lines))
@@ -138,29 +137,29 @@ def test_trec_evals_expected_output(shared: Path, command: Command) -> None:
     relevant = Counter(qrel.query_id for qrel in qrels if qrel.grade >= command.level)
     compared = 0
     for name, query_id, value in lines:
-        asked = list(relevant.values()) if query_id == "all" else [relevant[query_id]]
-        if means_the_same(name, asked):
+        counts = list(relevant.values()) if query_id == "all" else [relevant[query_id]]
+        if same_definition(name, counts):
             table = scores.per_query[printed[name]] | {"all": scores.aggregated[printed[name]]}
             assert table[query_id] == pytest.approx(value, abs=5.1e-5), (name, query_id)
             compared += 1
     assert compared >= 0.7 * len(lines)
 
 
-def test_every_command_is_shown_or_declared_out(shared: Path) -> None:
+def test_every_command_is_compared_or_excluded(shared: Path) -> None:
     text = (shared / "data" / "trec-eval-golden" / "COMMANDS.txt").read_text()
     listed = re.findall(r"(\S+) +(\S+) +==> (\S+)", text)
-    shown = [(c.qrels, c.results, c.expected) for c in COMMANDS]
+    compared = [(c.qrels, c.results, c.expected) for c in COMMANDS]
     wanted = [
         (qrels.removeprefix("test/"), results.removeprefix("test/"), expected)
         for qrels, results, expected in listed
-        if expected not in OUT_COMMANDS
+        if expected not in EXCLUDED_COMMANDS
     ]
     assert len(listed) == 15
-    assert sorted(shown) == sorted(wanted)
+    assert sorted(compared) == sorted(wanted)
 
 
-# A measure as pytrec_eval has it, of a run of some depth; another provider, and the same from it.
-# (Not cwl_eval's AP, which is divided by the relevant documents that were found.)
+# A measure of pytrec_eval and the depth of the run; another engine, and the name of the measure there.
+# AP of cwl_eval is missing: it divides by the number of relevant documents that were found.
 TWINS = [
     ("RR(rel=2)", 10, "msmarco", "RR(rel=2)@10"),
     ("nDCG(gains={1:1,2:3,3:7})@10", 100, "gdeval", "nDCG(dcg='exp-log2')@10"),
@@ -170,7 +169,7 @@ TWINS = [
 
 
 @pytest.mark.parametrize(("name", "depth", "other", "spelling"), TWINS)
-def test_providers_agree_query_by_query(
+def test_engines_agree_query_by_query(
     shared: Path, name: str, depth: int, other: str, spelling: str
 ) -> None:
     provider = getattr(ir_measures, other)
@@ -193,7 +192,7 @@ def test_providers_agree_query_by_query(
 
 
 QRELS = {"dl19": "dl19-passage", "dl20": "dl20-passage"}
-ABSENT = {  # runs whose scores are listed, but whose files are not there
+ABSENT = {  # runs with listed scores and without a file
     "cacm.anserini-bm25.txt",
     "covid.bm25.txt",
     "covid.bm25_rm3.txt",
@@ -226,15 +225,15 @@ def known_scores(shared: Path) -> dict[str, dict[str, str]]:
         return {row["run"]: row for row in csv.DictReader(file, delimiter="\t")}
 
 
-def test_every_known_run_is_shown_or_declared_absent(shared: Path) -> None:
+def test_every_known_run_is_present_or_declared_absent(shared: Path) -> None:
     known = known_scores(shared)
     here = {name for name in known if (shared / "data" / "trec-runs" / name).exists()}
     assert here == set(PRESENT)
     assert known.keys() - here == ABSENT
 
 
-# Listed as 0.9079, with ties by ascending id as one of ir_measures' engines has them; in
-# trec_eval's order, which holds here for all measures alike, it is this.
+# The listed score is 0.9079: one engine of ir_measures orders ties by ascending id. This is the score
+# with the order of trec_eval, which lmk uses for all measures.
 RR_WITH_TIES = {"dl19.rep_llama.txt": 0.91376}
 
 
@@ -256,7 +255,7 @@ def test_known_scores_of_runs(shared: Path, name: str) -> None:
     assert sum(len(r.doc_ids) for r in run.rankings.values()) == int(row["lines"])
 
 
-def test_the_one_other_figure_has_ties_by_ascending_id(shared: Path) -> None:
+def test_the_one_different_score_has_ties_by_ascending_id(shared: Path) -> None:
     (name,) = RR_WITH_TIES
     run = read_run(shared / "data" / "trec-runs" / name)
     ascending = Run({query_id: ties_ascending(r) for query_id, r in run.rankings.items()})

@@ -1,4 +1,4 @@
-"""Plots: what is in the files, that the same data make the same bytes, and what is refused."""
+"""Plots: the contents of files, equal bytes for equal data, errors."""
 
 import re
 import subprocess
@@ -11,7 +11,7 @@ import pytest
 
 from lmkcli import catalog
 from lmkcli.errors import DataError, MissingExtra, UsageError
-from lmkcli.evaluation.points import Bar, Panel, Point
+from lmkcli.evaluation.score_plots import Bar, Panel, Point
 
 plots = pytest.importorskip("lmkcli.evaluation.plots")
 
@@ -50,20 +50,19 @@ def test_labels_and_captions_are_text(tmp_path: Path) -> None:
     assert not any(re.search(r"<dc:date>", text) for text in made.values())
 
 
-def test_dollars_in_a_name_are_no_formula(tmp_path: Path) -> None:
+def test_dollars_in_a_name_are_not_a_formula(tmp_path: Path) -> None:
     plots.curve({"a$x_{$": [(1, 1.0), (2, 2.0)]}, "$x_{$", "a", tmp_path / "a.svg")
-    assert (tmp_path / "a.svg").read_text().count("$x_{$") == 1  # a lone line has no legend
+    assert (tmp_path / "a.svg").read_text().count("$x_{$") == 1  # a single line has no legend
 
 
-def test_names_that_a_terminal_would_obey_are_visible(tmp_path: Path) -> None:
+def test_control_characters_in_names_are_visible(tmp_path: Path) -> None:
     name, seen = "\x1b[31mred\u202e\x9b", r"\u001b[31mred\u202e\u009b"
     line = [(1, 1.0), (2, 2.0)]
     plots.curve({name: line, "b": line}, name, name, tmp_path / "curve.svg")
     plots.bars({name: {name: BARS["R@100"]["dense"]}}, name, tmp_path / "bars.svg")
     for file, times in (("curve.svg", 3), ("bars.svg", 3)):
-        root = ElementTree.parse(
-            tmp_path / file
-        ).getroot()  # an SVG cannot hold what is not visible
+        # An SVG may not contain control characters
+        root = ElementTree.parse(tmp_path / file).getroot()
         assert "".join(root.itertext()).count(seen) == times
 
 
@@ -83,12 +82,12 @@ def ticks(points: list[tuple[float, float]], folder: Path) -> list[str]:
     return re.findall(r'id="xtick_\d+">.*?<text[^>]*>([^<]*)<', text, re.DOTALL)
 
 
-def test_ticks_are_the_values_where_these_are_round(tmp_path: Path) -> None:
+def test_ticks_are_the_values_if_they_are_round(tmp_path: Path) -> None:
     assert ticks([(0.25, 0.1), (12, 0.2), (384, 0.3)], tmp_path) == ["0.25", "12", "384"]
     assert ticks([(0.4, 0.1), (0.9, 0.2), (1.2, 0.3)], tmp_path) == ["0.4", "0.9", "1.2"]
 
 
-def test_ticks_are_round_where_the_values_are_not(tmp_path: Path) -> None:
+def test_ticks_are_round_if_the_values_are_not(tmp_path: Path) -> None:
     shown = ticks([(79.5, 0.1), (98.25, 0.2), (127, 0.3), (184, 0.4)], tmp_path)
     assert shown == ["80", "100", "120", "140", "160", "180"]
     powers = ticks([(79.5, 0.1), (225.252, 0.2), (8111, 0.3)], tmp_path)
@@ -96,7 +95,7 @@ def test_ticks_are_round_where_the_values_are_not(tmp_path: Path) -> None:
     assert all(int(tick).bit_count() == 1 for tick in powers)
 
 
-def test_a_level_and_its_name_and_a_band(tmp_path: Path) -> None:
+def test_levels_have_a_name_and_intervals_are_a_band(tmp_path: Path) -> None:
     banded = [Point(16, 0.6, 0.55, 0.65), Point(64, 0.7, 0.6, 0.8)]
     level = {"bm25": Point(0, 0.65)}
     plots.curve({"lmk": banded}, "gran", "y", tmp_path / "c.svg", level)
@@ -106,7 +105,7 @@ def test_a_level_and_its_name_and_a_band(tmp_path: Path) -> None:
     assert "stroke-dasharray" in text
 
 
-def test_a_long_legend_stands_below_the_axes(tmp_path: Path) -> None:
+def test_a_long_legend_is_below_the_axes(tmp_path: Path) -> None:
     lines = {name: [(1.0, 0.5), (2.0, 0.6)] for name in ("a", "b", "mean, unit chunk, window 512")}
     plots.curve(lines, "x", "y", tmp_path / "c.svg")
     text = (tmp_path / "c.svg").read_text()
@@ -129,15 +128,18 @@ def test_measures_are_panels_with_one_legend_and_one_axis(tmp_path: Path) -> Non
     assert lines[1] == lines[2] != lines[0]  # a line keeps its colour in the next panel
 
 
-def test_intervals_of_many_lines_are_bars_and_not_bands(tmp_path: Path) -> None:
+def test_intervals_of_many_lines_are_whiskers_side_by_side(tmp_path: Path) -> None:
     lines = {f"l{n}": [Point(1, n, n - 1, n + 1), Point(2, n, n - 1, n + 1)] for n in range(7)}
-    for count, bands in ((6, 6), (7, 0)):
+    for count, bands in ((2, 2), (3, 0), (7, 0)):
         few = dict(list(lines.items())[:count])
         plots.curves({"y": Panel(few, {})}, "x", tmp_path / "c.svg")
-        assert (tmp_path / "c.svg").read_text().count("opacity: 0.13") == bands
+        text = (tmp_path / "c.svg").read_text()
+        assert text.count("opacity: 0.13") == bands
+        line = r'"M ([\d.]+) [-\d.]+ \nL \1 [-\d.]+ \n" clip-path="[^"]*" style="fill: none; stroke: #\w+"'
+        assert len(set(re.findall(line, text))) == (0 if bands else 2 * count)
 
 
-def test_many_runs_make_a_figure_that_fits_a_page(tmp_path: Path) -> None:
+def test_a_figure_of_many_runs_fits_a_page(tmp_path: Path) -> None:
     runs = {f"run{number}": [0.1, -0.1] for number in range(5)}
     for panels in ({"P@1": runs}, {"P@1": runs, "RR@10": runs}):
         plots.query_differences(panels, "", tmp_path / "d.svg")
@@ -154,7 +156,7 @@ def test_the_lowest_panel_of_every_column_names_its_axis(tmp_path: Path) -> None
     assert drawn.count(">Δ P@1<") == 2
 
 
-def test_dots_without_a_colour_of_their_own_come_last_in_the_legend(tmp_path: Path) -> None:
+def test_values_without_a_colour_are_last_in_the_legend(tmp_path: Path) -> None:
     names = ["rare", *(name for name in "abcdef" for _ in range(2))]
     places = np.arange(2.0 * len(names)).reshape(-1, 2)
     plots.scatter(places, names, ("x", "y", "topic"), tmp_path / "s.svg")
@@ -170,7 +172,7 @@ def test_wins_are_drawn_in_another_colour_than_losses(tmp_path: Path) -> None:
 
 
 def test_a_label_of_any_length_stays_within_its_panel(tmp_path: Path) -> None:
-    """Above the panel and on lines of its own; along the axis it would run into the neighbours'."""
+    """It is broken into lines above the panel; along the axis it would overlap with its neighbours."""
     name = "runs/" + "long-" * 40
     plots.query_differences({"P@1": {name: [0.5], name + "2": [-0.5]}}, "", tmp_path / "d.svg")
     shown = re.findall(r"<text([^>]*)>([^<]*long-[^<]*)<", (tmp_path / "d.svg").read_text())
@@ -187,7 +189,7 @@ def test_one_point_one_bar_and_negative_values_can_be_drawn(tmp_path: Path) -> N
     assert all(path.stat().st_size > 1000 for path in tmp_path.iterdir())
 
 
-def test_what_is_refused_writes_nothing(tmp_path: Path) -> None:
+def test_after_an_error_no_file_is_written(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"\.png, \.svg, \.pdf"):
         plots.curve(LINES, "x", "y", tmp_path / "curve.jpg")
     with pytest.raises(DataError, match="nothing to plot"):
@@ -197,7 +199,7 @@ def test_what_is_refused_writes_nothing(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
-def test_without_matplotlib_the_pip_line_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_matplotlib_the_error_has_the_pip_line(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in [*sys.modules]:
         if name.startswith(("lmkcli.evaluation.plots", "matplotlib")):
             monkeypatch.delitem(sys.modules, name)
@@ -220,7 +222,7 @@ def test_no_window_and_no_global_figure() -> None:
     assert done.stdout == "False\n"
 
 
-def test_a_plot_that_fails_leaves_the_one_before(
+def test_a_plot_that_fails_keeps_the_previous_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "curve.svg"

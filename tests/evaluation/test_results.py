@@ -1,4 +1,4 @@
-"""Systems x collections: which rows, which columns, and what their means are over."""
+"""Tables of systems x collections: names of rows, columns and means."""
 
 from pathlib import Path
 from statistics import fmean, geometric_mean
@@ -9,35 +9,35 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lmkcli.data.collection import Qrel
-from lmkcli.data.known import group
+from lmkcli.data.known_collections import members
 from lmkcli.data.run import Run, ranked
 from lmkcli.errors import UsageError
 from lmkcli.evaluation.measures import evaluate, parse_measures
 from lmkcli.evaluation.results import (
-    Grid,
-    Result,
-    best,
+    ScoredRun,
+    ScoreTable,
+    best_values,
     columns_of,
     geometric,
-    grid,
     headings,
-    names,
+    score_table,
+    system_names,
 )
 
-CQADUPSTACK = group("beir/cqadupstack")
+CQADUPSTACK = members("beir/cqadupstack")
 
 
-def result(system: str, collection: str, hits: int) -> Result:
+def result(system: str, collection: str, hits: int) -> ScoredRun:
     """A result whose P@1 is `hits` quarters."""
     one = np.ones(1, np.float32)
     rankings = {f"q{n}": ranked(["d" if n < hits else "x"], one) for n in range(4)}
     (measure,) = parse_measures(["P@1"])
     scores = evaluate(Run(rankings), [Qrel(f"q{n}", "d", 1) for n in range(4)], [measure])
-    return Result(Path(f"{system}.trec"), system, collection, scores, {"P@1": measure})
+    return ScoredRun(Path(f"{system}.trec"), system, collection, scores, {"P@1": measure})
 
 
-def table(cells: dict[tuple[str, str], int]) -> Grid:
-    return grid([result(*key, hits) for key, hits in cells.items()], "P@1")
+def table(cells: dict[tuple[str, str], int]) -> ScoreTable:
+    return score_table([result(*key, hits) for key, hits in cells.items()], "P@1")
 
 
 def test_means_over_collections() -> None:
@@ -49,7 +49,7 @@ def test_means_over_collections() -> None:
     }
 
 
-def test_a_system_that_lacks_a_collection_has_no_mean() -> None:
+def test_a_system_without_a_run_on_a_collection_has_no_mean() -> None:
     made = table({("a", "one"): 4, ("a", "two"): 1, ("b", "two"): 2})
     assert made.rows["b"] == [None, 0.5, None, None]
 
@@ -94,8 +94,8 @@ def test_each_known_benchmark_has_its_own_means() -> None:
     assert made.rows["a"][4::2] == [0.5, 0.75]
     one_of_them = table({("a", name): 2 for name in [tracks[0], *beir]})
     assert one_of_them.columns[3:] == ["beir mean", "beir geometric mean"]
-    with_a_stranger = table({("a", name): 2 for name in [*tracks, "my/own"]})
-    assert with_a_stranger.columns[3:] == ["mean", "geometric mean"]
+    with_an_unknown_one = table({("a", name): 2 for name in [*tracks, "my/own"]})
+    assert with_an_unknown_one.columns[3:] == ["mean", "geometric mean"]
 
 
 @given(st.lists(st.floats(1e-6, 1), min_size=1, max_size=20))
@@ -121,20 +121,20 @@ PUBLISHED = {  # nDCG@10 of two systems on 14 collections of BEIR, and their mea
 
 
 @pytest.mark.parametrize("system", PUBLISHED)
-def test_published_means_come_out(system: str) -> None:
+def test_published_means_are_reproduced(system: str) -> None:
     text, means = PUBLISHED[system]
     scores = list(map(float, text.split()))
     assert (fmean(scores), geometric(scores)) == pytest.approx(means, abs=5e-4)
 
 
-def test_the_best_of_a_column_are_all_that_print_like_the_highest() -> None:
-    assert best([0.5, 0.50001, 0.4, None], "P@1") == [True, True, False, False]
-    assert best([None, None], "P@1") == [False, False]
-    assert best([0.5], "P@1") == [False]
-    assert best([1.0, 2.0], "NumRet") == [False, False]
+def test_the_best_values_are_all_that_are_printed_like_the_highest() -> None:
+    assert best_values([0.5, 0.50001, 0.4, None], "P@1") == [True, True, False, False]
+    assert best_values([None, None], "P@1") == [False, False]
+    assert best_values([0.5], "P@1") == [False]
+    assert best_values([1.0, 2.0], "NumRet") == [False, False]
 
 
-def test_headings_leave_out_what_all_share() -> None:
+def test_headings_have_no_common_start_or_end() -> None:
     assert list(headings(["beir/nq/test", "beir/fiqa/test"]).values()) == ["nq", "fiqa"]
     mixed = ["/data/nq", "/data/fiqa", "haystack,from=/data/nq,distractors=9"]
     assert list(headings(mixed).values()) == ["nq", "fiqa", "haystack"]
@@ -145,9 +145,9 @@ def test_headings_leave_out_what_all_share() -> None:
 
 def test_rows_are_paths_on_one_collection_and_systems_on_several() -> None:
     one = [(Path("r/a.trec"), "bm25", "x"), (Path("r/b.trec"), "bm25", "x")]
-    assert names(one) == ["r/a.trec", "r/b.trec"]
+    assert system_names(one) == ["r/a.trec", "r/b.trec"]
     tags = [(Path("1.trec"), "bm25", "x"), (Path("2.trec"), "tasb", "x"), (Path("3"), "bm25", "y")]
-    assert names(tags) == ["bm25", "tasb", "bm25"]
+    assert system_names(tags) == ["bm25", "tasb", "bm25"]
 
 
 @pytest.mark.parametrize(
@@ -163,12 +163,12 @@ def test_rows_are_paths_on_one_collection_and_systems_on_several() -> None:
         ["bm25/dl19.trec", "tasb/dl19.trec", "bm25/dl20.trec", "tasb/dl20.trec"],
     ],
 )
-def test_where_tags_repeat_the_paths_tell_systems_apart(paths: list[str]) -> None:
+def test_if_tags_repeat_systems_are_named_by_their_paths(paths: list[str]) -> None:
     runs = [(Path(path), "lmk", path[-20:].count("20") * "dl20" or "dl19") for path in paths]
-    assert names(runs) == ["bm25", "tasb", "bm25", "tasb"]
+    assert system_names(runs) == ["bm25", "tasb", "bm25", "tasb"]
 
 
 def test_two_runs_of_one_name_on_a_collection_are_refused() -> None:
     same = [(Path("a.trec"), "t", "x"), (Path("a.trec"), "t", "x"), (Path("b.trec"), "t", "y")]
-    with pytest.raises(UsageError, match=r"two runs on x are both called 'a'.*--tag"):
-        names(same)
+    with pytest.raises(UsageError, match=r"'a'.*--tag"):
+        system_names(same)

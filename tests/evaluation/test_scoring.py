@@ -1,8 +1,9 @@
-"""Which judgements score a run, and what known facts of a collection decide."""
+"""Scoring: the judgements of each run, and defaults of known collections."""
 
 import gzip
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,7 +17,7 @@ DL19 = "msmarco-passage/trec-dl-2019/judged"
 
 
 def known(name: str, qrels: list[Qrel], folder: Path) -> QrelSet:
-    """A judge of this name; the collection behind it is never read."""
+    """Judgements under the name of a known collection; the collection is never read."""
     return QrelSet(name, qrels, open_collection(str(folder)))
 
 
@@ -39,7 +40,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path / "c"
 
 
-def test_the_track_s_threshold_and_measures_are_the_default(shared: Path, folder: Path) -> None:
+def test_threshold_and_measures_of_a_track_are_the_default(shared: Path, folder: Path) -> None:
     qrels = read_qrels(shared / "data/topics-qrels/dl19-passage/qrels/test.tsv")
     path = shared / "data" / "trec-runs" / "dl19.d_bert_kd_tasb.txt"
     judge = known(DL19, list(qrels), folder)
@@ -59,7 +60,7 @@ def test_the_track_s_threshold_and_measures_are_the_default(shared: Path, folder
 @pytest.mark.parametrize(
     "name", ["beir/arguana", "beir/quora/test", "beir/quora", "nano-beir/quora"]
 )
-def test_self_hits_are_dropped_where_the_collection_needs_it(
+def test_self_hits_are_dropped_for_collections_that_need_it(
     name: str, run: Path, folder: Path
 ) -> None:
     judge = known(name, QRELS, folder)
@@ -69,19 +70,19 @@ def test_self_hits_are_dropped_where_the_collection_needs_it(
     assert (kept.scores.coverage.self_hits, kept.scores.coverage.self_dropped) == (1, False)
 
 
-def test_self_hits_stay_elsewhere_unless_asked(run: Path, folder: Path) -> None:
+def test_other_collections_keep_self_hits_by_default(run: Path, folder: Path) -> None:
     for judge in (known("beir/scifact/test", QRELS, folder), QrelSet("beir/arguana", QRELS)):
         assert score(run, judge, ["RR@10"]).value("RR@10") == 0.75
         assert score(run, judge, ["RR@10"], drop_self=True).value("RR@10") == 1.0
 
 
-def test_measures_of_collections_that_do_not_agree(folder: Path) -> None:
+def test_default_measures_of_collections_with_different_ones(folder: Path) -> None:
     own = QrelSet("x", QRELS)
     assert default_measures([own, own]) == ["nDCG@10", "R@100", "RR@10"]
     assert default_measures([own, known(DL19, QRELS, folder)]) == ["nDCG@10"]
 
 
-def test_what_judges_a_run(run: Path, folder: Path, tmp_path: Path) -> None:
+def test_judgements_of_a_run(run: Path, folder: Path, tmp_path: Path) -> None:
     file = str(folder / "qrels" / "test.tsv")
     (one, two) = qrel_sets([run, run], [file, str(folder)])
     assert (one.name, one.collection, one.qrels) == (file, None, QRELS)
@@ -90,9 +91,9 @@ def test_what_judges_a_run(run: Path, folder: Path, tmp_path: Path) -> None:
     assert two.collection is not None
     same = qrel_sets([run, run], [file])
     assert same[0] is same[1]
-    with pytest.raises(UsageError, match=r"2 --qrels for 3 runs: give one for all of them, or one"):
+    with pytest.raises(UsageError, match="2 --qrels for 3 runs"):
         qrel_sets([run] * 3, [file, file])
-    with pytest.raises(UsageError, match="does not say which queries made it"):
+    with pytest.raises(UsageError, match="no manifest"):
         qrel_sets([run], [])
     (tmp_path / "run.trec.json").write_text(
         json.dumps({"kind": "run", "identity": {}, "facts": {"collection": str(folder)}})
@@ -103,14 +104,22 @@ def test_what_judges_a_run(run: Path, folder: Path, tmp_path: Path) -> None:
     (tmp_path / "run.trec.json").write_text(
         json.dumps({"kind": "run", "identity": {}, "facts": {"collection": str(questions)}})
     )
-    with pytest.raises(UsageError, match=r"questions.tsv, a file without judgements: give them"):
+    with pytest.raises(UsageError, match=r"questions.tsv.*--qrels"):
         qrel_sets([run], [])
 
 
-def test_errors_name_the_run_and_what_judges_it(run: Path) -> None:
-    with pytest.raises(Mismatch, match=r"run.trec, judged by my.qrels: no query of the run"):
+@pytest.mark.parametrize("facts", [{}, {"collection": 3}, {"collection": None}])
+def test_a_manifest_without_its_collection_is_named(run: Path, facts: dict[str, Any]) -> None:
+    side = run.with_name(f"{run.name}.json")
+    side.write_text(json.dumps({"kind": "run", "identity": {}, "facts": facts}))
+    with pytest.raises(DataError, match=r"\.json, facts"):
+        qrel_sets([run], [])
+
+
+def test_errors_name_the_run_and_its_judgements(run: Path) -> None:
+    with pytest.raises(Mismatch, match=r"run.trec.* my.qrels: no query"):
         score(run, QrelSet("my.qrels", [Qrel("other", "a", 1)]), ["P@1"])
-    with pytest.raises(DataError, match=r"run.trec, judged by my.qrels: .* twice"):
+    with pytest.raises(DataError, match=r"run.trec.* my.qrels: .* twice"):
         score(run, QrelSet("my.qrels", [*QRELS, Qrel("q1", "a", 0)]), ["P@1"])
     with pytest.raises(UsageError, match=r"nDCG@10\?\n.*'nope'"):
         score_all([run], [QrelSet("x", QRELS)], ["ndcg@10", "nope"])
@@ -130,5 +139,5 @@ def test_rows_of_runs_on_one_collection_are_their_paths(run: Path) -> None:
 def test_damaged_judgements_are_named(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "some.qrels.gz"
     path.write_bytes(content)
-    with pytest.raises(DataError, match=r"some\.qrels\.gz: damaged or cut gzip"):
+    with pytest.raises(DataError, match=r"some\.qrels\.gz: damaged or truncated gzip"):
         qrel_sets([tmp_path / "a.trec"], [str(path)])

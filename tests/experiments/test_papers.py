@@ -1,11 +1,11 @@
-"""The grids of the papers' tables: each can be planned offline, without its models and collections."""
+"""The grids for the tables of papers can be planned offline, without models and collections."""
 
 from pathlib import Path
 
 import pytest
 
 from lmkcli.cli import main
-from lmkcli.data import known
+from lmkcli.data import known_collections
 
 ROOT = Path(__file__).resolve().parents[2]
 FILES = sorted((ROOT / "examples" / "papers").glob("*.toml"))
@@ -13,7 +13,7 @@ FILES = sorted((ROOT / "examples" / "papers").glob("*.toml"))
 
 @pytest.mark.slow  # a thousand cells each
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
-def test_a_table_is_planned_offline_and_nothing_of_it_is_left_out(
+def test_a_table_is_planned_offline_with_all_its_cells(
     file: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     words = ["lmk", "grid", str(file), "-o", "nowhere", "--dry-run", "--offline"]
@@ -27,10 +27,10 @@ def test_a_table_is_planned_offline_and_nothing_of_it_is_left_out(
     assert counts["eval"][0] == counts["search"][0]
 
 
-def test_there_is_one_for_each_table() -> None:
+def test_each_table_has_a_grid() -> None:
     assert [file.stem for file in FILES] == [
         *("conteb", "lmk-table1", "lmk-table13", "lmk-table14", "lmk-table2", "lmk-table7"),
         *("lmk-table8", "loco-m2bert", "tite-table1", "tite-table4"),
     ]
-    assert known.group("conteb")
-    assert known.group("loco")
+    assert known_collections.members("conteb")
+    assert known_collections.members("loco")

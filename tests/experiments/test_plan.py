@@ -1,6 +1,7 @@
-"""Plans on disk: what was written is read again, and what no grid wrote is refused."""
+"""Plans on disk: written plans are read again, and plans that no grid wrote are refused."""
 
 import json
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -9,28 +10,28 @@ import pytest
 
 from lmkcli.errors import DataError
 from lmkcli.experiments import plan
-from lmkcli.experiments.cells import Cell
+from lmkcli.experiments.gridfile import GridCell, GridFile
 from lmkcli.experiments.plan import Plan
-from lmkcli.experiments.steps import Step
+from lmkcli.experiments.steps import GridStep
 from lmkcli.operations.index import BuildIndex
 from lmkcli.operations.search import Search
 
 STEPS = [
-    Step("index-1a", BuildIndex("docs", kind="bm25", output=Path("i"))),
-    Step("search-2b", Search("i", "docs", k=5, output=Path("r.trec")), ("index-1a",)),
+    GridStep("index-1a", BuildIndex("docs", kind="bm25", output=Path("i"))),
+    GridStep("search-2b", Search("i", "docs", k=5, output=Path("r.trec")), ("index-1a",)),
 ]
 PLAN = Plan(
-    [Cell("one", {"collection": ("docs",), "measures": ("P@1",)})],
+    [GridCell("one", {"collection": ("docs",), "measures": ("P@1",)})],
     {"one": ("index-1a", "search-2b")},
     {step.key: step for step in STEPS},
     [],
 )
 
 
-def test_a_plan_is_read_as_it_was_written(tmp_path: Path) -> None:
+def test_a_written_plan_is_read_again(tmp_path: Path) -> None:
     PLAN.write(tmp_path)
     assert plan.read(tmp_path) == PLAN
-    assert plan.is_there(tmp_path)
+    assert plan.has_plan(tmp_path)
 
 
 DAMAGES: dict[str, Callable[[dict[str, Any]], Any]] = {
@@ -39,8 +40,8 @@ DAMAGES: dict[str, Callable[[dict[str, Any]], Any]] = {
     "other axes": lambda raw: raw["cells"].append({"name": "one", "values": {}}),
     "no chain": lambda raw: raw.update(chains={}),
     "an empty chain": lambda raw: raw.update(chains={"one": []}),
-    "a step that is not there": lambda raw: raw["steps"].pop("index-1a"),
-    "a need that is not there": lambda raw: raw["steps"]["index-1a"].update(needs=["index-0"]),
+    "a missing step": lambda raw: raw["steps"].pop("index-1a"),
+    "a missing need": lambda raw: raw["steps"]["index-1a"].update(needs=["index-0"]),
     "another key": lambda raw: raw["steps"]["index-1a"].update(key="index-0"),
     "a path": lambda raw: raw["steps"].update({"../a": raw["steps"]["index-1a"] | {"key": "../a"}}),
     "an unknown command": lambda raw: raw["steps"]["index-1a"]["operation"].update(
@@ -60,5 +61,23 @@ def test_a_plan_that_no_grid_writes_is_refused(tmp_path: Path, damage: str) -> N
     raw = json.loads((tmp_path / "plan.json").read_text())
     DAMAGES[damage](raw)
     (tmp_path / "plan.json").write_text(json.dumps(raw))
-    with pytest.raises(DataError, match=r"plan.json cannot be read .*; run lmk grid again"):
+    with pytest.raises(DataError, match=r"plan.json .*lmk grid"):
         plan.read(tmp_path)
+
+
+def test_the_time_of_a_plan_is_linear_in_its_cells(tmp_path: Path) -> None:
+    def seconds(count: int) -> float:
+        values = [(f"{0.001 * number:.3f}",) for number in range(count)]
+        axes = {
+            "collection": [("./none",)],
+            "kind": [("bm25",)],
+            "measures": [("P@1",)],
+            "k1": values,
+        }
+        started = time.process_time()
+        made = plan.plan(GridFile(axes), tmp_path, lambda step: None)
+        assert len(made.steps) == 3 * count
+        return time.process_time() - started
+
+    few = seconds(200)
+    assert seconds(1600) < 30 * max(few, 0.02)  # 8 for a linear time, 64 for a quadratic one

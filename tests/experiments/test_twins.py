@@ -1,4 +1,4 @@
-"""The papers' grids from end to end, each as its tiny twin: every cell has its score, nothing ran twice."""
+"""Tiny twins of the grids of papers run completely: each cell has a score, and no step runs twice."""
 
 import json
 import os
@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 import pytest
 
+from tests import levels
 from tests.experiments.twins import twin
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -17,7 +18,7 @@ PAPERS = ROOT / "examples" / "papers"
 
 
 class Size(NamedTuple):
-    """What a twin has: rows of its table, collections, and models that are made on the way."""
+    """The size of a twin: rows of its table, collections, trained models."""
 
     rows: int
     collections: int
@@ -36,16 +37,12 @@ SIZES = {
     "lmk-table13": Size(9, 3, 12),  # six pre-trained, and each trained
     "lmk-table14": Size(4, 3, 8),
 }
-QUICK = ("tite-table4",)
+QUICK = "tite-table4"  # the others run many commands
+MANY = [pytest.param(name, marks=pytest.mark.slow) for name in SIZES if name != QUICK]
 
 
-@pytest.mark.parametrize(
-    "name",
-    [pytest.param(name, marks=() if name in QUICK else pytest.mark.slow) for name in SIZES],
-)
-def test_the_twin_of_a_table_has_all_of_its_cells_and_made_each_step_once(
-    name: str, tmp_path: Path
-) -> None:
+@pytest.mark.parametrize("name", [QUICK, *levels.sample("twins", MANY, 3)])
+def test_a_twin_has_all_cells_and_runs_each_step_once(name: str, tmp_path: Path) -> None:
     file, size = twin(PAPERS / f"{name}.toml", tmp_path), SIZES[name]
     words = [sys.executable, "-m", "lmkcli.cli.main", "grid", file.name, "-o", "results", "--json"]
     done = subprocess.run(
@@ -69,5 +66,5 @@ def test_the_twin_of_a_table_has_all_of_its_cells_and_made_each_step_once(
     assert made["eval"] == size.rows * size.collections
 
 
-def test_each_paper_has_its_twin() -> None:
+def test_each_paper_has_a_twin() -> None:
     assert SIZES.keys() == {file.stem for file in PAPERS.glob("*.toml")}

@@ -1,8 +1,8 @@
-"""Tiny twins of grid files: the same axes and tables over collections, models and texts of no size.
+"""Tiny twins of grid files: the same axes and tables, with tiny collections, models and texts.
 
-A twin is made by a rule. Names stay as they are; folders of these names lie where the twin is run. Of the
-collections those are kept that the file treats differently: the first, and one for each condition on
-collections. Lengths, granularities and the size of a training shrink, and numbers are fp32.
+Names do not change; folders with these names are created in the working directory of the twin. The twin
+keeps collections that the file treats differently: the first, and one for each condition on collections.
+Lengths, granularities and training sizes are reduced, and the dtype is fp32.
 """
 
 import json
@@ -13,10 +13,10 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
-from lmkcli.data import known
+from lmkcli.data import known_collections
 from tests import tiny
 
-# What shrinks: by how much a number is divided, and what it is at least.
+# Reduced settings: the divisor of a number, and its minimum.
 _SHRUNK = {
     **dict.fromkeys(("max-length", "query-max-length", "window"), (256, 16)),
     "gran": (16, 2),
@@ -29,15 +29,15 @@ _SHRUNK = {
 _KINDS = (
     "mistral",
     "distilbert",
-)  # of tiny models, for names that have the word; else ModernBERT's
+)  # of tiny models with this word in their name; others are ModernBERT
 _DOCS, _CHUNKS = 20, 3
-_TEXTS = 40  # of a pre-training: more than a batch of it
+_TEXTS = 40  # of a pre-training: more than one batch
 
 Table = dict[str, Any]
 
 
 def twin(file: Path, folder: Path) -> Path:
-    """Write the twin of a grid file into a folder, with all that it reads; run it from there."""
+    """Write the twin of a grid file and its inputs to a folder, which is its working directory."""
     tables = tomllib.loads(file.read_text(encoding="utf-8"))
     blocks = list(_blocks(tables["grid"]))
     collections = chosen(tables["grid"])
@@ -59,10 +59,12 @@ def twin(file: Path, folder: Path) -> Path:
 
 def chosen(grid: Table) -> list[str]:
     """The collections of a twin."""
-    members = [name for each in grid["collections"] for name in known.group(each) or [each]]
+    members = [
+        name for each in grid["collections"] for name in known_collections.members(each) or [each]
+    ]
     patterns = [block["collection"] for block in grid.get("where", []) if "collection" in block]
     wanted = members[:1]
-    for pattern in reversed(patterns):  # of which the later ones are the narrower
+    for pattern in reversed(patterns):  # later patterns are narrower
         if not any(fnmatchcase(name, pattern) for name in wanted):
             wanted.append(next(name for name in members if fnmatchcase(name, pattern)))
     return wanted
@@ -83,7 +85,7 @@ def _flat(table: Table, before: str = "") -> Table:
 
 
 def _listed(value: Any) -> list[Any]:
-    """The single values of an axis, whether it has one, several, or lists of them."""
+    """The single values of an axis with one value, several values, or lists of values."""
     items = value if isinstance(value, list) else [value]
     return [
         single for item in items for single in (_listed(item) if isinstance(item, list) else [item])
@@ -117,7 +119,7 @@ def _lines(table: Table) -> Iterator[str]:
 
 
 def _material(folder: Path, key: str, name: Any) -> None:
-    """What a value of an axis names, if it names something to read and that is not there yet."""
+    """Create the model, texts or examples that a value of an axis names, if they do not exist."""
     place = folder / str(name).partition(",")[0].removesuffix("*")
     if place.exists() or "*" in str(name):
         return
@@ -134,7 +136,7 @@ def _material(folder: Path, key: str, name: Any) -> None:
 
 
 def _examples(path: Path) -> None:
-    """Queries with a positive, eight negatives and what a teacher thinks of each."""
+    """Queries with a positive, eight negatives, and the scores of a teacher."""
     lines = [
         json.dumps(
             {
@@ -151,7 +153,7 @@ def _examples(path: Path) -> None:
 
 
 def _collection(folder: Path, chunked: bool) -> None:
-    """A tiny BEIR folder; where documents come in chunks, chunks are judged."""
+    """A tiny BEIR folder; if documents have chunks, the chunks are judged."""
     if not chunked:
         tiny.collection(folder, docs=_DOCS, queries=4)
         return

@@ -1,4 +1,4 @@
-"""The packed attention against one n x n softmax in float64, sequence by sequence."""
+"""Packed attention against one n x n softmax in float64, sequence by sequence."""
 
 import itertools
 
@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from lmkcli.models import attention
-from lmkcli.models.attention import NAME, Pack, Window
+from lmkcli.models.attention import NAME, Pack, SlidingWindow
 
-# Block-local work begins at 512 positions; a reach of 8 makes blocks of 64 queries.
+# Blocks are used above 512 positions; with a reach of 8, a block has 64 queries.
 BORDERS = st.sampled_from(
     [1, 2, 8, 9, 16, 17, 32, 33, 47, 64, 65, 511, 512, 513, 528, 575, 576, 577, 640]
 )
@@ -23,7 +23,7 @@ WIDTH = 4
 def dense(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, reach: int | None, causal: bool
 ) -> torch.Tensor:
-    """[heads, n, width] of one sequence, by the definition."""
+    """Return the attention of one sequence by its definition, [heads, n, width]."""
     n = q.shape[1]
     apart = torch.arange(n)[:, None] - torch.arange(n)
     seen = torch.ones(n, n, dtype=torch.bool)
@@ -44,7 +44,7 @@ def random(pack: Pack, heads: int, seed: int) -> torch.Tensor:
 def run(
     pack: Pack, states: tuple[torch.Tensor, ...], reach: int | None, causal: bool
 ) -> torch.Tensor:
-    """As transformers calls it."""
+    """Call packed attention as transformers does."""
     made, weights = ALL_ATTENTION_FUNCTIONS[NAME](
         torch.nn.Module(), *states, None,
         scaling=WIDTH**-0.5, sliding_window=None if reach is None else reach + 1,
@@ -55,14 +55,14 @@ def run(
 
 
 def places(pack: Pack) -> list[slice]:
-    """Where the filled positions of each sequence are."""
+    """Return the slice of the filled positions of each sequence."""
     starts = [sum(pack.taken[:i]) for i in range(len(pack.taken))]
     return [slice(start, start + n) for start, n in zip(starts, pack.lengths, strict=True)]
 
 
 @settings(max_examples=40, deadline=None)
 @given(LENGTHS, st.sampled_from([None, 1, 8, 60, 150]), st.booleans(), st.booleans(), HEADS)
-def test_equals_the_definition(
+def test_packed_attention_equals_its_definition(
     lengths: list[int], reach: int | None, causal: bool, aligned: bool, heads: tuple[int, int]
 ) -> None:
     pack = Pack.of(lengths, aligned)
@@ -77,8 +77,8 @@ def test_equals_the_definition(
 
 @pytest.mark.parametrize("aligned", [False, True])
 @pytest.mark.parametrize("reach", [None, 8])
-def test_other_sequences_never_reach_a_state(aligned: bool, reach: int | None) -> None:
-    """Nor does what fills a place up: huge keys and values beside a sequence change nothing."""
+def test_states_do_not_depend_on_other_sequences(aligned: bool, reach: int | None) -> None:
+    """Huge keys and values in other sequences and in unfilled positions change nothing."""
     pack = Pack.of([600, 70, 9, 530], aligned)
     q, k, v = (random(pack, 2, seed) for seed in range(3))
     before = run(pack, (q, k, v), reach, causal=False)
@@ -93,12 +93,14 @@ def test_other_sequences_never_reach_a_state(aligned: bool, reach: int | None) -
 
 
 @given(LENGTHS, st.booleans())
-def test_a_pack_has_room_for_its_sequences(lengths: list[int], aligned: bool) -> None:
+def test_a_pack_takes_at_least_the_positions_of_its_sequences(
+    lengths: list[int], aligned: bool
+) -> None:
     pack = Pack.of(lengths, aligned)
     assert pack.lengths == tuple(lengths)
     assert all(a <= b for a, b in zip(pack.lengths, pack.taken, strict=True))
     assert aligned or pack.taken == pack.lengths
-    runs = list(pack.runs())
+    runs = list(pack.batches())
     assert [n for part in runs for n in part.filled] == lengths
     assert sum(part.sequences * part.length for part in runs) == sum(pack.taken)
 
@@ -106,7 +108,7 @@ def test_a_pack_has_room_for_its_sequences(lengths: list[int], aligned: bool) ->
 def by_definition(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *rest: object, **how: object
 ) -> torch.Tensor:
-    """What torch documents of varlen_attn, [tokens, heads, width] in and out."""
+    """varlen_attn as torch documents it, [tokens, heads, width] in and out."""
     bounds, other, longest, longest_key = rest
     left, right = how["window_size"]  # type: ignore[misc]
     assert bounds is other
@@ -128,13 +130,13 @@ def by_definition(
 
 @settings(max_examples=20, deadline=None)
 @given(LENGTHS, HEADS, st.sampled_from([None, 8]), st.booleans())
-def test_the_kernel_of_gpus_is_asked_for_the_same(
+def test_the_gpu_kernel_receives_equivalent_arguments(
     lengths: list[int], heads: tuple[int, int], reach: int | None, causal: bool
 ) -> None:
-    """Its arguments mean what the path of the CPU computes; the kernel itself needs a GPU."""
+    """The kernel needs a GPU. Its documented behaviour with these arguments equals the path of the CPU."""
     pack = Pack.of(lengths, aligned=False)
     states = tuple(random(pack, n, seed) for seed, n in enumerate((heads[0], heads[1], heads[1])))
-    window = Window(-1 if reach is None else reach, causal)
+    window = SlidingWindow(-1 if reach is None else reach, causal)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("torch.nn.attention.varlen.varlen_attn", by_definition)
         made = attention._varlen(*states, (pack, window), WIDTH**-0.5)
@@ -142,7 +144,7 @@ def test_the_kernel_of_gpus_is_asked_for_the_same(
 
 
 @pytest.mark.parametrize("length", [5, 40, attention.FLOAT_BELOW + 16])
-def test_gradients_of_bf16_are_those_of_float64(length: int) -> None:
+def test_bf16_gradients_agree_with_float64(length: int) -> None:
     pack = Pack.of([length, length - 3], aligned=True)
     states = [random(pack, 2, seed).bfloat16().requires_grad_() for seed in range(3)]
     weights = random(pack, 2, 3).transpose(1, 2)

@@ -1,8 +1,7 @@
-"""benchmarks/average_adapters.py: the mean of two adapters is the mean of the models that they make."""
+"""benchmarks/average_adapters.py: the mean of two adapters is the mean of their merged models."""
 
 import json
-import subprocess
-import sys
+import runpy
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,12 +9,12 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from lmkcli.models.finding import read_model
+from lmkcli.models.lookup import read_model
 from lmkcli.progress import Report
-from lmkcli.training import running
+from lmkcli.training.loop import execution
 from lmkcli.training.settings import TrainSettings
 from tests import tiny
-from tests.training.test_job import planned
+from tests.training.test_training_job import planned
 
 SCRIPT = Path(__file__).resolve().parents[2] / "benchmarks" / "average_adapters.py"
 Models = Callable[[str], Path]
@@ -23,7 +22,7 @@ Models = Callable[[str], Path]
 
 @pytest.fixture
 def adapters(tmp_path: Path, tiny_model: Models) -> list[Path]:
-    """Two trainings of one base, of other scales, and not alike."""
+    """Two adapters of one base, from different seeds and with different scales."""
     source = tmp_path / "pairs.jsonl"
     lines = [
         {"query": tiny.sentence(i, 4), "positive": f"{tiny.sentence(i, 20)} {i}"} for i in range(30)
@@ -34,7 +33,7 @@ def adapters(tmp_path: Path, tiny_model: Models) -> list[Path]:
         settings = TrainSettings(
             steps=2, batch_size=8, lora=4, lr=0.1, seed=seed, device="cpu", dtype="fp32"
         )
-        running.run(planned(source, tiny_model("bert"), settings), tmp_path / f"{seed}", Report())
+        execution.run(planned(source, tiny_model("bert"), settings), tmp_path / f"{seed}", Report())
         folders.append(tmp_path / f"{seed}" / "adapter")
     config = json.loads((folders[1] / "adapter_config.json").read_text())
     (folders[1] / "adapter_config.json").write_text(
@@ -43,19 +42,30 @@ def adapters(tmp_path: Path, tiny_model: Models) -> list[Path]:
     return folders
 
 
-def averaged(models: list[Path | str], output: Path, rank: int, *more: str) -> str:
-    words = [sys.executable, SCRIPT, *models, "-o", output, "--rank", str(rank), *more]
-    return subprocess.run(words, check=True, capture_output=True, text=True).stdout
+Averaged = Callable[..., str]
+
+
+@pytest.fixture
+def averaged(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Averaged:
+    """Run the script; returns what it prints."""
+
+    def run(models: list[Path | str], output: Path, rank: int, *more: str) -> str:
+        words = [str(SCRIPT), *map(str, models), "-o", str(output), "--rank", str(rank), *more]
+        monkeypatch.setattr("sys.argv", words)
+        runpy.run_path(str(SCRIPT), run_name="__main__")
+        return capsys.readouterr().out
+
+    return run
 
 
 def weights(adapter: Path) -> dict[str, torch.Tensor]:
-    """Those of the model that is made of it."""
+    """Return the weights of the merged model of an adapter."""
     return load_file(next(read_model(str(adapter)).encoder.glob("*.safetensors")))
 
 
-def test_the_mean_of_the_models(adapters: list[Path], tmp_path: Path) -> None:
-    said = averaged([*adapters], tmp_path / "mean", 8)
-    assert "keep 100.0% to 100.0%" in said
+def test_the_mean_of_the_models(adapters: list[Path], averaged: Averaged, tmp_path: Path) -> None:
+    printed = averaged([*adapters], tmp_path / "mean", 8)
+    assert "keep 100.0% to 100.0%" in printed
     one, other, mean = map(weights, (*adapters, tmp_path / "mean"))
     apart = 0.0
     for name, tensor in mean.items():
@@ -66,8 +76,8 @@ def test_the_mean_of_the_models(adapters: list[Path], tmp_path: Path) -> None:
     assert share < 100
 
 
-def test_a_model_that_was_trained_twice_and_weights(
-    adapters: list[Path], tmp_path: Path, tiny_model: Models
+def test_a_chain_of_adapters_and_weights_of_the_mean(
+    adapters: list[Path], averaged: Averaged, tmp_path: Path, tiny_model: Models
 ) -> None:
     one, other = adapters
     averaged([f"{one}+{other}", one], tmp_path / "mean", 8, "--weights", "1", "3")
@@ -81,7 +91,9 @@ def test_a_model_that_was_trained_twice_and_weights(
     assert apart > 0.02
 
 
-def test_other_tensors_are_averaged_as_they_are(adapters: list[Path], tmp_path: Path) -> None:
+def test_whole_tensors_are_averaged(
+    adapters: list[Path], averaged: Averaged, tmp_path: Path
+) -> None:
     table = "base_model.model.embeddings.position_embeddings.weight"
     for number, adapter in enumerate(adapters):
         file = adapter / "adapter_model.safetensors"

@@ -1,13 +1,13 @@
-"""Devices: what says that memory is full, and what products keep of it."""
+"""Devices: recognise full memory, and keep the memory of products bounded."""
 
 import os
-import subprocess
 import sys
 
 import pytest
 import torch
 
-from lmkcli.models.devices import native_dtype, ran_out
+from lmkcli.models.devices import is_out_of_memory, native_dtype
+from tests.forkserver import ForkServer
 
 SHAPES = """
 import torch
@@ -18,36 +18,29 @@ def step(rows):
     texts = torch.randn(rows, 384, dtype=torch.bfloat16, requires_grad=True)
     (texts @ weight.t()).float().sum().backward()
     status = dict(line.split(":", 1) for line in open("/proc/self/status"))
-    return int(status["VmHWM"].split()[0])  # getrusage's peak would begin with the parent's
-begin = step(600)
-print(max(step(599 - number) for number in range(300)) - begin)
+    return int(status["VmHWM"].split()[0])  # the peak of getrusage starts at the parent's
+start = step(600)
+print(max(step(599 - number) for number in range(150)) - start)
 """
 
 
-def test_full_memory_is_told_from_other_errors() -> None:
+def test_full_memory_differs_from_other_errors() -> None:
     with pytest.raises(RuntimeError) as full:
         torch.empty(1 << 50)  # no CPU has so much
-    assert ran_out(full.value)
-    assert ran_out(torch.OutOfMemoryError("CUDA out of memory"))
+    assert is_out_of_memory(full.value)
+    assert is_out_of_memory(torch.OutOfMemoryError("CUDA out of memory"))
     with pytest.raises(RuntimeError) as other:
         torch.ones(2) @ torch.ones(3)
-    assert not ran_out(other.value)
+    assert not is_out_of_memory(other.value)
 
 
 @pytest.mark.skipif(
     sys.platform != "linux" or native_dtype(torch.device("cpu")) != "bf16",
     reason="products in bf16 are not compiled here",
 )
-def test_products_of_ever_new_shapes_do_not_fill_the_memory() -> None:
+def test_products_of_new_shapes_do_not_fill_the_memory(forkserver: ForkServer) -> None:
     def grown(**variables: str) -> int:
-        done = subprocess.run(
-            [sys.executable, "-c", SHAPES],
-            env={**os.environ, "OMP_NUM_THREADS": "1", **variables},
-            check=True,
-            capture_output=True,
-            text=True,
-        )
-        return int(done.stdout)
+        return int(forkserver.execute(SHAPES, env=os.environ | variables))
 
-    as_it_was = grown(ONEDNN_PRIMITIVE_CACHE_CAPACITY="1024", LRU_CACHE_CAPACITY="1024")
-    assert grown() < as_it_was / 3
+    default = grown(ONEDNN_PRIMITIVE_CACHE_CAPACITY="1024", LRU_CACHE_CAPACITY="1024")
+    assert grown() < default / 3

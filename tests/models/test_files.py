@@ -1,4 +1,4 @@
-"""The JSON of a model folder is checked against its types; what libraries stumble over is one error."""
+"""The JSON of a model folder is checked against its types; failures of libraries are one error."""
 
 import json
 from pathlib import Path
@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from lmkcli.errors import DataError, UsageError
-from lmkcli.models.files import Count, ListedModule, loading, read_json, read_shape
+from lmkcli.models.files import Count, ListedModule, loading, read_fields, read_json
 
 
-def test_an_absent_file_declares_nothing_and_fields_may_be_null(tmp_path: Path) -> None:
+def test_a_missing_file_declares_nothing_and_fields_may_be_null(tmp_path: Path) -> None:
     assert read_json(tmp_path / "config.json") == {}
     said = {"model_type": "bert", "hidden_size": 32, "prompts": None, "unheard_of": [1]}
     (tmp_path / "config.json").write_text(json.dumps(said))
@@ -28,9 +28,7 @@ def test_an_absent_file_declares_nothing_and_fields_may_be_null(tmp_path: Path) 
         ("skiplist_words", "ab"), ("query_expansion", {"length": "32"}), ("text_config", 1),
     ],
 )  # fmt: skip
-def test_a_field_that_cannot_be_is_named_with_its_file(
-    tmp_path: Path, field: str, value: Any
-) -> None:
+def test_an_error_names_the_field_and_its_file(tmp_path: Path, field: str, value: Any) -> None:
     path = tmp_path / "config.json"
     path.write_text(json.dumps({field: value}))
     with pytest.raises(DataError, match=rf"config\.json cannot be read \({field}"):
@@ -38,30 +36,30 @@ def test_a_field_that_cannot_be_is_named_with_its_file(
 
 
 @pytest.mark.parametrize("text", ["", "[]", '"x"', "[" * 9999, '{"a": 1, "a": 2}'])
-def test_what_is_no_object_of_declarations(tmp_path: Path, text: str) -> None:
+def test_a_file_without_a_json_object_is_refused(tmp_path: Path, text: str) -> None:
     (tmp_path / "config.json").write_text(text)
     with pytest.raises(DataError, match=r"config\.json cannot be read"):
         read_json(tmp_path / "config.json")
 
 
-def test_what_must_be_there(tmp_path: Path) -> None:
+def test_required_fields(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"modules\.json is missing"):
-        read_shape(tmp_path / "modules.json", list[ListedModule])
+        read_fields(tmp_path / "modules.json", list[ListedModule])
     (tmp_path / "modules.json").write_text('[{"type": "x"}]')
     with pytest.raises(DataError, match=r"path is missing"):
-        read_shape(tmp_path / "modules.json", list[ListedModule])
+        read_fields(tmp_path / "modules.json", list[ListedModule])
     (tmp_path / "modules.json").write_text("7")
-    assert read_shape(tmp_path / "modules.json", Count) == 7
+    assert read_fields(tmp_path / "modules.json", Count) == 7
 
 
 @pytest.mark.parametrize(
     "error", [KeyError("x"), MemoryError(), RecursionError("deep"), OSError(5, "gone")]
 )
-def test_whatever_a_library_raises_is_one_error(error: Exception) -> None:
+def test_every_exception_of_a_library_is_a_data_error(error: Exception) -> None:
     with pytest.raises(DataError, match=r"^the model cannot be loaded: ."), loading("the model"):
         raise error
 
 
-def test_an_error_of_ours_stays_what_it_is() -> None:
+def test_errors_of_lmk_pass_unchanged() -> None:
     with pytest.raises(UsageError, match=r"^mine$"), loading("the model"):
         raise UsageError("mine")

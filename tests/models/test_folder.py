@@ -1,4 +1,4 @@
-"""What model folders declare: plain ones, and sentence-transformers' layouts, old and new."""
+"""Declarations of model folders: plain ones, and the old and new layouts of sentence-transformers."""
 
 import json
 import os
@@ -13,10 +13,10 @@ from transformers import AutoConfig, AutoModel
 from transformers.models.auto.modeling_auto import MODEL_MAPPING_NAMES
 
 from lmkcli.errors import DataError, MissingExtra, UsageError
-from lmkcli.models import finding
+from lmkcli.models import lookup
 from lmkcli.models.architectures import is_causal
-from lmkcli.models.finding import locate, read_model
 from lmkcli.models.folder import NO_LIMIT, ModelFolder
+from lmkcli.models.lookup import locate, read_model
 from lmkcli.models.transformer import position_limit
 
 TYPES = "sentence_transformers.models"
@@ -58,7 +58,7 @@ def encoder(path: Path, config: dict[str, Any] | None = None, length: int | None
 
 @pytest.fixture
 def old(tmp_path: Path) -> Make:
-    """Makes a folder as sentence-transformers 2 and 3 wrote it; modules are 'name' or 'n_Name'."""
+    """Create a folder as sentence-transformers 2 and 3 wrote it; modules are 'name' or 'n_Name'."""
 
     def make(
         *names: str, pooling: Any = MEAN, settings: Any = None, length: Any = None
@@ -88,7 +88,7 @@ def old(tmp_path: Path) -> Make:
 
 @pytest.fixture
 def new(tmp_path: Path) -> Make:
-    """Makes a folder as sentence-transformers 5 and 6 write it: lengths are the tokenizer's."""
+    """Create a folder as sentence-transformers 5 and 6 write it: the tokenizer declares the length."""
 
     def make(pooling: Any, settings: Any = None, length: int | None = 512) -> ModelFolder:
         places = {"Transformer": "", "Pooling": "1_Pooling", "Normalize": "2_Normalize"}
@@ -123,7 +123,7 @@ def test_a_plain_folder_declares_neither_pooling_nor_prompts(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize(("tokenizer", "positions"), [(128, 128), (int(1e30), 512), (None, 512)])
-def test_positions_are_the_tokenizers_or_the_models(
+def test_positions_are_the_minimum_of_tokenizer_and_model(
     tmp_path: Path, tokenizer: int | None, positions: int
 ) -> None:
     encoder(tmp_path, length=tokenizer)
@@ -131,8 +131,8 @@ def test_positions_are_the_tokenizers_or_the_models(
 
 
 @pytest.mark.parametrize("kind", ["roberta", "xlm-roberta", "mpnet"])
-def test_positions_that_begin_after_the_padding_are_fewer(tmp_path: Path, kind: str) -> None:
-    """RoBERTa's 514 rows of positions hold 512 tokens."""
+def test_positions_after_the_padding_are_fewer(tmp_path: Path, kind: str) -> None:
+    """RoBERTa's 514 rows of positions are for 512 tokens."""
     config = {"model_type": kind, "max_position_embeddings": 514, "pad_token_id": 1}
     encoder(tmp_path, config, length=None)
     assert read_model(str(tmp_path)).positions == 512
@@ -141,7 +141,7 @@ def test_positions_that_begin_after_the_padding_are_fewer(tmp_path: Path, kind: 
 @pytest.mark.parametrize(
     ("kind", "causal"), [("bert", False), ("modernbert", False), ("qwen2", True), ("mistral", True)]
 )
-def test_decoders_are_told_from_encoders(tmp_path: Path, kind: str, causal: bool) -> None:
+def test_decoders_differ_from_encoders(tmp_path: Path, kind: str, causal: bool) -> None:
     encoder(tmp_path, {"model_type": kind})
     assert read_model(str(tmp_path)).causal is causal
 
@@ -154,9 +154,7 @@ DECODERS = [
 
 
 @pytest.mark.parametrize("kind", [*ENCODERS, *DECODERS])
-def test_what_is_known_of_an_architecture_is_what_transformers_makes_of_it(
-    tmp_path: Path, kind: str
-) -> None:
+def test_facts_about_architectures_agree_with_transformers(tmp_path: Path, kind: str) -> None:
     if kind not in MODEL_MAPPING_NAMES:
         pytest.skip("this transformers has no such model")
     encoder(tmp_path, {"model_type": kind})
@@ -218,7 +216,7 @@ def test_every_pooling_mode_is_read_or_refused(old: Make, new: Make, mode: str) 
         if mode in names:
             assert make().pool == names[mode]
         else:
-            with pytest.raises(DataError, match=r"no average of marked positions.*--pool mean"):
+            with pytest.raises(DataError, match=r"--pool mean"):
                 make()
 
 
@@ -230,7 +228,7 @@ def test_several_modes_at_once_are_refused(old: Make, new: Make) -> None:
     assert new({"pooling_mode": ["mean"]}).pool == "mean"
 
 
-def test_a_pooling_that_says_nothing_is_the_mean(old: Make) -> None:
+def test_the_default_pooling_is_the_mean(old: Make) -> None:
     assert old(pooling={"word_embedding_dimension": 8}).pool == "mean"
     assert old(pooling={}).pool == "mean"
 
@@ -270,9 +268,7 @@ def test_an_unknown_module_is_named(old: Make, names: tuple[str, ...], culprit: 
         ("Transformer", "Pooling", "Pooling"),
     ],
 )
-def test_an_order_that_would_give_other_vectors_is_refused(
-    old: Make, names: tuple[str, ...]
-) -> None:
+def test_another_order_of_modules_is_refused(old: Make, names: tuple[str, ...]) -> None:
     with pytest.raises(DataError, match="in the order Transformer, "):
         old(*names)
 
@@ -311,14 +307,14 @@ def test_a_folder_without_modules_or_config_is_refused(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_prompts_are_those_of_each_side(old: Make, settings: Any, query: str, doc: str) -> None:
-    """A prompt of its own wins; then the default, which is not the other side's."""
+def test_prompts_of_each_side(old: Make, settings: Any, query: str, doc: str) -> None:
+    """The prompt of the side wins, then the default, unless it belongs to the other side."""
     made = old(settings=settings)
     assert (made.query_prompt, made.doc_prompt) == (query, doc)
 
 
 @pytest.mark.parametrize("name", ["cosine", "dot", None])
-def test_similarities_that_are_dot_products_are_read(old: Make, name: str | None) -> None:
+def test_similarities_by_dot_products_are_read(old: Make, name: str | None) -> None:
     assert old(settings={"similarity_fn_name": name}).similarity == (name or "cosine")
 
 
@@ -342,7 +338,7 @@ def test_a_changed_byte_changes_one_digest(old: Make, tmp_path: Path, name: str)
     assert (replace(made).tokenizer_digest != tokenizer) == (name in TOKENIZER)
 
 
-def test_digests_know_neither_time_nor_place_nor_other_files(old: Make, tmp_path: Path) -> None:
+def test_digests_ignore_times_locations_and_other_files(old: Make, tmp_path: Path) -> None:
     made = old("Transformer", "Pooling", "Dropout", "Dense")
     before = (made.weights_digest, made.tokenizer_digest)
     for path in tmp_path.rglob("*.*"):
@@ -357,7 +353,7 @@ def test_digests_know_neither_time_nor_place_nor_other_files(old: Make, tmp_path
     assert (again.weights_digest, again.tokenizer_digest) == before
 
 
-def test_pickled_weights_count_where_there_are_no_others(tmp_path: Path) -> None:
+def test_pickled_weights_count_without_safetensors(tmp_path: Path) -> None:
     encoder(tmp_path)
     (tmp_path / "model.safetensors").rename(tmp_path / "pytorch_model.bin")
     made = read_model(str(tmp_path))
@@ -393,12 +389,12 @@ def test_names_are_folders_or_hub_names(tmp_path: Path, monkeypatch: pytest.Monk
     encoder(tmp_path / "organisation/model")
     assert locate("organisation/model", None, True) == (tmp_path / "organisation/model", "")
     for name in ("model", "./model", "/model", "~/no-such-model", "a/b/c"):
-        with pytest.raises(DataError, match="a hub model is written organisation/name"):
+        with pytest.raises(DataError, match="organisation/name"):
             locate(name, None, True)
 
 
 @pytest.mark.parametrize("name", ["no-organisation/no-model", "a b/c", "-a/c"])
-def test_a_hub_name_that_cannot_be_had_is_a_data_error(name: str) -> None:
+def test_an_unavailable_hub_model_is_a_data_error(name: str) -> None:
     with pytest.raises(DataError, match=f"model {name} is neither a folder nor in the local cache"):
         locate(name, None, True)
 
@@ -417,17 +413,35 @@ def test_the_landmark_model_that_comes_with_lmk_is_merged_with_its_base() -> Non
     assert folder.window == "512"
     assert (folder.max_length, folder.normalize, folder.similarity) == (4096, True, "cosine")
     assert folder.weights_digest != base.weights_digest
-    package = finding.locate("lmk-minilm", None, True)[0]
+    package = lookup.locate("lmk-minilm", None, True)[0]
     assert sum(file.stat().st_size for file in package.rglob("*") if file.is_file()) < 5e6
 
 
-def test_without_its_package_the_embedded_model_says_how_to_get_it(
+def test_the_error_names_the_missing_package_of_the_embedded_model(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def missing(name: str) -> None:
         raise ModuleNotFoundError(name=name)
 
-    monkeypatch.setattr(finding.importlib, "import_module", missing)
-    for name in finding.OWN_NAMES:
+    monkeypatch.setattr(lookup.importlib, "import_module", missing)
+    for name in lookup.OWN_NAMES:
         with pytest.raises(MissingExtra, match=r'pip install "lmkcli\[demo\]"'):
             read_model(name)
+
+
+def test_usable_models_are_on_this_machine_if_possible(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "hub"))
+    monkeypatch.setattr(lookup.importlib.util, "find_spec", lambda name: None)
+    assert lookup.usable_models() == [
+        "sentence-transformers/all-MiniLM-L6-v2",
+        "BAAI/bge-small-en-v1.5",
+    ]
+    for folder in ("trained", "hub/models--org--name/snapshots/abc"):
+        (tmp_path / folder).mkdir(parents=True)
+        (tmp_path / folder / "modules.json").write_text("[]")
+    assert lookup.usable_models() == ["./trained", "org/name"]
+    monkeypatch.setattr(lookup.importlib.util, "find_spec", lambda name: name)
+    assert lookup.usable_models() == ["lmk-minilm", "./trained"]

@@ -1,18 +1,20 @@
-"""Gradients of the forward pass: right, and in a pack those of each text alone."""
+"""The forward pass: gradients, packs of sequences, and the last steps."""
 
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from torch.func import functional_call
 
 from lmkcli.models import attention
-from lmkcli.models.finding import read_model
-from lmkcli.models.forward import Finish, ForwardPass, ModelOptions, Pooling, numbers
-from lmkcli.models.heads import TokenHead
-from lmkcli.models.latent import LatentAttention
+from lmkcli.models.forward import Finish, ForwardPass, ModelOptions, Pooling, packs, vector_numbers
+from lmkcli.models.heads import LatentAttention, TokenHead
+from lmkcli.models.lookup import read_model
 from lmkcli.models.m2bert import M2BertConfig, M2BertModel
 from lmkcli.models.m2bert.kind import open_model as open_m2bert
 from lmkcli.models.tite import TiteConfig, TiteModel
@@ -29,7 +31,7 @@ WINDOWED = (1, 9, 17, 640, 641)  # the last two are computed by blocks
 
 @pytest.fixture(autouse=True)
 def _float64_throughout(monkeypatch: pytest.MonkeyPatch) -> None:
-    """transformers rotates and norms in float32 whatever the dtype; no numerical gradient survives that."""
+    """transformers rotates and norms in float32, which is too coarse for numerical gradients."""
     from transformers.models.mistral.modeling_mistral import MistralRMSNorm
     from transformers.models.modernbert import modeling_modernbert
     from transformers.models.qwen2.modeling_qwen2 import Qwen2RMSNorm
@@ -73,13 +75,13 @@ def m2bert_folder(folder: Path) -> Path:
 
 
 def forward_of(folder: Path, *heads: torch.nn.Module) -> ForwardPass:
-    """The trainable pass of an ordinary model, in float64; `heads` follow the pool."""
+    """Return the trainable pass of a model, in float64; `heads` follow the segment mean."""
     pooling = Pooling(TokenHead(), torch.nn.Sequential(*heads))
     return ForwardPass(open_model(read_model(str(folder)), TRAINABLE), pooling).double()
 
 
 def inputs(lengths: tuple[int, ...], every: int = 3) -> list[Input]:
-    """Inputs with every third position marked for the text's one vector."""
+    """Inputs of one vector each, with every third position marked."""
     random = np.random.default_rng(len(lengths))
     made = []
     for number, length in enumerate(lengths):
@@ -109,13 +111,13 @@ def check_gradient(forward: ForwardPass, given: list[Input]) -> None:
 
 
 @pytest.mark.parametrize("name", tiny.KINDS)
-def test_gradients_are_those_of_the_function(tiny_model: Models, name: str) -> None:
+def test_gradients_equal_numerical_ones(tiny_model: Models, name: str) -> None:
     forward = forward_of(tiny_model(name), torch.nn.Linear(tiny.WIDTH, 8), torch.nn.Tanh())
     check_gradient(forward, inputs((5, 17, 17, 1, 40)))
 
 
 @pytest.mark.parametrize("name", ["modernbert", "mistral"])
-def test_gradients_through_windows_by_blocks(tiny_model: Models, name: str) -> None:
+def test_gradients_through_sliding_windows(tiny_model: Models, name: str) -> None:
     check_gradient(forward_of(tiny_model(name)), inputs(WINDOWED))
 
 
@@ -166,7 +168,7 @@ def test_a_pack_has_the_gradients_of_each_text_alone(
 
 
 def test_half_precision_gradients_point_the_same_way(tiny_model: Models) -> None:
-    """bf16 lays sequences out in whole steps; what fills them has no gradient."""
+    """bf16 rounds places up to whole steps; the filling positions have no gradient."""
     gradients = []
     for dtype in ("fp32", "bf16"):
         options = ModelOptions(dtype, "cpu", trainable=True)
@@ -181,18 +183,18 @@ def test_half_precision_gradients_point_the_same_way(tiny_model: Models) -> None
     assert torch.cosine_similarity(*gradients, dim=0) > 0.98
 
 
-def test_what_is_opened_for_inference_has_no_gradients(tiny_model: Models) -> None:
+def test_a_model_for_inference_has_no_gradients(tiny_model: Models) -> None:
     model = open_model(read_model(str(tiny_model("bert"))), ModelOptions("fp32", "cpu"))
     forward = ForwardPass(model, Pooling(TokenHead(), torch.nn.Sequential()))
     assert not forward(inputs((5, 7))).requires_grad
     assert not any(p.requires_grad for p in forward.parameters())
 
 
-def test_numbers_are_the_vectors_that_come_out(tiny_model: Models) -> None:
+def test_vector_numbers_belong_to_the_vectors(tiny_model: Models) -> None:
     given = inputs((5, 7, 9))
     split = given[1]._replace(groups=np.array([1, 2, 2], np.int32))
     last = given[2]._replace(groups=np.full(len(given[2].groups), 4, np.int32))
-    assert numbers([given[0], split, last]).tolist() == [0, 1, 2, 4]
+    assert vector_numbers([given[0], split, last]).tolist() == [0, 1, 2, 4]
     assert len(forward_of(tiny_model("bert"))([given[0], split, last])) == 4
 
 
@@ -205,10 +207,45 @@ def test_finishing_averages_cuts_and_normalises_in_this_order() -> None:
     made.sum().backward()
     assert vectors.grad is not None
     assert not vectors.grad[:, 2].any()
-    assert Finish(False, 0, False)(vectors, counts) is not made
     torch.testing.assert_close(Finish(False, 0, False)(vectors, counts), vectors)
 
 
-def test_runs_of_a_pack_are_as_long_as_the_pack() -> None:
+def test_the_batches_of_a_pack_cover_it() -> None:
     pack = attention.Pack.of([40, 40, 33, 5], aligned=True)
-    assert sum(run.taken for run in pack.runs()) == sum(pack.taken) == 48 + 48 + 48 + 5
+    assert sum(batch.taken for batch in pack.batches()) == sum(pack.taken) == 48 + 48 + 48 + 5
+
+
+LENGTHS = st.lists(st.integers(1, 60), max_size=50)
+
+
+@given(LENGTHS, st.integers(1, 150), st.integers(1, 8), st.booleans())
+def test_packs_contain_every_sequence_once_and_keep_the_budget(
+    lengths: list[int], tokens: int, size: int, padded: bool
+) -> None:
+    made = packs(lengths, tokens, size, padded)
+    assert sorted(number for pack in made for number in pack) == list(range(len(lengths)))
+    assert all(1 <= len(pack) <= size for pack in made)
+    assert all(len(pack) == 1 or cost(lengths, pack, padded) <= tokens for pack in made)
+
+
+@given(LENGTHS, st.integers(1, 150), st.integers(1, 8), st.booleans())
+def test_packs_start_with_the_longest_and_are_filled(
+    lengths: list[int], tokens: int, size: int, padded: bool
+) -> None:
+    made = packs(lengths, tokens, size, padded)
+    ordered = [number for pack in made for number in pack]
+    assert [lengths[number] for number in ordered] == sorted(lengths, reverse=True)
+    assert all(a < b or lengths[a] != lengths[b] for a, b in pairwise(ordered))
+    for pack, after in pairwise(made):
+        assert len(pack) == size or cost(lengths, [*pack, after[0]], padded) > tokens
+
+
+def test_padding_counts_only_if_padded() -> None:
+    assert packs([10, 2, 2, 2], 20, 9, padded=False) == [[0, 1, 2, 3]]
+    assert packs([10, 2, 2, 2], 20, 9, padded=True) == [[0, 1], [2, 3]]
+    assert packs([50], 20, 9, padded=True) == [[0]]
+
+
+def cost(lengths: list[int], pack: list[int], padded: bool) -> int:
+    inside = [lengths[number] for number in pack]
+    return max(inside) * len(inside) if padded else sum(inside)

@@ -21,7 +21,7 @@ from lmkcli.models.m2bert import mixer as m2bert_mixer
 from lmkcli.models.m2bert import weights as m2bert_weights
 from lmkcli.models.m2bert.config import M2BertConfig
 from lmkcli.models.m2bert.mixer import LongConv, SequenceMixer
-from lmkcli.models.m2bert.model import BlockDiagonal, M2BertModel, Mlp
+from lmkcli.models.m2bert.model import BlockDiagonal, M2BertMlp, M2BertModel
 
 Parity = Callable[[str], Path]
 LENGTH, WIDTH = 24, 16
@@ -117,7 +117,7 @@ def test_official_vectors_of_inputs_shorter_than_the_model(official: Official) -
 
 
 @torch.inference_mode()
-def test_official_vectors_alone_and_among_others(official: Official) -> None:
+def test_official_vectors_alone_and_in_batches(official: Official) -> None:
     inputs, mask = official.numbers["input_ids"], official.numbers["attention_mask"]
     wanted = official.numbers["pooled"]
     for i in range(3):
@@ -142,7 +142,7 @@ def test_names_and_shapes_of_the_released_2k_model(parity: Parity) -> None:
 
 
 @pytest.mark.parametrize("length", [2048, 8192, 32768])
-def test_longer_models_differ_in_their_tables_alone(length: int) -> None:
+def test_longer_models_differ_only_in_their_tables(length: int) -> None:
     with torch.device("meta"):
         short = M2BertModel(M2BertConfig()).state_dict()
         made = M2BertModel(M2BertConfig(max_position_embeddings=length)).state_dict()
@@ -153,11 +153,11 @@ def test_longer_models_differ_in_their_tables_alone(length: int) -> None:
     assert made["bert.embeddings.position_embeddings.weight"].shape == (length, 768)
 
 
-# Against sums written down once more.
+# Against direct sums.
 
 
 def direct_conv(conv: LongConv, x: Tensor) -> Tensor:
-    """The sum over all pairs of positions: [batch, channels, n] in float64."""
+    """Return the sum over all pairs of positions, [batch, channels, n], in float64."""
     n = x.shape[-1]
     forward, *reverse = (kernel.double().T for kernel in conv.kernels(n))
     y = conv.bias.double()[:, None] * x
@@ -173,16 +173,16 @@ def direct_conv(conv: LongConv, x: Tensor) -> Tensor:
 @settings(max_examples=12, deadline=None)
 @given(st.integers(1, LENGTH), st.booleans())
 @torch.no_grad()
-def test_fft_is_the_direct_sum(n: int, bidirectional: bool) -> None:
+def test_fft_equals_the_direct_sum(n: int, bidirectional: bool) -> None:
     torch.manual_seed(n)
     conv = LongConv(config(bidirectional=bidirectional))
     x = torch.randn(2, WIDTH, n)
-    y = conv.filter(n).convolved(x)
+    y = conv.filter(n).convolve(x)
     torch.testing.assert_close(y.double(), direct_conv(conv, x.double()), atol=1e-4, rtol=1e-4)
 
 
 @torch.no_grad()
-def test_mixer_is_its_equation(variant: M2BertModel) -> None:
+def test_mixer_equals_its_equation(variant: M2BertModel) -> None:
     mixer = variant.bert.encoder.layer[0].attention
     x = torch.randn(2, 11, WIDTH)
     own = x if mixer.layernorm is None else mixer.layernorm(x)
@@ -201,7 +201,7 @@ def test_mixer_is_its_equation(variant: M2BertModel) -> None:
 @given(st.integers(1, 13), st.integers(1, 13), st.integers(1, 6))
 @settings(max_examples=40, deadline=None)
 @torch.no_grad()
-def test_blocks_are_a_matrix_with_zeros_beside_them(inputs: int, outputs: int, blocks: int) -> None:
+def test_blocks_equal_a_matrix_with_zeros_elsewhere(inputs: int, outputs: int, blocks: int) -> None:
     layer = BlockDiagonal(inputs, outputs, blocks, bias=True)
     nn.init.normal_(layer.bias)
     matrix = torch.block_diag(*layer.weight)[:outputs, :inputs]
@@ -211,8 +211,8 @@ def test_blocks_are_a_matrix_with_zeros_beside_them(inputs: int, outputs: int, b
 
 
 @torch.no_grad()
-def test_mlp_is_its_equation(variant: M2BertModel) -> None:
-    mlp: Mlp = variant.bert.encoder.layer[0].mlp
+def test_mlp_equals_its_equation(variant: M2BertModel) -> None:
+    mlp: M2BertMlp = variant.bert.encoder.layer[0].mlp
     gate, back = (
         layer.weight if layer.weight.ndim == 2 else torch.block_diag(*layer.weight)[:rows, :columns]
         for layer, rows, columns in (
@@ -227,7 +227,7 @@ def test_mlp_is_its_equation(variant: M2BertModel) -> None:
     torch.testing.assert_close(mlp(x), wanted, atol=1e-5, rtol=1e-5)
 
 
-def test_tables_begin_as_the_paper_says() -> None:
+def test_initial_tables_are_those_of_the_paper() -> None:
     made = LongConv(config())
     t = np.linspace(0, 1, LENGTH)
     angle = 2 * np.pi * np.arange(LENGTH) / LENGTH
@@ -248,7 +248,7 @@ def test_a_shorter_input_reads_the_first_rows_of_the_tables() -> None:
 
 
 @torch.no_grad()
-def test_how_each_option_makes_the_vector() -> None:
+def test_the_vector_of_each_pooling_option() -> None:
     inputs, mask = ids(2, 9), (torch.arange(9) < torch.tensor([[9], [4]])).long()
     plain = model(use_cls_token=True)(inputs, mask)
     torch.testing.assert_close(plain.pooler_output, plain.last_hidden_state[:, 0])
@@ -263,11 +263,11 @@ def test_how_each_option_makes_the_vector() -> None:
         torch.testing.assert_close(unit, functional.normalize(wanted, dim=-1))
 
 
-# What sees what.
+# Visibility of positions.
 
 
 @torch.no_grad()
-def test_only_a_bidirectional_model_sees_what_follows(variant: M2BertModel) -> None:
+def test_only_a_bidirectional_model_sees_later_positions(variant: M2BertModel) -> None:
     one, other = ids(1, 12), ids(1, 12)
     other[0, 7:] = ids(5, seed=1)
     states = [variant(x).last_hidden_state[0, :7] for x in (one, other)]
@@ -309,14 +309,16 @@ def test_token_types_are_of_the_first_kind_unless_given() -> None:
 def test_the_tables_are_the_limit(more: dict[str, Any], limit: int) -> None:
     made = model(**more)
     assert made(ids(1, limit)).last_hidden_state.shape == (1, limit, WIDTH)
-    with pytest.raises(UsageError, match=f"{limit + 1} tokens.* tables for {limit}; cut the text"):
+    with pytest.raises(
+        UsageError, match=f"{limit + 1} tokens.* the {limit} positions.*; cut the text"
+    ):
         made(ids(1, limit + 1))
 
 
-# Training, and the quick path beside it.
+# Training, and the fast path of inference.
 
 
-def test_small_blocks_and_training_make_the_same(
+def test_small_blocks_and_training_give_the_same(
     variant: M2BertModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     inputs = ids(3, 19)
@@ -331,7 +333,7 @@ def test_small_blocks_and_training_make_the_same(
     torch.testing.assert_close(made, wanted, atol=2e-5, rtol=1e-4)
 
 
-def test_gradients_are_those_of_the_function() -> None:
+def test_gradients_equal_numerical_ones() -> None:
     torch.manual_seed(0)
     mixer = SequenceMixer(config(hidden_size=4, hyena_filter_order=3)).double()
     mask = (torch.arange(5) < torch.tensor([[5], [2]]))[:, None].double()
@@ -379,7 +381,7 @@ def test_kept_filters_follow_their_weights() -> None:
         assert torch.equal(made(inputs).pooler_output, before)
 
 
-# An ordinary class of transformers.
+# The class as a transformers model.
 
 
 def test_saved_and_loaded(variant: M2BertModel, tmp_path: Path) -> None:
@@ -388,8 +390,8 @@ def test_saved_and_loaded(variant: M2BertModel, tmp_path: Path) -> None:
     loaded = AutoModel.from_pretrained(tmp_path)
     assert type(loaded) is M2BertModel
     assert AutoConfig.from_pretrained(tmp_path).to_diff_dict() == variant.config.to_diff_dict()
-    # Weights in a mapped file begin at any multiple of 8 bytes, and a CPU may add sums up in another
-    # order there, which the sines of the filters enlarge; copies begin where new weights do.
+    # Weights in a mapped file start at any multiple of 8 bytes, and a CPU may sum in another order
+    # there, which the sines of the filters amplify. Copies are aligned as new weights are.
     copied = deepcopy(loaded)
     with torch.inference_mode():
         assert torch.equal(copied(ids(2, 9)).pooler_output, variant(ids(2, 9)).pooler_output)
@@ -397,7 +399,7 @@ def test_saved_and_loaded(variant: M2BertModel, tmp_path: Path) -> None:
     assert len(sines) == len(loaded.long_convs)
 
 
-def test_loaded_in_half_precision_filters_stay_whole(tmp_path: Path) -> None:
+def test_filters_stay_float32_in_half_precision(tmp_path: Path) -> None:
     wanted = model()
     wanted.save_pretrained(tmp_path)
     made = M2BertModel.from_pretrained(tmp_path, dtype=torch.bfloat16)
@@ -410,13 +412,13 @@ def test_loaded_in_half_precision_filters_stay_whole(tmp_path: Path) -> None:
     assert functional.cosine_similarity(half.float(), whole).min() > 0.999
 
 
-# The loader's rules.
+# The rules of the loader.
 
 Change = Callable[[dict[str, Tensor]], Any]
 
 
 def folder_with(path: Path, change: Change, file: str = "model.safetensors") -> Path:
-    """A folder of `model()`, its weights changed, in one of the files that they are released in."""
+    """Write `model()` with changed weights into one of the file names of the releases."""
     path.mkdir(exist_ok=True)
     made = model()
     made.config.save_pretrained(path)
@@ -464,7 +466,7 @@ GOOD: dict[str, tuple[Change, str]] = {
 
 
 @pytest.mark.parametrize("case", GOOD)
-def test_released_files_are_read_whole(case: str, tmp_path: Path) -> None:
+def test_released_files_are_read_completely(case: str, tmp_path: Path) -> None:
     change, file = GOOD[case]
     made = M2BertModel.from_pretrained(folder_with(tmp_path / "m", change, file))
     wanted = model()
@@ -500,7 +502,7 @@ BAD: dict[str, tuple[Change, str]] = {
 
 
 @pytest.mark.parametrize("case", BAD)
-def test_nothing_is_left_at_random(case: str, tmp_path: Path) -> None:
+def test_no_weight_is_random(case: str, tmp_path: Path) -> None:
     change, message = BAD[case]
     with pytest.raises(DataError, match=message):
         AutoModel.from_pretrained(folder_with(tmp_path / "m", change))
@@ -513,9 +515,7 @@ def test_a_folder_without_weights_or_with_broken_ones(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"model\.safetensors cannot be read"):
         M2BertModel.from_pretrained(folder)
     file.unlink()
-    with pytest.raises(
-        DataError, match=r"no weights: none of model\.safetensors, pytorch_model\.bin"
-    ):
+    with pytest.raises(DataError, match=r"model\.safetensors, pytorch_model\.bin"):
         M2BertModel.from_pretrained(folder)
     (folder / "model.bin").write_bytes(b"not a pickle")
     with pytest.raises(DataError, match=r"model\.bin cannot be read"):
@@ -525,14 +525,14 @@ def test_a_folder_without_weights_or_with_broken_ones(tmp_path: Path) -> None:
         M2BertModel.from_pretrained(folder)
 
 
-def test_files_without_a_pooler_do_where_none_is_used(tmp_path: Path) -> None:
+def test_files_without_a_pooler_suffice_if_it_is_unused(tmp_path: Path) -> None:
     for drop in ((), ("dense.weight", "dense.bias")):
         folder = folder_with(tmp_path / "m", without(*drop))
         config(use_cls_token=True).save_pretrained(folder)
         assert M2BertModel.from_pretrained(folder).bert.pooler is None
 
 
-def test_the_word_table_is_filled_up_to_a_multiple_of_eight() -> None:
+def test_the_word_table_has_a_multiple_of_eight_rows() -> None:
     assert model(vocab_size=90).get_input_embeddings().weight.shape == (96, WIDTH)
     assert model(vocab_size=96).get_input_embeddings().weight.shape == (96, WIDTH)
 
@@ -555,6 +555,6 @@ def test_a_released_configuration_is_read_field_by_field(tmp_path: Path) -> None
      ({"attention_pooling": True}, "only with attention_pooling False"),
      ({"hyena_emb_dim": 4}, "odd and at least 3")],
 )  # fmt: skip
-def test_what_is_computed_otherwise_is_refused(more: dict[str, Any], message: str) -> None:
+def test_unsupported_configurations_are_refused(more: dict[str, Any], message: str) -> None:
     with pytest.raises(DataError, match=message):
         model(**more)

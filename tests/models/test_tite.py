@@ -1,4 +1,4 @@
-"""TITE: official numbers, the formulas for every configuration, no padding anywhere, gradients, files."""
+"""TITE: official numbers, the formulas for every configuration, padding, gradients, files."""
 
 import json
 import random
@@ -15,14 +15,14 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoConfig, AutoModel
 
 from lmkcli.errors import DataError, UsageError
-from lmkcli.models.finding import read_model
+from lmkcli.models.attention import QueryKeyLengths
 from lmkcli.models.forward import ModelOptions
+from lmkcli.models.lookup import read_model
 from lmkcli.models.tite import TiteModel
-from lmkcli.models.tite import rows as tite_rows
+from lmkcli.models.tite import sequences as tite_sequences
 from lmkcli.models.tite.config import TiteConfig, pooled_length
-from lmkcli.models.tite.fused import fuse
-from lmkcli.models.tite.kind import Tite, open_model
-from lmkcli.models.tite.rows import windows_over
+from lmkcli.models.tite.kind import Tite, fuse, open_model
+from lmkcli.models.tite.sequences import windows_over
 from tests.models import tite_reference
 
 CASES = (
@@ -202,7 +202,7 @@ LENGTHS = st.lists(st.integers(0, 24), min_size=1, max_size=6).filter(any)
 
 @settings(max_examples=100, deadline=None)
 @given(configs(), LENGTHS)
-def test_a_pack_is_what_the_formulas_say_of_each_sequence(
+def test_a_pack_equals_the_formulas_for_each_sequence(
     config: dict[str, Any], lengths: list[int]
 ) -> None:
     model = random_model(config).double()
@@ -210,15 +210,13 @@ def test_a_pack_is_what_the_formulas_say_of_each_sequence(
     with torch.inference_mode():
         made = model.packed(torch.cat(sequences), np.array(lengths))
         wanted = torch.cat([tite_reference.vector(model, ids) for ids in sequences if len(ids)])
-    # The rotary tables of the model are float32, which random layers amplify.
+    # The rotary tables of the model are float32; random layers amplify their errors.
     torch.testing.assert_close(made, wanted, rtol=1e-3, atol=1e-4)
 
 
 @settings(max_examples=30, deadline=None)
 @given(configs(), LENGTHS)
-def test_a_batch_is_a_pack_whatever_stands_in_its_padding(
-    config: dict[str, Any], lengths: list[int]
-) -> None:
+def test_padding_does_not_change_a_batch(config: dict[str, Any], lengths: list[int]) -> None:
     model = random_model(config)
     ids = torch.randint(0, 40, (len(lengths), 24))
     left = torch.arange(24)[None] >= 24 - torch.tensor(lengths)[:, None]
@@ -242,9 +240,9 @@ def test_fused_layers_change_nothing(config: dict[str, Any], dtype: str) -> None
         exact = model.packed(ids, lengths)
         model.to({"fp32": torch.float32, "bf16": torch.bfloat16}[dtype])
         plain = model.packed(ids, lengths)
-        undo = fuse(model.encoder)
+        replaced = fuse(model.encoder)
         fused = model.packed(ids, lengths)
-        undo()
+        replaced.restore()
         assert torch.equal(model.packed(ids, lengths), plain)
 
     def off(vectors: torch.Tensor) -> torch.Tensor:
@@ -256,8 +254,8 @@ def test_fused_layers_change_nothing(config: dict[str, Any], dtype: str) -> None
         assert off(fused).median() < 2 * off(plain).median() + 1e-3
 
 
-def test_the_kernel_of_gpus_is_told_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A GPU is not at hand: what would be called is given its documented meaning."""
+def test_the_gpu_kernel_receives_equivalent_arguments(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kernel needs a GPU, so a function with its documented behaviour replaces it."""
 
     def by_definition(q, k, v, ends_q, ends_k, max_q, max_k):
         assert ends_q.dtype == ends_k.dtype == torch.int32
@@ -268,30 +266,30 @@ def test_the_kernel_of_gpus_is_told_the_same(monkeypatch: pytest.MonkeyPatch) ->
             made.append(torch.einsum("hqk,khw->qhw", scores.softmax(-1), v[c:d]))
         return torch.cat(made)
 
-    lined = tite_rows.Lined(np.array([3, 0, 3, 1, 5]), np.array([6, 0, 5, 1, 9]))
+    lined = QueryKeyLengths(np.array([3, 0, 3, 1, 5]), np.array([6, 0, 5, 1, 9]))
     q = torch.randn(int(lined.queries.sum()), 2, 8)
     k, v = (torch.randn(int(lined.keys.sum()), 2, 8) for _ in range(2))
     monkeypatch.setattr("torch.nn.attention.varlen.varlen_attn", by_definition)
     torch.testing.assert_close(
-        tite_rows._varlen(q, k, v, lined), tite_rows.attend(q, k, v, lined, None)
+        tite_sequences._varlen(q, k, v, lined), tite_sequences.attend(q, k, v, lined, None)
     )
 
 
 @pytest.mark.parametrize("biased", [False, True])
-def test_keys_that_fill_up_a_step_are_not_seen(biased: bool) -> None:
+def test_filling_keys_are_hidden(biased: bool) -> None:
     torch.manual_seed(0)
-    lined = tite_rows.Lined(np.array([33, 24, 20, 32]), np.array([33, 47, 40, 32]))
+    lined = QueryKeyLengths(np.array([33, 24, 20, 32]), np.array([33, 47, 40, 32]))
     q = torch.randn(int(lined.queries.sum()), 2, 16)
     k, v = (torch.randn(int(lined.keys.sum()), 2, 16) - 1 for _ in range(2))
-    distances = tite_rows.alibi(2, CPU) if biased else None
-    exact = tite_rows.attend(q, k, v, lined, distances)
+    distances = tite_sequences.Alibi.of(2, CPU) if biased else None
+    exact = tite_sequences.attend(q, k, v, lined, distances)
     parts = (part.bfloat16() for part in (q, k, v))
-    rounded = tite_rows.attend(*parts, lined, distances)
+    rounded = tite_sequences.attend(*parts, lined, distances)
     torch.testing.assert_close(rounded.float(), exact, rtol=0, atol=0.03)
 
 
 @given(st.lists(st.integers(0, 40), min_size=1, max_size=8), st.integers(1, 6), st.integers(1, 6))
-def test_windows_are_plain_means(lengths: list[int], kernel: int, stride: int) -> None:
+def test_windows_equal_plain_means(lengths: list[int], kernel: int, stride: int) -> None:
     stride = min(stride, kernel)
     windows = windows_over(np.array(lengths), kernel, stride, CPU)
     assert windows.lengths.tolist() == [pooled_length(n, kernel, stride) for n in lengths]
@@ -383,7 +381,7 @@ def test_save_and_load(tiny: TiteModel, tmp_path: Path) -> None:
 
 @settings(max_examples=40, deadline=None)
 @given(configs())
-def test_a_configuration_comes_back_as_it_was(
+def test_a_saved_configuration_is_read_unchanged(
     tmp_path_factory: pytest.TempPathFactory, config: dict[str, Any]
 ) -> None:
     folder = tmp_path_factory.mktemp("config")
@@ -400,7 +398,7 @@ def test_a_configuration_comes_back_as_it_was(
     ("old", "absolute", "relative"),
     [("absolute", "learned", None), ("rotary", None, "rotary"), ("alibi", None, "alibi")],
 )
-def test_the_old_key_of_positions_goes_before_the_new_ones(
+def test_the_old_key_of_positions_wins(
     old: str, absolute: str | None, relative: str | None
 ) -> None:
     given = {
@@ -465,7 +463,7 @@ def test_a_lightning_ir_checkpoint_with_marker_tokens(
         (lambda w: w.update({"embeddings.norm.bias": torch.ones(2)}), "cannot be loaded"),
     ],
 )
-def test_weights_that_do_not_belong_are_refused(
+def test_weights_of_another_model_are_refused(
     tiny: TiteModel, tmp_path: Path, change: Any, message: str
 ) -> None:
     weights = weights_of(tiny)
@@ -474,7 +472,7 @@ def test_weights_that_do_not_belong_are_refused(
         opened(saved(tmp_path / "m", tiny.config.to_dict(), weights))
 
 
-def test_weights_cut_short_are_refused(tiny: TiteModel, tmp_path: Path) -> None:
+def test_truncated_weights_are_refused(tiny: TiteModel, tmp_path: Path) -> None:
     folder = saved(tmp_path / "m", tiny.config.to_dict(), weights_of(tiny))
     whole = (folder / "model.safetensors").read_bytes()
     (folder / "model.safetensors").write_bytes(whole[: len(whole) // 2])
@@ -496,7 +494,7 @@ def test_weights_cut_short_are_refused(tiny: TiteModel, tmp_path: Path) -> None:
         ({"hidden_act": "gelu_tanh"}, "hidden_act 'gelu_tanh' is not one of"),
     ],
 )
-def test_what_no_tite_can_be_is_refused(wrong: dict[str, Any], message: str) -> None:
+def test_impossible_configurations_are_refused(wrong: dict[str, Any], message: str) -> None:
     with pytest.raises(DataError, match=message):
         TiteConfig(**wrong)
 
@@ -515,7 +513,7 @@ def test_an_empty_sequence_is_a_zero_vector(tiny: TiteModel, tmp_path: Path) -> 
     assert model.states([none, none]).tolist() == [[0.0] * 48] * 2
 
 
-def test_what_the_encoder_asks_of_a_model(tiny: TiteModel, tmp_path: Path) -> None:
+def test_tite_has_the_interface_of_a_model(tiny: TiteModel, tmp_path: Path) -> None:
     folder = saved(tmp_path / "m", tiny.config.to_dict(), weights_of(tiny))
     model = opened(folder, "bf16")
     assert (model.dim, model.limit, model.dtype) == (48, 64, "bf16")
@@ -528,13 +526,13 @@ def test_what_the_encoder_asks_of_a_model(tiny: TiteModel, tmp_path: Path) -> No
 
 def test_a_sequence_beyond_the_positions_is_refused(tiny: TiteModel, tmp_path: Path) -> None:
     folder = saved(tmp_path / "m", tiny.config.to_dict(), weights_of(tiny))
-    with pytest.raises(DataError, match="65 tokens is longer than TITE's 64 positions"):
+    with pytest.raises(DataError, match=r"65 tokens .*64 positions"):
         opened(folder).states([np.ones(65, np.int32)])
     with pytest.raises(UsageError, match="--extend"):
         open_model(read_model(str(folder)), ModelOptions("fp32", "cpu", extend="ntk:128"))
 
 
-def test_a_model_that_pools_nothing_leaves_a_state_for_each_token(tmp_path: Path) -> None:
+def test_a_model_without_pooling_returns_a_state_per_token(tmp_path: Path) -> None:
     model = random_model(TINY)
     found = opened(saved(tmp_path / "m", model.config.to_dict(), weights_of(model)))
     assert not found.one_vector

@@ -1,6 +1,7 @@
 """Content tokens and their spans, for the three kinds of fast tokenizers, made offline."""
 
 import json
+import shutil
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -17,9 +18,9 @@ from transformers import PreTrainedTokenizerFast
 from lmkcli.errors import DataError
 from lmkcli.models import tokenizer as tokenizer_module
 from lmkcli.models.folder import ModelFolder
-from lmkcli.models.tokenizer import Tokenized, Tokenizer, open_tokenizer
+from lmkcli.models.tokenizer import TextTokens, Tokenizer, open_tokenizer
 from lmkcli.pooling.placement import SpecialTokens
-from lmkcli.recipe import EncoderConfig
+from lmkcli.spec.recipe import EncoderConfig
 from lmkcli.text.sentences import sentence_spans
 
 TEXTS = [
@@ -82,7 +83,7 @@ MAKERS = {"wordpiece": wordpiece, "bytes": byte_level, "unigram": unigram}
 
 @pytest.fixture(scope="module")
 def save(tmp_path_factory: pytest.TempPathFactory) -> Save:
-    """Saves a tokenizer of a kind with a template and names; returns the folder."""
+    """Save a tokenizer of a kind with a template and names; return the folder."""
 
     def save(kind: str, template: str = "[CLS] $A [SEP]", **names: str) -> ModelFolder:
         fast = MAKERS[kind]()
@@ -113,17 +114,17 @@ def opened(folder: ModelFolder, prompt: str = "", gran: str = "") -> Tokenizer:
     return open_tokenizer(folder, EncoderConfig("", "", "", prompt=prompt, gran=gran))
 
 
-def cut(text: str, made: Tokenized) -> list[str]:
+def cut(text: str, made: TextTokens) -> list[str]:
     return [clean(text)[a:b] for a, b in made.spans.tolist()]
 
 
 def clean(text: str) -> str:
-    """The text as tokenizers can read it: '?' for each lone surrogate."""
+    """Return the text with '?' for each lone surrogate, as tokenizers read it."""
     return text.encode("utf-8", "replace").decode()
 
 
-def check(text: str, made: Tokenized) -> None:
-    """Spans lie in the text, one for each token, in order."""
+def check(text: str, made: TextTokens) -> None:
+    """Check that spans are in the text, in order, one per token."""
     assert made.ids.dtype == made.spans.dtype == made.prompt.dtype == np.int32
     assert made.spans.shape == (len(made.ids), 2)
     assert (made.spans >= 0).all()
@@ -134,14 +135,14 @@ def check(text: str, made: Tokenized) -> None:
 
 
 def bytes_of(tokens: list[str]) -> bytes:
-    """What tokens of the byte-level vocabulary stand for."""
+    """Return the bytes of byte-level tokens."""
     printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
     others = [byte for byte in range(256) if byte not in printable]
     table = {chr(b): b for b in printable} | {chr(256 + i): b for i, b in enumerate(others)}
     return bytes(table[letter] for token in tokens for letter in token)
 
 
-def test_spans_lie_in_order_in_the_text(folder: ModelFolder) -> None:
+def test_spans_are_in_order_in_the_text(folder: ModelFolder) -> None:
     tokenizer = opened(folder)
     for text, made in zip(STRANGE, tokenizer(STRANGE), strict=True):
         check(text, made)
@@ -157,7 +158,7 @@ def test_wordpieces_are_the_words_in_lower_case(folders: dict[str, ModelFolder])
                 assert bare.strip() == token.removeprefix("##")  # CJK comes with spaces
 
 
-def test_bytes_are_those_of_the_text(folders: dict[str, ModelFolder]) -> None:
+def test_bytes_equal_those_of_the_text(folders: dict[str, ModelFolder]) -> None:
     tokenizer = opened(folders["bytes"])
     for text, made in zip(STRANGE, tokenizer(STRANGE), strict=True):
         tokens = tokenizer.tokens(made.ids)
@@ -171,7 +172,7 @@ def test_unigrams_are_pieces_of_the_text(folders: dict[str, ModelFolder]) -> Non
     for text, made in zip(STRANGE, tokenizer(STRANGE), strict=True):
         for token, piece in zip(tokenizer.tokens(made.ids), cut(text, made), strict=True):
             if token != "[UNK]":
-                assert token.strip("▁") in (piece.strip(), "")  # '▁' alone stands on a letter
+                assert token.strip("▁") in (piece.strip(), "")  # '▁' alone has the span of a letter
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -190,7 +191,7 @@ def prompted(folder: ModelFolder, gran: str) -> Tokenizer:
     return opened(folder, "query: ", gran)
 
 
-def test_texts_are_stripped_and_spans_count_in_what_was_given(folder: ModelFolder) -> None:
+def test_texts_are_stripped_and_spans_count_in_the_given_text(folder: ModelFolder) -> None:
     tokenizer = opened(folder)
     bare, led = tokenizer(["The cat sat.", " \n The cat sat. \u3000"])
     np.testing.assert_array_equal(bare.ids, led.ids)
@@ -211,7 +212,7 @@ def test_a_text_does_not_depend_on_its_neighbours(folder: ModelFolder) -> None:
 def test_prompt_and_content_together_are_the_tokens_of_both(
     folder: ModelFolder, prompt: str
 ) -> None:
-    """No token is lost or added, and a token of the prompt alone is not content."""
+    """No token is lost or added, and content contains no token of the prompt only."""
     tokenizer = opened(folder, prompt)
     for text, made in zip(STRANGE, tokenizer(STRANGE), strict=True):
         whole = tokenizer.fast.encode(prompt + clean(text).strip(), add_special_tokens=False)
@@ -222,14 +223,14 @@ def test_prompt_and_content_together_are_the_tokens_of_both(
         check(text, made)
 
 
-def test_a_token_that_straddles_is_content(folders: dict[str, ModelFolder]) -> None:
+def test_a_token_of_prompt_and_text_is_content(folders: dict[str, ModelFolder]) -> None:
     """Without a space between them, prompt and text may share one: here 'queryable'."""
     [made] = opened(folders["wordpiece"], "doc")(["uments of any length"])
     assert cut("uments of any length", made)[0] == "uments"
     assert made.prompt.tolist() == []
 
 
-def test_an_empty_text_with_a_prompt_is_all_prompt(folder: ModelFolder) -> None:
+def test_an_empty_text_with_a_prompt_has_no_content(folder: ModelFolder) -> None:
     for gran in ("", "sentence"):
         [made] = opened(folder, "query: what", gran)(["  "])
         assert len(made.prompt) > 0
@@ -237,7 +238,7 @@ def test_an_empty_text_with_a_prompt_is_all_prompt(folder: ModelFolder) -> None:
         assert gran == "" or made.ends is not None
 
 
-def test_sentences_are_tokenized_alone(folder: ModelFolder) -> None:
+def test_sentences_are_tokenized_separately(folder: ModelFolder) -> None:
     text = " The cat  sat on the mat. Dr. Smith  saw it! Did he? Yes, he did.\nIt was. "
     tokenizer = opened(folder, "query: ", "sentence")
     [made] = tokenizer([text])
@@ -256,7 +257,7 @@ def test_sentences_are_tokenized_alone(folder: ModelFolder) -> None:
 
 
 def test_the_first_tokens_of_a_text(folder: ModelFolder) -> None:
-    """Whatever splits it: ids, spans and chunks end there, and none is empty."""
+    """With every splitter, ids, spans and chunks end there, and no chunk is empty."""
     for gran in ("", "sentence"):
         (text,) = opened(folder, "query: ", gran)([TEXTS[0]])
         total = len(text.ids)
@@ -275,8 +276,8 @@ def test_the_first_tokens_of_a_text(folder: ModelFolder) -> None:
             )
 
 
-def test_a_text_that_splitting_would_cut_short_is_one_sentence(folder: ModelFolder) -> None:
-    """Where sentences make up less than nine tenths of it: the official rule."""
+def test_a_text_that_loses_a_tenth_is_one_sentence(folder: ModelFolder) -> None:
+    """The official rule: if sentences make up less than nine tenths of the text."""
     text = "One. " + " " * 40 + "Two."
     [made] = opened(folder, gran="sentence")([text])
     assert made.ends is not None
@@ -284,7 +285,7 @@ def test_a_text_that_splitting_would_cut_short_is_one_sentence(folder: ModelFold
     assert [made.spans[0, 0], made.spans[-1, 1]] == [0, len(text)]
 
 
-def test_sentences_of_strange_texts_end_where_chunks_end(folder: ModelFolder) -> None:
+def test_sentences_of_unusual_texts_end_at_chunk_ends(folder: ModelFolder) -> None:
     for text, made in zip(STRANGE, opened(folder, gran="sentence")(STRANGE), strict=True):
         check(text, made)
         assert made.ends is not None
@@ -293,7 +294,7 @@ def test_sentences_of_strange_texts_end_where_chunks_end(folder: ModelFolder) ->
         assert (made.ends[-1] if len(made.ends) else 0) == len(made.ids)
 
 
-def test_spans_hold_where_runs_of_spaces_were_collapsed(folders: dict[str, ModelFolder]) -> None:
+def test_spans_count_collapsed_spaces(folders: dict[str, ModelFolder]) -> None:
     text = "The   cat     sat  on   the mat."
     [made] = opened(folders["wordpiece"], gran="sentence")([text])
     words = "".join(cut(text, made))
@@ -340,7 +341,7 @@ def test_truncation_and_padding_of_the_file_are_switched_off(save: Save) -> None
         ("$A", {"bos_token": "[CLS]"}, True, ((), (), 2, None, 0)),
     ],
 )
-def test_the_layout_is_the_template_of_the_tokenizer(
+def test_special_tokens_follow_the_template_of_the_tokenizer(
     save: Save, kind: str, template: str, names: dict[str, str], append: bool, expected: Any
 ) -> None:
     side = EncoderConfig("", "", "", append_eos=append)
@@ -353,15 +354,15 @@ def test_the_layout_is_the_template_of_the_tokenizer(
     assert tokenizer.special == SpecialTokens(*map(real, expected))
 
 
-def test_a_token_that_tells_the_sides_apart_follows_cls(save: Save) -> None:
-    """Late interaction, in PyLate's special."""
+def test_a_prefix_token_follows_cls(save: Save) -> None:
+    """The prefix tokens of late interaction, as in PyLate."""
     folder = save(KINDS[0], "[CLS] $A [SEP]", cls_token="[CLS]", sep_token="[SEP]")
     special = open_tokenizer(folder, EncoderConfig("", "", "", prefix_token=7)).special
     assert special.prefix == (special.cls, 7)
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_form_feed_is_white_space_where_chunks_are_not_given(save: Save, kind: str) -> None:
+def test_a_form_feed_is_white_space_without_given_chunks(save: Save, kind: str) -> None:
     """Some normalizers would delete it and join the words."""
     tokenizer = open_tokenizer(save(kind, "$A"), EncoderConfig("", "", ""))
     one, other = tokenizer(["cat\fsat", "cat sat"])
@@ -374,27 +375,57 @@ def test_a_slow_tokenizer_is_refused(folder: ModelFolder, monkeypatch: pytest.Mo
         is_fast = False
 
     monkeypatch.setattr(tokenizer_module.AutoTokenizer, "from_pretrained", lambda *_, **__: Slow())
-    with pytest.raises(
-        DataError, match=r"slow tokenizer without offsets; save it with a tokenizer\.json"
-    ):
+    with pytest.raises(DataError, match=r"tokenizer\.json"):
         opened(folder)
 
 
 def test_a_folder_without_a_tokenizer_is_a_data_error(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text('{"model_type": "modernbert"}')
-    with pytest.raises(DataError, match="the tokenizer of bare cannot be loaded"):
+    with pytest.raises(DataError, match="bare cannot be loaded"):
         opened(ModelFolder(tmp_path, "bare", encoder=tmp_path))
 
 
 @pytest.mark.parametrize("kind", ["bert", "xlm-roberta", "mpnet", "deberta-v2", "t5", "gpt2"])
 def test_a_tokenizer_without_a_vocabulary_is_refused(tmp_path: Path, kind: str) -> None:
-    """transformers makes one up, in which every word is unknown."""
+    """transformers would invent a vocabulary in which every word is unknown."""
     (tmp_path / "config.json").write_text(json.dumps({"model_type": kind}))
-    with pytest.raises(DataError, match="the tokenizer of bare has no vocabulary"):
+    with pytest.raises(DataError, match="bare has no vocabulary"):
         opened(ModelFolder(tmp_path, "bare", encoder=tmp_path))
 
 
-def test_tokens_are_shown_by_name(folder: ModelFolder) -> None:
+def test_tokens_have_names(folder: ModelFolder) -> None:
     tokenizer = opened(folder)
     cls = tokenizer.special.cls
     assert tokenizer.tokens(np.array([cls, 10**6], np.int32)) == ["[CLS]", "<1000000>"]
+
+
+@pytest.mark.parametrize(
+    ("place", "value"),
+    [
+        (("model", "unk_token"), "nope"),  # fails at the first unknown word
+        (("post_processor", "special_tokens"), {}),  # panics
+    ],
+)
+def test_a_tokenizer_that_fails_later_is_a_data_error(
+    tiny_model: Callable[[str], Path], tmp_path: Path, place: tuple[str, str], value: Any
+) -> None:
+    folder = shutil.copytree(tiny_model("bert"), tmp_path / "model")
+    settings = json.loads((folder / "tokenizer.json").read_text())
+    settings[place[0]][place[1]] = value
+    (folder / "tokenizer.json").write_text(json.dumps(settings))
+    side = EncoderConfig(str(folder), "", "")
+    with pytest.raises(DataError, match="tokenize"):
+        open_tokenizer(ModelFolder(folder, "model", encoder=folder), side)(["\u0e01"])
+
+
+@pytest.mark.parametrize("token", ["", "\ud800"])
+def test_an_impossible_unknown_token_is_a_data_error(
+    tiny_model: Callable[[str], Path], tmp_path: Path, token: str
+) -> None:
+    """transformers looks up the id of an empty unknown token without end."""
+    folder = shutil.copytree(tiny_model("bert"), tmp_path / "model")
+    settings = json.loads((folder / "tokenizer_config.json").read_text())
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings | {"unk_token": token}))
+    side = EncoderConfig(str(folder), "", "")
+    with pytest.raises(DataError, match="the tokenizer of model cannot be loaded"):
+        open_tokenizer(ModelFolder(folder, "model", encoder=folder), side)

@@ -1,4 +1,4 @@
-"""Packed states equal those of each sequence alone, and what a model may not do is refused."""
+"""Packed states equal those of each sequence alone; limits, dtypes, and unsafe files."""
 
 import json
 import pickle
@@ -13,17 +13,17 @@ from transformers import AutoModel
 
 from lmkcli.errors import DataError
 from lmkcli.models.devices import choose_device, native_dtype
-from lmkcli.models.finding import read_model
 from lmkcli.models.forward import ModelOptions
+from lmkcli.models.lookup import read_model
 from lmkcli.models.tokenizer import open_tokenizer
 from lmkcli.models.transformer import Transformer, open_model
 from lmkcli.pooling.placement import Ints
-from lmkcli.recipe import EncoderConfig
+from lmkcli.spec.recipe import EncoderConfig
 from tests import tiny
 
 Models = Callable[[str], Path]
 LENGTHS = (5, 1, 17, 17, 2, 40, 5, 128)
-# ModernBERT and Mistral here reach 8 and 15 positions: around the reach, the window and the blocks.
+# These ModernBERT and Mistral reach 8 and 15 positions: lengths near the reach, the window, the blocks.
 WINDOWED = (1, 8, 9, 16, 17, 63, 64, 65, 511, 512, 513, 513, 576, 640, 641)
 
 NEAR = {"rtol": 1e-4, "atol": 3e-5}  # random weights are large here, and so is their rounding
@@ -39,7 +39,7 @@ def random_ids(lengths: tuple[int, ...]) -> list[Ints]:
 
 
 def alone(folder: Path, sequences: list[Ints]) -> torch.Tensor:
-    """The states by transformers itself, one sequence at a time."""
+    """Return the states of transformers, one sequence at a time."""
     model = AutoModel.from_pretrained(folder, attn_implementation="eager").eval()
     with torch.inference_mode():
         states = [
@@ -49,7 +49,7 @@ def alone(folder: Path, sequences: list[Ints]) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("name", tiny.KINDS)
-def test_states_of_a_pack_are_those_of_each_sequence_alone(tiny_model: Models, name: str) -> None:
+def test_a_pack_equals_each_sequence_alone(tiny_model: Models, name: str) -> None:
     model = opened(tiny_model(name))
     assert model.packed == tiny.KINDS[name].packs
     sequences = random_ids(LENGTHS)
@@ -57,19 +57,19 @@ def test_states_of_a_pack_are_those_of_each_sequence_alone(tiny_model: Models, n
 
 
 @pytest.mark.parametrize("name", ["modernbert", "mistral"])
-def test_windows_hold_at_every_border(tiny_model: Models, name: str) -> None:
+def test_sliding_windows_at_every_border(tiny_model: Models, name: str) -> None:
     sequences = random_ids(WINDOWED)
     states = opened(tiny_model(name)).states(sequences)
     torch.testing.assert_close(states, alone(tiny_model(name), sequences), **NEAR)
 
 
-def test_a_decoder_sees_only_what_came_before(tiny_model: Models) -> None:
+def test_a_decoder_sees_only_earlier_positions(tiny_model: Models) -> None:
     model = opened(tiny_model("qwen2"))
     long, other = random_ids((30, 7))
     torch.testing.assert_close(model.states([long])[:12], model.states([other, long[:12]])[7:])
 
 
-def test_a_model_that_cannot_be_packed_is_padded_and_says_why(tiny_model: Models) -> None:
+def test_a_model_that_cannot_be_packed_is_padded_with_a_reason(tiny_model: Models) -> None:
     model = opened(tiny_model("mpnet"))
     assert not model.packed
     assert "packed and padded states differ" in model.why_padded
@@ -79,13 +79,13 @@ def test_a_model_that_cannot_be_packed_is_padded_and_says_why(tiny_model: Models
 @pytest.mark.parametrize(
     ("name", "limit"), [("bert", 128), ("roberta", 128), ("distilbert", 128), ("modernbert", 2**31 - 1)]
 )  # fmt: skip
-def test_the_limit_is_that_of_the_position_table(tiny_model: Models, name: str, limit: int) -> None:
+def test_the_position_table_is_the_limit(tiny_model: Models, name: str, limit: int) -> None:
     model = opened(tiny_model(name))
     assert model.limit == limit
     assert len(model.states(random_ids((min(limit, 200),)))) == min(limit, 200)
 
 
-def test_auto_is_the_dtype_that_the_hardware_computes(tiny_model: Models) -> None:
+def test_auto_is_the_native_dtype_of_the_hardware(tiny_model: Models) -> None:
     model = opened(tiny_model("bert"), "auto")
     native = native_dtype(torch.device("cpu"))
     assert model.dtype == native
@@ -103,7 +103,7 @@ def test_half_precision_stays_near(tiny_model: Models, dtype: str) -> None:
     assert torch.nn.functional.cosine_similarity(states, exact).min() > 0.99
 
 
-def test_devices_that_are_not_there_are_refused() -> None:
+def test_missing_devices_are_refused() -> None:
     count = torch.cuda.device_count()
     with pytest.raises(DataError, match=f"has {count} CUDA devices; use --device cpu"):
         choose_device(f"cuda:{count}")
@@ -112,7 +112,7 @@ def test_devices_that_are_not_there_are_refused() -> None:
 
 
 def pickled(source: Path, folder: Path, weights: object) -> Path:
-    """A copy of a model whose weights are a pickle."""
+    """A copy of a model with pickled weights."""
     shutil.copytree(source, folder)
     (folder / "model.safetensors").unlink()
     torch.save(weights, folder / "pytorch_model.bin")
@@ -128,7 +128,7 @@ def test_pickled_weights_are_read_as_data(tiny_model: Models, tmp_path: Path) ->
 
 
 class Trap:
-    """Unpickled the trusting way, it makes a file."""
+    """An object that creates a file if it is unpickled without restrictions."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -148,7 +148,7 @@ def test_pickled_code_is_never_run(tiny_model: Models, tmp_path: Path) -> None:
     assert not sprung.exists()
 
 
-def test_weights_cut_short_are_an_error_of_the_data(tiny_model: Models, tmp_path: Path) -> None:
+def test_truncated_weights_are_a_data_error(tiny_model: Models, tmp_path: Path) -> None:
     folder = shutil.copytree(tiny_model("bert"), tmp_path / "cut")
     whole = (folder / "model.safetensors").read_bytes()
     (folder / "model.safetensors").write_bytes(whole[: len(whole) // 2])
@@ -169,7 +169,7 @@ class OwnModel(BertModel):
 
 @pytest.fixture
 def own_code(tiny_model: Models, tmp_path: Path) -> Path:
-    """A folder whose architecture is a Python file beside it."""
+    """A folder with its own architecture in a Python file."""
     folder = shutil.copytree(tiny_model("bert"), tmp_path / "own")
     config = json.loads((folder / "config.json").read_text())
     config |= {
@@ -181,7 +181,7 @@ def own_code(tiny_model: Models, tmp_path: Path) -> Path:
     return folder
 
 
-def test_a_folders_code_runs_only_when_trusted(
+def test_code_of_a_folder_runs_only_if_trusted(
     own_code: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("transformers.dynamic_module_utils.HF_MODULES_CACHE", str(tmp_path / "hub"))
@@ -193,7 +193,7 @@ def test_a_folders_code_runs_only_when_trusted(
     assert list(tmp_path.rglob("ran"))
 
 
-def test_a_tokenizer_of_foreign_code_is_refused_too(own_code: Path) -> None:
+def test_the_code_of_a_tokenizer_is_refused_too(own_code: Path) -> None:
     folder = read_model(str(own_code))
     side = EncoderConfig(model=str(own_code), weights="", tokenizer="")
     (own_code / "tokenizer_config.json").write_text(

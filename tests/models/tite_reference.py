@@ -1,4 +1,4 @@
-"""TITE for one sequence, written once more from the formulas: loops, whole matrices, no packing."""
+"""TITE for one sequence, directly from the formulas: loops, whole matrices, no packing."""
 
 import math
 from collections.abc import Iterator
@@ -12,7 +12,7 @@ Weights = dict[str, torch.Tensor]
 
 
 def vector(model: TiteModel, ids: torch.Tensor) -> torch.Tensor:
-    """The states after the last layer, [1, width] where everything is pooled."""
+    """Return the states after the last layer, [1, width] if all is pooled."""
     weights = {name: value.double() for name, value in model.state_dict().items()}
     *_, last = layers(model, weights, ids)
     return norm(model, weights, "encoder.norm", last)
@@ -33,7 +33,7 @@ def layers(model: TiteModel, weights: Weights, ids: torch.Tensor) -> Iterator[to
 
 
 def norm(model: TiteModel, weights: Weights, name: str, x: torch.Tensor) -> torch.Tensor:
-    """The norm of that name, where the model has one."""
+    """Apply the norm of that name, if the model has one."""
     if f"{name}.weight" not in weights:
         return x
     weight, eps = weights[f"{name}.weight"], model.config.layer_norm_eps
@@ -43,7 +43,7 @@ def norm(model: TiteModel, weights: Weights, name: str, x: torch.Tensor) -> torc
 
 
 def means(x: torch.Tensor, kernel: int, stride: int) -> torch.Tensor:
-    """The means of the windows that begin at 0, stride, …, until one reaches the end."""
+    """Return the means of the windows that start at 0, stride, …, until one reaches the end."""
     made, start = [], 0
     while True:
         made.append(x[start : start + kernel].mean(0))

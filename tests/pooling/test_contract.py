@@ -1,6 +1,6 @@
-"""What every pooler promises, over the catalog, and the token arithmetic of landmarks.
+"""The contract of all poolers of the catalog, and the token arithmetic of landmarks.
 
-The arithmetic and the truncation table are those of docs/poolers.md.
+The arithmetic and the truncation table are in docs/poolers.md.
 """
 
 from collections.abc import Callable
@@ -21,12 +21,12 @@ from lmkcli.pooling.placement import SHARED, Content, Placer, Pooler, SpecialTok
 from lmkcli.pooling.segment_mean import pool
 
 CLS, SEP = 1, 2
-PROMPT, CONTENT = 100, 1000  # the first ids of a prompt and of a text; ids rise by one from there
+PROMPT, CONTENT = 100, 1000  # the first ids of a prompt and of a text; the next ids are consecutive
 SPECIAL_TOKENS = [
     SpecialTokens((CLS,), (SEP,), CLS, SEP),  # BERT
     SpecialTokens((CLS,), (), CLS, SEP),  # a decoder with BOS
     SpecialTokens((), (SEP,), None, SEP),  # a decoder with EOS
-    SpecialTokens((), (), CLS, SEP),  # special tokens that the template does not use
+    SpecialTokens((), (), CLS, SEP),  # the template does not use the special tokens
     SpecialTokens((CLS, 3), (4, SEP), CLS, SEP),
 ]
 
@@ -64,14 +64,14 @@ class Case(NamedTuple):
 
     @property
     def hidden(self) -> int:
-        """Positions at the front that must not be averaged."""
+        """The number of first positions that must not be averaged."""
         if self.placer.include_prompt or not len(self.content.prompt):
             return 0
         return len(self.placer.special.prefix) + len(self.content.prompt)
 
 
 def rising(first: int, count: int) -> Any:
-    """`count` ids from `first` on, not to be written to, as in a memory map."""
+    """Return `count` ids from `first` on, read-only as in a memory map."""
     ids = np.arange(first, first + count, dtype=np.int32)
     ids.flags.writeable = False
     return ids
@@ -112,10 +112,8 @@ def contents(placement: One) -> list[int]:
 @given(cases())
 def test_a_placement_is_one_input_with_marks_in_it(case: Case) -> None:
     made = placed(case.placer, case.content)
-    own = (
-        case.placer.pooler.per == "model"
-    )  # such a model has a vector for an input of no token too
-    assert (0 if own else 1) <= len(made.input_ids) <= case.placer.limit
+    by_model = case.placer.pooler.per == "model"  # then an empty input has a vector, too
+    assert (0 if by_model else 1) <= len(made.input_ids) <= case.placer.limit
     assert len(made.marks) > 0
     assert (np.diff(made.marks) > 0).all()
     assert made.marks[0] >= 0
@@ -125,7 +123,7 @@ def test_a_placement_is_one_input_with_marks_in_it(case: Case) -> None:
 
 
 @given(cases())
-def test_what_is_kept_is_the_beginning_of_the_text(case: Case) -> None:
+def test_the_first_tokens_of_a_text_are_kept(case: Case) -> None:
     made = placed(case.placer, case.content)
     ids = case.content.ids.tolist()
     assert 0 <= made.kept <= len(ids)
@@ -136,7 +134,7 @@ def test_what_is_kept_is_the_beginning_of_the_text(case: Case) -> None:
 
 
 @given(cases())
-def test_nothing_is_cut_from_what_fits(case: Case) -> None:
+def test_a_text_that_fits_is_not_cut(case: Case) -> None:
     special = case.placer.special
     chunks = max(len(case.content.ends), 1)
     size = len(case.content.ids) + len(case.content.prompt) + chunks
@@ -146,8 +144,8 @@ def test_nothing_is_cut_from_what_fits(case: Case) -> None:
 
 
 @given(cases(("mean", "mean@k", "lmk")))
-def test_a_prompt_that_is_not_included_bears_no_mark(case: Case) -> None:
-    """mean@k may have no step behind it; then its steps in the prompt are all there is."""
+def test_a_prompt_that_is_not_included_has_no_mark(case: Case) -> None:
+    """mean@k may have no step after the prompt; then it averages its steps in the prompt."""
     made = placed(case.placer, case.content)
     beyond = made.marks >= case.hidden
     assert beyond.all() or not beyond.any()
@@ -181,7 +179,7 @@ def test_the_mean_marks_every_step(case: Case) -> None:
 
 @given(cases(("lmk", "forced", "multicls")))
 def test_marks_of_chunks_are_special_tokens(case: Case) -> None:
-    """Unless no landmark survived the cut, where all positions are averaged."""
+    """If truncation removes all landmarks, all positions are averaged."""
     made = placed(case.placer, case.content)
     special = CLS if case.placer.pooler == POOLERS["multicls"] else SEP
     ids = made.input_ids[made.marks]
@@ -204,7 +202,7 @@ def test_a_landmark_follows_its_chunk(case: Case) -> None:
 
 
 @given(cases(("multicls",)))
-def test_a_cls_stands_before_its_chunk(case: Case) -> None:
+def test_a_cls_precedes_its_chunk(case: Case) -> None:
     made = placed(case.placer, replace_prompt(case.content))
     starts = [0, *case.content.ends.tolist()]
     for number, mark in enumerate(made.marks.tolist()):
@@ -214,13 +212,13 @@ def test_a_cls_stands_before_its_chunk(case: Case) -> None:
 
 @given(cases())
 def test_owners_are_the_chunks_of_their_marks(case: Case) -> None:
-    """Owners are chunk numbers, or SHARED; a marked content token belongs to the chunk it is in."""
+    """Owners are chunk numbers, or SHARED. A marked content token belongs to its chunk."""
     made = case.placer.pooler.arrange(
         case.content, case.placer.special, case.placer.limit, case.hidden
     )
     assert len(made.owners) == len(made.marks)
     assert set(made.owners.tolist()) <= {SHARED, *range(max(len(case.content.ends), 1))}
-    if not len(made.ids):  # the model itself decides the vector of an empty input
+    if not len(made.ids):  # the model decides the vector of an empty input
         return
     for mark, owner in zip(made.marks.tolist(), made.owners.tolist(), strict=True):
         place = made.ids[mark] - CONTENT
@@ -237,7 +235,7 @@ def test_an_empty_text_has_a_vector(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", POOLERS)
-def test_a_prompt_longer_than_the_limit_leaves_nothing(name: str) -> None:
+def test_a_prompt_longer_than_the_limit_leaves_no_content(name: str) -> None:
     placer = Placer(POOLERS[name], SPECIAL_TOKENS[0], 8, "4", False)
     made = placed(placer, placer.content(rising(CONTENT, 5), rising(PROMPT, 20), None))
     assert len(made.input_ids) == 8
@@ -253,7 +251,7 @@ def test_a_prompt_longer_than_the_limit_leaves_nothing(name: str) -> None:
         ("multicls", SpecialTokens(suffix=(SEP,)), "try mean or lmk"),
     ],
 )
-def test_special_tokens_without_the_token_is_refused(
+def test_a_tokenizer_without_the_special_token_is_refused(
     name: str, special: SpecialTokens, advice: str
 ) -> None:
     with pytest.raises(UsageError, match=f"--pool {name} needs .*{advice}"):
@@ -266,7 +264,7 @@ def place(length: int, gran: int, limit: int, pooler: Pooler = POOLERS["lmk"]) -
 
 
 @given(st.integers(1, 400), st.integers(1, 80), st.integers(3, 200))
-def test_landmarks_are_paid_out_of_the_limit(length: int, gran: int, limit: int) -> None:
+def test_landmarks_count_towards_the_limit(length: int, gran: int, limit: int) -> None:
     whole = 1 + length + -(-length // gran)
     made = place(length, gran, limit)
     if whole <= limit:
@@ -293,21 +291,21 @@ TABLE = {
 
 
 @pytest.mark.parametrize("limit", TABLE)
-def test_the_table_of_truncated_texts(limit: int) -> None:
+def test_the_documented_table_of_truncated_texts(limit: int) -> None:
     for gran, expected in zip((32, 64, 128, 256), TABLE[limit], strict=True):
         made = place(40_000, gran, limit)
         assert (len(made.marks), made.kept, limit - 1 - int(made.marks[-1])) == expected
 
 
 def test_a_complete_chunk_may_lose_its_landmark() -> None:
-    """The cut falls just before the second landmark."""
+    """The input ends just before the second landmark."""
     made = place(8, 4, 10)
     assert made.input_ids.tolist() == [CLS, *range(1000, 1004), SEP, *range(1004, 1008)]
     assert made.marks.tolist() == [5]
     assert made.kept == 8
 
 
-def test_a_forced_landmark_takes_the_last_place() -> None:
+def test_a_forced_landmark_is_the_last_token() -> None:
     made = place(20, 32, 8, Landmark(force=True))
     assert made.input_ids.tolist() == [CLS, *range(1000, 1006), SEP]
     assert (made.marks.tolist(), made.kept) == ([7], 6)
@@ -326,13 +324,13 @@ def test_sentences_are_chunks() -> None:
         assert len(made.marks) == 3
 
 
-def test_a_text_that_no_splitter_saw_is_one_sentence() -> None:
+def test_a_text_without_splitter_ends_is_one_sentence() -> None:
     placer = Placer(POOLERS["lmk"], SPECIAL_TOKENS[0], 32, "sentence", True)
     assert placer.content(rising(CONTENT, 7), rising(0, 0), None).ends.tolist() == [7]
 
 
-def test_poolers_pool_as_the_official_code_does(parity: Callable[[str], Path]) -> None:
-    """States and ids of placed texts, and the vectors made of them."""
+def test_pooled_vectors_equal_those_of_the_official_code(parity: Callable[[str], Path]) -> None:
+    """From the states and ids of placed texts."""
     numbers = np.load(parity("lmk/pooling.npz"))
     texts = [ids[mask == 1] for ids, mask in zip(numbers["ids"], numbers["am"], strict=True)]
     states = torch.from_numpy(numbers["H"][numbers["am"] == 1])
@@ -349,19 +347,19 @@ def test_poolers_pool_as_the_official_code_does(parity: Callable[[str], Path]) -
 
 
 def replace_prompt(content: Content) -> Content:
-    """The same text without a prompt."""
+    """Return the text without its prompt."""
     return content._replace(prompt=rising(0, 0))
 
 
 def test_placers_are_frozen() -> None:
-    """One is shared by all documents of a job."""
+    """All documents of a job share one placer."""
     placer = Placer(POOLERS["lmk"], SPECIAL_TOKENS[0], 8, "4", True)
     with pytest.raises(AttributeError):
         placer.limit = 9  # type: ignore[misc]
     assert replace(placer, limit=9).limit == 9
 
 
-def test_chunks_of_the_placer_are_those_of_its_granularity() -> None:
+def test_a_numeric_granularity_ignores_the_ends_of_a_splitter() -> None:
     placer = Placer(POOLERS["lmk"], SPECIAL_TOKENS[0], 8, "4", True)
     ends = placer.content(rising(0, 9), rising(0, 0), np.array([1, 9], np.int32)).ends
     assert ends.tolist() == chunk_ends(9, 4).tolist() == [4, 8, 9]

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from lmkcli.pooling.classic import Cls, Mean
+from lmkcli.pooling.classic import Cls, EveryKth
 from lmkcli.pooling.landmark import Landmark, MultiCls
 from lmkcli.pooling.placement import Placer, SpecialTokens
 
@@ -40,7 +40,7 @@ def test_evaluation_layout(parity: Parity, pool: str) -> None:
     poolers = {
         "landmark": Landmark(),
         "multicls": MultiCls(),
-        "mean_every_k": Mean(4),
+        "mean_every_k": EveryKth(4),
         "cls": Cls(),
     }
     found = [case for case in cases(parity, "eval_tokenisation.json") if case["pool"] == pool]

@@ -1,4 +1,4 @@
-"""Chunks, the ordinary special, and what a Placer refuses."""
+"""Chunks, the usual input, and the errors of a Placer."""
 
 import numpy as np
 import pytest
@@ -27,7 +27,7 @@ def test_chunks_cover_the_text_and_only_the_last_is_shorter(length: int, size: i
 
 
 @given(st.integers(0, 30), st.integers(0, 10), st.integers(0, 2), st.integers(0, 2), st.data())
-def test_the_ordinary_layout_is_cut_before_its_suffix(
+def test_the_usual_input_is_cut_before_its_suffix(
     length: int, prompt: int, before: int, after: int, data: st.DataObject
 ) -> None:
     limit = data.draw(st.integers(before + after + 1, 50))
@@ -39,7 +39,7 @@ def test_the_ordinary_layout_is_cut_before_its_suffix(
     assert ids.dtype == np.int32
 
 
-def test_granularity_decides_the_chunks() -> None:
+def test_the_granularity_determines_the_chunks() -> None:
     ends = np.array([2, 6], np.int32)
     found = {}
     for gran in ("", "4", "sentence"):
@@ -51,9 +51,9 @@ def test_granularity_decides_the_chunks() -> None:
 
 
 @pytest.mark.parametrize("limit", [0, 1, 2])
-def test_a_limit_without_room_for_content_is_refused(limit: int) -> None:
+def test_a_limit_without_positions_for_content_is_refused(limit: int) -> None:
     special = SpecialTokens((1,), (2,), 1, 2)
-    with pytest.raises(UsageError, match=f"--max-length {limit} leaves no room beside 2"):
+    with pytest.raises(UsageError, match=f"--max-length {limit} is too small: .* 2 positions"):
         Placer(Mean(), special, limit, "", True)
     assert Placer(Mean(), special, 3, "", True).limit == 3
 
@@ -62,10 +62,10 @@ def test_a_limit_without_room_for_content_is_refused(limit: int) -> None:
     ("include", "prompt", "marks"),
     [(True, 2, [0, 1, 2, 3, 4, 5]), (False, 2, [3, 4, 5]), (False, 0, [0, 1, 2, 3])],
 )
-def test_the_prompt_is_averaged_where_the_folder_says_so(
+def test_the_prompt_is_averaged_if_the_folder_declares_it(
     include: bool, prompt: int, marks: list[int]
 ) -> None:
-    """Not included, its CLS is left out too; without a prompt nothing is."""
+    """A prompt that is not included takes its CLS with it. Without a prompt, all positions are averaged."""
     placer = Placer(Mean(), SpecialTokens((1,), (2,), 1, 2), 16, "", include)
     [made] = placer.place(placer.content(numbers(2), numbers(prompt, 5), None)).inputs
     assert made.marks.tolist() == marks

@@ -32,8 +32,8 @@ def test_it_is_the_mean_of_each_group(sizes: list[int], seed: int) -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_half_precision_is_added_up_in_float32(dtype: torch.dtype) -> None:
-    """4,096 halves of 1 + 2**-7: neither format could even hold their sum to the unit."""
+def test_half_precision_is_summed_in_float32(dtype: torch.dtype) -> None:
+    """4,096 values of 1 + 2**-7: neither format can represent their sum to within 1."""
     states = torch.full((4096, 3), 1 + 2**-7).to(dtype)
     made = pooled(states, np.arange(4096), [4095, 1])
     assert made.dtype == torch.float32
@@ -41,7 +41,7 @@ def test_half_precision_is_added_up_in_float32(dtype: torch.dtype) -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_one_mark_each_is_the_state_itself(dtype: torch.dtype) -> None:
+def test_one_mark_for_each_vector_selects_the_state(dtype: torch.dtype) -> None:
     states = torch.randn(7, 4, generator=torch.Generator().manual_seed(0)).to(dtype)
     made = pooled(states, np.array([6, 0, 3]), [1, 1, 1])
     assert made.dtype == torch.float32

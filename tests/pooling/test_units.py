@@ -1,4 +1,4 @@
-"""pool x unit x window: which tokens are seen together, and which vector each of them enters."""
+"""pool x unit x window: which tokens the model reads together, and which vector each of them enters."""
 
 from typing import NamedTuple
 
@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lmkcli.pooling.classic import Cls, Last, Mean, Own
+from lmkcli.pooling.classic import Cls, EveryKth, Last, Mean, ModelVector
 from lmkcli.pooling.landmark import Landmark, MultiCls
 from lmkcli.pooling.placement import (
     Content,
@@ -19,11 +19,11 @@ from lmkcli.pooling.placement import (
     SpecialTokens,
 )
 
-CLS, SEP, FIRST = 1, 2, 1000  # content ids are FIRST, FIRST + 1, … so that a token tells its place
+CLS, SEP, FIRST = 1, 2, 1000  # content ids are FIRST, FIRST + 1, …; so an id shows its position
 LAYOUT = SpecialTokens((CLS,), (SEP,), CLS, SEP, SEP)
 NONE = np.zeros(0, np.int32)
 POOLERS = {"mean": Mean(), "lmk": Landmark(), "multicls": MultiCls()}
-WHOLE = {"cls": Cls(), "last": Last(), "model": Own(), "mean@k": Mean(3)}
+WHOLE = {"cls": Cls(), "last": Last(), "model": ModelVector(), "mean@k": EveryKth(3)}
 
 
 class Case(NamedTuple):
@@ -66,19 +66,19 @@ def cases(draw: st.DrawFn, units: tuple[str, ...] = ("doc", "chunk", "token")) -
     return Case(placer, content, longest + len(prompt) + 3 <= limit)
 
 
-def again(case: Case, fresh: int) -> int:
-    """How many tokens a window may see before those that no window has seen."""
+def repeated(case: Case, fresh: int) -> int:
+    """Return how many tokens a window may repeat before its new ones."""
     overlap = case.placer.overlap
-    if isinstance(overlap, int):
-        return overlap
+    if not overlap.chunks:
+        return overlap.tokens
     before = [int(end) for end in case.content.ends if end <= fresh]
-    begins = [0, *before][:-1]
-    count = int(overlap[:-1])
-    return fresh - begins[max(len(begins) - count, 0)] if count and begins else 0
+    starts = [0, *before][:-1]
+    count = overlap.chunks
+    return fresh - starts[max(len(starts) - count, 0)] if count and starts else 0
 
 
 def tokens(one: Input) -> list[int]:
-    """Content tokens that an input sees, by their places in the text."""
+    """Return the content tokens of an input, by their positions in the text."""
     return [int(i) - FIRST for i in one.ids if i >= FIRST]
 
 
@@ -92,13 +92,13 @@ def test_inputs_are_within_the_limit_and_vectors_are_numbered_in_order(case: Cas
         assert {a.dtype for a in (one.ids, one.marks, one.groups)} == {np.dtype(np.int32)}
         numbers += sorted(set(one.groups.tolist()))
         assert (np.diff(one.groups) >= 0).all()
-    assert numbers == list(range(made.vectors))  # each comes from one input alone
+    assert numbers == list(range(made.vectors))  # each vector comes from one input
     assert made.vectors >= 1
 
 
 @given(cases())
 def test_the_whole_text_is_read_in_order(case: Case) -> None:
-    """Windows begin where the one before ended, less the overlap; nothing is lost that fits."""
+    """A window starts at the end of the one before, minus the overlap. Nothing is lost if all chunks fit."""
     made = case.made
     fresh = 0
     for one in made.inputs:
@@ -106,7 +106,7 @@ def test_the_whole_text_is_read_in_order(case: Case) -> None:
         if not seen:
             continue
         assert seen == list(range(seen[0], seen[0] + len(seen)))
-        assert fresh - again(case, fresh) <= seen[0]
+        assert fresh - repeated(case, fresh) <= seen[0]
         if case.fits:
             assert seen[0] <= fresh
         fresh = max(fresh, seen[-1] + 1)
@@ -115,7 +115,7 @@ def test_the_whole_text_is_read_in_order(case: Case) -> None:
 
 
 @given(cases())
-def test_windows_hold_whole_chunks(case: Case) -> None:
+def test_windows_contain_whole_chunks(case: Case) -> None:
     if not case.fits:
         return
     bounds = {0, *case.content.ends.tolist()}
@@ -125,7 +125,7 @@ def test_windows_hold_whole_chunks(case: Case) -> None:
 
 
 @given(cases())
-def test_a_window_is_as_full_as_whole_chunks_make_it(case: Case) -> None:
+def test_a_window_contains_as_many_chunks_as_fit(case: Case) -> None:
     if case.placer.window == "chunk" or not case.fits:
         return
     sizes = np.diff(case.content.ends, prepend=0)
@@ -134,10 +134,10 @@ def test_a_window_is_as_full_as_whole_chunks_make_it(case: Case) -> None:
         seen = tokens(one)
         if not seen:
             continue
-        behind = [n for n, end in enumerate(case.content.ends) if end > seen[-1] + 1]
+        later = [n for n, end in enumerate(case.content.ends) if end > seen[-1] + 1]
         extra = int(case.placer.pooler.chunked or case.content.separator is not None)
-        if behind and 0 not in sizes:
-            assert len(one.ids) + sizes[behind[0]] + extra > case.placer.limit
+        if later and 0 not in sizes:
+            assert len(one.ids) + sizes[later[0]] + extra > case.placer.limit
 
 
 @given(cases(("chunk",)))
@@ -152,12 +152,12 @@ def test_every_chunk_has_one_vector_of_its_own_tokens(case: Case) -> None:
         for mark, group in zip(one.marks.tolist(), one.groups.tolist(), strict=True):
             token = int(one.ids[mark]) - FIRST
             if token >= 0 and case.placer.pooler == POOLERS["mean"]:
-                begin, stop = chunks[group]
-                assert begin <= token < stop
+                start, stop = chunks[group]
+                assert start <= token < stop
 
 
 @given(cases(("chunk",)))
-def test_chunks_lie_one_behind_the_other(case: Case) -> None:
+def test_chunks_follow_each_other(case: Case) -> None:
     made = case.made
     assert (made.covers[:, 0] <= made.covers[:, 1]).all()
     assert (made.covers[1:, 0] >= made.covers[:-1, 1]).all()
@@ -181,15 +181,15 @@ def place(pooler: Mean | Landmark | Cls, ends: list[int], *how: object) -> Place
     return placer.place(placer.content(rising(ends[-1]), NONE, np.array(ends, np.int32)))
 
 
-def test_late_chunking_as_conteb_lays_it_out() -> None:
-    """[CLS] c0 [SEP] c1 [SEP]: CLS enters chunk 0, separators enter none (arXiv 2505.24782 §4.1)."""
+def test_late_chunking_with_the_layout_of_conteb() -> None:
+    """[CLS] c0 [SEP] c1 [SEP]: CLS belongs to chunk 0, separators to none (arXiv 2505.24782 §4.1)."""
     [one] = place(Mean(), [2, 5], "chunk").inputs
     assert one.ids.tolist() == [CLS, 1000, 1001, SEP, 1002, 1003, 1004, SEP]
     assert one.marks.tolist() == [0, 1, 2, 4, 5, 6]
     assert one.groups.tolist() == [0, 0, 0, 1, 1, 1]
 
 
-def test_a_prompt_keeps_cls_and_itself_out_of_the_first_chunk() -> None:
+def test_a_prompt_and_its_cls_are_not_in_the_first_chunk() -> None:
     placer = Placer(Mean(), LAYOUT, 32, "given", False, "chunk")
     prompt = np.array([500, 501], np.int32)
     [one] = placer.place(placer.content(rising(4), prompt, np.array([2, 4], np.int32))).inputs
@@ -204,14 +204,14 @@ def test_an_empty_chunk_is_its_separator() -> None:
     assert made.covers.tolist() == [[0, 2], [2, 2], [2, 5]]
 
 
-def test_landmarks_stand_where_separators_would() -> None:
+def test_landmarks_replace_separators() -> None:
     [one] = place(Landmark(), [2, 5], "chunk").inputs
     assert one.ids.tolist() == [CLS, 1000, 1001, SEP, 1002, 1003, 1004, SEP]
     assert one.marks.tolist() == [3, 7]
 
 
 @pytest.mark.parametrize("name", WHOLE)
-def test_each_chunk_alone_is_a_text_of_its_own(name: str) -> None:
+def test_a_separate_chunk_is_placed_like_a_text(name: str) -> None:
     made = place(WHOLE[name], [2, 5], "chunk", "chunk")  # type: ignore[arg-type]
     alone = [place(WHOLE[name], [end]) for end in (2, 3)]  # type: ignore[arg-type]
     for one, text in zip(made.inputs, alone, strict=True):
@@ -220,8 +220,8 @@ def test_each_chunk_alone_is_a_text_of_its_own(name: str) -> None:
     assert made.vectors == 2
 
 
-def test_a_document_of_windows_makes_a_vector_of_each() -> None:
-    """Their mean is the document's; what is seen again counts in both."""
+def test_each_window_of_a_document_makes_a_vector() -> None:
+    """The mean of these vectors is that of the document; repeated tokens count in both."""
     placer = Placer(Mean(), LAYOUT, 6, "", True, "doc", "6", 2)
     made = placer.place(placer.content(rising(8), NONE, None))
     assert [tokens(one) for one in made.inputs] == [[0, 1, 2, 3], [2, 3, 4, 5], [4, 5, 6, 7]]
@@ -229,7 +229,7 @@ def test_a_document_of_windows_makes_a_vector_of_each() -> None:
     assert (made.vectors, made.kept) == (3, 8)
 
 
-def test_a_chunk_that_is_seen_again_is_emitted_once() -> None:
+def test_a_repeated_chunk_makes_one_vector() -> None:
     placer = Placer(Mean(), LAYOUT, 8, "2", True, "chunk", "8", 2)
     made = placer.place(placer.content(rising(10), NONE, None))
     assert [tokens(one) for one in made.inputs] == [list(range(6)), list(range(4, 10))]
@@ -245,7 +245,7 @@ def test_a_chunk_longer_than_its_window_is_cut_and_counted() -> None:
     assert made.kept == 8
 
 
-def test_the_landmark_of_a_chunk_that_was_cut_is_the_mean_of_what_is_seen() -> None:
+def test_a_cut_chunk_without_its_landmark_is_the_mean_of_its_tokens() -> None:
     placer = Placer(Landmark(), LAYOUT, 6, "sentence", True, "chunk", "6")
     made = placer.place(placer.content(rising(9), NONE, np.array([9], np.int32)))
     assert made.inputs[0].marks.tolist() == list(range(6))
@@ -260,7 +260,7 @@ def test_skipped_tokens_make_no_vector() -> None:
 
 
 @pytest.mark.parametrize(("attended", "seen"), [(False, 5), (True, 8)])
-def test_an_expanded_query_is_filled_up_and_scored(attended: bool, seen: int) -> None:
+def test_an_expanded_query_is_filled_and_scored(attended: bool, seen: int) -> None:
     placer = Placer(Mean(), LAYOUT, 8, "", True, "token", expansion=Expansion(9, attended))
     [one] = placer.place(placer.content(rising(3), NONE, None)).inputs
     assert one.ids.tolist() == [CLS, 1000, 1001, 1002, SEP, 9, 9, 9]
@@ -268,17 +268,17 @@ def test_an_expanded_query_is_filled_up_and_scored(attended: bool, seen: int) ->
     assert one.attended == seen
 
 
-def test_a_text_without_anything_to_read_has_a_vector() -> None:
-    """Without special tokens an empty text reads one of the vocabulary; TITE's own vector is zero."""
-    for pooler, read in ((Mean(), [CLS]), (Own(), [])):
+def test_an_empty_text_without_special_tokens_has_a_vector() -> None:
+    """An empty text then reads one token of the vocabulary; with TITE it has no input, and a zero vector."""
+    for pooler, read in ((Mean(), [CLS]), (ModelVector(), [])):
         placer = Placer(pooler, SpecialTokens(cls=CLS, landmark=SEP), 8, "", True)
         made = placer.place(placer.content(NONE, NONE, None))
         assert [one.ids.tolist() for one in made.inputs] == [read]
         assert made.vectors == 1
 
 
-def test_m2bert_cuts_its_suffix_with_the_rest() -> None:
-    placer = Placer(Own(), LAYOUT._replace(cuts_suffix=True), 5, "", True)
+def test_m2bert_also_cuts_the_suffix() -> None:
+    placer = Placer(ModelVector(), LAYOUT._replace(cuts_suffix=True), 5, "", True)
     long, short = (placer.place(placer.content(rising(n), NONE, None)) for n in (6, 3))
     assert long.inputs[0].ids.tolist() == [CLS, 1000, 1001, 1002, 1003]
     assert long.kept == 4
@@ -286,12 +286,12 @@ def test_m2bert_cuts_its_suffix_with_the_rest() -> None:
 
 
 @given(cases(("chunk",)))
-def test_windows_carry_the_last_chunks_of_the_one_before_and_no_chunk_comes_twice(
+def test_windows_repeat_the_last_chunks_but_each_chunk_makes_one_vector(
     case: Case,
 ) -> None:
     overlap = case.placer.overlap
     sizes = np.diff(case.content.ends, prepend=0)
-    if not isinstance(overlap, str) or not case.fits or 0 in sizes:
+    if not overlap.chunks or not case.fits or 0 in sizes:
         return
     made, owners = case.made, np.repeat(np.arange(len(sizes)), sizes)
     assert [end for _, end in made.covers] == case.content.ends.tolist()  # each chunk once
@@ -299,11 +299,11 @@ def test_windows_carry_the_last_chunks_of_the_one_before_and_no_chunk_comes_twic
     fresh = 0
     for one in made.inputs:
         seen = sorted({int(owners[token]) for token in tokens(one)})
-        carried = [chunk for chunk in seen if chunk < fresh]
-        assert carried == list(range(fresh - len(carried), fresh))
-        assert len(carried) <= int(overlap[:-1])
-        if len(carried) < min(int(overlap[:-1]), fresh):  # one more left no room for a new one
-            longer = sizes[fresh - len(carried) - 1 : fresh + 1] + extra
-            beside = case.placer.pooler.reserved(LAYOUT) + len(case.content.prompt)
-            assert longer.sum() + beside - (case.content.separator is not None) > case.placer.limit
+        overlapping = [chunk for chunk in seen if chunk < fresh]
+        assert overlapping == list(range(fresh - len(overlapping), fresh))
+        assert len(overlapping) <= overlap.chunks
+        if len(overlapping) < min(overlap.chunks, fresh):  # one more would not fit
+            longer = sizes[fresh - len(overlapping) - 1 : fresh + 1] + extra
+            other = case.placer.pooler.reserved(LAYOUT) + len(case.content.prompt)
+            assert longer.sum() + other - (case.content.separator is not None) > case.placer.limit
         fresh = seen[-1] + 1

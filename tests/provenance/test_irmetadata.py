@@ -1,4 +1,4 @@
-"""The ir_metadata file: YAML that says what was recorded, part by part of the schema."""
+"""Metadata of a run: a YAML file with the recorded facts in the parts of the schema."""
 
 from pathlib import Path
 from typing import Any
@@ -69,7 +69,7 @@ def written(entry: dict[str, Any]) -> dict[str, Any]:
     return loaded
 
 
-def test_all_parts_of_the_schema_that_are_known(run: Path) -> None:
+def test_all_known_parts_of_the_schema(run: Path) -> None:
     made = written(
         entry(run, {"fuse": {"method": "rrf", "k": 60}}, index="vectors/", others=["bm25"])
     )
@@ -94,7 +94,7 @@ def test_all_parts_of_the_schema_that_are_known(run: Path) -> None:
         "ir_datasets": "beir/scifact/test",
         "qrels": "beir/scifact/test",
     }
-    assert "actor" not in made  # nothing is known of it
+    assert "actor" not in made  # it is not recorded
 
 
 def test_the_stages_of_the_pipeline(run: Path) -> None:
@@ -117,24 +117,24 @@ def test_the_stages_of_the_pipeline(run: Path) -> None:
     assert (rerank["with"], rerank["depth"], rerank["weight"]) == ("cross", 50, 0.5)
 
 
-def test_of_a_run_that_lmk_did_not_make_little_is_known(run: Path) -> None:
+def test_a_run_of_another_tool_has_few_facts(run: Path) -> None:
     bare = {"run": str(run), "qrels": "q.tsv", "scores": {"AP": 0.5}, "lineage": []}
     made = written(bare)
     assert made.keys() == {"schema version", "tag", "research goal", "data"}
     assert made["data"] == {"test collection": {"qrels": "q.tsv"}}
 
 
-def test_odd_texts_survive(run: Path) -> None:
+def test_unusual_texts_are_preserved(run: Path) -> None:
     odd = entry(run, {}, index="vectors")
     odd["qrels"] = 'a: b # "c"\n\\ - ü \U0001f44b'
     assert written(odd)["data"]["test collection"]["qrels"] == odd["qrels"]
 
 
-def test_what_is_there_is_never_replaced(run: Path) -> None:
-    beside = run.with_name("some.trec.ir_metadata.yml")
-    beside.write_text("actor: {name: somebody}\n")
-    with pytest.raises(DataError, match="is there already"):
+def test_an_existing_file_is_never_replaced(run: Path) -> None:
+    existing = run.with_name("some.trec.ir_metadata.yml")
+    existing.write_text("actor: {name: somebody}\n")
+    with pytest.raises(DataError, match="exists already"):
         irmetadata.write(entry(run, {}))
-    assert "somebody" in beside.read_text()
-    beside.unlink()
-    assert irmetadata.write(entry(run, {})) == irmetadata.write(entry(run, {}))  # it says the same
+    assert "somebody" in existing.read_text()
+    existing.unlink()
+    assert irmetadata.write(entry(run, {})) == irmetadata.write(entry(run, {}))  # the file is equal

@@ -1,4 +1,4 @@
-"""Comparing a recorded step with one made again: digests, values, and the reason that is given."""
+"""Comparison of a recorded step with its reproduction: digests, values and reasons."""
 
 from dataclasses import replace
 from typing import Any
@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from lmkcli.data.run import Ranking, ranked
 from lmkcli.provenance import repro
-from lmkcli.provenance.lineage import Step
-from lmkcli.provenance.repro import Row
+from lmkcli.provenance.lineage import LineageStep
+from lmkcli.provenance.repro import ReproRow
 
 FACTS: dict[str, Any] = {
     "lmk": "0.1.0",
@@ -21,7 +21,7 @@ FACTS: dict[str, Any] = {
     "models": {"doc": {"model": "minilm"}, "query": {"model": "minilm"}},
 }
 SIDE = {"weights": "w1", "tokenizer": "t1", "pool": "lmk", "gran": "64"}
-VECTORS = Step(
+VECTORS = LineageStep(
     "/gone/vectors",
     "vectors",
     {"recipe": {"doc": SIDE, "query": SIDE}, "dim": 384, "text": {}},
@@ -30,7 +30,7 @@ VECTORS = Step(
     "digest1",
     "10:aa",
 )
-RUN = Step(
+RUN = LineageStep(
     "/gone/run.trec",
     "run",
     {"index": "i1", "search": {}, "queries": "q1", "k": 10},
@@ -41,20 +41,20 @@ RUN = Step(
 )
 
 
-def changed(step: Step, side: dict[str, Any]) -> Step:
-    """With other fields on both sides of its recipe."""
+def changed(step: LineageStep, side: dict[str, Any]) -> LineageStep:
+    """The step with other fields on both sides of its recipe."""
     recipe = {"doc": {**SIDE, **side}, "query": {**SIDE, **side}}
     return replace(step, identity={**step.identity, "recipe": recipe})
 
 
-def first(then: Step, now: Step) -> Row:
+def first(then: LineageStep, now: LineageStep) -> ReproRow:
     found = repro.first_difference(repro.compare(then, now, 1e-4))
     assert found is not None
     return found
 
 
 @pytest.mark.parametrize("step", [VECTORS, RUN], ids=lambda step: step.kind)
-def test_the_same_step_is_the_same(step: Step) -> None:
+def test_the_same_step_is_the_same(step: LineageStep) -> None:
     rows = repro.compare(step, replace(step, path="/elsewhere"), 0)
     assert rows
     assert all(row.same and not row.why for row in rows)
@@ -94,21 +94,21 @@ def test_other_texts_of_a_reranked_run_are_named() -> None:
     assert "other texts" in row.why
 
 
-def test_the_digest_of_an_index_does_not_decide_over_a_run() -> None:
-    """Parts that were cut otherwise give another digest and the same ranking."""
+def test_a_run_does_not_depend_on_the_digest_of_its_index() -> None:
+    """Parts with other ranges give another digest and the same ranking."""
     assert not repro.first_difference(
         repro.compare(RUN, replace(RUN, identity={**RUN.identity, "index": "i2"}), 0)
     )
 
 
-def test_what_cannot_be_compared_is_neither_the_same_nor_different() -> None:
+def test_steps_that_cannot_be_compared_are_neither_equal_nor_different() -> None:
     (*_, row) = repro.compare(RUN, replace(RUN, digest="sha2"), 1e-4)
     assert row.same is None
-    assert "not there any more" in row.why
-    index = Step("/there/bm25", "index", {"family": "bm25"}, {}, FACTS, "digest1", "10:aa")
+    assert "missing or has changed" in row.why
+    index = LineageStep("/there/bm25", "index", {"family": "bm25"}, {}, FACTS, "digest1", "10:aa")
     (*_, row) = repro.compare(index, replace(index, digest="digest2"), 1e-4)
     assert row.same is None
-    assert "cannot be compared by value" in row.why
+    assert "cannot compare" in row.why
 
 
 def test_versions_are_named() -> None:
@@ -122,7 +122,7 @@ def test_versions_are_named() -> None:
     assert not repro.versions(FACTS, FACTS)
 
 
-def test_scores_are_held_to_the_tolerance() -> None:
+def test_scores_are_compared_with_the_tolerance() -> None:
     then = {"qrels_digest": "a", "scores": {"nDCG@10": 0.5}}
     near = {"qrels_digest": "a", "scores": {"nDCG@10": 0.50005}}
     assert not repro.first_difference(repro.scores(then, near, 1e-4))
@@ -141,14 +141,14 @@ rankings = st.dictionaries(
 
 
 @given(rankings, st.floats(0, 0.125, width=16))
-def test_the_gap_is_what_was_added_to_all_scores(docs: dict[str, float], shift: float) -> None:
+def test_the_gap_is_the_difference_of_all_scores(docs: dict[str, float], shift: float) -> None:
     one = ranked(docs, np.array(list(docs.values())))
     other = Ranking(one.doc_ids, one.scores + np.float32(shift))
     assert repro.gap(one, other) == pytest.approx(shift, abs=2e-6)
 
 
 @given(rankings)
-def test_ties_may_stand_in_another_order_and_the_cut_may_fall_elsewhere(
+def test_ties_may_be_in_another_order_and_cut_at_another_document(
     docs: dict[str, float],
 ) -> None:
     one = ranked(docs, np.zeros(len(docs)))
@@ -156,10 +156,10 @@ def test_ties_may_stand_in_another_order_and_the_cut_may_fall_elsewhere(
     assert repro.gap(one, other) == 0
 
 
-def test_gaps_between_rankings_that_are_not_alike() -> None:
+def test_gaps_between_different_rankings() -> None:
     one = Ranking(["a", "b"], np.array([2, 1], np.float32))
     assert repro.gap(one, Ranking(["b", "a"], one.scores)) == 1
-    assert repro.gap(one, Ranking(["c", "b"], one.scores)) == 1  # 'a' would have scored 2, not 1
+    assert repro.gap(one, Ranking(["c", "b"], one.scores)) == 1  # the score of 'a' is 2, not 1
     assert repro.gap(one, Ranking(["a"], one.scores[:1])) == float("inf")
     empty = Ranking([], np.zeros(0, np.float32))
     assert repro.gap(empty, empty) == 0

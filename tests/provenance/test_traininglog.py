@@ -1,4 +1,4 @@
-"""Training logs: which curves there are, and what is refused of a log that no training wrote."""
+"""Training logs: the curves, and errors for logs that no training wrote."""
 
 import json
 from pathlib import Path
@@ -43,7 +43,7 @@ def test_the_loss_and_the_learning_rate_over_the_steps(tmp_path: Path) -> None:
         *({**LOSS, "step": wrong} for wrong in ("2", None, -1, 10**400, 2.5)),
         *({**LOSS, "loss": wrong} for wrong in ("2", None, [], 10**400)),
         *({**LOSS, "dev": wrong} for wrong in (None, 1.0, {"scifact": "0.5"})),
-        {**LOSS, "dev": {"scifact": 0.5}},  # and no manifest that says by which measure
+        {**LOSS, "dev": {"scifact": 0.5}},  # without a manifest, which has the measure
     ],
 )
 def test_a_line_that_no_training_writes_is_refused(tmp_path: Path, line: Any) -> None:
@@ -62,10 +62,10 @@ def test_a_log_that_is_damaged_at_random_is_refused_or_read(tmp_path: Path) -> N
         folder = tmp_path / str(seed)
         folder.mkdir()
         log(folder, *(LOSS | {"step": step} for step in range(3)), {"step": 3, "dev": {"a": 0.5}})
-        said = damage(folder / "log.jsonl", Random(seed))
+        description = damage(folder / "log.jsonl", Random(seed))
         try:
             traininglog.panels(folder)
         except DataError:
             pass
         except Exception as error:
-            raise AssertionError(f"seed {seed}: {said}") from error
+            raise AssertionError(f"seed {seed}: {description}") from error

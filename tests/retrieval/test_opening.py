@@ -12,52 +12,53 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from lmkcli import manifest
-from lmkcli.data.collection import Doc, Query, Shard
-from lmkcli.data.digest import doc_hash
+from lmkcli.data.collection import Doc, Query, Shard, doc_hash
 from lmkcli.data.run import Run
-from lmkcli.encoding.encoder import Encoded, encode_stream
-from lmkcli.encoding.resolving import resolve
-from lmkcli.encoding.writer import vectors_target, write_vectors
+from lmkcli.encoding.artifacts import vectors_target, write_vectors
+from lmkcli.encoding.encoder import DocumentVectors, encode_stream
+from lmkcli.encoding.resolution import resolve
 from lmkcli.errors import DataError, LmkError, Mismatch, UnknownName, UsageError
-from lmkcli.manifest import Manifest
 from lmkcli.progress import Report
-from lmkcli.recipe import RecipeOptions
-from lmkcli.retrieval import dense, index_folder
-from lmkcli.retrieval.building import build_dense
-from lmkcli.retrieval.kinds import family_of
-from lmkcli.retrieval.opening import open_index
-from lmkcli.settings import AnnSettings, EncodeSettings, OpenSettings
-from lmkcli.store import part_writer
+from lmkcli.retrieval import index_folder
+from lmkcli.retrieval.dense import dense_index
+from lmkcli.retrieval.engine import family_of
+from lmkcli.retrieval.engines.faiss.engine import build_faiss
+from lmkcli.retrieval.engines.faiss.settings import FaissSettings
+from lmkcli.retrieval.pipeline import open_index
+from lmkcli.retrieval.settings import OpenSettings
+from lmkcli.spec import manifest
+from lmkcli.spec.manifest import Manifest
+from lmkcli.spec.recipe import RecipeOptions
+from lmkcli.spec.settings import EncodeSettings
+from lmkcli.spec.values import WHOLE
 from lmkcli.store.part_writer import shard_writer
-from lmkcli.store.ragged import Ragged
 from lmkcli.store.tokens import TokenRow, TokenStream
-from lmkcli.store.vectors import Vectors
+from lmkcli.store.vectors import Ragged, Vectors
 
 Floats = NDArray[np.float32]
 Models = Callable[[str], Path]
 NONE = np.zeros(0, np.int32)
 
 
-class Given:
-    """Stands in for a model: row i of the collection has vectors i, with spans one for each word."""
+class FixedEncoder:
+    """Replaces a model: row i of the collection has vectors i, with one span per word."""
 
     buffer_tokens, contexts = 1, False
 
     def __init__(self, vectors: Ragged, spans: bool = False) -> None:
         self.vectors, self.dim, self.spans = vectors, vectors.vectors.shape[1], spans
 
-    def __call__(self, rows: list[TokenRow], report: Report) -> Encoded:
+    def __call__(self, rows: list[TokenRow], report: Report) -> DocumentVectors:
         numbers = np.array([int(row.doc.text.split()[0]) for row in rows])
         kept, of = [0] * len(rows), self.vectors.take(numbers)
         if not self.spans:
-            return Encoded(of, kept)
+            return DocumentVectors(of, kept)
         ends = [m.span() for row in rows for m in re.finditer(r"\S+", row.doc.text)]
-        return Encoded(of, kept, np.array(ends, np.int32))
+        return DocumentVectors(of, kept, np.array(ends, np.int32))
 
 
-class Asked:
-    """Stands in for the query side's encoder: query 'i' has vectors i."""
+class FixedQueryEncoder:
+    """Replaces the encoder of the query side: query 'i' has vectors i."""
 
     def __init__(self, vectors: Floats | Ragged) -> None:
         self.vectors = ragged(vectors)
@@ -70,14 +71,14 @@ def ragged(vectors: Floats | Ragged) -> Ragged:
     return vectors if isinstance(vectors, Ragged) else Ragged.single(vectors)
 
 
-class Made:
-    """A vectors folder of given vectors under given ids, in parts of a few documents."""
+class VectorsFolder:
+    """A vectors folder with given ids and vectors, in parts of a few documents."""
 
     def __init__(self, folder: Path, model: Path, store: Any = "fp32", shards: int = 1) -> None:
         self.folder, self.store, self.shards = folder, store, shards
         self.recipe = resolve(RecipeOptions(model=str(model))).recipe
 
-    def unit(self, name: str) -> "Made":
+    def unit(self, name: str) -> "VectorsFolder":
         self.recipe = replace(self.recipe, doc=replace(self.recipe.doc, unit=name))
         return self
 
@@ -98,7 +99,7 @@ class Made:
             docs = [Doc(ids[i], text(i, int(of.counts[i]))) for i in shard.rows(len(ids))]
             rows = [TokenRow(d, doc_hash(d), np.ones(1, np.int32), NONE, NONE, None) for d in docs]
             stream = TokenStream([[row] for row in rows], lambda: None)
-            encode, settings = Given(of, spans), EncodeSettings(store_dtype=self.store)
+            encode, settings = FixedEncoder(of, spans), EncodeSettings(store_dtype=self.store)
             target = vectors_target(self.folder, shard, encode, settings)
             with shard_writer(target, Report()) as writer:
                 write_vectors(encode_stream(stream, encode, Report()), writer, settings)
@@ -112,7 +113,7 @@ def text(number: int, words: int) -> str:
 def oracle(
     ids: Sequence[str], stored: Floats, query: Floats, k: int
 ) -> list[tuple[str, np.float32]]:
-    """The whole order in float64, held in float32, ties by id descending, cut to k."""
+    """The k best in float64, rounded to float32, ties by descending id."""
     scores = (stored.astype(np.float64) @ query.astype(np.float64)).astype(np.float32)
     order = sorted(zip(ids, scores, strict=True), key=lambda pair: pair[0], reverse=True)
     return sorted(order, key=lambda pair: -pair[1])[:k]
@@ -124,92 +125,102 @@ def pairs(run: Run, query: str) -> list[tuple[str, np.float32]]:
 
 
 @pytest.fixture
-def parts_of_ten(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(part_writer, "PART_BYTES", 120)
+def parts_of_ten(part_bytes: Callable[[int], None]) -> None:
+    part_bytes(120)
 
 
 @pytest.mark.usefixtures("parts_of_ten")
 @pytest.mark.parametrize("store", ["fp16", "fp32"])
 @pytest.mark.parametrize("seed", range(4))
-def test_exact_search_is_the_order_of_float64(
+def test_exact_search_ranks_like_float64(
     tiny_model: Models, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, store: str, seed: int
 ) -> None:
     random = np.random.default_rng(seed)
     vectors = random.standard_normal((130, 5)).astype(np.float32)
     vectors[random.integers(0, 130, 60)] = vectors[3]  # duplicates
-    vectors[random.integers(0, 130, 30)] = np.sign(vectors[:30])  # exact ties among others
-    asked = np.concatenate([random.standard_normal((3, 5)), np.eye(5)[:1], np.zeros((1, 5))])
-    asked = asked.astype(np.float32)
+    vectors[random.integers(0, 130, 30)] = np.sign(vectors[:30])  # exact ties between others
+    query_vectors = np.concatenate(
+        [random.standard_normal((3, 5)), np.eye(5)[:1], np.zeros((1, 5))]
+    )
+    query_vectors = query_vectors.astype(np.float32)
     ids = [f"d{i:03d}" for i in random.permutation(130)]
-    folder = Made(tmp_path / "v", tiny_model("bert"), store, shards=1 + seed % 3).fill(ids, vectors)
+    folder = VectorsFolder(tmp_path / "v", tiny_model("bert"), store, shards=1 + seed % 3).fill(
+        ids, vectors
+    )
     assert len(Vectors(folder).slices) > 5
-    monkeypatch.setattr(dense, "open_query_encoder", lambda *_: Asked(asked))
-    queries = [Query(f"q{i}", str(i)) for i in range(len(asked))]
+    monkeypatch.setattr(
+        dense_index, "open_query_encoder", lambda *_: FixedQueryEncoder(query_vectors)
+    )
+    queries = [Query(f"q{i}", str(i)) for i in range(len(query_vectors))]
     stored = vectors.astype({"fp16": np.float16, "fp32": np.float32}[store]).astype(np.float32)
     for k in (1, 7, 65, 130, 1000):
         run = open_index(folder, OpenSettings()).search(queries, k)
-        for query, vector in zip(queries, asked, strict=True):
+        for query, vector in zip(queries, query_vectors, strict=True):
             assert pairs(run, query.id) == oracle(ids, stored, vector, k)
 
 
 @pytest.mark.usefixtures("parts_of_ten")
-def test_an_ann_index_over_parts_rescores_exactly(
+def test_an_approximate_index_over_parts_rescores_exactly(
     tiny_model: Models, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     random = np.random.default_rng(5)
     vectors = random.standard_normal((200, 8)).astype(np.float32)
     vectors[100:150] = vectors[7]
     ids = [f"d{i}" for i in range(200)]
-    folder = Made(tmp_path / "v", tiny_model("bert"), "fp16").fill(ids, vectors)
-    build_dense(Vectors(folder), tmp_path / "i", AnnSettings())
-    asked = random.standard_normal((4, 8)).astype(np.float32)
-    monkeypatch.setattr(dense, "open_query_encoder", lambda *_: Asked(asked))
+    folder = VectorsFolder(tmp_path / "v", tiny_model("bert"), "fp16").fill(ids, vectors)
+    build_faiss(Vectors(folder), tmp_path / "i", FaissSettings())
+    query_vectors = random.standard_normal((4, 8)).astype(np.float32)
+    monkeypatch.setattr(
+        dense_index, "open_query_encoder", lambda *_: FixedQueryEncoder(query_vectors)
+    )
     queries = [Query(f"q{i}", str(i)) for i in range(4)]
     run = open_index(tmp_path / "i", OpenSettings(ef_search=500)).search(queries, 200)
     stored = vectors.astype(np.float16).astype(np.float32)
-    for query, vector in zip(queries, asked, strict=True):
+    for query, vector in zip(queries, query_vectors, strict=True):
         assert pairs(run, query.id) == oracle(ids, stored, vector, 200)
 
 
 def test_no_documents_and_no_queries(tiny_model: Models, tmp_path: Path) -> None:
-    folder = Made(tmp_path / "v", tiny_model("bert")).fill([], np.zeros((0, 32), np.float32))
+    folder = VectorsFolder(tmp_path / "v", tiny_model("bert")).fill(
+        [], np.zeros((0, 32), np.float32)
+    )
     found = open_index(folder, OpenSettings())
     assert found.search([Query("q", "anything")], 5).rankings["q"].doc_ids == []
     assert found.search([], 5).rankings == {}
 
 
-def test_shards_that_share_an_id_are_refused_by_the_last_of_them(
-    tiny_model: Models, tmp_path: Path
-) -> None:
-    made = Made(tmp_path / "v", tiny_model("bert"), shards=2)
+def test_the_last_shard_refuses_a_repeated_id(tiny_model: Models, tmp_path: Path) -> None:
+    made = VectorsFolder(tmp_path / "v", tiny_model("bert"), shards=2)
     with pytest.raises(DataError, match="document id 'a' occurs twice"):
         made.fill(["a", "b", "c", "a"], np.eye(4, dtype=np.float32))
 
 
-def test_texts_are_those_of_the_ids(tiny_model: Models, tmp_path: Path) -> None:
+def test_texts_are_found_by_id(tiny_model: Models, tmp_path: Path) -> None:
     ids = [f"d{i}" for i in range(9)]
-    folder = Made(tmp_path / "v", tiny_model("bert")).fill(ids, np.eye(9, dtype=np.float32))
+    folder = VectorsFolder(tmp_path / "v", tiny_model("bert")).fill(
+        ids, np.eye(9, dtype=np.float32)
+    )
     texts = open_index(folder, OpenSettings()).texts(["d7", "d2"])
     assert {name: doc.text for name, doc in texts.items()} == {"d7": "7", "d2": "2"}
 
 
-# --- what belongs together ------------------------------------------------------------------------
+# --- artifacts that belong together ------------------------------------------------------------------------
 
 
 class Chain:
     """Real vectors of a real tiny model, in folders that may be moved."""
 
     def __init__(self, root: Path, model: Path) -> None:
-        from lmkcli.encoding import jobs, planning
+        from lmkcli.encoding import artifacts, jobs
         from tests import tiny
 
         self.model = shutil.copytree(model, root / "model")
         self.vectors, self.index = root / "vectors", root / "index"
         collection = tiny.collection(root / "beir")
         settings = EncodeSettings(dtype="fp32", device="cpu")
-        job = planning.plan(str(collection), RecipeOptions(model=str(self.model)), settings, "0/1")
-        jobs.run_encode(job, self.vectors)
-        build_dense(Vectors(self.vectors), self.index, AnnSettings())
+        job = jobs.plan(str(collection), RecipeOptions(model=str(self.model)), settings, WHOLE)
+        artifacts.run_encode(job, self.vectors)
+        build_faiss(Vectors(self.vectors), self.index, FaissSettings())
 
     def answer(self, folder: Path | None = None, **settings: Any) -> Run:
         opened = open_index(folder or self.vectors, OpenSettings(**settings))
@@ -256,7 +267,9 @@ def test_vectors_that_were_moved_are_found_with_vectors(chain: Chain, tmp_path: 
 
 
 def test_other_vectors_are_a_mismatch(chain: Chain, tiny_model: Models, tmp_path: Path) -> None:
-    other = Made(tmp_path / "v", tiny_model("bert")).fill(["a"], np.ones((1, 32), np.float32))
+    other = VectorsFolder(tmp_path / "v", tiny_model("bert")).fill(
+        ["a"], np.ones((1, 32), np.float32)
+    )
     with pytest.raises(Mismatch, match="are not the vectors that"):
         chain.answer(chain.index, vectors=str(other))
 
@@ -271,20 +284,20 @@ def test_settings_without_an_effect_on_vectors_are_refused(
 
 def test_an_index_is_built_once(chain: Chain) -> None:
     stamp = (chain.index / "faiss.index").stat().st_mtime_ns
-    build_dense(Vectors(chain.vectors), chain.index, AnnSettings())
+    build_faiss(Vectors(chain.vectors), chain.index, FaissSettings())
     assert (chain.index / "faiss.index").stat().st_mtime_ns == stamp
     with pytest.raises(Mismatch, match=r"settings\.m: 32 \| 8"):
-        build_dense(Vectors(chain.vectors), chain.index, AnnSettings(m=8))
+        build_faiss(Vectors(chain.vectors), chain.index, FaissSettings(m=8))
 
 
 def test_an_index_that_is_not_finished_is_never_searched(chain: Chain) -> None:
     (chain.index / index_folder.BUILT).unlink()
-    with pytest.raises(DataError, match="not complete; run its index command again"):
+    with pytest.raises(DataError, match="index command again"):
         open_index(chain.index, OpenSettings())
 
 
-def test_more_vectors_leave_an_old_index_as_it_was(chain: Chain) -> None:
-    """An index freezes its parts; what is written behind them is not its own."""
+def test_later_parts_do_not_change_an_index(chain: Chain) -> None:
+    """An index searches the parts that it was built from, and ignores later parts."""
     before = chain.answer(chain.index)
     vectors = Vectors(chain.vectors)
     assert [p.rows for p in vectors.slices] == [60]
@@ -302,9 +315,9 @@ def test_the_family_of_a_kind() -> None:
 
 
 @pytest.mark.parametrize("kind", ["tokens", "run"])
-def test_what_cannot_be_searched_says_so(tmp_path: Path, kind: str) -> None:
+def test_other_artifacts_cannot_be_searched(tmp_path: Path, kind: str) -> None:
     manifest.claim(tmp_path / "x", Manifest(kind, {}))
-    with pytest.raises(DataError, match=f"holds {kind}, which cannot be searched"):
+    with pytest.raises(DataError, match=f"contains {kind}, which cannot be searched"):
         open_index(tmp_path / "x", OpenSettings())
 
 

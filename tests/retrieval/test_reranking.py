@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from lmkcli.data.collection import Query
 from lmkcli.data.run import Ranking, Run, ranked
 from lmkcli.retrieval.reranking import rerank
-from lmkcli.settings import RerankSettings
+from lmkcli.retrieval.settings import RerankSettings
 
 NAN = float("nan")
 finite = st.floats(-50, 50, width=32)
@@ -24,23 +24,23 @@ def reranked(old: dict[str, float], new: dict[str, float], settings: RerankSetti
 
 
 @given(st.dictionaries(st.sampled_from("abcdefgh"), st.tuples(finite, finite)), st.integers(1, 9))
-def test_the_top_is_scored_anew_and_the_rest_is_gone(
+def test_the_first_documents_are_scored_again_and_others_are_dropped(
     documents: dict[str, tuple[float, float]], depth: int
 ) -> None:
     old = {name: pair[0] for name, pair in documents.items()}
     new = {name: pair[1] for name, pair in documents.items()}
-    made = reranked(old, new, RerankSettings(depth)).rankings["q"]
+    result = reranked(old, new, RerankSettings(depth)).rankings["q"]
     top = sorted(old, key=lambda name: (old[name], name), reverse=True)[:depth]
-    assert made.doc_ids == sorted(top, key=lambda name: (new[name], name), reverse=True)
-    assert made.scores.tolist() == [new[name] for name in made.doc_ids]
+    assert result.doc_ids == sorted(top, key=lambda name: (new[name], name), reverse=True)
+    assert result.scores.tolist() == [new[name] for name in result.doc_ids]
 
 
-def test_interpolation_weighs_both_scores_scaled_over_what_was_reranked() -> None:
+def test_interpolation_scales_both_scores_over_the_reranked_documents() -> None:
     old, new = {"a": 9.0, "b": 5.0, "c": 1.0, "d": 0.0}, {"a": -1.0, "b": 1.0, "c": 0.5, "d": 99.0}
-    made = reranked(old, new, RerankSettings(3, 0.25)).rankings["q"]
+    result = reranked(old, new, RerankSettings(3, 0.25)).rankings["q"]
     expected = {"a": 0.25 * 0 + 0.75 * 1, "b": 0.25 * 1 + 0.75 * 0.5, "c": 0.25 * 0.75 + 0.75 * 0}
-    assert made.doc_ids == ["a", "b", "c"]
-    assert made.scores.tolist() == pytest.approx([expected[name] for name in made.doc_ids])
+    assert result.doc_ids == ["a", "b", "c"]
+    assert result.scores.tolist() == pytest.approx([expected[name] for name in result.doc_ids])
 
 
 @pytest.mark.parametrize(("weight", "expected"), [(0.0, ["a", "b", "c"]), (1.0, ["b", "c", "a"])])
@@ -55,29 +55,29 @@ def test_documents_without_a_score_follow_in_their_old_order_and_are_counted(
 ) -> None:
     old = {"a": 9.0, "b": 8.0, "c": 7.0, "d": 6.0, "e": 5.0}
     new = {"a": NAN, "b": -3.0, "c": NAN, "d": 7.0, "e": NAN}
-    made = reranked(old, new, RerankSettings(4, interpolate))
-    assert made.unscored == 2
-    ranking = made.rankings["q"]
+    result = reranked(old, new, RerankSettings(4, interpolate))
+    assert result.unscored == 2
+    ranking = result.rankings["q"]
     assert set(ranking.doc_ids[:2]) == {"b", "d"}
     assert ranking.doc_ids[2:] == ["a", "c"]
     assert (np.diff(ranking.scores) < 0).all()
-    again = ranked(ranking.doc_ids, ranking.scores)  # as whoever reads the run sorts it
+    again = ranked(ranking.doc_ids, ranking.scores)  # the order of a program that sorts the run
     assert again.doc_ids == ranking.doc_ids
 
 
-def test_nothing_but_documents_without_a_score_keeps_the_order() -> None:
-    made = reranked({"a": 2.0, "b": 3.0}, {"a": NAN, "b": NAN}, RerankSettings())
-    assert made.rankings["q"].doc_ids == ["b", "a"]
-    assert made.unscored == 2
+def test_documents_that_all_lack_a_score_keep_their_order() -> None:
+    result = reranked({"a": 2.0, "b": 3.0}, {"a": NAN, "b": NAN}, RerankSettings())
+    assert result.rankings["q"].doc_ids == ["b", "a"]
+    assert result.unscored == 2
 
 
 def test_queries_without_documents_stay_and_unknown_ones_do_not_appear() -> None:
     empty = Ranking([], np.zeros(0, np.float32))
 
     def scorer(query: Query, doc_ids: Sequence[str]) -> NDArray[np.float64]:
-        raise AssertionError("nothing is to be scored")
+        raise AssertionError("no document to score")
 
     queries = [Query("q", ""), Query("other", "")]
-    made = rerank(Run({"q": empty}), queries, scorer, RerankSettings())
-    assert list(made.rankings) == ["q"]
-    assert made.rankings["q"].doc_ids == []
+    result = rerank(Run({"q": empty}), queries, scorer, RerankSettings())
+    assert list(result.rankings) == ["q"]
+    assert result.rankings["q"].doc_ids == []

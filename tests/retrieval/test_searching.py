@@ -1,4 +1,4 @@
-"""A run in pieces: as many queries at once as there is room for, and nothing left where one fails."""
+"""A run in pieces: as many queries as fit in memory, and no file if a piece fails."""
 
 import json
 import os
@@ -13,10 +13,10 @@ import pytest
 
 from lmkcli.data.run import Run, ranked, read_run
 from lmkcli.errors import DataError
-from lmkcli.manifest import Manifest
 from lmkcli.progress import Report
-from lmkcli.retrieval import room, searching
-from lmkcli.retrieval.room import Room
+from lmkcli.retrieval import searching
+from lmkcli.retrieval.searching import MemoryBudget
+from lmkcli.spec.manifest import Manifest
 from lmkcli.store import outputs
 from tests.retrieval.test_sharding import QUERIES, Folder, folder, opened, same, searched
 
@@ -27,48 +27,59 @@ ONE = np.ones(1, np.float32)
 
 
 @pytest.fixture
-def held(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """What the process holds, which a test may change."""
+def used_memory(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The memory of the process, in bytes, which a test may change."""
     now = [500 * MB]
-    monkeypatch.setattr(room, "held_memory", lambda: now[0])
+    monkeypatch.setattr(searching, "anonymous_memory", lambda: now[0])
     return now
 
 
-def test_fewer_queries_where_there_is_less_room(held: list[int]) -> None:
-    limit = Room(2000 * MB)
-    assert limit.queries(1000) == room.FIRST  # what the model will hold is not known yet
+def test_less_memory_allows_fewer_queries(used_memory: list[int]) -> None:
+    limit = MemoryBudget(2000 * MB)
+    assert limit.queries(1000) == searching.FIRST  # the memory of the model is not known yet
     many = limit.queries(1000)
-    held[0] += 1000 * MB
+    used_memory[0] += 1000 * MB
     few = limit.queries(1000)
-    assert room.FIRST < few < many / 3
-    assert limit.queries(10) > few  # a shorter run takes less for each
+    assert searching.FIRST < few < many / 3
+    assert limit.queries(10) > few  # a shorter run needs less memory per query
 
 
-def test_no_room_at_all_says_what_is_needed(held: list[int]) -> None:
-    said = r"about 160 MB beside the 500 MB .* allows 600 MB in all; raise it, or lower -k"
-    with pytest.raises(DataError, match=said):
-        Room(600 * MB).queries(1000)
+def test_a_budget_that_is_too_small_is_an_error(used_memory: list[int]) -> None:
+    message = r"about 160 MB; .* use 500 MB .* allows 600 MB in total; raise it, or lower -k"
+    with pytest.raises(DataError, match=message):
+        MemoryBudget(600 * MB).queries(1000)
 
 
-def test_the_run_is_the_same_in_any_pieces(
-    folder: Folder, held: list[int], monkeypatch: pytest.MonkeyPatch
+def test_a_search_that_has_begun_does_not_end_for_lack_of_memory(used_memory: list[int]) -> None:
+    limit = MemoryBudget(2000 * MB)
+    limit.queries(1000)
+    used_memory[0] = 1700 * MB
+    assert limit.queries(1000) > searching.FIRST
+    used_memory[0] = 1990 * MB  # freed by the earlier batches, and kept by the allocator
+    assert limit.queries(1000) == searching.FIRST
+
+
+def test_pieces_do_not_change_a_run(
+    folder: Folder, used_memory: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     index = opened(folder.fill())
-    asked = []
+    counts = []
     search = index.search
     monkeypatch.setattr(
-        index, "search", lambda queries, k: asked.append(len(queries)) or search(queries, k)
+        index, "search", lambda queries, k: counts.append(len(queries)) or search(queries, k)
     )
     monkeypatch.setattr(searching, "QUERIES_AT_ONCE", 1024)
-    monkeypatch.setattr(room, "FIRST", 2)
-    runs = [*searching.search(index, QUERIES, 25, "tag", Report().progress, Room(2000 * MB))]
-    assert asked == [2, 5]
+    monkeypatch.setattr(searching, "FIRST", 2)
+    runs = [
+        *searching.search(index, QUERIES, 25, "tag", Report().progress, MemoryBudget(2000 * MB))
+    ]
+    assert counts == [2, 5]
     assert {run.tag for run in runs} == {"tag"}
     both = Run(runs[0].rankings | dict(runs[1].rankings), "tag")  # type: ignore[operator]
     same(both, searched(index, 25), 25)
 
 
-def test_a_search_that_fails_half_way_leaves_nothing(tmp_path: Path) -> None:
+def test_a_search_that_fails_leaves_no_file(tmp_path: Path) -> None:
     def pieces() -> Iterator[Run]:
         yield Run({"q": ranked(["d"], ONE)})
         raise DataError("the disk went away")
@@ -84,10 +95,8 @@ def test_a_search_that_fails_half_way_leaves_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(
-    not Path("/proc/self/status").exists(), reason="counts memory as Linux tells it"
-)
-def test_a_search_holds_no_more_than_it_may(tiny_model: Models, tmp_path: Path) -> None:
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="reads memory from /proc")
+def test_a_search_stays_within_its_budget(tiny_model: Models, tmp_path: Path) -> None:
     words = ["river", "stone", "copper", "bread", "autumn", "keel", "lantern", "orchard"]
     (tmp_path / "c" / "qrels").mkdir(parents=True)
     with open(tmp_path / "c" / "corpus.jsonl", "w") as file:
@@ -99,20 +108,20 @@ def test_a_search_holds_no_more_than_it_may(tiny_model: Models, tmp_path: Path) 
             text = " ".join(words[number // 8**place % 8] for place in range(4))
             file.write(json.dumps({"_id": f"q{number}", "text": text}) + "\n")
     lmk = [sys.executable, "-c", "from lmkcli.cli.main import main; main()"]
-    made = ["encode", "c", "-m", str(tiny_model("bert")), "-o", "v", "--pool", "mean"]
-    subprocess.run([*lmk, *made], cwd=tmp_path, check=True)
+    encode = ["encode", "c", "-m", str(tiny_model("bert")), "-o", "v", "--pool", "mean"]
+    subprocess.run([*lmk, *encode], cwd=tmp_path, check=True)
     search = ["search", "v", "c", "-k", "1000", "--all-queries"]
-    free = most(*lmk, *search, "-o", "free.trec", cwd=tmp_path)
+    free = peak_memory(*lmk, *search, "-o", "free.trec", cwd=tmp_path)
     limit = free - 150 * MB
-    bound = most(
+    bound = peak_memory(
         *lmk, *search, "-o", "bound.trec", "--max-memory", f"{limit // MB}MB", cwd=tmp_path
     )
     assert bound < limit
     whole = (tmp_path / "free.trec").read_bytes()
     assert whole == (tmp_path / "bound.trec").read_bytes()
-    slices = (("--shard", "0/2"), ("--shard", "1/2"), ())  # the last joins them
+    slices = (("--shard", "0/2"), ("--shard", "1/2"), ())  # the last one joins them
     sizes = [
-        most(
+        peak_memory(
             *lmk,
             *search,
             "-o",
@@ -128,8 +137,8 @@ def test_a_search_holds_no_more_than_it_may(tiny_model: Models, tmp_path: Path) 
     assert whole == (tmp_path / "slices.trec").read_bytes()
 
 
-def most(*words: str, cwd: Path) -> int:
-    """The most bytes of its own that a command held."""
+def peak_memory(*words: str, cwd: Path) -> int:
+    """The peak_memory bytes of its own that a command used_memory."""
     peak = 0
     with subprocess.Popen(words, cwd=cwd) as running:
         while running.poll() is None:
@@ -137,8 +146,8 @@ def most(*words: str, cwd: Path) -> int:
                 lines = Path(f"/proc/{running.pid}/status").read_text().splitlines()
             except OSError:
                 break
-            held = [int(line.split()[1]) for line in lines if line.startswith("RssAnon:")]
-            peak = max([peak, *held])
+            used_memory = [int(line.split()[1]) for line in lines if line.startswith("RssAnon:")]
+            peak = max([peak, *used_memory])
             time.sleep(0.02)
     assert running.returncode == os.EX_OK
     return 1024 * peak

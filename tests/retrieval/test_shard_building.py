@@ -1,4 +1,4 @@
-"""Indexes that tasks build in shards: joined on disk, they find what an index of one process finds."""
+"""Indexes that are built in shards: joined on disk, they equal an index of one process."""
 
 import errno
 import os
@@ -14,12 +14,11 @@ import pytest
 
 from lmkcli.data.collection import Shard
 from lmkcli.errors import DataError, Mismatch, Stopped, UsageError
-from lmkcli.retrieval import shard_building
+from lmkcli.retrieval.engines.faiss import engine
+from lmkcli.retrieval.engines.faiss.engine import build_shard, join_shards
+from lmkcli.retrieval.engines.faiss.settings import FaissSettings
 from lmkcli.retrieval.index_folder import check_files, read_built
-from lmkcli.retrieval.shard_building import build_shard, join_shards
-from lmkcli.settings import AnnSettings
-from lmkcli.store import part_writer
-from lmkcli.store.shards import Shards, beside
+from lmkcli.store.shards import Shards, shards_folder
 from lmkcli.store.vectors import Vectors
 from tests.retrieval.test_sharding import Folder, opened, same, searched, sharded
 
@@ -27,23 +26,28 @@ Models = Callable[[str], Path]
 
 
 @pytest.fixture
-def folder(tiny_model: Models, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Folder:
-    monkeypatch.setattr(part_writer, "PART_BYTES", 1500)
+def folder(
+    tiny_model: Models,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    part_bytes: Callable[[int], None],
+) -> Folder:
+    part_bytes(1500)
     return Folder(tmp_path / "v", tiny_model("bert"), monkeypatch)
 
 
 def joined(
     vectors: Vectors, path: Path, kind: str, order: list[int], apart: bool = False
 ) -> dict[str, Any]:
-    """The index of shards that are built in an order, in which a number may be twice."""
-    settings, count = AnnSettings(kind=kind), max(order) + 1
+    """Build shards in this order, in which a number may occur twice, and join them."""
+    settings, count = FaissSettings(kind=kind), max(order) + 1
     for each in order:
         build_shard(vectors, path, settings, Shard(each, count))
     return join_shards(vectors, path, settings, apart)
 
 
 def lists(path: Path) -> list[tuple[list[int], bytes]]:
-    """The numbers and codes of each list of an index, as plain FAISS reads it."""
+    """The numbers and codes of each list of an index, read with FAISS alone."""
     index = faiss.read_index(str(path / "faiss.index"), faiss.IO_FLAG_ONDISK_SAME_DIR)
     ivf = faiss.extract_index_ivf(index)
     found = []
@@ -71,17 +75,19 @@ def test_joined_shards_are_the_index_of_one_process(
     folder: Folder, tmp_path: Path, unit: str, kind: str, order: list[int]
 ) -> None:
     folder.fill(unit)
-    whole, mine = folder.index(kind), tmp_path / "mine"
-    facts = joined(Vectors(folder.path), mine, kind, order)
-    assert lists(mine) == lists(whole)
+    whole, joined_path = folder.index(kind), tmp_path / "joined"
+    facts = joined(Vectors(folder.path), joined_path, kind, order)
+    assert lists(joined_path) == lists(whole)
     for key in ("digest", "of", "rows", "dim", "factory", "training_rows"):
         assert facts[key] == read_built(whole)[key]
-    assert len(check_files(mine)) == 2
-    assert not beside(mine).exists()
-    mine = mine.rename(tmp_path / "moved")  # lists are found beside the index, wherever that is
-    run = searched(opened(mine, nprobe=1), 5)
+    assert len(check_files(joined_path)) == 2
+    assert not shards_folder(joined_path).exists()
+    joined_path = joined_path.rename(
+        tmp_path / "moved"
+    )  # lists are found next to the index, also after it was moved
+    run = searched(opened(joined_path, nprobe=1), 5)
     same(run, searched(opened(whole, nprobe=1), 5), 5)
-    same(sharded(opened(mine, nprobe=1), tmp_path / "run", 3, 5), run, 5)
+    same(sharded(opened(joined_path, nprobe=1), tmp_path / "run", 3, 5), run, 5)
 
 
 @pytest.mark.parametrize(
@@ -101,45 +107,43 @@ def test_shards_that_stay_apart_are_searched_as_one_index(
     if not links:
         monkeypatch.setattr(os, "link", mock.Mock(side_effect=OSError(errno.EPERM, "not here")))
     folder.fill(unit)
-    whole, mine = folder.index(kind), tmp_path / "mine"
-    facts = joined(Vectors(folder.path), mine, kind, order, apart=True)
+    whole, joined_path = folder.index(kind), tmp_path / "joined"
+    facts = joined(Vectors(folder.path), joined_path, kind, order, apart=True)
     for key in ("digest", "of", "rows", "dim", "factory", "training_rows"):
         assert facts[key] == read_built(whole)[key]
-    files = sorted(mine.glob("faiss*.index"))
-    assert len(check_files(mine)) == len(files) == 1 + len(order)
+    files = sorted(joined_path.glob("faiss*.index"))
+    assert len(check_files(joined_path)) == len(files) == 1 + len(order)
     assert facts["bytes"] == sum(path.stat().st_size for path in files)
-    assert not beside(mine).exists()
-    mine = mine.rename(tmp_path / "moved")
-    run = searched(opened(mine, nprobe=1), 5)
+    assert not shards_folder(joined_path).exists()
+    joined_path = joined_path.rename(tmp_path / "moved")
+    run = searched(opened(joined_path, nprobe=1), 5)
     same(run, searched(opened(whole, nprobe=1), 5), 5)
-    same(sharded(opened(mine, nprobe=1), tmp_path / "run", 3, 5), run, 5)
+    same(sharded(opened(joined_path, nprobe=1), tmp_path / "run", 3, 5), run, 5)
 
 
-def test_what_a_killed_life_left_of_a_joining_is_not_searched(
+def test_files_of_a_killed_join_are_not_searched(
     folder: Folder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     vectors, path, kind = Vectors(folder.fill()), tmp_path / "i", "IVF2,Flat"
     with monkeypatch.context() as patch:
-        patch.setattr(shard_building, "write_built", mock.Mock(side_effect=Stopped))
+        patch.setattr(engine, "write_built", mock.Mock(side_effect=Stopped))
         with pytest.raises(Stopped):
             joined(vectors, path, kind, [0, 1, 2], apart=True)
     assert (path / "faiss-00002.index").exists()
-    Shards(beside(path)).remove()
+    Shards(shards_folder(path)).remove()
     joined(vectors, path, kind, [0, 1], apart=True)
     assert not (path / "faiss-00002.index").exists()
     expected = searched(opened(folder.index(kind)), 5)
     same(searched(opened(path), 5), expected, 5)
 
 
-def test_joining_that_the_disk_has_no_room_for_is_refused_and_apart_needs_none(
+def test_a_full_disk_refuses_joining_but_not_apart(
     folder: Folder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    vectors, path, settings = Vectors(folder.fill()), tmp_path / "i", AnnSettings(kind="ivf")
+    vectors, path, settings = Vectors(folder.fill()), tmp_path / "i", FaissSettings(kind="ivf")
     build_shard(vectors, path, settings, Shard(0, 1))
     monkeypatch.setattr(shutil, "disk_usage", lambda _: mock.Mock(free=100))
-    with pytest.raises(
-        DataError, match=r"joining writes about 0.00.* 0.0001 MB are left .*--apart"
-    ):
+    with pytest.raises(DataError, match=r"0.0001 MB .*--apart"):
         join_shards(vectors, path, settings)
     assert not path.exists()
     assert join_shards(vectors, path, settings, apart=True)["rows"] == 90
@@ -147,49 +151,48 @@ def test_joining_that_the_disk_has_no_room_for_is_refused_and_apart_needs_none(
 
 def test_missing_shards_are_named_and_others_refused(folder: Folder, tmp_path: Path) -> None:
     vectors, path = Vectors(folder.fill()), tmp_path / "i"
-    build_shard(vectors, path, AnnSettings(kind="ivf"), Shard(1, 3))
-    with pytest.raises(DataError, match=r"of 3 shards .* not finished: 0, 2"):
-        join_shards(vectors, path, AnnSettings(kind="ivf"))
+    build_shard(vectors, path, FaissSettings(kind="ivf"), Shard(1, 3))
+    with pytest.raises(DataError, match=r"not finished: 0, 2"):
+        join_shards(vectors, path, FaissSettings(kind="ivf"))
     assert not path.exists()
     with pytest.raises(Mismatch, match=r"settings.kind: 'ivf' \| 'IVF2,Flat'"):
-        build_shard(vectors, path, AnnSettings(kind="IVF2,Flat"), Shard(0, 3))
+        build_shard(vectors, path, FaissSettings(kind="IVF2,Flat"), Shard(0, 3))
     for kind in ("hnsw", "IVF2,PQ2x4fs", "IVF2,PQ2x4,RFlat"):
-        with pytest.raises(UsageError, match="is built whole; shards are for inverted lists"):
-            build_shard(vectors, tmp_path / "j", AnnSettings(kind=kind), Shard(0, 3))
-    assert not beside(tmp_path / "j").exists()
+        with pytest.raises(UsageError, match="inverted lists"):
+            build_shard(vectors, tmp_path / "j", FaissSettings(kind=kind), Shard(0, 3))
+    assert not shards_folder(tmp_path / "j").exists()
 
 
-def test_a_shard_that_would_not_fit_is_refused(folder: Folder, tmp_path: Path) -> None:
+def test_a_shard_beyond_the_memory_limit_is_refused(folder: Folder, tmp_path: Path) -> None:
     vectors = Vectors(folder.fill())
-    small = AnnSettings(kind="IVF2,Flat", max_memory=2000)
-    with pytest.raises(DataError, match=r"training IVF2,Flat takes about .*; use fewer lists"):
+    small = FaissSettings(kind="IVF2,Flat", max_memory=2000)
+    with pytest.raises(DataError, match=r"IVF2,Flat .*fewer lists"):
         build_shard(vectors, tmp_path / "i", small, Shard(0, 2))
-    build_shard(vectors, tmp_path / "i", AnnSettings(kind="IVF2,Flat"), Shard(0, 2))
-    with pytest.raises(DataError, match=r"a shard takes about .*; more shards take less each"):
+    build_shard(vectors, tmp_path / "i", FaissSettings(kind="IVF2,Flat"), Shard(0, 2))
+    with pytest.raises(DataError, match=r"more shards"):
         build_shard(vectors, tmp_path / "i", small, Shard(1, 2))
 
 
-def test_a_life_that_ended_before_the_shards_were_removed(
+def test_a_process_that_ended_before_shards_were_removed(
     folder: Folder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    vectors, path, settings = Vectors(folder.fill()), tmp_path / "i", AnnSettings(kind="ivf")
+    vectors, path, settings = Vectors(folder.fill()), tmp_path / "i", FaissSettings(kind="ivf")
     build_shard(vectors, path, settings, Shard(0, 1))
     with monkeypatch.context() as patch:
-        patch.setattr(shard_building.Shards, "remove", lambda _: os.kill(os.getpid(), 0))
+        patch.setattr(engine.Shards, "remove", lambda _: os.kill(os.getpid(), 0))
         built = join_shards(vectors, path, settings)
-    assert beside(path).exists()
+    assert shards_folder(path).exists()
     assert join_shards(vectors, path, settings) == read_built(path)
     assert read_built(path)["digest"] == built["digest"]
-    assert not beside(path).exists()
+    assert not shards_folder(path).exists()
 
 
 def test_the_first_task_trains_for_all(
     folder: Folder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    vectors, settings = Vectors(folder.fill()), AnnSettings(kind="ivf")
+    vectors, settings = Vectors(folder.fill()), FaissSettings(kind="ivf")
     build_shard(vectors, tmp_path / "i", settings, Shard(1, 2))
-    kind = shard_building.ann_kind("ivf")
-    monkeypatch.setattr(kind, "train", None)
+    monkeypatch.setattr(engine.FaissIndex, "train", None)
     shards = build_shard(vectors, tmp_path / "i", settings, Shard(0, 2))
     assert shards.unfinished() == []
     np.testing.assert_equal(join_shards(vectors, tmp_path / "i", settings)["rows"], 90)

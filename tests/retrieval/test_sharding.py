@@ -1,4 +1,4 @@
-"""Searches that tasks do in slices: joined, they are the run of one process, line for line."""
+"""Sharded searches: joined, they equal the run of one process, line by line."""
 
 import random
 from collections.abc import Callable, Iterable
@@ -13,28 +13,28 @@ from lmkcli.data.collection import Query, Shard
 from lmkcli.data.run import Run
 from lmkcli.errors import DataError, Mismatch, UsageError
 from lmkcli.progress import Call, Report
-from lmkcli.retrieval import dense, searching
-from lmkcli.retrieval.building import build_dense
-from lmkcli.retrieval.opening import open_index
-from lmkcli.retrieval.room import Room
+from lmkcli.retrieval import searching
+from lmkcli.retrieval.dense import dense_index
+from lmkcli.retrieval.engines.faiss.engine import build_faiss
+from lmkcli.retrieval.engines.faiss.settings import FaissSettings
+from lmkcli.retrieval.pipeline import open_index
+from lmkcli.retrieval.searching import MemoryBudget
+from lmkcli.retrieval.settings import OpenSettings
 from lmkcli.retrieval.sharding import ShardedSearch
-from lmkcli.settings import AnnSettings, OpenSettings
-from lmkcli.store import part_writer
-from lmkcli.store.ragged import Ragged
 from lmkcli.store.shards import Shards
-from lmkcli.store.vectors import Vectors
-from tests.retrieval.test_opening import Asked, Made
+from lmkcli.store.vectors import Ragged, Vectors
+from tests.retrieval.test_opening import FixedQueryEncoder, VectorsFolder
 
 Models = Callable[[str], Path]
 ROWS, K = 90, 25
 IDS = [f"d{number:03d}" for number in np.random.default_rng(5).permutation(ROWS)]
 QUERIES = [Query(f"q{number}", str(number)) for number in range(7)]
 Arrays = dict[str, NDArray[Any]]
-WHO: dict[str, Any] = {"index": "this"}
+IDENTITY: dict[str, Any] = {"index": "this"}
 
 
 def tied(rows: int, dim: int, seed: int) -> NDArray[np.float32]:
-    """Vectors of few values, so that a score is that of many rows."""
+    """Vectors of few values, so that many rows have equal scores."""
     return np.random.default_rng(seed).integers(-1, 2, (rows, dim)).astype(np.float32)
 
 
@@ -44,27 +44,29 @@ def several(rows: int, seed: int) -> Ragged:
 
 
 @pytest.fixture(autouse=True)
-def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Parts of a few documents, and a piece for every three queries."""
-    monkeypatch.setattr(part_writer, "PART_BYTES", 1500)
+def small(monkeypatch: pytest.MonkeyPatch, part_bytes: Callable[[int], None]) -> None:
+    """Parts of a few documents, and one piece per three queries."""
+    part_bytes(1500)
     monkeypatch.setattr(searching, "QUERIES_AT_ONCE", 3)
 
 
 class Folder:
-    """Vectors of a unit with what is asked of them."""
+    """A vectors folder of a unit, and the vectors of its queries."""
 
     def __init__(self, path: Path, model: Path, patch: pytest.MonkeyPatch) -> None:
         self.path, self._model, self._patch = path, model, patch
 
     def fill(self, unit: str = "doc") -> Path:
-        of = tied(ROWS, 6, 0) if unit == "doc" else several(ROWS, 0)
-        asked: Any = tied(7, 6, 1) if unit != "token" else several(7, 1)
-        Made(self.path, self._model, shards=2).unit(unit).fill(IDS, of)
-        self._patch.setattr(dense, "open_query_encoder", lambda *_: Asked(asked))
+        docs = tied(ROWS, 6, 0) if unit == "doc" else several(ROWS, 0)
+        query_vectors: Any = tied(7, 6, 1) if unit != "token" else several(7, 1)
+        VectorsFolder(self.path, self._model, shards=2).unit(unit).fill(IDS, docs)
+        self._patch.setattr(
+            dense_index, "open_query_encoder", lambda *_: FixedQueryEncoder(query_vectors)
+        )
         return self.path
 
     def index(self, kind: str) -> Path:
-        build_dense(Vectors(self.path), self.path.with_name("index"), AnnSettings(kind=kind))
+        build_faiss(Vectors(self.path), self.path.with_name("index"), FaissSettings(kind=kind))
         return self.path.with_name("index")
 
 
@@ -77,23 +79,27 @@ def opened(path: Path, **settings: Any) -> Any:
     return open_index(path, OpenSettings(device="cpu", dtype="fp32", **settings))
 
 
-class Narrow(Room):
-    """Room for two queries at most, though three are in a piece."""
+class Narrow(MemoryBudget):
+    """A budget for at most two queries, though a piece has three."""
 
     def queries(self, k: int) -> int:
         return 2
 
 
-def sharded(index: Any, output: Path, count: int, k: int = K, room: Room | None = None) -> Run:
-    """The joined run of `count` tasks, in any order, some of them twice."""
+def sharded(
+    index: Any, output: Path, count: int, k: int = K, budget: MemoryBudget | None = None
+) -> Run:
+    """The joined run of `count` tasks, in random order, some of them twice."""
     tasks = [*range(count), *range(0, count, 2)]
     random.Random(count).shuffle(tasks)
     for task in tasks:
         search = ShardedSearch(index, QUERIES, k)
-        search.search(Shard(task, count), search.claim(output, WHO, count, Call()), Report(), room)
-    found = Shards.find(output, WHO)
-    assert found is not None
-    return together(ShardedSearch(index, QUERIES, k).joined("tag", found, Report(), room))
+        search.search(
+            Shard(task, count), search.claim(output, IDENTITY, count, Call()), Report(), budget
+        )
+    shards = Shards.find(output, IDENTITY)
+    assert shards is not None
+    return together(ShardedSearch(index, QUERIES, k).joined("tag", shards, Report(), budget))
 
 
 def searched(index: Any, k: int) -> Run:
@@ -102,16 +108,18 @@ def searched(index: Any, k: int) -> Run:
 
 
 def together(pieces: Iterable[Run]) -> Run:
-    return Run({name: found for piece in pieces for name, found in piece.rankings.items()}, "tag")
+    return Run(
+        {name: ranking for piece in pieces for name, ranking in piece.rankings.items()}, "tag"
+    )
 
 
-def same(mine: Run, whole: Run, lines: int) -> None:
-    assert list(mine.rankings) == list(whole.rankings)
-    for name, ranking in whole.rankings.items():
-        assert mine.rankings[name].doc_ids == ranking.doc_ids
-        assert mine.rankings[name].scores.tolist() == ranking.scores.tolist()
+def same(run: Run, expected: Run, lines: int) -> None:
+    assert list(run.rankings) == list(expected.rankings)
+    for name, ranking in expected.rankings.items():
+        assert run.rankings[name].doc_ids == ranking.doc_ids
+        assert run.rankings[name].scores.tolist() == ranking.scores.tolist()
         assert len(ranking.doc_ids) == lines
-    scores = [ranking.scores for ranking in whole.rankings.values()]
+    scores = [ranking.scores for ranking in expected.rankings.values()]
     assert lines == 1 or any((each[:-1] == each[1:]).any() for each in scores)  # there are ties
 
 
@@ -125,14 +133,14 @@ CASES = [
 
 
 @pytest.mark.parametrize(("unit", "settings"), CASES)
-def test_exact_search_in_any_number_of_slices(
+def test_exact_search_in_any_number_of_shards(
     folder: Folder, tmp_path: Path, unit: str, settings: dict[str, str]
 ) -> None:
     index = opened(folder.fill(unit), **settings)
     whole = searched(index, K)
     for count in (2, 7):
         same(sharded(index, tmp_path / f"{count}.trec", count), whole, K)
-    same(sharded(index, tmp_path / "narrow.trec", 3, room=Narrow(0)), whole, K)
+    same(sharded(index, tmp_path / "narrow.trec", 3, budget=Narrow(0)), whole, K)
 
 
 @pytest.mark.parametrize(("k", "count"), [(1, 3), (1000, 3), (10, ROWS + 2)])
@@ -148,7 +156,7 @@ def test_any_depth_and_more_shards_than_documents(
     ("unit", "settings", "kind"),
     [*((*case, "ivf") for case in CASES), ("doc", {}, "IVF2,SQ8"), ("chunk", {}, "PCA4,IVF2,Flat")],
 )
-def test_lists_in_any_number_of_slices(
+def test_lists_in_any_number_of_shards(
     folder: Folder, tmp_path: Path, unit: str, settings: dict[str, str], kind: str
 ) -> None:
     folder.fill(unit)
@@ -159,41 +167,35 @@ def test_lists_in_any_number_of_slices(
     same(sharded(index, tmp_path / "narrow.trec", 3, 5, Narrow(0)), whole, 5)
 
 
-def test_a_graph_is_searched_whole(folder: Folder, tmp_path: Path) -> None:
+def test_a_graph_cannot_be_divided(folder: Folder, tmp_path: Path) -> None:
     folder.fill()
-    with pytest.raises(UsageError, match=r"hnsw.* is searched whole; shards are for vectors"):
+    with pytest.raises(UsageError, match=r"hnsw.* whole"):
         ShardedSearch(opened(folder.index("hnsw")), QUERIES, K)
 
 
 def test_missing_and_other_shards_are_named(folder: Folder, tmp_path: Path) -> None:
     output = tmp_path / "a.trec"
     search = ShardedSearch(opened(folder.fill()), QUERIES, K)
-    shards = search.claim(output, WHO, 4, Call())
+    shards = search.claim(output, IDENTITY, 4, Call())
     search.search(Shard(2, 4), shards, Report())
-    shards.path(1, "0.npz").write_bytes(shards.path(2, "0.npz").read_bytes())  # not all its pieces
-    with pytest.raises(
-        DataError, match=r"of 4 shards .* not finished: 0, 1, 3; run the same command"
-    ):
+    shards.path(1, "0.npz").write_bytes(
+        shards.path(2, "0.npz").read_bytes()
+    )  # only one of its pieces
+    with pytest.raises(DataError, match=r"not finished: 0, 1, 3;"):
         list(search.joined("tag", shards, Report()))
-    with pytest.raises(
-        Mismatch, match=r"shards: 4 \| 5(.|\n)*remove .*a.trec.shards and run every"
-    ):
-        search.claim(output, WHO, 5, Call())
-    with pytest.raises(
-        Mismatch, match=r"index: 'this' \| 'that'(.|\n)*choose another output, or remove"
-    ):
+    with pytest.raises(Mismatch, match=r"shards: 4 \| 5(.|\n)*remove .*a.trec.shards"):
+        search.claim(output, IDENTITY, 5, Call())
+    with pytest.raises(Mismatch, match=r"index: 'this' \| 'that'"):
         Shards.find(output, {"index": "that"})
 
 
 def test_a_damaged_piece_is_named(folder: Folder, tmp_path: Path) -> None:
     search = ShardedSearch(opened(folder.fill()), QUERIES, K)
-    shards = search.claim(tmp_path / "a.trec", WHO, 1, Call())
+    shards = search.claim(tmp_path / "a.trec", IDENTITY, 1, Call())
     search.search(Shard(0, 1), shards, Report())
     piece = shards.path(0, "3.npz")
     piece.write_bytes(piece.read_bytes()[:-30])
-    with pytest.raises(
-        DataError, match=r"00000of00001-3.npz cannot be read .*; remove it and run its"
-    ):
+    with pytest.raises(DataError, match=r"00000of00001-3.npz .*; remove it"):
         list(search.joined("tag", shards, Report()))
 
 
@@ -218,15 +220,15 @@ IMPOSSIBLE: dict[str, Callable[[Arrays], Arrays]] = {
 
 
 @pytest.mark.parametrize("damage", IMPOSSIBLE)
-def test_a_piece_that_no_shard_writes_is_named(folder: Folder, tmp_path: Path, damage: str) -> None:
+def test_an_impossible_piece_is_named(folder: Folder, tmp_path: Path, damage: str) -> None:
     search = ShardedSearch(opened(folder.fill()), QUERIES, K)
-    shards = search.claim(tmp_path / "a.trec", WHO, 1, Call())
+    shards = search.claim(tmp_path / "a.trec", IDENTITY, 1, Call())
     search.search(Shard(0, 1), shards, Report())
     piece = shards.path(0, "3.npz")
     rewritten(piece, lambda found: {})
     list(search.joined("tag", shards, Report()))  # as it was written
     rewritten(piece, IMPOSSIBLE[damage])
-    with pytest.raises(DataError, match=r"00000of00001-3.npz cannot be read .*; remove it"):
+    with pytest.raises(DataError, match=r"00000of00001-3.npz .*; remove it"):
         list(search.joined("tag", shards, Report()))
 
 
@@ -235,10 +237,10 @@ def test_a_piece_that_is_no_archive_of_arrays_is_named(
     folder: Folder, tmp_path: Path, data: bytes
 ) -> None:
     search = ShardedSearch(opened(folder.fill()), QUERIES, K)
-    shards = search.claim(tmp_path / "a.trec", WHO, 1, Call())
+    shards = search.claim(tmp_path / "a.trec", IDENTITY, 1, Call())
     search.search(Shard(0, 1), shards, Report())
     shards.path(0, "3.npz").write_bytes(data)
-    with pytest.raises(DataError, match=r"00000of00001-3.npz cannot be read .*; remove it"):
+    with pytest.raises(DataError, match=r"00000of00001-3.npz .*; remove it"):
         list(search.joined("tag", shards, Report()))
 
 
@@ -250,28 +252,26 @@ def test_a_piece_that_is_no_archive_of_arrays_is_named(
         {"counts": np.array([1, 2])},
     ],
 )
-def test_encoded_queries_that_are_none_are_named(
-    folder: Folder, tmp_path: Path, wrong: Arrays
-) -> None:
+def test_damaged_query_vectors_are_named(folder: Folder, tmp_path: Path, wrong: Arrays) -> None:
     search = ShardedSearch(opened(folder.fill()), QUERIES, K)
-    shards = search.claim(tmp_path / "a.trec", WHO, 1, Call())
+    shards = search.claim(tmp_path / "a.trec", IDENTITY, 1, Call())
     search.search(Shard(0, 1), shards, Report())
     rewritten(shards.folder / "queries-3.npz", lambda found: wrong)
-    with pytest.raises(DataError, match=r"queries-3.npz cannot be read .*; remove it"):
+    with pytest.raises(DataError, match=r"queries-3.npz .*; remove it"):
         list(search.joined("tag", shards, Report()))
 
 
-def test_what_is_there_is_not_searched_again(
+def test_finished_pieces_are_not_searched_again(
     folder: Folder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A task that was killed after its first piece goes on with the second, with the same queries."""
+    """A task that was killed after its first piece continues with the second, and encodes no query again."""
     index = opened(folder.fill())
     search = ShardedSearch(index, QUERIES, K)
-    shards = search.claim(tmp_path / "a.trec", WHO, 1, Call())
+    shards = search.claim(tmp_path / "a.trec", IDENTITY, 1, Call())
     search.search(Shard(0, 1), shards, Report())
     before = {path.name: path.stat().st_mtime_ns for path in shards.folder.glob("*.npz")}
     shards.path(0, "3.npz").unlink()
-    monkeypatch.setattr(index, "encoded", None)  # nothing is encoded again
+    monkeypatch.setattr(index, "encoded", None)  # encoding would raise an error
     search.search(Shard(0, 1), shards, Report())
     after = {path.name: path.stat().st_mtime_ns for path in shards.folder.glob("*.npz")}
     assert {name for name in before if before[name] != after[name]} == {"00000of00001-3.npz"}

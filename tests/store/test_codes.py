@@ -1,4 +1,4 @@
-"""Codes of a byte or a bit a dimension: how near they come, and that each vector is coded alone."""
+"""Codes of a byte or a bit for each dimension: their errors, and that each vector is coded on its own."""
 
 from pathlib import Path
 
@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from lmkcli.errors import DataError
 from lmkcli.store.codes import STORAGES
 from lmkcli.store.vectors import Vectors
-from tests.store.test_vectors import DIM, DOCS, Fake, vector, write
+from tests.store.test_vectors import DIM, DOCS, WordCounts, vector, write
 
 matrices = arrays(
     np.float32,
@@ -21,7 +21,7 @@ matrices = arrays(
 )
 
 
-def through(name: str, vectors: NDArray[np.float32]) -> NDArray[np.float32]:
+def decoded(name: str, vectors: NDArray[np.float32]) -> NDArray[np.float32]:
     storage, dim = STORAGES[name], vectors.shape[1]
     coded = storage.coded(vectors)
     for stem, (dtype, width) in storage.arrays(dim).items():
@@ -32,37 +32,37 @@ def through(name: str, vectors: NDArray[np.float32]) -> NDArray[np.float32]:
 
 @pytest.mark.parametrize("name", STORAGES)
 @given(vectors=matrices)
-def test_every_vector_is_stored_as_if_it_were_alone(
+def test_a_stored_vector_does_not_depend_on_the_others(
     name: str, vectors: NDArray[np.float32]
 ) -> None:
-    together = through(name, vectors)
+    together = decoded(name, vectors)
     assert together.dtype == np.float32
-    alone = np.concatenate([through(name, vectors[i : i + 1]) for i in range(len(vectors))])
+    alone = np.concatenate([decoded(name, vectors[i : i + 1]) for i in range(len(vectors))])
     np.testing.assert_array_equal(together, alone)
 
 
 @given(vectors=matrices)
-def test_a_byte_is_off_by_half_a_step_at_most(vectors: NDArray[np.float32]) -> None:
+def test_a_byte_differs_by_half_a_step_at_most(vectors: NDArray[np.float32]) -> None:
     step = np.abs(vectors).max(axis=1, keepdims=True) / 127
-    assert (np.abs(through("int8", vectors) - vectors) <= 0.5001 * step + 1e-30).all()
+    assert (np.abs(decoded("int8", vectors) - vectors) <= 0.5001 * step + 1e-30).all()
 
 
 @given(vectors=matrices)
 def test_a_bit_keeps_the_sign_and_the_length(vectors: NDArray[np.float32]) -> None:
-    decoded = through("binary", vectors)
+    coded = decoded("binary", vectors)
     lengths = np.linalg.norm(vectors.astype(np.float64), axis=1)
     np.testing.assert_allclose(
-        np.linalg.norm(decoded.astype(np.float64), axis=1), lengths, rtol=1e-4, atol=1e-30
+        np.linalg.norm(coded.astype(np.float64), axis=1), lengths, rtol=1e-4, atol=1e-30
     )
-    told = lengths > 1e-30
-    assert ((decoded > 0) == (vectors > 0))[told].all()
+    representable = lengths > 1e-30
+    assert ((coded > 0) == (vectors > 0))[representable].all()
 
 
 @pytest.mark.parametrize("name", ["int8", "binary"])
-def test_codes_are_read_as_vectors(tmp_path: Path, name: str) -> None:
+def test_codes_are_decoded_on_reading(tmp_path: Path, name: str) -> None:
     write(tmp_path, store=name)
     found = Vectors(tmp_path)
-    expected = through(name, np.array([vector(doc) for doc in DOCS], np.float32))
+    expected = decoded(name, np.array([vector(doc) for doc in DOCS], np.float32))
     np.testing.assert_array_equal(found.at(np.arange(60)).vectors, expected)
     np.testing.assert_array_equal(np.concatenate([block.vectors for block in found]), expected)
     np.testing.assert_array_equal(np.concatenate([v for _, v in found.decoded()]), expected)
@@ -76,10 +76,10 @@ def test_codes_are_read_as_vectors(tmp_path: Path, name: str) -> None:
 
 @pytest.mark.parametrize("name", ["int8", "binary"])
 @pytest.mark.parametrize("value", [np.nan, np.inf])
-def test_what_is_not_finite_is_refused(tmp_path: Path, name: str, value: float) -> None:
+def test_values_that_are_not_finite_are_refused(tmp_path: Path, name: str, value: float) -> None:
     def spoil(made: NDArray[np.float32]) -> NDArray[np.float32]:
         made[-1, DIM - 1] = value
         return made
 
-    with pytest.raises(DataError, match=r"document .* not finite; try --dtype fp32"):
-        write(tmp_path, store=name, encode=Fake(spoil))
+    with pytest.raises(DataError, match=r"--dtype fp32"):
+        write(tmp_path, store=name, encode=WordCounts(spoil))

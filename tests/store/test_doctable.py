@@ -1,4 +1,4 @@
-"""docs.parquet, written and read again."""
+"""Tables of documents: written and read again."""
 
 from pathlib import Path
 
@@ -9,12 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lmkcli.data.collection import Doc
-from lmkcli.data.digest import doc_hash
+from lmkcli.data.collection import Doc, doc_hash
 from lmkcli.errors import DataError
 from lmkcli.store.doctable import ROW_GROUP, DocRow, DocTable, DocTableWriter
 
-STRANGE = [
+UNUSUAL = [
     Doc("é", "nfc \u00e9, nfd e\u0301", "T\u0308"),
     Doc("e\u0301", "\U0001f468\u200d\U0001f469\u200d\U0001f467 \x00 \x85 \u2028"),
     Doc("שלום", "السلام عليكم", "你好"),
@@ -33,7 +32,7 @@ def write(path: Path, docs: list[Doc], store_text: bool = True, contexts: bool =
 
 @settings(deadline=None)  # files are written
 @given(st.lists(st.builds(Doc, st.text(), st.text(), st.text(), st.just("")), max_size=6))
-def test_documents_come_back_as_they_were(
+def test_documents_are_read_unchanged(
     tmp_path_factory: pytest.TempPathFactory, docs: list[Doc]
 ) -> None:
     table = write(tmp_path_factory.mktemp("table") / "docs.parquet", docs)
@@ -49,7 +48,7 @@ CONTEXTS = TEXT | st.lists(TEXT, max_size=3).map(tuple)
 
 @settings(deadline=None)
 @given(st.lists(st.builds(Doc, TEXT, TEXT, TEXT, CONTEXTS), max_size=6))
-def test_contexts_come_back_as_they_were(
+def test_contexts_are_read_unchanged(
     tmp_path_factory: pytest.TempPathFactory, docs: list[Doc]
 ) -> None:
     folder = tmp_path_factory.mktemp("table")
@@ -64,7 +63,7 @@ def test_contexts_come_back_as_they_were(
 
 
 @pytest.mark.parametrize("stored", ["", "{}", "[1]", "null"])
-def test_a_context_that_is_none_is_refused(tmp_path: Path, stored: str) -> None:
+def test_an_invalid_context_is_refused(tmp_path: Path, stored: str) -> None:
     path = tmp_path / "docs.parquet"
     table = pq.read_table(write(path, [Doc("a", "b")], contexts=True)._path)
     at = table.schema.names.index("context")
@@ -74,15 +73,15 @@ def test_a_context_that_is_none_is_refused(tmp_path: Path, stored: str) -> None:
 
 
 def test_columns_are_integers(tmp_path: Path) -> None:
-    table = write(tmp_path / "docs.parquet", STRANGE)
+    table = write(tmp_path / "docs.parquet", UNUSUAL)
     assert table.column("tokens").tolist() == [0, 1, 2, 3]
     assert table.column("lost").tolist() == [0, 0, 1, 1]
     assert table.column("vectors").dtype == np.int64
-    assert list(table.docs()) == STRANGE
+    assert list(table.docs()) == UNUSUAL
 
 
 def test_lone_surrogates_become_question_marks(tmp_path: Path) -> None:
-    """One for one, as the tokenizer reads them; the hash is that of the original."""
+    """One question mark for each, as in the tokenizer. The hash is that of the original text."""
     doc = Doc("a\ud800", "x \udfff é", "\ud83d")
     table = write(tmp_path / "docs.parquet", [doc])
     assert list(table.docs()) == [Doc("a?", "x ? é", "?")]
@@ -90,7 +89,7 @@ def test_lone_surrogates_become_question_marks(tmp_path: Path) -> None:
     assert table.docs_at(table.rows_by_ids(["a\ud800"])) == list(table.docs())
 
 
-def test_rows_are_read_by_their_row_groups(tmp_path: Path) -> None:
+def test_few_rows_read_only_their_row_groups(tmp_path: Path) -> None:
     docs = [Doc(f"d{n}", f"text {n}", f"title {n}") for n in range(2 * ROW_GROUP + 7)]
     table = write(tmp_path / "docs.parquet", docs)
     meta = pq.ParquetFile(tmp_path / "docs.parquet").metadata
@@ -104,17 +103,17 @@ def test_rows_are_read_by_their_row_groups(tmp_path: Path) -> None:
     assert table.docs_at(np.array([], np.int64)) == []
 
 
-def test_without_stored_text_there_are_only_ids(tmp_path: Path) -> None:
-    table = write(tmp_path / "docs.parquet", STRANGE, store_text=False)
-    bare = [Doc(doc.id, "") for doc in STRANGE]
+def test_without_stored_texts_documents_have_only_ids(tmp_path: Path) -> None:
+    table = write(tmp_path / "docs.parquet", UNUSUAL, store_text=False)
+    bare = [Doc(doc.id, "") for doc in UNUSUAL]
     assert not table.has_text
     assert list(table.docs()) == bare
     assert table.docs_at(np.array([2, 0])) == [bare[2], bare[0]]
     assert table.docs_at(table.rows_by_ids(["empty"])) == [bare[3]]
-    assert table.hashes() == [doc_hash(doc) for doc in STRANGE]
+    assert table.hashes() == [doc_hash(doc) for doc in UNUSUAL]
 
 
-def test_a_file_that_is_none_is_a_data_error(tmp_path: Path) -> None:
+def test_a_missing_or_damaged_file_is_a_data_error(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="cannot be read"):
         DocTable(tmp_path / "docs.parquet")
     (tmp_path / "docs.parquet").write_bytes(b"PAR1 and no more")

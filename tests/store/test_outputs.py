@@ -1,4 +1,4 @@
-"""What may happen to an output that is there already."""
+"""Existing outputs: lmk replaces and removes only files that it has written."""
 
 import json
 import shutil
@@ -7,15 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from lmkcli import manifest
 from lmkcli.errors import DataError
-from lmkcli.manifest import Manifest
+from lmkcli.spec import manifest
+from lmkcli.spec.manifest import Manifest
 from lmkcli.store import outputs
 
 PART = "00000of00001-000000000000-000000000003"
 
 
-def test_nothing_an_empty_folder_and_a_device_are_empty(tmp_path: Path) -> None:
+def test_a_missing_path_an_empty_folder_and_a_device_are_empty(tmp_path: Path) -> None:
     assert outputs.is_empty(tmp_path / "nowhere")
     assert outputs.is_empty(tmp_path)
     assert outputs.is_empty(Path("/dev/null"))
@@ -25,7 +25,7 @@ def test_nothing_an_empty_folder_and_a_device_are_empty(tmp_path: Path) -> None:
 
 
 def claim(path: Path, kind: str = "vectors") -> None:
-    """Make a path an artifact: a folder, or for the kind run a file with its manifest."""
+    """Make a path an artifact: a folder, or for the kind 'run' a file with its manifest."""
     text = json.dumps(asdict(Manifest(kind, {})))
     if kind == "run":
         path.write_text("q Q0 d 1 1 x\n")
@@ -35,16 +35,16 @@ def claim(path: Path, kind: str = "vectors") -> None:
     (path / manifest.NAME).write_text(text)
 
 
-def test_only_what_lmk_made_is_an_artifact(tmp_path: Path) -> None:
+def test_a_path_with_a_manifest_of_lmk_is_an_artifact(tmp_path: Path) -> None:
     run, folder = tmp_path / "run.trec", tmp_path / "vectors"
     run.write_text("q Q0 d 1 1 x\n")
     folder.mkdir()
     (folder / "thesis.tex").write_text("mine")
     assert not outputs.is_artifact(run)
     assert not outputs.is_artifact(folder)
-    for strange in ("", "{}", "[1]", '{"manifest_version": 3, "name": "An extension"}', "[" * 9999):
-        outputs.sidecar(run).write_text(strange)
-        (folder / manifest.NAME).write_text(strange)
+    for content in ("", "{}", "[1]", '{"manifest_version": 3, "name": "An extension"}', "[" * 9999):
+        outputs.sidecar(run).write_text(content)
+        (folder / manifest.NAME).write_text(content)
         assert not outputs.is_artifact(run)
         assert not outputs.is_artifact(folder)
         with pytest.raises(DataError):
@@ -68,10 +68,8 @@ def test_clearing_removes_an_artifact_and_its_manifest(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_removal_that_was_killed_can_go_on(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Half-removed, it is still an artifact, and no longer says that it is complete."""
+def test_a_killed_removal_can_continue(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A half-removed folder is still an artifact, but no longer complete."""
     folder = tmp_path / "vectors"
     (folder / "done").mkdir(parents=True)
     (folder / "done/0of1.json").write_text("{}")
@@ -94,7 +92,7 @@ def test_a_removal_that_was_killed_can_go_on(
     assert not folder.exists()
 
 
-def test_what_has_no_manifest_is_not_cleared(tmp_path: Path) -> None:
+def test_a_path_without_a_manifest_is_not_removed(tmp_path: Path) -> None:
     run, folder = tmp_path / "notes.txt", tmp_path / "thesis"
     run.write_text("mine")
     folder.mkdir()
@@ -105,7 +103,7 @@ def test_what_has_no_manifest_is_not_cleared(tmp_path: Path) -> None:
     assert run.read_text() == (folder / "thesis.tex").read_text() == "mine"
 
 
-OURS = {
+OWN = {
     "vectors": ["generation.json", "update.lock", "done/0of1.json", f"parts/{PART}/vectors.npy",
                 f"parts/{PART}/part.json", "parts/.growing-0-77-8/docs.parquet", ".removed.done/1of2.json",
                 ".generation.json.12.34"],
@@ -117,27 +115,27 @@ OURS = {
               "checkpoints/checkpoint-3/optimizer.pt", "adapter/adapter_config.json",
               "adapter/adapter_model.safetensors", "adapter/modules.json", "adapter/1_Pooling/config.json"],
 }  # fmt: skip
-THEIRS = [
+FOREIGN = [
     "thesis.tex", "parts.txt", "done/thesis.tex", f"parts/{PART}/thesis.tex", "parts/photos/1.jpg",
     "bm25/thesis.tex", "2/thesis.tex", "2/2/faiss.index", "lucene/thesis.tex", "vectors/a.npy",
     ".hidden", ".removed.photos/1.jpg", "adapter/thesis.tex", "heads/thesis.tex",
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("kind", OURS)
-def test_of_a_folder_only_the_names_that_lmk_writes_are_removed(tmp_path: Path, kind: str) -> None:
+@pytest.mark.parametrize("kind", OWN)
+def test_only_the_names_that_lmk_writes_are_removed(tmp_path: Path, kind: str) -> None:
     folder = tmp_path / "artifact"
-    for name in (*OURS[kind], *THEIRS):
+    for name in (*OWN[kind], *FOREIGN):
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text("mine")
     claim(folder, kind)
     rest = outputs.clear(folder)
     left = {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
-    assert left == set(THEIRS)
-    assert rest == sorted({name.partition("/")[0] for name in THEIRS})
+    assert left == set(FOREIGN)
+    assert rest == sorted({name.partition("/")[0] for name in FOREIGN})
 
 
-def test_an_export_knows_its_files_by_their_list(tmp_path: Path) -> None:
+def test_the_manifest_of_an_export_lists_its_files(tmp_path: Path) -> None:
     folder = tmp_path / "model"
     for name in ("config.json", "1_Pooling/config.json", "notes.txt", "1_Pooling/notes.txt"):
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
@@ -152,7 +150,23 @@ def test_an_export_knows_its_files_by_their_list(tmp_path: Path) -> None:
     assert not (folder / "1_Pooling/config.json").exists()
 
 
-def test_what_a_link_leads_to_stays(tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", ["model", "export", "vectors", "index", "tokens"])
+def test_a_manifest_of_another_person_selects_no_other_file(tmp_path: Path, kind: str) -> None:
+    folder = tmp_path / "artifact"
+    claim(folder, kind)
+    files = ["thesis.tex", "notes/thesis.tex", ".bashrc", "setup.py", "../outside"]
+    text = json.dumps(asdict(Manifest(kind, {}, facts={"files": files})))
+    (tmp_path / "outside").write_text("mine")
+    for name in files[:4]:
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_text("mine")
+    (folder / manifest.NAME).write_text(text)
+    assert outputs.clear(folder) == [".bashrc", "notes", "setup.py", "thesis.tex"]
+    assert (folder / "notes" / "thesis.tex").read_text() == "mine"
+    assert (tmp_path / "outside").read_text() == "mine"
+
+
+def test_the_target_of_a_link_stays(tmp_path: Path) -> None:
     folder, away = tmp_path / "vectors", tmp_path / "away"
     away.mkdir()
     (away / "part.json").write_text("mine")
@@ -165,17 +179,17 @@ def test_what_a_link_leads_to_stays(tmp_path: Path) -> None:
     assert (tmp_path / "link").is_dir()
 
 
-def test_the_manifest_of_a_run_replaces_no_other_file(tmp_path: Path) -> None:
+def test_the_manifest_of_a_run_does_not_replace_another_file(tmp_path: Path) -> None:
     outputs.check_sidecar(tmp_path / "results")
     (tmp_path / "results.json").write_text('{"mine": 1}')
-    with pytest.raises(DataError, match="and is not lmk's"):
+    with pytest.raises(DataError, match=r"results\.json exists"):
         outputs.check_sidecar(tmp_path / "results")
     claim(tmp_path / "results", "run")
     outputs.check_sidecar(tmp_path / "results")
 
 
 @pytest.mark.parametrize("error", [DataError("x"), OSError(5, "Input/output error"), KeyError("x")])
-def test_whatever_the_error_was_the_claim_is_gone(tmp_path: Path, error: Exception) -> None:
+def test_every_error_removes_the_claim(tmp_path: Path, error: Exception) -> None:
     folder = tmp_path / "vectors"
 
     def fail() -> None:

@@ -1,26 +1,25 @@
-"""Tokens, written with a tokenizer of words and read again."""
+"""Tokens: written with a tokenizer of words, and read again."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from lmkcli import manifest
-from lmkcli.data.collection import WHOLE, CountedDocs, Doc, DocStream, Shard
-from lmkcli.data.digest import doc_hash
+from lmkcli.data.collection import WHOLE, CountedDocs, Doc, DocStream, Shard, doc_hash
 from lmkcli.errors import DataError, Stopped
-from lmkcli.manifest import Manifest
 from lmkcli.progress import Report
-from lmkcli.store import part_writer, parts, tokens
-from lmkcli.store.part_writer import PartWriter, Target, shard_writer
+from lmkcli.spec import manifest
+from lmkcli.spec.manifest import Manifest
+from lmkcli.store import parts, tokens
+from lmkcli.store.part_writer import PartTarget, PartWriter, shard_writer
 from lmkcli.store.tokens import (
     ARRAYS,
     TokenRow,
     Tokens,
     TokenStream,
-    estimate,
+    estimate_total,
     tokenized,
     write_tokens,
 )
@@ -32,7 +31,7 @@ DOCS = [
 
 
 class Words:
-    """One token a word, numbered by its length; the prompt is one token, sentences are two words."""
+    """One token for each word; its id is the length of the word. A prompt has one token, a sentence two."""
 
     def __init__(self, prompt: bool = False, splitter: bool = False) -> None:
         self.prompt, self.splitter = prompt, splitter
@@ -57,10 +56,10 @@ WORDS = Words(prompt=True, splitter=True)
 
 
 @pytest.fixture(autouse=True)
-def small(monkeypatch: pytest.MonkeyPatch) -> None:
+def small(monkeypatch: pytest.MonkeyPatch, part_bytes: Callable[[int], None]) -> None:
     """Batches of two or three documents, and parts of a few batches."""
     monkeypatch.setattr(tokens, "BATCH_CHARACTERS", 200)
-    monkeypatch.setattr(part_writer, "PART_BYTES", 400)
+    part_bytes(400)
 
 
 def claim(folder: Path, shards: int = 1) -> None:
@@ -71,18 +70,18 @@ def stream(docs: list[Doc]) -> CountedDocs:
     return CountedDocs(lambda: iter(docs), len(docs))
 
 
-def write(target: Target, docs: DocStream, tokenize: Words = WORDS, **report: Any) -> None:
-    told = Report(**report)
-    with shard_writer(target, told) as writer:
+def write(target: PartTarget, docs: DocStream, tokenize: Words = WORDS, **report: Any) -> None:
+    reporting = Report(**report)
+    with shard_writer(target, reporting) as writer:
         batches = tokenized(docs, tokenize, writer.row)
-        write_tokens(TokenStream(batches, lambda: docs.fraction), writer, told)
+        write_tokens(TokenStream(batches, lambda: docs.fraction), writer, reporting)
 
 
 def written(
     folder: Path, docs: list[Doc], tokenize: Words = WORDS, *, text: bool = True, **report: Any
 ) -> Tokens:
     claim(folder)
-    write(Target(folder, WHOLE, ARRAYS, text), stream(docs), tokenize, **report)
+    write(PartTarget(folder, WHOLE, ARRAYS, text), stream(docs), tokenize, **report)
     return Tokens(folder)
 
 
@@ -101,7 +100,7 @@ def read(made: Tokens, start: int, stop: int) -> list[list[Any]]:
 
 @pytest.mark.parametrize("prompt", [False, True])
 @pytest.mark.parametrize("splitter", [False, True])
-def test_rows_come_back_as_they_were_written(tmp_path: Path, prompt: bool, splitter: bool) -> None:
+def test_rows_are_read_unchanged(tmp_path: Path, prompt: bool, splitter: bool) -> None:
     tokenize = Words(prompt, splitter)
     made = written(tmp_path, DOCS, tokenize)
     assert len(made.state.slices) > 3
@@ -110,7 +109,7 @@ def test_rows_come_back_as_they_were_written(tmp_path: Path, prompt: bool, split
     assert all(row.ids.dtype == np.int32 for batch in made.rows(0, 40) for row in batch)
 
 
-def test_any_stretch_of_rows_can_be_read(tmp_path: Path) -> None:
+def test_every_range_of_rows_can_be_read(tmp_path: Path) -> None:
     made = written(tmp_path, DOCS)
     whole = expected(DOCS)
     for start in range(0, 41, 3):
@@ -135,7 +134,7 @@ def test_shards_follow_each_other(tmp_path: Path) -> None:
     for number in (2, 0, 1):
         shard = Shard(number, 3)
         docs = [DOCS[row] for row in shard.rows(40)]
-        write(Target(tmp_path, shard, ARRAYS), stream(docs))
+        write(PartTarget(tmp_path, shard, ARRAYS), stream(docs))
     assert read(Tokens(tmp_path), 0, 40) == expected(DOCS)
 
 
@@ -146,19 +145,19 @@ def test_an_empty_collection_is_complete(tmp_path: Path) -> None:
     assert parts.done_rows(tmp_path, WHOLE) == 0
 
 
-def stopped(folder: Path, looks: int) -> bool:
-    """Whether a signal ended the job; it comes after so many looks for one."""
-    asked = iter([False] * looks)
+def stopped(folder: Path, checks: int) -> bool:
+    """Run the job with a signal after so many checks for one. Returns whether the signal ended it."""
+    signals = iter([False] * checks)
     try:
-        written(folder, DOCS, stopping=lambda: next(asked, True))
+        written(folder, DOCS, stopping=lambda: next(signals, True))
     except Stopped:
         return True
     return False
 
 
-def test_a_stop_keeps_what_is_whole_and_the_same_command_continues(tmp_path: Path) -> None:
+def test_after_a_stop_the_same_command_continues(tmp_path: Path) -> None:
     docs = [0]
-    while stopped(tmp_path, looks=2):
+    while stopped(tmp_path, checks=2):
         seen = Tokens(tmp_path)
         assert seen.state.unfinished == [0]
         assert seen.docs > docs[-1]
@@ -171,36 +170,36 @@ def test_a_stop_keeps_what_is_whole_and_the_same_command_continues(tmp_path: Pat
     assert made.counts() == written(tmp_path / "undisturbed", DOCS).counts()
 
 
-def test_an_error_of_the_source_leaves_whole_parts_alone(tmp_path: Path) -> None:
+def test_an_error_of_the_source_leaves_published_parts(tmp_path: Path) -> None:
     def broken() -> Iterator[Doc]:
         yield from DOCS[:20]
         raise DataError("line 21 is broken")
 
     claim(tmp_path)
     with pytest.raises(DataError, match="line 21"):
-        write(Target(tmp_path, WHOLE, ARRAYS), CountedDocs(broken, None))
+        write(PartTarget(tmp_path, WHOLE, ARRAYS), CountedDocs(broken, None))
     assert 0 < Tokens(tmp_path).docs <= 20
     assert not list((tmp_path / "parts").glob(".growing*"))
     assert read(written(tmp_path, DOCS), 0, 40) == expected(DOCS)
 
 
 @pytest.mark.parametrize("again", [0, 39])
-def test_an_id_that_comes_again_is_refused(tmp_path: Path, again: int) -> None:
-    """Whether it was written in this life or in an earlier one."""
+def test_a_duplicate_id_is_refused(tmp_path: Path, again: int) -> None:
+    """The first document with the id was written by this process, or by an earlier one."""
     claim(tmp_path)
-    assert stopped(tmp_path, looks=3)
+    assert stopped(tmp_path, checks=3)
     with pytest.raises(DataError, match=f"'d{again}' occurs twice"):
         written(tmp_path, [*DOCS, DOCS[again]])
 
 
-def test_overlapping_parts_are_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_overlapping_parts_are_read_once(tmp_path: Path, part_bytes: Callable[[int], None]) -> None:
     claim(tmp_path)
     ranges = [(0, 12), (5, 20), (8, 15), (20, 33), (31, 40)]
     for start, stop in ranges:
-        with PartWriter(Target(tmp_path, WHOLE, ARRAYS), Report(), start) as writer:
-            monkeypatch.setattr(part_writer, "PART_BYTES", 1 << 20)
-            for batch in tokenized(DOCS[start:stop], WORDS):
-                writer.append(tokens._doc_rows(batch), tokens._arrays(batch, writer))
+        with PartWriter(PartTarget(tmp_path, WHOLE, ARRAYS), Report(), start) as writer:
+            part_bytes(1 << 20)
+            batches = TokenStream(tokenized(DOCS[start:stop], WORDS), lambda: None)
+            write_tokens(batches, writer, Report())
         assert writer.row == stop
     parts.mark_done(tmp_path, WHOLE, 40)
     made = Tokens(tmp_path)
@@ -210,31 +209,31 @@ def test_overlapping_parts_are_read_once(tmp_path: Path, monkeypatch: pytest.Mon
     assert made.counts() == written(tmp_path / "plain", DOCS).counts()
 
 
-def test_text_that_is_not_stored_is_not_read_back(tmp_path: Path) -> None:
+def test_without_stored_texts_documents_have_only_ids(tmp_path: Path) -> None:
     made = written(tmp_path, DOCS, text=False)
     whole = [[Doc(row[0].id, ""), *row[1:]] for row in expected(DOCS)]
     assert read(made, 0, 40) == whole
 
 
-def test_documents_that_are_done_are_skipped_and_batches_bounded() -> None:
+def test_finished_documents_are_skipped_and_batches_are_bounded() -> None:
     batches = list(tokenized(DOCS, WORDS, skip=13))
     assert [row.doc for batch in batches for row in batch] == DOCS[13:]
     assert 1 < max(map(len, batches)) <= 200 // 64
     assert list(tokenized(DOCS, WORDS, skip=40)) == []
 
 
-def test_progress_counts_tokens_up_to_their_number(tmp_path: Path) -> None:
+def test_progress_ends_at_the_number_of_tokens(tmp_path: Path) -> None:
     calls: list[tuple[int, int | None, str]] = []
     made = written(tmp_path, DOCS, progress=lambda *call: calls.append(call))
     done = [call[0] for call in calls]
     assert done == sorted(done)
     assert calls[-1] == (made.counts().tokens, made.counts().tokens, "tokens")
-    assert estimate(10, 0.25) == 40
-    assert estimate(10, None) is None
-    assert estimate(0, 0.0) is None
+    assert estimate_total(10, 0.25) == 40
+    assert estimate_total(10, None) is None
+    assert estimate_total(0, 0.0) is None
 
 
-def test_another_artifact_is_no_tokens_folder(tmp_path: Path) -> None:
+def test_another_artifact_is_refused(tmp_path: Path) -> None:
     manifest.claim(tmp_path, Manifest("vectors", {}, {"shards": 1}))
-    with pytest.raises(DataError, match="holds vectors, but tokens are needed"):
+    with pytest.raises(DataError, match=r"vectors, .*tokens"):
         Tokens(tmp_path)

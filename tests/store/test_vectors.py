@@ -1,4 +1,4 @@
-"""Vectors, written with an encoder of word counts and read again."""
+"""Vectors: written with an encoder of word counts, and read again."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -7,22 +7,20 @@ from typing import Any
 import numpy as np
 import pytest
 
-from lmkcli import manifest
-from lmkcli.data.collection import WHOLE, Doc, Shard
-from lmkcli.data.digest import CollectionDigest, doc_hash
-from lmkcli.encoding.encoder import Encoded, encode_stream
-from lmkcli.encoding.writer import vectors_target, write_vectors
+from lmkcli.data.collection import WHOLE, CollectionDigest, Doc, Shard, doc_hash
+from lmkcli.encoding.artifacts import vectors_target, write_vectors
+from lmkcli.encoding.encoder import DocumentVectors, encode_stream
 from lmkcli.errors import DataError, Stopped
-from lmkcli.manifest import Manifest
 from lmkcli.progress import Report
-from lmkcli.recipe import EncoderConfig, Recipe
-from lmkcli.settings import EncodeSettings
-from lmkcli.store import part_writer, parts, vectors
+from lmkcli.spec import manifest
+from lmkcli.spec.manifest import Manifest
+from lmkcli.spec.recipe import EncoderConfig, Recipe
+from lmkcli.spec.settings import EncodeSettings
+from lmkcli.store import parts, vectors
 from lmkcli.store.doctable import DocRow
-from lmkcli.store.part_writer import PartBuilder, Target, shard_writer
-from lmkcli.store.ragged import Ragged
+from lmkcli.store.part_writer import PartBuilder, PartTarget, shard_writer
 from lmkcli.store.tokens import TokenRow, TokenStream
-from lmkcli.store.vectors import Vectors
+from lmkcli.store.vectors import Ragged, Vectors
 
 SIDE = EncoderConfig("a/model", "w", "t", pool="mean")
 RECIPE = Recipe(SIDE, SIDE)
@@ -41,35 +39,35 @@ def token_row(doc: Doc) -> TokenRow:
     return TokenRow(doc, doc_hash(doc), np.arange(words), np.zeros((words, 2)), NONE, None)
 
 
-class Fake:
-    """Keeps five tokens of a text; looks for a stop after each document, or never."""
+class WordCounts:
+    """An encoder that keeps five tokens of a text. It checks for a stop after each document, or never."""
 
     dim, spans = DIM, False
     buffer_tokens, contexts = 20, False
 
     def __init__(
-        self, change: Callable[[Any], Any] = lambda made: made, looks: bool = True
+        self, change: Callable[[Any], Any] = lambda made: made, checks: bool = True
     ) -> None:
-        self._change, self._looks = change, looks
+        self._change, self._checks = change, checks
         self.calls: list[int] = []
 
-    def __call__(self, rows: list[TokenRow], report: Report) -> Encoded:
+    def __call__(self, rows: list[TokenRow], report: Report) -> DocumentVectors:
         self.calls.append(len(rows))
         for number, row in enumerate(rows):
             report.progress(sum(len(r.ids) for r in rows[: number + 1]), None, "tokens")
-            if self._looks:
+            if self._checks:
                 report.check_stop()
             assert row.hash == doc_hash(row.doc)
         made = np.array([vector(row.doc) for row in rows], np.float32)
-        return Encoded(
+        return DocumentVectors(
             Ragged.single(self._change(made)), [min(len(row.ids), LIMIT) for row in rows]
         )
 
 
 @pytest.fixture(autouse=True)
-def small(monkeypatch: pytest.MonkeyPatch) -> None:
+def small(part_bytes: Callable[[int], None]) -> None:
     """Parts of a few buffers."""
-    monkeypatch.setattr(part_writer, "PART_BYTES", 200)
+    part_bytes(200)
 
 
 def claim(folder: Path, shards: int = 1, store: str = "fp32") -> None:
@@ -84,20 +82,20 @@ def write(
     store: Any = "fp32", overflow: Any = "truncate", **report: Any,
 ) -> None:  # fmt: skip
     claim(folder, shard.count, store)
-    encode, told = encode or Fake(), Report(**report)
+    encode, reporting = encode or WordCounts(), Report(**report)
     settings = EncodeSettings(store_dtype=store, on_overflow=overflow)
-    with shard_writer(vectors_target(folder, shard, encode, settings), told) as writer:
+    with shard_writer(vectors_target(folder, shard, encode, settings), reporting) as writer:
         rest = [token_row(doc) for doc in docs[writer.row :]]
         batches = (rest[i : i + 4] for i in range(0, len(rest), 4))
         stream = TokenStream(batches, lambda: None)
-        write_vectors(encode_stream(stream, encode, told), writer, settings)
+        write_vectors(encode_stream(stream, encode, reporting), writer, settings)
 
 
 def overlapping(folder: Path, ranges: list[tuple[int, int]]) -> Vectors:
-    """Parts as two lives of one task leave them."""
+    """Write parts as two processes of one task leave them."""
     claim(folder)
     for start, stop in ranges:
-        builder = PartBuilder(Target(folder, WHOLE, {"vectors": ("float32", (DIM,))}), start)
+        builder = PartBuilder(PartTarget(folder, WHOLE, {"vectors": ("float32", (DIM,))}), start)
         for doc in DOCS[start:stop]:
             row = token_row(doc)
             builder.add_doc(DocRow(doc, row.hash, len(row.ids), max(len(row.ids) - LIMIT, 0), 1))
@@ -113,7 +111,7 @@ def all_of(found: Vectors) -> Any:
 
 @pytest.fixture(params=["parts", "overlaps", "shards"])
 def made(request: pytest.FixtureRequest, tmp_path: Path) -> Vectors:
-    """The same sixty documents, written in three ways."""
+    """Vectors of the same sixty documents, written in three ways."""
     if request.param == "overlaps":
         return overlapping(tmp_path, [(0, 20), (10, 25), (24, 60), (30, 50)])
     if request.param == "parts":
@@ -155,7 +153,7 @@ def test_documents_are_found_by_id_once(made: Vectors) -> None:
     assert made.numbers() == {doc.id: row for row, doc in enumerate(DOCS)}
 
 
-def test_counts_and_digests_do_not_know_the_parts(made: Vectors) -> None:
+def test_counts_do_not_depend_on_the_parts(made: Vectors) -> None:
     lengths = [len(doc.text.split()) for doc in DOCS]
     counts = made.counts()
     assert (counts.docs, counts.vectors, counts.tokens) == (60, 60, sum(lengths))
@@ -172,7 +170,7 @@ def test_blocks_are_bounded(made: Vectors, monkeypatch: pytest.MonkeyPatch) -> N
     np.testing.assert_array_equal(np.concatenate(blocks), made.at(np.arange(60)).vectors)
 
 
-def test_the_recipe_comes_back(made: Vectors) -> None:
+def test_the_recipe_is_read_unchanged(made: Vectors) -> None:
     assert made.recipe == RECIPE
     assert made.recipe.doc.model == "a/model"
 
@@ -188,13 +186,13 @@ def test_the_digest_of_the_collection_is_that_of_its_documents(tmp_path: Path) -
 def test_the_digest_changes_with_a_vector_and_not_with_the_folder(tmp_path: Path) -> None:
     write(tmp_path / "a")
     write(tmp_path / "b")
-    write(tmp_path / "c", encode=Fake(lambda made: made + (made == 59)))
+    write(tmp_path / "c", encode=WordCounts(lambda made: made + (made == 59)))
     digests = [Vectors(tmp_path / name).digest() for name in "abc"]
     assert digests[0] == digests[1] != digests[2]
 
 
-def test_buffers_are_filled_before_they_are_encoded(tmp_path: Path) -> None:
-    fake = Fake()
+def test_documents_are_encoded_in_full_buffers(tmp_path: Path) -> None:
+    fake = WordCounts()
     write(tmp_path, encode=fake)
     assert sum(fake.calls) == 60
     assert min(fake.calls[:-1]) >= 20 // 8
@@ -202,7 +200,7 @@ def test_buffers_are_filled_before_they_are_encoded(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("store", "dtype"), [("fp16", np.float16), ("fp32", np.float32)])
-def test_vectors_are_stored_as_asked(tmp_path: Path, store: str, dtype: Any) -> None:
+def test_vectors_are_stored_in_the_requested_dtype(tmp_path: Path, store: str, dtype: Any) -> None:
     write(tmp_path, store=store)
     found = Vectors(tmp_path)
     assert found.arrays(0)["vectors"].dtype == dtype
@@ -219,10 +217,10 @@ def test_vectors_are_stored_as_asked(tmp_path: Path, store: str, dtype: Any) -> 
         (-np.inf, "fp32", "try --dtype fp32"),
     ],
 )
-def test_a_vector_that_is_not_finite_names_its_document(
+def test_the_error_of_a_non_finite_vector_names_its_document(
     tmp_path: Path, value: float, store: str, advice: str
 ) -> None:
-    spoil = Fake(lambda made: np.where(made[:, :1] == 41, value, made))
+    spoil = WordCounts(lambda made: np.where(made[:, :1] == 41, value, made))
     with np.errstate(over="ignore"), pytest.raises(DataError, match=f"document d41 .*{advice}"):
         write(tmp_path, encode=spoil, store=store)
     assert not list((tmp_path / "parts").glob(".growing*"))
@@ -230,36 +228,34 @@ def test_a_vector_that_is_not_finite_names_its_document(
         Vectors(tmp_path)
 
 
-def test_a_large_value_that_float32_holds_is_stored(tmp_path: Path) -> None:
-    write(tmp_path, encode=Fake(lambda made: made * 1e6), store="fp32")
+def test_a_large_float32_value_is_stored(tmp_path: Path) -> None:
+    write(tmp_path, encode=WordCounts(lambda made: made * 1e6), store="fp32")
     assert Vectors(tmp_path).at(np.array([59])).vectors[0, 0] == np.float32(59e6)
 
 
-def test_an_overflow_is_an_error_where_that_was_asked(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="d6 has 6 tokens and 1 of them do not fit; raise --max-l"):
+def test_an_overflow_is_an_error_if_requested(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"d6 .*6 tokens .*1 .*--max-l"):
         write(tmp_path, overflow="error")
     fitting = [doc for doc in DOCS if len(doc.text.split()) <= LIMIT]
     write(tmp_path / "b", fitting, overflow="error")
     assert Vectors(tmp_path / "b").counts().lost == 0
 
 
-def stopped(folder: Path, encode: Fake, looks: int) -> bool:
-    """Whether a signal ended the job; it comes after so many looks for one."""
-    asked = iter([False] * looks)
+def stopped(folder: Path, encode: WordCounts, checks: int) -> bool:
+    """Run the job with a signal after so many checks for one. Returns whether the signal ended it."""
+    signals = iter([False] * checks)
     try:
-        write(folder, encode=encode, stopping=lambda: next(asked, True))
+        write(folder, encode=encode, stopping=lambda: next(signals, True))
     except Stopped:
         return True
     return False
 
 
-@pytest.mark.parametrize("looks", [True, False])
-def test_a_stop_keeps_what_is_whole_and_the_same_command_continues(
-    tmp_path: Path, looks: bool
-) -> None:
-    """Whether the encoder sees the signal first or it comes just after its last look."""
+@pytest.mark.parametrize("checks", [True, False])
+def test_after_a_stop_the_same_command_continues(tmp_path: Path, checks: bool) -> None:
+    """The encoder sees the signal first, or the signal comes just after its last check."""
     rows = [0]
-    while stopped(tmp_path, Fake(looks=looks), 23 if looks else 3):
+    while stopped(tmp_path, WordCounts(checks=checks), 23 if checks else 3):
         assert not list((tmp_path / "parts").glob(".growing*"))
         rows.append(parts.covered_rows(parts.cover(parts.list_parts(tmp_path), WHOLE)))
         assert rows[-1] > rows[-2]
@@ -275,23 +271,23 @@ def test_a_stop_keeps_what_is_whole_and_the_same_command_continues(
     assert found.collection_digest() == whole.collection_digest()
 
 
-def test_a_stop_publishes_the_buffers_that_are_encoded(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_stop_publishes_the_encoded_buffers(
+    tmp_path: Path, part_bytes: Callable[[int], None]
 ) -> None:
-    monkeypatch.setattr(part_writer, "PART_BYTES", 1 << 20)
-    fake = Fake()
+    part_bytes(1 << 20)
+    fake = WordCounts()
     assert stopped(tmp_path, fake, 30)  # in the middle of a buffer
     rows = parts.covered_rows(parts.cover(parts.list_parts(tmp_path), WHOLE))
     assert rows == sum(fake.calls[:-1]) > 0
 
 
-def test_a_stop_before_anything_was_made_publishes_nothing(tmp_path: Path) -> None:
+def test_a_stop_before_the_first_vector_publishes_nothing(tmp_path: Path) -> None:
     with pytest.raises(Stopped):
         write(tmp_path, stopping=lambda: True)
     assert parts.list_parts(tmp_path) == []
 
 
-def test_an_id_that_comes_again_is_refused(tmp_path: Path) -> None:
+def test_a_duplicate_id_is_refused(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="'d3' occurs twice"):
         write(tmp_path, [*DOCS, DOCS[3]])
     assert parts.list_parts(tmp_path)
@@ -299,7 +295,7 @@ def test_an_id_that_comes_again_is_refused(tmp_path: Path) -> None:
         write(tmp_path, [*DOCS, DOCS[3]])
 
 
-def test_progress_counts_tokens_up_to_their_number(tmp_path: Path) -> None:
+def test_progress_ends_at_the_number_of_tokens(tmp_path: Path) -> None:
     calls: list[tuple[int, int | None, str]] = []
     write(tmp_path, progress=lambda *call: calls.append(call))
     tokens = sum(len(doc.text.split()) for doc in DOCS)
@@ -320,13 +316,13 @@ def test_empty_collections_and_empty_shards_are_complete(tmp_path: Path) -> None
     assert Vectors(tmp_path / "b").docs(np.array([0])) == DOCS[:1]
 
 
-def test_missing_shards_are_named(tmp_path: Path) -> None:
+def test_the_error_names_missing_shards(tmp_path: Path) -> None:
     write(tmp_path, DOCS[:20], shard=Shard(0, 3))
     with pytest.raises(DataError, match="not finished: 1, 2;"):
         Vectors(tmp_path)
 
 
-def test_an_index_opens_the_parts_that_it_froze(tmp_path: Path) -> None:
+def test_the_recorded_slices_of_an_index_are_opened(tmp_path: Path) -> None:
     write(tmp_path, DOCS[:20], shard=Shard(0, 3))
     frozen = parts.cover(parts.list_parts(tmp_path), Shard(0, 3))[:2]
     write(tmp_path, DOCS[20:40], shard=Shard(1, 3))
@@ -335,12 +331,12 @@ def test_an_index_opens_the_parts_that_it_froze(tmp_path: Path) -> None:
     assert found.docs(np.arange(found.rows)) == DOCS[: found.rows]
 
 
-def test_a_damaged_part_is_named(tmp_path: Path) -> None:
+def test_a_damaged_part_is_a_data_error(tmp_path: Path) -> None:
     write(tmp_path)
     found = Vectors(tmp_path)
     path = tmp_path / "parts" / str(found.slices[1].name) / "vectors.npy"
     path.write_bytes(path.read_bytes()[:-4])
-    with pytest.raises(DataError, match="delete this part and run the same command again"):
+    with pytest.raises(DataError, match="delete this part"):
         found.at(np.arange(60))
     path.unlink()
     with pytest.raises(DataError, match="cannot be read"):

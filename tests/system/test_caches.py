@@ -21,7 +21,7 @@ SETTINGS: list[dict[str, str]] = [
 
 
 @pytest.mark.parametrize("settings", SETTINGS, ids=lambda each: " ".join(each) or "none")
-def test_the_caches_are_where_the_libraries_keep_them(
+def test_the_cache_folders_are_those_of_the_libraries(
     settings: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("HF_HOME", "HF_HUB_CACHE", "XDG_CACHE_HOME", "IR_DATASETS_HOME"):
@@ -31,21 +31,21 @@ def test_the_caches_are_where_the_libraries_keep_them(
     monkeypatch.setenv("HOME", str(tmp_path))
     words = [sys.executable, "-c", LIBRARIES]
     done = subprocess.run(words, capture_output=True, text=True, check=True, env=os.environ)
-    assert [str(caches.hub()), str(caches.ir_datasets())] == done.stdout.split()
+    assert [str(caches.hub_cache()), str(caches.ir_datasets_cache())] == done.stdout.split()
 
 
-def test_a_folder_is_counted_without_what_links_lead_to(tmp_path: Path) -> None:
+def test_the_size_of_a_folder_excludes_the_targets_of_links(tmp_path: Path) -> None:
     (tmp_path / "deep").mkdir()
     (tmp_path / "deep" / "file").write_bytes(b"12345")
     (tmp_path / "link").symlink_to(tmp_path / "deep")
-    place = caches.look(tmp_path, 60)
+    place = caches.inspect_folder(tmp_path, 60)
     assert (place.bytes, place.whole, place.writable) == (5, True, True)
     assert place.free > 0
-    assert not caches.look(tmp_path, -1).whole  # there was no time to count all
+    assert not caches.inspect_folder(tmp_path, -1).whole  # too little time to count all files
 
 
-def test_a_folder_that_is_not_there_yet(tmp_path: Path) -> None:
-    place = caches.look(tmp_path / "a" / "b", 1)
+def test_a_folder_that_does_not_exist_yet(tmp_path: Path) -> None:
+    place = caches.inspect_folder(tmp_path / "a" / "b", 1)
     assert (place.bytes, place.whole, place.writable) == (0, True, True)
     (tmp_path / "file").touch()
-    assert not caches.look(tmp_path / "file", 1).writable
+    assert not caches.inspect_folder(tmp_path / "file", 1).writable

@@ -21,7 +21,7 @@ def test_a_java_of_the_system_is_used_when_it_is_new_enough(
     assert [java_version(home) for home in (old, new, tmp_path)] == [17, 21, 0]
     monkeypatch.setenv("JAVA_HOME", str(old))
     monkeypatch.setenv("PATH", str(old / "bin"))
-    assert java_version(java_home()) >= 21  # the one of the extra
+    assert java_version(java_home()) >= 21  # the Java of the extra
     assert java_home() not in (old, new)
     monkeypatch.setenv("PATH", str(new / "bin"))
     assert java_home() == new

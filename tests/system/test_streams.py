@@ -1,4 +1,4 @@
-"""Batches of bounded size, and the background thread."""
+"""Batches of bounded size, and prefetching in a background thread."""
 
 import threading
 import time
@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lmkcli.errors import DataError
-from lmkcli.system.streams import ahead, batched
+from lmkcli.system.streams import batched, prefetch
 
 
 @given(st.lists(st.integers(0, 30)), st.integers(1, 50))
@@ -24,11 +24,11 @@ def test_batches_are_the_items_in_order_and_bounded(items: list[int], limit: int
 
 
 @given(st.lists(st.integers()), st.integers(1, 4))
-def test_ahead_yields_the_same_in_the_same_order(items: list[int], depth: int) -> None:
-    assert list(ahead(items, depth)) == items
+def test_prefetch_keeps_items_and_order(items: list[int], depth: int) -> None:
+    assert list(prefetch(items, depth)) == items
 
 
-def test_ahead_runs_beside_the_reader_but_not_far_ahead() -> None:
+def test_prefetch_is_at_most_depth_items_ahead() -> None:
     made: list[int] = []
 
     def work() -> Iterator[int]:
@@ -36,52 +36,57 @@ def test_ahead_runs_beside_the_reader_but_not_far_ahead() -> None:
             made.append(number)
             yield number
 
-    before = threading.active_count()
-    stream = ahead(work(), 2)
+    before = set(threading.enumerate())
+    stream = prefetch(work(), 2)
     assert next(stream) == 0
-    wait_until(lambda: len(made) == 4)  # one read, two ready, one waiting for room
+    wait_until(lambda: len(made) == 4)  # one read, two in the queue, one waiting for the queue
     time.sleep(0.25)
     assert len(made) == 4
     stream.close()  # type: ignore[attr-defined]
     assert len(made) == 4
-    assert threading.active_count() == before
+    assert not started_after(before)
 
 
-def test_an_exception_comes_after_the_items_before_it() -> None:
+def test_an_exception_is_raised_after_the_items_before_it() -> None:
     def work() -> Iterator[int]:
         yield 1
         yield 2
         raise DataError("line 3 is broken")
 
-    before = threading.active_count()
-    stream = ahead(work(), 1)
+    before = set(threading.enumerate())
+    stream = prefetch(work(), 1)
     assert [next(stream), next(stream)] == [1, 2]
     with pytest.raises(DataError, match="line 3"):
         next(stream)
-    assert threading.active_count() == before
+    assert not started_after(before)
 
 
 def test_a_reader_that_fails_leaves_no_thread() -> None:
     def read() -> None:
-        for item in ahead(range(1000), 2):
+        for item in prefetch(range(1000), 2):
             assert item < 3
 
-    before = threading.active_count()
+    before = set(threading.enumerate())
     with pytest.raises(AssertionError):
         read()
-    wait_until(lambda: threading.active_count() == before)
+    wait_until(lambda: not started_after(before))
 
 
 def test_nothing_starts_before_it_is_read() -> None:
-    before = threading.active_count()
-    stream = ahead([1], 1)
-    assert threading.active_count() == before
+    before = set(threading.enumerate())
+    stream = prefetch([1], 1)
+    assert not started_after(before)
     assert list(stream) == [1]
 
 
+def started_after(before: set[threading.Thread]) -> set[threading.Thread]:
+    """The threads that are new and still run. (A count would fall when one of another test ends.)"""
+    return set(threading.enumerate()) - before
+
+
 def wait_until(condition: Callable[[], bool]) -> None:
-    """Returns when it holds; fails after a minute."""
-    stop = time.monotonic() + 60
+    """Wait for a condition; fail after five minutes, which a busy machine does not take."""
+    stop = time.monotonic() + 300
     while not condition():
         assert time.monotonic() < stop
         time.sleep(0.005)

@@ -1,4 +1,4 @@
-"""Headings of Markdown and HTML, and which of them stand above a place."""
+"""Headings of Markdown and HTML, and the headings above a position."""
 
 import time
 
@@ -64,17 +64,17 @@ def test_lines_that_are_headings(line: str, words: str) -> None:
     ["#hashtag", "####### seven", "    # code", "a # b", "#", "# ##", "<h7>no</h7>", "<hr>",
      "\n===", "\n===\n===", "a\n===b", "a\n---", "    a\n===", "```\na\n==="],
 )  # fmt: skip
-def test_lines_that_are_none(line: str) -> None:
+def test_lines_that_are_not_headings(line: str) -> None:
     assert headings(f"text\n{line}\ntext") == []
 
 
-def test_code_that_is_never_closed_goes_on() -> None:
+def test_a_code_block_that_is_never_closed_extends_to_the_end() -> None:
     assert headings("~~~\n# a\n```\n# b") == []
     assert [one.words for one in headings("````\n# a\n```\n# b\n````\n# c")] == ["c"]
     assert [one.words for one in headings("``` a`b\n# c")] == ["c"]  # no fence: inline code
 
 
-def test_a_line_over_equal_signs_is_of_the_highest_level() -> None:
+def test_a_line_above_equal_signs_has_the_highest_level() -> None:
     text = "Guide\n=====\none\n## Use\ntwo\nMore\n====\nthree"
     assert above(text, "two") == ["Guide", "Use"]
     assert above(text, "three") == ["More"]
@@ -88,17 +88,17 @@ def test_html() -> None:
     assert found == [(1, "All of it"), (2, "R&D"), (2, "Next")]
     assert above(page, "lab") == ["All of it", "R&D"]
     assert above(page, "end") == ["All of it", "Next"]
-    assert above(page, "<b>of") == []  # inside of it
+    assert above(page, "<b>of") == []  # inside the heading
 
 
-def test_both_in_one_text() -> None:
+def test_markdown_and_html_in_one_text() -> None:
     text = "<h1>Page</h1>\n\n## Part\ntext"
     assert above(text, "text") == ["Page", "Part"]
 
 
 @given(st.lists(st.integers(1, 6), max_size=12))
 def test_levels_nest(levels: list[int]) -> None:
-    """What is above a section: of the headings up to it, those with no higher or equal one after."""
+    """Above a section: the headings before it without a later heading of the same or a higher level."""
     text = "\n".join(
         f"{'#' * level} h{number}\nbody{number}." for number, level in enumerate(levels)
     )
@@ -115,7 +115,7 @@ def test_levels_nest(levels: list[int]) -> None:
              "# " + " #" * 300_000 + "x", "# a" + " " * 600_000 + "b", "a\n=" * 200_000, "=\n" * 400_000,
              "a\n" + "=" * 600_000 + " " * 600_000 + "b"]
 )  # fmt: skip
-def test_long_texts_take_no_longer_than_their_length(text: str) -> None:
+def test_long_texts_take_linear_time(text: str) -> None:
     start = time.process_time()
     headings(text)
     assert time.process_time() - start < 5

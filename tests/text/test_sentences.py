@@ -1,4 +1,4 @@
-"""Sentences: the official cases, a literal reading of the rules, spans, and linear time."""
+"""Sentences: the official cases, a literal implementation of the rules, spans, and linear time."""
 
 import json
 import time
@@ -24,7 +24,7 @@ def collapsed(text: str) -> str:
 
 
 def literal(text: str, always: set[str], numeric: set[str]) -> list[str]:
-    """The rules read word by word, without spans and without care for time."""
+    """The rules implemented word by word, without spans and without regard to time."""
     opening, closing, upper = r"['\"(\[¿¡\p{Pi}]", r"['\")\]\p{Pf}]", r"[\p{Lu}\p{Lo}]"
     for before, after in (
         (r"[?!]", rf"{opening}*{upper}"),
@@ -59,7 +59,7 @@ def test_official_cases(parity: Callable[[str], Path]) -> None:
 @example('? "A')
 @example("Mr... A (Mr). B Mr.). C")
 @example("No. 5 No. A No). 5")
-def test_agrees_with_a_literal_reading(text: str) -> None:
+def test_agrees_with_a_literal_implementation(text: str) -> None:
     always = {"Mr", "etc", "Ph.D", *"ABCDEFGHIJKLMNOPQRSTUVWXYZ"}
     assert split(text) == literal(text, always, {"No", "pp", "Art"})
 
@@ -121,18 +121,18 @@ def test_spans_point_into_the_original() -> None:
         ("tr", "Prof. Yılmaz geldi. Gitti."),
     ],
 )
-def test_every_language_knows_a_title(language: str, text: str) -> None:
+def test_every_language_has_an_abbreviated_title(language: str, text: str) -> None:
     assert len(split(text, language)) == 2
     assert language in languages()
 
 
-def test_all_the_codes_of_the_original() -> None:
+def test_all_language_codes_of_the_original() -> None:
     known = "ca cs da de el en es fi fr hu is it lt lv nl no pl pt ro ru sk sl sv tr"
     assert languages() == known.split()
 
 
 @pytest.mark.parametrize("language", ["xx", "", "../en", "EN"])
-def test_unknown_language_names_the_known_ones(language: str) -> None:
+def test_an_unknown_language_is_refused_with_the_known_ones(language: str) -> None:
     with pytest.raises(UsageError, match=r"ca, cs, .*, tr"):
         sentence_spans("A text.", language)
 
@@ -142,6 +142,6 @@ def test_unknown_language_names_the_known_ones(language: str) -> None:
 )
 def test_two_million_characters_take_linear_time(unit: str) -> None:
     text = "x. '" + unit * (2_000_000 // len(unit)) + "@."
-    begin = time.process_time()
+    start = time.process_time()
     sentence_spans(text)
-    assert time.process_time() - begin < 10  # about 1; anything quadratic takes hours
+    assert time.process_time() - start < 10  # about 1; quadratic time would be hours

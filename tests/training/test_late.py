@@ -11,13 +11,14 @@ from safetensors.torch import load_file
 
 from lmkcli.data.collection import Query
 from lmkcli.encoding.encoder import open_encoder
-from lmkcli.encoding.resolving import resolve
+from lmkcli.encoding.resolution import resolve
 from lmkcli.errors import DataError
 from lmkcli.progress import Report
-from lmkcli.recipe import RecipeOptions
-from lmkcli.settings import EncodeSettings
+from lmkcli.spec.recipe import RecipeOptions
+from lmkcli.spec.settings import EncodeSettings
 from lmkcli.store.vectors import Ragged
-from lmkcli.training import job, planning, running
+from lmkcli.training import training_job
+from lmkcli.training.loop import execution
 from lmkcli.training.settings import TrainSettings
 from tests import tiny
 from tests.models.test_late import PYLATE, dense, put
@@ -56,9 +57,9 @@ def base(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     return folder
 
 
-def planned(pairs: Path, base: Path, settings: TrainSettings = SETTINGS) -> job.TrainJob:
+def planned(pairs: Path, base: Path, settings: TrainSettings = SETTINGS) -> training_job.TrainJob:
     options = RecipeOptions(model=str(base), unit="token", max_length=40, query_max_length=12)
-    return planning.plan([str(pairs)], options, settings)
+    return training_job.plan([str(pairs)], options, settings)
 
 
 def vectors(folder: Path, side: str, text: str) -> Ragged:
@@ -71,7 +72,7 @@ def vectors(folder: Path, side: str, text: str) -> Ragged:
 
 def test_the_folder_is_a_colbert_that_learned(base: Path, pairs: Path, tmp_path: Path) -> None:
     plan = planned(pairs, base)
-    running.run(plan, tmp_path / "model", Report())
+    execution.run(plan, tmp_path / "model", Report())
     before, after = (
         plan.resolved.recipe,
         resolve(RecipeOptions(model=str(tmp_path / "model"))).recipe,
@@ -96,7 +97,7 @@ def test_the_folder_is_a_colbert_that_learned(base: Path, pairs: Path, tmp_path:
 def test_the_loss_is_that_of_maxsim(base: Path, pairs: Path) -> None:
     """By plain loops over the vectors that `lmk encode` makes."""
     plan = planned(pairs, base)
-    start = running.Start()
+    start = execution.Start()
     task = plan.task(start)
     batch = next(plan.feed(start).batches())
     task.module.eval()
@@ -115,11 +116,11 @@ def test_the_loss_is_that_of_maxsim(base: Path, pairs: Path) -> None:
             scores.append(-1e9 if hidden else sum(float((theirs @ one).max()) for one in mine))
         gold = scores[int(batch.facts.positives[number])]
         total += float(torch.logsumexp(torch.tensor(scores, dtype=torch.float64), 0)) - gold
-    assert float(loss.total) == pytest.approx(total / len(ends[0]), rel=1e-4)
+    assert loss.total.item() == pytest.approx(total / len(ends[0]), rel=1e-4)
 
 
 def test_distillation_and_what_is_refused(base: Path, pairs: Path, tmp_path: Path) -> None:
-    running.run(planned(pairs, base, replace(SETTINGS, loss="late-kd")), tmp_path / "m", Report())
+    execution.run(planned(pairs, base, replace(SETTINGS, loss="late-kd")), tmp_path / "m", Report())
     plan = planned(pairs, base, replace(SETTINGS, loss="opl"))
     with pytest.raises(DataError, match="needs one vector per text"):
-        running.run(plan, tmp_path / "o", Report())
+        execution.run(plan, tmp_path / "o", Report())

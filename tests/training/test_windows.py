@@ -11,15 +11,16 @@ import torch
 
 from lmkcli.data.collection import Query
 from lmkcli.encoding.encoder import open_encoder
-from lmkcli.encoding.resolving import resolve
+from lmkcli.encoding.resolution import resolve
 from lmkcli.errors import UsageError
 from lmkcli.progress import Report
-from lmkcli.recipe import RecipeOptions
-from lmkcli.settings import EncodeSettings
-from lmkcli.training import planning, running
-from lmkcli.training.feeding import TrainBatch
-from lmkcli.training.job import TrainJob
+from lmkcli.spec.recipe import RecipeOptions
+from lmkcli.spec.settings import EncodeSettings
+from lmkcli.training import training_job
+from lmkcli.training.data.batches import TrainBatch
+from lmkcli.training.loop import execution
 from lmkcli.training.settings import TrainSettings
+from lmkcli.training.training_job import TrainJob
 from tests import tiny
 
 Models = Callable[[str], Path]
@@ -40,11 +41,11 @@ def planned(source: str, model: Path, pool: str = "lmk", **settings: Any) -> Tra
     asked = {"steps": 2, "batch_size": 12, "dtype": "fp32", "device": "cpu", **settings}
     gran = "8" if pool in ("lmk", "multicls") else None
     options = RecipeOptions(model=str(model), pool=pool, gran=gran, max_length=100)
-    return planning.plan([source], options, TrainSettings(**asked))
+    return training_job.plan([source], options, TrainSettings(**asked))
 
 
 def first_batch(job: TrainJob) -> TrainBatch:
-    batch: TrainBatch = next(job.feed(running.Start()).batches())
+    batch: TrainBatch = next(job.feed(execution.Start()).batches())
     return batch
 
 
@@ -53,8 +54,8 @@ def test_vectors_are_those_of_encode(pairs: Path, tiny_model: Models, pool: str)
     model = tiny_model("bert")
     job = planned(f"{pairs},window=40", model, pool)
     batch = first_batch(job)
-    forward: Any = job.task(running.Start()).module
-    side = job.feed(running.Start()).place.sides[0].passage
+    forward: Any = job.task(execution.Start()).module
+    side = job.feed(execution.Start()).place.sides[0].passage
     placed = batch.passages
     with torch.no_grad():
         each = torch.cat([forward([one]) for one in placed.inputs])
@@ -77,7 +78,7 @@ def test_long_texts_are_learned_in_packs_as_in_one_piece(
     model, losses = tiny_model("modernbert"), []  # without dropout
     for tokens in (100_000, 80):
         job = planned(f"{pairs},window=40", model, log_every=1, batch_tokens=tokens)
-        running.run(job, tmp_path / str(tokens), Report())
+        execution.run(job, tmp_path / str(tokens), Report())
         log = (tmp_path / str(tokens) / "log.jsonl").read_text().splitlines()
         losses.append([json.loads(line)["loss"] for line in log])
     assert losses[0] == pytest.approx(losses[1], rel=1e-4)
@@ -98,19 +99,19 @@ def test_a_teacher_reads_all_of_what_is_read_in_windows(pairs: Path, tiny_model:
 
 def test_what_a_window_cannot_be(pairs: Path, tiny_model: Models) -> None:
     model = tiny_model("bert")
-    with pytest.raises(UsageError, match="window reads the whole passage; drop max-length=30"):
+    with pytest.raises(UsageError, match="max-length=30"):
         planned(f"{pairs},window=40,max-length=30", model)
     with pytest.raises(UsageError, match="at least 1"):
         planned(f"{pairs},window=0", model)
-    with pytest.raises(UsageError, match="length 101 exceeds the maximum length 100"):
+    with pytest.raises(UsageError, match=r"101 .* 100"):
         first_batch(planned(f"{pairs},window=101", model))
     options = RecipeOptions(model=str(model), pool="mean", unit="token", max_length=100)
     settings = TrainSettings(steps=1, batch_size=4, device="cpu", loss="infonce")
     with pytest.raises(
         UsageError,
-        match="--unit token does not support windows, which are averaged; drop window=40",
+        match=r"--unit token .*window=40",
     ):
-        first_batch(planning.plan([f"{pairs},window=40"], options, settings))
+        first_batch(training_job.plan([f"{pairs},window=40"], options, settings))
 
 
 def test_a_training_without_windows_is_the_one_it_was(pairs: Path, tiny_model: Models) -> None:

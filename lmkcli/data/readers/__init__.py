@@ -1,1 +1,1 @@
-"""What is in one file, as a title and a text: a module for each kind of file."""
+"""Readers of files: one module for each kind of file, from its bytes to a title and a text."""

@@ -1,4 +1,4 @@
-"""PDF files, with PDFium: the text of their pages, as their author wrote it into them."""
+"""The text of PDF files, read with PDFium. Pictures of text are not recognised."""
 
 import threading
 
@@ -8,25 +8,25 @@ from lmkcli.data.collection import join_chunks
 from lmkcli.data.filetext import FileText
 from lmkcli.errors import DataError
 
-PASSWORD = 4  # PDFium's number for a file that needs one
-HYPHEN = "\x02"  # what PDFium makes of one that a line ends with: the word goes on
-_ALONE = threading.Lock()  # PDFium may be in one thread at a time
+PASSWORD_ERROR = 4  # PDFium's code for a file that needs a password
+LINE_END_HYPHEN = "\x02"  # PDFium's character for a hyphen at the end of a line, inside a word
+_PDFIUM_LOCK = threading.Lock()  # PDFium is not thread-safe
 
 
 def read(data: bytes, encoding: str) -> FileText:
-    """The pages as chunks that the document gives; its title is the one among its properties."""
+    """Read the pages as chunks of the document; the title comes from the properties of the file."""
     if not data.strip():
         return FileText("", "")
     try:
-        with _ALONE:
+        with _PDFIUM_LOCK:
             title, pages = _pages(data)
     except PdfiumError as error:
-        # Where PDFium sets no number, that of an earlier file is still there.
-        if error.err_code == PASSWORD and b"/Encrypt" in data:
+        # PDFium does not always set a code; the code may then be that of an earlier file.
+        if error.err_code == PASSWORD_ERROR and b"/Encrypt" in data:
             raise DataError("is encrypted; save it without a password") from None
-        raise DataError("is not a PDF, or a damaged one") from None
+        raise DataError("is not a PDF file, or a damaged one") from None
     if not any(pages):
-        raise DataError("has no text, only pictures, it seems; text recognition (OCR) adds one")
+        raise DataError("has no text, probably only pictures; text recognition (OCR) can add text")
     return FileText(title, join_chunks(pages))
 
 
@@ -38,4 +38,4 @@ def _pages(data: bytes) -> tuple[str, list[str]]:
 
 
 def _clean(text: str) -> str:
-    return text.replace(HYPHEN, "").replace("\r\n", "\n").replace("\0", "").strip()
+    return text.replace(LINE_END_HYPHEN, "").replace("\r\n", "\n").replace("\0", "").strip()

@@ -1,1 +1,1 @@
-"""One file for each place that a collection can come from."""
+"""Sources of collections: one module for each."""

@@ -1,10 +1,12 @@
-"""Collections in files: a BEIR folder, or jsonl, tsv, parquet, TREC topics, gzip and stdin."""
+"""Collections in files: a BEIR folder, or one file in the formats of `records.py`, or stdin."""
 
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from functools import cached_property
+from itertools import islice
 from pathlib import Path
-from typing import BinaryIO
 
 from lmkcli.data.collection import (
     WHOLE,
@@ -17,60 +19,137 @@ from lmkcli.data.collection import (
     check_options,
     spell,
 )
-from lmkcli.data.formats import METADATA, Fields, fact_of
-from lmkcli.data.records import ONCE, PipedLines, Records, open_records
+from lmkcli.data.columns import (
+    ROW,
+    SAMPLE,
+    Typed,
+    document_columns,
+    is_own_layout,
+    note,
+    query_columns,
+)
+from lmkcli.data.fields import METADATA, Fields, Record, metadata_value
+from lmkcli.data.records import FORMATS, FileFormat, FileRow, Records, open_records
+from lmkcli.data.streams import COMPRESSED, ONCE, PipeInput
 from lmkcli.data.trec import read_qrels
 from lmkcli.errors import DataError, UnknownName, UsageError
+from lmkcli.system.input_files import not_a_file
+from lmkcli.text.formatting import counted, shell_line
 
-OPTIONS = ("context", "fields", "like", "map_ids", "qrels", "queries")
-SUFFIXES = (".jsonl", ".jsonl.gz", ".tsv", ".tsv.gz", ".parquet")
-SPLIT = "test"
+COLUMNS = ("id", "title", "text", "fields")  # options that name columns
+OPTIONS = (
+    *COLUMNS,
+    *("context", "delimiter", "encoding", "format", "like", "map_ids", "qrels", "queries"),
+    "unreadable",
+)
+_LINES = (".jsonl", ".tsv", ".csv")
+# Of corpus and queries; the first existing file is read.
+SUFFIXES = (
+    *(f"{each}{zipped}" for each in _LINES for zipped in ("", *COMPRESSED)),
+    ".json",
+    ".parquet",
+)
+DELIMITERS = {"tab": "\t", "comma": ",", "semicolon": ";"}  # names for a shell
+DEFAULT_SPLIT = "test"
+MAX_EXAMPLES = 20  # rows that are left out and kept as examples
+# Suffix of a compressed file that lmk does not read -> the command that unpacks it.
+_UNPACK = {
+    ".7z": "7z x",
+    ".bz2": "bunzip2 -k",
+    ".rar": "unrar x",
+    ".tar": "tar xf",
+    ".tgz": "tar xzf",
+    ".xz": "unxz -k",
+}
 
 
 def open_files(name: str, options: dict[str, str]) -> "FileCollection":
-    """The collection at a path: 'folder', 'folder:split', a file, or '-' for stdin.
+    """Open the collection at a path: 'folder', 'folder:split', a file, or '-' for stdin.
 
-    A file may hold documents or queries; it is read as what is asked for. Options: `fields` (text
-    fields joined by '+'), `context` (the field with the contexts of chunks), `map_ids` (1: white space in
-    ids becomes '_'), `queries` and `qrels`
-    (files that stand in for the folder's, or beside a bare file), `like` (the known collection that
-    this is a copy of).
-    DataError when there is nothing at the path, UnknownName for a split that the folder lacks.
+    A file can contain documents or queries, depending on its use. Options: `id`, `title` and `text` (columns;
+    those of the text joined by '+'), `context` (the field with the contexts of chunks), `map_ids` (1: white
+    space in ids becomes '_'), `format`, `delimiter` and `encoding` of the file, `unreadable=skip` (leave out
+    rows that cannot be read), `queries` and `qrels` (files that replace those of the folder, or complement a
+    single file), `like` (the known collection of which this is a copy). Raises DataError for a missing path,
+    UnknownName for a missing split of a folder.
     """
     check_options(name, options, OPTIONS)
-    path, split = (
-        (name, "") if name == "-" or Path(os.path.expanduser(name)).exists() else _split(name)
-    )
+    given = _file_format(name, options)
+    if options.get("unreadable", "skip") != "skip":
+        raise UsageError(
+            f"{spell(name, options)}: write unreadable=skip, or remove the option to refuse such rows"
+        )
+    path, split = name, ""
+    if name != "-" and ":" in name and not Path(os.path.expanduser(name)).exists():
+        path, _, split = name.rpartition(":")
     place = Path(os.path.expanduser(path))
     if place.is_dir():
-        paths = _folder(place, split)
+        paths = _folder_paths(place, split)
     elif split:
-        raise UsageError(f"'{name}': only a folder has splits; give the file and ',qrels=path'")
+        raise UsageError(f"'{name}': only a folder has splits; name the file and add ',qrels=path'")
+    elif unpack := place.is_file() and _UNPACK.get(_archive_suffix(place)):
+        raise DataError(
+            f"{name}: lmk does not read {_archive_suffix(place)}; type {unpack} {shell_line(path)}, and name "
+            "the file inside"
+        )
     elif path == "-" or place.is_file():
         paths = {"docs": path, "queries": path}
     else:
-        raise DataError(f"{name}: no such file or folder")
+        raise DataError(f"{name}: {_unreadable(place)}")
     for key in {"queries", "qrels"} & options.keys():
-        if options[key] != "-" and not Path(os.path.expanduser(options[key])).is_file():
-            raise DataError(f"{key}={options[key]}: no such file")
+        file = Path(os.path.expanduser(options[key]))
+        if options[key] != "-" and not file.is_file():
+            raise DataError(f"{key}={options[key]}: {not_a_file(file) or 'no such file'}")
         paths[key] = options[key]
-    whole = {key: _absolute(value) if key in paths else value for key, value in options.items()}
-    place_again = _absolute(path) + (f":{split}" if split else "")
-    return FileCollection(spell(place_again, whole), paths, Fields.parse(options))
+    # Absolute paths open the collection from any folder.
+    absolute = {key: _absolute(value) if key in paths else value for key, value in options.items()}
+    absolute_name = _absolute(path) + (f":{split}" if split else "")
+    typed, fields = Typed(name, options), Fields.parse(options)
+    return FileCollection(spell(absolute_name, absolute), paths, fields, given, typed)
+
+
+def _archive_suffix(path: Path) -> str:
+    """The suffix of a file; '.tar' for .tar.gz and the like, which contain several files."""
+    return ".tar" if ".tar" in path.suffixes[-2:-1] else path.suffix
+
+
+def _file_format(name: str, options: dict[str, str]) -> FileFormat:
+    """The format that the options describe. Raises UsageError for unknown encodings and delimiters."""
+    delimiter = options.get("delimiter", "")
+    delimiter = DELIMITERS.get(delimiter, delimiter)
+    if len(delimiter) > 1 or delimiter in ('"', "\n", "\r"):
+        known = ", ".join(DELIMITERS)
+        raise UsageError(f"{name},delimiter={delimiter}: write one character, or {known}")
+    encoding = options.get("encoding", "")
+    try:
+        " ".encode(encoding or "utf-8")
+    except (LookupError, ValueError) as error:
+        raise UsageError(
+            f"{name},encoding={encoding}: {error}; such as latin-1 or utf-16"
+        ) from None
+    kind = options.get("format", "")
+    if kind not in ("", *FORMATS):
+        raise UnknownName(f"format in '{spell(name, options)}'", kind, FORMATS)
+    columns = {options[key] for key in ("id", "title") if key in options}
+    columns |= {
+        each for key in ("text", "fields") for each in options.get(key, "").split("+") if each
+    }
+    return FileFormat(delimiter, encoding, kind, frozenset(columns))
+
+
+def _unreadable(path: Path) -> str:
+    """Why a path is no collection."""
+    if path.is_fifo():
+        return f"a pipe; write - instead, and connect standard input (lmk … - < {path})"
+    return not_a_file(path) or "no such file or folder"
 
 
 def _absolute(path: str) -> str:
-    """The name that opens the collection from any folder."""
     return path if path == "-" else os.path.abspath(os.path.expanduser(path))
 
 
-def _split(name: str) -> tuple[str, str]:
-    path, colon, split = name.rpartition(":")
-    return (path, split) if colon else (name, "")
-
-
-def _folder(folder: Path, split: str) -> dict[str, str]:
-    """Which of docs, queries and qrels a BEIR folder has, and where."""
+def _folder_paths(folder: Path, split: str) -> dict[str, str]:
+    """The paths of docs, queries, qrels and the folder itself, for a BEIR folder."""
     paths = {
         key: str(path)
         for key, stem in (("docs", "corpus"), ("queries", "queries"))
@@ -79,11 +158,11 @@ def _folder(folder: Path, split: str) -> dict[str, str]:
     }
     if not paths:
         raise DataError(
-            f"{folder}: neither a corpus nor queries in it; expected BEIR's corpus.jsonl, "
-            "queries.jsonl and qrels/<split>.tsv (or .jsonl.gz, .tsv, .parquet); a folder whose files "
-            f"are the documents is written folder:{folder}"
+            f"{folder}: neither a corpus nor queries in it; expected BEIR's corpus.jsonl, queries.jsonl and "
+            "qrels/<split>.tsv (or .jsonl.gz, .tsv, .parquet); to read every file of the folder as a "
+            f"document, write folder:{folder}"
         )
-    qrels = folder / "qrels" / f"{split or SPLIT}.tsv"
+    qrels = folder / "qrels" / f"{split or DEFAULT_SPLIT}.tsv"
     if split and not qrels.is_file():
         raise UnknownName(f"split of {folder}", split, _splits(folder) or ["(no qrels/*.tsv)"])
     return paths | {"folder": str(folder), "qrels": str(qrels)}
@@ -93,99 +172,268 @@ def _splits(folder: Path) -> list[str]:
     return sorted(path.stem for path in (folder / "qrels").glob("*.tsv"))
 
 
-class FileDocs(DocStream):
-    """The documents in records; `unchanged` is asked at the end whether they were read from one file."""
+class LeftOut:
+    """The rows that `unreadable=skip` left out: their number, and the first ones with their errors."""
 
-    def __init__(self, records: Records, fields: Fields, unchanged: Callable[[], None]) -> None:
+    def __init__(self, typed: Typed) -> None:
+        self.typed = typed
+        self._skip = "unreadable" in typed.options
+        self.clear()
+
+    def clear(self) -> None:
+        """Start again."""
+        self.count = 0
+        self.examples: dict[str, str] = {}
+        self._ids: set[str] = set()
+
+    def add(self, where: str, error: DataError) -> None:
+        """Count a row. Raises its error, with the option that leaves it out, unless that option is given."""
+        if not self._skip:
+            advice = self.typed.with_option("unreadable", "skip")
+            message = f"{self.typed.exact(error)}; to go on without such rows: {advice}"
+            raise DataError(message) from error
+        self.count += 1
+        if len(self.examples) < MAX_EXAMPLES:
+            self.examples[f"{where}:"] = (
+                str(self.typed.exact(error)).removeprefix(where).lstrip(": ")
+            )
+
+    def check_new(self, doc_id: str, where: str) -> None:
+        """Raise DataError for an id of an earlier row, if rows may be left out."""
+        if self._skip:
+            if doc_id in self._ids:
+                raise DataError(f"{where}: the document id {doc_id!r} occurs twice")
+            self._ids.add(doc_id)
+
+
+class FileDocs(DocStream):
+    """The documents of records; at the end, `check_unchanged` raises an error if the file has changed."""
+
+    def __init__(
+        self,
+        records: Records,
+        fields: Fields,
+        left_out: LeftOut,
+        check_unchanged: Callable[[], None],
+    ) -> None:
         self._records = records
         self._fields = fields
-        self._unchanged = unchanged
+        self._left_out = left_out
+        self._check_unchanged = check_unchanged
 
     def __iter__(self) -> Iterator[Doc]:
-        for where, record in self._records:
-            yield self._fields.doc(record, where)
-        self._unchanged()
+        left_out, kept = self._left_out, 0
+        left_out.clear()
+        for row in self._rows():
+            try:
+                doc = self._fields.doc(_record(row, self._fields), row.where)
+                left_out.check_new(doc.id, row.where)
+            except DataError as error:
+                left_out.add(row.where, error)
+                continue
+            kept += 1
+            yield doc
+        self._check_unchanged()
+        if left_out.count and not kept:
+            where, reason = next(iter(left_out.examples.items()))
+            raise DataError(
+                f"{where} {reason}; {counted(left_out.count, 'row')} cannot be read, and no row is left"
+            )
+
+    def _rows(self) -> Iterator[FileRow]:
+        try:
+            yield from self._records.rows()
+        except DataError as error:  # of the file, not of a row
+            raise self._left_out.typed.exact(error) from error
 
     @property
     def fraction(self) -> float | None:
         return self._records.fraction
 
 
-class FileCollection(Collection):
-    """Documents, queries and judgements in files; `paths` holds those of docs, queries, qrels."""
+def _sample(records: Records, skip: bool, own: Fields | None) -> list[Record]:
+    """The first records that can be read; of documents in lmk's own layout, the first one alone."""
+    sample: list[Record] = []
+    for row in islice(records.rows(), SAMPLE):
+        if not isinstance(row.found, DataError):
+            sample.append(row.found)
+            if own and is_own_layout(row.found, own):
+                break
+        elif not skip:
+            break  # reading the documents raises it
+    return sample
 
-    def __init__(self, name: str, paths: dict[str, str], fields: Fields) -> None:
+
+def _record(row: FileRow, fields: Fields) -> Record:
+    """The record of a row, with its number if that is the id."""
+    return {ROW: row.number} | row.record() if fields.id_name == ROW else row.record()
+
+
+class FileCollection(Collection):
+    """Documents, queries and judgements in files; `paths` has the paths of docs, queries and qrels."""
+
+    def __init__(
+        self,
+        name: str,
+        paths: dict[str, str],
+        fields: Fields,
+        given: FileFormat,
+        typed: Typed,
+    ) -> None:
         self.name = name
-        self.settings = fields.settings
+        self._format = given
         self._paths = paths
         self._fields = fields
-        self._stdin: BinaryIO | None = sys.stdin.buffer if "-" in paths.values() else None
-        self._stamp = self._look()
+        self._typed = typed
+        self._left_out = LeftOut(typed)
+        self._notes: list[str] = []
+        piped = "-" in paths.values()
+        self._pipe: PipeInput | None = PipeInput(sys.stdin.buffer) if piped else None
+        self._stdin_read = False
+        self._file_stats = self._current_file_stats()
+
+    @cached_property
+    def settings(self) -> dict[str, str]:  # type: ignore[override]  # nobody sets it
+        """The columns of the documents, which the first rows may have to show."""
+        return self._doc_fields.settings
+
+    @cached_property
+    def _doc_fields(self) -> Fields:
+        path = self._paths.get("docs")
+        return (
+            self._fields if path is None else self._resolved(path, self._fields, document_columns)
+        )
+
+    @cached_property
+    def _query_fields(self) -> Fields:
+        # The options for columns select those of documents; a separate file of queries has other fields.
+        path = self._paths["queries"]
+        shared = path == self._paths.get("docs")
+        fields = self._fields if shared else Fields(map_ids=self._fields.map_ids)
+        return self._resolved(path, fields, query_columns)
+
+    def _resolved(
+        self, path: str, fields: Fields, find: Callable[[Sequence[Record], Fields, Typed], Fields]
+    ) -> Fields:
+        """The fields, with the columns that the first rows of a file show."""
+        if self._typed.options.get("like"):
+            return fields
+        typed = self._typed if path == self._paths.get("docs") else Typed(path, {})
+        try:
+            records = self._records(path, WHOLE, frozenset(), self._format_of(path))
+            if records.named:
+                return fields
+            own = find is document_columns
+            sample = _sample(records, "unreadable" in typed.options, fields if own else None)
+        except DataError as error:
+            raise typed.exact(error) from error
+        resolved = find(sample, fields, typed)
+        if resolved != fields:
+            self._notes.append(note(resolved, fields, typed.name))
+        return resolved
 
     def docs(self, shard: Shard = WHOLE) -> DocStream:
         if "docs" not in self._paths:
-            raise DataError(f"{self.name}: there is no corpus.jsonl in it, only queries")
-        records = self._open(self._paths["docs"], shard, self._fields)
-        return FileDocs(records, self._fields, self._check_unchanged)
+            raise DataError(f"{self.name}: no corpus.jsonl in it, only queries")
+        fields = self._doc_fields
+        records = self._open(self._paths["docs"], shard, fields)
+        return FileDocs(records, fields, self._left_out, self._check_unchanged)
 
     def queries(self) -> Iterator[Query]:
         path = self._paths.get("queries")
         if path is None:
             raise DataError(f"{self.name}: no queries.jsonl in it; add ',queries=path'")
-        # Chosen fields are the documents'; a file of queries beside them has its own.
-        shared = path == self._paths.get("docs")
-        fields = self._fields if shared else Fields(map_ids=self._fields.map_ids)
-        return (fields.query(record, at) for at, record in self._open(path, WHOLE, fields))
+        fields = self._query_fields
+        records = self._open(path, WHOLE, fields)
+        return (fields.query(_record(row, fields), row.where) for row in records.rows())
 
     def qrels(self) -> Iterator[Qrel]:
         if not self.has_qrels():
-            raise DataError(f"{self.name}: no judgements; {self._advice()}")
+            folder = self._paths.get("folder")
+            splits = [f"{folder}:{split}" for split in _splits(Path(folder))] if folder else []
+            advice = (
+                f"name a split: {', '.join(splits)}" if splits else "name a file with ',qrels=path'"
+            )
+            raise DataError(f"{self.name}: no judgements; {advice}")
         return read_qrels(self._paths["qrels"], self._fields.map_ids)
-
-    def _advice(self) -> str:
-        folder = self._paths.get("folder")
-        splits = _splits(Path(folder)) if folder else []
-        if splits:
-            return "its splits are " + ", ".join(f"{folder}:{split}" for split in splits)
-        return "name a file with ',qrels=path'"
 
     def has_qrels(self) -> bool:
         return Path(os.path.expanduser(self._paths.get("qrels", "-"))).is_file()
 
-    def query_facts(self, name: str) -> dict[str, str | float]:
+    def query_metadata(self, name: str) -> dict[str, str | float]:
         path = self._paths.get("queries", "-")
         if path == "-":
             return {}
-        fields = Fields(map_ids=self._fields.map_ids)
+        fields = self._query_fields
+        values = {}
         wanted = fields.known | {name, METADATA}
-        facts = {}
-        for where, record in open_records(path, WHOLE, wanted):
-            fact = fact_of(record, name)
-            if fact is not None:
-                facts[fields.query(record, where).id] = fact
-        return facts
+        for row in self._records(path, WHOLE, wanted, self._given(path, fields)).rows():
+            record = _record(row, fields)
+            value = metadata_value(record, name)
+            if value is not None:
+                values[fields.query(record, row.where).id] = value
+        return values
 
-    def stamp(self) -> dict[str, list[int]]:
-        return self._stamp
+    def file_stats(self) -> dict[str, list[int]]:
+        return self._file_stats
+
+    def notes(self) -> list[str]:
+        return self._notes
+
+    def skipped_files(self) -> dict[str, str]:
+        return self._left_out.examples
+
+    def skipped_count(self) -> int:
+        return self._left_out.count
+
+    def places(self, doc_id: str) -> list[str]:
+        if self._paths.get("docs", "-") == "-":
+            return []
+        fields, places = self._doc_fields, []
+        for row in self._open(self._paths["docs"], WHOLE, fields).rows():
+            with suppress(DataError):
+                if fields.doc(_record(row, fields), row.where).id == doc_id:
+                    places.append(row.where)
+        return places
 
     def _check_unchanged(self) -> None:
-        if self._look() != self._stamp:
+        if self._current_file_stats() != self._file_stats:
             raise DataError(
-                f"{self._paths['docs']} was changed while it was read: run the command again with "
+                f"{self._paths['docs']} changed while lmk read it: run the command again with "
                 "--if-exists overwrite (or update) when nothing writes into it any more"
             )
 
-    def _look(self) -> dict[str, list[int]]:
+    def _current_file_stats(self) -> dict[str, list[int]]:
         path = Path(os.path.expanduser(self._paths.get("docs", "-")))
         if not path.is_file():
             return {}
         stat = path.stat()
         return {path.name: [stat.st_size, stat.st_mtime_ns]}
 
+    def _format_of(self, path: str) -> FileFormat:
+        """The given format, which is that of the documents."""
+        return self._format if path == self._paths.get("docs") else FileFormat()
+
+    def _given(self, path: str, fields: Fields) -> FileFormat:
+        """The given format, with the columns of the fields, which are in a header."""
+        given = self._format_of(path)
+        columns = given.columns | {fields.id_name, fields.title_name, *fields.names} - {"", ROW}
+        return given._replace(columns=columns, numbered=fields.id_name == ROW)
+
     def _open(self, path: str, shard: Shard, fields: Fields) -> Records:
+        """Open records to read them to their end; stdin only once."""
+        records = self._records(path, shard, fields.known, self._given(path, fields))
+        if path == "-" and self._pipe is not None:
+            self._pipe.close_head()
+            self._stdin_read = True
+        return records
+
+    def _records(
+        self, path: str, shard: Shard, wanted: frozenset[str], given: FileFormat
+    ) -> Records:
+        """Open records of a file, or of stdin before it is read."""
         if path != "-":
-            return open_records(path, shard, fields.known)
-        stream, self._stdin = self._stdin, None
-        if stream is None:
+            return open_records(path, shard, wanted, given=given)
+        if self._pipe is None or self._stdin_read:
             raise DataError(ONCE)
-        return PipedLines(stream, shard, fields.known)
+        return open_records(self._pipe, shard, wanted, given=given)

@@ -1,15 +1,25 @@
 """Known collections on the Hugging Face hub, such as 'mldr/en/test', or in a mirror of it.
 
-Their files are read as they are, parquet or jsonl; no dataset script is run. `hub_layouts.toml` says where
-the tables lie, `hubfiles` finds them.
+Parquet and jsonl files are read directly; no dataset script runs. `hub_layouts.toml` contains the places of
+the tables. The first part of this module finds the files of a table, the second part reads them.
+
+The files of a table are the files that its layout names, that the repository's README declares, or that have
+the conventional path of a split of a configuration. lmk never guesses from the content of files. The library
+huggingface_hub caches, checks, locks and resumes downloads.
 """
 
-from collections.abc import Iterator
+import re
+from collections.abc import Iterable, Iterator
+from fnmatch import fnmatchcase
 from functools import cached_property
-from itertools import islice
-from typing import Any
+from itertools import islice, product
+from pathlib import Path
+from typing import Any, NamedTuple
 
-from lmkcli.data import hub_layouts, known
+from huggingface_hub import HfApi, metadata_load, snapshot_download
+from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
+
+from lmkcli.data import hub_layouts, known_collections
 from lmkcli.data.collection import (
     WHOLE,
     Collection,
@@ -23,41 +33,206 @@ from lmkcli.data.collection import (
     join_chunks,
     spell,
 )
-from lmkcli.data.formats import Fields, Record
-from lmkcli.data.hub_layouts import ROW, HubLayout, Table
+from lmkcli.data.fields import Fields, Record
+from lmkcli.data.hub_layouts import MIRROR, ROW, HubLayout, HubTable, mirror
 from lmkcli.data.records import Records, open_records
-from lmkcli.data.sources.hubfiles import Found, find
 from lmkcli.data.trec import read_qrels
 from lmkcli.errors import DataError, UnknownName
+from lmkcli.spec.values import is_digits
+from lmkcli.system import network
+from lmkcli.text.formatting import listed, shell_line
 
-OPTIONS = ("fields", "map_ids")
+OPTIONS = ("fields", "map_ids", "text")
+README = "README.md"
+SUFFIXES = ("-*.parquet", ".parquet", "/*.parquet", ".jsonl.gz", ".jsonl", ".json", ".tsv")
+SPLITS = {"dev": "validation", "validation": "dev", "val": "validation"}  # synonyms
+PIECE = re.compile(r"-([0-9]{5})-of-([0-9]{5})")
+
+
+class TableFiles(NamedTuple):
+    """The files of a table, in order, below the folder of a repository."""
+
+    root: Path
+    names: list[str]
+    commit: str
+    """'' in a mirror."""
+
+    @property
+    def paths(self) -> list[Path]:
+        """The paths of the files."""
+        return [self.root / name for name in self.names]
+
+
+class Selection(NamedTuple):
+    """Patterns, and the names of the files that match them."""
+
+    patterns: tuple[str, ...]
+    names: list[str]
+
+
+def find_files(table: HubTable, collection: str) -> TableFiles:
+    """Find the files of a table, and download them if necessary. Files in the cache cause no request.
+
+    `collection` is the name for `lmk fetch`. Raises DataError if there are no files, if parts of the table
+    are missing, or if a necessary download is forbidden or fails.
+    """
+    if folder := mirror(table.repo):
+        files = TableFiles(folder, _select(table, _listing(folder), folder).names, "")
+    else:
+        files = _cached(table) or _download(table, collection)
+    place = f"{table.repo} in {files.root}"
+    if not files.names:
+        found = _listing(files.root)
+        shown = (", ".join(found[:8]) + (" …" if len(found) > 8 else "")) or "nothing"
+        raise DataError(
+            f"{place}: no file of {_describe(table)}; expected {next(_candidates(table, {}))[0]} "
+            f"with the columns {table.expected or 'of TREC qrels'}; found {shown}"
+        )
+    pieces = [match for name in files.names if (match := PIECE.search(name))]
+    if pieces and len(pieces) < int(pieces[0][2]):
+        raise DataError(
+            f"{place}: only {len(pieces)} of {int(pieces[0][2])} files of {_describe(table)} exist "
+            f"({files.names[0]} …); copy the others too"
+        )
+    return files
+
+
+def _describe(table: HubTable) -> str:
+    """The configuration and the split of a table, for error messages."""
+    config = f"configuration '{table.config}'" if table.config else ""
+    split = f"split '{table.split}'" if table.split else ""
+    return ", ".join(filter(None, (config, split))) or "this table"
+
+
+def _listing(root: Path) -> list[str]:
+    """All files below a folder, sorted, without the hub's own hidden files."""
+    files = (path.relative_to(root) for path in root.rglob("*") if path.is_file())
+    return sorted(path.as_posix() for path in files if not path.parts[0].startswith("."))
+
+
+def _select(table: HubTable, names: list[str], root: Path) -> Selection:
+    """The first candidate that matches any of the files; an empty selection if none does."""
+    card = root / README
+    metadata = metadata_load(card) if card.is_file() else None
+    for patterns in _candidates(table, metadata or {}):
+        matching = [name for name in names if any(fnmatchcase(name, each) for each in patterns)]
+        if matching:
+            return Selection(patterns, matching)
+    return Selection((), [])
+
+
+def _candidates(table: HubTable, card: dict[str, Any]) -> Iterator[tuple[str, ...]]:
+    """Possible patterns of the files: from the layout, from the README, and by convention."""
+    configs, splits = table.config.split("|"), table.split.split("|")
+    splits += [SPLITS[split] for split in splits if split in SPLITS]
+    yield from ((pattern,) for pattern in table.files)
+    yield from _declared(card.get("configs") or [], configs, splits)
+    if table.config:
+        yield from ((pattern,) for pattern in _conventional(configs, splits))
+
+
+def _declared(
+    entries: Iterable[dict[str, Any]], configs: list[str], splits: list[str]
+) -> Iterator[tuple[str, ...]]:
+    """The data files of configurations in a README. If there is one split, its name does not matter."""
+    for entry in entries:
+        if entry.get("config_name") not in configs:
+            continue
+        data_files = entry.get("data_files") or []
+        parts = [part for part in data_files if isinstance(part, dict)]
+        for split in splits if len(parts) > 1 else [part.get("split") for part in parts]:
+            for part in parts:
+                if part.get("split") == split:
+                    yield _as_tuple(part.get("path", ()))
+        if not parts:
+            yield _as_tuple(data_files)
+
+
+def _as_tuple(paths: str | Iterable[str]) -> tuple[str, ...]:
+    return (paths,) if isinstance(paths, str) else tuple(paths)
+
+
+def _conventional(configs: list[str], splits: list[str]) -> Iterator[str]:
+    """Conventional paths: 'corpus/corpus-00000-of-00001.parquet', 'qrels/test.jsonl', 'corpus.jsonl'."""
+    folders = [*configs, *(("data", "qrels", ".") if "default" in configs else ())]
+    for folder, split, suffix in product(folders, splits, SUFFIXES):
+        yield f"{folder}/{split}{suffix}".removeprefix("./")
+    for config, suffix in product(configs, SUFFIXES):
+        yield f"{config}{suffix}"
+
+
+def _cached(table: HubTable) -> TableFiles | None:
+    """The files of a table in the hub's cache; None if any are missing. Sends no request."""
+    try:
+        # This pattern matches no file, so the call only returns the folder of the repository.
+        root = Path(_snapshot(table, ["/"], local_files_only=True))
+        patterns, names = _select(table, _listing(root), root)
+        if names:
+            _snapshot(table, list(patterns), local_files_only=True)
+    except (LocalEntryNotFoundError, HFValidationError):
+        return None
+    return TableFiles(root, names, root.name) if names else None
+
+
+def _download(table: HubTable, collection: str) -> TableFiles:
+    if network.forbidden():
+        raise DataError(
+            f"{table.repo}: {_describe(table)} is not in the hub's cache, and an offline job does not "
+            f"download it. Run lmk fetch {shell_line(collection)} once, on a machine with a network, or "
+            f"name a mirror folder in {MIRROR}"
+        )
+    try:
+        root = Path(_snapshot(table, [README]))
+        names = HfApi().list_repo_files(table.repo, repo_type="dataset", revision=root.name)
+        selected = _select(table, sorted(names), root).names
+        if selected:
+            _snapshot(table, selected, commit=root.name)
+        return TableFiles(root, selected, root.name)
+    except (HfHubHTTPError, HFValidationError, OSError) as error:
+        raise DataError(
+            f"{table.repo}: it cannot be downloaded ({type(error).__name__}: {str(error)[:300]}). "
+            f"Copy it into a mirror folder, {MIRROR}=folder with folder/{table.repo}/…; gated "
+            "repositories need an account (hf auth login)"
+        ) from error
+
+
+def _snapshot(
+    table: HubTable, patterns: list[str], *, commit: str = "", local_files_only: bool = False
+) -> str:
+    return snapshot_download(
+        table.repo,
+        repo_type="dataset",
+        revision=commit or table.revision or None,
+        allow_patterns=patterns,
+        local_files_only=local_files_only,
+    )
 
 
 def open_hub(name: str, options: dict[str, str]) -> "HubCollection":
-    """The known collection of this name; 'hf:' may stand before it. Nothing is read or downloaded yet.
+    """Open the known collection of this name, with or without 'hf:'. Reads and downloads nothing yet.
 
     Options: `fields` (text columns of a document joined by '+'), `map_ids` (1: white space in ids
-    becomes '_'). UnknownName with the nearest names that the hub has.
+    becomes '_'). Raises UnknownName with similar names.
     """
     check_options(name, options, OPTIONS)
     plain = name.removeprefix("hf:")
-    layout = hub_layouts.layout_of(plain) if known.facts_of(plain) else None
+    layout = hub_layouts.layout_of(plain) if known_collections.facts_of(plain) else None
     if layout is None:
-        raise UnknownName("collection of the hub", plain, known.near(plain))
+        raise UnknownName("collection of the hub", plain, known_collections.similar_names(plain))
     return HubCollection(spell(name, options), layout, Fields.parse(options))
 
 
 class HubDocs(DocStream):
-    """The documents of several files, one after the other."""
+    """The documents of several files in order."""
 
-    def __init__(self, files: list[Records], read: "HubCollection") -> None:
+    def __init__(self, files: list[Records], collection: "HubCollection") -> None:
         self._files = files
-        self._read = read
+        self._collection = collection
 
     def __iter__(self) -> Iterator[Doc]:
         for file in self._files:
             for where, record in file:
-                yield self._read.doc(record, where)
+                yield self._collection.doc(record, where)
 
     @property
     def fraction(self) -> float | None:
@@ -65,11 +240,19 @@ class HubDocs(DocStream):
         return sum(shares) / len(shares)
 
 
-class HubCollection(Collection):
-    """Three tables of the hub. Of several files, a shard takes its slice of each.
+class HubRow(NamedTuple):
+    """A row of a table, with its number and its place for error messages."""
 
-    Where chunks are judged (ConTEB), a document is its chunks in the order of the data set, joined by
-    form feeds, and the judgements name '<document>#<position>', from zero.
+    number: int
+    where: str
+    record: Record
+
+
+class HubCollection(Collection):
+    """Three tables of the hub. A shard reads its share of every file of the documents.
+
+    If the judgements are of chunks (ConTEB), a document consists of its chunks in the order of the dataset,
+    joined by form feeds, and the judgements name '<document>#<position>', counted from zero.
     """
 
     def __init__(self, name: str, layout: HubLayout, fields: Fields) -> None:
@@ -81,44 +264,47 @@ class HubCollection(Collection):
     def docs(self, shard: Shard = WHOLE) -> DocStream:
         table = self._layout.docs
         if self._layout.chunked:
-            docs = [self._joined(name, chunks) for name, chunks in self._chunks.items()]
-            mine = shard.rows(len(docs))
-            return CountedDocs(lambda: iter(docs[mine.start : mine.stop]), len(mine))
+            docs = [
+                Doc(name, join_chunks(text for _, text in chunks))
+                for name, chunks in self._chunks.items()
+            ]
+            rows = shard.rows(len(docs))
+            return CountedDocs(lambda: iter(docs[rows.start : rows.stop]), len(rows))
         if table.where:
-            mine = shard.rows(sum(1 for _ in self._rows(table)))
-            return CountedDocs(lambda: islice(self._docs(), mine.start, mine.stop), len(mine))
-        return HubDocs([self._open(path, shard) for path in self._found(table).paths], self)
+            rows = shard.rows(sum(1 for _ in self._rows(table)))
+            return CountedDocs(lambda: islice(self._docs(), rows.start, rows.stop), len(rows))
+        return HubDocs([self._open(path, table, shard) for path in self._files(table).paths], self)
 
     def doc(self, record: Record, where: str) -> Doc:
-        """The document in a row of the table. DataError naming `where` when it has no id or text."""
+        """The document of a row. Raises DataError with `where` if the row has no id or text."""
         table = self._layout.docs
-        given = {"id": _value(table, "id", record, where)}
+        fields = {"id": _value(table, "id", record, where)}
         if self._fields.names:
-            return self._fields.doc(record | given, where)
+            return self._fields.doc(record | fields, where)
         title = next((record[name] for name in table.names("title") if name in record), "")
-        given |= {"title": title, "text": _value(table, "text", record, where)}
-        return self._fields.doc(given, where)
+        fields |= {"title": title, "text": _value(table, "text", record, where)}
+        return self._fields.doc(fields, where)
 
     def queries(self) -> Iterator[Query]:
         table = self._layout.queries
-        left_out = self._unanswerable
-        for number, where, record in self._rows(table):
-            name = self._row_id(table, "id", (number, where, record))
-            if name not in left_out:
-                text = _value(table, "text", record, where)
-                yield Fields().query({"id": name, "text": text}, where)
+        unanswerable = self._unanswerable
+        for row in self._rows(table):
+            query_id = self._query_id(table, "id", row)
+            if query_id not in unanswerable:
+                text = _value(table, "text", row.record, row.where)
+                yield Fields().query({"id": query_id, "text": text}, row.where)
 
     def qrels(self) -> Iterator[Qrel]:
-        left_out = self._unanswerable
-        return (qrel for qrel in self._judged() if qrel.query_id not in left_out)
+        unanswerable = self._unanswerable
+        return (qrel for qrel in self._judgements() if qrel.query_id not in unanswerable)
 
-    def stamp(self) -> dict[str, list[int]]:
-        """As Collection says; a name carries the repository and, where it has one, the commit."""
+    def file_stats(self) -> dict[str, list[int]]:
+        """Like `Collection.file_stats`; a name contains the repository and, if known, the commit."""
         table = self._layout.docs
-        files = self._found(table)
+        files = self._files(table)
         repo = f"{table.repo}@{files.commit}" if files.commit else table.repo
         stats = zip(files.names, (path.stat() for path in files.paths), strict=True)
-        # What a commit holds cannot change; the time of its download means nothing.
+        # The content of a commit cannot change, so the time of the download is left out.
         return {
             f"{repo}/{name}": [stat.st_size, *([] if files.commit else [stat.st_mtime_ns])]
             for name, stat in stats
@@ -126,89 +312,90 @@ class HubCollection(Collection):
 
     def fetch(self) -> None:
         for table in self._layout.tables:
-            self._found(table)
+            self._files(table)
 
-    def _found(self, table: Table) -> Found:
-        return find(table, self.name.split(",")[0])
+    def _files(self, table: HubTable) -> TableFiles:
+        return find_files(table, self.name.split(",")[0])
 
-    def _open(self, path: Any, shard: Shard = WHOLE, table: Table | None = None) -> Records:
-        table = table or self._layout.docs
+    def _open(self, path: Path, table: HubTable, shard: Shard = WHOLE) -> Records:
         columns = {name for column in table.columns for name in table.names(column)}
-        return open_records(
-            str(path), shard, frozenset({*columns, *table.where, *self._fields.names})
-        )
+        wanted = frozenset({*columns, *table.where, *self._fields.names})
+        return open_records(str(path), shard, wanted)
 
-    def _rows(self, table: Table, loose: bool = False) -> Iterator[tuple[int, str, Record]]:
-        """Number in the table, place and content of the rows that belong to the collection.
+    def _rows(self, table: HubTable, incomplete: bool = False) -> Iterator[HubRow]:
+        """The rows of a table that belong to the collection.
 
-        `loose` takes rows that lack a column of `where`; else that is a DataError.
+        Raises DataError if a row lacks a column of `table.where`, unless `incomplete` is true.
         """
         number = 0
-        for path in self._found(table).paths:
-            for where, record in self._open(path, WHOLE, table):
-                if _belongs(table, record, where, loose):
-                    yield number, where, record
+        for path in self._files(table).paths:
+            for where, record in self._open(path, table):
+                if _belongs(table, record, where, incomplete):
+                    yield HubRow(number, where, record)
                 number += 1
 
     def _docs(self) -> Iterator[Doc]:
-        return (self.doc(record, where) for _, where, record in self._rows(self._layout.docs))
+        return (self.doc(row.record, row.where) for row in self._rows(self._layout.docs))
 
-    def _row_id(self, table: Table, column: str, row: tuple[int, str, Record]) -> str:
-        """A query's id; where the table has none, 'q' and the number of the row."""
-        number, where, record = row
+    def _query_id(self, table: HubTable, column: str, row: HubRow) -> str:
+        """The id of a query in `column`; 'q' and the number of the row if the table has no ids."""
         if table.columns[column] == ROW:
-            return f"q{number}"
-        return self._fields.id(_value(table, column, record, where), where, "query")
+            return f"q{row.number}"
+        return self._fields.id(_value(table, column, row.record, row.where), row.where, "query")
 
-    def _judged(self) -> Iterator[Qrel]:
+    def _judgements(self) -> Iterator[Qrel]:
         table = self._layout.qrels
-        files = self._found(table)
+        files = self._files(table)
         if files.names[0].endswith(".tsv"):
             for path in files.paths:
                 yield from read_qrels(path, self._fields.map_ids)
             return
-        asked = self._asked if table.where else None
-        for number, where, record in self._rows(table, loose=True):
-            query = self._row_id(table, "query", (number, where, record))
-            answers = _value(table, "doc", record, where)
+        # Judgements for a part of a benchmark may lack the name of the part: keep the judgements of its
+        # queries.
+        queries = self._query_ids if table.where else None
+        for row in self._rows(table, incomplete=True):
+            query_id = self._query_id(table, "query", row)
+            answers = _value(table, "doc", row.record, row.where)
             for answer in answers if isinstance(answers, list) else [answers]:
-                if asked is None or query in asked:
-                    yield Qrel(query, self._answer(answer, where), _grade(table, record, where))
+                if queries is None or query_id in queries:
+                    doc_id = self._judged_id(answer, row.where)
+                    yield Qrel(query_id, doc_id, _grade(table, row))
 
-    def _answer(self, answer: object, where: str) -> str:
-        if self._layout.chunked:
-            return self._places.get(str(answer)) or "#".join(self._cut(answer, where))
-        return self._fields.id(answer, where, "document")
+    def _judged_id(self, answer: object, where: str) -> str:
+        """The id of a judged document, or '<document>#<position>' of a judged chunk."""
+        if not self._layout.chunked:
+            return self._fields.id(answer, where, "document")
+        return self._chunk_places.get(str(answer)) or "#".join(self._split_chunk_id(answer, where))
 
     @cached_property
-    def _asked(self) -> set[str]:
-        """Ids of the queries: judgements of a part need not say to which part they belong."""
+    def _query_ids(self) -> set[str]:
         table = self._layout.queries
-        return {self._row_id(table, "id", row) for row in self._rows(table)}
+        return {self._query_id(table, "id", row) for row in self._rows(table)}
 
     @cached_property
     def _unanswerable(self) -> set[str]:
-        """Queries all of whose answers are texts with nothing in them, where such are left out."""
+        """The queries that are skipped because the texts of all their judged documents are empty."""
         if not self._layout.skip_empty:
             return set()
         empty = {doc.id for doc in self._docs() if not doc.text.strip()}
-        judged = list(self._judged()) if empty else []
+        judged = list(self._judgements()) if empty else []
         answered = {qrel.query_id for qrel in judged if qrel.doc_id not in empty}
         return {qrel.query_id for qrel in judged} - answered
 
     @cached_property
     def _chunks(self) -> dict[str, list[tuple[str, str]]]:
-        """Document -> its chunks' ids and texts, in the order of the data set; documents by id."""
+        """Document -> (id, text) of its chunks in the order of the dataset; documents sorted by id."""
         table = self._layout.docs
         chunks: dict[str, list[tuple[str, str]]] = {}
         for _, where, record in self._rows(table):
             chunk = _value(table, "id", record, where)
             text = _value(table, "text", record, where)
-            chunks.setdefault(self._cut(chunk, where)[0], []).append((str(chunk), text or ""))
+            doc_id, _ = self._split_chunk_id(chunk, where)
+            chunks.setdefault(doc_id, []).append((str(chunk), text or ""))
         return dict(sorted(chunks.items()))
 
     @cached_property
-    def _places(self) -> dict[str, str]:
+    def _chunk_places(self) -> dict[str, str]:
         """Chunk id -> '<document>#<position>'."""
         return {
             chunk: f"{name}#{position}"
@@ -216,41 +403,41 @@ class HubCollection(Collection):
             for position, (chunk, _) in enumerate(chunks)
         }
 
-    def _joined(self, name: str, chunks: list[tuple[str, str]]) -> Doc:
-        return Doc(name, join_chunks(text for _, text in chunks))
-
-    def _cut(self, chunk: object, where: str) -> tuple[str, str]:
-        """Document and number of a chunk's id."""
+    def _split_chunk_id(self, chunk: object, where: str) -> tuple[str, str]:
+        """The document and the number in a chunk's id."""
         name, _, number = str(chunk).rpartition("_")
-        if not name or not number.isdecimal():
+        if not name or not is_digits(number):
             raise DataError(f"{where}: the chunk id {chunk!r} is not <document>_<number>")
         return self._fields.id(name, where, "document"), number
 
 
-def _value(table: Table, column: str, record: Record, where: str) -> Any:
+def _value(table: HubTable, column: str, record: Record, where: str) -> Any:
+    """The value of a row in a column of lmk, under any of its names."""
     for name in table.names(column):
         if name in record:
             return record[name]
     raise DataError(
         f"{where}: no column {' or '.join(table.names(column))}; expected {table.expected}; "
-        f"found {', '.join(map(str, record)) or 'nothing'}"
+        f"found {listed(record) or 'nothing'}"
     )
 
 
-def _belongs(table: Table, record: Record, where: str, loose: bool) -> bool:
+def _belongs(table: HubTable, record: Record, where: str, incomplete: bool) -> bool:
+    """Whether a row belongs to the collection, by `table.where`."""
     missing = [name for name in table.where if name not in record]
-    if missing and not loose:
+    if missing and not incomplete:
         raise DataError(
             f"{where}: no column {missing[0]}; expected {table.expected}; "
-            f"found {', '.join(map(str, record)) or 'nothing'}"
+            f"found {listed(record) or 'nothing'}"
         )
     return all(str(record[name]) == value for name, value in table.where.items() if name in record)
 
 
-def _grade(table: Table, record: Record, where: str) -> int:
-    """1 where the table has no grades."""
-    given = next((record[name] for name in table.names("score") if name in record), 1)
+def _grade(table: HubTable, row: HubRow) -> int:
+    """The grade of a judgement; 1 if the table has no grades."""
+    record = row.record
+    grade = next((record[name] for name in table.names("score") if name in record), 1)
     try:
-        return int(given)
-    except (TypeError, ValueError):
-        raise DataError(f"{where}: the grade {given!r} is not a whole number") from None
+        return int(grade)
+    except (TypeError, ValueError, OverflowError):
+        raise DataError(f"{row.where}: the grade {grade!r} is not a whole number") from None

@@ -1,4 +1,9 @@
-"""Any ir_datasets id, such as 'beir/scifact/test'; and collections of ours under ids of their own."""
+"""Collections of ir_datasets, such as 'beir/scifact/test'; and lmk's collections for ir_datasets.
+
+ir_datasets downloads a dataset at the first reading, and builds its docstore at the first use. It has no
+offline mode and no locks. This module adds both: `_guard` forbids downloads and building, and with `_lock`
+only one process at a time starts them.
+"""
 
 import difflib
 import hashlib
@@ -18,7 +23,7 @@ from ir_datasets.datasets.base import Dataset
 from ir_datasets.formats import BaseDocs, BaseQrels, BaseQueries, GenericQuery, TrecQrel
 from ir_datasets.indices import PickleLz4FullStore
 
-from lmkcli.data import known
+from lmkcli.data import known_collections
 from lmkcli.data.collection import (
     WHOLE,
     Collection,
@@ -31,23 +36,24 @@ from lmkcli.data.collection import (
     check_options,
     spell,
 )
-from lmkcli.data.formats import Fields
+from lmkcli.data.fields import Fields
 from lmkcli.errors import DataError, UnknownName
 from lmkcli.system import network
 
 BLOCK = 1000
-OPTIONS = ("fields", "map_ids")
+OPTIONS = ("fields", "map_ids", "text")
 
 
-class _Gate:
-    """Stands before the two ways in which ir_datasets begins something: requests and building.
+class _Guard:
+    """Forbids ir_datasets to download and to build docstores, by replacing two of its functions.
 
-    It has no offline mode, and many jobs that build one docstore at a time would spoil it.
+    Several processes that build the same docstore at once would damage it.
     """
 
     def __init__(self) -> None:
-        self.shut = False
+        self.active = False
         self.refused = ""
+        """The reason of the last refusal."""
         self._requests, self._build = lazy_libs.requests, PickleLz4FullStore.build
 
     def install(self) -> None:
@@ -55,38 +61,38 @@ class _Gate:
         PickleLz4FullStore.build = lambda store: self.build(store)
 
     @contextmanager
-    def closed(self) -> Iterator[None]:
-        """Nothing new begins meanwhile."""
-        self.shut = True
+    def forbidding(self) -> Iterator[None]:
+        """Forbid downloads and building inside the block."""
+        self.active = True
         try:
             yield
         finally:
-            self.shut = False
+            self.active = False
 
     def requests(self) -> Any:
-        if self.shut or network.forbidden():
+        if self.active or network.forbidden():
             self._refuse("it is not downloaded")
         return self._requests()
 
     def build(self, store: Any) -> None:
-        if self.shut and not store.built():
+        if self.active and not store.built():
             self._refuse("its docstore is not built")
         self._build(store)
 
-    def _refuse(self, why: str) -> None:
-        self.refused = why
-        raise DataError(why)
+    def _refuse(self, reason: str) -> None:
+        self.refused = reason
+        raise DataError(reason)
 
 
-_gate = _Gate()
-_gate.install()
+_guard = _Guard()
+_guard.install()
 
 
 def open_irds(name: str, options: dict[str, str]) -> "IrdsCollection":
-    """The dataset with this id; nothing is downloaded before it is read.
+    """Open the dataset with this id. Nothing is downloaded before it is read.
 
     Options: `fields` (text fields of a document joined by '+'), `map_ids` (1: white space in ids
-    becomes '_'). UnknownName with the nearest registered ids.
+    becomes '_'). Raises UnknownName with similar ids.
     """
     check_options(name, options, OPTIONS)
     try:
@@ -98,20 +104,18 @@ def open_irds(name: str, options: dict[str, str]) -> "IrdsCollection":
 
 def _unknown(name: str) -> UnknownName:
     if os.path.exists(name.rsplit(":", 1)[0]):
-        return UnknownName(
-            "collection", name, [], f"there is a folder of that name: write ./{name}"
-        )
-    if name in known.names():
-        return UnknownName("collection of ir_datasets", name, [], "leave out 'irds:'")
-    ids = sorted({*ir_datasets.registry, *known.names(), *known.groups()})
-    parts_of = sorted((each for each in ids if name in each.split("/")), key=len)
-    near = parts_of[:3] or difflib.get_close_matches(name, ids, n=3, cutoff=0.6)
-    hint = "no file or folder has that name either; 'lmk show sources' lists known ones"
-    return UnknownName("collection", name, near, f"({hint})" if near else hint)
+        return UnknownName("collection", name, [], f"a folder has this name: write ./{name}")
+    if name in known_collections.names():
+        return UnknownName("collection of ir_datasets", name, [], "remove 'irds:'")
+    ids = sorted({*ir_datasets.registry, *known_collections.names(), *known_collections.groups()})
+    with_part = sorted((each for each in ids if name in each.split("/")), key=len)
+    similar = with_part[:3] or difflib.get_close_matches(name, ids, n=3, cutoff=0.6)
+    hint = "no file or folder has this name either; 'lmk show sources' lists known collections"
+    return UnknownName("collection", name, similar, f"({hint})" if similar else hint)
 
 
 class IrdsCollection(Collection):
-    """A dataset of ir_datasets. `dataset` has its docs_iter, queries_iter and qrels_iter."""
+    """A dataset of ir_datasets; `dataset` has the methods docs_iter, queries_iter and qrels_iter."""
 
     def __init__(self, name: str, dataset: Any, fields: Fields) -> None:
         self.name = name
@@ -119,31 +123,32 @@ class IrdsCollection(Collection):
         self._dataset = dataset
         self._fields = fields
         self._id = name.split(",")[0]
+        self._family = self._id.split("/")[0]
 
     def docs(self, shard: Shard = WHOLE) -> DocStream:
         if not self._dataset.has_docs():
-            raise DataError(f"{self.name}: this dataset has no documents, only parts of it do")
+            raise DataError(f"{self.name}: this dataset has no documents, only its parts have")
         if shard.count > 1:
-            with _gate.closed():
-                self._begin()
-        with _lock(self._id.split("/")[0]):  # a docstore that is being begun cannot even be opened
+            with _guard.forbidding():
+                self._prepare_docs()
+        with _lock(self._family):  # a docstore cannot be opened while another process creates it
             total = self._dataset.docs_count()
         if total is None:
             return CountedDocs(lambda: self._docs(lambda: self._dealt(shard)), None)
-        mine = shard.rows(total)
-        # The count comes from metadata and may be off by what a newer release added.
-        last = None if shard.number + 1 == shard.count else mine.stop
-        return CountedDocs(lambda: self._docs(lambda: self._slice(mine.start, last)), len(mine))
+        rows = shard.rows(total)
+        # The count comes from metadata. A newer release can have more documents: the last shard reads them.
+        stop = None if shard.number + 1 == shard.count else rows.stop
+        return CountedDocs(lambda: self._docs(lambda: self._range(rows.start, stop)), len(rows))
 
     def queries(self) -> Iterator[Query]:
         if not self._dataset.has_queries():
-            raise DataError(f"{self.name}: this dataset has no queries; a longer id may have some")
+            raise DataError(f"{self.name}: this dataset has no queries; a longer id may have them")
         for record in self._guarded("queries", self._dataset.queries_iter):
             yield Query(self._fields.id(record.query_id, self.name, "query"), _content(record))
 
     def qrels(self) -> Iterator[Qrel]:
         if not self.has_qrels():
-            raise DataError(f"{self.name}: this dataset has no qrels; a longer id may have some")
+            raise DataError(f"{self.name}: this dataset has no qrels; a longer id may have them")
         for record in self._guarded("qrels", self._dataset.qrels_iter):
             query_id = self._fields.id(record.query_id, self.name, "query")
             doc_id = self._fields.id(record.doc_id, self.name, "document")
@@ -153,17 +158,17 @@ class IrdsCollection(Collection):
         return bool(self._dataset.has_qrels())
 
     def fetch(self) -> None:
-        with _lock(self._id.split("/")[0]):
+        with _lock(self._family):
             if self._dataset.has_docs():
-                self._begin()
+                self._prepare_docs()
             if self._dataset.has_queries():
                 next(self.queries(), None)
             if self.has_qrels():
                 next(self.qrels(), None)
 
     def _docs(self, start: Callable[[], Iterable[Any]]) -> Iterator[Doc]:
-        with _lock(self._id.split("/")[0]):
-            self._begin()
+        with _lock(self._family):
+            self._prepare_docs()
         for record in self._guarded("documents", start):
             yield self._doc(record)
 
@@ -177,14 +182,14 @@ class IrdsCollection(Collection):
             return Doc(name, text[len(title) + 1 :], title)
         return Doc(name, text)
 
-    def _begin(self) -> None:
-        """Let ir_datasets download and build what the first document needs."""
+    def _prepare_docs(self) -> None:
+        """Read the first document, so that ir_datasets downloads the dataset and builds its docstore."""
         for _ in self._guarded("documents", lambda: islice(self._dataset.docs_iter(), 1)):
             break
 
-    def _slice(self, start: int, stop: int | None) -> Iterable[Any]:
+    def _range(self, start: int, stop: int | None) -> Iterable[Any]:
         docs = self._dataset.docs_iter()
-        # Slicing a DocstoreSplitter builds a docstore; counting past documents is cheaper.
+        # Slicing a DocstoreSplitter builds a docstore; skipping documents is cheaper.
         if hasattr(docs, "__getitem__") and not isinstance(docs, ir_datasets.util.DocstoreSplitter):
             return docs[start:stop]  # type: ignore[no-any-return]
         return islice(docs, start, stop)
@@ -195,30 +200,28 @@ class IrdsCollection(Collection):
                 yield record
 
     def _guarded(self, what: str, start: Callable[[], Iterable[Any]]) -> Iterator[Any]:
-        _gate.refused = ""
+        """Iterate over records; any error of ir_datasets becomes a DataError."""
+        _guard.refused = ""
         try:
             yield from start()
-        except Exception as error:  # each dataset has its own ways to fail
-            raise self._unreadable(what, error) from error
-
-    def _unreadable(self, what: str, error: Exception) -> DataError:
-        if _gate.refused:
-            who = "an offline job" if network.forbidden() else "one shard of many"
-            return DataError(
-                f"{self.name}: its {what} cannot be read yet: {_gate.refused}, and {who} does not "
-                f"do that. Run 'lmk fetch {self._id}' once, on a machine with a network"
-            )
-        family = self._id.split("/")[0]
-        return DataError(
-            f"{self.name}: ir_datasets could not read its {what} "
-            f"({type(error).__name__}: {str(error)[:300]}). Without a network, copy "
-            f"{ir_datasets.util.home_path() / family} from a machine that has it; "
-            f"https://ir-datasets.com/{family}.html says which collections need a licence"
-        )
+        except Exception as error:  # datasets raise errors of many classes
+            if _guard.refused:
+                job = "an offline job" if network.forbidden() else "one shard of many"
+                raise DataError(
+                    f"{self.name}: its {what} cannot be read: {_guard.refused}, and {job} does not "
+                    f"download or build anything. Run 'lmk fetch {self._id}' once, on a machine with a "
+                    "network"
+                ) from error
+            raise DataError(
+                f"{self.name}: ir_datasets could not read its {what} "
+                f"({type(error).__name__}: {str(error)[:300]}). Without a network, copy "
+                f"{ir_datasets.util.home_path() / self._family} from a machine that has it; "
+                f"https://ir-datasets.com/{self._family}.html lists collections that need a licence"
+            ) from error
 
 
 def _content(record: Any) -> str:
-    """All of a record's text: what ir_datasets calls its default text, else every text field."""
+    """The text of a record: its default text by ir_datasets, else all its text fields."""
     if hasattr(record, "default_text"):
         return record.default_text() or ""
     values = (value for value in record[1:] if isinstance(value, str))
@@ -226,49 +229,52 @@ def _content(record: Any) -> str:
 
 
 def _lock(family: str) -> AbstractContextManager[object]:
+    """A lock on the datasets of a family ('beir') in ir_datasets' home."""
     home = ir_datasets.util.home_path()
-    # A shared home that cannot be written holds finished collections only.
+    # A home without write permission contains only finished collections.
     return FileLock(home / f".lmk-{family}.lock") if os.access(home, os.W_OK) else nullcontext()
 
 
 class TitledDoc(NamedTuple):
-    """A document as ir_datasets gives it out."""
+    """A document in the form of ir_datasets."""
 
     doc_id: str
     text: str
     title: str
 
     def default_text(self) -> str:
-        """What is encoded: title and text, joined as everywhere here."""
+        """Title and text, joined as in `Doc.content`."""
         return Doc(*self).content
 
 
 class _Store(PickleLz4FullStore):  # type: ignore[misc]
-    """A docstore that one process builds while the others wait."""
+    """A docstore; only one process at a time can build it."""
 
     def build(self) -> None:
         with FileLock(f"{self.path}.lock"):
             super().build()
 
 
-Opening = Callable[[], Collection]
+OpenCollection = Callable[[], Collection]
 
 
 class _Docs(BaseDocs):  # type: ignore[misc]
-    """Documents of ours; the docstore, and slices, are built on first use in ir_datasets' home."""
+    """The documents of a collection of lmk; the first use builds their docstore in ir_datasets' home."""
 
-    def __init__(self, name: str, opening: Opening) -> None:
+    def __init__(self, name: str, open_collection: OpenCollection) -> None:
         self._name = name
-        self._opening = opening
+        self._open = open_collection
 
     def docs_iter(self) -> Any:
         return ir_datasets.util.DocstoreSplitter(self._records(), self.docs_store())
 
     def docs_store(self, **options: Any) -> _Store:
-        stamp = json.dumps(self._opening().stamp(), sort_keys=True).encode()
-        path = self.docs_path() / f"{hashlib.sha256(stamp).hexdigest()[:16]}.pklz4"
+        stats = json.dumps(self._open().file_stats(), sort_keys=True).encode()
+        path = self.docs_path() / f"{hashlib.sha256(stats).hexdigest()[:16]}.pklz4"
         path.parent.mkdir(parents=True, exist_ok=True)
-        with FileLock(f"{path}.lock"):  # a docstore that is being begun cannot even be opened
+        with FileLock(
+            f"{path}.lock"
+        ):  # a docstore cannot be opened while another process creates it
             return _Store(str(path), self._records, TitledDoc, "doc_id", ["doc_id"], **options)
 
     def docs_path(self, force: bool = True) -> Path:
@@ -283,27 +289,27 @@ class _Docs(BaseDocs):  # type: ignore[misc]
         return int(store.count())
 
     def _records(self) -> Iterator[TitledDoc]:
-        return (TitledDoc(doc.id, doc.text, doc.title) for doc in self._opening().docs())
+        return (TitledDoc(doc.id, doc.text, doc.title) for doc in self._open().docs())
 
 
 class _Queries(BaseQueries):  # type: ignore[misc]
-    """The queries of ours that are judged."""
+    """The judged queries of a collection of lmk."""
 
-    def __init__(self, opening: Opening) -> None:
-        self._opening = opening
+    def __init__(self, open_collection: OpenCollection) -> None:
+        self._open = open_collection
 
     def queries_iter(self) -> Iterator[GenericQuery]:
-        return (GenericQuery(*query) for query in self._opening().judged_queries())
+        return (GenericQuery(*query) for query in self._open().judged_queries())
 
 
 class _Qrels(BaseQrels):  # type: ignore[misc]
-    """The judgements of ours."""
+    """The judgements of a collection of lmk."""
 
-    def __init__(self, opening: Opening) -> None:
-        self._opening = opening
+    def __init__(self, open_collection: OpenCollection) -> None:
+        self._open = open_collection
 
     def qrels_iter(self) -> Iterator[TrecQrel]:
-        for query_id, doc_id, grade in self._opening().qrels():
+        for query_id, doc_id, grade in self._open().qrels():
             yield TrecQrel(query_id, doc_id, grade, "0")
 
     def qrels_cls(self) -> Any:
@@ -313,15 +319,13 @@ class _Qrels(BaseQrels):  # type: ignore[misc]
         return {}
 
 
-def offer(names: Iterable[str], opening: Callable[[str], Collection]) -> list[str]:
-    """Register names with ir_datasets that it does not have yet; which they were.
+def register(names: Iterable[str], open_collection: Callable[[str], Collection]) -> list[str]:
+    """Register the names that ir_datasets does not have yet, and return them.
 
-    `opening` opens the collection of a name, when something of it is asked for.
+    `open_collection` opens the collection of a name when it is used.
     """
     free = [name for name in names if name not in ir_datasets.registry]
     for name in free:
-        mine = partial(opening, name)
-        ir_datasets.registry.register(
-            name, Dataset(_Docs(name, mine), _Queries(mine), _Qrels(mine))
-        )
+        own = partial(open_collection, name)
+        ir_datasets.registry.register(name, Dataset(_Docs(name, own), _Queries(own), _Qrels(own)))
     return free

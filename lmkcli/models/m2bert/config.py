@@ -6,7 +6,7 @@ from transformers import PretrainedConfig
 
 from lmkcli.errors import DataError
 
-# What the released code can also be told to do, and no released retrieval model does.
+# Options of the released code that no released retrieval model changes; lmk supports only these values.
 _REQUIRED = {
     "monarch_mixer_sequence_mixing": True,
     "attention_pooling": False,
@@ -15,40 +15,38 @@ _REQUIRED = {
 
 
 class M2BertConfig(PretrainedConfig):  # type: ignore[no-untyped-call]
-    """Shape and options of an M2-BERT; the defaults are those of the 2k retrieval model.
+    """Sizes and options of an M2-BERT; the defaults are those of the 2k retrieval model.
 
-    Fields that only an optimizer or a CUDA kernel reads are kept as they are and do nothing here.
+    Fields for optimizers and CUDA kernels are kept and have no effect here.
     """
 
     model_type = "m2-bert"
 
-    vocab_size: int = 30522  # the table is filled up to a multiple of 8
+    vocab_size: int = 30522  # the table has rows up to a multiple of 8
     type_vocab_size: int = 2
     hidden_size: int = 768
     intermediate_size: int = 3072
     num_hidden_layers: int = 12
-    num_attention_heads: int = 12  # written down by the released models, and unused
+    num_attention_heads: int = 12  # declared by the released models, unused
     max_position_embeddings: int = 2048
     layer_norm_eps: float = 1e-12
     hidden_dropout_prob: float | int = 0.1
     initializer_range: float = 0.02
     pad_token_id: int | None = 0
-    long_conv_l_max: int | None = (
-        None  # rows of the filters' tables; as many as there are positions
-    )
+    long_conv_l_max: int | None = None  # rows of the filters' tables; None: one per position
     bidirectional: bool = True
     residual_long_conv: bool = True
     hyena_emb_dim: int = 5
     hyena_filter_order: int = 128
-    hyena_w: float | int = 10  # where the sines' frequencies begin
-    hyena_w_mod: float | int = 1  # what they are multiplied by
-    hyena_training_additions: bool = False  # a LayerNorm at the mixer's input
+    hyena_w: float | int = 10  # the initial frequency of the sines
+    hyena_w_mod: float | int = 1  # a factor on this frequency
+    hyena_training_additions: bool = False  # a LayerNorm on the mixer's input
     monarch_mixer_sequence_mixing: bool = True
     use_glu_mlp: bool = True
     use_monarch_mlp: bool = True
     monarch_mlp_nblocks: int = 4
     use_positional_encodings: bool = True
-    pool_all: bool = False  # the mean over the mask goes into the pooler, instead of position 0
+    pool_all: bool = False  # the pooler reads the mean over the mask instead of position 0
     use_cls_token: bool = False  # the state of position 0 is the vector, without a pooler
     use_normalized_embeddings: bool = False
     attention_pooling: bool = False
@@ -61,24 +59,24 @@ class M2BertConfig(PretrainedConfig):  # type: ignore[no-untyped-call]
 
     @property
     def table_length(self) -> int:
-        """Rows of the filters' tables."""
+        """The number of rows of the filters' tables."""
         return self.long_conv_l_max or self.max_position_embeddings
 
     @property
     def limit(self) -> int:
-        """The longest input: where the first of the model's tables ends."""
+        """The longest input: the length of the shortest table."""
         if not self.use_positional_encodings:
             return self.table_length
         return min(self.max_position_embeddings, self.table_length)
 
 
 def check_supported(config: M2BertConfig) -> None:
-    """DataError for options under which the model would be another one than lmk computes."""
+    """Raise DataError for options that lmk does not support."""
     for name, needed in _REQUIRED.items():
         if getattr(config, name) != needed:
             raise DataError(
-                f"config.json: {name} is {getattr(config, name)}, and lmk computes M2-BERT only with "
-                f"{name} {needed}; give a model that was trained so"
+                f"config.json: {name} is {getattr(config, name)}, and lmk supports M2-BERT only with "
+                f"{name} {needed}; use another model"
             )
     if config.hyena_emb_dim < 3 or config.hyena_emb_dim % 2 == 0:
         raise DataError(

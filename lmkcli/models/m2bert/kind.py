@@ -1,4 +1,7 @@
-"""M2-BERT as a model kind: one vector for each input, padded to full length or not at all."""
+"""M2-BERT as a model kind: one vector per input.
+
+Either inputs are padded to the full length, or padding is hidden from the model.
+"""
 
 from dataclasses import dataclass
 from typing import Any
@@ -8,21 +11,21 @@ import torch
 from transformers.utils import logging as transformers_logging
 
 from lmkcli.errors import UsageError
-from lmkcli.models.devices import TORCH, choose_device, native_dtype
+from lmkcli.models.devices import TORCH_DTYPES, choose_device, native_dtype, to_device
 from lmkcli.models.files import loading
 from lmkcli.models.folder import ModelFolder
 from lmkcli.models.forward import ModelOptions
 from lmkcli.models.m2bert.config import M2BertConfig
 from lmkcli.models.m2bert.model import M2BertModel
 from lmkcli.pooling.placement import Ints
-from lmkcli.system.memory import free_memory
+from lmkcli.system.hardware import free_memory
 
 transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]
 
 
 @dataclass
 class M2Bert:
-    """A loaded M2-BERT. `pad_to` is the model's length, or 0 where padding is hidden from it."""
+    """A loaded M2-BERT. `pad_to` is the model's length, or 0 if padding is hidden from the model."""
 
     module: Any
     dim: int
@@ -31,12 +34,12 @@ class M2Bert:
     dtype: str
     pad_to: int
     packed: bool = False
-    why_padded: str = ""  # padding is part of the model
+    why_padded: str = ""  # empty: padding is part of the model, not a fallback
     one_vector: bool = True
 
     @property
     def weight_bytes(self) -> int:
-        """What the weights take in memory, with the filters' transforms that are kept."""
+        """The size of the weights in bytes, with the kept transforms of the filters."""
         own: int = sum(p.numel() * p.element_size() for p in self.module.parameters())
         kept = any(conv.keep for conv in self.module.long_convs)
         return own + (_filter_bytes(self.module) if kept else 0)
@@ -47,18 +50,19 @@ class M2Bert:
         attended: list[int] | None = None,
         positions: list[Ints] | None = None,
     ) -> torch.Tensor:
-        """The vectors [sequences, dim]; `attended` and `positions` have no meaning for it."""
+        """Return the vectors [sequences, dim]; `attended` and `positions` are ignored."""
         vectors: torch.Tensor = self._run(sequences)[0].pooler_output
         return vectors
 
     def token_states(self, sequences: list[Ints]) -> torch.Tensor:
-        """The states of all positions [positions, dim], padding left out."""
+        """Return the states of all positions without padding, [positions, dim]."""
         output, mask = self._run(sequences)
-        states: torch.Tensor = output.last_hidden_state[mask.to(self.device)]
+        rows = to_device(mask.flatten().nonzero()[:, 0], self.device)
+        states: torch.Tensor = output.last_hidden_state.flatten(0, 1).index_select(0, rows)
         return states
 
     def _run(self, sequences: list[Ints]) -> tuple[Any, torch.Tensor]:
-        """What the model makes of the inputs, and where they are no padding."""
+        """Return the output of the model, and the mask of positions that are no padding."""
         lengths = np.array([len(sequence) for sequence in sequences])
         mask = torch.arange(self.pad_to or _steps(int(lengths.max()), self.limit)) < torch.tensor(
             lengths[:, None]
@@ -66,13 +70,15 @@ class M2Bert:
         ids = torch.full(mask.shape, self.module.config.pad_token_id or 0)
         ids[mask] = torch.from_numpy(np.concatenate(sequences)).long()
         output = self.module(
-            ids.to(self.device), mask.long().to(self.device), mask_padding=not self.pad_to
+            to_device(ids, self.device),
+            to_device(mask.long(), self.device),
+            mask_padding=not self.pad_to,
         )
         return output, mask
 
 
 def _steps(length: int, limit: int) -> int:
-    """The least of 4, 5, 6 or 7 times a power of two: few lengths need few transforms of filters."""
+    """Round a length up to 4, 5, 6 or 7 times a power of two. Fewer lengths need fewer filter transforms."""
     power = 1 << max(0, (length - 1).bit_length() - 3)
     return min(-(-length // power) * power, limit)
 
@@ -83,19 +89,21 @@ def _filter_bytes(model: Any) -> int:
 
 
 def open_model(folder: ModelFolder, options: ModelOptions) -> M2Bert:
-    """The M2-BERT of a folder on a device, ready to run; DataError when it cannot be loaded.
+    """Load the M2-BERT of a folder onto a device. DataError if it cannot be loaded.
 
-    Filters and transforms are fp32 whatever the dtype. No code of the folder is run. With `pad_to_max`
-    inputs are padded to the model's length, as the released vectors were made.
+    Filters and transforms are fp32 for every dtype. The folder's own code never runs. With `pad_to_max`,
+    inputs are padded to the model's length, as for the released vectors.
     """
     if options.extend:
         raise UsageError(
-            f"--extend {options.extend}: {folder.name} has as many positions as filters"
+            f"--extend {options.extend}: the filters of {folder.name} have a fixed length; drop it"
         )
     device = choose_device(options.device)
     dtype = native_dtype(device) if options.dtype == "auto" else options.dtype
     with loading(f"the M2-BERT of {folder.name}"):
-        model = M2BertModel.from_pretrained(folder.encoder, dtype=TORCH[dtype]).to(device).eval()
+        model = (
+            M2BertModel.from_pretrained(folder.encoder, dtype=TORCH_DTYPES[dtype]).to(device).eval()
+        )
     model.requires_grad_(options.trainable)
     free = torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else free_memory()
     for conv in model.long_convs:

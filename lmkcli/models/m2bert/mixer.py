@@ -1,6 +1,10 @@
 """The sequence mixer of M2-BERT: gated long convolutions by FFT (arXiv 2310.12109).
 
-Channels come before positions here, [batch, channels, positions], because an FFT reads along rows.
+A convolution of n positions with a filter of n taps is a product of Fourier transforms of length 2n (the
+second half is zero, so that the end does not wrap around to the start). A bidirectional filter has
+another n taps for negative lags; they are in the second half of the transform's input.
+
+In this module, channels precede positions, [batch, channels, positions], because an FFT reads along rows.
 """
 
 import math
@@ -13,14 +17,16 @@ from torch.nn import functional
 
 from lmkcli.models.m2bert.config import M2BertConfig
 
-BLOCK = 1 << 20  # numbers that a block of channels has: what caches and the allocator bear
-LEAST = 128  # channels of such a block, however long the input is
+# Inference computes in blocks that fit into the processor's caches. They also keep memory requests
+# small.
+BLOCK = 1 << 20  # numbers in a block of channels
+LEAST = 128  # channels in such a block, however long the input is
 FFT_BLOCK = 1 << 19  # numbers that are transformed together
-ROWS = 1024  # positions that go through a linear layer together, for the same reason
+ROWS = 1024  # positions that go through a linear layer together
 
 
 class Sine(nn.Module):
-    """sin(w_mod * freq * x). One for all layers of a filter, in both directions."""
+    """sin(w_mod * freq * x). All layers of a filter share one, in both directions."""
 
     def __init__(self, config: M2BertConfig) -> None:
         super().__init__()
@@ -31,8 +37,8 @@ class Sine(nn.Module):
         return torch.sin(self.w_mod * self.freq * x)
 
 
-class Positions(nn.Module):
-    """What a filter is a function of: z [1, L, dim], trained, and the time t [1, L, 1] in 0..1."""
+class FilterPositions(nn.Module):
+    """The input of the filter networks: trained features z [1, L, dim], and the time t [1, L, 1] in 0..1."""
 
     t: Tensor
 
@@ -60,26 +66,26 @@ class Modulation(nn.Module):
 
 
 def times(length: int) -> Tensor:
-    """0..1 over all positions: [1, length, 1]."""
+    """Return 0..1 over all positions: [1, length, 1]."""
     return torch.linspace(0, 1, length)[None, :, None]
 
 
 def decays(channels: int) -> Tensor:
-    """The rate of decay of every channel: [1, 1, channels]."""
+    """Return the rate of decay of every channel: [1, 1, channels]."""
     return torch.linspace(math.log(0.01) / 1.5, math.log(0.01) / 0.3, channels)[None, None]
 
 
 class Filter(NamedTuple):
-    """The transform of a filter [channels, n + 1], complex, and what lag 0 has beside it [channels, 1]."""
+    """The transform of a filter, complex [channels, n + 1], and an extra weight of lag 0, [channels, 1]."""
 
     spectrum: Tensor
     bias: Tensor
 
     def at(self, channels: slice) -> "Filter":
-        """The same for some channels."""
+        """Return the filters of some channels."""
         return Filter(self.spectrum[channels], self.bias[channels])
 
-    def convolved(self, x: Tensor) -> Tensor:
+    def convolve(self, x: Tensor) -> Tensor:
         """[batch, channels, n] of any dtype -> the same shape in float32 or wider."""
         n = x.shape[-1]
         x = x.to(torch.promote_types(x.dtype, torch.float32))
@@ -88,16 +94,16 @@ class Filter(NamedTuple):
 
 
 class LongConv(nn.Module):
-    """A convolution as long as the input, whose filter is a small network of the position.
+    """A convolution as long as the input. A small network computes its taps from their positions.
 
-    Filters do not depend on the input: outside of training their transforms are kept, for the length
-    that came last. That takes 8 bytes for each channel and position; `keep` says whether to.
+    Filters do not depend on the input. Outside of training, the transform for the last length is kept,
+    which takes 8 bytes per channel and position; set `keep` to False to save this memory.
     """
 
     def __init__(self, config: M2BertConfig) -> None:
         super().__init__()
         self.bias = nn.Parameter(torch.randn(config.hidden_size))
-        self.pos_emb = Positions(config.table_length, config.hyena_emb_dim)
+        self.pos_emb = FilterPositions(config.table_length, config.hyena_emb_dim)
         self.modulation = Modulation(config.hidden_size)
         sine = Sine(config)
         self.implicit_filter = _filter_network(config, sine)
@@ -106,30 +112,33 @@ class LongConv(nn.Module):
         self._kept: tuple[object, Tensor] | None = None
 
     def kernels(self, n: int) -> list[Tensor]:
-        """The forward filter, and where there is one the reverse filter: [n, channels] each."""
+        """Return the forward filter and, if bidirectional, the reverse filter: [n, channels] each."""
         z, decay = self.pos_emb.z[0, :n], self.modulation(self.pos_emb.t[0, :n])[0]
         networks = (self.implicit_filter, self.implicit_filter_rev)
         return [network(z) * decay for network in networks if network is not None]
 
     def filter(self, n: int) -> Filter:
-        """What convolves inputs of n positions."""
+        """Return the filter for inputs of n positions."""
         if torch.is_grad_enabled() or not self.keep:
             return Filter(self._spectrum(n), self.bias[:, None])
+        # The kept transform is valid while no weight has been replaced or changed in place.
         weights = (*self.parameters(), *self.buffers())
-        state = (n, *((tensor.data_ptr(), _version(tensor)) for tensor in weights))
+        versions = (0 if tensor.is_inference() else tensor._version for tensor in weights)
+        pointers = (tensor.data_ptr() for tensor in weights)
+        state = (n, *zip(pointers, versions, strict=True))
         if self._kept is None or self._kept[0] != state:
             self._kept = (state, self._spectrum(n))
         return Filter(self._kept[1], self.bias[:, None])
 
     def _spectrum(self, n: int) -> Tensor:
-        """Lag 0 is the forward filter's; the reverse filter begins at distance 1, at the far end."""
+        """Return the transform of the taps of all lags, [channels, n + 1].
+
+        Lags 0 … n - 1 are the forward filter. The reverse filter, flipped, fills the rest, so that its
+        first tap is at lag -1.
+        """
         forward, *reverse = (kernel.T for kernel in self.kernels(n))
         kernel = torch.cat([forward, *(taps.flip(-1) for taps in reverse)], dim=-1)
         return cast(Tensor, torch.fft.rfft(kernel, n=2 * n, norm="forward"))
-
-
-def _version(tensor: Tensor) -> int:
-    return 0 if tensor.is_inference() else tensor._version
 
 
 def _filter_network(config: M2BertConfig, sine: Sine) -> nn.Sequential:
@@ -156,9 +165,14 @@ class SequenceMixer(nn.Module):
         self.layernorm = nn.LayerNorm(width) if config.hyena_training_additions else None
 
     def forward(self, x: Tensor, mask: Tensor | None) -> Tensor:
-        """[batch, n, width] -> [batch, n, width]; positions outside `mask` [batch, 1, n] are not seen."""
+        """[batch, n, width] -> [batch, n, width]; positions outside `mask` [batch, 1, n] are hidden.
+
+        Between the two linear layers the channels are independent, so they are computed in blocks. One block
+        passes through the first linear layer and the short filter; smaller blocks of it pass through the
+        long convolutions.
+        """
         x = x if self.layernorm is None else self.layernorm(x)
-        x = flip(x)
+        x = transposed(x)
         filters = [conv.filter(x.shape[2]) for conv in (self.filter_fn, self.filter_fn2) if conv]
         mixed = torch.empty_like(x)
         for channels in blocks(x, BLOCK, LEAST):
@@ -168,13 +182,13 @@ class SequenceMixer(nn.Module):
                 inputs = [v[:, some] * x1[:, some], x[:, channels][:, some]]
                 if mask is not None:
                     inputs = [one * mask for one in inputs]
-                pairs = zip(own, inputs, strict=False)
-                gated, *residual = (one.at(some).convolved(given) for one, given in pairs)
+                pairs = zip(own, inputs, strict=False)  # without a residual filter, one pair
+                gated, *residual = (one.at(some).convolve(given) for one, given in pairs)
                 out[:, some] = sum(residual, x2[:, some] * gated)
-        return flip(_affine(mixed, self.out_linear.weight, self.out_linear.bias))
+        return transposed(_affine(mixed, self.out_linear.weight, self.out_linear.bias))
 
     def _short(self, x: Tensor, channels: slice) -> Tensor:
-        """The first linear layer and the short filter: these channels of x1, x2 and v."""
+        """Apply the first linear layer and the short filter; return these channels of x1, x2 and v."""
         linear, short = self.in_linear, self.short_filter
         u = _affine(x, _thirds(linear.weight, channels), _thirds(linear.bias, channels))
         weight, bias = _thirds(short.weight, channels), _thirds(cast(Tensor, short.bias), channels)
@@ -183,7 +197,7 @@ class SequenceMixer(nn.Module):
 
 
 def blocks(x: Tensor, numbers: int, least: int = 1) -> Iterator[slice]:
-    """The channels of x: about so many numbers at a time, or all where gradients are wanted."""
+    """Yield blocks of channels of x with about `numbers` numbers each; one block if gradients are needed."""
     whole = torch.is_grad_enabled()
     step = max(least, numbers * (64 if x.is_cuda else 1) // x[:, 0].numel())
     for start in range(0, x.shape[1], x.shape[1] if whole else step):
@@ -191,27 +205,33 @@ def blocks(x: Tensor, numbers: int, least: int = 1) -> Iterator[slice]:
 
 
 def _affine(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-    """A linear layer over [batch, channels, n]."""
+    """Apply a linear layer to the channels of [batch, channels, n]."""
     return torch.baddbmm(bias[:, None], weight.expand(len(x), -1, -1), x)
 
 
-def flip(x: Tensor) -> Tensor:
-    """[batch, a, b] -> [batch, b, a], in memory too; torch is quick at that for matrices alone."""
+def transposed(x: Tensor) -> Tensor:
+    """[batch, a, b] -> [batch, b, a], also in memory.
+
+    torch copies a transposed matrix fast, but not a batch of them.
+    """
     if torch.is_grad_enabled():
         return x.transpose(1, 2).contiguous()
-    flipped = torch.empty(x.transpose(1, 2).shape, dtype=x.dtype, device=x.device)
-    for target, source in zip(flipped, x, strict=True):
+    result = torch.empty(x.transpose(1, 2).shape, dtype=x.dtype, device=x.device)
+    for target, source in zip(result, x, strict=True):
         target.copy_(source.T)
-    return flipped
+    return result
 
 
 def _thirds(parameter: Tensor, channels: slice) -> Tensor:
-    """The same channels of x1, x2 and v."""
+    """Return the parameters of these channels of x1, x2 and v, which are the thirds of the first axis."""
     return parameter.view(3, -1, *parameter.shape[1:])[:, channels].flatten(0, 1)
 
 
 def by_rows(function: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
-    """`function` [some, width] -> the same shape, of all positions of x [..., width], some at a time."""
+    """Apply `function` ([rows, width] -> the same shape) to x [..., width], ROWS positions at a time.
+
+    On a GPU, and if gradients are needed, all positions are computed at once.
+    """
     rows = x.flatten(0, -2)
     if torch.is_grad_enabled() or x.is_cuda or len(rows) <= ROWS:
         return function(x)

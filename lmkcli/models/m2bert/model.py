@@ -1,7 +1,7 @@
-"""M2-BERT as transformers classes: `M2BertModel`, and AutoConfig and AutoModel know it by its type.
+"""M2-BERT as a transformers class, `M2BertModel`, registered with AutoConfig and AutoModel.
 
-The equations of Fu et al. 2023 (arXiv 2310.12109) under the parameter names of the models that
-Saad-Falcon et al. 2024 (arXiv 2402.07440 §4.1) released; docs/m2bert.md.
+It computes the equations of Fu et al. 2023 (arXiv 2310.12109). Parameters have the names of the models that
+Saad-Falcon et al. 2024 (arXiv 2402.07440 §4.1) released; see docs/m2bert.md.
 """
 
 from collections.abc import Iterable, Sequence
@@ -14,14 +14,14 @@ from transformers import AutoConfig, AutoModel, PreTrainedModel
 from transformers.modeling_outputs import BaseModelOutputWithPooling
 
 from lmkcli.errors import UsageError
-from lmkcli.models.finding import locate
-from lmkcli.models.m2bert import weights as m2bert_weights
+from lmkcli.models.lookup import locate
+from lmkcli.models.m2bert import weights as weight_files
 from lmkcli.models.m2bert.config import M2BertConfig, check_supported
 from lmkcli.models.m2bert.mixer import LongConv, SequenceMixer, by_rows
 
 
-class Embeddings(nn.Module):
-    """Words + token types + positions, normalised."""
+class M2BertEmbeddings(nn.Module):
+    """LayerNorm(words + token types + positions)."""
 
     position_ids: Tensor
 
@@ -46,9 +46,11 @@ class Embeddings(nn.Module):
 
 
 class BlockDiagonal(nn.Module):
-    """A linear layer with blocks on its diagonal; sizes that they do not divide are filled up.
+    """A linear layer with a block-diagonal matrix: block b maps input piece b to output piece b.
 
-    Features come and go in parts, which lie beside each other, so that nothing has to be copied.
+    Inputs and outputs are lists of parts, [..., width] each, which together are the features. So consecutive
+    layers pass pieces on without copies. If the number of blocks does not divide a size, zeros fill the last
+    piece.
     """
 
     def __init__(self, inputs: int, outputs: int, blocks: int, bias: bool) -> None:
@@ -71,7 +73,7 @@ class BlockDiagonal(nn.Module):
 
 
 def _pieces(parts: list[Tensor], blocks: int, width: int) -> Sequence[Tensor]:
-    """The features of `parts` in `blocks` pieces of `width`, with zeros at the end where some lack."""
+    """Cut the features of `parts` into `blocks` pieces of `width`, the last one filled with zeros."""
     each = blocks // len(parts)
     if all(part.shape[-1] == each * width for part in parts):
         return [piece for part in parts for piece in part.chunk(each, dim=-1)]
@@ -79,8 +81,11 @@ def _pieces(parts: list[Tensor], blocks: int, width: int) -> Sequence[Tensor]:
     return functional.pad(whole, (0, blocks * width - whole.shape[-1])).chunk(blocks, dim=-1)
 
 
-class Mlp(nn.Module):
-    """gelu(a) * c, or plain gelu(a), between two linear layers; the layer's only residual and LayerNorm."""
+class M2BertMlp(nn.Module):
+    """gelu(a) * c, or gelu(a) without a gate, between two linear layers.
+
+    The only residual and LayerNorm of an M2-BERT layer are here.
+    """
 
     def __init__(self, config: M2BertConfig) -> None:
         super().__init__()
@@ -102,7 +107,7 @@ class Mlp(nn.Module):
         return self.layernorm(torch.cat(outputs, dim=-1) + x)  # type: ignore[no-any-return]
 
     def _multiplied(self, parts: list[Tensor]) -> list[Tensor]:
-        """The gelu of the first half of the features times the second half."""
+        """Return the gelu of the first half of the features times the second half."""
         if len(parts) % 2:
             parts = list(torch.cat(parts, dim=-1).chunk(2, dim=-1))
         half = len(parts) // 2
@@ -116,25 +121,25 @@ def _linear(config: M2BertConfig, inputs: int, outputs: int, bias: bool) -> nn.M
 
 
 def _through(layer: nn.Module, parts: list[Tensor]) -> list[Tensor]:
-    """A layer of either kind over features in parts."""
+    """Apply a layer of either kind to features in parts."""
     if isinstance(layer, BlockDiagonal):
         return layer(parts)  # type: ignore[no-any-return]
     return [layer(torch.cat(parts, dim=-1))]
 
 
-class Layer(nn.Module):
+class M2BertLayer(nn.Module):
     """A mixer over the sequence, then an MLP over the width."""
 
     def __init__(self, config: M2BertConfig) -> None:
         super().__init__()
         self.attention = SequenceMixer(config)
-        self.mlp = Mlp(config)
+        self.mlp = M2BertMlp(config)
 
     def forward(self, x: Tensor, mask: Tensor | None) -> Tensor:
         return self.mlp(self.attention(x, mask))  # type: ignore[no-any-return]
 
 
-class Pooler(nn.Module):
+class M2BertPooler(nn.Module):
     """tanh(dense(x)) of the first state, or of the mean of the states in the mask."""
 
     def __init__(self, config: M2BertConfig) -> None:
@@ -153,22 +158,22 @@ def masked_mean(states: Tensor, attention_mask: Tensor) -> Tensor:
     return (states * weights).sum(1) / weights.sum(1).clamp(min=1)
 
 
-class Encoder(nn.Module):
+class M2BertEncoder(nn.Module):
     """All layers."""
 
     def __init__(self, config: M2BertConfig) -> None:
         super().__init__()
-        self.layer = nn.ModuleList(Layer(config) for _ in range(config.num_hidden_layers))
+        self.layer = nn.ModuleList(M2BertLayer(config) for _ in range(config.num_hidden_layers))
 
 
-class Bert(nn.Module):
-    """What stands under `bert.` in the released weights."""
+class M2BertParts(nn.Module):
+    """The parameters with the prefix `bert.` in the released weights."""
 
     def __init__(self, config: M2BertConfig) -> None:
         super().__init__()
-        self.embeddings = Embeddings(config)
-        self.encoder = Encoder(config)
-        self.pooler = None if config.use_cls_token else Pooler(config)
+        self.embeddings = M2BertEmbeddings(config)
+        self.encoder = M2BertEncoder(config)
+        self.pooler = None if config.use_cls_token else M2BertPooler(config)
 
 
 class M2BertModel(PreTrainedModel):  # type: ignore[no-untyped-call]
@@ -179,14 +184,14 @@ class M2BertModel(PreTrainedModel):  # type: ignore[no-untyped-call]
 
     config_class = M2BertConfig
     base_model_prefix = "m2bert"
-    # bf16 cannot tell positions apart
+    # in bf16, different positions become equal
     _keep_in_fp32_modules_strict = ["filter_fn", "filter_fn2"]  # noqa: RUF012
-    _no_split_modules = ["Layer"]  # noqa: RUF012 (as transformers declares it)
+    _no_split_modules = ["M2BertLayer"]  # noqa: RUF012 (as transformers declares it)
 
     def __init__(self, config: M2BertConfig) -> None:
         check_supported(config)
         super().__init__(config)
-        self.bert = Bert(config)
+        self.bert = M2BertParts(config)
         self.post_init()  # type: ignore[no-untyped-call]
 
     def forward(
@@ -198,14 +203,16 @@ class M2BertModel(PreTrainedModel):  # type: ignore[no-untyped-call]
         output_hidden_states: bool = False,
         **ignored: Any,
     ) -> BaseModelOutputWithPooling:
-        """States of every position, padding included, and in `pooler_output` the vector, not normalised.
+        """Return the states of all positions, padding included, and the vector (not normalised).
 
-        As in the released code convolutions see padding, and the mask matters for `pool_all` alone.
-        With `mask_padding` they do not: each row comes out as it does alone, without its padding.
+        As in the released code, convolutions read the padding, and the mask is used only for `pool_all`.
+        `mask_padding` hides the padding from the convolutions, so a row does not depend on the length of its
+        padding.
         """
         if input_ids.shape[1] > self.config.limit:
             raise UsageError(
-                f"{input_ids.shape[1]} tokens: this M2-BERT has tables for {self.config.limit}; cut the text"
+                f"{input_ids.shape[1]} tokens are more than the {self.config.limit} positions of this "
+                "M2-BERT; cut the text"
             )
         if attention_mask is None:
             attention_mask = torch.ones_like(input_ids)
@@ -238,7 +245,7 @@ class M2BertModel(PreTrainedModel):  # type: ignore[no-untyped-call]
         return self.bert.embeddings.word_embeddings
 
     def save_pretrained(self, save_directory: Any, *args: Any, **kwargs: Any) -> None:
-        """As in transformers, with every name of the released files: the shared frequencies under six."""
+        """Save as in transformers, but shared frequencies under all six of their names, as released."""
         kept = {name: value.clone() for name, value in self.state_dict().items()}
         super().save_pretrained(save_directory, *args, **({"state_dict": kept} | kwargs))
 
@@ -246,13 +253,13 @@ class M2BertModel(PreTrainedModel):  # type: ignore[no-untyped-call]
     def from_pretrained(  # type: ignore[override]
         cls, name: Any, *args: Any, config: Any = None, **kwargs: Any
     ) -> Any:
-        """The model of a folder or a hub name; DataError for weights that are missing or unknown."""
+        """Load the model of a folder or a hub name. DataError for missing or unknown weights."""
         offline = bool(kwargs.pop("local_files_only", False))
         folder, _ = locate(str(name), kwargs.pop("revision", None), offline)
-        config = m2bert_weights.read_config(folder) if config is None else config
+        config = weight_files.read_config(folder) if config is None else config
         with torch.device("meta"):
             expected = cls(config).state_dict()
-        weights = m2bert_weights.read(folder, expected)
+        weights = weight_files.read(folder, expected)
         return super().from_pretrained(None, *args, config=config, state_dict=weights, **kwargs)
 
 

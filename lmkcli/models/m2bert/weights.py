@@ -1,7 +1,7 @@
-"""The files of an M2-BERT: configuration and weights, under all the names that they are released by.
+"""The configuration and weight files of an M2-BERT, with all names that its releases use.
 
-docs/m2bert.md lists the files. Nothing is left at random: what is missing, unknown or of another shape
-is an error.
+docs/m2bert.md lists the files. A tensor that is missing, unknown or of another shape is an error, so no
+weight is random.
 """
 
 import re
@@ -24,7 +24,7 @@ FILES = ("model.safetensors", "pytorch_model.bin", "model.bin")
 _PREFIXES = re.compile(r"^(module\.|model\.)+")
 _IGNORED = re.compile(r"flashfft|^cls\.|^classifier\.")
 _FREQUENCY = re.compile(r"implicit_filter(_rev)?\.[135]\.freq$")
-# Constants that follow from the configuration; what was made for more positions may lack them.
+# Constants that follow from the configuration. Files that were converted to more positions may lack them.
 _CONSTANTS: dict[str, Callable[[torch.Size], Tensor]] = {
     "position_ids": lambda shape: torch.arange(shape[1])[None],
     "pos_emb.t": lambda shape: times(shape[1]),
@@ -33,10 +33,12 @@ _CONSTANTS: dict[str, Callable[[torch.Size], Tensor]] = {
 
 
 def read_config(folder: Path) -> M2BertConfig:
-    """The configuration of a folder, whatever it calls its model type."""
+    """Return the configuration of a folder, whatever its model_type."""
     given = read_json(folder / "config.json")
     if not given:
-        raise DataError(f"{folder} has no config.json; an M2-BERT cannot be read without it")
+        raise DataError(
+            f"{folder} has no config.json, which an M2-BERT needs; download the model again"
+        )
     try:
         return M2BertConfig(**{k: v for k, v in given.items() if k != "model_type"})
     except (TypeError, ValueError) as error:
@@ -45,7 +47,7 @@ def read_config(folder: Path) -> M2BertConfig:
 
 
 def read(folder: Path, expected: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The weights of a folder by the names of `expected`; DataError unless they are exactly those."""
+    """Return the weights of a folder by the names of `expected`. DataError for other or missing names."""
     file = next((folder / name for name in FILES if (folder / name).is_file()), None)
     if file is None:
         raise DataError(f"{folder} has no weights: none of {', '.join(FILES)}")
@@ -60,18 +62,21 @@ def _load(file: Path) -> dict[str, Any]:
     except (SafetensorError, UnpicklingError, OSError, RuntimeError, EOFError) as error:
         first = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise DataError(f"{file} cannot be read as weights: {first}") from None
-    for level in ("state", "model"):  # checkpoints of the pre-training
+    for level in ("state", "model"):  # levels in checkpoints of the pre-training
         if isinstance(loaded, dict) and isinstance(loaded.get(level), dict):
             loaded = loaded[level]
     if not isinstance(loaded, dict):
-        raise DataError(f"{file} is no dictionary of weights")
+        raise DataError(f"{file} contains no dictionary of weights")
     return loaded
 
 
 def fitted(
     given: Mapping[str, Tensor], expected: Mapping[str, Tensor], file: Path
 ) -> dict[str, Tensor]:
-    """`given` by the names of `expected`, without what is not the encoder's; DataError if it differs."""
+    """Return `given` by the names of `expected`, without tensors of other parts.
+
+    DataError names tensors that are missing, unknown or of another shape.
+    """
     weights = _renamed(given, expected)
     weights |= _constants(weights, expected) | _frequencies(weights, expected, file)
     unlike = [name for name in weights if name in expected and _shapes(name, weights, expected)]
@@ -84,7 +89,7 @@ def fitted(
             shown = "; ".join(names[:3]) + (" …" if names[3:] else "")
             raise DataError(
                 f"{file} {what} {len(names)} tensors of an M2-BERT ({shown}); "
-                "give weights that belong to the config.json beside them"
+                "give weights that belong to the config.json in this folder"
             )
     return weights
 
@@ -101,8 +106,8 @@ def _renamed(given: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> dic
 
 
 def _shapes(name: str, weights: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> str:
-    here, wanted = tuple(weights[name].shape), tuple(expected[name].shape)
-    return "" if here == wanted else f"{name} {here}, not {wanted}"
+    given, wanted = tuple(weights[name].shape), tuple(expected[name].shape)
+    return "" if given == wanted else f"{name} {given}, not {wanted}"
 
 
 def _constants(weights: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -117,14 +122,17 @@ def _constants(weights: Mapping[str, Tensor], expected: Mapping[str, Tensor]) ->
 def _frequencies(
     weights: Mapping[str, Tensor], expected: Mapping[str, Tensor], file: Path
 ) -> dict[str, Tensor]:
-    """The sines of one filter share their frequencies, which may stand under any of their names."""
+    """Return the frequencies of all sines.
+
+    The sines of a filter share their frequencies; a file may have them under any of their names.
+    """
     shared: dict[str, Tensor] = {}
     for name in filter(_FREQUENCY.search, weights):
         first = shared.setdefault(_FREQUENCY.sub("", name), weights[name])
         if not torch.equal(first, weights[name]):
             raise DataError(
-                f"{file}: {name} differs from the other frequencies of its filter, which are one "
-                "parameter; give the file as it was released"
+                f"{file}: {name} differs from the other frequencies of its filter, which must be "
+                "equal; download the file again"
             )
     owners = {name: _FREQUENCY.sub("", name) for name in filter(_FREQUENCY.search, expected)}
     return {name: shared[owner] for name, owner in owners.items() if owner in shared}

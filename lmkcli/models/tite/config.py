@@ -1,4 +1,4 @@
-"""The configuration of TITE (docs/tite.md): every field of a config.json, checked when it is read."""
+"""The configuration of TITE (docs/tite.md). All fields of a config.json are checked when it is read."""
 
 from typing import Any, cast
 
@@ -22,16 +22,19 @@ _PER_LAYER = (
 
 
 def pooled_length(length: int, kernel: int, stride: int) -> int:
-    """Windows over a sequence: they begin at 0, stride, 2 x stride …, and the last may be partial."""
+    """Return the number of windows over a sequence.
+
+    They start at 0, stride, 2 x stride, and so on; the last may be partial.
+    """
     return -(-max(0, length - kernel) // stride) + 1 if length else 0
 
 
 class TiteConfig(PretrainedConfig):  # type: ignore[no-untyped-call]
-    """What a TITE model is. A scalar stands for every layer; lists have one entry a layer.
+    """The configuration of a TITE model. A scalar applies to all layers; lists have one entry per layer.
 
-    `kernel_sizes` and `strides` are None where a layer does not pool. `rotary_query_positions` says
-    where the queries of a pooling layer stand: at the centre of their window, or, as in checkpoints
-    made before June 2025, at their index. DataError for what no TITE can be.
+    `kernel_sizes` and `strides` are None for layers that do not pool. `rotary_query_positions` is the
+    position of the queries of a pooling layer: the centre of their window, or their index, as in
+    checkpoints made before June 2025. DataError for an impossible configuration.
     """
 
     model_type = "tite"
@@ -62,15 +65,23 @@ class TiteConfig(PretrainedConfig):  # type: ignore[no-untyped-call]
             old = kwargs.pop("positional_embedding_type")
             self.absolute_positional_embedding_type = "learned" if old == "absolute" else None
             self.relative_positional_embedding_type = None if old == "absolute" else old
-        for derived in ("hidden_size", "attn_implementation"):  # the first is a property here;
-            kwargs.pop(derived, None)  # packed attention is computed in one way alone
+        # hidden_size is a property here, and TITE has one implementation of attention
+        for ignored in ("hidden_size", "attn_implementation"):
+            kwargs.pop(ignored, None)
+        layers = self.num_hidden_layers
         for name in _PER_LAYER:
-            setattr(self, name, self._per_layer(name))
-        for name, known in _CHOICES.items():
-            if getattr(self, name) not in known:
+            given = getattr(self, name)
+            values = list(given) if isinstance(given, list | tuple) else [given] * layers
+            if len(values) != layers:
+                raise DataError(
+                    f"config.json: {name} has {len(values)} entries for {layers} layers"
+                )
+            setattr(self, name, values)
+        for name, choices in _CHOICES.items():
+            if getattr(self, name) not in choices:
                 raise DataError(
                     f"config.json: {name} {getattr(self, name)!r} is not one of "
-                    f"{', '.join(map(repr, known))}"
+                    f"{', '.join(map(repr, choices))}"
                 )
         self._check_widths()
         self._check_pooling()
@@ -78,7 +89,7 @@ class TiteConfig(PretrainedConfig):  # type: ignore[no-untyped-call]
 
     @property
     def hidden_size(self) -> int:
-        """The width of what comes out: that of the last layer."""
+        """The width of the vectors: that of the last layer."""
         return self.widths[-1]
 
     @property
@@ -88,40 +99,32 @@ class TiteConfig(PretrainedConfig):  # type: ignore[no-untyped-call]
 
     @property
     def pools(self) -> bool:
-        """Whether one vector comes out, and not one for each token."""
+        """Whether the model returns one vector per sequence instead of one per token."""
         return any(self.windows)
 
     @property
     def longest(self) -> int:
-        """The longest sequence that there are positions for, and that is pooled to one vector."""
+        """The longest sequence that has positions, and that is pooled to one vector."""
         bounded = self.pools or self.absolute_positional_embedding_type == "learned"
         return self.max_position_embeddings if bounded else (1 << 31) - 1
 
     def head_width(self, layer: int) -> int:
-        """The width of one head of a layer."""
+        """Return the width of one head of a layer."""
         return self.widths[layer] // self.layer_sizes("num_attention_heads")[layer]
 
     def layer_sizes(self, name: str) -> list[int]:
-        """One of the fields that have a number for each layer."""
+        """Return a field that has one number per layer."""
         return cast(list[int], getattr(self, name))
 
     @property
     def windows(self) -> list[tuple[int, int] | None]:
-        """Kernel and stride of each layer; None where it does not pool."""
+        """Kernel and stride of each layer; None for layers that do not pool."""
         kernels = cast(list[int | None], self.kernel_sizes)
         strides = cast(list[int | None], self.strides)
         return [
             None if kernel is None or stride is None else (kernel, stride)
             for kernel, stride in zip(kernels, strides, strict=True)
         ]
-
-    def _per_layer(self, name: str) -> list[Any]:
-        given, layers = getattr(self, name), self.num_hidden_layers
-        if not isinstance(given, list | tuple):
-            return [given] * layers
-        if len(given) != layers:
-            raise DataError(f"config.json: {name} has {len(given)} entries for {layers} layers")
-        return list(given)
 
     def _check_widths(self) -> None:
         widths, heads = self.widths, self.layer_sizes("num_attention_heads")
@@ -134,7 +137,7 @@ class TiteConfig(PretrainedConfig):  # type: ignore[no-untyped-call]
                 raise DataError(f"config.json: rotary heads of odd width {width // count}")
 
     def _check_pooling(self) -> None:
-        """Everything pools down to one vector, or nothing pools."""
+        """Raise DataError unless the layers pool every sequence to one vector, or no layer pools."""
         length = self.max_position_embeddings
         for layer, pooling in enumerate(self.windows):
             kernel, stride = (self.layer_sizes(name)[layer] for name in ("kernel_sizes", "strides"))
@@ -142,8 +145,8 @@ class TiteConfig(PretrainedConfig):  # type: ignore[no-untyped-call]
                 continue
             if pooling is None or not 1 <= stride <= kernel:
                 raise DataError(
-                    f"config.json: layer {layer} has kernel {kernel} and stride {stride}; a layer has "
-                    "both or neither, and a stride from 1 to its kernel, or tokens would be left out"
+                    f"config.json: layer {layer} has kernel {kernel} and stride {stride}; a layer needs "
+                    "both or neither, and a stride from 1 to its kernel, so that no token is skipped"
                 )
             length = pooled_length(length, kernel, stride)
         if self.pools and length != 1:

@@ -1,6 +1,7 @@
-"""What TITE is pre-trained with: a decoder that sees half of a text, and heads that predict tokens.
+"""Pre-training of TITE: a decoder that sees half of a text, and heads that predict tokens.
 
-Schlatt et al. 2025, §3.3. The layer has the width, heads and activation of the encoder's last one.
+Schlatt et al. 2025, §3.3. The decoder is one layer with the width, heads and activation of the encoder's
+last layer.
 """
 
 from collections.abc import Sequence
@@ -10,23 +11,22 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from lmkcli.models.enhanced import Lined, Sight, sighted
-from lmkcli.models.language import LanguageHead
+from lmkcli.models.attention import QueryKeyLengths
+from lmkcli.models.decoders import LanguageHead, RowMask, masked_attention
 from lmkcli.models.tite.config import TiteConfig
-from lmkcli.models.tite.layers import Residual, TiteMLP, make_norm
-from lmkcli.models.tite.model import TiteModel
-from lmkcli.models.tite.rows import Lengths, Spread, places, rotate, turns
+from lmkcli.models.tite.model import Residual, TiteMLP, TiteModel, make_norm
+from lmkcli.models.tite.sequences import Lengths, Spacing, counted, rotate, rotations
 
 
 class Texts(NamedTuple):
-    """Tokens of some texts, one text after another, and how many each has."""
+    """The tokens of some texts, one text after another, and the number of tokens of each."""
 
     ids: Tensor
     lengths: Sequence[int]
 
 
 def last_layer(config: TiteConfig) -> TiteConfig:
-    """A configuration of one layer, which is as the last one and does not pool."""
+    """Return a configuration of one layer that equals the last one, without pooling."""
     kept = ("hidden_sizes", "num_attention_heads", "intermediate_sizes")
     sizes: dict[str, Any] = {name: config.layer_sizes(name)[-1] for name in kept}
     shared = {
@@ -40,14 +40,14 @@ def last_layer(config: TiteConfig) -> TiteConfig:
 
 
 def tite_head(config: TiteConfig) -> LanguageHead:
-    """A head that predicts tokens from states of the last width."""
+    """Create a head that predicts tokens from states with the width of the last layer."""
     activation = "silu" if config.hidden_act == "swiglu" else config.hidden_act
     norm = make_norm(config, config.hidden_size)
     return LanguageHead(config.hidden_size, config.vocab_size, activation, norm)
 
 
 class TiteDecoder(nn.Module):
-    """Tokens from a sequence's vector and, for each of them, a part of the others."""
+    """Predict the tokens of a text from its vector and, for each token, a part of the other tokens."""
 
     def __init__(self, config: TiteConfig) -> None:
         super().__init__()
@@ -62,27 +62,32 @@ class TiteDecoder(nn.Module):
         self.last_norm = nn.Identity() if one.norm_location == "post" else make_norm(one, width)
         self.dropout = nn.Dropout(config.dropout_prob)
 
-    def forward(self, encoder: TiteModel, vectors: Tensor, texts: "Texts", sight: Sight) -> Tensor:
-        """Vectors [texts, width] and the tokens of the texts -> states [tokens, width] of these.
+    def forward(self, encoder: TiteModel, vectors: Tensor, texts: Texts, mask: RowMask) -> Tensor:
+        """Map vectors [texts, width] and the tokens of the texts to states [tokens, width].
 
-        Rows of `sight` see the vector as their first key, then the tokens.
+        Queries are the vector of the text at every position. The keys of a text are its vector, then its
+        n tokens, so that `mask` has n rows and n + 1 keys per text.
         """
         lengths = np.array(texts.lengths, np.int64)
-        positions = torch.from_numpy(places(lengths)).to(vectors.device)
+        positions = torch.from_numpy(counted(lengths)).to(vectors.device)
         counts = torch.from_numpy(lengths).to(vectors.device)
         norm = self.embedding_norm or encoder.embeddings.norm
-        tokens = norm(_placed(encoder, encoder.embeddings.word_embeddings(texts.ids), positions))
+        table = encoder.embeddings.position_embeddings
+        tokens = encoder.embeddings.word_embeddings(texts.ids)
+        tokens = norm(tokens if table is None else tokens + table(positions))
         queries = vectors.repeat_interleave(counts, 0)
-        if encoder.embeddings.position_embeddings is not None:
-            queries = norm(_placed(encoder, queries, positions))
+        if table is not None:
+            queries = norm(queries + table(positions))
         context = _prepended(vectors, self.dropout(tokens), texts.lengths)
         if self.config.norm_location == "pre":
             queries, context = self.norm(queries), self.norm(context)
-        states = self.dense(self._attended(queries, context, lengths, sight), queries)
+        states = self.dense(self._attended(queries, context, lengths, mask), queries)
         states = self.norm(states) if self.config.norm_location == "post" else states
         return cast(Tensor, self.last_norm(self.mlp(states)))
 
-    def _attended(self, queries: Tensor, context: Tensor, lengths: Lengths, sight: Sight) -> Tensor:
+    def _attended(
+        self, queries: Tensor, context: Tensor, lengths: Lengths, mask: RowMask
+    ) -> Tensor:
         q, k, v = (
             part.view(len(part), self.heads, -1)
             for part in (
@@ -92,11 +97,14 @@ class TiteDecoder(nn.Module):
             )
         )
         if self.config.relative_positional_embedding_type == "rotary":
-            by = turns(lengths, Spread(), q.shape[2], q.device)
+            by = rotations(lengths, Spacing(), q.shape[2], q.device)
+            # the vector, the first key of each text, is not rotated
+            unrotated = torch.ones_like(by[:1]).expand(len(lengths), *by.shape[1:])
             q = rotate(q, by, self.config.rotary_interleaved)
-            k = rotate(k, _still_first(by, lengths), self.config.rotary_interleaved)
-        lined = Lined(lengths.tolist(), (lengths + 1).tolist())
-        return sighted(q, (k, v), lined, sight).flatten(1)
+            by = _prepended(unrotated, by, lengths.tolist())
+            k = rotate(k, by, self.config.rotary_interleaved)
+        counts = QueryKeyLengths(lengths, lengths + 1)
+        return masked_attention(q, (k, v), counts, mask).flatten(1)
 
     def _projected(self, projection: nn.Module, states: Tensor) -> Tensor:
         projected = projection(states)
@@ -105,19 +113,7 @@ class TiteDecoder(nn.Module):
         )
 
 
-def _placed(encoder: TiteModel, states: Tensor, positions: Tensor) -> Tensor:
-    table = encoder.embeddings.position_embeddings
-    return states if table is None else states + table(positions)
-
-
 def _prepended(first: Tensor, tokens: Tensor, lengths: Sequence[int]) -> Tensor:
-    """[texts, width] and [tokens, width] -> for each text its first row and its tokens."""
+    """[texts, ...] and [tokens, ...] -> for each text, its row of `first` and then its tokens."""
     parts = zip(first.to(tokens.dtype)[:, None], tokens.split(list(lengths)), strict=True)  # type: ignore[no-untyped-call]
     return torch.cat([row for part in parts for row in part])
-
-
-def _still_first(by: Tensor, lengths: Lengths) -> Tensor:
-    """Rotary turns of keys of which each text's first is not turned."""
-    still = torch.ones_like(by[:1])
-    parts = by.split(lengths.tolist())  # type: ignore[no-untyped-call]
-    return torch.cat([one for part in parts for one in (still, part)])

@@ -1,1 +1,1 @@
-"""Objectives of training and pre-training, one per file."""
+"""Objectives of training, one per file: functions of query and passage vectors."""

@@ -9,7 +9,7 @@ from typing import ClassVar
 
 from torch.nn import functional
 
-from lmkcli.training.objective import (
+from lmkcli.training.objectives.objective import (
     FAR,
     BatchFacts,
     Embedded,

@@ -12,7 +12,17 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from lmkcli.training.objective import FAR, BatchFacts, Embedded, Loss, Need, given, scores
+from lmkcli.training.objectives.objective import (
+    FAR,
+    BatchFacts,
+    Embedded,
+    Loss,
+    Need,
+    given,
+    scores,
+)
+
+WEIGHT = 0.1  # λ, the weight of negatives from the same document; the paper's value
 
 
 @dataclass(frozen=True)
@@ -22,14 +32,7 @@ class InSeNT:
     In a batch of one document, L_batch is 0.
     """
 
-    weight: float = 0.1  # λ, the weight of negatives from the same document; the paper's value
-    temperature: float = 0.0  # 0: 0.05, or 1 for late interaction
-    empty_chunk: bool = (
-        False  # add a zero vector as one more chunk of each document, as the official code does
-    )
-    padded: bool = (
-        False  # late interaction: pad chunks with zero vectors, as the official code does
-    )
+    temperature: float = 0.0  # 0 selects the default: 0.05, or 1 for late interaction
 
     needs: ClassVar[frozenset[Need]] = frozenset({"sequence"})
 
@@ -37,28 +40,24 @@ class InSeNT:
         """Return the weighted sum of both parts."""
         sequence = given(facts.sequence, "documents of chunks")
         temperature = self.temperature or (0.05 if queries.counts is None else 1.0)
-        values = scores(queries, passages, self.padded) / temperature  # [Q, N]
+        values = scores(queries, passages) / temperature  # [Q, N]
         document = sequence[facts.positives]  # [Q]: the document of each query's gold chunk
         same = sequence.unsqueeze(0) == document.unsqueeze(1)  # [Q, N]
-        documents = int(sequence.max()) + 1
-        within = self._term(values, facts, same, 1)
-        across = self._term(values, facts, ~same, documents - 1)
+        within = _cross_entropy(values, facts, same)
+        across = _cross_entropy(values, facts, ~same)
         weights = _equal_documents(document).to(values.dtype)
         sequence_loss, batch_loss = (weights * within).sum(), (weights * across).sum()
         parts = {"insent_sequence": sequence_loss.detach(), "insent_batch": batch_loss.detach()}
-        return Loss(self.weight * sequence_loss + (1 - self.weight) * batch_loss, parts)
+        return Loss(WEIGHT * sequence_loss + (1 - WEIGHT) * batch_loss, parts)
 
-    def _term(self, values: Tensor, facts: BatchFacts, negatives: Tensor, empty: int) -> Tensor:
-        """Return the cross-entropy of the gold chunk against `negatives` ([Q, N] bool), [Q].
 
-        With `empty_chunk`, `empty` more negatives have score 0.
-        """
-        gold = values.gather(1, facts.positives.unsqueeze(1))
-        hidden = ~negatives if facts.excluded is None else ~negatives | facts.excluded
-        hidden = hidden.scatter(1, facts.positives.unsqueeze(1), True)
-        zeros = gold.new_zeros(len(gold), empty if self.empty_chunk else 0)
-        everything = torch.cat([gold, values.masked_fill(hidden, FAR), zeros], dim=1)
-        return everything.logsumexp(1) - gold.squeeze(1)
+def _cross_entropy(values: Tensor, facts: BatchFacts, negatives: Tensor) -> Tensor:
+    """Return the cross-entropy of each gold chunk against `negatives` ([Q, N] bool), [Q]."""
+    gold = values.gather(1, facts.positives.unsqueeze(1))
+    hidden = ~negatives if facts.excluded is None else ~negatives | facts.excluded
+    hidden = hidden.scatter(1, facts.positives.unsqueeze(1), True)
+    everything = torch.cat([gold, values.masked_fill(hidden, FAR)], dim=1)
+    return everything.logsumexp(1) - gold.squeeze(1)
 
 
 def _equal_documents(document: Tensor) -> Tensor:

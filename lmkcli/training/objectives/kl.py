@@ -5,7 +5,7 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from lmkcli.training.objective import (
+from lmkcli.training.objectives.objective import (
     FAR,
     BatchFacts,
     Embedded,

@@ -5,16 +5,26 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from lmkcli.training.objective import FAR, BatchFacts, Embedded, Loss, Need, given, own, scores
+from lmkcli.training.objectives.objective import (
+    FAR,
+    BatchFacts,
+    Embedded,
+    Loss,
+    Need,
+    given,
+    own,
+    scores,
+)
 
 TINY = 1e-8  # avoids a division by 0 if all scores are equal
 
 
 @dataclass(frozen=True)
 class LateDistillation:
-    """KL divergence KL(teacher || student) over each query's own passages with a teacher score."""
+    """KL divergence KL(teacher || student) over each query's own passages with a teacher score.
 
-    minmax: bool = True  # rescale the student's scores of each query to 0 … 1 first
+    The student's scores of each query are first rescaled to 0 … 1.
+    """
 
     needs: ClassVar[frozenset[Need]] = frozenset({"teacher"})
 
@@ -22,9 +32,7 @@ class LateDistillation:
         """Return the loss, averaged over the queries with a teacher score."""
         teacher = given(facts.teacher, "teacher scores")
         missing = teacher.isnan()
-        student = own(scores(queries, passages), facts)
-        if self.minmax:
-            student = _rescaled(student, missing)
+        student = _rescaled(own(scores(queries, passages), facts), missing)
         target = teacher.masked_fill(missing, FAR).log_softmax(1)
         logs = student.masked_fill(missing, FAR).log_softmax(1)
         terms = (target.exp() * (target - logs)).masked_fill(missing, 0)

@@ -15,7 +15,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from lmkcli.training.objective import (
+from lmkcli.training.objectives.objective import (
     FAR,
     BatchFacts,
     Embedded,

@@ -3,7 +3,15 @@
 from dataclasses import dataclass
 from typing import ClassVar
 
-from lmkcli.training.objective import BatchFacts, Embedded, Loss, Need, given, own, scores
+from lmkcli.training.objectives.objective import (
+    BatchFacts,
+    Embedded,
+    Loss,
+    Need,
+    given,
+    own,
+    scores,
+)
 
 
 @dataclass(frozen=True)

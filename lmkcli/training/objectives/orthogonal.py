@@ -5,7 +5,7 @@ from typing import ClassVar
 
 from torch.nn import functional
 
-from lmkcli.training.objective import BatchFacts, Embedded, Loss, Need
+from lmkcli.training.objectives.objective import BatchFacts, Embedded, Loss, Need
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from lmkcli.errors import DataError
-from lmkcli.training.objective import BatchFacts, Embedded, Loss, Need, given
+from lmkcli.training.objectives.objective import BatchFacts, Embedded, Loss, Need, given
 
 
 @dataclass(frozen=True)

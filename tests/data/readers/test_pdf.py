@@ -14,7 +14,7 @@ pytest.importorskip("pypdfium2")
 from lmkcli.data.readers.pdf import read
 
 
-def test_pages_are_chunks_and_words_are_put_together() -> None:
+def test_pages_are_chunks_and_hyphenated_words_are_joined() -> None:
     data = pages.pdf(["Ropes (old) are\nspliced, not knot-\nted.", "Page two."], "On  ropes")
     assert read(data, "utf-8") == ("On ropes", "Ropes (old) are\nspliced, not knotted.\fPage two.")
 
@@ -31,13 +31,13 @@ def test_an_empty_file_is_empty() -> None:
     ("data", "why"),
     [
         (pages.pdf(["secret"], encrypted=True), "is encrypted; save it without a password"),
-        (pages.pdf(["", " "]), "has no text, only pictures"),
-        (pages.pdf([]), "is not a PDF, or a damaged one"),
-        (pages.pdf(["cut"])[:200], "is not a PDF, or a damaged one"),
-        (b"<html>not found</html>", "is not a PDF, or a damaged one"),
+        (pages.pdf(["", " "]), "has no text, probably only pictures"),
+        (pages.pdf([]), "is not a PDF file"),
+        (pages.pdf(["cut"])[:200], "is not a PDF file"),
+        (b"<html>not found</html>", "is not a PDF file"),
     ],
 )
-def test_what_cannot_be_read_says_why(data: bytes, why: str) -> None:
+def test_unreadable_files_have_a_reason(data: bytes, why: str) -> None:
     with pytest.raises(DataError, match=why):
         read(data, "utf-8")
 
@@ -49,12 +49,12 @@ def test_threads_wait_for_each_other() -> None:
     assert texts == ["\f".join([f"page {number}"] * 20) for number in range(40)]
 
 
-def test_damage_gives_a_text_or_a_refusal(tmp_path: Path) -> None:
+def test_damage_gives_a_text_or_a_data_error(tmp_path: Path) -> None:
     for seed in range(200):
         file = tmp_path / f"{seed}" / "file.pdf"
         file.parent.mkdir()
         pages.save_pdf(file, ["Ropes are spliced.\nNot knotted.", "Page two."], "Ropes")
         damage.damage(file, Random(seed))
         if file.is_file():
-            with contextlib.suppress(DataError):  # any other is a bug
+            with contextlib.suppress(DataError):  # any other error is a bug
                 assert isinstance(read(file.read_bytes(), "utf-8").text, str), seed

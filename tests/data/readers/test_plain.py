@@ -4,8 +4,8 @@ import codecs
 
 import pytest
 
-from lmkcli.data.filetext import check_encoding, decoded
-from lmkcli.data.readers.plain import read_markdown, read_text
+from lmkcli.data.filetext import check_encoding, decode_text
+from lmkcli.data.readers.plain import read_markdown, read_rst, read_text
 from lmkcli.errors import DataError, UsageError
 
 
@@ -31,22 +31,38 @@ def test_the_title_of_markdown_is_its_first_heading(text: str, title: str, rest:
     assert read_markdown(text.encode(), "utf-8") == (title, rest)
 
 
-def test_plain_text_has_no_title_and_is_whole() -> None:
+@pytest.mark.parametrize(
+    ("text", "title", "rest"),
+    [
+        ("Knots\n=====\n\nTie.\n", "Knots", "Tie."),
+        ("=====\nKnots\n=====\nTie.", "Knots", "Tie."),
+        ("\n Knots \n--------\nTie.", "Knots", "Tie."),
+        ("Knots\n===\nTie.", "", "Knots\n===\nTie."),
+        ("words first\n\nKnots\n=====\n", "", "words first\n\nKnots\n=====\n"),
+        ("x" * 9999 + " " * 9999, "", "x" * 9999 + " " * 9999),
+        ("", "", ""),
+    ],
+)
+def test_the_title_of_restructuredtext_is_its_first_line(text: str, title: str, rest: str) -> None:
+    assert read_rst(text.encode(), "utf-8") == (title, rest)
+
+
+def test_plain_text_is_read_whole_without_a_title() -> None:
     assert read_text("# é\r\n\fpage two\n".encode(), "utf-8") == ("", "# é\n\fpage two\n")
 
 
 @pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16", "utf-16-be"])
 def test_a_byte_order_mark_names_the_encoding(encoding: str) -> None:
     mark = codecs.BOM_UTF16_BE if encoding == "utf-16-be" else b""
-    assert decoded(mark + "über".encode(encoding), "ascii") == "über"
+    assert decode_text(mark + "über".encode(encoding), "ascii") == "über"
 
 
-def test_another_encoding_is_named_and_refused_otherwise() -> None:
-    assert decoded("über".encode("cp1252"), "cp1252") == "über"
+def test_another_encoding_must_be_named() -> None:
+    assert decode_text("über".encode("cp1252"), "cp1252") == "über"
     with pytest.raises(DataError, match=r"is not utf-8 \(byte 2\).*,encoding=cp1252"):
-        decoded(b"a\xfcb", "utf-8")
-    with pytest.raises(DataError, match="says that it is utf-8-sig, and is not"):
-        decoded(codecs.BOM_UTF8 + b"a\xfcb", "cp1252")
+        decode_text(b"a\xfcb", "utf-8")
+    with pytest.raises(DataError, match="declares the encoding utf-8-sig"):
+        decode_text(codecs.BOM_UTF8 + b"a\xfcb", "cp1252")
     check_encoding("shift_jis")
     for name in ("klingon", "rot13", "hex", ""):
         with pytest.raises(UsageError, match="no such encoding"):
@@ -56,6 +72,6 @@ def test_another_encoding_is_named_and_refused_otherwise() -> None:
 @pytest.mark.parametrize(
     "data", [b"a\0b", b"\x89PNG\r\n\x1a\n\0", codecs.BOM_UTF16_LE + b"a\0\0\0"]
 )
-def test_what_is_binary_is_refused(data: bytes) -> None:
+def test_binary_data_is_refused(data: bytes) -> None:
     with pytest.raises(DataError, match="is binary, not text"):
-        decoded(data, "utf-8")
+        decode_text(data, "utf-8")

@@ -1,4 +1,4 @@
-"""The hub's collections: every name from a mirror in the hub's own layout, and what can be wrong in one."""
+"""Collections of the hub: every name from a mirror with the hub's layout, and damaged mirrors."""
 
 import gzip
 import shutil
@@ -10,24 +10,33 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from lmkcli.data import hub_layouts, known
-from lmkcli.data.collection import CHUNK, Collection, Doc, Qrel, Query, Shard, open_collection
-from lmkcli.data.digest import CollectionDigest, doc_hash
+from lmkcli.data import hub_layouts, known_collections
+from lmkcli.data.collection import (
+    CHUNK_BREAK,
+    Collection,
+    CollectionDigest,
+    Doc,
+    Qrel,
+    Query,
+    Shard,
+    doc_hash,
+    open_collection,
+)
 from lmkcli.data.run import Run, ranked
 from lmkcli.encoding.encoder import Encoder, open_encoder
-from lmkcli.encoding.resolving import resolve
+from lmkcli.encoding.resolution import resolve
 from lmkcli.errors import DataError, UnknownName, UsageError
 from lmkcli.evaluation.measures import evaluate, parse_measures
-from lmkcli.recipe import RecipeOptions
-from lmkcli.settings import EncodeSettings
+from lmkcli.spec.recipe import RecipeOptions
+from lmkcli.spec.settings import EncodeSettings
 from tests import mirrors
 
-NAMES = [name for name in known.names() if hub_layouts.layout_of(name)]
+NAMES = [name for name in known_collections.names() if hub_layouts.layout_of(name)]
 
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A mirror of everything. Do not write into it."""
+    """A mirror of all collections. Do not write into it."""
     folder = tmp_path_factory.mktemp("mirror")
     mirrors.build(folder)
     return folder
@@ -35,7 +44,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def mirror(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A mirror of the test's own, empty."""
+    """An empty mirror for one test."""
     monkeypatch.setenv(hub_layouts.MIRROR, str(tmp_path))
     return tmp_path
 
@@ -48,21 +57,21 @@ def encoder(tiny_model: Callable[[str], Path]) -> Encoder:
 
 
 def units(collection: Collection) -> list[Query]:
-    """What is judged, with its id and text: documents, or their chunks where there are any."""
+    """Ids and texts of the judged units: chunks for chunked collections, else documents."""
     made = []
     for doc in collection.docs():
-        chunks = doc.content.split(CHUNK)
+        chunks = doc.content.split(CHUNK_BREAK)
         numbered = enumerate(chunks) if len(chunks) > 1 else [("", doc.content)]
         made += [Query(f"{doc.id}#{n}" if n != "" else doc.id, text) for n, text in numbered]
     return made
 
 
 def searched(collection: Collection, encoder: Encoder) -> Run:
-    """Exact search over what is judged."""
-    texts, asked = units(collection), collection.judged_queries()
-    scores = encoder.queries(asked).vectors @ encoder.queries(texts).vectors.T
+    """Exact search over the judged units."""
+    texts, queries = units(collection), collection.judged_queries()
+    scores = encoder.queries(queries).vectors @ encoder.queries(texts).vectors.T
     ids = [text.id for text in texts]
-    rankings = {query.id: ranked(ids, row) for query, row in zip(asked, scores, strict=True)}
+    rankings = {query.id: ranked(ids, row) for query, row in zip(queries, scores, strict=True)}
     return Run(rankings)
 
 
@@ -77,16 +86,16 @@ def test_every_name_is_read_encoded_and_scored(
     shares = [list(collection.docs(Shard(number, 2))) for number in range(2)]
     assert sorted(shares[0] + shares[1]) == sorted(docs)
     assert len(collection.judged_queries()) == len(list(collection.qrels())) == 3
-    found = known.facts_of(name)
+    found = known_collections.facts_of(name)
     assert found is not None
     measures = parse_measures(["nDCG@10", *found.measures])
     scores = evaluate(searched(collection, encoder), list(collection.qrels()), measures)
-    assert scores.aggregated["nDCG@10"] == 1.0  # each query repeats the words of its answer
-    assert all(hub_layouts.layout_of(name).docs.repo in key for key in collection.stamp())  # type: ignore[union-attr]
+    assert scores.aggregated["nDCG@10"] == 1.0  # each query repeats the words of its relevant text
+    assert all(hub_layouts.layout_of(name).docs.repo in key for key in collection.file_stats())  # type: ignore[union-attr]
     assert collection.settings == {"fields": "title+text"}
 
 
-def test_a_mirror_is_preferred_only_for_what_it_holds(mirror: Path) -> None:
+def test_a_mirror_is_preferred_only_for_collections_that_it_contains(mirror: Path) -> None:
     mirrors.beir(mirror, "scifact")
     assert type(open_collection("beir/scifact/test")).__name__ == "HubCollection"
     assert type(open_collection("irds:beir/scifact/test")).__name__ == "IrdsCollection"
@@ -125,16 +134,16 @@ def test_scifact_is_the_same_from_a_mirror_and_from_a_folder(
     assert list(hub.queries()) == list(files.queries())
     assert list(hub.qrels()) == list(files.qrels())
     assert hub.settings == files.settings
-    assert known.count_differences(hub.name, 5183, len(hub.judged_queries())) == []
+    assert known_collections.count_differences(hub.name, 5183, len(hub.judged_queries())) == []
 
 
 _READ = {"corpus": "docs", "queries": "queries"}
 
 
-# --- what particular families do ----------------------------------------------------------------------
+# --- particular families ----------------------------------------------------------------------
 
 
-def test_lengths_are_kept_apart(mirror: Path) -> None:
+def test_lengths_are_separate_collections(mirror: Path) -> None:
     mirrors.longembed(mirror, "passkey", (256, 512))
     short = open_collection("longembed/passkey/256")
     assert {doc.id.split("-")[0] for doc in short.docs()} == {"256"}
@@ -142,14 +151,14 @@ def test_lengths_are_kept_apart(mirror: Path) -> None:
     assert list(open_collection("longembed/passkey/1024").docs()) == []
 
 
-def test_judgements_of_a_part_need_not_name_it(mirror: Path) -> None:
+def test_judgements_need_not_name_their_part(mirror: Path) -> None:
     mirrors.longembed(mirror, "needle", (256, 512))
     rows = [{"qid": f"{n}-q0", "doc_id": f"{n}-d0"} for n in (256, 512)]
     mirrors.jsonl(mirror / "dwzhu/LongEmbed/needle/qrels.jsonl", rows)
     assert list(open_collection("longembed/needle/512").qrels()) == [Qrel("512-q0", "512-d0", 1)]
 
 
-def test_qasper_questions_without_a_text_to_find_are_left_out(mirror: Path) -> None:
+def test_qasper_questions_without_a_relevant_text_are_skipped(mirror: Path) -> None:
     mirrors.loco(mirror, ["qasper_title", "qmsum"])
     found = open_collection("loco/qasper_title")
     assert "qasper_title_void" in {doc.id for doc in found.docs()}
@@ -164,11 +173,11 @@ def test_chunks_and_their_judgements(mirror: Path) -> None:
     ]  # fmt: skip
     folder = mirror / "illuin-conteb/covid-qa"
     mirrors.parquet(folder / "documents/train-00000-of-00001.parquet", rows)
-    asked = [{"query": "x", "chunk_ids": ["b_0", "a_0"]}, {"query": "y", "chunk_ids": ["c_7"]}]
-    mirrors.parquet(folder / "queries/train-00000-of-00001.parquet", asked)
+    rows = [{"query": "x", "chunk_ids": ["b_0", "a_0"]}, {"query": "y", "chunk_ids": ["c_7"]}]
+    mirrors.parquet(folder / "queries/train-00000-of-00001.parquet", rows)
     found = open_collection("conteb/covid-qa")
-    # Documents by name; chunks in the order of the data set, which is what the judgements count.
-    assert list(found.docs()) == [Doc("a", "zero"), Doc("b", f"one{CHUNK}and more")]
+    # Documents by name; chunks in the order of the dataset, to which the judgements refer.
+    assert list(found.docs()) == [Doc("a", "zero"), Doc("b", f"one{CHUNK_BREAK}and more")]
     assert list(found.queries()) == [Query("q0", "x"), Query("q1", "y")]
     assert list(found.qrels()) == [Qrel("q0", "b#1", 1), Qrel("q0", "a#0", 1), Qrel("q1", "c#7", 1)]
 
@@ -177,7 +186,7 @@ def test_options(mirror: Path) -> None:
     folder = mirror / "mteb/scidocs"
     rows = [{"_id": "a b", "title": "T", "text": "x", "abstract": "y"}]
     mirrors.parquet(folder / "corpus/corpus-00000-of-00001.parquet", rows)
-    with pytest.raises(DataError, match=r"row 1: the document id 'a b'.*map_ids=1"):
+    with pytest.raises(DataError, match=r"row 1: .*'a b'.*map_ids=1"):
         list(open_collection("mteb-v2/scidocs").docs())
     found = open_collection("mteb-v2/scidocs,map_ids=1,fields=abstract+title")
     assert list(found.docs()) == [Doc("a_b", "y T")]
@@ -191,7 +200,7 @@ def test_options(mirror: Path) -> None:
 
 
 def moved(folder: Path, **paths: str) -> None:
-    """Files under other names, as jsonl where the new name says so."""
+    """Move files to other names, and convert them to jsonl if the new name has that suffix."""
     for old, new in ((old.replace("__", "/"), new) for old, new in paths.items()):
         source = next(folder.glob(f"{old}*"))
         if new.endswith(".parquet"):
@@ -212,7 +221,7 @@ def moved(folder: Path, **paths: str) -> None:
     ],
 )
 @pytest.mark.parametrize("card", [False, True])
-def test_other_places_of_the_same_tables(mirror: Path, paths: dict[str, str], card: bool) -> None:
+def test_other_paths_of_the_same_tables(mirror: Path, paths: dict[str, str], card: bool) -> None:
     folder = mirror / "mteb/scidocs"
     mirrors.mteb(folder)
     moved(folder, **paths)
@@ -223,7 +232,7 @@ def test_other_places_of_the_same_tables(mirror: Path, paths: dict[str, str], ca
     assert len(list(found.queries())) == len(list(found.qrels())) == 3
 
 
-def test_a_readme_names_files_that_nobody_could_guess(mirror: Path) -> None:
+def test_a_readme_names_files_with_unconventional_paths(mirror: Path) -> None:
     folder = mirror / "mteb/scidocs"
     mirrors.mteb(folder)
     moved(folder, corpus__="x/1.parquet", queries__="x/2.parquet", data__="x/3.parquet")
@@ -235,7 +244,7 @@ def test_a_readme_names_files_that_nobody_could_guess(mirror: Path) -> None:
     assert [len(list(read())) for read in (found.docs, found.queries, found.qrels)] == [6, 3, 3]
 
 
-def test_grades_and_their_absence(mirror: Path) -> None:
+def test_tables_with_and_without_grades(mirror: Path) -> None:
     folder = mirror / "mteb/scidocs"
     mirrors.mteb(folder)
     path = folder / "data/test-00000-of-00001.parquet"
@@ -249,7 +258,7 @@ def test_grades_and_their_absence(mirror: Path) -> None:
         list(open_collection("mteb-v2/scidocs").qrels())
 
 
-# --- what is wrong --------------------------------------------------------------------------------
+# --- errors --------------------------------------------------------------------------------
 
 
 def test_missing_files_are_named_with_their_columns(mirror: Path) -> None:
@@ -259,30 +268,26 @@ def test_missing_files_are_named_with_their_columns(mirror: Path) -> None:
     with pytest.raises(
         DataError,
         match=r"Shitao/MLDR in .*expected mldr-v1.0-en/corpus.jsonl.gz with the columns docid, text; "
-        r"it holds notes.txt",
+        r"found notes.txt",
     ):
         list(found.docs())
-    with pytest.raises(
-        DataError, match=r"mldr-v1.0-en/test.jsonl.gz with the columns query_id, query"
-    ):
+    with pytest.raises(DataError, match=r"mldr-v1.0-en/test.jsonl.gz .*query_id, query"):
         list(found.queries())
-    with pytest.raises(
-        DataError, match=r"qrels.mldr-v1.0-en-test.tsv with the columns of TREC qrels"
-    ):
+    with pytest.raises(DataError, match=r"qrels.mldr-v1.0-en-test.tsv .*TREC qrels"):
         list(found.qrels())
 
 
-def test_a_missing_piece_is_no_smaller_collection(mirror: Path) -> None:
+def test_a_missing_file_is_not_a_smaller_collection(mirror: Path) -> None:
     folder = mirror / "mteb/scidocs"
     mirrors.parquet(
         folder / "corpus/corpus-00001-of-00003.parquet", mirrors.docs(_id="id", text="text")
     )
-    with pytest.raises(DataError, match="1 of 3 files of configuration 'corpus'"):
+    with pytest.raises(DataError, match=r"1 of 3 .*'corpus'"):
         list(open_collection("mteb-v2/scidocs").docs())
 
 
 @pytest.mark.parametrize(
-    ("name", "path", "row", "read", "said"),
+    ("name", "path", "row", "read", "message"),
     [
         ("mteb-v2/fiqa", "mteb/fiqa/corpus/corpus.parquet", {"_id": "a", "body": "x"}, "docs",
          "no column text; expected _id or id, text, title; found _id, body"),
@@ -299,54 +304,54 @@ def test_a_missing_piece_is_no_smaller_collection(mirror: Path) -> None:
     ],
 )  # fmt: skip
 def test_wrong_columns_are_named(
-    mirror: Path, name: str, path: str, row: dict[str, str], read: str, said: str
+    mirror: Path, name: str, path: str, row: dict[str, str], read: str, message: str
 ) -> None:
     write = mirrors.jsonl if path.endswith(".jsonl") else mirrors.parquet
     write(mirror / path, [row])
     with pytest.raises(DataError) as caught:
         list(getattr(open_collection(name), read)())
     assert f"{mirror / path} " in str(caught.value)
-    assert said in str(caught.value)
+    assert message in str(caught.value)
 
 
 def test_a_damaged_file_is_named(mirror: Path) -> None:
     path = mirror / "mteb/scidocs/corpus/corpus-00000-of-00001.parquet"
     mirrors.text(path, "version https://git-lfs.github.com/spec/v1")
-    with pytest.raises(DataError, match=r"corpus-00000-of-00001.parquet: not a parquet file"):
+    with pytest.raises(DataError, match=r"corpus-00000-of-00001.parquet"):
         list(open_collection("mteb-v2/scidocs").docs())
 
 
-def test_names_that_are_not_there() -> None:
+def test_unknown_names() -> None:
     with pytest.raises(UnknownName, match="did you mean mldr/en/test"):
         open_collection("hf:mldr/en/tset")
     with pytest.raises(UnknownName, match="did you mean mldr/en/test"):
         open_collection("mldr/en/tset")
     with pytest.raises(UnknownName, match="collection of the hub 'msmarco-document/dev'"):
         open_collection("hf:msmarco-document/dev")
-    with pytest.raises(UsageError, match=r"'mldr' is a group of 13 collections.* mldr/ar/test"):
+    with pytest.raises(UsageError, match=r"'mldr' .*13 .* mldr/ar/test"):
         open_collection("mldr")
 
 
 def test_offline_and_not_in_the_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv(hub_layouts.MIRROR, str(tmp_path))  # a mirror without it
+    monkeypatch.setenv(hub_layouts.MIRROR, str(tmp_path))  # a mirror without the collection
     with pytest.raises(
-        DataError, match=r"offline job does not download it. Run 'lmk fetch mldr/en/test'"
+        DataError, match=r"offline job does not download it. Run lmk fetch mldr/en/test once"
     ):
         list(open_collection("mldr/en/test,map_ids=1").docs())
 
 
 def test_the_stamp_of_a_mirror_changes_with_its_files(mirror: Path) -> None:
     mirrors.miracl(mirror, "sw")
-    before = open_collection("miracl/sw/dev").stamp()
+    before = open_collection("miracl/sw/dev").file_stats()
     assert list(before) == [
         f"miracl/miracl-corpus/miracl-corpus-v1.0-sw/docs-{n}.jsonl.gz" for n in range(2)
     ]
     path = mirror / list(before)[1]
     mirrors.jsonl(path, [])
-    assert open_collection("miracl/sw/dev").stamp()[list(before)[1]] != before[list(before)[1]]
+    assert open_collection("miracl/sw/dev").file_stats()[list(before)[1]] != before[list(before)[1]]
 
 
-def test_how_far_the_reading_has_come(mirror: Path) -> None:
+def test_the_fraction_of_reading(mirror: Path) -> None:
     folder = mirror / "mteb/scidocs/corpus"
     rows = mirrors.docs(_id="id", text="text")
     for number in range(2):

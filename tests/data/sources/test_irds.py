@@ -1,4 +1,4 @@
-"""ir_datasets: its own classes over local files, and what it does without a network."""
+"""ir_datasets: its own classes over local files, and its behaviour without a network."""
 
 import json
 import time
@@ -14,7 +14,7 @@ from ir_datasets.formats import BaseDocs, GenericQuery, TsvDocs
 from ir_datasets.util import LocalDownload
 
 from lmkcli.data.collection import Doc, Shard
-from lmkcli.data.formats import Fields
+from lmkcli.data.fields import Fields
 from lmkcli.data.sources import irds
 from lmkcli.data.sources.files import open_files
 from lmkcli.data.sources.irds import IrdsCollection, open_irds
@@ -24,14 +24,14 @@ from lmkcli.system import network
 
 @pytest.fixture(autouse=True)
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Docstores are built in a home of the test's own, and no download is tried twice."""
+    """Build docstores in a separate home, and try no download twice."""
     monkeypatch.setenv("IR_DATASETS_HOME", str(tmp_path / "home"))
     monkeypatch.setenv("IR_DATASETS_DL_TRIES", "1")
     return tmp_path / "home"
 
 
 def beir_dataset(folder: Path, name: str) -> Dataset:
-    """ir_datasets' own reading of a BEIR folder; its docs_iter builds a docstore."""
+    """A BEIR folder as a dataset of ir_datasets; its docs_iter builds a docstore."""
     return Dataset(
         BeirDocs(name, LocalDownload(folder / "corpus.jsonl", mkdir=False), BeirTitleDoc),
         BeirQueries(name, LocalDownload(folder / "queries.jsonl", mkdir=False), GenericQuery),
@@ -40,12 +40,12 @@ def beir_dataset(folder: Path, name: str) -> Dataset:
 
 
 def tsv_dataset(path: Path, rows: int) -> Dataset:
-    """A dataset that streams, and builds a docstore when it is sliced."""
+    """A dataset that streams its documents, and builds a docstore for a range of them."""
     path.write_text("".join(f"d{number}\ttext {number}\n" for number in range(rows)))
     return Dataset(TsvDocs(LocalDownload(path, mkdir=False)))
 
 
-def test_an_id_and_a_beir_folder_give_the_same(shared: Path) -> None:
+def test_an_id_and_a_beir_folder_give_the_same_collection(shared: Path) -> None:
     folder = shared / "data/cranfield"
     files = open_files(str(folder), {})
     irds = IrdsCollection("mini/cranfield", beir_dataset(folder, "mini"), Fields())
@@ -56,7 +56,7 @@ def test_an_id_and_a_beir_folder_give_the_same(shared: Path) -> None:
     assert irds.settings == files.settings
 
 
-def test_shards_of_a_docstore_are_slices(shared: Path) -> None:
+def test_shards_of_a_docstore_are_ranges(shared: Path) -> None:
     dataset = beir_dataset(shared / "data/xquad-en", "xquad")
     collection = IrdsCollection("mini/xquad", dataset, Fields())
     whole = list(collection.docs())
@@ -68,7 +68,7 @@ def test_shards_of_a_docstore_are_slices(shared: Path) -> None:
 
 
 class SlowDocs(BeirDocs):  # type: ignore[misc]
-    """Slow enough for several readers to find no docstore and start to build one."""
+    """Slow, so that several readers find no docstore and start to build one."""
 
     def _docs_iter(self) -> Iterator[Any]:
         for doc in super()._docs_iter():
@@ -90,7 +90,7 @@ def test_readers_that_start_together_build_one_docstore(shared: Path) -> None:
 def test_a_shard_builds_no_docstore(shared: Path) -> None:
     dataset = beir_dataset(shared / "data/xquad-en", "cold")
     collection = IrdsCollection("mini/cold", dataset, Fields())
-    with pytest.raises(DataError, match=r"docstore is not built, .*Run 'lmk fetch mini/cold' once"):
+    with pytest.raises(DataError, match=r"docstore .*'lmk fetch mini/cold'"):
         collection.docs(Shard(1, 2))
     assert not dataset.docs_store().built()
     collection.fetch()
@@ -105,12 +105,12 @@ def test_two_fetches_build_one_docstore(shared: Path) -> None:
     assert datasets[0].docs_count() == 240
 
 
-def test_offline_asks_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_offline_sends_no_request(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(network.VARIABLE, "1")
     monkeypatch.setattr("socket.getaddrinfo", lambda *_: pytest.fail("a name was looked up"))
     collection = open_irds("vaswani", {})
     for read in (collection.docs, collection.queries, collection.qrels):
-        with pytest.raises(DataError, match=r"not downloaded, and an offline job .*lmk fetch vasw"):
+        with pytest.raises(DataError, match=r"lmk fetch vasw"):
             list(read())
     with pytest.raises(DataError, match="lmk fetch vaswani"):
         collection.fetch()
@@ -126,13 +126,13 @@ def test_streamed_collections_are_dealt_without_a_docstore(tmp_path: Path) -> No
 
 
 class Counted(Dataset):  # type: ignore[misc]
-    """A dataset whose metadata knows how many documents there are; here, not quite."""
+    """A dataset with a wrong number of documents in its metadata."""
 
     def docs_count(self) -> int:
         return 2400
 
 
-def test_a_count_that_is_off_loses_nothing(tmp_path: Path) -> None:
+def test_a_wrong_count_loses_no_document(tmp_path: Path) -> None:
     dataset = Counted(*tsv_dataset(tmp_path / "d.tsv", 2500)._constituents)
     collection = IrdsCollection("mini/tsv", dataset, Fields())
     shards = [doc.id for number in range(3) for doc in collection.docs(Shard(number, 3))]
@@ -172,7 +172,7 @@ def docs_of(record: Any, fields: Fields = Fields()) -> list[Doc]:  # noqa: B008
     return list(IrdsCollection("mini/given", Dataset(Given(record)), fields).docs())
 
 
-def test_all_of_a_records_text() -> None:
+def test_the_text_of_a_record() -> None:
     news = NewsDoc("1", "T", "h", "b", b"raw")
     assert docs_of(news) == [Doc("1", "h b", "T")]
     assert docs_of(news, Fields(("headline", "body"))) == [Doc("1", "h b")]
@@ -185,20 +185,18 @@ def test_all_of_a_records_text() -> None:
     assert docs_of(TitledDoc("1 2", "", "b"), Fields(map_ids=True)) == [Doc("1_2", "b")]
 
 
-def test_what_was_never_downloaded(monkeypatch: pytest.MonkeyPatch) -> None:
-    # A proxy that refuses stands for a machine without a network.
+def test_a_dataset_that_was_never_downloaded(monkeypatch: pytest.MonkeyPatch) -> None:
+    # A proxy that refuses connections simulates a machine without a network.
     monkeypatch.delenv(network.VARIABLE)
     for name in ("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY"):
         monkeypatch.setenv(name, "http://127.0.0.1:9")
     collection = open_irds("vaswani", {})
     for read in (collection.docs, collection.queries, collection.qrels):
-        with pytest.raises(
-            DataError, match=r"vaswani: ir_datasets could not read its .*copy .*home"
-        ):
+        with pytest.raises(DataError, match=r"vaswani: ir_datasets .*copy .*home"):
             list(read())
 
 
-def test_what_a_dataset_lacks() -> None:
+def test_datasets_without_documents_queries_or_qrels() -> None:
     base = open_irds("beir", {})
     with pytest.raises(DataError, match="no documents"):
         base.docs()
@@ -209,13 +207,13 @@ def test_what_a_dataset_lacks() -> None:
         list(open_irds("msmarco-passage", {}).queries())
 
 
-def test_unknown_ids_are_not_answered_with_the_whole_registry() -> None:
+def test_unknown_ids_list_only_similar_ids() -> None:
     with pytest.raises(UnknownName, match="did you mean beir/scifact/test"):
         open_irds("beir/scifact/tset", {})
     with pytest.raises(UnknownName, match=r"did you mean (longembed|loco)/qmsum"):
         open_irds("qmsum", {})
-    # asked of the answer itself: another test may have registered the name with ir_datasets
-    assert "leave out 'irds:'" in str(irds._unknown("mldr/en/test"))
+    # test the function itself: another test may have registered the name with ir_datasets
+    assert "remove 'irds:'" in str(irds._unknown("mldr/en/test"))
     with pytest.raises(UnknownName) as caught:
         open_irds("zzzzzz", {})
     assert "'lmk show sources'" in str(caught.value)
@@ -223,22 +221,20 @@ def test_unknown_ids_are_not_answered_with_the_whole_registry() -> None:
     assert len(str(caught.value)) < 150
 
 
-def test_a_name_that_a_folder_has_is_answered_with_that_alone(
+def test_the_name_of_a_folder_gives_a_hint_to_the_folder_only(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "scifact").mkdir()
     with pytest.raises(UnknownName) as caught:
         open_irds("scifact:test", {})
-    folder = "there is a folder of that name: write ./scifact:test"
+    folder = "a folder has this name: write ./scifact:test"
     assert str(caught.value) == f"unknown collection 'scifact:test': {folder}"
 
 
-def test_an_error_in_the_middle_says_whose_it_is(tmp_path: Path) -> None:
+def test_an_error_during_reading_names_the_collection(tmp_path: Path) -> None:
     path = tmp_path / "corpus.jsonl"
     path.write_text(json.dumps({"_id": "1", "text": "x", "title": ""}) + "\n{broken\n")
     dataset = Dataset(BeirDocs("broken", LocalDownload(path), BeirTitleDoc))
-    with pytest.raises(
-        DataError, match=r"ir_datasets could not read its documents .JSONDecodeError"
-    ):
+    with pytest.raises(DataError, match=r"ir_datasets .*JSONDecodeError"):
         list(IrdsCollection("mini/broken", dataset, Fields()).docs())

@@ -3,18 +3,16 @@
 import gzip
 import json
 import os
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from lmkcli.data import hub_layouts, known
+from lmkcli.data import hub_layouts, known_collections
 from tests import mirrors
+from tests.forkserver import ForkServer
 
-ROOT = Path(__file__).resolve().parents[2]
-NAMES = known.group("msmarco") + known.group("trec-dl")
+NAMES = known_collections.members("msmarco") + known_collections.members("trec-dl")
 
 
 def zipped(path: Path, text: str) -> None:
@@ -24,7 +22,7 @@ def zipped(path: Path, text: str) -> None:
 
 @pytest.fixture
 def home(tmp_path: Path) -> Path:
-    """What ir_datasets leaves on disk after its downloads, with the words of dN for query qN."""
+    """A cache of ir_datasets as after its downloads; query qN has the words of dN."""
     passages, documents = tmp_path / "irds/msmarco-passage", tmp_path / "irds/msmarco-document"
     mirrors.text(passages / "irds_version.txt", "v2")
     mirrors.text(passages / "collection.tsv", "".join(f"{d}\t{t}\n" for d, t in mirrors.DOCS))
@@ -47,7 +45,7 @@ def home(tmp_path: Path) -> Path:
 
 
 def test_each_is_encoded_searched_and_scored_offline(
-    home: Path, tiny_model: Callable[[str], Path], tmp_path: Path
+    forkserver: ForkServer, home: Path, tiny_model: Callable[[str], Path], tmp_path: Path
 ) -> None:
     lines: list[list[object]] = []
     for number, name in enumerate(NAMES):
@@ -57,12 +55,11 @@ def test_each_is_encoded_searched_and_scored_offline(
         lines.append(["eval", run, "-m", "nDCG@10", "-m", "RR@10", "-f", "json"])
     words = json.dumps([[str(word) for word in line] for line in lines])
     env = {key: value for key, value in os.environ.items() if key != hub_layouts.MIRROR}
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.guarded", str(tmp_path / "attempts"), words],
-        cwd=ROOT,
-        env={**env, "IR_DATASETS_HOME": str(home), "HF_HOME": str(tmp_path / "hf")},
-        capture_output=True,
-        text=True,
+    done = forkserver.run(
+        tmp_path / "attempts",
+        words,
+        function="tests.guarded:main",
+        env={**env, "IR_DATASETS_HOME": str(home)},
     )
     assert json.loads(done.stderr.strip().splitlines()[-1]) == [0] * len(lines), done.stderr
     assert not (tmp_path / "attempts").exists()

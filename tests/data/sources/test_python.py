@@ -1,19 +1,20 @@
 """Functions and modules of the standard library and of installed packages."""
 
 import ast
+import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from lmkcli.data.collection import open_collection
+from lmkcli.data.collection import CollectionDigest, doc_hash, open_collection
 from lmkcli.data.sources.python import open_package, open_stdlib
 from lmkcli.errors import DataError, UnknownName, UsageError
 
 
 @pytest.mark.parametrize("name", ["stdlib/functions", "stdlib/modules"])
-def test_every_query_has_one_answer_that_is_there(name: str) -> None:
+def test_every_query_has_one_relevant_document(name: str) -> None:
     collection = open_stdlib(name, {})
     docs = list(collection.docs())
     ids = {doc.id for doc in docs}
@@ -38,7 +39,7 @@ def test_a_function_is_its_source_without_the_docstring() -> None:
     assert docs["fractions.Fraction.limit_denominator"].startswith("def limit_denominator(self")
 
 
-def test_a_module_is_whole_but_for_those_docstrings() -> None:
+def test_a_module_is_its_source_without_those_docstrings() -> None:
     modules = {doc.id: doc.text for doc in open_stdlib("stdlib/modules", {}).docs()}
     text = modules["textwrap"]
     assert "def dedent(text):" in text
@@ -51,21 +52,24 @@ def test_a_module_is_whole_but_for_those_docstrings() -> None:
     assert answers["json.decoder.JSONDecoder.decode"] == "json.decoder"
 
 
-def test_the_same_in_another_process() -> None:
+def test_another_process_reads_the_same() -> None:
+    digest = CollectionDigest()
+    for doc in open_stdlib("stdlib/functions", {}).docs():
+        digest.add(doc_hash(doc))
     code = (
         "from lmkcli.data.sources.python import open_stdlib\n"
-        "from lmkcli.data.digest import CollectionDigest, doc_hash\n"
+        "from lmkcli.data.collection import CollectionDigest, doc_hash\n"
         "digest = CollectionDigest()\n"
         "for doc in open_stdlib('stdlib/functions', {}).docs(): digest.add(doc_hash(doc))\n"
         "print(digest)"
     )
-    command = [sys.executable, "-c", code]
-    runs = {subprocess.run(command, capture_output=True, check=True).stdout for _ in range(2)}
-    assert len(runs) == 1
+    env = {**os.environ, "PYTHONHASHSEED": "7"}
+    printed = subprocess.check_output([sys.executable, "-c", code], env=env, text=True)
+    assert printed.strip() == str(digest)
 
 
-def test_some_packages_alone() -> None:
-    """Documents, queries and judgements are those that all have of these packages."""
+def test_a_collection_of_some_packages() -> None:
+    """Its documents, queries and judgements are those of these packages in the whole collection."""
     some = open_stdlib("stdlib/modules", {"package": "json+textwrap"})
     assert some.name == "stdlib/modules,package=json+textwrap"
     every = open_stdlib("stdlib/modules", {})
@@ -76,9 +80,9 @@ def test_some_packages_alone() -> None:
     docs = {doc.id: doc.text for doc in some.docs()}
     assert {"json", "json.decoder", "textwrap"} <= docs.keys()
     assert docs == {doc.id: doc.text for doc in every.docs() if chosen(doc.id)}
-    asked = {query.id for query in some.queries()}
-    assert {query.id for query in every.queries() if chosen(query.id)} <= asked
-    assert all(map(chosen, asked))
+    queries = {query.id for query in some.queries()}
+    assert {query.id for query in every.queries() if chosen(query.id)} <= queries
+    assert all(map(chosen, queries))
     assert {qrel.doc_id for qrel in some.qrels()} <= docs.keys()
 
 
@@ -87,7 +91,7 @@ def test_unknown_names_and_options() -> None:
         open_stdlib("stdlib/functions", {"package": "email+jsonn"})
     with pytest.raises(UnknownName, match="package"):
         open_stdlib("stdlib/functions", {"package": ""})
-    with pytest.raises(DataError, match=r"package=math\+sys: nothing public in Python there; name"):
+    with pytest.raises(DataError, match=r"package=math\+sys"):
         list(open_stdlib("stdlib/functions", {"package": "sys+math"}).docs())
     with pytest.raises(UnknownName, match="did you mean stdlib/functions"):
         open_stdlib("stdlib/function", {})
@@ -136,7 +140,7 @@ def test_a_package_is_read_and_not_imported(package: str, name: str) -> None:
     assert name not in sys.modules
 
 
-def test_the_version_of_a_package_belongs_to_its_identity() -> None:
+def test_the_version_of_a_package_is_part_of_the_settings() -> None:
     import pluggy
 
     collection = open_package("python/pluggy/functions", {})

@@ -15,8 +15,8 @@ from torch import Tensor
 
 from lmkcli import catalog
 from lmkcli.errors import DataError
-from lmkcli.training.matryoshka import Matryoshka
-from lmkcli.training.objective import BatchFacts, Embedded, Objective, scores
+from lmkcli.training.objectives.matryoshka import Matryoshka
+from lmkcli.training.objectives.objective import BatchFacts, Embedded, Objective, scores
 from lmkcli.training.settings import TrainSettings
 
 PARITY = Path(__file__).parents[2] / "fixtures" / "parity"
@@ -178,7 +178,7 @@ def plain_prediction(case: Case, _: float) -> float:
     return total
 
 
-def plain_insent(case: Case, tau: float, weight: float = 0.1, empty: bool = False) -> float:
+def plain_insent(case: Case, tau: float, weight: float = 0.1) -> float:
     inside: dict[int, list[float]] = {}
     across: dict[int, list[float]] = {}
     for q, (gold, *_) in enumerate(case.groups):
@@ -187,8 +187,6 @@ def plain_insent(case: Case, tau: float, weight: float = 0.1, empty: bool = Fals
         logits = {p: case.score(q, p) / tau for p in allowed}
         same = {p: v for p, v in logits.items() if case.sequence[p] == home}
         others = {p: v for p, v in logits.items() if case.sequence[p] != home or p == gold}
-        if empty:
-            same[-1] = others[-1] = 0.0  # one more chunk of the document, and one of the other
         inside.setdefault(home, []).append(surprise(same, gold))
         across.setdefault(home, []).append(surprise(others, gold))
     first, second = (mean([mean(each) for each in d.values()]) for d in (inside, across))
@@ -341,11 +339,14 @@ class Official:
         return Embedded(unit(queries)), Embedded(unit(chunks))
 
     def late(self) -> tuple[Embedded, Embedded]:
+        """Queries and chunks; the official code pads chunks with zero vectors, which are candidates too."""
         tokens = unit(self.file["chunk_tokens"][self.kept])
-        there = tokens.abs().sum(-1) > 0
+        longest = int((tokens.abs().sum(-1) > 0).sum(1).max())
         queries = unit(self.file["qt"])
-        asked = Embedded(queries.flatten(0, 1), torch.full((len(queries),), queries.shape[1]))
-        return asked, Embedded(tokens[there], there.sum(1))
+        query_counts = torch.full((len(queries),), queries.shape[1])
+        chunk_counts = torch.full((len(tokens),), longest)
+        chunks = Embedded(tokens[:, :longest].flatten(0, 1), chunk_counts)
+        return Embedded(queries.flatten(0, 1), query_counts), chunks
 
 
 def test_insent_is_the_official_one() -> None:
@@ -358,16 +359,11 @@ def test_insent_is_the_official_one() -> None:
 
 def test_late_insent_is_the_official_one() -> None:
     case = Official()
-    found = scores(*case.late(), padded=True)
+    found = scores(*case.late())
     wanted = torch.tensor(case.file["maxsim"])[:, torch.tensor(case.kept.ravel())]
     torch.testing.assert_close(found, wanted)
-    loss = objective("insent", padded=True)(*case.late(), case.facts)
+    loss = objective("insent")(*case.late(), case.facts)
     assert float(loss.total) == pytest.approx(float(case.file["loss_li"]), rel=1e-4)
-
-
-def test_the_empty_chunk_of_the_official_code_is_a_switch() -> None:
-    found = Case().loss(objective("insent", empty_chunk=True, weight=0.5))
-    assert found == pytest.approx(plain_insent(Case(), 0.05, 0.5, empty=True))
 
 
 def test_a_text_without_vectors_scores_nothing() -> None:
@@ -404,7 +400,7 @@ def test_matryoshka_sums_over_dimensions_normalised_anew() -> None:
 def test_matryoshka_needs_what_its_objective_needs_and_dims_that_there_are() -> None:
     assert Matryoshka(objective("kl"), (4,)).needs == {"teacher"}
     case = Case()
-    with pytest.raises(Exception, match="--dims 7: the model's vectors have 6"):
+    with pytest.raises(Exception, match=r"--dims 7: .* 6"):
         Matryoshka(objective("infonce"), (7,))(
             embedded(case.queries, False), embedded(case.passages, False), case.facts
         )

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import ClassVar
 
-from lmkcli.training.objective import BatchFacts, Embedded, Loss, Need, own, scores
+from lmkcli.training.objectives.objective import BatchFacts, Embedded, Loss, Need, own, scores
 
 
 @dataclass(frozen=True)

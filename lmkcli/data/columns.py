@@ -1,0 +1,215 @@
+"""Columns of other people's files: which one is the id, the title and the text.
+
+lmk's own layout (`id` and `text`, see fields.py) needs none of this. In other files, usual names are found
+among the columns of the first rows. What cannot be decided is an error that names the option to write.
+"""
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+from lmkcli.data.collection import CONTROL_CHARACTERS, spell
+from lmkcli.data.fields import (
+    CHUNKS,
+    ID_FIELDS,
+    QUERY_ID_FIELDS,
+    QUERY_TEXT_FIELDS,
+    TEXT_FIELDS,
+    Fields,
+    Record,
+)
+from lmkcli.errors import DataError
+from lmkcli.text.formatting import listed, shell_line
+
+SAMPLE = 20  # first rows that decide
+ROW = "row"  # the name of the column with the number of the row, which every file has
+ID_NAMES = (
+    *ID_FIELDS,
+    *("docno", "doc_no", "document_id", "pid", "passage_id", "uuid", "guid", "key", "nr", "doi"),
+    *("url", "uri"),
+)
+TITLE_NAMES = ("title", "name", "headline", "subject", "heading")
+TEXT_NAMES = (
+    *("content", "body", "abstract", "passage", "document", "paragraph", "description", "message"),
+)
+_QUERY_TEXTS = (*TEXT_FIELDS, "query", "question", "title")
+_PROPOSAL = re.compile(r"\bFILE,(\w+)=([\w+-]+)")
+_SHOWN = 40  # characters of a value in an error message
+
+
+class Typed(NamedTuple):
+    """The name of a collection as it was typed, for messages."""
+
+    name: str
+    options: dict[str, str]
+
+    def exact(self, error: DataError) -> DataError:
+        """The error with the name of this collection in the options that its message proposes."""
+        message = _PROPOSAL.sub(lambda found: self.with_option(*found.groups()), str(error))
+        return error if message == str(error) else DataError(message)
+
+    def with_option(self, key: str, value: str) -> str:
+        """The name with another option, as a word of a shell."""
+        options = {name: each for name, each in self.options.items() if name != "context"}
+        return shell_line(spell(self.name, options | {key: value}))
+
+
+def plain_name(name: str) -> str:
+    """The name of a column in lower case, with '_' for spaces and hyphens."""
+    return name.strip().casefold().replace(" ", "_").replace("-", "_")
+
+
+def is_own_layout(record: Record, fields: Fields) -> bool:
+    """Whether a record has the fields of lmk's own layout of documents, or fields that were given."""
+    has_id = fields.id_name or any(name in record for name in ID_FIELDS)
+    has_text = fields.names or any(name in record for name in (*fields.texts, CHUNKS))
+    return bool(has_id and has_text)
+
+
+def document_columns(sample: Sequence[Record], fields: Fields, typed: Typed) -> Fields:
+    """The fields of documents, with the columns that were found in the first rows of a file.
+
+    Without a column for ids, the number of the row is the id. Raises DataError, with the option to write,
+    if no column or several columns may be the text.
+    """
+    if not sample or is_own_layout(sample[0], fields):
+        return fields
+    columns = _all_columns(sample)
+    id_name = fields.id_name or _id_column(columns, sample, ID_NAMES, fields.map_ids)
+    if fields.names or any(CHUNKS in record for record in sample):
+        return replace(fields, id_name=id_name)
+    titles = [] if fields.title_name else _matching(columns, TITLE_NAMES)
+    others = replace(
+        fields,
+        id_name=id_name,
+        title_name=fields.title_name or (titles[0] if titles else ""),
+        optional_title=not fields.title_name,
+    )
+    found = _matching(columns, fields.texts)[:1] or _matching(columns, TEXT_NAMES)
+    if len(found) != 1:
+        raise _ambiguous(found, sample, others, typed)
+    return replace(others, names=tuple(found))
+
+
+def query_columns(sample: Sequence[Record], fields: Fields, typed: Typed) -> Fields:
+    """The fields of queries, as `document_columns` finds those of documents; the first text counts."""
+    columns = _all_columns(sample)
+    own_id = fields.id_name or set(QUERY_ID_FIELDS) & set(columns)
+    own_text = fields.names or set(QUERY_TEXT_FIELDS) & set(columns)
+    if not sample or (own_id and own_text):
+        return fields
+    names = (*QUERY_ID_FIELDS, *ID_NAMES)
+    id_name = fields.id_name or _id_column(columns, sample, names, fields.map_ids)
+    found = fields.names or tuple(_matching(columns, _QUERY_TEXTS)[:1])
+    if not found:
+        raise _ambiguous([], sample, replace(fields, id_name=id_name), typed)
+    return replace(fields, id_name=id_name, names=found)
+
+
+def note(found: Fields, given: Fields, name: str) -> str:
+    """A line about the columns that were found, without those that were given."""
+    pairs = (
+        ("id", "" if found.id_name in (given.id_name, ROW) else found.id_name),
+        ("title", "" if given.title_name else found.title_name),
+        ("text", "" if given.names or found.names == ("text",) else "+".join(found.names)),
+    )
+    shown = ", ".join(f"{key}={value}" for key, value in pairs if value)
+    lines = (
+        "no column is an id, so rows are numbered (id=row)" if found.id_name == ROW else "",
+        f"{shown}, by the names of the columns; choose others with ,id=NAME or ,text=a+b"
+        if shown
+        else "",
+    )
+    return f"{name}: {'; '.join(filter(None, lines))}"
+
+
+def _all_columns(sample: Sequence[Record]) -> list[str]:
+    """The columns of some rows, in the order of their first occurrence."""
+    return list(dict.fromkeys(column for record in sample for column in _columns(record)))
+
+
+def _columns(record: Record, inside: str = "") -> Iterator[str]:
+    """The columns of a record; a field b inside a field a is 'a.b'."""
+    for key, value in record.items():
+        if isinstance(value, dict) and inside.count(".") < 3:
+            yield from _columns(value, f"{inside}{key}.")
+        else:
+            yield f"{inside}{key}"
+
+
+def _matching(columns: Sequence[str], names: Sequence[str]) -> list[str]:
+    """The columns with usual names, in the order of the names; inner columns only if no outer one has."""
+    outer = [column for column in columns if "." not in column]
+    for among, part in ((outer, 0), (columns, -1)):
+        plain = {column: plain_name(column.split(".")[part]) for column in among}
+        if found := [column for name in names for column in among if plain[column] == name]:
+            return found
+    return []
+
+
+def _id_column(
+    columns: Sequence[str], sample: Sequence[Record], names: Sequence[str], mapped: bool
+) -> str:
+    """The first column with a usual name and different ids in all first rows; else ROW."""
+    for column in _matching(columns, names):
+        values = [_at(record, column) for record in sample]
+        if all(_is_id(value, mapped) for value in values) and len(set(values)) == len(values):
+            return column
+    return ROW
+
+
+def _is_id(value: object, mapped: bool) -> bool:
+    if isinstance(value, int) and not isinstance(value, bool):
+        return True
+    if not isinstance(value, str) or not value or CONTROL_CHARACTERS.search(value):
+        return False
+    return mapped or value.split() == [value]
+
+
+def _at(record: Record, column: str) -> object:
+    """The value of a column; None if it is missing."""
+    if column in record:
+        return record[column]
+    value: object = record
+    for step in column.split("."):
+        value = value.get(step) if isinstance(value, dict) else None
+    return value
+
+
+def _ambiguous(
+    found: Sequence[str], sample: Sequence[Record], others: Fields, typed: Typed
+) -> DataError:
+    """The error if no column, or several columns, may be the text; `others` has those of id and title."""
+    columns = _all_columns(sample)
+    lengths = {
+        column: sum(
+            len(value) for record in sample if isinstance(value := _at(record, column), str)
+        )
+        for column in columns
+        if column not in (others.id_name, others.title_name)
+    }
+    longest = max(lengths, key=lengths.__getitem__, default="")
+    texts = sorted(found, key=columns.index)
+    choice = "+".join(texts) or (longest if lengths.get(longest) else "NAME")
+    if others.title_name:  # with a given text, no title is searched
+        typed = Typed(typed.name, {**typed.options, "title": others.title_name})
+    why = (
+        f"several columns may be the text ({', '.join(texts)})"
+        if texts
+        else "no column is named as a text"
+    )
+    rows = "\n".join(f"  {_example(record, columns)}" for record in sample[:2])
+    return DataError(
+        f"{typed.name}: {why}; the columns are {listed(columns)}; the first rows:\n{rows}\n"
+        f"name the columns of the text after the file: {typed.with_option('text', choice)}"
+    )
+
+
+def _example(record: Record, columns: Sequence[str]) -> str:
+    """A row in one line, with shortened values."""
+    shown = []
+    for column in columns[:8]:
+        text = " ".join(str(_at(record, column)).split())
+        shown.append(f"{column}: {text[:_SHOWN]}{'…' if len(text) > _SHOWN else ''}")
+    return ", ".join(shown)

@@ -1,0 +1,89 @@
+"""Mailboxes (mbox): one record per message, with id, subject, text, sender and date."""
+
+import mailbox
+from collections import Counter
+from collections.abc import Iterator
+from email import message_from_bytes, policy
+from email.message import EmailMessage
+from pathlib import Path
+
+from lmkcli import catalog
+from lmkcli.data.collection import WHOLE, Shard
+from lmkcli.data.fields import Record
+from lmkcli.data.filetext import FileReader
+from lmkcli.errors import DataError
+
+
+def read_mailbox(path: Path, shard: Shard = WHOLE) -> Iterator[tuple[str, Record]]:
+    """Yield (where, record) for the messages of a shard, in the order of the file.
+
+    The id is the Message-ID without brackets, else 'message-N'. A repeated id gets '-2', '-3', … The text is
+    the plain body, else the text of the HTML body. Attachments are left out. Raises DataError for a file
+    without messages.
+    """
+    box = mailbox.mbox(path, create=False)
+    try:
+        keys = box.keys()
+        if not keys and path.stat().st_size:
+            raise DataError(f"{path}: no message; a mailbox starts with a line 'From …'")
+        seen: Counter[str] = Counter()
+        mine = shard.rows(len(keys))
+        for number, key in enumerate(keys, 1):
+            where = f"{path} message {number}"
+            message = message_from_bytes(box.get_bytes(key), policy=policy.default)
+            # All ids are read, because those of earlier shards decide about repeated ones.
+            name = _header(message, "message-id").strip("<>") or f"message-{number}"
+            name = "".join(name.split())
+            seen[name] += 1
+            if number - 1 in mine:
+                times = seen[name]
+                yield where, _record(message, f"{name}-{times}" if times > 1 else name)
+    finally:
+        box.close()
+
+
+def _record(message: EmailMessage, name: str) -> Record:
+    return {
+        "id": name,
+        "title": _header(message, "subject"),
+        "text": _body(message),
+        "from": _header(message, "from"),
+        "date": _header(message, "date"),
+    }
+
+
+def _header(message: EmailMessage, name: str) -> str:
+    """A decoded header; empty if it is missing or malformed."""
+    try:
+        return _clean(" ".join(str(message.get(name, "")).split()))
+    except (
+        ValueError,
+        LookupError,
+        AttributeError,
+        TypeError,
+        IndexError,
+    ):  # of email's own parser
+        return ""
+
+
+def _body(message: EmailMessage) -> str:
+    """The text of a message; empty if it has none."""
+    try:
+        body = message.get_body(("plain", "html"))
+        content = "" if body is None else body.get_content()
+    except (ValueError, LookupError, AttributeError, TypeError):  # an unknown or wrong encoding
+        payload = message.get_payload(decode=True)
+        return _clean(payload.decode("utf-8", "replace") if isinstance(payload, bytes) else "")
+    text = content if isinstance(content, str) else ""
+    if body is not None and body.get_content_subtype() == "html":
+        read_page: FileReader = catalog.load(catalog.READERS, "html", "reader")
+        try:
+            text = "\n".join(filter(None, read_page(text.encode("utf-8", "replace"), "utf-8")))
+        except DataError:  # a page without text
+            text = ""
+    return _clean(text)
+
+
+def _clean(text: str) -> str:
+    """The text with U+FFFD for bytes that are not text."""
+    return text.encode("utf-8", "replace").decode("utf-8").replace("\0", "").strip()

@@ -1,0 +1,217 @@
+"""The artifacts of a job: one shard of a tokens or vectors folder is written, or continued.
+
+Three generators are chained, so that each stage works on a few batches while the others run: the token stream
+(tokenized in a background thread), the encoder, and the writer of parts.
+"""
+
+from collections.abc import Iterable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lmkcli.data.collection import Shard
+from lmkcli.encoding.chunk_contexts import NO_CONTEXTS
+from lmkcli.encoding.encoder import (
+    DocumentEncoder,
+    EncodedBatch,
+    Encoder,
+    encode_stream,
+    open_encoder,
+)
+from lmkcli.encoding.jobs import CollectionJob
+from lmkcli.errors import DataError, Mismatch, UsageError
+from lmkcli.models.tokenizer import open_tokenizer
+from lmkcli.progress import Call, Report
+from lmkcli.spec import manifest
+from lmkcli.spec.manifest import Manifest
+from lmkcli.spec.settings import EncodeSettings
+from lmkcli.store import parts, tokens
+from lmkcli.store.codes import STORAGES
+from lmkcli.store.doctable import DocRow
+from lmkcli.store.outputs import rollback_on_error
+from lmkcli.store.part_writer import (
+    PartTarget,
+    PartWriter,
+    duplicates_located,
+    shard_writer,
+)
+from lmkcli.store.parts import ArrayTypes
+from lmkcli.store.tokens import TokenRow, Tokens, token_stream, write_tokens
+
+
+def run_tokenize(job: CollectionJob, folder: Path, report: Report = Report()) -> None:
+    """Tokenize one shard into `folder`, and continue after its existing parts."""
+    if isinstance(job.source, Tokens):
+        raise UsageError(f"{job.source.folder} is already tokenized; give a collection")
+    _check_source(job, folder)
+    recipe = job.resolved.recipe
+    described = Manifest(
+        "tokens",
+        identity={**recipe.doc.tokens_identity(), "text": job.text},
+        execution={"source": job.origin, "shards": job.shard.count},
+        facts={**manifest.environment(report.call), "models": recipe.located()},
+    )
+    with _rollback(job, folder):
+        manifest.claim(folder, described)
+        if parts.done_rows(folder, job.shard) is not None:
+            return
+        target = PartTarget(folder, job.shard, tokens.ARRAYS, job.settings.store_text)
+        with duplicates_located(job.source), shard_writer(target, report) as writer:
+            tokenizer = open_tokenizer(job.resolved.folder, recipe.doc)
+            stream = token_stream(job.source, tokenizer, job.shard, writer.row)
+            write_tokens(stream, writer, report)
+            writer.skipped = job.skipped
+
+
+def run_encode(job: CollectionJob, folder: Path, report: Report = Report()) -> None:
+    """Encode one shard into `folder`, and continue after its existing parts."""
+    _check_source(job, folder)
+    settings = with_folder_dtype(job.settings, folder)
+    encoder = open_job(job, settings)
+    if encoder.model.why_padded:
+        report.note(f"{job.resolved.folder.name} reads padded inputs: {encoder.model.why_padded}")
+    described = vectors_manifest(job, encoder, settings, report.call)
+    updated = parts.read_generation(folder) is not None
+    with _rollback(job, folder):
+        manifest.claim(folder, as_started(described, folder) if updated else described)
+        if updated or parts.done_rows(folder, job.shard) is not None:
+            return
+        target = vectors_target(folder, job.shard, encoder, settings)
+        with duplicates_located(job.source), shard_writer(target, report) as writer:
+            stream = token_stream(job.source, encoder.tokenizer, job.shard, writer.row)
+            write_vectors(encode_stream(stream, encoder, report), writer, settings)
+            writer.skipped = job.skipped
+
+
+def open_job(job: CollectionJob, settings: EncodeSettings | None = None) -> Encoder:
+    """Return the encoder of a job's documents."""
+    return open_encoder(job.resolved.recipe.doc, job.resolved.folder, settings or job.settings)
+
+
+def _rollback(job: CollectionJob, folder: Path) -> AbstractContextManager[None]:
+    """Remove the claim after an error, except if several shards share the claim."""
+    return rollback_on_error(folder) if job.shard.count == 1 else nullcontext()
+
+
+def _check_source(job: CollectionJob, folder: Path) -> None:
+    """Raise Mismatch if the collection has changed since the folder was started."""
+    if not (folder / manifest.NAME).is_file():
+        return
+    updated = parts.read_generation(folder)
+    then = updated.source if updated else manifest.read(folder).execution.get("source", {})
+    now = job.origin
+    if then.get("name") == now["name"]:
+        lines = manifest.json_differences(then.get("stamp"), now["stamp"])
+        if lines:
+            raise Mismatch(
+                f"{now['name']} has changed since {folder} was started "
+                "(size in bytes, time in ns: then | now):\n  "
+                + "\n  ".join(lines)
+                + "\nthe folder cannot be continued: choose another output folder, or use "
+                "--if-exists overwrite to start again"
+            )
+
+
+def with_folder_dtype(settings: EncodeSettings, folder: Path) -> EncodeSettings:
+    """Replace `--dtype auto` by the dtype that the folder was started with."""
+    if settings.dtype != "auto" or not (folder / manifest.NAME).is_file():
+        return settings
+    return replace(settings, dtype=manifest.read(folder).execution.get("dtype", "auto"))
+
+
+def vectors_manifest(
+    job: CollectionJob, encoder: Encoder, settings: EncodeSettings, call: Call
+) -> Manifest:
+    """Return the manifest of the vectors of a job."""
+    recipe = job.resolved.recipe
+    identity = {"recipe": recipe.identity(), "dim": encoder.dim, "text": job.text}
+    execution = {
+        "source": job.origin,
+        "shards": job.shard.count,
+        "dtype": encoder.model.dtype,
+        "store_dtype": settings.store_dtype,
+        "attention": "packed" if encoder.model.packed else "padded",
+        "store_text": settings.store_text,
+    }
+    facts = {
+        **manifest.environment(call),
+        "models": recipe.located(),
+        "device": str(encoder.model.device),
+    }
+    return Manifest("vectors", identity, execution, facts)
+
+
+def as_started(described: Manifest, folder: Path) -> Manifest:
+    """Return the manifest with the number of shards and the source's stamp from the start of the folder."""
+    if not (folder / manifest.NAME).is_file():
+        return described
+    then = manifest.read(folder).execution
+    source = {**described.execution["source"], "stamp": then.get("source", {}).get("stamp")}
+    frozen = {"source": source, "shards": then.get("shards")}
+    return replace(described, execution={**described.execution, **frozen})
+
+
+def part_arrays(store_dtype: str, dim: int, spans: bool) -> ArrayTypes:
+    """Return the arrays of a part of vectors: dtype and width of each."""
+    vectors = STORAGES[store_dtype].arrays(dim)
+    return {**vectors, "spans": ("int32", (2,))} if spans else vectors
+
+
+def vectors_target(
+    folder: Path, shard: Shard, encode: DocumentEncoder, settings: EncodeSettings
+) -> PartTarget:
+    """Return the destination of the vectors of an encoder."""
+    arrays = part_arrays(settings.store_dtype, encode.dim, encode.spans)
+    return PartTarget(folder, shard, arrays, settings.store_text, encode.contexts)
+
+
+def write_vectors(
+    batches: Iterable[EncodedBatch], writer: PartWriter, settings: EncodeSettings
+) -> None:
+    """Append encoded documents to the parts of a vectors folder.
+
+    Raises DataError for a vector that is not finite in its stored form. With `on_overflow` error, raises
+    DataError for a document that lost tokens.
+    """
+    for rows, encoded in batches:
+        stored = STORAGES[settings.store_dtype].coded(encoded.vectors.vectors)
+        _check_finite(stored, encoded.vectors.starts, rows, settings.store_dtype)
+        if settings.on_overflow == "error":
+            _check_nothing_lost(rows, encoded.kept)
+        counts = encoded.vectors.counts.tolist()
+        contexts = encoded.contexts or [NO_CONTEXTS] * len(rows)
+        docs = [
+            DocRow(row.doc, row.hash, len(row.ids), len(row.ids) - kept, count, *context)
+            for row, kept, count, context in zip(rows, encoded.kept, counts, contexts, strict=True)
+        ]
+        spans = {} if encoded.spans is None else {"spans": encoded.spans}
+        writer.append(docs, {**stored, **spans})
+
+
+def _check_nothing_lost(rows: list[TokenRow], kept: list[int]) -> None:
+    for row, count in zip(rows, kept, strict=True):
+        lost = len(row.ids) - count
+        if lost:
+            raise DataError(
+                f"document {row.doc.id} has {len(row.ids)} tokens and {lost} of them do not fit; "
+                "raise --max-length or allow --on-overflow truncate"
+            )
+
+
+def _check_finite(
+    stored: dict[str, NDArray[Any]], starts: NDArray[np.int64], rows: list[TokenRow], dtype: str
+) -> None:
+    finite = [np.isfinite(each).reshape(len(each), -1).all(axis=1) for each in stored.values()]
+    bad = np.flatnonzero(~np.all(finite, axis=0))
+    if len(bad):
+        number = int(np.searchsorted(starts, bad[0], side="right")) - 1
+        advice = (
+            "try --store-dtype fp32, then --dtype fp32" if dtype == "fp16" else "try --dtype fp32"
+        )
+        raise DataError(
+            f"the vector of document {rows[number].doc.id} has values that are not finite; {advice}"
+        )

@@ -1,0 +1,369 @@
+"""Resolution of recipes: the options of a user and the declarations of a model folder make one recipe.
+
+`check_options` finds the mistakes that need no model; `resolve` reads the model folder, too. Nothing here
+imports torch, so mistakes are reported at once.
+"""
+
+import os
+from collections.abc import Callable
+from dataclasses import replace
+from typing import NamedTuple, TypeVar
+
+from lmkcli import catalog
+from lmkcli.data import contexts
+from lmkcli.errors import UsageError
+from lmkcli.models.folder import NO_LIMIT, ModelFolder
+from lmkcli.models.lookup import OWN_NAMES, check_revision, read_model
+from lmkcli.pooling.placement import Pooler, traits_of
+from lmkcli.spec.recipe import EXTENSIONS, ROTARY, EncoderConfig, Recipe, RecipeOptions
+from lmkcli.spec.values import (
+    FULL,
+    NO_OVERLAP,
+    WHOLE_TEXT,
+    Granularities,
+    Granularity,
+    Overlap,
+    Window,
+    is_count,
+)
+
+UNITS = ("doc", "chunk", "token")
+_Option = TypeVar("_Option")
+_DECLARED_GRAN = "given"  # replaces a granularity that the model folder may declare
+
+
+# Options: what can be checked without a model.
+
+
+def check_options(options: RecipeOptions) -> None:
+    """Raise UsageError for options that are wrong for every model."""
+    window = options.window or FULL
+    if window.positions and options.max_length not in (None, window.positions):
+        raise UsageError(
+            f"--window {window} sets the length of the inputs of a document, and lmk reads all of the "
+            f"document; drop --max-length {options.max_length} (queries have --query-max-length)"
+        )
+    declared = options.pool == "auto"
+    check_overlap(options.overlap, window, options.gran or (_DECLARED_GRAN if declared else ""))
+    read_context(options.context or "", options.unit or "doc", window)
+    if options.extend and options.extend not in EXTENSIONS:
+        raise UsageError(f"--extend {options.extend}: write one of {', '.join(EXTENSIONS)}")
+    if options.extend and not (options.max_length or window.positions):
+        raise UsageError(f"--extend {options.extend} needs the new length; add --max-length")
+    if options.unit is not None and options.unit not in UNITS:
+        raise UsageError(f"--unit {options.unit}: write {', '.join(UNITS)}")
+    if not declared:
+        unit = options.unit or "doc"
+        check_unit(options.pool, open_pooler(options.pool), unit, window)
+        check_gran(options.pool, options.gran.single if options.gran else None, unit, window)
+
+
+def check_grans(options: RecipeOptions) -> None:
+    """Check the options of a training.
+
+    --gran can be a list: each text gets one of its values. The new folder only declares --window.
+    """
+    for gran in options.gran.values if options.gran else (None,):
+        check_options(replace(options, gran=Granularities(gran) if gran else None, window=None))
+
+
+def check_overlap(overlap: Overlap | None, window: Window, gran: str) -> Overlap:
+    """Return the overlap, by default none. Raises UsageError if it has no effect or is too large."""
+    if overlap is None:
+        return NO_OVERLAP
+    if not window.positions:
+        raise UsageError(f"--overlap has no effect with --window {window}; use --window N")
+    if overlap.endswith("c") and not gran:
+        raise UsageError(f"--overlap {overlap} counts chunks; define the chunks with --gran")
+    if overlap.tokens >= window.positions:
+        raise UsageError(f"--overlap {overlap} must be smaller than --window {window}")
+    return overlap
+
+
+def read_context(how: str, unit: str, window: Window) -> str:
+    """Return the setting of contexts. Raises UsageError if it is invalid or has no effect."""
+    if fault := contexts.invalid_reason(how):
+        raise UsageError(f"--context {how}: {fault}")
+    if how and window != "chunk":
+        raise UsageError(
+            f"--context {how} is for chunks that are encoded separately; add --window chunk (with --window "
+            f"{window} the model reads the text around a chunk anyway)"
+        )
+    if how and unit == "token":
+        raise UsageError(
+            f"--context {how}: with --unit token, the tokens of the context would become vectors of every "
+            "chunk; use --unit chunk"
+        )
+    return how
+
+
+def _pooler_name(pool: str) -> str:
+    """Return the name of a pooler in the catalog: 'mean@4' is in the row 'mean@k'."""
+    stem, at, _ = pool.partition("@")
+    if not at or f"{stem}@k" in catalog.POOLERS:
+        return f"{stem}@k" if at else pool
+    return next((name for name in catalog.POOLERS if name.startswith(f"{stem}@")), pool)
+
+
+def pooler_package(pool: str) -> str:
+    """Return the package of a pooler, such as 'lmk-head 0.1.0'; empty for the poolers of lmk."""
+    return catalog.POOLERS[_pooler_name(pool)].provider
+
+
+def open_pooler(pool: str) -> Pooler:
+    """Return the pooler of a name such as 'lmk' or 'mean@4'. Raises UsageError for an invalid parameter."""
+    create: Callable[..., Pooler] = catalog.load(catalog.POOLERS, _pooler_name(pool), "pooler")
+    stem, at, parameter = pool.partition("@")
+    if not at:
+        return create()
+    parse: Callable[[str], object] | None = getattr(create, "parse_parameter", None)
+    if parse is not None:
+        try:
+            return create(parse(parameter))
+        except ValueError as error:
+            raise UsageError(f"--pool {pool}: {error}") from None
+    if not is_count(parameter):
+        raise UsageError(
+            f"--pool {pool}: write {stem}@k with a whole number k of at least 1, such as {stem}@8"
+        )
+    return create(int(parameter))
+
+
+def check_unit(pool: str, pooler: Pooler, unit: str, window: Window) -> None:
+    """Raise UsageError for a combination of pool, unit and window that has no meaning."""
+    if unit != "doc" and pooler.per == "model" and (unit, window) != ("chunk", "chunk"):
+        raise UsageError(
+            f"--unit {unit}: the model makes one vector from an input and has no states of its tokens; for a "
+            "vector per chunk use --unit chunk --gran 256 --window chunk"
+        )
+    if unit == "token" and pooler.per != "token":
+        raise UsageError(
+            f"--unit token needs the states of all tokens, and --pool {pool} selects some; use --pool mean"
+        )
+    if unit == "chunk" and window != "chunk" and pooler.per in ("input", "step"):
+        reason = (
+            "makes one vector of an input"
+            if pooler.per != "step"
+            else "marks every k-th position, so a chunk may have no mark"
+        )
+        raise UsageError(
+            f"--pool {pool} {reason}: for a vector per chunk embed each chunk separately with "
+            "--window chunk, or use --pool mean, lmk or multicls"
+        )
+
+
+def check_gran(
+    pool: str, gran: Granularity | None, unit: str = "doc", window: Window = FULL
+) -> Granularity:
+    """Return the granularity. Raises UsageError if it is missing, or has no effect."""
+    needed = [
+        text
+        for text, needs_chunks in (
+            (f"--pool {pool}", open_pooler(pool).chunked),
+            ("--unit chunk", unit == "chunk"),
+            ("--window chunk", window == "chunk"),
+        )
+        if needs_chunks
+    ]
+    if gran is None:
+        if needed:
+            raise UsageError(
+                f"{needed[0]} cuts text into chunks; set their length with --gran, for instance --gran 64"
+            )
+        return WHOLE_TEXT
+    if not needed and not window.positions:
+        raise UsageError(
+            f"--gran {gran} has no effect with --pool {pool}, --unit {unit} and --window {window}; "
+            "drop it, or use --pool lmk or --unit chunk"
+        )
+    return gran
+
+
+# Recipes: options together with a model folder.
+
+
+class ResolvedRecipe(NamedTuple):
+    """A recipe, its model folder, and notes for people about choices that were guessed."""
+
+    recipe: Recipe
+    folder: ModelFolder
+    notes: list[str]
+
+
+def resolve(
+    options: RecipeOptions, offline: bool = False, folder: ModelFolder | None = None
+) -> ResolvedRecipe:
+    """Return the recipe for a model folder and options. Options take precedence over the folder.
+
+    `folder` is the folder of the model, if it has been read before. Raises UsageError for options that the
+    model cannot follow.
+    """
+    check_options(options)
+    folder = folder or read_model(options.model, options.revision, offline)
+    check_revision(folder, options.revision)
+    guessed = options.pool == "auto" and not folder.pool
+    notes = [f"{folder.name} declares no pooling: this is a guess, set --pool"] if guessed else []
+    normalize = _normalize(options.normalize, folder)
+    if options.pad_to_max is not None and not folder.sees_padding:
+        raise UsageError(
+            f"--pad-to-max has no effect with {folder.name}: its vectors do not depend on padding"
+        )
+    pool = options.pool
+    if pool == "auto":
+        pool = folder.pool or ("last" if folder.causal else "mean")
+    unit = options.unit or ("token" if folder.late else "doc")
+    window = options.window or _declared_window(options, folder, pool, unit)
+    pooler = open_pooler(pool)
+    _check_model(pool, pooler, folder)
+    check_unit(pool, pooler, unit, window)
+    declared_gran = folder.gran if options.pool == "auto" else ""
+    requested = options.gran.single if options.gran else Granularity(declared_gran)
+    gran = check_gran(pool, requested or None, unit, window)
+    overlap = check_overlap(options.overlap, window, gran)
+    context = read_context(options.context or "", unit, window)
+    lengths = _lengths(options, folder, window)  # the last check, because it may open the model
+    by_name = folder.revision or options.model in OWN_NAMES
+    doc = EncoderConfig(
+        # a path that finds the model from every directory
+        model=options.model if by_name else os.path.abspath(os.path.expanduser(options.model)),
+        revision=folder.revision,
+        weights=folder.weights_digest,
+        tokenizer=folder.tokenizer_digest,
+        trust_remote_code=options.trust_remote_code,
+        prompt=_first(options.doc_prompt, folder.doc_prompt),
+        max_length=lengths.doc,
+        pool=pool,
+        pool_package=pooler_package(pool),
+        gran=gran,
+        unit=unit,
+        window=window,
+        overlap=overlap,
+        context=context,
+        extend=lengths.extend,
+        include_prompt=folder.include_prompt,
+        landmark_token=folder.landmark_token if pool == "lmk" and gran.tokens else None,
+        append_eos=folder.append_eos
+        or (traits_of(pooler).appends_eos and not folder.pool and folder.causal),
+        pad_to_max=_first(options.pad_to_max, folder.sees_padding),
+        dim=options.dim or 0,
+        normalize=normalize,
+        similarity="dot" if folder.similarity == "dot" else "cosine",
+    )
+    query = replace(  # the same model and pooler read a query as a whole
+        doc,
+        prompt=_first(options.query_prompt, folder.query_prompt),
+        max_length=lengths.query,
+        gran=doc.gran if pooler.chunked else WHOLE_TEXT,
+        unit="token" if doc.unit == "token" else "doc",
+        window=FULL,
+        overlap=NO_OVERLAP,
+        context="",
+    )
+    if folder.late is not None:  # both sides of a late-interaction folder in PyLate's layout
+        late = folder.late
+        doc = replace(doc, prefix_token=late.doc_prefix_id)
+        query = replace(query, prefix_token=late.query_prefix_id)
+        if doc.unit == "token":
+            doc = replace(doc, skip=late.skip)
+            query = replace(
+                query, expansion=late.expansion_id, attend_expansion=late.attend_expansion
+            )
+    return ResolvedRecipe(Recipe(doc, query), folder, notes)
+
+
+def _first(option: _Option | None, declared: _Option) -> _Option:
+    return declared if option is None else option
+
+
+def _declared_window(options: RecipeOptions, folder: ModelFolder, pool: str, unit: str) -> Window:
+    """Return the window that the folder declares, else 'full'.
+
+    The declaration applies only to one vector per text, with the pooling and the length of the folder.
+    """
+    own = unit == "doc" and pool == folder.pool and not options.max_length and not options.extend
+    return Window((folder.window if own else "") or "full")
+
+
+def _normalize(option: bool | None, folder: ModelFolder) -> bool:
+    cosine = folder.similarity == "cosine"
+    if option is None:
+        return folder.normalize or cosine
+    if cosine and not option:
+        raise UsageError(
+            f"{folder.name} is scored by cosine, so its vectors must be normalised; drop --no-normalize"
+        )
+    return option
+
+
+def _check_model(pool: str, pooler: Pooler, folder: ModelFolder) -> None:
+    """Raise UsageError if the pooler needs states and the model has none, or the reverse."""
+    if folder.makes_vector and pooler.per != "model":
+        raise UsageError(
+            f"{folder.name} makes one vector by itself, so there are no states for --pool {pool}; "
+            "drop --pool"
+        )
+    if pooler.per == "model" and not folder.makes_vector:
+        raise UsageError(f"{folder.name} makes no vector by itself; use --pool mean or cls")
+
+
+class _Lengths(NamedTuple):
+    """Positions of one input of a document and of a query, and the extension of positions."""
+
+    doc: int
+    query: int
+    extend: str
+
+
+def _lengths(options: RecipeOptions, folder: ModelFolder, window: Window) -> _Lengths:
+    """Return the lengths of inputs. A window of N positions is the length of a document's inputs.
+
+    Requested lengths must fit into the positions of the model; declared ones are reduced to fit.
+    """
+    limit = folder.limit or _limit_of_opened(folder, options.trust_remote_code)
+    requested = window.positions if window.positions else options.max_length
+    extend = ""
+    if options.extend:
+        _check_extension(options.extend, folder, limit, requested or 0)
+        from lmkcli.models import extension  # here, because it imports torch
+
+        limit = extension.extended_limit(limit, options.extend, requested or 0)
+        extend = f"{options.extend}:{requested or 0}"
+    flag = "--window" if window.positions else "--max-length"
+    for name, length in ((flag, requested), ("--query-max-length", options.query_max_length)):
+        if length and length > limit:
+            stretch = folder.kind == "transformer" and not extend
+            advice = ["--extend can stretch them"] if stretch else []
+            advice += ["--window reads longer texts in pieces"] if name == "--max-length" else []
+            raise UsageError(
+                f"{name} {length}: {folder.name} has {limit} positions"
+                + (f"; {', or '.join(advice)}" if advice else "")
+            )
+    declared = min(folder.max_length or folder.positions or 512, limit)
+    query = options.query_max_length
+    if not query and folder.query_length:
+        query = min(folder.query_length, limit)
+    # by default the length of documents, not the length of their windows
+    return _Lengths(requested or declared, query or options.max_length or declared, extend)
+
+
+def _limit_of_opened(folder: ModelFolder, trust: bool) -> int:
+    """Return the positions of a model if its configuration does not contain them."""
+    if folder.kind != "transformer":
+        return folder.positions or NO_LIMIT
+    from lmkcli.models.transformer import length_limit  # here, because it imports torch
+
+    return length_limit(folder, trust)
+
+
+def _check_extension(how: str, folder: ModelFolder, limit: int, length: int) -> None:
+    """Raise UsageError for an extension that the model does not support or need."""
+    if folder.kind != "transformer":
+        raise UsageError(f"--extend {how}: the positions of {folder.name} cannot be extended")
+    if how in ROTARY and limit < NO_LIMIT:
+        raise UsageError(
+            f"--extend {how} is for rotary positions, and {folder.name} has a table of {limit}; "
+            "use --extend grouped, interpolate or recurrent"
+        )
+    if length <= limit and how not in ROTARY:
+        has = f"{limit} positions" if limit < NO_LIMIT else "rotary positions without a limit"
+        raise UsageError(f"--extend {how} has no effect: {folder.name} has {has}; drop it")

@@ -1,0 +1,137 @@
+"""LoRA (arXiv 2106.09685): merge low-rank matrices into the weights of their base.
+
+A layer with weight W [out, in] and matrices A [r, in], B [out, r] becomes W + scale * B A. The product
+is computed in float64, where products of fp16 numbers are exact, so that every machine computes the same
+weights.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from torch import Tensor
+from transformers import AutoModel
+from transformers.utils.logging import disable_progress_bar
+
+from lmkcli.errors import DataError
+from lmkcli.models.files import (
+    TEXTS,
+    WEIGHTS,
+    Adapter,
+    copy_files,
+    listed_modules,
+    loading,
+    model_files,
+)
+from lmkcli.models.tensors import read_tensors
+
+PREFIX = "base_model.model."  # peft writes it before the names of the base model
+_FIX = "download the adapter again"
+_POSITIONS = "position_embeddings.weight"  # a table of positions, which an adapter can lengthen
+
+
+def merge(state: Mapping[str, Tensor], scale: float) -> dict[str, Tensor]:
+    """Return the tensors of a model with peft's layers, with the LoRA matrices merged into the weights.
+
+    The names in `state` are X.base_layer.weight, X.lora_A.default.weight, and so on; X.weight in the result.
+    """
+    merged = {}
+    for name, value in state.items():
+        stem, wrapped, rest = name.partition(".base_layer.")
+        if wrapped:
+            delta = _delta(state, stem, ".default") if rest == "weight" else None
+            value = value if delta is None else _sum(value, delta, scale)
+            merged[f"{stem}.{rest}"] = value
+        elif ".lora_" not in name:
+            merged[name] = value
+    return merged
+
+
+def low_rank(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return the LoRA matrices of a model's linear layers under the names of peft's files."""
+    return {
+        PREFIX + name.replace(".default", ""): value
+        for name, value in state.items()
+        if ".lora_A." in name or ".lora_B." in name
+    }
+
+
+def _delta(state: Mapping[str, Tensor], stem: str, adapter: str = "") -> Tensor | None:
+    """Return B A of a linear layer, its transpose for an embedding, None for layers without LoRA.
+
+    DataError for matrices that have no product.
+    """
+    names = ((".lora_A", ".lora_B", ".weight"), (".lora_embedding_A", ".lora_embedding_B", ""))
+    for first, second, end in names:
+        a, b = (state.get(f"{stem}{name}{adapter}{end}") for name in (first, second))
+        if a is None and b is None:
+            continue
+        if a is None or b is None:
+            raise DataError(f"{stem} has only one of {first[1:]} and {second[1:]}; {_FIX}")
+        if a.ndim != 2 or b.ndim != 2 or len(a) != b.shape[1] or a.is_complex() or b.is_complex():
+            shapes = f"{first[1:]} {list(a.shape)} and {second[1:]} {list(b.shape)}"
+            raise DataError(f"the matrices of {stem} have no product ({shapes}); {_FIX}")
+        product = b.double() @ a.double()
+        return product if end else product.T
+    return None
+
+
+def _sum(weight: Tensor, delta: Tensor, scale: float) -> Tensor:
+    return (weight.double() + scale * delta).float()
+
+
+def write_merged(growing: Path, adapter: Adapter, base: Path) -> None:
+    """Write the merged model of an adapter and its base, with the other files of both.
+
+    DataError if the tensors of the adapter do not belong to the base.
+    """
+    copy_files(model_files(base, TEXTS), growing)
+    copy_files(adapter.texts, growing)
+    for path, files in _modules(growing, adapter, base).items():
+        copy_files(files, growing / path)
+    disable_progress_bar()  # type: ignore[no-untyped-call]  # it would count shards of small files
+    added = read_tensors(adapter.matrices, "the matrices of an adapter")
+    added = {name.removeprefix(PREFIX): value for name, value in added.items()}
+    with loading(f"the base model {base} of the adapter {adapter.folder}"):
+        model = AutoModel.from_pretrained(base, dtype="float32")
+    try:
+        state = _merged_state(model.state_dict(), added, adapter.factor)
+    except DataError as error:
+        raise DataError(f"{adapter.matrices}: {error}") from None
+    table = next((v for k, v in state.items() if k.endswith(_POSITIONS)), None)
+    if table is not None:
+        model.config.max_position_embeddings = len(table)
+    model.save_pretrained(growing, state_dict=state)
+
+
+def _modules(growing: Path, adapter: Adapter, base: Path) -> dict[str, list[Path]]:
+    """Return the files of each folder of a module: those of the adapter, else those of its base."""
+    listed = listed_modules(growing) if (growing / "modules.json").exists() else []
+    paths = [module["path"] for module in listed if module["path"]]
+    inherited = {
+        path: model_files(base / path, TEXTS | WEIGHTS) for path in paths if (base / path).is_dir()
+    }
+    return inherited | adapter.modules
+
+
+def _merged_state(
+    state: dict[str, Tensor], added: Mapping[str, Tensor], factor: float
+) -> dict[str, Tensor]:
+    """Return the tensors of a base model with those of an adapter. DataError for those of another model."""
+    used = 0
+    for name, weight in state.items():
+        delta = _delta(added, name.removesuffix(".weight"))
+        if name in added:
+            given = added[name]
+            rows = given.ndim == 2 and len(given) > 0 and name.endswith(_POSITIONS)
+            if given.shape != weight.shape and not (rows and given.shape[1:] == weight.shape[1:]):
+                shapes = f"{list(given.shape)}, not {list(weight.shape)}"
+                raise DataError(f"the tensor {name} has the shape {shapes}; {_FIX}")
+            state[name], used = given.float(), used + 1
+        elif delta is not None and delta.shape == weight.shape:
+            state[name], used = _sum(weight, delta, factor), used + 2
+    if used != len(added):
+        raise DataError(
+            f"{len(added) - used} tensors without a counterpart in its base model; the adapter belongs "
+            "to another model"
+        )
+    return state

@@ -1,0 +1,1 @@
+"""Search over vectors: candidates, exact scores, ranked documents and chunks."""

@@ -1,0 +1,333 @@
+"""Dense indexes: exact search over vectors, or an approximate index with exactly scored candidates.
+
+The query side of the vectors' recipe encodes the queries. Passages are the chunks that answer a query best.
+"""
+
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from lmkcli.data.collection import Doc, Query
+from lmkcli.data.run import Run, ranked
+from lmkcli.encoding.encoder import Encoder, open_recorded
+from lmkcli.errors import DataError, Mismatch
+from lmkcli.models.devices import choose_device, native_dtype
+from lmkcli.progress import Progress, silent
+from lmkcli.retrieval.dense.candidates import ApproximateSearch
+from lmkcli.retrieval.dense.rows import RankedUnits, read_numbering
+from lmkcli.retrieval.dense.vector_search import Matrix, Nearest, RowHits, VectorSearch
+from lmkcli.retrieval.engines.exact.exact_search import Exact
+from lmkcli.retrieval.index import LEXICAL, IndexInfo, Passage
+from lmkcli.retrieval.settings import OpenSettings
+from lmkcli.spec import manifest
+from lmkcli.spec.manifest import Manifest
+from lmkcli.store import parts
+from lmkcli.store.parts import PartSlice
+from lmkcli.store.vectors import Ragged, Vectors
+from lmkcli.system.input_files import validate
+
+_QUERIES = 256  # queries that are encoded at once for their passages
+
+
+def open_vectors(folder: Path, settings: OpenSettings) -> "DenseIndex":
+    """Open vectors without an index, for exact search."""
+    units = RankedUnits(Vectors(folder), settings.level or "", settings.aggregate or "")
+    info = IndexInfo(str(folder.absolute()), "exact", units.vectors.digest(), units.identity)
+    return DenseIndex(info, units, exact_search(units.matrix, settings), settings)
+
+
+def open_approximate(
+    folder: Path,
+    described: Manifest,
+    built: dict[str, Any],
+    settings: OpenSettings,
+    open_nearest: Callable[[Vectors], tuple[Nearest, str]],
+) -> "DenseIndex":
+    """Open an index over vectors, from its manifest and its built.json.
+
+    `open_nearest` opens the approximate search of the engine for the vectors that the index was built from.
+    It also returns a note for the user, which may be empty.
+    """
+    settings.refuse("an index of vectors", *LEXICAL)
+    identity = described.identity
+    location = f"the location of the vectors of {folder}"
+    validate(described.facts.get("vectors"), str, location, "build it again")
+    vectors = _frozen_vectors(folder, described, built["of"], settings)
+    units = RankedUnits(vectors, settings.level or "", settings.aggregate or "")
+    nearest, note = open_nearest(vectors)
+    search = ApproximateSearch(
+        nearest, units, read_numbering(built["of"]), exact_search(units.matrix, settings)
+    )
+    search_info: dict[str, Any] = {"ef_search": settings.ef_search, "nprobe": settings.nprobe}
+    notes = (_incomplete(folder, built), _behind(folder, vectors), note)
+    info = IndexInfo(
+        str(folder.absolute()),
+        identity["settings"]["kind"],
+        built["digest"],
+        search_info | units.identity,
+        tuple(filter(None, notes)),
+    )
+    return DenseIndex(info, units, search, settings)
+
+
+def _frozen_vectors(
+    folder: Path, described: Manifest, of: dict[str, Any], settings: OpenSettings
+) -> Vectors:
+    """Open the vectors that an index was built from, at their recorded location or at --vectors.
+
+    Raises DataError if they are missing, and Mismatch if they are other vectors.
+    """
+    path = Path(settings.vectors) if settings.vectors else folder / described.facts["vectors"]
+    if not (path / manifest.NAME).exists():
+        raise DataError(
+            f"the vectors of {folder} are not at {path}; give their location with --vectors"
+        )
+    slices = [PartSlice.from_json(item) for item in of["parts"]]
+    vectors = Vectors(path, slices)
+    missing = {piece.name for piece in slices} - set(parts.list_parts(path))
+    if missing or vectors.digest() != of["vectors"]:
+        raise Mismatch(
+            f"{path} are not the vectors that {folder} was built from; build the index again"
+        )
+    return vectors
+
+
+def _incomplete(folder: Path, built: dict[str, Any]) -> str:
+    """A note if the index was built before its vectors were complete; else empty."""
+    shards = built["of"].get("unfinished shards")
+    if not shards:
+        return ""
+    return f"{folder} lacks documents of the shards {', '.join(map(str, shards))}, which were not finished."
+
+
+def _behind(folder: Path, vectors: Vectors) -> str:
+    """A note if the vectors were updated since the index was built or updated; else empty."""
+    if Vectors.open_incomplete(vectors.folder).digest() == vectors.digest():
+        return ""
+    return (
+        f"{folder} is behind {os.path.normpath(vectors.folder)}, which was updated since; the index searches "
+        "the vectors that it was built from. Update it with its index command and --if-exists update"
+    )
+
+
+def exact_search(matrix: Matrix, settings: OpenSettings) -> Exact:
+    """Return exact search over vectors, on the device that encodes the queries.
+
+    A CPU with native bfloat16 multiplies in bfloat16 first. A GPU is fast enough in float32, and cuBLAS may
+    accumulate partial sums of bfloat16 products in bfloat16, which the error bound does not cover.
+    """
+    device = choose_device(settings.device)
+    low = device.type == "cpu" and native_dtype(device) == "bf16"
+    return Exact(matrix, device, torch.bfloat16 if low else torch.float32)
+
+
+class ScoredChunk(NamedTuple):
+    """A chunk of a document: its range of characters in the content, and its score for a query."""
+
+    begin: int
+    end: int
+    score: float
+
+
+class DenseIndex:
+    """Vectors, a search over them, and the encoder of their queries."""
+
+    def __init__(
+        self,
+        info: IndexInfo,
+        units: RankedUnits,
+        vector_search: VectorSearch,
+        settings: OpenSettings,
+    ) -> None:
+        self.info = info
+        self.units, self.vector_search, self.settings = units, vector_search, settings
+        self._encoder: Encoder | None = None
+        self._recent: dict[
+            str, NDArray[np.floating]
+        ] = {}  # the vectors of the last queries, by text
+
+    def search(self, queries: list[Query], k: int) -> Run:
+        """Encode and search queries. Documents are ranked by exact scores, ties by document id."""
+        matrix = self.units.matrix
+        if not queries or not matrix.rows:
+            return Run({query.id: ranked([], np.zeros(0, np.float32)) for query in queries})
+        hits = self.vector_search.search(self.encoded(queries), min(k, matrix.rows))
+        return self.ranked(queries, hits, k)
+
+    def encoded(self, queries: list[Query]) -> Ragged:
+        """Encode queries. Raises UsageError if their vectors do not fit the aggregate of the search."""
+        encoded = self.encoder().queries(queries)
+        self.units.check(encoded)
+        self._recent = {query.text: encoded.text(n) for n, query in enumerate(queries)}
+        return encoded
+
+    def _encoded_query(self, query: Query) -> NDArray[np.floating]:
+        """The vectors of one query, which the search just before may have encoded."""
+        vectors = self._recent.get(query.text)
+        return self.encoder().queries([query]).vectors if vectors is None else vectors
+
+    def ranked(self, queries: list[Query], hits: RowHits, k: int) -> Run:
+        """Rank the k best hits of each query, ties by document id. Requires at least one query."""
+        ids = self.units.matrix.ids(np.concatenate(hits.rows))
+        starts = np.cumsum([0, *(len(rows) for rows in hits.rows)])
+        rankings = {}
+        for query, start, stop, scores in zip(
+            queries, starts[:-1], starts[1:], hits.scores, strict=True
+        ):
+            ranking = ranked(ids[start:stop], scores)
+            if len(set(ranking.doc_ids)) < len(ranking.doc_ids):
+                raise DataError(
+                    f"{self.info.path}: a document id occurs in two shards; encode again"
+                )
+            rankings[query.id] = ranking.cut(k)
+        return Run(rankings)
+
+    def encoder(self) -> Encoder:
+        """Return the encoder of the query side, which is loaded at the first call."""
+        if self._encoder is None:
+            self._encoder = open_query_encoder(self.units.vectors, self.settings)
+        return self._encoder
+
+    def use_encoder(self, encoder: Encoder) -> None:
+        """Use a loaded encoder of the query side of the same recipe."""
+        self._encoder = encoder
+
+    def texts(self, ids: list[str]) -> dict[str, Doc]:
+        """Return documents by id, or chunks with their own text. The ids of all parts are read once."""
+        if self.units.level == "doc":
+            return {doc.id: doc for doc in self.units.vectors.by_ids(ids)}
+        chunks = passages_of(self.units.vectors, ids)
+        return {name: Doc(name, chunk.text, doc.title) for name, (doc, chunk) in chunks.items()}
+
+    def passages(self, query: Query, ids: list[str]) -> dict[str, Passage]:
+        """Return the best chunk of each document, or the chunks that the ids name."""
+        vectors = self.units.vectors
+        if self.units.level == "chunk":
+            return {name: chunk for name, (_, chunk) in passages_of(vectors, ids).items()}
+        if vectors.recipe.doc.unit != "chunk":
+            return {}
+        return best_passages(vectors, self._encoded_query(query), ids)
+
+    def chunk_scores(self, query: Query, name: str) -> list[ScoredChunk]:
+        """Return all chunks of a document with their scores for a query; nothing without chunks."""
+        vectors = self.units.vectors
+        if vectors.recipe.doc.unit != "chunk":
+            return []
+        found = _scored(vectors, self._encoded_query(query), [name])
+        return [
+            ScoredChunk(int(begin), int(end), float(score))
+            for scored in found
+            for (begin, end), score in zip(vectors.spans(scored.row), scored.scores, strict=True)
+        ]
+
+    def best_chunks(
+        self, queries: list[Query], ids: dict[str, list[str]], progress: Progress = silent
+    ) -> dict[tuple[str, str], Passage]:
+        """Return (query id, document id) -> the passage, for the documents `ids` of each query.
+
+        The passages are those of `passages`, without their texts. The ids of the vectors are read once, so
+        this is fast for many queries. Empty if a document has one vector.
+        """
+        vectors, by_chunk = self.units.vectors, self.units.level == "chunk"
+        if vectors.recipe.doc.unit != "chunk":
+            return {}
+        names = dict.fromkeys(name for each in ids.values() for name in each)
+        owner_of = {name: name.rpartition("#")[0] if by_chunk else name for name in names}
+        row_of = vectors.rows_of([*dict.fromkeys(owner_of.values())])
+        found: dict[tuple[str, str], Passage] = {}
+        for first in range(0, len(queries), _QUERIES):
+            batch = queries[first : first + _QUERIES]
+            encoded = None if by_chunk else self.encoder().queries(batch)
+            for number, query in enumerate(batch):
+                for name in ids.get(query.id, ()):
+                    row = row_of.get(owner_of[name])
+                    if row is None:
+                        continue
+                    chunk = (
+                        int(name.rpartition("#")[2])
+                        if encoded is None
+                        else best_chunk(vectors, row, encoded.text(number))
+                    )
+                    spans = vectors.spans(row)
+                    if chunk < len(spans):  # the vectors may be newer than the run
+                        begin, end = map(int, spans[chunk])
+                        found[query.id, name] = Passage(chunk, len(spans), begin, end, "")
+            progress(first + len(batch), len(queries), "queries")
+        return found
+
+
+def open_query_encoder(vectors: Vectors, settings: OpenSettings) -> Encoder:
+    """Open the encoder of the query side of the vectors' recipe."""
+    return open_recorded(vectors, True, settings)
+
+
+def best_passages(
+    vectors: Vectors, query: NDArray[np.floating], ids: list[str]
+) -> dict[str, Passage]:
+    """Return the best chunk of each document for the vectors [n, dim] of a query.
+
+    It has the largest sum of dot products with the query vectors.
+    """
+    return {
+        scored.name: passage(vectors, scored.row, scored.doc, int(scored.scores.argmax()))
+        for scored in _scored(vectors, query, ids)
+    }
+
+
+class _ScoredDocument(NamedTuple):
+    """A document with the score of each of its chunks, [chunks]."""
+
+    name: str
+    row: int
+    doc: Doc
+    scores: NDArray[np.float64]
+
+
+def _scored(
+    vectors: Vectors, query: NDArray[np.floating], ids: list[str]
+) -> Iterator[_ScoredDocument]:
+    """Yield documents with the scores of their chunks: the sum of dot products with the query vectors."""
+    for name, row, doc in _rows_and_docs(vectors, ids):
+        yield _ScoredDocument(name, row, doc, chunk_sums(vectors, row, query))
+
+
+def chunk_sums(vectors: Vectors, row: int, query: NDArray[np.floating]) -> NDArray[np.float64]:
+    """Return the score of each chunk of a document, [chunks], for the vectors [n, dim] of a query."""
+    chunks = vectors.at(np.array([row])).vectors.astype(np.float64)
+    sums: NDArray[np.float64] = (chunks @ query.astype(np.float64).T).sum(1)
+    return sums
+
+
+def best_chunk(vectors: Vectors, row: int, query: NDArray[np.floating]) -> int:
+    """Return the number of the best chunk of a document for the vectors [n, dim] of a query."""
+    return int(chunk_sums(vectors, row, query).argmax())
+
+
+def passages_of(vectors: Vectors, ids: list[str]) -> dict[str, tuple[Doc, Passage]]:
+    """Return the documents and passages of ids such as `doc#12`."""
+    names = {name: name.rpartition("#") for name in ids}
+    doc_ids = [doc_id for doc_id, *_ in names.values()]
+    docs = {doc.id: (row, doc) for _, row, doc in _rows_and_docs(vectors, doc_ids)}
+    passages = {}
+    for name, (doc_id, _, chunk) in names.items():
+        row, doc = docs[doc_id]
+        passages[name] = (doc, passage(vectors, row, doc, int(chunk)))
+    return passages
+
+
+def passage(vectors: Vectors, row: int, doc: Doc, chunk: int) -> Passage:
+    """Return one chunk of a document."""
+    spans = vectors.spans(row)
+    begin, end = map(int, spans[chunk])
+    return Passage(chunk, len(spans), begin, end, doc.content[begin:end])
+
+
+def _rows_and_docs(vectors: Vectors, ids: list[str]) -> list[tuple[str, int, Doc]]:
+    rows = vectors.rows_of(ids)
+    docs = vectors.docs(np.array(list(rows.values()), np.int64))
+    return [(name, row, doc) for (name, row), doc in zip(rows.items(), docs, strict=True)]

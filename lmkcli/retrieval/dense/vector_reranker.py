@@ -1,0 +1,66 @@
+"""Reranking by stored vectors: documents get the exact scores of dense search."""
+
+from collections.abc import Sequence
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lmkcli.data.collection import Query
+from lmkcli.encoding.encoder import Encoder
+from lmkcli.retrieval.dense.dense_index import best_passages, open_query_encoder
+from lmkcli.retrieval.dense.rows import RankedUnits
+from lmkcli.retrieval.engines.exact.exact_search import ExactScorer
+from lmkcli.retrieval.index import IndexInfo, Passage
+from lmkcli.retrieval.reranking import Scorer
+from lmkcli.retrieval.settings import OpenSettings
+from lmkcli.store.vectors import Ragged, Vectors
+
+
+class VectorReranker:
+    """A vectors folder that scores documents in float64; NaN for documents without a vector."""
+
+    def __init__(self, path: Path, settings: OpenSettings, encoder: Encoder | None = None) -> None:
+        """Open the vectors; `encoder` is the encoder of their queries if it is loaded already."""
+        vectors = Vectors(path)
+        self._settings, self._loaded = settings, encoder
+        self._units = RankedUnits(
+            vectors, aggregate="" if vectors.single else settings.aggregate or ""
+        )
+        identity = self._units.identity
+        self.info = IndexInfo(str(path.absolute()), "vectors", vectors.digest(), identity)
+
+    def scorer(self, queries: list[Query]) -> Scorer:
+        """Encode the queries in one batch and return their scorer."""
+        encoded = self._encode(queries)
+        positions = {query.id: position for position, query in enumerate(queries)}
+        exact = ExactScorer(self._units.matrix)
+
+        def score(query: Query, doc_ids: Sequence[str]) -> NDArray[np.float64]:
+            rows = np.array([self._rows.get(name, -1) for name in doc_ids], dtype=np.int64)
+            scores = np.full(len(rows), np.nan)
+            (scores[rows >= 0],) = exact(encoded.one(positions[query.id]), [rows[rows >= 0]])
+            return scores
+
+        return score
+
+    def passages(self, query: Query, ids: list[str]) -> dict[str, Passage] | None:
+        """Return the best chunk of each document; None if these are not vectors of chunks."""
+        if self._units.vectors.recipe.doc.unit != "chunk":
+            return None
+        return best_passages(self._units.vectors, self._encode([query]).vectors, ids)
+
+    def _encode(self, queries: list[Query]) -> Ragged:
+        encoded = self._encoder.queries(queries)
+        self._units.check(encoded)
+        return encoded
+
+    @cached_property
+    def _encoder(self) -> Encoder:
+        return self._loaded or open_query_encoder(self._units.vectors, self._settings)
+
+    @cached_property
+    def _rows(self) -> dict[str, int]:
+        """Rows by document id."""
+        return self._units.vectors.numbers()

@@ -1,0 +1,85 @@
+"""Interfaces of vector search: matrices of vectors, exact search and approximate candidates."""
+
+import math
+from collections.abc import Iterator
+from typing import NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lmkcli.errors import DataError
+from lmkcli.store.vectors import Ragged
+
+
+class Blocks(Protocol):
+    """Vectors in float32 blocks, in row order; can be iterated again."""
+
+    @property
+    def rows(self) -> int: ...
+
+    @property
+    def dim(self) -> int: ...
+
+    def __iter__(self) -> Iterator[Ragged]: ...
+
+
+class Matrix(Blocks, Protocol):
+    """Rows of one or more vectors, read in order in blocks of whole rows, or by row number."""
+
+    @property
+    def total(self) -> int:
+        """The number of vectors."""
+
+    @property
+    def single(self) -> bool:
+        """Whether each row has exactly one vector."""
+
+    def at(self, rows: NDArray[np.int64]) -> Ragged: ...
+
+
+class RowHits(NamedTuple):
+    """For each query, the best k rows and all ties with the last, in any order, with float64 scores."""
+
+    rows: list[NDArray[np.int64]]
+    scores: list[NDArray[np.float64]]
+
+
+class VectorSearch(Protocol):
+    """Finds the rows of a Matrix with the best scores for encoded queries."""
+
+    def search(self, queries: Ragged, k: int) -> RowHits: ...
+
+
+class Candidates(NamedTuple):
+    """float32 scores [n, k], best first, and int64 vector numbers [n, k], padded with -1."""
+
+    scores: NDArray[np.float32]
+    rows: NDArray[np.int64]
+
+
+class Nearest(Protocol):
+    """Approximate search over vectors that are numbered from zero.
+
+    rows: the size of the number range. most: the maximum number of vectors per search. overfetch: fetch k
+    times this factor, so that exact rescoring finds the best k. divisible: whether searching ranges of
+    numbers finds the same vectors as searching all numbers.
+    """
+
+    rows: int
+    most: int
+    overfetch: int
+    divisible: bool
+
+    def candidates(
+        self, queries: NDArray[np.float32], k: int, among: range | None = None
+    ) -> Candidates:
+        """Return the approximately best k vectors of each query vector [n, dim], of all or of a range."""
+
+
+def check_finite(value: float) -> None:
+    """Raise DataError if `value`, a maximum or sum over vectors, is NaN or infinite."""
+    if not math.isfinite(value):
+        raise DataError(
+            "a stored vector contains values that are not finite, so documents cannot be ranked; run lmk "
+            "verify to find the damaged part, delete it, and run its encode command again"
+        )

@@ -1,0 +1,1 @@
+"""The engines behind `lmk index` and `lmk search`, one folder each."""

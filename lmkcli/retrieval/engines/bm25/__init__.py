@@ -1,0 +1,1 @@
+"""BM25 with bm25s, without Java."""

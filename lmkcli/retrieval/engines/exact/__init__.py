@@ -1,0 +1,1 @@
+"""Exact search: every vector is compared with the query, in bounded memory."""

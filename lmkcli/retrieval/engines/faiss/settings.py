@@ -1,0 +1,64 @@
+"""Settings of FAISS indexes: building and searching them."""
+
+from dataclasses import dataclass
+from typing import Annotated, ClassVar
+
+from lmkcli.errors import UsageError
+from lmkcli.retrieval.dense.hnsw import HnswSettings
+from lmkcli.spec.settings import Flag, Settings
+from lmkcli.spec.values import NO_LIMIT, Size
+
+
+@dataclass(frozen=True, kw_only=True)
+class FaissSettings(HnswSettings):
+    """Settings for building a FAISS index. `kind` is a name of the catalog or a factory string."""
+
+    panel: ClassVar[str] = "FAISS"
+    kind: Annotated[
+        str,
+        Flag(
+            "Index kind: hnsw, ivf, int8, binary, pq, or a FAISS factory string such as "
+            "OPQ64,IVF4096,PQ64; milvus; bm25 or lucene.",
+            often=True,
+            suggest_for="--type --factory --index-factory --index-kind --engine --bm25",
+        ),
+    ] = "hnsw"
+    ef_search: int = 0  # hnsw: breadth of the search; 0 means max(128, 2k), and it is at least k
+    nprobe: int = 0  # ivf: number of searched lists; 0 grows with k
+    max_memory: Annotated[
+        Size,
+        Flag(
+            "Stop with an error if building needs more memory than this, such as 16GB.",
+            metavar="SIZE",
+            often=True,
+            shown="free memory",
+            only="vectors",
+            role="mode",
+            suggest_for="--memory --max-ram",
+        ),
+    ] = NO_LIMIT
+    seed: int = 0  # of the training sample
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if min(self.ef_search, self.nprobe, self.max_memory) < 0:
+            raise UsageError("--ef-search, --nprobe and --max-memory cannot be negative")
+
+
+@dataclass(frozen=True, kw_only=True)
+class FaissSearchSettings(Settings):
+    """Settings for searching a FAISS index. Milvus also uses `ef_search`."""
+
+    panel: ClassVar[str] = "Index settings"
+    ef_search: Annotated[
+        int,
+        Flag(
+            "HNSW: candidates kept during the search; 0: grows with k.",
+            min=0,
+            only="index",
+            suggest_for="--ef",
+        ),
+    ] = 0
+    nprobe: Annotated[
+        int, Flag("ivf: number of lists to search; 0: grows with k.", min=0, only="index")
+    ] = 0

@@ -1,0 +1,1 @@
+"""BM25 with Lucene, as Anserini and pyserini configure it."""

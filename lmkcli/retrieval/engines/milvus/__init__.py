@@ -1,0 +1,1 @@
+"""Milvus: vectors in a collection of a server, or of a file (Milvus Lite)."""

@@ -1,0 +1,1 @@
+"""Search over words: documents, chunks and pseudo-relevance feedback."""

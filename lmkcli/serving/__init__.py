@@ -1,0 +1,1 @@
+"""A server for searches: HTTP, a page, embeddings and MCP; and the client of such a server."""

@@ -1,0 +1,287 @@
+"""Recipe: all settings that determine vectors, and the flags with which users choose them.
+
+A recipe has two sides, because documents and queries can differ in prompt, length, pooling or even in the
+model.
+"""
+
+from dataclasses import dataclass, field, fields, replace
+from typing import Annotated, Any, ClassVar, Literal
+
+from lmkcli.errors import DataError, UsageError
+from lmkcli.spec.settings import Flag, Settings, TrustRemoteCode
+from lmkcli.spec.values import (
+    FULL,
+    NO_OVERLAP,
+    WHOLE_TEXT,
+    Granularities,
+    Granularity,
+    Overlap,
+    Window,
+)
+from lmkcli.system.input_files import int_range, validate
+
+Similarity = Literal["cosine", "dot"]
+Positions = Annotated[int, int_range(1, 1 << 31)]
+TABLES = (
+    "grouped",
+    "interpolate",
+    "recurrent",
+)  # values of --extend for models with a table of positions
+ROTARY = ("ntk", "selfextend")
+EXTENSIONS = (*TABLES, *ROTARY)
+Number = Annotated[int, int_range(0, 1 << 31)]
+_AGAIN = "make the artifact again"
+Model = Annotated[
+    str,
+    Flag(
+        "A model folder, a hub name, lmk-minilm or minilm (extra demo).",
+        short="-m",
+        often=True,
+        role="model",
+        aliases="--encoder --model-name --model-name-or-path",
+    ),
+]
+Revision = Annotated[str | None, Flag("Branch, tag or commit of a hub model.")]
+
+
+@dataclass(frozen=True)
+class EncoderConfig:
+    """The settings that determine the vectors of one side.
+
+    Fields with compare=False only locate the model.
+    """
+
+    model: str = field(compare=False)  # folder or hub name; the digests below identify it
+    weights: str  # digest of weights, configuration and modules
+    tokenizer: str  # digest of the tokenizer's files
+    revision: str = field(default="", compare=False)  # commit of a hub model
+    trust_remote_code: bool = False
+    prompt: str = ""
+    max_length: Positions = 512  # positions of one model input, with special tokens and landmarks
+    pool: str = "mean"
+    pool_package: str = (
+        ""  # the package of a pooler that is not part of lmk, such as 'lmk-head 0.1.0'
+    )
+    gran: Granularity = WHOLE_TEXT
+    unit: str = "doc"  # what one vector represents: 'doc', 'chunk' or 'token'
+    window: Window = FULL
+    overlap: Overlap = NO_OVERLAP
+    extend: str = ""  # positions beyond training, such as 'grouped:4096'
+    include_prompt: bool = True  # whether the states of prompt (and CLS) tokens are averaged
+    append_eos: bool = False  # decoders: add EOS after the content if the tokenizer does not
+    pad_to_max: bool = False  # whether inputs are padded to full length (M2-BERT reads padding)
+    # the landmark of a folder with sentence-transformers' LandmarkTransformer, which places texts by its own
+    # rules (`make_placer`)
+    landmark_token: int | None = None
+    prefix_token: int | None = None  # late interaction: the token after CLS that marks the side
+    context: str = ""  # text before each chunk: 'title', 'headings' or 'field:NAME'
+    skip: tuple[int, ...] = ()  # late interaction: token ids without a vector (punctuation)
+    expansion: int | None = None  # late interaction: the token that fills queries up, and is scored
+    attend_expansion: bool = False  # whether the query tokens attend to these fill tokens
+    dim: Number = 0  # number of leading dimensions to keep (Matryoshka); 0: all
+    normalize: bool = True
+    similarity: Similarity = "cosine"
+
+    def __post_init__(self) -> None:
+        for name, kind in (("gran", Granularity), ("window", Window), ("overlap", Overlap)):
+            object.__setattr__(self, name, kind(getattr(self, name)))
+        try:
+            self.prompt.encode()
+        except UnicodeEncodeError:
+            raise DataError(
+                f"the prompt {self.prompt!r} is not valid Unicode; correct it, or give --doc-prompt and "
+                "--query-prompt"
+            ) from None
+
+    def identity(self) -> dict[str, Any]:
+        """The fields that two artifacts must share, as JSON values."""
+        compared = {f.name: getattr(self, f.name) for f in fields(self) if f.compare}
+        for name, unused in (("context", ""), ("pool_package", ""), ("landmark_token", None)):
+            if compared[name] == unused:  # recorded only if they are used
+                del compared[name]
+        texts = {"gran": str(self.gran), "window": str(self.window)}
+        return compared | texts | {"overlap": self.overlap.as_json(), "skip": list(self.skip)}
+
+    @property
+    def splitter(self) -> str:
+        """The splitter of texts before tokenization: 'sentence', 'given' or empty."""
+        return self.gran.splitter
+
+    def tokens_identity(self) -> dict[str, Any]:
+        """The settings that determine token ids: tokenizer, prompt and splitter."""
+        return {"tokenizer": self.tokenizer, "prompt": self.prompt, "splitter": self.splitter}
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """Both sides. Vectors store the recipe, so queries can be encoded without further settings."""
+
+    doc: EncoderConfig
+    query: EncoderConfig
+
+    def identity(self) -> dict[str, Any]:
+        """The compared fields of both sides."""
+        return {"doc": self.doc.identity(), "query": self.query.identity()}
+
+    def located(self) -> dict[str, Any]:
+        """The locations of the models. They are facts, so lmk does not compare them."""
+        return {
+            "doc": {"model": self.doc.model, "revision": self.doc.revision},
+            "query": {"model": self.query.model, "revision": self.query.revision},
+        }
+
+    @classmethod
+    def read(cls, identity: dict[str, Any], located: dict[str, Any]) -> "Recipe":
+        """Read a recipe from its recorded `identity` and `located`."""
+        return cls(
+            doc=_encoder_config(identity["doc"], located["doc"]),
+            query=_encoder_config(identity["query"], located["query"]),
+        )
+
+    def moved(self, model: str) -> "Recipe":
+        """The same recipe with another location of its model. The digests will be checked."""
+        return replace(
+            self, doc=replace(self.doc, model=model), query=replace(self.query, model=model)
+        )
+
+
+def _encoder_config(identity: dict[str, Any], located: dict[str, Any]) -> EncoderConfig:
+    given = {**identity, **located}
+    for name, kind in (("gran", Granularity), ("window", Window), ("overlap", Overlap)):
+        try:
+            if type(value := given.get(name, kind())) in (str, int):
+                given[name] = kind(value)
+        except (UsageError, TypeError):
+            raise DataError(
+                f"the recipe of the manifest has the {name} {value!r}; {_AGAIN}"
+            ) from None
+    validate(given, EncoderConfig, "the recipe of the manifest", _AGAIN)
+    context = given.get("context", "")
+    if context not in ("", "title", "headings") and not context.startswith("field:"):
+        raise DataError(f"the recipe of the manifest has the context {context!r}; {_AGAIN}")
+    return EncoderConfig(**{**given, "skip": tuple(given.get("skip", ()))})
+
+
+@dataclass(frozen=True, kw_only=True)
+class RecipeOptions(Settings):
+    """The flags of a recipe. If a field is None, the model folder determines the setting."""
+
+    panel: ClassVar[str] = "Recipe"
+    model: Model = ""
+    revision: Revision = None
+    trust_remote_code: TrustRemoteCode = False
+    pool: Annotated[
+        str,
+        Flag(
+            "auto (from the model folder), cls, last, mean, mean@k, multicls, lmk or latent.",
+            often=True,
+            aliases="--pooling --pooler",
+            suggest_for="--pooling-mode --pooling-method",
+        ),
+    ] = "auto"
+    gran: Annotated[
+        Granularities | None,
+        Flag(
+            "Granularity, the length of chunks: a number of tokens, 'sentence', or 'given' (as the "
+            "collection defines).",
+            often=True,
+            aliases="--granularity",
+            suggest_for="--chunk-size --chunk-length --chunk-tokens --passage-length --splitter",
+        ),
+    ] = None
+    unit: Annotated[
+        str | None,
+        Flag(
+            "The text that one vector represents: doc, chunk or token.",
+            shown="doc",
+            often=True,
+            suggest_for="--level --multi-vector",
+        ),
+    ] = None
+    window: Annotated[
+        Window | None,
+        Flag(
+            "The text that the model reads at once: full (the rest is truncated), chunk, or a number "
+            "of positions.",
+            shown="from the model, else full",
+            often=True,
+            aliases="--window-size",
+            suggest_for="--late-chunking",
+        ),
+    ] = None
+    overlap: Annotated[
+        Overlap | None,
+        Flag(
+            "Overlap with the previous window: tokens (128) or chunks (10c).",
+            metavar="N",
+            aliases="--window-overlap --chunk-overlap",
+            suggest_for="--stride --doc-stride",
+        ),
+    ] = None
+    context: Annotated[
+        str | None,
+        Flag(
+            "Text to add before each chunk that is encoded alone: title, headings (Markdown, HTML), "
+            "or field:NAME."
+        ),
+    ] = None
+    extend: Annotated[
+        str | None,
+        Flag(
+            "Extend the positions of the model up to --max-length: grouped, interpolate or recurrent "
+            "(tables of positions), ntk or selfextend (rotary)."
+        ),
+    ] = None
+    pad_to_max: Annotated[
+        bool | None,
+        Flag("M2-BERT: pad every input to the full length of the model, as its authors did."),
+    ] = None
+    max_length: Annotated[
+        int | None,
+        Flag(
+            "Positions of a document, special tokens included.",
+            min=1,
+            often=True,
+            aliases="--max-seq-length --max-seq-len --doc-max-length --passage-max-len",
+            suggest_for="--truncate",
+        ),
+    ] = None
+    query_max_length: Annotated[
+        int | None,
+        Flag(
+            "Positions of a query, special tokens included.",
+            min=1,
+            aliases="--query-max-len --max-query-length",
+        ),
+    ] = None
+    query_prompt: Annotated[
+        str | None,
+        Flag(
+            "Text to add before every query.",
+            aliases="--query-prefix --query-instruction",
+            suggest_for="--prompt --instruction --prefix",
+        ),
+    ] = None
+    doc_prompt: Annotated[
+        str | None,
+        Flag(
+            "Text to add before every document.",
+            aliases="--doc-prefix --document-prompt --passage-prompt --passage-prefix",
+        ),
+    ] = None
+    dim: Annotated[
+        int | None,
+        Flag(
+            "Number of leading dimensions to keep (Matryoshka).",
+            min=1,
+            aliases="--truncate-dim --dimensions",
+            suggest_for="--matryoshka --mrl",
+        ),
+    ] = None
+    normalize: Annotated[
+        bool | None,
+        Flag(
+            "Normalise vectors to unit length.",
+            suggest_for="--normalize-embeddings --l2-norm --cosine",
+        ),
+    ] = None

@@ -1,0 +1,173 @@
+"""Settings of steps, each declared once: a field has a name, a type and a default; its Flag declares the
+rest.
+
+A field of type `Annotated[..., Flag(...)]` becomes a flag of every command with its dataclass. Config files,
+environment variables and the tables of the documentation use the same field.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from functools import cache
+from typing import Annotated, Any, ClassVar, Literal, TypeVar, get_args, get_type_hints
+
+from lmkcli.errors import UsageError
+from lmkcli.spec.values import AUTO, Device, parser_of
+
+Dtype = Literal["auto", "fp32", "bf16", "fp16"]
+StoreDtype = Literal["fp16", "fp32", "int8", "binary"]
+Overflow = Literal["truncate", "error"]
+
+
+# Recorded roles. collection, model, artifact, run, file: the value names one. reading: an option for a
+# collection. layout: an option for printing the result. speed: changes the time, but not the result.
+# address: the value names a file or a server; a record selects no server on another machine.
+# Roles that are not recorded. output: the output path. consent: a permission that only the command line can
+# give. secret: never stored. mode: concerns one call (resume, offline, a shard).
+Role = Literal[
+    "", "collection", "model", "artifact", "run", "file", "address", "reading", "layout", "speed",
+    "output", "consent", "secret", "mode",
+]  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Flag:
+    """The declaration of a field for the command line, in addition to its name, type and default."""
+
+    help: str
+    short: str = ""  # such as '-m'
+    long: str = ""  # the long spelling if it is not the field's name, such as '--with'
+    aliases: str = ""  # other spellings that are accepted, such as '--encoder --model-name'
+    suggest_for: str = ""  # spellings of other tools that an error answers with this flag
+    min: float | None = None
+    max: float | None = None
+    metavar: str | None = None  # the name of the value on help pages
+    shown: str = ""  # the default in words, if the default of the field is None or 0
+    parse: Callable[[str], object] | None = None  # parses the text of the value
+    often: bool = False  # whether help lists it among the most used flags
+    argument: bool = False  # whether it is a positional argument instead of a flag
+    role: Role = ""  # the kind of thing that the value names, or the effect of the field
+    only: str = ""  # the variants of an operation that have this setting, such as "lexical"
+    # returns the reason why the field has no effect on an operation, or ""
+    ineffective: Callable[[Any], str] | None = None
+
+
+Group = TypeVar("Group", bound="Settings")
+
+
+class Settings:
+    """The base of all groups of settings. Their checks call each other through `super()`."""
+
+    panel: ClassVar[str] = ""  # the heading of the group in help pages
+
+    def __post_init__(self) -> None:
+        """Parse texts of value types (spec/values.py). Raises UsageError for invalid values."""
+        kind: Any = type(self)
+        for name, parse in _value_fields(kind):
+            if type(value := getattr(self, name)) in (str, int):
+                object.__setattr__(self, name, parse(str(value)))
+
+    def part(self, group: type[Group]) -> Group:
+        """The inherited fields of one group of settings, as an object of that group's class."""
+        return group(**{field.name: getattr(self, field.name) for field in fields(group)})  # type: ignore[arg-type]
+
+
+@cache
+def _value_fields(kind: Any) -> tuple[tuple[str, Callable[[str], object]], ...]:
+    """The fields of a group of settings that have a value type, with the parsers of these types."""
+    hints = get_type_hints(kind).items()
+    parsers = ((name, map(parser_of, get_args(hint) or (hint,))) for name, hint in hints)
+    return tuple((name, parse) for name, found in parsers for parse in found if parse)
+
+
+DeviceOption = Annotated[
+    Device,
+    Flag(
+        "Device: auto, cpu, cuda or cuda:1.",
+        role="speed",
+        suggest_for="--gpu --cuda --use-gpu --cpu",
+    ),
+]
+Offline = Annotated[bool, Flag("Never use the network (as with HF_HUB_OFFLINE=1).", role="mode")]
+TrustRemoteCode = Annotated[
+    bool, Flag("Run Python code that comes with the model.", role="consent")
+]
+
+
+@dataclass(frozen=True, kw_only=True)
+class EncodeSettings(Settings):
+    """Settings of the computation of vectors. They change vectors only by rounding."""
+
+    panel: ClassVar[str] = "Computation"
+    dtype: Annotated[
+        Dtype,
+        Flag(
+            "Compute dtype; auto: bf16 if the hardware supports it natively.",
+            suggest_for="--torch-dtype --fp16 --bf16 --fp32 --half --precision",
+        ),
+    ] = "auto"
+    store_dtype: Annotated[
+        StoreDtype,
+        Flag(
+            "Dtype of the stored vectors; int8 and binary: one byte or one bit per dimension.",
+            suggest_for="--quantize --int8 --binary --save-dtype",
+        ),
+    ] = "fp16"
+    device: DeviceOption = AUTO
+    batch_tokens: Annotated[
+        int,
+        Flag(
+            "Positions per forward pass; 0: chosen for the model and the device.",
+            min=0,
+            role="speed",
+        ),
+    ] = 0
+    batch_size: Annotated[
+        int,
+        Flag(
+            "Maximum number of inputs per forward pass.",
+            min=1,
+            role="speed",
+            aliases="--per-device-eval-batch-size",
+            suggest_for="--batch --bs",
+        ),
+    ] = 512
+    on_overflow: Annotated[
+        Overflow, Flag("Texts that are too long: truncate and count them, or stop with an error.")
+    ] = "truncate"
+    store_text: Annotated[bool, Flag("Store titles and texts with the vectors.")] = True
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.batch_tokens < 0 or self.batch_size < 1:
+            raise UsageError(
+                "--batch-tokens cannot be negative, and --batch-size must be at least 1"
+            )
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelSettings(Settings):
+    """The location of the model of an artifact, its device, and its permissions."""
+
+    panel: ClassVar[str] = "Model"
+    model: Annotated[
+        str,
+        Flag(
+            "New location of the model, if it was moved.",
+            role="model",
+            only="queries",
+            aliases="--encoder --model-name --model-name-or-path",
+        ),
+    ] = ""
+    trust_remote_code: Annotated[
+        bool, Flag("Run Python code that comes with the model.", role="consent", only="queries")
+    ] = False
+    device: DeviceOption = AUTO
+    dtype: Annotated[
+        Dtype | None,
+        Flag(
+            "Compute dtype; default: the dtype used for the documents.",
+            only="queries",
+            suggest_for="--torch-dtype --fp16 --bf16 --fp32 --half --precision",
+        ),
+    ] = None
+    offline: Offline = False

@@ -1,0 +1,189 @@
+"""Reading parts: open arrays and document tables, check them, and sum up what they contain."""
+
+import hashlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NotRequired, TypedDict
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lmkcli.data.collection import CollectionDigest, Doc
+from lmkcli.errors import DataError
+from lmkcli.spec import manifest
+from lmkcli.store import parts
+from lmkcli.store.doctable import DocRow, DocTable
+from lmkcli.store.parts import PartName, PartSlice
+from lmkcli.system.input_files import check_finite, read_json
+
+HASHED_ROWS = 1 << 16  # rows of an array that are hashed at once
+_FIX = "delete this part and run the same command again"
+
+
+def map_array(path: Path) -> NDArray[Any]:
+    """Return a .npy file of any type, memory-mapped. Raises DataError if it is damaged."""
+    try:
+        check_finite(path)  # a named pipe could be opened for ever
+        array = np.load(path, mmap_mode="r", allow_pickle=False)
+    except Exception as error:  # numpy parses headers as Python, which can fail in any way
+        raise DataError(
+            f"{path} cannot be read ({error or type(error).__name__}); {_FIX}"
+        ) from None
+    if not isinstance(array, np.ndarray):
+        raise DataError(f"{path} is an archive, not an array; {_FIX}")
+    return array
+
+
+def open_array(path: Path, dtype: str, width: tuple[int, ...], rows: int | None) -> NDArray[Any]:
+    """Return a .npy file [rows, *width], memory-mapped; with `rows` None its number of rows is not checked.
+
+    Raises DataError if the file is damaged, or has another type or shape.
+    """
+    array = map_array(path)
+    expected = (len(array) if rows is None and array.ndim else rows, *width)
+    if array.dtype != np.dtype(dtype).newbyteorder("<") or array.shape != expected:
+        raise DataError(
+            f"{path} is {array.dtype.str} {list(array.shape)}, expected {dtype} {list(expected)}; {_FIX}"
+        )
+    return array
+
+
+def check_finite_rows(array: NDArray[Any], path: Path) -> None:
+    """Raise DataError if a sample of up to 8 rows, spread over an array, has values that are not finite."""
+    sample = array[np.unique(np.linspace(0, len(array) - 1, min(len(array), 8)).astype(np.int64))]
+    if not np.isfinite(sample).all():
+        raise DataError(f"{path} contains values that are not finite; {_FIX}")
+
+
+@dataclass
+class Counts:
+    """The contents of a part, or of an artifact as the sum of its parts."""
+
+    docs: int = 0
+    tokens: int = 0  # content tokens before truncation
+    lost: int = 0  # content tokens that truncation removed
+    cut: int = 0  # documents that lost tokens
+    empty: int = 0  # documents without content tokens
+    vectors: int = 0
+    context_tokens: int = 0  # tokens of the contexts before chunks, before truncation
+    context_lost: int = 0  # tokens of contexts that did not fit
+
+    def as_json(self) -> dict[str, int]:
+        """Return the counts; the counts of contexts only if they are not 0."""
+        return {name: count for name, count in vars(self).items() if count or "context" not in name}
+
+    def add(self, row: DocRow) -> None:
+        """Add one document."""
+        self.docs += 1
+        self.tokens += row.tokens
+        self.lost += row.lost
+        self.cut += row.lost > 0
+        self.empty += row.tokens == 0
+        self.vectors += row.vectors
+        self.context_tokens += row.context_tokens
+        self.context_lost += row.context_lost
+
+
+class PartSummary(TypedDict):
+    """The file part.json: the fields of Counts, and these.
+
+    collection: the digest of the documents. bytes: the size of texts and arrays.
+    digest: the digest of everything in the part.
+    """
+
+    docs: int
+    tokens: int
+    lost: int
+    cut: int
+    empty: int
+    vectors: int
+    context_tokens: NotRequired[int]
+    context_lost: NotRequired[int]
+    collection: str
+    bytes: NotRequired[int]
+    digest: str
+
+
+def part_summary(folder: Path, name: PartName) -> PartSummary:
+    """Return the part.json of a part. Raises DataError if it is missing, or belongs to other rows."""
+    path = folder / parts.PARTS / str(name) / "part.json"
+    try:
+        summary = read_json(path, PartSummary, _FIX)
+    except OSError as error:
+        raise DataError(f"{path} cannot be read ({error.strerror}); {_FIX}") from None
+    if summary["docs"] != name.stop - name.start:
+        raise DataError(
+            f"{path} records {summary['docs']} documents, but its part has {name.stop - name.start}; {_FIX}"
+        )
+    return summary
+
+
+def doc_table(folder: Path, name: PartName) -> DocTable:
+    """Return the documents of a part. Raises DataError for a damaged table, or a wrong number of rows."""
+    return DocTable(folder / parts.PARTS / str(name) / "docs.parquet", name.stop - name.start)
+
+
+def sum_counts(folder: Path, slices: list[PartSlice]) -> Counts:
+    """Return the counts of the live rows. Parts with deleted rows are counted row by row."""
+    total = Counts()
+    for piece in slices:
+        summary = part_summary(folder, piece.name)
+        if not piece.deleted:
+            for name in vars(total):
+                setattr(total, name, getattr(total, name) + summary.get(name, 0))
+            continue
+        table = doc_table(folder, piece.name)
+        names = ["tokens", "lost", "vectors"]
+        names += ["context_tokens", "context_lost"] if table.has_contexts else []
+        columns = (table.column(name)[piece.live].tolist() for name in names)
+        for counts in zip(*columns, strict=True):
+            total.add(DocRow(Doc("", ""), b"", *counts))
+    return total
+
+
+def collection_digest(folder: Path, slices: list[PartSlice]) -> str:
+    """Return the digest of the live documents, which does not depend on their order."""
+    digests = []
+    for piece in slices:
+        if not piece.deleted:
+            digests.append(str(part_summary(folder, piece.name)["collection"]))
+            continue
+        digest = CollectionDigest()
+        hashes = doc_table(folder, piece.name).hashes()
+        for doc_hash, is_live in zip(hashes, piece.live, strict=True):
+            if is_live:
+                digest.add(doc_hash)
+        digests.append(str(digest))
+    return str(CollectionDigest.sum(digests))
+
+
+def check_part(folder: Path, name: PartName) -> None:
+    """Raise DataError if any byte of a part differs from the published part.
+
+    Reads all of its arrays, and the hashes of its documents.
+    """
+    path = folder / parts.PARTS / str(name)
+    collection = CollectionDigest()
+    for doc_hash in doc_table(folder, name).hashes():
+        collection.add(doc_hash)
+    hashes = {file.stem: _array_hash(file) for file in path.glob("*.npy")}
+    computed = manifest.digest({"arrays": hashes, "collection": str(collection)})
+    if computed != part_summary(folder, name)["digest"]:
+        raise DataError(
+            f"{path} has changed since it was written (its digest differs); restore it from a copy, or "
+            "delete it and run the same command again"
+        )
+
+
+def _array_hash(file: Path) -> str:
+    """Return the sha256 of the numbers of an array; a block of rows is in memory at a time."""
+    array = map_array(file)
+    digest = hashlib.sha256()
+    for start in range(0, len(array), HASHED_ROWS):
+        rows = np.ascontiguousarray(array[start : start + HASHED_ROWS])
+        if rows.dtype.kind == "f" and not np.isfinite(rows).all():
+            raise DataError(
+                f"{file} contains values that are not finite, in or after row {start}; {_FIX}"
+            )
+        digest.update(rows.data)
+    return digest.hexdigest()

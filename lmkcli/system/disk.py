@@ -1,0 +1,34 @@
+"""Full disks: recognise them in the errors of libraries, which may drop the error number."""
+
+import errno
+import os
+import shutil
+import tempfile
+from pathlib import Path
+
+FULL_DISK = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+
+
+def is_full_disk(error: BaseException) -> bool:
+    """Return whether an exception, or one of its causes, reports a full disk."""
+    messages = [os.strerror(code) for code in FULL_DISK]
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, OSError) and cause.errno in FULL_DISK:
+            return True
+        if any(message in str(cause) for message in messages):
+            return True
+        cause = cause.__cause__ or cause.__context__
+    return False
+
+
+def fits(folder: Path, needed: int) -> bool:
+    """Return whether the disk of a folder has `needed` bytes left; quotas and size limits count."""
+    if not hasattr(os, "posix_fallocate"):  # macOS
+        return shutil.disk_usage(folder).free >= needed
+    try:
+        with tempfile.TemporaryFile(dir=folder) as file:
+            os.posix_fallocate(file.fileno(), 0, needed)
+    except OSError as error:
+        return error.errno not in FULL_DISK
+    return True

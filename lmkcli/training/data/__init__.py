@@ -1,0 +1,1 @@
+"""Training data: examples, hard negatives, sampling, model inputs and batches."""

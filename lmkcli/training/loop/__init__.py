@@ -1,0 +1,1 @@
+"""The training loop: the Trainer, checkpoints, development scores, resuming and dry runs."""

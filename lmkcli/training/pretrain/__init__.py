@@ -1,0 +1,1 @@
+"""Pre-training: the corpus, masking, and jobs that train an encoder on plain texts."""

@@ -1,0 +1,238 @@
+"""The corpus of pre-training: token ids of all texts, either separate or joined and cut into blocks.
+
+A collection is tokenized once and kept in memory (4 bytes per token). A tokens folder stays on disk and is
+memory-mapped.
+"""
+
+import hashlib
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lmkcli.data.collection import WHOLE
+from lmkcli.encoding import jobs
+from lmkcli.errors import DataError
+from lmkcli.models.tokenizer import Tokenizer
+from lmkcli.pooling.placement import Ints
+from lmkcli.spec.recipe import RecipeOptions
+from lmkcli.spec.settings import EncodeSettings
+from lmkcli.store.tokens import TokenRow, Tokens, token_stream
+from lmkcli.training.data.examples import Keys
+from lmkcli.training.data.sources import Source
+
+Longs = NDArray[np.int64]
+
+
+class Text(NamedTuple):
+    """The tokens of one text. `ends` are the chunk ends of a splitter, or None."""
+
+    ids: Ints
+    prompt: Ints
+    ends: Ints | None
+
+
+@dataclass(frozen=True)
+class TokenStore:
+    """The tokens of n texts in arrays, in memory or memory-mapped.
+
+    ids: [tokens], the token ids of all texts; the prompt of a text comes first.
+    ends: [chunks], the chunk ends of all texts; empty without a splitter.
+    starts: [n + 1, 3], for each text its start in `ids`, its start in `ends`, and the length of its prompt.
+    """
+
+    ids: Ints
+    ends: Ints
+    starts: Longs
+
+    def text(self, row: int) -> Text:
+        """Return one text."""
+        (first, end, prompt), (last, stop, _) = self.starts[row : row + 2].tolist()
+        ids = np.asarray(self.ids[first:last])
+        ends = np.asarray(self.ends[end:stop]) if len(self.ends) else None
+        return Text(ids[prompt:], ids[:prompt], ends)
+
+    @property
+    def lengths(self) -> Longs:
+        """The number of tokens of each text without its prompt, [n]."""
+        return np.diff(self.starts[:, 0]) - self.starts[:-1, 2]
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """The training data of pre-training: n numbered texts or blocks of one or more sources.
+
+    If `block` is not 0, the texts of a source are joined and cut into blocks of `block` tokens. The token
+    `separator`, unless None, follows each text.
+    """
+
+    stores: Sequence[TokenStore]
+    origins: Sequence[int]  # the source of each store
+    names: Sequence[str]  # the names of the sources
+    block: int = 0
+    separator: int | None = None
+    empty: int = field(
+        default=0, compare=False
+    )  # number of texts without tokens; they are left out
+
+    def __len__(self) -> int:
+        """Return the number of texts or blocks."""
+        return len(self.sources)
+
+    def __getitem__(self, number: int) -> Text:
+        """Return one text or block."""
+        if not self.block:
+            return self._text(number)
+        source = int(self.sources[number])
+        return self._block(source, number - int(np.searchsorted(self.sources, source)))
+
+    def keys(self, numbers: Longs) -> Keys:
+        """Return a distinct key for each text, because any texts may share a batch."""
+        return Keys(numbers, np.arange(len(numbers)))
+
+    def name(self, number: int) -> str:
+        """Return the name of a text or block, for messages."""
+        kind = "block" if self.block else "text"
+        source = int(self.sources[number])
+        return f"{self.names[source]} {kind} {number - int(np.searchsorted(self.sources, source))}"
+
+    @cached_property
+    def lengths(self) -> Longs:
+        """The number of tokens of each text or block, [n]."""
+        if not self.block:
+            return self._lengths
+        parts = [np.minimum(self.block, n - np.arange(0, n, self.block)) for n in self._streams]
+        return np.concatenate(parts)
+
+    @cached_property
+    def sources(self) -> Longs:
+        """The source of each text or block, [n], ascending."""
+        if not self.block:
+            return self._owners
+        counts = [-(-n // self.block) for n in self._streams]
+        return np.repeat(np.arange(len(counts)), counts)
+
+    @property
+    def tokens(self) -> int:
+        """The number of tokens of all texts, without prompts."""
+        return int(self._lengths.sum())
+
+    @cached_property
+    def digest(self) -> str:
+        """The SHA-256 of all training data, in their order; computing it reads every token."""
+        sha256 = hashlib.sha256(repr((self.block, self.separator)).encode())
+        for store, origin in zip(self.stores, self.origins, strict=True):
+            sha256.update(str(origin).encode())
+            for array in (store.starts - store.starts[:1] * [1, 1, 0], store.ids, store.ends):
+                sha256.update(np.ascontiguousarray(array).data)
+        return sha256.hexdigest()
+
+    @cached_property
+    def _places(self) -> tuple[Longs, Longs]:
+        """The store, and the row in the store, of each text with tokens; two arrays [texts]."""
+        rows = [np.flatnonzero(store.lengths) for store in self.stores]
+        stores = np.repeat(np.arange(len(rows)), [len(each) for each in rows])
+        return stores, np.concatenate([np.zeros(0, np.int64), *rows])
+
+    @cached_property
+    def _owners(self) -> Longs:
+        return np.array(self.origins, np.int64)[self._places[0]]
+
+    @cached_property
+    def _lengths(self) -> Longs:
+        parts = [store.lengths[store.lengths > 0] for store in self.stores]
+        return np.concatenate([np.zeros(0, np.int64), *parts])
+
+    def _text(self, number: int) -> Text:
+        store, row = (int(each[number]) for each in self._places)
+        return self.stores[store].text(row)
+
+    @cached_property
+    def _bounds(self) -> list[Longs]:
+        """For each source, the offsets of its texts in its joined tokens, [texts + 1]."""
+        between = self.separator is not None
+        each = [self._lengths[self._owners == source] for source in range(len(self.names))]
+        return [np.concatenate([[0], np.cumsum(lengths + between)]) for lengths in each]
+
+    @cached_property
+    def _streams(self) -> list[int]:
+        """The number of joined tokens of each source; no separator follows the last text."""
+        between = self.separator is not None
+        return [max(0, int(bounds[-1]) - between) for bounds in self._bounds]
+
+    def _block(self, source: int, number: int) -> Text:
+        """Return block `number` of a source: tokens number * block … of its joined texts."""
+        bounds, start = self._bounds[source], number * self.block
+        stop = min(start + self.block, self._streams[source])
+        first = int(np.searchsorted(self._owners, source))
+        row = int(np.searchsorted(bounds, start, "right")) - 1
+        pieces: list[Ints] = []
+        while bounds[row] < stop:
+            text = self._text(first + row)
+            ids = (
+                text.ids
+                if self.separator is None
+                else np.append(text.ids, np.int32(self.separator))
+            )
+            pieces.append(ids[max(0, start - int(bounds[row])) : stop - int(bounds[row])])
+            row += 1
+        return Text(np.concatenate(pieces).astype(np.int32), text.prompt, None)
+
+
+def read_corpus(
+    sources: Sequence[Source], options: RecipeOptions, tokenizer: Tokenizer, offline: bool = False
+) -> Corpus:
+    """Read the texts of all sources. Collections are tokenized now; tokens folders are mapped.
+
+    Raises Mismatch if tokens come from another tokenizer, and DataError if a source has no text.
+    """
+    stores: list[TokenStore] = []
+    origins: list[int] = []
+    for number, source in enumerate(sources):
+        opened = jobs.plan(source.name, options, EncodeSettings(), WHOLE, offline).source
+        added = (
+            _mapped(opened)
+            if isinstance(opened, Tokens)
+            else [_in_memory(token_stream(opened, tokenizer, WHOLE, 0).batches)]
+        )
+        stores += added
+        origins += [number] * len(added)
+        if not any(store.lengths.any() for store in added):
+            raise DataError(f"{source.name}: it contains no text; give a source with texts")
+    empty = sum(int((store.lengths == 0).sum()) for store in stores)
+    return Corpus(stores, origins, [source.name for source in sources], empty=empty)
+
+
+def in_blocks(corpus: Corpus, size: int, separator: int | None) -> Corpus:
+    """Return the same texts, joined and cut into blocks of `size` tokens."""
+    return replace(corpus, block=size, separator=separator)
+
+
+def _mapped(tokens: Tokens) -> list[TokenStore]:
+    return [TokenStore(*arrays) for arrays in tokens.arrays()]
+
+
+def _in_memory(batches: Iterable[list[TokenRow]]) -> TokenStore:
+    """Collect token rows in memory."""
+    ids: list[Ints] = []
+    ends: list[Ints] = []
+    sizes: list[tuple[int, int, int]] = []
+    for row in _rows(batches):
+        row_ends = np.zeros(0, np.int32) if row.ends is None else row.ends
+        ids.append(np.concatenate([row.prompt, row.ids]).astype(np.int32))
+        ends.append(row_ends)
+        sizes.append((len(ids[-1]), len(row_ends), len(row.prompt)))
+    starts: Any = np.zeros((len(sizes) + 1, 3), np.int64)
+    table = np.array(sizes, np.int64).reshape(-1, 3)
+    starts[1:, :2] = np.cumsum(table[:, :2], axis=0)
+    starts[:-1, 2] = table[:, 2]
+    none = np.zeros(0, np.int32)
+    return TokenStore(np.concatenate([none, *ids]), np.concatenate([none, *ends]), starts)
+
+
+def _rows(batches: Iterable[list[TokenRow]]) -> Iterator[TokenRow]:
+    for batch in batches:
+        yield from batch

@@ -1,0 +1,297 @@
+"""Check and resolve a training request before torch is loaded, so that errors appear immediately."""
+
+import os
+from collections.abc import Sequence
+from dataclasses import replace
+from importlib.util import find_spec
+from pathlib import Path
+from typing import NamedTuple
+
+from lmkcli import catalog
+from lmkcli.data.collection import open_collection
+from lmkcli.encoding.resolution import ResolvedRecipe, check_gran, open_pooler, resolve
+from lmkcli.encoding.sentence_folder import check_exportable, check_trainable, resolve_whole
+from lmkcli.errors import DataError, MissingExtra, UsageError
+from lmkcli.models.files import read_architecture
+from lmkcli.models.folder import kind_of
+from lmkcli.models.lookup import usable_models
+from lmkcli.spec import manifest
+from lmkcli.spec.recipe import ROTARY, Recipe, RecipeOptions
+from lmkcli.spec.values import WHOLE_TEXT, Granularities, Granularity, Window
+from lmkcli.training.data.examples import Examples, Tally
+from lmkcli.training.data.sources import Source, parse_source, read_sources
+from lmkcli.training.loop import tensorboard
+from lmkcli.training.settings import (
+    LoopSettings,
+    PretrainSettings,
+    TrainSettings,
+    check_dims,
+    read_dims,
+)
+
+# Environment variables of accelerate's launcher for engines that split one model over processes.
+_SHARDING = {"FSDP": "ACCELERATE_USE_FSDP", "DeepSpeed": "ACCELERATE_USE_DEEPSPEED"}
+
+
+class ResolvedTraining(NamedTuple):
+    """A checked training request. `read` contains examples and counts; None for documents in chunks."""
+
+    resolved: ResolvedRecipe
+    grans: tuple[Granularity, ...]
+    sources: tuple[Source, ...]
+    read: tuple[Examples, list[Tally]] | None
+    teacher: ResolvedRecipe | None
+
+
+class BaseModelSpec(NamedTuple):
+    """The encoder to start from: an existing model, or a new model with an architecture."""
+
+    options: RecipeOptions
+    architecture: Path | None = None
+    tokenizer: str = ""
+    init_from: str = ""
+
+    @property
+    def grans(self) -> tuple[Granularity, ...]:
+        """The granularities in the options."""
+        return _grans(self.options)
+
+    @property
+    def first(self) -> RecipeOptions:
+        """The options with only the first granularity."""
+        return _with_first(self.options)
+
+
+class ResolvedPretraining(NamedTuple):
+    """A checked pre-training request. `resolved` is None for a new model, which does not exist yet."""
+
+    sources: tuple[Source, ...]
+    resolved: ResolvedRecipe | None
+
+
+def resolve_training(
+    sources: Sequence[str], options: RecipeOptions, settings: TrainSettings, offline: bool = False
+) -> ResolvedTraining:
+    """Check a training request and read its examples, but not the objective and the model's weights.
+
+    Raises UsageError and DataError for invalid requests.
+    """
+    check_installed(settings, "lmk train")
+    dims = read_dims(settings.dims)
+    _check_targets(settings)
+    parsed = tuple(parse_source(each) for each in sources)
+    _check_positions(options)
+    resolved = resolve_whole(_with_first(options), offline)
+    doc = resolved.recipe.doc
+    grans = tuple(check_gran(doc.pool, each, doc.unit) for each in _grans(options))
+    check_trainable(
+        published_model(resolved)
+    )  # fails if the result cannot be written as a model folder
+    check_dims(dims, resolved.folder.dimensions)
+    _check_chunks(resolved, settings)
+    teacher = _teacher(settings, resolved, offline)
+    read = None if doc.unit == "chunk" else read_sources(parsed)
+    if read:
+        check_found(len(read[0]), parsed)
+    _check_scores(settings.loss, read[0] if read else None, parsed)
+    return ResolvedTraining(resolved, grans, parsed, read, teacher)
+
+
+def _teacher(
+    settings: TrainSettings, student: ResolvedRecipe, offline: bool
+) -> ResolvedRecipe | None:
+    """Resolve the teacher model. It reads texts beyond its maximum length in windows."""
+    if not settings.teacher:
+        return None
+    trust = student.recipe.doc.trust_remote_code
+    found = resolve(RecipeOptions(model=settings.teacher, trust_remote_code=trust), offline)
+    doc = found.recipe.doc
+    if (doc.unit, student.recipe.doc.unit) != ("doc", "doc"):
+        raise UsageError(
+            f"--teacher {settings.teacher}: both models must give one vector per text; use --unit doc and "
+            "a teacher with one vector per text"
+        )
+    windows = replace(doc, window=Window(str(doc.max_length)))
+    return found._replace(recipe=replace(found.recipe, doc=windows))
+
+
+def resolve_pretraining(
+    sources: Sequence[str],
+    base_model: BaseModelSpec,
+    settings: PretrainSettings,
+    offline: bool = False,
+) -> ResolvedPretraining:
+    """Check a pre-training request. Its texts are read and tokenized later.
+
+    Raises UsageError and DataError for invalid requests.
+    """
+    check_installed(settings, "lmk pretrain")
+    parsed = tuple(parse_source(each) for each in sources)
+    check_sources(parsed)
+    _check_base_model(base_model)
+    for name in (source.name for source in parsed):
+        if not (Path(name) / manifest.NAME).is_file():  # not a tokens folder
+            open_collection(name)
+    if base_model.architecture:
+        check_encoder(kind_of(read_architecture(base_model.architecture)), settings.objective)
+        return ResolvedPretraining(parsed, None)
+    resolved = resolve_whole(base_model.first, offline)
+    check_encoder(resolved.folder.kind, settings.objective)
+    check_exportable(resolved)
+    check_layout(resolved, base_model.grans, settings)
+    return ResolvedPretraining(parsed, resolved)
+
+
+def check_installed(settings: LoopSettings, command: str) -> None:
+    """Raise MissingExtra or UsageError if a library of training is missing or the launcher unsupported."""
+    if find_spec("accelerate") is None:
+        raise MissingExtra("accelerate", "train", command)
+    for engine, variable in _SHARDING.items():
+        if os.environ.get(variable) == "true":
+            raise UsageError(
+                f"{command} keeps the whole model in every process and does not run under {engine}; use "
+                f"torchrun, or a configuration of accelerate without {engine}; --lora and "
+                "--gradient-checkpointing save memory"
+            )
+    if settings.tensorboard:
+        tensorboard.check_installed()
+
+
+def _grans(options: RecipeOptions) -> tuple[Granularity, ...]:
+    return options.gran.values if options.gran else ()
+
+
+def _with_first(options: RecipeOptions) -> RecipeOptions:
+    return replace(options, gran=Granularities(options.gran.values[0]) if options.gran else None)
+
+
+def _check_positions(options: RecipeOptions) -> None:
+    if options.extend in ROTARY:
+        raise UsageError(
+            f"--extend {options.extend} has no effect on training, because rotary positions have no limit; "
+            "drop it, and set the length with --max-length"
+        )
+
+
+def _check_targets(settings: TrainSettings) -> None:
+    """Raise UsageError if the loss requires a teacher model, or if --teacher-weight has no effect."""
+    needs_teacher = "targets" in catalog.OBJECTIVES[settings.loss].needs
+    if needs_teacher and not settings.teacher:
+        raise UsageError(
+            f"--loss {settings.loss} learns from a teacher's vectors; give --teacher MODEL"
+        )
+    if settings.teacher_weight != 1 and (needs_teacher or not settings.teacher):
+        raise UsageError(
+            "--teacher-weight needs --teacher, and has no effect with --loss prediction; add --teacher "
+            "MODEL, or drop it"
+        )
+
+
+def _check_scores(loss: str, examples: Examples | None, sources: Sequence[Source]) -> None:
+    if "teacher" in catalog.OBJECTIVES[loss].needs and not (examples and examples.scored):
+        raise DataError(
+            f"--loss {loss} learns from teacher scores, but {_names(sources)} has none; add scores "
+            "(teacher=RUN, or pos_scores and neg_scores), or use --loss infonce"
+        )
+
+
+def check_found(count: int, sources: Sequence[Source]) -> None:
+    """Raise DataError if the sources contain no usable example."""
+    if not count:
+        raise DataError(
+            f"{_names(sources)}: no usable example was found; give a source with queries and positives"
+        )
+
+
+def _names(sources: Sequence[Source]) -> str:
+    return ", ".join(source.name for source in sources)
+
+
+def _check_chunks(resolved: ResolvedRecipe, settings: TrainSettings) -> None:
+    doc, loss = resolved.recipe.doc, settings.loss
+    if "sequence" in catalog.OBJECTIVES[loss].needs and doc.unit != "chunk":
+        raise UsageError(
+            f"--loss {loss} learns from documents in chunks; add --unit chunk --gran given, and give "
+            "documents with chunks"
+        )
+    if doc.unit == "chunk" and doc.gran != "given":
+        raise UsageError("--unit chunk trains on the given chunks of documents; add --gran given")
+    if doc.unit == "chunk" and settings.skip_positions:
+        raise UsageError("--skip-positions has no effect on documents in chunks; drop it")
+
+
+def check_encoder(kind: str, objective: str) -> None:
+    """Raise UsageError if the objective does not support encoders of this kind."""
+    needs = catalog.PRETEXTS[objective].needs
+    if "tite" in needs and kind != "tite":
+        raise UsageError(
+            f"--objective {objective} is for TITE only; for other encoders use mlm, retromae or dupmae"
+        )
+    if "tokens" in needs and kind == "tite":
+        raise UsageError(
+            f"--objective {objective} predicts masked tokens from token states, which TITE does not keep; "
+            "use tite, tite-mae or tite-bow"
+        )
+
+
+def _check_base_model(base_model: BaseModelSpec) -> None:
+    """Raise UsageError unless exactly one of a new and an existing model is given."""
+    if base_model.architecture:
+        if base_model.options.model or not base_model.tokenizer:
+            raise UsageError(
+                "--architecture creates a new model; add --tokenizer, and drop -m/--model"
+            )
+        return
+    if base_model.tokenizer or base_model.init_from:
+        raise UsageError(
+            "--tokenizer and --init-from are for a new model; add --architecture, or drop them"
+        )
+    if not base_model.options.model:
+        raise UsageError(
+            f"no model is given; add -m/--model (for instance {' or '.join(usable_models())}), or "
+            "--architecture with --tokenizer for a new model"
+        )
+
+
+def check_sources(sources: Sequence[Source]) -> None:
+    """Raise UsageError for options of a source that have no effect on pre-training."""
+    for source in sources:
+        if source != Source(source.name, source.weight):
+            raise UsageError(
+                f"'{source.name}': pre-training uses only the option weight of a source; drop the others"
+            )
+
+
+def check_layout(
+    resolved: ResolvedRecipe, grans: tuple[Granularity, ...], settings: PretrainSettings
+) -> tuple[Granularity, ...]:
+    """Return the granularities in canonical form. Raises UsageError for unsupported combinations."""
+    doc = resolved.recipe.doc
+    grans = tuple(check_gran(doc.pool, each) for each in grans or filter(None, [doc.gran]))
+    if len(grans) > 1 and not all(gran.tokens for gran in grans):
+        raise UsageError(
+            f"--gran {','.join(grans)}: with several granularities, lmk draws a length for each chunk; "
+            "write only numbers of tokens"
+        )
+    if settings.blocks and grans and not grans[0].tokens:
+        raise UsageError(
+            f"--gran {grans[0]} cannot split the joined texts of --blocks; drop one of the two flags"
+        )
+    if settings.official_quirks and doc.pool != "lmk":
+        raise UsageError(f"--official-quirks has no effect with --pool {doc.pool}; drop it")
+    return grans
+
+
+def published_model(resolved: ResolvedRecipe) -> ResolvedRecipe:
+    """Return the recipe that the trained model's folder will declare.
+
+    An extended table of positions becomes part of the model, so the recipe drops `extend`. A model does not
+    declare a unit, so 'chunk' becomes 'doc'.
+    """
+    recipe = resolved.recipe
+    doc, query = (replace(side, extend="") for side in (recipe.doc, recipe.query))
+    if doc.unit == "chunk":  # the command that encodes texts selects the unit and the chunks
+        doc = replace(
+            doc, unit="doc", gran=doc.gran if open_pooler(doc.pool).chunked else WHOLE_TEXT
+        )
+    return resolved._replace(recipe=Recipe(doc, query))

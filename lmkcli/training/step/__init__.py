@@ -1,0 +1,1 @@
+"""One training step: vectors of a batch, gradients in packs, processes, the optimizer."""

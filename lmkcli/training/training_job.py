@@ -1,0 +1,297 @@
+"""A training job of a bi-encoder: model, examples and settings, planned from a request.
+
+Planning creates the objective and reads the examples, but no weights. `loop.execution` runs the job.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from lmkcli import catalog
+from lmkcli.encoding.encoder import open_forward
+from lmkcli.encoding.resolution import ResolvedRecipe
+from lmkcli.encoding.sentence_folder import exported
+from lmkcli.errors import UsageError
+from lmkcli.models.forward import ForwardPass, ModelOptions
+from lmkcli.models.tokenizer import open_tokenizer
+from lmkcli.spec.recipe import EncoderConfig, RecipeOptions
+from lmkcli.spec.settings import EncodeSettings
+from lmkcli.spec.values import Granularity, Window
+from lmkcli.training import request
+from lmkcli.training.data.batches import (
+    ChunkBatches,
+    Feed,
+    MakeBatch,
+    PairBatches,
+    SourceSides,
+    TrainBatch,
+)
+from lmkcli.training.data.contextual import Documents, read_documents
+from lmkcli.training.data.examples import Examples, Tally
+from lmkcli.training.data.inputs import (
+    SHOWN,
+    PlacedText,
+    PlacedTexts,
+    Skipping,
+    TrainingSide,
+    placed_text,
+)
+from lmkcli.training.data.sampling import Sampling
+from lmkcli.training.data.sources import Source, describe_sources
+from lmkcli.training.loop import checkpoints
+from lmkcli.training.loop.development import Dev
+from lmkcli.training.loop.execution import MACHINE, Start, budget
+from lmkcli.training.loop.trainer import TrainingTask
+from lmkcli.training.objectives.matryoshka import Matryoshka
+from lmkcli.training.objectives.objective import Objective
+from lmkcli.training.request import ResolvedTraining, check_found, published_model
+from lmkcli.training.settings import TrainSettings, read_dims
+from lmkcli.training.step import trainable
+from lmkcli.training.step.contrastive import ContrastiveStep, Imitation, Teacher
+from lmkcli.training.step.gradients import Gradients, enable_gradient_checkpointing
+
+_SAMPLE = 500  # passages that are tokenized to look at their lengths
+
+
+@dataclass(frozen=True)
+class TrainJob:
+    """The model, examples, objective and settings of a training."""
+
+    resolved: ResolvedRecipe
+    grans: tuple[Granularity, ...]
+    sources: tuple[Source, ...]
+    examples: Examples | Documents
+    tallies: tuple[Tally, ...]
+    objective: Objective
+    settings: TrainSettings
+    dev: Dev | None = None
+    teacher: ResolvedRecipe | None = None
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        """The values that a resumed training must share with the original."""
+        settings = {k: v for k, v in asdict(self.settings).items() if k not in MACHINE}
+        shared = {
+            "recipe": self.resolved.recipe.identity(),
+            "granularities": list(self.grans),
+            "data": self.examples.digest,
+            "sources": [_source_identity(source) for source in self.sources],
+            "settings": settings,
+        }
+        if package := catalog.OBJECTIVES[self.settings.loss].provider:
+            shared["loss package"] = package
+        if self.resolved.folder.window:
+            shared["window"] = self.resolved.folder.window
+        if self.teacher:
+            shared["teacher"] = self.teacher.recipe.identity()
+        return shared | ({"dev": self.dev.identity} if self.dev else {})
+
+    def __len__(self) -> int:
+        """Return the number of examples."""
+        return len(self.examples)
+
+    def without_scoring(self) -> "TrainJob":
+        """Return the same job without checkpoints and development set."""
+        return replace(self, settings=self.settings.without_checkpoints(), dev=None)
+
+    def shown(self, batch: TrainBatch) -> list[list[PlacedText]]:
+        """Return the first examples of a batch: query, positive, and one negative if present."""
+        tokenizer = open_tokenizer(self.resolved.folder, self.resolved.recipe.doc)
+
+        def text(side: PlacedTexts, number: int, name: str) -> PlacedText:
+            return placed_text(side.text(number), name, side.grans[number], tokenizer)
+
+        groups = [[int(row) for row in group if row >= 0] for group in batch.facts.groups]
+        return [
+            [
+                text(batch.queries, number, "query"),
+                text(batch.passages, groups[number][0], "positive"),
+                *(text(batch.passages, row, "negative") for row in groups[number][1:2]),
+            ]
+            for number in range(min(SHOWN, len(batch.examples)))
+        ]
+
+    def task(self, start: Start) -> TrainingTask:
+        """Open the model and return the task of contrastive training."""
+        forward = open_trainable(self)
+        gradients = Gradients(forward, budget(forward.model, self.settings, start.note))
+        feed = self.feed(start)
+        step = ContrastiveStep(
+            gradients, self.objective, feed.place.sides[0], self._teacher(forward)
+        )
+        return TrainingTask(forward, step, feed, self.settings, self.dev)
+
+    def _teacher(self, student: ForwardPass) -> Teacher | None:
+        settings = EncodeSettings(dtype=self.settings.dtype, device=self.settings.device)
+        return Teacher.open(self.teacher, settings, student) if self.teacher else None
+
+    def feed(self, start: Start) -> Feed[MakeBatch]:
+        """Return the batches of one process."""
+        settings, sides = self.settings, [_sides(self, source) for source in self.sources]
+        place: MakeBatch
+        if isinstance(self.examples, Documents):
+            place = ChunkBatches(self.examples, sides, start.shard)
+        else:
+            reach = self.resolved.recipe.doc.max_length
+            skipping = Skipping(settings.skip_positions, reach)
+            has_teacher = self.teacher is not None
+            place = PairBatches(
+                self.examples, sides, settings.seed, skipping, start.shard, has_teacher
+            )
+        weights = [source.weight for source in self.sources]
+        return Feed(
+            self.examples, weights, Sampling.of(settings), place, settings.steps, start.step
+        )
+
+    def facts(self, history: list[dict[str, float]]) -> dict[str, Any]:
+        """Return the entries of training.json that only bi-encoders have."""
+        return {
+            "base": self.resolved.folder.name,
+            "objective": self.settings.loss,
+            "sources": describe_sources(self.sources, self.examples.sources),
+            "loaded_by": exported(published_model(self.resolved)).loaded_by,
+            **({"dev": self.dev.facts(history)} if self.dev else {}),
+        }
+
+    def publish(
+        self, folder: Path, module: nn.Module, learned: dict[str, Tensor], facts: dict[str, Any]
+    ) -> None:
+        """Write the model in the layout of sentence-transformers."""
+        checkpoints.publish(folder, published_model(self.resolved), module, learned, facts)
+
+
+def _source_identity(source: Source) -> dict[str, Any]:
+    """Return the settings of a source that change its inputs; the digest covers the examples."""
+    names = ("weight", "query_prompt", "doc_prompt", "query_max_length", "max_length")
+    windows = {"window": source.window} if source.window else {}
+    drawing = {"drawing": asdict(source.drawing)}
+    return {name: getattr(source, name) for name in names} | windows | drawing
+
+
+def open_trainable(job: TrainJob) -> ForwardPass:
+    """Open the model in the dtype of the forward pass, and freeze its unused weights."""
+    settings = job.settings
+    doc = job.resolved.recipe.doc
+    options = ModelOptions(
+        settings.dtype, settings.device, doc.trust_remote_code, doc.extend, trainable=True
+    )
+    torch.manual_seed(settings.seed)
+    forward = open_forward(doc, job.resolved.folder, options)
+    if settings.gradient_checkpointing:
+        enable_gradient_checkpointing(forward.model.module)
+    trainable.select_trained(forward, settings.train, settings.freeze, settings.lora)
+    first = next(job.feed(Start()).batches())
+    vectors = forward(first.passages.inputs[:1])
+    if not vectors.requires_grad:
+        raise UsageError("--train and --freeze leave no weights to train; freeze fewer parts")
+    trainable.freeze_unused(forward, vectors)
+    return forward
+
+
+def _sides(job: TrainJob, source: Source) -> SourceSides:
+    recipe, folder = job.resolved.recipe, job.resolved.folder
+
+    def side(config: EncoderConfig, prompt: str | None, length: int | None) -> TrainingSide:
+        prompt = config.prompt if prompt is None else prompt
+        if length and length > config.max_length:
+            raise UsageError(
+                f"'{source.name}': length {length} exceeds the maximum length {config.max_length}; raise "
+                "--max-length"
+            )
+        config = replace(config, prompt=prompt, max_length=length or config.max_length)
+        return TrainingSide.of(config, open_tokenizer(folder, config), job.grans)
+
+    if source.window and recipe.doc.unit != "doc":
+        raise UsageError(
+            f"'{source.name}': --unit {recipe.doc.unit} does not support windows, which are averaged; drop "
+            f"window={source.window}"
+        )
+    window = Window(str(source.window)) if source.window else recipe.doc.window
+    query = side(recipe.query, source.query_prompt, source.query_max_length)
+    passage = side(
+        replace(recipe.doc, window=window), source.doc_prompt, source.window or source.max_length
+    )
+    return SourceSides(source.drawing, query, passage, source.name)
+
+
+def plan(
+    sources: Sequence[str], options: RecipeOptions, settings: TrainSettings, offline: bool = False
+) -> TrainJob:
+    """Read everything except the model's weights. Raises UsageError and DataError for invalid requests."""
+    return planned(request.resolve_training(sources, options, settings, offline), settings)
+
+
+def planned(request: ResolvedTraining, settings: TrainSettings) -> TrainJob:
+    """Return the job of a resolved request. Raises DataError if documents in chunks give no example."""
+    objective = open_objective(settings, request.resolved.recipe.doc.normalize)
+    examples, tallies = request.read or read_documents(request.sources)
+    check_found(len(examples), request.sources)
+    settings = settings.with_steps(len(examples))
+    return TrainJob(
+        request.resolved, request.grans, request.sources, examples, tuple(tallies), objective, settings,
+        teacher=request.teacher,
+    )  # fmt: skip
+
+
+def open_objective(settings: TrainSettings, normalize: bool = True) -> Objective:
+    """Create the objective with its settings, and add --dims and --teacher if given."""
+    kind = catalog.load(catalog.OBJECTIVES, settings.loss, "objective")
+    names = catalog.OBJECTIVES[settings.loss].settings
+    objective: Objective = kind(**{name: getattr(settings, name) for name in names})
+    if dims := read_dims(settings.dims):
+        objective = Matryoshka(objective, dims, normalize)
+    complete = "targets" in objective.needs or not settings.teacher
+    return objective if complete else Imitation(objective, settings.teacher_weight)
+
+
+def _declared(job: TrainJob) -> str:
+    window = job.resolved.folder.window
+    return f"; the model will read windows of {window} positions" if window else ""
+
+
+def _short_passages(job: TrainJob) -> Iterator[str]:
+    """Yield a line if nearly all passages of a sample are much shorter than the maximum length."""
+    doc, examples = job.resolved.recipe.doc, job.examples
+    if isinstance(examples, Documents) or doc.window.positions or job.settings.skip_positions:
+        return
+    rows = examples.passages[:: len(examples.passages) // _SAMPLE + 1]
+    texts = [str(examples.texts[int(row)]) for row in rows]
+    tokens = sorted(len(text.ids) for text in open_tokenizer(job.resolved.folder, doc)(texts))
+    most = tokens[(len(tokens) - 1) * 99 // 100]
+    enough = (
+        -(-(most + 8) // 32) * 32 * 2
+    )  # twice the length: room for special tokens and landmarks
+    if 2 * enough <= doc.max_length:
+        yield (
+            f"short passages: 99% of them have at most {most} tokens, and the maximum length is "
+            f"{doc.max_length}; --max-length {enough} limits the memory for the few longer ones"
+        )
+
+
+def describe_training(job: TrainJob) -> Iterator[str]:
+    """Yield lines that describe the resolved model, settings and examples."""
+    doc = job.resolved.recipe.doc
+    grans = f" gran {' '.join(job.grans)}" if job.grans else ""
+    yield (
+        f"{job.resolved.folder.name}: pool {doc.pool}{grans}, max length {doc.max_length} "
+        f"(queries {job.resolved.recipe.query.max_length}), {doc.similarity}{_declared(job)}"
+    )
+    for number, (source, tally) in enumerate(zip(job.sources, job.tallies, strict=True)):
+        count = int((job.examples.sources == number).sum())
+        rest = ", ".join(
+            f"{name.replace('_', ' ')} {n:,}" for name, n in tally.found().items() if name != "read"
+        )
+        yield f"{source.name}: {count:,} examples of {tally.read:,}{f' ({rest})' if rest else ''}"
+    yield from job.resolved.notes
+    yield from _short_passages(job)
+    if job.teacher:
+        teacher_doc = job.teacher.recipe.doc
+        guess = " (a guess: its folder declares none)" if job.teacher.notes else ""
+        yield (
+            f"teacher {job.teacher.folder.name}: pool {teacher_doc.pool}{guess}, windows of "
+            f"{teacher_doc.max_length} positions"
+        )

@@ -1,0 +1,134 @@
+"""Resolution of recipes: mistakes that are found without a model, and the declarations of a model folder."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lmkcli import catalog
+from lmkcli.encoding import resolution
+from lmkcli.encoding.resolution import resolve
+from lmkcli.errors import DataError, UnknownName, UsageError
+from lmkcli.models.lookup import read_model
+from lmkcli.models.transformer import length_limit
+from lmkcli.pooling.classic import Cls
+from lmkcli.pooling.placement import PoolerTraits, traits_of
+from lmkcli.spec.recipe import Recipe, RecipeOptions
+
+Models = Callable[[str], Path]
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        ({"window": "512", "max_length": 256}, "drop --max-length 256"),
+        ({"window": "some"}, "write full, chunk, or a number"),
+        ({"overlap": "3"}, "no effect with --window full"),
+        ({"window": "20", "overlap": "2x"}, "write tokens"),
+        ({"window": "20", "overlap": "20"}, "must be smaller"),
+        ({"pool": "mean", "window": "20", "overlap": "2c"}, "define the chunks with --gran"),
+        ({"unit": "word"}, "write doc, chunk, token"),
+        ({"extend": "nope"}, "write one of grouped"),
+        ({"extend": "ntk"}, "add --max-length"),
+        ({"pool": "lmk"}, "set their length with --gran"),
+        ({"pool": "mean", "gran": "8"}, "has no effect"),
+        ({"pool": "lmk", "gran": "8,16"}, "write one granularity"),
+        ({"pool": "mean@0", "gran": "8"}, "whole number k"),
+        ({"pool": "cls", "unit": "chunk", "gran": "8"}, "makes one vector of an input"),
+    ],
+)
+def test_a_mistake_is_found_without_a_model(options: dict[str, Any], reason: str) -> None:
+    with pytest.raises(UsageError, match=reason):
+        resolution.check_options(RecipeOptions(model="no/model", **options))
+
+
+@pytest.mark.parametrize("side", ["doc_prompt", "query_prompt"])
+def test_a_prompt_is_valid_unicode(tiny_model: Models, tmp_path: Path, side: str) -> None:
+    """Lone surrogates come from JSON escapes, and from arguments that are not UTF-8."""
+    with pytest.raises(DataError, match=r"the prompt 'a\\ud800' is not valid Unicode"):
+        resolve(RecipeOptions(model=str(tiny_model("bert")), **{side: "a\ud800"}))
+    recipe = resolve(RecipeOptions(model=str(tiny_model("bert")))).recipe
+    identity = recipe.identity()
+    identity[side.partition("_")[0]]["prompt"] = "a\udcff"
+    with pytest.raises(DataError, match=r"the recipe .* cannot be read .*not valid Unicode"):
+        Recipe.read(identity, recipe.located())
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"gran": "8"},  # the folder may declare landmarks
+        {"window": "512", "max_length": 512},
+        {"window": "chunk", "max_length": 512, "unit": "chunk", "gran": "8"},
+        {"window": "20", "overlap": "2c"},
+        {"extend": "grouped", "window": "900"},
+    ],
+)
+def test_options_that_depend_on_the_model_are_accepted(options: dict[str, Any]) -> None:
+    resolution.check_options(RecipeOptions(model="no/model", **options))
+
+
+def test_each_of_several_granularities_is_checked() -> None:
+    resolution.check_grans(RecipeOptions(model="no/model", pool="lmk", gran="8,16"))
+    with pytest.raises(UsageError, match="--gran x"):
+        resolution.check_grans(RecipeOptions(model="no/model", pool="lmk", gran="8,x"))
+    with pytest.raises(UnknownName):
+        resolution.check_grans(RecipeOptions(model="no/model", pool="lmq", gran="8"))
+
+
+def test_a_window_and_the_same_maximum_length_agree(tiny_model: Models) -> None:
+    model = str(tiny_model("bert"))
+    plain = resolve(RecipeOptions(model=model, pool="mean", window="32")).recipe
+    twice = resolve(RecipeOptions(model=model, pool="mean", window="32", max_length=32)).recipe
+    assert twice.doc == plain.doc
+    assert twice.query.max_length == 32
+
+
+def test_an_explicit_pooling_is_not_reported_as_a_guess(tiny_model: Models) -> None:
+    model = str(tiny_model("bert"))
+    assert resolve(RecipeOptions(model=model, pool="cls")).notes == []
+    assert "this is a guess" in resolve(RecipeOptions(model=model)).notes[0]
+
+
+@pytest.mark.parametrize("pool", ["last", "mean", "mean@3", "lmk"])
+def test_only_the_last_position_of_a_plain_decoder_is_an_eos(tiny_model: Models, pool: str) -> None:
+    gran = "8" if pool == "lmk" else None
+    options = RecipeOptions(model=str(tiny_model("qwen2")), pool=pool, gran=gran)
+    assert resolve(options).recipe.doc.append_eos == (pool == "last")
+
+
+@dataclass(frozen=True)
+class Weighted(Cls):
+    """A pooler with a number as its parameter, 'weighted@NUMBER'."""
+
+    weight: float = 1.0
+
+    @staticmethod
+    def parse_parameter(text: str) -> float:
+        if not text.replace(".", "", 1).isdigit():
+            raise ValueError("write weighted@NUMBER, such as weighted@0.5")
+        return float(text)
+
+
+def test_a_pooler_parses_its_own_parameter(monkeypatch: pytest.MonkeyPatch) -> None:
+    row = catalog.Row(f"{__name__}:Weighted", "an example")
+    monkeypatch.setattr(catalog, "POOLERS", {**catalog.POOLERS, "weighted@NUMBER": row})
+    assert resolution.open_pooler("weighted@0.5") == Weighted(0.5)
+    with pytest.raises(UsageError, match=r"--pool weighted@half: write weighted@NUMBER"):
+        resolution.open_pooler("weighted@half")
+
+
+def test_a_subclass_of_a_pooler_does_not_inherit_its_traits() -> None:
+    assert traits_of(Cls()).sentence_mode == "cls_token"
+    assert traits_of(Weighted()) == PoolerTraits()
+
+
+@pytest.mark.parametrize("name", ["bert", "roberta", "distilbert", "mpnet", "modernbert", "qwen2"])
+def test_the_limit_of_a_configuration_is_that_of_the_opened_model(
+    tiny_model: Models, name: str
+) -> None:
+    folder = read_model(str(tiny_model(name)))
+    assert folder.limit == length_limit(folder, trust=False)

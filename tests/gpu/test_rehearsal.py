@@ -1,0 +1,107 @@
+"""Forward passes on CUDA devices, rehearsed without a GPU: right devices, right dtypes, and no waiting."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException
+
+from lmkcli.encoding.encoder import BatchRunner, Encoder, encoder_of, open_forward
+from lmkcli.encoding.resolution import resolve
+from lmkcli.models.forward import ForwardPass, ModelOptions
+from lmkcli.models.tokenizer import open_tokenizer
+from lmkcli.pooling.placement import Input
+from lmkcli.spec.recipe import RecipeOptions
+from lmkcli.spec.settings import EncodeSettings
+from tests import tiny
+from tests.gpu.rehearsal import CUDA, Synchronised, rehearsed, rehearsed_forward
+from tests.models.test_forward import m2bert_folder, tite_folder
+
+Models = Callable[[str], Path]
+pytestmark = pytest.mark.skipif(
+    not torch.backends.cuda.is_built(), reason="needs PyTorch's CUDA build; a GPU is not needed"
+)
+TEXTS = [tiny.sentence(i, n) for i, n in enumerate((3, 20, 20, 70, 200))]
+
+
+def encoder(folder: Path, dtype: str, **options: Any) -> Encoder:
+    """The encoder of documents, with the layers that a GPU would run."""
+    resolved = resolve(RecipeOptions(model=str(folder), **options))
+    side = resolved.recipe.doc
+    how = ModelOptions(dtype, "cpu", trainable=True)
+    runner = BatchRunner(
+        open_forward(side, resolved.folder, how).requires_grad_(False), EncodeSettings()
+    )
+    return encoder_of(side, open_tokenizer(resolved.folder, side), runner, "m")
+
+
+def inputs(encoder: Encoder) -> list[Input]:
+    placed = encoder.placed(encoder.tokenizer(TEXTS))
+    found = [one for placement in placed for one in placement.inputs]
+    firsts = [0]
+    for placement in placed:
+        firsts += [firsts[-1] + placement.vectors]
+    numbers = [n for n, placement in enumerate(placed) for _ in placement.inputs]
+    return [
+        one._replace(groups=one.groups + firsts[n]) for one, n in zip(found, numbers, strict=True)
+    ]
+
+
+def check(forward: ForwardPass, inputs: list[Input], width: int) -> None:
+    with rehearsed_forward(forward), torch.inference_mode():
+        vectors = forward(inputs)
+        assert vectors.device == CUDA
+        assert vectors.dtype == torch.float32
+        assert vectors.shape[1] == width
+
+
+@pytest.mark.parametrize("dtype", ["fp32", "bf16"])
+@pytest.mark.parametrize("name", ["bert", "distilbert", "mpnet", "modernbert", "qwen2", "mistral"])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"pool": "mean"},
+        {"pool": "lmk", "gran": "8"},
+        {"pool": "multicls", "gran": "8"},
+        {"pool": "mean", "unit": "chunk", "gran": "8"},
+        {"pool": "mean", "window": "32"},
+    ],
+    ids=lambda options: "-".join(options.values()),
+)
+def test_a_pass_stays_on_the_device(
+    tiny_model: Models, name: str, dtype: str, options: dict[str, str]
+) -> None:
+    if name in ("qwen2", "mistral") and options["pool"] == "multicls":
+        pytest.skip("it has no first special token")
+    one = encoder(tiny_model(name), dtype, **options)
+    check(one.runner.forward, inputs(one), one.dim)
+
+
+@pytest.mark.filterwarnings("ignore:Accessing the data pointer")  # the key of a cache
+@pytest.mark.parametrize("dtype", ["fp32", "bf16"])
+@pytest.mark.parametrize("make", [tite_folder, m2bert_folder])
+def test_models_of_other_kinds(tmp_path: Path, make: Any, dtype: str) -> None:
+    one = encoder(make(tmp_path / "m"), dtype)
+    check(one.runner.forward, inputs(one), one.dim)
+
+
+def test_the_rehearsal_finds_faults() -> None:
+    class Wrong(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = torch.nn.Parameter(torch.ones(4))
+            self.forgotten = torch.ones(4)
+
+    module = Wrong()
+    with rehearsed(module):
+        with pytest.raises(RuntimeError, match="device"):
+            module.weight + module.forgotten
+        with pytest.raises(Synchronised):
+            module.weight.cpu()
+        with pytest.raises(DataDependentOutputException):
+            module.weight[0].item()
+        with pytest.raises(DynamicOutputShapeException):
+            module.weight[module.weight > 0]
+    assert module.weight.device.type == "cpu"

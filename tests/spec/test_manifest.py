@@ -1,0 +1,197 @@
+"""Manifests: written once, compared by identity and execution, read with care."""
+
+import errno
+import json
+import os
+import time
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lmkcli.errors import DataError, Mismatch
+from lmkcli.spec import manifest
+from lmkcli.spec.manifest import (
+    FORMAT,
+    NAME,
+    Manifest,
+    claim,
+    digest,
+    environment,
+    json_differences,
+    read,
+)
+from tests.cluster import waited
+from tests.forkserver import ForkServer
+
+MADE = Manifest(
+    "vectors",
+    {"recipe": {"doc": {"pool": "lmk", "gran": "64"}}, "text": {"fields": "titel é \ud800"}},
+    {"shards": 16},
+    {"time": "now"},
+)
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+    max_leaves=8,
+)
+
+
+def test_a_claimed_folder_is_read_back(tmp_path: Path) -> None:
+    assert claim(tmp_path / "a/b", MADE) == MADE
+    assert read(tmp_path / "a/b") == MADE
+    assert [path.name for path in (tmp_path / "a/b").iterdir()] == [NAME]
+
+
+def test_facts_are_those_of_the_first_and_not_compared(tmp_path: Path) -> None:
+    claim(tmp_path, MADE)
+    before = (tmp_path / NAME).read_bytes()
+    assert claim(tmp_path, replace(MADE, facts={"time": "later"})) == MADE
+    assert (tmp_path / NAME).read_bytes() == before
+
+
+def claim_at_once(folder: str, number: int, gate: str) -> None:
+    """Claim a folder once the file `gate` exists; print whose manifest it has."""
+    Path(f"{gate}-{number}").touch()
+    while not Path(gate).exists():
+        time.sleep(0.001)
+    print(claim(Path(folder), replace(MADE, facts={"writer": number})).facts["writer"])
+
+
+def test_of_sixteen_processes_one_writes(tmp_path: Path, light_forkserver: ForkServer) -> None:
+    gate, made = tmp_path / "gate", tmp_path / "made"
+    with open(tmp_path / "out", "a+") as out, open(tmp_path / "err", "a+") as err:
+        tasks = [
+            light_forkserver.call(
+                f"{__name__}:claim_at_once", str(made), number, str(gate), streams=(out, err)
+            )
+            for number in range(16)
+        ]
+        errors = (tmp_path / "err").read_text
+        waited("all processes", lambda: len(list(tmp_path.glob("gate-*"))) == 16, errors)
+        gate.touch()
+        assert [task.wait() for task in tasks] == [0] * 16, errors()
+    writers = (tmp_path / "out").read_text().split()
+    assert len(writers) == 16
+    assert len(set(writers)) == 1
+    assert [path.name for path in made.iterdir()] == [NAME]
+
+
+@pytest.mark.parametrize(
+    ("other", "lines"),
+    [
+        (
+            replace(MADE, identity={"recipe": {"doc": {"pool": "mean"}}, "text": MADE.identity["text"]}),
+            ["another identity", "recipe.doc.gran: '64' | None", "recipe.doc.pool: 'lmk' | 'mean'"],
+        ),
+        (replace(MADE, execution={"shards": 4}), ["another execution", "shards: 16 | 4"]),
+        (replace(MADE, kind="tokens"), ["kind: vectors | tokens"]),
+    ],
+)  # fmt: skip
+def test_another_artifact_is_refused_with_both_sides(
+    tmp_path: Path, other: Manifest, lines: list[str]
+) -> None:
+    claim(tmp_path, MADE)
+    with pytest.raises(Mismatch) as caught:
+        claim(tmp_path, other)
+    for line in [*lines, str(tmp_path), "--if-exists overwrite"]:
+        assert line in str(caught.value)
+    assert read(tmp_path) == MADE
+
+
+def test_a_manifest_of_a_newer_lmk_is_refused(tmp_path: Path) -> None:
+    newer = {**asdict(MADE), "format": FORMAT + 1}
+    for data in (newer, {**newer, "lineage": "a field of the future"}):
+        (tmp_path / NAME).write_text(json.dumps(data))
+        with pytest.raises(DataError, match="newer lmk"):
+            read(tmp_path)
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '"x"', "{}", '{"kind": "v", "odd": 1}', "\udcff"])
+def test_a_broken_manifest_is_a_data_error(tmp_path: Path, text: str) -> None:
+    (tmp_path / NAME).write_bytes(text.encode("utf-8", "surrogateescape"))
+    with pytest.raises(DataError, match="cannot be read"):
+        read(tmp_path)
+
+
+def test_what_is_no_artifact_is_a_data_error(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("a file")
+    for path in (tmp_path, tmp_path / "nowhere", tmp_path / "file"):
+        with pytest.raises(DataError, match="is not an lmk artifact"):
+            read(path)
+
+
+def test_the_kind_is_checked_where_one_is_needed(tmp_path: Path) -> None:
+    claim(tmp_path, MADE)
+    with pytest.raises(DataError, match=r"vectors, .*tokens"):
+        read(tmp_path, "tokens")
+
+
+def test_the_fingerprint_is_of_kind_and_identity() -> None:
+    assert replace(MADE, execution={}, facts={}).fingerprint == MADE.fingerprint
+    others = [replace(MADE, kind="index"), replace(MADE, identity={})]
+    assert len({other.fingerprint for other in others} | {MADE.fingerprint}) == 3
+
+
+@given(JSON)
+def test_a_digest_survives_json_and_the_order_of_keys(value: Any) -> None:
+    again = json.loads(json.dumps(value))
+    assert digest(again) == digest(value)
+    assert digest({"b": value, "a": 1}) == digest({"a": 1, "b": value})
+    assert digest([value]) != digest([[value]])
+
+
+NESTED = st.recursive(
+    st.integers(0, 2), lambda inner: st.dictionaries(st.sampled_from("ab"), inner), max_leaves=5
+)
+
+
+@given(NESTED, NESTED)
+def test_values_differ_exactly_when_there_is_a_line(here: Any, there: Any) -> None:
+    assert bool(json_differences(here, there)) == (here != there)
+    assert len(json_differences(here, there)) == len(json_differences(there, here))
+
+
+def test_differences_name_the_leaf() -> None:
+    here = {"a": {"b": 1, "c": [1]}, "d": 2}
+    assert json_differences(here, {"a": {"b": 1, "c": [2]}}) == ["a.c: [1] | [2]", "d: 2 | None"]
+
+
+def test_the_environment_is_json_and_names_what_decides(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LMK_ENCODE_DTYPE", "fp32")
+    monkeypatch.setenv("SLURM_ARRAY_TASK_ID", "3")
+    monkeypatch.setenv("HOME_ADDRESS", "private")
+    made = environment()
+    assert json.loads(json.dumps(made)) == made
+    keys = {"lmk", "python", "packages", "machine", "time", "command", "directory", "operation"}
+    assert keys | {"environment"} == made.keys()
+    assert made["packages"]["numpy"]
+    assert made["environment"]["LMK_ENCODE_DTYPE"] == "fp32"
+    assert "HOME_ADDRESS" not in made["environment"]
+    monkeypatch.setattr(manifest, "_PACKAGES", ("no-such-package",))
+    assert environment()["packages"] == {}
+
+
+def test_a_folder_of_artifacts_names_them(tmp_path: Path) -> None:
+    for name in ("beir-nq", "beir-quora"):
+        claim(tmp_path / name, MADE)
+    with pytest.raises(DataError, match="beir-nq, beir-quora"):
+        read(tmp_path)
+
+
+def test_a_claim_that_cannot_be_written_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(_: int) -> None:
+        raise OSError(errno.EFBIG, "File too large")
+
+    monkeypatch.setattr(os, "fsync", full)
+    (tmp_path / "mine").mkdir()
+    for folder in (tmp_path / "new", tmp_path / "mine"):
+        with pytest.raises(OSError, match="too large"):
+            manifest.claim(folder, Manifest("tokens", {}))
+    assert [path.name for path in tmp_path.iterdir()] == ["mine"]
+    assert not list((tmp_path / "mine").iterdir())
