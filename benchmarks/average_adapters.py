@@ -7,6 +7,8 @@ with --weights. If a training continued another, give the adapters of both, in o
 trained/one/adapter+further/adapter. A sum of matrices of rank 16 has a higher rank, so the script writes its
 best approximation of rank --rank, in fp16, and prints the kept share of each update. Other trained tensors
 (a position table) are averaged without approximation.
+
+The other files are those of the first model, but its settings declare the window of any of the models.
 """
 
 import argparse
@@ -20,6 +22,7 @@ from safetensors.torch import load_file, save_file
 
 A, B = ".lora_A.weight", ".lora_B.weight"
 WEIGHTS, CONFIG = "adapter_model.safetensors", "adapter_config.json"
+SETTINGS = "sentence_bert_config.json"
 Tensors = dict[str, torch.Tensor]
 
 
@@ -72,6 +75,18 @@ def read(folder: Path) -> Training:
     return Training(load_file(folder / WEIGHTS), config["lora_alpha"] / config["r"])
 
 
+def declared_window(folders: list[Path]) -> str | None:
+    """Return the window of documents that the adapters declare; None if none does.
+
+    Raises SystemExit if they declare different windows.
+    """
+    files = [folder / SETTINGS for folder in folders]
+    found = {json.loads(file.read_text()).get("window") for file in files if file.exists()} - {None}
+    if len(found) > 1:
+        raise SystemExit(f"the models declare different windows: {', '.join(sorted(found))}")
+    return next(iter(found), None)
+
+
 def main() -> None:
     """Write the averaged adapter."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
@@ -86,10 +101,14 @@ def main() -> None:
     models = [[read(folder) for folder in model] for model in folders]
     tensors, kept = averaged(models, args.weights or [1.0] * len(models), args.rank)
     first = folders[0][0]
+    window = declared_window([model[-1] for model in folders])
     shutil.copytree(first, args.output)
     save_file(tensors, args.output / WEIGHTS, metadata={"format": "pt"})
     config = json.loads((first / CONFIG).read_text()) | {"r": args.rank, "lora_alpha": args.rank}
     (args.output / CONFIG).write_text(json.dumps(config, indent=2, sort_keys=True))
+    if window:
+        declared = json.loads((first / SETTINGS).read_text()) | {"window": window}
+        (args.output / SETTINGS).write_text(json.dumps(declared, indent=2))
     size = (args.output / WEIGHTS).stat().st_size / 1e6
     print(
         f"{args.output}: {len(kept)} matrices of rank {args.rank}, {size:.1f} MB; they keep "

@@ -108,7 +108,7 @@ def _page() -> str:
     if not start or not end:
         raise SystemExit("architecture.md: <!-- packages --> … <!-- /packages --> is missing")
     rows = "".join(f"| {name} | {sentence} |\n" for name, sentence in descriptions().items())
-    return f"{head}{start}| rank | over its door |\n|---|---|\n{rows}{end}{tail}"
+    return f"{head}{start}| subpackage | description |\n|---|---|\n{rows}{end}{tail}"
 
 
 def main() -> None:

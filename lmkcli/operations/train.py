@@ -172,7 +172,7 @@ class Train(Operation[Trained | TrainPlan], ModelOutput, DevSettings, TrainSetti
         from lmkcli.evaluation.dev_scorer import DevScorer
         from lmkcli.training.loop.development import Dev
 
-        scorer = DevScorer(job.resolved, self.dev_measure, sets)
+        scorer = DevScorer(job.scored, self.dev_measure, sets)
         every = self.dev_every or max(1, job.settings.steps // 10)
         return replace(job, dev=Dev(scorer, every, self.patience))
 

@@ -90,6 +90,20 @@ class TrainJob:
             shared["teacher"] = self.teacher.recipe.identity()
         return shared | ({"dev": self.dev.identity} if self.dev else {})
 
+    @property
+    def scored(self) -> ResolvedRecipe:
+        """The recipe for development scores, which reads documents in windows if the training does.
+
+        The window is the one that the new folder declares, else the longest `window=` of the sources.
+        """
+        recipe = self.resolved.recipe
+        window = Window(self.resolved.folder.window or "full").positions
+        window = window or max((source.window or 0 for source in self.sources), default=0)
+        if not window:
+            return self.resolved
+        doc = replace(recipe.doc, window=Window(str(window)), max_length=window)
+        return self.resolved._replace(recipe=replace(recipe, doc=doc))
+
     def __len__(self) -> int:
         """Return the number of examples."""
         return len(self.examples)

@@ -101,3 +101,21 @@ def test_whole_tensors_are_averaged(
     averaged([*adapters], tmp_path / "mean", 2)
     made = load_file(tmp_path / "mean" / "adapter_model.safetensors")
     assert made[table].tolist() == [[0.5, 0.5]] * 4
+
+
+def test_a_declared_window_is_kept(
+    adapters: list[Path], averaged: Averaged, tmp_path: Path
+) -> None:
+    one, other = adapters
+    _declare(other, "12")
+    averaged([one, other], tmp_path / "mean", 2)
+    assert read_model(str(tmp_path / "mean")).window == "12"
+    _declare(one, "14")
+    with pytest.raises(SystemExit, match="different windows: 12, 14"):
+        averaged([one, other], tmp_path / "refused", 2)
+    assert not (tmp_path / "refused").exists()
+
+
+def _declare(adapter: Path, window: str) -> None:
+    settings = adapter / "sentence_bert_config.json"
+    settings.write_text(json.dumps(json.loads(settings.read_text()) | {"window": window}))

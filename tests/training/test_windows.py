@@ -9,10 +9,12 @@ import numpy as np
 import pytest
 import torch
 
+from lmkcli import Encode, Search, Train
 from lmkcli.data.collection import Query
 from lmkcli.encoding.encoder import open_encoder
 from lmkcli.encoding.resolution import resolve
 from lmkcli.errors import UsageError
+from lmkcli.evaluation.scoring import qrel_set_of, score
 from lmkcli.progress import Report
 from lmkcli.spec.recipe import RecipeOptions
 from lmkcli.spec.settings import EncodeSettings
@@ -69,6 +71,34 @@ def test_vectors_are_those_of_encode(pairs: Path, tiny_model: Models, pool: str)
     windows = [len(placed.text(text)) for text in range(12)]
     assert max(windows) >= 5
     assert min(windows) == 1
+
+
+@pytest.mark.parametrize("declared", [None, "12"])
+def test_development_scores_are_those_of_windows(
+    beir: Path, tiny_model: Models, tmp_path: Path, declared: str | None
+) -> None:
+    """Windows of the sources count unless the folder declares one."""
+    source, trained = f"{beir}:test", tmp_path / "trained"
+    pooling: Any = {"pool": "lmk", "gran": "4"}
+    Train(
+        [f"{source},window={14 if declared else 12}"], model=str(tiny_model("bert")), output=trained,
+        window=declared, max_length=100, dev=[source], dev_measure="AP", steps=1, batch_size=8,
+        dtype="fp32", device="cpu", **pooling,
+    ).run()  # fmt: skip
+    scores = {}
+    for window in ("12", "full"):
+        vectors, run = tmp_path / window, tmp_path / f"{window}.trec"
+        Encode(
+            source, model=str(trained), output=vectors, window=window, dtype="fp32",
+            store_dtype="fp32", **pooling,
+        ).run()  # fmt: skip
+        Search(str(vectors), queries=source, output=run, k=1000, dtype="fp32").run()
+        scores[window] = score(run, qrel_set_of(source), ["AP"]).scores.aggregated["AP"]
+    (found,) = json.loads((trained / "training.json").read_text())["dev"]["published"][
+        "dev"
+    ].values()
+    assert found == pytest.approx(scores["12"], abs=1e-6)
+    assert abs(found - scores["full"]) > 1e-3
 
 
 def test_long_texts_are_learned_in_packs_as_in_one_piece(
