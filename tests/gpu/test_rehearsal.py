@@ -6,10 +6,12 @@ from typing import Any
 
 import pytest
 import torch
+import transformers
 from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException
 
 from lmkcli.encoding.encoder import BatchRunner, Encoder, encoder_of, open_forward
 from lmkcli.encoding.resolution import resolve
+from lmkcli.models.crossencoder import open_cross_encoder
 from lmkcli.models.forward import ForwardPass, ModelOptions
 from lmkcli.models.tokenizer import open_tokenizer
 from lmkcli.pooling.placement import Input
@@ -18,6 +20,7 @@ from lmkcli.spec.settings import EncodeSettings
 from tests import tiny
 from tests.gpu.rehearsal import CUDA, Synchronised, rehearsed, rehearsed_forward
 from tests.models.test_forward import m2bert_folder, tite_folder
+from tests.models.test_late import pylate as pylate  # a fixture
 
 Models = Callable[[str], Path]
 pytestmark = pytest.mark.skipif(
@@ -26,15 +29,15 @@ pytestmark = pytest.mark.skipif(
 TEXTS = [tiny.sentence(i, n) for i, n in enumerate((3, 20, 20, 70, 200))]
 
 
-def encoder(folder: Path, dtype: str, **options: Any) -> Encoder:
-    """The encoder of documents, with the layers that a GPU would run."""
+def encoder(folder: Path, dtype: str, side: str = "doc", **options: Any) -> Encoder:
+    """The encoder of documents or queries, with the layers that a GPU would run."""
     resolved = resolve(RecipeOptions(model=str(folder), **options))
-    side = resolved.recipe.doc
+    config = getattr(resolved.recipe, side)
     how = ModelOptions(dtype, "cpu", trainable=True)
     runner = BatchRunner(
-        open_forward(side, resolved.folder, how).requires_grad_(False), EncodeSettings()
+        open_forward(config, resolved.folder, how).requires_grad_(False), EncodeSettings()
     )
-    return encoder_of(side, open_tokenizer(resolved.folder, side), runner, "m")
+    return encoder_of(config, open_tokenizer(resolved.folder, config), runner, "m")
 
 
 def inputs(encoder: Encoder) -> list[Input]:
@@ -49,10 +52,12 @@ def inputs(encoder: Encoder) -> list[Input]:
     ]
 
 
-def check(forward: ForwardPass, inputs: list[Input], width: int) -> None:
-    with rehearsed_forward(forward), torch.inference_mode():
+def check(
+    forward: ForwardPass, inputs: list[Input], width: int, device: torch.device = CUDA
+) -> None:
+    with rehearsed_forward(forward, device), torch.inference_mode():
         vectors = forward(inputs)
-        assert vectors.device == CUDA
+        assert vectors.device == device
         assert vectors.dtype == torch.float32
         assert vectors.shape[1] == width
 
@@ -85,6 +90,34 @@ def test_a_pass_stays_on_the_device(
 def test_models_of_other_kinds(tmp_path: Path, make: Any, dtype: str) -> None:
     one = encoder(make(tmp_path / "m"), dtype)
     check(one.runner.forward, inputs(one), one.dim)
+
+
+@pytest.mark.parametrize("dtype", ["fp32", "bf16"])
+@pytest.mark.parametrize("side", ["query", "doc"])
+def test_late_interaction(pylate: Callable[..., Path], side: str, dtype: str) -> None:
+    one = encoder(pylate(), dtype, side=side)
+    check(one.runner.forward, inputs(one), one.dim)
+
+
+def test_a_second_device(tiny_model: Models) -> None:
+    one = encoder(tiny_model("bert"), "bf16", pool="lmk", gran="8")
+    check(one.runner.forward, inputs(one), one.dim, torch.device("cuda", 1))
+
+
+@pytest.mark.parametrize("labels", [1, 2])
+def test_cross_encoders(tmp_path: Path, labels: int) -> None:
+    config = transformers.BertConfig(
+        vocab_size=tiny.VOCABULARY, hidden_size=16, num_hidden_layers=1, num_attention_heads=2,
+        intermediate_size=32, num_labels=labels,
+    )  # fmt: skip
+    transformers.BertForSequenceClassification(config).save_pretrained(tmp_path)
+    tiny.wordpiece().save_pretrained(tmp_path)
+    model = open_cross_encoder(str(tmp_path), "cpu", offline=True).model
+    with rehearsed(model), torch.inference_mode():
+        ids = torch.ones(3, 7, dtype=torch.long).to(CUDA)
+        logits = model(input_ids=ids, attention_mask=torch.ones_like(ids)).logits
+        assert logits.device == CUDA
+        assert logits.shape == (3, labels)
 
 
 def test_the_rehearsal_finds_faults() -> None:

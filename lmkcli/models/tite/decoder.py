@@ -75,7 +75,7 @@ class TiteDecoder(nn.Module):
         table = encoder.embeddings.position_embeddings
         tokens = encoder.embeddings.word_embeddings(texts.ids)
         tokens = norm(tokens if table is None else tokens + table(positions))
-        queries = vectors.repeat_interleave(counts, 0)
+        queries = vectors.repeat_interleave(counts, 0, output_size=len(positions))
         if table is not None:
             queries = norm(queries + table(positions))
         context = _prepended(vectors, self.dropout(tokens), texts.lengths)

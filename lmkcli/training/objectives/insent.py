@@ -62,5 +62,6 @@ def _cross_entropy(values: Tensor, facts: BatchFacts, negatives: Tensor) -> Tens
 
 def _equal_documents(document: Tensor) -> Tensor:
     """Return query weights that sum to 1 and give each document the same total weight, [Q]."""
-    counts = document.bincount()
-    return 1 / (counts[document] * (counts > 0).sum())
+    counts = (document.unsqueeze(0) == document.unsqueeze(1)).sum(1)  # queries of the same document
+    documents = (1 / counts).sum().round()
+    return 1 / (counts * documents)

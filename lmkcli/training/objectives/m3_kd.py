@@ -59,9 +59,10 @@ def _weights(teacher: Tensor) -> Tensor:
 
 def _others(values: Tensor, facts: BatchFacts) -> Tensor:
     """Return log O, the logsumexp over the passages of the other queries, [Q]."""
-    rows = torch.arange(len(values), device=values.device).unsqueeze(1).expand_as(facts.groups)
-    hidden = torch.zeros_like(values, dtype=torch.bool)
-    hidden[rows[facts.present], facts.groups[facts.present]] = True
+    queries, passages = values.shape
+    own_columns = facts.groups.where(facts.present, passages)  # padding hides an extra column
+    hidden = values.new_zeros(queries, passages + 1, dtype=torch.bool)
+    hidden = hidden.scatter(1, own_columns, True)[:, :passages]
     if facts.excluded is not None:
-        hidden |= facts.excluded
+        hidden = hidden | facts.excluded
     return values.masked_fill(hidden, FAR).logsumexp(1)

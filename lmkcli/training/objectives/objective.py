@@ -52,7 +52,10 @@ class Embedded:
     def owners(self) -> Tensor:
         """Return the number of the text that each vector belongs to, [vectors]."""
         rows = torch.arange(len(self), device=self.vectors.device)
-        return rows if self.counts is None else rows.repeat_interleave(self.counts)
+        if self.counts is None:
+            return rows
+        # With the size of the output, the CPU does not wait for the counts on the GPU.
+        return rows.repeat_interleave(self.counts, output_size=len(self.vectors))
 
 
 @dataclass(frozen=True)

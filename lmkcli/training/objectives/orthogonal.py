@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import ClassVar
 
+import torch
 from torch.nn import functional
 
 from lmkcli.training.objectives.objective import BatchFacts, Embedded, Loss, Need
@@ -19,9 +20,11 @@ class Orthogonal:
 
     def __call__(self, queries: Embedded, passages: Embedded, facts: BatchFacts) -> Loss:
         """Return the mean squared error over all pairs of a query and one of its own passages."""
-        pairs = facts.present.nonzero()  # [pairs, 2]: the query, and the column in its group
-        left = queries.single()[pairs[:, 0]]
-        right = passages.single()[facts.groups[facts.present]]
-        cosines = functional.cosine_similarity(left, right)
-        total = functional.mse_loss(cosines, (pairs[:, 1] == 0).to(cosines.dtype))
+        own_passages = passages.single()[facts.groups.clamp(min=0)]  # [Q, G, dim]
+        cosines = functional.cosine_similarity(queries.single()[:, None], own_passages, dim=-1)
+        targets = torch.zeros_like(cosines)
+        targets[:, 0] = 1
+        # Padding has the weight 0. Selecting the pairs instead would wait for the GPU.
+        present = facts.present.to(cosines.dtype)
+        total = ((cosines - targets).square() * present).sum() / present.sum()
         return Loss(total, {"opl": total.detach()})

@@ -57,6 +57,13 @@ class EncodedTexts(NamedTuple):
         tensor = torch.from_numpy(whole).to(self.vectors.device)
         return tensor.long() if tensor.dtype == torch.int32 else tensor
 
+    def rows(self, masks: Sequence[Any]) -> Tensor:
+        """Return the numbers of the tokens that the masks of all texts select.
+
+        Selecting by a mask would wait for the GPU, because the number of rows is unknown.
+        """
+        return self.tensor([np.flatnonzero(np.concatenate([np.zeros(0, bool), *masks]))])
+
 
 class HeadOptions(NamedTuple):
     """Options for building heads.

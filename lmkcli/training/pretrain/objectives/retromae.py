@@ -69,7 +69,7 @@ class RetroMae(nn.Module):
     def decoded(self, encoded: EncodedTexts) -> Tensor:
         """Return the summed loss of the decoded tokens."""
         states = self.states(encoded)
-        rows = encoded.tensor([_decoded(text) for text in encoded.texts])
+        rows = encoded.rows([_decoded(text) for text in encoded.texts])
         return self.language.summed_loss(states[rows], encoded.ids[rows], encoded.table)
 
     def states(self, encoded: EncodedTexts) -> Tensor:
@@ -82,7 +82,7 @@ class RetroMae(nn.Module):
         lengths = torch.tensor(encoded.lengths, device=device)
         places = encoded.tensor([np.arange(length) for length in encoded.lengths])
         vectors = encoded.vectors.to(encoded.table.dtype)
-        repeated = vectors.repeat_interleave(lengths, 0)
+        repeated = vectors.repeat_interleave(lengths, 0, output_size=len(places))
         queries = raw(encoded, repeated, places) if self.raw else embed(encoded, repeated, places)
         firsts = torch.tensor(np.cumsum([0, *encoded.lengths[:-1]]), device=device)
         context = embed(encoded, encoded.ids, places).index_copy(0, firsts, vectors)

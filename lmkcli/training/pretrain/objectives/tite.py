@@ -59,7 +59,7 @@ class TitePretraining(nn.Module):
         states = self.states(
             encoded, lambda text, rows: self._attention_mask(encoded.texts[text], rows)
         )
-        rows = encoded.tensor([text.ordinary for text in encoded.texts])
+        rows = encoded.rows([text.ordinary for text in encoded.texts])
         return self.decoder_head.summed_loss(states[rows], encoded.ids[rows], encoded.table)
 
     def states(self, encoded: EncodedTexts, mask: Any) -> Tensor:
@@ -112,13 +112,15 @@ def attention_mask(kept: Tensor, share: float, rows: slice) -> Tensor:
 def bag_loss(encoded: EncodedTexts, head: LanguageHead, padding: int | None) -> Tensor:
     """Return the summed binary cross-entropy of logits [texts, vocabulary] and the words of each text."""
     logits = head(encoded.vectors.to(encoded.table.dtype), encoded.table)
-    targets = torch.zeros_like(logits)
-    for row, text in enumerate(encoded.texts):
-        targets[row, torch.from_numpy(np.unique(text.input.ids[text.ordinary])).long()] = 1
-    kept = torch.arange(logits.shape[1], device=logits.device) != (
-        -1 if padding is None else padding
-    )
+    words = [np.unique(text.input.ids[text.ordinary]) for text in encoded.texts]
+    texts = np.repeat(np.arange(len(words)), [len(each) for each in words])
     wide = logits.to(torch.promote_types(logits.dtype, torch.float32))
+    one = wide.new_ones(())
+    targets = torch.zeros_like(wide).index_put(
+        (encoded.tensor([texts]), encoded.tensor(words)), one
+    )
+    entries = np.arange(wide.shape[1])
+    kept = encoded.tensor([entries[entries != padding]])
     return functional.binary_cross_entropy_with_logits(
-        wide[:, kept], targets[:, kept].to(wide.dtype), reduction="sum"
+        wide.index_select(1, kept), targets.index_select(1, kept), reduction="sum"
     )
