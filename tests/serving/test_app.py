@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import socket
 from collections.abc import Callable
 from pathlib import Path
@@ -292,3 +293,16 @@ def test_a_slow_body_is_refused_and_a_signal_finishes_running_requests(
     assert server.process.wait(60) == 75
     assert not list(Path(os.environ["XDG_RUNTIME_DIR"]).rglob("serve-*.json"))
     assert start(indexes / "bm25").stop(2) == 75
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_stopping_server_prints_what_it_still_does(
+    start: Start, indexes: Path, number: signal.Signals
+) -> None:
+    server = start(indexes / "bm25")
+    assert server.stop(number) == 75
+    assert server.log.read_text("utf-8").splitlines()[-2:] == [
+        f"{number.name}: stopping; answering the running requests",
+        "the server has stopped; all running requests were answered",
+    ]
