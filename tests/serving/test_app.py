@@ -80,6 +80,33 @@ def test_a_document_has_its_chunks_with_scores(client: Any, beir: Path) -> None:
     assert "chunks" not in client.get(f"/v1/documents/{hit['id']}?index=bm25&query=x").json()
 
 
+def test_contributions_of_landmarks_sum_to_the_score(
+    lmk: Lmk, beir: Path, tiny_model: Callable[[str], Path], tmp_path: Path
+) -> None:
+    from starlette.testclient import TestClient
+
+    from lmkcli.serving.app import make_app
+    from lmkcli.serving.service import SearchService
+
+    recipe = ["--pool", "lmk", "--gran", 4, "--dtype", "fp32", "--store-dtype", "fp32"]
+    lmk("encode", beir, "-m", tiny_model("bert"), *recipe, "-o", tmp_path / "whole")
+    app: Any = make_app(SearchService([tmp_path / "whole"]))
+    with TestClient(app, base_url="http://127.0.0.1") as client:
+        answer = client.post("/v1/search", json={"query": QUESTION, "k": 5}).json()
+        for hit in answer["results"][0]["hits"]:
+            url = f"/v1/documents/{hit['id']}"
+            asked = {"query": QUESTION, "contributions": "true"}
+            found = client.get(url, params=asked).json()
+            content = f"{found['title']} {found['text']}".strip()
+            parts = found["contributions"]
+            assert len(parts) > 1
+            assert sum(part["score"] for part in parts) == pytest.approx(hit["score"], abs=1e-4)
+            assert all(content[part["begin"] : part["end"]].strip() for part in parts)
+            assert (parts[0]["begin"], parts[-1]["end"]) == (0, len(content.rstrip()))
+            assert "contributions" not in client.get(url, params={"query": QUESTION}).json()
+            assert "contributions" not in client.get(url, params={"contributions": "true"}).json()
+
+
 def test_the_server_describes_itself_without_paths(client: Any, indexes: Path) -> None:
     listed = client.get("/v1/indexes")
     assert [each["name"] for each in listed.json()["indexes"]] == ["chunks", "docs", "bm25"]
