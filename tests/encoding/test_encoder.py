@@ -355,14 +355,14 @@ def test_the_shares_of_chunks_sum_to_the_vector(
             np.testing.assert_array_equal(shares.spans, expected)
 
 
-def test_a_share_is_that_of_the_state_of_its_landmark(tiny_model: Models) -> None:
-    folder = tiny_model("bert")
+def test_a_share_is_that_of_the_state_of_its_landmark(tiny_model: Models, tmp_path: Path) -> None:
+    folder = saved(tmp_path / "dot", tiny_model("bert"), similarity_fn_name="dot")
     text = TEXTS[-2]
-    apart = opened(folder, pool="lmk", gran="4", unit="chunk", similarity="dot")
+    apart = opened(folder, pool="lmk", gran="4", unit="chunk")
     (tokens,) = apart.tokenizer([text])
     row = TokenRow(Doc("d", text), b"", *tokens)
     landmarks = apart([row], Report()).vectors.vectors
-    shares = opened(folder, pool="lmk", gran="4", similarity="dot").shares(row, 1000)
+    shares = opened(folder, pool="lmk", gran="4").shares(row, 1000)
     assert shares is not None
     np.testing.assert_allclose(shares.vectors, landmarks / len(landmarks), atol=1e-6)
 
