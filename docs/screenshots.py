@@ -26,7 +26,6 @@ sys.path.insert(0, str(DOCS.parent))
 from tests import tutorials  # noqa: E402
 
 TUTORIAL = DOCS / "tutorials" / "search-page.md"
-LMK = [sys.executable, "-m", "lmkcli.cli.main"]
 WHOLE = ["encode", "folder:python", "-m", "lmk-minilm", "-o", "whole"]
 COLOURS = 64  # enough for texts; a picture with all colours is three times as large
 
@@ -73,8 +72,9 @@ def server(folder: Path) -> Iterator[str]:
             break
         else:
             tutorials.typed(step.line, folder, env)
-    subprocess.run([*LMK, "-q", *WHOLE], cwd=folder, env=env, check=True)
-    line = [*LMK, "serve", "meaning", "words", "whole", "--port", "0"]
+    lmk = str(folder / "bin" / "lmk")
+    subprocess.run([lmk, "-q", *WHOLE], cwd=folder, env=env, check=True)
+    line = [lmk, "serve", "meaning", "words", "whole", "--port", "0"]
     running = subprocess.Popen(line, cwd=folder, env=env, stderr=subprocess.PIPE, text=True)
     assert running.stderr is not None
     try:

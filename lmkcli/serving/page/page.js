@@ -304,7 +304,7 @@ function showStart() {
     const size = each.documents === null ? "" : `, ${each.documents.toLocaleString("en")} documents`;
     return make("li", {}, make("strong", {}, each.name), `: ${manner(each.name)}${size}`);
   });
-  byId("main").replaceChildren(make("section", { class: "start" },
+  byId("main").replaceChildren(make("div", { class: "start" },
     make("h1", {}, "Ask a question, or type some words"),
     make("p", {}, "Each index shows its best documents, with the passage that fits best:"),
     make("ul", {}, ...rows)));
