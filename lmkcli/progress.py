@@ -39,6 +39,9 @@ class Call(NamedTuple):
 NO_CALL = Call()
 
 
+SAVING = "saving the finished work"
+
+
 class Report(NamedTuple):
     """The channel through which an operation reports progress and notes, and learns that it should stop.
 
@@ -52,15 +55,18 @@ class Report(NamedTuple):
     note: Note = mute
     call: Call = NO_CALL
     show: Callable[[Any], None] = lambda result: None
-    open: "Callable[[str, Report, bool], AbstractContextManager[Report]] | None" = None
+    open: "Callable[[str, Report, str], AbstractContextManager[Report]] | None" = None
 
-    def job(self, title: str) -> "AbstractContextManager[Report]":
-        """The report of a long job that polls `stopping` and ends itself with `check_stop`."""
-        return self.open(title, self, True) if self.open else nullcontext(self)
+    def job(self, title: str, before_stop: str = SAVING) -> "AbstractContextManager[Report]":
+        """The report of a long job that polls `stopping` and ends itself with `check_stop`.
+
+        `before_stop` tells the user what the job still does after a signal.
+        """
+        return self.open(title, self, before_stop) if self.open else nullcontext(self)
 
     def step(self, title: str) -> "AbstractContextManager[Report]":
         """The report of work with progress that a signal may interrupt anywhere."""
-        return self.open(title, self, False) if self.open else nullcontext(self)
+        return self.open(title, self, "") if self.open else nullcontext(self)
 
     def with_call(self, call: Call) -> "Report":
         """The same report for another operation."""

@@ -15,6 +15,7 @@ NEEDED = {  # what a page needs besides the extra `demo`
     "your-documents.md": ("inscriptis", "pypdfium2", "matplotlib"),
     "compare-poolers.md": ("matplotlib",),
     "train.md": ("accelerate",),
+    "search-page.md": ("fastapi", "mcp"),
 }
 
 

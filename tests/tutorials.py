@@ -10,6 +10,9 @@ by 0.03 where it has a decimal point; whole numbers below 20 are equal. `…` on
 alone on a line for any lines. Spaces count as one, lines that report progress for none, and a triple of
 wins/ties/losses for any other: one near-tie moves it. Vectors are made in fp32, on every machine.
 
+A server listens at a free port, which stands for 8080. A program in the background writes its process id to
+`NAME.pid`; it ends with the page.
+
     python -m tests.tutorials docs/tutorials/first-steps.md
 
 runs a page and writes into it what was printed, except where `…` still says it.
@@ -17,10 +20,13 @@ runs a page and writes into it what was printed, except where `…` still says i
 
 import os
 import re
+import signal
+import socket
 import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import MappingProxyType
 from typing import NamedTuple
@@ -36,6 +42,7 @@ PROGRESS = re.compile(  # what comes by the clock
     re.MULTILINE,
 )
 RELATIVE, ABSOLUTE, EXACT = 0.05, 0.03, 20
+PORT = "8080"  # of servers, on the pages
 PATIENCE = 1200  # seconds for one line; generous, for a busy machine
 
 
@@ -75,8 +82,8 @@ def environment(folder: Path, lmk: Path | None) -> dict[str, str]:
 
     `lmk` is another program of that name, which starts faster.
     """
-    (folder / "bin").mkdir()
-    (folder / "home").mkdir()
+    for name in ("bin", "home", "run"):
+        (folder / name).mkdir(mode=0o700)
     path = f"{ROOT}:{os.environ.get('PYTHONPATH', '')}".rstrip(":")
     for name, words in (("lmk", "-m lmkcli.cli.main"), ("python", "")):
         program = folder / "bin" / name
@@ -84,9 +91,9 @@ def environment(folder: Path, lmk: Path | None) -> dict[str, str]:
         program.chmod(0o755)
     places = [*([lmk.parent] if lmk else []), folder / "bin", os.environ["PATH"]]
     return {
-        "HOME": str(folder / "home"), "PATH": ":".join(map(str, places)), "TERM": "dumb",
-        "LANG": "C.UTF-8", "COLUMNS": "110", "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "2",
-        "LMK_ENCODE_DTYPE": "fp32",
+        "HOME": str(folder / "home"), "XDG_RUNTIME_DIR": str(folder / "run"),
+        "PATH": ":".join(map(str, places)), "TERM": "dumb", "LANG": "C.UTF-8",
+        "COLUMNS": "110", "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "2", "LMK_ENCODE_DTYPE": "fp32",
     }  # fmt: skip
 
 
@@ -110,15 +117,35 @@ def follow(
 
     `more` are variables that the environment has besides.
     """
-    env = environment(root, lmk) | more
+    port = _free_port()
+    env = environment(root, lmk) | {"LMK_SERVE_PORT": port} | more
     folder = root / "work"
     folder.mkdir()
-    for step in steps(page.read_text(encoding="utf-8")):
-        if isinstance(step, Save):
-            (folder / step.name).parent.mkdir(parents=True, exist_ok=True)
-            (folder / step.name).write_text(step.text, encoding="utf-8")
-        else:
-            yield step, typed(step.line, folder, env)
+    with _background(folder):
+        for step in steps(page.read_text(encoding="utf-8")):
+            if isinstance(step, Save):
+                (folder / step.name).parent.mkdir(parents=True, exist_ok=True)
+                (folder / step.name).write_text(step.text, encoding="utf-8")
+            else:
+                printed = typed(step.line.replace(PORT, port), folder, env)
+                yield step, printed.replace(port, PORT)
+
+
+def _free_port() -> str:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return str(free.getsockname()[1])
+
+
+@contextmanager
+def _background(folder: Path) -> Iterator[None]:
+    """End the programs that wrote `NAME.pid`, if they still run."""
+    try:
+        yield
+    finally:
+        for note in folder.glob("*.pid"):
+            with suppress(ProcessLookupError):
+                os.kill(int(note.read_text()), signal.SIGKILL)
 
 
 def differs(shown: str, printed: str) -> str:

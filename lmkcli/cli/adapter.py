@@ -139,11 +139,11 @@ def _full_place(operation: Operation[Any]) -> Path:
 
 
 @contextmanager
-def _open_job(title: str, parent: Report, graceful: bool) -> Iterator[Report]:
-    """The report of one long job: it shows progress and, if graceful, stops on a signal."""
+def _open_job(title: str, parent: Report, before_stop: str) -> Iterator[Report]:
+    """The report of one long job: it shows progress and, with `before_stop`, stops on a signal."""
     with (
         console.progress(title) as progress,
-        watch_signals() if graceful else nullcontext(lambda: False) as stopping,
+        watch_signals(before_stop) if before_stop else nullcontext(lambda: False) as stopping,
     ):
         yield parent._replace(progress=progress, stopping=stopping, open=None)
 

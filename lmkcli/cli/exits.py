@@ -11,6 +11,7 @@ from types import FrameType
 
 from lmkcli.cli import console
 from lmkcli.errors import DataError, LmkError, Stopped
+from lmkcli.progress import SAVING
 from lmkcli.system.disk import is_full_disk
 
 signalled = False  # whether this command has received a signal to stop
@@ -49,10 +50,11 @@ def raise_on_signal() -> Iterator[None]:
 
 
 @contextmanager
-def watch_signals() -> Iterator[Callable[[], bool]]:
+def watch_signals(before_stop: str = SAVING) -> Iterator[Callable[[], bool]]:
     """Provide a function that returns whether SIGTERM, SIGINT or SIGUSR1 has arrived.
 
-    The job polls it and ends after its current part. A second SIGINT interrupts at once.
+    The job polls it and ends after its current part. A note on stderr contains `before_stop`: what the job
+    still does. A second SIGINT interrupts at once.
     """
     stopping = signalled
 
@@ -61,7 +63,7 @@ def watch_signals() -> Iterator[Callable[[], bool]]:
         if stopping and number == signal.SIGINT:
             raise KeyboardInterrupt
         stopping = True
-        console.note(f"{signal.Signals(number).name}: stopping; saving the finished work")
+        console.note(f"{signal.Signals(number).name}: stopping; {before_stop}")
 
     kinds = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
     before = [signal.signal(kind, handle) for kind in kinds]

@@ -203,6 +203,16 @@ class EncodedBatch(NamedTuple):
     encoded: DocumentVectors
 
 
+class Shares(NamedTuple):
+    """The shares of a document's chunks in its vector, which is their sum.
+
+    spans: [n, 2], the characters of each chunk in the document's content. vectors: [n, dim] in float64.
+    """
+
+    spans: NDArray[np.int32]
+    vectors: NDArray[np.float64]
+
+
 class DocumentEncoder(Protocol):
     """Converts token rows to vectors; `Encoder` is the implementation."""
 
@@ -362,6 +372,34 @@ class Encoder:
                 f"the vector of {names[text]} has values that are not finite; try --dtype fp32"
             )
         return vectors
+
+    def shares(self, row: TokenRow, positions: int) -> Shares | None:
+        """Return the shares of a document's chunks in its vector (unit doc); needs one forward pass.
+
+        The vector is the mean over windows of the mean of the marked states, then normalised. A chunk has
+        the share of its marks, for instance of its landmark. Without marks of chunks, a window is a chunk.
+        None if the document has other vectors, if its sentence modules are not linear, or if its inputs have
+        more than `positions` positions.
+        """
+        if self.side.unit != "doc" or not self.runner.forward.pooling.linear:
+            return None
+        finish = Finish(False, self.finish.dim, False)
+        apart = replace(self, placer=replace(self.placer, apart=True), finish=finish)
+        ((placement, _),) = apart.documents([row])
+        if sum(len(one.ids) for one in placement.inputs) > positions:
+            return None
+        placed = _PlacedTexts.of([row], [placement])
+        vectors = apart._encode(placed, [row.doc.id], Report()).vectors.astype(np.float64)
+        marks = [np.bincount(one.groups - one.groups[0]) for one in placement.inputs]
+        weights = np.concatenate([counts / counts.sum() for counts in marks]) / len(marks)
+        vectors *= weights[:, None]
+        if self.finish.normalize:
+            vectors /= max(float(np.linalg.norm(vectors.sum(0))), 1e-12)
+        # a chunk in the overlap of two windows has a share in both
+        spans, chunk = np.unique(row.characters(placement.covers), axis=0, return_inverse=True)
+        shares = np.zeros((len(spans), vectors.shape[1]))
+        np.add.at(shares, chunk.reshape(-1), vectors)
+        return Shares(spans.astype(np.int32), shares)
 
     def placed(self, texts: Sequence[TokenizedText]) -> list[Placement]:
         """Place texts without contexts."""

@@ -86,6 +86,12 @@ class Pooling(nn.Module):
         super().__init__()
         self.token_head, self.sentence_modules = token_head, sentence_modules
 
+    @property
+    def linear(self) -> bool:
+        """Whether the vector of a mean is the mean of the vectors: no activation or norm follows the mean."""
+        kinds = (nn.Sequential, nn.Linear, nn.Identity)
+        return all(isinstance(module, kinds) for module in self.sentence_modules.modules())
+
     def forward(self, states: torch.Tensor, marks: Marks) -> torch.Tensor:
         """[rows, dim] -> [marks.vectors, width], in float32 or wider."""
         pooled = pool(self.token_head(states), *marks)

@@ -208,6 +208,9 @@ class Placer:
     expansion: Expansion | None = None  # unit token: fills up queries
     # whether the first chunk of a granularity in tokens contains the prompt (LandmarkTransformer)
     prompt_in_chunks: bool = False
+    # unit doc: each chunk of a window (or the window, if the pooler does not mark chunks) has a vector of its
+    # own, so that its share of the text's vector is known
+    apart: bool = False
 
     def __post_init__(self) -> None:
         for name, kind in (("gran", Granularity), ("window", Window), ("overlap", Overlap)):
@@ -346,6 +349,19 @@ class Placer:
         start, fresh = int(tokens_before[window.first]), int(tokens_before[window.fresh])
         represented = max(start + arranged.kept - fresh, 0)
         every = np.arange(len(arranged.marks))
+        if self.unit == "doc" and self.apart and self.pooler.chunked:
+            stop = start + arranged.kept
+            chunks = np.where(arranged.owners == SHARED, SHARED, arranged.owners + window.first)
+            numbers, groups = np.unique(chunks, return_inverse=True)
+            order = np.argsort(groups, kind="stable")
+            whole = (start, stop)
+            covers = [
+                whole
+                if n == SHARED
+                else (int(tokens_before[n]), min(int(tokens_before[n + 1]), stop))
+                for n in numbers
+            ]
+            return order, groups[order].astype(np.int32), covers, represented
         if self.unit == "doc":
             one_vector = np.zeros(len(every), np.int32)
             return every, one_vector, [(fresh, fresh + represented)], represented

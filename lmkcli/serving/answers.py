@@ -86,10 +86,13 @@ class Answers:
         shown = request.text if not run else "run"
         return {"results": [_result(q, one, shown) for q, one in zip(queries, found, strict=True)]}
 
-    async def document(self, doc_id: str, index: str | None, query: str) -> dict[str, Any]:
+    async def document(
+        self, doc_id: str, index: str | None, query: str, contributions: bool = False
+    ) -> dict[str, Any]:
         """Return the JSON of a DocumentAnswer. Raises NotFound for an unknown id."""
         name = self._name(index)
-        (found,) = await self.service.run(DocumentWork(name, query), [doc_id])
+        work = DocumentWork(name, query, contributions)
+        (found,) = await self.service.run(work, [doc_id])
         if found.doc is None:
             raise NotFound(f"{name} has no document {doc_id!r}")
         return _document(name, found)
@@ -176,4 +179,6 @@ def _document(name: str, found: FoundText) -> dict[str, Any]:
         answer["passage"] = _passage(found.passage)
     if found.chunks:
         answer["chunks"] = [chunk._asdict() for chunk in found.chunks]
+    if found.contributions:
+        answer["contributions"] = [chunk._asdict() for chunk in found.contributions]
     return answer

@@ -33,6 +33,10 @@ _FILES = {
     "/page.css": ("page.css", "text/css; charset=utf-8"),
     "/page.js": ("page.js", "text/javascript; charset=utf-8"),
 }
+_CONTRIBUTIONS = (
+    "If the document has one vector: also return what each chunk contributes to its score for the query. "
+    "The server encodes the document again for this."
+)
 _ERRORS: dict[int | str, dict[str, Any]] = {
     status: {"model": ErrorAnswer, "description": text}
     for status, text in {
@@ -130,9 +134,10 @@ def _search_routes(answers: Answers) -> APIRouter:
         id: str,  # noqa: A002 - the name in the description
         index: Annotated[str | None, Query(max_length=200)] = None,
         query: Annotated[str, Query(max_length=MAX_DOCUMENT_QUERY)] = "",
+        contributions: Annotated[bool, Query(description=_CONTRIBUTIONS)] = False,
     ) -> Response:
         """Return a stored document, with the scores of its chunks for a query."""
-        return Json(await answers.document(id, index, query))
+        return Json(await answers.document(id, index, query, contributions))
 
     return router
 

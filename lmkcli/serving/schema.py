@@ -98,7 +98,7 @@ class SearchAnswer(BaseModel):
 
 
 class ChunkAnswer(BaseModel):
-    """A chunk of a document with its score for the query."""
+    """A chunk of a document with its score for the query, or its contribution to the document's score."""
 
     begin: int
     end: int
@@ -106,7 +106,10 @@ class ChunkAnswer(BaseModel):
 
 
 class DocumentAnswer(BaseModel):
-    """A stored document. Offsets count characters of its content, where the text starts at `text_begin`."""
+    """A stored document. Offsets count characters of its content, where the text starts at `text_begin`.
+
+    The contributions of the chunks of a document with one vector sum to its score.
+    """
 
     id: str
     index: str
@@ -115,6 +118,7 @@ class DocumentAnswer(BaseModel):
     text_begin: int
     passage: PassageAnswer | None = None
     chunks: list[ChunkAnswer] | None = None
+    contributions: list[ChunkAnswer] | None = None
 
 
 class IndexAnswer(BaseModel):

@@ -84,7 +84,7 @@ def serve_http(task: ServerTask, report: Report) -> None:
         timeout_graceful_shutdown=int(service.limits.seconds) + 5,
     )
     try:
-        with report.job("serve") as job:
+        with report.job("serve", "answering the running requests") as job:
             _Server(config, job.stopping, ready).run([bound])
     finally:
         for path in published:

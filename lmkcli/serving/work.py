@@ -104,19 +104,27 @@ _EMPTY = Ranking([], np.zeros(0, np.float32))
 
 
 class FoundText(NamedTuple):
-    """A stored document with the scores of its chunks for a query; None for an unknown id."""
+    """A stored document with the scores of its chunks for a query; None for an unknown id.
+
+    `contributions` are those of its chunks to the score, if it has one vector.
+    """
 
     doc: Doc | None
-    chunks: list[ScoredChunk]
-    passage: Passage | None
+    chunks: Sequence[ScoredChunk] = ()
+    passage: Passage | None = None
+    contributions: Sequence[ScoredChunk] = ()
 
 
 @dataclass(frozen=True)
 class DocumentWork:
-    """Reads documents of one index by id; `query` selects their best passage."""
+    """Reads documents of one index by id; `query` selects their best passage.
+
+    `contributions` also encodes each document again, to divide its score among its chunks.
+    """
 
     name: str
     query: str = ""
+    contributions: bool = False
 
     def run(self, context: IndexSet, items: list[str]) -> list[FoundText]:
         """Return a document for each id."""
@@ -126,16 +134,20 @@ class DocumentWork:
         else:
             known = set(items)
         docs = index.texts(sorted(known))
-        return [self._found(index, docs.get(name), name) for name in items]
+        return [self._found(context, index, docs.get(name), name) for name in items]
 
-    def _found(self, index: Index, doc: Doc | None, name: str) -> FoundText:
+    def _found(self, context: IndexSet, index: Index, doc: Doc | None, name: str) -> FoundText:
         if doc is None or not self.query:
-            return FoundText(doc, [], None)
+            return FoundText(doc)
         query = Query("q", self.query)
-        passage = index.passages(query, [name]).get(name)
-        scored = isinstance(index, DenseIndex) and index.units.level == "doc"
-        chunks = index.chunk_scores(query, name) if scored and isinstance(index, DenseIndex) else []
-        return FoundText(doc, chunks, passage)
+        found = FoundText(doc, passage=index.passages(query, [name]).get(name))
+        if not isinstance(index, DenseIndex) or index.units.level == "chunk":
+            return found
+        found = found._replace(chunks=index.chunk_scores(query, name))
+        if not self.contributions or not index.units.vectors.single:
+            return found
+        encoder = context.encoders.of(index.units.vectors, False)
+        return found._replace(contributions=index.contributions(query, doc, encoder))
 
 
 def _chunk_ids(index: DenseIndex, ids: Sequence[str]) -> list[str]:

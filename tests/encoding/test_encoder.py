@@ -323,6 +323,67 @@ def test_options_that_a_model_cannot_follow_are_usage_errors(
         opened(tiny_model(name), **options)
 
 
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"pool": "lmk", "gran": "4"},
+        {"pool": "lmk", "gran": "4", "window": "16", "overlap": "5"},
+        {"pool": "lmk", "gran": "sentence", "doc_prompt": "text: "},
+        {"pool": "lmk", "gran": "60", "max_length": 30},  # no landmark fits
+        {"pool": "multicls", "gran": "5", "dim": 8},
+        {"pool": "mean", "window": "12"},
+        {"pool": "cls"},
+    ],
+)
+def test_the_shares_of_chunks_sum_to_the_vector(
+    tiny_model: Models, options: dict[str, Any]
+) -> None:
+    one = opened(tiny_model("bert"), **options)
+    texts = [*TEXTS[-4:], "One is here. Two is there. " + TEXTS[-3]]
+    for text, vector in zip(texts, vectors(one, texts), strict=True):
+        (tokens,) = one.tokenizer([text])
+        row = TokenRow(Doc("d", text), b"", *tokens)
+        shares = one.shares(row, 1000)
+        assert shares is not None
+        np.testing.assert_allclose(shares.vectors.sum(0), vector, atol=1e-6)
+        assert (np.diff(shares.spans[:, 0]) > 0).all()
+        if text and "gran" in options and options.get("gran") not in ("60", "sentence"):
+            size = int(options["gran"])
+            assert len(shares.spans) == -(-len(row.ids) // size)
+            ranges = [(at, min(at + size, len(row.ids))) for at in range(0, len(row.ids), size)]
+            expected = row.characters(np.array(ranges, np.int32))
+            np.testing.assert_array_equal(shares.spans, expected)
+
+
+def test_a_share_is_that_of_the_state_of_its_landmark(tiny_model: Models, tmp_path: Path) -> None:
+    folder = saved(tmp_path / "dot", tiny_model("bert"), similarity_fn_name="dot")
+    text = TEXTS[-2]
+    apart = opened(folder, pool="lmk", gran="4", unit="chunk")
+    (tokens,) = apart.tokenizer([text])
+    row = TokenRow(Doc("d", text), b"", *tokens)
+    landmarks = apart([row], Report()).vectors.vectors
+    shares = opened(folder, pool="lmk", gran="4").shares(row, 1000)
+    assert shares is not None
+    np.testing.assert_allclose(shares.vectors, landmarks / len(landmarks), atol=1e-6)
+
+
+def test_some_vectors_have_no_shares(tiny_model: Models, tmp_path: Path) -> None:
+    folder = tiny_model("bert")
+    (tokens,) = opened(folder).tokenizer([TEXTS[-2]])
+    row = TokenRow(Doc("d", TEXTS[-2]), b"", *tokens)
+    assert opened(folder, pool="lmk", gran="4").shares(row, 5) is None  # too long
+    assert opened(folder, unit="chunk", gran="4").shares(row, 1000) is None
+    tanh = modules.Dense(32, 24, activation_function=torch.nn.Tanh())
+    for number, module in enumerate((tanh, modules.LayerNorm(32))):
+        other = saved(tmp_path / str(number), folder, [module])
+        assert opened(other).shares(row, 1000) is None
+    linear = modules.Dense(32, 24, activation_function=torch.nn.Identity())
+    one = opened(saved(tmp_path / "linear", folder, [linear]), pool="lmk", gran="4")
+    shares = one.shares(row, 1000)
+    assert shares is not None
+    np.testing.assert_allclose(shares.vectors.sum(0), vectors(one, [TEXTS[-2]])[0], atol=1e-6)
+
+
 def test_a_declared_length_is_reduced_to_the_positions(tiny_model: Models, tmp_path: Path) -> None:
     assert opened(tiny_model("roberta")).side.max_length == 128  # of 130 rows, two of them unused
     folder = saved(tmp_path / "st", tiny_model("bert"))

@@ -67,6 +67,7 @@ class Process(NamedTuple):
 
     url: str
     process: "subprocess.Popen[str]"
+    log: Path
 
     def stop(self, number: int = signal.SIGTERM) -> int:
         """Send a signal, and return the exit code."""
@@ -93,7 +94,7 @@ def start(tmp_path: Path) -> Iterator[Start]:
         while not (found := re.search(r" at (http://\S+)", log.read_text("utf-8"))):
             assert process.poll() is None, log.read_text("utf-8")
             time.sleep(0.05)
-        return Process(found[1], process)
+        return Process(found[1], process, log)
 
     yield run
     for process in processes:

@@ -2,7 +2,9 @@
 
 import json
 import os
+import signal
 import socket
+import urllib.request
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -52,6 +54,39 @@ def test_indexes_are_fused_and_reranked_as_lmk_search_does(
     assert [hit["id"] for hit in hits] == [hit["id"] for hit in local]
 
 
+def test_a_cross_encoder_reranks_as_lmk_search_does(
+    lmk: Lmk, indexes: Path, beir: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    from starlette.testclient import TestClient
+
+    from lmkcli.serving.app import make_app
+    from lmkcli.serving.service import SearchService
+    from tests.models.test_crossencoder import by_hand, save
+
+    monkeypatch.setattr("lmkcli.models.crossencoder.native_dtype", lambda device: "fp32")
+    model, bm25 = save(tmp_path / "cross", 1), indexes / "bm25"
+    app: Any = make_app(SearchService([indexes / "docs", bm25], rerank_model=str(model)))
+    with TestClient(app, base_url="http://127.0.0.1") as client:
+        assert client.get("/v1/indexes").json()["rerankers"] == ["docs", "model"]
+        request = {"query": QUESTION, "index": "bm25", "rerank": "model", "rerank_depth": 8, "k": 5}
+        hits = client.post("/v1/search", json=request).json()["results"][0]["hits"]
+        texts = {doc.id: doc.content for doc in open_collection(str(beir)).docs()}
+        scores = by_hand(model, QUESTION, [texts[hit["id"]] for hit in hits])
+        assert [hit["score"] for hit in hits] == pytest.approx(scores, abs=1e-4)
+        words = ["-q", QUESTION, "--rerank-model", model, "--rerank-depth", 8, "-k", 5, "--json"]
+        assert [hit["id"] for hit in hits] == [
+            hit["id"] for hit in lmk("search", bm25, *words).json
+        ]
+        words += ["--interpolate", 0.5]
+        mixed = client.post("/v1/search", json=request | {"interpolate": 0.5}).json()
+        assert [hit["id"] for hit in mixed["results"][0]["hits"]] == [
+            hit["id"] for hit in lmk("search", bm25, *words).json
+        ]
+        fused = request | {"index": ["docs", "bm25"], "output": "run"}
+        assert len(client.post("/v1/search", json=fused).json()["results"][0]["ids"]) == 5
+        assert client.post("/v1/search", json=request | {"k": 9}).status_code == 400
+
+
 def test_a_prefix_of_ids_filters_the_whole_ranking(client: Any) -> None:
     everything = client.post(
         "/v1/search", json={"query": QUESTION, "index": "docs", "k": 60, "output": "run"}
@@ -77,6 +112,33 @@ def test_a_document_has_its_chunks_with_scores(client: Any, beir: Path) -> None:
     assert (top["begin"], top["end"]) == (hit["passage"]["begin"], hit["passage"]["end"])
     assert top["score"] == pytest.approx(hit["score"], abs=1e-2)
     assert "chunks" not in client.get(f"/v1/documents/{hit['id']}?index=bm25&query=x").json()
+
+
+def test_contributions_of_landmarks_sum_to_the_score(
+    lmk: Lmk, beir: Path, tiny_model: Callable[[str], Path], tmp_path: Path
+) -> None:
+    from starlette.testclient import TestClient
+
+    from lmkcli.serving.app import make_app
+    from lmkcli.serving.service import SearchService
+
+    recipe = ["--pool", "lmk", "--gran", 4, "--dtype", "fp32", "--store-dtype", "fp32"]
+    lmk("encode", beir, "-m", tiny_model("bert"), *recipe, "-o", tmp_path / "whole")
+    app: Any = make_app(SearchService([tmp_path / "whole"]))
+    with TestClient(app, base_url="http://127.0.0.1") as client:
+        answer = client.post("/v1/search", json={"query": QUESTION, "k": 5}).json()
+        for hit in answer["results"][0]["hits"]:
+            url = f"/v1/documents/{hit['id']}"
+            asked = {"query": QUESTION, "contributions": "true"}
+            found = client.get(url, params=asked).json()
+            content = f"{found['title']} {found['text']}".strip()
+            parts = found["contributions"]
+            assert len(parts) > 1
+            assert sum(part["score"] for part in parts) == pytest.approx(hit["score"], abs=1e-4)
+            assert all(content[part["begin"] : part["end"]].strip() for part in parts)
+            assert (parts[0]["begin"], parts[-1]["end"]) == (0, len(content.rstrip()))
+            assert "contributions" not in client.get(url, params={"query": QUESTION}).json()
+            assert "contributions" not in client.get(url, params={"contributions": "true"}).json()
 
 
 def test_the_server_describes_itself_without_paths(client: Any, indexes: Path) -> None:
@@ -292,3 +354,33 @@ def test_a_slow_body_is_refused_and_a_signal_finishes_running_requests(
     assert server.process.wait(60) == 75
     assert not list(Path(os.environ["XDG_RUNTIME_DIR"]).rglob("serve-*.json"))
     assert start(indexes / "bm25").stop(2) == 75
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_stopping_server_prints_what_it_still_does(
+    start: Start, indexes: Path, number: signal.Signals
+) -> None:
+    server = start(indexes / "bm25")
+    assert server.stop(number) == 75
+    assert server.log.read_text("utf-8").splitlines()[-2:] == [
+        f"{number.name}: stopping; answering the running requests",
+        "the server has stopped; all running requests were answered",
+    ]
+
+
+@pytest.mark.slow
+def test_the_flag_of_the_cross_encoder(start: Start, indexes: Path, tmp_path: Path) -> None:
+    from tests.models.test_crossencoder import save
+
+    server = start(indexes / "bm25", "--rerank-model", save(tmp_path / "cross", 1))
+    hits = []
+    for more in ({}, {"rerank": "model", "rerank_depth": 5}):
+        body = json.dumps({"query": QUESTION, "k": 5, "output": "run"} | more).encode()
+        request = urllib.request.Request(
+            f"{server.url}/v1/search", body, {"content-type": "application/json"}
+        )
+        with urllib.request.urlopen(request, timeout=60) as answer:
+            hits.append(json.load(answer)["results"][0])
+    assert set(hits[0]["ids"]) == set(hits[1]["ids"])
+    assert hits[0]["scores"] != hits[1]["scores"]

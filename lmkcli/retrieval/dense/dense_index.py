@@ -28,10 +28,14 @@ from lmkcli.spec import manifest
 from lmkcli.spec.manifest import Manifest
 from lmkcli.store import parts
 from lmkcli.store.parts import PartSlice
+from lmkcli.store.tokens import TokenRow
 from lmkcli.store.vectors import Ragged, Vectors
 from lmkcli.system.input_files import validate
 
 _QUERIES = 256  # queries that are encoded at once for their passages
+LONGEST = (
+    16_384  # positions of a document that is encoded again for its contributions: some seconds
+)
 
 
 def open_vectors(folder: Path, settings: OpenSettings) -> "DenseIndex":
@@ -127,7 +131,10 @@ def exact_search(matrix: Matrix, settings: OpenSettings) -> Exact:
 
 
 class ScoredChunk(NamedTuple):
-    """A chunk of a document: its range of characters in the content, and its score for a query."""
+    """A chunk of a document: its range of characters in the content, and its score for a query.
+
+    If the document has one vector, the score is what the chunk contributes to the score of the document.
+    """
 
     begin: int
     end: int
@@ -223,6 +230,25 @@ class DenseIndex:
             ScoredChunk(int(begin), int(end), float(score))
             for scored in found
             for (begin, end), score in zip(vectors.spans(scored.row), scored.scores, strict=True)
+        ]
+
+    def contributions(self, query: Query, doc: Doc, encoder: Encoder) -> list[ScoredChunk]:
+        """Return what each chunk of a document with one vector contributes to its score for a query.
+
+        A contribution is the dot product of the query with the chunk's share of the vector; the sum is the
+        score. `encoder` encodes documents, here once. Empty if the vector does not divide among chunks
+        (`Encoder.shares`), if the document is too long, or if its text is not stored.
+        """
+        if not doc.text or self.units.level == "chunk" or not self.units.vectors.single:
+            return []
+        (tokens,) = encoder.tokenizer([doc.content])
+        shares = encoder.shares(TokenRow(doc, b"", *tokens), LONGEST)
+        if shares is None:
+            return []
+        scores = (shares.vectors @ self._encoded_query(query).astype(np.float64).T).sum(1)
+        return [
+            ScoredChunk(int(begin), int(end), float(score))
+            for (begin, end), score in zip(shares.spans, scores, strict=True)
         ]
 
     def best_chunks(

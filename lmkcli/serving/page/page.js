@@ -4,6 +4,7 @@
 const byId = (id) => document.getElementById(id);
 const FUSED = "fused";
 const HITS = 10;
+const SHOWN = 600; // characters of a passage in a hit
 let indexes = [];
 let serial = 0; // the number of the latest action; answers to earlier ones are ignored
 
@@ -23,7 +24,7 @@ async function ask(path, body) {
   if (body) headers["content-type"] = "application/json";
   const answer = await fetch(path, {
     method: body ? "POST" : "GET", headers, body: body && JSON.stringify(body),
-  });
+  }).catch(() => { throw new Error("The server does not answer. Is it still running?"); });
   if (answer.status === 401) {
     byId("access").hidden = false;
     byId("token").focus();
@@ -113,6 +114,14 @@ function showViews(views) {
   return names.filter((name) => chosen.includes(name));
 }
 
+// How an index finds documents, for people.
+function manner(view) {
+  const known = indexes.find((each) => each.name === view);
+  if (!known) return "all indexes together";
+  if (known.dimensions === null) return "by words";
+  return known.unit === "doc" ? "by meaning of whole documents" : "by meaning of passages";
+}
+
 async function showResults(now, mine) {
   const views = showViews(now.views);
   const started = performance.now();
@@ -132,8 +141,7 @@ async function showResults(now, mine) {
   const words = pattern(now.query);
   const columns = outcomes.map((outcome, column) => {
     const view = views[column];
-    const known = indexes.find((each) => each.name === view);
-    const title = make("h2", { id: `view-${column}` }, known ? `${view} (${known.kind})` : `${view} (rrf)`);
+    const title = make("h2", { id: `view-${column}` }, view, " ", make("span", {}, manner(view)));
     const section = make("section", { "aria-labelledby": `view-${column}` }, title);
     if (outcome.status === "rejected") section.append(make("p", {}, outcome.reason.message));
     else if (!outcome.value.length) section.append(make("p", {}, "No document found."));
@@ -150,20 +158,20 @@ async function showResults(now, mine) {
 }
 
 function showHit(hit, view, now, words, ranks) {
-  const index = view === FUSED ? indexes[0].name : view;
+  const index = view === FUSED ? passageIndex().name : view;
   const link = make("a", { href: address({ ...now, doc: hit.id, index }), dir: "auto" }, hit.title || hit.id);
   const item = make("li", {}, make("div", { class: "line" },
     make("span", { class: "rank" }, String(hit.rank)), link,
     make("span", { class: "score", title: "score" }, hit.score.toFixed(4))));
-  const others = ranks.filter(([name]) => name !== view).map(([name, rank]) => `${name}: ${rank}`);
-  const facts = [hit.title ? hit.id : "", ...others].filter(Boolean).join(" · ");
+  const others = ranks.filter(([name]) => name !== view).map(([name, rank]) => `#${rank} in ${name}`);
+  const { chunk, chunks, begin, end, text: found } = hit.passage || { chunks: 0 };
+  const which = chunks > 1 ? `passage ${chunk + 1} of ${chunks}` : "";
+  const facts = [hit.title ? hit.id : "", which, ...others].filter(Boolean).join(" · ");
   if (facts) item.append(make("p", { class: "facts", dir: "auto" }, facts));
   const text = make("p", { class: "text", dir: "auto" });
-  const shown = hit.passage && hit.passage.text ? cutter(hit.passage.text)(0, 600) : hit.text || "";
-  addMarked(text, shown, words);
+  addMarked(text, found ? excerpt(found, begin > 0, end < hit.characters) : hit.text || "", words);
   item.append(text);
-  if (hit.passage && hit.characters && hit.passage.end > hit.passage.begin) {
-    const { chunk, chunks, begin, end } = hit.passage;
+  if (chunks > 1 && hit.characters && end > begin) {
     item.append(make("div", {
       class: "bar", role: "img", "aria-label": `Passage ${chunk + 1} of ${chunks} in the document`,
     }, place(make("span"), begin, end, hit.characters)));
@@ -171,53 +179,110 @@ function showHit(hit, view, now, words, ranks) {
   return item;
 }
 
+// The beginning of a passage, with dots where the text continues.
+function excerpt(passage, before, after) {
+  const shown = cutter(passage)(0, SHOWN);
+  const body = before ? `… ${shown.replace(/^[\s.,;:!?)\]]+/, "")}` : shown;
+  return after || shown.length < passage.length ? `${body} …` : body;
+}
+
+// The index for a document of the fused column: the first one with vectors, which knows its best passage.
+function passageIndex() {
+  return indexes.find((each) => each.dimensions !== null) || indexes[0];
+}
+
 async function showDocument(now, mine) {
   showViews(now.views);
   say("Loading …");
   const query = Array.from(now.query).slice(0, 1000).join("");
   const parameters = new URLSearchParams({ index: now.index, query });
-  const found = await ask(`v1/documents/${encodeURIComponent(now.doc)}?${parameters}`);
+  const path = `v1/documents/${encodeURIComponent(now.doc)}`;
+  const found = await ask(`${path}?${parameters}`);
   if (mine !== serial) return;
-  const article = make("article", {},
+  const top = make("div", { class: "top" },
     make("p", { class: "facts" }, make("a", { href: address({ ...now, doc: null }) }, "Back to the results")),
     make("h1", { dir: "auto" }, found.title || found.id),
     make("p", { class: "facts", dir: "auto" }, `${found.id} · ${found.index}`));
-  const whole = Array.from(found.text).length;
+  byId("main").replaceChildren(make("article", {}, top, showText(found, now.query)));
   const passage = found.passage;
-  if (found.chunks || (passage && passage.end > passage.begin)) {
-    article.append(showBar(found, whole, found.text_begin));
-  }
-  article.append(showText(found, now.query));
-  byId("main").replaceChildren(article);
   say(passage ? `Best passage: ${passage.chunk + 1} of ${passage.chunks}` : "");
-  const best = article.querySelector("mark");
-  if (best) best.scrollIntoView({ block: "center" });
+  if (found.chunks) top.append(...showBars(found, found.chunks, false));
+  scrollToMark();
+  const known = indexes.find((each) => each.name === found.index);
+  if (query && known && known.dimensions !== null && known.unit === "doc") {
+    await addContributions(top, `${path}?${parameters}&contributions=true`, mine);
+  }
 }
 
-// One segment per chunk, as opaque as its score is high within the document; a click shows the chunk.
-function showBar(found, whole, shift) {
-  const passage = found.passage;
-  const chunks = found.chunks || [{ begin: passage.begin, end: passage.end, score: 1 }];
-  const scores = chunks.map((chunk) => chunk.score);
+// The vector of this document is a mean; ask what each of its chunks contributes to the score.
+async function addContributions(top, path, mine) {
+  say("Computing what each chunk contributes to the score …");
+  const found = await ask(path);
+  if (mine !== serial) return;
+  const parts = found.contributions || [];
+  say("");
+  if (parts.length < 2) return;
+  top.append(...showBars(found, parts, true));
+  const best = parts.reduce((one, other) => (other.score > one.score ? other : one));
+  say(`Chunk ${parts.indexOf(best) + 1} of ${parts.length} contributes most`);
+  showChunk(found, best);
+}
+
+function showChunk(found, chunk) {
+  byId("main").querySelector(".whole").replaceWith(showText({ ...found, passage: chunk }, ""));
+  scrollToMark();
+}
+
+// Show the first mark below the part of the page that stays at the top.
+function scrollToMark() {
+  const mark = byId("main").querySelector(".whole mark");
+  if (!mark) return;
+  mark.style.scrollMarginTop = `${byId("main").querySelector(".top").offsetHeight + 24}px`;
+  mark.scrollIntoView({ block: "start" });
+}
+
+// One bar per chunk at its place in the document, and a caption. The height of a bar is the score of the chunk
+// between the least and the greatest one, or its contribution to the score of the document.
+function showBars(found, parts, contributions) {
+  const scores = parts.map((part) => part.score);
+  const high = Math.max(...scores);
   const low = Math.min(...scores);
-  const range = Math.max(...scores) - low || 1;
-  const length = whole + shift || 1;
-  const bar = make("div", { class: "bar", role: "group", "aria-label": "Chunks of the document by score" });
-  chunks.forEach((chunk, number) => {
-    const score = chunk.score.toFixed(4);
-    const name = found.chunks ? `Chunk ${number + 1} of ${chunks.length}, score ${score}` : "Best passage";
-    const segment = make("button", { type: "button", title: name, "aria-label": name });
-    if (passage && passage.begin === chunk.begin && passage.end === chunk.end) segment.classList.add("best");
-    segment.style.opacity = found.chunks ? 0.12 + (0.88 * (chunk.score - low)) / range : 1;
-    segment.addEventListener("click", () => {
-      const text = showText({ ...found, passage: chunk }, "");
-      byId("main").querySelector(".whole").replaceWith(text);
-      const mark = text.querySelector("mark");
-      if (mark) mark.scrollIntoView({ block: "center" });
-    });
-    bar.append(place(segment, chunk.begin, chunk.end, length));
+  const most = Math.max(...scores.map(Math.abs)) || 1;
+  const length = Array.from(found.text).length + found.text_begin || 1;
+  const bars = make("div", { class: "bars", role: "group", "aria-label": "Chunks of the document" });
+  const buttons = parts.map((part, number) => {
+    const share = contributions ? Math.abs(part.score) / most : (part.score - low) / (high - low || 1);
+    const what = contributions ? "contributes" : "score";
+    const name = `Chunk ${number + 1} of ${parts.length}, ${what} ${part.score.toFixed(4)}`;
+    const best = part.score === high;
+    const button = make("button", { type: "button", title: name, "aria-label": name, tabindex: best ? 0 : -1 });
+    const fill = make("span");
+    fill.style.height = `${8 + 92 * share}%`;
+    if (best) button.classList.add("best");
+    if (contributions && part.score < 0) button.classList.add("against");
+    button.append(fill);
+    button.addEventListener("click", () => choose(button, part));
+    return place(button, part.begin, part.end, length);
   });
-  return bar;
+  const choose = (button, part) => {
+    for (const each of buttons) each.tabIndex = each === button ? 0 : -1;
+    for (const each of buttons) each.classList.toggle("chosen", each === button);
+    showChunk(found, part);
+  };
+  bars.addEventListener("keydown", (event) => {
+    const step = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
+    const next = buttons[buttons.indexOf(event.target) + step];
+    if (!next) return;
+    event.preventDefault();
+    next.focus();
+    next.click();
+  });
+  bars.append(...buttons);
+  const sum = scores.reduce((one, other) => one + other, 0);
+  const caption = contributions
+    ? `The document has one vector. A bar is what one of its ${parts.length} chunks contributes to the score ${sum.toFixed(4)}.`
+    : `A bar is one of ${parts.length} chunks: the higher, the better it fits (${low.toFixed(4)} to ${high.toFixed(4)}).`;
+  return [bars, make("p", { class: "facts" }, `${caption} Click a bar to read its chunk.`)];
 }
 
 function showText(found, query) {
@@ -234,6 +299,18 @@ function showText(found, query) {
   return text;
 }
 
+function showStart() {
+  const rows = indexes.map((each) => {
+    const size = each.documents === null ? "" : `, ${each.documents.toLocaleString("en")} documents`;
+    return make("li", {}, make("strong", {}, each.name), `: ${manner(each.name)}${size}`);
+  });
+  byId("main").replaceChildren(make("div", { class: "start" },
+    make("h1", {}, "Ask a question, or type some words"),
+    make("p", {}, "Each index shows its best documents, with the passage that fits best:"),
+    make("ul", {}, ...rows)));
+  say("");
+}
+
 async function show() {
   const mine = ++serial;
   const now = state();
@@ -246,12 +323,7 @@ async function show() {
     else if (now.query) await showResults(now, mine);
     else {
       showViews(now.views);
-      byId("main").replaceChildren();
-      const sizes = indexes.map((each) => {
-        const size = each.documents === null ? "" : `: ${each.documents.toLocaleString("en")} documents`;
-        return each.name + size;
-      });
-      say(sizes.join(", "));
+      showStart();
     }
   } catch (error) {
     if (mine === serial) say(error.message);
