@@ -3,10 +3,12 @@
 import json
 import os
 import shutil
+import signal
 import threading
 from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
 
@@ -131,6 +133,24 @@ def test_a_server_gives_the_answers_and_runs_of_lmk_search(
     assert "token" in lmk("search", "bm25", "-q", "x", "--server", server.url, code=2).err
     assert server.stop() == 75
     assert "server" not in lmk("search", tmp_path / "bm25", "-q", QUESTION).err
+
+
+@pytest.mark.slow
+def test_a_killed_server_starts_again_with_the_same_command(
+    start: Start, lmk: Lmk, indexes: Path, own_runtime_folder: Path
+) -> None:
+    killed = start(indexes / "bm25")
+    assert killed.stop(signal.SIGKILL) == -signal.SIGKILL
+    assert list(own_runtime_folder.glob("lmk/serve-*.json"))
+    again = start(indexes / "bm25", port=urlsplit(killed.url).port)
+    assert again.url == killed.url
+    found = lmk("search", indexes / "bm25", "-q", QUESTION)
+    assert f"using the server at {again.url}" in found.err
+    assert again.stop(signal.SIGKILL) == -signal.SIGKILL
+    alone = lmk("search", indexes / "bm25", "-q", QUESTION)
+    assert alone.out == found.out
+    assert "server" not in alone.err
+    assert not list(own_runtime_folder.glob("lmk/*"))
 
 
 @pytest.mark.slow
