@@ -1,5 +1,6 @@
 """Search: rank documents for queries."""
 
+import os
 import shutil
 import textwrap
 from collections import Counter
@@ -538,6 +539,7 @@ class Search(
                         f"{path} is a run, which answers only its own queries: give their collection instead "
                         "of -q or -i"
                     )
+        os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # as for `lmk encode`
         spelling = with_fields(self.queries or "", "", self.map_ids)
         opened = self.open(report, spelling)
         if place is not None:

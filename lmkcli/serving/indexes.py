@@ -26,6 +26,7 @@ from lmkcli.spec import manifest
 from lmkcli.spec.recipe import EncoderConfig
 from lmkcli.store.vectors import Vectors
 
+TEXT_BYTES = 1 << 26  # of stored texts that stay in memory for each index
 MODEL = "model"  # the name of the cross-encoder as a reranker
 
 
@@ -127,10 +128,10 @@ class IndexSet:
         encoders = before.encoders if before else LoadedEncoders(settings)
         for each in served.values():
             if isinstance(each.index, DenseIndex):
-                each.index.units.vectors.open_files()
+                each.index.units.vectors.open_files(TEXT_BYTES)
                 each.index.use_encoder(encoders.of(each.index.units.vectors, True))
             elif isinstance(each.index, LexicalIndex):
-                each.index.open_files()
+                each.index.open_files(TEXT_BYTES)
         crossed = before._cross_encoders if before else {}
         if rerank_model and not crossed:
             crossed = {MODEL: ModelReranker(indexes[0], rerank_model, settings)}

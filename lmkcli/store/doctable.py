@@ -12,6 +12,7 @@ Row groups are small, so reading the texts of ten hits takes milliseconds.
 """
 
 import json
+from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -154,6 +155,8 @@ class DocTable:
         with self._reading():
             check_finite(path)  # a named pipe could be opened for ever
             self._file = pq.ParquetFile(path, memory_map=True)
+        self._kept: OrderedDict[tuple[str, int], pa.ChunkedArray] = OrderedDict()
+        self._kept_bytes = self._most_bytes = 0
         self.rows: int = self._file.metadata.num_rows
         if rows not in (None, self.rows):
             raise DataError(
@@ -187,6 +190,23 @@ class DocTable:
             column.validate(full=True)
             if column.null_count:
                 raise ValueError(f"values of '{name}' are missing")
+        return column
+
+    def keep_recent(self, size: int) -> None:
+        """Keep up to `size` bytes of the row groups that were read last in memory, for a server."""
+        self._most_bytes = size
+
+    def _group(self, name: str, group: int) -> pa.ChunkedArray:
+        """A column in one row group, which may be in memory already."""
+        if (name, group) in self._kept:
+            self._kept.move_to_end((name, group))
+            return self._kept[name, group]
+        column = self._column(name, group)
+        if column.nbytes <= self._most_bytes:
+            self._kept[name, group] = column
+            self._kept_bytes += column.nbytes
+        while self._kept_bytes > self._most_bytes:
+            self._kept_bytes -= self._kept.popitem(last=False)[1].nbytes
         return column
 
     def ids(self) -> pa.ChunkedArray:
@@ -235,12 +255,14 @@ class DocTable:
 
     def _at(self, name: str, rows: NDArray[np.int64]) -> list[Any]:
         """Return the values of a column in a few rows. Reads each row group once."""
-        groups: dict[int, list[str]] = {}
-        for row in rows:
-            group = int(row) // ROW_GROUP
+        groups: dict[int, pa.ChunkedArray] = {}
+        values = []
+        for row in rows.tolist():
+            group, place = divmod(row, ROW_GROUP)
             if group not in groups:
-                groups[group] = self._column(name, group).to_pylist()
-        return [groups[int(row) // ROW_GROUP][int(row) % ROW_GROUP] for row in rows]
+                groups[group] = self._group(name, group)
+            values.append(groups[group][place].as_py())
+        return values
 
     def doc_rows(self) -> Iterator[list[DocRow]]:
         """Yield all documents with their counts, one row group at a time."""

@@ -206,10 +206,13 @@ class Vectors:
     def _part(self, number: int) -> Path:
         return self.folder / parts.PARTS / str(self.slices[number].name)
 
-    def open_files(self) -> None:
-        """Open all files now. Then the object needs no names, which a compaction may remove."""
+    def open_files(self, kept: int = 0) -> None:
+        """Open all files now. Then the object needs no names, which a compaction may remove.
+
+        Up to `kept` bytes of the texts that were read last stay in memory.
+        """
         for number in range(len(self.slices)):
-            self._table(number)
+            self._table(number).keep_recent(kept // len(self.slices))
             self.arrays(number)
             if self.recipe.doc.unit == "chunk":
                 self._array(number, "spans")

@@ -80,12 +80,13 @@ Start = Callable[..., Process]
 
 @pytest.fixture
 def start(tmp_path: Path) -> Iterator[Start]:
-    """Start `lmk serve` with some words at a free port, and wait until it is ready."""
+    """Start `lmk serve` with some words at a free port by default, and wait until it is ready."""
     processes = []
 
-    def run(*words: object, **environment: str) -> Process:
+    def run(*words: object, port: int = 0, **environment: str) -> Process:
         log = tmp_path / f"serve-{len(processes)}.log"
-        line = [sys.executable, "-m", "lmkcli.cli.main", "serve", *map(str, words), "--port", "0"]
+        words = (*words, "--port", port)
+        line = [sys.executable, "-m", "lmkcli.cli.main", "serve", *map(str, words)]
         with open(log, "w", encoding="utf-8") as file:
             process = subprocess.Popen(
                 line, cwd=ROOT, stderr=file, text=True, env={**os.environ, **environment}

@@ -3,10 +3,12 @@
 import json
 import os
 import shutil
+import signal
 import threading
 from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
 
@@ -14,6 +16,7 @@ from lmkcli.serving import runtime
 from lmkcli.serving.runtime import RunningServer
 from lmkcli.serving.stamps import stamp
 from tests.cli.conftest import Lmk
+from tests.cli.test_startup import imported
 from tests.serving.conftest import Start
 
 QUESTION = "rivers carry water"
@@ -114,6 +117,7 @@ def test_a_server_gives_the_answers_and_runs_of_lmk_search(
         found = lmk("search", *words, "-q", QUESTION)
         assert f"using the server at {server.url}" in found.err
         assert found.out == local[str(words)].out
+    assert imported(["search", str(tmp_path / "chunks"), "-q", QUESTION], 0) == {"numpy"}
     for name in ("chunks", "bm25"):
         there, here = tmp_path / f"{name}-there.trec", tmp_path / f"{name}-here.trec"
         lmk("search", name, beir, "--server", server.url, "-k", 30, "-o", there)
@@ -131,6 +135,24 @@ def test_a_server_gives_the_answers_and_runs_of_lmk_search(
     assert "token" in lmk("search", "bm25", "-q", "x", "--server", server.url, code=2).err
     assert server.stop() == 75
     assert "server" not in lmk("search", tmp_path / "bm25", "-q", QUESTION).err
+
+
+@pytest.mark.slow
+def test_a_killed_server_starts_again_with_the_same_command(
+    start: Start, lmk: Lmk, indexes: Path, own_runtime_folder: Path
+) -> None:
+    killed = start(indexes / "bm25")
+    assert killed.stop(signal.SIGKILL) == -signal.SIGKILL
+    assert list(own_runtime_folder.glob("lmk/serve-*.json"))
+    again = start(indexes / "bm25", port=urlsplit(killed.url).port)
+    assert again.url == killed.url
+    found = lmk("search", indexes / "bm25", "-q", QUESTION)
+    assert f"using the server at {again.url}" in found.err
+    assert again.stop(signal.SIGKILL) == -signal.SIGKILL
+    alone = lmk("search", indexes / "bm25", "-q", QUESTION)
+    assert alone.out == found.out
+    assert "server" not in alone.err
+    assert not list(own_runtime_folder.glob("lmk/*"))
 
 
 @pytest.mark.slow

@@ -119,3 +119,19 @@ def test_a_missing_or_damaged_file_is_a_data_error(tmp_path: Path) -> None:
     (tmp_path / "docs.parquet").write_bytes(b"PAR1 and no more")
     with pytest.raises(DataError, match="cannot be read"):
         DocTable(tmp_path / "docs.parquet")
+
+
+def test_recent_row_groups_stay_in_memory_up_to_a_size(tmp_path: Path) -> None:
+    path = tmp_path / "docs.parquet"
+    docs = [Doc(str(number), f"text {number}") for number in range(3 * ROW_GROUP)]
+    table = write(path, docs)
+    first, second, third = (np.array([number, number + 9]) for number in (7, 1500, 2500))
+    size = sum(len(doc.id + doc.text) + 24 for doc in docs[:ROW_GROUP])
+    table.keep_recent(2 * size)
+    for rows in (first, second, third, second):
+        assert table.docs_at(rows) == [docs[row] for row in rows]
+    with open(path, "r+b") as file:  # the file is mapped
+        file.write(bytes(path.stat().st_size - 4096))
+    assert table.docs_at(second) == [docs[row] for row in second]
+    with pytest.raises(DataError):
+        table.docs_at(first)

@@ -294,9 +294,13 @@ class LexicalIndex:
             return {name: Doc(name, "") for name in ids}
         return {doc.id: doc for doc in table.docs_at(table.rows_by_ids(ids))}
 
-    def open_files(self) -> None:
-        """Open the stored documents now. Then the object needs no names, which an update may remove."""
-        _ = self._table
+    def open_files(self, kept: int = 0) -> None:
+        """Open the stored documents now. Then the object needs no names, which an update may remove.
+
+        Up to `kept` bytes of the texts that were read last stay in memory.
+        """
+        if self._table is not None:
+            self._table.keep_recent(kept)
 
     @cached_property
     def _table(self) -> DocTable | None:

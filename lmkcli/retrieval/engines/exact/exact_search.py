@@ -20,6 +20,7 @@ from lmkcli.data.run import Ranking, ranked
 from lmkcli.retrieval.dense.vector_search import Matrix, RowHits, VectorSearch, check_finite
 from lmkcli.retrieval.engines.exact.topk import (
     SIZES,
+    Norms,
     Pieces,
     QueryTiles,
     Sizes,
@@ -40,6 +41,7 @@ class Exact(VectorSearch):
         sizes: Sizes = SIZES,
     ) -> None:
         self._matrix, self._device, self._dtype, self._sizes = matrix, device, dtype, sizes
+        self._norms: dict[torch.dtype, Norms] = {}  # of the whole matrix, which never changes
 
     def search(self, queries: Ragged, k: int) -> RowHits:
         """Return the k best rows of each query, and every row that ties with the last of them in float32."""
@@ -86,7 +88,8 @@ class Exact(VectorSearch):
 
     def _offer_all(self, tiles: QueryTiles, buffer: TopKBuffer) -> None:
         first = 0
-        for piece in self._pieces(tiles).of(self._matrix):
+        norms = self._norms.setdefault(tiles.dtype, {})
+        for piece in self._pieces(tiles).of(self._matrix, norms):
             error = tiles.error.absolute(piece.norm, piece.rounding_norm)
             for tile in tiles:
                 buffer.offer(tiles.scores(tile, piece), tile.queries, first, error)

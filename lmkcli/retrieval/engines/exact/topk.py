@@ -223,6 +223,9 @@ class Piece(NamedTuple):
     rounding_norm: float
 
 
+Norms = dict[int, tuple[float, float]]  # number of a piece -> its norm and rounding_norm
+
+
 class Pieces:
     """Divides blocks into pieces, on a device and in a dtype."""
 
@@ -232,24 +235,32 @@ class Pieces:
         self._device, self._dtype, self._single, self._size = device, dtype, single, block
         self._lost: torch.Tensor | None = None  # reused, because new memory would cost more
 
-    def of(self, blocks: Iterable[Ragged]) -> Iterator[Piece]:
-        """Yield pieces of at most `block` vectors. A row with more vectors is a piece of its own."""
+    def of(self, blocks: Iterable[Ragged], norms: Norms | None = None) -> Iterator[Piece]:
+        """Yield pieces of at most `block` vectors. A row with more vectors is a piece of its own.
+
+        `norms` receives the norms of all pieces. If the same blocks are read again, they are taken from it.
+        """
+        norms, number = {} if norms is None else norms, 0
         for block in blocks:
             for first, stop in cut(block.starts, self._size):
                 part = block.vectors[block.starts[first] : block.starts[stop]]
-                yield self.piece(Ragged.of(part, block.counts[first:stop]))
+                piece = self.piece(Ragged.of(part, block.counts[first:stop]), norms.get(number))
+                norms[number] = piece.norm, piece.rounding_norm
+                number += 1
+                yield piece
 
-    def piece(self, block: Ragged) -> Piece:
-        """Return all rows of a block as one piece."""
+    def piece(self, block: Ragged, norms: tuple[float, float] | None = None) -> Piece:
+        """Return all rows of a block as one piece; `norms` are its norm and rounding_norm, if known."""
         # np.require copies read-only memory maps, for which torch would print a warning.
         whole = torch.from_numpy(np.require(block.vectors, requirements="W")).to(self._device)
         low = whole.to(self._dtype)
         owners = None
         if not self._single:
             owners = owners_of(torch.from_numpy(block.counts).to(self._device))
-        rounding_norm, norm = self._rounding_norm(whole, low), _norm(whole)
-        check_finite(norm)
-        return Piece(low, len(block.counts), owners, norm, rounding_norm)
+        if norms is None:
+            norms = _norm(whole), self._rounding_norm(whole, low)
+            check_finite(norms[0])
+        return Piece(low, len(block.counts), owners, *norms)
 
     def _rounding_norm(self, whole: torch.Tensor, low: torch.Tensor) -> float:
         if low is whole:

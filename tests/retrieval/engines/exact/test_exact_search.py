@@ -53,7 +53,10 @@ def check(
     sizes: Sizes = LOW,
 ) -> RowHits:
     """Check that each query gets the rows with a float32 score of at least the k-th best."""
-    hits = Exact(BlockMatrix(docs), CPU, dtype, sizes).search(queries, k)
+    exact = Exact(BlockMatrix(docs), CPU, dtype, sizes)
+    hits, again = (exact.search(queries, k) for _ in range(2))  # the second one has the norms
+    for rows, others in zip(hits.rows, again.rows, strict=True):
+        assert np.sort(rows).tolist() == np.sort(others).tolist()
     for number, (rows, scores) in enumerate(zip(*hits, strict=True)):
         wanted = all_scores(docs, queries.text(number))
         single = wanted.astype(np.float32)
