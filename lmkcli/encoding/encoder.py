@@ -229,16 +229,16 @@ def encode_stream(
 ) -> Iterator[EncodedBatch]:
     """Encode all documents of a stream, a buffer of `buffer_tokens` at a time."""
     buffer: list[TokenRow] = []
-    done = read = received = rows = 0
+    ended = read = received = rows = 0
 
     def encoded(whole: int | None) -> EncodedBatch:
         """Encode the buffer, and report its progress as progress of the stream."""
         docs = stream.docs()
 
-        def progress(count: int, total: int | None, unit: str, detail: str = "") -> None:
+        def progress(done: int, total: int | None, unit: str, detail: str = "") -> None:
             # The inputs of a buffer are sorted by length: its documents end together.
-            part = len(buffer) * count // max(1, read - done)
-            report.progress(done + count, whole, unit, documents_of(rows + part, docs))
+            part = len(buffer) * done // max(1, read - ended)
+            report.progress(ended + done, whole, unit, documents_of(rows + part, docs))
 
         return EncodedBatch(buffer, encode(buffer, report._replace(progress=progress)))
 
@@ -248,10 +248,10 @@ def encode_stream(
         for row in batch:
             buffer.append(row)
             read += len(row.ids)
-            if read - done >= encode.buffer_tokens:
+            if read - ended >= encode.buffer_tokens:
                 yield encoded(total)
                 rows += len(buffer)
-                buffer, done = [], read
+                buffer, ended = [], read
     if buffer:
         yield encoded(read)
 
