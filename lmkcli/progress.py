@@ -7,11 +7,18 @@ from typing import Any, NamedTuple, Protocol
 from lmkcli.errors import Stopped
 
 
+class Estimate(int):
+    """A total that may change. It is printed rounded, after "about"."""
+
+
 class Progress(Protocol):
     """Called by long loops from time to time."""
 
-    def __call__(self, done: int, total: int | None, unit: str) -> None:
-        """Report `done` of `total` units of work; `total` may be an estimate, or None if unknown."""
+    def __call__(self, done: int, total: int | None, unit: str, detail: str = "") -> None:
+        """Report `done` of `total` units of work. `total` may be an Estimate, or None if unknown.
+
+        `detail` is more text for people, such as the loss.
+        """
 
 
 class Note(Protocol):
@@ -25,7 +32,7 @@ def mute(message: str) -> None:
     """Ignore a note (the default)."""
 
 
-def silent(done: int, total: int | None, unit: str) -> None:
+def silent(done: int, total: int | None, unit: str, detail: str = "") -> None:
     """Ignore progress (the default)."""
 
 

@@ -84,5 +84,5 @@ def _counts(
     for number, count in enumerate(counts, 1):
         yield count
         if number % 1000 == 0:
-            report.progress(number, None, "documents")
+            report.progress(number, docs.total, "documents")
             report.check_stop()

@@ -101,6 +101,11 @@ class DocStream(ABC):
     @abstractmethod
     def fraction(self) -> float | None: ...
 
+    @property
+    def total(self) -> int | None:
+        """The number of rows of this shard, if it is known before they are read; some may be left out."""
+        return None
+
 
 class CountedDocs(DocStream):
     """The documents of an iterator that `start` opens; `total` is their number, or None if unknown."""
@@ -121,6 +126,10 @@ class CountedDocs(DocStream):
         if self._total is None:
             return None
         return min(1.0, self._done / self._total) if self._total else 1.0
+
+    @property
+    def total(self) -> int | None:
+        return self._total
 
 
 class Collection(ABC):

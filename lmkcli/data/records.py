@@ -109,6 +109,11 @@ class Records(ABC):
     @abstractmethod
     def fraction(self) -> float | None: ...
 
+    @property
+    def total(self) -> int | None:
+        """The number of rows of this shard; None if only reading them shows it."""
+        return None
+
 
 def open_records(
     source: str | PipeInput,
@@ -409,6 +414,7 @@ class StreamLines(Records):
                 if mine and text and not text.isspace() and not (header and not number):
                     where = f"{self._input.name} line {number + 1}"
                     yield from _line_row(self._layout, text, where, number + 1)
+            self._read = self._input.size or 0
 
     @property
     def fraction(self) -> float | None:
@@ -534,7 +540,8 @@ class JsonArray(Records):
 
     def __init__(self, opened: ByteSource, shard: Shard, given: FileFormat) -> None:
         self._input, self._shard, self._given = opened, shard, given
-        self._done, self._total = 0, -1
+        self._done = 0
+        self._total: int | None = None
 
     def rows(self) -> Iterator[FileRow]:
         name = self._input.name
@@ -562,7 +569,13 @@ class JsonArray(Records):
 
     @property
     def fraction(self) -> float | None:
+        if self._total is None:
+            return 0.0
         return self._done / self._total if self._total else 1.0
+
+    @property
+    def total(self) -> int | None:
+        return self._total
 
 
 def _item(item: Any, where: str, escaped: bool) -> Record | DataError:
@@ -631,8 +644,11 @@ class ParquetRecords(Records):
 
     @property
     def fraction(self) -> float | None:
-        total = self._stop - self._start
-        return (self._row - self._start) / total if total else 1.0
+        return (self._row - self._start) / self.total if self.total else 1.0
+
+    @property
+    def total(self) -> int:
+        return self._stop - self._start
 
 
 class Mailbox(Records):

@@ -23,7 +23,10 @@ _BUFFER = 1 << 17  # bytes
 
 
 class ByteStream(NamedTuple):
-    """The uncompressed bytes of a file, and a function for the number of compressed bytes read so far."""
+    """The uncompressed bytes of a file, and a function for the number of its bytes on disk that were used.
+
+    Of a compressed file, it does not count the last block: its text may not have been read yet.
+    """
 
     file: BinaryIO
     position: Callable[[], int]
@@ -141,9 +144,28 @@ def open_stream(path: Path, encoding: str = "") -> Iterator[ByteStream]:
 
     Inside the context, errors of damaged files become DataError.
     """
-    with _reported(path), open(path, "rb") as raw, _uncompressed(path, raw) as file:
-        bytes_of: Any = _Recoded(file, encoding) if encoding else file
-        yield ByteStream(io.BufferedReader(bytes_of, _BUFFER), raw.tell)
+    with _reported(path), open(path, "rb", _BUFFER) as raw, _uncompressed(path, raw) as file:
+        if file is raw and not encoding:
+            yield ByteStream(raw, raw.tell)
+            return
+        blocks = _Blocks(_Recoded(file, encoding) if encoding else file, raw)
+        yield ByteStream(io.BufferedReader(blocks, _BUFFER), lambda: blocks.position)
+
+
+class _Blocks(io.RawIOBase):
+    """The bytes of `file` in blocks; `position` is the place in `raw` where the last block started."""
+
+    def __init__(self, file: Any, raw: BinaryIO) -> None:
+        self._file, self._raw, self.position = file, raw, 0
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, target: Any) -> int:
+        """Fill `target`; returns the number of bytes, 0 at the end."""
+        self.position = self._raw.tell()
+        count: int = self._file.readinto(target)
+        return count
 
 
 class _Recoded(io.RawIOBase):

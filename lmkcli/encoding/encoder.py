@@ -48,7 +48,7 @@ from lmkcli.progress import Note, Report
 from lmkcli.spec import manifest
 from lmkcli.spec.recipe import EncoderConfig
 from lmkcli.spec.settings import EncodeSettings, ModelSettings
-from lmkcli.store.tokens import TokenRow, TokenStream, estimate_total
+from lmkcli.store.tokens import TokenRow, TokenStream, documents_of, estimate_total
 from lmkcli.store.vectors import Ragged, Vectors
 from lmkcli.text.formatting import shell_line
 
@@ -239,25 +239,31 @@ def encode_stream(
 ) -> Iterator[EncodedBatch]:
     """Encode all documents of a stream, a buffer of `buffer_tokens` at a time."""
     buffer: list[TokenRow] = []
-    done = read = 0
+    ended = read = received = rows = 0
 
-    def buffer_report(total: int | None) -> Report:
-        """Report the progress within the buffer as progress of the stream."""
-        before = done
-        return report._replace(
-            progress=lambda count, _, unit: report.progress(before + count, total, unit)
-        )
+    def encoded(whole: int | None) -> EncodedBatch:
+        """Encode the buffer, and report its progress as progress of the stream."""
+        docs = stream.docs()
+
+        def progress(done: int, total: int | None, unit: str, detail: str = "") -> None:
+            # The inputs of a buffer are sorted by length: its documents end together.
+            part = len(buffer) * done // max(1, read - ended)
+            report.progress(ended + done, whole, unit, documents_of(rows + part, docs))
+
+        return EncodedBatch(buffer, encode(buffer, report._replace(progress=progress)))
 
     for batch in stream.batches:
+        received += sum(len(row.ids) for row in batch)
+        total = estimate_total(received, stream.fraction())
         for row in batch:
             buffer.append(row)
             read += len(row.ids)
-            if read - done >= encode.buffer_tokens:
-                total = estimate_total(read, stream.fraction())
-                yield EncodedBatch(buffer, encode(buffer, buffer_report(total)))
-                buffer, done = [], read
+            if read - ended >= encode.buffer_tokens:
+                yield encoded(total)
+                rows += len(buffer)
+                buffer, ended = [], read
     if buffer:
-        yield EncodedBatch(buffer, encode(buffer, buffer_report(read)))
+        yield encoded(read)
 
 
 class TokenizedText(Protocol):

@@ -89,7 +89,7 @@ def forecast(
             lengths.append(len(row.ids))
             text += len(row.doc.text) + len(row.doc.title)
         _extend_sample(sample, batch, sample_tokens)
-        progress(len(lengths), None, "documents")
+        progress(len(lengths), stream.docs(), "documents")
     stored = text if job.settings.store_text else 0
     arrays = STORAGES[job.settings.store_dtype].arrays(encoder.dim).values()
     disk = stored + vectors * sum(np.dtype(kind).itemsize * math.prod(w) for kind, w in arrays)

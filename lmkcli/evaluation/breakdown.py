@@ -88,11 +88,12 @@ def _lengths(
         for name in possible_ids(doc_id)
     }
     words_of: dict[str, int] = {}
-    for number, doc in enumerate(collection.docs(), 1):
+    docs = collection.docs()
+    for number, doc in enumerate(docs, 1):
         if doc.id in wanted:
             words_of[doc.id] = words(doc.content)
         if number % _EVERY == 0:
-            progress(number, None, "docs")
+            progress(number, docs.total, "documents")
         if len(words_of) == len(wanted):
             break
     return mean_lengths(qrels, rel, words_of)

@@ -68,11 +68,12 @@ def texts_of(
                     yield doc
     if collection is None or not missing:
         return
-    for number, doc in enumerate(collection.docs(), 1):
+    docs = collection.docs()
+    for number, doc in enumerate(docs, 1):
         if doc.id in missing:
             del missing[doc.id]
             yield doc
             if not missing:
                 return
         if number % _EVERY == 0:
-            progress(number, None, "docs")
+            progress(number, docs.total, "documents")

@@ -11,6 +11,7 @@ contains the first position of each row in each array. For n documents:
 The row ends where the next row starts.
 """
 
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
@@ -18,9 +19,9 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from lmkcli.data.collection import Collection, Doc, Shard, doc_hash
+from lmkcli.data.collection import Collection, Doc, DocStream, Shard, doc_hash
 from lmkcli.errors import DataError
-from lmkcli.progress import Report
+from lmkcli.progress import Estimate, Report
 from lmkcli.spec import manifest
 from lmkcli.store import parts
 from lmkcli.store.doctable import DocRow
@@ -28,6 +29,7 @@ from lmkcli.store.part_reader import Counts, doc_table, open_array, sum_counts
 from lmkcli.store.part_writer import PartWriter
 from lmkcli.store.parts import ArrayTypes
 from lmkcli.system.streams import batched, prefetch
+from lmkcli.text.formatting import counted
 
 BATCH_CHARACTERS = 1 << 19  # per call of the tokenizer: enough work for all cores in little memory
 ARRAYS: ArrayTypes = {
@@ -69,12 +71,9 @@ class TextTokenizer(Protocol):
     def __call__(self, texts: list[str]) -> list[Any]: ...
 
 
-def tokenized(
-    docs: Iterable[Doc], tokenize: TextTokenizer, skip: int = 0
-) -> Iterator[list[TokenRow]]:
-    """Yield batches of token rows in source order, without the first `skip` documents."""
-    rest = (doc for number, doc in enumerate(docs) if number >= skip)
-    for batch in batched(rest, lambda doc: len(doc.text) + len(doc.title) + 64, BATCH_CHARACTERS):
+def tokenized(docs: Iterable[Doc], tokenize: TextTokenizer) -> Iterator[list[TokenRow]]:
+    """Yield batches of token rows in source order."""
+    for batch in batched(docs, lambda doc: len(doc.text) + len(doc.title) + 64, BATCH_CHARACTERS):
         encodings = tokenize([doc.content for doc in batch])
         yield [
             TokenRow(doc, doc_hash(doc), *tokens)
@@ -83,10 +82,13 @@ def tokenized(
 
 
 class TokenStream(NamedTuple):
-    """Batches of token rows of one shard, and the fraction of it that was read (None: unknown)."""
+    """Batches of token rows of one shard, and how much of it they are."""
 
     batches: Iterable[list[TokenRow]]
     fraction: Callable[[], float | None]
+    """The share of the work that ends with the last batch; None if it is unknown."""
+    docs: Callable[[], int | None] = lambda: None
+    """The number of documents; None if it is unknown."""
 
 
 def token_stream(
@@ -97,18 +99,72 @@ def token_stream(
     A collection is tokenized in a background thread; tokens are read from their folder.
     """
     if isinstance(source, Tokens):
-        rows = shard.rows(source.docs)
-        return TokenStream(prefetch(source.rows(rows.start + skip, rows.stop), 2), lambda: None)
-    docs = source.docs(shard)
-    return TokenStream(prefetch(tokenized(docs, tokenize, skip), 2), lambda: docs.fraction)
+        return _stored_stream(source, shard, skip)
+    read = _Reading(source.docs(shard), tokenize, skip)
+    return TokenStream(read.batches(), read.fraction, read.total)
+
+
+class _Reading:
+    """The batches of a collection without its first documents, and the share of the batches.
+
+    A thread is ahead of the reader of the batches, and reads documents before it tokenizes them. So each
+    document keeps its own share.
+    """
+
+    def __init__(self, docs: DocStream, tokenize: TextTokenizer, skip: int) -> None:
+        self._docs, self._tokenize, self._skip = docs, tokenize, skip
+        self._shares: deque[float | None] = deque()  # of the documents in the current batch
+        self._skipped = 0.0
+        self._last: float | None = None
+
+    def batches(self) -> Iterator[list[TokenRow]]:
+        for batch, share in prefetch(self._shared(), 2):
+            self._last = share
+            yield batch
+
+    def fraction(self) -> float | None:
+        if self._last is None or self._skipped >= 1:
+            return None
+        return (self._last - self._skipped) / (1 - self._skipped)
+
+    def total(self) -> int | None:
+        return None if self._docs.total is None else max(0, self._docs.total - self._skip)
+
+    def _shared(self) -> Iterator[tuple[list[TokenRow], float | None]]:
+        for batch in tokenized(self._rest(), self._tokenize):
+            yield batch, [self._shares.popleft() for _ in batch][-1]
+
+    def _rest(self) -> Iterator[Doc]:
+        for number, doc in enumerate(self._docs, 1):
+            if number > self._skip:
+                self._shares.append(self._docs.fraction)
+                yield doc
+            elif number == self._skip:
+                self._skipped = self._docs.fraction or 0.0
+
+
+def _stored_stream(source: "Tokens", shard: Shard, skip: int) -> TokenStream:
+    """The rows of a tokens folder."""
+    rows = shard.rows(source.docs)
+    read, total = 0, max(0, len(rows) - skip)
+
+    def batches() -> Iterator[list[TokenRow]]:
+        nonlocal read
+        for batch in prefetch(source.rows(rows.start + skip, rows.stop), 2):
+            read += len(batch)
+            yield batch
+
+    return TokenStream(batches(), lambda: read / total if total else None, lambda: total)
 
 
 def write_tokens(stream: TokenStream, writer: PartWriter, report: Report) -> None:
     """Append the documents of a stream to the parts of a tokens folder."""
-    count = 0
+    count = rows = 0
     for batch in stream.batches:
         count += sum(len(row.ids) for row in batch)
-        report.progress(count, estimate_total(count, stream.fraction()), "tokens")
+        rows += len(batch)
+        total = estimate_total(count, stream.fraction())
+        report.progress(count, total, "tokens", documents_of(rows, stream.docs()))
         docs = [DocRow(row.doc, row.hash, len(row.ids), 0, 0) for row in batch]
         writer.append(docs, _arrays(batch, writer))
 
@@ -134,9 +190,19 @@ def _arrays(batch: list[TokenRow], writer: PartWriter) -> dict[str, NDArray[Any]
     }
 
 
-def estimate_total(tokens: int, fraction: float | None) -> int | None:
-    """Estimate all tokens of a source from the tokens in the fraction that was read. None if unknown."""
-    return int(tokens / fraction) if fraction else None
+def estimate_total(count: int, fraction: float | None) -> int | None:
+    """Estimate all tokens or documents of a source from those in the fraction that was read.
+
+    None if the fraction is unknown.
+    """
+    if not fraction:
+        return None
+    return count if fraction >= 1 else Estimate(count / fraction)
+
+
+def documents_of(done: int, total: int | None) -> str:
+    """The documents of a job for people: '12 of 80 documents', or '12 documents' if 80 is unknown."""
+    return counted(done, "document") if total is None else f"{done:,} of {total:,} documents"
 
 
 class TokenArrays(NamedTuple):

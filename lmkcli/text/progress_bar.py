@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.progress import BarColumn, TextColumn, TimeElapsedColumn
 from rich.progress import Progress as RichProgress
 
-from lmkcli.progress import SILENT, Note, Progress, Report
+from lmkcli.progress import SILENT, Estimate, Note, Progress, Report
 from lmkcli.text.formatting import duration, visible
 
 _LINE_SECONDS = 30.0
@@ -30,8 +30,8 @@ def bar(title: str) -> Iterator[Progress]:
         task = progress.add_task(title, total=None, state="")
         pace = _Pace()
 
-        def report(done: int, total: int | None, unit: str) -> None:
-            line = pace.line(done, total, unit)
+        def report(done: int, total: int | None, unit: str, detail: str = "") -> None:
+            line = pace.line(done, total, unit, detail)
             known = None if pace.share is None else 1  # without a total, the bar only moves
             progress.update(task, completed=pace.share or 0, total=known, state=line)
 
@@ -41,31 +41,28 @@ def bar(title: str) -> Iterator[Progress]:
 class _Pace:
     """Share, rate and remaining time of a job.
 
-    The rate is the rate of the last minute, so it recovers from a slow start or a pause. If the total
-    changes between reports, it is an estimate. Then it is rounded and printed with "about", and `share`,
-    from 0 to 1, falls when the estimate grows. `share` is None while the total is unknown or already
-    exceeded.
+    The rate is the rate of the last minute, so it recovers from a slow start or a pause. An estimated total
+    is rounded and printed with "about", and `share`, from 0 to 1, falls when the estimate grows. `share` is
+    None while the total is unknown or already exceeded. 100 % is printed for finished work only.
     """
 
     def __init__(self) -> None:
         self._samples: deque[tuple[float, int]] = deque()  # times and work done, a second apart
-        self._total = 0
         self.share: float | None = None
 
-    def line(self, done: int, total: int | None, unit: str) -> str:
-        """Describe the progress: done units, rate, share of the total, remaining time."""
+    def line(self, done: int, total: int | None, unit: str, detail: str = "") -> str:
+        """Describe the progress: done units, rate, share of the total, remaining time, and the detail."""
         rate = self._rate(done)
-        exact = total in (done, self._total)
-        self._total = total or 0
         shown = f"{round(rate):,}" if rate >= 10 else f"{rate:.2g}"
-        text = f"{done:,} {unit}" + (f", {shown}/s" if rate else "")
-        self.share = done / total if total and done <= total else None
-        if not total or not done or self.share is None:
-            return text
-        digits = len(str(total))
-        whole = f"{total:,}" if exact else f"about {round(total, 2 - digits):,}"
-        text = f"{text}, {100 * self.share:.0f} % of {whole}"
-        return f"{text}, {duration((total - done) / rate)} left" if rate else text
+        texts = [f"{done:,} {unit}", f"{shown}/s" if rate else ""]
+        guessed = isinstance(total, Estimate)
+        reached = total is not None and (done >= total if guessed else done > total)
+        self.share = done / total if total and not reached else None
+        if total and done and self.share is not None:
+            whole = f"about {round(total, 2 - len(str(total))):,}" if guessed else f"{total:,}"
+            texts.append(f"{100 * done // total} % of {whole}")
+            texts.append(f"{duration((total - done) / rate)} left" if rate else "")
+        return ", ".join(filter(None, [*texts, detail]))
 
     def _rate(self, done: int) -> float:
         """Units per second since the oldest sample of the last minute; 0 for the first report."""
@@ -85,8 +82,8 @@ class Lines:
         self._title, self._note = title, note
         self._pace, self._last = _Pace(), time.monotonic()
 
-    def __call__(self, done: int, total: int | None, unit: str) -> None:
-        line = self._pace.line(done, total, unit)
+    def __call__(self, done: int, total: int | None, unit: str, detail: str = "") -> None:
+        line = self._pace.line(done, total, unit, detail)
         if time.monotonic() - self._last >= _LINE_SECONDS:
             self._last = time.monotonic()
             self._note(f"{self._title}: {line}")

@@ -1,16 +1,19 @@
 """The output: control characters in text from other people never reach the terminal."""
 
 import ast
+import io
 import json
 import os
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from lmkcli.cli import console, exits
+from lmkcli.progress import Estimate
 from lmkcli.text import progress_bar
 
 Lmk = Callable[..., Any]
@@ -86,40 +89,91 @@ def test_a_signal_inside_a_destructor_still_stops_the_loops() -> None:
         assert not stopping()
 
 
-def test_an_estimated_total_is_rounded_and_may_grow() -> None:
-    pace = progress_bar._Pace()
-    lines = [pace.line(*each, "tokens") for each in ((90, 185_846), (100, 262_361), (150, 262_361))]
-    assert "of about 190,000" in lines[0]
-    assert "of about 260,000" in lines[1]
-    assert "of 262,361" in lines[2]
-    shares = []
-    for done, total in ((50, 100), (60, 200), (150, 200), (210, 200), (210, 420), (420, 420)):
-        line = pace.line(done, total, "documents")
-        shares.append(pace.share)
-    assert shares == [0.5, 0.3, 0.75, None, 0.5, 1.0]
-    assert "100 % of 420, 0 s left" in line
+class Clock:
+    """A clock for the progress; a job reports `done` after `seconds` more."""
+
+    def __init__(
+        self, monkeypatch: pytest.MonkeyPatch, captured: pytest.CaptureFixture[str]
+    ) -> None:
+        self._now, self._captured = 100.0, captured
+        monkeypatch.setattr(progress_bar, "time", SimpleNamespace(monotonic=lambda: self._now))
+
+    def run(self, reports: Iterable[tuple[float, int, int | None]], unit: str = "documents") -> str:
+        """The lines of a log, for reports of (seconds since the last one, done, total)."""
+        with console.progress("encode") as progress:
+            for seconds, done, total in reports:
+                self._now += seconds
+                progress(done, total, unit)
+        return self._captured.readouterr().err
 
 
-def test_the_remaining_time_recovers_from_a_slow_start(monkeypatch: pytest.MonkeyPatch) -> None:
-    now = [0.0]
-    monkeypatch.setattr(progress_bar.time, "monotonic", lambda: now[0])
-    pace = progress_bar._Pace()
-    pace.line(0, 1000, "documents")
-    for done in range(1, 11):  # one document in ten seconds, and then ten in one second
-        now[0] += 10
-        line = pace.line(done, 1000, "documents")
-    assert line.endswith("0.1/s, 1 % of 1,000, 2 h 45 min left")
-    for done in range(20, 710, 10):
-        now[0] += 1
-        line = pace.line(done, 1000, "documents")
-    assert line == "700 documents, 10/s, 70 % of 1,000, 30 s left"
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Clock:
+    return Clock(monkeypatch, capsys)
 
 
-def test_earlier_work_does_not_count_for_the_pace(monkeypatch: pytest.MonkeyPatch) -> None:
-    now = [100.0]
-    monkeypatch.setattr(progress_bar.time, "monotonic", lambda: now[0])
-    pace = progress_bar._Pace()
-    assert pace.line(360, 720, "steps") == "360 steps, 50 % of about 720"
-    assert progress_bar._Pace().line(369, 369, "queries") == "369 queries, 100 % of 369"
-    now[0] += 10
-    assert pace.line(363, 720, "steps") == "363 steps, 0.3/s, 50 % of 720, 19 min 50 s left"
+def test_a_log_has_one_line_each_half_minute(clock: Clock) -> None:
+    lines = clock.run((1, done, 100) for done in range(1, 101)).splitlines()
+    assert lines == [
+        "encode: 30 documents, 1/s, 30 % of 100, 1 min 10 s left",
+        "encode: 60 documents, 1/s, 60 % of 100, 40 s left",
+        "encode: 90 documents, 1/s, 90 % of 100, 10 s left",
+    ]
+
+
+def test_an_estimated_total_is_rounded_and_may_grow(clock: Clock) -> None:
+    totals = [185_846, 185_846, 262_361, 262_361, 299]
+    reports = [(31.0, 90 + number, Estimate(total)) for number, total in enumerate(totals)]
+    lines = clock.run([*reports, (31, 200, Estimate(150)), (31, 300, 300)], "tokens").splitlines()
+    assert [line.partition(" % of ")[2].partition(", ")[0] for line in lines] == [
+        "about 190,000", "about 190,000", "about 260,000", "about 260,000", "about 300", "", "300",
+    ]  # fmt: skip
+    assert lines[5] == "encode: 200 tokens, 1.7/s"  # more than estimated: no share, no time left
+    assert "100 % of 300, 0 s left" in lines[6]
+
+
+def test_unfinished_work_is_never_100_percent(clock: Clock) -> None:
+    lines = clock.run([(31, 999_999, 1_000_000), (31, 999_999, Estimate(999_999))]).splitlines()
+    assert ", 99 % of 1,000,000" in lines[0]
+    assert "%" not in lines[1]
+
+
+def test_the_remaining_time_recovers_from_a_slow_start(clock: Clock) -> None:
+    slow = [(10.0, done, 1000) for done in range(11)]  # one in ten seconds, and then ten in one
+    fast = [(1.0, done, 1000) for done in range(20, 1000, 10)]
+    lines = clock.run([*slow, *fast]).splitlines()
+    assert lines[2] == "encode: 8 documents, 0.1/s, 0 % of 1,000, 2 h 45 min left"
+    assert lines[-1] == "encode: 710 documents, 10/s, 71 % of 1,000, 29 s left"
+
+
+def test_the_remaining_time_recovers_from_a_low_estimate(clock: Clock) -> None:
+    low = [(1.0, done, Estimate(40)) for done in range(1, 41)]
+    better = [(1.0, done, Estimate(400)) for done in range(41, 100)]
+    lines = clock.run([*low, *better]).splitlines()
+    assert lines[0] == "encode: 30 documents, 1/s, 75 % of about 40, 10 s left"
+    assert lines[1] == "encode: 60 documents, 1/s, 15 % of about 400, 5 min 40 s left"
+
+
+def test_earlier_work_does_not_count_for_the_pace(clock: Clock) -> None:
+    lines = clock.run([(31, 360, 720), (31, 363, 720)], "steps").splitlines()
+    assert lines[0] == "encode: 360 steps, 50 % of 720"
+    assert lines[1] == "encode: 363 steps, 0.097/s, 50 % of 720, 1 h 01 min left"
+
+
+@pytest.mark.parametrize(("totals", "share"), [((40, 400), "9 % of about 400"), ((40, 30), "")])
+def test_the_bar_of_a_terminal_follows_the_estimate(
+    monkeypatch: pytest.MonkeyPatch, totals: tuple[int, ...], share: str
+) -> None:
+    screen = io.StringIO()
+    monkeypatch.setattr(screen, "isatty", lambda: True)
+    monkeypatch.setattr("sys.stderr", screen)
+    monkeypatch.setenv("COLUMNS", "120")
+    monkeypatch.setenv("TERM", "xterm")
+    with console.progress("encode") as progress:
+        for total in totals:
+            progress(38, Estimate(total), "documents", "loss 2")
+    drawn = screen.getvalue()  # the last state is drawn at the end
+    assert "38 documents" in drawn
+    assert "loss 2" in drawn
+    assert share in drawn
+    assert ("%" in drawn) == bool(share)

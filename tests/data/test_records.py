@@ -147,7 +147,8 @@ def test_the_fraction_grows_from_zero_to_one(tmp_path: Path) -> None:
     ]:
         stream = open_records(str(tmp_path / name), shard)
         seen = [stream.fraction or 0.0]
-        seen += [stream.fraction or -1.0 for _ in stream]
+        seen += [stream.fraction or 0.0 for _ in stream]
+        seen.append(stream.fraction or -1.0)
         assert seen[0] == 0.0
         assert seen[-1] == pytest.approx(1.0, abs=1e-3)
         assert seen == sorted(seen)

@@ -1,15 +1,16 @@
 """Tokens: written with a tokenizer of words, and read again."""
 
 from collections.abc import Callable, Iterator
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from lmkcli.data.collection import WHOLE, CountedDocs, Doc, DocStream, Shard, doc_hash
+from lmkcli.data.collection import WHOLE, Collection, CountedDocs, Doc, DocStream, Shard, doc_hash
 from lmkcli.errors import DataError, Stopped
-from lmkcli.progress import Report
+from lmkcli.progress import Estimate, Report
 from lmkcli.spec import manifest
 from lmkcli.spec.manifest import Manifest
 from lmkcli.store import parts, tokens
@@ -20,6 +21,7 @@ from lmkcli.store.tokens import (
     Tokens,
     TokenStream,
     estimate_total,
+    token_stream,
     tokenized,
     write_tokens,
 )
@@ -73,7 +75,7 @@ def stream(docs: list[Doc]) -> CountedDocs:
 def write(target: PartTarget, docs: DocStream, tokenize: Words = WORDS, **report: Any) -> None:
     reporting = Report(**report)
     with shard_writer(target, reporting) as writer:
-        batches = tokenized(docs, tokenize, writer.row)
+        batches = tokenized(islice(docs, writer.row, None), tokenize)
         write_tokens(TokenStream(batches, lambda: docs.fraction), writer, reporting)
 
 
@@ -215,22 +217,52 @@ def test_without_stored_texts_documents_have_only_ids(tmp_path: Path) -> None:
     assert read(made, 0, 40) == whole
 
 
+class Listed(Collection):
+    """A collection of the documents above; it has read `ahead` when the first batch arrives."""
+
+    name, settings = "listed", {}
+
+    def docs(self, shard: Shard = WHOLE) -> CountedDocs:
+        return stream(DOCS)
+
+    def queries(self) -> Any: ...
+
+    def qrels(self) -> Any: ...
+
+
 def test_finished_documents_are_skipped_and_batches_are_bounded() -> None:
-    batches = list(tokenized(DOCS, WORDS, skip=13))
+    batches = list(token_stream(Listed(), WORDS, WHOLE, 13).batches)
     assert [row.doc for batch in batches for row in batch] == DOCS[13:]
     assert 1 < max(map(len, batches)) <= 200 // 64
-    assert list(tokenized(DOCS, WORDS, skip=40)) == []
+    assert list(token_stream(Listed(), WORDS, WHOLE, 40).batches) == []
+
+
+@pytest.mark.parametrize("skip", [0, 13])
+def test_the_fraction_is_that_of_the_batches_and_not_of_reading_ahead(
+    tmp_path: Path, skip: int
+) -> None:
+    folder = written(tmp_path, DOCS)
+    for source in (Listed(), folder):
+        opened = token_stream(source, WORDS, WHOLE, skip)
+        seen = 0
+        for batch in opened.batches:
+            seen += len(batch)
+            assert opened.fraction() == pytest.approx(seen / (40 - skip))
+        assert opened.docs() == seen == 40 - skip
 
 
 def test_progress_ends_at_the_number_of_tokens(tmp_path: Path) -> None:
-    calls: list[tuple[int, int | None, str]] = []
+    calls: list[tuple[int, int | None, str, str]] = []
     made = written(tmp_path, DOCS, progress=lambda *call: calls.append(call))
     done = [call[0] for call in calls]
     assert done == sorted(done)
-    assert calls[-1] == (made.counts().tokens, made.counts().tokens, "tokens")
+    tokens = made.counts().tokens
+    assert calls[-1] == (tokens, tokens, "tokens", "40 documents")
     assert estimate_total(10, 0.25) == 40
     assert estimate_total(10, None) is None
     assert estimate_total(0, 0.0) is None
+    assert isinstance(estimate_total(10, 0.25), Estimate)
+    assert not isinstance(estimate_total(10, 1.0), Estimate)
 
 
 def test_another_artifact_is_refused(tmp_path: Path) -> None:

@@ -296,12 +296,13 @@ def test_a_duplicate_id_is_refused(tmp_path: Path) -> None:
 
 
 def test_progress_ends_at_the_number_of_tokens(tmp_path: Path) -> None:
-    calls: list[tuple[int, int | None, str]] = []
+    calls: list[tuple[int, int | None, str, str]] = []
     write(tmp_path, progress=lambda *call: calls.append(call))
     tokens = sum(len(doc.text.split()) for doc in DOCS)
-    done = [call[0] for call in calls]
-    assert done == sorted(done)
-    assert calls[-1] == (tokens, tokens, "tokens")
+    documents = [int(call[3].split()[0]) for call in calls]
+    for done in ([call[0] for call in calls], documents):
+        assert done == sorted(done)
+    assert calls[-1] == (tokens, tokens, "tokens", f"{len(DOCS)} documents")
 
 
 def test_empty_collections_and_empty_shards_are_complete(tmp_path: Path) -> None:

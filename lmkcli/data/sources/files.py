@@ -250,6 +250,10 @@ class FileDocs(DocStream):
     def fraction(self) -> float | None:
         return self._records.fraction
 
+    @property
+    def total(self) -> int | None:
+        return self._records.total
+
 
 def _sample(records: Records, skip: bool, own: Fields | None) -> list[Record]:
     """The first records that can be read; of documents in lmk's own layout, the first one alone."""

@@ -239,6 +239,11 @@ class HubDocs(DocStream):
         shares = [file.fraction or 0.0 for file in self._files]
         return sum(shares) / len(shares)
 
+    @property
+    def total(self) -> int | None:
+        totals = [file.total for file in self._files]
+        return None if None in totals else sum(filter(None, totals))
+
 
 class HubRow(NamedTuple):
     """A row of a table, with its number and its place for error messages."""

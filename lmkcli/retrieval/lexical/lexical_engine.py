@@ -45,6 +45,7 @@ from lmkcli.store.doctable import DocRow, DocTable, DocTableWriter
 from lmkcli.store.outputs import rollback_on_error
 from lmkcli.store.part_writer import UniqueIds, duplicates_located
 from lmkcli.store.shards import Shards
+from lmkcli.store.tokens import estimate_total
 from lmkcli.system.atomic import atomic_file, locked
 from lmkcli.system.input_files import validate
 from lmkcli.system.streams import batched
@@ -242,11 +243,24 @@ def _write_files(
 ) -> dict[str, Any]:
     """Write the files of an index and its documents into a folder, and return the facts."""
     stored = _StoredDocs(where, bool(settings.context))
-    docs: Iterable[Doc] = stored.through(collection.docs())
+    stream, seen = collection.docs(), 0
+
+    def counted() -> Iterator[Doc]:
+        nonlocal seen
+        for seen, doc in enumerate(stream, 1):  # noqa: B007
+            yield doc
+
+    docs: Iterable[Doc] = stored.through(counted())
     if settings.unit == "chunk":
         docs = chunks(docs, settings)
+
+    def reported(done: int, total: int | None, unit: str, detail: str = "") -> None:
+        if settings.unit != "chunk":
+            total = stream.total or estimate_total(seen, stream.fraction)
+        progress(done, total, unit, detail)
+
     with duplicates_located(collection):
-        facts = engine.build(docs, where, settings, progress)
+        facts = engine.build(docs, where, settings, reported)
     if skipped := collection.skipped_count():
         facts |= {"skipped": skipped}
     if settings.unit == "chunk":

@@ -89,9 +89,9 @@ def _steps(job: DryRunJob, dev: Dev | None, report: Report) -> tuple[list[float]
     """Train a temporary model; return the seconds of the first steps, and of all evaluations together."""
     ends: list[float] = []  # times of the progress reports: the start, then the end of each step
 
-    def tick(done: int, total: int | None, unit: str) -> None:
+    def tick(done: int, total: int | None, unit: str, detail: str = "") -> None:
         ends.append(time.perf_counter())
-        report.progress(done, min(TIMED + 1, job.settings.steps), unit)
+        report.progress(done, min(TIMED + 1, job.settings.steps), unit, detail)
         report.check_stop()
         if done > TIMED:
             raise _Enough

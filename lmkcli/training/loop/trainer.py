@@ -326,7 +326,7 @@ class _LogWindow:
     def progress(self) -> str:
         """Return the last loss and the tokens per second, for the progress line."""
         seconds = max(time.monotonic() - self._since, 1e-9)
-        return f", loss {self._loss / world_size():.4g}, {self._tokens / seconds:,.0f} tokens/s"
+        return f"loss {self._loss / world_size():.4g}, {self._tokens / seconds:,.0f} tokens/s"
 
     def close(self) -> dict[str, float]:
         """Return the values for the log, and start a new window.
@@ -356,8 +356,8 @@ class _StepCallback(TrainerCallback):
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         """Request the log line and score of the last step, and a checkpoint after a signal."""
         last = state.global_step >= state.max_steps
-        progress = f"steps{self._window.progress()}"
-        self._report.progress(state.global_step, state.max_steps, progress)
+        detail = self._window.progress()
+        self._report.progress(state.global_step, state.max_steps, "steps", detail)
         control.should_log |= last
         if self._dev is not None:
             control.should_evaluate |= last or state.global_step % self._dev.every == 0
