@@ -7,10 +7,10 @@ need no padding.
 """
 
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -43,6 +43,7 @@ from lmkcli.pooling.placement import (
     Placer,
     SpecialTokens,
     training_pooler,
+    traits_of,
 )
 from lmkcli.progress import Note, Report
 from lmkcli.spec import manifest
@@ -486,8 +487,13 @@ def encoder_of(
     return Encoder(side, tokenizer, make_placer(side, tokenizer.special), runner, finish, dim)
 
 
-def open_encoder(side: EncoderConfig, folder: ModelFolder, settings: EncodeSettings) -> Encoder:
-    """Load the tokenizer and model of one side.
+def open_encoder(
+    side: EncoderConfig,
+    folder: ModelFolder,
+    settings: EncodeSettings,
+    loaded: Iterable[Encoder] = (),
+) -> Encoder:
+    """Load the tokenizer and model of one side. An encoder of `loaded` with the same model shares it.
 
     Raises UsageError or Mismatch if the model folder cannot follow the recipe.
     """
@@ -497,16 +503,33 @@ def open_encoder(side: EncoderConfig, folder: ModelFolder, settings: EncodeSetti
     )
     tokenizer = open_tokenizer(folder, side)
     make_placer(side, tokenizer.special)  # report errors of the placement before reading weights
+    for other in loaded:
+        same = (other.runner.settings.dtype, other.runner.settings.device) == (
+            settings.dtype,
+            settings.device,
+        )
+        fits = side.max_length <= other.model.limit
+        if same and fits and _of_model(other.side) == _of_model(side):
+            return encoder_of(side, tokenizer, other.runner, folder.name)
     forward = open_forward(side, folder, options)
     return encoder_of(side, tokenizer, BatchRunner(forward, settings), folder.name)
+
+
+def _of_model(side: EncoderConfig) -> tuple[Any, ...]:
+    """The settings of one side that `open_forward` reads."""
+    head = side.pool if traits_of(open_pooler(side.pool)).token_head else ""
+    model = (side.model, side.revision, side.weights, side.trust_remote_code)
+    return (*model, side.extend, side.pad_to_max, head)
 
 
 # Encoders of artifacts. An artifact can come from another person, and its manifest only names its model.
 # lmk does not download this model or run its code, unless the user allows it.
 
 
-def open_recorded(vectors: Vectors, query: bool, settings: ModelSettings) -> Encoder:
-    """Return the encoder of one side of the vectors' recipe.
+def open_recorded(
+    vectors: Vectors, query: bool, settings: ModelSettings, loaded: Iterable[Encoder] = ()
+) -> Encoder:
+    """Return the encoder of one side of the vectors' recipe. It can share the model of a loaded encoder.
 
     Raises DataError if the model would run code or be downloaded, and `settings` do not allow it.
     """
@@ -527,7 +550,8 @@ def open_recorded(vectors: Vectors, query: bool, settings: ModelSettings) -> Enc
     offline = settings.offline or not settings.model
     folder = read_model(side.model, side.revision or None, offline)
     dtype = settings.dtype or vectors.manifest.execution["dtype"]
-    return open_encoder(side, folder, EncodeSettings(dtype=dtype, device=settings.device))
+    encode = EncodeSettings(dtype=dtype, device=settings.device)
+    return open_encoder(side, folder, encode, loaded)
 
 
 def refuse_code(artifact: str, model: str) -> None:

@@ -103,6 +103,6 @@ def _print(message: str) -> None:
 
 
 @contextmanager
-def _bar(title: str, report: Report, graceful: bool) -> Iterator[Report]:
+def _bar(title: str, report: Report, before_stop: str) -> Iterator[Report]:
     with bar(title) as progress:
         yield report._replace(progress=progress, open=None)
