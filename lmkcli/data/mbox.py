@@ -1,7 +1,7 @@
 """Mailboxes (mbox): one record per message, with id, subject, text, sender and date."""
 
 import mailbox
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Iterator
 from email import message_from_bytes
 from email.message import EmailMessage
@@ -13,6 +13,7 @@ from lmkcli.data.collection import WHOLE, Shard
 from lmkcli.data.fields import Record
 from lmkcli.data.filetext import FileReader
 from lmkcli.errors import DataError
+from lmkcli.system.input_files import bounded_lines
 
 MAX_MESSAGE = 64 << 20  # bytes; Python's parser takes eleven times as much memory
 MAX_HEADER = 4096  # characters of a header; the time of the parser grows with their square
@@ -32,6 +33,8 @@ def read_mailbox(path: Path, shard: Shard = WHOLE) -> Iterator[tuple[str, Record
     the plain body, else the text of the HTML body. Attachments are left out. For a message that cannot be
     read, the record is the error. Raises DataError for a file without messages.
     """
+    with path.open("rb") as lines:  # Python's reader of mailboxes reads lines of any length
+        deque(bounded_lines(lines, path, MAX_MESSAGE), maxlen=0)
     box = mailbox.mbox(path, create=False)
     try:
         keys = box.keys()
@@ -66,7 +69,7 @@ def _message(box: mailbox.mbox, key: str, where: str) -> EmailMessage:
         data = file.read(MAX_MESSAGE + 1)
     if len(data) > MAX_MESSAGE:
         raise DataError(f"{where}: is larger than {MAX_MESSAGE:,} bytes")
-    return message_from_bytes(data, policy=_Bounded())
+    return message_from_bytes(data, policy=_Bounded())  # type: ignore[arg-type]  # its messages are EmailMessage
 
 
 def _record(message: EmailMessage, name: str) -> Record:
