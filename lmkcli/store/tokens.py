@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from lmkcli.data.collection import Collection, Doc, DocStream, Shard, doc_hash
 from lmkcli.errors import DataError
-from lmkcli.progress import Estimate, Report
+from lmkcli.progress import EstimatedTotal, Report
 from lmkcli.spec import manifest
 from lmkcli.store import parts
 from lmkcli.store.doctable import DocRow
@@ -197,7 +197,7 @@ def estimate_total(count: int, fraction: float | None) -> int | None:
     """
     if not fraction:
         return None
-    return count if fraction >= 1 else Estimate(count / fraction)
+    return count if fraction >= 1 else EstimatedTotal(count / fraction)
 
 
 def documents_of(done: int, total: int | None) -> str:

@@ -10,7 +10,7 @@ import pytest
 
 from lmkcli.data.collection import WHOLE, Collection, CountedDocs, Doc, DocStream, Shard, doc_hash
 from lmkcli.errors import DataError, Stopped
-from lmkcli.progress import Estimate, Report
+from lmkcli.progress import EstimatedTotal, Report
 from lmkcli.spec import manifest
 from lmkcli.spec.manifest import Manifest
 from lmkcli.store import parts, tokens
@@ -261,8 +261,8 @@ def test_progress_ends_at_the_number_of_tokens(tmp_path: Path) -> None:
     assert estimate_total(10, 0.25) == 40
     assert estimate_total(10, None) is None
     assert estimate_total(0, 0.0) is None
-    assert isinstance(estimate_total(10, 0.25), Estimate)
-    assert not isinstance(estimate_total(10, 1.0), Estimate)
+    assert isinstance(estimate_total(10, 0.25), EstimatedTotal)
+    assert not isinstance(estimate_total(10, 1.0), EstimatedTotal)
 
 
 def test_another_artifact_is_refused(tmp_path: Path) -> None:
