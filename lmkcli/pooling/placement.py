@@ -103,8 +103,9 @@ class PoolerTraits:
 class Pooler(Protocol):
     """The layout of one pooling method.
 
-    Its class can have an attribute `traits` (`PoolerTraits`), and a method `for_training()` that returns the
-    pooler that training uses instead. A pooler 'NAME@PARAMETER' is created with the
+    Its class can have an attribute `traits` (`PoolerTraits`), a method `for_training()` that returns the
+    pooler that training uses instead, and a method `arrange_block` that arranges many inputs at once
+    (block_placement.py). A pooler 'NAME@PARAMETER' is created with the
     value of its parameter. By default that is a whole number of at least 1. For other parameters the class
     has a static method `parse_parameter(text)` that returns the value, or raises ValueError with a hint.
     """

@@ -21,7 +21,7 @@ from lmkcli.pooling.placement import Ints
 from lmkcli.spec.recipe import RecipeOptions
 from lmkcli.spec.settings import EncodeSettings
 from lmkcli.store.token_blocks import ENDS, IDS, PROMPT, TokenBlock
-from lmkcli.store.tokens import DocBlock, Tokens, token_stream
+from lmkcli.store.tokens import DocBlock, TokenRow, Tokens, token_stream
 from lmkcli.training.data.examples import Keys
 from lmkcli.training.data.sources import Source
 
@@ -216,10 +216,9 @@ def _mapped(tokens: Tokens) -> list[TokenStore]:
     return [TokenStore(*arrays) for arrays in tokens.arrays()]
 
 
-def _in_memory(blocks: Iterable[DocBlock]) -> TokenStore:
+def _in_memory(batches: Iterable[Sequence[TokenRow]]) -> TokenStore:
     """Collect the tokens of documents in memory, without their spans."""
-    block = TokenBlock.join(
-        [TokenBlock.of([]), *(block.tokens.without_spans() for block in blocks)]
-    )
+    blocks = (DocBlock.of(batch).tokens.without_spans() for batch in batches)
+    block = TokenBlock.join([TokenBlock.of([]), *blocks])
     ends = np.zeros(0, np.int32) if block.ends is None else block.ends
     return TokenStore(block.ids, ends, block.starts[:, [IDS, ENDS, PROMPT]])
