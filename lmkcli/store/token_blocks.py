@@ -83,7 +83,7 @@ class TokenBlock(Sequence[TextTokens]):
         starts[:-1, PROMPT] = [len(text.prompt) for text in texts]
         return cls(
             np.concatenate([none, *(ids for text in texts for ids in (text.prompt, text.ids))]),
-            np.concatenate([none.reshape(0, 2), *(text.spans for text in texts)]),
+            np.concatenate([none.reshape(0, 2), *(text.spans.reshape(-1, 2) for text in texts)]),
             np.concatenate([none, *pieces]) if split else None,
             starts,
         )
