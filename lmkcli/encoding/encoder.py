@@ -35,10 +35,10 @@ from lmkcli.models.forward import (
 from lmkcli.models.heads import open_heads, open_token_head
 from lmkcli.models.lookup import is_local, read_model
 from lmkcli.models.tokenizer import Tokenizer, open_tokenizer
+from lmkcli.pooling.block_placement import PlacedBlock, place_block
 from lmkcli.pooling.placement import (
     Expansion,
     Input,
-    Ints,
     Placement,
     Placer,
     SpecialTokens,
@@ -49,7 +49,14 @@ from lmkcli.progress import Note, Report
 from lmkcli.spec import manifest
 from lmkcli.spec.recipe import EncoderConfig
 from lmkcli.spec.settings import EncodeSettings, ModelSettings
-from lmkcli.store.tokens import TokenRow, TokenStream, documents_of, estimate_total
+from lmkcli.store.token_blocks import TokenBlock, TokenizedText
+from lmkcli.store.tokens import (
+    DocBlock,
+    TokenRow,
+    TokenStream,
+    documents_of,
+    estimate_total,
+)
 from lmkcli.store.vectors import Ragged, Vectors
 from lmkcli.text.formatting import shell_line
 
@@ -200,7 +207,7 @@ class DocumentVectors(NamedTuple):
 class EncodedBatch(NamedTuple):
     """Some documents and their vectors."""
 
-    rows: list[TokenRow]
+    rows: DocBlock
     encoded: DocumentVectors
 
 
@@ -231,7 +238,7 @@ class DocumentEncoder(Protocol):
     def buffer_tokens(self) -> int:
         """How many content tokens are sorted by length together."""
 
-    def __call__(self, rows: list[TokenRow], report: Report) -> DocumentVectors:
+    def __call__(self, rows: Sequence[TokenRow], report: Report) -> DocumentVectors:
         """Return the vectors of the rows, in their order."""
 
 
@@ -239,64 +246,38 @@ def encode_stream(
     stream: TokenStream, encode: DocumentEncoder, report: Report
 ) -> Iterator[EncodedBatch]:
     """Encode all documents of a stream, a buffer of `buffer_tokens` at a time."""
-    buffer: list[TokenRow] = []
-    ended = read = received = rows = 0
+    buffer: list[DocBlock] = []
+    ended = read = rows = 0
 
     def encoded(whole: int | None) -> EncodedBatch:
         """Encode the buffer, and report its progress as progress of the stream."""
         docs = stream.docs()
+        block = DocBlock.join(buffer)
 
         def progress(done: int, total: int | None, unit: str, detail: str = "") -> None:
             # The inputs of a buffer are sorted by length: its documents end together.
-            part = len(buffer) * done // max(1, read - ended)
+            part = len(block) * done // max(1, read - ended)
             report.progress(ended + done, whole, unit, documents_of(rows + part, docs))
 
-        return EncodedBatch(buffer, encode(buffer, report._replace(progress=progress)))
+        return EncodedBatch(block, encode(block, report._replace(progress=progress)))
 
     for batch in stream.batches:
-        received += sum(len(row.ids) for row in batch)
-        total = estimate_total(received, stream.fraction())
-        for row in batch:
-            buffer.append(row)
-            read += len(row.ids)
-            if read - ended >= encode.buffer_tokens:
-                yield encoded(total)
-                rows += len(buffer)
-                buffer, ended = [], read
+        block = DocBlock.of(batch)
+        totals = read + np.cumsum(block.tokens.lengths)  # the tokens up to each document
+        total = estimate_total(int(totals[-1]), stream.fraction()) if len(block) else None
+        first = 0
+        while (full := int(np.searchsorted(totals, ended + encode.buffer_tokens))) < len(block):
+            stop = max(full, first) + 1  # this document fills the buffer
+            buffer.append(block.rows(first, stop))
+            read = int(totals[stop - 1])
+            yield encoded(total)
+            rows += sum(map(len, buffer))
+            buffer, ended, first = [], read, stop
+        if first < len(block):
+            buffer.append(block.rows(first, len(block)))
+            read = int(totals[-1])
     if buffer:
         yield encoded(read)
-
-
-class TokenizedText(Protocol):
-    """The tokens of one text: content ids, ids of the prompt, and chunk ends if a splitter made them."""
-
-    @property
-    def ids(self) -> Ints: ...
-    @property
-    def prompt(self) -> Ints: ...
-    @property
-    def ends(self) -> Ints | None: ...
-
-
-class _PlacedTexts(NamedTuple):
-    """The inputs of several texts. The groups of marks are vector numbers, counted over all texts."""
-
-    inputs: list[Input]
-    texts: list[int]  # the text of each input
-    tokens: list[float]  # the content tokens of each input, for progress
-    vectors: NDArray[np.int64]  # [texts], how many vectors each text has; each window counts
-
-    @classmethod
-    def of(cls, texts: Sequence[TokenizedText], placements: list[Placement]) -> "_PlacedTexts":
-        vectors = np.array([placement.vectors for placement in placements], np.int64)
-        firsts = np.cumsum(vectors) - vectors
-        placed = cls([], [], [], vectors)
-        for number, (text, placement) in enumerate(zip(texts, placements, strict=True)):
-            for one in placement.inputs:
-                placed.inputs.append(one._replace(groups=one.groups + firsts[number]))
-                placed.texts.append(number)
-                placed.tokens.append(len(text.ids) / len(placement.inputs))
-        return placed
 
 
 @dataclass
@@ -338,25 +319,31 @@ class Encoder:
         work = BUFFER_WORK.get(self.model.device.type, BUFFER_WORK["cpu"])
         return int(work / max(1, self.model.weight_bytes))
 
-    def __call__(self, rows: list[TokenRow], report: Report) -> DocumentVectors:
+    @property
+    def document_tokenizer(self) -> Tokenizer:
+        """The tokenizer for documents that only this encoder reads: without spans if it needs none."""
+        return replace(self.tokenizer, spans=self.spans or self.contexts)
+
+    def __call__(self, rows: Sequence[TokenRow], report: Report) -> DocumentVectors:
         """Return the vectors of the rows, in their order."""
-        documents = self.documents(rows)
-        placements = [document.placement for document in documents]
-        names = [row.doc.id for row in rows]
-        vectors = self._encode(_PlacedTexts.of(rows, placements), names, report)
+        block = DocBlock.of(rows)
+        contexts: list[ContextTokens] | None = None
+        if self.contexts:
+            documents = self.documents(block)
+            placed = PlacedBlock.of([document.placement for document in documents])
+            contexts = [document.contexts for document in documents]
+        else:
+            placed = place_block(self.placer, block.tokens)
+        names = [doc.id for doc in block.docs]
+        vectors = self._encode(placed, block.tokens.lengths, names, report)
         spans = None
         if self.spans:
-            covered = [
-                row.characters(placement.covers)
-                for row, placement in zip(rows, placements, strict=True)
-            ]
-            spans = np.concatenate(covered)
-        contexts = [document.contexts for document in documents] if self.contexts else None
-        kept = [placement.kept for placement in placements]
-        return DocumentVectors(vectors, kept, spans, contexts)
+            texts = np.repeat(np.arange(len(block)), placed.vectors)
+            spans = block.tokens.characters(texts, placed.covers)
+        return DocumentVectors(vectors, placed.kept.tolist(), spans, contexts)
 
-    def documents(self, rows: list[TokenRow]) -> list[PlacedDocument]:
-        """Place documents. With contexts in the recipe, each chunk follows its context."""
+    def documents(self, rows: Sequence[TokenRow]) -> list[PlacedDocument]:
+        """Place documents one by one. With contexts in the recipe, each chunk follows its context."""
         if self.side.context:
             return placed_in_context(rows, self.side.context, self.tokenizer, self.placer)
         return [PlacedDocument(placement) for placement in self.placed(rows)]
@@ -371,7 +358,9 @@ class Encoder:
 
         Raises DataError with the name of the text if a vector is not finite.
         """
-        vectors = self._encode(_PlacedTexts.of(texts, self.placed(texts)), names, Report())
+        block = TokenBlock.of(texts)
+        placed = place_block(self.placer, block)
+        vectors = self._encode(placed, block.lengths, names, Report())
         bad = np.flatnonzero(~np.isfinite(vectors.vectors).all(axis=1))
         if len(bad):
             text = int(np.searchsorted(vectors.starts, bad[0], side="right")) - 1
@@ -395,8 +384,8 @@ class Encoder:
         ((placement, _),) = apart.documents([row])
         if sum(len(one.ids) for one in placement.inputs) > positions:
             return None
-        placed = _PlacedTexts.of([row], [placement])
-        vectors = apart._encode(placed, [row.doc.id], Report()).vectors.astype(np.float64)
+        placed, lengths = PlacedBlock.of([placement]), np.array([len(row.ids)])
+        vectors = apart._encode(placed, lengths, [row.doc.id], Report()).vectors.astype(np.float64)
         marks = [np.bincount(one.groups - one.groups[0]) for one in placement.inputs]
         weights = np.concatenate([counts / counts.sum() for counts in marks]) / len(marks)
         vectors *= weights[:, None]
@@ -409,17 +398,21 @@ class Encoder:
         return Shares(spans.astype(np.int32), shares)
 
     def placed(self, texts: Sequence[TokenizedText]) -> list[Placement]:
-        """Place texts without contexts."""
+        """Place texts one by one, without contexts."""
         contents = (self.placer.content(text.ids, text.prompt, text.ends) for text in texts)
         return [self.placer.place(content) for content in contents]
 
-    def _encode(self, placed: _PlacedTexts, names: list[str], report: Report) -> Ragged:
-        """Run the model on placed texts, and combine the vectors of their windows."""
+    def _encode(
+        self, placed: PlacedBlock, lengths: NDArray[np.int64], names: list[str], report: Report
+    ) -> Ragged:
+        """Run the model on placed texts of these lengths, and combine the vectors of their windows."""
         pooled = np.empty((int(placed.vectors.sum()), self.runner.forward.width), np.float32)
+        windows = np.bincount(placed.texts, minlength=len(lengths))
+        tokens = (lengths / np.maximum(windows, 1))[placed.texts]  # of each input, for progress
         done = 0.0
         for pack in self.runner(placed.inputs, lambda i: names[placed.texts[i]], report.note):
             pooled[pack.numbers] = pack.vectors
-            done += sum(placed.tokens[i] for i in pack.inputs)
+            done += float(tokens[pack.inputs].sum())
             report.progress(round(done), None, "tokens")
             report.check_stop()
         vectors = self.finish(torch.from_numpy(pooled), torch.from_numpy(placed.vectors))

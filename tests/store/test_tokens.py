@@ -15,6 +15,7 @@ from lmkcli.spec import manifest
 from lmkcli.spec.manifest import Manifest
 from lmkcli.store import parts, tokens
 from lmkcli.store.part_writer import PartTarget, PartWriter, shard_writer
+from lmkcli.store.token_blocks import TextTokens
 from lmkcli.store.tokens import (
     ARRAYS,
     TokenRow,
@@ -38,15 +39,15 @@ class Words:
     def __init__(self, prompt: bool = False, splitter: bool = False) -> None:
         self.prompt, self.splitter = prompt, splitter
 
-    def __call__(self, texts: list[str]) -> list[Any]:
+    def __call__(self, texts: list[str]) -> list[TextTokens]:
         return [self.one(text) for text in texts]
 
-    def one(self, text: str) -> tuple[Any, ...]:
+    def one(self, text: str) -> TextTokens:
         places = [0, *(i + 1 for i, letter in enumerate(text) if letter == " ")]
         words = text.split(" ") if text else []
         spans = [(a, a + len(word)) for a, word in zip(places, words, strict=False)]
         ends = [*range(2, len(words), 2), len(words)] if words else []
-        return (
+        return TextTokens(
             np.array([len(word) for word in words], np.int32),
             np.array(spans, np.int32).reshape(-1, 2),
             np.array([99] * self.prompt, np.int32),
