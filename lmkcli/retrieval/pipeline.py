@@ -29,6 +29,7 @@ from lmkcli.retrieval.index_folder import check_built, read_built
 from lmkcli.retrieval.reranking import ModelReranker, RerankedIndex
 from lmkcli.retrieval.settings import OpenSettings, RerankSettings
 from lmkcli.spec import manifest
+from lmkcli.store.vectors import is_sparse
 
 
 @dataclass(frozen=True)
@@ -135,6 +136,10 @@ def open_index(folder: Path, settings: OpenSettings) -> Index:
     described = manifest.read(folder)
     if described.kind == "vectors":
         settings.refuse("vectors", *SEARCH, *LEXICAL)
+        if is_sparse(described):
+            from lmkcli.retrieval.sparse.sparse_index import open_sparse_vectors  # imports torch
+
+            return open_sparse_vectors(folder, settings)
         from lmkcli.retrieval.dense.dense_index import open_vectors  # imports torch
 
         return open_vectors(folder, settings)
