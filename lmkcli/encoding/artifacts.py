@@ -91,9 +91,7 @@ def run_encode(job: CollectionJob, folder: Path, report: Report = Report()) -> N
             writer.skipped = job.skipped
 
 
-def open_job(
-    job: CollectionJob, settings: EncodeSettings | None = None
-) -> Encoder | SparseEncoder:
+def open_job(job: CollectionJob, settings: EncodeSettings | None = None) -> Encoder | SparseEncoder:
     """Return the encoder of a job's documents."""
     return open_any(job.resolved.recipe.doc, job.resolved.folder, settings or job.settings)
 

@@ -44,8 +44,8 @@ from lmkcli.pooling.placement import (
     Placement,
     Placer,
     SpecialTokens,
-    traits_of,
     training_pooler,
+    traits_of,
 )
 from lmkcli.progress import Note, Report
 from lmkcli.spec import manifest

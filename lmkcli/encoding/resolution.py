@@ -305,8 +305,10 @@ def _expanding_folder(folder: ModelFolder) -> ModelFolder:
             f"{folder.name} has modules after its pooling, which are for dense vectors; give a SPLADE model, "
             "or choose another --pool"
         )
-    return folder if traits_of(open_pooler(folder.pool or "mean")).expanding else replace(
-        folder, similarity="dot", normalize=False
+    return (
+        folder
+        if traits_of(open_pooler(folder.pool or "mean")).expanding
+        else replace(folder, similarity="dot", normalize=False)
     )
 
 

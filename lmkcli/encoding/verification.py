@@ -13,8 +13,8 @@ from lmkcli.progress import Report
 from lmkcli.spec import manifest
 from lmkcli.spec.settings import ModelSettings
 from lmkcli.store.part_reader import check_part
-from lmkcli.store.tokens import TokenRow
 from lmkcli.store.sparse import SparseRagged, SparseVectors, open_stored
+from lmkcli.store.tokens import TokenRow
 from lmkcli.store.vectors import Ragged
 
 if TYPE_CHECKING:

@@ -162,7 +162,10 @@ def _modules(path: Path) -> list[tuple[str, Path]]:
     for kind, where in modules:
         if where.is_dir():
             check_files(where)
-        if kind in ("Pooling", SPLADE, "Dense", "LayerNorm") and not (where / "config.json").is_file():
+        if (
+            kind in ("Pooling", SPLADE, "Dense", "LayerNorm")
+            and not (where / "config.json").is_file()
+        ):
             raise DataError(f"{where}/config.json is missing; download the model again")
     return modules
 

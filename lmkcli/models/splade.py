@@ -29,7 +29,7 @@ class GivenStates(nn.Module):
         return BaseModelOutput(last_hidden_state=inputs_embeds)
 
 
-class LanguageHead(nn.Module):
+class VocabularyHead(nn.Module):
     """The head of a masked-language model: states [n, d] to logits [n, vocabulary].
 
     `masked` is the whole model with GivenStates in the place of its encoder. So every architecture applies
@@ -51,7 +51,7 @@ class LanguageHead(nn.Module):
 class SpladePooling(Pooling):
     """Language head -> weights of terms -> maximum or sum over the marked positions."""
 
-    def __init__(self, head: LanguageHead, expanding: Expanding) -> None:
+    def __init__(self, head: VocabularyHead, expanding: Expanding) -> None:
         super().__init__(head, nn.Sequential())
         self._maximum, self._logarithms = expanding.reduction == "max", expanding.logarithms
         self._block = max(1, LOGITS // head.vocabulary)  # positions
@@ -74,7 +74,11 @@ class SpladePooling(Pooling):
             indices.append(found)
         shape = (marks.vectors, vectors.shape[1])
         return torch.sparse_coo_tensor(
-            torch.cat(indices).T, torch.cat(weights), shape, is_coalesced=True, check_invariants=False
+            torch.cat(indices).T,
+            torch.cat(weights),
+            shape,
+            is_coalesced=True,
+            check_invariants=False,
         )
 
     def _vectors(self, marked: torch.Tensor, counts: list[int]) -> torch.Tensor:

@@ -31,7 +31,7 @@ from lmkcli.models.fast_paths import (
 from lmkcli.models.files import loading
 from lmkcli.models.folder import NO_LIMIT, ModelFolder, no_language_head
 from lmkcli.models.forward import ModelOptions
-from lmkcli.models.splade import GivenStates, LanguageHead
+from lmkcli.models.splade import GivenStates, VocabularyHead
 from lmkcli.pooling.placement import Ints
 
 transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]
@@ -232,7 +232,7 @@ def open_model(folder: ModelFolder, options: ModelOptions) -> Transformer:
     return _opened(model, folder, options)
 
 
-def open_masked(folder: ModelFolder, options: ModelOptions) -> tuple[Transformer, LanguageHead]:
+def open_masked(folder: ModelFolder, options: ModelOptions) -> tuple[Transformer, VocabularyHead]:
     """Load a masked-language model onto a device: its encoder, and its head.
 
     DataError if it cannot be loaded, or if the folder has no such head.
@@ -247,7 +247,7 @@ def open_masked(folder: ModelFolder, options: ModelOptions) -> tuple[Transformer
     encoder = getattr(masked, prefix)
     setattr(masked, prefix, GivenStates())
     masked = masked.to(choose_device(options.device)).eval().requires_grad_(options.trainable)
-    return _opened(encoder, folder, options), LanguageHead(masked)
+    return _opened(encoder, folder, options), VocabularyHead(masked)
 
 
 def _decided(options: ModelOptions) -> ModelOptions:

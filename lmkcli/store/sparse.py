@@ -115,7 +115,9 @@ class SparseRagged(NamedTuple):
     def products(self, weights: NDArray[np.float64]) -> NDArray[np.float64]:
         """Return the dot product of each vector with the weights [dim] of all terms, [vectors]."""
         single = self.weights * weights[self.terms]
-        return np.bincount(self._vectors_of_terms(), single, len(self.lengths))
+        totals: NDArray[np.float64] = np.zeros(len(self.lengths))
+        np.add.at(totals, self._vectors_of_terms(), single)
+        return totals
 
     def dense(self) -> NDArray[np.float64]:
         """Return all vectors as a matrix, [vectors, dim], which takes much memory."""
