@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from lmkcli import BuildIndex, Encode, Search
+from lmkcli import BuildIndex, Encode, Search, Tokenize
 from lmkcli.data.collection import Query, open_collection
 from lmkcli.data.run import read_run
 from lmkcli.encoding.vector_updates import compact
@@ -235,3 +235,14 @@ def test_the_recipe_travels_with_the_vectors(
     recorded = json.loads((tmp_path / "v" / "manifest.json").read_text())["identity"]["recipe"]
     assert (recorded["doc"]["top_terms"], recorded["query"]["top_terms"]) == (9, 4)
     assert re.fullmatch(r"splade", recorded["doc"]["pool"])
+
+
+def test_the_terms_of_a_text_are_printed(masked_model: Models) -> None:
+    text, options = "bread before dawn", {"pool": "splade", "unit": "chunk", "gran": 2}
+    shown = Tokenize(model=str(masked_model("bert")), show=text, top_terms=3, **options).run()
+    assert shown.as_json()["vectors"] == 2
+    for terms, line in zip(shown.as_json()["terms"], str(shown).splitlines()[1:], strict=True):
+        weights = [term["weight"] for term in terms]
+        assert len(weights) == 3
+        assert weights == sorted(weights, reverse=True)
+        assert line == ", ".join(f"{term['token']} {term['weight']:.2f}" for term in terms)
