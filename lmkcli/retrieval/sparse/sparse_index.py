@@ -68,6 +68,14 @@ class SparseIndex:
         """The encoder of the query side."""
         return open_recorded_sparse(self.vectors, True, self._settings)
 
+    def open_files(self, text_bytes: int = 0) -> None:
+        """Open all files and the model now. Then the object needs no names, which a compaction may remove.
+
+        Up to `text_bytes` of stored texts stay in memory.
+        """
+        self.vectors.open_files(text_bytes)
+        _ = self.encoder
+
     def _ids(self, rows: NDArray[np.int64]) -> list[str]:
         if not self._by_chunk:
             return self.vectors.ids(rows)

@@ -14,8 +14,8 @@ from lmkcli.data.run import read_run
 from lmkcli.encoding.vector_updates import compact
 from lmkcli.encoding.verification import verify
 from lmkcli.errors import DataError, Mismatch, UsageError
-from lmkcli.retrieval.pipeline import open_index
-from lmkcli.retrieval.settings import OpenSettings
+from lmkcli.retrieval.pipeline import Stages, open_index, open_pipeline
+from lmkcli.retrieval.settings import OpenSettings, RerankSettings
 from lmkcli.retrieval.sparse import exact_product
 from lmkcli.retrieval.sparse.sparse_index import SparseIndex
 from lmkcli.spec.settings import ModelSettings
@@ -197,6 +197,26 @@ def test_fusion_with_bm25(masked_model: Models, beir: Path, tmp_path: Path) -> N
     searched = Search(str(tmp_path / "v"), str(beir), output=tmp_path / "r.trec", k=5, **both).run()
     assert searched.lines == 60
     assert len(read_run(tmp_path / "r.trec").rankings) == 12
+
+
+@pytest.mark.parametrize("options", [{}, {"unit": "chunk", "gran": 8}])
+def test_reranking_gives_the_scores_of_sparse_search(
+    masked_model: Models, beir: Path, tmp_path: Path, options: dict[str, object]
+) -> None:
+    encode(beir, masked_model("bert"), tmp_path / "v", top_terms=6, query_top_terms=6, **options)
+    BuildIndex(str(beir), kind="bm25", output=tmp_path / "b").run()
+    stages = Stages([tmp_path / "b"], rerank=tmp_path / "v", reranking=RerankSettings(depth=10))
+    settings = OpenSettings(device="cpu")
+    queries = list(open_collection(str(beir)).queries())
+    first = open_index(tmp_path / "b", OpenSettings()).search(queries, 10)
+    reranked = open_pipeline(stages, settings).search(queries, 10)
+    for query in queries:
+        scores = brute_force(opened(tmp_path / "v"), query)
+        ranking = reranked.rankings[query.id]
+        assert set(ranking.doc_ids) == set(first.rankings[query.id].doc_ids)
+        wanted = [scores.get(name, 0) for name in ranking.doc_ids]
+        np.testing.assert_allclose(ranking.scores, wanted, rtol=1e-6)
+        assert wanted == sorted(wanted, reverse=True)
 
 
 def test_settings_that_do_not_apply(masked_model: Models, beir: Path, tmp_path: Path) -> None:
