@@ -474,10 +474,11 @@ class SparseEncoder(SideEncoder[SparseRagged]):
         """Run the model on placed texts. The weights of windows become their maximum."""
         vectors, terms, weights = [], [], []
         for pack in self._packs(placed, names, report):
-            indices = pack.vectors.indices().numpy()
+            sparse = pack.vectors.coalesce()
+            indices = sparse.indices().numpy()
             vectors.append(pack.numbers[indices[0]])
             terms.append(indices[1])
-            weights.append(pack.vectors.values().numpy())
+            weights.append(sparse.values().numpy())
         counts = placed.vectors
         numbers = np.concatenate(vectors)
         if self.side.unit == "doc":

@@ -1,5 +1,6 @@
 """Sparse vectors equal those of sentence-transformers, for any block of logits."""
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -60,6 +61,22 @@ def test_vectors_equal_those_of_sentence_transformers(
     np.testing.assert_allclose(weights(masked_model(name), pool), wanted, **tolerance)
     model.save_pretrained(str(tmp_path / "saved"))
     np.testing.assert_allclose(weights(tmp_path / "saved"), wanted, **tolerance)
+
+
+def test_older_folders_name_their_transformer_otherwise(
+    masked_model: Models, tmp_path: Path
+) -> None:
+    reference(masked_model("bert"), "splade").save_pretrained(str(tmp_path))
+    modules = json.loads((tmp_path / "modules.json").read_text())
+    modules[0]["type"] = "sentence_transformers.sparse_encoder.models.MLMTransformer"
+    (tmp_path / "modules.json").write_text(json.dumps(modules))
+    (tmp_path / "sentence_bert_config.json").write_text('{"max_seq_length": 20}')
+    recipe = resolve(RecipeOptions(model=str(tmp_path))).recipe
+    assert (recipe.doc.pool, recipe.doc.max_length) == ("splade", 20)
+    assert (recipe.doc.similarity, recipe.doc.normalize) == ("dot", False)
+    (tmp_path / "1_SpladePooling" / "config.json").write_text('{"pooling_strategy": "mean"}')
+    with pytest.raises(DataError, match="pools sparse vectors by mean of relu"):
+        resolve(RecipeOptions(model=str(tmp_path)))
 
 
 @pytest.mark.parametrize("pool", POOLERS)

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from transformers import AutoModelForMaskedLM, AutoTokenizer
 
 from lmkcli import BuildIndex, Encode, Search, Tokenize
 from lmkcli.data.collection import Query, open_collection
@@ -14,6 +15,7 @@ from lmkcli.data.run import read_run
 from lmkcli.encoding.vector_updates import compact
 from lmkcli.encoding.verification import verify
 from lmkcli.errors import DataError, Mismatch, UsageError
+from lmkcli.provenance.repro import least_cosine
 from lmkcli.retrieval.pipeline import Stages, open_index, open_pipeline
 from lmkcli.retrieval.settings import OpenSettings, RerankSettings
 from lmkcli.retrieval.sparse import exact_product
@@ -143,6 +145,8 @@ def test_shards_make_the_same_vectors(masked_model: Models, beir: Path, tmp_path
         Encode(str(beir), model=model, output=tmp_path / "s", shard=shard, **settings).run()
     sharded = SparseVectors(tmp_path / "s")
     rows = whole.rows_of(sharded.ids(np.arange(sharded.rows)))
+    assert least_cosine(whole, sharded) == pytest.approx(1)
+    assert least_cosine(whole, encode(beir, masked_model("distilbert"), tmp_path / "d")) < 0.99
     made = sharded.at(np.array([sharded.rows_of([name])[name] for name in rows]))
     np.testing.assert_allclose(
         made.dense(), whole.at(np.array([*rows.values()])).dense(), atol=1e-5
@@ -173,18 +177,28 @@ def test_verification_and_damage(masked_model: Models, beir: Path, tmp_path: Pat
     list(SparseVectors(tmp_path / "v"))
 
 
-def test_a_document_without_terms_is_never_found(
-    masked_model: Models, beir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """A head with a large negative bias has no logit above 0."""
-    from transformers import AutoModelForMaskedLM, AutoTokenizer
+def biased(model: Path, folder: Path, bias: float) -> Path:
+    """Save a copy of a BERT in which a number is added to all logits."""
+    copy = AutoModelForMaskedLM.from_pretrained(model)
+    copy.cls.predictions.bias.data += bias
+    copy.save_pretrained(folder)
+    AutoTokenizer.from_pretrained(model).save_pretrained(folder)
+    return folder
 
-    folder = tmp_path / "model"
-    model = AutoModelForMaskedLM.from_pretrained(masked_model("bert"))
-    model.cls.predictions.bias.data -= 1000
-    model.save_pretrained(folder)
-    AutoTokenizer.from_pretrained(masked_model("bert")).save_pretrained(folder)
-    vectors = encode(beir, folder, tmp_path / "v")
+
+@pytest.mark.parametrize("bias", [np.nan, np.inf])
+def test_weights_that_are_not_finite_are_refused(
+    masked_model: Models, beir: Path, tmp_path: Path, bias: float
+) -> None:
+    model = biased(masked_model("bert"), tmp_path / "model", bias)
+    with pytest.raises(DataError, match="document d000 has values that are not finite"):
+        encode(beir, model, tmp_path / "v")
+
+
+def test_a_document_without_terms_is_never_found(
+    masked_model: Models, beir: Path, tmp_path: Path
+) -> None:
+    vectors = encode(beir, biased(masked_model("bert"), tmp_path / "m", -1000), tmp_path / "v")
     assert vectors.without_terms() == vectors.rows == 60
     assert opened(tmp_path / "v").search([Query("q", "bread")], 10).rankings["q"].doc_ids == []
     assert verify(tmp_path / "v", 5, ModelSettings(device="cpu")).cosine == 1
