@@ -227,7 +227,11 @@ class SparseVectors(StoredVectors):
         counts = starts[documents + 1] - starts[documents]
         vectors = ranges(starts[documents], counts)
         lengths = offsets[vectors + 1] - offsets[vectors]
-        if (lengths < 0).any() or (offsets[vectors] < 0).any() or (lengths > len(terms)).any():
+        if (
+            (lengths < 0).any()
+            or (offsets[vectors] < 0).any()
+            or (offsets[vectors + 1] > len(terms)).any()
+        ):
             raise self._damaged(number, "its offsets are not in order")
         at = ranges(offsets[vectors], lengths)
         read = SparseRagged.of(lengths, terms[at], weights[at], counts, self.dim)

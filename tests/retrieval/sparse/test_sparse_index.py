@@ -171,6 +171,8 @@ def test_verification_and_damage(masked_model: Models, beir: Path, tmp_path: Pat
         np.save(path, array)
         with pytest.raises(DataError, match=reason):
             list(SparseVectors(tmp_path / "v"))
+        with pytest.raises(DataError, match=reason):
+            _ = [SparseVectors(tmp_path / "v").at(np.array([row])) for row in range(3)]
         with pytest.raises(DataError, match=r"has changed|not finite|not ascending|offsets"):
             verify(tmp_path / "v", 20, ModelSettings(device="cpu"))
         path.write_bytes(whole)
