@@ -227,6 +227,16 @@ POOLERS: Catalog[Row] = Catalog(
         ),
         "multicls": Row("lmkcli.pooling.landmark:MultiCls", "a CLS before every chunk, averaged"),
         "lmk": Row("lmkcli.pooling.landmark:Landmark", "a landmark after every chunk, averaged"),
+        "splade": Row(
+            "lmkcli.pooling.classic:Splade",
+            "sparse: weights of vocabulary terms, maximum over all positions",
+        ),
+        "splade-sum": Row(
+            "lmkcli.pooling.classic:SpladeSum", "as splade, with the sum over positions (v1)"
+        ),
+        "splade-log": Row(
+            "lmkcli.pooling.classic:SpladeLog", "as splade, with the logarithm taken twice"
+        ),
     },
 )
 

@@ -170,6 +170,14 @@ def tiny_model(once: Once) -> Callable[[str], Path]:
 
 
 @pytest.fixture(scope="session")
+def masked_model(once: Once) -> Callable[[str], Path]:
+    """Makes, once, a tiny masked-language model. Do not write into it."""
+    from tests import tiny
+
+    return cache(lambda name: once(f"masked/{name}", lambda path: tiny.save_masked(path, name)))
+
+
+@pytest.fixture(scope="session")
 def beir(once: Once) -> Path:
     """A BEIR folder of 60 documents and 12 judged queries, Unicode in it. Do not write into it."""
     from tests import tiny

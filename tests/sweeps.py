@@ -74,6 +74,7 @@ INPUTS = {
     "file": "scores.jsonl",
 }
 _ENCODE = "-m bert --pool lmk --gran 8 --batch-tokens 128 --dtype fp32 --store-dtype fp32"
+_SPARSE = "-m masked --pool splade --top-terms 9 --batch-tokens 128 --dtype fp32"
 _STEPS = "--steps 3 --save-every 1 --log-every 1 --batch-size 2 --dtype fp32"
 _FIGURES = "--docs 3 --min-tokens 10 --dtype fp32"
 # The words of a verb, or of one of its cases, without the output; {} is the name of the case.
@@ -81,6 +82,7 @@ WORDS = {
     "tokenize": "./small -m bert",
     "encode": f"./small {_ENCODE}",
     "encode.adapter": "./small -m lora/adapter --dtype fp32 --store-dtype fp32",
+    "encode.sparse": f"./small {_SPARSE}",
     "index": "many --kind {}",
     "index.bm25": "./small --kind {}",
     "index.lucene": "./small --kind {}",
@@ -95,6 +97,7 @@ WORDS = {
     "import.pyserini": "pyserini --from {}",
     "export": "vectors --to {}",
     "export.tevatron-train": "pairs.tsv --to {}",
+    "export.anserini-json": "sparse --to {}",
     "export.sentence-transformers": "-m bert --pool cls --to {}",
     "export.hub": "-m bert --pool cls --to {}",
     "export.onnx": "-m bert --pool cls --to {}",
@@ -119,7 +122,7 @@ CASES: dict[str, Sequence[str]] = {
         for kind, row in INDEXES.items()
         if row.variant and all(map(find_spec, row.package.split()))
     ],
-    "encode": ["", "adapter"],
+    "encode": ["", "adapter", "sparse"],
     "search": ["", "documents", "changed"],  # with an index in the cache
     "train": ["", "lora"],
     "plot": ["", "training"],
@@ -156,6 +159,7 @@ def change_collection(folder: Path) -> None:
 # Command lines and changes before a case.
 BEFORE: dict[str, Sequence[str | Change]] = {
     "encode.adapter": [_LORA],
+    "export.anserini-json": [f"encode ./small {_SPARSE} -o sparse"],
     "fetch": [_LORA],
     "update": [
         *(_UPDATED, "index updated -o hnsw", "index ./small --kind bm25 -o bm25"),
@@ -282,6 +286,7 @@ def make_inputs(folder: Path, bert: Path) -> None:
     """The files that the cases start from."""
     tiny.collection(folder / "small", DOCS, QUERIES)
     (folder / "bert").symlink_to(bert)
+    tiny.save_masked(folder / "masked", "bert")
     pairs = ((tiny.sentence(i, 4), tiny.sentence(i, 9)) for i in range(6))
     (folder / "pairs.tsv").write_text("".join(f"{query}\t{passage}\n" for query, passage in pairs))
     for name, rows in (("matrix", 20), ("many", MANY)):

@@ -178,6 +178,16 @@ def save(folder: Path, name: str) -> Path:
     return folder
 
 
+def save_masked(folder: Path, name: str) -> Path:
+    """A masked-language model of the kind `name`, the same weights each time: a SPLADE folder of Naver."""
+    kind = KINDS[name]
+    torch.manual_seed(7)
+    model = transformers.AutoModelForMaskedLM.from_config(kind.config())
+    model.eval().save_pretrained(folder)
+    kind.tokenizer().save_pretrained(folder)
+    return folder
+
+
 def collection(folder: Path, docs: int = 60, queries: int = 12) -> Path:
     """A BEIR folder; three documents are judged for each query, and two queries for nothing."""
     (folder / "qrels").mkdir(parents=True)

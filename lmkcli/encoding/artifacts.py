@@ -17,11 +17,13 @@ from numpy.typing import NDArray
 from lmkcli.data.collection import Shard
 from lmkcli.encoding.chunk_contexts import NO_CONTEXTS
 from lmkcli.encoding.encoder import (
-    DocumentEncoder,
+    AnyRagged,
     EncodedBatch,
     Encoder,
+    SparseEncoder,
+    VectorFormat,
     encode_stream,
-    open_encoder,
+    open_any,
 )
 from lmkcli.encoding.jobs import CollectionJob
 from lmkcli.errors import DataError, Mismatch, UsageError
@@ -30,8 +32,8 @@ from lmkcli.progress import Call, Report
 from lmkcli.spec import manifest
 from lmkcli.spec.manifest import Manifest
 from lmkcli.spec.settings import EncodeSettings
-from lmkcli.store import parts, tokens
-from lmkcli.store.codes import STORAGES
+from lmkcli.store import parts, sparse, tokens
+from lmkcli.store.codes import SPARSE, STORAGES
 from lmkcli.store.doctable import DocRow
 from lmkcli.store.outputs import rollback_on_error
 from lmkcli.store.part_writer import (
@@ -41,7 +43,9 @@ from lmkcli.store.part_writer import (
     shard_writer,
 )
 from lmkcli.store.parts import ArrayTypes
-from lmkcli.store.tokens import DocBlock, Tokens, token_stream, write_tokens
+from lmkcli.store.sparse import SparseRagged
+from lmkcli.store.tokens import DocBlock, Tokens, TokenStream, token_stream, write_tokens
+from lmkcli.store.vectors import Ragged
 
 
 def run_tokenize(job: CollectionJob, folder: Path, report: Report = Report()) -> None:
@@ -84,13 +88,13 @@ def run_encode(job: CollectionJob, folder: Path, report: Report = Report()) -> N
         target = vectors_target(folder, job.shard, encoder, settings)
         with duplicates_located(job.source), shard_writer(target, report) as writer:
             stream = token_stream(job.source, encoder.document_tokenizer, job.shard, writer.row)
-            write_vectors(encode_stream(stream, encoder, report), writer, settings)
+            encode_into(writer, stream, encoder, settings, report)
             writer.skipped = job.skipped
 
 
-def open_job(job: CollectionJob, settings: EncodeSettings | None = None) -> Encoder:
+def open_job(job: CollectionJob, settings: EncodeSettings | None = None) -> Encoder | SparseEncoder:
     """Return the encoder of a job's documents."""
-    return open_encoder(job.resolved.recipe.doc, job.resolved.folder, settings or job.settings)
+    return open_any(job.resolved.recipe.doc, job.resolved.folder, settings or job.settings)
 
 
 def _rollback(job: CollectionJob, folder: Path) -> AbstractContextManager[None]:
@@ -125,7 +129,7 @@ def with_folder_dtype(settings: EncodeSettings, folder: Path) -> EncodeSettings:
 
 
 def vectors_manifest(
-    job: CollectionJob, encoder: Encoder, settings: EncodeSettings, call: Call
+    job: CollectionJob, encoder: Encoder | SparseEncoder, settings: EncodeSettings, call: Call
 ) -> Manifest:
     """Return the manifest of the vectors of a job."""
     recipe = job.resolved.recipe
@@ -134,7 +138,7 @@ def vectors_manifest(
         "source": job.origin,
         "shards": job.shard.count,
         "dtype": encoder.model.dtype,
-        "store_dtype": settings.store_dtype,
+        "store_dtype": SPARSE if encoder.sparse else settings.store_dtype,
         "attention": "packed" if encoder.model.packed else "padded",
         "store_text": settings.store_text,
     }
@@ -158,20 +162,35 @@ def as_started(described: Manifest, folder: Path) -> Manifest:
 
 def part_arrays(store_dtype: str, dim: int, spans: bool) -> ArrayTypes:
     """Return the arrays of a part of vectors: dtype and width of each."""
-    vectors = STORAGES[store_dtype].arrays(dim)
+    vectors = sparse.ARRAYS if store_dtype == SPARSE else STORAGES[store_dtype].arrays(dim)
     return {**vectors, "spans": ("int32", (2,))} if spans else vectors
 
 
 def vectors_target(
-    folder: Path, shard: Shard, encode: DocumentEncoder, settings: EncodeSettings
+    folder: Path, shard: Shard, encode: VectorFormat, settings: EncodeSettings
 ) -> PartTarget:
     """Return the destination of the vectors of an encoder."""
-    arrays = part_arrays(settings.store_dtype, encode.dim, encode.spans)
+    dtype = SPARSE if encode.sparse else settings.store_dtype
+    arrays = part_arrays(dtype, encode.dim, encode.spans)
     return PartTarget(folder, shard, arrays, settings.store_text, encode.contexts)
 
 
+def encode_into(
+    writer: PartWriter,
+    stream: TokenStream,
+    encoder: Encoder | SparseEncoder,
+    settings: EncodeSettings,
+    report: Report,
+) -> None:
+    """Encode all documents of a stream, and append them to the parts of a vectors folder."""
+    if isinstance(encoder, SparseEncoder):
+        write_vectors(encode_stream(stream, encoder, report), writer, settings)
+    else:
+        write_vectors(encode_stream(stream, encoder, report), writer, settings)
+
+
 def write_vectors(
-    batches: Iterable[EncodedBatch], writer: PartWriter, settings: EncodeSettings
+    batches: Iterable[EncodedBatch[AnyRagged]], writer: PartWriter, settings: EncodeSettings
 ) -> None:
     """Append encoded documents to the parts of a vectors folder.
 
@@ -179,8 +198,7 @@ def write_vectors(
     DataError for a document that lost tokens.
     """
     for rows, encoded in batches:
-        stored = STORAGES[settings.store_dtype].coded(encoded.vectors.vectors)
-        _check_finite(stored, encoded.vectors.starts, rows, settings.store_dtype)
+        stored = _stored(encoded.vectors, rows, writer, settings.store_dtype)
         if settings.on_overflow == "error":
             _check_nothing_lost(rows, encoded.kept)
         lengths = rows.tokens.lengths
@@ -191,6 +209,21 @@ def write_vectors(
         docs = [DocRow(*each, *context) for *each, context in facts]
         spans = {} if encoded.spans is None else {"spans": encoded.spans}
         writer.append(docs, {**stored, **spans})
+
+
+def _stored(
+    vectors: Ragged | SparseRagged, rows: DocBlock, writer: PartWriter, dtype: str
+) -> dict[str, NDArray[Any]]:
+    """Return the arrays to append. Raises DataError for values that are not finite."""
+    if isinstance(vectors, Ragged):
+        stored = STORAGES[dtype].coded(vectors.vectors)
+        _check_finite(stored, vectors.starts, rows, dtype)
+        return stored
+    if (bad := vectors.not_finite()) is not None:
+        raise DataError(
+            f"the vector of document {rows.docs[bad].id} has values that are not finite; try --dtype fp32"
+        )
+    return vectors.arrays(writer)
 
 
 def _check_nothing_lost(rows: DocBlock, kept: list[int]) -> None:

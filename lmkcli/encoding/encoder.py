@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, NamedTuple, Protocol
+from typing import Any, ClassVar, Generic, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 import torch
@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from lmkcli import catalog
 from lmkcli.data.collection import Query
 from lmkcli.encoding.chunk_contexts import ContextTokens, PlacedDocument, placed_in_context
-from lmkcli.encoding.resolution import open_pooler
+from lmkcli.encoding.resolution import makes_sparse, open_pooler
 from lmkcli.errors import DataError, Mismatch, UsageError
 from lmkcli.models.devices import is_out_of_memory
 from lmkcli.models.folder import ModelFolder
@@ -34,7 +34,9 @@ from lmkcli.models.forward import (
 )
 from lmkcli.models.heads import open_heads, open_token_head
 from lmkcli.models.lookup import is_local, read_model
+from lmkcli.models.splade import SpladePooling
 from lmkcli.models.tokenizer import Tokenizer, open_tokenizer
+from lmkcli.models.transformer import open_masked
 from lmkcli.pooling.block_placement import PlacedBlock, place_block
 from lmkcli.pooling.placement import (
     Expansion,
@@ -49,6 +51,7 @@ from lmkcli.progress import Note, Report
 from lmkcli.spec import manifest
 from lmkcli.spec.recipe import EncoderConfig
 from lmkcli.spec.settings import EncodeSettings, ModelSettings
+from lmkcli.store.sparse import SparseRagged, SparseVectors, strongest
 from lmkcli.store.token_blocks import TokenBlock, TokenizedText
 from lmkcli.store.tokens import (
     DocBlock,
@@ -57,8 +60,10 @@ from lmkcli.store.tokens import (
     documents_of,
     estimate_total,
 )
-from lmkcli.store.vectors import Ragged, Vectors
+from lmkcli.store.vectors import Ragged, StoredVectors, Vectors
 from lmkcli.text.formatting import shell_line
+
+AnyRagged = TypeVar("AnyRagged", Ragged, SparseRagged)
 
 # Maximum numbers in the states of a pack on a CPU: 4,096 positions of width 384, or 2,048 of width 768.
 # Larger packs do not fit into caches, and slow down the allocator.
@@ -73,12 +78,13 @@ BUFFER_WORK = {"cpu": 20e12, "cuda": 2000e12}
 class PooledPack(NamedTuple):
     """The result of one forward pass.
 
-    inputs: the numbers of the inputs. numbers: [n], the numbers of the vectors. vectors: [n, width].
+    inputs: the numbers of the inputs. numbers: [n], the numbers of the vectors. vectors: [n, width], in
+    float32 on the CPU; sparse if the pooling makes sparse vectors.
     """
 
     inputs: list[int]
     numbers: NDArray[np.int64]
-    vectors: NDArray[np.float32]
+    vectors: torch.Tensor
 
 
 class _Launched(NamedTuple):
@@ -92,7 +98,7 @@ class _Launched(NamedTuple):
     def wait(self) -> PooledPack:
         if self.copied is not None:
             self.copied.synchronize()
-        return PooledPack(self.inputs, self.numbers, self.vectors.numpy())
+        return PooledPack(self.inputs, self.numbers, self.vectors)
 
 
 @dataclass
@@ -159,7 +165,9 @@ class BatchRunner:
         try:
             with torch.inference_mode():
                 vectors, copied = self.forward(inputs).float(), None
-                if vectors.is_cuda:
+                if vectors.is_sparse:
+                    vectors = vectors.cpu()
+                elif vectors.is_cuda:
                     on_device = vectors
                     vectors = torch.empty(on_device.shape, dtype=on_device.dtype, pin_memory=True)
                     vectors.copy_(on_device, non_blocking=True)
@@ -190,25 +198,25 @@ class BatchRunner:
         self.settings = replace(self.settings, batch_tokens=budget)
 
 
-class DocumentVectors(NamedTuple):
-    """The vectors of some documents.
+class DocumentVectors(NamedTuple, Generic[AnyRagged]):
+    """The vectors of some documents, dense or sparse.
 
     kept: how many content tokens of each document were read.
     spans: [vectors, 2], the characters of each chunk in its document's content (unit chunk), else None.
     contexts: the tokens of the contexts of each document's chunks, if they have contexts.
     """
 
-    vectors: Ragged
+    vectors: AnyRagged
     kept: list[int]
     spans: NDArray[np.int32] | None = None
     contexts: list[ContextTokens] | None = None
 
 
-class EncodedBatch(NamedTuple):
+class EncodedBatch(NamedTuple, Generic[AnyRagged]):
     """Some documents and their vectors."""
 
     rows: DocBlock
-    encoded: DocumentVectors
+    encoded: DocumentVectors[AnyRagged]
 
 
 class Shares(NamedTuple):
@@ -221,10 +229,14 @@ class Shares(NamedTuple):
     vectors: NDArray[np.float64]
 
 
-class DocumentEncoder(Protocol):
-    """Converts token rows to vectors; `Encoder` is the implementation."""
+class VectorFormat(Protocol):
+    """What is stored for each vector of an encoder."""
 
     dim: int
+
+    @property
+    def sparse(self) -> bool:
+        """Whether the vectors are sparse."""
 
     @property
     def spans(self) -> bool:
@@ -234,22 +246,26 @@ class DocumentEncoder(Protocol):
     def contexts(self) -> bool:
         """Whether chunks follow contexts."""
 
+
+class DocumentEncoder(VectorFormat, Protocol[AnyRagged]):
+    """Converts token rows to vectors; `Encoder` and `SparseEncoder` are the implementations."""
+
     @property
     def buffer_tokens(self) -> int:
         """How many content tokens are sorted by length together."""
 
-    def __call__(self, rows: Sequence[TokenRow], report: Report) -> DocumentVectors:
+    def __call__(self, rows: Sequence[TokenRow], report: Report) -> DocumentVectors[AnyRagged]:
         """Return the vectors of the rows, in their order."""
 
 
 def encode_stream(
-    stream: TokenStream, encode: DocumentEncoder, report: Report
-) -> Iterator[EncodedBatch]:
+    stream: TokenStream, encode: DocumentEncoder[AnyRagged], report: Report
+) -> Iterator[EncodedBatch[AnyRagged]]:
     """Encode all documents of a stream, a buffer of `buffer_tokens` at a time."""
     buffer: list[DocBlock] = []
     ended = read = rows = 0
 
-    def encoded(whole: int | None) -> EncodedBatch:
+    def encoded(whole: int | None) -> EncodedBatch[AnyRagged]:
         """Encode the buffer, and report its progress as progress of the stream."""
         docs = stream.docs()
         block = DocBlock.join(buffer)
@@ -281,14 +297,17 @@ def encode_stream(
 
 
 @dataclass
-class Encoder:
-    """One side of a recipe, ready to run. A call with token rows returns their vectors."""
+class SideEncoder(Generic[AnyRagged]):
+    """One side of a recipe, ready to run. A call with token rows returns their vectors.
 
+    dim: the number of dimensions of a vector; of a sparse one, the size of the vocabulary.
+    """
+
+    sparse: ClassVar[bool]
     side: EncoderConfig
     tokenizer: Tokenizer
     placer: Placer
     runner: BatchRunner
-    finish: Finish
     dim: int
 
     @property
@@ -310,7 +329,8 @@ class Encoder:
     def buffer_tokens(self) -> int:
         """How many content tokens are sorted by length together; it limits memory."""
         pack = self.runner.settings.batch_tokens
-        buffer_packs = TOKEN_PACKS if self.side.unit == "token" else BUFFER_PACKS
+        large = self.side.unit == "token" or self.sparse  # vectors that take much memory
+        buffer_packs = TOKEN_PACKS if large else BUFFER_PACKS
         return min(pack * buffer_packs, max(pack, self._affordable))
 
     @cached_property
@@ -324,7 +344,7 @@ class Encoder:
         """The tokenizer for documents that only this encoder reads: without spans if it needs none."""
         return replace(self.tokenizer, spans=self.spans or self.contexts)
 
-    def __call__(self, rows: Sequence[TokenRow], report: Report) -> DocumentVectors:
+    def __call__(self, rows: Sequence[TokenRow], report: Report) -> DocumentVectors[AnyRagged]:
         """Return the vectors of the rows, in their order."""
         block = DocBlock.of(rows)
         contexts: list[ContextTokens] | None = None
@@ -348,12 +368,12 @@ class Encoder:
             return placed_in_context(rows, self.side.context, self.tokenizer, self.placer)
         return [PlacedDocument(placement) for placement in self.placed(rows)]
 
-    def queries(self, queries: list[Query]) -> Ragged:
+    def queries(self, queries: list[Query]) -> AnyRagged:
         """Return the vectors of queries."""
         texts = self.tokenizer([query.text for query in queries])
         return self.texts(texts, [f"query {query.id}" for query in queries])
 
-    def texts(self, texts: Sequence[TokenizedText], names: list[str]) -> Ragged:
+    def texts(self, texts: Sequence[TokenizedText], names: list[str]) -> AnyRagged:
         """Return the vectors of tokenized texts.
 
         Raises DataError with the name of the text if a vector is not finite.
@@ -361,13 +381,54 @@ class Encoder:
         block = TokenBlock.of(texts)
         placed = place_block(self.placer, block)
         vectors = self._encode(placed, block.lengths, names, Report())
-        bad = np.flatnonzero(~np.isfinite(vectors.vectors).all(axis=1))
-        if len(bad):
-            text = int(np.searchsorted(vectors.starts, bad[0], side="right")) - 1
+        bad = vectors.not_finite()
+        if bad is not None:
             raise DataError(
-                f"the vector of {names[text]} has values that are not finite; try --dtype fp32"
+                f"the vector of {names[bad]} has values that are not finite; try --dtype fp32"
             )
         return vectors
+
+    def placed(self, texts: Sequence[TokenizedText]) -> list[Placement]:
+        """Place texts one by one, without contexts."""
+        contents = (self.placer.content(text.ids, text.prompt, text.ends) for text in texts)
+        return [self.placer.place(content) for content in contents]
+
+    def _packs(
+        self, placed: PlacedBlock, lengths: NDArray[np.int64], names: list[str], report: Report
+    ) -> Iterator[PooledPack]:
+        """Run the model on placed texts of these lengths."""
+        windows = np.bincount(placed.texts, minlength=len(lengths))
+        tokens = (lengths / np.maximum(windows, 1))[placed.texts]  # of each input, for progress
+        done = 0.0
+        for pack in self.runner(placed.inputs, lambda i: names[placed.texts[i]], report.note):
+            yield pack
+            done += float(tokens[pack.inputs].sum())
+            report.progress(round(done), None, "tokens")
+            report.check_stop()
+
+    def _encode(
+        self, placed: PlacedBlock, lengths: NDArray[np.int64], names: list[str], report: Report
+    ) -> AnyRagged:
+        """Run the model on placed texts of these lengths, and combine the vectors of their windows."""
+        raise NotImplementedError
+
+
+@dataclass
+class Encoder(SideEncoder[Ragged]):
+    """One side of a recipe with dense vectors."""
+
+    sparse = False
+    finish: Finish
+
+    def _encode(
+        self, placed: PlacedBlock, lengths: NDArray[np.int64], names: list[str], report: Report
+    ) -> Ragged:
+        pooled = np.empty((int(placed.vectors.sum()), self.runner.forward.width), np.float32)
+        for pack in self._packs(placed, lengths, names, report):
+            pooled[pack.numbers] = pack.vectors.numpy()
+        vectors = self.finish(torch.from_numpy(pooled), torch.from_numpy(placed.vectors))
+        counts = np.ones_like(placed.vectors) if self.finish.average else placed.vectors
+        return Ragged.of(vectors.contiguous().numpy(), counts)
 
     def shares(self, row: TokenRow, positions: int) -> Shares | None:
         """Return the shares of a document's chunks in its vector (unit doc); needs one forward pass.
@@ -397,27 +458,35 @@ class Encoder:
         np.add.at(shares, chunk.reshape(-1), vectors)
         return Shares(spans.astype(np.int32), shares)
 
-    def placed(self, texts: Sequence[TokenizedText]) -> list[Placement]:
-        """Place texts one by one, without contexts."""
-        contents = (self.placer.content(text.ids, text.prompt, text.ends) for text in texts)
-        return [self.placer.place(content) for content in contents]
+
+@dataclass
+class SparseEncoder(SideEncoder[SparseRagged]):
+    """One side of a recipe with sparse vectors."""
+
+    sparse = True
 
     def _encode(
         self, placed: PlacedBlock, lengths: NDArray[np.int64], names: list[str], report: Report
-    ) -> Ragged:
-        """Run the model on placed texts of these lengths, and combine the vectors of their windows."""
-        pooled = np.empty((int(placed.vectors.sum()), self.runner.forward.width), np.float32)
-        windows = np.bincount(placed.texts, minlength=len(lengths))
-        tokens = (lengths / np.maximum(windows, 1))[placed.texts]  # of each input, for progress
-        done = 0.0
-        for pack in self.runner(placed.inputs, lambda i: names[placed.texts[i]], report.note):
-            pooled[pack.numbers] = pack.vectors
-            done += float(tokens[pack.inputs].sum())
-            report.progress(round(done), None, "tokens")
-            report.check_stop()
-        vectors = self.finish(torch.from_numpy(pooled), torch.from_numpy(placed.vectors))
-        counts = np.ones_like(placed.vectors) if self.finish.average else placed.vectors
-        return Ragged.of(vectors.contiguous().numpy(), counts)
+    ) -> SparseRagged:
+        """Run the model on placed texts. The weights of windows become their maximum."""
+        vectors, terms, weights = [], [], []
+        for pack in self._packs(placed, lengths, names, report):
+            sparse = pack.vectors.coalesce()
+            indices = sparse.indices().numpy()
+            vectors.append(pack.numbers[indices[0]])
+            terms.append(indices[1])
+            weights.append(sparse.values().numpy())
+        counts = placed.vectors
+        numbers = np.concatenate(vectors)
+        if self.side.unit == "doc":
+            numbers = np.repeat(np.arange(len(counts)), counts)[numbers]
+            counts = np.ones_like(counts)
+        pooled = strongest(
+            numbers, np.concatenate(terms), np.concatenate(weights), counts, self.dim
+        )
+        if self.side.top_terms:
+            pooled = pooled.pruned(self.side.top_terms)
+        return pooled.normalized() if self.side.normalize else pooled
 
 
 class ModelOpener(Protocol):
@@ -455,14 +524,21 @@ def check_folder(side: EncoderConfig, folder: ModelFolder) -> None:
 
 def open_forward(side: EncoderConfig, folder: ModelFolder, options: ModelOptions) -> ForwardPass:
     """Return the forward pass of one side. Raises UsageError if the model has too few positions."""
-    open_model: ModelOpener = catalog.load(catalog.MODELS, folder.kind, "model kind")
-    model = open_model(folder, options)
+    model: Model
+    pooling: Pooling
+    if expanding := traits_of(open_pooler(side.pool)).expanding:
+        model, language_head = open_masked(folder, options)
+        pooling = SpladePooling(language_head, expanding)
+    else:
+        open_model: ModelOpener = catalog.load(catalog.MODELS, folder.kind, "model kind")
+        model = open_model(folder, options)
+        head = open_token_head(folder, side.pool, model.device)
+        pooling = Pooling(head, open_heads(folder, model.device))
     if side.max_length > model.limit:
         raise UsageError(
             f"--max-length {side.max_length}: {folder.name} has {model.limit} positions"
         )
-    head = open_token_head(folder, side.pool, model.device)
-    return ForwardPass(model, Pooling(head, open_heads(folder, model.device)))
+    return ForwardPass(model, pooling)
 
 
 def encoder_of(
@@ -477,7 +553,26 @@ def encoder_of(
         raise UsageError(f"--dim {side.dim}: {name} makes vectors of {width} dimensions")
     dim = side.dim or width
     finish = Finish(side.unit == "doc", dim, side.normalize)
-    return Encoder(side, tokenizer, make_placer(side, tokenizer.special), runner, finish, dim)
+    return Encoder(side, tokenizer, make_placer(side, tokenizer.special), runner, dim, finish)
+
+
+def open_any(
+    side: EncoderConfig, folder: ModelFolder, settings: EncodeSettings
+) -> Encoder | SparseEncoder:
+    """Load the tokenizer and model of one side, for dense or sparse vectors."""
+    return (open_sparse if makes_sparse(side) else open_encoder)(side, folder, settings)
+
+
+def open_sparse(
+    side: EncoderConfig, folder: ModelFolder, settings: EncodeSettings
+) -> SparseEncoder:
+    """Load the tokenizer and model of one side with sparse vectors.
+
+    Raises UsageError or Mismatch if the model folder cannot follow the recipe.
+    """
+    tokenizer, runner = _opened(side, folder, settings)
+    placer = make_placer(side, tokenizer.special)
+    return SparseEncoder(side, tokenizer, placer, runner, runner.forward.width)
 
 
 def open_encoder(
@@ -486,10 +581,26 @@ def open_encoder(
     settings: EncodeSettings,
     loaded: Iterable[Encoder] = (),
 ) -> Encoder:
-    """Load the tokenizer and model of one side. An encoder of `loaded` with the same model shares it.
+    """Load the tokenizer and model of one side with dense vectors.
 
-    Raises UsageError or Mismatch if the model folder cannot follow the recipe.
+    An encoder of `loaded` with the same model shares it. Raises UsageError or Mismatch if the model folder
+    cannot follow the recipe.
     """
+    if makes_sparse(side):
+        raise UsageError(
+            f"--pool {side.pool} makes sparse vectors, which lmk encode stores and lmk search ranks; this "
+            "needs dense vectors, such as of --pool mean"
+        )
+    tokenizer, runner = _opened(side, folder, settings, loaded)
+    return encoder_of(side, tokenizer, runner, folder.name)
+
+
+def _opened(
+    side: EncoderConfig,
+    folder: ModelFolder,
+    settings: EncodeSettings,
+    loaded: Iterable[Encoder] = (),
+) -> tuple[Tokenizer, BatchRunner]:
     check_folder(side, folder)
     options = ModelOptions(
         settings.dtype, settings.device, side.trust_remote_code, side.extend, side.pad_to_max
@@ -503,9 +614,9 @@ def open_encoder(
         )
         fits = side.max_length <= other.model.limit
         if same and fits and _of_model(other.side) == _of_model(side):
-            return encoder_of(side, tokenizer, other.runner, folder.name)
+            return tokenizer, other.runner
     forward = open_forward(side, folder, options)
-    return encoder_of(side, tokenizer, BatchRunner(forward, settings), folder.name)
+    return tokenizer, BatchRunner(forward, settings)
 
 
 def _of_model(side: EncoderConfig) -> tuple[Any, ...]:
@@ -526,6 +637,19 @@ def open_recorded(
 
     Raises DataError if the model would run code or be downloaded, and `settings` do not allow it.
     """
+    return open_encoder(*_recorded(vectors, query, settings), loaded)
+
+
+def open_recorded_sparse(
+    vectors: SparseVectors, query: bool, settings: ModelSettings
+) -> SparseEncoder:
+    """Return the encoder of one side of the recipe of sparse vectors; errors as of `open_recorded`."""
+    return open_sparse(*_recorded(vectors, query, settings))
+
+
+def _recorded(
+    vectors: StoredVectors, query: bool, settings: ModelSettings
+) -> tuple[EncoderConfig, ModelFolder, EncodeSettings]:
     manifest.check_whole(vectors.folder, vectors.manifest)
     recipe = vectors.recipe.moved(settings.model) if settings.model else vectors.recipe
     side = recipe.query if query else recipe.doc
@@ -543,8 +667,7 @@ def open_recorded(
     offline = settings.offline or not settings.model
     folder = read_model(side.model, side.revision or None, offline)
     dtype = settings.dtype or vectors.manifest.execution["dtype"]
-    encode = EncodeSettings(dtype=dtype, device=settings.device)
-    return open_encoder(side, folder, encode, loaded)
+    return side, folder, EncodeSettings(dtype=dtype, device=settings.device)
 
 
 def refuse_code(artifact: str, model: str) -> None:

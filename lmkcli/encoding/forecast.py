@@ -11,13 +11,16 @@ from numpy.typing import NDArray
 
 from lmkcli.data.collection import WHOLE, Collection, Shard
 from lmkcli.data.known_collections import facts_of
-from lmkcli.encoding.encoder import Encoder, open_encoder
+from lmkcli.encoding.artifacts import open_job
+from lmkcli.encoding.encoder import Encoder, SparseEncoder
 from lmkcli.encoding.jobs import CollectionJob
 from lmkcli.progress import Progress, Report, silent
+from lmkcli.store import sparse
 from lmkcli.store.codes import STORAGES
 from lmkcli.store.tokens import TokenRow, Tokens, token_stream
 
 SAMPLE_TOKENS = 60_000  # encoded to measure the pace
+_SAMPLED_TERMS = 20  # documents that are encoded to count the terms of sparse vectors
 _QUICK_TOKENS = 15_000  # the same if many jobs are estimated
 _QUICK_BYTES, _QUICK_DOCS = 4_000_000, 2_000  # the part of a collection that such an estimate reads
 
@@ -75,7 +78,7 @@ def forecast(
     job: CollectionJob, progress: Progress, sample_tokens: int = SAMPLE_TOKENS
 ) -> Forecast:
     """Count all tokens of the shard, and measure the time of a sample in the model."""
-    encoder = open_encoder(job.resolved.recipe.doc, job.resolved.folder, job.settings)
+    encoder = open_job(job)
     stream = token_stream(job.source, encoder.tokenizer, job.shard, 0)
     lengths: list[int] = []
     positions = text = vectors = lost = cut = contexts = 0
@@ -92,8 +95,7 @@ def forecast(
         _extend_sample(sample, batch, sample_tokens)
         progress(len(lengths), stream.docs(), "documents")
     stored = text if job.settings.store_text else 0
-    arrays = STORAGES[job.settings.store_dtype].arrays(encoder.dim).values()
-    disk = stored + vectors * sum(np.dtype(kind).itemsize * math.prod(w) for kind, w in arrays)
+    disk = round(stored + vectors * _vector_bytes(encoder, sample, job.settings.store_dtype))
     tokens = np.array(lengths, dtype=np.int64)
     pace = _pace(encoder, sample)
     return Forecast(
@@ -112,7 +114,21 @@ def _extend_sample(sample: list[TokenRow], batch: Sequence[TokenRow], budget: in
         remaining -= len(batch[number].ids)
 
 
-def _pace(encoder: Encoder, sample: list[TokenRow]) -> float:
+def _vector_bytes(
+    encoder: Encoder | SparseEncoder, sample: list[TokenRow], store_dtype: str
+) -> float:
+    """Return the size of a stored vector; a sparse one has the average number of terms of a sample."""
+    if isinstance(encoder, SparseEncoder):
+        terms = 0.0
+        if sample:
+            terms = float(encoder(sample[:_SAMPLED_TERMS], Report()).vectors.lengths.mean())
+        sizes = {stem: np.dtype(kind).itemsize for stem, (kind, _) in sparse.ARRAYS.items()}
+        return sizes["offsets"] + terms * (sizes["terms"] + sizes["weights"])
+    arrays = STORAGES[store_dtype].arrays(encoder.dim).values()
+    return sum(np.dtype(kind).itemsize * math.prod(width) for kind, width in arrays)
+
+
+def _pace(encoder: Encoder | SparseEncoder, sample: list[TokenRow]) -> float:
     """Return the positions per second of the model; 0 without a sample."""
     if not sample:
         return 0.0
@@ -124,7 +140,7 @@ def _pace(encoder: Encoder, sample: list[TokenRow]) -> float:
     return sum(len(one.ids) for one in inputs) / seconds
 
 
-def _memory(encoder: Encoder) -> int:
+def _memory(encoder: Encoder | SparseEncoder) -> int:
     """Return the approximate memory of weights, one buffer of token rows and the activations of one pack."""
     weights = encoder.model.weight_bytes
     buffer = encoder.buffer_tokens * 40  # ids, spans and the text itself

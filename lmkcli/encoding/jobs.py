@@ -11,7 +11,7 @@ from typing import Any
 from lmkcli.data import contexts
 from lmkcli.data.collection import Collection, Shard, open_collection
 from lmkcli.data.run import RunSubset
-from lmkcli.encoding.resolution import ResolvedRecipe, check_options, resolve
+from lmkcli.encoding.resolution import ResolvedRecipe, check_options, makes_sparse, resolve
 from lmkcli.errors import Mismatch, UsageError
 from lmkcli.spec import manifest
 from lmkcli.spec.recipe import RecipeOptions
@@ -76,6 +76,11 @@ def plan(
     else:
         opened = open_collection(source, context=contexts.field_of(options.context or ""))
     resolved = resolve(options, offline)
+    if makes_sparse(resolved.recipe.doc) and settings.store_dtype != EncodeSettings.store_dtype:
+        raise UsageError(
+            f"--store-dtype {settings.store_dtype} has no effect with --pool {resolved.recipe.doc.pool}: the "
+            "weights of sparse vectors are stored in float32; drop it"
+        )
     how = resolved.recipe.doc.context
     if isinstance(opened, Tokens):
         _check_tokens(opened, resolved)
@@ -139,6 +144,7 @@ def describe_job(job: CollectionJob) -> Iterator[str]:
         f"max length {doc.max_length}{f' (positions {doc.extend})' if doc.extend else ''}"
         f"{', padded to full length' if doc.pad_to_max else ''}, {doc.similarity}"
         f"{', normalised' if doc.normalize else ''}{f', first {doc.dim} dimensions' if doc.dim else ''}"
+        f"{f', {doc.top_terms} terms' if doc.top_terms else ''}"
     )
     if doc.prompt or query.prompt:
         yield f"prompts: documents {doc.prompt!r}, queries {query.prompt!r}"

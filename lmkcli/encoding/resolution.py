@@ -12,7 +12,8 @@ from typing import NamedTuple, TypeVar
 from lmkcli import catalog
 from lmkcli.data import contexts
 from lmkcli.errors import UsageError
-from lmkcli.models.folder import NO_LIMIT, ModelFolder
+from lmkcli.models.files import read_json
+from lmkcli.models.folder import NO_LIMIT, ModelFolder, no_language_head
 from lmkcli.models.lookup import OWN_NAMES, check_revision, read_model
 from lmkcli.pooling.placement import Pooler, traits_of
 from lmkcli.spec.recipe import EXTENSIONS, ROTARY, EncoderConfig, Recipe, RecipeOptions
@@ -129,12 +130,22 @@ def open_pooler(pool: str) -> Pooler:
     return create(int(parameter))
 
 
+def makes_sparse(side: EncoderConfig) -> bool:
+    """Return whether one side of a recipe makes sparse vectors."""
+    return traits_of(open_pooler(side.pool)).expanding is not None
+
+
 def check_unit(pool: str, pooler: Pooler, unit: str, window: Window) -> None:
     """Raise UsageError for a combination of pool, unit and window that has no meaning."""
     if unit != "doc" and pooler.per == "model" and (unit, window) != ("chunk", "chunk"):
         raise UsageError(
             f"--unit {unit}: the model makes one vector from an input and has no states of its tokens; for a "
             "vector per chunk use --unit chunk --gran 256 --window chunk"
+        )
+    if unit == "token" and traits_of(pooler).expanding:
+        raise UsageError(
+            f"--unit token: --pool {pool} makes a sparse vector of whole texts; use --unit doc or chunk, or "
+            "--pool mean for late interaction"
         )
     if unit == "token" and pooler.per != "token":
         raise UsageError(
@@ -203,7 +214,6 @@ def resolve(
     check_revision(folder, options.revision)
     guessed = options.pool == "auto" and not folder.pool
     notes = [f"{folder.name} declares no pooling: this is a guess, set --pool"] if guessed else []
-    normalize = _normalize(options.normalize, folder)
     if options.pad_to_max is not None and not folder.sees_padding:
         raise UsageError(
             f"--pad-to-max has no effect with {folder.name}: its vectors do not depend on padding"
@@ -211,8 +221,13 @@ def resolve(
     pool = options.pool
     if pool == "auto":
         pool = folder.pool or ("last" if folder.causal else "mean")
+    expanding = traits_of(open_pooler(pool)).expanding is not None
+    if expanding:
+        folder = _expanding_folder(folder)
+    _check_terms(options, pool, expanding)
     unit = options.unit or ("token" if folder.late else "doc")
     window = options.window or _declared_window(options, folder, pool, unit)
+    normalize = _normalize(options.normalize, folder)
     pooler = open_pooler(pool)
     _check_model(pool, pooler, folder)
     check_unit(pool, pooler, unit, window)
@@ -246,6 +261,7 @@ def resolve(
         or (traits_of(pooler).appends_eos and not folder.pool and folder.causal),
         pad_to_max=_first(options.pad_to_max, folder.sees_padding),
         dim=options.dim or 0,
+        top_terms=options.top_terms or 0,
         normalize=normalize,
         similarity="dot" if folder.similarity == "dot" else "cosine",
     )
@@ -258,6 +274,7 @@ def resolve(
         window=FULL,
         overlap=NO_OVERLAP,
         context="",
+        top_terms=options.query_top_terms or 0,
     )
     if folder.late is not None:  # both sides of a late-interaction folder in PyLate's layout
         late = folder.late
@@ -269,6 +286,52 @@ def resolve(
                 query, expansion=late.expansion_id, attend_expansion=late.attend_expansion
             )
     return ResolvedRecipe(Recipe(doc, query), folder, notes)
+
+
+def _expanding_folder(folder: ModelFolder) -> ModelFolder:
+    """Return the declarations of a folder for sparse vectors.
+
+    Folders without declarations are scored by dot products. Raises UsageError for a model without a
+    masked-language-model head, or with modules for dense vectors.
+    """
+    if folder.kind != "transformer" or folder.causal:
+        raise UsageError(no_language_head(folder, "its architecture has none"))
+    declared = read_json(folder.encoder / "config.json")
+    architectures = declared.get("architectures") or []
+    if architectures and not declared.get("auto_map") and not any(map(_has_head, architectures)):
+        raise UsageError(no_language_head(folder, f"its config.json declares {architectures[0]}"))
+    if folder.modules or folder.projections:
+        raise UsageError(
+            f"{folder.name} has modules after its pooling, which are for dense vectors; give a SPLADE model, "
+            "or choose another --pool"
+        )
+    return (
+        folder
+        if traits_of(open_pooler(folder.pool or "mean")).expanding
+        else replace(folder, similarity="dot", normalize=False)
+    )
+
+
+def _has_head(architecture: str) -> bool:
+    """Return whether a class of transformers has a masked-language-model head."""
+    return architecture.endswith(("ForMaskedLM", "ForPreTraining"))
+
+
+def _check_terms(options: RecipeOptions, pool: str, expanding: bool) -> None:
+    """Raise UsageError for options of sparse vectors with another pooler, or the reverse."""
+    for flag, given in (
+        ("--top-terms", options.top_terms),
+        ("--query-top-terms", options.query_top_terms),
+    ):
+        if given and not expanding:
+            raise UsageError(
+                f"{flag} has no effect with --pool {pool}: it is for sparse vectors, such as of --pool splade"
+            )
+    if expanding and options.dim:
+        raise UsageError(
+            f"--dim {options.dim}: the dimensions of sparse vectors are the terms of the vocabulary; keep "
+            "fewer terms with --top-terms"
+        )
 
 
 def _first(option: _Option | None, declared: _Option) -> _Option:

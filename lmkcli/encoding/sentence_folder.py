@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from tokenizers import Tokenizer
 
-from lmkcli.encoding.resolution import ResolvedRecipe, open_pooler, resolve
+from lmkcli.encoding.resolution import ResolvedRecipe, makes_sparse, open_pooler, resolve
 from lmkcli.errors import DataError, UsageError
 from lmkcli.models.files import CODE, TEXTS, WEIGHTS, copy_files, loading, model_files, read_json
 from lmkcli.models.folder import LANDMARKS, TRAINED, ModelFolder
@@ -92,6 +92,11 @@ def resolve_whole(options: RecipeOptions, offline: bool = False) -> ResolvedReci
 def check_exportable(resolved: ResolvedRecipe) -> None:
     """Raise UsageError for a recipe that a sentence-transformers folder cannot express."""
     side, source = resolved.recipe.doc, resolved.folder
+    if makes_sparse(side):
+        raise UsageError(
+            f"--pool {side.pool} makes sparse vectors, and lmk neither trains nor exports such models; use "
+            "SparseEncoder of sentence-transformers, and lmk encode with its folder"
+        )
     if source.late:
         raise UsageError(
             f"{source.name} makes a vector of every token, and sentence-transformers makes one of a text; "

@@ -9,23 +9,24 @@ import os
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from lmkcli.data.collection import WHOLE, Collection, Doc, DocStream, Qrel, Query, Shard, doc_hash
 from lmkcli.encoding import artifacts
-from lmkcli.encoding.artifacts import part_arrays, vectors_target, write_vectors
-from lmkcli.encoding.encoder import encode_stream, open_encoder
+from lmkcli.encoding.artifacts import encode_into, part_arrays, vectors_target
 from lmkcli.encoding.jobs import CollectionJob
 from lmkcli.errors import DataError, UsageError
 from lmkcli.progress import Report
 from lmkcli.spec import manifest
 from lmkcli.store import part_writer, parts
+from lmkcli.store.doctable import DocRow
 from lmkcli.store.part_reader import doc_table, part_summary
 from lmkcli.store.part_writer import PartTarget, PartWriter, UniqueIds, duplicates_located
-from lmkcli.store.parts import UPDATES, Generation, PartSlice
+from lmkcli.store.parts import UPDATES, ArrayTypes, Generation, PartSlice
+from lmkcli.store.sparse import SparseVectors, open_stored
 from lmkcli.store.tokens import Tokens, token_stream
 from lmkcli.store.vectors import Vectors
 from lmkcli.system.atomic import locked
@@ -52,7 +53,7 @@ def run_update(job: CollectionJob, folder: Path, report: Report = Report()) -> V
     """
     source, origin = _check_source(job, folder), job.origin
     settings = artifacts.with_folder_dtype(job.settings, folder)
-    encoder = open_encoder(job.resolved.recipe.doc, job.resolved.folder, settings)
+    encoder = artifacts.open_job(job, settings)
     described = artifacts.vectors_manifest(job, encoder, settings, report.call)
     manifest.claim(folder, artifacts.as_started(described, folder))
     with locked(folder):
@@ -64,7 +65,7 @@ def run_update(job: CollectionJob, folder: Path, report: Report = Report()) -> V
         new_docs = NewDocuments(source, stored, report.stopping)
         with duplicates_located(source), PartWriter(target, report, first) as writer:
             stream = token_stream(new_docs, encoder.document_tokenizer, WHOLE, 0)
-            write_vectors(encode_stream(stream, encoder, report), writer, settings)
+            encode_into(writer, stream, encoder, settings, report)
         report.check_stop()  # a signal ends the stream of documents early
         slices = stored.requested() + _unlisted(folder, first)
         had = sum(piece.rows for piece in before.slices)
@@ -222,7 +223,7 @@ def compact(folder: Path, keep_hours: float, report: Report = Report()) -> Compa
     A part is deleted if no generation of the last `keep_hours` lists it, because a reader may still use it
     until then.
     """
-    vectors = Vectors(folder)  # DataError if shards are missing
+    vectors = open_stored(folder)  # DataError if shards are missing
     manifest.check_whole(folder, vectors.manifest)
     if (folder / parts.PARTS).is_symlink():
         raise DataError(
@@ -238,7 +239,7 @@ def compact(folder: Path, keep_hours: float, report: Report = Report()) -> Compa
         now = before
         if len(rest) > 1 or any(piece.deleted for piece in rest):
             first = _next_row(folder, before.rows)
-            _rewrite(Vectors(folder, rest), first, report)
+            _rewrite(type(vectors)(folder, rest), first, report)
             written = _unlisted(folder, first)
             rows = _next_row(folder, before.rows)
             changed = before._replace(slices=kept + written, rows=rows)
@@ -253,7 +254,7 @@ def _is_full(folder: Path, piece: PartSlice) -> bool:
     return not piece.deleted and size >= part_writer.PART_BYTES // 2
 
 
-def _rewrite(old: Vectors, row: int, report: Report) -> None:
+def _rewrite(old: Vectors | SparseVectors, row: int, report: Report) -> None:
     """Copy the live rows of `old` into parts from row `row` on."""
     execution = old.manifest.execution
     arrays = part_arrays(execution["store_dtype"], old.dim, old.recipe.doc.unit == "chunk")
@@ -261,12 +262,23 @@ def _rewrite(old: Vectors, row: int, report: Report) -> None:
     target = PartTarget(old.folder, UPDATES, arrays, bool(execution["store_text"]), contexts)
     done = 0
     with PartWriter(target, report, row) as writer:
-        for blocks in zip(*(old.stored(stem) for stem in arrays), strict=True):
-            docs = blocks[0][0]
+        for docs, stored in _stored(old, arrays, writer):
             done += len(docs)
             report.progress(done, old.rows, "documents")
-            stored = (array for _, array in blocks)
-            writer.append(docs, dict(zip(arrays, stored, strict=True)))
+            writer.append(docs, stored)
+
+
+def _stored(
+    old: Vectors | SparseVectors, arrays: ArrayTypes, writer: PartWriter
+) -> Iterator[tuple[list[DocRow], dict[str, NDArray[Any]]]]:
+    """Yield all documents with the arrays to append."""
+    if isinstance(old, SparseVectors):
+        for docs, vectors, spans in old.batches():
+            yield docs, {**vectors.arrays(writer), **spans}
+        return
+    for blocks in zip(*(old.stored(stem) for stem in arrays), strict=True):
+        stored = (array for _, array in blocks)
+        yield blocks[0][0], dict(zip(arrays, stored, strict=True))
 
 
 def _delete_unlisted(

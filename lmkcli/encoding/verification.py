@@ -2,17 +2,23 @@
 
 import math
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
+from lmkcli.data.collection import Doc
 from lmkcli.errors import DataError
 from lmkcli.progress import Report
 from lmkcli.spec import manifest
 from lmkcli.spec.settings import ModelSettings
 from lmkcli.store.part_reader import check_part
+from lmkcli.store.sparse import SparseRagged, SparseVectors, open_stored
 from lmkcli.store.tokens import TokenRow
-from lmkcli.store.vectors import Vectors
+from lmkcli.store.vectors import Ragged
+
+if TYPE_CHECKING:
+    from lmkcli.models.tokenizer import Tokenizer
 
 TOLERANCE = {"fp32": 0.99999, "bf16": 0.999, "fp16": 0.999}  # the least cosine, by dtype
 
@@ -33,7 +39,7 @@ def verify(folder: Path, sample: int, settings: ModelSettings) -> Verification:
     First compares every part with its recorded digest. Raises DataError if a part differs, or if the folder
     has no texts or documents.
     """
-    vectors = Vectors(folder)
+    vectors = open_stored(folder)
     manifest.check_whole(folder, vectors.manifest)
     if not vectors.manifest.execution["store_text"]:
         raise DataError(
@@ -46,22 +52,30 @@ def verify(folder: Path, sample: int, settings: ModelSettings) -> Verification:
         check_part(folder, piece.name)
     rows = np.unique(np.linspace(0, vectors.rows - 1, min(sample, vectors.rows)).astype(np.int64))
     docs = vectors.docs(rows)
-    storage, dim = vectors.storage, vectors.dim
-    tolerance = TOLERANCE[vectors.manifest.execution["dtype"]] - storage.slack
+    tolerance = TOLERANCE[vectors.manifest.execution["dtype"]]
     # here, because it imports torch, and the errors above do not need it
-    from lmkcli.encoding.encoder import open_recorded
+    from lmkcli.encoding.encoder import open_recorded, open_recorded_sparse
 
-    encoder = open_recorded(vectors, False, settings)
-    tokens = encoder.tokenizer([doc.content for doc in docs])
-    token_rows = [TokenRow(doc, b"", *fields) for doc, fields in zip(docs, tokens, strict=True)]
-    again, stored = encoder(token_rows, Report()).vectors, vectors.at(rows)
+    again: Ragged | SparseRagged
+    stored: Ragged | SparseRagged
+    if isinstance(vectors, SparseVectors):
+        sparse_encoder = open_recorded_sparse(vectors, False, settings)
+        again = sparse_encoder(_tokenized(docs, sparse_encoder.tokenizer), Report()).vectors
+        stored = vectors.at(rows)
+    else:
+        tolerance -= vectors.storage.slack
+        encoder = open_recorded(vectors, False, settings)
+        again = encoder(_tokenized(docs, encoder.tokenizer), Report()).vectors
+        coded = vectors.storage.coded(again.vectors)
+        again = again._replace(vectors=vectors.storage.decoded(coded, vectors.dim))
+        stored = vectors.at(rows)
     differing = np.flatnonzero(again.counts != stored.counts)
     if len(differing):
         return Verification(len(rows), 0.0, docs[differing[0]].id, math.inf, tolerance)
-    coded = storage.decoded(storage.coded(again.vectors), dim)
-    new, old = (vectors.astype(np.float64) for vectors in (coded, stored.vectors))
+    new, old = _dense(again), _dense(stored)
     norms = np.linalg.norm(new, axis=1) * np.linalg.norm(old, axis=1)
     cosines = (new * old).sum(axis=1) / np.maximum(norms, 1e-300)
+    cosines[(norms == 0) & (new == old).all(axis=1)] = 1.0  # both are without terms
     worst = int(cosines.argmin())
     return Verification(
         len(rows),
@@ -70,3 +84,15 @@ def verify(folder: Path, sample: int, settings: ModelSettings) -> Verification:
         float(np.abs(new - old).max()),
         tolerance,
     )
+
+
+def _tokenized(docs: list[Doc], tokenizer: "Tokenizer") -> list[TokenRow]:
+    tokens = tokenizer([doc.content for doc in docs])
+    return [TokenRow(doc, b"", *fields) for doc, fields in zip(docs, tokens, strict=True)]
+
+
+def _dense(texts: Ragged | SparseRagged) -> NDArray[np.float64]:
+    """Return all vectors, [vectors, dim]."""
+    if isinstance(texts, Ragged):
+        return texts.vectors.astype(np.float64)
+    return texts.dense()

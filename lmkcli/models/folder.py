@@ -40,6 +40,7 @@ _ROTARY_DECODERS = (
 PLACED, MARKED, RUN_BY_LMK = "PlacedTransformer", "MarkedPooling", "LmkEncoder"
 # The module that is proposed for sentence-transformers (pull request 3642)
 LANDMARKS = "LandmarkTransformer"
+SPLADE = "SpladePooling"  # the module of sparse vectors
 TRAINED = "training.json"  # the last file that a training writes
 HEADS = "heads"  # the folder of the prediction heads of pre-training
 LATENT = "latent_attn_model"  # the folder of a learned token head, as LMK's training names it
@@ -166,6 +167,14 @@ class ModelFolder:
         """The sha256 of the tokenizer's files."""
         files = [self.encoder / name for name in TOKENIZER_FILES if (self.encoder / name).exists()]
         return _digest(files, self.encoder) + (":lower" if self.lower_case else "")
+
+
+def no_language_head(folder: ModelFolder, reason: str) -> str:
+    """Return the message for a model that cannot make sparse vectors."""
+    return (
+        f"{folder.name} has no masked-language-model head ({reason}), and --pool splade needs one; give a "
+        "SPLADE model, such as one trained as BertForMaskedLM"
+    )
 
 
 def kind_of(config: Mapping[str, Any]) -> str:

@@ -12,6 +12,7 @@ from lmkcli.models.folder import (
     MARKED,
     PLACED,
     RUN_BY_LMK,
+    SPLADE,
     ModelFolder,
     SentenceModule,
     declared_length,
@@ -31,9 +32,16 @@ _LEGACY = {
 _QUERY_PROMPTS, _DOC_PROMPTS = ("query",), ("document", "passage", "corpus")
 # The modules that lmk reads, and the order in which it applies them.
 _ORDER = {
-    "Transformer": 0, LANDMARKS: 0, PLACED: 0, RUN_BY_LMK: 0, "Pooling": 1, MARKED: 1, "Dense": 2,
+    "Transformer": 0, LANDMARKS: 0, PLACED: 0, RUN_BY_LMK: 0, "MLMTransformer": 0,
+    "Pooling": 1, MARKED: 1, SPLADE: 1, "Dense": 2,
     "LayerNorm": 2, "Dropout": 2, MASK: 3, "Normalize": 4,
 }  # fmt: skip
+# The pooler of SpladePooling, by its pooling_strategy and activation_function.
+_SPLADE = {
+    ("max", "relu"): "splade",
+    ("sum", "relu"): "splade-sum",
+    ("max", "log1p_relu"): "splade-log",
+}
 _LANDMARK_GRAN = 32  # the default of LandmarkTransformer
 
 
@@ -51,6 +59,8 @@ def sentence_folder(path: Path, name: str, commit: str) -> ModelFolder:
     pooling = read_json(folders["Pooling"] / "config.json") if "Pooling" in folders else {}
     placed = length if PLACED in folders else {}  # declarations of tokens that a pooler adds
     declared = _pooling(pooling, path) if "Pooling" in folders else default_pool(path)
+    if SPLADE in folders:
+        declared = _splade(read_json(folders[SPLADE] / "config.json"), path)
     if LANDMARKS in folders:
         placed = _landmarks(length, declared, encoder)
     late = None
@@ -74,7 +84,7 @@ def sentence_folder(path: Path, name: str, commit: str) -> ModelFolder:
         lower_case=bool(length.get("do_lower_case", False)),
         query_prompt=_prompt(config, *_QUERY_PROMPTS),
         doc_prompt=_prompt(config, *_DOC_PROMPTS),
-        similarity="cosine" if late else _similarity(config, path),
+        similarity="cosine" if late else _similarity(config, path, SPLADE in folders),
         normalize=any(kind == "Normalize" for kind, _ in modules),
         modules=tuple(
             SentenceModule(kind, where) for kind, where in modules if kind in ("Dense", "LayerNorm")
@@ -152,7 +162,10 @@ def _modules(path: Path) -> list[tuple[str, Path]]:
     for kind, where in modules:
         if where.is_dir():
             check_files(where)
-        if kind in ("Pooling", "Dense", "LayerNorm") and not (where / "config.json").is_file():
+        if (
+            kind in ("Pooling", SPLADE, "Dense", "LayerNorm")
+            and not (where / "config.json").is_file()
+        ):
             raise DataError(f"{where}/config.json is missing; download the model again")
     return modules
 
@@ -182,8 +195,18 @@ def _pooling(config: dict[str, Any], path: Path) -> str:
     )
 
 
-def _similarity(config: dict[str, Any], path: Path) -> str:
-    name = config.get("similarity_fn_name") or "cosine"
+def _splade(config: dict[str, Any], path: Path) -> str:
+    declared = config.get("pooling_strategy", "max"), config.get("activation_function", "relu")
+    if declared not in _SPLADE:
+        raise DataError(
+            f"{path} pools sparse vectors by {' of '.join(map(str, declared))}, which lmk does not support; "
+            "choose another model"
+        )
+    return _SPLADE[declared]
+
+
+def _similarity(config: dict[str, Any], path: Path, sparse: bool) -> str:
+    name = config.get("similarity_fn_name") or ("dot" if sparse else "cosine")
     if name not in ("cosine", "dot"):
         raise UsageError(
             f"{path} declares the similarity '{name}'; lmk scores by dot products (cosine or dot)"

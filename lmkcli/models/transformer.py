@@ -1,14 +1,14 @@
 """Any Hugging Face encoder or decoder: token ids to states."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from inspect import signature
 from typing import Any
 
 import numpy as np
 import torch
-from transformers import AutoConfig, AutoModel
+from transformers import AutoConfig, AutoModel, AutoModelForMaskedLM
 from transformers.utils import logging as transformers_logging
 
 from lmkcli.errors import DataError, UsageError
@@ -29,8 +29,9 @@ from lmkcli.models.fast_paths import (
     fuse,
 )
 from lmkcli.models.files import loading
-from lmkcli.models.folder import NO_LIMIT, ModelFolder
+from lmkcli.models.folder import NO_LIMIT, ModelFolder, no_language_head
 from lmkcli.models.forward import ModelOptions
+from lmkcli.models.splade import GivenStates, VocabularyHead
 from lmkcli.pooling.placement import Ints
 
 transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]
@@ -225,16 +226,53 @@ def _first(counts: list[int], width: int) -> torch.Tensor:
 
 def open_model(folder: ModelFolder, options: ModelOptions) -> Transformer:
     """Load the model of a folder onto a device. DataError if it cannot be loaded."""
-    device, dtype, extend = choose_device(options.device), options.dtype, options.extend
-    dtype = native_dtype(device) if dtype == "auto" else dtype
-    trust = options.trust_remote_code
+    options = _decided(options)
+    model, missing = _load(AutoModel, folder, options)
+    _check_complete(folder, missing)
+    return _opened(model, folder, options)
+
+
+def open_masked(folder: ModelFolder, options: ModelOptions) -> tuple[Transformer, VocabularyHead]:
+    """Load a masked-language model onto a device: its encoder, and its head.
+
+    DataError if it cannot be loaded, or if the folder has no such head.
+    """
+    options = _decided(options)
+    masked, missing = _load(AutoModelForMaskedLM, folder, options)
+    prefix = masked.base_model_prefix
+    head = sorted(name for name in missing if not name.startswith(f"{prefix}."))
+    if head:
+        raise DataError(no_language_head(folder, f"its weights lack {head[0]}"))
+    _check_complete(folder, missing)
+    encoder = getattr(masked, prefix)
+    setattr(masked, prefix, GivenStates())
+    masked = masked.to(choose_device(options.device)).eval().requires_grad_(options.trainable)
+    return _opened(encoder, folder, options), VocabularyHead(masked)
+
+
+def _decided(options: ModelOptions) -> ModelOptions:
+    """Replace the dtype 'auto' by a dtype of the device."""
+    if options.dtype != "auto":
+        return options
+    return replace(options, dtype=native_dtype(choose_device(options.device)))
+
+
+def _load(kind: Any, folder: ModelFolder, options: ModelOptions) -> tuple[Any, Iterable[str]]:
+    """Return a model of an auto class of transformers, and the names of its missing weights."""
+    where, trust = str(folder.encoder), options.trust_remote_code
     with loading(f"the model of {folder.name}"):
-        config = AutoConfig.from_pretrained(str(folder.encoder), trust_remote_code=trust)
-        model, loaded = AutoModel.from_pretrained(
-            str(folder.encoder), config=config, dtype=TORCH_DTYPES[dtype], trust_remote_code=trust,
+        config = AutoConfig.from_pretrained(where, trust_remote_code=trust)
+        model, loaded = kind.from_pretrained(
+            where, config=config, dtype=TORCH_DTYPES[options.dtype], trust_remote_code=trust,
             output_loading_info=True,
         )  # fmt: skip
-    _check_complete(folder, loaded["missing_keys"])
+    return model, loaded["missing_keys"]
+
+
+def _opened(model: Any, folder: ModelFolder, options: ModelOptions) -> Transformer:
+    """Move an encoder to its device, extend its positions, and choose its fast path."""
+    device, dtype, extend = choose_device(options.device), options.dtype, options.extend
+    config = model.config
     model = model.to(device).eval().requires_grad_(options.trainable)
     groups = None
     if extend:

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from lmkcli.encoding.jobs import CollectionJob
     from lmkcli.encoding.vector_updates import VectorUpdate
     from lmkcli.store.part_reader import Counts
+    from lmkcli.store.parts import PartSlice
 
 
 @dataclass(frozen=True)
@@ -204,12 +205,15 @@ class Encode(
 
     def _counts(self, job: "CollectionJob", folder: Path, report: Report) -> "Counts":
         """The counts of this shard, or of the current generation."""
+        from lmkcli.encoding.resolution import makes_sparse
         from lmkcli.store import parts
         from lmkcli.store.part_reader import sum_counts
 
         updated = parts.read_generation(folder)
         mine = updated.slices if updated else parts.cover(parts.list_parts(folder), job.shard)
         counts = sum_counts(folder, mine)
+        if makes_sparse(job.resolved.recipe.doc):
+            self._note_terms(folder, mine, report)
         if job.shard.count == 1 and "only" not in job.origin:
             note_differences(report, job.origin["name"], docs=counts.docs)
         if job.resolved.recipe.doc.splitter == "given" and counts.vectors == counts.docs:
@@ -218,3 +222,10 @@ class Encode(
                 "`chunks`"
             )
         return counts
+
+    def _note_terms(self, folder: Path, slices: "list[PartSlice]", report: Report) -> None:
+        """Report the documents without any term, which no query finds."""
+        from lmkcli.store.sparse import SparseVectors
+
+        if empty := SparseVectors(folder, slices).without_terms():
+            report.note(f"{counted(empty, 'document')} without any term: no query finds them")

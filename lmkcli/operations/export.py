@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from lmkcli.errors import MissingExtra, UsageError
 from lmkcli.operations.options import Destination, NewOutput
@@ -13,8 +13,12 @@ from lmkcli.spec.recipe import RecipeOptions
 from lmkcli.spec.result import Result
 from lmkcli.spec.settings import Flag, Offline
 
+if TYPE_CHECKING:
+    from lmkcli.store.vectors import StoredVectors
+
 _ST, _ONNX, _HUB = "sentence-transformers", "onnx", "hub"
 _MODELS = (_ST, _ONNX, _HUB)  # these targets need a model
+_SPARSE = "anserini-json"  # this target needs sparse vectors
 _EXAMPLES = "tevatron-train"  # this target needs training examples; all others need vectors
 Target = Literal[
     "numpy",
@@ -22,6 +26,7 @@ Target = Literal[
     "pyserini",
     "tevatron",
     "tevatron-train",
+    "anserini-json",
     "sentence-transformers",
     "onnx",
     "hub",
@@ -58,6 +63,7 @@ class Export(Operation[Exported], NewOutput, RecipeOptions):
     # The exported folders of models cannot store these.
     unused: ClassVar[tuple[str, ...]] = (
         *("unit", "overlap", "context", "extend", "pad_to_max", "dim"),
+        *("top_terms", "query_top_terms"),
     )
 
     source: Annotated[
@@ -154,13 +160,23 @@ class Export(Operation[Exported], NewOutput, RecipeOptions):
         return Exported(folder, {"to": self.to, **tally}, text)
 
     def _vectors(self, source: Path, destination: Destination, report: Report) -> Exported:
-        from lmkcli.exchange.exports import export
-        from lmkcli.store.vectors import Vectors
+        vectors: StoredVectors
+        if self.to == _SPARSE:
+            from lmkcli.exchange.sparse_exports import export_sparse
+            from lmkcli.store.sparse import SparseVectors
 
-        vectors = Vectors(source)
-        folder = destination.prepare(report)
-        with report.step("export") as job:
-            rows = export(vectors, self.to, folder, job)
+            vectors = sparse = SparseVectors(source)
+            folder = destination.prepare(report)
+            with report.step("export") as job:
+                rows = export_sparse(sparse, folder, job)
+        else:
+            from lmkcli.exchange.exports import export
+            from lmkcli.store.vectors import Vectors
+
+            vectors = dense = Vectors(source)
+            folder = destination.prepare(report)
+            with report.step("export") as job:
+                rows = export(dense, self.to, folder, job)
         facts = {"documents": vectors.rows, "vectors": rows, "dimensions": vectors.dim}
         text = ", ".join(f"{count:,} {name}" for name, count in facts.items())
         return Exported(folder, {"to": self.to, **facts}, text)

@@ -73,7 +73,7 @@ class Pretrain(
     # These settings apply to queries, or an encoder folder cannot store them.
     unused: ClassVar[tuple[str, ...]] = (
         *("unit", "window", "overlap", "context", "extend", "dim", "normalize"),
-        *("query_max_length", "query_prompt", "doc_prompt"),
+        *("query_max_length", "query_prompt", "doc_prompt", "top_terms", "query_top_terms"),
     )
 
     sources: Annotated[

@@ -22,6 +22,7 @@ from lmkcli.text.formatting import counted
 if TYPE_CHECKING:
     from lmkcli.models.tokenizer import Tokenizer
     from lmkcli.pooling.placement import Placement
+    from lmkcli.store.sparse import SparseRagged
 
 LENGTHS = (512, 2048, 8192, 32768)
 GRANULARITIES = (32, 64, 128, 256)
@@ -60,6 +61,7 @@ class Placed(Result):
     tokenizer: "Tokenizer"
     content_tokens: int
     averaged: bool  # False for models that return one vector per input
+    expansion: "SparseRagged | None" = None  # the sparse vectors of the text
 
     def as_json(self) -> Any:
         """The inputs with their ids, tokens and marks; the numbers of vectors and of lost tokens."""
@@ -73,15 +75,38 @@ class Placed(Result):
             for one in self.placement.inputs
         ]
         lost = self.content_tokens - self.placement.kept
-        return {"inputs": inputs, "vectors": self.placement.vectors, "lost": lost}
+        expanded = [
+            [{"token": token, "weight": weight} for token, weight in terms]
+            for terms in self.terms()
+        ]
+        terms = {} if self.expansion is None else {"terms": expanded}
+        return {"inputs": inputs, "vectors": self.placement.vectors, "lost": lost, **terms}
+
+    def terms(self) -> list[list[tuple[str, float]]]:
+        """The terms of each sparse vector with their weights, the largest first."""
+        import numpy as np
+
+        if self.expansion is None:
+            return []
+        vectors = self.expansion
+        found = []
+        for first, stop in zip(vectors.offsets[:-1], vectors.offsets[1:], strict=True):
+            order = np.argsort(-vectors.weights[first:stop], kind="stable") + first
+            tokens = self.tokenizer.tokens(vectors.terms[order])
+            found.append(list(zip(tokens, vectors.weights[order].tolist(), strict=True)))
+        return found
 
     def __str__(self) -> str:
-        """The inputs, one per line, with « » around the marked positions."""
+        """The inputs, one per line, with « » around the marked positions; then the terms of each vector."""
         lines = []
         for one in self.placement.inputs:
             marked = set(one.marks.tolist()) if self.averaged else set()
             tokens = self.tokenizer.tokens(one.ids)
             lines.append(" ".join(f"«{t}»" if i in marked else t for i, t in enumerate(tokens)))
+        lines += [
+            ", ".join(f"{token} {weight:.2f}" for token, weight in terms) or "no term"
+            for terms in self.terms()
+        ]
         return "\n".join(lines)
 
     @property
@@ -90,7 +115,8 @@ class Placed(Result):
         placed = self.placement
         positions = sum(len(one.ids) for one in placed.inputs)
         marks = sum(len(one.marks) for one in placed.inputs)
-        states = f"{counted(marks, '«marked» position')} averaged to " if self.averaged else ""
+        how = "averaged" if self.expansion is None else "expanded"
+        states = f"{counted(marks, '«marked» position')} {how} to " if self.averaged else ""
         return (
             f"{counted(len(placed.inputs), 'input')} of {positions} positions: {placed.kept} of "
             f"{counted(self.content_tokens, 'content token')}; {states}{counted(placed.vectors, 'vector')}"
@@ -135,7 +161,7 @@ class Tokenize(Operation[Tokenized | Placed], NewOutput, CollectionOptions, Reci
     # A tokens folder contains no queries and no vectors. lmk encode tokenizes the contexts of chunks.
     unused: ClassVar[tuple[str, ...]] = (
         *("context", "extend", "pad_to_max", "query_max_length", "query_prompt"),
-        *("dim", "normalize"),
+        *("dim", "normalize", "query_top_terms"),
     )
 
     source: Annotated[
@@ -154,7 +180,11 @@ class Tokenize(Operation[Tokenized | Placed], NewOutput, CollectionOptions, Reci
     )
     show: Annotated[
         str | None,
-        Flag("Print the placement of this text; write nothing.", role="mode", suggest_for="--text"),
+        Flag(
+            "Print the placement of this text, and its terms with --pool splade; write nothing.",
+            role="mode",
+            suggest_for="--text",
+        ),
     ] = field(default=None, kw_only=True)
 
     def check(self) -> None:
@@ -198,10 +228,13 @@ class Tokenize(Operation[Tokenized | Placed], NewOutput, CollectionOptions, Reci
         )
 
     def _placed(self, text: str) -> Placed:
-        from lmkcli.encoding.resolution import resolve
+        from lmkcli.encoding.resolution import makes_sparse, resolve
 
         resolved = resolve(self.part(RecipeOptions), self.offline)
-        from lmkcli.encoding.encoder import make_placer  # imports torch: only after all checks
+        from lmkcli.encoding.encoder import (  # imports torch: only after all checks
+            make_placer,
+            open_sparse,
+        )
         from lmkcli.models.tokenizer import open_tokenizer
 
         config = resolved.recipe.doc
@@ -209,4 +242,8 @@ class Tokenize(Operation[Tokenized | Placed], NewOutput, CollectionOptions, Reci
         placer = make_placer(config, tokenizer.special)
         content = tokenizer([text])[0]
         placed = placer.place(placer.content(content.ids, content.prompt, content.ends))
-        return Placed(placed, tokenizer, len(content.ids), config.pool != "model")
+        expansion = None
+        if makes_sparse(config):
+            encoder = open_sparse(config, resolved.folder, EncodeSettings())
+            expansion = encoder.texts([content], ["this text"])
+        return Placed(placed, tokenizer, len(content.ids), config.pool != "model", expansion)

@@ -123,7 +123,10 @@ class Train(Operation[Trained | TrainPlan], ModelOutput, DevSettings, TrainSetti
 
     verb: ClassVar[str] = "train"
     # The layout of a sentence-transformers folder cannot store these.
-    unused: ClassVar[tuple[str, ...]] = ("overlap", "context", "pad_to_max", "dim")
+    unused: ClassVar[tuple[str, ...]] = (
+        *("overlap", "context", "pad_to_max", "dim"),
+        *("top_terms", "query_top_terms"),
+    )
 
     sources: Annotated[
         list[str],

@@ -1,4 +1,4 @@
-"""The poolers cls, last, mean, mean@k, latent and model: the usual input with other marks.
+"""The poolers cls, last, mean, mean@k, latent, model and splade: the usual input with other marks.
 
 Source: arXiv 2601.21525 §3.
 """
@@ -19,6 +19,7 @@ from lmkcli.pooling.placement import (
     SHARED,
     Arrangement,
     Content,
+    Expanding,
     Ints,
     PoolerTraits,
     SpecialTokens,
@@ -143,6 +144,24 @@ class Latent(EveryKth):
     """Marks every position. The states pass through the latent attention of the model folder first."""
 
     traits = PoolerTraits(token_head=True)
+
+
+class Splade(EveryKth):
+    """Marks every position. The maximum of the weights of terms replaces the mean of states (SPLADE v2)."""
+
+    traits = PoolerTraits(expanding=Expanding("max"))
+
+
+class SpladeSum(EveryKth):
+    """As Splade, with the sum of the weights (SPLADE v1)."""
+
+    traits = PoolerTraits(expanding=Expanding("sum"))
+
+
+class SpladeLog(EveryKth):
+    """As Splade, with weights log(1 + log(1 + relu(logit))) (OpenSearch)."""
+
+    traits = PoolerTraits(expanding=Expanding("max", 2))
 
 
 def _owners(content: Content, body: int, places: Ints) -> Ints:

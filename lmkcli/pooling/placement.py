@@ -83,6 +83,17 @@ class Arrangement(NamedTuple):
     kept: int
 
 
+class Expanding(NamedTuple):
+    """The pooling of a sparse vector over the vocabulary, from the logits of marked positions.
+
+    reduction: 'max' or 'sum' over the positions. logarithms: how often the weight of a term is
+    log(1 + weight), starting from relu(logit).
+    """
+
+    reduction: str
+    logarithms: int = 1
+
+
 @dataclass(frozen=True)
 class PoolerTraits:
     """Facts about a pooler that other modules use. All properties are off by default.
@@ -92,12 +103,14 @@ class PoolerTraits:
     token_head: whether the states pass through the learned head of the model folder before pooling.
     appends_eos: whether a decoder that declares no pooling gets an EOS token at the end of its inputs.
     marks_separator: whether the separator token is marked, so that it cannot join texts in pre-training.
+    expanding: if the vectors are sparse, over the vocabulary of a masked-language model, how they are pooled.
     """
 
     sentence_mode: str = ""
     token_head: bool = False
     appends_eos: bool = False
     marks_separator: bool = False
+    expanding: Expanding | None = None
 
 
 class Pooler(Protocol):

@@ -16,7 +16,8 @@ from lmkcli.provenance import lineage
 from lmkcli.provenance.lineage import LineageStep
 from lmkcli.spec import manifest
 from lmkcli.store import outputs
-from lmkcli.store.vectors import Vectors
+from lmkcli.store.sparse import SparseRagged, SparseVectors, open_stored
+from lmkcli.store.vectors import Ragged, Vectors
 
 _SHOWN = 12  # digits of a digest
 # Fields of an identity that describe inputs; the steps of the inputs compare them.
@@ -171,7 +172,7 @@ def _unchanged(step: LineageStep) -> bool:
 
 def _vectors(row: ReproRow, then: LineageStep, now: LineageStep) -> ReproRow:
     """Compare vectors by cosine and document, as the ranges of the parts may differ."""
-    least = least_cosine(Vectors(Path(then.path)), Vectors(Path(now.path)))
+    least = least_cosine(open_stored(Path(then.path)), open_stored(Path(now.path)))
     if least is None:
         return row._replace(
             same=False, why="the documents, or the numbers of vectors of a document, differ"
@@ -181,7 +182,7 @@ def _vectors(row: ReproRow, then: LineageStep, now: LineageStep) -> ReproRow:
     return row._replace(now=f"cosine {least:.6f}", same=least >= wanted, why=why)
 
 
-def least_cosine(one: Vectors, other: Vectors) -> float | None:
+def least_cosine(one: Vectors | SparseVectors, other: Vectors | SparseVectors) -> float | None:
     """The least cosine between the vectors of two artifacts, paired by document and order.
 
     None if the documents or their numbers of vectors differ.
@@ -192,16 +193,21 @@ def least_cosine(one: Vectors, other: Vectors) -> float | None:
         return None
     least = 1.0
     ids = list(names)
-    for start, stop in pairwise([*range(0, len(ids), 1000), len(ids)]):
+    size = 50 if one.sparse else 1000  # sparse vectors are compared as long dense ones
+    for start, stop in pairwise([*range(0, len(ids), size), len(ids)]):
         mine = one.at(np.array([names[name] for name in ids[start:stop]], np.int64))
         theirs = other.at(np.array([rows[name] for name in ids[start:stop]], np.int64))
-        if mine.vectors.shape != theirs.vectors.shape or (mine.counts != theirs.counts).any():
+        if one.dim != other.dim or not np.array_equal(mine.counts, theirs.counts):
             return None
-        least = min(least, _cosine(mine.vectors, theirs.vectors))
+        least = min(least, _cosine(_matrix(mine), _matrix(theirs)))
     return least
 
 
-def _cosine(one: NDArray[np.float32], other: NDArray[np.float32]) -> float:
+def _matrix(texts: Ragged | SparseRagged) -> NDArray[np.floating]:
+    return texts.vectors if isinstance(texts, Ragged) else texts.dense()
+
+
+def _cosine(one: NDArray[np.floating], other: NDArray[np.floating]) -> float:
     """The least cosine between rows i of two matrices [n, dim]; of equal rows, also zeros, it is 1."""
     one, other = one.astype(np.float64), other.astype(np.float64)
     lengths = np.linalg.norm(one, axis=1) * np.linalg.norm(other, axis=1)

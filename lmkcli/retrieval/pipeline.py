@@ -26,9 +26,10 @@ from lmkcli.retrieval.index import (
     Passage,
 )
 from lmkcli.retrieval.index_folder import check_built, read_built
-from lmkcli.retrieval.reranking import ModelReranker, RerankedIndex
+from lmkcli.retrieval.reranking import ModelReranker, RerankedIndex, Reranker
 from lmkcli.retrieval.settings import OpenSettings, RerankSettings
 from lmkcli.spec import manifest
+from lmkcli.store.vectors import is_sparse
 
 
 @dataclass(frozen=True)
@@ -47,18 +48,28 @@ def open_pipeline(stages: Stages, settings: OpenSettings, texts: Collection | No
     parts = open_all(stages, settings, texts)
     index: Index = FusedIndex(parts, stages.fusion) if stages.fusion else parts[0]
     if stages.rerank is not None:
-        from lmkcli.retrieval.dense.vector_reranker import VectorReranker
-
-        return RerankedIndex(index, VectorReranker(stages.rerank, settings), stages.reranking)
+        reranker = _open_reranker(stages.rerank, settings)
+        return RerankedIndex(index, reranker, stages.reranking)
     if stages.rerank_model is not None:
         if texts is None and all(path.is_file() for path in stages.paths):
             raise UsageError(
                 f"{stages.paths[0]} is a run and holds no texts for --rerank-model; "
                 "rerank the index that it came from"
             )
-        reranker = ModelReranker(index, stages.rerank_model, settings)
-        return RerankedIndex(index, reranker, stages.reranking)
+        model = ModelReranker(index, stages.rerank_model, settings)
+        return RerankedIndex(index, model, stages.reranking)
     return index
+
+
+def _open_reranker(folder: Path, settings: OpenSettings) -> Reranker:
+    """Open vectors, dense or sparse, that rerank."""
+    if is_sparse(manifest.read(folder, "vectors")):
+        from lmkcli.retrieval.sparse.sparse_reranker import SparseReranker  # imports torch
+
+        return SparseReranker(folder, settings)
+    from lmkcli.retrieval.dense.vector_reranker import VectorReranker
+
+    return VectorReranker(folder, settings)
 
 
 def open_all(
@@ -135,6 +146,10 @@ def open_index(folder: Path, settings: OpenSettings) -> Index:
     described = manifest.read(folder)
     if described.kind == "vectors":
         settings.refuse("vectors", *SEARCH, *LEXICAL)
+        if is_sparse(described):
+            from lmkcli.retrieval.sparse.sparse_index import open_sparse_vectors  # imports torch
+
+            return open_sparse_vectors(folder, settings)
         from lmkcli.retrieval.dense.dense_index import open_vectors  # imports torch
 
         return open_vectors(folder, settings)

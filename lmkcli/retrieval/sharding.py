@@ -210,8 +210,8 @@ def _divided(index: Index) -> tuple[DenseIndex, Division]:
         if search.nearest.divisible:
             return index, _ApproximateDivision(search)
     raise UsageError(
-        f"--shard: {index.info.path} ({index.info.kind}) is searched whole; shards are for vectors, and "
-        "for FAISS indexes of inverted lists (--kind ivf)"
+        f"--shard: {index.info.path} ({index.info.kind}) is searched whole; shards are for dense vectors, "
+        "and for FAISS indexes of inverted lists (--kind ivf)"
     )
 
 

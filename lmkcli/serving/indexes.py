@@ -21,10 +21,11 @@ from lmkcli.retrieval.lexical.lexical_engine import LexicalIndex
 from lmkcli.retrieval.pipeline import Stages, open_all
 from lmkcli.retrieval.reranking import ModelReranker, RerankedIndex, Reranker
 from lmkcli.retrieval.settings import OpenSettings, RerankSettings
+from lmkcli.retrieval.sparse.sparse_index import SparseIndex
 from lmkcli.serving.stamps import Stamp, stamp
 from lmkcli.spec import manifest
 from lmkcli.spec.recipe import EncoderConfig
-from lmkcli.store.vectors import Vectors
+from lmkcli.store.vectors import StoredVectors, Vectors
 
 TEXT_BYTES = 1 << 26  # of stored texts that stay in memory for each index
 MODEL = "model"  # the name of the cross-encoder as a reranker
@@ -45,10 +46,15 @@ class ServedIndex:
         return self.index.units.vectors if isinstance(self.index, DenseIndex) else None
 
     @property
+    def _stored(self) -> StoredVectors | None:
+        """The vectors of a dense or a sparse index."""
+        return self.index.vectors if isinstance(self.index, SparseIndex) else self.vectors
+
+    @property
     def unit(self) -> str:
         """What one vector or one entry of the index represents: doc, chunk or token."""
-        if self.vectors is not None:
-            return self.vectors.recipe.doc.unit
+        if self._stored is not None:
+            return self._stored.recipe.doc.unit
         described = self.path / manifest.NAME
         recorded = manifest.read(self.path).identity if described.is_file() else {}
         return str(recorded.get("settings", {}).get("unit", "doc"))
@@ -56,8 +62,8 @@ class ServedIndex:
     @property
     def documents(self) -> int | None:
         """The number of documents; None for the index of another tool."""
-        if self.vectors is not None:
-            return self.vectors.rows
+        if self._stored is not None:
+            return self._stored.rows
         return (
             read_built(self.path).get("documents") if isinstance(self.index, LexicalIndex) else None
         )
@@ -131,7 +137,7 @@ class IndexSet:
             if isinstance(each.index, DenseIndex):
                 each.index.units.vectors.open_files(TEXT_BYTES)
                 each.index.use_encoder(encoders.of(each.index.units.vectors, True))
-            elif isinstance(each.index, LexicalIndex):
+            elif isinstance(each.index, LexicalIndex | SparseIndex):
                 each.index.open_files(TEXT_BYTES)
         crossed = before._cross_encoders if before else {}
         if rerank_model and not crossed:
@@ -145,7 +151,11 @@ class IndexSet:
     @property
     def rerankers(self) -> list[str]:
         """The names that requests may give as a reranker: folders of vectors, and the cross-encoder."""
-        folders = [name for name, each in self.served.items() if each.index.info.kind == "exact"]
+        folders = [
+            name
+            for name, each in self.served.items()
+            if each.index.info.kind == "exact" and isinstance(each.index, DenseIndex)
+        ]
         return [*folders, *([MODEL] if self.rerank_model else [])]
 
     def pipeline(self, plan: SearchPlan) -> Index:

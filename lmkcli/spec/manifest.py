@@ -73,7 +73,7 @@ class _TokensExecution(_ShardsExecution):
 
 
 class _StorageExecution(_ShardsExecution):
-    store_dtype: Literal["fp32", "fp16", "int8", "binary"]
+    store_dtype: Literal["fp32", "fp16", "int8", "binary", "sparse"]
 
 
 class _VectorsExecution(_TokensExecution, _StorageExecution):

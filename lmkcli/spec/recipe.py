@@ -31,6 +31,10 @@ ROTARY = ("ntk", "selfextend")
 EXTENSIONS = (*TABLES, *ROTARY)
 Number = Annotated[int, int_range(0, 1 << 31)]
 _AGAIN = "make the artifact again"
+_RECORDED_IF_USED = (
+    *(("context", ""), ("pool_package", ""), ("landmark_token", None)),
+    ("top_terms", 0),
+)
 Model = Annotated[
     str,
     Flag(
@@ -79,6 +83,7 @@ class EncoderConfig:
     expansion: int | None = None  # late interaction: the token that fills queries up, and is scored
     attend_expansion: bool = False  # whether the query tokens attend to these fill tokens
     dim: Number = 0  # number of leading dimensions to keep (Matryoshka); 0: all
+    top_terms: Number = 0  # sparse vectors: the number of terms to keep; 0: all
     normalize: bool = True
     similarity: Similarity = "cosine"
 
@@ -96,7 +101,7 @@ class EncoderConfig:
     def identity(self) -> dict[str, Any]:
         """The fields that two artifacts must share, as JSON values."""
         compared = {f.name: getattr(self, f.name) for f in fields(self) if f.compare}
-        for name, unused in (("context", ""), ("pool_package", ""), ("landmark_token", None)):
+        for name, unused in _RECORDED_IF_USED:
             if compared[name] == unused:  # recorded only if they are used
                 del compared[name]
         texts = {"gran": str(self.gran), "window": str(self.window)}
@@ -173,7 +178,8 @@ class RecipeOptions(Settings):
     pool: Annotated[
         str,
         Flag(
-            "auto (from the model folder), cls, last, mean, mean@k, multicls, lmk or latent.",
+            "auto (from the model folder), cls, last, mean, mean@k, multicls, lmk, latent, or splade for "
+            "sparse vectors.",
             often=True,
             aliases="--pooling --pooler",
             suggest_for="--pooling-mode --pooling-method",
@@ -277,6 +283,20 @@ class RecipeOptions(Settings):
             aliases="--truncate-dim --dimensions",
             suggest_for="--matryoshka --mrl",
         ),
+    ] = None
+    top_terms: Annotated[
+        int | None,
+        Flag(
+            "Sparse vectors: number of terms of a document to keep, those of the largest weights.",
+            min=1,
+            shown="all",
+            aliases="--max-active-dims",
+            suggest_for="--prune --top-k-terms",
+        ),
+    ] = None
+    query_top_terms: Annotated[
+        int | None,
+        Flag("Sparse vectors: number of terms of a query to keep.", min=1, shown="all"),
     ] = None
     normalize: Annotated[
         bool | None,

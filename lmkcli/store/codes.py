@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from lmkcli.store.parts import ArrayTypes
 
 VECTORS, SCALES = "vectors", "scales"
+SPARSE = "sparse"  # the dtype of sparse vectors in a manifest (sparse.py); they have no other
 
 
 class Storage(Protocol):

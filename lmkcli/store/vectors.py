@@ -1,5 +1,7 @@
 """Vectors, in memory (`Ragged`) and in a folder of immutable, memory-mapped parts (`Vectors`).
 
+`StoredVectors` has what dense and sparse vectors share; `sparse.py` has the sparse ones.
+
 A row is a document. With unit doc it has one vector; with unit chunk or token it has one or more. The
 vectors of a document follow each other in `vectors.npy` of its part, and `docs.parquet` contains their
 number. So there are three kinds of positions:
@@ -13,18 +15,19 @@ import warnings
 from collections.abc import Iterator
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
 from lmkcli.data.collection import Doc
-from lmkcli.errors import DataError
+from lmkcli.errors import DataError, UsageError
 from lmkcli.spec import manifest
+from lmkcli.spec.manifest import Manifest
 from lmkcli.spec.recipe import Recipe
 from lmkcli.store import parts
-from lmkcli.store.codes import STORAGES, VECTORS, Floats
+from lmkcli.store.codes import SPARSE, STORAGES, VECTORS, Floats
 from lmkcli.store.doctable import DocRow, DocTable, take
 from lmkcli.store.part_reader import (
     Counts,
@@ -35,6 +38,7 @@ from lmkcli.store.part_reader import (
     part_summary,
     sum_counts,
 )
+from lmkcli.store.parts import ArrayTypes
 from lmkcli.store.ragged import ranges
 from lmkcli.text.formatting import shell_line
 
@@ -72,6 +76,11 @@ class Ragged(NamedTuple):
         """Return the vectors of one text, [vectors of the text, dim]."""
         return self.vectors[self.starts[number] : self.starts[number + 1]]
 
+    def not_finite(self) -> int | None:
+        """Return the first text with a value that is not finite; None if all are finite."""
+        bad = np.flatnonzero(~np.isfinite(self.vectors).all(axis=1))
+        return int(np.searchsorted(self.starts, bad[0], side="right")) - 1 if len(bad) else None
+
     def one(self, number: int) -> "Ragged":
         """Return only one text."""
         return Ragged.of(self.text(number), self.counts[number : number + 1])
@@ -92,18 +101,33 @@ def cut(starts: NDArray[np.int64], size: int) -> Iterator[tuple[int, int]]:
         first = stop
 
 
-class Vectors:
+def is_sparse(described: Manifest) -> bool:
+    """Return whether a manifest describes sparse vectors."""
+    return bool(described.execution.get("store_dtype") == SPARSE)
+
+
+class StoredVectors:
     """A vectors folder: rows in a fixed order, their documents, and the recipe that made them.
 
-    A row is a document, numbered from 0. Iteration yields all rows in order, in blocks (`Ragged`, float32).
+    A row is a document, numbered from 0.
     """
 
+    sparse: ClassVar[bool]
+
     def __init__(self, folder: str | Path, slices: list[parts.PartSlice] | None = None) -> None:
-        """Open all parts, or the `slices` that an index recorded. Raises DataError if shards are missing."""
+        """Open all parts, or the `slices` that an index recorded.
+
+        Raises DataError if shards are missing, and UsageError for sparse vectors instead of dense ones.
+        """
         self.folder = folder = Path(folder)
         self.manifest = manifest.read(folder, "vectors")
         self.recipe = Recipe.read(self.manifest.identity["recipe"], self.manifest.facts["models"])
-        self.storage = STORAGES[self.manifest.execution["store_dtype"]]
+        if is_sparse(self.manifest) != self.sparse:
+            how = "dense" if self.sparse else "sparse"
+            raise UsageError(
+                f"{folder} contains {how} vectors, and this needs the other kind; lmk search ranks them "
+                "without an index"
+            )
         self.slices = self._all_slices() if slices is None else slices
         self.unfinished: list[int] = []
         self._firsts = np.cumsum(
@@ -111,12 +135,11 @@ class Vectors:
         )  # first row of each slice
         self._tables: dict[int, DocTable] = {}
         self._arrays: dict[tuple[int, str], NDArray[Any]] = {}
-        self._tensors: dict[int, torch.Tensor] = {}
         self._starts: dict[int, NDArray[np.int64]] = {}
         self._ids: dict[int, pa.ChunkedArray] = {}
 
     def __repr__(self) -> str:
-        return f"<Vectors {self.folder}: {self.rows} rows of {self.dim} dimensions>"
+        return f"<{type(self).__name__} {self.folder}: {self.rows} rows of {self.dim} dimensions>"
 
     def _all_slices(self) -> list[parts.PartSlice]:
         shards = int(self.manifest.execution["shards"])
@@ -131,7 +154,7 @@ class Vectors:
         return state.slices
 
     @classmethod
-    def open_incomplete(cls, folder: Path) -> "Vectors":
+    def open_incomplete(cls, folder: Path) -> Self:
         """Open the existing parts of a folder. `unfinished` lists the numbers of its missing shards."""
         shards = int(manifest.read(folder, "vectors").execution["shards"])
         state = parts.read_state(folder, shards)
@@ -139,13 +162,13 @@ class Vectors:
         vectors.unfinished = state.unfinished
         return vectors
 
-    def share(self, rows: range) -> "Vectors":
-        """Return consecutive documents of the folder as a new Vectors object."""
+    def share(self, rows: range) -> Self:
+        """Return consecutive documents of the folder as a new object."""
         shares = [
             piece.between(rows.start - first, rows.stop - first)
             for first, piece in zip(self._firsts.tolist(), self.slices, strict=False)
         ]
-        return Vectors(self.folder, [piece for piece in shares if piece.rows])
+        return type(self)(self.folder, [piece for piece in shares if piece.rows])
 
     @property
     def rows(self) -> int:
@@ -209,15 +232,24 @@ class Vectors:
 
     def arrays(self, number: int) -> dict[str, NDArray[Any]]:
         """Return the stored arrays of slice `number` by name, memory-mapped, including deleted vectors."""
-        return {stem: self._array(number, stem) for stem in self.storage.arrays(self.dim)}
+        return {stem: self._array(number, stem) for stem in self.types}
+
+    @property
+    def types(self) -> ArrayTypes:
+        """The arrays of the vectors of a part: dtype and width of each, by name."""
+        raise NotImplementedError
+
+    def _array_rows(self, number: int, stem: str) -> int:
+        """Return the length of a stored array of slice `number`: the number of its vectors."""
+        name = self.slices[number].name
+        return name.stop - name.start if self.single else int(self._part_starts(number)[-1])
 
     def _array(self, number: int, stem: str) -> NDArray[Any]:
         if (number, stem) in self._arrays:
             return self._arrays[number, stem]
-        path, name = self._part(number) / f"{stem}.npy", self.slices[number].name
-        rows = name.stop - name.start if self.single else int(self._part_starts(number)[-1])
-        dtype, width = {"spans": ("int32", (2,)), **self.storage.arrays(self.dim)}[stem]
-        array = open_array(path, dtype, width, rows)
+        path = self._part(number) / f"{stem}.npy"
+        dtype, width = {"spans": ("int32", (2,)), **self.types}[stem]
+        array = open_array(path, dtype, width, self._array_rows(number, stem))
         check_finite_rows(array, path)
         self._arrays[number, stem] = array
         return array
@@ -232,27 +264,6 @@ class Vectors:
             self._starts[number] = np.concatenate([[0], np.cumsum(counts)])
         return self._starts[number]
 
-    def __iter__(self) -> Iterator[Ragged]:
-        """Yield all rows in order, in blocks of at most BLOCK_BYTES, or of one larger document."""
-        size = max(1, BLOCK_BYTES // (4 * self.dim))
-        for number, piece in enumerate(self.slices):
-            starts = self._part_starts(number)
-            live = np.flatnonzero(piece.live)
-            counts = np.diff(starts)[live]
-            for first, stop in cut(np.concatenate([[0], np.cumsum(counts)]), size):
-                positions = ranges(starts[live[first:stop]], counts[first:stop])
-                yield Ragged.of(self._float32(number, _as_slice(positions)), counts[first:stop])
-
-    def decoded(self) -> Iterator[tuple[list[DocRow], NDArray[np.float32]]]:
-        """Yield all documents and their vectors, about 1,000 documents at a time."""
-        stems = list(self.storage.arrays(self.dim))
-        for blocks in zip(*map(self.stored, stems), strict=True):
-            stored = (array for _, array in blocks)
-            yield (
-                blocks[0][0],
-                self.storage.decoded(dict(zip(stems, stored, strict=True)), self.dim),
-            )
-
     def stored(self, stem: str) -> Iterator[tuple[list[DocRow], NDArray[Any]]]:
         """Yield all documents and their rows of a stored array, about 1,000 documents at a time."""
         for number, piece in enumerate(self.slices):
@@ -263,42 +274,6 @@ class Vectors:
                 positions = ranges(starts[kept], np.diff(starts)[kept])
                 yield [docs[i - first] for i in kept], array[positions]
                 first += len(docs)
-
-    def at(self, rows: NDArray[np.int64]) -> Ragged:
-        """Return the vectors of some rows, in their order, in float32."""
-        owners = self._owners(rows)
-        numbers = np.unique(owners)
-        if len(numbers) == 1:
-            starts, counts = self._positions(numbers[0], rows)
-            positions = starts if self.single else ranges(starts, counts)
-            return Ragged.of(self._float32(numbers[0], positions), counts)
-        # rows of several slices: allocate the result, then copy the vectors of each slice to their places
-        starts, counts = np.empty((2, len(rows)), np.int64)
-        for number in numbers:
-            mine = owners == number
-            starts[mine], counts[mine] = self._positions(number, rows[mine])
-        gathered = Ragged.of(np.empty((int(counts.sum()), self.dim), np.float32), counts)
-        for number in numbers:
-            mine = owners == number
-            targets = ranges(gathered.starts[:-1][mine], counts[mine])
-            gathered.vectors[targets] = self._float32(number, ranges(starts[mine], counts[mine]))
-        return gathered
-
-    def _float32(self, number: int, positions: slice | NDArray[np.int64]) -> NDArray[np.float32]:
-        """Copy vectors of a slice. torch gathers and converts fp16 many times faster than NumPy."""
-        if not isinstance(self.storage, Floats):
-            stored = {stem: array[positions] for stem, array in self.arrays(number).items()}
-            return self.storage.decoded(stored, self.dim)
-        import torch  # here, because most commands only read tables and digests
-
-        if number not in self._tensors:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore", UserWarning)  # the map is not writable
-                self._tensors[number] = torch.from_numpy(self._array(number, VECTORS))
-        whole = self._tensors[number]
-        if isinstance(positions, slice):
-            return whole[positions].to(torch.float32, copy=True).numpy()
-        return whole.index_select(0, torch.from_numpy(positions)).float().numpy()
 
     def _positions(
         self, number: int, rows: NDArray[np.int64]
@@ -401,6 +376,79 @@ class Vectors:
         if number not in self._tables:
             self._tables[number] = doc_table(self.folder, self.slices[number].name)
         return self._tables[number]
+
+
+class Vectors(StoredVectors):
+    """Dense vectors. Iteration yields all rows in order, in blocks (`Ragged`, float32)."""
+
+    sparse = False
+
+    def __init__(self, folder: str | Path, slices: list[parts.PartSlice] | None = None) -> None:
+        super().__init__(folder, slices)
+        self.storage = STORAGES[self.manifest.execution["store_dtype"]]
+        self._tensors: dict[int, torch.Tensor] = {}
+
+    @property
+    def types(self) -> ArrayTypes:
+        """The arrays of the vectors of a part: dtype and width of each, by name."""
+        return self.storage.arrays(self.dim)
+
+    def __iter__(self) -> Iterator[Ragged]:
+        """Yield all rows in order, in blocks of at most BLOCK_BYTES, or of one larger document."""
+        size = max(1, BLOCK_BYTES // (4 * self.dim))
+        for number, piece in enumerate(self.slices):
+            starts = self._part_starts(number)
+            live = np.flatnonzero(piece.live)
+            counts = np.diff(starts)[live]
+            for first, stop in cut(np.concatenate([[0], np.cumsum(counts)]), size):
+                positions = ranges(starts[live[first:stop]], counts[first:stop])
+                yield Ragged.of(self._float32(number, _as_slice(positions)), counts[first:stop])
+
+    def decoded(self) -> Iterator[tuple[list[DocRow], NDArray[np.float32]]]:
+        """Yield all documents and their vectors, about 1,000 documents at a time."""
+        stems = list(self.storage.arrays(self.dim))
+        for blocks in zip(*map(self.stored, stems), strict=True):
+            stored = (array for _, array in blocks)
+            yield (
+                blocks[0][0],
+                self.storage.decoded(dict(zip(stems, stored, strict=True)), self.dim),
+            )
+
+    def at(self, rows: NDArray[np.int64]) -> Ragged:
+        """Return the vectors of some rows, in their order, in float32."""
+        owners = self._owners(rows)
+        numbers = np.unique(owners)
+        if len(numbers) == 1:
+            starts, counts = self._positions(numbers[0], rows)
+            positions = starts if self.single else ranges(starts, counts)
+            return Ragged.of(self._float32(numbers[0], positions), counts)
+        # rows of several slices: allocate the result, then copy the vectors of each slice to their places
+        starts, counts = np.empty((2, len(rows)), np.int64)
+        for number in numbers:
+            mine = owners == number
+            starts[mine], counts[mine] = self._positions(number, rows[mine])
+        gathered = Ragged.of(np.empty((int(counts.sum()), self.dim), np.float32), counts)
+        for number in numbers:
+            mine = owners == number
+            targets = ranges(gathered.starts[:-1][mine], counts[mine])
+            gathered.vectors[targets] = self._float32(number, ranges(starts[mine], counts[mine]))
+        return gathered
+
+    def _float32(self, number: int, positions: slice | NDArray[np.int64]) -> NDArray[np.float32]:
+        """Copy vectors of a slice. torch gathers and converts fp16 many times faster than NumPy."""
+        if not isinstance(self.storage, Floats):
+            stored = {stem: array[positions] for stem, array in self.arrays(number).items()}
+            return self.storage.decoded(stored, self.dim)
+        import torch  # here, because most commands only read tables and digests
+
+        if number not in self._tensors:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", UserWarning)  # the map is not writable
+                self._tensors[number] = torch.from_numpy(self._array(number, VECTORS))
+        whole = self._tensors[number]
+        if isinstance(positions, slice):
+            return whole[positions].to(torch.float32, copy=True).numpy()
+        return whole.index_select(0, torch.from_numpy(positions)).float().numpy()
 
 
 def _as_slice(positions: NDArray[np.int64]) -> slice | NDArray[np.int64]:

@@ -85,7 +85,7 @@ class Given(Collection):
 class Table:
     """Replaces an encoder: text 'i' has vector i. Counts the encoded documents."""
 
-    buffer_tokens, spans, contexts = 1, False, False
+    buffer_tokens, spans, contexts, sparse = 1, False, False, False
     model = SimpleNamespace(dtype="fp32", packed=False, device="cpu", why_padded="")
 
     def __init__(self, vectors: Floats) -> None:
@@ -96,7 +96,7 @@ class Table:
         ids, spans, none = np.ones(9, np.int32), np.zeros((9, 2), np.int32), np.zeros(0, np.int32)
         return [TextTokens(ids, spans, none, None) for _ in texts]
 
-    def __call__(self, rows: list[TokenRow], report: Any) -> DocumentVectors:
+    def __call__(self, rows: list[TokenRow], report: Any) -> DocumentVectors[Ragged]:
         report.check_stop()
         self.encoded += len(rows)
         vectors = self.vectors[[int(row.doc.text) for row in rows]]
@@ -161,8 +161,7 @@ def folder(
 ) -> Folder:
     vectors = np.random.default_rng(3).standard_normal((6000, 16)).astype(np.float32)
     table = Table(vectors)
-    monkeypatch.setattr(vector_updates, "open_encoder", lambda *_: table)
-    monkeypatch.setattr(artifacts, "open_encoder", lambda *_: table)
+    monkeypatch.setattr(artifacts, "open_any", lambda *_: table)
     monkeypatch.setattr(dense_index, "open_query_encoder", lambda *_: table)
     return Folder(tmp_path / "v", tiny_model("bert"), table)
 
@@ -616,7 +615,7 @@ def test_readers_always_see_one_generation(
         return [int(word) for word in report.read_text().split()] if report.exists() else [0, 0]
 
     with pytest.MonkeyPatch.context() as patch, open(errors, "wb") as err:
-        patch.setattr(vector_updates, "open_encoder", lambda *_: WordTable(folder.table.vectors))
+        patch.setattr(artifacts, "open_any", lambda *_: WordTable(folder.table.vectors))
         update(current)
         reports = [tmp_path / "one", tmp_path / "two"]
         readers = [
@@ -648,6 +647,6 @@ def test_readers_always_see_one_generation(
 class WordTable(Table):
     """An encoder table with a vector for every text."""
 
-    def __call__(self, rows: list[TokenRow], report: Any) -> DocumentVectors:
+    def __call__(self, rows: list[TokenRow], report: Any) -> DocumentVectors[Ragged]:
         numbers = [int.from_bytes(row.hash[:2], "little") % 6000 for row in rows]
         return DocumentVectors(Ragged.single(self.vectors[numbers]), [9] * len(rows))

@@ -62,9 +62,14 @@ def rows(vectors: Vectors) -> tuple[list[str], np.ndarray, list[int]]:
 
 
 def test_the_command_line_has_all_formats() -> None:
-    assert {*FORMATS, "tevatron-train", "sentence-transformers", "onnx", "hub"} == set(
-        get_args(Target)
-    )
+    assert {
+        *FORMATS,
+        "tevatron-train",
+        "anserini-json",
+        "sentence-transformers",
+        "onnx",
+        "hub",
+    } == set(get_args(Target))
 
 
 def test_numpy(docs: Vectors, tmp_path: Path) -> None:

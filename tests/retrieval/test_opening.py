@@ -43,12 +43,12 @@ NONE = np.zeros(0, np.int32)
 class FixedEncoder:
     """Replaces a model: row i of the collection has vectors i, with one span per word."""
 
-    buffer_tokens, contexts = 1, False
+    buffer_tokens, contexts, sparse = 1, False, False
 
     def __init__(self, vectors: Ragged, spans: bool = False) -> None:
         self.vectors, self.dim, self.spans = vectors, vectors.vectors.shape[1], spans
 
-    def __call__(self, rows: list[TokenRow], report: Report) -> DocumentVectors:
+    def __call__(self, rows: list[TokenRow], report: Report) -> DocumentVectors[Ragged]:
         numbers = np.array([int(row.doc.text.split()[0]) for row in rows])
         kept, of = [0] * len(rows), self.vectors.take(numbers)
         if not self.spans:

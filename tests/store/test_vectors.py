@@ -43,7 +43,7 @@ class WordCounts:
     """An encoder that keeps five tokens of a text. It checks for a stop after each document, or never."""
 
     dim, spans = DIM, False
-    buffer_tokens, contexts = 20, False
+    buffer_tokens, contexts, sparse = 20, False, False
 
     def __init__(
         self, change: Callable[[Any], Any] = lambda made: made, checks: bool = True
@@ -51,7 +51,7 @@ class WordCounts:
         self._change, self._checks = change, checks
         self.calls: list[int] = []
 
-    def __call__(self, rows: list[TokenRow], report: Report) -> DocumentVectors:
+    def __call__(self, rows: list[TokenRow], report: Report) -> DocumentVectors[Ragged]:
         self.calls.append(len(rows))
         for number, row in enumerate(rows):
             report.progress(sum(len(r.ids) for r in rows[: number + 1]), None, "tokens")

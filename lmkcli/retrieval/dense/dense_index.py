@@ -29,7 +29,7 @@ from lmkcli.spec.manifest import Manifest
 from lmkcli.store import parts
 from lmkcli.store.parts import PartSlice
 from lmkcli.store.tokens import TokenRow
-from lmkcli.store.vectors import Ragged, Vectors
+from lmkcli.store.vectors import Ragged, StoredVectors, Vectors
 from lmkcli.system.input_files import validate
 
 _QUERIES = 256  # queries that are encoded at once for their passages
@@ -318,7 +318,7 @@ def _scored(
     vectors: Vectors, query: NDArray[np.floating], ids: list[str]
 ) -> Iterator[_ScoredDocument]:
     """Yield documents with the scores of their chunks: the sum of dot products with the query vectors."""
-    for name, row, doc in _rows_and_docs(vectors, ids):
+    for name, row, doc in rows_and_docs(vectors, ids):
         yield _ScoredDocument(name, row, doc, chunk_sums(vectors, row, query))
 
 
@@ -334,11 +334,11 @@ def best_chunk(vectors: Vectors, row: int, query: NDArray[np.floating]) -> int:
     return int(chunk_sums(vectors, row, query).argmax())
 
 
-def passages_of(vectors: Vectors, ids: list[str]) -> dict[str, tuple[Doc, Passage]]:
+def passages_of(vectors: StoredVectors, ids: list[str]) -> dict[str, tuple[Doc, Passage]]:
     """Return the documents and passages of ids such as `doc#12`."""
     names = {name: name.rpartition("#") for name in ids}
     doc_ids = [doc_id for doc_id, *_ in names.values()]
-    docs = {doc.id: (row, doc) for _, row, doc in _rows_and_docs(vectors, doc_ids)}
+    docs = {doc.id: (row, doc) for _, row, doc in rows_and_docs(vectors, doc_ids)}
     passages = {}
     for name, (doc_id, _, chunk) in names.items():
         row, doc = docs[doc_id]
@@ -346,14 +346,15 @@ def passages_of(vectors: Vectors, ids: list[str]) -> dict[str, tuple[Doc, Passag
     return passages
 
 
-def passage(vectors: Vectors, row: int, doc: Doc, chunk: int) -> Passage:
+def passage(vectors: StoredVectors, row: int, doc: Doc, chunk: int) -> Passage:
     """Return one chunk of a document."""
     spans = vectors.spans(row)
     begin, end = map(int, spans[chunk])
     return Passage(chunk, len(spans), begin, end, doc.content[begin:end])
 
 
-def _rows_and_docs(vectors: Vectors, ids: list[str]) -> list[tuple[str, int, Doc]]:
+def rows_and_docs(vectors: StoredVectors, ids: list[str]) -> list[tuple[str, int, Doc]]:
+    """Return the id, the row and the document of each of the ids."""
     rows = vectors.rows_of(ids)
     docs = vectors.docs(np.array(list(rows.values()), np.int64))
     return [(name, row, doc) for (name, row), doc in zip(rows.items(), docs, strict=True)]

@@ -1,0 +1,1 @@
+"""Search over sparse vectors: exact products, ranked documents and chunks."""

@@ -1,0 +1,77 @@
+"""Exact search over sparse vectors: the product of all vectors with the queries, block by block.
+
+The score of a document is the dot product of its weights with those of the query; of several vectors of a
+document (chunks), the largest product counts. Products are computed in float64, so scores and ties are those
+of exact arithmetic. A document that shares no term with a query has no score, and is not found.
+"""
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.sparse import csr_array
+
+from lmkcli.retrieval.dense.vector_search import RowHits
+from lmkcli.retrieval.engines.exact.exact_search import top
+from lmkcli.store.sparse import SparseRagged, SparseVectors
+
+QUERIES = 256  # that are multiplied together: the scores of a block of documents stay below 100 MB
+
+
+def exact_product(
+    vectors: SparseVectors, queries: SparseRagged, k: int, by_vector: bool = False
+) -> RowHits:
+    """Return the k best rows of each query and all ties with the last, with their scores.
+
+    A row is a document. With `by_vector` it is a vector, numbered over all documents.
+    """
+    hits = RowHits([], [])
+    for first in range(0, len(queries.counts), QUERIES):
+        stop = min(first + QUERIES, len(queries.counts))
+        found = _search(vectors, queries.take(np.arange(first, stop)), k, by_vector)
+        hits.rows.extend(found.rows)
+        hits.scores.extend(found.scores)
+    return hits
+
+
+def _search(vectors: SparseVectors, queries: SparseRagged, k: int, by_vector: bool) -> RowHits:
+    count = len(queries.counts)
+    hits = RowHits([np.zeros(0, np.int64)] * count, [np.zeros(0)] * count)
+    columns = _matrix(queries).T.tocsr()  # [vocabulary, queries]
+    before = 0  # rows of earlier blocks
+    for block in vectors:
+        products = (_matrix(block) @ columns).tocsc()  # [vectors of the block, queries]
+        products.sort_indices()
+        for query in range(count):
+            span = slice(*products.indptr[query : query + 2])
+            rows, scores = products.indices[span].astype(np.int64), products.data[span]
+            if not by_vector and len(block.counts) < len(block.lengths):
+                rows, scores = _best_of_documents(block.starts, rows, scores)
+            rows, scores = _joined(hits, query, rows + before, scores)
+            hits.rows[query], hits.scores[query] = top(rows, scores, k)
+        before += len(block.lengths) if by_vector else len(block.counts)
+    return hits
+
+
+def _matrix(texts: SparseRagged) -> csr_array:
+    """Return all vectors as a matrix in float64, [vectors, vocabulary]."""
+    shape = (len(texts.lengths), texts.dim)
+    return csr_array((texts.weights.astype(np.float64), texts.terms, texts.offsets), shape=shape)
+
+
+def _best_of_documents(
+    starts: NDArray[np.int64], rows: NDArray[np.int64], scores: NDArray[np.float64]
+) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+    """Return the documents of some vectors (ascending) with the maximum of their scores."""
+    documents = np.searchsorted(starts, rows, side="right") - 1
+    firsts = np.flatnonzero(np.diff(documents, prepend=-1))
+    if len(firsts):
+        scores = np.maximum.reduceat(scores, firsts)
+    return documents[firsts], scores
+
+
+def _joined(
+    hits: RowHits, query: int, rows: NDArray[np.int64], scores: NDArray[np.float64]
+) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+    return (
+        np.concatenate([hits.rows[query], rows]),
+        np.concatenate([hits.scores[query], scores]),
+    )

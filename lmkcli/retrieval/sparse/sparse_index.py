@@ -1,0 +1,105 @@
+"""Sparse vectors as an index: the query side of their recipe encodes the queries, and exact products rank."""
+
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lmkcli.data.collection import Doc, Query
+from lmkcli.data.run import Run, ranked
+from lmkcli.encoding.encoder import SparseEncoder, open_recorded_sparse
+from lmkcli.errors import Mismatch, UsageError
+from lmkcli.retrieval.dense.dense_index import passage, passages_of, rows_and_docs
+from lmkcli.retrieval.index import IndexInfo, Passage
+from lmkcli.retrieval.settings import OpenSettings
+from lmkcli.retrieval.sparse.exact_product import exact_product
+from lmkcli.store.sparse import SparseRagged, SparseVectors
+
+
+def open_sparse_vectors(folder: Path, settings: OpenSettings) -> "SparseIndex":
+    """Open sparse vectors for exact search. Raises UsageError for settings without an effect."""
+    vectors = SparseVectors(folder)
+    if vectors.single and (settings.level or settings.aggregate):
+        raise UsageError(
+            f"{folder} holds one vector for each document, so that --aggregate and --level have no effect; "
+            "drop them, or encode with --unit chunk"
+        )
+    if settings.aggregate not in (None, "max"):
+        raise UsageError(
+            f"--aggregate {settings.aggregate}: the score of a document with several sparse vectors is their "
+            "maximum; drop it"
+        )
+    search = {}
+    if not vectors.single:
+        search = {"level": "chunk"} if settings.level == "chunk" else {"aggregate": "max"}
+    info = IndexInfo(str(folder.absolute()), "exact", vectors.digest(), search)
+    return SparseIndex(info, vectors, settings)
+
+
+class SparseIndex:
+    """Sparse vectors, and the encoder of their queries."""
+
+    def __init__(self, info: IndexInfo, vectors: SparseVectors, settings: OpenSettings) -> None:
+        self.info, self.vectors = info, vectors
+        self._settings, self._by_chunk = settings, settings.level == "chunk"
+
+    def search(self, queries: list[Query], k: int) -> Run:
+        """Encode and search queries. Documents that share no term with a query are left out."""
+        rankings = {query.id: ranked([], np.zeros(0, np.float32)) for query in queries}
+        if queries and self.vectors.rows:
+            hits = exact_product(self.vectors, self.encoded(queries), k, self._by_chunk)
+            for query, rows, scores in zip(queries, hits.rows, hits.scores, strict=True):
+                rankings[query.id] = ranked(self._ids(rows), scores).cut(k)
+        return Run(rankings)
+
+    def encoded(self, queries: list[Query]) -> SparseRagged:
+        """Return the sparse vectors of queries. Raises Mismatch for another vocabulary."""
+        encoded = self.encoder.queries(queries)
+        if encoded.dim != self.vectors.dim:
+            raise Mismatch(
+                f"the queries have {encoded.dim} terms, and the vocabulary of {self.vectors.folder} has "
+                f"{self.vectors.dim}; give the original model with --model"
+            )
+        return encoded
+
+    @cached_property
+    def encoder(self) -> SparseEncoder:
+        """The encoder of the query side."""
+        return open_recorded_sparse(self.vectors, True, self._settings)
+
+    def open_files(self, text_bytes: int = 0) -> None:
+        """Open all files and the model now. Then the object needs no names, which a compaction may remove.
+
+        Up to `text_bytes` of stored texts stay in memory.
+        """
+        self.vectors.open_files(text_bytes)
+        _ = self.encoder
+
+    def _ids(self, rows: NDArray[np.int64]) -> list[str]:
+        if not self._by_chunk:
+            return self.vectors.ids(rows)
+        documents = np.searchsorted(self.vectors.starts, rows, side="right") - 1
+        numbers = rows - self.vectors.starts[documents]
+        names = self.vectors.ids(documents)
+        return [f"{name}#{number}" for name, number in zip(names, numbers.tolist(), strict=True)]
+
+    def texts(self, ids: list[str]) -> dict[str, Doc]:
+        """Return documents by id, or chunks with their own text."""
+        if not self._by_chunk:
+            return {doc.id: doc for doc in self.vectors.by_ids(ids)}
+        chunks = passages_of(self.vectors, ids)
+        return {name: Doc(name, chunk.text, doc.title) for name, (doc, chunk) in chunks.items()}
+
+    def passages(self, query: Query, ids: list[str]) -> dict[str, Passage]:
+        """Return the best chunk of each document, or the chunks that the ids name."""
+        if self._by_chunk:
+            return {name: chunk for name, (_, chunk) in passages_of(self.vectors, ids).items()}
+        if self.vectors.single:
+            return {}
+        weights = self.encoded([query]).dense()[0]
+        found = {}
+        for name, row, doc in rows_and_docs(self.vectors, ids):
+            products = self.vectors.at(np.array([row])).products(weights)
+            found[name] = passage(self.vectors, row, doc, int(products.argmax()))
+        return found
