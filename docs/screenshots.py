@@ -31,9 +31,12 @@ COLOURS = 64  # enough for texts; a picture with all colours is three times as l
 
 
 class Picture(NamedTuple):
-    """A picture: its file, the part of the address after '#', the final status, and the size in pixels."""
+    """A picture: its file, the indexes of the server, the part of the address after '#', the final status of
+    the page, and the size in pixels.
+    """
 
     file: str
+    indexes: tuple[str, ...]
     address: dict[str, str | list[str]]
     status: str
     size: tuple[int, int] = (1200, 800)
@@ -43,17 +46,20 @@ QUESTION, DEFAULTS = "leave a loop early", "default value of a parameter"
 PICTURES = (
     Picture(
         "tutorials/search-page.png",
+        ("meaning", "words"),
         {"q": QUESTION, "view": ["meaning", "words", "fused"]},
         "documents in",
     ),
     Picture(
         "serve.png",
+        ("meaning", "words"),
         {"q": DEFAULTS, "doc": "function.md", "index": "meaning", "view": ["meaning"]},
         "Best passage",
         (1000, 560),
     ),
     Picture(
         "serve-document.png",
+        ("whole",),
         {"q": DEFAULTS, "doc": "function.md", "index": "whole", "view": ["whole"]},
         "contributes most",
         (1000, 480),
@@ -61,9 +67,8 @@ PICTURES = (
 )
 
 
-@contextmanager
-def server(folder: Path) -> Iterator[str]:
-    """The address of a server with the indexes of the tutorial, and `whole`."""
+def make_indexes(folder: Path) -> dict[str, str]:
+    """Make the indexes of the tutorial, and `whole`, in a folder. Returns the environment of its commands."""
     env = tutorials.environment(folder, None)
     for step in tutorials.steps(TUTORIAL.read_text(encoding="utf-8")):
         if isinstance(step, tutorials.Save):
@@ -72,9 +77,14 @@ def server(folder: Path) -> Iterator[str]:
             break
         else:
             tutorials.typed(step.line, folder, env)
-    lmk = str(folder / "bin" / "lmk")
-    subprocess.run([lmk, "-q", *WHOLE], cwd=folder, env=env, check=True)
-    line = [lmk, "serve", "meaning", "words", "whole", "--port", "0"]
+    subprocess.run([str(folder / "bin" / "lmk"), "-q", *WHOLE], cwd=folder, env=env, check=True)
+    return env
+
+
+@contextmanager
+def server(folder: Path, env: dict[str, str], indexes: tuple[str, ...]) -> Iterator[str]:
+    """The address of a server."""
+    line = [str(folder / "bin" / "lmk"), "serve", *indexes, "--port", "0"]
     running = subprocess.Popen(line, cwd=folder, env=env, stderr=subprocess.PIPE, text=True)
     assert running.stderr is not None
     try:
@@ -110,10 +120,12 @@ def take(opened: Any, url: str, picture: Picture) -> None:
 
 
 if __name__ == "__main__":
-    with tempfile.TemporaryDirectory(prefix="lmk-pictures-") as root, server(Path(root)) as url:
+    with tempfile.TemporaryDirectory(prefix="lmk-pictures-") as root:
+        environment = make_indexes(Path(root))
         opened = browser()
         try:
             for picture in PICTURES:
-                take(opened, url, picture)
+                with server(Path(root), environment, picture.indexes) as url:
+                    take(opened, url, picture)
         finally:
             opened.quit()

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple, Protocol
 from lmkcli.errors import Stopped
 
 
-class Estimate(int):
+class EstimatedTotal(int):
     """A total that may change. It is printed rounded, after "about"."""
 
 
@@ -15,7 +15,7 @@ class Progress(Protocol):
     """Called by long loops from time to time."""
 
     def __call__(self, done: int, total: int | None, unit: str, detail: str = "") -> None:
-        """Report `done` of `total` units of work. `total` may be an Estimate, or None if unknown.
+        """Report `done` of `total` units of work. `total` may be an EstimatedTotal, or None if unknown.
 
         `detail` is more text for people, such as the loss.
         """

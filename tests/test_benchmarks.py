@@ -16,6 +16,7 @@ LINES = {
     "m2bert.py --lengths 128 --rounds 1 --dtype fp32": "ModernBERT",
     "overhead.py --source stdlib/functions,package=json --repeats 1": "overhead",
     "serve.py --work . --passages 500 --clients 4 --seconds 2 --rounds 1": "errors: 0",
+    "pipeline.py --passages 200 --repeats 1": "lmk encode, text, lmk@16: outside",
     "train.py -m minilm --steps 1 --rounds 1 --batch 4 --dtype fp32": "lmk",
 }
 DRIFT = (

@@ -35,6 +35,7 @@ TEXT_NAMES = (
 )
 _QUERY_TEXTS = (*TEXT_FIELDS, "query", "question", "title")
 _PROPOSAL = re.compile(r"\bFILE,(\w+)=([\w+-]+)")
+_PROSE_WORDS = 3  # words that a text has and a category or a number has not
 _SHOWN = 40  # characters of a value in an error message
 
 
@@ -87,6 +88,7 @@ def document_columns(sample: Sequence[Record], fields: Fields, typed: Typed) -> 
         optional_title=not fields.title_name,
     )
     found = _matching(columns, fields.texts)[:1] or _matching(columns, TEXT_NAMES)
+    found = found or _prose(columns, sample, {id_name, others.title_name})
     if len(found) != 1:
         raise _ambiguous(found, sample, others, typed)
     return replace(others, names=tuple(found))
@@ -117,11 +119,18 @@ def note(found: Fields, given: Fields, name: str) -> str:
     shown = ", ".join(f"{key}={value}" for key, value in pairs if value)
     lines = (
         "no column is an id, so rows are numbered (id=row)" if found.id_name == ROW else "",
-        f"{shown}, by the names of the columns; choose others with ,id=NAME or ,text=a+b"
+        f"{shown}, by the names of the columns{_only(found, given)}; choose others with ,id=NAME or ,text=a+b"
         if shown
         else "",
     )
     return f"{name}: {'; '.join(filter(None, lines))}"
+
+
+def _only(found: Fields, given: Fields) -> str:
+    """An addition for a text that was found by its values."""
+    names = {*found.texts, *TEXT_NAMES, *_QUERY_TEXTS}
+    usual = all(plain_name(name.split(".")[-1]) in names for name in found.names)
+    return "" if usual or given.names else " (only this text has several words)"
 
 
 def _all_columns(sample: Sequence[Record]) -> list[str]:
@@ -146,6 +155,21 @@ def _matching(columns: Sequence[str], names: Sequence[str]) -> list[str]:
         if found := [column for name in names for column in among if plain[column] == name]:
             return found
     return []
+
+
+def _prose(columns: Sequence[str], sample: Sequence[Record], others: set[str]) -> list[str]:
+    """The only column with several words in a value, without those of ids and titles; else none."""
+    found = [
+        column
+        for column in columns
+        if column not in others
+        and any(len(str(_at(record, column)).split()) >= _PROSE_WORDS for record in sample)
+    ]
+    return found if len(found) == 1 and _is_text(found[0], sample) else []
+
+
+def _is_text(column: str, sample: Sequence[Record]) -> bool:
+    return all(isinstance(_at(record, column), str | None) for record in sample)
 
 
 def _id_column(

@@ -213,12 +213,15 @@ class ZipTree(FileTree):
 
     def listing(self, selected: Callable[[str], bool]) -> Listing:
         listing = Listing()
+        times = Counter(member.filename for member in self._members)
         for member in sorted(self._members, key=lambda each: each.filename):
             path = member.filename
             if not selected(path):
                 listing.others[PurePosixPath(path).suffix.lower() or "(no suffix)"] += 1
             elif reason := _refusal(member):
                 listing.errors[path] = reason
+            elif times[path] > 1:
+                listing.errors[path] = f"is in the archive {times[path]} times"
             else:
                 listing.files.append(path)
         return listing

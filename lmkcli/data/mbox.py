@@ -1,10 +1,11 @@
 """Mailboxes (mbox): one record per message, with id, subject, text, sender and date."""
 
 import mailbox
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Iterator
-from email import message_from_bytes, policy
+from email import message_from_bytes
 from email.message import EmailMessage
+from email.policy import EmailPolicy
 from pathlib import Path
 
 from lmkcli import catalog
@@ -12,15 +13,28 @@ from lmkcli.data.collection import WHOLE, Shard
 from lmkcli.data.fields import Record
 from lmkcli.data.filetext import FileReader
 from lmkcli.errors import DataError
+from lmkcli.system.input_files import bounded_lines
+
+MAX_MESSAGE = 64 << 20  # bytes; Python's parser takes eleven times as much memory
+MAX_HEADER = 4096  # characters of a header; the time of the parser grows with their square
 
 
-def read_mailbox(path: Path, shard: Shard = WHOLE) -> Iterator[tuple[str, Record]]:
+class _Bounded(EmailPolicy):
+    """Decodes headers, of long ones the start."""
+
+    def header_fetch_parse(self, name: str, value: str) -> str:
+        return str(super().header_fetch_parse(name, value[:MAX_HEADER]))
+
+
+def read_mailbox(path: Path, shard: Shard = WHOLE) -> Iterator[tuple[str, Record | DataError]]:
     """Yield (where, record) for the messages of a shard, in the order of the file.
 
     The id is the Message-ID without brackets, else 'message-N'. A repeated id gets '-2', '-3', … The text is
-    the plain body, else the text of the HTML body. Attachments are left out. Raises DataError for a file
-    without messages.
+    the plain body, else the text of the HTML body. Attachments are left out. For a message that cannot be
+    read, the record is the error. Raises DataError for a file without messages.
     """
+    with path.open("rb") as lines:  # Python's reader of mailboxes reads lines of any length
+        deque(bounded_lines(lines, path, MAX_MESSAGE), maxlen=0)
     box = mailbox.mbox(path, create=False)
     try:
         keys = box.keys()
@@ -30,16 +44,32 @@ def read_mailbox(path: Path, shard: Shard = WHOLE) -> Iterator[tuple[str, Record
         mine = shard.rows(len(keys))
         for number, key in enumerate(keys, 1):
             where = f"{path} message {number}"
-            message = message_from_bytes(box.get_bytes(key), policy=policy.default)
-            # All ids are read, because those of earlier shards decide about repeated ones.
-            name = _header(message, "message-id").strip("<>") or f"message-{number}"
-            name = "".join(name.split())
-            seen[name] += 1
-            if number - 1 in mine:
-                times = seen[name]
-                yield where, _record(message, f"{name}-{times}" if times > 1 else name)
+            try:
+                message = _message(box, key, where)
+                # All ids are read, because those of earlier shards decide about repeated ones.
+                name = _header(message, "message-id").strip("<>") or f"message-{number}"
+                name = "".join(name.split())
+                seen[name] += 1
+                if number - 1 in mine:
+                    times = seen[name]
+                    yield where, _record(message, f"{name}-{times}" if times > 1 else name)
+            except DataError as error:
+                if number - 1 in mine:
+                    yield where, error
+            except RecursionError:
+                if number - 1 in mine:
+                    yield where, DataError(f"{where}: its parts are nested too deeply")
     finally:
         box.close()
+
+
+def _message(box: mailbox.mbox, key: str, where: str) -> EmailMessage:
+    """A message of a mailbox. Raises DataError for a huge one."""
+    with box.get_file(key) as file:
+        data = file.read(MAX_MESSAGE + 1)
+    if len(data) > MAX_MESSAGE:
+        raise DataError(f"{where}: is larger than {MAX_MESSAGE:,} bytes")
+    return message_from_bytes(data, policy=_Bounded())  # type: ignore[arg-type]  # its messages are EmailMessage
 
 
 def _record(message: EmailMessage, name: str) -> Record:
@@ -62,6 +92,7 @@ def _header(message: EmailMessage, name: str) -> str:
         AttributeError,
         TypeError,
         IndexError,
+        RecursionError,
     ):  # of email's own parser
         return ""
 

@@ -48,6 +48,8 @@ from lmkcli.system.input_files import (
 
 BLOCK = 1000  # consecutive records of a stream that one shard reads
 BOM = b"\xef\xbb\xbf"
+MAX_ROW_LINES = 1 << 20  # of a csv file
+BATCH_BYTES = 64 << 20  # of the rows that are read at once from a parquet file
 HEAD = 1 << 12  # bytes of an XML file that show its kind
 JSON_SUFFIXES = (".jsonl", ".json", ".ndjson")
 DELIMITERS = ",;\t|"  # of csv files
@@ -150,7 +152,7 @@ def open_records(
     opened = FileInput(file)
     kind, first = _kind_and_first(opened, kind, name, given)
     records = _open_stream(opened, first, request._replace(given=given._replace(kind=kind)))
-    return records or TopicRecords(file, shard)
+    return records or TopicRecords(file, shard, given.encoding)
 
 
 class _Request(NamedTuple):
@@ -162,6 +164,12 @@ class _Request(NamedTuple):
     given: FileFormat
 
 
+def is_text(path: Path, kind: str = "") -> bool:
+    """Whether a file of records, compressed or not, has lines of text in one encoding."""
+    suffix = Path(inner_name(path)).suffix
+    return kind not in ("parquet", "mbox") and (bool(kind) or suffix not in (".parquet", ".mbox"))
+
+
 def _open_pipe(pipe: PipeInput, request: _Request) -> Records:
     kind = request.given.kind or ("csv" if request.given.delimiter else "")
     if kind in ("parquet", "mbox", "topics"):  # they are not read from start to end
@@ -170,7 +178,7 @@ def _open_pipe(pipe: PipeInput, request: _Request) -> Records:
     if first.startswith(b"\x1f\x8b"):
         raise DataError("stdin: gzip; unpack it on the way: zcat FILE | lmk …")
     records = _open_stream(pipe, first, request._replace(given=request.given._replace(kind=kind)))
-    return records or TopicRecords(pipe.saved(".topics"), request.shard)
+    return records or TopicRecords(pipe.saved(".topics"), request.shard, request.given.encoding)
 
 
 def _kind_by_name(name: str, given: FileFormat) -> str:
@@ -445,10 +453,12 @@ class CsvRecords(Records):
             lines = decoded_lines(stream.file, name)
             first = next(lines, "")
             delimiter = self._given.delimiter or max(DELIMITERS, key=_unquoted(first).count)
-            table = csv.reader(chain([first], lines), delimiter=delimiter, strict=True)
+            bounded = _RowLines(chain([first], lines), name)
+            table = csv.reader(bounded, delimiter=delimiter, strict=True)
             names = self._names(table)
             number = 0
             while True:
+                bounded.start_row()
                 row = self._next_row(table)
                 if row is None:
                     break
@@ -469,7 +479,7 @@ class CsvRecords(Records):
         except StopIteration:
             return None
         except csv.Error as error:
-            wrong = f"{self._input.name} line {table.line_num}: not valid csv ({error})"
+            wrong = f"{self._input.name} line {table.line_num}: not valid csv ({_csv_fault(error)})"
             if "end of data" in str(error):  # all rows after this quote would be missing
                 raise DataError(f"{wrong}; a quote after line {after} does not close") from error
             return DataError(wrong)
@@ -480,7 +490,7 @@ class CsvRecords(Records):
         try:
             names = [name.strip() for name in next(table, [])]
         except csv.Error as reason:
-            raise DataError(f"{where}: not valid csv ({reason})") from reason
+            raise DataError(f"{where}: not valid csv ({_csv_fault(reason)})") from reason
         if error := _encoding_error(names, where):
             raise error
         if repeated := [name for name, times in Counter(names).items() if times > 1]:
@@ -490,6 +500,28 @@ class CsvRecords(Records):
     @property
     def fraction(self) -> float | None:
         return _share(self._read, self._input.size)
+
+
+class _RowLines:
+    """The lines of a csv file; a row has a limited number of them, so that an open quote is found early."""
+
+    def __init__(self, lines: Iterator[str], name: str) -> None:
+        self._lines, self._name = enumerate(lines, 1), name
+        self._number = self._start = 0
+
+    def start_row(self) -> None:
+        """The next line is the first one of a row."""
+        self._start = self._number
+
+    def __iter__(self) -> Iterator[str]:
+        for number, line in self._lines:
+            self._number = number
+            if number - self._start > MAX_ROW_LINES:
+                raise DataError(
+                    f"{self._name} line {number}: a row of more than {MAX_ROW_LINES:,} lines; a quote "
+                    f"after line {self._start} does not close"
+                )
+            yield line
 
 
 def _csv_record(names: list[str], row: list[str] | DataError, where: str) -> Record | DataError:
@@ -504,6 +536,16 @@ def _csv_record(names: list[str], row: list[str] | DataError, where: str) -> Rec
             "quote fields that contain the delimiter, or name it: FILE,delimiter=semicolon"
         )
     return dict(zip(names, row, strict=True))
+
+
+def _csv_fault(error: csv.Error) -> str:
+    """The message of the library; without its advice to programmers."""
+    if "new-line character" not in str(error):
+        return str(error)
+    return (
+        "a carriage return without quotes; if all lines end with one, as on old Macs, convert them: "
+        r"tr '\r' '\n' < FILE > NEW"
+    )
 
 
 def _encoding_error(fields: list[str], where: str) -> DataError | None:
@@ -632,11 +674,14 @@ class ParquetRecords(Records):
         """The rows [start, stop) of the shard in batches of at most BLOCK rows."""
         row = 0  # the number of the next row of the file
         for group in range(file.num_row_groups):
-            size = file.metadata.row_group(group).num_rows
+            facts = file.metadata.row_group(group)
+            size = facts.num_rows
             if row + size <= self._start or row >= self._stop:
                 row += size
                 continue
-            for batch in file.iter_batches(BLOCK, row_groups=[group], columns=self._columns):
+            fitting = BATCH_BYTES * size // max(1, facts.total_byte_size)
+            at_once = max(1, min(BLOCK, fitting))
+            for batch in file.iter_batches(at_once, row_groups=[group], columns=self._columns):
                 first, last = max(self._start - row, 0), min(self._stop - row, len(batch))
                 if first < last:
                     yield batch.slice(first, last - first)
@@ -660,8 +705,8 @@ class Mailbox(Records):
         self._path, self._shard, self._ended = path, shard, False
 
     def rows(self) -> Iterator[FileRow]:
-        for number, (where, record) in enumerate(read_mailbox(self._path, self._shard), 1):
-            yield FileRow(where, number, record)
+        for number, (where, found) in enumerate(read_mailbox(self._path, self._shard), 1):
+            yield FileRow(where, number, found)
         self._ended = True
 
     @property
@@ -677,12 +722,11 @@ class TopicRecords(Records):
 
     named = True
 
-    def __init__(self, path: Path, shard: Shard) -> None:
-        self._path = path
-        self._shard = shard
+    def __init__(self, path: Path, shard: Shard, encoding: str) -> None:
+        self._path, self._shard, self._encoding = path, shard, encoding
 
     def rows(self) -> Iterator[FileRow]:
-        topics = read_topics(self._path)
+        topics = read_topics(self._path, self._encoding)
         for row in self._shard.rows(len(topics)):
             yield FileRow(f"{self._path} topic {row + 1}", row + 1, topics[row])
 

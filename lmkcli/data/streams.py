@@ -20,6 +20,7 @@ from lmkcli.errors import DataError
 ONCE = "stdin can be read only once, and it was; save it to a file and name the file instead of '-'"
 COMPRESSED = {".gz": "gzip", ".zst": "Zstandard", ".zip": "zip"}
 _BUFFER = 1 << 17  # bytes
+_CHECKED = 8 << 20  # bytes of a file whose encoding is checked before it is read
 
 
 class ByteStream(NamedTuple):
@@ -193,6 +194,35 @@ class _Recoded(io.RawIOBase):
         count = min(len(target), len(self._rest))
         target[:count], self._rest = self._rest[:count], self._rest[count:]
         return count
+
+
+class Undecodable(NamedTuple):
+    """The first byte of a file that is not UTF-8, and an encoding that the file may have."""
+
+    line: int
+    byte: int
+    guess: str
+
+
+def find_undecodable(path: Path) -> Undecodable | None:
+    """The first wrong byte near the start of a text file, compressed or not; None if there is none."""
+    with open_stream(path) as stream:
+        head = stream.file.read(_CHECKED)
+    try:
+        codecs.getincrementaldecoder("utf-8")().decode(head, final=False)
+    except UnicodeDecodeError as error:
+        line = head.count(b"\n", 0, error.start) + 1
+        return Undecodable(line, head[error.start], _guess_encoding(head))
+    return None
+
+
+def _guess_encoding(text: bytes) -> str:
+    """A likely encoding of a text that is not UTF-8; the bytes 0x80 to 0x9f are letters in cp1252 only."""
+    if text.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        return "utf-16"
+    if text.count(0) > len(text) // 4:  # the upper bytes of Latin letters
+        return "utf-16-be" if text[::2].count(0) > text[1::2].count(0) else "utf-16-le"
+    return "cp1252" if any(0x80 <= byte <= 0x9F for byte in set(text)) else "latin-1"
 
 
 def wrong_byte(error: UnicodeDecodeError) -> tuple[int, bool]:

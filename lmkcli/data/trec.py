@@ -20,16 +20,18 @@ TOPIC_FIELD = re.compile(
 )
 
 
-def read_topics(path: Path) -> list[Record]:
+def read_topics(path: Path, encoding: str = "") -> list[Record]:
     """The topics of a file, compressed or not, as records. Raises DataError if there are none."""
-    with open_stream(path) as stream:
+    with open_stream(path, encoding) as stream:
         data = stream.file.read(MAX_FILE + 1)
     if len(data) > MAX_FILE:
         raise DataError(f"{path} has more than {MAX_FILE:,} bytes; is it the right file?")
     try:
         text = data.decode("utf-8-sig")
     except ValueError as error:
-        raise DataError(f"{path}: not UTF-8 ({error}); convert it with iconv -t utf-8") from error
+        raise DataError(
+            f"{path}: not UTF-8 ({error}); name its encoding: FILE,encoding=latin-1"
+        ) from error
     pieces = (_END.split(piece, maxsplit=1) for piece in _START.split(text)[1:])
     blocks = [piece[0] for piece in pieces if len(piece) == 2]
     topics = [

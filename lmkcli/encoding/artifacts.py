@@ -7,6 +7,7 @@ Three generators are chained, so that each stage works on a few batches while th
 from collections.abc import Iterable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
+from itertools import repeat
 from pathlib import Path
 from typing import Any
 
@@ -43,7 +44,7 @@ from lmkcli.store.part_writer import (
 )
 from lmkcli.store.parts import ArrayTypes
 from lmkcli.store.sparse import SparseRagged
-from lmkcli.store.tokens import TokenRow, Tokens, TokenStream, token_stream, write_tokens
+from lmkcli.store.tokens import DocBlock, Tokens, TokenStream, token_stream, write_tokens
 from lmkcli.store.vectors import Ragged
 
 
@@ -86,7 +87,7 @@ def run_encode(job: CollectionJob, folder: Path, report: Report = Report()) -> N
             return
         target = vectors_target(folder, job.shard, encoder, settings)
         with duplicates_located(job.source), shard_writer(target, report) as writer:
-            stream = token_stream(job.source, encoder.tokenizer, job.shard, writer.row)
+            stream = token_stream(job.source, encoder.document_tokenizer, job.shard, writer.row)
             encode_into(writer, stream, encoder, settings, report)
             writer.skipped = job.skipped
 
@@ -200,18 +201,18 @@ def write_vectors(
         stored = _stored(encoded.vectors, rows, writer, settings.store_dtype)
         if settings.on_overflow == "error":
             _check_nothing_lost(rows, encoded.kept)
+        lengths = rows.tokens.lengths
+        lost = (lengths - np.array(encoded.kept)).tolist()
         counts = encoded.vectors.counts.tolist()
-        contexts = encoded.contexts or [NO_CONTEXTS] * len(rows)
-        docs = [
-            DocRow(row.doc, row.hash, len(row.ids), len(row.ids) - kept, count, *context)
-            for row, kept, count, context in zip(rows, encoded.kept, counts, contexts, strict=True)
-        ]
+        contexts = encoded.contexts or repeat(NO_CONTEXTS, len(rows))
+        facts = zip(rows.docs, rows.hashes, lengths.tolist(), lost, counts, contexts, strict=True)
+        docs = [DocRow(*each, *context) for *each, context in facts]
         spans = {} if encoded.spans is None else {"spans": encoded.spans}
         writer.append(docs, {**stored, **spans})
 
 
 def _stored(
-    vectors: Ragged | SparseRagged, rows: list[TokenRow], writer: PartWriter, dtype: str
+    vectors: Ragged | SparseRagged, rows: DocBlock, writer: PartWriter, dtype: str
 ) -> dict[str, NDArray[Any]]:
     """Return the arrays to append. Raises DataError for values that are not finite."""
     if isinstance(vectors, Ragged):
@@ -220,23 +221,23 @@ def _stored(
         return stored
     if (bad := vectors.not_finite()) is not None:
         raise DataError(
-            f"the vector of document {rows[bad].doc.id} has values that are not finite; try --dtype fp32"
+            f"the vector of document {rows.docs[bad].id} has values that are not finite; try --dtype fp32"
         )
     return vectors.arrays(writer)
 
 
-def _check_nothing_lost(rows: list[TokenRow], kept: list[int]) -> None:
-    for row, count in zip(rows, kept, strict=True):
-        lost = len(row.ids) - count
-        if lost:
-            raise DataError(
-                f"document {row.doc.id} has {len(row.ids)} tokens and {lost} of them do not fit; "
-                "raise --max-length or allow --on-overflow truncate"
-            )
+def _check_nothing_lost(rows: DocBlock, kept: list[int]) -> None:
+    lengths = rows.tokens.lengths
+    for number in np.flatnonzero(lengths != np.array(kept))[:1]:
+        raise DataError(
+            f"document {rows.docs[number].id} has {lengths[number]} tokens and "
+            f"{lengths[number] - kept[number]} of them do not fit; "
+            "raise --max-length or allow --on-overflow truncate"
+        )
 
 
 def _check_finite(
-    stored: dict[str, NDArray[Any]], starts: NDArray[np.int64], rows: list[TokenRow], dtype: str
+    stored: dict[str, NDArray[Any]], starts: NDArray[np.int64], rows: DocBlock, dtype: str
 ) -> None:
     finite = [np.isfinite(each).reshape(len(each), -1).all(axis=1) for each in stored.values()]
     bad = np.flatnonzero(~np.all(finite, axis=0))
@@ -246,5 +247,5 @@ def _check_finite(
             "try --store-dtype fp32, then --dtype fp32" if dtype == "fp16" else "try --dtype fp32"
         )
         raise DataError(
-            f"the vector of document {rows[number].doc.id} has values that are not finite; {advice}"
+            f"the vector of document {rows.docs[number].id} has values that are not finite; {advice}"
         )

@@ -5,6 +5,7 @@ always refer to the token rows. If the title is the context, no chunk contains t
 starts at the first token after it.
 """
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -33,7 +34,7 @@ class PlacedDocument(NamedTuple):
 
 
 def placed_in_context(
-    rows: list[TokenRow], how: str, tokenizer: Tokenizer, placer: Placer
+    rows: Sequence[TokenRow], how: str, tokenizer: Tokenizer, placer: Placer
 ) -> list[PlacedDocument]:
     """Place documents with each chunk after its context.
 

@@ -7,10 +7,10 @@ need no padding.
 """
 
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import ClassVar, Generic, NamedTuple, Protocol, TypeVar
+from typing import Any, ClassVar, Generic, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 import torch
@@ -37,10 +37,10 @@ from lmkcli.models.lookup import is_local, read_model
 from lmkcli.models.splade import SpladePooling
 from lmkcli.models.tokenizer import Tokenizer, open_tokenizer
 from lmkcli.models.transformer import open_masked
+from lmkcli.pooling.block_placement import PlacedBlock, place_block
 from lmkcli.pooling.placement import (
     Expansion,
     Input,
-    Ints,
     Placement,
     Placer,
     SpecialTokens,
@@ -52,7 +52,14 @@ from lmkcli.spec import manifest
 from lmkcli.spec.recipe import EncoderConfig
 from lmkcli.spec.settings import EncodeSettings, ModelSettings
 from lmkcli.store.sparse import SparseRagged, SparseVectors, strongest
-from lmkcli.store.tokens import TokenRow, TokenStream, documents_of, estimate_total
+from lmkcli.store.token_blocks import TokenBlock, TokenizedText
+from lmkcli.store.tokens import (
+    DocBlock,
+    TokenRow,
+    TokenStream,
+    documents_of,
+    estimate_total,
+)
 from lmkcli.store.vectors import Ragged, StoredVectors, Vectors
 from lmkcli.text.formatting import shell_line
 
@@ -208,7 +215,7 @@ class DocumentVectors(NamedTuple, Generic[AnyRagged]):
 class EncodedBatch(NamedTuple, Generic[AnyRagged]):
     """Some documents and their vectors."""
 
-    rows: list[TokenRow]
+    rows: DocBlock
     encoded: DocumentVectors[AnyRagged]
 
 
@@ -247,7 +254,7 @@ class DocumentEncoder(VectorFormat, Protocol[AnyRagged]):
     def buffer_tokens(self) -> int:
         """How many content tokens are sorted by length together."""
 
-    def __call__(self, rows: list[TokenRow], report: Report) -> DocumentVectors[AnyRagged]:
+    def __call__(self, rows: Sequence[TokenRow], report: Report) -> DocumentVectors[AnyRagged]:
         """Return the vectors of the rows, in their order."""
 
 
@@ -255,64 +262,38 @@ def encode_stream(
     stream: TokenStream, encode: DocumentEncoder[AnyRagged], report: Report
 ) -> Iterator[EncodedBatch[AnyRagged]]:
     """Encode all documents of a stream, a buffer of `buffer_tokens` at a time."""
-    buffer: list[TokenRow] = []
-    ended = read = received = rows = 0
+    buffer: list[DocBlock] = []
+    ended = read = rows = 0
 
     def encoded(whole: int | None) -> EncodedBatch[AnyRagged]:
         """Encode the buffer, and report its progress as progress of the stream."""
         docs = stream.docs()
+        block = DocBlock.join(buffer)
 
         def progress(done: int, total: int | None, unit: str, detail: str = "") -> None:
             # The inputs of a buffer are sorted by length: its documents end together.
-            part = len(buffer) * done // max(1, read - ended)
+            part = len(block) * done // max(1, read - ended)
             report.progress(ended + done, whole, unit, documents_of(rows + part, docs))
 
-        return EncodedBatch(buffer, encode(buffer, report._replace(progress=progress)))
+        return EncodedBatch(block, encode(block, report._replace(progress=progress)))
 
     for batch in stream.batches:
-        received += sum(len(row.ids) for row in batch)
-        total = estimate_total(received, stream.fraction())
-        for row in batch:
-            buffer.append(row)
-            read += len(row.ids)
-            if read - ended >= encode.buffer_tokens:
-                yield encoded(total)
-                rows += len(buffer)
-                buffer, ended = [], read
+        block = DocBlock.of(batch)
+        totals = read + np.cumsum(block.tokens.lengths)  # the tokens up to each document
+        total = estimate_total(int(totals[-1]), stream.fraction()) if len(block) else None
+        first = 0
+        while (full := int(np.searchsorted(totals, ended + encode.buffer_tokens))) < len(block):
+            stop = max(full, first) + 1  # this document fills the buffer
+            buffer.append(block.rows(first, stop))
+            read = int(totals[stop - 1])
+            yield encoded(total)
+            rows += sum(map(len, buffer))
+            buffer, ended, first = [], read, stop
+        if first < len(block):
+            buffer.append(block.rows(first, len(block)))
+            read = int(totals[-1])
     if buffer:
         yield encoded(read)
-
-
-class TokenizedText(Protocol):
-    """The tokens of one text: content ids, ids of the prompt, and chunk ends if a splitter made them."""
-
-    @property
-    def ids(self) -> Ints: ...
-    @property
-    def prompt(self) -> Ints: ...
-    @property
-    def ends(self) -> Ints | None: ...
-
-
-class _PlacedTexts(NamedTuple):
-    """The inputs of several texts. The groups of marks are vector numbers, counted over all texts."""
-
-    inputs: list[Input]
-    texts: list[int]  # the text of each input
-    tokens: list[float]  # the content tokens of each input, for progress
-    vectors: NDArray[np.int64]  # [texts], how many vectors each text has; each window counts
-
-    @classmethod
-    def of(cls, texts: Sequence[TokenizedText], placements: list[Placement]) -> "_PlacedTexts":
-        vectors = np.array([placement.vectors for placement in placements], np.int64)
-        firsts = np.cumsum(vectors) - vectors
-        placed = cls([], [], [], vectors)
-        for number, (text, placement) in enumerate(zip(texts, placements, strict=True)):
-            for one in placement.inputs:
-                placed.inputs.append(one._replace(groups=one.groups + firsts[number]))
-                placed.texts.append(number)
-                placed.tokens.append(len(text.ids) / len(placement.inputs))
-        return placed
 
 
 @dataclass
@@ -358,25 +339,31 @@ class SideEncoder(Generic[AnyRagged]):
         work = BUFFER_WORK.get(self.model.device.type, BUFFER_WORK["cpu"])
         return int(work / max(1, self.model.weight_bytes))
 
-    def __call__(self, rows: list[TokenRow], report: Report) -> DocumentVectors[AnyRagged]:
+    @property
+    def document_tokenizer(self) -> Tokenizer:
+        """The tokenizer for documents that only this encoder reads: without spans if it needs none."""
+        return replace(self.tokenizer, spans=self.spans or self.contexts)
+
+    def __call__(self, rows: Sequence[TokenRow], report: Report) -> DocumentVectors[AnyRagged]:
         """Return the vectors of the rows, in their order."""
-        documents = self.documents(rows)
-        placements = [document.placement for document in documents]
-        names = [row.doc.id for row in rows]
-        vectors = self._encode(_PlacedTexts.of(rows, placements), names, report)
+        block = DocBlock.of(rows)
+        contexts: list[ContextTokens] | None = None
+        if self.contexts:
+            documents = self.documents(block)
+            placed = PlacedBlock.of([document.placement for document in documents])
+            contexts = [document.contexts for document in documents]
+        else:
+            placed = place_block(self.placer, block.tokens)
+        names = [doc.id for doc in block.docs]
+        vectors = self._encode(placed, block.tokens.lengths, names, report)
         spans = None
         if self.spans:
-            covered = [
-                row.characters(placement.covers)
-                for row, placement in zip(rows, placements, strict=True)
-            ]
-            spans = np.concatenate(covered)
-        contexts = [document.contexts for document in documents] if self.contexts else None
-        kept = [placement.kept for placement in placements]
-        return DocumentVectors(vectors, kept, spans, contexts)
+            texts = np.repeat(np.arange(len(block)), placed.vectors)
+            spans = block.tokens.characters(texts, placed.covers)
+        return DocumentVectors(vectors, placed.kept.tolist(), spans, contexts)
 
-    def documents(self, rows: list[TokenRow]) -> list[PlacedDocument]:
-        """Place documents. With contexts in the recipe, each chunk follows its context."""
+    def documents(self, rows: Sequence[TokenRow]) -> list[PlacedDocument]:
+        """Place documents one by one. With contexts in the recipe, each chunk follows its context."""
         if self.side.context:
             return placed_in_context(rows, self.side.context, self.tokenizer, self.placer)
         return [PlacedDocument(placement) for placement in self.placed(rows)]
@@ -391,7 +378,9 @@ class SideEncoder(Generic[AnyRagged]):
 
         Raises DataError with the name of the text if a vector is not finite.
         """
-        vectors = self._encode(_PlacedTexts.of(texts, self.placed(texts)), names, Report())
+        block = TokenBlock.of(texts)
+        placed = place_block(self.placer, block)
+        vectors = self._encode(placed, block.lengths, names, Report())
         bad = vectors.not_finite()
         if bad is not None:
             raise DataError(
@@ -399,24 +388,28 @@ class SideEncoder(Generic[AnyRagged]):
             )
         return vectors
 
-    def placed(self, texts: Sequence[TokenizedText]) -> list[Placement]:
-        """Place texts without contexts."""
-        contents = (self.placer.content(text.ids, text.prompt, text.ends) for text in texts)
-        return [self.placer.place(content) for content in contents]
-
     def _packs(
-        self, placed: _PlacedTexts, names: list[str], report: Report
+        self, placed: PlacedBlock, lengths: NDArray[np.int64], names: list[str], report: Report
     ) -> Iterator[PooledPack]:
-        """Run the model on placed texts."""
+        """Run the model on placed texts of these lengths."""
+        windows = np.bincount(placed.texts, minlength=len(lengths))
+        tokens = (lengths / np.maximum(windows, 1))[placed.texts]  # of each input, for progress
         done = 0.0
         for pack in self.runner(placed.inputs, lambda i: names[placed.texts[i]], report.note):
             yield pack
-            done += sum(placed.tokens[i] for i in pack.inputs)
+            done += float(tokens[pack.inputs].sum())
             report.progress(round(done), None, "tokens")
             report.check_stop()
 
-    def _encode(self, placed: _PlacedTexts, names: list[str], report: Report) -> AnyRagged:
-        """Run the model on placed texts, and combine the vectors of their windows."""
+    def placed(self, texts: Sequence[TokenizedText]) -> list[Placement]:
+        """Place texts one by one, without contexts."""
+        contents = (self.placer.content(text.ids, text.prompt, text.ends) for text in texts)
+        return [self.placer.place(content) for content in contents]
+
+    def _encode(
+        self, placed: PlacedBlock, lengths: NDArray[np.int64], names: list[str], report: Report
+    ) -> AnyRagged:
+        """Run the model on placed texts of these lengths, and combine the vectors of their windows."""
         raise NotImplementedError
 
 
@@ -427,9 +420,11 @@ class Encoder(SideEncoder[Ragged]):
     sparse = False
     finish: Finish
 
-    def _encode(self, placed: _PlacedTexts, names: list[str], report: Report) -> Ragged:
+    def _encode(
+        self, placed: PlacedBlock, lengths: NDArray[np.int64], names: list[str], report: Report
+    ) -> Ragged:
         pooled = np.empty((int(placed.vectors.sum()), self.runner.forward.width), np.float32)
-        for pack in self._packs(placed, names, report):
+        for pack in self._packs(placed, lengths, names, report):
             pooled[pack.numbers] = pack.vectors.numpy()
         vectors = self.finish(torch.from_numpy(pooled), torch.from_numpy(placed.vectors))
         counts = np.ones_like(placed.vectors) if self.finish.average else placed.vectors
@@ -450,8 +445,8 @@ class Encoder(SideEncoder[Ragged]):
         ((placement, _),) = apart.documents([row])
         if sum(len(one.ids) for one in placement.inputs) > positions:
             return None
-        placed = _PlacedTexts.of([row], [placement])
-        vectors = apart._encode(placed, [row.doc.id], Report()).vectors.astype(np.float64)
+        placed, lengths = PlacedBlock.of([placement]), np.array([len(row.ids)])
+        vectors = apart._encode(placed, lengths, [row.doc.id], Report()).vectors.astype(np.float64)
         marks = [np.bincount(one.groups - one.groups[0]) for one in placement.inputs]
         weights = np.concatenate([counts / counts.sum() for counts in marks]) / len(marks)
         vectors *= weights[:, None]
@@ -470,10 +465,12 @@ class SparseEncoder(SideEncoder[SparseRagged]):
 
     sparse = True
 
-    def _encode(self, placed: _PlacedTexts, names: list[str], report: Report) -> SparseRagged:
+    def _encode(
+        self, placed: PlacedBlock, lengths: NDArray[np.int64], names: list[str], report: Report
+    ) -> SparseRagged:
         """Run the model on placed texts. The weights of windows become their maximum."""
         vectors, terms, weights = [], [], []
-        for pack in self._packs(placed, names, report):
+        for pack in self._packs(placed, lengths, names, report):
             sparse = pack.vectors.coalesce()
             indices = sparse.indices().numpy()
             vectors.append(pack.numbers[indices[0]])
@@ -578,8 +575,15 @@ def open_sparse(
     return SparseEncoder(side, tokenizer, placer, runner, runner.forward.width)
 
 
-def open_encoder(side: EncoderConfig, folder: ModelFolder, settings: EncodeSettings) -> Encoder:
+def open_encoder(
+    side: EncoderConfig,
+    folder: ModelFolder,
+    settings: EncodeSettings,
+    loaded: Iterable[Encoder] = (),
+) -> Encoder:
     """Load the tokenizer and model of one side with dense vectors.
+
+    An encoder of `loaded` with the same model shares it.
 
     Raises UsageError or Mismatch if the model folder cannot follow the recipe.
     """
@@ -588,12 +592,15 @@ def open_encoder(side: EncoderConfig, folder: ModelFolder, settings: EncodeSetti
             f"--pool {side.pool} makes sparse vectors, which lmk encode stores and lmk search ranks; this "
             "needs dense vectors, such as of --pool mean"
         )
-    tokenizer, runner = _opened(side, folder, settings)
+    tokenizer, runner = _opened(side, folder, settings, loaded)
     return encoder_of(side, tokenizer, runner, folder.name)
 
 
 def _opened(
-    side: EncoderConfig, folder: ModelFolder, settings: EncodeSettings
+    side: EncoderConfig,
+    folder: ModelFolder,
+    settings: EncodeSettings,
+    loaded: Iterable[Encoder] = (),
 ) -> tuple[Tokenizer, BatchRunner]:
     check_folder(side, folder)
     options = ModelOptions(
@@ -601,20 +608,37 @@ def _opened(
     )
     tokenizer = open_tokenizer(folder, side)
     make_placer(side, tokenizer.special)  # report errors of the placement before reading weights
+    for other in loaded:
+        same = (other.runner.settings.dtype, other.runner.settings.device) == (
+            settings.dtype,
+            settings.device,
+        )
+        fits = side.max_length <= other.model.limit
+        if same and fits and _of_model(other.side) == _of_model(side):
+            return tokenizer, other.runner
     forward = open_forward(side, folder, options)
     return tokenizer, BatchRunner(forward, settings)
+
+
+def _of_model(side: EncoderConfig) -> tuple[Any, ...]:
+    """The settings of one side that `open_forward` reads."""
+    head = side.pool if traits_of(open_pooler(side.pool)).token_head else ""
+    model = (side.model, side.revision, side.weights, side.trust_remote_code)
+    return (*model, side.extend, side.pad_to_max, head)
 
 
 # Encoders of artifacts. An artifact can come from another person, and its manifest only names its model.
 # lmk does not download this model or run its code, unless the user allows it.
 
 
-def open_recorded(vectors: Vectors, query: bool, settings: ModelSettings) -> Encoder:
-    """Return the encoder of one side of the vectors' recipe.
+def open_recorded(
+    vectors: Vectors, query: bool, settings: ModelSettings, loaded: Iterable[Encoder] = ()
+) -> Encoder:
+    """Return the encoder of one side of the vectors' recipe. It can share the model of a loaded encoder.
 
     Raises DataError if the model would run code or be downloaded, and `settings` do not allow it.
     """
-    return open_encoder(*_recorded(vectors, query, settings))
+    return open_encoder(*_recorded(vectors, query, settings), loaded)
 
 
 def open_recorded_sparse(

@@ -2,6 +2,7 @@
 
 import math
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -103,14 +104,14 @@ def forecast(
     )  # fmt: skip
 
 
-def _extend_sample(sample: list[TokenRow], batch: list[TokenRow], budget: int) -> None:
+def _extend_sample(sample: list[TokenRow], batch: Sequence[TokenRow], budget: int) -> None:
     """Add up to 20 documents of a batch to the sample, until it has `budget` tokens."""
     remaining = budget - sum(len(row.ids) for row in sample)
-    for row in batch[:: max(1, len(batch) // 20)]:
+    for number in range(0, len(batch), max(1, len(batch) // 20)):
         if remaining <= 0:
             break
-        sample.append(row)
-        remaining -= len(row.ids)
+        sample.append(batch[number])
+        remaining -= len(batch[number].ids)
 
 
 def _vector_bytes(

@@ -45,7 +45,7 @@ class TextEncoder:
         Texts are cut to the maximum length. Raises DataError for a vector that is not finite.
         """
         docs = (Doc(str(number), text) for number, text in enumerate(texts))
-        rows = tokenized(docs, self._doc.tokenizer)
+        rows = tokenized(docs, self._doc.document_tokenizer)
         batches = [self._doc(batch, Report()).vectors for batch in rows]
         if not batches:
             return Ragged.single(np.zeros((0, self._doc.dim), np.float32))

@@ -84,9 +84,9 @@ def _encode_documents(spelling: str, encoder: Encoder) -> InMemoryVectors:
     """The vectors of all documents of a collection, in memory."""
     ids: list[str] = []
     parts: list[Ragged] = []
-    stream = token_stream(open_collection(spelling), encoder.tokenizer, WHOLE, 0)
+    stream = token_stream(open_collection(spelling), encoder.document_tokenizer, WHOLE, 0)
     for batch in encode_stream(stream, encoder, Report()):
-        ids += [row.doc.id for row in batch.rows]
+        ids += [doc.id for doc in batch.rows.docs]
         parts.append(batch.encoded.vectors)
     if not parts:
         raise DataError(f"--dev {spelling} has no documents")

@@ -26,7 +26,7 @@ from matplotlib.ticker import (
 from matplotlib.transforms import ScaledTranslation
 
 from lmkcli.errors import DataError, UsageError
-from lmkcli.evaluation.score_plots import Bar, Panel, Point
+from lmkcli.evaluation.score_plots import Bar, Panel, Point, check_figure
 from lmkcli.system.atomic import atomic_file, destination
 from lmkcli.text.formatting import visible
 
@@ -48,7 +48,7 @@ _MARKS = ["o", "s", "^", "D", "v", "P"]
 _DASHES = ["-", "--", ":", "-."]
 # Suffix -> metadata that removes dates and versions from the file.
 _DATELESS: dict[str, dict[str, Any]] = {
-    ".png": {"Software": None},
+    ".png": {"Software": "Matplotlib"},
     ".svg": {"Date": None},
     ".pdf": {"CreationDate": None},
 }
@@ -129,11 +129,13 @@ def _require(count: int) -> None:
 def _saved_figure(path: Path, caption: str, height: float) -> Iterator[Any]:
     """An empty figure with the common style, saved when its block ends without an error.
 
-    The height is in inches. Raises UsageError for a suffix other than .png, .svg or .pdf.
+    The height is in inches. Raises UsageError for a suffix other than .png, .svg or .pdf, and for an existing
+    file that is no figure.
     """
     suffix = path.suffix.lower()
     if suffix not in _DATELESS:
         raise UsageError(f"{path}: the suffix of a plot must be one of {', '.join(_DATELESS)}")
+    check_figure(path)
     with matplotlib.rc_context(_STYLE):
         figure = Figure(figsize=(_WIDTH, height), layout="constrained")
         figure.supxlabel(caption, fontsize=7.5, color="#555555")

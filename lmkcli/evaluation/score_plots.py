@@ -13,7 +13,21 @@ if TYPE_CHECKING:
     from lmkcli.evaluation.breakdown import Value
     from lmkcli.evaluation.results import ScoredRun, ScoreTable
 
+MARK = b"matplotlib"  # in the metadata of each figure, in any case
 _SUFFIX = re.compile(r"\.(trec|txt|run)(\.gz)?$")
+
+
+def check_figure(path: Path) -> None:
+    """Raise UsageError for an existing file that is no figure of Matplotlib: a figure may be drawn again."""
+    if not path.is_file() or not path.stat().st_size:
+        return
+    with path.open("rb") as file:
+        drawn = any(MARK in block.lower() for block in iter(lambda: file.read(1 << 20), b""))
+    if not drawn:
+        raise UsageError(
+            f"{path} is not a figure that lmk drew, and is not overwritten; name another output, or delete "
+            "the file"
+        )
 
 
 class Bar(NamedTuple):

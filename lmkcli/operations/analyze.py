@@ -240,10 +240,12 @@ class Analyze(Operation[Analysis], FigureOptions, SubjectOptions):
 
     def _drawn(self, output: Path, report: Report) -> _Computed:
         """Compute the numbers, draw the figure and record it. The output is checked before any work."""
+        from lmkcli.evaluation.score_plots import check_figure
         from lmkcli.provenance.curves import KIND, record_figure
         from lmkcli.store import outputs
 
         catalog.load(catalog.PLOTS, "curve", "plot")
+        check_figure(output)
         outputs.check_sidecar(output, KIND)
         computed = _ANALYSES[self.what](self, report)
         computed.draw(output)

@@ -294,7 +294,10 @@ class Evaluate(Operation[Evaluated], RecordOptions, TableOptions, ScoreOptions):
     def execute(self, report: Report) -> Evaluated:
         """Score the runs, compare them, and write the log and the plot."""
         from lmkcli.evaluation import scoring
+        from lmkcli.evaluation.score_plots import check_figure
 
+        if self.plot is not None:
+            check_figure(self.plot)
         paths, spellings = scoring.runs_and_qrels(self.runs, self.qrels or [])
         qrel_sets = scoring.qrel_sets(paths, spellings)
         measures = self.measure or scoring.default_measures(qrel_sets)

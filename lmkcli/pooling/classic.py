@@ -8,6 +8,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from lmkcli.errors import UsageError
+from lmkcli.pooling.block_placement import (
+    ArrangedBlock,
+    Longs,
+    WindowBlock,
+    plain_block,
+    separator_places,
+)
 from lmkcli.pooling.placement import (
     SHARED,
     Arrangement,
@@ -19,6 +26,7 @@ from lmkcli.pooling.placement import (
     plain,
     separators,
 )
+from lmkcli.store.ragged import ranges
 
 
 class _UsualInput:
@@ -45,6 +53,14 @@ class _OnePosition(_UsualInput):
         ids, kept = plain(content, special, limit)
         mark = self.position % max(1, len(ids))  # the model determines the vector of an empty input
         return Arrangement(ids, np.array([mark], np.int32), np.full(1, SHARED, np.int32), kept)
+
+    def arrange_block(
+        self, windows: WindowBlock, special: SpecialTokens, limit: int
+    ) -> ArrangedBlock:
+        ids, lengths, kept = plain_block(windows, special, limit)
+        marks = self.position % np.maximum(lengths, 1)
+        ones = np.ones_like(lengths)
+        return ArrangedBlock(ids, lengths, marks, np.full_like(ones, SHARED), ones, kept)
 
 
 @dataclass(frozen=True)
@@ -102,6 +118,21 @@ class EveryKth(_UsualInput):
         body = max(len(ids) - first - len(special.suffix), 0)
         return Arrangement(ids, marks, _owners(content, body, marks - first), kept)
 
+    def arrange_block(
+        self, windows: WindowBlock, special: SpecialTokens, limit: int
+    ) -> ArrangedBlock:
+        ids, lengths, kept = plain_block(windows, special, limit)
+        all_marks = -(-lengths // self.step)
+        hidden = -(-windows.marked_from // self.step)
+        hidden[hidden >= all_marks] = 0  # only a prompt: average the prompt
+        counts = all_marks - hidden
+        marks = ranges(hidden, counts) * self.step
+        first = len(special.prefix) + windows.prompts
+        bodies = np.maximum(lengths - first - len(special.suffix), 0)
+        of_marks = np.repeat(np.arange(len(windows)), counts)
+        owners = _block_owners(windows, bodies, marks - first[of_marks], of_marks)
+        return ArrangedBlock(ids, lengths, marks, owners, counts, kept)
+
 
 class Mean(EveryKth):
     """Marks every position."""
@@ -148,4 +179,34 @@ def _owners(content: Content, body: int, places: Ints) -> Ints:
     owners[places >= body] = SHARED
     if empty[-1] and body == len(content.ids) + len(between):
         owners[places == body] = len(empty) - 1  # an empty last chunk owns the suffix
+    return owners
+
+
+def _block_owners(windows: WindowBlock, bodies: Longs, places: Longs, of_marks: Longs) -> Longs:
+    """Return the chunk of each marked position of many windows, as `_owners` does for one.
+
+    bodies: [windows]. places, of_marks: [m], the marks, counted from the first content token, and their
+    windows.
+    """
+    between = windows.separator is not None and bool((windows.chunks > 1).any())
+    has_separators = (windows.chunks > 1) & (windows.separator is not None)
+    stops = windows.ends + (windows.chunk_numbers + 1) * has_separators[windows.chunk_windows]
+    # One search for all windows: numbers of window i are between i * apart and (i + 1) * apart.
+    largest = max(int(stops.max(initial=0)), int(places.max(initial=0)))
+    apart = largest - int(places.min(initial=0)) + 1
+    firsts = np.cumsum(windows.chunks) - windows.chunks
+    values = places + of_marks * apart
+    owners = np.searchsorted(stops + windows.chunk_windows * apart, values, side="right")
+    owners = owners - firsts[of_marks]
+    empty = windows.ends == windows.chunk_starts
+    if between:
+        separates = (windows.chunk_numbers < windows.chunks[windows.chunk_windows] - 1) & ~empty
+        separators = (separator_places(windows) + windows.chunk_windows * apart)[separates]
+        owners[np.isin(values, separators)] = SHARED
+    owners[places >= bodies[of_marks]] = SHARED
+    last = firsts + windows.chunks - 1
+    separated = windows.lengths + has_separators * (windows.chunks - 1)
+    owns_suffix = empty[last] & (bodies == separated)  # an empty last chunk
+    owned = owns_suffix[of_marks] & (places == bodies[of_marks])
+    owners[owned] = (windows.chunks - 1)[of_marks][owned]
     return owners

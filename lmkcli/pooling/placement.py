@@ -116,8 +116,9 @@ class PoolerTraits:
 class Pooler(Protocol):
     """The layout of one pooling method.
 
-    Its class can have an attribute `traits` (`PoolerTraits`), and a method `for_training()` that returns the
-    pooler that training uses instead. A pooler 'NAME@PARAMETER' is created with the
+    Its class can have an attribute `traits` (`PoolerTraits`), a method `for_training()` that returns the
+    pooler that training uses instead, and a method `arrange_block` that arranges many inputs at once
+    (block_placement.py). A pooler 'NAME@PARAMETER' is created with the
     value of its parameter. By default that is a whole number of at least 1. For other parameters the class
     has a static method `parse_parameter(text)` that returns the value, or raises ValueError with a hint.
     """
@@ -247,23 +248,27 @@ class Placer:
             return Content(ids, ends, prompt, self.special.separator if separates else None)
         if self.gran.tokens:
             taken = len(prompt) if self.prompt_in_chunks else 0
-            if taken > self.gran.tokens:
-                raise UsageError(
-                    f"the prompt has {taken} tokens, and in this model it is a part of the first chunk of "
-                    f"{self.gran} tokens; shorten the prompt, or raise --gran"
-                )
+            self.check_prompt(taken)
             ends = chunk_ends(taken + len(ids), self.gran.tokens) - np.int32(taken)
             return Content(ids, ends, prompt)
         # without a granularity, windows can be cut at every token; else the text is one chunk
         size = 1 if self.window.positions else len(ids)
         return Content(ids, chunk_ends(len(ids), size), prompt)
 
+    def check_prompt(self, taken: int) -> None:
+        """Raise UsageError if a prompt of `taken` tokens is longer than the chunk that contains it."""
+        if taken > self.gran.tokens:
+            raise UsageError(
+                f"the prompt has {taken} tokens, and in this model it is a part of the first chunk of "
+                f"{self.gran} tokens; shorten the prompt, or raise --gran"
+            )
+
     def place(self, content: Content) -> Placement:
         """Return the model inputs of one text, with the vector number of each mark."""
         inputs: list[Input] = []
         covers: list[tuple[int, int]] = []
         kept = vectors = context_tokens = 0
-        for window in self._windows(content):
+        for window in self.windows(content):
             context = self._context(content, window)
             context_tokens += len(context)
             arranged = self._arrange(content, window, context)
@@ -284,7 +289,7 @@ class Placer:
         ranges_array = np.array(covers, np.int32).reshape(-1, 2)
         return Placement(inputs, vectors, ranges_array, kept, context_tokens)
 
-    def _windows(self, content: Content) -> Iterator[ChunkWindow]:
+    def windows(self, content: Content) -> Iterator[ChunkWindow]:
         """Cut the chunks of a text into windows.
 
         With `--window N`, `before[i]` is the number of positions that the chunks 0 … i - 1 take. The chunks

@@ -113,9 +113,11 @@ def _parted(path: Path, described: Manifest) -> dict[str, Any]:
     shards = int(described.execution["shards"])
     state = parts.read_state(path, shards)
     updated = parts.read_generation(path)
+    skipped = 0 if updated else parts.skipped_count(path, shards)
     return {
         **_recipe(described),
         "contents": sum_counts(path, state.slices).as_json(),
+        **({"skipped": skipped} if skipped else {}),
         "generation": updated.number if updated else None,
         "parts": len(state.slices),
         "shards": f"{shards - len(state.unfinished)} of {shards} finished",

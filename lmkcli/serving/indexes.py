@@ -70,7 +70,7 @@ class ServedIndex:
 
 
 class LoadedEncoders:
-    """The models of all indexes, each loaded once. Indexes with the same recipe share an encoder."""
+    """The encoders of all indexes. Indexes with the same recipe share an encoder, and encoders a model."""
 
     def __init__(self, settings: OpenSettings) -> None:
         self._settings = settings
@@ -81,7 +81,8 @@ class LoadedEncoders:
         side = vectors.recipe.query if query else vectors.recipe.doc
         key = self._key(side, vectors)
         if key not in self._loaded:
-            self._loaded[key] = open_recorded(vectors, query, self._settings)
+            loaded = self._loaded.values()
+            self._loaded[key] = open_recorded(vectors, query, self._settings, loaded)
         return self._loaded[key]
 
     def _key(self, side: EncoderConfig, vectors: Vectors) -> str:

@@ -12,10 +12,10 @@ from numpy.typing import NDArray
 
 from lmkcli.data.collection import Doc, Query
 from lmkcli.data.run import Ranking
-from lmkcli.models.tokenizer import TextTokens
 from lmkcli.retrieval.dense.dense_index import DenseIndex, ScoredChunk
 from lmkcli.retrieval.index import Index, Passage
 from lmkcli.serving.indexes import IndexSet, SearchPlan
+from lmkcli.store.token_blocks import TextTokens
 
 
 class BadRequest(Exception):

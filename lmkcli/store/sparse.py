@@ -22,7 +22,8 @@ from lmkcli.spec import manifest
 from lmkcli.store.doctable import DocRow
 from lmkcli.store.part_writer import PartWriter
 from lmkcli.store.parts import ArrayTypes
-from lmkcli.store.vectors import StoredVectors, Vectors, cut, is_sparse, ranges
+from lmkcli.store.ragged import ranges
+from lmkcli.store.vectors import StoredVectors, Vectors, cut, is_sparse
 
 ARRAYS: ArrayTypes = {
     "offsets": ("int64", ()),

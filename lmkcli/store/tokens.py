@@ -12,22 +12,24 @@ The row ends where the next row starts.
 """
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import islice
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, overload
 
 import numpy as np
 from numpy.typing import NDArray
 
 from lmkcli.data.collection import Collection, Doc, DocStream, Shard, doc_hash
 from lmkcli.errors import DataError
-from lmkcli.progress import Estimate, Report
+from lmkcli.progress import EstimatedTotal, Report
 from lmkcli.spec import manifest
 from lmkcli.store import parts
 from lmkcli.store.doctable import DocRow
 from lmkcli.store.part_reader import Counts, doc_table, open_array, sum_counts
 from lmkcli.store.part_writer import PartWriter
 from lmkcli.store.parts import ArrayTypes
+from lmkcli.store.token_blocks import ENDS, IDS, PROMPT, SPANS, Ints, TextTokens, TokenBlock
 from lmkcli.system.streams import batched, prefetch
 from lmkcli.text.formatting import counted
 
@@ -50,41 +52,77 @@ class TokenRow(NamedTuple):
 
     doc: Doc
     hash: bytes
-    ids: NDArray[np.int32]
-    spans: NDArray[np.int32]
-    prompt: NDArray[np.int32]
-    ends: NDArray[np.int32] | None
+    ids: Ints
+    spans: Ints
+    prompt: Ints
+    ends: Ints | None
 
-    def characters(self, ranges: NDArray[np.int32]) -> NDArray[np.int32]:
+    def characters(self, ranges: Ints) -> Ints:
         """Convert token ranges [n, 2], which can be empty, to character ranges in the content, [n, 2]."""
-        if not len(self.spans):
-            return np.zeros_like(ranges)
-        begins = self.spans[np.minimum(ranges[:, 0], len(self.spans) - 1), 0]
-        ends = np.where(ranges[:, 1] > 0, self.spans[np.maximum(ranges[:, 1] - 1, 0), 1], 0)
-        begins = np.where(ranges[:, 0] < ranges[:, 1], begins, ends)
-        return np.stack([begins, np.maximum(begins, ends)], axis=1).astype(np.int32)
+        return TokenBlock.of([self]).characters(np.zeros(len(ranges), np.int64), ranges)
+
+
+class DocBlock(Sequence[TokenRow]):
+    """Documents [n], their content hashes [n], and their tokens. As a sequence it contains token rows."""
+
+    def __init__(self, docs: list[Doc], hashes: list[bytes], tokens: TokenBlock) -> None:
+        self.docs, self.hashes, self.tokens = docs, hashes, tokens
+
+    @classmethod
+    def of(cls, rows: Sequence[TokenRow]) -> "DocBlock":
+        """Return a block of separate rows; a block stays as it is."""
+        if isinstance(rows, DocBlock):
+            return rows
+        return cls([row.doc for row in rows], [row.hash for row in rows], TokenBlock.of(rows))
+
+    @classmethod
+    def join(cls, blocks: Sequence["DocBlock"]) -> "DocBlock":
+        """Return the documents of several blocks, at least one, as one block."""
+        if len(blocks) == 1:
+            return blocks[0]
+        docs = [doc for block in blocks for doc in block.docs]
+        hashes = [each for block in blocks for each in block.hashes]
+        return cls(docs, hashes, TokenBlock.join([block.tokens for block in blocks]))
+
+    def rows(self, first: int, stop: int) -> "DocBlock":
+        """Return the documents `first` to `stop`."""
+        tokens = self.tokens.rows(first, stop)
+        return DocBlock(self.docs[first:stop], self.hashes[first:stop], tokens)
+
+    def __len__(self) -> int:
+        return len(self.docs)
+
+    @overload
+    def __getitem__(self, number: int) -> TokenRow: ...
+    @overload
+    def __getitem__(self, number: slice) -> "DocBlock": ...
+    def __getitem__(self, number: int | slice) -> "TokenRow | DocBlock":
+        if isinstance(number, slice):
+            return DocBlock(self.docs[number], self.hashes[number], self.tokens[number])
+        return TokenRow(self.docs[number], self.hashes[number], *self.tokens[number])
+
+    def __iter__(self) -> Iterator[TokenRow]:
+        every = zip(self.docs, self.hashes, self.tokens, strict=True)
+        return (TokenRow(doc, digest, *tokens) for doc, digest, tokens in every)
 
 
 class TextTokenizer(Protocol):
     """Converts texts to token ids (models/tokenizer.py)."""
 
-    def __call__(self, texts: list[str]) -> list[Any]: ...
+    def __call__(self, texts: list[str]) -> Sequence[TextTokens]: ...
 
 
-def tokenized(docs: Iterable[Doc], tokenize: TextTokenizer) -> Iterator[list[TokenRow]]:
-    """Yield batches of token rows in source order."""
+def tokenized(docs: Iterable[Doc], tokenize: TextTokenizer) -> Iterator[DocBlock]:
+    """Yield the documents and their tokens in source order, in blocks."""
     for batch in batched(docs, lambda doc: len(doc.text) + len(doc.title) + 64, BATCH_CHARACTERS):
-        encodings = tokenize([doc.content for doc in batch])
-        yield [
-            TokenRow(doc, doc_hash(doc), *tokens)
-            for doc, tokens in zip(batch, encodings, strict=True)
-        ]
+        tokens = TokenBlock.of(tokenize([doc.content for doc in batch]))
+        yield DocBlock(batch, [doc_hash(doc) for doc in batch], tokens)
 
 
 class TokenStream(NamedTuple):
-    """Batches of token rows of one shard, and how much of it they are."""
+    """Blocks of one shard, and how much of it they are."""
 
-    batches: Iterable[list[TokenRow]]
+    batches: Iterable[Sequence[TokenRow]]
     fraction: Callable[[], float | None]
     """The share of the work that ends with the last batch; None if it is unknown."""
     docs: Callable[[], int | None] = lambda: None
@@ -117,7 +155,7 @@ class _Reading:
         self._skipped = 0.0
         self._last: float | None = None
 
-    def batches(self) -> Iterator[list[TokenRow]]:
+    def batches(self) -> Iterator[DocBlock]:
         for batch, share in prefetch(self._shared(), 2):
             self._last = share
             yield batch
@@ -130,7 +168,7 @@ class _Reading:
     def total(self) -> int | None:
         return None if self._docs.total is None else max(0, self._docs.total - self._skip)
 
-    def _shared(self) -> Iterator[tuple[list[TokenRow], float | None]]:
+    def _shared(self) -> Iterator[tuple[DocBlock, float | None]]:
         for batch in tokenized(self._rest(), self._tokenize):
             yield batch, [self._shares.popleft() for _ in batch][-1]
 
@@ -148,7 +186,7 @@ def _stored_stream(source: "Tokens", shard: Shard, skip: int) -> TokenStream:
     rows = shard.rows(source.docs)
     read, total = 0, max(0, len(rows) - skip)
 
-    def batches() -> Iterator[list[TokenRow]]:
+    def batches() -> Iterator[DocBlock]:
         nonlocal read
         for batch in prefetch(source.rows(rows.start + skip, rows.stop), 2):
             read += len(batch)
@@ -161,33 +199,26 @@ def write_tokens(stream: TokenStream, writer: PartWriter, report: Report) -> Non
     """Append the documents of a stream to the parts of a tokens folder."""
     count = rows = 0
     for batch in stream.batches:
-        count += sum(len(row.ids) for row in batch)
-        rows += len(batch)
+        block = DocBlock.of(batch)
+        lengths = block.tokens.lengths.tolist()
+        count += sum(lengths)
+        rows += len(block)
         total = estimate_total(count, stream.fraction())
         report.progress(count, total, "tokens", documents_of(rows, stream.docs()))
-        docs = [DocRow(row.doc, row.hash, len(row.ids), 0, 0) for row in batch]
-        writer.append(docs, _arrays(batch, writer))
-
-
-def _arrays(batch: list[TokenRow], writer: PartWriter) -> dict[str, NDArray[Any]]:
-    """Return the arrays of a batch; `starts` continue after the rows that the growing part already has."""
-    none = np.zeros(0, np.int32)
-    ends = [none if row.ends is None else row.ends for row in batch]
-    sizes = np.array(
-        [
-            (len(r.prompt) + len(r.ids), len(r.spans), len(e))
-            for r, e in zip(batch, ends, strict=True)
+        docs = [
+            DocRow(doc, digest, length, 0, 0)
+            for doc, digest, length in zip(block.docs, block.hashes, lengths, strict=True)
         ]
-    )
-    before = np.array([writer.array_rows(stem) for stem in ("ids", "offsets", "ends")])
-    firsts = before + np.cumsum(sizes, axis=0) - sizes
-    prompts = np.array([len(row.prompt) for row in batch])
-    return {
-        "starts": np.column_stack([firsts[:, 0], prompts, firsts[:, 1:]]),
-        "ids": np.concatenate([ids for row in batch for ids in (row.prompt, row.ids)]),
-        "offsets": np.concatenate([row.spans for row in batch]),
-        "ends": np.concatenate(ends),
-    }
+        writer.append(docs, _arrays(block.tokens, writer))
+
+
+def _arrays(block: TokenBlock, writer: PartWriter) -> dict[str, NDArray[Any]]:
+    """Return the arrays of a block; `starts` continue after the rows that the growing part already has."""
+    starts = block.starts[:-1].copy()
+    for column, stem in ((IDS, "ids"), (SPANS, "offsets"), (ENDS, "ends")):
+        starts[:, column] += writer.array_rows(stem)
+    ends = np.zeros(0, np.int32) if block.ends is None else block.ends
+    return {"starts": starts, "ids": block.ids, "offsets": block.spans, "ends": ends}
 
 
 def estimate_total(count: int, fraction: float | None) -> int | None:
@@ -197,7 +228,7 @@ def estimate_total(count: int, fraction: float | None) -> int | None:
     """
     if not fraction:
         return None
-    return count if fraction >= 1 else Estimate(count / fraction)
+    return count if fraction >= 1 else EstimatedTotal(count / fraction)
 
 
 def documents_of(done: int, total: int | None) -> str:
@@ -248,8 +279,8 @@ class Tokens:
         """The number of documents."""
         return sum(piece.rows for piece in self.state.slices)
 
-    def rows(self, start: int, stop: int) -> Iterator[list[TokenRow]]:
-        """Yield the token rows `start` to `stop` in batches; ids and offsets are views of memory maps."""
+    def rows(self, start: int, stop: int) -> Iterator[DocBlock]:
+        """Yield the rows `start` to `stop` in blocks; ids and spans are views of memory maps."""
         first = 0
         for piece in self.state.slices:
             inside = range(
@@ -287,13 +318,17 @@ class Tokens:
             )
         return arrays
 
-    def _part_rows(self, piece: parts.PartSlice, rows: range) -> Iterator[list[TokenRow]]:
+    def _part_rows(self, piece: parts.PartSlice, rows: range) -> Iterator[DocBlock]:
         arrays = self._arrays(piece)
+        tokens = _block(arrays).rows(rows.start, rows.stop)
         table = doc_table(self.folder, piece.name)
-        hashes = table.hashes()
-        wanted = ((i, doc) for i, doc in enumerate(table.docs()) if i in rows)
-        for batch in batched(wanted, lambda item: len(item[1].text) + 64, BATCH_CHARACTERS):
-            yield [_row(arrays, i, doc, hashes[i]) for i, doc in batch]
+        hashes = table.hashes()[rows.start : rows.stop]
+        docs = islice(table.docs(), rows.start, rows.stop)
+        first = 0
+        for batch in batched(docs, lambda doc: len(doc.text) + 64, BATCH_CHARACTERS):
+            stop = first + len(batch)
+            yield DocBlock(batch, hashes[first:stop], tokens.rows(first, stop))
+            first = stop
 
     def _part(self, piece: parts.PartSlice) -> Path:
         return self.folder / parts.PARTS / str(piece.name)
@@ -303,9 +338,9 @@ def _is_consistent(arrays: dict[str, NDArray[Any]]) -> bool:
     """Return whether the starts are ascending and within the arrays, and no id is negative."""
     starts = arrays["starts"]
     ends = [len(arrays[stem]) for stem in ("ids", "offsets", "ends")]
-    bounds = np.concatenate([starts[:, [0, 2, 3]], [ends]])
+    bounds = np.concatenate([starts[:, [IDS, SPANS, ENDS]], [ends]])
     lengths, ids = np.diff(bounds, axis=0, prepend=0), arrays["ids"]
-    prompts = starts[:, 1]
+    prompts = starts[:, PROMPT]
     return bool(
         (lengths >= 0).all()
         and (prompts >= 0).all()
@@ -314,21 +349,9 @@ def _is_consistent(arrays: dict[str, NDArray[Any]]) -> bool:
     )
 
 
-def _row(arrays: dict[str, NDArray[Any]], number: int, doc: Doc, digest: bytes) -> TokenRow:
-    starts = arrays["starts"]
-    first, prompt, span, end = starts[number]
-    last = number + 1 == len(starts)
-    stops = (
-        (len(arrays["ids"]), 0, len(arrays["offsets"]), len(arrays["ends"]))
-        if last
-        else starts[number + 1]
-    )
-    ids = np.asarray(arrays["ids"][first : stops[0]])
-    return TokenRow(
-        doc,
-        digest,
-        ids[prompt:],
-        np.asarray(arrays["offsets"][span : stops[2]]),
-        ids[:prompt],
-        np.asarray(arrays["ends"][end : stops[3]]),
-    )
+def _block(arrays: dict[str, NDArray[Any]]) -> TokenBlock:
+    """Return the texts of a part; the arrays are views of its memory maps."""
+    last = np.zeros((1, 4), np.int64)
+    last[0, [IDS, SPANS, ENDS]] = [len(arrays[stem]) for stem in ("ids", "offsets", "ends")]
+    ids, spans, ends = (np.asarray(arrays[stem]) for stem in ("ids", "offsets", "ends"))
+    return TokenBlock(ids, spans, ends, np.concatenate([arrays["starts"], last]))

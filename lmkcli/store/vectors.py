@@ -39,6 +39,7 @@ from lmkcli.store.part_reader import (
     sum_counts,
 )
 from lmkcli.store.parts import ArrayTypes
+from lmkcli.store.ragged import ranges
 from lmkcli.text.formatting import shell_line
 
 if TYPE_CHECKING:
@@ -88,17 +89,6 @@ class Ragged(NamedTuple):
         """Return the vectors of some texts."""
         counts = self.counts[texts]
         return Ragged.of(self.vectors[ranges(self.starts[texts], counts)], counts)
-
-
-def ranges(starts: NDArray[np.int64], counts: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return the concatenated ranges starts[i] … starts[i] + counts[i] - 1, [sum of counts].
-
-    Position p of the result belongs to range i and is p - before[i] after starts[i], where before[i] counts
-    the positions of earlier ranges. So it is p + (starts[i] - before[i]).
-    """
-    before = np.cumsum(counts) - counts
-    shifts: NDArray[np.int64] = np.repeat(starts - before, counts)
-    return shifts + np.arange(len(shifts))
 
 
 def cut(starts: NDArray[np.int64], size: int) -> Iterator[tuple[int, int]]:

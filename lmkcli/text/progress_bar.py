@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.progress import BarColumn, TextColumn, TimeElapsedColumn
 from rich.progress import Progress as RichProgress
 
-from lmkcli.progress import SILENT, Estimate, Note, Progress, Report
+from lmkcli.progress import SILENT, EstimatedTotal, Note, Progress, Report
 from lmkcli.text.formatting import duration, visible
 
 _LINE_SECONDS = 30.0
@@ -55,7 +55,7 @@ class _Pace:
         rate = self._rate(done)
         shown = f"{round(rate):,}" if rate >= 10 else f"{rate:.2g}"
         texts = [f"{done:,} {unit}", f"{shown}/s" if rate else ""]
-        guessed = isinstance(total, Estimate)
+        guessed = isinstance(total, EstimatedTotal)
         reached = total is not None and (done >= total if guessed else done > total)
         self.share = done / total if total and not reached else None
         if total and done and self.share is not None:
@@ -103,6 +103,6 @@ def _print(message: str) -> None:
 
 
 @contextmanager
-def _bar(title: str, report: Report, graceful: bool) -> Iterator[Report]:
+def _bar(title: str, report: Report, before_stop: str) -> Iterator[Report]:
     with bar(title) as progress:
         yield report._replace(progress=progress, open=None)

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from lmkcli.cli import console, exits
-from lmkcli.progress import Estimate
+from lmkcli.progress import EstimatedTotal
 from lmkcli.text import progress_bar
 
 Lmk = Callable[..., Any]
@@ -123,8 +123,10 @@ def test_a_log_has_one_line_each_half_minute(clock: Clock) -> None:
 
 def test_an_estimated_total_is_rounded_and_may_grow(clock: Clock) -> None:
     totals = [185_846, 185_846, 262_361, 262_361, 299]
-    reports = [(31.0, 90 + number, Estimate(total)) for number, total in enumerate(totals)]
-    lines = clock.run([*reports, (31, 200, Estimate(150)), (31, 300, 300)], "tokens").splitlines()
+    reports = [(31.0, 90 + number, EstimatedTotal(total)) for number, total in enumerate(totals)]
+    lines = clock.run(
+        [*reports, (31, 200, EstimatedTotal(150)), (31, 300, 300)], "tokens"
+    ).splitlines()
     assert [line.partition(" % of ")[2].partition(", ")[0] for line in lines] == [
         "about 190,000", "about 190,000", "about 260,000", "about 260,000", "about 300", "", "300",
     ]  # fmt: skip
@@ -133,7 +135,9 @@ def test_an_estimated_total_is_rounded_and_may_grow(clock: Clock) -> None:
 
 
 def test_unfinished_work_is_never_100_percent(clock: Clock) -> None:
-    lines = clock.run([(31, 999_999, 1_000_000), (31, 999_999, Estimate(999_999))]).splitlines()
+    lines = clock.run(
+        [(31, 999_999, 1_000_000), (31, 999_999, EstimatedTotal(999_999))]
+    ).splitlines()
     assert ", 99 % of 1,000,000" in lines[0]
     assert "%" not in lines[1]
 
@@ -147,8 +151,8 @@ def test_the_remaining_time_recovers_from_a_slow_start(clock: Clock) -> None:
 
 
 def test_the_remaining_time_recovers_from_a_low_estimate(clock: Clock) -> None:
-    low = [(1.0, done, Estimate(40)) for done in range(1, 41)]
-    better = [(1.0, done, Estimate(400)) for done in range(41, 100)]
+    low = [(1.0, done, EstimatedTotal(40)) for done in range(1, 41)]
+    better = [(1.0, done, EstimatedTotal(400)) for done in range(41, 100)]
     lines = clock.run([*low, *better]).splitlines()
     assert lines[0] == "encode: 30 documents, 1/s, 75 % of about 40, 10 s left"
     assert lines[1] == "encode: 60 documents, 1/s, 15 % of about 400, 5 min 40 s left"
@@ -171,7 +175,7 @@ def test_the_bar_of_a_terminal_follows_the_estimate(
     monkeypatch.setenv("TERM", "xterm")
     with console.progress("encode") as progress:
         for total in totals:
-            progress(38, Estimate(total), "documents", "loss 2")
+            progress(38, EstimatedTotal(total), "documents", "loss 2")
     drawn = screen.getvalue()  # the last state is drawn at the end
     assert "38 documents" in drawn
     assert "loss 2" in drawn

@@ -162,3 +162,27 @@ def test_a_figure_of_very_many_measures_is_refused(lmk: Lmk, runs: Path) -> None
     refused = lmk("plot", "scores.jsonl", "--x", "gran", "-o", "curve.svg", code=2)
     assert "at most 50 measures" in refused.err
     assert len(refused.err) < 1000
+
+
+@pytest.mark.parametrize("suffix", ["svg", "png", "pdf"])
+def test_only_a_figure_is_overwritten(lmk: Lmk, runs: Path, suffix: str) -> None:
+    log({"16": 0.6, "64": 0.66})
+    Path("docs.jsonl").write_text('{"_id": "a", "text": "one two three"}\n')
+    figure = Path(f"figure.{suffix}")
+    commands: list[tuple[str, ...]] = [
+        ("plot", "scores.jsonl", "--x", "gran", "-o", figure.name),
+        ("eval", "good.trec", "--qrels", "qrels.txt", "-m", "P@1", "--plot", figure.name),
+        ("analyze", "lengths", "docs.jsonl", "-o", figure.name),
+    ]
+    lmk(*commands[0])
+    lmk(*commands[0])  # it draws its own figure again
+    lmk(*commands[1])
+    for content in (b"%PDF-1.4 a paper", b"<svg/>", b"\x89PNG a photo"):
+        for command in commands:
+            figure.write_bytes(content)
+            failed = lmk(*command, code=2)
+            assert f"{figure.name} is not a figure that lmk drew" in failed.err
+            assert figure.read_bytes() == content
+    Path("run.trec").write_text("q Q0 d 1 1 t\n")
+    assert "suffix" in lmk("plot", "scores.jsonl", "--x", "gran", "-o", "run.trec", code=2).err
+    assert Path("run.trec").read_text() == "q Q0 d 1 1 t\n"

@@ -365,6 +365,10 @@ def test_a_share_is_that_of_the_state_of_its_landmark(tiny_model: Models, tmp_pa
     shares = opened(folder, pool="lmk", gran="4").shares(row, 1000)
     assert shares is not None
     np.testing.assert_allclose(shares.vectors, landmarks / len(landmarks), atol=1e-6)
+    windows = opened(folder, pool="lmk", gran="4", window="16", overlap="5")
+    shares = windows.shares(row, 1000)
+    assert shares is not None
+    np.testing.assert_allclose(shares.vectors.sum(0), vectors(windows, [text])[0], atol=1e-6)
 
 
 def test_some_vectors_have_no_shares(tiny_model: Models, tmp_path: Path) -> None:

@@ -44,6 +44,7 @@ from lmkcli.retrieval.settings import OpenSettings
 from lmkcli.spec.recipe import RecipeOptions
 from lmkcli.spec.settings import EncodeSettings
 from lmkcli.store import part_writer, parts, tokens
+from lmkcli.store.token_blocks import TextTokens
 from lmkcli.store.tokens import TokenRow
 from lmkcli.store.vectors import Ragged, Vectors
 from lmkcli.system.atomic import locked
@@ -91,9 +92,9 @@ class Table:
         self.vectors, self.dim = vectors, vectors.shape[1]
         self.encoded = 0
 
-    def tokenizer(self, texts: list[str]) -> list[Any]:
-        none = np.zeros(0, np.int32)
-        return [(np.ones(9, np.int32), np.zeros((9, 2), np.int32), none, None) for _ in texts]
+    def document_tokenizer(self, texts: list[str]) -> list[TextTokens]:
+        ids, spans, none = np.ones(9, np.int32), np.zeros((9, 2), np.int32), np.zeros(0, np.int32)
+        return [TextTokens(ids, spans, none, None) for _ in texts]
 
     def __call__(self, rows: list[TokenRow], report: Any) -> DocumentVectors[Ragged]:
         report.check_stop()

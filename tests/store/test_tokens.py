@@ -10,11 +10,12 @@ import pytest
 
 from lmkcli.data.collection import WHOLE, Collection, CountedDocs, Doc, DocStream, Shard, doc_hash
 from lmkcli.errors import DataError, Stopped
-from lmkcli.progress import Estimate, Report
+from lmkcli.progress import EstimatedTotal, Report
 from lmkcli.spec import manifest
 from lmkcli.spec.manifest import Manifest
 from lmkcli.store import parts, tokens
 from lmkcli.store.part_writer import PartTarget, PartWriter, shard_writer
+from lmkcli.store.token_blocks import TextTokens
 from lmkcli.store.tokens import (
     ARRAYS,
     TokenRow,
@@ -38,15 +39,15 @@ class Words:
     def __init__(self, prompt: bool = False, splitter: bool = False) -> None:
         self.prompt, self.splitter = prompt, splitter
 
-    def __call__(self, texts: list[str]) -> list[Any]:
+    def __call__(self, texts: list[str]) -> list[TextTokens]:
         return [self.one(text) for text in texts]
 
-    def one(self, text: str) -> tuple[Any, ...]:
+    def one(self, text: str) -> TextTokens:
         places = [0, *(i + 1 for i, letter in enumerate(text) if letter == " ")]
         words = text.split(" ") if text else []
         spans = [(a, a + len(word)) for a, word in zip(places, words, strict=False)]
         ends = [*range(2, len(words), 2), len(words)] if words else []
-        return (
+        return TextTokens(
             np.array([len(word) for word in words], np.int32),
             np.array(spans, np.int32).reshape(-1, 2),
             np.array([99] * self.prompt, np.int32),
@@ -261,8 +262,8 @@ def test_progress_ends_at_the_number_of_tokens(tmp_path: Path) -> None:
     assert estimate_total(10, 0.25) == 40
     assert estimate_total(10, None) is None
     assert estimate_total(0, 0.0) is None
-    assert isinstance(estimate_total(10, 0.25), Estimate)
-    assert not isinstance(estimate_total(10, 1.0), Estimate)
+    assert isinstance(estimate_total(10, 0.25), EstimatedTotal)
+    assert not isinstance(estimate_total(10, 1.0), EstimatedTotal)
 
 
 def test_another_artifact_is_refused(tmp_path: Path) -> None:

@@ -48,8 +48,9 @@ def _chapters(
     places = {
         item.get("id"): item.get("href", "") for item in book.iterfind(".//{*}manifest/{*}item")
     }
-    for reference in book.iterfind(".//{*}spine/{*}itemref"):
-        name = posixpath.normpath(posixpath.join(folder, unquote(places[reference.get("idref")])))
+    references = (each.get("idref") for each in book.iterfind(".//{*}spine/{*}itemref"))
+    paths = (posixpath.join(folder, unquote(places[each])) for each in references)
+    for name in dict.fromkeys(map(posixpath.normpath, paths)):  # a chapter occurs once
         try:
             chapter = read_page(archive.read(name), encoding)
         except DataError:

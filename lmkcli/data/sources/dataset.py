@@ -35,6 +35,7 @@ from lmkcli.data.collection import (
     check_options,
     spell,
 )
+from lmkcli.data.columns import ROW
 from lmkcli.data.fields import CHUNKS, ID_FIELDS, QUERY_ID_FIELDS, Fields, Record
 from lmkcli.data.hub_layouts import MIRROR, mirror
 from lmkcli.data.records import BLOCK, open_records
@@ -46,7 +47,6 @@ from lmkcli.text.formatting import listed, shell_line
 
 COLUMNS = ("id", "title", "text", "fields")  # options that name columns
 OPTIONS = (*COLUMNS, "config", "split", "revision", "map_ids", "queries", "qrels")
-ROW_NUMBER = "row number"  # in the settings: the ids are the numbers of the rows
 CORPUS, QUERIES = "corpus", "queries"  # configurations of a whole collection
 QRELS = ("qrels", "default")
 DEFAULT_SPLIT = "test"  # of judgements
@@ -107,9 +107,9 @@ class Rows(NamedTuple):
 class HubDataset(Collection):
     """The rows of a dataset as documents, queries or training examples; or a whole collection.
 
-    A row without an id has its number in the split as its id, counted from 0. A shard reads whole files if
-    there are enough files (or row groups of parquet files); otherwise lmk deals the rows to the shards in
-    blocks of 1,000. Numbered rows are always dealt.
+    A row without an id has its number in the split as its id, counted from 1 as in files; so have all rows
+    with `id=row`. A shard reads whole files if there are enough files (or row groups of parquet files);
+    otherwise lmk deals the rows to the shards in blocks of 1,000. Numbered rows are always dealt.
     """
 
     def __init__(self, place: str, options: dict[str, str]) -> None:
@@ -123,7 +123,7 @@ class HubDataset(Collection):
     @property
     def settings(self) -> dict[str, str]:  # type: ignore[override]
         """The settings of the fields; with the ids, if they are row numbers."""
-        numbered = {"id": ROW_NUMBER} if self._is_numbered(self._docs_rows, ID_FIELDS) else {}
+        numbered = {"id": ROW} if self._is_numbered(self._docs_rows, ID_FIELDS) else {}
         return self._fields.settings | numbered
 
     def docs(self, shard: Shard = WHOLE) -> DocStream:
@@ -306,7 +306,8 @@ class HubDataset(Collection):
     def _check_columns(self, rows: Rows) -> None:
         """Raise UsageError with the existing columns if a chosen column, or any text column, is missing."""
         fields, names = self._fields, rows.columns
-        chosen = (fields.id_name, fields.title_name, *fields.names)
+        id_name = "" if self._is_numbered(rows, ID_FIELDS) else fields.id_name
+        chosen = (id_name, fields.title_name, *fields.names)
         missing = [
             name for name in filter(None, chosen) if not {name, name.partition(".")[0]} & set(names)
         ]
@@ -320,6 +321,8 @@ class HubDataset(Collection):
 
     def _is_numbered(self, rows: Rows, usual: tuple[str, ...]) -> bool:
         """Whether the numbers of the rows are their ids."""
+        if self._fields.id_name == ROW:
+            return ROW not in rows.columns
         return not self._fields.id_name and not set(usual) & set(rows.columns)
 
     def _records(
@@ -348,7 +351,8 @@ class HubDataset(Collection):
         while (record := self._ask(lambda: next(iterator, None))) is not None:
             if not dealt or (number // BLOCK) % shard.count == shard.number:
                 where = f"{self._place.label}/{rows.label} row {number + 1}{part}"
-                yield where, {"_id": str(number), **record} if numbered else record
+                name = {"_id": str(number + 1), ROW: number + 1} if numbered else {}
+                yield where, {**name, **record}
             number += 1
 
     def _judgements(self) -> Iterator[Qrel]:

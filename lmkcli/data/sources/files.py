@@ -29,8 +29,8 @@ from lmkcli.data.columns import (
     query_columns,
 )
 from lmkcli.data.fields import METADATA, Fields, Record, metadata_value
-from lmkcli.data.records import FORMATS, FileFormat, FileRow, Records, open_records
-from lmkcli.data.streams import COMPRESSED, ONCE, PipeInput
+from lmkcli.data.records import FORMATS, FileFormat, FileRow, Records, is_text, open_records
+from lmkcli.data.streams import COMPRESSED, ONCE, PipeInput, Undecodable, find_undecodable
 from lmkcli.data.trec import read_qrels
 from lmkcli.errors import DataError, UnknownName, UsageError
 from lmkcli.system.input_files import not_a_file
@@ -268,6 +268,29 @@ def _sample(records: Records, skip: bool, own: Fields | None) -> list[Record]:
     return sample
 
 
+def _other_encoding(
+    wrong: Undecodable,
+    given: FileFormat,
+    typed: Typed,
+    resolve: Callable[[FileFormat, Typed], Fields],
+) -> DataError:
+    """The error for a file that is not UTF-8, with all options to write: also those of the columns."""
+    options = typed.options | {"encoding": wrong.guess}
+    guessed = Typed(typed.name, options)
+    what = (
+        f"{typed.name} line {wrong.line}: not UTF-8 (byte {wrong.byte:#04x}), perhaps {wrong.guess}"
+    )
+    try:
+        resolve(given._replace(encoding=wrong.guess), guessed)
+    except DataError as error:
+        return DataError(f"{what}; and {error}")
+    advice = typed.with_option("encoding", wrong.guess)
+    skip = typed.with_option("unreadable", "skip")
+    return DataError(
+        f"{what}; name the encoding after the file: {advice}; to go on without such rows: {skip}"
+    )
+
+
 def _record(row: FileRow, fields: Fields) -> Record:
     """The record of a row, with its number if that is the id."""
     return {ROW: row.number} | row.record() if fields.id_name == ROW else row.record()
@@ -323,15 +346,25 @@ class FileCollection(Collection):
         if self._typed.options.get("like"):
             return fields
         typed = self._typed if path == self._paths.get("docs") else Typed(path, {})
-        try:
-            records = self._records(path, WHOLE, frozenset(), self._format_of(path))
-            if records.named:
-                return fields
-            own = find is document_columns
-            sample = _sample(records, "unreadable" in typed.options, fields if own else None)
-        except DataError as error:
-            raise typed.exact(error) from error
-        resolved = find(sample, fields, typed)
+        skip = "unreadable" in typed.options
+        own = fields if find is document_columns else None
+
+        def resolve(given: FileFormat, typed: Typed) -> Fields:
+            try:
+                records = self._records(path, WHOLE, frozenset(), given)
+                if records.named:
+                    return fields
+                sample = _sample(records, skip, own)
+            except DataError as error:
+                raise typed.exact(error) from error
+            return find(sample, fields, typed)
+
+        given = self._format_of(path)
+        file = Path(os.path.expanduser(path))
+        checked = path != "-" and not (given.encoding or skip) and is_text(file, given.kind)
+        if checked and (wrong := find_undecodable(file)):
+            raise _other_encoding(wrong, given, typed, resolve)
+        resolved = resolve(given, typed)
         if resolved != fields:
             self._notes.append(note(resolved, fields, typed.name))
         return resolved

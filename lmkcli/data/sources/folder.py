@@ -182,7 +182,7 @@ class FolderCollection(Collection):
 
     def _unique_ids(self) -> dict[str, str]:
         """File -> id. Raises DataError for an invalid or repeated id, and for a folder without files."""
-        if not self._listing.files:
+        if not self._listing.files and not self._listing.errors:
             kinds = ", ".join(
                 f"{n:,} {suffix}" for suffix, n in self._listing.others.most_common(5)
             )

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from lmkcli.store.vectors import ranges
+from lmkcli.store.ragged import ranges
 
 Ints = NDArray[np.int64]
 

@@ -5,10 +5,10 @@ memory-mapped.
 """
 
 import hashlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,7 +20,8 @@ from lmkcli.models.tokenizer import Tokenizer
 from lmkcli.pooling.placement import Ints
 from lmkcli.spec.recipe import RecipeOptions
 from lmkcli.spec.settings import EncodeSettings
-from lmkcli.store.tokens import TokenRow, Tokens, token_stream
+from lmkcli.store.token_blocks import ENDS, IDS, PROMPT, TokenBlock
+from lmkcli.store.tokens import DocBlock, TokenRow, Tokens, token_stream
 from lmkcli.training.data.examples import Keys
 from lmkcli.training.data.sources import Source
 
@@ -215,24 +216,9 @@ def _mapped(tokens: Tokens) -> list[TokenStore]:
     return [TokenStore(*arrays) for arrays in tokens.arrays()]
 
 
-def _in_memory(batches: Iterable[list[TokenRow]]) -> TokenStore:
-    """Collect token rows in memory."""
-    ids: list[Ints] = []
-    ends: list[Ints] = []
-    sizes: list[tuple[int, int, int]] = []
-    for row in _rows(batches):
-        row_ends = np.zeros(0, np.int32) if row.ends is None else row.ends
-        ids.append(np.concatenate([row.prompt, row.ids]).astype(np.int32))
-        ends.append(row_ends)
-        sizes.append((len(ids[-1]), len(row_ends), len(row.prompt)))
-    starts: Any = np.zeros((len(sizes) + 1, 3), np.int64)
-    table = np.array(sizes, np.int64).reshape(-1, 3)
-    starts[1:, :2] = np.cumsum(table[:, :2], axis=0)
-    starts[:-1, 2] = table[:, 2]
-    none = np.zeros(0, np.int32)
-    return TokenStore(np.concatenate([none, *ids]), np.concatenate([none, *ends]), starts)
-
-
-def _rows(batches: Iterable[list[TokenRow]]) -> Iterator[TokenRow]:
-    for batch in batches:
-        yield from batch
+def _in_memory(batches: Iterable[Sequence[TokenRow]]) -> TokenStore:
+    """Collect the tokens of documents in memory, without their spans."""
+    blocks = (DocBlock.of(batch).tokens.without_spans() for batch in batches)
+    block = TokenBlock.join([TokenBlock.of([]), *blocks])
+    ends = np.zeros(0, np.int32) if block.ends is None else block.ends
+    return TokenStore(block.ids, ends, block.starts[:, [IDS, ENDS, PROMPT]])

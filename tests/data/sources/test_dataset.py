@@ -70,11 +70,14 @@ def test_rows_without_ids_are_numbered(mirror: Path) -> None:
     mirrors.jsonl(mirror / "some/rows/train.jsonl", [{"text": f"t{n}"} for n in range(2500)])
     found = open_collection("hf:some/rows")
     docs = list(found.docs())
-    assert docs[2499] == Doc("2499", "t2499")
-    assert found.settings == {"fields": "title+text", "id": "row number"}
+    assert docs[2499] == Doc("2500", "t2499")  # as the rows of a file
+    assert found.settings == {"fields": "title+text", "id": "row"}
+    assert list(open_collection("hf:some/rows,id=row").docs()) == docs
+    file = open_collection(f"{mirror / 'some/rows/train.jsonl'}")
+    assert [doc.id for doc in file.docs()] == [doc.id for doc in docs]
     shards = [list(found.docs(Shard(number, 2))) for number in range(2)]
     assert shards == [docs[:1000] + docs[2000:], docs[1000:2000]]
-    assert list(found.queries())[1] == Query("1", "t1")
+    assert list(found.queries())[1] == Query("2", "t1")
 
 
 def test_a_folder_is_read_like_a_dataset(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

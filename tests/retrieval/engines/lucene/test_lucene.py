@@ -276,7 +276,7 @@ from lmkcli.retrieval.engine import engine_of
 from lmkcli.retrieval.lexical.lexical_engine import build_lexical
 from lmkcli.retrieval.lexical.settings import LexicalSettings
 
-def progress(done, total, unit):
+def progress(done, total, unit, detail=""):
     os.kill(os.getpid(), signal.SIGKILL)
 
 source, folder = open_collection(sys.argv[1]), Path(sys.argv[2])
