@@ -388,11 +388,6 @@ class SideEncoder(Generic[AnyRagged]):
             )
         return vectors
 
-    def placed(self, texts: Sequence[TokenizedText]) -> list[Placement]:
-        """Place texts one by one, without contexts."""
-        contents = (self.placer.content(text.ids, text.prompt, text.ends) for text in texts)
-        return [self.placer.place(content) for content in contents]
-
     def _packs(
         self, placed: PlacedBlock, lengths: NDArray[np.int64], names: list[str], report: Report
     ) -> Iterator[PooledPack]:
@@ -405,6 +400,11 @@ class SideEncoder(Generic[AnyRagged]):
             done += float(tokens[pack.inputs].sum())
             report.progress(round(done), None, "tokens")
             report.check_stop()
+
+    def placed(self, texts: Sequence[TokenizedText]) -> list[Placement]:
+        """Place texts one by one, without contexts."""
+        contents = (self.placer.content(text.ids, text.prompt, text.ends) for text in texts)
+        return [self.placer.place(content) for content in contents]
 
     def _encode(
         self, placed: PlacedBlock, lengths: NDArray[np.int64], names: list[str], report: Report
@@ -583,8 +583,9 @@ def open_encoder(
 ) -> Encoder:
     """Load the tokenizer and model of one side with dense vectors.
 
-    An encoder of `loaded` with the same model shares it. Raises UsageError or Mismatch if the model folder
-    cannot follow the recipe.
+    An encoder of `loaded` with the same model shares it.
+
+    Raises UsageError or Mismatch if the model folder cannot follow the recipe.
     """
     if makes_sparse(side):
         raise UsageError(
