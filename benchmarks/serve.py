@@ -315,7 +315,7 @@ class Load:
     def row(self, name: str) -> str:
         """A row of the table."""
         each = 1e3 / max(1, self.queries)
-        p50, p99 = "–", "–"
+        p50, p99 = "", ""
         if ordered := sorted(self.latencies):
             p50, p99 = (
                 f"{1e3 * ordered[int(share * (len(ordered) - 1))]:,.0f}" for share in (0.5, 0.99)
