@@ -308,9 +308,7 @@ class Load:
     errors: int = 0
     server_cpu: float = 0
     client_cpu: float = 0
-    memory: list[float] = field(
-        default_factory=list
-    )  # MB: after the first warm-up, and after each round
+    memory: list[float] = field(default_factory=list)  # MB: after the warm-up and after each round
 
     def row(self, name: str) -> str:
         """A row of the table."""
