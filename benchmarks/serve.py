@@ -308,17 +308,18 @@ class Load:
     errors: int = 0
     server_cpu: float = 0
     client_cpu: float = 0
-    memory: list[float] = field(
-        default_factory=list
-    )  # MB: after the first warm-up, and after each round
+    memory: list[float] = field(default_factory=list)  # MB: after the warm-up and after each round
 
     def row(self, name: str) -> str:
         """A row of the table."""
         each = 1e3 / max(1, self.queries)
-        ordered = sorted(self.latencies) or [float("nan")]
-        p50, p99 = (1e3 * ordered[int(share * (len(ordered) - 1))] for share in (0.5, 0.99))
+        p50, p99 = "", ""
+        if ordered := sorted(self.latencies):
+            p50, p99 = (
+                f"{1e3 * ordered[int(share * (len(ordered) - 1))]:,.0f}" for share in (0.5, 0.99)
+            )
         return (
-            f"| {name} | {self.queries / self.seconds:,.0f} | {p50:,.0f} | {p99:,.0f} | {self.errors} | "
+            f"| {name} | {self.queries / self.seconds:,.0f} | {p50} | {p99} | {self.errors} | "
             f"{self.server_cpu * each:.2f} | {self.client_cpu * each:.2f} | {self.memory[0]:,.0f} | "
             f"{self.memory[-1]:,.0f} |"
         )
