@@ -141,17 +141,11 @@ class BuildIndex(Operation[Built | ShardDone | None], OutputOptions, IndexSettin
     def _check_source(self, source: str) -> None:
         """Raise UsageError for a wrong kind of input, before an engine is loaded."""
         from lmkcli.spec import manifest
-        from lmkcli.store.vectors import is_sparse
 
         is_artifact = (Path(source) / manifest.NAME).is_file()
         if catalog.is_lexical(self.kind) and is_artifact:
             raise UsageError(
                 f"{source} is an artifact of lmk; --kind {self.kind} needs the collection itself"
-            )
-        if is_artifact and is_sparse(manifest.read(Path(source))):
-            raise UsageError(
-                f"{source} contains sparse vectors, and --kind {self.kind} indexes dense ones; exact search "
-                f"needs no index: lmk search {shell_line(source)}"
             )
         if not catalog.is_lexical(self.kind) and not is_artifact:
             raise UsageError(

@@ -69,7 +69,7 @@ class LoopSettings(Settings):
     max_grad_norm: Annotated[
         float,
         Flag(
-            "Clip gradients to this norm; 0: never.",
+            "Maximum norm of gradients; 0: none.",
             min=0,
             aliases="--gradient-clipping",
             suggest_for="--clip",
