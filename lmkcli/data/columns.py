@@ -206,6 +206,12 @@ def _ambiguous(
 ) -> DataError:
     """The error if no column, or several columns, may be the text; `others` has those of id and title."""
     columns = _all_columns(sample)
+    if len(sample) == 1 and (column := _with_rows(sample[0])):
+        lines = f"{typed.name.removesuffix('.json')}.jsonl"
+        return DataError(
+            f"{typed.name}: one JSON object, whose '{column}' has the rows; write them as lines: "
+            f"jq -c '.\"{column}\"[]' {shell_line(typed.name)} > {shell_line(lines)}"
+        )
     lengths = {
         column: sum(
             len(value) for record in sample if isinstance(value := _at(record, column), str)
@@ -228,6 +234,13 @@ def _ambiguous(
         f"{typed.name}: {why}; the columns are {listed(columns)}; the first rows:\n{rows}\n"
         f"name the columns of the text after the file: {typed.with_option('text', choice)}"
     )
+
+
+def _with_rows(record: Record) -> str:
+    """The column of a record that is a list of objects; empty if there is none, or several."""
+    lists = [name for name, value in record.items() if isinstance(value, list)]
+    rows = [name for name in lists if record[name] and isinstance(record[name][0], dict)]
+    return rows[0] if len(rows) == 1 else ""
 
 
 def _example(record: Record, columns: Sequence[str]) -> str:

@@ -149,6 +149,15 @@ def test_errors_name_the_file_the_line_and_what_to_do(
         list(open_collection(str(tmp_path / name)).docs())
 
 
+def test_rows_inside_of_one_object_are_found(tmp_path: Path) -> None:
+    file = tmp_path / "wrapped.json"
+    file.write_text('{"total": 2, "my rows": [{"id": "a", "text": "one"}, {"id": "b", "text": "two"}]}')
+    with pytest.raises(DataError) as error:
+        list(open_collection(str(file)).docs())
+    command = str(error.value).rpartition(": ")[2]
+    assert command == f"""jq -c '."my rows"[]' {file} > {tmp_path}/wrapped.jsonl"""
+
+
 def test_an_archive_of_several_files_is_refused(tmp_path: Path) -> None:
     with zipfile.ZipFile(tmp_path / "x.zip", "w") as archive:
         archive.writestr("a.csv", "id,text\n")
