@@ -2,12 +2,13 @@
 
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, ClassVar
 
 from lmkcli import catalog
 from lmkcli.errors import UsageError
+from lmkcli.operations.own_index import EncodeCall, OwnIndex, OwnIndexOptions, collection_at
 from lmkcli.progress import Report
 from lmkcli.retrieval.settings import OpenSettings
 from lmkcli.serving.limits import ServerTask
@@ -26,6 +27,9 @@ def _of_http(serve: "Serve") -> str:
 class Serve(Operation[None], OpenSettings):
     """Answer searches: a page for people, HTTP for programs, and MCP for agents.
 
+    INDEX may also be a folder or file of documents: lmk serves the vectors and the BM25 index that it keeps
+    in the user's cache, and first updates them.
+
     The models are loaded once. After `lmk update` the server loads the new files, without a failed request.
     A signal stops it when all running requests are answered.
 
@@ -37,7 +41,7 @@ class Serve(Operation[None], OpenSettings):
     indexes: Annotated[
         list[Path],
         Flag(
-            "Indexes or vectors folders (exact search); each gets the name of its folder.",
+            "Indexes, vectors folders (exact search) or documents; each index gets the name of its folder.",
             argument=True,
             metavar="INDEX…",
             role="artifact",
@@ -100,13 +104,26 @@ class Serve(Operation[None], OpenSettings):
         serve: Callable[[ServerTask, Report], None] = catalog.load(
             catalog.SERVERS, interface, "server"
         )
-        settings, origins = self.part(OpenSettings), self.cors or []
+        indexes, settings = self._opened(report)
+        origins = self.cors or []
         serve(
-            ServerTask(
-                self.indexes, settings, self.rerank_model, self.host, self.port, token, origins
-            ),
+            ServerTask(indexes, settings, self.rerank_model, self.host, self.port, token, origins),
             report,
         )
+
+    def _opened(self, report: Report) -> tuple[list[Path], OpenSettings]:
+        """Return the folders of all indexes, and how to open them. Documents get indexes in the cache."""
+        settings, indexes = self.part(OpenSettings), list[Path]()
+        for path in self.indexes:
+            if collection := collection_at(path):
+                call = EncodeCall(self.trust_remote_code, self.device, self.offline)
+                own = OwnIndex(collection, self.model, OwnIndexOptions(), call)
+                own.refresh(report)
+                indexes += own.paths
+                settings = replace(settings, model="")  # the vectors record their model
+            else:
+                indexes.append(path)
+        return indexes, settings
 
 
 def _bracketed(host: str) -> str:

@@ -151,7 +151,9 @@ def test_errors_name_the_file_the_line_and_what_to_do(
 
 def test_rows_inside_of_one_object_are_found(tmp_path: Path) -> None:
     file = tmp_path / "wrapped.json"
-    file.write_text('{"total": 2, "my rows": [{"id": "a", "text": "one"}, {"id": "b", "text": "two"}]}')
+    file.write_text(
+        '{"total": 2, "my rows": [{"id": "a", "text": "one"}, {"id": "b", "text": "two"}]}'
+    )
     with pytest.raises(DataError) as error:
         list(open_collection(str(file)).docs())
     command = str(error.value).rpartition(": ")[2]

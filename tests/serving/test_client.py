@@ -9,6 +9,7 @@ from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from urllib.parse import urlsplit
+from urllib.request import Request, urlopen
 
 import pytest
 
@@ -135,6 +136,27 @@ def test_a_server_gives_the_answers_and_runs_of_lmk_search(
     assert "token" in lmk("search", "bm25", "-q", "x", "--server", server.url, code=2).err
     assert server.stop() == 75
     assert "server" not in lmk("search", tmp_path / "bm25", "-q", QUESTION).err
+
+
+@pytest.mark.slow
+def test_documents_without_an_index_are_served(
+    start: Start, tiny_model: Callable[[str], Path], tmp_path: Path
+) -> None:
+    notes = tmp_path / "notes"
+    notes.mkdir()
+    (notes / "copper.md").write_text("# Metals\ncopper conducts\n")
+    (notes / "bread.md").write_text("# Food\nbread before dawn\n")
+    cache = {"XDG_CACHE_HOME": str(tmp_path / "cache")}
+    server = start(notes, "--model", tiny_model("bert"), **cache)
+    with urlopen(f"{server.url}/v1/indexes") as answer:
+        names = [each["name"] for each in json.load(answer)["indexes"]]
+    assert names == ["vectors", "bm25"]
+    body = json.dumps({"query": "copper", "index": ["bm25"], "k": 1}).encode()
+    asked = Request(f"{server.url}/v1/search", body, {"content-type": "application/json"})
+    with urlopen(asked) as answer:
+        (found,) = json.load(answer)["results"]
+    assert [hit["id"] for hit in found["hits"]] == ["copper.md"]
+    assert server.stop() == 75
 
 
 @pytest.mark.slow
