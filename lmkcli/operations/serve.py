@@ -27,9 +27,7 @@ def _of_http(serve: "Serve") -> str:
 class Serve(Operation[None], OpenSettings):
     """Answer searches: a page for people, HTTP for programs, and MCP for agents.
 
-    INDEX may also be a folder or file of documents: lmk serves the vectors and the BM25 index that it keeps
-    in the user's cache, and first updates them.
-
+    INDEX may also be documents: lmk first updates its own index of them.
     The models are loaded once. After `lmk update` the server loads the new files, without a failed request.
     A signal stops it when all running requests are answered.
 
