@@ -29,7 +29,7 @@ from lmkcli.retrieval.index_folder import check_built, read_built
 from lmkcli.retrieval.reranking import ModelReranker, RerankedIndex, Reranker
 from lmkcli.retrieval.settings import OpenSettings, RerankSettings
 from lmkcli.spec import manifest
-from lmkcli.store.vectors import is_sparse
+from lmkcli.store.codes import is_sparse
 
 
 @dataclass(frozen=True)
@@ -115,7 +115,13 @@ def _setting_names(path: Path) -> set[str]:
     if "recipe" not in described.identity:
         chunked = described.identity.get("settings", {}).get("unit") == "chunk"
         return {"level"} if chunked else set(LEXICAL)
-    several = SEVERAL if described.identity["recipe"]["doc"]["unit"] != "doc" else ()
+    try:
+        unit = described.identity["recipe"]["doc"]["unit"]
+    except (TypeError, KeyError):
+        raise DataError(
+            f"{path / manifest.NAME} has a recipe that cannot be read; make the artifact again"
+        ) from None
+    several = SEVERAL if unit != "doc" else ()
     return {*QUERIES, *several, *(() if described.kind == "vectors" else SEARCH)}
 
 

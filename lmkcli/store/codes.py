@@ -10,10 +10,16 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from lmkcli.spec.manifest import Manifest
 from lmkcli.store.parts import ArrayTypes
 
 VECTORS, SCALES = "vectors", "scales"
 SPARSE = "sparse"  # the dtype of sparse vectors in a manifest (sparse.py); they have no other
+
+
+def is_sparse(described: Manifest) -> bool:
+    """Return whether a manifest describes sparse vectors."""
+    return bool(described.execution.get("store_dtype") == SPARSE)
 
 
 class Storage(Protocol):

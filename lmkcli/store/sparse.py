@@ -19,11 +19,12 @@ from numpy.typing import NDArray
 
 from lmkcli.errors import DataError
 from lmkcli.spec import manifest
+from lmkcli.store.codes import is_sparse
 from lmkcli.store.doctable import DocRow
 from lmkcli.store.part_writer import PartWriter
 from lmkcli.store.parts import ArrayTypes
 from lmkcli.store.ragged import ranges
-from lmkcli.store.vectors import StoredVectors, Vectors, cut, is_sparse
+from lmkcli.store.vectors import StoredVectors, Vectors, cut
 
 ARRAYS: ArrayTypes = {
     "offsets": ("int64", ()),

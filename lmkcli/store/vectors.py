@@ -24,10 +24,9 @@ from numpy.typing import NDArray
 from lmkcli.data.collection import Doc
 from lmkcli.errors import DataError, UsageError
 from lmkcli.spec import manifest
-from lmkcli.spec.manifest import Manifest
 from lmkcli.spec.recipe import Recipe
 from lmkcli.store import parts
-from lmkcli.store.codes import SPARSE, STORAGES, VECTORS, Floats
+from lmkcli.store.codes import STORAGES, VECTORS, Floats, is_sparse
 from lmkcli.store.doctable import DocRow, DocTable, take
 from lmkcli.store.part_reader import (
     Counts,
@@ -99,11 +98,6 @@ def cut(starts: NDArray[np.int64], size: int) -> Iterator[tuple[int, int]]:
         stop = max(stop, first + 1)
         yield first, stop
         first = stop
-
-
-def is_sparse(described: Manifest) -> bool:
-    """Return whether a manifest describes sparse vectors."""
-    return bool(described.execution.get("store_dtype") == SPARSE)
 
 
 class StoredVectors:
