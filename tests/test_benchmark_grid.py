@@ -49,16 +49,27 @@ def benchmark(*words: object, code: int = 0) -> str:
     return done.stdout + done.stderr
 
 
-@pytest.mark.slow
-def test_a_grid_of_three_collections_four_poolers_and_two_lengths_killed_five_times(
-    tmp_path: Path, tiny_model: Callable[[str], Path]
+@pytest.mark.parametrize(
+    ("collections", "pools", "lengths", "times"),
+    [
+        pytest.param(1, ["mean", "lmk"], [32, 128], 3, marks=pytest.mark.slow),
+        pytest.param(3, ["cls", "last", "mean", "lmk"], [32, 128], 5, marks=pytest.mark.nightly),
+    ],
+)
+def test_a_killed_grid_ends_as_one_that_was_left_alone(
+    collections: int,
+    pools: list[str],
+    lengths: list[int],
+    times: int,
+    tmp_path: Path,
+    tiny_model: Callable[[str], Path],
 ) -> None:
-    pools = ["cls", "last", "mean", "lmk"]
-    file = written(tmp_path, 3, tiny_model("bert"), pools=pools, lengths=[32, 128])
-    said = benchmark("kills", file, "--times", 5, "-o", tmp_path / "results")
-    assert said.count("exit code -9") + said.count("exit code 75") + said.count("code -15") == 5
-    # tokens once for each collection, then encode, search and eval for each of 24 cells
-    assert "75 steps" in said
+    file = written(tmp_path, collections, tiny_model("bert"), pools=pools, lengths=lengths)
+    said = benchmark("kills", file, "--times", times, "-o", tmp_path / "results")
+    ends = said.count("exit code -9") + said.count("exit code 75") + said.count("code -15")
+    assert ends == times
+    # tokens once for each collection, then encode, search and eval for each cell
+    assert f"{collections + 3 * collections * len(pools) * len(lengths)} steps" in said
 
 
 @pytest.mark.slow

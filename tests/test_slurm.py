@@ -220,6 +220,8 @@ def test_a_grid_has_the_numbers_of_one_that_runs_here_and_makes_nothing_twice(
         assert {**one, "score": 0} == {**other, "score": 0}
 
 
-def test_the_tutorial_prints_what_it_shows(cluster: Cluster, minilm: Path, tmp_path: Path) -> None:
+def test_the_tutorial_prints_what_it_shows(
+    cluster: Cluster, minilm: Path, lmk_program: Path, tmp_path: Path
+) -> None:
     page = ROOT / "docs" / "tutorials" / "slurm.md"
-    tutorials.check(page, tmp_path, more={"SLURM_CONF": cluster.env["SLURM_CONF"]})
+    tutorials.check(page, tmp_path, lmk_program, more={"SLURM_CONF": cluster.env["SLURM_CONF"]})

@@ -18,7 +18,8 @@ def test_a_server_does_what_a_file_does(tmp_path: Path) -> None:
     server.set_base_dir(str(tmp_path / "server"))
     with server:  # on free ports
         address = f"http://127.0.0.1:{server.listen_port}"
-        words = ["-n", "0", "-m", "", "-p", "no:cacheprovider", "--basetemp", tmp_path / "t"]
+        # Nearly all of their time is waiting for the server, so four wait at once.
+        words = ["-n", "4", "-m", "", "-p", "no:cacheprovider", "--basetemp", tmp_path / "t"]
         done = subprocess.run(
             [
                 sys.executable,
@@ -35,5 +36,5 @@ def test_a_server_does_what_a_file_does(tmp_path: Path) -> None:
         )
     assert done.returncode == 0, done.stdout[-5000:]
     counts = {what: int(count) for count, what in re.findall(r"(\d+) (\w+)", done.stdout[-300:])}
-    assert counts.get("passed", 0) >= 40, done.stdout[-300:]
-    assert counts["skipped"] == 2  # the tests of Milvus Lite's file
+    assert counts.get("passed", 0) >= 35, done.stdout[-300:]
+    assert counts["skipped"] == 8  # what concerns only Milvus Lite, or not the server at all
