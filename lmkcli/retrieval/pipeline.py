@@ -87,9 +87,8 @@ def open_all(
             f"--level {settings.level} works only with vectors of unit chunk, or indexes of them: rankings "
             "of documents cannot be fused with chunks, nor rerank them"
         )
-    # If a setting has an effect on some stages, reset it for the other stages, because they would refuse
-    # it. If
-    # it has no effect on any stage, keep it, so that opening an index raises UsageError.
+    # If a setting has an effect on some stages, reset it for the others, because they would refuse it.
+    # If it has no effect on any stage, keep it, so that opening an index raises UsageError.
     used = set().union(*names, _reranker_setting_names(stages))
     defaults: dict[str, Any] = {name: getattr(OpenSettings(), name) for name in used}
     return [

@@ -290,6 +290,8 @@ class _Terms:
                 self.rows += [self._number(doc) for doc in batch]
                 writer.write_table(pa.table([[doc.id for doc in batch]], schema=schema))
                 progress(len(self.rows), None, "documents")
+        if not self.rows:
+            raise DataError("the collection has no documents to index")
         if not self.vocabulary:
             raise DataError(
                 f"none of the {len(self.rows)} documents contains a term to index; "
