@@ -15,6 +15,7 @@ LINES = {
     "tite.py --texts 2 --dtype fp32 --repeats 1": "TITE 2 late",
     "m2bert.py --lengths 128 --rounds 1 --dtype fp32": "ModernBERT",
     "overhead.py --source stdlib/functions,package=json --repeats 1": "overhead",
+    "int8.py --threads 1 --lengths 80 --positions 300 --repeats 1 --ways linear": "oneDNN int8",
     "serve.py --work . --passages 500 --clients 4 --seconds 2 --rounds 1": "errors: 0",
     "pipeline.py --passages 200 --repeats 1": "lmk encode, text, lmk@16: outside",
     "train.py -m minilm --steps 1 --rounds 1 --batch 4 --dtype fp32": "lmk",
