@@ -104,7 +104,9 @@ class Int8Linear:
 def steps_of(x: torch.Tensor, zero: int) -> torch.Tensor:
     """Round to uint8, with `zero` for 0. This is the only kernel of PyTorch for it that takes one pass."""
     steps = torch.quantize_per_tensor(x, 1.0, zero, torch.quint8)
-    return torch.empty(0, dtype=torch.uint8).set_(steps.untyped_storage(), 0, steps.shape)
+    return torch.empty(0, dtype=torch.uint8).set_(
+        steps.untyped_storage(), 0, steps.shape, steps.stride()
+    )
 
 
 class Int8Layer(nn.Module):
