@@ -95,6 +95,7 @@ WORDS = {
     "repro": "run.trec",
     "import.numpy": "matrix.npy --from {} --ids matrix.txt",
     "import.pyserini": "pyserini --from {}",
+    "import.anserini-json": "json --from {} -m masked --pool splade",
     "export": "vectors --to {}",
     "export.tevatron-train": "pairs.tsv --to {}",
     "export.anserini-json": "sparse --to {}",
@@ -173,6 +174,10 @@ BEFORE: dict[str, Sequence[str | Change]] = {
     "analyze.map": [_CHUNKS],
     "analyze.similarity": [_CHUNKS],
     "import.pyserini": ["export vectors --to pyserini -o pyserini"],
+    "import.anserini-json": [
+        f"encode ./small {_SPARSE} -o sparse",
+        "export sparse --to anserini-json -o json",
+    ],
 }
 # A command without --shard completes the work of their shards. It has another case with the given flags.
 JOINED = {"index": ("apart", "--apart"), "search": ("overwrite", "--if-exists overwrite")}

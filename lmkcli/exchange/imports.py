@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from itertools import groupby, islice
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.lib.format import open_memmap
@@ -27,9 +27,9 @@ from lmkcli.spec.values import Device
 from lmkcli.store import parts
 from lmkcli.store.doctable import DocRow
 from lmkcli.store.outputs import rollback_on_error
-from lmkcli.store.part_writer import PartTarget, shard_writer
+from lmkcli.store.part_writer import PartTarget, PartWriter, shard_writer
 from lmkcli.store.parts import ArrayTypes
-from lmkcli.store.vectors import Vectors
+from lmkcli.store.sparse import open_stored
 from lmkcli.system.input_files import MAX_RECORD_LINE, bounded_lines, check_finite, parse_json
 
 ROWS = 1000  # documents in memory at a time
@@ -37,12 +37,16 @@ UNIT = 1e-3  # a unit vector has a length of 1 ± this
 
 
 class ForeignVector(NamedTuple):
-    """One vector of another tool: file and line, document id, text (if known), and values."""
+    """One vector of another tool: file and line, document id, text (if known), and values.
+
+    terms: only for sparse vectors, the terms of the values.
+    """
 
     where: str
     id: str
     text: str
     vector: NDArray[np.floating]
+    terms: NDArray[np.int32] | None = None
 
 
 @dataclass(frozen=True)
@@ -55,6 +59,27 @@ class ForeignVectors:
     dtype: str
     has_text: bool
     rows: Callable[[], Iterator[ForeignVector]]
+
+    @property
+    def stored(self) -> str:
+        """The store_dtype of the vectors folder."""
+        return "fp16" if self.dtype == "float16" else "fp32"
+
+    @property
+    def types(self) -> ArrayTypes:
+        """The arrays of a part: dtype and width of each, by name."""
+        return {"vectors": (self.dtype, (self.dim,))}
+
+    def arrays(
+        self, rows: list[ForeignVector], normalize: bool, writer: PartWriter
+    ) -> tuple[dict[str, NDArray[Any]], int]:
+        """Return the arrays of some vectors for a part, and the number of vectors that were normalised.
+
+        Raises DataError, with file and line, for the first vector that is not valid.
+        """
+        vectors = _matrix(rows, self.dim)
+        normalized = _normalize(vectors) if normalize else 0
+        return {"vectors": vectors.astype(self.dtype)}, normalized
 
 
 class ImportCounts(NamedTuple):
@@ -216,7 +241,7 @@ def run_import(
         normalized = 0
         if parts.done_rows(folder, WHOLE) is None:
             normalized = _write(incoming, (folder, recipe.doc), map_ids, report)
-    return ImportCounts(Vectors(folder).rows, incoming.dim, normalized)
+    return ImportCounts(open_stored(folder).rows, incoming.dim, normalized)
 
 
 def _manifest(incoming: ForeignVectors, recipe: Recipe, call: Call) -> Manifest:
@@ -232,7 +257,7 @@ def _manifest(incoming: ForeignVectors, recipe: Recipe, call: Call) -> Manifest:
         "source": {"name": str(incoming.files[0].parent), "stamp": stamp},
         "shards": 1,
         "dtype": "fp32",  # for queries; the dtype of the documents is unknown
-        "store_dtype": "fp16" if incoming.dtype == "float16" else "fp32",
+        "store_dtype": incoming.stored,
         "store_text": incoming.has_text,
     }
     facts = {**manifest.environment(call), "models": recipe.located()}
@@ -246,7 +271,7 @@ def _write(
     folder, side = target
     chunked = side.unit == "chunk"
     spans: ArrayTypes = {"spans": ("int32", (2,))} if chunked else {}
-    arrays: ArrayTypes = {"vectors": (incoming.dtype, (incoming.dim,)), **spans}
+    arrays: ArrayTypes = {**incoming.types, **spans}
     foreign = incoming.rows()
     documents = (
         (list(same) for _, same in groupby(foreign, lambda row: row.id))
@@ -258,10 +283,9 @@ def _write(
         remaining = islice(documents, writer.row, None)
         while batch := list(islice(remaining, ROWS)):
             rows = [row for doc in batch for row in doc]
-            vectors = _matrix(rows, incoming.dim)
-            normalized += _normalize(vectors) if side.normalize else 0
+            values, scaled = incoming.arrays(rows, side.normalize, writer)
+            normalized += scaled
             report.progress(writer.row + len(batch), None, "documents" if chunked else "vectors")
-            values = {"vectors": vectors.astype(incoming.dtype)}
             no_spans = {name: np.zeros((len(rows), 2), np.int32) for name in spans}
             writer.append(
                 [_doc_row(doc, map_ids) for doc in batch],

@@ -11,6 +11,7 @@ from lmkcli.operations.options import (
     OutputOptions,
     note_differences,
     note_skipped,
+    note_without_terms,
     output_flag,
 )
 from lmkcli.progress import Report
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
     from lmkcli.encoding.jobs import CollectionJob
     from lmkcli.encoding.vector_updates import VectorUpdate
     from lmkcli.store.part_reader import Counts
-    from lmkcli.store.parts import PartSlice
 
 
 @dataclass(frozen=True)
@@ -213,7 +213,7 @@ class Encode(
         mine = updated.slices if updated else parts.cover(parts.list_parts(folder), job.shard)
         counts = sum_counts(folder, mine)
         if makes_sparse(job.resolved.recipe.doc):
-            self._note_terms(folder, mine, report)
+            note_without_terms(report, folder, mine)
         if job.shard.count == 1 and "only" not in job.origin:
             note_differences(report, job.origin["name"], docs=counts.docs)
         if job.resolved.recipe.doc.splitter == "given" and counts.vectors == counts.docs:
@@ -222,10 +222,3 @@ class Encode(
                 "`chunks`"
             )
         return counts
-
-    def _note_terms(self, folder: Path, slices: "list[PartSlice]", report: Report) -> None:
-        """Report the documents without any term, which no query finds."""
-        from lmkcli.store.sparse import SparseVectors
-
-        if empty := SparseVectors(folder, slices).without_terms():
-            report.note(f"{counted(empty, 'document')} without any term: no query finds them")

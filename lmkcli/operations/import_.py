@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from lmkcli.errors import UsageError
-from lmkcli.operations.options import Destination, MapIds, NewOutput
+from lmkcli.operations.options import Destination, MapIds, NewOutput, note_without_terms
 from lmkcli.progress import Report
 from lmkcli.spec.operation import Operation, Option
 from lmkcli.spec.recipe import Recipe, RecipeOptions
@@ -15,6 +15,8 @@ from lmkcli.text.formatting import counted
 
 if TYPE_CHECKING:
     from lmkcli.exchange.imports import ForeignVectors
+
+_SPARSE = "anserini-json"  # this format contains sparse vectors
 
 
 @dataclass(frozen=True)
@@ -30,7 +32,7 @@ class Imported(Result):
 
     def __str__(self) -> str:
         documents = counted(self.facts["documents"], "document")
-        return f"{self.output}: {documents}, {self.facts['dim']} dimensions"
+        return f"{self.output}: {documents}, {self.facts['dim']:,} dimensions"
 
 
 @dataclass(frozen=True)
@@ -49,7 +51,7 @@ class Import(Operation[Imported], NewOutput, RecipeOptions):
     source: Annotated[
         Path,
         Flag(
-            "A .npy file or a folder, depending on --from.",
+            "A file or a folder, depending on --from.",
             argument=True,
             metavar="SOURCE",
             role="file",
@@ -57,9 +59,9 @@ class Import(Operation[Imported], NewOutput, RecipeOptions):
         ),
     ]
     origin: Annotated[
-        Literal["numpy", "pyserini"],
+        Literal["numpy", "pyserini", "anserini-json"],
         Flag(
-            "The tool that wrote the vectors.",
+            "The tool or format of the vectors; anserini-json: sparse vectors.",
             long="--from",
             often=True,
             suggest_for="--format --type",
@@ -73,17 +75,37 @@ class Import(Operation[Imported], NewOutput, RecipeOptions):
             suggest_for="--docids --lookup",
         ),
     ] = field(default=None, kw_only=True)
+    scale: Annotated[
+        float | None,
+        Flag(
+            "anserini-json: the numbers of the files are the weights times N.",
+            min=1e-6,
+            metavar="N",
+            shown="100, for whole numbers",
+            only="anserini-json",
+        ),
+    ] = field(default=None, kw_only=True)
     map_ids: MapIds = field(default=False, kw_only=True)
     offline: Offline = field(default=False, kw_only=True)
 
+    def variant(self) -> tuple[str, str]:
+        """The format."""
+        return self.origin, f"--from {self.origin}"
+
     def check(self) -> None:
-        """Raise UsageError for units that these files cannot contain."""
+        """Raise UsageError for units that these files cannot contain, and for terms without a vocabulary."""
         unit = self.unit or "doc"
-        if unit not in ("doc", "chunk") or (unit == "chunk" and self.origin != "numpy"):
+        if unit not in ("doc", "chunk") or (unit == "chunk" and self.origin == "pyserini"):
             raise UsageError(
                 f"--unit {unit}: write doc, or chunk with --from numpy, in which the chunks of a document "
                 "repeat its id"
             )
+        if self.origin == _SPARSE and not self.model:
+            raise UsageError(
+                f"--from {_SPARSE} needs the vocabulary of the terms; give the model of these vectors with -m"
+            )
+        if self.origin == _SPARSE and self.ids:
+            raise UsageError(f"--ids has no effect with --from {_SPARSE}; drop it")
 
     def ineffective(self, option: Option) -> str:
         """Without a model, only the unit of a recipe has an effect."""
@@ -94,10 +116,9 @@ class Import(Operation[Imported], NewOutput, RecipeOptions):
     def execute(self, report: Report) -> Imported:
         """Read the vectors and write them as parts."""
         destination = Destination(self)
-        from lmkcli.exchange.imports import open_foreign, run_import
+        from lmkcli.exchange.imports import run_import
 
-        incoming = open_foreign(self.source, self.origin, self.ids)
-        recipe = self._recipe(incoming, report)
+        incoming, recipe = self._opened(report)
         folder = destination.prepare(report)
         with report.job("import") as job:
             imported = run_import(incoming, recipe, folder, self.map_ids, job)
@@ -106,19 +127,28 @@ class Import(Operation[Imported], NewOutput, RecipeOptions):
                 f"{counted(imported.normalized, 'vector')} without unit length normalised, as {self.model} "
                 "requires"
             )
+        if self.origin == _SPARSE:
+            note_without_terms(report, folder)
         return Imported(folder, imported._asdict())
 
-    def _recipe(self, incoming: "ForeignVectors", report: Report) -> Recipe:
+    def _opened(self, report: Report) -> "tuple[ForeignVectors, Recipe]":
+        """Open the files, and return the recipe of their vectors."""
         from lmkcli.encoding.resolution import resolve
-        from lmkcli.exchange.imports import check_width, unknown_recipe
+        from lmkcli.exchange.imports import check_width, open_foreign, unknown_recipe
 
+        if self.origin == _SPARSE:
+            from lmkcli.exchange.sparse_imports import open_json_vectors
+
+            resolved = resolve(self.part(RecipeOptions), self.offline)
+            return open_json_vectors(self.source, resolved, self.scale), resolved.recipe
+        incoming = open_foreign(self.source, self.origin, self.ids)
         if not self.model:
             report.note(
                 "no model (-m): these vectors can be indexed and exported, but not searched with text"
             )
-            return unknown_recipe(self.unit or "doc")
+            return incoming, unknown_recipe(self.unit or "doc")
         resolved = resolve(self.part(RecipeOptions), self.offline)
         for line in resolved.notes:
             report.note(line)
         check_width(incoming, resolved)
-        return resolved.recipe
+        return incoming, resolved.recipe

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from lmkcli.data import known_collections
 from lmkcli.data.collection import Collection
@@ -17,6 +17,10 @@ from lmkcli.spec.settings import Flag, Offline, Settings
 from lmkcli.spec.values import WHOLE, Shard
 from lmkcli.store.outputs import clear, is_artifact, is_cleared, is_empty
 from lmkcli.system.atomic import exclusive, locked
+from lmkcli.text.formatting import counted
+
+if TYPE_CHECKING:
+    from lmkcli.store.parts import PartSlice
 
 # Suffixes of files. If the name of an output folder has one of them, it is probably a mistake.
 _FILES = {
@@ -280,6 +284,16 @@ def note_columns(report: Report, collection: Collection | None) -> None:
         _ = collection.settings  # it reads the first rows
         for line in collection.notes():
             report.note(line)
+
+
+def note_without_terms(
+    report: Report, folder: Path, slices: "list[PartSlice] | None" = None
+) -> None:
+    """Print the number of documents without any term in a folder of sparse vectors, or in some slices."""
+    from lmkcli.store.sparse import SparseVectors
+
+    if empty := SparseVectors(folder, slices).without_terms():
+        report.note(f"{counted(empty, 'document')} without any term: no query finds them")
 
 
 def note_skipped(report: Report, source: object) -> None:
