@@ -47,7 +47,7 @@ class EngineRow(Row):
     """
 
     declared: ClassVar[tuple[str, ...]] = ("variant",)
-    variant: str = ""  # vectors, database or lexical; empty if there is nothing to build
+    variant: str = ""  # vectors, sparse, database or lexical; empty if there is nothing to build
     foreign: str = ""
     factory: str = ""  # the name of such strings in messages
 
@@ -296,6 +296,11 @@ INDEXES: Catalog[EngineRow] = Catalog(
             "cpu",
             "faiss",
             variant="vectors",
+        ),
+        "inverted": EngineRow(
+            "lmkcli.retrieval.engines.inverted.engine:Inverted",
+            "inverted file of sparse vectors, exact",
+            variant="sparse",
         ),
         "bm25": EngineRow(
             "lmkcli.retrieval.engines.bm25.engine:Bm25",

@@ -86,6 +86,7 @@ WORDS = {
     "index": "many --kind {}",
     "index.bm25": "./small --kind {}",
     "index.lucene": "./small --kind {}",
+    "index.inverted": "sparse --kind {}",
     "index.milvus": "many --kind {} --uri ./milvus.db --collection docs",
     "search": "vectors ./small -k 5",
     "search.documents": "./small -q rivers -m bert",
@@ -161,6 +162,7 @@ def change_collection(folder: Path) -> None:
 BEFORE: dict[str, Sequence[str | Change]] = {
     "encode.adapter": [_LORA],
     "export.anserini-json": [f"encode ./small {_SPARSE} -o sparse"],
+    "index.inverted": [f"encode ./small {_SPARSE} -o sparse"],
     "fetch": [_LORA],
     "update": [
         *(_UPDATED, "index updated -o hnsw", "index ./small --kind bm25 -o bm25"),

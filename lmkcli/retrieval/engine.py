@@ -68,7 +68,7 @@ class IndexPlan(Protocol):
 
 
 class Engine(Protocol):
-    """One kind of index. `variant` selects the flags of `lmk index`: vectors, database or lexical."""
+    """One kind of index. `variant` selects the flags of `lmk index`: vectors, sparse, database or lexical."""
 
     variant: ClassVar[str]
 

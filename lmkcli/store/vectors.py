@@ -120,7 +120,7 @@ class StoredVectors:
             how = "dense" if self.sparse else "sparse"
             raise UsageError(
                 f"{folder} contains {how} vectors, and this needs the other kind; lmk search ranks them "
-                "without an index"
+                f"without an index{'' if self.sparse else ', or with one of --kind inverted'}"
             )
         self.slices = self._all_slices() if slices is None else slices
         self.unfinished: list[int] = []

@@ -3,7 +3,6 @@
 The query side of the vectors' recipe encodes the queries. Passages are the chunks that answer a query best.
 """
 
-import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -15,22 +14,19 @@ from numpy.typing import NDArray
 from lmkcli.data.collection import Doc, Query
 from lmkcli.data.run import Run, ranked
 from lmkcli.encoding.encoder import Encoder, open_recorded
-from lmkcli.errors import DataError, Mismatch
+from lmkcli.errors import DataError
 from lmkcli.models.devices import choose_device, native_dtype
 from lmkcli.progress import Progress, silent
 from lmkcli.retrieval.dense.candidates import ApproximateSearch
 from lmkcli.retrieval.dense.rows import RankedUnits, read_numbering
 from lmkcli.retrieval.dense.vector_search import Matrix, Nearest, RowHits, VectorSearch
+from lmkcli.retrieval.dense.vector_source import behind, frozen_vectors, incomplete
 from lmkcli.retrieval.engines.exact.exact_search import Exact
 from lmkcli.retrieval.index import LEXICAL, IndexInfo, Passage
 from lmkcli.retrieval.settings import OpenSettings
-from lmkcli.spec import manifest
 from lmkcli.spec.manifest import Manifest
-from lmkcli.store import parts
-from lmkcli.store.parts import PartSlice
 from lmkcli.store.tokens import TokenRow
 from lmkcli.store.vectors import Ragged, StoredVectors, Vectors
-from lmkcli.system.input_files import validate
 
 _QUERIES = 256  # queries that are encoded at once for their passages
 LONGEST = (
@@ -59,16 +55,14 @@ def open_approximate(
     """
     settings.refuse("an index of vectors", *LEXICAL)
     identity = described.identity
-    location = f"the location of the vectors of {folder}"
-    validate(described.facts.get("vectors"), str, location, "build it again")
-    vectors = _frozen_vectors(folder, described, built["of"], settings)
+    vectors = frozen_vectors(Vectors, folder, described, built["of"], settings.vectors)
     units = RankedUnits(vectors, settings.level or "", settings.aggregate or "")
     nearest, note = open_nearest(vectors)
     search = ApproximateSearch(
         nearest, units, read_numbering(built["of"]), exact_search(units.matrix, settings)
     )
     search_info: dict[str, Any] = {"ef_search": settings.ef_search, "nprobe": settings.nprobe}
-    notes = (_incomplete(folder, built), _behind(folder, vectors), note)
+    notes = (incomplete(folder, built), behind(folder, vectors), note)
     info = IndexInfo(
         str(folder.absolute()),
         identity["settings"]["kind"],
@@ -77,46 +71,6 @@ def open_approximate(
         tuple(filter(None, notes)),
     )
     return DenseIndex(info, units, search, settings)
-
-
-def _frozen_vectors(
-    folder: Path, described: Manifest, of: dict[str, Any], settings: OpenSettings
-) -> Vectors:
-    """Open the vectors that an index was built from, at their recorded location or at --vectors.
-
-    Raises DataError if they are missing, and Mismatch if they are other vectors.
-    """
-    path = Path(settings.vectors) if settings.vectors else folder / described.facts["vectors"]
-    if not (path / manifest.NAME).exists():
-        raise DataError(
-            f"the vectors of {folder} are not at {path}; give their location with --vectors"
-        )
-    slices = [PartSlice.from_json(item) for item in of["parts"]]
-    vectors = Vectors(path, slices)
-    missing = {piece.name for piece in slices} - set(parts.list_parts(path))
-    if missing or vectors.digest() != of["vectors"]:
-        raise Mismatch(
-            f"{path} are not the vectors that {folder} was built from; build the index again"
-        )
-    return vectors
-
-
-def _incomplete(folder: Path, built: dict[str, Any]) -> str:
-    """A note if the index was built before its vectors were complete; else empty."""
-    shards = built["of"].get("unfinished shards")
-    if not shards:
-        return ""
-    return f"{folder} lacks documents of the shards {', '.join(map(str, shards))}, which were not finished."
-
-
-def _behind(folder: Path, vectors: Vectors) -> str:
-    """A note if the vectors were updated since the index was built or updated; else empty."""
-    if Vectors.open_incomplete(vectors.folder).digest() == vectors.digest():
-        return ""
-    return (
-        f"{folder} is behind {os.path.normpath(vectors.folder)}, which was updated since; the index searches "
-        "the vectors that it was built from. Update it with its index command and --if-exists update"
-    )
 
 
 def exact_search(matrix: Matrix, settings: OpenSettings) -> Exact:

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from lmkcli.data.collection import Shard
 from lmkcli.errors import UnknownName, UsageError
 from lmkcli.store.parts import PartSlice
-from lmkcli.store.vectors import Ragged, Vectors
+from lmkcli.store.vectors import Ragged, StoredVectors, Vectors
 
 Floats = NDArray[np.floating]
 AGGREGATES = ("max", "sum", "avg", "first")
@@ -158,7 +158,7 @@ class NumberedPart(NamedTuple):
         return cls(piece, item[2] if len(item) > 2 else piece.rows)
 
 
-def number(vectors: Vectors) -> list[NumberedPart]:
+def number(vectors: StoredVectors) -> list[NumberedPart]:
     """Number all vectors of a folder in its own order."""
     return [NumberedPart(*pair) for pair in zip(vectors.slices, vectors.part_totals(), strict=True)]
 

@@ -1,25 +1,33 @@
-"""The input of engines over vectors, and the record of the vectors that an index was built from."""
+"""The vectors of an index: the input of its engine, their record, and opening them again."""
 
 import os
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-from lmkcli.errors import Mismatch
+from lmkcli.errors import DataError, Mismatch
 from lmkcli.progress import Call, Report
 from lmkcli.retrieval.dense.rows import NumberedPart, read_numbering
 from lmkcli.retrieval.engine import IndexTask
 from lmkcli.retrieval.index_folder import read_built
 from lmkcli.spec import manifest
 from lmkcli.spec.manifest import Manifest
-from lmkcli.store.vectors import Vectors
+from lmkcli.store import parts
+from lmkcli.store.parts import PartSlice
+from lmkcli.store.vectors import StoredVectors, Vectors
+from lmkcli.system.input_files import validate
+
+AnyVectors = TypeVar("AnyVectors", bound=StoredVectors)
 
 
-def open_source(task: IndexTask, report: Report) -> Vectors:
-    """Open the vectors to index. Unfinished shards are errors, unless the settings allow them."""
+def open_source(kind: type[AnyVectors], task: IndexTask, report: Report) -> AnyVectors:
+    """Open the vectors to index. Unfinished shards are errors, unless the settings allow them.
+
+    Raises UsageError if the vectors are not of the class `kind`, but sparse or dense.
+    """
     source = Path(task.source)
     if not task.settings.allow_incomplete:
-        return Vectors(source)
-    vectors = Vectors.open_incomplete(source)
+        return kind(source)
+    vectors = kind.open_incomplete(source)
     if vectors.unfinished:
         numbers = ", ".join(map(str, vectors.unfinished))
         report.note(
@@ -29,7 +37,7 @@ def open_source(task: IndexTask, report: Report) -> Vectors:
 
 
 def claim_vectors(
-    vectors: Vectors, folder: Path, family: str, settings: dict[str, Any], call: Call
+    vectors: StoredVectors, folder: Path, family: str, settings: dict[str, Any], call: Call
 ) -> None:
     """Make `folder` an index of these vectors. Raises Mismatch if it is an index with other settings."""
     identity = {"family": family, "settings": settings, "recipe": vectors.recipe.identity()}
@@ -37,7 +45,7 @@ def claim_vectors(
     manifest.claim(folder, Manifest("index", identity, facts=facts))
 
 
-def built_from(vectors: Vectors, folder: Path) -> dict[str, Any]:
+def built_from(vectors: StoredVectors, folder: Path) -> dict[str, Any]:
     """Return the contents of built.json, empty for an unfinished index.
 
     Raises Mismatch if the index was built from other vectors.
@@ -51,7 +59,7 @@ def built_from(vectors: Vectors, folder: Path) -> dict[str, Any]:
     return built
 
 
-def built_of(vectors: Vectors, numbered: list[NumberedPart]) -> dict[str, Any]:
+def built_of(vectors: StoredVectors, numbered: list[NumberedPart]) -> dict[str, Any]:
     """Return the record of an index's vectors: the live rows of each part, and the parts that it numbers."""
     order = {part.piece.name: place for place, part in enumerate(numbered)}
     now = sorted(vectors.slices, key=lambda piece: order[piece.name])
@@ -64,7 +72,7 @@ def built_of(vectors: Vectors, numbered: list[NumberedPart]) -> dict[str, Any]:
     }
 
 
-def other_vectors(of: dict[str, Any], vectors: Vectors) -> bool:
+def other_vectors(of: dict[str, Any], vectors: StoredVectors) -> bool:
     """Return whether a part of the index has changed since it was built, or has deleted rows again."""
     numbered = {piece.name: piece for piece, _ in read_numbering(of)}
     for piece in vectors.slices:
@@ -81,3 +89,45 @@ def new_parts(numbered: list[NumberedPart], vectors: Vectors) -> Vectors:
     names = {piece.name for piece, _ in numbered}
     added = [piece for piece in vectors.slices if piece.name not in names]
     return Vectors(vectors.folder, added)
+
+
+def frozen_vectors(
+    kind: type[AnyVectors], folder: Path, described: Manifest, of: dict[str, Any], moved: str
+) -> AnyVectors:
+    """Open the vectors that an index was built from, at their recorded location or at `moved`.
+
+    Raises DataError if they are missing, and Mismatch if they are other vectors.
+    """
+    location = f"the location of the vectors of {folder}"
+    validate(described.facts.get("vectors"), str, location, "build it again")
+    path = Path(moved) if moved else folder / described.facts["vectors"]
+    if not (path / manifest.NAME).exists():
+        raise DataError(
+            f"the vectors of {folder} are not at {path}; give their location with --vectors"
+        )
+    slices = [PartSlice.from_json(item) for item in of["parts"]]
+    vectors = kind(path, slices)
+    missing = {piece.name for piece in slices} - set(parts.list_parts(path))
+    if missing or vectors.digest() != of["vectors"]:
+        raise Mismatch(
+            f"{path} are not the vectors that {folder} was built from; build the index again"
+        )
+    return vectors
+
+
+def incomplete(folder: Path, built: dict[str, Any]) -> str:
+    """A note if the index was built before its vectors were complete; else empty."""
+    shards = built["of"].get("unfinished shards")
+    if not shards:
+        return ""
+    return f"{folder} lacks documents of the shards {', '.join(map(str, shards))}, which were not finished."
+
+
+def behind(folder: Path, vectors: StoredVectors) -> str:
+    """A note if the vectors were updated since the index was built or updated; else empty."""
+    if type(vectors).open_incomplete(vectors.folder).digest() == vectors.digest():
+        return ""
+    return (
+        f"{folder} is behind {os.path.normpath(vectors.folder)}, which was updated since; the index searches "
+        "the vectors that it was built from. Update it with its index command and --if-exists update"
+    )

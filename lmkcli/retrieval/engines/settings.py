@@ -60,7 +60,7 @@ class SourceSettings(Settings):
         Flag(
             "Index the finished shards; ignore unfinished ones.",
             role="mode",
-            only="vectors database",
+            only="vectors sparse database",
         ),
     ] = False
 

@@ -1,7 +1,8 @@
-"""Sparse vectors as an index: the query side of their recipe encodes the queries, and exact products rank."""
+"""Sparse vectors as an index: the query side of their recipe encodes the queries, and products rank."""
 
 from functools import cached_property
 from pathlib import Path
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,19 +12,37 @@ from lmkcli.data.run import Run, ranked
 from lmkcli.encoding.encoder import SparseEncoder, open_recorded_sparse
 from lmkcli.errors import Mismatch, UsageError
 from lmkcli.retrieval.dense.dense_index import passage, passages_of, rows_and_docs
+from lmkcli.retrieval.dense.vector_search import RowHits
 from lmkcli.retrieval.index import IndexInfo, Passage
 from lmkcli.retrieval.settings import OpenSettings
 from lmkcli.retrieval.sparse.exact_product import exact_product
 from lmkcli.store.sparse import SparseRagged, SparseVectors
 
 
+class Product(Protocol):
+    """A search over sparse vectors."""
+
+    def __call__(
+        self, vectors: SparseVectors, queries: SparseRagged, k: int, by_vector: bool
+    ) -> RowHits:
+        """Return the k best documents of each query and all ties with the last, or the best vectors."""
+
+
 def open_sparse_vectors(folder: Path, settings: OpenSettings) -> "SparseIndex":
     """Open sparse vectors for exact search. Raises UsageError for settings without an effect."""
     vectors = SparseVectors(folder)
+    info = IndexInfo(str(folder.absolute()), "exact", vectors.digest(), {})
+    return open_ranked(info, vectors, settings, exact_product)
+
+
+def open_ranked(
+    info: IndexInfo, vectors: SparseVectors, settings: OpenSettings, product: Product
+) -> "SparseIndex":
+    """Return sparse vectors with a search over them. Raises UsageError for settings without an effect."""
     if vectors.single and (settings.level or settings.aggregate):
         raise UsageError(
-            f"{folder} holds one vector for each document, so that --aggregate and --level have no effect; "
-            "drop them, or encode with --unit chunk"
+            f"{vectors.folder} holds one vector for each document, so that --aggregate and --level have no "
+            "effect; drop them, or encode with --unit chunk"
         )
     if settings.aggregate not in (None, "max"):
         raise UsageError(
@@ -33,22 +52,24 @@ def open_sparse_vectors(folder: Path, settings: OpenSettings) -> "SparseIndex":
     search = {}
     if not vectors.single:
         search = {"level": "chunk"} if settings.level == "chunk" else {"aggregate": "max"}
-    info = IndexInfo(str(folder.absolute()), "exact", vectors.digest(), search)
-    return SparseIndex(info, vectors, settings)
+    return SparseIndex(info._replace(search=search), vectors, settings, product)
 
 
 class SparseIndex:
-    """Sparse vectors, and the encoder of their queries."""
+    """Sparse vectors, a search over them, and the encoder of their queries."""
 
-    def __init__(self, info: IndexInfo, vectors: SparseVectors, settings: OpenSettings) -> None:
+    def __init__(
+        self, info: IndexInfo, vectors: SparseVectors, settings: OpenSettings, product: Product
+    ) -> None:
         self.info, self.vectors = info, vectors
         self._settings, self._by_chunk = settings, settings.level == "chunk"
+        self._product = product
 
     def search(self, queries: list[Query], k: int) -> Run:
         """Encode and search queries. Documents that share no term with a query are left out."""
         rankings = {query.id: ranked([], np.zeros(0, np.float32)) for query in queries}
         if queries and self.vectors.rows:
-            hits = exact_product(self.vectors, self.encoded(queries), k, self._by_chunk)
+            hits = self._product(self.vectors, self.encoded(queries), k, self._by_chunk)
             for query, rows, scores in zip(queries, hits.rows, hits.scores, strict=True):
                 rankings[query.id] = ranked(self._ids(rows), scores).cut(k)
         return Run(rankings)

@@ -47,7 +47,7 @@ class Faiss:
     @classmethod
     def plan(cls, task: IndexTask, report: Report) -> "FaissPlan":
         """Open the vectors. Raises UsageError and DataError for an index that cannot be built here."""
-        vectors, settings = open_source(task, report), task.settings.part(FaissSettings)
+        vectors, settings = open_source(Vectors, task, report), task.settings.part(FaissSettings)
         plan = FaissPlan(vectors, task.folder, settings, task.settings.apart)
         if task.settings.shard:
             return plan

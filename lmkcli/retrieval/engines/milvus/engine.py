@@ -69,7 +69,7 @@ class Milvus:
                 f"--kind {FAMILY} needs an address and a name, for instance --uri ./milvus.db --collection "
                 "docs"
             )
-        vectors = open_source(task, report)
+        vectors = open_source(Vectors, task, report)
         collection = reserve(vectors, settings, task.overwrite)
         return MilvusPlan(vectors, task.folder, settings, collection if task.overwrite else None)
 

@@ -1,0 +1,1 @@
+"""Inverted: an inverted file of sparse vectors, for exact search."""
