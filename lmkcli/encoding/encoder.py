@@ -20,6 +20,7 @@ from lmkcli import catalog
 from lmkcli.data.collection import Query
 from lmkcli.encoding.chunk_contexts import ContextTokens, PlacedDocument, placed_in_context
 from lmkcli.encoding.resolution import makes_sparse, open_pooler
+from lmkcli.encoding.static_queries import StaticQueries, open_static_queries
 from lmkcli.errors import DataError, Mismatch, UsageError
 from lmkcli.models.devices import is_out_of_memory
 from lmkcli.models.folder import ModelFolder
@@ -575,6 +576,16 @@ def open_sparse(
     return SparseEncoder(side, tokenizer, placer, runner, runner.forward.width)
 
 
+def open_sparse_queries(
+    side: EncoderConfig, folder: ModelFolder, settings: EncodeSettings
+) -> SparseEncoder | StaticQueries:
+    """Load the encoder of sparse queries: a model, or a table of weights; errors as of `open_sparse`."""
+    if not side.static:
+        return open_sparse(side, folder, settings)
+    check_folder(side, folder)
+    return open_static_queries(side, folder)
+
+
 def open_encoder(
     side: EncoderConfig,
     folder: ModelFolder,
@@ -641,11 +652,16 @@ def open_recorded(
     return open_encoder(*_recorded(vectors, query, settings), loaded)
 
 
-def open_recorded_sparse(
-    vectors: SparseVectors, query: bool, settings: ModelSettings
-) -> SparseEncoder:
-    """Return the encoder of one side of the recipe of sparse vectors; errors as of `open_recorded`."""
-    return open_sparse(*_recorded(vectors, query, settings))
+def open_recorded_sparse(vectors: SparseVectors, settings: ModelSettings) -> SparseEncoder:
+    """Return the encoder of the documents of sparse vectors; errors as of `open_recorded`."""
+    return open_sparse(*_recorded(vectors, False, settings))
+
+
+def open_recorded_sparse_queries(
+    vectors: SparseVectors, settings: ModelSettings
+) -> SparseEncoder | StaticQueries:
+    """Return the encoder of queries for sparse vectors; errors as of `open_recorded`."""
+    return open_sparse_queries(*_recorded(vectors, True, settings))
 
 
 def _recorded(

@@ -275,6 +275,7 @@ def resolve(
         overlap=NO_OVERLAP,
         context="",
         top_terms=options.query_top_terms or 0,
+        static=expanding and folder.static_queries is not None,
     )
     if folder.late is not None:  # both sides of a late-interaction folder in PyLate's layout
         late = folder.late

@@ -59,7 +59,7 @@ def verify(folder: Path, sample: int, settings: ModelSettings) -> Verification:
     again: Ragged | SparseRagged
     stored: Ragged | SparseRagged
     if isinstance(vectors, SparseVectors):
-        sparse_encoder = open_recorded_sparse(vectors, False, settings)
+        sparse_encoder = open_recorded_sparse(vectors, settings)
         again = sparse_encoder(_tokenized(docs, sparse_encoder.tokenizer), Report()).vectors
         stored = vectors.at(rows)
     else:

@@ -78,7 +78,7 @@ def open_json_vectors(
     if source.is_dir():
         files = sorted(path for path in source.iterdir() if path.name.endswith(SUFFIXES))
     settings = EncodeSettings(dtype="fp32", device=Device("cpu"))
-    encoder = open_sparse(resolved.recipe.query, resolved.folder, settings)
+    encoder = open_sparse(side, resolved.folder, settings)
     tokens = encoder.tokenizer.tokens(np.arange(encoder.dim, dtype=np.int32))
     vocabulary = {token: term for term, token in enumerate(tokens)}
     reader = _Lines(files, vocabulary, resolved.folder.name, scale, side.unit == "chunk")

@@ -197,12 +197,15 @@ def read_fields(path: Path, fields: type[Fields]) -> Fields:
 def listed_modules(folder: Path) -> list[ListedModule]:
     """Read the modules.json of a folder. DataError for a module at a place that is not in the folder."""
     listed = read_fields(folder / "modules.json", list[ListedModule])
-    for path in (module["path"] for module in listed):
-        if os.path.isabs(path) or ".." in Path(path).parts or "\0" in path:
-            raise DataError(
-                f"{folder}/modules.json has a module in {path!r}, out of the folder; {_FIX}"
-            )
+    for module in listed:
+        check_inside(module["path"], folder / "modules.json")
     return listed
+
+
+def check_inside(path: str, file: Path) -> None:
+    """Raise DataError if the path of a module, which a file names, leads out of the folder of the file."""
+    if os.path.isabs(path) or ".." in Path(path).parts or "\0" in path:
+        raise DataError(f"{file} has a module in {path!r}, out of the folder; {_FIX}")
 
 
 @contextmanager

@@ -41,6 +41,7 @@ PLACED, MARKED, RUN_BY_LMK = "PlacedTransformer", "MarkedPooling", "LmkEncoder"
 # The module that is proposed for sentence-transformers (pull request 3642)
 LANDMARKS = "LandmarkTransformer"
 SPLADE = "SpladePooling"  # the module of sparse vectors
+STATIC = "SparseStaticEmbedding"  # a table of weights of terms, for queries
 TRAINED = "training.json"  # the last file that a training writes
 HEADS = "heads"  # the folder of the prediction heads of pre-training
 LATENT = "latent_attn_model"  # the folder of a learned token head, as LMK's training names it
@@ -80,6 +81,7 @@ class ModelFolder:
         SentenceModule, ...
     ] = ()  # Dense modules of a ColBERT folder; they act on states
     late: LateInteraction | None = None  # only for ColBERT folders
+    static_queries: Path | None = None  # a folder with a table of the weights of query terms
 
     @property
     def latent(self) -> Path | None:
@@ -158,7 +160,7 @@ class ModelFolder:
         safe = [file for file in files if file.suffix == ".safetensors"]  # preferred if present
         files = [*sorted(safe or files), self.encoder / "config.json"]
         folders = [module.folder for module in (*self.modules, *self.projections)]
-        for folder in [*folders, *([self.latent] if self.latent else [])]:
+        for folder in [*folders, *filter(None, (self.latent, self.static_queries))]:
             files += sorted(file for file in folder.iterdir() if file.is_file())
         return _digest(files, self.path)
 

@@ -2,10 +2,16 @@
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 from lmkcli.errors import DataError, UsageError
-from lmkcli.models.files import check_files, listed_modules, read_json
+from lmkcli.models.files import (
+    check_files,
+    check_inside,
+    listed_modules,
+    read_fields,
+    read_json,
+)
 from lmkcli.models.folder import (
     LANDMARKS,
     LATENT,
@@ -13,6 +19,7 @@ from lmkcli.models.folder import (
     PLACED,
     RUN_BY_LMK,
     SPLADE,
+    STATIC,
     ModelFolder,
     SentenceModule,
     declared_length,
@@ -50,7 +57,7 @@ def sentence_folder(path: Path, name: str, commit: str) -> ModelFolder:
 
     DataError for modules that lmk does not read.
     """
-    modules = _modules(path)
+    modules, static_queries = _modules(path)
     encoder = modules[0][1]
     config = read_json(path / "config_sentence_transformers.json")
     lengths = [read_json(file) for file in sorted(encoder.glob("sentence_*_config.json"))]
@@ -86,6 +93,7 @@ def sentence_folder(path: Path, name: str, commit: str) -> ModelFolder:
         doc_prompt=_prompt(config, *_DOC_PROMPTS),
         similarity="cosine" if late else _similarity(config, path, SPLADE in folders),
         normalize=any(kind == "Normalize" for kind, _ in modules),
+        static_queries=static_queries,
         modules=tuple(
             SentenceModule(kind, where) for kind, where in modules if kind in ("Dense", "LayerNorm")
         ),
@@ -137,15 +145,19 @@ def _window(placed: dict[str, Any], path: Path) -> str:
     return str(declared)
 
 
-def _modules(path: Path) -> list[tuple[str, Path]]:
-    """Return the kind and the folder of every module.
+def _modules(path: Path) -> tuple[list[tuple[str, Path]], Path | None]:
+    """Return the kind and the folder of every module of documents, and the folder of a table for queries.
 
     DataError for a module that lmk does not read, or an order in which lmk does not apply modules.
     """
     listed = listed_modules(path)
     if not listed:
         raise DataError(f"{path}/modules.json lists no module; download the model again")
-    modules = [(module["type"].rsplit(".", 1)[-1], path / module["path"]) for module in listed]
+    modules = [(_kind(module["type"]), path / module["path"]) for module in listed]
+    static_queries = None
+    if modules[0][0] == "Router":
+        static_queries, documents = _routes(modules[0][1])
+        modules[:1] = documents
     kinds = [kind for kind, _ in modules]
     unknown = [kind for kind in kinds if kind not in _ORDER]
     if unknown or _ORDER[kinds[0]] != 0:
@@ -167,7 +179,46 @@ def _modules(path: Path) -> list[tuple[str, Path]]:
             and not (where / "config.json").is_file()
         ):
             raise DataError(f"{where}/config.json is missing; download the model again")
-    return modules
+    if static_queries is not None and SPLADE not in kinds:
+        raise DataError(
+            f"{path} has a table of weights for queries ({STATIC}), but no {SPLADE} for documents; lmk reads "
+            "both together only"
+        )
+    return modules, static_queries
+
+
+def _kind(declared: str) -> str:
+    """The class name of a declared type."""
+    return declared.rsplit(".", 1)[-1]
+
+
+class _Routes(TypedDict):
+    types: dict[str, str]
+    structure: dict[str, list[str]]
+
+
+def _routes(router: Path) -> tuple[Path, list[tuple[str, Path]]]:
+    """Return the folder of a table for queries, and the modules of documents, of a Router."""
+    file = router / "router_config.json"
+    declared = read_fields(file, _Routes)
+    routes: dict[str, list[tuple[str, Path]]] = {}
+    for name, modules in declared["structure"].items():
+        for module in modules:
+            check_inside(module, file)
+            if module not in declared["types"]:
+                raise DataError(f"{file} declares no type of {module!r}; download the model again")
+        routes[name] = [(_kind(declared["types"][each]), router / each) for each in modules]
+    queries, documents = routes.get("query", []), routes.get("document", [])
+    if len(routes) > 2 or [kind for kind, _ in queries] != [STATIC] or not documents:
+        raise DataError(
+            f"{file} is not the Router of a sparse model: lmk reads a route 'query' to one {STATIC}, and a "
+            "route 'document'; give the folder of one of its models"
+        )
+    table = queries[0][1]
+    if not table.is_dir():
+        raise DataError(f"{table} is missing; download the model again")
+    check_files(table)
+    return table, documents
 
 
 def _prompt(config: dict[str, Any], *names: str) -> str:

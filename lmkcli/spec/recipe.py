@@ -33,7 +33,7 @@ Number = Annotated[int, int_range(0, 1 << 31)]
 _AGAIN = "make the artifact again"
 _RECORDED_IF_USED = (
     *(("context", ""), ("pool_package", ""), ("landmark_token", None)),
-    ("top_terms", 0),
+    *(("top_terms", 0), ("static", False)),
 )
 Model = Annotated[
     str,
@@ -84,6 +84,7 @@ class EncoderConfig:
     attend_expansion: bool = False  # whether the query tokens attend to these fill tokens
     dim: Number = 0  # number of leading dimensions to keep (Matryoshka); 0: all
     top_terms: Number = 0  # sparse vectors: the number of terms to keep; 0: all
+    static: bool = False  # sparse queries: weights of a table, without the model
     normalize: bool = True
     similarity: Similarity = "cosine"
 

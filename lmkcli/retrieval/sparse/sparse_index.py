@@ -9,7 +9,8 @@ from numpy.typing import NDArray
 
 from lmkcli.data.collection import Doc, Query
 from lmkcli.data.run import Run, ranked
-from lmkcli.encoding.encoder import SparseEncoder, open_recorded_sparse
+from lmkcli.encoding.encoder import SparseEncoder, open_recorded_sparse_queries
+from lmkcli.encoding.static_queries import StaticQueries
 from lmkcli.errors import Mismatch, UsageError
 from lmkcli.retrieval.dense.dense_index import passage, passages_of, rows_and_docs
 from lmkcli.retrieval.dense.vector_search import RowHits
@@ -85,9 +86,9 @@ class SparseIndex:
         return encoded
 
     @cached_property
-    def encoder(self) -> SparseEncoder:
+    def encoder(self) -> SparseEncoder | StaticQueries:
         """The encoder of the query side."""
-        return open_recorded_sparse(self.vectors, True, self._settings)
+        return open_recorded_sparse_queries(self.vectors, self._settings)
 
     def open_files(self, text_bytes: int = 0) -> None:
         """Open all files and the model now. Then the object needs no names, which a compaction may remove.
