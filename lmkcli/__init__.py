@@ -44,6 +44,9 @@ __all__ = [
     "Search",
     "Serve",
     "Show",
+    "SparseRagged",
+    "SparseTextEncoder",
+    "SparseVectors",
     "TextEncoder",
     "Tokenize",
     "Train",
@@ -53,6 +56,7 @@ __all__ = [
     "encode_collection",
     "evaluate",
     "load_encoder",
+    "load_sparse_encoder",
     "open_collection",
     "open_index",
     "parse_measures",
@@ -64,7 +68,13 @@ __all__ = [
 if TYPE_CHECKING:
     from lmkcli.data.collection import Collection, Doc, Qrel, Query, open_collection
     from lmkcli.data.run import Ranking, Run, read_run, write_run
-    from lmkcli.encoding.text_encoder import TextEncoder, encode_collection, load_encoder
+    from lmkcli.encoding.text_encoder import (
+        SparseTextEncoder,
+        TextEncoder,
+        encode_collection,
+        load_encoder,
+        load_sparse_encoder,
+    )
     from lmkcli.errors import LmkError
     from lmkcli.evaluation.measures import Scores, evaluate, parse_measures
     from lmkcli.operations.analyze import Analyze
@@ -93,6 +103,7 @@ if TYPE_CHECKING:
     from lmkcli.retrieval.settings import OpenSettings
     from lmkcli.spec.recipe import RecipeOptions
     from lmkcli.spec.settings import EncodeSettings
+    from lmkcli.store.sparse import SparseRagged, SparseVectors
     from lmkcli.store.vectors import Ragged, Vectors
 else:
     from importlib import import_module
@@ -100,7 +111,13 @@ else:
     _MODULES = {
         "lmkcli.data.collection": ("Collection", "Doc", "Qrel", "Query", "open_collection"),
         "lmkcli.data.run": ("Ranking", "Run", "read_run", "write_run"),
-        "lmkcli.encoding.text_encoder": ("TextEncoder", "encode_collection", "load_encoder"),
+        "lmkcli.encoding.text_encoder": (
+            "SparseTextEncoder",
+            "TextEncoder",
+            "encode_collection",
+            "load_encoder",
+            "load_sparse_encoder",
+        ),
         "lmkcli.errors": ("LmkError",),
         "lmkcli.evaluation.measures": ("Scores", "evaluate", "parse_measures"),
         "lmkcli.operations.analyze": ("Analyze",),
@@ -129,6 +146,7 @@ else:
         "lmkcli.retrieval.index": ("Index",),
         "lmkcli.retrieval.settings": ("OpenSettings",),
         "lmkcli.spec.settings": ("EncodeSettings",),
+        "lmkcli.store.sparse": ("SparseRagged", "SparseVectors"),
         "lmkcli.store.vectors": ("Ragged", "Vectors"),
     }
     _MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}

@@ -470,7 +470,8 @@ class SparseEncoder(SideEncoder[SparseRagged]):
         self, placed: PlacedBlock, lengths: NDArray[np.int64], names: list[str], report: Report
     ) -> SparseRagged:
         """Run the model on placed texts. The weights of windows become their maximum."""
-        vectors, terms, weights = [], [], []
+        none = np.zeros(0, np.int64)  # without texts, there is no pack
+        vectors, terms, weights = [none], [none], [none.astype(np.float32)]
         for pack in self._packs(placed, lengths, names, report):
             sparse = pack.vectors.coalesce()
             indices = sparse.indices().numpy()
