@@ -24,7 +24,7 @@ from lmkcli.exchange.sparse_imports import SparseForeign
 from lmkcli.progress import Report, silent
 from lmkcli.retrieval.engines.inverted.postings import Postings
 from lmkcli.retrieval.sparse.exact_product import exact_product
-from lmkcli.store.sparse import SparseRagged, SparseVectors, strongest
+from lmkcli.store.sparse import Entries, SparseRagged, SparseVectors, collected
 
 VOCABULARY, TOPIC_TERMS, TERMS, K = 30522, 400, 150, 100
 BLOCK = 20_000  # passages that are drawn together
@@ -76,13 +76,12 @@ class Passages:
             weights = np.exp(random.normal(-0.7, 0.7, terms.shape))
             weights *= 0.4 + 0.6 * np.log1p(terms) / np.log(VOCABULARY)  # rare terms weigh more
             weights[:, TERMS // 2 :] *= 0.6
-            yield strongest(
+            entries = Entries(
                 np.repeat(np.arange(size), TERMS),
                 terms.ravel(),
                 np.minimum(weights, 3.5).astype(np.float32).ravel(),
-                np.ones(size, np.int64),
-                VOCABULARY,
             )
+            yield collected(entries, np.ones(size, np.int64), VOCABULARY)
 
     def rows_of(self) -> Iterator[ForeignVector]:
         number = 0
@@ -121,13 +120,12 @@ def drawn_queries(vectors: SparseVectors, count: int) -> SparseRagged:
         )
         noisy = passage.weights[picked] * np.exp(random.normal(0, 0.4, own))
         weights.append(np.concatenate([noisy, np.exp(random.normal(-1.2, 0.5, size - own))]))
-    return strongest(
+    entries = Entries(
         np.concatenate(owners),
         np.concatenate(terms).astype(np.int64),
         np.concatenate(weights).astype(np.float32),
-        np.ones(count, np.int64),
-        VOCABULARY,
     )
+    return collected(entries, np.ones(count, np.int64), VOCABULARY)
 
 
 def one_by_one(queries: SparseRagged) -> list[SparseRagged]:

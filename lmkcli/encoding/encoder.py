@@ -52,7 +52,7 @@ from lmkcli.progress import Note, Report
 from lmkcli.spec import manifest
 from lmkcli.spec.recipe import EncoderConfig
 from lmkcli.spec.settings import EncodeSettings, ModelSettings
-from lmkcli.store.sparse import SparseRagged, SparseVectors, strongest
+from lmkcli.store.sparse import Entries, SparseRagged, SparseVectors, collected
 from lmkcli.store.token_blocks import TokenBlock, TokenizedText
 from lmkcli.store.tokens import (
     DocBlock,
@@ -469,7 +469,10 @@ class SparseEncoder(SideEncoder[SparseRagged]):
     def _encode(
         self, placed: PlacedBlock, lengths: NDArray[np.int64], names: list[str], report: Report
     ) -> SparseRagged:
-        """Run the model on placed texts. The weights of windows become their maximum."""
+        """Run the model on placed texts. The weights of windows become their maximum, or their sum.
+
+        They are reduced as the weights of the positions in a window.
+        """
         none = np.zeros(0, np.int64)  # without texts, there is no pack
         vectors, terms, weights = [none], [none], [none.astype(np.float32)]
         for pack in self._packs(placed, lengths, names, report):
@@ -483,9 +486,10 @@ class SparseEncoder(SideEncoder[SparseRagged]):
         if self.side.unit == "doc":
             numbers = np.repeat(np.arange(len(counts)), counts)[numbers]
             counts = np.ones_like(counts)
-        pooled = strongest(
-            numbers, np.concatenate(terms), np.concatenate(weights), counts, self.dim
-        )
+        expanding = traits_of(open_pooler(self.side.pool)).expanding
+        summed = expanding is not None and expanding.reduction == "sum"
+        entries = Entries(numbers, np.concatenate(terms), np.concatenate(weights))
+        pooled = collected(entries, counts, self.dim, summed)
         if self.side.top_terms:
             pooled = pooled.pruned(self.side.top_terms)
         return pooled.normalized() if self.side.normalize else pooled

@@ -19,7 +19,7 @@ from lmkcli.models.folder import ModelFolder
 from lmkcli.models.tensors import read_tensors
 from lmkcli.models.tokenizer import Tokenizer, open_tokenizer
 from lmkcli.spec.recipe import EncoderConfig
-from lmkcli.store.sparse import SparseRagged, strongest
+from lmkcli.store.sparse import Entries, SparseRagged, collected
 
 
 @dataclass
@@ -49,7 +49,8 @@ class StaticQueries:
         weights = self.table[terms]
         kept = weights > 0
         ones = np.ones(len(queries), np.int64)
-        vectors = strongest(owners[kept], terms[kept], weights[kept], ones, self.dim)
+        entries = Entries(owners[kept], terms[kept], weights[kept])
+        vectors = collected(entries, ones, self.dim)
         if self.side.top_terms:
             vectors = vectors.pruned(self.side.top_terms)
         return vectors.normalized() if self.side.normalize else vectors

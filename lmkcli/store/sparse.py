@@ -148,23 +148,27 @@ class SparseRagged(NamedTuple):
         return {"offsets": offsets, "terms": self.terms, "weights": self.weights}
 
 
-def strongest(
-    vectors: NDArray[np.int64],
-    terms: NDArray[np.int64],
-    weights: NDArray[np.float32],
-    counts: NDArray[np.int64],
-    dim: int,
-) -> SparseRagged:
-    """Return texts from entries (vector, term, weight) in any order; text i has `counts[i]` vectors.
+class Entries(NamedTuple):
+    """Weights of terms in vectors, in any order."""
 
-    Of several entries of a term in a vector, the largest weight counts.
+    vectors: NDArray[np.int64]
+    terms: NDArray[np.int64]
+    weights: NDArray[np.float32]
+
+
+def collected(
+    entries: Entries, counts: NDArray[np.int64], dim: int, summed: bool = False
+) -> SparseRagged:
+    """Return the texts of some entries; text i has `counts[i]` vectors.
+
+    Of several entries of a term in a vector, the largest weight counts, or their sum if `summed`.
     """
-    keys = vectors * dim + terms
+    keys, weights = entries.vectors * dim + entries.terms, entries.weights
     order = np.argsort(keys, kind="stable")
     keys, weights = keys[order], weights[order]
     firsts = np.flatnonzero(np.diff(keys, prepend=-1))
     if len(firsts) < len(keys):
-        weights = np.maximum.reduceat(weights, firsts)
+        weights = (np.add if summed else np.maximum).reduceat(weights, firsts)
     keys = keys[firsts]
     lengths = np.bincount(keys // dim, minlength=int(counts.sum()))
     return SparseRagged.of(lengths, (keys % dim).astype(np.int32), weights, counts, dim)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from lmkcli.store.sparse import SparseRagged, strongest
+from lmkcli.store.sparse import Entries, SparseRagged, collected
 
 DIM = 30
 
@@ -22,7 +22,7 @@ def sparse(weights: NDArray[np.float32], counts: list[int] | None = None) -> Spa
     rows, terms = np.nonzero(weights)
     of = np.array(counts) if counts else np.ones(len(weights), np.int64)
     order = np.random.default_rng(9).permutation(len(rows))
-    return strongest(rows[order], terms[order], weights[rows, terms][order], of, DIM)
+    return collected(Entries(rows[order], terms[order], weights[rows, terms][order]), of, DIM)
 
 
 def test_entries_in_any_order_become_rows() -> None:
@@ -41,7 +41,7 @@ def test_the_largest_of_repeated_entries_counts() -> None:
     rows, terms = np.nonzero(np.stack([one, other]).max(0))
     entries = np.tile(rows, 2), np.tile(terms, 2)
     values = np.concatenate([one[rows, terms], other[rows, terms]])
-    made = strongest(*entries, values, np.ones(12, np.int64), DIM)
+    made = collected(Entries(*entries, values), np.ones(12, np.int64), DIM)
     np.testing.assert_array_equal(made.dense(), np.maximum(one, other))
 
 

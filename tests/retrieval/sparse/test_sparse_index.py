@@ -84,18 +84,20 @@ def test_search_ranks_by_exact_products(
             assert list(zip(ranking.doc_ids, ranking.scores, strict=True)) == best
 
 
-def test_windows_keep_the_strongest_weight_of_a_term(
-    masked_model: Models, beir: Path, tmp_path: Path
+@pytest.mark.parametrize("pool", ["splade", "splade-sum", "splade-log"])
+def test_windows_are_reduced_like_positions(
+    masked_model: Models, beir: Path, tmp_path: Path, pool: str
 ) -> None:
-    """A window of one chunk makes the vectors of unit chunk, and a document has their maximum."""
-    cut = {"gran": 8, "window": "chunk"}
+    """A window of one chunk makes the vectors of unit chunk; a document has their maximum, or their sum."""
+    cut = {"gran": 8, "window": "chunk", "pool": pool}
     whole = encode(beir, masked_model("bert"), tmp_path / "whole", **cut)
     parts = encode(beir, masked_model("bert"), tmp_path / "parts", unit="chunk", **cut)
     rows = np.arange(whole.rows)
     chunks = parts.at(rows)
     assert chunks.counts.max() > 3
-    wanted = np.maximum.reduceat(chunks.dense(), chunks.starts[:-1])
-    np.testing.assert_allclose(whole.at(rows).dense(), wanted, atol=1e-5)
+    reduce = np.add if pool == "splade-sum" else np.maximum
+    wanted = reduce.reduceat(chunks.dense(), chunks.starts[:-1])
+    np.testing.assert_allclose(whole.at(rows).dense(), wanted, rtol=1e-5, atol=1e-5)
 
 
 def test_passages_are_the_best_chunks(masked_model: Models, beir: Path, tmp_path: Path) -> None:
