@@ -45,6 +45,8 @@ if TYPE_CHECKING:
     from lmkcli.retrieval.searching import MemoryBudget
     from lmkcli.retrieval.sharding import ShardedSearch
     from lmkcli.spec.manifest import Manifest
+    from lmkcli.store.sparse import SparseRagged
+    from lmkcli.store.vectors import Ragged
 
 _IN_RUN, _SHOWN = 1000, 10  # documents per query
 _PASSAGE = 1000  # characters
@@ -676,7 +678,7 @@ class Search(
     def _search_shard(
         self,
         shard: Shard,
-        search: "ShardedSearch",
+        search: "ShardedSearch[Ragged] | ShardedSearch[SparseRagged]",
         path: Path,
         described: "Manifest",
         report: Report,
@@ -697,10 +699,12 @@ class Search(
         return queries
 
 
-def _sharded(opened: "Index", queries: "list[Query]", k: int) -> "ShardedSearch":
-    from lmkcli.retrieval.sharding import ShardedSearch  # imports torch
+def _sharded(
+    opened: "Index", queries: "list[Query]", k: int
+) -> "ShardedSearch[Ragged] | ShardedSearch[SparseRagged]":
+    from lmkcli.retrieval.sharding import sharded_search  # imports torch
 
-    return ShardedSearch(opened, queries, k)
+    return sharded_search(opened, queries, k)
 
 
 class OpenIndex:

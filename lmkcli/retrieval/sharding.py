@@ -15,13 +15,14 @@ The first task encodes the queries for all tasks, because two machines may encod
 from collections.abc import Callable, Iterator
 from functools import partial, reduce
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Generic, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from lmkcli.data.collection import Query, Shard
 from lmkcli.data.run import Run
+from lmkcli.encoding.encoder import AnyRagged
 from lmkcli.errors import DataError, UsageError
 from lmkcli.progress import Call, Note, Report
 from lmkcli.retrieval.dense.candidates import ApproximateSearch
@@ -30,19 +31,40 @@ from lmkcli.retrieval.dense.vector_search import Candidates, RowHits
 from lmkcli.retrieval.engines.exact.exact_search import top
 from lmkcli.retrieval.index import Index
 from lmkcli.retrieval.searching import MemoryBudget, batches, parts
+from lmkcli.retrieval.sparse.exact_product import exact_product
+from lmkcli.retrieval.sparse.sparse_index import SparseIndex
 from lmkcli.store.shards import Shards
+from lmkcli.store.sparse import SparseRagged
 from lmkcli.store.vectors import Ragged
 from lmkcli.system.atomic import atomic_file
 
 Search = Callable[[Ragged, int], RowHits]
 
 
-class ShardedSearch:
-    """A search that is divided among tasks. Raises UsageError for an index that cannot be divided."""
+def sharded_search(
+    index: Index, queries: list[Query], k: int
+) -> "ShardedSearch[Ragged] | ShardedSearch[SparseRagged]":
+    """Divide a search among tasks. Raises UsageError for an index that cannot be divided."""
+    if isinstance(index, DenseIndex):
+        search = index.vector_search
+        if not isinstance(search, ApproximateSearch):
+            return ShardedSearch(_ExactDivision(index), queries, k)
+        if search.nearest.divisible:
+            return ShardedSearch(_ApproximateDivision(index, search), queries, k)
+    if isinstance(index, SparseIndex) and index.info.kind == "exact":
+        return ShardedSearch(_SparseDivision(index), queries, k)
+    raise UsageError(
+        f"--shard: {index.info.path} ({index.info.kind}) is searched whole; shards are for vectors without "
+        "an index, and for FAISS indexes of inverted lists (--kind ivf)"
+    )
 
-    def __init__(self, index: Index, queries: list[Query], k: int) -> None:
-        self._index, self._division = _divided(index)
-        self._queries, self._k = queries, min(k, self._index.units.matrix.rows)
+
+class ShardedSearch(Generic[AnyRagged]):
+    """A search that is divided among tasks."""
+
+    def __init__(self, division: "Division[AnyRagged]", queries: list[Query], k: int) -> None:
+        self._division: Division[AnyRagged] = division
+        self._queries, self._k = queries, min(k, division.rows)
 
     def claim(self, output: Path, identity: dict[str, Any], count: int, call: Call) -> Shards:
         """Start or join the shards of a run. Raises Mismatch if the shards of another run exist."""
@@ -86,18 +108,15 @@ class ShardedSearch:
                 lists = self._division.lists(encoded, part)
                 shard_hits = (_read_hits(path, layout, lists) for path in paths)
                 hits = self._division.join(_subset(encoded, part), self._k, shard_hits)
-                yield Run(self._index.ranked(batch[part], hits, self._k).rankings, tag)
+                yield Run(self._division.ranked(batch[part], hits, self._k).rankings, tag)
                 report.progress(first + part.stop, len(self._queries), "queries")
 
-    def _encoded(self, first: int, batch: list[Query], shards: Shards, note: Note) -> Ragged:
+    def _encoded(self, first: int, batch: list[Query], shards: Shards, note: Note) -> AnyRagged:
         """Return the vectors of a batch of queries. The first task that needs them encodes them for all."""
-
-        def encode(path: Path) -> None:
-            encoded = self._index.encoded(batch)
-            _save(path, vectors=encoded.vectors, counts=encoded.counts)
-
-        path = shards.once(f"queries-{first}.npz", encode, note)
-        return _read_queries(path, len(batch), self._index.units.matrix.dim)
+        path = shards.once(
+            f"queries-{first}.npz", lambda path: self._division.encode(batch, path), note
+        )
+        return self._division.read(path, len(batch))
 
 
 class _Layout(NamedTuple):
@@ -108,27 +127,58 @@ class _Layout(NamedTuple):
     equal_lengths: bool = False
 
 
-class Division(Protocol):
+class Division(Protocol[AnyRagged]):
     """Divides a search among tasks, and joins their results."""
 
-    def layout(self, queries: Ragged) -> _Layout:
+    @property
+    def rows(self) -> int:
+        """The number of ranked documents or chunks."""
+
+    def encode(self, queries: list[Query], path: Path) -> None:
+        """Encode queries and write their vectors into a file."""
+
+    def read(self, path: Path, queries: int) -> AnyRagged:
+        """Read the vectors of queries. Raises DataError for impossible values."""
+
+    def layout(self, queries: AnyRagged) -> _Layout:
         """Return the layout of a piece for these queries."""
 
-    def lists(self, queries: Ragged, part: slice) -> slice:
+    def lists(self, queries: AnyRagged, part: slice) -> slice:
         """Return the range of lists in a piece that belong to some of the queries."""
 
-    def shard_search(self, shard: Shard) -> Search:
+    def shard_search(self, shard: Shard) -> Callable[[AnyRagged, int], RowHits]:
         """Return the search of one shard. Its rows are numbered as in the undivided search."""
 
-    def join(self, queries: Ragged, k: int, shard_hits: Iterator[RowHits]) -> RowHits:
+    def join(self, queries: AnyRagged, k: int, shard_hits: Iterator[RowHits]) -> RowHits:
         """Join the hits of all shards to the hits of an undivided search."""
 
+    def ranked(self, queries: list[Query], hits: RowHits, k: int) -> Run:
+        """Rank the k best hits of each query, ties by document id."""
 
-class _ExactDivision:
-    """Exact search: each shard has a range of consecutive documents. A piece has one list per query."""
+
+class _DenseDivision:
+    """What both divisions of a dense index share."""
 
     def __init__(self, index: DenseIndex) -> None:
-        self._units, self._settings = index.units, index.settings
+        self._index, self._units = index, index.units
+
+    @property
+    def rows(self) -> int:
+        return self._units.matrix.rows
+
+    def encode(self, queries: list[Query], path: Path) -> None:
+        encoded = self._index.encoded(queries)
+        _save(path, vectors=encoded.vectors, counts=encoded.counts)
+
+    def read(self, path: Path, queries: int) -> Ragged:
+        return _read_queries(path, queries, self._units.matrix.dim)
+
+    def ranked(self, queries: list[Query], hits: RowHits, k: int) -> Run:
+        return self._index.ranked(queries, hits, k)
+
+
+class _ExactDivision(_DenseDivision):
+    """Exact search: each shard has a range of consecutive documents. A piece has one list per query."""
 
     def layout(self, queries: Ragged) -> _Layout:
         return _Layout(len(queries.counts), range(self._units.matrix.rows))
@@ -138,7 +188,7 @@ class _ExactDivision:
 
     def shard_search(self, shard: Shard) -> Search:
         units, first = self._units.share(shard)
-        exact = exact_search(units.matrix, self._settings)
+        exact = exact_search(units.matrix, self._index.settings)
 
         def search(queries: Ragged, k: int) -> RowHits:
             rows, scores = exact.search(queries, k)
@@ -165,11 +215,60 @@ def _merge_hits(k: int, left: RowHits, right: RowHits) -> RowHits:
     return merged
 
 
-class _ApproximateDivision:
+class _SparseDivision:
+    """Exact search over sparse vectors, divided as `_ExactDivision`."""
+
+    def __init__(self, index: SparseIndex) -> None:
+        self._index, self._vectors = index, index.vectors
+
+    @property
+    def rows(self) -> int:
+        return self._vectors.total if self._index.by_chunk else self._vectors.rows
+
+    def encode(self, queries: list[Query], path: Path) -> None:
+        encoded = self._index.encoded(queries)
+        _save(path, lengths=encoded.lengths, terms=encoded.terms, weights=encoded.weights)
+
+    def read(self, path: Path, queries: int) -> SparseRagged:
+        lengths, terms, weights = _load(path, lengths=np.int64, terms=np.int32, weights=np.float32)
+        if not _sums_to(lengths, queries, len(terms)) or weights.shape != terms.shape:
+            raise _damaged(path, "its arrays do not fit together")
+        ones = np.ones(queries, np.int64)
+        encoded = SparseRagged.of(lengths, terms, weights, ones, self._vectors.dim)
+        if fault := encoded.fault():
+            raise _damaged(path, fault)
+        return encoded
+
+    def layout(self, queries: SparseRagged) -> _Layout:
+        return _Layout(len(queries.counts), range(self.rows))
+
+    def lists(self, queries: SparseRagged, part: slice) -> slice:
+        return part
+
+    def shard_search(self, shard: Shard) -> Callable[[SparseRagged, int], RowHits]:
+        documents, by_chunk = shard.rows(self._vectors.rows), self._index.by_chunk
+        share = self._vectors.share(documents)
+        first = int(self._vectors.starts[documents.start]) if by_chunk else documents.start
+
+        def search(queries: SparseRagged, k: int) -> RowHits:
+            rows, scores = exact_product(share, queries, k, by_chunk)
+            return RowHits([query_rows + first for query_rows in rows], scores)
+
+        return search
+
+    def join(self, queries: SparseRagged, k: int, shard_hits: Iterator[RowHits]) -> RowHits:
+        return reduce(partial(_merge_hits, k), shard_hits)
+
+    def ranked(self, queries: list[Query], hits: RowHits, k: int) -> Run:
+        return self._index.ranked(queries, hits, k)
+
+
+class _ApproximateDivision(_DenseDivision):
     """Inverted lists: each shard has a range of consecutive vector numbers. A piece has one list per query
     vector, with the candidates of the index."""
 
-    def __init__(self, search: ApproximateSearch) -> None:
+    def __init__(self, index: DenseIndex, search: ApproximateSearch) -> None:
+        super().__init__(index)
         self._search = search
 
     def layout(self, queries: Ragged) -> _Layout:
@@ -202,19 +301,6 @@ def _merge_candidates(left: Candidates, right: Candidates) -> Candidates:
     return Candidates(np.take_along_axis(scores, order, 1), np.take_along_axis(rows, order, 1))
 
 
-def _divided(index: Index) -> tuple[DenseIndex, Division]:
-    if isinstance(index, DenseIndex):
-        search = index.vector_search
-        if not isinstance(search, ApproximateSearch):
-            return index, _ExactDivision(index)
-        if search.nearest.divisible:
-            return index, _ApproximateDivision(search)
-    raise UsageError(
-        f"--shard: {index.info.path} ({index.info.kind}) is searched whole; shards are for dense vectors, "
-        "and for FAISS indexes of inverted lists (--kind ivf)"
-    )
-
-
 def _piece(first: int) -> str:
     """The file name of the piece for the batch of queries with first number `first`."""
     return f"{first}.npz"
@@ -225,7 +311,7 @@ def _write_hits(path: Path, hits: RowHits) -> None:
     _save(path, rows=np.concatenate(hits.rows), scores=np.concatenate(hits.scores), counts=counts)
 
 
-def _subset(queries: Ragged, part: slice) -> Ragged:
+def _subset(queries: AnyRagged, part: slice) -> AnyRagged:
     return queries.take(np.arange(part.start, part.stop))
 
 

@@ -20,7 +20,7 @@ from lmkcli.retrieval.engines.faiss.settings import FaissSettings
 from lmkcli.retrieval.pipeline import open_index
 from lmkcli.retrieval.searching import MemoryBudget
 from lmkcli.retrieval.settings import OpenSettings
-from lmkcli.retrieval.sharding import ShardedSearch
+from lmkcli.retrieval.sharding import sharded_search
 from lmkcli.store.shards import Shards
 from lmkcli.store.vectors import Ragged, Vectors
 from tests.retrieval.test_opening import FixedQueryEncoder, VectorsFolder
@@ -93,13 +93,13 @@ def sharded(
     tasks = [*range(count), *range(0, count, 2)]
     random.Random(count).shuffle(tasks)
     for task in tasks:
-        search = ShardedSearch(index, QUERIES, k)
+        search = sharded_search(index, QUERIES, k)
         search.search(
             Shard(task, count), search.claim(output, IDENTITY, count, Call()), Report(), budget
         )
     shards = Shards.find(output, IDENTITY)
     assert shards is not None
-    return together(ShardedSearch(index, QUERIES, k).joined("tag", shards, Report(), budget))
+    return together(sharded_search(index, QUERIES, k).joined("tag", shards, Report(), budget))
 
 
 def searched(index: Any, k: int) -> Run:
@@ -170,12 +170,12 @@ def test_lists_in_any_number_of_shards(
 def test_a_graph_cannot_be_divided(folder: Folder, tmp_path: Path) -> None:
     folder.fill()
     with pytest.raises(UsageError, match=r"hnsw.* whole"):
-        ShardedSearch(opened(folder.index("hnsw")), QUERIES, K)
+        sharded_search(opened(folder.index("hnsw")), QUERIES, K)
 
 
 def test_missing_and_other_shards_are_named(folder: Folder, tmp_path: Path) -> None:
     output = tmp_path / "a.trec"
-    search = ShardedSearch(opened(folder.fill()), QUERIES, K)
+    search = sharded_search(opened(folder.fill()), QUERIES, K)
     shards = search.claim(output, IDENTITY, 4, Call())
     search.search(Shard(2, 4), shards, Report())
     shards.path(1, "0.npz").write_bytes(
@@ -190,7 +190,7 @@ def test_missing_and_other_shards_are_named(folder: Folder, tmp_path: Path) -> N
 
 
 def test_a_damaged_piece_is_named(folder: Folder, tmp_path: Path) -> None:
-    search = ShardedSearch(opened(folder.fill()), QUERIES, K)
+    search = sharded_search(opened(folder.fill()), QUERIES, K)
     shards = search.claim(tmp_path / "a.trec", IDENTITY, 1, Call())
     search.search(Shard(0, 1), shards, Report())
     piece = shards.path(0, "3.npz")
@@ -221,7 +221,7 @@ IMPOSSIBLE: dict[str, Callable[[Arrays], Arrays]] = {
 
 @pytest.mark.parametrize("damage", IMPOSSIBLE)
 def test_an_impossible_piece_is_named(folder: Folder, tmp_path: Path, damage: str) -> None:
-    search = ShardedSearch(opened(folder.fill()), QUERIES, K)
+    search = sharded_search(opened(folder.fill()), QUERIES, K)
     shards = search.claim(tmp_path / "a.trec", IDENTITY, 1, Call())
     search.search(Shard(0, 1), shards, Report())
     piece = shards.path(0, "3.npz")
@@ -236,7 +236,7 @@ def test_an_impossible_piece_is_named(folder: Folder, tmp_path: Path, damage: st
 def test_a_piece_that_is_no_archive_of_arrays_is_named(
     folder: Folder, tmp_path: Path, data: bytes
 ) -> None:
-    search = ShardedSearch(opened(folder.fill()), QUERIES, K)
+    search = sharded_search(opened(folder.fill()), QUERIES, K)
     shards = search.claim(tmp_path / "a.trec", IDENTITY, 1, Call())
     search.search(Shard(0, 1), shards, Report())
     shards.path(0, "3.npz").write_bytes(data)
@@ -253,7 +253,7 @@ def test_a_piece_that_is_no_archive_of_arrays_is_named(
     ],
 )
 def test_damaged_query_vectors_are_named(folder: Folder, tmp_path: Path, wrong: Arrays) -> None:
-    search = ShardedSearch(opened(folder.fill()), QUERIES, K)
+    search = sharded_search(opened(folder.fill()), QUERIES, K)
     shards = search.claim(tmp_path / "a.trec", IDENTITY, 1, Call())
     search.search(Shard(0, 1), shards, Report())
     rewritten(shards.folder / "queries-3.npz", lambda found: wrong)
@@ -266,7 +266,7 @@ def test_finished_pieces_are_not_searched_again(
 ) -> None:
     """A task that was killed after its first piece continues with the second, and encodes no query again."""
     index = opened(folder.fill())
-    search = ShardedSearch(index, QUERIES, K)
+    search = sharded_search(index, QUERIES, K)
     shards = search.claim(tmp_path / "a.trec", IDENTITY, 1, Call())
     search.search(Shard(0, 1), shards, Report())
     before = {path.name: path.stat().st_mtime_ns for path in shards.folder.glob("*.npz")}

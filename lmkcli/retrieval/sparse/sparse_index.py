@@ -63,17 +63,23 @@ class SparseIndex:
         self, info: IndexInfo, vectors: SparseVectors, settings: OpenSettings, product: Product
     ) -> None:
         self.info, self.vectors = info, vectors
-        self._settings, self._by_chunk = settings, settings.level == "chunk"
+        self._settings, self.by_chunk = settings, settings.level == "chunk"
         self._product = product
 
     def search(self, queries: list[Query], k: int) -> Run:
         """Encode and search queries. Documents that share no term with a query are left out."""
         rankings = {query.id: ranked([], np.zeros(0, np.float32)) for query in queries}
         if queries and self.vectors.rows:
-            hits = self._product(self.vectors, self.encoded(queries), k, self._by_chunk)
-            for query, rows, scores in zip(queries, hits.rows, hits.scores, strict=True):
-                rankings[query.id] = ranked(self._ids(rows), scores).cut(k)
+            hits = self._product(self.vectors, self.encoded(queries), k, self.by_chunk)
+            return self.ranked(queries, hits, k)
         return Run(rankings)
+
+    def ranked(self, queries: list[Query], hits: RowHits, k: int) -> Run:
+        """Rank the k best hits of each query, ties by document id."""
+        found = zip(queries, hits.rows, hits.scores, strict=True)
+        return Run(
+            {query.id: ranked(self._ids(rows), scores).cut(k) for query, rows, scores in found}
+        )
 
     def encoded(self, queries: list[Query]) -> SparseRagged:
         """Return the sparse vectors of queries. Raises Mismatch for another vocabulary."""
@@ -99,7 +105,7 @@ class SparseIndex:
         _ = self.encoder
 
     def _ids(self, rows: NDArray[np.int64]) -> list[str]:
-        if not self._by_chunk:
+        if not self.by_chunk:
             return self.vectors.ids(rows)
         documents = np.searchsorted(self.vectors.starts, rows, side="right") - 1
         numbers = rows - self.vectors.starts[documents]
@@ -108,14 +114,14 @@ class SparseIndex:
 
     def texts(self, ids: list[str]) -> dict[str, Doc]:
         """Return documents by id, or chunks with their own text."""
-        if not self._by_chunk:
+        if not self.by_chunk:
             return {doc.id: doc for doc in self.vectors.by_ids(ids)}
         chunks = passages_of(self.vectors, ids)
         return {name: Doc(name, chunk.text, doc.title) for name, (doc, chunk) in chunks.items()}
 
     def passages(self, query: Query, ids: list[str]) -> dict[str, Passage]:
         """Return the best chunk of each document, or the chunks that the ids name."""
-        if self._by_chunk:
+        if self.by_chunk:
             return {name: chunk for name, (_, chunk) in passages_of(self.vectors, ids).items()}
         if self.vectors.single:
             return {}

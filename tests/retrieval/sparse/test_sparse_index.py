@@ -84,6 +84,44 @@ def test_search_ranks_by_exact_products(
             assert list(zip(ranking.doc_ids, ranking.scores, strict=True)) == best
 
 
+def test_shards_of_a_search_join_to_the_whole_run(
+    masked_model: Models, beir: Path, tmp_path: Path
+) -> None:
+    encode(beir, masked_model("bert"), tmp_path / "v", unit="chunk", gran=8, top_terms=9)
+    for level in ("doc", "chunk"):
+        runs = []
+        for name in ("whole", "shared"):
+            settings = {
+                "k": 7,
+                "level": level,
+                "device": "cpu",
+                "output": tmp_path / f"{name}-{level}.trec",
+            }
+            for shard in ("2/3", "0/3", "1/3") if name == "shared" else ():
+                Search(str(tmp_path / "v"), str(beir), shard=shard, **settings).run()
+            Search(str(tmp_path / "v"), str(beir), **settings).run()
+            runs.append(settings["output"].read_text())
+        assert runs[0] == runs[1]
+        assert runs[0].count("\n") == 7 * 12
+
+
+@pytest.mark.parametrize("damage", [{"terms": 600}, {"weights": np.nan}, {"lengths": -1}])
+def test_damaged_queries_of_shards_are_named(
+    masked_model: Models, beir: Path, tmp_path: Path, damage: dict[str, float]
+) -> None:
+    encode(beir, masked_model("bert"), tmp_path / "v", top_terms=9)
+    words = {"k": 7, "device": "cpu", "output": tmp_path / "r.trec"}
+    Search(str(tmp_path / "v"), str(beir), shard="0/1", **words).run()
+    (path,) = (tmp_path / "r.trec.shards").glob("queries-*.npz")
+    arrays = dict(np.load(path))
+    for stem, value in damage.items():
+        arrays[stem][0] = value
+    with open(path, "wb") as file:
+        np.savez(file, **arrays)
+    with pytest.raises(DataError, match=r"queries-0\.npz cannot be read"):
+        Search(str(tmp_path / "v"), str(beir), **words).run()
+
+
 @pytest.mark.parametrize("pool", ["splade", "splade-sum", "splade-log"])
 def test_windows_are_reduced_like_positions(
     masked_model: Models, beir: Path, tmp_path: Path, pool: str
