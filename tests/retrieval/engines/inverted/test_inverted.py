@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from transformers import AutoModelForMaskedLM, AutoTokenizer
 
 from lmkcli import BuildIndex, Encode, Search
 from lmkcli.data.collection import Query, open_collection
@@ -84,6 +85,18 @@ def test_rankings_are_those_of_exact_search(
     ids = index.search([query], 5).rankings["q"].doc_ids
     assert index.passages(query, ids) == exact.passages(query, ids)
     assert index.texts(ids) == exact.texts(ids)
+
+
+def test_documents_without_terms_are_never_found(
+    masked_model: Models, beir: Path, tmp_path: Path
+) -> None:
+    silent = AutoModelForMaskedLM.from_pretrained(masked_model("bert"))
+    silent.cls.predictions.bias.data -= 1000
+    silent.save_pretrained(tmp_path / "m")
+    AutoTokenizer.from_pretrained(masked_model("bert")).save_pretrained(tmp_path / "m")
+    encode(beir, tmp_path / "m", tmp_path / "v")
+    assert build(tmp_path / "v", tmp_path / "i")["postings"] == 0
+    assert opened(tmp_path / "i").search([Query("q", "bread")], 3).rankings["q"].doc_ids == []
 
 
 def test_pipelines_search_the_index(masked_model: Models, beir: Path, tmp_path: Path) -> None:
