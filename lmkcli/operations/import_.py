@@ -79,7 +79,7 @@ class Import(Operation[Imported], NewOutput, RecipeOptions):
         float | None,
         Flag(
             "anserini-json: the numbers of the files are the weights times N.",
-            min=1e-6,
+            min=1,
             metavar="N",
             shown="100, for whole numbers",
             only="anserini-json",

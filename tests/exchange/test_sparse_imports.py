@@ -162,6 +162,7 @@ def test_inputs_without_vectors(model: str, tiny_model: Models, tmp_path: Path) 
         (source, {"pool": "mean"}, UsageError, "makes dense ones"),
         (source, {"ids": source}, UsageError, "--ids has no effect"),
         (source, {"unit": "token"}, UsageError, "--unit token"),
+        (source, {"scale": 0.5}, UsageError, "--scale"),
         (
             source,
             {"model": str(tiny_model("bert"))},
