@@ -164,10 +164,10 @@ def test_normalised_vectors_are_reported(
             ["export", "V", "--to", "sentence-transformers", "-m", "M", "-o", "X"],
             "instead of vectors",
         ),
-        (["import", "I", "-o", "X"], "--from is missing; write --from numpy or pyserini"),
+        (["import", "I", "-o", "X"], "--from is missing; write --from numpy, pyserini or anserini-json"),
         (
             ["import", "I", "--from", "tevatron", "-o", "X"],
-            "--from 'tevatron': write numpy or pyserini",
+            "--from 'tevatron': write numpy, pyserini or anserini-json",
         ),
         (["import", "I", "--from", "numpy"], "-o/--output is missing"),
         (["import", "I", "--from", "numpy", "--gran", "8", "-o", "X"], "--gran has no effect"),
