@@ -164,7 +164,10 @@ def test_normalised_vectors_are_reported(
             ["export", "V", "--to", "sentence-transformers", "-m", "M", "-o", "X"],
             "instead of vectors",
         ),
-        (["import", "I", "-o", "X"], "--from is missing; write --from numpy, pyserini or anserini-json"),
+        (
+            ["import", "I", "-o", "X"],
+            "--from is missing; write --from numpy, pyserini or anserini-json",
+        ),
         (
             ["import", "I", "--from", "tevatron", "-o", "X"],
             "--from 'tevatron': write numpy, pyserini or anserini-json",

@@ -77,7 +77,7 @@ def test_an_unknown_flag_suggests_one(lmk: Lmk, line: str, suggestion: str) -> N
     [
         ("encode", "INPUT is missing; for instance: lmk encode ./mydocs -m minilm -o vectors/"),
         ("encode x", "-m/--model is missing; name a model such as "),
-        ("import x", "--from is missing; write --from numpy or pyserini"),
+        ("import x", "--from is missing; write --from numpy, pyserini or anserini-json"),
         ("encode x -m", "-m has no value; write a text after it"),
         ("encode x -m m --store-text=1", "--store-text is a switch; write it without a value"),
         (
