@@ -226,7 +226,7 @@ def resolve(
         folder = _expanding_folder(folder)
     _check_terms(options, pool, expanding)
     unit = options.unit or ("token" if folder.late else "doc")
-    window = options.window or _declared_window(options, folder, pool, unit)
+    window = options.window or _declared_window(options, folder, unit)
     normalize = _normalize(options.normalize, folder)
     pooler = open_pooler(pool)
     _check_model(pool, pooler, folder)
@@ -339,12 +339,12 @@ def _first(option: _Option | None, declared: _Option) -> _Option:
     return declared if option is None else option
 
 
-def _declared_window(options: RecipeOptions, folder: ModelFolder, pool: str, unit: str) -> Window:
+def _declared_window(options: RecipeOptions, folder: ModelFolder, unit: str) -> Window:
     """Return the window that the folder declares, else 'full'.
 
-    The declaration applies only to one vector per text, with the pooling and the length of the folder.
+    The declaration applies only to one vector per text, with the length of the folder.
     """
-    own = unit == "doc" and pool == folder.pool and not options.max_length and not options.extend
+    own = unit == "doc" and not options.max_length and not options.extend
     return Window((folder.window if own else "") or "full")
 
 

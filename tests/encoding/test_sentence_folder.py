@@ -126,7 +126,7 @@ def test_the_marks_of_landmarks_reach_the_pooling(
     assert (by_sentence_transformers(model, beir).docs * plain.docs).sum(axis=1).min() < 0.99
 
 
-@pytest.mark.parametrize("pool", ["lmk", "lmk sentence", "multicls"])
+@pytest.mark.parametrize("pool", ["lmk", "lmk sentence", "multicls", "mean", "cls"])
 def test_a_declared_window(tiny_model: Models, beir: Path, tmp_path: Path, pool: str) -> None:
     """lmk and sentence-transformers read documents in windows, and queries as a whole.
 
@@ -153,7 +153,7 @@ def test_a_declared_window(tiny_model: Models, beir: Path, tmp_path: Path, pool:
     assert float(again.encode_document(text) @ theirs.encode_document(text)) > 0.9999
 
 
-def test_a_declared_window_is_for_the_pooling_of_the_folder(
+def test_a_declared_window_is_for_one_vector_per_text_of_the_declared_length(
     tiny_model: Models, tmp_path: Path
 ) -> None:
     base, folder = str(tiny_model("bert")), str(tmp_path / "st")
@@ -164,13 +164,13 @@ def test_a_declared_window_is_for_the_pooling_of_the_folder(
     def window(**options: Any) -> str:
         return resolve(RecipeOptions(model=folder, **options)).recipe.doc.window
 
-    assert window() == window(pool="lmk", gran="4") == "16"
+    assert window() == window(pool="lmk", gran="4") == window(pool="mean") == "16"
     assert window(window="32") == "32"
-    assert window(pool="mean") == window(unit="chunk", gran="8") == window(max_length=32) == "full"
+    assert window(unit="chunk", gran="8") == window(max_length=32) == "full"
     again = resolve_whole(RecipeOptions(model=folder))
     assert (again.folder.window, again.recipe.doc.window) == ("16", "full")
     assert resolve_whole(RecipeOptions(model=folder, window="full")).folder.window == ""
-    assert resolve_whole(RecipeOptions(model=folder, pool="mean")).folder.window == ""
+    assert resolve_whole(RecipeOptions(model=folder, pool="mean")).folder.window == "16"
     assert resolve_whole(RecipeOptions(model=folder, max_length=12)).folder.window == ""
 
 
@@ -191,7 +191,6 @@ def test_an_invalid_declared_window_is_refused(
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"pool": "mean", "window": "16"}, "--window 16 cannot be declared"),
         ({"pool": "lmk", "gran": "8", "window": "chunk"}, "--window chunk cannot be declared"),
         ({"pool": "lmk", "gran": "8", "window": "32", "max_length": 16}, "longer than --max-length 16"),
         ({"pool": "lmk", "gran": "8", "window": "-1"}, "write full, chunk, or a number"),
