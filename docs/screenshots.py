@@ -26,7 +26,18 @@ sys.path.insert(0, str(DOCS.parent))
 from tests import tutorials  # noqa: E402
 
 TUTORIAL = DOCS / "tutorials" / "search-page.md"
-WHOLE = ["encode", "folder:python", "-m", "lmk-minilm", "--pool", "lmk", "--gran", "64", "-o", "whole"]
+WHOLE = [
+    "encode",
+    "folder:python",
+    "-m",
+    "lmk-minilm",
+    "--pool",
+    "lmk",
+    "--gran",
+    "64",
+    "-o",
+    "whole",
+]
 COLOURS = 64  # enough for texts; a picture with all colours is three times as large
 
 

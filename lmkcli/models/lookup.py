@@ -22,7 +22,7 @@ from lmkcli.system.input_files import not_a_file
 from lmkcli.text.formatting import shell_line
 
 MINILM = "minilm"  # all-MiniLM-L6-v2, from the Python package index
-LMK_MINILM = "lmk-minilm"  # MiniLM trained for long texts and landmarks: an adapter that is part of lmk
+LMK_MINILM = "lmk-minilm"  # MiniLM trained for long texts: an adapter that is part of lmk
 OWN_NAMES = (MINILM, LMK_MINILM)
 _FIRST_MODELS = ("sentence-transformers/all-MiniLM-L6-v2", "BAAI/bge-small-en-v1.5")
 
