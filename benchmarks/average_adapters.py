@@ -8,7 +8,8 @@ trained/one/adapter+further/adapter. A sum of matrices of rank 16 has a higher r
 best approximation of rank --rank, in fp16, and prints the kept share of each update. Other trained tensors
 (a position table) are averaged without approximation.
 
-The other files are those of the first model, but its settings declare the window of any of the models.
+The other files are those of the first model, but its settings declare the window of any of the models, and
+the pooling --pool, if that is given (one without a granularity).
 """
 
 import argparse
@@ -94,6 +95,7 @@ def main() -> None:
     parser.add_argument("-o", "--output", type=Path, required=True)
     parser.add_argument("--rank", type=int, default=16)
     parser.add_argument("--weights", nargs="+", type=float, default=[])
+    parser.add_argument("--pool", default="", help="the pooling that the new folder declares")
     args = parser.parse_args()
     if args.weights and len(args.weights) != len(args.models):
         parser.error("--weights: give one for each model")
@@ -106,8 +108,10 @@ def main() -> None:
     save_file(tensors, args.output / WEIGHTS, metadata={"format": "pt"})
     config = json.loads((first / CONFIG).read_text()) | {"r": args.rank, "lora_alpha": args.rank}
     (args.output / CONFIG).write_text(json.dumps(config, indent=2, sort_keys=True))
-    if window:
-        declared = json.loads((first / SETTINGS).read_text()) | {"window": window}
+    if window or args.pool:
+        declared = json.loads((first / SETTINGS).read_text())
+        declared |= {"window": window} if window else {}
+        declared |= {"pool": args.pool, "gran": ""} if args.pool else {}
         (args.output / SETTINGS).write_text(json.dumps(declared, indent=2))
     size = (args.output / WEIGHTS).stat().st_size / 1e6
     print(

@@ -103,13 +103,16 @@ def test_whole_tensors_are_averaged(
     assert made[table].tolist() == [[0.5, 0.5]] * 4
 
 
-def test_a_declared_window_is_kept(
+def test_a_declared_window_is_kept_and_the_pooling_can_be_declared(
     adapters: list[Path], averaged: Averaged, tmp_path: Path
 ) -> None:
     one, other = adapters
     _declare(other, "12")
     averaged([one, other], tmp_path / "mean", 2)
     assert read_model(str(tmp_path / "mean")).window == "12"
+    averaged([one, other], tmp_path / "cls", 2, "--pool", "cls")
+    declared = read_model(str(tmp_path / "cls"))
+    assert (declared.pool, declared.gran, declared.window) == ("cls", "", "12")
     _declare(one, "14")
     with pytest.raises(SystemExit, match="different windows: 12, 14"):
         averaged([one, other], tmp_path / "refused", 2)
