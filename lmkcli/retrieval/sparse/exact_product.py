@@ -5,19 +5,21 @@ document (chunks), the largest product counts. Products are computed in float64,
 of exact arithmetic. A document that shares no term with a query has no score, and is not found.
 """
 
+from collections.abc import Iterable
+
 import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
 from lmkcli.retrieval.dense.vector_search import RowHits
 from lmkcli.retrieval.engines.exact.exact_search import top
-from lmkcli.store.sparse import SparseRagged, SparseVectors
+from lmkcli.store.sparse import SparseRagged
 
 QUERIES = 256  # that are multiplied together: the scores of a block of documents stay below 100 MB
 
 
 def exact_product(
-    vectors: SparseVectors, queries: SparseRagged, k: int, by_vector: bool = False
+    vectors: Iterable[SparseRagged], queries: SparseRagged, k: int, by_vector: bool = False
 ) -> RowHits:
     """Return the k best rows of each query and all ties with the last, with their scores.
 
@@ -32,7 +34,9 @@ def exact_product(
     return hits
 
 
-def _search(vectors: SparseVectors, queries: SparseRagged, k: int, by_vector: bool) -> RowHits:
+def _search(
+    vectors: Iterable[SparseRagged], queries: SparseRagged, k: int, by_vector: bool
+) -> RowHits:
     count = len(queries.counts)
     hits = RowHits([np.zeros(0, np.int64)] * count, [np.zeros(0)] * count)
     columns = _matrix(queries).T.tocsr()  # [vocabulary, queries]
