@@ -51,7 +51,9 @@ def peak() -> int:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
     parser.add_argument("model")
     parser.add_argument("--passages", type=int, default=32)
     parser.add_argument("--length", type=int, default=128)

@@ -1,4 +1,4 @@
-"""Make a small sparse model (SPLADE) of all-MiniLM-L6-v2 on a processor: twelve minutes of one thread.
+"""Make a small sparse model (SPLADE) of all-MiniLM-L6-v2 on a processor: nine minutes of one thread.
 
     python examples/splade_minilm.py path/to/collections splade-minilm
 
