@@ -60,7 +60,7 @@ def measure(name: str, family: Family, collection: str, folder: Path) -> list[An
     docs = sum(1 for _ in opened.docs())
     run = folder.with_suffix(".trec")
     lmkcli.Search(folder, collection, k=100, output=run, if_exists="overwrite").run()
-    (scored,) = lmkcli.Evaluate([run], measure="nDCG@10").run()
+    (scored,) = lmkcli.Evaluate([run], measure=["nDCG@10"]).run()
     score = scored.scores.aggregated["nDCG@10"]
     index = lmkcli.open_index(str(folder))
     index.search(queries[:8], k=10)
