@@ -35,11 +35,13 @@ from lmkcli.models.forward import (
 )
 from lmkcli.models.heads import open_heads, open_token_head
 from lmkcli.models.lookup import is_local, read_model
-from lmkcli.models.splade import SpladePooling
+from lmkcli.models.splade import SpladePooling, VocabularyHead
 from lmkcli.models.tokenizer import Tokenizer, open_tokenizer
+from lmkcli.models.trained_splade import TrainedSplade
 from lmkcli.models.transformer import open_masked
 from lmkcli.pooling.block_placement import PlacedBlock, place_block
 from lmkcli.pooling.placement import (
+    Expanding,
     Expansion,
     Input,
     Placement,
@@ -476,7 +478,7 @@ class SparseEncoder(SideEncoder[SparseRagged]):
         none = np.zeros(0, np.int64)  # without texts, there is no pack
         vectors, terms, weights = [none], [none], [none.astype(np.float32)]
         for pack in self._packs(placed, lengths, names, report):
-            sparse = pack.vectors.coalesce()
+            sparse = pack.vectors.to_sparse().coalesce()  # dense in training
             indices = sparse.indices().numpy()
             vectors.append(pack.numbers[indices[0]])
             terms.append(indices[1])
@@ -534,7 +536,7 @@ def open_forward(side: EncoderConfig, folder: ModelFolder, options: ModelOptions
     pooling: Pooling
     if expanding := traits_of(open_pooler(side.pool)).expanding:
         model, language_head = open_masked(folder, options)
-        pooling = SpladePooling(language_head, expanding)
+        pooling = _splade(language_head, expanding, folder, options.trainable)
     else:
         open_model: ModelOpener = catalog.load(catalog.MODELS, folder.kind, "model kind")
         model = open_model(folder, options)
@@ -545,6 +547,21 @@ def open_forward(side: EncoderConfig, folder: ModelFolder, options: ModelOptions
             f"--max-length {side.max_length}: {folder.name} has {model.limit} positions"
         )
     return ForwardPass(model, pooling)
+
+
+def _splade(
+    head: VocabularyHead, expanding: Expanding, folder: ModelFolder, trainable: bool
+) -> SpladePooling:
+    """Return the pooling of sparse vectors. UsageError for a head that cannot be trained."""
+    if not trainable:
+        return SpladePooling(head, expanding)
+    pooling = TrainedSplade(head, expanding)
+    if not pooling.exact:
+        raise UsageError(
+            f"the language head of {folder.name} does not end in a linear layer, so lmk cannot train it; "
+            "give a model such as BertForMaskedLM"
+        )
+    return pooling
 
 
 def encoder_of(
@@ -576,7 +593,13 @@ def open_sparse(
 
     Raises UsageError or Mismatch if the model folder cannot follow the recipe.
     """
-    tokenizer, runner = _opened(side, folder, settings)
+    return sparse_encoder_of(side, *_opened(side, folder, settings))
+
+
+def sparse_encoder_of(
+    side: EncoderConfig, tokenizer: Tokenizer, runner: BatchRunner
+) -> SparseEncoder:
+    """Return the encoder of one side with sparse vectors, for an existing forward pass."""
     placer = make_placer(side, tokenizer.special)
     return SparseEncoder(side, tokenizer, placer, runner, runner.forward.width)
 

@@ -17,8 +17,9 @@ from tokenizers import Tokenizer
 from lmkcli.encoding.resolution import ResolvedRecipe, makes_sparse, open_pooler, resolve
 from lmkcli.errors import DataError, UsageError
 from lmkcli.models.files import CODE, TEXTS, WEIGHTS, copy_files, loading, model_files, read_json
-from lmkcli.models.folder import LANDMARKS, TRAINED, ModelFolder
+from lmkcli.models.folder import LANDMARKS, SPLADE, TRAINED, ModelFolder
 from lmkcli.models.late import Vocabulary
+from lmkcli.models.sentence_layout import splade_config
 from lmkcli.pooling.placement import PoolerTraits, traits_of
 from lmkcli.progress import Report
 from lmkcli.spec import manifest
@@ -28,6 +29,7 @@ from lmkcli.spec.values import FULL, Window
 from lmkcli.store.outputs import write_once
 
 _LMK_MODULES, _SENTENCE_MODULES = "lmkcli.exchange.sentence_modules", "sentence_transformers.models"
+_SPARSE_MODULES = "sentence_transformers.sparse_encoder.models"
 _ALL_MODES = ("cls_token", "max_tokens", "mean_tokens", "mean_sqrt_len_tokens",
               "weightedmean_tokens", "lasttoken")  # fmt: skip
 _WRITTEN = {"modules.json", "config_sentence_transformers.json", TRAINED, manifest.NAME}
@@ -41,6 +43,7 @@ class ExportedModel(NamedTuple):
     modules: list[str]
     trust_remote_code: bool
     late: bool = False
+    sparse: bool = False
 
     @property
     def loaded_by(self) -> str:
@@ -48,7 +51,7 @@ class ExportedModel(NamedTuple):
         trust = ", trust_remote_code=True" if self.trust_remote_code else ""
         if self.late:
             return "pylate.models.ColBERT(folder)"
-        return f"SentenceTransformer(folder{trust})"
+        return f"{'SparseEncoder' if self.sparse else 'SentenceTransformer'}(folder{trust})"
 
     @property
     def proposed(self) -> bool:
@@ -76,7 +79,7 @@ def resolve_whole(options: RecipeOptions, offline: bool = False) -> ResolvedReci
     doc, folder = resolved.recipe.doc, resolved.folder
     requested = options.window or FULL
     placeable = doc.unit == "doc" and doc.landmark_token is None and not run_by_lmk(resolved)
-    declarable = placeable and not folder.modules
+    declarable = placeable and not folder.modules and not makes_sparse(doc)
     if requested != FULL and not (declarable and requested.positions):
         raise UsageError(
             f"--window {requested} cannot be declared by this folder: write a number of positions, for a "
@@ -95,8 +98,8 @@ def check_exportable(resolved: ResolvedRecipe) -> None:
     side, source = resolved.recipe.doc, resolved.folder
     if makes_sparse(side):
         raise UsageError(
-            f"--pool {side.pool} makes sparse vectors, and lmk neither trains nor exports such models; use "
-            "SparseEncoder of sentence-transformers, and lmk encode with its folder"
+            f"--pool {side.pool} makes sparse vectors, which this command does not support; lmk train trains "
+            "such a model, and its folder opens in sentence-transformers"
         )
     if source.late:
         raise UsageError(
@@ -160,7 +163,11 @@ def _landmark_fault(resolved: ResolvedRecipe) -> str:
 
 def check_trainable(resolved: ResolvedRecipe) -> None:
     """Raise UsageError for a recipe that neither sentence-transformers nor PyLate folders can express."""
-    if resolved.recipe.doc.unit != "token":
+    doc = resolved.recipe.doc
+    if makes_sparse(doc):
+        if doc.extend:
+            raise UsageError(f"--extend {doc.extend} is for dense vectors; drop it")
+    elif doc.unit != "token":
         check_exportable(resolved)
 
 
@@ -184,7 +191,7 @@ def is_placed(resolved: ResolvedRecipe) -> bool:
 
 def _is_native(doc: EncoderConfig) -> bool:
     """Return whether sentence-transformers itself has the pooling."""
-    if doc.landmark_token is not None:
+    if doc.landmark_token is not None or makes_sparse(doc):
         return True
     return doc.unit == "token" or (bool(_traits(doc).sentence_mode) and not doc.append_eos)
 
@@ -220,7 +227,8 @@ def exported(resolved: ResolvedRecipe) -> ExportedModel:
     lmk = any(module.type.startswith(_LMK_MODULES) for module in modules)
     trust = lmk or recipe.doc.trust_remote_code
     late = recipe.doc.unit == "token"
-    return ExportedModel([module.type for module in modules], trust, late)
+    kinds = [module.type for module in modules]
+    return ExportedModel(kinds, trust, late, makes_sparse(recipe.doc))
 
 
 def write_files(resolved: ResolvedRecipe, growing: Path) -> None:
@@ -248,6 +256,8 @@ def write_files(resolved: ResolvedRecipe, growing: Path) -> None:
         "default_prompt_name": None,
         "similarity_fn_name": recipe.doc.similarity,
     }
+    if makes_sparse(recipe.doc):
+        settings["model_type"] = "SparseEncoder"
     if recipe.doc.unit == "token":
         late = {"model_type": "ColBERT", "similarity_fn_name": "MaxSim"}
         settings |= late | _late_settings(recipe, source)
@@ -296,7 +306,10 @@ def _modules(resolved: ResolvedRecipe) -> Iterator[_Module]:
         for module, path in zip(source.projections, projection_folders(source), strict=True):
             yield _Module(f"pylate.models.{module.kind}.{module.kind}", path, weights=module.folder)
         return
-    if run_by_lmk(resolved):
+    if makes_sparse(doc):
+        yield _Module(f"{_SPARSE_MODULES}.MLMTransformer", "", settings)
+        yield _Module(f"{_SPARSE_MODULES}.{SPLADE}", f"1_{SPLADE}", splade_config(doc.pool))
+    elif run_by_lmk(resolved):
         yield _Module(f"{_LMK_MODULES}.LmkEncoder", "", settings)
     elif doc.landmark_token is not None:
         before = read_json(source.encoder / "sentence_bert_config.json")

@@ -13,7 +13,9 @@ from safetensors import safe_open
 from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
+from transformers import AutoModelForMaskedLM
 from transformers.activations import ACT2FN
+from transformers.models.auto.modeling_auto import MODEL_FOR_MASKED_LM_MAPPING
 
 from lmkcli.models.attention import QueryKeyLengths, kernel
 from lmkcli.models.folder import ModelFolder
@@ -97,11 +99,7 @@ def released_head(folder: ModelFolder) -> dict[str, Tensor]:
 
     The dictionary is empty if the folder has no such head.
     """
-    names: dict[str, str] = {}
-    for dense, norm, bias in _RELEASED:
-        for part, own in ((dense, "dense"), (norm, "norm")):
-            names |= {f"{part}.{kind}": f"{own}.{kind}" for kind in ("weight", "bias")}
-        names[f"{bias}.bias"] = "bias"
+    names = {theirs: own for row in _RELEASED for own, theirs in _released_names(*row).items()}
     head: dict[str, Tensor] = {}
     for file in sorted(folder.encoder.glob("*.safetensors")):
         with safe_open(file, "pt") as weights:
@@ -110,6 +108,46 @@ def released_head(folder: ModelFolder) -> dict[str, Tensor]:
                 if name in stored:
                     head[own] = weights.get_tensor(name)
     return head if "dense.weight" in head else {}
+
+
+def _released_names(dense: str, norm: str, bias: str) -> dict[str, str]:
+    """Return the names of LanguageHead's tensors in a masked language model."""
+    named = {"dense": dense, "norm": norm}
+    names = {
+        f"{own}.{kind}": f"{part}.{kind}"
+        for own, part in named.items()
+        for kind in ("weight", "bias")
+    }
+    return names | {"bias": f"{bias}.bias"}
+
+
+class MaskedModel(NamedTuple):
+    """A masked language model of an encoder's architecture, without weights.
+
+    names: the names of LanguageHead's tensors in the model. table: the name of the last layer's matrix, if
+    the model does not share the token table with it; else empty.
+    """
+
+    module: Any
+    names: dict[str, str]
+    table: str
+
+    @classmethod
+    def of(cls, config: Any) -> "MaskedModel | None":
+        """Return the model; None if the architecture has none, or one with another kind of head."""
+        if type(config) not in MODEL_FOR_MASKED_LM_MAPPING:
+            return None
+        with torch.device("meta"):
+            module = AutoModelForMaskedLM.from_config(config)  # type: ignore[no-untyped-call]
+        inner = f"{module.base_model_prefix}."
+        # A shared tensor has one name here.
+        own = {name for name, _ in module.named_parameters() if not name.startswith(inner)}
+        tables = {name for name in own if name.endswith(".decoder.weight")}
+        for row in _RELEASED:
+            names = _released_names(*row)
+            if own - tables == set(names.values()) and len(tables) < 2:
+                return cls(module, names, "".join(tables))
+        return None
 
 
 # RowMask(text, rows): which keys some rows of a text see, [rows, keys] bool.

@@ -185,11 +185,15 @@ def _changes(owners: NDArray[np.int64]) -> NDArray[np.intp]:
 
 
 class Finish(NamedTuple):
-    """The last steps: average the windows of a text, cut to `dim` (0 keeps all), normalise."""
+    """The last steps: average the windows of a text, cut to `dim` (0 keeps all), normalise.
+
+    With `maximum`, the weights of a sparse vector are the maxima over the windows.
+    """
 
     average: bool
     dim: int
     normalize: bool
+    maximum: bool = False
 
     def __call__(self, vectors: torch.Tensor, counts: torch.Tensor) -> torch.Tensor:
         """Map [vectors, width] to [texts, dim], or to [vectors, dim] if `average` is false.
@@ -198,7 +202,13 @@ class Finish(NamedTuple):
         """
         if self.average and len(vectors) != len(counts):
             texts = torch.arange(len(counts), device=counts.device).repeat_interleave(counts)
-            every = torch.arange(len(vectors), device=vectors.device)
-            vectors = pool(vectors, every, texts.to(vectors.device), len(counts))
+            texts = texts.to(vectors.device)
+            if self.maximum:
+                owners = texts[:, None].expand_as(vectors)
+                empty = vectors.new_zeros(len(counts), vectors.shape[1])
+                vectors = empty.scatter_reduce(0, owners, vectors, "amax")
+            else:
+                every = torch.arange(len(vectors), device=vectors.device)
+                vectors = pool(vectors, every, texts, len(counts))
         vectors = vectors[:, : self.dim] if self.dim else vectors
         return nn.functional.normalize(vectors, dim=-1) if self.normalize else vectors

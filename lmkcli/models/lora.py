@@ -7,9 +7,11 @@ weights.
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
+import torch
 from torch import Tensor
-from transformers import AutoModel
+from transformers import AutoConfig, AutoModel, AutoModelForMaskedLM
 from transformers.utils.logging import disable_progress_bar
 
 from lmkcli.errors import DataError
@@ -92,15 +94,29 @@ def write_merged(growing: Path, adapter: Adapter, base: Path) -> None:
     added = read_tensors(adapter.matrices, "the matrices of an adapter")
     added = {name.removeprefix(PREFIX): value for name, value in added.items()}
     with loading(f"the base model {base} of the adapter {adapter.folder}"):
-        model = AutoModel.from_pretrained(base, dtype="float32")
+        model = _kind_of(base, added).from_pretrained(base, dtype="float32")
     try:
-        state = _merged_state(model.state_dict(), added, adapter.factor)
+        state = _merged_state(_own_state(model), added, adapter.factor)
     except DataError as error:
         raise DataError(f"{adapter.matrices}: {error}") from None
     table = next((v for k, v in state.items() if k.endswith(_POSITIONS)), None)
     if table is not None:
         model.config.max_position_embeddings = len(table)
     model.save_pretrained(growing, state_dict=state)
+
+
+def _kind_of(base: Path, added: Mapping[str, Tensor]) -> Any:
+    """Return the class that opens the base: with its language head for the adapter of a sparse model."""
+    with torch.device("meta"):
+        empty = AutoModel.from_config(AutoConfig.from_pretrained(base))  # type: ignore[no-untyped-call]
+    prefix = f"{empty.base_model_prefix}."
+    return AutoModelForMaskedLM if any(name.startswith(prefix) for name in added) else AutoModel
+
+
+def _own_state(model: Any) -> dict[str, Tensor]:
+    """Return the tensors of a model; a tensor that layers share is there once."""
+    named = {name for name, _ in (*model.named_parameters(), *model.named_buffers())}
+    return {name: value for name, value in model.state_dict().items() if name in named}
 
 
 def _modules(growing: Path, adapter: Adapter, base: Path) -> dict[str, list[Path]]:

@@ -256,6 +256,12 @@ def _splade(config: dict[str, Any], path: Path) -> str:
     return _SPLADE[declared]
 
 
+def splade_config(pool: str) -> dict[str, Any]:
+    """Return the configuration of SpladePooling for a pooler."""
+    strategy, activation = next(key for key, name in _SPLADE.items() if name == pool)
+    return {"pooling_strategy": strategy, "activation_function": activation}
+
+
 def _similarity(config: dict[str, Any], path: Path, sparse: bool) -> str:
     name = config.get("similarity_fn_name") or ("dot" if sparse else "cosine")
     if name not in ("cosine", "dot"):

@@ -109,6 +109,8 @@ class Trained(Result):
         if self.measure and self.dev:
             score = f"{self.measure} {self.dev['score']:.4f}"
             best = f"; weights of step {self.dev['step']}, {score}"
+            if "doc_terms" in self.dev:
+                best += f", {self.dev['doc_terms']:.1f} terms per document"
         return f"{self.output}: {self.steps:,} steps{best}; {self.export.loaded_by}"
 
 

@@ -11,11 +11,17 @@ Curves = dict[str, list[tuple[float, float]]]
 
 LOG = "log.jsonl"
 _FIX = "give the folder of a training"
-_NOT_LOSSES = {"step", "epoch", "loss", "grad_norm", "learning_rate", "tokens_per_second", "memory"}
+_TERMS = ("doc_terms", "query_terms")  # mean numbers of terms of sparse vectors
+_NOT_LOSSES = {
+    *("step", "epoch", "loss", "grad_norm", "learning_rate", "tokens_per_second", "memory"),
+    *_TERMS,
+}
 
 
 def panels(folder: Path) -> dict[str, Curves]:
     """The curves of a training: the loss with its parts, the learning rate, and each development set.
+
+    Sparse vectors also have the mean numbers of terms.
 
     DataError if there is no line with a loss, and for lines that a training does not write.
     """
@@ -32,6 +38,8 @@ def panels(folder: Path) -> dict[str, Curves]:
         "loss": {name: _curve(losses, name) for name in shown},
         "learning rate": {"learning rate": _curve(losses, "learning_rate")},
     }
+    if all(name in losses[0] for name in _TERMS):
+        curves["terms"] = {name: _curve(losses, name) for name in _TERMS}
     if scored:
         curves[_measure(folder)] = {
             name: [(line["step"], line["dev"][name]) for line in scored if name in line["dev"]]

@@ -9,7 +9,13 @@ from typing import NamedTuple
 
 from lmkcli import catalog
 from lmkcli.data.collection import open_collection
-from lmkcli.encoding.resolution import ResolvedRecipe, check_gran, open_pooler, resolve
+from lmkcli.encoding.resolution import (
+    ResolvedRecipe,
+    check_gran,
+    makes_sparse,
+    open_pooler,
+    resolve,
+)
 from lmkcli.encoding.sentence_folder import check_exportable, check_trainable, resolve_whole
 from lmkcli.errors import DataError, MissingExtra, UsageError
 from lmkcli.models.files import read_architecture
@@ -87,6 +93,7 @@ def resolve_training(
     check_trainable(
         published_model(resolved)
     )  # fails if the result cannot be written as a model folder
+    _check_sparse(resolved, settings)
     check_dims(dims, resolved.folder.dimensions)
     _check_chunks(resolved, settings)
     teacher = _teacher(settings, resolved, offline)
@@ -95,6 +102,24 @@ def resolve_training(
         check_found(len(read[0]), parsed)
     _check_scores(settings.loss, read[0] if read else None, parsed)
     return ResolvedTraining(resolved, grans, parsed, read, teacher)
+
+
+def _check_sparse(resolved: ResolvedRecipe, settings: TrainSettings) -> None:
+    """Raise UsageError for settings of sparse vectors with a dense model, or the reverse."""
+    pool, given = resolved.recipe.doc.pool, [*settings.given_sparsity]
+    if not makes_sparse(resolved.recipe.doc):
+        if given:
+            raise UsageError(
+                f"--{given[0].replace('_', '-')} has no effect with --pool {pool}: it is for sparse vectors, "
+                "such as of --pool splade"
+            )
+        return
+    for flag, value in (("--dims", settings.dims), ("--teacher", settings.teacher)):
+        if value:
+            raise UsageError(
+                f"{flag} is for dense vectors, and --pool {pool} makes sparse ones; drop it (a teacher's "
+                "scores can teach sparse vectors: --loss kl or margin-mse)"
+            )
 
 
 def _teacher(
@@ -106,6 +131,10 @@ def _teacher(
     trust = student.recipe.doc.trust_remote_code
     found = resolve(RecipeOptions(model=settings.teacher, trust_remote_code=trust), offline)
     doc = found.recipe.doc
+    if makes_sparse(doc):
+        raise UsageError(
+            f"--teacher {settings.teacher} makes sparse vectors; give a model with dense vectors"
+        )
     if (doc.unit, student.recipe.doc.unit) != ("doc", "doc"):
         raise UsageError(
             f"--teacher {settings.teacher}: both models must give one vector per text; use --unit doc and "

@@ -126,7 +126,61 @@ class LoopSettings(Settings):
 
 
 @dataclass(frozen=True, kw_only=True)
-class TrainSettings(LoopSettings):
+class SparsitySettings(Settings):
+    """Settings for the regularisation of sparse vectors; None selects the default of sparse models."""
+
+    panel: ClassVar[str] = "Sparse vectors"
+    doc_flops: Annotated[
+        float | None,
+        Flag(
+            "Weight of FLOPS, sparse documents.",
+            min=0,
+            shown="3e-5",
+            aliases="--document-regularizer-weight",
+            suggest_for="--flops --lambda-d",
+        ),
+    ] = None
+    query_flops: Annotated[
+        float | None,
+        Flag(
+            "Weight of FLOPS, sparse queries.",
+            min=0,
+            shown="5e-5",
+            aliases="--query-regularizer-weight",
+            suggest_for="--lambda-q",
+        ),
+    ] = None
+    doc_l1: Annotated[float | None, Flag("Weight of L1, sparse documents.", min=0, shown="0")] = (
+        None
+    )
+    query_l1: Annotated[float | None, Flag("Weight of L1, sparse queries.", min=0, shown="0")] = (
+        None
+    )
+    sparsity_warmup: Annotated[
+        float | None,
+        Flag(
+            "Steps until these weights are reached; below 1, a share of all steps.",
+            min=0,
+            shown="1/3",
+        ),
+    ] = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name, value in self.given_sparsity.items():
+            if not value < 1e38:
+                flag = name.replace("_", "-")
+                raise UsageError(f"--{flag} {value} is out of range; write less than 1e38")
+
+    @property
+    def given_sparsity(self) -> dict[str, float]:
+        """The given settings of this class, by name."""
+        names = [field.name for field in fields(SparsitySettings)]
+        return {name: getattr(self, name) for name in names if getattr(self, name) is not None}
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainSettings(LoopSettings, SparsitySettings):
     """Settings for training a bi-encoder."""
 
     loss: Annotated[
@@ -139,7 +193,8 @@ class TrainSettings(LoopSettings):
         ),
     ] = "infonce"
     temperature: Annotated[
-        float, Flag("Divisor of the scores; 0: the objective's default (0.02).", min=0)
+        float,
+        Flag("Divisor of the scores; 0: the objective's default (0.02; sparse vectors: 1).", min=0),
     ] = 0.0
     symmetric: Annotated[bool, Flag("infonce: also contrast each passage with all queries.")] = (
         False

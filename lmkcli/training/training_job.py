@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from lmkcli import catalog
 from lmkcli.encoding.encoder import open_forward
-from lmkcli.encoding.resolution import ResolvedRecipe
+from lmkcli.encoding.resolution import ResolvedRecipe, makes_sparse
 from lmkcli.encoding.sentence_folder import exported
 from lmkcli.errors import UsageError
 from lmkcli.models.forward import ForwardPass, ModelOptions
@@ -53,6 +53,7 @@ from lmkcli.training.settings import TrainSettings, read_dims
 from lmkcli.training.step import trainable
 from lmkcli.training.step.contrastive import ContrastiveStep, Imitation, Teacher
 from lmkcli.training.step.gradients import Gradients, enable_gradient_checkpointing
+from lmkcli.training.step.sparsity import Sparsity
 
 _SAMPLE = 500  # passages that are tokenized to look at their lengths
 
@@ -74,7 +75,11 @@ class TrainJob:
     @property
     def identity(self) -> dict[str, Any]:
         """The values that a resumed training must share with the original."""
-        settings = {k: v for k, v in asdict(self.settings).items() if k not in MACHINE}
+        settings = {
+            name: value
+            for name, value in asdict(self.settings).items()
+            if name not in MACHINE and value is not None
+        }
         shared = {
             "recipe": self.resolved.recipe.identity(),
             "granularities": list(self.grans),
@@ -134,8 +139,13 @@ class TrainJob:
         forward = open_trainable(self)
         gradients = Gradients(forward, budget(forward.model, self.settings, start.note))
         feed = self.feed(start)
+        sparse = makes_sparse(self.resolved.recipe.doc)
         step = ContrastiveStep(
-            gradients, self.objective, feed.place.sides[0], self._teacher(forward)
+            gradients,
+            self.objective,
+            feed.place.sides[0],
+            self._teacher(forward),
+            Sparsity.of(self.settings) if sparse else None,
         )
         return TrainingTask(forward, step, feed, self.settings, self.dev)
 
@@ -241,7 +251,8 @@ def plan(
 
 def planned(request: ResolvedTraining, settings: TrainSettings) -> TrainJob:
     """Return the job of a resolved request. Raises DataError if documents in chunks give no example."""
-    objective = open_objective(settings, request.resolved.recipe.doc.normalize)
+    doc = request.resolved.recipe.doc
+    objective = open_objective(settings, doc.normalize, makes_sparse(doc))
     examples, tallies = request.read or read_documents(request.sources)
     check_found(len(examples), request.sources)
     settings = settings.with_steps(len(examples))
@@ -251,11 +262,19 @@ def planned(request: ResolvedTraining, settings: TrainSettings) -> TrainJob:
     )  # fmt: skip
 
 
-def open_objective(settings: TrainSettings, normalize: bool = True) -> Objective:
-    """Create the objective with its settings, and add --dims and --teacher if given."""
+def open_objective(
+    settings: TrainSettings, normalize: bool = True, sparse: bool = False
+) -> Objective:
+    """Create the objective with its settings, and add --dims and --teacher if given.
+
+    The scores of sparse vectors are no cosines, so their default temperature is 1.
+    """
     kind = catalog.load(catalog.OBJECTIVES, settings.loss, "objective")
     names = catalog.OBJECTIVES[settings.loss].settings
-    objective: Objective = kind(**{name: getattr(settings, name) for name in names})
+    chosen = {name: getattr(settings, name) for name in names}
+    if sparse and "temperature" in chosen:
+        chosen["temperature"] = settings.temperature or 1.0
+    objective: Objective = kind(**chosen)
     if dims := read_dims(settings.dims):
         objective = Matryoshka(objective, dims, normalize)
     complete = "targets" in objective.needs or not settings.teacher

@@ -228,3 +228,35 @@ def test_a_model_is_shown_and_trained_again(
     pairs.write_text(pairs.read_text().replace("landmark", "landmarks", 1))
     err = lmk("repro", model, code=4).err
     assert "data has changed" in err
+
+
+def test_a_sparse_model_is_scored_and_its_log_counts_terms(
+    lmk: Lmk, beir: Path, masked_model: Callable[[str], Path], tmp_path: Path
+) -> None:
+    lines = [{"query": tiny.sentence(i, 4), "positive": tiny.sentence(i, 9)} for i in range(30)]
+    tiny.write_jsonl(tmp_path / "pairs.jsonl", lines)
+    model = tmp_path / "model"
+    trained = lmk(
+        *("train", tmp_path / "pairs.jsonl", "-m", masked_model("bert"), "--pool", "splade"),
+        *("--steps", 6, "--batch-size", 8, "--log-every", 1, "--dtype", "fp32", "--device", "cpu"),
+        *("--doc-flops", 0.5, "--query-l1", 0.1, "--sparsity-warmup", 0.5, "--lr", 0.01),
+        *("--dev", beir, "--dev-every", 3, "-o", model),
+    )
+    log = [json.loads(line) for line in (model / "log.jsonl").read_text().splitlines()]
+    losses, scored = ([line for line in log if name in line] for name in ("loss", "score"))
+    assert losses[0]["sparsity"] == 0
+    assert losses[3]["sparsity"] > losses[1]["sparsity"] > 0
+    assert losses[5]["doc_terms"] < losses[0]["doc_terms"] <= tiny.VOCABULARY
+    assert losses[3]["loss"] == pytest.approx(
+        losses[3]["infonce"] + losses[3]["sparsity"], rel=1e-4
+    )
+    best = max(scored, key=lambda line: line["score"])
+    assert f"{best['doc_terms']:.1f} terms per document" in trained.out
+    assert f"{best['query_terms']:.1f} per query" in trained.err
+    drawn = lmk("plot", model, "-o", tmp_path / "curves.svg")
+    assert drawn.code == 0
+    assert "query_terms" in (tmp_path / "curves.svg").read_text()
+    lmk("encode", beir, "-m", model, "-o", tmp_path / "vectors", "--dtype", "fp32")
+    lmk("search", tmp_path / "vectors", beir, "-o", tmp_path / "run.trec")
+    found = lmk("eval", tmp_path / "run.trec", "-m", "nDCG@10", "--json").json
+    assert f"{best['score']:.6f}" in json.dumps(found), found

@@ -43,7 +43,7 @@ def test_the_same_as_encode_search_and_eval(
     forward = open_forward(
         resolved.recipe.doc, resolved.folder, ModelOptions("fp32", "cpu", trainable=True)
     ).eval()
-    assert scorer(forward) == {spelling: pytest.approx(expected.scores.aggregated[measure])}
+    assert scorer(forward).scores == {spelling: pytest.approx(expected.scores.aggregated[measure])}
     forward(
         [*_inputs(scorer, forward)]
     ).sum().backward()  # scoring leaves no inference mode in the model

@@ -24,7 +24,7 @@ from lmkcli.spec.recipe import RecipeOptions
 from lmkcli.spec.settings import EncodeSettings
 from lmkcli.training import training_job
 from lmkcli.training.loop import checkpoints, execution
-from lmkcli.training.loop.development import Dev
+from lmkcli.training.loop.development import Dev, DevScores
 from lmkcli.training.settings import TrainSettings
 from tests import tiny
 
@@ -374,8 +374,8 @@ def test_a_stop_keeps_the_last_checkpoint_and_the_best_one(
         measure, identity = "falls", {"measure": "falls"}
         scores = iter(range(9, 0, -1))
 
-        def __call__(self, module: Any) -> dict[str, float]:
-            return {"made up": float(next(self.scores))}
+        def __call__(self, module: Any) -> DevScores:
+            return DevScores({"made up": float(next(self.scores))})
 
     settings = replace(FAST, save_every=0)
     plan = replace(planned(pairs, tiny_model("bert"), settings), dev=Dev(Falling(), 1))

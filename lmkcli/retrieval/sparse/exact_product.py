@@ -8,19 +8,21 @@ Each block is transposed first, which takes as long as its product with one quer
 of the postings of its terms, not of all terms.
 """
 
+from collections.abc import Iterable
+
 import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
 from lmkcli.retrieval.dense.vector_search import RowHits
 from lmkcli.retrieval.engines.exact.exact_search import top
-from lmkcli.store.sparse import SparseRagged, SparseVectors
+from lmkcli.store.sparse import SparseRagged
 
 QUERIES = 256  # that are multiplied together: the scores of a block of documents stay below 100 MB
 
 
 def exact_product(
-    vectors: SparseVectors, queries: SparseRagged, k: int, by_vector: bool = False
+    vectors: Iterable[SparseRagged], queries: SparseRagged, k: int, by_vector: bool = False
 ) -> RowHits:
     """Return the k best rows of each query and all ties with the last, with their scores.
 
@@ -35,7 +37,9 @@ def exact_product(
     return hits
 
 
-def _search(vectors: SparseVectors, queries: SparseRagged, k: int, by_vector: bool) -> RowHits:
+def _search(
+    vectors: Iterable[SparseRagged], queries: SparseRagged, k: int, by_vector: bool
+) -> RowHits:
     count = len(queries.counts)
     hits = RowHits([np.zeros(0, np.int64)] * count, [np.zeros(0)] * count)
     asked = _matrix(queries)

@@ -15,6 +15,7 @@ import torch
 from numpy.typing import NDArray
 
 from lmkcli.encoding.encoder import make_placer
+from lmkcli.encoding.resolution import makes_sparse
 from lmkcli.errors import UsageError
 from lmkcli.models.forward import Finish
 from lmkcli.models.tokenizer import Tokenizer
@@ -83,7 +84,8 @@ class TrainingSide:
         chosen = [replace(side, gran=gran) for gran in grans] if side.gran and grans else [side]
         placers = [make_placer(one, tokenizer.special) for one in chosen]
         variants = (replace(each, pooler=training_pooler(each.pooler)) for each in placers)
-        return cls(tokenizer, tuple(variants), Finish(side.unit == "doc", side.dim, side.normalize))
+        finish = Finish(side.unit == "doc", side.dim, side.normalize, makes_sparse(side))
+        return cls(tokenizer, tuple(variants), finish)
 
     @property
     def reads(self) -> int:

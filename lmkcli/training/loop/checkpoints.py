@@ -8,7 +8,7 @@ training.json last: a folder without training.json belongs to an unfinished trai
 import json
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Annotated, Any, NotRequired, TypedDict
@@ -17,13 +17,14 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from lmkcli.encoding.resolution import ResolvedRecipe
+from lmkcli.encoding.resolution import ResolvedRecipe, makes_sparse
 from lmkcli.encoding.sentence_folder import (
     module_folders,
     projection_folders,
     write_files,
 )
 from lmkcli.errors import DataError, LmkError
+from lmkcli.models.decoders import MaskedModel
 from lmkcli.models.folder import HEADS, TRAINED
 from lmkcli.models.heads import latent_file_names
 from lmkcli.models.lora import merge
@@ -180,11 +181,11 @@ def publish(
     growing = folder / GROWING
     with saving(growing, "the model", tensor_bytes(learned)):
         write_files(resolved, growing)
-        _write_encoder(growing, module.encoder, merge(learned, trainable.ALPHA))
-        _write_modules(growing, resolved, learned)
-        _write_latent(growing, resolved, learned)
+        others = _write_model(growing, module, merge(learned, trainable.ALPHA))
+        _write_modules(growing, resolved, others)
+        _write_latent(growing, resolved, others)
         _write_adapter(growing, resolved, module, learned)
-        _write_heads(growing, learned)
+        _write_heads(growing, others)
         _copy_mode(growing, folder / manifest.NAME)
         for entry in sorted(growing.iterdir()):
             _move(entry, folder / entry.name)
@@ -234,24 +235,74 @@ def _move(entry: Path, target: Path) -> None:
     entry.rmdir()
 
 
-def _write_encoder(growing: Path, encoder: Any, learned: dict[str, Tensor]) -> None:
-    """Write the encoder's weights and configuration in float32, in the layout of transformers."""
-    patterns = ("model*.safetensors*", "pytorch_model*", "model.bin")
-    for old in [file for pattern in patterns for file in growing.glob(pattern)]:
-        old.unlink()
-    prefix = "encoder."
-    state = {k.removeprefix(prefix): v for k, v in learned.items() if k.startswith(prefix)}
-    before = encoder.config.dtype
-    encoder.config.dtype = torch.float32
-    encoder.save_pretrained(growing, state_dict=state)
-    encoder.config.dtype = before
+def _write_model(growing: Path, module: Any, learned: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Write the encoder's weights and configuration in float32, in the layout of transformers.
+
+    If the encoder has a language head, write both as a masked language model. Return the other weights.
+    """
+    for pattern in ("model*.safetensors*", "pytorch_model*", "model.bin"):
+        for old in growing.glob(pattern):
+            old.unlink()
+    model, encoder = module.encoder, _part(learned, "encoder.")
+    if masked := _splade(module, learned) or _masked(module, learned):
+        model, head, learned = masked
+        prefix = f"{model.base_model_prefix}."
+        encoder = {prefix + k: v for k, v in encoder.items() if not k.startswith("pooler.")}
+        encoder |= head
+    before = model.config.dtype
+    model.config.dtype = torch.float32
+    model.save_pretrained(growing, state_dict=encoder)
+    model.config.dtype = before
+    return learned
+
+
+def _splade(
+    module: Any, learned: dict[str, Tensor]
+) -> tuple[Any, dict[str, Tensor], dict[str, Tensor]] | None:
+    """Return the same as `_masked` for a sparse model, which has its own masked language model."""
+    masked = trainable.masked_part(module)
+    if masked is None:
+        return None
+    # The names of parameters contain a shared tensor once. It belongs to the encoder.
+    own = [name for name, _ in module.named_parameters() if name.startswith(trainable.HEAD)]
+    head = {name.removeprefix(trainable.HEAD): learned[name] for name in own}
+    return masked, head, {}
+
+
+def _masked(
+    module: Any, learned: dict[str, Tensor]
+) -> tuple[Any, dict[str, Tensor], dict[str, Tensor]] | None:
+    """Return a masked language model, the tensors of its head under its names, and the other weights.
+
+    None without a head, or if the architecture has another kind of head.
+    """
+    prefix = f"{HEADS}.language."
+    own = _part(learned, prefix)
+    made = MaskedModel.of(module.encoder.config) if own else None
+    if made is None or own.keys() != made.names.keys():
+        return None
+    head = {made.names[name]: value for name, value in own.items()}
+    if made.table:
+        head[made.table] = learned["encoder." + _name_of_table(module.encoder)]
+    rest = {name: value for name, value in learned.items() if not name.startswith(prefix)}
+    return made.module, head, rest
+
+
+def _name_of_table(encoder: Any) -> str:
+    table = encoder.get_input_embeddings().weight
+    names = (name for name, parameter in encoder.named_parameters() if parameter is table)
+    return str(next(names))
+
+
+def _part(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    """Return the tensors with a prefix, without it."""
+    return {k.removeprefix(prefix): v for k, v in tensors.items() if k.startswith(prefix)}
 
 
 def _write_latent(growing: Path, resolved: ResolvedRecipe, learned: dict[str, Tensor]) -> None:
     """Write the weights of a latent attention under the names of its file."""
     if resolved.recipe.doc.pool == "latent" and resolved.folder.latent is not None:
-        prefix = "pooling.token_head.0."
-        state = {k.removeprefix(prefix): v for k, v in learned.items() if k.startswith(prefix)}
+        state = _part(learned, "pooling.token_head.0.")
         save_file(
             latent_file_names(state), growing / resolved.folder.latent.name / "model.safetensors"
         )
@@ -283,21 +334,15 @@ def _write_modules(growing: Path, resolved: ResolvedRecipe, learned: dict[str, T
     ]
     for stem, module, path in places:
         name, within = ("linear", "0.") if module.kind == "Dense" else ("norm", "")
-        prefix = stem + within
-        state = {
-            f"{name}.{k.removeprefix(prefix)}": v
-            for k, v in learned.items()
-            if k.startswith(prefix)
-        }
+        state = {f"{name}.{k}": v for k, v in _part(learned, stem + within).items()}
         if state:
             (growing / path / "pytorch_model.bin").unlink(missing_ok=True)
             save_file(state, growing / path / "model.safetensors")
 
 
 def _write_heads(growing: Path, learned: dict[str, Tensor]) -> None:
-    """Write the heads of a pre-training, so that a later pre-training can continue with them."""
-    prefix = f"{HEADS}."
-    state = {k.removeprefix(prefix): v for k, v in learned.items() if k.startswith(prefix)}
+    """Write the other heads of a pre-training, so that a later pre-training can continue with them."""
+    state = _part(learned, f"{HEADS}.")
     if state:
         (growing / HEADS).mkdir(exist_ok=True)
         save_file(state, growing / HEADS / "model.safetensors")
@@ -329,9 +374,12 @@ def _card(folder: Path, resolved: ResolvedRecipe, facts: dict[str, Any]) -> str:
         for one in facts["sources"]
     )
     gran = f" --gran {doc.gran}" if doc.gran else ""
+    sparse = makes_sparse(doc)
+    kind = "SparseEncoder" if sparse else "SentenceTransformer"
+    tags = "sparse-encoder, splade" if sparse else "sentence-similarity"
     return f"""---
 library_name: sentence-transformers
-tags: [sentence-transformers, sentence-similarity, feature-extraction, lmk]
+tags: [sentence-transformers, {tags}, feature-extraction, lmk]
 ---
 
 # {Path(os.path.abspath(folder)).name}
@@ -346,7 +394,7 @@ lmk encode COLLECTION -m {folder.name} -o vectors/
 ```
 
 ```python
-from sentence_transformers import SentenceTransformer
+from sentence_transformers import {kind}
 
 model = {facts["loaded_by"]}
 ```

@@ -9,6 +9,17 @@ from typing import Any, NamedTuple, Protocol
 from torch import nn
 
 
+class DevScores(NamedTuple):
+    """The measure's value on each collection, by name.
+
+    `terms` are the mean numbers of terms of documents and queries (doc_terms, query_terms); empty for dense
+    vectors.
+    """
+
+    scores: dict[str, float]
+    terms: dict[str, float] = {}  # noqa: RUF012
+
+
 class WeightScorer(Protocol):
     """The interface for scoring the current weights of a model."""
 
@@ -20,8 +31,8 @@ class WeightScorer(Protocol):
     def identity(self) -> dict[str, Any]:
         """All inputs of the scores except the model, as JSON values."""
 
-    def __call__(self, module: nn.Module) -> dict[str, float]:
-        """Return the measure's value on each collection, by name."""
+    def __call__(self, module: nn.Module) -> DevScores:
+        """Score the weights on each collection."""
 
 
 class Dev(NamedTuple):

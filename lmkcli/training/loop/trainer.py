@@ -157,26 +157,29 @@ class LossTrainer(Trainer):
         start = time.monotonic()
         self._module.eval()
         with rounded(self._module):
-            scores = broadcast_scores(dev.scorer(self._module))
+            scores, terms = broadcast_scores(dev.scorer(self._module))
         score = sum(scores.values()) / len(scores)
         seconds = time.monotonic() - start
-        self._write_line({"dev": scores, "score": score, "seconds": seconds})
+        self._write_line({"dev": scores, "score": score, **terms, "seconds": seconds})
         self._window.exclude(seconds)
         better = previous is None or score > previous["score"]
         ended = dev.exhausted(self.state.log_history)
         self.control.should_save |= better or ended
         self.control.should_training_stop |= ended
-        self._report_score(dev.scorer.measure, score, None if better else previous)
+        found = f"{dev.scorer.measure} {score:.4f}"
+        if terms:
+            found += f", {terms_line(terms)}"
+        self._report_score(found, None if better else previous)
         return {}
 
-    def _report_score(self, measure: str, score: float, previous: Mapping[str, Any] | None) -> None:
+    def _report_score(self, found: str, previous: Mapping[str, Any] | None) -> None:
         if self.is_world_process_zero():
             comparison = (
                 f"{previous['score']:.4f} of step {previous['step']} is better"
                 if previous
                 else "best yet"
             )
-            self._report.note(f"step {self.state.global_step}: {measure} {score:.4f}, {comparison}")
+            self._report.note(f"step {self.state.global_step}: {found}, {comparison}")
 
     @property
     def ended(self) -> bool:
@@ -250,6 +253,11 @@ class LossTrainer(Trainer):
             )
         with _resuming(checkpoint):
             super()._load_rng_state(checkpoint)
+
+
+def terms_line(terms: Mapping[str, float]) -> str:
+    """Return the mean numbers of terms in words."""
+    return f"{terms['doc_terms']:.1f} terms per document, {terms['query_terms']:.1f} per query"
 
 
 def _best_step(state: TrainerState) -> int | None:

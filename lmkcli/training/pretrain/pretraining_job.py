@@ -196,9 +196,9 @@ class PretrainJob:
 def _saved_heads(resolved: ResolvedRecipe) -> dict[str, Tensor]:
     """Return the head weights in the model's folder, under the names of our heads."""
     file = resolved.folder.path / HEADS / "model.safetensors"
-    if file.is_file():
-        return load_file(file)
-    return {f"language.{name}": value for name, value in released_head(resolved.folder).items()}
+    saved = load_file(file) if file.is_file() else {}
+    language = released_head(resolved.folder)
+    return {f"language.{name}": value for name, value in language.items()} | saved
 
 
 def _heads_note(initial: dict[str, Tensor], fitting: dict[str, Tensor], name: str) -> str:

@@ -25,6 +25,7 @@ from lmkcli.training.objectives.objective import BatchFacts, Embedded, Loss, Nee
 from lmkcli.training.objectives.prediction import Prediction
 from lmkcli.training.step.distributed import gather, world_size
 from lmkcli.training.step.gradients import Gradients
+from lmkcli.training.step.sparsity import Sparsity
 
 
 @dataclass(frozen=True)
@@ -106,6 +107,7 @@ class ContrastiveStep:
     objective: Objective
     sides: SourceSides  # how vectors are finished; all sources share this
     teacher: Teacher | None = None
+    sparsity: Sparsity | None = None  # only for sparse vectors
 
     def __call__(self, model: nn.Module, batch: TrainBatch) -> Loss:
         """Add the gradients of a batch to the parameters and return its loss."""
@@ -119,11 +121,11 @@ class ContrastiveStep:
         def loss_of(vectors: Tensor) -> Loss:
             """Split [local vectors, dim] into query and passage vectors and compute the loss."""
             local = vectors.split(split)  # type: ignore[no-untyped-call]
-            loss = self.objective(
-                gather(_embedded(self.sides.query.finish, local[0], queries.counts)),
-                gather(_embedded(self.sides.passage.finish, local[1], passages.counts)),
-                facts.to(vectors.device),
-            )
+            asked = gather(_embedded(self.sides.query.finish, local[0], queries.counts))
+            found = gather(_embedded(self.sides.passage.finish, local[1], passages.counts))
+            loss = self.objective(asked, found, facts.to(vectors.device))
+            if self.sparsity:
+                loss = self.sparsity(loss, asked, found, batch.step)
             # The gradient of the batch is the sum over processes, but DDP averages; the factor undoes it.
             return Loss(loss.total * world_size(), loss.parts)
 

@@ -7,11 +7,14 @@ the gradient that one process would compute for the whole batch.
 """
 
 import gc
+from typing import TypeVar
 
 import torch
 from torch import Tensor, distributed
 
 from lmkcli.training.objectives.objective import Embedded
+
+Scores = TypeVar("Scores")
 
 
 def world_size() -> int:
@@ -47,7 +50,7 @@ def _gather(local: Tensor) -> Tensor:
     return torch.cat(parts)
 
 
-def broadcast_scores(scores: dict[str, float]) -> dict[str, float]:
+def broadcast_scores(scores: Scores) -> Scores:
     """Return the scores of process 0 in every process."""
     if world_size() == 1:
         return scores

@@ -15,8 +15,10 @@ from lmkcli.models import lora
 from lmkcli.models.extension import position_table
 from lmkcli.models.files import MATRICES
 from lmkcli.models.forward import ForwardPass
+from lmkcli.models.splade import SpladePooling
 
 NAMES = "embeddings, positions, layers, layers.4, layers.4-5, norms, biases, modules"
+HEAD = "pooling.token_head.masked."  # the names of a sparse model's language head
 ALPHA = 2  # the factor on the output of adapters (peft's lora_alpha / r)
 _LAYER = re.compile(r"\.(?:layers?|h|blocks?)\.(\d+)\.")
 _LAYERS = re.compile(r"layers(?:\.([0-9]{1,9})(?:-([0-9]{1,9}))?)?")
@@ -105,27 +107,38 @@ def _adapt(forward: ForwardPass, rank: int) -> None:
         parameter.requires_grad_()
 
 
+def masked_part(module: Any) -> Any:
+    """Return the masked language model of a sparse model, which lacks its encoder; else None."""
+    pooling = getattr(module, "pooling", None)
+    return pooling.token_head.masked if isinstance(pooling, SpladePooling) else None
+
+
 def write_adapter(folder: Path, base: str, module: Any, learned: Mapping[str, Tensor]) -> bool:
     """Write the trained adapters in peft's layout and in half precision. Return False without adapters.
 
     `base` is the name of the base model, `learned` the unmerged tensors of `module`. Weights that were
     trained without adapters are saved completely.
     """
-    encoder = "encoder."
-    matrices = lora.low_rank(
-        {k.removeprefix(encoder): v for k, v in learned.items() if k.startswith(encoder)}
-    )
+    parts = {"encoder.": ""}  # the names in the module, and in the base model
+    if masked := masked_part(module):
+        parts = {"encoder.": f"{masked.base_model_prefix}.", HEAD: ""}
+
+    def renamed(name: str) -> str:
+        part = next((part for part in parts if name.startswith(part)), None)
+        return "" if part is None else parts[part] + name.removeprefix(part)
+
+    matrices = lora.low_rank({renamed(name): v for name, v in learned.items() if renamed(name)})
     if not matrices:
         return False
     from peft import LoraConfig
 
     trained = [name for name, p in module.named_parameters() if p.requires_grad]
-    full = [
-        name.removeprefix(encoder)
+    full_weights = {
+        lora.PREFIX + renamed(name): learned[name]
         for name in trained
-        if name.startswith(encoder) and ".lora_" not in name
-    ]
-    full_weights = {lora.PREFIX + name: learned[encoder + name] for name in full}
+        if renamed(name) and ".lora_" not in name
+    }
+    full = [name.removeprefix(lora.PREFIX) for name in full_weights]
     names = sorted({name.removeprefix(lora.PREFIX).partition(".lora_")[0] for name in matrices})
     rank = min(min(matrix.shape) for matrix in matrices.values())
     folder.mkdir()

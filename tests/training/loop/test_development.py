@@ -16,7 +16,7 @@ from lmkcli.progress import Report
 from lmkcli.spec.recipe import RecipeOptions
 from lmkcli.training import training_job
 from lmkcli.training.loop import checkpoints, execution
-from lmkcli.training.loop.development import Dev, best
+from lmkcli.training.loop.development import Dev, DevScores, best
 from lmkcli.training.settings import TrainSettings
 from tests import tiny
 
@@ -41,13 +41,13 @@ class Scripted:
     def identity(self) -> dict[str, Any]:
         return {"measure": self.measure}
 
-    def __call__(self, module: nn.Module) -> dict[str, float]:
+    def __call__(self, module: nn.Module) -> DevScores:
         weights = torch.cat([p.detach().flatten() for p in module.parameters()]).double()
         key = float(weights.abs().sum())
         if key not in self.seen:
             self.seen[key] = next(self._left)
             self.kept.setdefault(self.seen[key], weights)
-        return {"set": self.seen[key]}
+        return DevScores({"set": self.seen[key]})
 
 
 @pytest.fixture(scope="module")

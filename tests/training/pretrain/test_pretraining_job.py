@@ -1,6 +1,7 @@
 """Pre-training from texts to an encoder's folder: what learns, how it stops, goes on, and is refused."""
 
 import json
+import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -10,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
+from transformers import AutoModelForMaskedLM
 
 from lmkcli.data.collection import Shard
 from lmkcli.encoding import artifacts, jobs
@@ -270,3 +272,37 @@ def test_other_refusals(beir: Path, tiny_model: Models, architecture: Path, tmp_
         planned(
             beir, tiny_model("modernbert"), replace(FAST, objective="retromae", query_stream="raw")
         ).task(Start(0, Shard(), mute))
+
+
+@pytest.mark.parametrize("name", ["bert", "distilbert", "roberta"])
+def test_mlm_makes_a_masked_language_model_of_an_encoder_without_a_head(
+    beir: Path, tiny_model: Models, tmp_path: Path, name: str
+) -> None:
+    """transformers predicts with the folder what the trained head predicts."""
+    base = shutil.copytree(tiny_model(name), tmp_path / "base")
+    if name == "roberta":  # its tiny tokenizer has no mask token
+        config = json.loads((base / "tokenizer_config.json").read_text())
+        (base / "tokenizer_config.json").write_text(json.dumps({**config, "mask_token": "<pad>"}))
+    job = planned(beir, base, pool="mean", gran=None)
+    task = job.task(Start(0, Shard(), mute))
+    folder = trained(job, tmp_path / "model")
+    masked, loaded = AutoModelForMaskedLM.from_pretrained(folder, output_loading_info=True)
+    assert not loaded["missing_keys"]
+    assert not loaded["unexpected_keys"]
+    assert not (folder / "heads").exists()
+    notes: list[str] = []
+    module: Any = (
+        planned(beir, folder, pool="mean", gran=None)
+        .task(Start(0, Shard(), notes.append))
+        .module.eval()
+    )
+    assert "all heads start with the weights" in notes[0]
+    ids = np.arange(5, 15, dtype=np.int32)
+    table = module.encoder.get_input_embeddings().weight
+    with torch.no_grad():
+        ours = module.heads.language(module.model.states([ids]), table)
+        theirs = masked.eval()(input_ids=torch.from_numpy(ids)[None].long()).logits[0]
+        torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-4)
+        before: Any = task.module.eval()
+        first = before.heads.language(before.model.states([ids]), table)
+    assert (first - ours).abs().max() > 0.01
