@@ -3,8 +3,8 @@
     python benchmarks/families.py ./cranfield ./xquad-en -o families --sparse ./splade-minilm
     python benchmarks/families.py ./scifact -o families --only bm25 dense
 
-Families: BM25, one dense vector (minilm), one vector by landmarks (lmk-minilm), late interaction (a vector of
-every token of minilm), and learned sparse vectors (with --sparse MODEL). Each row has:
+Families: BM25, one dense vector (minilm), one vector of windows (lmk-minilm) and the same by landmarks, late
+interaction (a vector of every token of minilm), and learned sparse vectors (with --sparse MODEL). Each row has:
 
 - nDCG@10 of all judged queries;
 - terms: the mean number of terms of a document (sparse vectors);
@@ -39,7 +39,8 @@ def families(sparse: str, length: int) -> dict[str, Family]:
     every = {
         "bm25": Family(lmkcli.BuildIndex, {"kind": "bm25"}),
         "dense": Family(lmkcli.Encode, {"model": "minilm", "max_length": length}),
-        "landmarks": Family(lmkcli.Encode, {"model": "lmk-minilm"}),
+        "windows": Family(lmkcli.Encode, {"model": "lmk-minilm"}),
+        "landmarks": Family(lmkcli.Encode, {"model": "lmk-minilm", "pool": "lmk", "gran": "64"}),
         "late": Family(lmkcli.Encode, {"model": "minilm", "unit": "token", "max_length": length}),
     }
     if sparse:

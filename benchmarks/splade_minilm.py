@@ -1,6 +1,6 @@
 """Make a small sparse model (SPLADE) of all-MiniLM-L6-v2 on a processor: nine minutes of one thread.
 
-    python examples/splade_minilm.py path/to/collections splade-minilm
+    python benchmarks/splade_minilm.py path/to/collections splade-minilm
 
 The collections are squad-passages, techdocs, train-pairs and scifact, each with a file of training pairs. The
 steps are: texts of the pairs; a language head, because MiniLM has none; fewer terms; training. After a stop,
