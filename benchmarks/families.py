@@ -3,8 +3,9 @@
     python benchmarks/families.py ./cranfield ./xquad-en -o families --sparse ./splade-minilm
     python benchmarks/families.py ./scifact -o families --only bm25 dense
 
-Families: BM25, one dense vector (minilm), one vector of windows (lmk-minilm) and the same by landmarks, late
-interaction (a vector of every token of minilm), and learned sparse vectors (with --sparse MODEL). Each row has:
+Families: BM25, one dense vector (minilm), one vector of windows (lmk-minilm) and the same by landmarks,
+late interaction (a vector of every token of minilm), and learned sparse vectors (with --sparse MODEL).
+Each row has:
 
 - nDCG@10 of all judged queries;
 - terms: the mean number of terms of a document (sparse vectors);

@@ -160,7 +160,7 @@ MISTAKES = {
     f"{TRAIN} --dims 8,x": 2,
     f"{TRAIN} --dims 8,999": 2,
     "train {beir} -m {qwen2} --dims 999 -o {}/x": 2,
-    f"{TRAIN} --window 32": 2,
+    f"{TRAIN} --window chunk": 2,
     f"{TRAIN} --extend ntk --max-length 90": 2,
     f"{TRAIN} --max-length 9999": 2,
     f"{TRAIN} --pool lmk --gran 8,sentence,x": 2,

@@ -55,15 +55,21 @@ def test_the_same_lines_every_night(cron: Cron, stored: str) -> None:
     cron.change(fresh="copper conducts electricity")
     made = cron.encode(*as_stored).json
     assert (made["generation"], made["kept"], made["encoded"], made["removed"]) == (2, 55, 1, 5)
-    question = ("-q", "copper conducts electricity", "-k", 1, "--json")
+    # Codes of one bit per dimension score other documents nearly as high as an equal text.
+    question = ("-q", "copper conducts electricity", "-k", 5 if stored == "binary" else 1, "--json")
+
+    def ids(found: Any) -> list[str]:
+        return [hit["id"] for hit in found.json]
+
     found = lmk("search", cron.vectors, *question)
-    assert (found.json[0]["id"], found.err) == ("fresh", "")
+    assert "fresh" in ids(found)
+    assert found.err == ""
     old = lmk("search", cron.index, *question)
-    assert old.json[0]["id"] != "fresh"
+    assert "fresh" not in ids(old)
     assert "is behind" in old.err
     assert "1 rows appended, 5 deleted rows skipped" in lmk(*index).err
     now = lmk("search", cron.index, *question)
-    assert (now.json[0]["id"], now.err) == ("fresh", "")
+    assert (ids(now), now.err) == (ids(found), "")
     assert "already up to date" in lmk(*index).err
     assert lmk("show", cron.vectors, "--json").json["generation"] == 2
     made = lmk("compact", cron.vectors, "--json").json

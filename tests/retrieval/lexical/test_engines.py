@@ -160,7 +160,7 @@ def test_a_failed_build_leaves_nothing_and_another_replaces_an_index(
 def test_a_collection_without_terms_is_refused(
     kind: Kind, tmp_path: Path, texts: list[str]
 ) -> None:
-    with pytest.raises(DataError, match="contains a term"):
+    with pytest.raises(DataError, match=r"contains a term|no documents"):
         kind.indexed(tmp_path, texts)
     assert list(tmp_path.iterdir()) == []
 
