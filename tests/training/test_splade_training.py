@@ -22,7 +22,6 @@ from sentence_transformers.sparse_encoder.modules import SpladePooling
 from torch import Tensor
 from transformers import AutoModelForMaskedLM
 
-from lmkcli.cli import main
 from lmkcli.data.collection import Query
 from lmkcli.encoding.encoder import open_sparse
 from lmkcli.encoding.resolution import resolve
@@ -38,7 +37,7 @@ from lmkcli.training.loop.execution import Start
 from lmkcli.training.settings import TrainSettings
 from lmkcli.training.step.sparsity import Sparsity
 from tests import tiny
-from tests.training.step.test_distributed import the_same, train_together
+from tests.training.step.test_distributed import check_two_processes
 
 Models = Callable[[str], Path]
 FAST: dict[str, Any] = {
@@ -376,10 +375,4 @@ def test_two_processes_learn_what_one_does(pairs: Path, steady: Models, tmp_path
         *("--steps", "4", "--batch-size", "7", "--lr", "1e-3", "--dtype", "fp32"),
         *("--doc-flops", "0.3", "--sparsity-warmup", "0", "--device", "cpu", "--log-every", "1"),
     ]
-    alone = tmp_path / "alone"
-    main.app([*words, "--batch-tokens", "100000", "-o", str(alone)], standalone_mode=False)
-    for tokens in ("100000", "60"):
-        together = tmp_path / tokens
-        done = train_together([*words, "--batch-tokens", tokens, "-o", str(together)])
-        assert done.returncode == 0, done.stderr[-2000:]
-        the_same(alone, together)
+    check_two_processes(words, tmp_path)

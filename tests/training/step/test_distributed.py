@@ -70,13 +70,7 @@ def test_two_processes_learn_what_one_does(
         *("--lr", "1e-3", "--dtype", "fp32", "--device", "cpu", "--log-every", "1"),
         *(("--teacher", str(tiny_model("bert"))) if taught else ()),
     ]
-    alone = tmp_path / "alone"
-    main.app([*words, "--batch-tokens", "100000", "-o", str(alone)], standalone_mode=False)
-    for tokens in ("100000", "60"):
-        together = tmp_path / tokens
-        done = train_together([*words, "--batch-tokens", tokens, "-o", str(together)])
-        assert done.returncode == 0, done.stderr[-2000:]
-        the_same(alone, together)
+    check_two_processes(words, tmp_path)
 
 
 @pytest.mark.slow
@@ -129,6 +123,17 @@ def test_a_model_that_is_cut_up_is_refused(
     with pytest.raises(UsageError, match=f"does not run under {engine}"):
         main.app(words, standalone_mode=False)
     assert not (tmp_path / "out").exists()
+
+
+def check_two_processes(words: list[str], folder: Path) -> None:
+    """Train with one process, and with two in packs of two sizes; compare the models and the logs."""
+    alone = folder / "alone"
+    main.app([*words, "--batch-tokens", "100000", "-o", str(alone)], standalone_mode=False)
+    for tokens in ("100000", "60"):
+        together = folder / tokens
+        done = train_together([*words, "--batch-tokens", tokens, "-o", str(together)])
+        assert done.returncode == 0, done.stderr[-2000:]
+        the_same(alone, together)
 
 
 def the_same(alone: Path, together: Path) -> None:
