@@ -23,6 +23,7 @@ OUTSIDE = (
     "LICENSE",
     "justfile",
     "benchmarks/average_adapters.py",
+    "benchmarks/splade_minilm.py",
     "examples",
     "tests/mteb_task.py",
 )
