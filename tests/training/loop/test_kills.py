@@ -25,7 +25,7 @@ GOING = [
     (LossTrainer, "_save_optimizer_and_scheduler"),
     (LossTrainer, "_save_rng_state"),
 ]
-ENDING = [(checkpoints, "_write_encoder"), (checkpoints, "_card")]  # … or the model's own files
+ENDING = [(checkpoints, "_write_model"), (checkpoints, "_card")]  # … or the model's own files
 
 
 class Kill(BaseException):
