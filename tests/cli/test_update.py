@@ -55,21 +55,22 @@ def test_the_same_lines_every_night(cron: Cron, stored: str) -> None:
     cron.change(fresh="copper conducts electricity")
     made = cron.encode(*as_stored).json
     assert (made["generation"], made["kept"], made["encoded"], made["removed"]) == (2, 55, 1, 5)
-    # Codes of one bit per dimension score other documents nearly as high as an equal text.
-    question = ("-q", "copper conducts electricity", "-k", 5 if stored == "binary" else 1, "--json")
+    question = ("-q", "copper conducts electricity", "-k", 5, "--json")
 
     def ids(found: Any) -> list[str]:
         return [hit["id"] for hit in found.json]
 
     found = lmk("search", cron.vectors, *question)
-    assert "fresh" in ids(found)
-    assert found.err == ""
+    # With one bit per dimension, another document can have the same code, and then the same score.
+    best = [hit["id"] for hit in found.json if hit["score"] == found.json[0]["score"]]
+    assert ("fresh" in best, found.err) == (True, "")
+    assert stored == "binary" or best == ["fresh"]
     old = lmk("search", cron.index, *question)
     assert "fresh" not in ids(old)
     assert "is behind" in old.err
     assert "1 rows appended, 5 deleted rows skipped" in lmk(*index).err
     now = lmk("search", cron.index, *question)
-    assert (ids(now), now.err) == (ids(found), "")
+    assert (ids(now)[0] in best, now.err) == (True, "")
     assert "already up to date" in lmk(*index).err
     assert lmk("show", cron.vectors, "--json").json["generation"] == 2
     made = lmk("compact", cron.vectors, "--json").json
