@@ -264,8 +264,8 @@ class _SparseDivision:
 
 
 class _ApproximateDivision(_DenseDivision):
-    """Inverted lists: each shard has a range of consecutive vector numbers. A piece has one list per query
-    vector, with the candidates of the index."""
+    """Inverted lists: each shard has a range of consecutive vector numbers. A piece has one list per
+    looked-up vector, with the candidates of the index."""
 
     def __init__(self, index: DenseIndex, search: ApproximateSearch) -> None:
         super().__init__(index)
@@ -274,10 +274,11 @@ class _ApproximateDivision(_DenseDivision):
     def layout(self, queries: Ragged) -> _Layout:
         # Lists of candidates have equal lengths, padded with row -1.
         rows = range(-1, self._search.nearest.rows)
-        return _Layout(len(queries.vectors), rows, equal_lengths=True)
+        return _Layout(int(self._search.starts(queries)[-1]), rows, equal_lengths=True)
 
     def lists(self, queries: Ragged, part: slice) -> slice:
-        return slice(int(queries.starts[part.start]), int(queries.starts[part.stop]))
+        starts = self._search.starts(queries)
+        return slice(int(starts[part.start]), int(starts[part.stop]))
 
     def shard_search(self, shard: Shard) -> Search:
         numbers = shard.rows(self._search.nearest.rows)

@@ -73,7 +73,7 @@ class _TokensExecution(_ShardsExecution):
 
 
 class _StorageExecution(_ShardsExecution):
-    store_dtype: Literal["fp32", "fp16", "int8", "binary", "sparse"]
+    store_dtype: Literal["fp32", "fp16", "int8", "int4", "int2", "binary", "sparse"]
 
 
 class _VectorsExecution(_TokensExecution, _StorageExecution):

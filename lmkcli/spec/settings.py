@@ -14,7 +14,7 @@ from lmkcli.errors import UsageError
 from lmkcli.spec.values import AUTO, Device, parser_of
 
 Dtype = Literal["auto", "fp32", "bf16", "fp16"]
-StoreDtype = Literal["fp16", "fp32", "int8", "binary"]
+StoreDtype = Literal["fp16", "fp32", "int8", "int4", "int2", "binary"]
 Overflow = Literal["truncate", "error"]
 
 
@@ -108,7 +108,7 @@ class EncodeSettings(Settings):
     store_dtype: Annotated[
         StoreDtype,
         Flag(
-            "Dtype of the stored vectors; int8 and binary: one byte or one bit per dimension.",
+            "Dtype of the stored vectors; int8, int4, int2, binary: 8, 4, 2 bits or one per dimension.",
             suggest_for="--quantize --int8 --binary --save-dtype",
         ),
     ] = "fp16"

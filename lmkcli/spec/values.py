@@ -1,4 +1,4 @@
-"""Values with a notation: granularity, window, overlap, shard, size and device.
+"""Values with a notation: granularity, window, overlap, shard, size, encoding by MUVERA and device.
 
 Each value is parsed once, where it enters the program, and prints in the notation of the user. Flags, config
 files and manifests use the same notation.
@@ -11,6 +11,7 @@ from typing import Any, Self
 from lmkcli.errors import DataError, UsageError
 
 SPLITTERS = ("sentence", "given")  # granularities that cut the text before it is tokenized
+WIDEST = 1 << 16  # dimensions of an encoding by MUVERA; the paper uses up to 20,480
 MOST_SHARDS = 99_999  # the names of parts have five digits for shard numbers
 
 
@@ -182,6 +183,39 @@ class Size(int):
 
 
 NO_LIMIT = Size(0)
+
+
+class Muvera(str):
+    """The size of an encoding by MUVERA, '20x5x16': repetitions, bits of a cluster's number, dimensions of
+    a projected vector. '' is none.
+
+    width: the number of dimensions of an encoding, repetitions * 2^bits * dims.
+    """
+
+    repetitions: int
+    bits: int
+    dims: int
+    width: int
+
+    def __new__(cls, text: str = "") -> Self:
+        """Parse a size. Raises UsageError for an invalid one."""
+        parts = text.split("x") if text else ["0", "0", "0"]
+        if text and not (len(parts) == 3 and all(map(is_count, parts)) and int(parts[1]) <= 16):
+            raise UsageError(
+                f"--muvera {text}: write repetitions, bits (at most 16) and dimensions, such as 20x5x16"
+            )
+        self = super().__new__(cls, "x".join(str(int(part)) for part in parts) if text else "")
+        self.repetitions, self.bits, self.dims = map(int, parts)
+        self.width = self.repetitions * (1 << self.bits) * self.dims
+        if self.width > WIDEST:
+            raise UsageError(
+                f"--muvera {text}: an encoding would have {self.width:,} dimensions, and {WIDEST:,} are "
+                "allowed; write fewer repetitions, bits or dimensions, such as 20x5x16"
+            )
+        return self
+
+
+NO_MUVERA = Muvera()
 
 
 class Device(str):

@@ -172,6 +172,15 @@ def int_range(low: int, high: int) -> msgspec.Meta:
     return msgspec.Meta(ge=low, lt=high)
 
 
+def _parsed(kind: Any, value: Any) -> Any:
+    """Parse a value of a class of texts with a notation (spec/values.py)."""
+    if isinstance(value, kind):
+        return value
+    if issubclass(kind, str) and isinstance(value, str):
+        return kind(value)
+    raise NotImplementedError
+
+
 def _mismatch(value: Any, shape: Any) -> str:
     """The first key of a JSON value that does not fit a type, with the reason; empty if all keys fit."""
     if is_dataclass(shape) and isinstance(value, dict):
@@ -179,7 +188,7 @@ def _mismatch(value: Any, shape: Any) -> str:
         if unknown := sorted(map(str, value.keys() - names)):
             return f"{unknown[0]} is unknown"
     try:
-        msgspec.convert(value, shape, strict=True, str_keys=True)
+        msgspec.convert(value, shape, strict=True, str_keys=True, dec_hook=_parsed)
     except msgspec.ValidationError as error:
         message, _, place = str(error).partition(" - at `$")
         key = place.rstrip("`").lstrip(".")

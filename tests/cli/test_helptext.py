@@ -15,7 +15,7 @@ from lmkcli.cli.verbs import VERBS
 Lmk = Callable[..., Any]
 ROOT: Any = typer.main.get_command(app)
 # Maximum lines of `lmk VERB --help-all` at 80 columns; the last number is for all other pages.
-LONGEST = {"encode": 85, "search": 104, "train": 123, "pretrain": 105, "": 70}
+LONGEST = {"encode": 85, "index": 74, "search": 104, "train": 123, "pretrain": 105, "": 70}
 SHORT = 58  # maximum lines of `lmk VERB -h`
 EXAMPLES = [(verb, line) for verb, entry in VERBS.items() for line in entry.examples]
 
@@ -65,7 +65,7 @@ def test_the_most_used_flags_come_first(lmk: Lmk) -> None:
 
 def test_help_shows_choices_and_defaults(lmk: Lmk) -> None:
     page = " ".join(lmk("encode", "--help-all").out.split())
-    assert "bit per dimension. [default: fp16; or fp32, int8, binary]" in page
+    assert "one per dimension. [default: fp16; or fp32, int8, int4, int2, binary]" in page
     assert "--[no-]store-text Store titles and texts with the vectors. [default: on]" in page
     assert (
         "-m, --model TEXT A model folder, a hub name, lmk-minilm or minilm (extra demo). [required]"

@@ -46,7 +46,7 @@ def cron(lmk: Lmk, tmp_path: Path, tiny_model: Models, beir: Path) -> Cron:
     return Cron(lmk, tmp_path, tiny_model("bert"), beir)
 
 
-@pytest.mark.parametrize("stored", ["fp16", "int8", "binary"])
+@pytest.mark.parametrize("stored", ["fp16", "int8", "int4", "binary"])
 def test_the_same_lines_every_night(cron: Cron, stored: str) -> None:
     lmk, index = cron.lmk, ("index", cron.vectors, "-o", cron.index, *UPDATE)
     as_stored = ("--store-dtype", stored, "--json")

@@ -5,16 +5,21 @@ chunks) are scored exactly in float64, so the index decides only which rows are 
 two cases the search fetches four times as many candidates, repeatedly. (1) There are too few different rows,
 because the vectors belong to few documents or to deleted ones. (2) The end of a list is a tie, and chance
 decides which of the tied vectors the index returns. Rows that are still missing come from exact search.
+
+An index may contain one encoding for each document instead of its vectors (muvera.py). A query is then
+looked up by its own encoding. The exact scores are those of the vectors in both cases.
 """
 
 import numpy as np
 from numpy.typing import NDArray
 
+from lmkcli.retrieval.dense.muvera import FixedDimensional
 from lmkcli.retrieval.dense.rows import NumberedPart, RankedUnits, still_live
 from lmkcli.retrieval.dense.vector_search import Candidates, Nearest, RowHits, VectorSearch
 from lmkcli.retrieval.engines.exact.exact_search import ExactScorer, top
 from lmkcli.store.vectors import Ragged, Vectors
 
+ENCODED = 4  # rows that are scored exactly for a wanted row, if the index contains encodings
 MARGIN = 32  # rows beyond k * overfetch that are scored exactly
 SPREAD = 4  # vectors that are fetched for a wanted row, if rows have several vectors
 LEAST = 128  # minimum number of fetched vectors for each of several query vectors
@@ -32,10 +37,15 @@ class ApproximateSearch:
         units: RankedUnits,
         numbered: list[NumberedPart],
         exact: VectorSearch,
+        encoding: FixedDimensional | None = None,
     ) -> None:
+        """Search with an index that numbers all vectors, or with `encoding` one encoding per document."""
         self._nearest, self._matrix, self._exact = nearest, units.matrix, exact
-        self._query_vectors = TOKENS if units.vectors.recipe.query.unit == "token" else 1
-        numbering = Numbering(units.vectors, numbered)
+        self._encoding = encoding
+        self._total = units.matrix.rows if encoding else units.matrix.total
+        by_token = units.vectors.recipe.query.unit == "token" and not encoding
+        self._query_vectors = TOKENS if by_token else 1
+        numbering = Numbering(units.vectors, numbered, by_document=bool(encoding))
         self._rows_of = numbering.vectors if units.level == "chunk" else numbering.docs
 
     @property
@@ -43,9 +53,17 @@ class ApproximateSearch:
         """The approximate index."""
         return self._nearest
 
+    def looked_up(self, queries: Ragged) -> Ragged:
+        """Return the vectors that are looked up in the index: those of the queries, or their encodings."""
+        return self._encoding.queries(queries) if self._encoding else queries
+
+    def starts(self, queries: Ragged) -> NDArray[np.int64]:
+        """Return the number of the first looked-up vector of each query, and the total [n + 1]."""
+        return np.arange(len(queries.counts) + 1) if self._encoding else queries.starts
+
     def first_candidates(self, queries: Ragged, k: int, among: range | None = None) -> Candidates:
-        """Fetch the first candidates of each query vector, among all vectors or a range of numbers."""
-        return self._nearest.candidates(queries.vectors, self._depth(k) + 1, among)
+        """Fetch the first candidates of each looked-up vector, among all numbers or a range of them."""
+        return self._nearest.candidates(self.looked_up(queries).vectors, self._depth(k) + 1, among)
 
     def search(self, queries: Ragged, k: int, first: Candidates | None = None) -> RowHits:
         """Return the k best candidates of each query, and all ties with the last of them.
@@ -70,9 +88,11 @@ class ApproximateSearch:
     ) -> list[NDArray[np.int64]]:
         """Return candidate rows of the matrix for each query; empty for queries that need exact search.
 
-        One candidate more than `depth` is fetched for each query vector [n, depth + 1]. If it has the same
-        score as the candidate before it, a tie is cut off, and the query is repeated with a larger depth.
+        One candidate more than `depth` is fetched for each looked-up vector [n, depth + 1]. If it has the
+        same score as the candidate before it, a tie is cut off, and the query is repeated with a larger
+        depth.
         """
+        queries = self.looked_up(queries)
         candidates: list[NDArray[np.int64]] = [np.zeros(0, np.int64)] * len(queries.counts)
         depth, pending = self._depth(k), np.arange(len(candidates))
         repeat: list[np.integer] = []
@@ -100,17 +120,18 @@ class ApproximateSearch:
 
     def _wanted(self, k: int) -> int:
         """The number of rows to score exactly, if the index finds so many."""
-        return min(k * self._nearest.overfetch + MARGIN, self._matrix.rows)
+        overfetch = max(self._nearest.overfetch, ENCODED if self._encoding else 1)
+        return min(k * overfetch + MARGIN, self._matrix.rows)
 
     def _depth(self, k: int) -> int:
         """The number of vectors to fetch first for each query vector."""
         matrix, numbered, wanted = self._matrix, self._nearest.rows, self._wanted(k)
         # If an index also numbers deleted vectors, about total / numbered of the returned vectors are
         # live.
-        share = -(-wanted * numbered // max(1, matrix.total))
-        if not matrix.rows < matrix.total:
+        share = -(-wanted * numbered // max(1, self._total))
+        if not matrix.rows < self._total:
             return min(share, self._nearest.most)
-        spread = min(SPREAD, -(-matrix.total // matrix.rows))
+        spread = min(SPREAD, -(-self._total // matrix.rows))
         depth = max(spread * share // self._query_vectors, min(share, LEAST))
         return min(depth, self._nearest.most)
 
@@ -126,17 +147,20 @@ def _ends_in_tie(candidates: Candidates) -> NDArray[np.bool_]:
 class Numbering:
     """Maps the vector numbers of an index to the current rows of `vectors`; -1 for deleted ones.
 
-    An index numbers the vectors of its parts one after the other, in their state at the time of building.
+    An index numbers the vectors of its parts one after the other, in their state at the time of building;
+    with `by_document`, it numbers their documents.
     """
 
-    def __init__(self, vectors: Vectors, numbered: list[NumberedPart]) -> None:
-        self._vectors = vectors
+    def __init__(
+        self, vectors: Vectors, numbered: list[NumberedPart], by_document: bool = False
+    ) -> None:
+        self._vectors, self._by_document = vectors, by_document or vectors.single
         # The current row of each document that the index numbers; None if no document was deleted since.
         self._rows: NDArray[np.int64] | None = None
         if [part.piece for part in numbered] != vectors.slices:
             live = still_live(numbered, vectors.slices)
             self._rows = np.where(live, np.cumsum(live) - 1, -1)
-        if not vectors.single:
+        if not self._by_document:
             counts = [self._counts(part) for part in numbered]
             self._starts = np.concatenate([[0], *counts]).cumsum().astype(np.int64)
 
@@ -155,7 +179,7 @@ class Numbering:
 
     def docs(self, numbers: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the document of each number, as a row of the folder."""
-        return self._current(numbers if self._vectors.single else self._owners(numbers))
+        return self._current(numbers if self._by_document else self._owners(numbers))
 
     def vectors(self, numbers: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the vector of each number, counted over all current vectors."""

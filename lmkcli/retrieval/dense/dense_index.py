@@ -14,10 +14,11 @@ from numpy.typing import NDArray
 from lmkcli.data.collection import Doc, Query
 from lmkcli.data.run import Run, ranked
 from lmkcli.encoding.encoder import Encoder, open_recorded
-from lmkcli.errors import DataError
+from lmkcli.errors import DataError, UsageError
 from lmkcli.models.devices import choose_device, native_dtype
 from lmkcli.progress import Progress, silent
 from lmkcli.retrieval.dense.candidates import ApproximateSearch
+from lmkcli.retrieval.dense.muvera import FixedDimensional
 from lmkcli.retrieval.dense.rows import RankedUnits, read_numbering
 from lmkcli.retrieval.dense.vector_search import Matrix, Nearest, RowHits, VectorSearch
 from lmkcli.retrieval.dense.vector_source import behind, frozen_vectors, incomplete
@@ -41,25 +42,43 @@ def open_vectors(folder: Path, settings: OpenSettings) -> "DenseIndex":
     return DenseIndex(info, units, exact_search(units.matrix, settings), settings)
 
 
+class OpenedEngine(NamedTuple):
+    """The approximate search of an engine, a note for the user (may be empty), and the encoding of documents
+    and queries if the index contains encodings instead of vectors."""
+
+    nearest: Nearest
+    note: str = ""
+    encoding: FixedDimensional | None = None
+
+
 def open_approximate(
     folder: Path,
     described: Manifest,
     built: dict[str, Any],
     settings: OpenSettings,
-    open_nearest: Callable[[Vectors], tuple[Nearest, str]],
+    open_nearest: Callable[[Vectors], OpenedEngine],
 ) -> "DenseIndex":
     """Open an index over vectors, from its manifest and its built.json.
 
     `open_nearest` opens the approximate search of the engine for the vectors that the index was built from.
-    It also returns a note for the user, which may be empty.
+    Raises UsageError for `--level chunk` with encodings of whole documents.
     """
     settings.refuse("an index of vectors", *LEXICAL)
     identity = described.identity
     vectors = frozen_vectors(Vectors, folder, described, built["of"], settings.vectors)
     units = RankedUnits(vectors, settings.level or "", settings.aggregate or "")
-    nearest, note = open_nearest(vectors)
+    nearest, note, encoding = open_nearest(vectors)
+    if encoding and units.level == "chunk":
+        raise UsageError(
+            f"--level chunk: {folder} contains one encoding for each document (--muvera); search the vectors "
+            "themselves, or build an index without --muvera"
+        )
     search = ApproximateSearch(
-        nearest, units, read_numbering(built["of"]), exact_search(units.matrix, settings)
+        nearest,
+        units,
+        read_numbering(built["of"]),
+        exact_search(units.matrix, settings),
+        encoding,
     )
     search_info: dict[str, Any] = {"ef_search": settings.ef_search, "nprobe": settings.nprobe}
     notes = (incomplete(folder, built), behind(folder, vectors), note)

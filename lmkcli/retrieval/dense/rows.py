@@ -158,6 +158,11 @@ class NumberedPart(NamedTuple):
         return cls(piece, item[2] if len(item) > 2 else piece.rows)
 
 
+def number_docs(vectors: StoredVectors) -> list[NumberedPart]:
+    """Number the documents of a folder in its own order, whatever number of vectors they have."""
+    return [NumberedPart(piece, piece.rows) for piece in vectors.slices]
+
+
 def number(vectors: StoredVectors) -> list[NumberedPart]:
     """Number all vectors of a folder in its own order."""
     return [NumberedPart(*pair) for pair in zip(vectors.slices, vectors.part_totals(), strict=True)]

@@ -11,7 +11,15 @@ from typing import Any, ClassVar
 from lmkcli.data.collection import Collection, Shard
 from lmkcli.errors import DataError, UsageError
 from lmkcli.progress import Progress, Report
-from lmkcli.retrieval.dense.rows import flat, number, read_numbering, still_live
+from lmkcli.retrieval.dense.rows import (
+    NumberedPart,
+    flat,
+    number,
+    number_docs,
+    read_numbering,
+    still_live,
+)
+from lmkcli.retrieval.dense.vector_search import Blocks
 from lmkcli.retrieval.dense.vector_source import (
     built_from,
     built_of,
@@ -48,6 +56,11 @@ class Faiss:
     def plan(cls, task: IndexTask, report: Report) -> "FaissPlan":
         """Open the vectors. Raises UsageError and DataError for an index that cannot be built here."""
         vectors, settings = open_source(Vectors, task, report), task.settings.part(FaissSettings)
+        if settings.muvera and vectors.single:
+            raise UsageError(
+                f"--muvera: {vectors.folder} holds one vector for each document, which needs no encoding; "
+                "drop it"
+            )
         plan = FaissPlan(vectors, task.folder, settings, task.settings.apart)
         if task.settings.shard:
             return plan
@@ -61,11 +74,12 @@ class Faiss:
             raise UsageError(
                 f"--apart joins shards, and {task.folder} has none: build each with --shard i/n"
             )
-        needed = FaissIndex.memory(flat(vectors), settings)
+        blocks = indexed(vectors, settings)
+        needed = FaissIndex.memory(blocks, settings)
         if task.overwrite:
-            FaissIndex.check_buildable(flat(vectors), settings)
+            FaissIndex.check_buildable(blocks, settings)
         report.note(
-            f"{settings.kind} over {vectors.total:,} x {vectors.dim}: about {size(needed)} to build"
+            f"{settings.kind} over {blocks.rows:,} x {blocks.dim}: about {size(needed)} to build"
         )
         return plan
 
@@ -75,16 +89,17 @@ class Faiss:
     ) -> Index:
         """Open an index that `lmk index` built."""
         from lmkcli.models.devices import choose_device  # imports torch
-        from lmkcli.retrieval.dense.dense_index import open_approximate
+        from lmkcli.retrieval.dense.dense_index import OpenedEngine, open_approximate
+        from lmkcli.retrieval.dense.muvera import FixedDimensional
 
         settings.refuse("an index of FAISS", *DATABASE)
+        values = {**described.identity["settings"], "max_memory": NO_LIMIT}
+        validate(values, FaissSettings, f"the settings of {folder}", "build the index again")
+        recorded = FaissSettings(**values)
 
-        def open_files(vectors: Vectors) -> tuple[FaissIndex, str]:
-            recorded = {**described.identity["settings"], "max_memory": NO_LIMIT}
-            again = "build the index again"
-            validate(recorded, FaissSettings, f"the settings of {folder}", again)
+        def open_files(vectors: Vectors) -> OpenedEngine:
             search_settings = replace(
-                FaissSettings(**recorded), ef_search=settings.ef_search, nprobe=settings.nprobe
+                recorded, ef_search=settings.ef_search, nprobe=settings.nprobe
             )
             device = choose_device(settings.device)
             # Copying all lists to a GPU takes time, so a GPU is used only if the user named it.
@@ -92,7 +107,10 @@ class Faiss:
             opened = FaissIndex.open(
                 folder / built["at"], search_settings, (device.index or 0) if named else None
             )
-            return opened, opened.note
+            encoding = None
+            if recorded.muvera:
+                encoding = FixedDimensional(recorded.muvera, vectors.dim)
+            return OpenedEngine(opened, opened.note, encoding)
 
         return open_approximate(folder, described, built, settings, open_files)
 
@@ -140,8 +158,8 @@ def build_faiss(
         _claim(vectors, folder, settings, report)
         if built := built_from(vectors, folder):
             return built
-        facts = FaissIndex.build(flat(vectors), folder, settings, report.progress)
-        return write_built(folder, facts, built_of(vectors, number(vectors)), "")
+        facts = FaissIndex.build(indexed(vectors, settings), folder, settings, report.progress)
+        return write_built(folder, facts, built_of(vectors, numbered(vectors, settings)), "")
 
 
 def _claim(vectors: Vectors, folder: Path, settings: FaissSettings, report: Report) -> None:
@@ -150,7 +168,24 @@ def _claim(vectors: Vectors, folder: Path, settings: FaissSettings, report: Repo
 
 def _recorded(settings: FaissSettings) -> dict[str, Any]:
     """The settings that belong to the index; the memory limit belongs to the machine."""
-    return {**asdict(settings), "max_memory": 0}
+    recorded = {**asdict(settings), "max_memory": 0}
+    if not settings.muvera:
+        del recorded["muvera"]  # as in indexes of earlier versions, which are the same without it
+    return recorded
+
+
+def indexed(vectors: Vectors, settings: FaissSettings) -> Blocks:
+    """Return what the index contains: every vector, or one encoding for each document."""
+    if not settings.muvera:
+        return flat(vectors)
+    from lmkcli.retrieval.dense.muvera import EncodedDocs  # imports torch
+
+    return EncodedDocs(vectors, settings.muvera)
+
+
+def numbered(vectors: Vectors, settings: FaissSettings) -> list[NumberedPart]:
+    """Return the parts of a folder with the numbers of rows that the index gives them."""
+    return number_docs(vectors) if settings.muvera else number(vectors)
 
 
 def update_faiss(
@@ -171,14 +206,14 @@ def update_faiss(
         reason = _obstacle(built["of"], vectors)
         if not reason:
             try:
-                return _append(built, vectors, folder, report.progress)
+                return _append(built, vectors, folder, settings, report.progress)
             except DataError as error:
                 reason = str(error)
 
         def build(where: Path) -> dict[str, Any]:
-            return FaissIndex.build(flat(vectors), where, settings, report.progress)
+            return FaissIndex.build(indexed(vectors, settings), where, settings, report.progress)
 
-        of = built_of(vectors, number(vectors))
+        of = built_of(vectors, numbered(vectors, settings))
         return IndexUpdate(replace_files(folder, built, build, of), f"built again: {reason}")
 
 
@@ -196,21 +231,25 @@ def _obstacle(of: dict[str, Any], vectors: Vectors) -> str:
 
 
 def _append(
-    built: dict[str, Any], vectors: Vectors, folder: Path, progress: Progress
+    built: dict[str, Any],
+    vectors: Vectors,
+    folder: Path,
+    settings: FaissSettings,
+    progress: Progress,
 ) -> IndexUpdate:
     """Add the new parts behind those of the index. Deleted rows stay in the index and are skipped."""
-    numbered = read_numbering(built["of"])
-    fresh = new_parts(numbered, vectors)
-    numbered += number(fresh)
-    of = built_of(vectors, numbered)
-    deleted = int((~still_live(numbered, vectors.slices)).sum())
+    parts = read_numbering(built["of"])
+    fresh = new_parts(parts, vectors)
+    parts += numbered(fresh, settings)
+    of = built_of(vectors, parts)
+    deleted = int((~still_live(parts, vectors.slices)).sum())
     changes = f"{fresh.rows} rows appended, {deleted} deleted rows skipped"
     if not fresh.slices:
         old = {key: value for key, value in built.items() if key not in ("digest", "of", "at")}
         return IndexUpdate(write_built(folder, old, of, built["at"]), changes)
 
     def append(where: Path) -> dict[str, Any]:
-        facts = FaissIndex.append(flat(fresh), folder / built["at"], where, progress)
+        facts = FaissIndex.append(indexed(fresh, settings), folder / built["at"], where, progress)
         return {**{k: built[k] for k in ("factory", "training_rows") if k in built}, **facts}
 
     return IndexUpdate(replace_files(folder, built, append, of), changes)
@@ -224,7 +263,7 @@ def build_shard(
     The first task trains the index, and the others wait for it. Raises UsageError for an index kind without
     inverted lists, and Mismatch if shards of another index exist.
     """
-    whole = flat(vectors)
+    whole = indexed(vectors, settings)
     FaissIndex.check_joinable(whole, settings)
     identity = _shards_identity(vectors, settings)
     shards = Shards.claim(folder, identity, shard.count, [LISTS], report.call)
@@ -234,8 +273,9 @@ def build_shard(
     path = shards.path(shard.number, LISTS)
     if not path.exists():
         rows = shard.rows(vectors.rows)
-        first = rows.start if vectors.single else int(vectors.starts[rows.start])
-        share = Share(flat(vectors.share(rows)), first)
+        by_document = vectors.single or settings.muvera
+        first = rows.start if by_document else int(vectors.starts[rows.start])
+        share = Share(indexed(vectors.share(rows), settings), first)
         FaissIndex.build_shard(share, trained, path, settings, report.progress)
     return shards
 
@@ -266,7 +306,7 @@ def join_shards(
             _claim(vectors, folder, settings, report)
             paths = [shards.path(each, LISTS) for each in range(shards.count)]
             facts = FaissIndex.join(shards.folder / TRAINED, paths, folder, settings, apart)
-            built = write_built(folder, facts, built_of(vectors, number(vectors)), "")
+            built = write_built(folder, facts, built_of(vectors, numbered(vectors, settings)), "")
     shards.remove()
     return built
 

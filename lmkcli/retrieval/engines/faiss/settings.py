@@ -6,7 +6,7 @@ from typing import Annotated, ClassVar
 from lmkcli.errors import UsageError
 from lmkcli.retrieval.dense.hnsw import HnswSettings
 from lmkcli.spec.settings import Flag, Settings
-from lmkcli.spec.values import NO_LIMIT, Size
+from lmkcli.spec.values import NO_LIMIT, NO_MUVERA, Muvera, Size
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,6 +37,15 @@ class FaissSettings(HnswSettings):
             suggest_for="--memory --max-ram",
         ),
     ] = NO_LIMIT
+    muvera: Annotated[
+        Muvera,
+        Flag(
+            "Index one encoding of each document's vectors, such as 20x5x16 (MUVERA).",
+            metavar="RxBxD",
+            only="vectors",
+            suggest_for="--fde",
+        ),
+    ] = NO_MUVERA
     seed: int = 0  # of the training sample
 
     def __post_init__(self) -> None:

@@ -78,11 +78,14 @@ class Milvus:
         cls, folder: Path, described: Manifest, built: dict[str, Any], settings: OpenSettings
     ) -> Index:
         """Open an index that `lmk index` built."""
-        from lmkcli.retrieval.dense.dense_index import open_approximate  # imports torch
+        from lmkcli.retrieval.dense.dense_index import (  # imports torch
+            OpenedEngine,
+            open_approximate,
+        )
 
-        def open_collection(vectors: Vectors) -> tuple[MilvusCollection, str]:
+        def open_collection(vectors: Vectors) -> OpenedEngine:
             rows = sum(part.vectors for part in read_numbering(built["of"]))
-            return open_milvus(folder, described, vectors, rows, settings), ""
+            return OpenedEngine(open_milvus(folder, described, vectors, rows, settings))
 
         return open_approximate(folder, described, built, settings, open_collection)
 
