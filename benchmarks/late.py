@@ -50,7 +50,7 @@ from lmkcli.store.ragged import ranges
 from lmkcli.store.vectors import BLOCK_BYTES, Ragged, Vectors, cut
 
 DEPTH, MADE_QUERIES = 100, 50
-LENGTH, DIM, NOISE, BLOCK = 100, 128, 0.3, 5000  # of made documents; BLOCK is documents
+LENGTH, DIM, NOISE, BLOCK = 100, 128, 0.3, 1000  # of made documents; BLOCK is documents
 SETTINGS = OpenSettings()
 Rows = list[np.ndarray]
 

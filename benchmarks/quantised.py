@@ -83,7 +83,7 @@ class Bench:
     def lines(self, kinds: list[str]) -> Iterator[list[str]]:
         best = self.run(*self.exact.search(self.query_vectors, DEPTH))
         yield [self.name, "exact, fp16", str(2 * self.vectors.dim), *self.figures(best, best)]
-        for dtype in ("int8", "binary"):
+        for dtype in ("int8", "int4", "int2", "binary"):
             stored = Recoded(self.vectors, dtype)
             run = self.run(*exact_search(stored, self.settings).search(self.query_vectors, DEPTH))
             yield [self.name, f"stored as {dtype}", str(stored.bytes), *self.figures(run, best)]
@@ -115,7 +115,7 @@ class Bench:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("pairs", nargs="+", metavar="COLLECTION=VECTORS")
-    parser.add_argument("--kinds", nargs="+", default=["int8", "binary", "pq"])
+    parser.add_argument("--kinds", nargs="*", default=["int8", "binary", "pq"])
     given = parser.parse_args()
     print("| collection | index | bytes per document | of exact's 100 | R@100 | nDCG@10 |")
     print("|---|---|---|---|---|---|")
