@@ -82,7 +82,7 @@ class PooledPack(NamedTuple):
     """The result of one forward pass.
 
     inputs: the numbers of the inputs. numbers: [n], the numbers of the vectors. vectors: [n, width], in
-    float32 on the CPU; sparse if the pooling makes sparse vectors.
+    float32 on the CPU.
     """
 
     inputs: list[int]
@@ -168,9 +168,7 @@ class BatchRunner:
         try:
             with torch.inference_mode():
                 vectors, copied = self.forward(inputs).float(), None
-                if vectors.is_sparse:
-                    vectors = vectors.cpu()
-                elif vectors.is_cuda:
+                if vectors.is_cuda:
                     on_device = vectors
                     vectors = torch.empty(on_device.shape, dtype=on_device.dtype, pin_memory=True)
                     vectors.copy_(on_device, non_blocking=True)
@@ -478,11 +476,13 @@ class SparseEncoder(SideEncoder[SparseRagged]):
         none = np.zeros(0, np.int64)  # without texts, there is no pack
         vectors, terms, weights = [none], [none], [none.astype(np.float32)]
         for pack in self._packs(placed, lengths, names, report):
-            sparse = pack.vectors.to_sparse().coalesce()  # dense in training
-            indices = sparse.indices().numpy()
-            vectors.append(pack.numbers[indices[0]])
-            terms.append(indices[1])
-            weights.append(sparse.values().numpy())
+            dense = pack.vectors.numpy()
+            # weights that are not finite stay, because the caller refuses them: NaN != 0
+            places = np.flatnonzero(dense != 0)
+            rows, columns = np.divmod(places, dense.shape[1])
+            vectors.append(pack.numbers[rows])
+            terms.append(columns)
+            weights.append(dense.reshape(-1)[places])
         counts = placed.vectors
         numbers = np.concatenate(vectors)
         if self.side.unit == "doc":

@@ -76,7 +76,17 @@ class Marks(NamedTuple):
 
     marks: torch.Tensor  # [m]: rows of the states
     groups: torch.Tensor  # [m], non-decreasing: 0 … vectors - 1
-    vectors: int
+    counts: NDArray[np.int64]  # [vectors], the marks of each, known without waiting for a GPU
+
+    @property
+    def vectors(self) -> int:
+        """The number of vectors."""
+        return len(self.counts)
+
+    @property
+    def starts(self) -> NDArray[np.int64]:
+        """The position in `marks` of the first mark of each vector, and the total, [vectors + 1]."""
+        return np.concatenate([[0], np.cumsum(self.counts)])
 
 
 class Pooling(nn.Module):
@@ -94,7 +104,7 @@ class Pooling(nn.Module):
 
     def forward(self, states: torch.Tensor, marks: Marks) -> torch.Tensor:
         """[rows, dim] -> [marks.vectors, width], in float32 or wider."""
-        pooled = pool(self.token_head(states), *marks)
+        pooled = pool(self.token_head(states), marks.marks, marks.groups, marks.vectors)
         vectors: torch.Tensor = self.sentence_modules(pooled)
         return vectors
 
@@ -171,11 +181,12 @@ def batch_marks(inputs: Sequence[Input], rows: list[int], device: torch.device) 
     marks = [one.marks + start for one, start in zip(inputs, starts, strict=True)]
     owners = np.concatenate([one.groups for one in inputs])
     changes = _changes(owners)
-    groups = np.repeat(np.arange(len(changes)), np.diff(changes, append=len(owners)))
+    counts = np.diff(changes, append=len(owners)).astype(np.int64)
+    groups = np.repeat(np.arange(len(changes)), counts)
     return Marks(
         to_device(torch.from_numpy(np.concatenate(marks).astype(np.int64)), device),
         to_device(torch.from_numpy(groups), device),
-        len(changes),
+        counts,
     )
 
 
