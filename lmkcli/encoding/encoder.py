@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from lmkcli import catalog
 from lmkcli.data.collection import Query
 from lmkcli.encoding.chunk_contexts import ContextTokens, PlacedDocument, placed_in_context
-from lmkcli.encoding.resolution import makes_sparse, open_pooler
+from lmkcli.encoding.resolution import makes_sparse, open_pooler, window_reduction
 from lmkcli.encoding.static_queries import StaticQueries, open_static_queries
 from lmkcli.errors import DataError, Mismatch, UsageError
 from lmkcli.models.devices import is_out_of_memory
@@ -469,10 +469,7 @@ class SparseEncoder(SideEncoder[SparseRagged]):
     def _encode(
         self, placed: PlacedBlock, lengths: NDArray[np.int64], names: list[str], report: Report
     ) -> SparseRagged:
-        """Run the model on placed texts. The weights of windows become their maximum, or their sum.
-
-        They are reduced as the weights of the positions in a window.
-        """
+        """Run the model on placed texts. The weights of windows become their maximum, or their sum."""
         none = np.zeros(0, np.int64)  # without texts, there is no pack
         vectors, terms, weights = [none], [none], [none.astype(np.float32)]
         for pack in self._packs(placed, lengths, names, report):
@@ -488,10 +485,8 @@ class SparseEncoder(SideEncoder[SparseRagged]):
         if self.side.unit == "doc":
             numbers = np.repeat(np.arange(len(counts)), counts)[numbers]
             counts = np.ones_like(counts)
-        expanding = traits_of(open_pooler(self.side.pool)).expanding
-        summed = expanding is not None and expanding.reduction == "sum"
         entries = Entries(numbers, np.concatenate(terms), np.concatenate(weights))
-        pooled = collected(entries, counts, self.dim, summed)
+        pooled = collected(entries, counts, self.dim, window_reduction(self.side) == "sum")
         if self.side.top_terms:
             pooled = pooled.pruned(self.side.top_terms)
         return pooled.normalized() if self.side.normalize else pooled

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from lmkcli.models.devices import to_device
-from lmkcli.pooling.placement import Input, Ints
+from lmkcli.pooling.placement import Input, Ints, Reduction
 from lmkcli.pooling.segment_mean import pool
 
 
@@ -196,15 +196,15 @@ def _changes(owners: NDArray[np.int64]) -> NDArray[np.intp]:
 
 
 class Finish(NamedTuple):
-    """The last steps: average the windows of a text, cut to `dim` (0 keeps all), normalise.
+    """The last steps: make one vector of the windows of a text, cut to `dim` (0 keeps all), normalise.
 
-    With `maximum`, the weights of a sparse vector are the maxima over the windows.
+    `windows` is their mean, or for sparse vectors the maximum or the sum of their weights.
     """
 
     average: bool
     dim: int
     normalize: bool
-    maximum: bool = False
+    windows: Reduction = "mean"
 
     def __call__(self, vectors: torch.Tensor, counts: torch.Tensor) -> torch.Tensor:
         """Map [vectors, width] to [texts, dim], or to [vectors, dim] if `average` is false.
@@ -212,14 +212,15 @@ class Finish(NamedTuple):
         Text i owns the next `counts[i]` of the vectors; `counts` is [texts].
         """
         if self.average and len(vectors) != len(counts):
-            texts = torch.arange(len(counts), device=counts.device).repeat_interleave(counts)
-            texts = texts.to(vectors.device)
-            if self.maximum:
-                owners = texts[:, None].expand_as(vectors)
-                empty = vectors.new_zeros(len(counts), vectors.shape[1])
-                vectors = empty.scatter_reduce(0, owners, vectors, "amax")
+            every = torch.arange(len(counts), device=counts.device)
+            texts = every.repeat_interleave(counts, output_size=len(vectors)).to(vectors.device)
+            if self.windows == "mean":
+                rows = torch.arange(len(vectors), device=vectors.device)
+                vectors = pool(vectors, rows, texts, len(counts))
             else:
-                every = torch.arange(len(vectors), device=vectors.device)
-                vectors = pool(vectors, every, texts, len(counts))
+                empty = vectors.new_zeros(len(counts), vectors.shape[1])
+                owners = texts[:, None].expand_as(vectors)
+                how = "amax" if self.windows == "max" else "sum"
+                vectors = empty.scatter_reduce(0, owners, vectors, how)
         vectors = vectors[:, : self.dim] if self.dim else vectors
         return nn.functional.normalize(vectors, dim=-1) if self.normalize else vectors
