@@ -1,6 +1,7 @@
 """Training of sparse models: losses and gradients, what a folder holds, and what is refused."""
 
 import json
+import re
 import shutil
 from collections.abc import Callable, Mapping
 from functools import cache
@@ -22,6 +23,7 @@ from sentence_transformers.sparse_encoder.modules import SpladePooling
 from torch import Tensor
 from transformers import AutoModelForMaskedLM
 
+from lmkcli import Export
 from lmkcli.data.collection import Query
 from lmkcli.encoding.encoder import open_sparse
 from lmkcli.encoding.resolution import resolve
@@ -257,8 +259,27 @@ def test_a_folder_that_lmk_and_sentence_transformers_open_alike(
     before = encoded_by(masked_model(name), pool, texts)
     assert np.abs(ours - before).max() > 0.01
     assert "SparseEncoder(folder)" in (folder / "README.md").read_text()
+    with pytest.raises(UsageError, match=re.escape(f"SparseEncoder({str(folder)!r})")):
+        export_sparse_model(folder, "auto", tmp_path)
     again = trained(planned(pairs, folder, pool="auto"), tmp_path / "again")
     assert np.abs(encoded(again, texts) - ours).max() > 0.01
+
+
+def export_sparse_model(folder: Path, pool: str, tmp_path: Path) -> None:
+    Export(model=str(folder), pool=pool, to="sentence-transformers", output=tmp_path / "x").run()
+
+
+def test_export_of_a_plain_folder_names_the_class_that_opens_it(
+    masked_model: Models, tmp_path: Path
+) -> None:
+    folder, texts = masked_model("bert"), [tiny.sentence(i, 3 + 2 * i) for i in range(5)]
+    with pytest.raises(UsageError, match=re.escape(f"SparseEncoder({str(folder)!r})")):
+        export_sparse_model(folder, "splade", tmp_path)
+    model = SparseEncoder(str(folder), device="cpu")
+    theirs = model.encode(texts, convert_to_sparse_tensor=False).double().numpy()
+    np.testing.assert_allclose(encoded_by(folder, "splade", texts), theirs, rtol=0, atol=1e-5)
+    with pytest.raises(UsageError, match="lmk train --pool splade-log"):  # it would open as splade
+        export_sparse_model(folder, "splade-log", tmp_path)
 
 
 def encoded_by(folder: Path, pool: str, texts: list[str]) -> np.ndarray[Any, np.dtype[np.float64]]:
