@@ -271,7 +271,7 @@ def resolve(
         or (traits_of(pooler).appends_eos and not folder.pool and folder.causal),
         pad_to_max=_first(options.pad_to_max, folder.sees_padding),
         dim=options.dim or 0,
-        sum_windows=options.sum_windows,
+        sum_windows=bool(options.sum_windows),
         top_terms=options.top_terms or 0,
         normalize=normalize,
         similarity="dot" if folder.similarity == "dot" else "cosine",

@@ -227,12 +227,12 @@ class RecipeOptions(Settings):
         ),
     ] = None
     sum_windows: Annotated[
-        bool,
+        bool | None,
         Flag(
             "Sparse vectors: add the weights of a term in all windows, instead of their maximum.",
             suggest_for="--window-aggregation",
         ),
-    ] = False
+    ] = None
     context: Annotated[
         str | None,
         Flag(
