@@ -36,7 +36,8 @@ def measure(model: str, kind: str, passages: int, length: int) -> None:
     vectors = states = forward.model.states(ids)
     if kind == "lmk":
         texts = torch.arange(passages).repeat_interleave(length)
-        vectors = forward.pooling(states, Marks(torch.arange(len(states)), texts, passages))
+        counts = np.full(passages, length)
+        vectors = forward.pooling(states, Marks(torch.arange(len(states)), texts, counts))
     if kind == "logits":
         logits = forward.pooling.token_head(states).view(passages, length, -1)
         vectors = logits.relu().log1p().amax(1)

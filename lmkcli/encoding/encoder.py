@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from lmkcli import catalog
 from lmkcli.data.collection import Query
 from lmkcli.encoding.chunk_contexts import ContextTokens, PlacedDocument, placed_in_context
-from lmkcli.encoding.resolution import makes_sparse, open_pooler
+from lmkcli.encoding.resolution import makes_sparse, open_pooler, window_reduction
 from lmkcli.encoding.static_queries import StaticQueries, open_static_queries
 from lmkcli.errors import DataError, Mismatch, UsageError
 from lmkcli.models.devices import is_out_of_memory
@@ -82,7 +82,7 @@ class PooledPack(NamedTuple):
     """The result of one forward pass.
 
     inputs: the numbers of the inputs. numbers: [n], the numbers of the vectors. vectors: [n, width], in
-    float32 on the CPU; sparse if the pooling makes sparse vectors.
+    float32 on the CPU.
     """
 
     inputs: list[int]
@@ -168,9 +168,7 @@ class BatchRunner:
         try:
             with torch.inference_mode():
                 vectors, copied = self.forward(inputs).float(), None
-                if vectors.is_sparse:
-                    vectors = vectors.cpu()
-                elif vectors.is_cuda:
+                if vectors.is_cuda:
                     on_device = vectors
                     vectors = torch.empty(on_device.shape, dtype=on_device.dtype, pin_memory=True)
                     vectors.copy_(on_device, non_blocking=True)
@@ -471,27 +469,24 @@ class SparseEncoder(SideEncoder[SparseRagged]):
     def _encode(
         self, placed: PlacedBlock, lengths: NDArray[np.int64], names: list[str], report: Report
     ) -> SparseRagged:
-        """Run the model on placed texts. The weights of windows become their maximum, or their sum.
-
-        They are reduced as the weights of the positions in a window.
-        """
+        """Run the model on placed texts. The weights of windows become their maximum, or their sum."""
         none = np.zeros(0, np.int64)  # without texts, there is no pack
         vectors, terms, weights = [none], [none], [none.astype(np.float32)]
         for pack in self._packs(placed, lengths, names, report):
-            sparse = pack.vectors.to_sparse().coalesce()  # dense in training
-            indices = sparse.indices().numpy()
-            vectors.append(pack.numbers[indices[0]])
-            terms.append(indices[1])
-            weights.append(sparse.values().numpy())
+            dense = pack.vectors.numpy()
+            # weights that are not finite stay, because the caller refuses them: NaN != 0
+            places = np.flatnonzero(dense != 0)
+            rows, columns = np.divmod(places, dense.shape[1])
+            vectors.append(pack.numbers[rows])
+            terms.append(columns)
+            weights.append(dense.reshape(-1)[places])
         counts = placed.vectors
         numbers = np.concatenate(vectors)
         if self.side.unit == "doc":
             numbers = np.repeat(np.arange(len(counts)), counts)[numbers]
             counts = np.ones_like(counts)
-        expanding = traits_of(open_pooler(self.side.pool)).expanding
-        summed = expanding is not None and expanding.reduction == "sum"
         entries = Entries(numbers, np.concatenate(terms), np.concatenate(weights))
-        pooled = collected(entries, counts, self.dim, summed)
+        pooled = collected(entries, counts, self.dim, window_reduction(self.side) == "sum")
         if self.side.top_terms:
             pooled = pooled.pruned(self.side.top_terms)
         return pooled.normalized() if self.side.normalize else pooled

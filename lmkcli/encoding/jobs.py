@@ -138,6 +138,7 @@ def describe_job(job: CollectionJob) -> Iterator[str]:
     unit = f", a vector for each {doc.unit}" if doc.unit != "doc" else ""
     window = f", window {doc.window}" if doc.window != "full" else ""
     window += f" overlap {doc.overlap}" if doc.overlap else ""
+    window += ", the sum of windows" if doc.sum_windows else ""
     window += f" after its context ({doc.context})" if doc.context else ""
     yield (
         f"{job.resolved.folder.name}: pool {doc.pool}{gran}{unit}{window}, "

@@ -15,7 +15,7 @@ from lmkcli.errors import UsageError
 from lmkcli.models.files import read_json
 from lmkcli.models.folder import NO_LIMIT, ModelFolder, no_language_head
 from lmkcli.models.lookup import OWN_NAMES, check_revision, read_model
-from lmkcli.pooling.placement import Pooler, traits_of
+from lmkcli.pooling.placement import Pooler, Reduction, traits_of
 from lmkcli.spec.recipe import EXTENSIONS, ROTARY, EncoderConfig, Recipe, RecipeOptions
 from lmkcli.spec.values import (
     FULL,
@@ -135,6 +135,14 @@ def makes_sparse(side: EncoderConfig) -> bool:
     return traits_of(open_pooler(side.pool)).expanding is not None
 
 
+def window_reduction(side: EncoderConfig) -> Reduction:
+    """Return how the vectors of the windows of a text become one vector."""
+    expanding = traits_of(open_pooler(side.pool)).expanding
+    if expanding is None:
+        return "mean"
+    return "sum" if side.sum_windows else expanding.reduction
+
+
 def check_unit(pool: str, pooler: Pooler, unit: str, window: Window) -> None:
     """Raise UsageError for a combination of pool, unit and window that has no meaning."""
     if unit != "doc" and pooler.per == "model" and (unit, window) != ("chunk", "chunk"):
@@ -235,6 +243,8 @@ def resolve(
     requested = options.gran.single if options.gran else Granularity(declared_gran)
     gran = check_gran(pool, requested or None, unit, window)
     overlap = check_overlap(options.overlap, window, gran)
+    if options.sum_windows:
+        _check_sum(pool, unit, window)
     context = read_context(options.context or "", unit, window)
     lengths = _lengths(options, folder, window)  # the last check, because it may open the model
     by_name = folder.revision or options.model in OWN_NAMES
@@ -261,6 +271,7 @@ def resolve(
         or (traits_of(pooler).appends_eos and not folder.pool and folder.causal),
         pad_to_max=_first(options.pad_to_max, folder.sees_padding),
         dim=options.dim or 0,
+        sum_windows=bool(options.sum_windows),
         top_terms=options.top_terms or 0,
         normalize=normalize,
         similarity="dot" if folder.similarity == "dot" else "cosine",
@@ -274,6 +285,7 @@ def resolve(
         window=FULL,
         overlap=NO_OVERLAP,
         context="",
+        sum_windows=False,
         top_terms=options.query_top_terms or 0,
         static=expanding and folder.static_queries is not None,
     )
@@ -332,6 +344,19 @@ def _check_terms(options: RecipeOptions, pool: str, expanding: bool) -> None:
         raise UsageError(
             f"--dim {options.dim}: the dimensions of sparse vectors are the terms of the vocabulary; keep "
             "fewer terms with --top-terms"
+        )
+
+
+def _check_sum(pool: str, unit: str, window: Window) -> None:
+    """Raise UsageError if --sum-windows has no effect."""
+    expanding = traits_of(open_pooler(pool)).expanding
+    if expanding is None or expanding.reduction == "sum":
+        why = "makes dense vectors" if expanding is None else "adds the weights of windows anyway"
+        raise UsageError(f"--sum-windows has no effect: --pool {pool} {why}; drop it")
+    if unit != "doc" or window == FULL:
+        raise UsageError(
+            f"--sum-windows has no effect with --unit {unit} and --window {window}: it is for documents in "
+            "windows; drop it, or use --unit doc and --window N"
         )
 
 

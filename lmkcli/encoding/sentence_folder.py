@@ -98,8 +98,8 @@ def check_exportable(resolved: ResolvedRecipe) -> None:
     side, source = resolved.recipe.doc, resolved.folder
     if makes_sparse(side):
         raise UsageError(
-            f"--pool {side.pool} makes sparse vectors, which this command does not support; lmk train trains "
-            "such a model, and its folder opens in sentence-transformers"
+            f"--pool {side.pool} makes sparse vectors, which this command does not support; "
+            f"{_opening(resolved)}"
         )
     if source.late:
         raise UsageError(
@@ -116,6 +116,23 @@ def check_exportable(resolved: ResolvedRecipe) -> None:
             "sentence-transformers makes one vector of one input: its folders cannot express several vectors "
             "per document, windows or extended positions"
         )
+
+
+def _opening(resolved: ResolvedRecipe) -> str:
+    """Return how sentence-transformers opens a sparse model, for a message.
+
+    It opens folders of a SparseEncoder, and takes the pooler splade for a plain masked-language model.
+    """
+    side, source = resolved.recipe.doc, resolved.folder
+    if side.pool == (source.pool or "splade"):
+        return (
+            "sentence-transformers opens this model without an export: "
+            f"SparseEncoder({side.model!r})"
+        )
+    return (
+        f"lmk train --pool {side.pool} trains such a model, and SparseEncoder of sentence-transformers opens "
+        "its folder"
+    )
 
 
 def with_landmark_transformer(resolved: ResolvedRecipe) -> ResolvedRecipe:

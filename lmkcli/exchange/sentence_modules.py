@@ -119,12 +119,14 @@ class MarkedPooling(Module):
         """Add 'sentence_embedding' [texts, dim]: averaged in float32, returned in the dtype of the states."""
         states, marks = features["token_embeddings"], features["marks"]
         # Segment means: of the marked states [inputs * longest, dim] of each input, then of each text
-        rows = Marks(marks.flatten().nonzero()[:, 0], marks.nonzero()[:, 0], len(marks))
+        counts = marks.sum(1).cpu().numpy()
+        rows = Marks(marks.flatten().nonzero()[:, 0], marks.nonzero()[:, 0], counts)
         vectors = self.pooling(states.flatten(0, 1), rows)
         texts = features["texts"]
-        if len(texts) > int(texts[-1]) + 1:
+        inputs_of = texts.bincount().cpu().numpy()
+        if len(texts) > len(inputs_of):
             one_each = torch.arange(len(texts), device=texts.device)
-            vectors = self.pooling(vectors, Marks(one_each, texts, int(texts[-1]) + 1))
+            vectors = self.pooling(vectors, Marks(one_each, texts, inputs_of))
         return {**features, "sentence_embedding": vectors.to(states.dtype)}
 
     def save(self, output_path: str, *args: Any, **settings: Any) -> None:

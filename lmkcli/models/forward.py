@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from lmkcli.models.devices import to_device
-from lmkcli.pooling.placement import Input, Ints
+from lmkcli.pooling.placement import Input, Ints, Reduction
 from lmkcli.pooling.segment_mean import pool
 
 
@@ -76,7 +76,17 @@ class Marks(NamedTuple):
 
     marks: torch.Tensor  # [m]: rows of the states
     groups: torch.Tensor  # [m], non-decreasing: 0 … vectors - 1
-    vectors: int
+    counts: NDArray[np.int64]  # [vectors], the marks of each, known without waiting for a GPU
+
+    @property
+    def vectors(self) -> int:
+        """The number of vectors."""
+        return len(self.counts)
+
+    @property
+    def starts(self) -> NDArray[np.int64]:
+        """The position in `marks` of the first mark of each vector, and the total, [vectors + 1]."""
+        return np.concatenate([[0], np.cumsum(self.counts)])
 
 
 class Pooling(nn.Module):
@@ -94,7 +104,7 @@ class Pooling(nn.Module):
 
     def forward(self, states: torch.Tensor, marks: Marks) -> torch.Tensor:
         """[rows, dim] -> [marks.vectors, width], in float32 or wider."""
-        pooled = pool(self.token_head(states), *marks)
+        pooled = pool(self.token_head(states), marks.marks, marks.groups, marks.vectors)
         vectors: torch.Tensor = self.sentence_modules(pooled)
         return vectors
 
@@ -171,11 +181,12 @@ def batch_marks(inputs: Sequence[Input], rows: list[int], device: torch.device) 
     marks = [one.marks + start for one, start in zip(inputs, starts, strict=True)]
     owners = np.concatenate([one.groups for one in inputs])
     changes = _changes(owners)
-    groups = np.repeat(np.arange(len(changes)), np.diff(changes, append=len(owners)))
+    counts = np.diff(changes, append=len(owners)).astype(np.int64)
+    groups = np.repeat(np.arange(len(changes)), counts)
     return Marks(
         to_device(torch.from_numpy(np.concatenate(marks).astype(np.int64)), device),
         to_device(torch.from_numpy(groups), device),
-        len(changes),
+        counts,
     )
 
 
@@ -185,15 +196,15 @@ def _changes(owners: NDArray[np.int64]) -> NDArray[np.intp]:
 
 
 class Finish(NamedTuple):
-    """The last steps: average the windows of a text, cut to `dim` (0 keeps all), normalise.
+    """The last steps: make one vector of the windows of a text, cut to `dim` (0 keeps all), normalise.
 
-    With `maximum`, the weights of a sparse vector are the maxima over the windows.
+    `windows` is their mean, or for sparse vectors the maximum or the sum of their weights.
     """
 
     average: bool
     dim: int
     normalize: bool
-    maximum: bool = False
+    windows: Reduction = "mean"
 
     def __call__(self, vectors: torch.Tensor, counts: torch.Tensor) -> torch.Tensor:
         """Map [vectors, width] to [texts, dim], or to [vectors, dim] if `average` is false.
@@ -201,14 +212,15 @@ class Finish(NamedTuple):
         Text i owns the next `counts[i]` of the vectors; `counts` is [texts].
         """
         if self.average and len(vectors) != len(counts):
-            texts = torch.arange(len(counts), device=counts.device).repeat_interleave(counts)
-            texts = texts.to(vectors.device)
-            if self.maximum:
-                owners = texts[:, None].expand_as(vectors)
-                empty = vectors.new_zeros(len(counts), vectors.shape[1])
-                vectors = empty.scatter_reduce(0, owners, vectors, "amax")
+            every = torch.arange(len(counts), device=counts.device)
+            texts = every.repeat_interleave(counts, output_size=len(vectors)).to(vectors.device)
+            if self.windows == "mean":
+                rows = torch.arange(len(vectors), device=vectors.device)
+                vectors = pool(vectors, rows, texts, len(counts))
             else:
-                every = torch.arange(len(vectors), device=vectors.device)
-                vectors = pool(vectors, every, texts, len(counts))
+                empty = vectors.new_zeros(len(counts), vectors.shape[1])
+                owners = texts[:, None].expand_as(vectors)
+                how = "amax" if self.windows == "max" else "sum"
+                vectors = empty.scatter_reduce(0, owners, vectors, how)
         vectors = vectors[:, : self.dim] if self.dim else vectors
         return nn.functional.normalize(vectors, dim=-1) if self.normalize else vectors

@@ -5,7 +5,8 @@ term is log(1 + relu(logit)). The vector of a text has the maximum of the weight
 (arXiv 2109.10086), or their sum (arXiv 2107.05720). Some models take the logarithm twice (arXiv 2504.14839).
 
 Positions times vocabulary are many numbers: 4,096 positions of BERT have half a gigabyte of logits. The
-pooling therefore computes the logits in blocks, and keeps only the terms with a weight.
+pooling therefore computes the logits in blocks of whole vectors. The vectors stay on the device as a matrix:
+the number of terms with a weight is unknown, so a GPU would be waited for to select them there.
 """
 
 from typing import Any
@@ -18,7 +19,8 @@ from lmkcli.models.forward import Marks, Pooling
 from lmkcli.pooling.placement import Expanding
 from lmkcli.store.vectors import cut
 
-LOGITS = 1 << 23  # in memory at a time: 32 MB in float32
+# Logits in memory at a time: 32 MB in float32 on a CPU. With such small blocks, a GPU would wait for Python.
+LOGITS = {"cpu": 1 << 23, "cuda": 1 << 27}
 
 
 class GivenStates(nn.Module):
@@ -41,6 +43,8 @@ class VocabularyHead(nn.Module):
         self.masked = masked
         weight = masked.get_output_embeddings().weight
         self.vocabulary, self._dtype = len(weight), weight.dtype
+        # how many states have logits at a time
+        self.block = max(1, LOGITS[weight.device.type] // len(weight))
 
     def forward(self, states: torch.Tensor) -> torch.Tensor:
         """[n, d] -> [n, vocabulary], in the dtype of the weights."""
@@ -54,32 +58,17 @@ class SpladePooling(Pooling):
     def __init__(self, head: VocabularyHead, expanding: Expanding) -> None:
         super().__init__(head, nn.Sequential())
         self._maximum, self._logarithms = expanding.reduction == "max", expanding.logarithms
-        self._block = max(1, LOGITS // head.vocabulary)  # positions
+        self._block, self._vocabulary = head.block, head.vocabulary
 
     def forward(self, states: torch.Tensor, marks: Marks) -> torch.Tensor:
-        """[rows, d] -> [marks.vectors, vocabulary], a sparse COO tensor of the weights above 0, in float32.
-
-        Weights that are not finite are kept, because the caller refuses them.
-        """
+        """[rows, d] -> [marks.vectors, vocabulary] in float32."""
         marked = states.index_select(0, marks.marks)
-        counts = torch.bincount(marks.groups, minlength=marks.vectors).cpu()
-        starts = torch.cat([counts.new_zeros(1), counts.cumsum(0)]).numpy()
-        indices, weights = [], []
+        vectors = marked.new_empty((marks.vectors, self._vocabulary), dtype=torch.float32)
+        starts = marks.starts
         for first, stop in cut(starts, self._block):
             part = marked[starts[first] : starts[stop]]
-            vectors = self._vectors(part, counts[first:stop].tolist())
-            found = torch.nonzero(~(vectors <= 0))  # NaN is neither above nor below 0
-            weights.append(vectors[found[:, 0], found[:, 1]])
-            found[:, 0] += first
-            indices.append(found)
-        shape = (marks.vectors, vectors.shape[1])
-        return torch.sparse_coo_tensor(
-            torch.cat(indices).T,
-            torch.cat(weights),
-            shape,
-            is_coalesced=True,
-            check_invariants=False,
-        )
+            vectors[first:stop] = self._vectors(part, marks.counts[first:stop].tolist())
+        return vectors
 
     def _vectors(self, marked: torch.Tensor, counts: list[int]) -> torch.Tensor:
         """Return whole vectors of a block of marked states, [len(counts), vocabulary].

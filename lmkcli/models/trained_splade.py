@@ -39,8 +39,7 @@ class TrainedSplade(SpladePooling):
     def forward(self, states: Tensor, marks: Marks) -> Tensor:
         """[rows, d] -> [marks.vectors, vocabulary] in float32."""
         marked = states.index_select(0, marks.marks)
-        counts = torch.bincount(marks.groups, minlength=marks.vectors).cpu()
-        starts = [0, *counts.cumsum(0).tolist()]
+        starts = marks.starts.tolist()
         if self._head is None:
             return self._sums(marked, starts)
         inner, last = self._head.transformed(marked), self._head.last

@@ -63,7 +63,7 @@ class Export(Operation[Exported], NewOutput, RecipeOptions):
     # The exported folders of models cannot store these.
     unused: ClassVar[tuple[str, ...]] = (
         *("unit", "overlap", "context", "extend", "pad_to_max", "dim"),
-        *("top_terms", "query_top_terms"),
+        *("sum_windows", "top_terms", "query_top_terms"),
     )
 
     source: Annotated[

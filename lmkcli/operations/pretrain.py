@@ -73,7 +73,8 @@ class Pretrain(
     # These settings apply to queries, or an encoder folder cannot store them.
     unused: ClassVar[tuple[str, ...]] = (
         *("unit", "window", "overlap", "context", "extend", "dim", "normalize"),
-        *("query_max_length", "query_prompt", "doc_prompt", "top_terms", "query_top_terms"),
+        *("query_max_length", "query_prompt", "doc_prompt"),
+        *("sum_windows", "top_terms", "query_top_terms"),
     )
 
     sources: Annotated[

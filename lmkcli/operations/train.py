@@ -127,7 +127,7 @@ class Train(Operation[Trained | TrainPlan], ModelOutput, DevSettings, TrainSetti
     # The layout of a sentence-transformers folder cannot store these.
     unused: ClassVar[tuple[str, ...]] = (
         *("overlap", "context", "pad_to_max", "dim"),
-        *("top_terms", "query_top_terms"),
+        *("sum_windows", "top_terms", "query_top_terms"),
     )
 
     sources: Annotated[

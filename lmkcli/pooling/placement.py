@@ -27,7 +27,7 @@ This is exact integer arithmetic in NumPy; nothing here imports torch.
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import Literal, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -83,14 +83,17 @@ class Arrangement(NamedTuple):
     kept: int
 
 
+Reduction = Literal["mean", "max", "sum"]
+
+
 class Expanding(NamedTuple):
     """The pooling of a sparse vector over the vocabulary, from the logits of marked positions.
 
-    reduction: 'max' or 'sum' over the positions. logarithms: how often the weight of a term is
-    log(1 + weight), starting from relu(logit).
+    reduction: 'max' or 'sum' over the positions, and by default over the windows of a text. logarithms: how
+    often the weight of a term is log(1 + weight), starting from relu(logit).
     """
 
-    reduction: str
+    reduction: Reduction
     logarithms: int = 1
 
 

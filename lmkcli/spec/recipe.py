@@ -33,7 +33,7 @@ Number = Annotated[int, int_range(0, 1 << 31)]
 _AGAIN = "make the artifact again"
 _RECORDED_IF_USED = (
     *(("context", ""), ("pool_package", ""), ("landmark_token", None)),
-    *(("top_terms", 0), ("static", False)),
+    *(("sum_windows", False), ("top_terms", 0), ("static", False)),
 )
 Model = Annotated[
     str,
@@ -83,6 +83,7 @@ class EncoderConfig:
     expansion: int | None = None  # late interaction: the token that fills queries up, and is scored
     attend_expansion: bool = False  # whether the query tokens attend to these fill tokens
     dim: Number = 0  # number of leading dimensions to keep (Matryoshka); 0: all
+    sum_windows: bool = False  # sparse vectors: whether windows are added, or their maximum taken
     top_terms: Number = 0  # sparse vectors: the number of terms to keep; 0: all
     static: bool = False  # sparse queries: weights of a table, without the model
     normalize: bool = True
@@ -223,6 +224,13 @@ class RecipeOptions(Settings):
             metavar="N",
             aliases="--window-overlap --chunk-overlap",
             suggest_for="--stride --doc-stride",
+        ),
+    ] = None
+    sum_windows: Annotated[
+        bool | None,
+        Flag(
+            "Sparse vectors: add the weights of a term in all windows, instead of their maximum.",
+            suggest_for="--window-aggregation",
         ),
     ] = None
     context: Annotated[

@@ -9,12 +9,21 @@ import torch
 import transformers
 from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException
 
-from lmkcli.encoding.encoder import BatchRunner, Encoder, encoder_of, open_forward
-from lmkcli.encoding.resolution import resolve
+from lmkcli.encoding.encoder import (
+    BatchRunner,
+    Encoder,
+    SparseEncoder,
+    encoder_of,
+    open_forward,
+    sparse_encoder_of,
+)
+from lmkcli.encoding.resolution import makes_sparse, open_pooler, resolve
+from lmkcli.models import splade
 from lmkcli.models.crossencoder import open_cross_encoder
 from lmkcli.models.forward import ForwardPass, ModelOptions
+from lmkcli.models.splade import SpladePooling
 from lmkcli.models.tokenizer import open_tokenizer
-from lmkcli.pooling.placement import Input
+from lmkcli.pooling.placement import Input, traits_of
 from lmkcli.spec.recipe import RecipeOptions
 from lmkcli.spec.settings import EncodeSettings
 from tests import tiny
@@ -23,13 +32,14 @@ from tests.models.test_forward import m2bert_folder, tite_folder
 from tests.models.test_late import pylate as pylate  # a fixture
 
 Models = Callable[[str], Path]
+AnyEncoder = Encoder | SparseEncoder
 pytestmark = pytest.mark.skipif(
     not torch.backends.cuda.is_built(), reason="needs PyTorch's CUDA build; a GPU is not needed"
 )
 TEXTS = [tiny.sentence(i, n) for i, n in enumerate((3, 20, 20, 70, 200))]
 
 
-def encoder(folder: Path, dtype: str, side: str = "doc", **options: Any) -> Encoder:
+def encoder(folder: Path, dtype: str, side: str = "doc", **options: Any) -> AnyEncoder:
     """The encoder of documents or queries, with the layers that a GPU would run."""
     resolved = resolve(RecipeOptions(model=str(folder), **options))
     config = getattr(resolved.recipe, side)
@@ -37,10 +47,13 @@ def encoder(folder: Path, dtype: str, side: str = "doc", **options: Any) -> Enco
     runner = BatchRunner(
         open_forward(config, resolved.folder, how).requires_grad_(False), EncodeSettings()
     )
-    return encoder_of(config, open_tokenizer(resolved.folder, config), runner, "m")
+    tokenizer = open_tokenizer(resolved.folder, config)
+    if makes_sparse(config):
+        return sparse_encoder_of(config, tokenizer, runner)
+    return encoder_of(config, tokenizer, runner, "m")
 
 
-def inputs(encoder: Encoder) -> list[Input]:
+def inputs(encoder: AnyEncoder) -> list[Input]:
     placed = encoder.placed(encoder.tokenizer(TEXTS))
     found = [one for placement in placed for one in placement.inputs]
     firsts = [0]
@@ -82,6 +95,39 @@ def test_a_pass_stays_on_the_device(
         pytest.skip("it has no first special token")
     one = encoder(tiny_model(name), dtype, **options)
     check(one.runner.forward, inputs(one), one.dim)
+
+
+@pytest.mark.parametrize("dtype", ["fp32", "bf16"])
+@pytest.mark.parametrize("name", ["bert", "modernbert"])
+@pytest.mark.parametrize("trained", [False, True], ids=["encoding", "training"])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"pool": "splade"},
+        {"pool": "splade-sum"},
+        {"pool": "splade-log"},
+        {"pool": "splade", "window": "32"},
+        {"pool": "splade", "unit": "chunk", "gran": "8"},
+    ],
+    ids=lambda options: "-".join(options.values()),
+)
+def test_sparse_vectors(
+    masked_model: Models,
+    monkeypatch: pytest.MonkeyPatch,
+    name: str,
+    dtype: str,
+    trained: bool,
+    options: dict[str, str],
+) -> None:
+    """The vectors stay on the device as a matrix. Some texts share a block of logits, some need several."""
+    monkeypatch.setitem(splade.LOGITS, "cpu", 64 * tiny.VOCABULARY)
+    one = encoder(masked_model(name), dtype, **options)
+    forward = one.runner.forward
+    if not trained:
+        expanding = traits_of(open_pooler(options["pool"])).expanding
+        assert expanding
+        forward.pooling = SpladePooling(forward.pooling.token_head, expanding)
+    check(forward, inputs(one), one.dim)
 
 
 @pytest.mark.filterwarnings("ignore:Accessing the data pointer")  # the key of a cache

@@ -4,8 +4,10 @@ Without a driver, the autograd engine of PyTorch's CUDA build cannot run, so onl
 rehearsed.
 """
 
+import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -15,10 +17,18 @@ from lmkcli import catalog
 from lmkcli.encoding.encoder import open_forward
 from lmkcli.encoding.resolution import resolve
 from lmkcli.models.forward import ModelOptions
+from lmkcli.pooling.placement import Input
 from lmkcli.spec.recipe import RecipeOptions
-from lmkcli.training.objectives.objective import BatchFacts, Embedded, Objective
+from lmkcli.training import training_job
+from lmkcli.training.loop.execution import Start
+from lmkcli.training.objectives.objective import BatchFacts, Embedded, Loss, Objective
 from lmkcli.training.pretrain.pretext import HeadOptions, Pretraining
-from tests.gpu.rehearsal import CUDA, rehearsed
+from lmkcli.training.settings import TrainSettings
+from lmkcli.training.step.contrastive import ContrastiveStep
+from lmkcli.training.step.gradients import LossOf
+from lmkcli.training.step.sparsity import Sparsity
+from tests import tiny
+from tests.gpu.rehearsal import CUDA, rehearsed, rehearsed_forward
 from tests.models.test_forward import tite_folder
 from tests.training.pretrain.test_pretexts import texts_of
 
@@ -56,6 +66,52 @@ def test_objectives(name: str, late: bool, dtype: torch.dtype) -> None:
         assert loss.total.device == CUDA
         assert loss.total.dtype == torch.float32
         assert all(part.device == CUDA for part in loss.parts.values())
+
+
+@pytest.mark.parametrize("dtype", ["fp32", "bf16"])
+@pytest.mark.parametrize("loss", ["infonce", "kl", "margin-mse"])
+@pytest.mark.parametrize(
+    ("pool", "source"), [("splade", ""), ("splade", ",window=12"), ("splade-sum", ",window=12")]
+)
+def test_a_step_of_sparse_training(
+    masked_model: Models, tmp_path: Path, pool: str, source: str, loss: str, dtype: str
+) -> None:
+    """From the inputs to the loss with FLOPS. Only the backward pass is missing."""
+    examples = tmp_path / "pairs.jsonl"
+    texts = [tiny.sentence(i, 3 + 4 * i) for i in range(6)]
+    lines = [
+        {
+            "query": f"{text} ?",
+            "pos": [text],
+            "neg": ["bread"],
+            "pos_scores": [2],
+            "neg_scores": [1],
+        }
+        for text in texts
+    ]
+    examples.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    settings = TrainSettings(
+        steps=2, batch_size=4, loss=loss, dtype=dtype, device="cpu", doc_flops=0.3, query_l1=0.1
+    )
+    plan = training_job.plan(
+        [f"{examples}{source}"], RecipeOptions(model=str(masked_model("bert")), pool=pool), settings
+    )
+    feed, resolved = plan.feed(Start()), plan.resolved
+    options = ModelOptions(dtype, "cpu", trainable=True)
+    forward = open_forward(resolved.recipe.doc, resolved.folder, options)
+
+    def on_device(module: Any, inputs: list[Input], loss_of: LossOf) -> Loss:
+        with rehearsed_forward(module):
+            return loss_of(module(inputs))
+
+    gradients: Any = on_device
+    step = ContrastiveStep(
+        gradients, plan.objective, feed.place.sides[0], sparsity=Sparsity.of(plan.settings)
+    )
+    made = step(forward, next(iter(feed)))
+    assert made.total.device == CUDA
+    assert {"sparsity", "doc_terms", "query_terms"} <= made.parts.keys()
+    assert all(part.device == CUDA for part in made.parts.values())
 
 
 @pytest.mark.parametrize("dtype", ["fp32", "bf16"])

@@ -14,6 +14,7 @@ from lmkcli.spec.values import Granularity, Overlap, Window
 DOC = EncoderConfig(
     "models/a", "w1", "t1", revision="abc", prompt="passage: ", pool="lmk", gran="64", dim=256,
     pool_package="lmk-head 0.1.0", context="title", landmark_token=3, top_terms=9, static=True,
+    sum_windows=True,
 )  # fmt: skip
 RECIPE = Recipe(DOC, replace(DOC, prompt="query: ", max_length=64))
 

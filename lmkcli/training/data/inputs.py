@@ -15,7 +15,7 @@ import torch
 from numpy.typing import NDArray
 
 from lmkcli.encoding.encoder import make_placer
-from lmkcli.encoding.resolution import makes_sparse
+from lmkcli.encoding.resolution import window_reduction
 from lmkcli.errors import UsageError
 from lmkcli.models.forward import Finish
 from lmkcli.models.tokenizer import Tokenizer
@@ -84,7 +84,7 @@ class TrainingSide:
         chosen = [replace(side, gran=gran) for gran in grans] if side.gran and grans else [side]
         placers = [make_placer(one, tokenizer.special) for one in chosen]
         variants = (replace(each, pooler=training_pooler(each.pooler)) for each in placers)
-        finish = Finish(side.unit == "doc", side.dim, side.normalize, makes_sparse(side))
+        finish = Finish(side.unit == "doc", side.dim, side.normalize, window_reduction(side))
         return cls(tokenizer, tuple(variants), finish)
 
     @property

@@ -38,6 +38,7 @@ from lmkcli.training.step.distributed import (
     world_size,
 )
 from lmkcli.training.step.optimizer import parameter_groups, rounded, widen
+from lmkcli.training.step.sparsity import check_terms
 
 
 class LoopBatch(Protocol):
@@ -120,16 +121,18 @@ class LossTrainer(Trainer):
     def training_step(
         self, model: nn.Module, inputs: Any, num_items_in_batch: Any = None
     ) -> Tensor:
-        """Compute the gradients of a LoopBatch. Raises DataError if its loss is not finite."""
+        """Compute the gradients of a LoopBatch. DataError for a loss that is not finite, or without terms."""
         model.train()
         loss = self._step(model, inputs)
-        self._window.add(loss, inputs)
-        if not math.isfinite(loss.total.item()):
+        total, parts = loss.fetched()
+        self._window.add(total, parts, inputs.tokens)
+        if not math.isfinite(total):
             names = ", ".join(inputs.examples[:5])
             raise DataError(
-                f"the loss of step {inputs.step} is {loss.total.item()} (examples {names} …); lower --lr, or "
+                f"the loss of step {inputs.step} is {total} (examples {names} …); lower --lr, or "
                 "train with --dtype fp32 (the last checkpoint is kept)"
             )
+        check_terms(parts, inputs.step)
         return loss.total.detach() / world_size()
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
@@ -320,12 +323,12 @@ class _LogWindow:
         self._loss = math.nan
         self._tokens, self._since = 0, time.monotonic()
 
-    def add(self, loss: Loss, batch: LoopBatch) -> None:
+    def add(self, loss: float, parts: Mapping[str, float], tokens: int) -> None:
         """Add one step."""
-        for name, part in loss.parts.items():
-            self._parts.setdefault(name, []).append(float(part))
-        self._loss = loss.total.item()
-        self._tokens += batch.tokens
+        for name, part in parts.items():
+            self._parts.setdefault(name, []).append(part)
+        self._loss = loss
+        self._tokens += tokens
 
     def exclude(self, seconds: float) -> None:
         """Exclude time that was not spent on training."""

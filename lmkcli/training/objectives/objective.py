@@ -103,6 +103,12 @@ class Loss(NamedTuple):
     total: Tensor
     parts: Mapping[str, Tensor]
 
+    def fetched(self) -> tuple[float, dict[str, float]]:
+        """Return both as numbers. A GPU copies all of them at once, because every copy waits for it."""
+        values = [value.detach().double() for value in (self.total, *self.parts.values())]
+        total, *parts = torch.stack(values).tolist()
+        return total, dict(zip(self.parts, parts, strict=True))
+
 
 class Objective(Protocol):
     """The interface of objectives. Each one is a frozen dataclass; its fields are its settings."""

@@ -119,7 +119,8 @@ class Pretraining(nn.Module):
             for i, text in enumerate(texts)
         ]
         marks = batch_marks(inputs, [len(ids) for ids in shown], states.device)
-        return EncodedTexts(self.encoder, texts, states, pool(states, *marks))
+        pooled = pool(states, marks.marks, marks.groups, marks.vectors)
+        return EncodedTexts(self.encoder, texts, states, pooled)
 
 
 def masked_language(encoded: EncodedTexts, head: LanguageHead) -> Tensor:

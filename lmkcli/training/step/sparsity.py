@@ -6,10 +6,10 @@ the weights of a text. The weight of a loss rises with the square of the step, a
 2021, arXiv 2109.10086, §4): a model must rank before it may forget terms.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Self
 
-import torch
 from torch import Tensor
 
 from lmkcli.errors import DataError
@@ -54,24 +54,23 @@ class Sparsity:
         return 1.0 if step >= self.warmup else (step / self.warmup) ** 2
 
     def __call__(self, loss: Loss, queries: Embedded, passages: Embedded, step: int) -> Loss:
-        """Add the penalties to a loss. The parts get the mean numbers of terms.
-
-        Raises DataError if no document or no query has a term: the scores are then 0, and have no gradient.
-        """
+        """Add the penalties to a loss. The parts get the mean numbers of terms."""
         docs, asked = passages.vectors.float(), queries.vectors.float()
         doc_terms, query_terms = ((side != 0).sum(1).float().mean() for side in (docs, asked))
-        self._check(doc_terms, query_terms, step)
         penalty = (self.docs(docs) + self.queries(asked)) * self.share(step)
         parts = {"sparsity": penalty.detach(), "doc_terms": doc_terms, "query_terms": query_terms}
         return Loss(loss.total + penalty, {**loss.parts, **parts})
 
-    def _check(self, doc_terms: Tensor, query_terms: Tensor, step: int) -> None:
-        counts = torch.stack([doc_terms, query_terms]).tolist()
-        for side, count in zip(("doc", "query"), counts, strict=True):
-            if not count:
-                name = {"doc": "document", "query": "query"}[side]
-                raise DataError(
-                    f"no {name} of step {step} has a term left, so the model can learn nothing from them; "
-                    f"lower --{side}-flops, --{side}-l1 or --lr, or raise --sparsity-warmup (the last "
-                    "checkpoint is kept)"
-                )
+
+def check_terms(parts: Mapping[str, float], step: int) -> None:
+    """Raise DataError if no document or no query of a step has a term: all scores are 0, without gradients.
+
+    `parts` are the parts of the loss. Those of a dense model have no numbers of terms.
+    """
+    for side, name in (("doc", "document"), ("query", "query")):
+        if parts.get(f"{side}_terms") == 0:
+            raise DataError(
+                f"no {name} of step {step} has a term left, so the model can learn nothing from them; "
+                f"lower --{side}-flops, --{side}-l1 or --lr, or raise --sparsity-warmup (the last "
+                "checkpoint is kept)"
+            )

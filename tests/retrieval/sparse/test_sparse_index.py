@@ -283,6 +283,10 @@ def test_settings_that_do_not_apply(masked_model: Models, beir: Path, tmp_path: 
         ({"dim": 8}, "--dim 8: the dimensions of sparse vectors"),
         ({"pool": "mean", "top_terms": 8}, "--top-terms has no effect with --pool mean"),
         ({"pool": "mean", "query_top_terms": 8}, "--query-top-terms has no effect"),
+        ({"sum_windows": True}, "--sum-windows has no effect with --unit doc and --window full"),
+        ({"sum_windows": True, "window": 16, "unit": "chunk", "gran": 8}, "with --unit chunk"),
+        ({"sum_windows": True, "window": 16, "pool": "splade-sum"}, "adds the weights of windows"),
+        ({"sum_windows": True, "window": 16, "pool": "mean"}, "--pool mean makes dense vectors"),
     ):
         with pytest.raises(UsageError, match=message):
             encode(beir, model, tmp_path / "v", **options)
@@ -311,6 +315,24 @@ def test_the_recipe_travels_with_the_vectors(
     recorded = json.loads((tmp_path / "v" / "manifest.json").read_text())["identity"]["recipe"]
     assert (recorded["doc"]["top_terms"], recorded["query"]["top_terms"]) == (9, 4)
     assert re.fullmatch(r"splade", recorded["doc"]["pool"])
+
+
+def test_weights_of_windows_are_added_or_compared(
+    masked_model: Models, beir: Path, tmp_path: Path
+) -> None:
+    """A document has the sum or the maximum of the vectors of its windows, which here are its chunks."""
+    cut: dict[str, object] = {"gran": 8, "window": "chunk"}
+    model, rows = masked_model("bert"), np.arange(60)
+    windows = encode(beir, model, tmp_path / "windows", unit="chunk", **cut).at(rows)
+    assert windows.counts.max() > 2
+    for settings, reduction in (({}, np.maximum), ({"sum_windows": True}, np.add)):
+        folder = tmp_path / reduction.__name__
+        made = encode(beir, model, folder, **cut, **settings).at(rows)
+        wanted = reduction.reduceat(windows.dense(), windows.starts[:-1])
+        np.testing.assert_allclose(made.dense(), wanted, rtol=1e-5, atol=1e-5)
+        recorded = json.loads((folder / "manifest.json").read_text())["identity"]["recipe"]
+        assert recorded["doc"].get("sum_windows", False) == bool(settings)
+        assert "sum_windows" not in recorded["query"]
 
 
 def test_the_terms_of_a_text_are_printed(masked_model: Models) -> None:
