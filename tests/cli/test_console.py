@@ -5,6 +5,7 @@ import io
 import json
 import os
 import signal
+import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from types import SimpleNamespace
@@ -73,20 +74,38 @@ def test_only_the_console_prints(path: Path) -> None:
     assert "print" not in called
 
 
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-def test_a_signal_inside_a_destructor_still_stops_the_loops() -> None:
-    class Destroyed:
-        def __del__(self) -> None:
-            os.kill(os.getpid(), signal.SIGTERM)
-            os.getpid()  # the handler runs between two bytecode instructions
+class Destroyed:
+    """Receives a signal while it is destroyed, so that Python ignores what the handler raises."""
 
+    def __del__(self) -> None:
+        os.kill(os.getpid(), signal.SIGTERM)
+        os.getpid()  # the handler runs between two bytecode instructions
+
+
+def test_a_signal_inside_a_destructor_still_stops_the_loops() -> None:
     with exits.raise_on_signal():
         destroyed = Destroyed()
         del destroyed
         with exits.watch_signals() as stopping:
+            time.sleep(0.2)
             assert stopping()
     with exits.raise_on_signal(), exits.watch_signals() as stopping:
         assert not stopping()
+
+
+def test_a_signal_inside_a_destructor_ends_a_command_that_loads(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    def load() -> None:
+        destroyed = Destroyed()
+        del destroyed
+        time.sleep(60)
+
+    with pytest.raises(SystemExit) as left, exits.exit_codes():
+        load()
+    assert left.value.code == 75
+    (line,) = capfd.readouterr().err.splitlines()
+    assert line.startswith("SIGTERM: ")
 
 
 class Clock:

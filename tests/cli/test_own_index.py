@@ -147,6 +147,21 @@ def test_indexes_runs_and_missing_paths_are_no_documents(
     assert not own_index.root().exists()
 
 
+def test_a_failed_search_leaves_no_index(lmk: Lmk, notes: Path, tiny_model: Models) -> None:
+    bert = tiny_model("bert")
+    (notes / "keys.txt").write_bytes(b"Fran\xe7ois has keys.")
+    for words in (["-m", bert], ["-m", "./nowhere"], ["-m", bert, "--pool", "nosuch"]):
+        lmk("search", notes, *words, "-q", "keys", code=None)
+        assert not own_index.root().exists(), words
+    (notes / "keys.txt").write_text("Keys are at home.")
+    ask = ["search", notes, "-m", bert, "-q", "keys"]
+    lmk(*ask)
+    (notes / "keys.txt").write_bytes(b"\xe7")
+    lmk(*ask, code=3)
+    (folder,) = own_index.root().iterdir()
+    assert own_index.read_state(folder), "the index from before a failed update"
+
+
 def test_python_searches_a_folder_and_sees_its_changes(notes: Path, tiny_model: Models) -> None:
     index = lmkcli.open_index(notes, model=str(tiny_model("bert")))
     hit = index.search("damp paper")[0]

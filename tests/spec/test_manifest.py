@@ -126,7 +126,7 @@ def test_what_is_no_artifact_is_a_data_error(tmp_path: Path) -> None:
 
 def test_the_kind_is_checked_where_one_is_needed(tmp_path: Path) -> None:
     claim(tmp_path, MADE)
-    with pytest.raises(DataError, match=r"vectors, .*tokens"):
+    with pytest.raises(DataError, match=r"vectors; .*tokens"):
         read(tmp_path, "tokens")
 
 
