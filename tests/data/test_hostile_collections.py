@@ -116,7 +116,7 @@ def test_an_archive_in_an_archive_is_not_opened(tmp_path: Path) -> None:
 def test_an_archive_of_too_many_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("lmkcli.data.file_trees.MAX_MEMBERS", 100)
     (tmp_path / "x.zip").write_bytes(archive(*((f"{n}.md", b"x") for n in range(101))))
-    with pytest.raises(DataError, match=r"101 files with more than lmk reads"):
+    with pytest.raises(DataError, match=r"x\.zip: 101 files .*\(100 files"):
         read(tmp_path / "x.zip")
 
 
@@ -338,9 +338,7 @@ def test_deep_mail_is_a_row_that_can_be_left_out(tmp_path: Path, part: bytes) ->
     deep = b"".join(part % (n, n) if b"%d" in part else part for n in range(1100))
     path = tmp_path / "x.mbox"
     path.write_bytes(FROM + deep + b"\nx\n\n" + FROM + b"Subject: y\n\nwords\n")
-    with pytest.raises(
-        DataError, match=r"x.mbox message 1: .* nested too deeply; .*,unreadable=skip"
-    ):
+    with pytest.raises(DataError, match=r"x\.mbox message 1: .*nested.*,unreadable=skip"):
         read(path)
     assert [doc.text for doc in read(path, ",unreadable=skip")] == ["words"]
 
