@@ -208,9 +208,7 @@ def test_a_part_of_another_folder_is_noticed_when_opened(
     strange = part(other, "part.json").parent
     shutil.copytree(strange, vectors / "parts" / strange.name)
     for line in (["search", vectors, "-q", "rivers"], ["show", vectors], ["verify", vectors]):
-        err = lmk(*line, code=3).err
-        assert str(vectors / "parts" / strange.name) in err
-        assert "another" in err or "not the part" in err
+        assert str(vectors / "parts" / strange.name) in lmk(*line, code=3).err
 
 
 def test_a_table_of_other_documents_than_its_part(lmk: Lmk, vectors: Path) -> None:
