@@ -91,4 +91,4 @@ def test_grid_and_commands_typed_one_by_one_make_the_same_runs(
         text=True,
     )
     assert done.returncode == 1
-    assert "the runs of grid and commands differ" in done.stderr
+    assert "differ" in done.stderr

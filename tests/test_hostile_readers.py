@@ -75,7 +75,7 @@ def test_a_key_that_comes_twice_is_found_in_linear_time(tmp_path: Path, name: st
     def seconds(count: int) -> float:
         (tmp_path / name).write_text(twice(count) + "\n")
         started = time.process_time()
-        with pytest.raises(DataError, match=f"the key 'k{count - 1}' is in one object twice"):
+        with pytest.raises(DataError, match=f"'k{count - 1}' .*twice"):
             READERS[name](tmp_path / name)
         return time.process_time() - started
 

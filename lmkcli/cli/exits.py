@@ -21,6 +21,9 @@ DEVICE = {  # errors of a device or a path, never bugs of lmk
 }
 
 
+_AGAIN_SECONDS = 0.05  # until a signal that Python ignored is raised again
+
+
 class StopSignal(BaseException):
     """A signal to stop arrived, and no running job has to finish its current part first."""
 
@@ -29,22 +32,34 @@ class StopSignal(BaseException):
 def raise_on_signal() -> Iterator[None]:
     """Make SIGTERM and SIGUSR1 raise StopSignal in the block, also while the command starts.
 
-    Python ignores exceptions that are raised inside `__del__`. Therefore the signal is also stored in
-    `signalled`, which `watch_signals` reads.
+    Python ignores exceptions that are raised inside `__del__`, and prints them. In that case a timer raises
+    StopSignal again. The signal is also stored in `signalled`, which `watch_signals` reads.
     """
     global signalled
     signalled = False
+    arrived = ""
 
     def handle(number: int, frame: FrameType | None) -> None:
         global signalled
+        nonlocal arrived
         signalled = True
-        raise StopSignal(signal.Signals(number).name)
+        arrived = arrived or signal.Signals(number).name
+        raise StopSignal(arrived)
 
-    kinds = (signal.SIGTERM, signal.SIGUSR1)
+    def ignored(unraisable: "sys.UnraisableHookArgs") -> None:
+        if issubclass(unraisable.exc_type, StopSignal):
+            signal.setitimer(signal.ITIMER_REAL, _AGAIN_SECONDS)
+        else:
+            report(unraisable)
+
+    kinds = (signal.SIGTERM, signal.SIGUSR1, signal.SIGALRM)
     before = [signal.signal(kind, handle) for kind in kinds]
+    report, sys.unraisablehook = sys.unraisablehook, ignored
     try:
         yield
     finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        sys.unraisablehook = report
         for kind, handler in zip(kinds, before, strict=True):
             signal.signal(kind, handler)
 
@@ -57,6 +72,7 @@ def watch_signals(before_stop: str = SAVING) -> Iterator[Callable[[], bool]]:
     still does. A second SIGINT interrupts at once.
     """
     stopping = signalled
+    signal.setitimer(signal.ITIMER_REAL, 0)  # the job itself ends at a signal that Python ignored
 
     def handle(number: int, frame: FrameType | None) -> None:
         nonlocal stopping

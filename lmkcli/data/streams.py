@@ -3,6 +3,7 @@
 import codecs
 import gzip
 import io
+import re
 import shutil
 import tempfile
 import zipfile
@@ -21,6 +22,16 @@ ONCE = "stdin can be read only once, and it was; save it to a file and name the 
 COMPRESSED = {".gz": "gzip", ".zst": "Zstandard", ".zip": "zip"}
 _BUFFER = 1 << 17  # bytes
 _CHECKED = 8 << 20  # bytes of a file whose encoding is checked before it is read
+# First bytes of files that are no text -> the suffix of their kind.
+_PACKED = {
+    b"PK\x03\x04": ".zip",
+    b"\x1f\x8b": ".gz",
+    b"\x28\xb5\x2f\xfd": ".zst",
+    b"%PDF-": ".pdf",
+    b"PAR1": ".parquet",
+}
+_CONTROLS = re.compile("[\0-\x08\x0e-\x19\x1c-\x1f]")
+_MOST_CONTROLS = 0.01  # of the characters of a text
 
 
 class ByteStream(NamedTuple):
@@ -205,14 +216,30 @@ class Undecodable(NamedTuple):
 
 
 def find_undecodable(path: Path) -> Undecodable | None:
-    """The first wrong byte near the start of a text file, compressed or not; None if there is none."""
+    """The first wrong byte near the start of a text file, compressed or not; None if there is none.
+
+    Raises DataError for a binary file, also inside a compressed one.
+    """
     with open_stream(path) as stream:
         head = stream.file.read(_CHECKED)
+    what = f"{path}: {inner_name(path)} in it" if path.suffix in COMPRESSED else str(path)
+    for start, suffix in _PACKED.items():
+        if head.startswith(start):
+            rename = f"rename it to {path.name}{suffix}"
+            unpack = f"unpack {path.name}, and name the file"
+            advice = unpack if path.suffix in COMPRESSED else rename
+            raise DataError(f"{what} is a {suffix} file, not text; {advice}")
     try:
         codecs.getincrementaldecoder("utf-8")().decode(head, final=False)
     except UnicodeDecodeError as error:
+        guess = _guess_encoding(head)
+        start_of_text = head[:_BUFFER].decode(guess, "replace")
+        if len(_CONTROLS.findall(start_of_text)) > _MOST_CONTROLS * len(start_of_text):
+            raise DataError(
+                f"{what} is binary; name a text file, or the encoding of its text: ',encoding=utf-16-le'"
+            ) from None
         line = head.count(b"\n", 0, error.start) + 1
-        return Undecodable(line, head[error.start], _guess_encoding(head))
+        return Undecodable(line, head[error.start], guess)
     return None
 
 

@@ -22,7 +22,10 @@ from lmkcli.store.tokens import TokenRow, Tokens, token_stream
 SAMPLE_TOKENS = 60_000  # encoded to measure the pace
 _SAMPLED_TERMS = 20  # documents that are encoded to count the terms of sparse vectors
 _QUICK_TOKENS = 15_000  # the same if many jobs are estimated
-_QUICK_BYTES, _QUICK_DOCS = 4_000_000, 2_000  # the part of a collection that such an estimate reads
+QUICK_BYTES = (
+    4_000_000  # the part of a collection that such an estimate reads, if its size is known
+)
+_QUICK_DOCS = 2_000  # the same by the number of documents
 
 
 class Forecast(NamedTuple):
@@ -48,12 +51,12 @@ class Estimate(NamedTuple):
     seconds: float
 
 
-def estimate(job: CollectionJob) -> Estimate:
-    """Estimate the costs of the whole collection from a shard of it.
+def estimate(job: CollectionJob, quick_bytes: int = QUICK_BYTES) -> Estimate:
+    """Estimate the costs of the whole collection from a shard of it: about `quick_bytes` of its files.
 
     Faster and less exact than `forecast`.
     """
-    shard = Shard(0, _quick_shards(job.source))
+    shard = Shard(0, _quick_shards(job.source, quick_bytes))
     counted = forecast(replace(job, shard=shard), silent, _QUICK_TOKENS)
     if not counted.docs and shard != WHOLE:  # the source has fewer blocks of documents than shards
         shard = WHOLE
@@ -61,7 +64,7 @@ def estimate(job: CollectionJob) -> Estimate:
     return Estimate(counted.disk * shard.count, (counted.seconds or 0.0) * shard.count)
 
 
-def _quick_shards(source: Collection | Tokens) -> int:
+def _quick_shards(source: Collection | Tokens, quick_bytes: int) -> int:
     """Return a number of shards so that one of them is read quickly; 1 if the size is unknown."""
     if isinstance(source, Tokens):
         return 1 + source.docs // _QUICK_DOCS
@@ -69,7 +72,7 @@ def _quick_shards(source: Collection | Tokens) -> int:
     if any(name.endswith(".gz") for name in files):  # every shard reads a gzip file from its start
         return 1
     if files:
-        return 1 + sum(facts[0] for facts in files.values()) // _QUICK_BYTES
+        return 1 + sum(facts[0] for facts in files.values()) // quick_bytes
     facts = facts_of(source.name)
     return 1 + (facts.docs or 0) // _QUICK_DOCS if facts else 1
 

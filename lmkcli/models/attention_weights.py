@@ -22,24 +22,29 @@ from lmkcli.models.transformer import Transformer
 from lmkcli.pooling.placement import Ints
 
 NAME = "lmk-weights"
-_BLOCK = 1 << 23  # weights in memory at a time: 32 MB
+BLOCK = 1 << 23  # weights in memory at a time: 32 MB
 
 
 @dataclass
 class _Rows:
-    """The selected positions, and their mean weights in each layer so far."""
+    """The selected positions, and their mean weights in each layer so far.
+
+    `block` is the number of weights in memory at a time.
+    """
 
     at: torch.Tensor
+    block: int
     layers: list[NDArray[np.float64]] = field(default_factory=list)
 
 
 _selected: ContextVar[_Rows] = ContextVar("selected")
 
 
-def mean_attention(model: Model, ids: Ints, rows: Ints) -> NDArray[np.float64]:
+def mean_attention(model: Model, ids: Ints, rows: Ints, block: int = BLOCK) -> NDArray[np.float64]:
     """Return how strongly the positions `rows` of an input attend to each of its positions.
 
     The result is the mean of the rows' weights, [layers, heads, positions]; its last axis sums to one.
+    At most `block` weights are in memory at a time, or those of one row.
     Open the model with `trainable`, because fused layers do not call the attention function that records
     weights. UsageError if the model does not use packed attention.
     """
@@ -52,14 +57,14 @@ def mean_attention(model: Model, ids: Ints, rows: Ints) -> NDArray[np.float64]:
         raise UsageError(
             "attention weights are not available with --extend selfextend; use --extend ntk"
         )
-    with _recording(model, rows) as selected, torch.inference_mode():
+    with _recording(model, rows, block) as selected, torch.inference_mode():
         model.states([ids])
     return np.stack([layer[:, : len(ids)] for layer in selected.layers])
 
 
 @contextmanager
-def _recording(model: Transformer, rows: Ints) -> Iterator[_Rows]:
-    selected = _Rows(torch.from_numpy(rows.astype(np.int64)).to(model.device))
+def _recording(model: Transformer, rows: Ints, block: int) -> Iterator[_Rows]:
+    selected = _Rows(torch.from_numpy(rows.astype(np.int64)).to(model.device), block)
     token = _selected.set(selected)
     model.module.set_attn_implementation(NAME)
     try:
@@ -84,13 +89,17 @@ def recording_attention(
     q = query[0, :, selected.at].float() * (query.shape[3] ** -0.5 if scaling is None else scaling)
     causal = attention.is_causal_call(module, options.get("is_causal"))
     window = attention.SlidingWindow(sliding - 1 if sliding else length, causal)
-    weights = _mean_weights(q, key[0, :, :length].float(), selected.at, window)
+    weights = _mean_weights(q, key[0, :, :length].float(), selected.at, window, selected.block)
     selected.layers.append(weights)
     return attention.packed_attention(module, query, key, value, attention_mask, **options)
 
 
 def _mean_weights(
-    query: torch.Tensor, key: torch.Tensor, rows: torch.Tensor, window: attention.SlidingWindow
+    query: torch.Tensor,
+    key: torch.Tensor,
+    rows: torch.Tensor,
+    window: attention.SlidingWindow,
+    block: int = BLOCK,
 ) -> NDArray[np.float64]:
     """Return the mean over `rows` of softmax(query @ key.T), [heads, positions].
 
@@ -99,7 +108,7 @@ def _mean_weights(
     heads, length = query.shape[0], key.shape[1]
     key = key.repeat_interleave(heads // key.shape[0], 0).transpose(1, 2)
     total = torch.zeros(heads, length, dtype=torch.float64, device=query.device)
-    size = max(1, _BLOCK // (heads * length))
+    size = max(1, block // (heads * length))
     for start in range(0, len(rows), size):
         part = rows[start : start + size]
         weights = query[:, start : start + size] @ key

@@ -135,8 +135,9 @@ class LatentAttention(torch.nn.Module):
     `latent_attn_model` next to its encoder; `open_latent` maps the parameter names of that file.
     """
 
-    def __init__(self, dim: int, latents: int) -> None:
+    def __init__(self, dim: int, latents: int, block: int = STATES_BLOCK) -> None:
         super().__init__()
+        self.block = block  # states that are mapped at a time
         self.heads = max(1, dim // HEAD_STATES)
         self.latents = torch.nn.Parameter(torch.randn(latents, dim))
         self.norm, self.norm_latents = torch.nn.LayerNorm(dim), torch.nn.LayerNorm(dim)
@@ -149,7 +150,7 @@ class LatentAttention(torch.nn.Module):
     def forward(self, states: torch.Tensor) -> torch.Tensor:
         """[n, d] in any floating dtype -> [n, d] in the dtype of the weights."""
         key, value = self._split(self.key_value(self.norm_latents(self.latents))).chunk(2, dim=0)
-        cuts = tuple(range(STATES_BLOCK, len(states), STATES_BLOCK))
+        cuts = tuple(range(self.block, len(states), self.block))
         blocks = torch.tensor_split(states.to(self.latents.dtype), cuts)
         return torch.cat([self._block(x, key, value) for x in blocks])
 

@@ -8,9 +8,10 @@ times of the collection's files have changed. Only one process at a time updates
 
 import json
 import os
+import shutil
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -181,13 +182,12 @@ class OwnIndex:
     def refresh(self, report: Report) -> int:
         """Update the folder if the collection has changed. Returns the time of its last update."""
         from lmkcli.data.collection import open_collection
-        from lmkcli.system.atomic import locked
+        from lmkcli.system.atomic import exclusive
 
         stamp = open_collection(self.collection).file_stats()
         state = read_state(self.folder)
         if not _is_current(state, stamp):
-            self._create()
-            with locked(self.folder, report.note):
+            with exclusive(self.folder, report.note), self._created():
                 state = read_state(self.folder)  # another process may have updated it
                 if state is None or not _is_current(state, stamp):
                     state = self._update(state, stamp, report)
@@ -195,13 +195,23 @@ class OwnIndex:
             os.utime(self.folder / STATE)
         return state["updated"] if state else 0
 
-    def _create(self) -> None:
-        """Create the folder, which only its user can read. Raises DataError for that of another user."""
+    @contextmanager
+    def _created(self) -> Iterator[None]:
+        """Create the folder, which only its user can read. Raises DataError for that of another user.
+
+        If the block fails, the folder is removed, unless it has vectors, which the next search continues.
+        """
         self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         if self.folder.stat().st_uid != os.getuid():
             raise DataError(
                 f"{self.folder} belongs to another user; set XDG_CACHE_HOME to a folder of your own"
             )
+        try:
+            yield
+        finally:
+            parts = self.folder / "vectors" / "parts"
+            if not (self.folder / STATE).exists() and not any(parts.glob("*")):
+                shutil.rmtree(self.folder, ignore_errors=True)
 
     def _update(
         self, state: IndexState | None, stamp: dict[str, list[int]], report: Report

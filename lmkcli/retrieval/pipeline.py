@@ -29,6 +29,7 @@ from lmkcli.retrieval.index_folder import check_built, read_built
 from lmkcli.retrieval.reranking import ModelReranker, RerankedIndex, Reranker
 from lmkcli.retrieval.settings import OpenSettings, RerankSettings
 from lmkcli.spec import manifest
+from lmkcli.spec.recipe import EncoderConfig
 from lmkcli.store.codes import is_sparse
 
 
@@ -110,16 +111,11 @@ def _setting_names(path: Path) -> set[str]:
         return set(LEXICAL)
     if not (path / manifest.NAME).is_file():
         return set()
-    described = manifest.read(path)
+    described = manifest.read(path, "vectors", "index")
     if "recipe" not in described.identity:
-        chunked = described.identity.get("settings", {}).get("unit") == "chunk"
+        chunked = described.identity["settings"].get("unit") == "chunk"
         return {"level"} if chunked else set(LEXICAL)
-    try:
-        unit = described.identity["recipe"]["doc"]["unit"]
-    except (TypeError, KeyError):
-        raise DataError(
-            f"{path / manifest.NAME} has a recipe that cannot be read; make the artifact again"
-        ) from None
+    unit = described.identity["recipe"]["doc"].get("unit", EncoderConfig.unit)
     several = SEVERAL if unit != "doc" else ()
     return {*QUERIES, *several, *(() if described.kind == "vectors" else SEARCH)}
 
@@ -148,7 +144,7 @@ def open_index(folder: Path, settings: OpenSettings) -> Index:
             folder, settings
         )
         return index
-    described = manifest.read(folder)
+    described = manifest.read(folder, "vectors", "index")
     if described.kind == "vectors":
         settings.refuse("vectors", *SEARCH, *LEXICAL)
         if is_sparse(described):
@@ -158,11 +154,6 @@ def open_index(folder: Path, settings: OpenSettings) -> Index:
         from lmkcli.retrieval.dense.dense_index import open_vectors  # imports torch
 
         return open_vectors(folder, settings)
-    if described.kind != "index":
-        raise DataError(
-            f"{folder} contains {described.kind}, which cannot be searched; give vectors or an index"
-        )
-    manifest.check_whole(folder, described)
     built = read_built(folder)
     if not built:
         raise DataError(f"{folder} is not complete; run its index command again")

@@ -22,7 +22,7 @@ QUERIES_AT_ONCE = 1024  # queries of one piece of a run
 
 # Memory of exact search. A query has a buffer of 2k + SPARE candidates, see engines/exact/topk.py.
 SPARE = 8192  # candidates: two blocks of 4096 rows
-FIRST = 32  # queries of the first batch, before the model and the index have allocated their memory
+FIRST = 32  # queries of the first batch
 WORK = 160_000_000  # bytes of a block of vectors, its scores and intermediates (measured with 384 dimensions)
 _CANDIDATE = (
     18  # bytes of a row number (8) and its score (4), and half as much while they are sorted
@@ -35,6 +35,8 @@ class MemoryBudget:
     """A limit, in bytes, for the anonymous memory of this process."""
 
     limit: int
+    first: int = FIRST
+    """The most queries of the first batch, before the model and the index have allocated their memory."""
     _batches: int = 0
     _proven: int = 0  # queries of a small batch that has fitted into memory
 
@@ -55,8 +57,8 @@ class MemoryBudget:
             )
         self._batches += 1
         if self._batches == 1:
-            return min(fit, FIRST)
-        self._proven = self._proven or min(fit, FIRST)
+            return min(fit, self.first)
+        self._proven = self._proven or min(fit, self.first)
         return fit
 
 

@@ -124,6 +124,7 @@ class _ModelFacts(TypedDict):
 
 class _IndexIdentity(TypedDict):
     family: str
+    recipe: NotRequired[_Sides]  # of vectors
     settings: dict[str, Any]
 
 
@@ -201,6 +202,7 @@ class _ExportManifest(TypedDict):
 _REQUIRED_TO_OPEN: dict[str, Any] = {
     "tokens": _OpenTokens,
     "vectors": _OpenVectors,
+    "index": _IndexManifest,
     "shards": _ShardsManifest,
 }
 _REQUIRED: dict[str, Any] = {
@@ -358,17 +360,27 @@ def _publish(temporary: Path, path: Path) -> None:
         os.replace(temporary, path)
 
 
-def read(folder: Path, kind: str = "") -> Manifest:
-    """Read the manifest of an artifact folder. Raises DataError if it is missing or of another kind."""
+def read(folder: Path, *kinds: str) -> Manifest:
+    """Read the manifest of an artifact folder. Raises DataError if it is missing.
+
+    With `kinds`, also raises DataError for an artifact of another kind, and if a field is missing that
+    lmk needs to open it.
+    """
     try:
         manifest = read_file(folder / NAME)
     except (FileNotFoundError, NotADirectoryError):
         raise DataError(f"{folder} is not an lmk artifact: {_without_manifest(folder)}") from None
-    if kind and manifest.kind != kind:
-        article = "an " if manifest.kind[0] in "aeiou" else ""  # tokens, vectors; an index
-        raise DataError(f"{folder} contains {article}{manifest.kind}, but {kind} are needed here")
-    validate(asdict(manifest), _REQUIRED_TO_OPEN.get(kind, Any), folder / NAME, _AGAIN)
+    if kinds and manifest.kind not in kinds:
+        wanted = " or ".join(map(_with_article, kinds))
+        raise DataError(f"{folder} contains {_with_article(manifest.kind)}; give {wanted}")
+    if kinds:
+        validate(asdict(manifest), _REQUIRED_TO_OPEN.get(manifest.kind, Any), folder / NAME, _AGAIN)
     return manifest
+
+
+def _with_article(kind: str) -> str:
+    article = "an " if kind[0] in "aeiou" else "a "
+    return kind if kind.endswith("s") else article + kind
 
 
 def read_file(path: Path) -> Manifest:

@@ -68,6 +68,11 @@ class Option(NamedTuple):
         return bool not in _members(self.kind)
 
     @property
+    def repeatable(self) -> bool:
+        """Whether the field is a list of values."""
+        return any(get_origin(kind) is list for kind in _members(self.kind))
+
+    @property
     def choices(self) -> tuple[str, ...]:
         """The allowed values, if the field has a fixed set of values; else empty."""
         for kind in _members(self.kind):
@@ -368,8 +373,12 @@ def _checked(option: Option, value: Any) -> Any:
     given_as_text = isinstance(value, str) or (isinstance(value, int) and int not in kinds)
     if parse and given_as_text and not isinstance(value, bool):
         value = parse(value if isinstance(value, str) else str(value))
-    if isinstance(value, str | Path) and any(get_origin(kind) is list for kind in kinds):
+    if isinstance(value, str | Path) and option.repeatable:
         value = [value]
+    if type(value) in (list, tuple, set) and not option.repeatable:
+        raise UsageError(
+            f"{option.spelling} takes one value, not a {type(value).__name__}; {_of_several(option)}"
+        )
     if isinstance(value, Path) and str in kinds and Path not in kinds:
         value = str(value)
     if isinstance(value, list):
@@ -388,10 +397,21 @@ def _checked(option: Option, value: Any) -> Any:
     return value
 
 
+def _of_several(option: Option) -> str:
+    """The advice for several values of an option that takes one."""
+    if option.parse:
+        return f"write {option.name}='…' as on the command line"
+    role = option.flag.role
+    for each in options(option.group):
+        if role and each.flag.role == role and each.repeatable:
+            return f"write further ones as {each.name}=[…]"
+    return "run the operation for each of them"
+
+
 def _read(option: Option, texts: Sequence[str]) -> Any:
     """Parse texts into the value of a field. Raises UsageError for invalid texts."""
     kinds = _members(option.kind)
-    if any(get_origin(kind) is list for kind in kinds):
+    if option.repeatable:
         return list(texts)
     if len(texts) != 1:
         raise UsageError(f"{option.spelling} takes one value, not {' '.join(texts)}")

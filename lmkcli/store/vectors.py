@@ -388,8 +388,11 @@ class Vectors(StoredVectors):
         return self.storage.arrays(self.dim)
 
     def __iter__(self) -> Iterator[Ragged]:
-        """Yield all rows in order, in blocks of at most BLOCK_BYTES, or of one larger document."""
-        size = max(1, BLOCK_BYTES // (4 * self.dim))
+        return self.blocks()
+
+    def blocks(self, most: int = BLOCK_BYTES) -> Iterator[Ragged]:
+        """Yield all rows in order, in blocks of at most `most` bytes, or of one larger document."""
+        size = max(1, most // (4 * self.dim))
         for number, piece in enumerate(self.slices):
             starts = self._part_starts(number)
             live = np.flatnonzero(piece.live)

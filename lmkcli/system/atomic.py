@@ -176,11 +176,11 @@ def locked(folder: Path, waiting: Note | None = None) -> Iterator[None]:
 
 
 @contextmanager
-def exclusive(path: Path) -> Iterator[None]:
+def exclusive(path: Path, waiting: Note | None = None) -> Iterator[None]:
     """Let only one process at a time write the output `path`; the others raise Stopped.
 
-    The lock is a hidden file next to the output, and it is removed at the end. A pipe or a device needs no
-    lock, and a file system without locks has none.
+    With `waiting`, they wait instead, as in `locked`. The lock is a hidden file next to the output, and it
+    is removed at the end. A pipe or a device needs no lock, and a file system without locks has none.
     """
     if path.exists() and not path.is_file() and not path.is_dir():
         yield
@@ -190,7 +190,7 @@ def exclusive(path: Path) -> Iterator[None]:
     path.parent.mkdir(parents=True, exist_ok=True)
     lock = path.with_name(f".{path.name}.lock")
     try:
-        with _lock(lock, f"{path} is being written by", optional=True):
+        with _lock(lock, f"{path} is being written by", waiting, optional=True):
             try:
                 yield
             finally:

@@ -306,7 +306,6 @@ def test_stemmer_and_stop_words_of_an_index_are_those_of_its_queries(
     assert found("own", "two the rivers") == ["2", "1"]
     assert (found("own", "two"), found("all", "two")) == ([], ["2"])
     assert found("all", "river") == ["1"]
-    assert (
-        "own was made with another identity"
-        in lmk("index", corpus, *chosen, "none", "-o", "own", code=3).err
-    )
+    other = lmk("index", corpus, *chosen, "none", "-o", "own", code=3).err
+    assert "own " in other
+    assert "stopwords" in other

@@ -2,6 +2,7 @@
 
 import io
 import json
+import re
 import shutil
 from collections.abc import Callable
 from importlib.util import find_spec
@@ -207,7 +208,7 @@ def test_a_part_of_another_folder_is_noticed_when_opened(
     strange = part(other, "part.json").parent
     shutil.copytree(strange, vectors / "parts" / strange.name)
     for line in (["search", vectors, "-q", "rivers"], ["show", vectors], ["verify", vectors]):
-        assert "not the part that was written into this folder" in lmk(*line, code=3).err
+        assert str(vectors / "parts" / strange.name) in lmk(*line, code=3).err
 
 
 def test_a_table_of_other_documents_than_its_part(lmk: Lmk, vectors: Path) -> None:
@@ -219,7 +220,7 @@ def test_a_table_of_other_documents_than_its_part(lmk: Lmk, vectors: Path) -> No
         ["export", vectors, "--to", "parquet", "-o", vectors / "out"],
     ):
         err = lmk(*line, code=3).err
-        assert f"{path} contains 120 documents, expected 60" in err
+        assert re.search(rf"{path}.* 120 .* 60", err)
 
 
 def test_tokens_with_inconsistent_rows(

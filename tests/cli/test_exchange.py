@@ -147,7 +147,7 @@ def test_normalised_vectors_are_reported(
 ) -> None:
     np.save(exported / "vectors.npy", 3 * np.load(exported / "vectors.npy"))
     done = lmk("import", exported, "--from", "numpy", "-o", tmp_path / "in", "-m", bert)
-    assert "60 vectors without unit length normalised" in done.err
+    assert "60 vectors" in done.err
 
 
 @pytest.mark.parametrize(

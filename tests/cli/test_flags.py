@@ -1,5 +1,6 @@
 """Commands from operations: each field determines its help, its values and its parsing."""
 
+import re
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
@@ -88,7 +89,7 @@ def test_every_field_can_be_set() -> None:
 
 def test_a_flag_without_effect_is_refused_even_if_it_has_its_default() -> None:
     message = bake("pie", "--name", "Ann", "--mode", "grill", "--fat", "oil", code=1)
-    assert "--fat has no effect with --mode grill" in message
+    assert re.search("--fat.*--mode grill", message)
 
 
 @pytest.mark.parametrize(

@@ -101,8 +101,8 @@ def test_a_plan_estimates_encodings_and_explains_missing_estimates(
         'pool = "mean"\nmax-length = 32\n'
     )
     planned = lmk("grid", grid, "-o", tmp_path / "r", "--dry-run")
-    assert "(2 of 4 encodings): the model nobody/no-such-model" in planned.err
-    assert "(1 of 4 encodings): beir/quora/test" in planned.err
+    assert re.search(r"\(2 of 4 .*nobody/no-such-model", planned.err)
+    assert re.search(r"\(1 of 4 .*beir/quora/test", planned.err)
     (row,) = [line.split() for line in planned.out.splitlines() if line.startswith("encode ")]
     assert row[5] == "over"
     steps = lmk("grid", grid, "-o", tmp_path / "r", "--dry-run", "--json").json["steps"]
@@ -167,12 +167,11 @@ def test_the_table_has_best_values_means_and_tests(lmk: Lmk, file: Path, done: P
     assert head.endswith("| mean | geometric mean |")
     assert "value of the column" in table or "No value is significantly higher" in table
     assert "Holm-Bonferroni over 12 tests" in table
-    assert "†: differs from mean - 32" in table
-    assert "Holm-Bonferroni over 12 tests" in table
+    assert re.search("†: .*mean - 32", table)
     wide = lmk("grid", file, "-o", done, "--rows", "pool,gran", "--columns", "max-length").out
     assert wide.split("\n")[0].split() == ["pool", "gran", "measure", "32", "128"]
     both = lmk("grid", file, "-o", done, "--rows", "pool", "--columns", "collection", code=2)
-    assert "several cells have the row 'mean'" in both.err
+    assert "'mean'" in both.err
     odd = lmk("grid", file, "-o", done, "--baseline", "pool=mean", code=2)
     assert "mean - 32; mean - 128" in odd.err
     both = lmk("grid", file, "-o", done, "--json", "-f", "csv", code=2)

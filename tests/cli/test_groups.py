@@ -1,6 +1,7 @@
 """Groups of collections on the command line, from a mirror folder to scores and `lmk show`."""
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -68,7 +69,7 @@ def test_members_are_not_put_into_an_artifact_or_a_file(lmk: Lmk) -> None:
 def test_the_first_that_fails_ends_it(lmk: Lmk) -> None:
     err = lmk("index", "longembed", "--kind", "bm25", "-o", "b", code=3).err
     assert "longembed/narrativeqa:\n" in err
-    assert "expected narrativeqa/corpus-*.parquet with the columns doc_id, text" in err
+    assert re.search(r"narrativeqa/corpus-\*\.parquet .* doc_id, text", err)
 
 
 def test_sources_are_shown_by_group_and_by_name(lmk: Lmk) -> None:
@@ -85,7 +86,7 @@ def test_sources_are_shown_by_group_and_by_name(lmk: Lmk) -> None:
         assert "on the hub: Shitao/MLDR@d67138e705d963e346253a80e59676ddb418810a" in shown
         assert "documents: 200,000" in shown
         assert "licence: MIT" in shown
-    assert "unknown source 'bier': did you mean beir" in lmk("show", "sources", "bier", code=2).err
+    assert re.search("'bier'.* beir", lmk("show", "sources", "bier", code=2).err)
     assert "known: beir, beir/cqad" in lmk("show", "source", "zzzzzz", code=2).err
     assert "NAME is missing" in lmk("show", "source", code=2).err
     assert "did you mean poolers" in lmk("show", "poolrs", code=2).err

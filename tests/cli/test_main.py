@@ -13,6 +13,7 @@ import pytest
 
 from lmkcli import __version__
 from lmkcli.cli import main
+from lmkcli.operations.show import Show
 
 Models = Callable[[str], Path]
 Lmk = Callable[..., Any]
@@ -45,7 +46,7 @@ def test_a_bug_is_shown_with_its_traceback(lmk: Lmk, monkeypatch: pytest.MonkeyP
     def broken(*_: object) -> None:
         raise ZeroDivisionError("a bug")
 
-    monkeypatch.setattr("lmkcli.operations.show._names", broken)
+    monkeypatch.setattr(Show, "execute", broken)
     with pytest.raises(ZeroDivisionError):  # Python itself prints it and leaves with 1
         lmk("show", "poolers")
 
@@ -54,7 +55,7 @@ def test_interrupted(lmk: Lmk, monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("lmkcli.operations.show._names", interrupted)
+    monkeypatch.setattr(Show, "execute", interrupted)
     lmk("show", "poolers", code=130)
 
 

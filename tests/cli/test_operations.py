@@ -100,7 +100,7 @@ def test_a_record_describes_the_artifact_and_not_the_call() -> None:
         ({"operation": 3}, "does not have"),
         ({"operation": "index", "version": 2, "source": "x"}, "version 2"),
         ({"operation": "index", "version": 1, "source": "x", "magic": True}, "no setting magic"),
-        ({"operation": "index", "version": 1, "source": ["x"]}, "str"),
+        ({"operation": "index", "version": 1, "source": ["x"]}, "one value"),
         ({"operation": "index", "version": 1, "source": "x", "m": "many"}, "--m"),
         ({"operation": "index", "version": 1, "source": "x", "m": 1}, "at least 2"),
         ({"operation": "index", "version": 1}, "source"),
@@ -119,6 +119,13 @@ def test_python_gives_the_errors_of_the_shell() -> None:
         Search(Path("x"))
     with pytest.raises(UsageError, match="--shard"):
         Encode("x", model="m", shard=3)  # type: ignore[arg-type]
+    for values, advice in (
+        ({"index": ["a", "b"]}, "others="),
+        ({"queries": ("q1", "q2")}, "each"),
+        ({"gran": [32, 64]}, "gran='"),
+    ):
+        with pytest.raises(UsageError, match=f"takes one value.*{advice}"):
+            Search(**{"index": "a", "question": "q", **values})  # type: ignore[arg-type]
     with pytest.raises(UsageError, match="--batch-size"):
         Encode("x", model="m", batch_size=0)
 

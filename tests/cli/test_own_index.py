@@ -46,7 +46,7 @@ def test_a_folder_answers_with_file_heading_and_passage(
     assert kept.stat().st_mode & 0o077 == 0, "only its user can read texts"
     again = lmk(*ask)
     assert again.err == ""
-    assert "Toner: chunk 1 of 1, characters" in again.out
+    assert "Toner: chunk 1 of 1" in again.out
 
 
 def test_only_changed_files_are_encoded_again(lmk: Lmk, notes: Path, tiny_model: Models) -> None:
@@ -145,6 +145,21 @@ def test_indexes_runs_and_missing_paths_are_no_documents(
     (tmp_path / "vectors" / "manifest.json").unlink()  # damaged
     assert "manifest.json" in lmk("search", tmp_path / "vectors", "-q", "a", code=3).err
     assert not own_index.root().exists()
+
+
+def test_a_failed_search_leaves_no_index(lmk: Lmk, notes: Path, tiny_model: Models) -> None:
+    bert = tiny_model("bert")
+    (notes / "keys.txt").write_bytes(b"Fran\xe7ois has keys.")
+    for words in (["-m", bert], ["-m", "./nowhere"], ["-m", bert, "--pool", "nosuch"]):
+        lmk("search", notes, *words, "-q", "keys", code=None)
+        assert not own_index.root().exists(), words
+    (notes / "keys.txt").write_text("Keys are at home.")
+    ask = ["search", notes, "-m", bert, "-q", "keys"]
+    lmk(*ask)
+    (notes / "keys.txt").write_bytes(b"\xe7")
+    lmk(*ask, code=3)
+    (folder,) = own_index.root().iterdir()
+    assert own_index.read_state(folder), "the index from before a failed update"
 
 
 def test_python_searches_a_folder_and_sees_its_changes(notes: Path, tiny_model: Models) -> None:

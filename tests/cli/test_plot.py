@@ -111,7 +111,7 @@ def test_with_a_baseline_differences_are_plotted(lmk: Lmk, runs: Path) -> None:
     lmk(*words, "--baseline", "bad.trec", "--plot", "d.svg")
     text = Path("d.svg").read_text()
     assert ">good<" in text  # and no .trec
-    assert "above 0 the run is better than bad" in text
+    assert re.search(r"better than bad\b", text)
     assert text.count("fill: #0072b2") == 4  # four wins, no loss
     assert "fill: #d55e00" not in text
 
@@ -181,7 +181,7 @@ def test_only_a_figure_is_overwritten(lmk: Lmk, runs: Path, suffix: str) -> None
         for command in commands:
             figure.write_bytes(content)
             failed = lmk(*command, code=2)
-            assert f"{figure.name} is not a figure that lmk drew" in failed.err
+            assert f"{figure.name} is not a figure" in failed.err
             assert figure.read_bytes() == content
     Path("run.trec").write_text("q Q0 d 1 1 t\n")
     assert "suffix" in lmk("plot", "scores.jsonl", "--x", "gran", "-o", "run.trec", code=2).err

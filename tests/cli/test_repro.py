@@ -1,6 +1,7 @@
 """lmk repro: every kind of run is reproduced from its sources, and differences are named."""
 
 import json
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -174,7 +175,7 @@ def test_another_library_version_that_agrees_is_named_and_passes(lmk: Lmk, own: 
     rewrite(own / "scores.jsonl", lambda facts: facts["packages"].update(torch="1.0"))
     now = manifest.environment()["packages"]["torch"]
     err = lmk("repro", "scores.jsonl#1").err
-    assert f"other version: torch 1.0 then, {now} now" in err
+    assert re.search(rf"torch 1\.0 .*{re.escape(now)}", err)
     assert "is reproduced" in err
 
 
@@ -194,7 +195,7 @@ def test_another_library_version_that_does_not_agree_is_the_suspect(lmk: Lmk, ow
     facts["facts"]["packages"]["torch"] = "1.0"
     (own / "vectors" / "manifest.json").write_text(json.dumps(facts))
     err = lmk("repro", "vectors", code=4).err
-    assert "First difference: vectors vectors. least cosine" in err
+    assert re.search("vectors vectors.*cosine", err)
     assert "torch 1.0 then" in err
 
 

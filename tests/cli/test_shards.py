@@ -142,8 +142,7 @@ def test_a_source_that_changed_between_two_shards(
     encode(source, tmp_path / "v", "--shard", "0/2")
     os.utime(source, ns=(1, 1))
     later = encode(source, tmp_path / "v", "--shard", "1/2", code=DATA)
-    assert f"{source} has changed since" in later.err
-    assert "size in bytes, time in ns" in later.err
+    assert f"{source} has changed" in later.err
     assert parts.read_state(tmp_path / "v", 2).unfinished == [1]
 
 
@@ -316,7 +315,7 @@ def test_slices_of_a_search_join_to_the_run_of_one_process(
     encode(beir, vectors)
     words = ("search", vectors, beir, "-k", 20, "-o")
     lmk(*words, whole)
-    assert "shard 2/3 is finished; 2 other" in lmk(*words, run, "--shard", "2/3").out
+    assert re.search(r"shard 2/3 .*\b2 other", lmk(*words, run, "--shard", "2/3").out)
     for more in ((), ("--if-exists", "overwrite")):
         refused = lmk(*words, run, *more, code=DATA)
         assert "not finished: 0, 1;" in refused.err
@@ -357,7 +356,7 @@ def test_shards_of_an_index_join_to_an_index(
     vectors, index = tmp_path / "v", tmp_path / "i"
     encode(beir, vectors)
     words = ("index", vectors, "--kind", "ivf", "-o", index)
-    assert "shard 1/2 is finished; 1 other" in lmk(*words, "--shard", "1/2").out
+    assert re.search(r"shard 1/2 .*\b1 other", lmk(*words, "--shard", "1/2").out)
     assert "not finished: 0;" in lmk(*words, code=DATA).err
     assert lmk("show", f"{index}.shards", "--json").json["shards"] == "1 of 2 finished"
     assert lmk(*words, "--shard", "0/2", "--json").json["unfinished"] == []

@@ -1,6 +1,7 @@
 """lmk train on the command line: a model, its description, its vectors and a run."""
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -61,7 +62,7 @@ def test_short_passages_suggest_a_maximum_length(
     words = ("-m", tiny_model("bert"), "--pool", "mean", "--batch-size", 2, "--dry-run")
     limit = ("--max-length", 128)
     noted = lmk("train", tmp_path / "short", *words, *limit).err
-    assert "the maximum length is 128; --max-length 64" in noted
+    assert re.search(r"\b128\b.*--max-length 64", noted)
     assert "short passages" not in lmk("train", tmp_path / "long", *words, *limit).err
     assert "short passages" not in lmk("train", tmp_path / "short", *words, "--max-length", 64).err
 
@@ -148,7 +149,7 @@ def test_the_window_in_which_its_documents_will_be_read(
         taught,
     )
     message = lmk(*one, "-m", tiny_model("bert"), "--window", 16).err
-    assert "cosine; the model will read windows of 16 positions\n" in message
+    assert re.search(r"cosine.* 16 positions\n", message)
     config = json.loads((taught / "sentence_bert_config.json").read_text())
     assert (config["window"], config["max_seq_length"]) == ("16", 32)
     lmk("train", pairs, *short, "-m", taught, "-o", again)

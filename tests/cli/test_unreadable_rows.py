@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -48,8 +49,8 @@ def test_without_the_option_the_error_names_file_line_and_option(
 ) -> None:
     words = ("--kind", "bm25") if verb == "index" else ("-m", model)
     failed = lmk(verb, FILE, *words, "-o", "out", code=3)
-    assert f"{FILE} line 9: 4 fields, but the header has 2" in failed.err
-    assert failed.err.rstrip().endswith(f"to go on without such rows: {SKIP}")
+    assert re.search(rf"{FILE} line 9: 4 fields.*\b2\b", failed.err)
+    assert failed.err.rstrip().endswith(SKIP)
 
 
 @pytest.mark.parametrize("verb", ["encode", "tokenize", "index"])

@@ -68,7 +68,7 @@ def test_the_same_lines_every_night(cron: Cron, stored: str) -> None:
     old = lmk("search", cron.index, *question)
     assert "fresh" not in ids(old)
     assert "is behind" in old.err
-    assert "1 rows appended, 5 deleted rows skipped" in lmk(*index).err
+    assert re.search(r"\b1 rows? appended.*\b5 deleted", lmk(*index).err)
     now = lmk("search", cron.index, *question)
     assert (ids(now)[0] in best, now.err) == (True, "")
     assert "already up to date" in lmk(*index).err
@@ -76,7 +76,7 @@ def test_the_same_lines_every_night(cron: Cron, stored: str) -> None:
     made = lmk("compact", cron.vectors, "--json").json
     assert (made["written"], made["deleted"], made["kept"]) == (1, 0, 2)
     made = lmk("compact", cron.vectors, "--keep-hours", 0)
-    assert "0 parts written, 2 deleted, 0 kept" in made.out
+    assert re.search(r"\b0 parts written.*\b2 deleted.*\b0 kept", made.out)
     assert lmk("search", cron.vectors, *question).json == found.json
     lmk("verify", cron.vectors)
     exported = cron.vectors.with_name("exported")
@@ -109,7 +109,7 @@ def test_one_command_brings_vectors_and_indexes_up_to_date(
     monkeypatch.setenv("LMK_ENCODE_POOL", "cls")  # the settings are those of the folders
     words = ("update", cron.beir, cron.index, bm25, cron.vectors)
     done = lmk(*words)
-    assert "generation 1, 1 documents encoded, 5 removed" in done.out
+    assert re.search(r"generation 1\b.*\b1 documents? encoded.*\b5 removed", done.out)
     for folder in (cron.vectors, cron.index, bm25):
         hits = lmk("search", folder, "-q", "copper conducts electricity", "-k", 1, "--json")
         assert (hits.json[0]["id"], hits.err) == ("fresh", "")

@@ -36,9 +36,7 @@ def test_a_field_has_one_text_or_one_for_each() -> None:
 @pytest.mark.parametrize("given", [("c",), ("c", "d", "e"), ()])
 def test_another_number_of_contexts_is_refused(given: tuple[str, ...]) -> None:
     doc = Doc("d7", "a b", context=given)
-    with pytest.raises(
-        DataError, match=rf"document d7 has 2 chunks and {len(given)} contexts in the field 'f'"
-    ):
+    with pytest.raises(DataError, match=rf"d7 .*\b2 chunks .*\b{len(given)} contexts .*'f'"):
         contexts_of(doc, "field:f", [0, 2])
 
 

@@ -127,7 +127,7 @@ def test_errors_name_the_line_or_the_byte(tmp_path: Path) -> None:
     path.write_bytes(good * 16 + b"{broken\n" + good * 3)
     with pytest.raises(DataError, match=r"c.jsonl line 17: .*JSON"):
         records(path, Shard())
-    with pytest.raises(DataError, match=f"c.jsonl byte {16 * len(good)}: not valid JSON"):
+    with pytest.raises(DataError, match=f"c.jsonl byte {16 * len(good)}: .*JSON"):
         records(path, Shard(1, 2))
     path.write_bytes(b"")
     assert records(path, Shard()) == []
@@ -229,7 +229,9 @@ def test_tsv_columns_without_and_with_a_header() -> None:
     assert tsv("1\tu\tb\tx", first="id\turl\tbody\ttext\n")["body"] == "b"
     assert tsv("1\t\n") == {"id": "1", "text": ""}
     for line in ("1\n", "1\ta\tb\tc\n"):
-        with pytest.raises(DataError, match=r"x.tsv line 1: . columns, expected id, text or id"):
+        with pytest.raises(
+            DataError, match=rf"x\.tsv line 1: {len(line.split())} columns.* id, text"
+        ):
             tsv(line)
 
 

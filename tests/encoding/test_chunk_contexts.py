@@ -279,7 +279,7 @@ def test_a_list_of_contexts_of_another_length_is_refused(
     tiny_model: Models, tmp_path: Path
 ) -> None:
     source = corpus(tmp_path / "c.jsonl", ["rivers", ["birds"]])
-    with pytest.raises(DataError, match=r"d1 .*2 chunks .*1 contexts .*'why'"):
+    with pytest.raises(DataError, match=r"d1 .*2 chunks.*1 contexts.*'why'"):
         run_encode(plan(source, options_for(tiny_model, "field:why"), FP32, WHOLE), tmp_path / "v")
 
 

@@ -443,7 +443,7 @@ def test_the_error_of_a_non_finite_query_names_it(tiny_model: Models, tmp_path: 
         model.embeddings.word_embeddings.weight[token] = torch.nan
     shutil.copytree(folder, tmp_path / "nan")
     model.save_pretrained(tmp_path / "nan")
-    with pytest.raises(DataError, match=r"the vector of query broken .*finite"):
+    with pytest.raises(DataError, match=r"query broken .*finite"):
         opened(tmp_path / "nan").queries([Query("fine", "rivers"), Query("broken", "copper")])
 
 
@@ -502,7 +502,7 @@ def test_out_of_memory_halves_the_packs_and_keeps_the_vectors(
         again = encoder(rows, Report(note=notes.append)).vectors.vectors
         np.testing.assert_allclose(again, wanted, rtol=0, atol=1e-6)
     assert 1 <= len(notes) <= 3
-    assert "out of memory on cpu: continuing with" in notes[0]
+    assert "out of memory on cpu" in notes[0]
     assert encoder.runner.settings.batch_tokens <= 320
     assert len(encoder.model.ran) < 2 * len(texts)  # packs, not one text at a time
     np.testing.assert_allclose(query_vectors(encoder, texts), wanted, rtol=0, atol=1e-6)

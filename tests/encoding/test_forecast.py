@@ -20,15 +20,14 @@ def job(source: Path, model: Path) -> CollectionJob:
 
 
 def test_an_estimate_reads_a_shard_and_is_near_the_count(
-    tmp_path: Path, tiny_model: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, tiny_model: Callable[[str], Path]
 ) -> None:
     source = tiny.collection(tmp_path / "large", docs=600)
     whole_job = job(source, tiny_model("bert"))
     whole = forecast.forecast(whole_job, silent)
     same = forecast.estimate(whole_job)
     assert same.disk == whole.disk  # a small collection is read as a whole
-    monkeypatch.setattr(forecast, "_QUICK_BYTES", (source / "corpus.jsonl").stat().st_size // 5)
-    rough = forecast.estimate(whole_job)
+    rough = forecast.estimate(whole_job, (source / "corpus.jsonl").stat().st_size // 5)
     assert rough.disk != whole.disk
     assert rough.disk == pytest.approx(whole.disk, rel=0.2)
     assert rough.seconds > 0

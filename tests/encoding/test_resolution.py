@@ -47,12 +47,12 @@ def test_a_mistake_is_found_without_a_model(options: dict[str, Any], reason: str
 @pytest.mark.parametrize("side", ["doc_prompt", "query_prompt"])
 def test_a_prompt_is_valid_unicode(tiny_model: Models, tmp_path: Path, side: str) -> None:
     """Lone surrogates come from JSON escapes, and from arguments that are not UTF-8."""
-    with pytest.raises(DataError, match=r"the prompt 'a\\ud800' is not valid Unicode"):
+    with pytest.raises(DataError, match=r"prompt 'a\\ud800' .*Unicode"):
         resolve(RecipeOptions(model=str(tiny_model("bert")), **{side: "a\ud800"}))
     recipe = resolve(RecipeOptions(model=str(tiny_model("bert")))).recipe
     identity = recipe.identity()
     identity[side.partition("_")[0]]["prompt"] = "a\udcff"
-    with pytest.raises(DataError, match=r"the recipe .* cannot be read .*not valid Unicode"):
+    with pytest.raises(DataError, match=r"recipe .*Unicode"):
         Recipe.read(identity, recipe.located())
 
 

@@ -116,7 +116,7 @@ def test_a_search_runs_no_model(
     np.testing.assert_allclose(found, wanted.numpy(), rtol=1e-5)
     weights = {"weight": table() + 1}
     save_file(weights, tmp_path / "m" / QUERY / "model.safetensors")
-    with pytest.raises(Mismatch, match="are not those that made these vectors"):
+    with pytest.raises(Mismatch, match=r"weights of .*--model"):
         open_index(tmp_path / "v", OpenSettings(device="cpu")).search([Query("q", "bread")], 3)
 
 
@@ -125,7 +125,7 @@ def test_weights_in_json(masked_model: Models, tmp_path: Path, place: str) -> No
     routed(masked_model("bert"), tmp_path)
     wanted = queries(tmp_path)
     (tmp_path / QUERY / "config.json").write_text('{"frozen": true, "path": "some/idf.json"}')
-    with pytest.raises(DataError, match=r"idf\.json, the table of query weights, is missing"):
+    with pytest.raises(DataError, match=rf"{QUERY}/idf\.json.* missing"):
         queries(tmp_path)
     tokens = Transformer(str(masked_model("bert"))).tokenizer.get_vocab()
     weights = {token: float(table()[term]) for token, term in tokens.items()}
@@ -133,7 +133,7 @@ def test_weights_in_json(masked_model: Models, tmp_path: Path, place: str) -> No
     made = queries(tmp_path)
     np.testing.assert_allclose(made, wanted[:, : made.shape[1]], rtol=1e-6)
     (tmp_path / place / "idf.json").write_text('{"Xyzzy": 3.0}')
-    with pytest.raises(DataError, match="'Xyzzy' is not in the vocabulary"):
+    with pytest.raises(DataError, match=r"'Xyzzy' .*vocabulary"):
         queries(tmp_path)
 
 

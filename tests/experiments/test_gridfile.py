@@ -83,7 +83,7 @@ def test_a_flag_of_several_commands_belongs_to_the_first_of_the_chain() -> None:
     "key", ["output", "if-exists", "shard", "rerank", "vectors", "per-query", "tag", "measure"]
 )
 def test_settings_of_the_grid_are_no_axes(tmp_path: Path, key: str) -> None:
-    with pytest.raises(UsageError, match=f"{key} is set by the grid"):
+    with pytest.raises(UsageError, match=f"{key} .*the grid"):
         read(tmp_path, f"[grid]\n{key} = 'x'\ncollections='a'")
 
 
@@ -157,7 +157,7 @@ def test_too_many_cells_are_refused_before_they_are_made(tmp_path: Path) -> None
 
 @pytest.mark.parametrize("shards", ["0", "-1", "true", "1.5", "100000", "1" + "0" * 30, "'2'"])
 def test_numbers_of_shards_that_cannot_be(tmp_path: Path, shards: str) -> None:
-    with pytest.raises(UsageError, match="must be between 1 and 99999"):
+    with pytest.raises(UsageError, match=r"shards.* 1 .*99999"):
         read(tmp_path, f"[grid]\ncollections='a'\n[slurm.encode]\nshards = {shards}")
 
 

@@ -71,7 +71,9 @@ WRONG: dict[str, Callable[[dict[str, Any]], Any]] = {
 def test_files_that_no_evaluation_writes_are_refused(tmp_path: Path, wrong: str) -> None:
     raw: dict[str, Any] = json.loads(json.dumps({"entry": ENTRY, "rows": ROWS}))
     WRONG[wrong](raw)
-    with pytest.raises(DataError, match=r"remove the file and run the grid again|remove the line"):
+    with pytest.raises(
+        DataError, match=r"eval-1/(scores\.jsonl|result\.json).*remove the (file|line)"
+    ):
         scored(PLAN, results(tmp_path, raw["entry"], raw["rows"]))
 
 

@@ -177,7 +177,7 @@ def test_no_folder_adds_a_line_to_a_script(
         monkeypatch.chdir(odd)
     results = ResultsFolder(tmp_path / "r" if where == "cwd" else odd)
     steps = {"encode-1": GridStep("encode-1", Encode("a", model="m"))}
-    with pytest.raises(UsageError, match="the path contains a control character"):
+    with pytest.raises(UsageError, match="control character"):
         execution.write_scripts(steps, results, {}, ["mylmk"])
 
 

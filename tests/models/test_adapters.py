@@ -16,7 +16,7 @@ from safetensors.torch import load_file, save_file
 from transformers import BertModel
 
 from lmkcli.errors import DataError
-from lmkcli.models import files, lora
+from lmkcli.models import lora
 from lmkcli.models.lookup import read_model
 from tests import tiny
 
@@ -165,15 +165,18 @@ def test_a_module_out_of_the_folder_is_refused(adapter: Path, path: str) -> None
     refused(adapter, r"modules.json has a module in .* out of the folder")
 
 
-def test_sizes_are_bounded(adapter: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sizes_are_bounded(adapter: Path) -> None:
     (adapter / "tokenizer.json").touch()
     os.truncate(adapter / "tokenizer.json", 1 << 40)  # a sparse file
     refused(adapter, r"tokenizer.json is larger than 268,435,456 bytes")
-    os.truncate(adapter / "tokenizer.json", 100)
-    monkeypatch.setattr(files, "_MAX_TEXTS", 100)
-    refused(adapter, "have more than 100 bytes")
-    monkeypatch.undo()
     (adapter / "tokenizer.json").unlink()
+    texts = [adapter / f"{number}.json" for number in range(5)]
+    for text in texts:
+        text.touch()
+        os.truncate(text, 1 << 28)  # the most of one file
+    refused(adapter, "more than 1,073,741,824 bytes")
+    for text in texts:
+        text.unlink()
     os.truncate(adapter / MATRICES, 1 << 40)
     refused(adapter, f"{MATRICES} has 1,099,511,627,776 bytes, far more than its base model")
 

@@ -38,13 +38,10 @@ def test_weights_equal_those_of_transformers(kind: str, tiny_model: Callable[[st
     np.testing.assert_allclose(found.sum(-1), 1, atol=1e-6)
 
 
-def test_blocks_do_not_change_the_weights(
-    tiny_model: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_blocks_do_not_change_the_weights(tiny_model: Callable[[str], Path]) -> None:
     model, rows = opened(tiny_model("modernbert")), np.arange(45, dtype=np.int32)
     whole = mean_attention(model, IDS, rows)
-    monkeypatch.setattr("lmkcli.models.attention_weights._BLOCK", 100)
-    np.testing.assert_allclose(mean_attention(model, IDS, rows), whole, atol=1e-7)
+    np.testing.assert_allclose(mean_attention(model, IDS, rows, block=100), whole, atol=1e-7)
 
 
 def test_the_model_is_unchanged_afterwards(tiny_model: Callable[[str], Path]) -> None:

@@ -255,7 +255,7 @@ def test_modules_after_pooling_are_listed_in_order(old: Make, tmp_path: Path) ->
     ],
 )
 def test_an_unknown_module_is_named(old: Make, names: tuple[str, ...], culprit: str) -> None:
-    with pytest.raises(DataError, match=f"the module {culprit}, which lmk does not read"):
+    with pytest.raises(DataError, match=f"the module {culprit},"):
         old(*names)
 
 
@@ -395,7 +395,7 @@ def test_names_are_folders_or_hub_names(tmp_path: Path, monkeypatch: pytest.Monk
 
 @pytest.mark.parametrize("name", ["no-organisation/no-model", "a b/c", "-a/c"])
 def test_an_unavailable_hub_model_is_a_data_error(name: str) -> None:
-    with pytest.raises(DataError, match=f"model {name} is neither a folder nor in the local cache"):
+    with pytest.raises(DataError, match=f"model {name} .*cache"):
         locate(name, None, True)
 
 

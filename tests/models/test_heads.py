@@ -12,9 +12,8 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from lmkcli.errors import DataError, UsageError
-from lmkcli.models import heads
 from lmkcli.models.folder import ModelFolder, SentenceModule
-from lmkcli.models.heads import open_heads, open_token_head
+from lmkcli.models.heads import LatentAttention, open_heads, open_token_head
 from lmkcli.models.lookup import read_model
 
 CPU = torch.device("cpu")
@@ -192,17 +191,15 @@ def test_latent_attention_equals_its_formula(
     torch.testing.assert_close(made, x, atol=1e-5, rtol=1e-5)
 
 
-def test_blocks_do_not_change_latent_attention(
-    tmp_path: Path, weights: dict[str, torch.Tensor], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    made = folder(tmp_path, weights)
+def test_blocks_do_not_change_latent_attention() -> None:
+    whole, blocks = LatentAttention(DIM, 64), LatentAttention(DIM, 64, block=5)
+    blocks.load_state_dict(whole.state_dict())
     states = torch.from_numpy(np.random.default_rng(0).normal(size=(23, DIM)).astype("f4"))
-    whole = states_after(made, states)
-    monkeypatch.setattr(heads, "STATES_BLOCK", 5)
-    torch.testing.assert_close(states_after(made, states), whole, rtol=1e-5, atol=1e-5)
-    half = states_after(made, states.to(torch.bfloat16))
-    assert half.dtype == torch.float32
-    torch.testing.assert_close(half, states_after(made, states.to(torch.bfloat16).float()))
+    with torch.inference_mode():
+        torch.testing.assert_close(blocks(states), whole(states), rtol=1e-5, atol=1e-5)
+        half = blocks(states.to(torch.bfloat16))
+        assert half.dtype == torch.float32
+        torch.testing.assert_close(half, blocks(states.to(torch.bfloat16).float()))
 
 
 def test_only_latent_pooling_uses_latent_attention(

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -64,12 +65,12 @@ def test_matching_weights_are_copied_and_others_are_named(
     assert torch.equal(old[words], new[words])
     rows = "embeddings.position_embeddings.weight"
     assert torch.equal(new[rows], torch.cat([old[rows], old[rows][:72]]))
-    assert "repeated to their new length: embeddings.position_embeddings.weight" in notes[1]
+    assert re.search(r"repeated.*: embeddings\.position_embeddings\.weight", notes[1])
     assert "encoder.layer.0.intermediate.dense.weight" in notes[2]
     (tmp_path / "other").mkdir()
     fewer = written(tmp_path / "fewer.json", config | {"num_hidden_layers": 1})
     notes = create(NewModel(fewer, str(base), str(base)), tmp_path / "other")
-    assert "not in the new model: encoder.layer.1" in notes[-1]
+    assert re.search(r"not .*: encoder\.layer\.1", notes[-1])
 
 
 @pytest.mark.parametrize(
@@ -132,7 +133,7 @@ def test_a_deep_or_endless_architecture_is_refused(tmp_path: Path, end: str) -> 
         read_architecture(path)
     path.unlink()
     os.mkfifo(path)
-    with pytest.raises(DataError, match="is a pipe; name a file"):
+    with pytest.raises(DataError, match=f"{path.name} .*pipe"):
         read_architecture(path)
 
 

@@ -428,7 +428,7 @@ def test_an_impossible_unknown_token_is_a_data_error(
     settings = json.loads((folder / "tokenizer_config.json").read_text())
     (folder / "tokenizer_config.json").write_text(json.dumps(settings | {"unk_token": token}))
     side = EncoderConfig(str(folder), "", "")
-    with pytest.raises(DataError, match="the tokenizer of model cannot be loaded"):
+    with pytest.raises(DataError, match="tokenizer of model "):
         open_tokenizer(ModelFolder(folder, "model", encoder=folder), side)
 
 

@@ -1,5 +1,6 @@
 """Search over vectors on disk: the order of exact arithmetic, and artifacts that belong together."""
 
+import json
 import re
 import shutil
 from collections.abc import Callable, Sequence
@@ -24,7 +25,7 @@ from lmkcli.retrieval.dense import dense_index
 from lmkcli.retrieval.engine import family_of
 from lmkcli.retrieval.engines.faiss.engine import build_faiss
 from lmkcli.retrieval.engines.faiss.settings import FaissSettings
-from lmkcli.retrieval.pipeline import open_index
+from lmkcli.retrieval.pipeline import Stages, open_index, open_pipeline
 from lmkcli.retrieval.settings import OpenSettings
 from lmkcli.spec import manifest
 from lmkcli.spec.manifest import Manifest
@@ -317,8 +318,32 @@ def test_the_family_of_a_kind() -> None:
 @pytest.mark.parametrize("kind", ["tokens", "run"])
 def test_other_artifacts_cannot_be_searched(tmp_path: Path, kind: str) -> None:
     manifest.claim(tmp_path / "x", Manifest(kind, {}))
-    with pytest.raises(DataError, match=f"contains {kind}, which cannot be searched"):
+    with pytest.raises(DataError, match=f"contains .*{kind}.* vectors or an index"):
         open_index(tmp_path / "x", OpenSettings())
+
+
+@pytest.mark.parametrize(
+    "identity",
+    [
+        {"recipe": []},
+        {"recipe": {"doc": {"unit": "doc"}}},
+        {"recipe": {"doc": [], "query": []}},
+        {"settings": []},
+        {"family": None},
+    ],
+)
+def test_a_damaged_identity_is_named(chain: Chain, identity: dict[str, Any]) -> None:
+    path = chain.index / manifest.NAME
+    recorded = json.loads(path.read_text())
+    recorded["identity"] |= identity
+    path.write_text(json.dumps(recorded))
+    key = next(iter(identity))
+    for open_damaged in (
+        lambda: open_index(chain.index, OpenSettings()),
+        lambda: open_pipeline(Stages([chain.index]), OpenSettings()),
+    ):
+        with pytest.raises(DataError, match=rf"index/manifest\.json.*identity\.{key}"):
+            open_damaged()
 
 
 def test_rankings_never_rise(chain: Chain) -> None:

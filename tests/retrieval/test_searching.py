@@ -69,10 +69,8 @@ def test_pieces_do_not_change_a_run(
         index, "search", lambda queries, k: counts.append(len(queries)) or search(queries, k)
     )
     monkeypatch.setattr(searching, "QUERIES_AT_ONCE", 1024)
-    monkeypatch.setattr(searching, "FIRST", 2)
-    runs = [
-        *searching.search(index, QUERIES, 25, "tag", Report().progress, MemoryBudget(2000 * MB))
-    ]
+    budget = MemoryBudget(2000 * MB, first=2)
+    runs = [*searching.search(index, QUERIES, 25, "tag", Report().progress, budget)]
     assert counts == [2, 5]
     assert {run.tag for run in runs} == {"tag"}
     both = Run(runs[0].rankings | dict(runs[1].rankings), "tag")  # type: ignore[operator]

@@ -170,7 +170,7 @@ def test_a_finished_shard_without_one_of_its_parts_is_refused(
         make(tmp_path, start, stop)
     parts.mark_done(tmp_path, WHOLE, 6)
     part_writer.remove_part(tmp_path / "parts" / str(name(*lost)))
-    with pytest.raises(DataError, match=r"should have 6 rows and has [04].*delete .*0of1\.json"):
+    with pytest.raises(DataError, match=r"\b6 rows.*\b[04]\b.*0of1\.json"):
         parts.read_state(tmp_path, 1)
 
 

@@ -16,7 +16,7 @@ from lmkcli.spec import manifest
 from lmkcli.spec.manifest import Manifest
 from lmkcli.spec.recipe import EncoderConfig, Recipe
 from lmkcli.spec.settings import EncodeSettings
-from lmkcli.store import parts, vectors
+from lmkcli.store import parts
 from lmkcli.store.doctable import DocRow
 from lmkcli.store.part_writer import PartBuilder, PartTarget, shard_writer
 from lmkcli.store.tokens import TokenRow, TokenStream
@@ -162,9 +162,8 @@ def test_counts_do_not_depend_on_the_parts(made: Vectors) -> None:
     assert counts.empty == lengths.count(0)
 
 
-def test_blocks_are_bounded(made: Vectors, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(vectors, "BLOCK_BYTES", 4 * DIM * 7)
-    blocks = [block.vectors for block in made]
+def test_blocks_are_bounded(made: Vectors) -> None:
+    blocks = [block.vectors for block in made.blocks(4 * DIM * 7)]
     assert max(map(len, blocks)) == 7
     assert all(block.dtype == np.float32 and block.flags.c_contiguous for block in blocks)
     np.testing.assert_array_equal(np.concatenate(blocks), made.at(np.arange(60)).vectors)

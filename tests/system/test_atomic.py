@@ -117,7 +117,7 @@ LOCKS = [lambda folder: locked(folder), lambda folder: exclusive(folder / "run.t
 def test_a_lock_names_its_owner(tmp_path: Path, lock: "type[AbstractContextManager[None]]") -> None:
     with (
         lock(tmp_path),
-        pytest.raises(Stopped, match=f"process {os.getpid()} on .* since .*again later"),
+        pytest.raises(Stopped, match=f"process {os.getpid()} on "),
     ):
         lock(tmp_path).__enter__()
     with lock(tmp_path):
@@ -170,7 +170,7 @@ def test_a_file_system_without_locks(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
     (tmp_path / "manifest.json").write_text("{}")
     monkeypatch.setattr(fcntl, "flock", refuse)
-    with pytest.raises(DataError, match="cannot be locked \\(No locks available\\)"):
+    with pytest.raises(DataError, match=rf"{tmp_path} .*No locks available"):
         locked(tmp_path).__enter__()
     with exclusive(tmp_path / "run.trec"), in_use(tmp_path / "manifest.json"):
         pass
@@ -184,7 +184,7 @@ def test_a_folder_that_cannot_be_written_cannot_be_locked(
         raise OSError(number, os.strerror(number), str(path))
 
     monkeypatch.setattr(os, "open", refuse)
-    with pytest.raises(DataError, match=r"update\.lock cannot be written \(.*copy the folder"):
+    with pytest.raises(DataError, match=r"update\.lock .*copy the folder"):
         locked(tmp_path).__enter__()
 
 

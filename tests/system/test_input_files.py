@@ -36,7 +36,7 @@ def test_lines_up_to_the_limit_are_unchanged() -> None:
     text = b"one\n" + b"x" * 7 + b"\nlast"
     assert list(bounded_lines(io.BytesIO(text), "f", 9)) == [b"one\n", b"xxxxxxx\n", b"last"]
     assert list(bounded_lines(io.StringIO("a\n\nb"), "f")) == ["a\n", "\n", "b"]
-    with pytest.raises(DataError, match="f line 2 is longer than 8"):
+    with pytest.raises(DataError, match=r"f line 2 .*\b8\b"):
         list(bounded_lines(io.BytesIO(text), "f", 8))
 
 
@@ -101,7 +101,7 @@ def test_an_endless_line_is_refused(tmp_path: Path) -> None:
 def test_an_endless_document_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("lmkcli.data.records.MAX_RECORD_LINE", 100)
     (tmp_path / "d.jsonl").write_text('{"_id": "1", "text": "' + "x" * 100 + '"}\n')
-    with pytest.raises(DataError, match="line 1 is longer than 100"):
+    with pytest.raises(DataError, match=r"d\.jsonl line 1 .*\b100\b"):
         list(open_records(str(tmp_path / "d.jsonl")))
 
 

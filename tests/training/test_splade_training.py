@@ -412,9 +412,7 @@ def test_a_model_that_loses_all_terms_stops(
 ) -> None:
     settings = {"doc_l1": 100.0, "sparsity_warmup": 0.0, "lr": 0.5, "steps": 30, "save_every": 1}
     settings |= {"max_grad_norm": 0.0}
-    with pytest.raises(
-        DataError, match=r"no (document|query) of step \d+ has a term left.*lower --"
-    ):
+    with pytest.raises(DataError, match=r"(document|query) of step \d+ .*lower --"):
         trained(planned(pairs, masked_model("bert"), settings), tmp_path / "model")
     assert not (tmp_path / "model" / "model.safetensors").exists()
 
@@ -426,7 +424,7 @@ def test_weights_that_are_not_finite_stop(
     weights = load_file(base / "model.safetensors")
     weights["cls.predictions.transform.dense.weight"][0, 0] = torch.nan
     save_file(weights, base / "model.safetensors", {"format": "pt"})
-    with pytest.raises(DataError, match="the loss of step 0 is nan"):
+    with pytest.raises(DataError, match="step 0 is nan"):
         trained(planned(pairs, base), tmp_path / "model")
 
 

@@ -77,9 +77,7 @@ def test_damage_is_named(read: word.read, monkeypatch: pytest.MonkeyPatch) -> No
     whole = docx("T", "H") if read is word.read else book()
     assert read(b"  ", "utf-8") == ("", "")
     for data in (b"PK\x03\x04", b"words", whole[: len(whole) // 2], book(**{"OPS/b.opf": "<x"})):
-        with pytest.raises(
-            DataError, match=r"is not (a Word document|an e-book), or a damaged one"
-        ):
+        with pytest.raises(DataError, match=r"Word document|e-book"):
             read(data, "utf-8")
     for place in range(0, len(whole), 97):  # flipped bits end in a text or in a DataError
         flipped = bytearray(whole)
@@ -87,7 +85,7 @@ def test_damage_is_named(read: word.read, monkeypatch: pytest.MonkeyPatch) -> No
         with contextlib.suppress(DataError):
             read(bytes(flipped), "utf-8")
     monkeypatch.setattr("lmkcli.data.archives.MAX_FILE", 10)
-    with pytest.raises(DataError, match="larger than 10 bytes when unpacked"):
+    with pytest.raises(DataError, match="larger than 10 bytes"):
         read(whole, "utf-8")
 
 

@@ -59,7 +59,7 @@ def test_another_encoding_than_declared_is_refused() -> None:
     with pytest.raises(DataError, match="is not utf-8"):
         read(b"<p>\xe9</p>", "utf-8")
     assert read(b"<p>\xe9</p>", "cp1252").text == "é"
-    with pytest.raises(DataError, match=r"declares the encoding utf-8 .*\(byte 27\)"):
+    with pytest.raises(DataError, match=r"utf-8 .*\(byte 27\)"):
         read(b"<meta charset=utf-8><p>x y\xe9</p>", "cp1252")
 
 
@@ -72,7 +72,7 @@ def test_a_page_without_text_is_refused_and_an_empty_file_is_empty(page: str) ->
 
 @pytest.mark.parametrize("page", ["<div>" * 3000 + "x", "<p>" + "x" * 11_000_000])
 def test_a_page_that_the_parser_abandons_is_refused_and_not_truncated(page: str) -> None:
-    with pytest.raises(DataError, match="cannot be read to its end"):
+    with pytest.raises(DataError, match="to its end"):
         read(page.encode(), "utf-8")
 
 

@@ -100,7 +100,7 @@ def test_a_repository_with_a_corpus_and_queries_is_a_whole_collection(
     found = open_collection("hf:some/task")
     assert [len(list(read())) for read in (found.docs, found.queries)] == [6, 3]
     assert next(iter(found.qrels())) == Qrel("q0", "d0", 1)
-    with pytest.raises(UsageError, match=r"config=default has no split 'dev'; it has test"):
+    with pytest.raises(UsageError, match=r"config=default .*'dev'.* test"):
         list(open_collection("hf:some/task,split=dev").qrels())
     index, run = mirror / "bm25", mirror / "bm25.trec"
     lmkcli.BuildIndex("hf:some/task", kind="bm25", output=index).run()
@@ -147,7 +147,7 @@ def test_several_configurations_without_a_default(mirror: Path) -> None:
     for language in ("de", "sw"):
         mirrors.parquet(folder / f"{language}.parquet", [{"id": language, "text": "x"}])
     mirrors.card(folder, {each: {"train": f"{each}.parquet"} for each in ("de", "sw")})
-    with pytest.raises(UsageError, match=r"has the configurations de, sw; add one: ,config=de"):
+    with pytest.raises(UsageError, match=r"de, sw; .*,config=de"):
         list(open_collection("hf:some/languages").docs())
     assert list(open_collection("hf:some/languages,config=sw").docs()) == [Doc("sw", "x")]
 

@@ -58,7 +58,7 @@ def test_texts_without_a_suffix_and_compressed_files(tmp_path: Path) -> None:
         Doc("b.txt.gz", "Bread.", "b"),
     ]
     (tmp_path / "b.txt.gz").write_bytes(gzip.compress(b"Bread.")[:-4])
-    with pytest.raises(DataError, match=r"b.txt.gz is a damaged or truncated gzip file"):
+    with pytest.raises(DataError, match=r"b\.txt\.gz .*damaged.*gzip"):
         docs(f"folder:{tmp_path}")
 
 
@@ -152,7 +152,7 @@ def test_all_unreadable_files_are_named_before_the_first_document(notes: Path) -
     with pytest.raises(DataError) as refused:
         next(iter(open_collection(f"folder:{notes}").docs()))
     message = str(refused.value)
-    assert "7 of its files cannot be read" in message
+    assert "7 of its files" in message
     assert ",unreadable=skip" in message
     for path, why in expected.items():
         assert f"  {path} {why}" in message

@@ -178,7 +178,7 @@ def test_the_text_of_a_record() -> None:
     assert docs_of(news, Fields(("headline", "body"))) == [Doc("1", "h b")]
     assert docs_of(TitledDoc("1", "T", "b")) == [Doc("1", "b", "T")]
     assert docs_of(TitledDoc("1", "", "b")) == [Doc("1", "b")]
-    with pytest.raises(DataError, match="found doc_id, title, headline, body, raw"):
+    with pytest.raises(DataError, match="doc_id, title, headline, body, raw"):
         docs_of(news, Fields(("lead",)))
     with pytest.raises(DataError, match="map_ids=1"):
         docs_of(TitledDoc("1 2", "", "b"))

@@ -168,7 +168,7 @@ def test_an_update_sees_a_changed_context(tmp_path: Path, family: str) -> None:
     assert "built again" in update_lexical(opened(), folder, engine_of(family), own).how
     assert found(open_index(folder, level), "zebra").doc_ids == ["d#0"]
     corpus(file, ["one"])
-    with pytest.raises(DataError, match=r"document d .*2 chunks .*1 contexts .*'why'"):
+    with pytest.raises(DataError, match=r"document d .*2 chunks.*1 contexts.*'why'"):
         update_lexical(opened(), folder, engine_of(family), own)
 
 

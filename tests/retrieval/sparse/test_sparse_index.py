@@ -233,7 +233,7 @@ def test_weights_that_are_not_finite_are_refused(
     masked_model: Models, beir: Path, tmp_path: Path, bias: float
 ) -> None:
     model = biased(masked_model("bert"), tmp_path / "model", bias)
-    with pytest.raises(DataError, match="document d000 has values that are not finite"):
+    with pytest.raises(DataError, match=r"document d000 .*not finite"):
         encode(beir, model, tmp_path / "v")
 
 

@@ -108,7 +108,7 @@ def test_other_dimensions_are_not_appended(tmp_path: Path) -> None:
 
 
 def test_a_kind_that_cannot_grow_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="NSG does not support incremental addition"):
+    with pytest.raises(DataError, match="NSG"):
         opened(tmp_path, "NSG16,Flat")
     assert not os.listdir(tmp_path)
 
@@ -183,7 +183,7 @@ def test_an_invalid_factory_string_is_a_usage_error_with_examples(
     [("IVF1000,Flat", 39_000), ("PQ8", 9984), ("OPQ4,PQ4x4", 9984), ("IVF16,PQ8", 9984)],
 )
 def test_too_few_vectors_to_train_on(tmp_path: Path, kind: str, needed: int) -> None:
-    with pytest.raises(DataError, match=f"at least {needed} vectors, and there are 4000"):
+    with pytest.raises(DataError, match=rf"\b{needed} vectors.*\b4000\b"):
         FaissIndex.build(Matrix(VECTORS), tmp_path, FaissSettings(kind=kind), silent)
     assert not os.listdir(tmp_path)
 
