@@ -1,13 +1,13 @@
 """Compare ways to store and to search several vectors per document: size, time and quality.
 
     lmk encode ./scifact -m minilm --unit token -o tokens
-    python benchmarks/late.py ./scifact=tokens --index hnsw ivf,muvera=20x5x16
-    python benchmarks/late.py ./scifact=tokens --rows 1000000 --work folder --index IVF4096,PQ16
+    python benchmarks/late.py ./scifact=tokens --search exact hnsw hnsw,muvera=20x5x16
+    python benchmarks/late.py ./scifact=tokens --rows 1000000 --work folder --search exact IVF4096,PQ16
 
 An argument is a collection and its vectors by lmk encode, of tokens or chunks. The table has these rows:
 
-- exact MaxSim over the stored vectors, and over the same vectors stored as int8, int4, int2 and binary;
-- each --index: a kind of lmk index, with ",muvera=RxBxD" an index of encodings.
+- exact: MaxSim over the stored vectors, and over the same vectors as int8, int4, int2 and binary;
+- any other --search: a kind of lmk index, with ",muvera=RxBxD" an index of encodings.
 
 Columns: bytes per document (vectors, or index); seconds to build; queries per second, all queries in one
 search without their encoding; the share of exact MaxSim's 100 documents that are among the 100; nDCG@10.
@@ -140,18 +140,24 @@ def read(collection: str, folder: Path, most: int) -> Data:
 
 def compare(data: Data, indexes: list[str], work: Path) -> Iterator[str]:
     """Yield the rows of the table for the vectors of a collection."""
+    if "exact" in indexes:
+        yield from stored_as(data)
+    yield from searched(data, indexes, work)
+
+
+def stored_as(data: Data) -> Iterator[str]:
+    """Search the vectors exactly, in each stored dtype."""
     stored = data.vectors.manifest.execution["store_dtype"]
     exact = exact_search(data.vectors, SETTINGS)
     yield data.line(f"exact, {stored}", stored_bytes(data.vectors, stored), None, exact)
     for dtype in ("int8", "int4", "int2", "binary"):
         search = exact_search(Recoded(data.vectors, dtype), SETTINGS)
         yield data.line(f"exact, {dtype}", stored_bytes(data.vectors, dtype), None, search)
-    yield from searched(data, indexes, work)
 
 
 def searched(data: Data, indexes: list[str], work: Path) -> Iterator[str]:
     """Build each index unless it exists, search it, and yield its row of the table."""
-    for index in indexes:
+    for index in [each for each in indexes if each != "exact"]:
         kind, _, muvera = index.partition(",muvera=")
         folder = work / f"{data.name}-{index.replace(',', '-')}"
         took = folder.with_suffix(".json")
@@ -266,7 +272,7 @@ def save(data: Data, folder: Path) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("pairs", nargs="+", metavar="COLLECTION=VECTORS")
-    parser.add_argument("--index", nargs="*", default=["hnsw", "hnsw,muvera=20x5x16"])
+    parser.add_argument("--search", nargs="+", default=["exact", "hnsw", "hnsw,muvera=20x5x16"])
     parser.add_argument("--queries", type=int, default=500, help="use the first queries")
     parser.add_argument("--rows", type=int, default=0, help="make this many documents")
     parser.add_argument("--store", nargs="+", default=["int4", "int2"], choices=STORAGES)
@@ -284,17 +290,18 @@ def main() -> None:
         if given.save:
             save(data, given.work / f"{data.name}-arrays")
         if not given.rows:
-            for line in compare(data, given.index, given.work):
+            for line in compare(data, given.search, given.work):
                 print(line, flush=True)
             continue
         made = made_data(data, given.rows, given.store, given.work)
         if given.save:
             save(made[0], given.work / "made-arrays")
-        for store, each in zip(given.store, made, strict=True):
+        stores = zip(given.store, made, strict=True) if "exact" in given.search else ()
+        for store, each in stores:
             search = exact_search(each.vectors, SETTINGS)
             size = stored_bytes(each.vectors, store)
             print(each.line(f"exact, {store}", size, None, search), flush=True)
-        for line in searched(made[0], given.index, given.work):
+        for line in searched(made[0], given.search, given.work):
             print(line, flush=True)
 
 

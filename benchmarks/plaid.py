@@ -1,6 +1,6 @@
 """PLAID by fast-plaid next to benchmarks/late.py: the same vectors and queries, in an environment of its own.
 
-    python benchmarks/late.py ./scifact=tokens --work folder --index hnsw,muvera=20x5x16 --save
+    python benchmarks/late.py ./scifact=tokens --work folder --search exact --save
     python -m venv plaid && plaid/bin/pip install fast-plaid
     plaid/bin/python benchmarks/plaid.py folder/scifact-arrays --bits 4 2 --full-scores 432 4096
 
