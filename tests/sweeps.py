@@ -83,10 +83,12 @@ WORDS = {
     "encode": f"./small {_ENCODE}",
     "encode.adapter": "./small -m lora/adapter --dtype fp32 --store-dtype fp32",
     "encode.sparse": f"./small {_SPARSE}",
+    "encode.tokens": "./small -m bert --unit token --batch-tokens 128 --dtype fp32 --store-dtype int4",
     "index": "many --kind {}",
     "index.bm25": "./small --kind {}",
     "index.lucene": "./small --kind {}",
     "index.inverted": "sparse --kind {}",
+    "index.muvera": "chunks --muvera 4x3x8",
     "index.milvus": "many --kind {} --uri ./milvus.db --collection docs",
     "search": "vectors ./small -k 5",
     "search.documents": "./small -q rivers -m bert",
@@ -120,11 +122,14 @@ WORDS = {
 # The cases of a verb, if they do not follow from the choices of a required field.
 CASES: dict[str, Sequence[str]] = {
     "index": [
-        kind
-        for kind, row in INDEXES.items()
-        if row.variant and all(map(find_spec, row.package.split()))
+        *(
+            kind
+            for kind, row in INDEXES.items()
+            if row.variant and all(map(find_spec, row.package.split()))
+        ),
+        "muvera",
     ],
-    "encode": ["", "adapter", "sparse"],
+    "encode": ["", "adapter", "sparse", "tokens"],
     "search": ["", "documents", "changed"],  # with an index in the cache
     "train": ["", "lora"],
     "plot": ["", "training"],
@@ -163,6 +168,7 @@ BEFORE: dict[str, Sequence[str | Change]] = {
     "encode.adapter": [_LORA],
     "export.anserini-json": [f"encode ./small {_SPARSE} -o sparse"],
     "index.inverted": [f"encode ./small {_SPARSE} -o sparse"],
+    "index.muvera": [_CHUNKS],
     "fetch": [_LORA],
     "update": [
         *(_UPDATED, "index updated -o hnsw", "index ./small --kind bm25 -o bm25"),
