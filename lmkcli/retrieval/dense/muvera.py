@@ -19,7 +19,7 @@ from torch.nn.functional import embedding_bag
 
 from lmkcli.errors import UsageError
 from lmkcli.spec.values import Muvera
-from lmkcli.store.vectors import Ragged, Vectors, cut
+from lmkcli.store.vectors import BLOCK_BYTES, Ragged, Vectors, cut
 
 BYTES = 64 << 20  # encodings in memory at a time
 _SEED = 0
@@ -98,7 +98,7 @@ def _nearest_with_vectors(occupied: torch.Tensor) -> torch.Tensor:
 
 
 class EncodedDocs:
-    """The encodings of all documents of a vectors folder, in blocks (`vector_search.Blocks`)."""
+    """The encodings of all documents of a vectors folder (`vector_search.Computed`)."""
 
     def __init__(self, vectors: Vectors, muvera: Muvera) -> None:
         self._vectors, self._encoding = vectors, FixedDimensional(muvera, vectors.dim)
@@ -110,3 +110,12 @@ class EncodedDocs:
         for block in self._vectors:
             for first, stop in cut(np.arange(len(block.counts) + 1), size):
                 yield Ragged.single(self._encoding.docs(block.take(np.arange(first, stop))))
+
+    def compute(self, rows: NDArray[np.int64]) -> NDArray[np.float32]:
+        """Return the encodings of some documents, [rows, dim]."""
+        encodings = np.empty((len(rows), self.dim), np.float32)
+        counts = np.diff(self._vectors.starts)[rows]
+        starts = np.concatenate([[0], np.cumsum(counts)])
+        for first, stop in cut(starts, BLOCK_BYTES // (4 * self._vectors.dim)):
+            encodings[first:stop] = self._encoding.docs(self._vectors.at(rows[first:stop]))
+        return encodings

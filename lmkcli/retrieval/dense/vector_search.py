@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterator
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +21,14 @@ class Blocks(Protocol):
     def dim(self) -> int: ...
 
     def __iter__(self) -> Iterator[Ragged]: ...
+
+
+@runtime_checkable
+class Computed(Blocks, Protocol):
+    """Vectors that are computed when they are read, so that reading only some of them saves time."""
+
+    def compute(self, rows: NDArray[np.int64]) -> NDArray[np.float32]:
+        """Return the vectors of some rows, [rows, dim]."""
 
 
 class Matrix(Blocks, Protocol):

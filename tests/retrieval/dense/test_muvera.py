@@ -183,6 +183,9 @@ def test_blocks_are_bounded(tokens: Path, monkeypatch: pytest.MonkeyPatch) -> No
     blocks = [block.vectors for block in docs]
     assert max(len(block) for block in blocks) <= 7
     np.testing.assert_array_equal(np.concatenate(blocks), whole)
+    rows = np.array([3, 17, 18, 59])
+    monkeypatch.setattr("lmkcli.retrieval.dense.muvera.BLOCK_BYTES", 4 * 32 * 9)  # one document
+    np.testing.assert_allclose(docs.compute(rows), whole[rows], atol=1e-6)
 
 
 # --- bad input -------------------------------------------------------------------------------------

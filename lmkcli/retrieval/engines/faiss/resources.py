@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lmkcli.errors import DataError
-from lmkcli.retrieval.dense.vector_search import Blocks, check_finite
+from lmkcli.retrieval.dense.vector_search import Blocks, Computed, check_finite
 from lmkcli.retrieval.engines.faiss.factory import (
     TRAIN_LEAST,
     core_of,
@@ -169,7 +169,11 @@ def sample_rows(index: Any, rows: int, seed: int) -> NDArray[np.int64]:
 
 
 def _gather(blocks: Blocks, chosen: NDArray[np.int64]) -> NDArray[np.float32]:
-    """Return the vectors [n, dim] of the chosen rows (ascending), read block by block."""
+    """Return the vectors [n, dim] of the chosen rows (ascending), read block by block or computed."""
+    if isinstance(blocks, Computed):
+        vectors = blocks.compute(chosen)
+        check_finite(float(np.abs(vectors).max(initial=0)))
+        return vectors
     vectors = np.empty((len(chosen), blocks.dim), np.float32)
     first = 0  # the row of the block's first vector
     for block in blocks:
