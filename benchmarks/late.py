@@ -86,12 +86,13 @@ class Data(NamedTuple):
     queries: Ragged
     truth: Rows
     judged: Any = None
+    k: int = DEPTH
 
     def line(self, what: str, size: float, built: float | None, search: Any) -> str:
         """Search twice and print a row of the table."""
-        search.search(self.queries, DEPTH)
+        search.search(self.queries, self.k)
         start = time.perf_counter()
-        hits = search.search(self.queries, DEPTH)
+        hits = search.search(self.queries, self.k)
         rate = len(self.queries.counts) / (time.perf_counter() - start)
         best = [
             rows[np.argsort(-scores, kind="stable")[:DEPTH]]
@@ -207,7 +208,7 @@ def made_data(source: Data, rows: int, stores: list[str], work: Path) -> list[Da
             write_made(source.vectors, rows, dict(zip(stores, folders, strict=True)), queries),
         )
     best = list(np.load(truth))
-    return [Data("made", Vectors(folder), [], queries, best) for folder in folders]
+    return [Data("made", Vectors(folder), [], queries, best, k=source.k) for folder in folders]
 
 
 def write_made(
@@ -274,6 +275,7 @@ def main() -> None:
     parser.add_argument("pairs", nargs="+", metavar="COLLECTION=VECTORS")
     parser.add_argument("--search", nargs="+", default=["exact", "hnsw", "hnsw,muvera=20x5x16"])
     parser.add_argument("--queries", type=int, default=500, help="use the first queries")
+    parser.add_argument("--k", type=int, default=DEPTH, help="search for more than 100 documents")
     parser.add_argument("--rows", type=int, default=0, help="make this many documents")
     parser.add_argument("--store", nargs="+", default=["int4", "int2"], choices=STORAGES)
     parser.add_argument("--save", action="store_true", help="save arrays for benchmarks/plaid.py")
@@ -286,7 +288,7 @@ def main() -> None:
     print("|---|---|---:|---:|---:|---:|---:|", flush=True)
     for pair in given.pairs:
         collection, _, folder = pair.rpartition("=")
-        data = read(collection, Path(folder), given.queries)
+        data = read(collection, Path(folder), given.queries)._replace(k=given.k)
         if given.save:
             save(data, given.work / f"{data.name}-arrays")
         if not given.rows:
