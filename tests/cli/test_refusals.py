@@ -377,7 +377,7 @@ def test_artifacts_are_not_taken_for_each_other(
     lmk("index", vectors, "-o", tmp_path / "i")
     refused("search", tmp_path / "t", "-q", "x", code=DATA, message="contains tokens")
     refused("index", tmp_path / "t", "-o", tmp_path / "x", code=DATA, message="contains tokens")
-    refused("verify", tmp_path / "t", code=DATA, message="contains tokens, but vectors are needed")
+    refused("verify", tmp_path / "t", code=DATA, message="contains tokens; give vectors")
     assert "1 file unchanged" in lmk("verify", tmp_path / "i").out
     refused("encode", beir, "-m", bert, "-o", tmp_path / "t", code=DATA, message="tokens | vectors")
     refused(
