@@ -182,11 +182,12 @@ class OwnIndex:
     def refresh(self, report: Report) -> int:
         """Update the folder if the collection has changed. Returns the time of its last update."""
         from lmkcli.data.collection import open_collection
-        from lmkcli.system.atomic import exclusive
+        from lmkcli.system.atomic import exclusive, lock_of
 
         stamp = open_collection(self.collection).file_stats()
         state = read_state(self.folder)
-        if not _is_current(state, stamp):
+        # A killed process leaves its lock, also if it had finished the update.
+        if not _is_current(state, stamp) or lock_of(self.folder).exists():
             with exclusive(self.folder, report.note), self._created():
                 state = read_state(self.folder)  # another process may have updated it
                 if state is None or not _is_current(state, stamp):

@@ -175,6 +175,11 @@ def locked(folder: Path, waiting: Note | None = None) -> Iterator[None]:
         yield
 
 
+def lock_of(path: Path) -> Path:
+    """Return the lock file of an output, which is a hidden file next to it."""
+    return path.with_name(f".{path.name}.lock")
+
+
 @contextmanager
 def exclusive(path: Path, waiting: Note | None = None) -> Iterator[None]:
     """Let only one process at a time write the output `path`; the others raise Stopped.
@@ -188,7 +193,7 @@ def exclusive(path: Path, waiting: Note | None = None) -> Iterator[None]:
     path = destination(path)  # of /dev/stdout, it would be a name that does not exist
     missing = [each for each in path.parents if not each.exists()]
     path.parent.mkdir(parents=True, exist_ok=True)
-    lock = path.with_name(f".{path.name}.lock")
+    lock = lock_of(path)
     try:
         with _lock(lock, f"{path} is being written by", waiting, optional=True):
             try:
