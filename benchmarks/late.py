@@ -23,13 +23,14 @@ import json
 import math
 import time
 from collections.abc import Iterator
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from lmkcli.data.collection import Doc, doc_hash, open_collection
+from lmkcli.data.collection import Doc, Qrel, Query, doc_hash, open_collection
 from lmkcli.data.run import Run, ranked
 from lmkcli.encoding.artifacts import part_arrays
 from lmkcli.evaluation.measures import evaluate, parse_measures
@@ -45,7 +46,7 @@ from lmkcli.spec import manifest
 from lmkcli.spec.values import WHOLE, Muvera
 from lmkcli.store.codes import STORAGES
 from lmkcli.store.doctable import DocRow
-from lmkcli.store.part_writer import PartTarget, shard_writer
+from lmkcli.store.part_writer import PartTarget, PartWriter, shard_writer
 from lmkcli.store.ragged import ranges
 from lmkcli.store.vectors import BLOCK_BYTES, Ragged, Vectors, cut
 
@@ -85,7 +86,7 @@ class Data(NamedTuple):
     ids: list[str]
     queries: Ragged
     truth: Rows
-    judged: Any = None
+    judged: tuple[list[Query], list[Qrel]] | None = None
     k: int = DEPTH
 
     def line(self, what: str, size: float, built: float | None, search: Any) -> str:
@@ -102,11 +103,10 @@ class Data(NamedTuple):
         recall = np.mean([np.isin(true, found).mean() for found, true in pairs])
         cells = [self.name, what, f"{size:,.0f}", "" if built is None else f"{built:,.1f}"]
         cells += [f"{rate:,.1f}" if rate < 100 else f"{rate:,.0f}", f"{recall:.3f}"]
-        cells.append(f"{self._quality(hits):.4f}" if self.judged else "")
+        cells.append(f"{self._quality(hits, *self.judged):.4f}" if self.judged else "")
         return f"| {' | '.join(cells)} |"
 
-    def _quality(self, hits: Any) -> float:
-        queries, qrels = self.judged
+    def _quality(self, hits: Any, queries: list[Query], qrels: list[Qrel]) -> float:
         rankings = {
             query.id: ranked([self.ids[row] for row in rows], scores).cut(DEPTH)
             for query, rows, scores in zip(queries, hits.rows, hits.scores, strict=True)
@@ -215,23 +215,36 @@ def write_made(
     vectors: Vectors, rows: int, folders: dict[str, Path], queries: Ragged
 ) -> np.ndarray:
     """Write the made documents in each stored dtype, and return the exact best rows [queries, DEPTH]."""
-    writers, scopes = {}, []
-    for store, folder in folders.items():
-        described = vectors.manifest
-        described = replace(
-            described,
-            identity={**described.identity, "dim": DIM},
-            execution={**described.execution, "store_dtype": store, "shards": 1},
-        )
-        manifest.claim(folder, described)
-        target = PartTarget(folder, WHOLE, part_arrays(store, DIM, False), store_text=False)
-        scopes.append(shard_writer(target, Report()))
-        writers[store] = scopes[-1].__enter__()
+    with ExitStack() as stack:
+        writers = {
+            store: stack.enter_context(made_writer(vectors, folder, store))
+            for store, folder in folders.items()
+        }
+        return write_blocks(made_blocks(vectors, rows), writers, queries)
+
+
+def made_writer(vectors: Vectors, folder: Path, store: str) -> AbstractContextManager[PartWriter]:
+    """Open a vectors folder with the recipe of `vectors`, for made documents in a stored dtype."""
+    described = vectors.manifest
+    described = replace(
+        described,
+        identity={**described.identity, "dim": DIM},
+        execution={**described.execution, "store_dtype": store, "shards": 1},
+    )
+    manifest.claim(folder, described)
+    target = PartTarget(folder, WHOLE, part_arrays(store, DIM, False), store_text=False)
+    return shard_writer(target, Report())
+
+
+def write_blocks(
+    blocks: Iterator[Ragged], writers: dict[str, PartWriter], queries: Ragged
+) -> np.ndarray:
+    """Write documents in each stored dtype, and return the exact best rows [queries, DEPTH]."""
     count = len(queries.counts)
     best = np.zeros((count, DEPTH), np.int64)
     scores = np.full((count, DEPTH), -np.inf)
     first = 0
-    for block in made_blocks(vectors, rows):
+    for block in blocks:
         ids = [str(first + number) for number in range(len(block.counts))]
         docs = [DocRow(Doc(i, "", i), doc_hash(Doc(i, "", i)), LENGTH, 0, LENGTH) for i in ids]
         for store, writer in writers.items():
@@ -244,8 +257,6 @@ def write_made(
             order = np.argsort(-values, kind="stable")[:DEPTH]
             best[query], scores[query] = found[order], values[order]
         first += len(ids)
-    for scope in reversed(scopes):
-        scope.__exit__(None, None, None)
     return best
 
 
@@ -263,11 +274,11 @@ def save(data: Data, folder: Path) -> None:
     np.save(folder / "queries.npy", data.queries.vectors)
     np.save(folder / "query-counts.npy", data.queries.counts)
     np.save(folder / "truth.npy", np.array(data.truth))
-    names = {
-        "docs": data.ids,
-        "queries": [query.id for query in data.judged[0]] if data.judged else [],
-    }
+    queries, qrels = data.judged or ([], [])
+    names = {"docs": data.ids, "queries": [query.id for query in queries]}
     (folder / "names.json").write_text(json.dumps(names))
+    lines = [f"{each.query_id} 0 {each.doc_id} {each.grade}\n" for each in qrels]
+    (folder / "qrels.txt").write_text("".join(lines))
 
 
 def main() -> None:

@@ -10,7 +10,7 @@ the mean of its nearest cluster with vectors, in the number of different bits. V
 dimensions, by random signs, before they are added. All of this is repeated with other hyperplanes and signs.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import numpy as np
 import torch
@@ -21,7 +21,7 @@ from lmkcli.errors import UsageError
 from lmkcli.spec.values import Muvera
 from lmkcli.store.vectors import BLOCK_BYTES, Ragged, Vectors, cut
 
-BYTES = 64 << 20  # encodings in memory at a time
+BYTES = 64 << 20  # in memory at a time: encodings, and intermediates
 _SEED = 0
 
 
@@ -40,6 +40,8 @@ class FixedDimensional:
             )
         self._repetitions, self._clusters, self._dims = repetitions, 1 << bits, dims
         self.width = repetitions * self._clusters * dims
+        # of a vector while it is encoded: the projection, the bits, and three 64-bit numbers of its place
+        self._bytes = repetitions * (4 * dims + 4 * bits + 24)
         self._powers = (1 << torch.arange(bits)).float()
         # The stream of RandomState is fixed, so an index does not depend on the version of NumPy.
         random = np.random.RandomState(_SEED)
@@ -52,15 +54,29 @@ class FixedDimensional:
 
     def queries(self, queries: Ragged) -> Ragged:
         """Encode queries: one vector [width] for each."""
-        sums, _ = self._pooled(queries, "sum")
-        return Ragged.single(sums.view(-1, self.width).numpy())
+        return Ragged.single(self._encoded(queries, self._query_part))
 
     def docs(self, docs: Ragged) -> NDArray[np.float32]:
         """Encode documents to [documents, width]."""
+        return self._encoded(docs, self._doc_part)
+
+    def _encoded(
+        self, texts: Ragged, encode: Callable[[Ragged], torch.Tensor]
+    ) -> NDArray[np.float32]:
+        """Encode texts part by part, because a vector needs much memory meanwhile."""
+        encodings = np.empty((len(texts.counts), self.width), np.float32)
+        for first, stop in cut(texts.starts, max(1, BYTES // self._bytes)):
+            part = texts.take(np.arange(first, stop))
+            encodings[first:stop] = encode(part).view(-1, self.width).numpy()
+        return encodings
+
+    def _query_part(self, queries: Ragged) -> torch.Tensor:
+        return self._pooled(queries, "sum")[0]
+
+    def _doc_part(self, docs: Ragged) -> torch.Tensor:
         means, counts = self._pooled(docs, "mean")
         nearest = _nearest_with_vectors(counts > 0)
-        filled = means.gather(1, nearest[..., None].expand_as(means))
-        return filled.view(-1, self.width).numpy()
+        return means.gather(1, nearest[..., None].expand_as(means))
 
     def _pooled(self, texts: Ragged, mode: str) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the sums or means [texts * repetitions, clusters, dims] of the projected vectors in each
