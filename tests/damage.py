@@ -148,7 +148,7 @@ def reshaped(path: Path, random: Random) -> str:
         "big-endian": lambda: array.astype(array.dtype.newbyteorder(">")),
         "objects": lambda: array.astype(object),
         "text": lambda: array.astype(str),
-        "a number": lambda: array.ravel()[:1].reshape(()),
+        "a number": lambda: array.ravel()[0] if array.size else array.dtype.type(),
         "Fortran order": lambda: np.asfortranarray(array),
         "-1": lambda: np.full_like(array, -1),
         "not finite": lambda: _spoilt(array, random),
@@ -161,7 +161,7 @@ def reshaped(path: Path, random: Random) -> str:
 
 def _spoilt(array: Any, random: Random) -> Any:
     made = array.copy()
-    if made.dtype.kind == "f":
+    if made.dtype.kind == "f" and made.size:
         made.flat[random.randrange(made.size)] = random.choice((np.nan, np.inf))
     return made
 
