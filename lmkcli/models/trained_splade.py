@@ -124,26 +124,52 @@ class LargestLogits(torch.autograd.Function):
                     largest[row] = torch.where(better, values.float(), largest[row])
                     places[row] = torch.where(better, at.int() + low, places[row])
         ctx.save_for_backward(states, weight, bias, places)
+        ctx.block = block
         return largest
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         """Return the gradients of the states, the matrix and the bias."""
         states, weight, bias, places = ctx.saved_tensors
-        rows, terms = torch.nonzero(gradient, as_tuple=True)
-        entries = torch.stack([places[rows, terms].long(), terms])
-        shape = (len(states), len(weight))
-        logits = torch.sparse_coo_tensor(
-            entries, gradient[rows, terms], shape, check_invariants=False
-        )
-        of_states = of_weight = of_bias = None
-        if ctx.needs_input_grad[0]:
-            of_states = torch.sparse.mm(logits, weight.float()).to(states.dtype)
-        if ctx.needs_input_grad[1]:
-            of_weight = torch.sparse.mm(logits.t(), states.float()).to(weight.dtype)
-        if ctx.needs_input_grad[2]:
-            of_bias = gradient.sum(0).to(bias.dtype)
+        if gradient.is_cuda:
+            of_states, of_weight = blockwise_gradients(states, weight, places, gradient, ctx.block)
+        else:
+            of_states, of_weight = sparse_gradients(states, weight, places, gradient)
+        of_bias = gradient.sum(0).to(bias.dtype) if ctx.needs_input_grad[2] else None
         return of_states, of_weight, of_bias, None
+
+
+def sparse_gradients(
+    states: Tensor, weight: Tensor, places: Tensor, gradient: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Return the gradients of the states and the matrix by sparse products.
+
+    Few terms of a vector have a gradient, so on a CPU this is much less work than dense products. A GPU would
+    wait for their number.
+    """
+    rows, terms = torch.nonzero(gradient, as_tuple=True)
+    entries = torch.stack([places[rows, terms].long(), terms])
+    shape = (len(states), len(weight))
+    logits = torch.sparse_coo_tensor(entries, gradient[rows, terms], shape, check_invariants=False)
+    of_states = torch.sparse.mm(logits, weight.float()).to(states.dtype)
+    of_weight = torch.sparse.mm(logits.t(), states.float()).to(weight.dtype)
+    return of_states, of_weight
+
+
+def blockwise_gradients(
+    states: Tensor, weight: Tensor, places: Tensor, gradient: Tensor, block: int
+) -> tuple[Tensor, Tensor]:
+    """Return the same gradients by dense products, `block` states at a time. A GPU need not be waited for."""
+    parts, of_weight = [], torch.zeros_like(weight, dtype=torch.float32)
+    for begin in range(0, len(states), block):
+        some = states[begin : begin + block]
+        inside = (places >= begin) & (places < begin + len(some))
+        at = (places - begin).clamp(0, len(some) - 1).long()
+        logits = gradient.new_zeros(len(some), len(weight))
+        logits.scatter_add_(0, at, gradient.where(inside, 0))
+        parts.append((logits @ weight.float()).to(states.dtype))
+        of_weight += logits.t() @ some.float()
+    return torch.cat(parts), of_weight.to(weight.dtype)
 
 
 def _largest_logits(states: Tensor, weight: Tensor, bias: Tensor | None, layout: Layout) -> Tensor:

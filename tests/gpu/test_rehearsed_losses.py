@@ -1,11 +1,8 @@
-"""Losses on CUDA devices, rehearsed without a GPU: right devices, right dtypes, and no waiting.
-
-Without a driver, the autograd engine of PyTorch's CUDA build cannot run, so only forward passes are
-rehearsed.
-"""
+"""Steps of training on CUDA devices, rehearsed without a GPU: right devices and dtypes, and no waiting."""
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,20 +13,23 @@ from torch import nn
 from lmkcli import catalog
 from lmkcli.encoding.encoder import open_forward
 from lmkcli.encoding.resolution import resolve
-from lmkcli.models.forward import ModelOptions
+from lmkcli.models.forward import ForwardPass, ModelOptions
 from lmkcli.pooling.placement import Input
 from lmkcli.spec.recipe import RecipeOptions
 from lmkcli.training import training_job
+from lmkcli.training.data.batches import TrainBatch
 from lmkcli.training.loop.execution import Start
 from lmkcli.training.objectives.objective import BatchFacts, Embedded, Loss, Objective
-from lmkcli.training.pretrain.pretext import HeadOptions, Pretraining
+from lmkcli.training.pretrain.pretext import HeadOptions, PretextStep, PretrainBatch, Pretraining
 from lmkcli.training.settings import TrainSettings
 from lmkcli.training.step.contrastive import ContrastiveStep
-from lmkcli.training.step.gradients import LossOf
-from lmkcli.training.step.sparsity import Sparsity
-from tests import tiny
+from lmkcli.training.step.gradients import Budget, LossOf
+from lmkcli.training.step.optimizer import widen
+from lmkcli.training.step.trainable import freeze_unused
+from tests import levels, tiny
 from tests.gpu.rehearsal import CUDA, rehearsed, rehearsed_forward
 from tests.models.test_forward import tite_folder
+from tests.models.test_late import pylate as pylate  # a fixture
 from tests.training.pretrain.test_pretexts import texts_of
 
 Models = Callable[[str], Path]
@@ -68,6 +68,90 @@ def test_objectives(name: str, late: bool, dtype: torch.dtype) -> None:
         assert all(part.device == CUDA for part in loss.parts.values())
 
 
+def step_of(
+    folder: Path, work: Path, pool: str, settings: TrainSettings, source: str = ""
+) -> tuple[ContrastiveStep, ForwardPass, TrainBatch]:
+    """The step of a training on the device, its model with float32 weights, and a batch with all facts."""
+    examples = work / "pairs.jsonl"
+    with open(examples, "w") as file:
+        for number in range(6):
+            text = tiny.sentence(number, 3 + 4 * number)
+            pair = {"query": f"{text} ?", "pos": [text], "neg": ["bread"]}
+            file.write(json.dumps({**pair, "pos_scores": [2], "neg_scores": [1]}) + "\n")
+    pooling = {"lmk": {"pool": "lmk", "gran": "8"}, "late": {}}.get(pool, {"pool": pool})
+    options = RecipeOptions(model=str(folder), **pooling)
+    job = training_job.plan([f"{examples}{source}"], options, settings)
+    task = job.task(Start())
+    step, forward, batch = task.step, task.module, next(iter(task.feed))
+    assert isinstance(step, ContrastiveStep)
+    assert isinstance(forward, ForwardPass)
+    width = forward.width
+    widen(forward)
+    queries, passages = len(batch.queries.counts), len(batch.passages.counts)
+    facts = replace(
+        batch.facts,
+        sequence=torch.arange(passages) // 2,
+        query_targets=torch.ones(queries, width),
+        passage_targets=torch.ones(passages, width),
+    )
+    compute = step.gradients
+
+    def on_device(module: Any, inputs: list[Input], loss_of: LossOf) -> Loss:
+        with rehearsed_forward(module):
+            loss = compute(module, inputs, loss_of)
+            check_gradients(module)
+        return loss
+
+    gradients: Any = on_device
+    return replace(step, gradients=gradients), forward, batch._replace(facts=facts)
+
+
+def check_gradients(module: nn.Module) -> None:
+    """Each trained weight has a float32 gradient on the device."""
+    trained = [(name, p) for name, p in module.named_parameters() if p.requires_grad]
+    assert trained
+    for name, parameter in trained:
+        gradient = parameter.grad
+        assert gradient is not None, name
+        assert (gradient.device, gradient.dtype) == (CUDA, torch.float32), name
+        assert gradient.shape == parameter.shape, name
+
+
+CASES = levels.pairs(
+    loss=tuple(catalog.OBJECTIVES),
+    pool=("mean", "lmk", "late"),
+    dtype=("fp32", "bf16"),
+    lora=(0, 2),
+    batch_tokens=(20, 4096),  # 20: gradient caching
+)
+
+
+@pytest.mark.parametrize(("loss", "pool", "dtype", "lora", "batch_tokens"), CASES)
+def test_a_step_of_training(
+    tiny_model: Models,
+    pylate: Callable[..., Path],
+    tmp_path: Path,
+    loss: str,
+    pool: str,
+    dtype: str,
+    lora: int,
+    batch_tokens: int,
+) -> None:
+    late = pool == "late"
+    if late and loss in ("opl", "prediction"):
+        pytest.skip("needs one vector per text")
+    settings = TrainSettings(
+        steps=2, batch_size=4, dtype=dtype, device="cpu", lora=lora, batch_tokens=batch_tokens
+    )
+    folder = pylate() if late else tiny_model("bert")
+    step, forward, batch = step_of(folder, tmp_path, pool, settings)
+    objective: Objective = catalog.load(catalog.OBJECTIVES, loss, "objective")()
+    made = replace(step, objective=objective)(forward, batch)
+    assert made.total.device == CUDA
+    assert made.total.dtype == torch.float32
+    assert all(part.device == CUDA for part in made.parts.values())
+
+
 @pytest.mark.parametrize("dtype", ["fp32", "bf16"])
 @pytest.mark.parametrize("loss", ["infonce", "kl", "margin-mse"])
 @pytest.mark.parametrize(
@@ -76,39 +160,11 @@ def test_objectives(name: str, late: bool, dtype: torch.dtype) -> None:
 def test_a_step_of_sparse_training(
     masked_model: Models, tmp_path: Path, pool: str, source: str, loss: str, dtype: str
 ) -> None:
-    """From the inputs to the loss with FLOPS. Only the backward pass is missing."""
-    examples = tmp_path / "pairs.jsonl"
-    texts = [tiny.sentence(i, 3 + 4 * i) for i in range(6)]
-    lines = [
-        {
-            "query": f"{text} ?",
-            "pos": [text],
-            "neg": ["bread"],
-            "pos_scores": [2],
-            "neg_scores": [1],
-        }
-        for text in texts
-    ]
-    examples.write_text("".join(json.dumps(line) + "\n" for line in lines))
     settings = TrainSettings(
         steps=2, batch_size=4, loss=loss, dtype=dtype, device="cpu", doc_flops=0.3, query_l1=0.1
     )
-    plan = training_job.plan(
-        [f"{examples}{source}"], RecipeOptions(model=str(masked_model("bert")), pool=pool), settings
-    )
-    feed, resolved = plan.feed(Start()), plan.resolved
-    options = ModelOptions(dtype, "cpu", trainable=True)
-    forward = open_forward(resolved.recipe.doc, resolved.folder, options)
-
-    def on_device(module: Any, inputs: list[Input], loss_of: LossOf) -> Loss:
-        with rehearsed_forward(module):
-            return loss_of(module(inputs))
-
-    gradients: Any = on_device
-    step = ContrastiveStep(
-        gradients, plan.objective, feed.place.sides[0], sparsity=Sparsity.of(plan.settings)
-    )
-    made = step(forward, next(iter(feed)))
+    step, forward, batch = step_of(masked_model("bert"), tmp_path, pool, settings, source)
+    made = step(forward, batch)
     assert made.total.device == CUDA
     assert {"sparsity", "doc_terms", "query_terms"} <= made.parts.keys()
     assert all(part.device == CUDA for part in made.parts.values())
@@ -126,9 +182,11 @@ def test_objectives_of_pretraining(
     model = open_forward(resolved.recipe.doc, resolved.folder, options).model
     heads = catalog.load(catalog.PRETEXTS, name, "objective")(model, HeadOptions(reach=24))
     module = Pretraining(model, heads).to(next(model.module.parameters()).dtype)
+    texts = texts_of("cls" if tite else "lmk")
+    freeze_unused(module, module(texts))
+    widen(module)
     model.device = CUDA
-    with rehearsed(module):
-        losses = module(texts_of("cls" if tite else "lmk"))
-        assert losses.device == CUDA
-        assert losses.dtype == torch.float32
-        assert len(losses) == len(heads.weights)
+    step = PretextStep(heads, Budget(model, 16))  # packs of one text
+    with rehearsed(module, copies=1):  # the sums of the losses
+        step(module, PretrainBatch(0, ["a"], texts))
+        check_gradients(module)
