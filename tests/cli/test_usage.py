@@ -1,5 +1,6 @@
 """Usage errors: one line each, with a suggestion of a command or a flag."""
 
+import re
 from collections import Counter
 from typing import Any
 
@@ -75,26 +76,26 @@ def test_an_unknown_flag_suggests_one(lmk: Lmk, line: str, suggestion: str) -> N
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ("encode", "INPUT is missing; for instance: lmk encode ./mydocs -m minilm -o vectors/"),
-        ("encode x", "-m/--model is missing; name a model such as "),
-        ("import x", "--from is missing; write --from numpy, pyserini or anserini-json"),
-        ("encode x -m", "-m has no value; write a text after it"),
-        ("encode x -m m --store-text=1", "--store-text is a switch; write it without a value"),
+        ("encode", r"INPUT .*missing.* lmk encode \./mydocs -m minilm -o vectors/"),
+        ("encode x", "-m/--model .*missing.* lmk-minilm or minilm"),
+        ("import x", "--from .*missing.* numpy, pyserini or anserini-json"),
+        ("encode x -m", "-m .*no value"),
+        ("encode x -m m --store-text=1", "--store-text .*switch.*without a value"),
         (
             "encode x -m m --batch-size q",
-            "--batch-size 'q': write a whole number that is at least 1",
+            r"--batch-size 'q': .*at least 1\b",
         ),
-        ("search x --rm3-weight 2", "--rm3-weight '2': write a number between 0 and 1"),
-        ("encode x -m m --dtype fp8", "--dtype 'fp8': write auto, fp32, bf16 or fp16"),
-        ("analyze maps x", "WHAT 'maps': write attention, landmarks, lengths, map or similarity"),
-        ("encode x y -m m", "'lmk encode -h' explains the command"),
-        ("encode x -m m --config", "'lmk encode -h' explains the command"),
-        ("--quiet=1 encode", "'lmk -h' explains the command"),
+        ("search x --rm3-weight 2", r"--rm3-weight '2': .*\b0 and 1\b"),
+        ("encode x -m m --dtype fp8", "--dtype 'fp8': .*auto, fp32, bf16 or fp16"),
+        ("analyze maps x", "WHAT 'maps': .*attention, landmarks, lengths, map or similarity"),
+        ("encode x y -m m", r"\(y\).*'lmk encode -h'"),
+        ("encode x -m m --config", "'--config' .*'lmk encode -h'"),
+        ("--quiet=1 encode", "'--quiet' .*'lmk -h'"),
     ],
 )
 def test_a_mistake_is_one_plain_line(lmk: Lmk, line: str, message: str) -> None:
     done = lmk(*line.split(), code=2)
-    assert message in done.err
+    assert re.search(message, done.err)
     assert done.err.startswith("error: ")
     assert (done.err.count("\n"), done.out) == (1, "")
 
