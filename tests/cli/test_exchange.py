@@ -154,7 +154,7 @@ def test_normalised_vectors_are_reported(
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["export", "V", "--to", "numpy"], "-o/--output is missing"),
+        (["export", "V", "--to", "numpy"], "-o/--output .*-o exported/"),
         (["export", "--to", "numpy", "-o", "X"], "--to numpy .*vectors folder"),
         (["export", "V", "--to", "faiss", "-o", "X"], "--to 'faiss': .*numpy, parquet, .*hub"),
         (
@@ -182,7 +182,7 @@ def test_normalised_vectors_are_reported(
             ["import", "I", "--from", "tevatron", "-o", "X"],
             "--from 'tevatron': .*numpy, pyserini or anserini-json",
         ),
-        (["import", "I", "--from", "numpy"], "-o/--output is missing"),
+        (["import", "I", "--from", "numpy"], "-o/--output .*-o vectors/"),
         (["import", "I", "--from", "numpy", "--gran", "8", "-o", "X"], "--gran .*no effect.*-m"),
         (["import", "I/vectors.npy", "--from", "numpy", "-o", "X"], "--ids FILE"),
     ],

@@ -33,7 +33,7 @@ Models = Callable[[str], Path]
         ({"extend": "nope"}, "--extend nope: .*grouped, interpolate, recurrent, ntk, selfextend"),
         ({"extend": "ntk"}, "--extend ntk .*--max-length"),
         ({"pool": "lmk"}, "set their length with --gran"),
-        ({"pool": "mean", "gran": "8"}, "has no effect"),
+        ({"pool": "mean", "gran": "8"}, "--gran 8 has no effect"),
         ({"pool": "lmk", "gran": "8,16"}, "--gran 8,16: .*one granularity"),
         ({"pool": "mean@0", "gran": "8"}, "mean@0: .*mean@k"),
         ({"pool": "cls", "unit": "chunk", "gran": "8"}, "--pool cls .*one vector.*--window chunk"),

@@ -229,7 +229,7 @@ def test_a_task_is_learned(tmp_path: Path, tiny_model: Models) -> None:
             UsageError,
             "--symmetric .*no effect.*--loss m3-kd",
         ),
-        ({}, {"pool": "cls", "gran": "4"}, UsageError, "no effect"),
+        ({}, {"pool": "cls", "gran": "4"}, UsageError, "--gran 4 has no effect"),
         ({}, {"window": "chunk"}, UsageError, "--window chunk .*declared.*lmk encode"),
         ({}, {"gran": "4,x"}, UsageError, "--gran x"),
         ({"dims": "8;16"}, {}, UsageError, "--dims"),
