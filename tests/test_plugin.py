@@ -90,8 +90,8 @@ class _Point:
 @pytest.mark.parametrize(
     ("points", "said"),
     [
-        ([_Point("lmk", "mine")], "lmk and mine 2 both provide 'lmk'"),
-        ([_Point("x", "mine"), _Point("x", "yours")], "mine 2 and yours 2 both provide 'x'"),
+        ([_Point("lmk", "mine")], "lmk .*mine 2 .*'lmk'"),
+        ([_Point("x", "mine"), _Point("x", "yours")], "mine 2 .*yours 2 .*'x'"),
     ],
 )
 def test_a_name_that_is_taken_is_refused_with_both_packages(

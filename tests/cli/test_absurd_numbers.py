@@ -1,5 +1,6 @@
 """Absurd numbers in the settings of trainings: an error that names the flag, or a training; never a crash."""
 
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import fields
 from pathlib import Path
@@ -53,15 +54,15 @@ def test_absurd_numbers(
 @pytest.mark.parametrize(
     ("flag", "words"),
     [
-        ("--lora=999999999999", "--lora 999999999999: the layer "),
-        (f"--train=layers.{'9' * 5000}", "is no part of this model"),
-        ("--train=layers.\u0661", "is no part of this model"),
-        ("--warmup=inf", "--warmup inf is out of range"),
+        ("--lora=999999999999", r"--lora 999999999999: .*\b32\b"),
+        (f"--train=layers.{'9' * 5000}", r"'layers\.9{5000}' .*: embeddings, "),
+        ("--train=layers.\u0661", r"'layers\.\u0661' .*: embeddings, "),
+        ("--warmup=inf", r"--warmup inf .*2\.14748e\+09"),
     ],
 )
 def test_the_message_names_the_flag(
     lmk: Lmk, beir: Path, tiny_model: Models, tmp_path: Path, flag: str, words: str
 ) -> None:
     line = ["train", f"{beir}:test", "-m", tiny_model("bert"), "--steps", 1, "--batch-size", 4]
-    assert words in lmk(*line, flag, "-o", tmp_path / "model", code=2).err
+    assert re.search(words, lmk(*line, flag, "-o", tmp_path / "model", code=2).err)
     assert not (tmp_path / "model").exists()

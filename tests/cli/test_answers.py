@@ -1,5 +1,6 @@
 """Questions to vectors of chunks: the passage and its position; and runs that rank chunks."""
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -88,14 +89,17 @@ def test_aggregates_make_other_runs(lmk: Lmk, made: Path, beir: Path, tmp_path: 
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        (["docs", "--aggregate", "sum"], "one vector for each document"),
-        (["docs", "--level", "chunk"], "one vector for each document"),
-        (["bm25", "--aggregate", "sum"], "error: --aggregate has no effect on a bm25 index"),
-        (["bm25", "--level", "chunk"], "no effect on a bm25 index"),
-        (["chunks", "--level", "chunk", "--rerank", "docs"], "cannot be fused with chunks"),
-        (["chunks", "--level", "chunk", "--with", "docs", "--fuse", "rrf"], "cannot be fused"),
-        (["chunks", "--level", "chunk", "--aggregate", "max"], "drop --aggregate"),
-        (["chunks", "--aggregate", "mean"], "write max, sum, avg or first"),
+        (["docs", "--aggregate", "sum"], "docs .*--aggregate and --level .*--unit chunk"),
+        (["docs", "--level", "chunk"], "docs .*--aggregate and --level .*--unit chunk"),
+        (["bm25", "--aggregate", "sum"], "error: --aggregate .*no effect.* bm25 "),
+        (["bm25", "--level", "chunk"], "--level .*no effect.* bm25 "),
+        (["chunks", "--level", "chunk", "--rerank", "docs"], "--level chunk .*fused.*rerank"),
+        (
+            ["chunks", "--level", "chunk", "--with", "docs", "--fuse", "rrf"],
+            "--level chunk .*fused.*rerank",
+        ),
+        (["chunks", "--level", "chunk", "--aggregate", "max"], "--level chunk .*drop --aggregate"),
+        (["chunks", "--aggregate", "mean"], "'mean': .*max, sum, avg or first"),
     ],
 )
 def test_flags_without_effect_are_refused(
@@ -103,7 +107,7 @@ def test_flags_without_effect_are_refused(
 ) -> None:
     names = {"docs", "bm25", "chunks"}
     words = [made / word if word in names else word for word in flags]
-    assert message in " ".join(lmk("search", *words, "-q", QUESTION, code=2).err.split())
+    assert re.search(message, lmk("search", *words, "-q", QUESTION, code=2).err)
 
 
 def test_chunks_that_the_collection_does_not_give_are_missed(

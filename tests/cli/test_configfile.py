@@ -1,5 +1,6 @@
 """--config: flags from a file, priorities, and invalid files."""
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -77,20 +78,20 @@ def test_the_command_line_wins_over_a_variable_and_that_over_the_file(
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ('[encode]\npol = "lmk"\n', "has no flag --pol (did you mean --pool?)"),
-        ("[encode]\nmax_length = 3\n", "did you mean --max-length?"),
-        ("[encode]\npol = 1\ngrann = 2\n", "--grann (did you mean --gran?)"),
-        ('[encode]\nconfig = "x.toml"\n', "has no flag --config"),
-        ("[encode]\nno-store-text = true\n", "did you mean --store-text?"),
-        ('[encode]\nstore-text = "no"\n', "store-text is a switch; write true or false"),
-        ("[encode]\npool = true\n", "pool takes one value, not True"),
-        ('[encode]\npool = ["cls"]\n', "pool takes one value"),
-        ('[encode]\nmax-length = "long"\n', "--max-length"),
-        ("[encode]\nmax-length = 0\n", "--max-length"),
-        ('[encode]\ndtype = "fp8"\n', "--dtype 'fp8': write auto, fp32, bf16 or fp16"),
-        ("[search]\nhits = 3\n", "has no table [encode]"),
-        ('[encod]\npool = "cls"\n', "unknown command 'encod': did you mean encode"),
-        ('encode = "cls"\n', "write [encode] with its flags below"),
+        ('[encode]\npol = "lmk"\n', "lmk encode .*--pol .*--pool"),
+        ("[encode]\nmax_length = 3\n", "--max_length .*--max-length"),
+        ("[encode]\npol = 1\ngrann = 2\n", r"--pol .*--grann .*--gran\b"),
+        ('[encode]\nconfig = "x.toml"\n', "--config .*lmk encode --help-all"),
+        ("[encode]\nno-store-text = true\n", "--no-store-text .*--store-text"),
+        ('[encode]\nstore-text = "no"\n', "store-text .*true or false"),
+        ("[encode]\npool = true\n", "pool .*one value.* True"),
+        ('[encode]\npool = ["cls"]\n', r"pool .*one value.* \['cls'\]"),
+        ('[encode]\nmax-length = "long"\n', "--max-length 'long'"),
+        ("[encode]\nmax-length = 0\n", "--max-length '0'"),
+        ('[encode]\ndtype = "fp8"\n', "--dtype 'fp8': .*auto, fp32, bf16 or fp16"),
+        ("[search]\nhits = 3\n", r"experiment\.toml .*no table \[encode\]"),
+        ('[encod]\npool = "cls"\n', r"command 'encod': .*encode\? .*experiment\.toml"),
+        ('encode = "cls"\n', r"encode .*not a table.* \[encode\]"),
         ('model = "m"\n', "unknown command 'model'"),
     ],
 )
@@ -98,7 +99,7 @@ def test_invalid_config_files(
     lmk: Lmk, config: Callable[[str], Path], text: str, message: str
 ) -> None:
     done = lmk("encode", "x", "-m", "m", "-o", "v", "--config", config(text), code=2)
-    assert message in " ".join(done.err.split())
+    assert re.search(message, done.err)
     assert done.out == ""
 
 

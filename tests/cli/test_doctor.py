@@ -91,9 +91,9 @@ def test_a_missing_extra_is_not_broken(
 @pytest.mark.parametrize(
     ("lines", "state", "found"),
     [
-        ("echo slurm 25.05.1", "ok", "slurm 25.05.1"),
+        ("echo slurm 25.05.1", "ok", r"slurm 25\.05\.1"),
         ("echo no configuration >&2; exit 1", "broken", "{}/sbatch: no configuration"),
-        ("exec /bin/sleep 60", "broken", "{}/sbatch: no answer within 0.5 s"),
+        ("exec /bin/sleep 60", "broken", r"{}/sbatch: .*\b0\.5 s"),
     ],
 )
 def test_sbatch_has_a_timeout(
@@ -103,7 +103,8 @@ def test_sbatch_has_a_timeout(
     monkeypatch.setattr(doctor, "_java", lambda: doctor.Check("Java", doctor.State.ok, ""))
     program(machine, "sbatch", lines)
     slurm = parts(lmk, code=0 if state == "ok" else 4)["SLURM"]
-    assert (slurm["state"], slurm["found"]) == (state, found.format(machine))
+    assert slurm["state"] == state
+    assert re.fullmatch(found.format(machine), slurm["found"])
 
 
 def test_a_java_that_does_not_run(

@@ -1,6 +1,7 @@
 """`lmk export` and `lmk import` on the command line."""
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -153,27 +154,36 @@ def test_normalised_vectors_are_reported(
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["export", "V", "--to", "numpy"], "-o/--output is missing"),
-        (["export", "--to", "numpy", "-o", "X"], "needs a vectors folder"),
-        (["export", "V", "--to", "faiss", "-o", "X"], "--to 'faiss': write numpy, parquet"),
-        (["export", "V", "--to", "numpy", "--pool", "cls", "-o", "X"], "--pool has no effect"),
-        (["export", "V", "--to", "numpy", "-m", "M", "-o", "X"], "--model has no effect"),
-        (["export", "V", "--to", "sentence-transformers", "-o", "X"], "needs a model"),
-        (["export", "--to", "sentence-transformers", "-o", "X"], "needs a model"),
+        (["export", "V", "--to", "numpy"], "-o/--output .*-o exported/"),
+        (["export", "--to", "numpy", "-o", "X"], "--to numpy .*vectors folder"),
+        (["export", "V", "--to", "faiss", "-o", "X"], "--to 'faiss': .*numpy, parquet, .*hub"),
+        (
+            ["export", "V", "--to", "numpy", "--pool", "cls", "-o", "X"],
+            "--pool .*no effect.*--to numpy",
+        ),
+        (["export", "V", "--to", "numpy", "-m", "M", "-o", "X"], "--model .*no effect.*--to numpy"),
+        (
+            ["export", "V", "--to", "sentence-transformers", "-o", "X"],
+            "--to sentence-transformers .*model.* -m",
+        ),
+        (
+            ["export", "--to", "sentence-transformers", "-o", "X"],
+            "--to sentence-transformers .*model.* -m",
+        ),
         (
             ["export", "V", "--to", "sentence-transformers", "-m", "M", "-o", "X"],
-            "instead of vectors",
+            "--to sentence-transformers .*model.* -m",
         ),
         (
             ["import", "I", "-o", "X"],
-            "--from is missing; write --from numpy, pyserini or anserini-json",
+            "--from .*missing.* numpy, pyserini or anserini-json",
         ),
         (
             ["import", "I", "--from", "tevatron", "-o", "X"],
-            "--from 'tevatron': write numpy, pyserini or anserini-json",
+            "--from 'tevatron': .*numpy, pyserini or anserini-json",
         ),
-        (["import", "I", "--from", "numpy"], "-o/--output is missing"),
-        (["import", "I", "--from", "numpy", "--gran", "8", "-o", "X"], "--gran has no effect"),
+        (["import", "I", "--from", "numpy"], "-o/--output .*-o vectors/"),
+        (["import", "I", "--from", "numpy", "--gran", "8", "-o", "X"], "--gran .*no effect.*-m"),
         (["import", "I/vectors.npy", "--from", "numpy", "-o", "X"], "--ids FILE"),
     ],
 )
@@ -184,7 +194,7 @@ def test_usage(
     places = {"V": vectors, "I": exported, "M": bert, "X": tmp_path / "x"}
     places["I/vectors.npy"] = exported / "vectors.npy"
     done = lmk(*(places.get(word, word) for word in words), code=USAGE)
-    assert message in " ".join(done.err.replace("│", " ").split())
+    assert re.search(message, done.err)
     assert not (tmp_path / "x").exists()
 
 

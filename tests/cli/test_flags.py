@@ -95,17 +95,17 @@ def test_a_flag_without_effect_is_refused_even_if_it_has_its_default() -> None:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["pie"], "Missing option '--name'"),
-        (["pie", "--name", "A", "-d", "301"], "less than or equal to 300"),
-        (["pie", "--name", "A", "--mode", "steam"], "'steam' is not one of 'fan', 'grill'"),
-        (["pie", "--name", "A", "--secret", "x"], "No such option: --secret"),
-        (["pie", "--name", "A", "--serial", "x"], "No such option: --serial"),
-        (["pie", "--name", "A", "--no-clean"], "No such option: --no-clean"),
+        (["pie"], "Missing.* '--name'"),
+        (["pie", "--name", "A", "-d", "301"], r"'-d' .*\b300\b"),
+        (["pie", "--name", "A", "--mode", "steam"], "'steam' .*'fan', 'grill'"),
+        (["pie", "--name", "A", "--secret", "x"], "option.* --secret"),
+        (["pie", "--name", "A", "--serial", "x"], "option.* --serial"),
+        (["pie", "--name", "A", "--no-clean"], "option.* --no-clean"),
         (["pie", "--name", "A", "--timer", "x"], "--timer"),
     ],
 )
 def test_invalid_values_are_refused(words: list[str], message: str) -> None:
-    assert message in bake(*words, code=2)
+    assert re.search(message, bake(*words, code=2))
 
 
 def test_variables_set_flags() -> None:

@@ -73,9 +73,9 @@ def test_a_plan_counts_shared_steps_and_reports_skipped_cells(
 @pytest.mark.parametrize(
     ("axis", "value", "code", "message"),
     [
-        ("collections", "./nothing", 3, "./nothing: no such file or folder"),
-        ("model", "./nothing", 3, "no model folder ./nothing"),
-        ("pool", "lmkk", 2, "unknown pooler 'lmkk': did you mean lmk?"),
+        ("collections", "./nothing", 3, r"lmk encode: \./nothing: "),
+        ("model", "./nothing", 3, r"model folder \./nothing; "),
+        ("pool", "lmkk", 2, r"pooler 'lmkk': .* lmk\?"),
     ],
 )
 def test_a_missing_input_is_an_error_instead_of_a_skipped_cell(
@@ -86,7 +86,7 @@ def test_a_missing_input_is_an_error_instead_of_a_skipped_cell(
     axes[axis] = [*([each] if isinstance(each := axes[axis], str) else each), value]
     grid = tmp_path / "grid.toml"
     grid.write_text("\n".join(["[grid]", *(f"{key} = {json.dumps(axes[key])}" for key in axes)]))
-    assert message in lmk("grid", grid, "-o", tmp_path / "r", code=code).err
+    assert re.search(message, lmk("grid", grid, "-o", tmp_path / "r", code=code).err)
     assert not (tmp_path / "r").exists()
 
 

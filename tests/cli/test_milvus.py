@@ -87,22 +87,31 @@ def test_lmk_update_follows_the_vectors(
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--kind", "milvus"], "--uri ./milvus.db --collection docs"),
-        (["--kind", "milvus", "--uri", "x.db", "--collection", "a-b"], "letters, digits"),
-        (["--kind", "milvus", "--uri", "ftp://x", "--collection", "a"], "not an address of Milvus"),
+        (["--kind", "milvus"], r"--kind milvus .*--uri \./milvus\.db --collection docs"),
+        (
+            ["--kind", "milvus", "--uri", "x.db", "--collection", "a-b"],
+            "--collection 'a-b': .*letters, digits",
+        ),
+        (
+            ["--kind", "milvus", "--uri", "ftp://x", "--collection", "a"],
+            "--uri 'ftp://x' .*http://host:19530",
+        ),
         (
             ["--kind", "milvus", "--uri", f"http://root:{SECRET}@x", "--collection", "a"],
-            "an address",
+            "--uri .*http://host:19530/DATABASE; .*LMK_MILVUS_TOKEN",
         ),
-        (["--kind", "milvus", "--uri", "x.db", "--collection", "a", "--m", "8"], "AUTOINDEX"),
-        (["--kind", "hnsw", "--uri", "x.db"], "--uri has no effect"),
-        (["--kind", "bm25", "--index-type", "FLAT"], "--index-type has no effect"),
+        (
+            ["--kind", "milvus", "--uri", "x.db", "--collection", "a", "--m", "8"],
+            "--m .*no effect.*--index-type AUTOINDEX",
+        ),
+        (["--kind", "hnsw", "--uri", "x.db"], "--uri .*no effect.*--kind hnsw"),
+        (["--kind", "bm25", "--index-type", "FLAT"], "--index-type .*no effect.*--kind bm25"),
     ],
 )
 def test_usage(lmk: Lmk, tmp_path: Path, words: list[str], message: str) -> None:
     (tmp_path / "manifest.json").touch()  # as in a vectors folder
     err = lmk("index", tmp_path, *words, "-o", tmp_path / "index", code=2).err
-    assert message in " ".join(err.split())
+    assert re.search(message, err)
     assert SECRET not in err
 
 

@@ -1,6 +1,7 @@
 """Bad input: one clear message on stderr, the documented exit code, and no file written or changed."""
 
 import json
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -56,21 +57,22 @@ def vectors(lmk: Lmk, bert: Path, beir: Path, tmp_path: Path) -> Path:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--pool", "lmkk", "--gran", "8"], "unknown pooler 'lmkk': did you mean lmk"),
-        (["--dtype", "fp8"], "--dtype 'fp8': write auto, fp32, bf16 or fp16"),
+        (["--pool", "lmkk", "--gran", "8"], r"pooler 'lmkk': .* lmk\?"),
+        (["--dtype", "fp8"], "--dtype 'fp8': .*auto, fp32, bf16 or fp16"),
         (["--grann", "8"], "--grann"),
-        (["--pool", "lmk"], "--gran"),
-        (["--shard", "3/3"], "--shard 3/3: write i/n"),
-        (["--batch-size", "0"], "--batch-size '0': write a whole number that is at least 1"),
-        (["--batch-tokens", "-1"], "--batch-tokens '-1': write a whole number that is at least 0"),
-        (["--max-length", "2"], "--max-length"),
-        (["--revision", "x"], "is not read from the hub, so it has no revisions"),
+        (["--pool", "lmk"], "--pool lmk .*--gran"),
+        (["--shard", "3/3"], "--shard 3/3: .*i/n .*0/16"),
+        (["--batch-size", "0"], r"--batch-size '0': .*at least 1\b"),
+        (["--batch-tokens", "-1"], r"--batch-tokens '-1': .*at least 0\b"),
+        (["--max-length", "2"], r"--max-length 2 .*special tokens.*\b2\b"),
+        (["--revision", "x"], "--revision x: .*not .*the hub"),
     ],
 )
 def test_flags_that_cannot_be(
     refused: Any, bert: Path, beir: Path, tmp_path: Path, words: list[str], message: str
 ) -> None:
-    refused("encode", beir, "-m", bert, "-o", tmp_path / "v", *words, code=USAGE, message=message)
+    line = ["encode", beir, "-m", bert, "-o", tmp_path / "v", *words]
+    assert re.search(message, refused(*line, code=USAGE, message="error: "))
 
 
 def test_unknown_names_come_with_the_nearest(
@@ -161,15 +163,18 @@ GOOD = ['{"_id": "a", "text": "copper"}', '{"_id": "b", "text": "rivers"}']
 @pytest.mark.parametrize(
     ("bad", "message"),
     [
-        ('{"_id": "c", "text": "cut', "line 3: not valid JSON"),
-        ('["c"]', "line 3: not a JSON object"),
-        ('{"_id": "c"}', "line 3: no text field"),
-        ('{"name": "c", "text": "x"}', "line 3: no id field"),
-        ('{"_id": "", "text": "x"}', "line 3: the document id is empty"),
-        ('{"_id": "c d", "text": "x"}', "line 3: the document id 'c d' contains white space"),
-        ('{"_id": "c\\u2028d", "text": "x"}', "line 3: the document id"),
-        ('{"_id": "c", "text": ["x"]}', "line 3: a text field contains a list"),
-        ('{"_id": "a", "text": "again"}', "the document id 'a' occurs twice"),
+        ('{"_id": "c", "text": "cut', r"c\.jsonl line 3: .*valid JSON"),
+        ('["c"]', r"c\.jsonl line 3: .*JSON object.* list"),
+        ('{"_id": "c"}', r"c\.jsonl line 3: .*text, contents; .*_id; .*--fields"),
+        (
+            '{"name": "c", "text": "x"}',
+            r"c\.jsonl line 3: .*_id, id, docid, doc_id; .*name, text; .*,id=NAME",
+        ),
+        ('{"_id": "", "text": "x"}', r"c\.jsonl line 3: .*id is empty"),
+        ('{"_id": "c d", "text": "x"}', r"c\.jsonl line 3: .*'c d' .*,map_ids=1"),
+        ('{"_id": "c\\u2028d", "text": "x"}', r"c\.jsonl line 3: .*'c\\u2028d' .*,map_ids=1"),
+        ('{"_id": "c", "text": ["x"]}', r"c\.jsonl line 3: .* list.*--fields"),
+        ('{"_id": "a", "text": "again"}', r"c\.jsonl line 3: .*'a' .*twice.* line 1\)"),
     ],
 )
 @pytest.mark.parametrize("verb", ["tokenize", "encode", "index"])
@@ -180,7 +185,7 @@ def test_bad_records_name_file_and_line(
     how = ["--kind", "bm25"] if verb == "index" else ["-m", bert]
     out = tmp_path / "out"
     done = lmk(verb, path, *how, "-o", out, code=DATA)
-    assert message in done.err
+    assert re.search(message, done.err)
     assert "Traceback" not in done.err
     assert done.out == ""
     assert not list(out.glob("parts/*"))

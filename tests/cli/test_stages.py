@@ -70,20 +70,23 @@ def test_a_cross_encoder_reranks_and_one_question_is_answered(
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        (["--fuse", "rrf"], "--fuse has no effect with a single index"),
-        (["--fuse-scale", "zscore"], "--fuse-scale has no effect with a single index"),
+        (["--fuse", "rrf"], "--fuse .*no effect.*single index.*--with"),
+        (["--fuse-scale", "zscore"], "--fuse-scale .*no effect.*single index.*--with"),
         (["--with", "vectors"], "--with needs --fuse"),
-        (["--with", "vectors", "--fuse", "rrf", "--fuse-scale", "none"], "uses ranks only"),
-        (["--with", "vectors", "--fuse", "borda"], "write rrf, rrf:60"),
-        (["--with", "vectors", "--fuse", "linear:1"], "1 weights for 2 runs"),
-        (["--with", "bm25", "--fuse", "rrf"], "names an index twice"),
-        (["--rerank-depth", "5"], "--rerank-depth has no effect with a search without"),
-        (["--interpolate", "0.5"], "--interpolate has no effect with a search without"),
-        (["--rerank", "vectors", "--rerank-model", "m"], "--rerank or --rerank-model, not both"),
-        (["--rerank", "vectors", "--rerank-depth", "5", "-k", "6"], "raise --rerank-depth"),
-        (["--rerank", "vectors", "--interpolate", "1.5"], "--interpolate"),
-        (["--rerank", "vectors", "--ef-search", "9"], "no effect on a bm25 index"),
-        (["--model", "elsewhere"], "no effect on a bm25 index"),
+        (
+            ["--with", "vectors", "--fuse", "rrf", "--fuse-scale", "none"],
+            "--fuse-scale .*no effect.*--fuse rrf",
+        ),
+        (["--with", "vectors", "--fuse", "borda"], "--fuse borda: .*rrf, rrf:60, linear"),
+        (["--with", "vectors", "--fuse", "linear:1"], r"--fuse .*\b1 weights? .*\b2 runs"),
+        (["--with", "bm25", "--fuse", "rrf"], "--with .*twice"),
+        (["--rerank-depth", "5"], "--rerank-depth .*no effect.*--rerank or --rerank-model"),
+        (["--interpolate", "0.5"], "--interpolate .*no effect.*--rerank or --rerank-model"),
+        (["--rerank", "vectors", "--rerank-model", "m"], "--rerank or --rerank-model.* both"),
+        (["--rerank", "vectors", "--rerank-depth", "5", "-k", "6"], "-k 6: .* 5 .*--rerank-depth"),
+        (["--rerank", "vectors", "--interpolate", "1.5"], "--interpolate '1.5': .*0 and 1"),
+        (["--rerank", "vectors", "--ef-search", "9"], "--ef-search .*no effect.* bm25 "),
+        (["--model", "elsewhere"], "--model .*no effect.* bm25 "),
     ],
 )
 def test_flags_that_cannot_be_are_usage_errors(
@@ -97,7 +100,7 @@ def test_flags_that_cannot_be_are_usage_errors(
 ) -> None:
     monkeypatch.chdir(made)
     done = lmk("search", "bm25", beir, *flags, "-o", tmp_path / "x.trec", code=2)
-    assert message in done.err
+    assert re.search(message, done.err)
     assert "Traceback" not in done.err
     assert not (tmp_path / "x.trec").exists()
 

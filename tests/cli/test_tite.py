@@ -135,18 +135,21 @@ def test_an_empty_text_is_counted(lmk: Lmk, tite: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        (["--pool", "mean"], "makes one vector by itself"),
-        (["--max-length", "41"], "has 40 positions; --window reads longer texts in pieces"),
-        (["--unit", "token"], "has no states of its tokens"),
-        (["--unit", "chunk", "--gran", "8"], "use --unit chunk --gran 256 --window chunk"),
+        (["--pool", "mean"], "tite .*one vector.*--pool mean"),
+        (["--max-length", "41"], "--max-length 41: .* 40 positions.*--window"),
+        (["--unit", "token"], "--unit token: .*--unit chunk --gran 256 --window chunk"),
+        (
+            ["--unit", "chunk", "--gran", "8"],
+            "--unit chunk: .*--unit chunk --gran 256 --window chunk",
+        ),
     ],
 )
 def test_unsupported_settings_are_refused(
     lmk: Lmk, tite: Path, beir: Path, tmp_path: Path, flags: list[str], message: str
 ) -> None:
-    message = lmk("encode", beir, "-m", tite, "-o", tmp_path / "v", *flags, code=2).err
-    assert message in message
-    assert "--extend" not in message
+    err = lmk("encode", beir, "-m", tite, "-o", tmp_path / "v", *flags, code=2).err
+    assert re.search(message, err)
+    assert "--extend" not in err
 
 
 def test_other_weights_are_another_model(tite: Path, tmp_path: Path) -> None:

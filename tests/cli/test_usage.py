@@ -1,5 +1,6 @@
 """Usage errors: one line each, with a suggestion of a command or a flag."""
 
+import re
 from collections import Counter
 from typing import Any
 
@@ -16,23 +17,23 @@ KINDS: dict[str, type[Operation[Any]]] = {v: load(OPERATIONS, v, "operation") fo
 @pytest.mark.parametrize(
     ("word", "suggestion"),
     [
-        ("rerank", "use lmk search --rerank"),
-        ("evaluate", "use lmk eval"),
-        ("fuse", "use lmk search INDEX --with OTHER --fuse rrf"),
-        ("query", "use lmk search INDEX -q"),
-        ("ask", "use lmk search FOLDER -q"),
-        ("embed", "use lmk encode"),
-        ("download", "use lmk fetch"),
-        ("finetune", "use lmk train"),
-        ("gather", "use the same command as for the shards, without --shard"),
-        ("serach", "did you mean lmk search?"),
-        ("evalaute", "did you mean lmk eval?"),
-        ("frobnicate", "'lmk --help' lists the commands"),
+        ("rerank", "lmk search --rerank VECTORS"),
+        ("evaluate", "lmk eval$"),
+        ("fuse", "lmk search INDEX --with OTHER --fuse rrf"),
+        ("query", "lmk search INDEX -q"),
+        ("ask", "lmk search FOLDER -q"),
+        ("embed", "lmk encode$"),
+        ("download", "lmk fetch$"),
+        ("finetune", "lmk train$"),
+        ("gather", "without --shard"),
+        ("serach", r"lmk search\?"),
+        ("evalaute", r"lmk eval\?"),
+        ("frobnicate", "'lmk --help'"),
     ],
 )
 def test_an_unknown_command_suggests_one(lmk: Lmk, word: str, suggestion: str) -> None:
     err = lmk(word, "x", code=2).err
-    assert err.startswith(f"error: lmk has no command '{word}'; {suggestion}")
+    assert re.match(f"error: lmk .*command '{word}'; .*{suggestion}", err)
     assert err.count("\n") == 1
 
 
@@ -46,55 +47,55 @@ def test_every_suggested_command_exists() -> None:
 @pytest.mark.parametrize(
     ("line", "suggestion"),
     [
-        ("search x --queyr y", "did you mean -q/--query?"),
-        ("search x --depth 5", "use -k/--hits"),
-        ("search x --topics y", "use the argument COLLECTION, without a flag"),
-        ("search x --qrels y", "it is a flag of lmk eval"),
-        ("encode x -m m --fp16", "use --dtype (auto, fp32, bf16 or fp16)"),
-        ("encode x -m m --chunk-size 64", "use --gran"),
-        ("encode x -m m --output-dir y", "use -o/--output"),
-        ("encode x -m m --overwrite", "use --if-exists (resume, fail, overwrite or update)"),
-        ("encode x -m m --max_length 9", "did you mean --max-length?"),
-        ("encode x -m m --poolng cls", "did you mean --pool?"),
-        ("encode x -m m --verbose", "write it before the command: lmk --verbose encode"),
-        ("encode x -m m --frob", "'lmk encode --help-all' lists its flags"),
-        ("eval x --metrics AP", "use -m/--measure"),
-        ("eval x --frob", "'lmk eval --help-all' lists its flags"),
-        ("--json", "flags of a command follow it: lmk COMMAND --json"),
-        ("--verison", "did you mean --version?"),
+        ("search x --queyr y", r"-q/--query\?"),
+        ("search x --depth 5", "-k/--hits"),
+        ("search x --topics y", "argument COLLECTION"),
+        ("search x --qrels y", r"flag of lmk eval\b"),
+        ("encode x -m m --fp16", "--dtype .*auto, fp32, bf16 or fp16"),
+        ("encode x -m m --chunk-size 64", "--gran$"),
+        ("encode x -m m --output-dir y", "-o/--output"),
+        ("encode x -m m --overwrite", "--if-exists .*resume, fail, overwrite or update"),
+        ("encode x -m m --max_length 9", r"--max-length\?"),
+        ("encode x -m m --poolng cls", r"--pool\?"),
+        ("encode x -m m --verbose", "lmk --verbose encode"),
+        ("encode x -m m --frob", "'lmk encode --help-all'"),
+        ("eval x --metrics AP", "-m/--measure"),
+        ("eval x --frob", "'lmk eval --help-all'"),
+        ("--json", "lmk COMMAND --json"),
+        ("--verison", r"--version\?"),
     ],
 )
 def test_an_unknown_flag_suggests_one(lmk: Lmk, line: str, suggestion: str) -> None:
     err = lmk(*line.split(), code=2).err
-    assert " has no flag --" in err
-    assert suggestion in err
-    assert err.startswith("error: lmk ")
+    found = re.match(rf"error: lmk .*no flag (--\S+); .*{suggestion}", err)
+    assert found
+    assert found[1] in line.split()
     assert err.count("\n") == 1
 
 
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ("encode", "INPUT is missing; for instance: lmk encode ./mydocs -m minilm -o vectors/"),
-        ("encode x", "-m/--model is missing; name a model such as "),
-        ("import x", "--from is missing; write --from numpy, pyserini or anserini-json"),
-        ("encode x -m", "-m has no value; write a text after it"),
-        ("encode x -m m --store-text=1", "--store-text is a switch; write it without a value"),
+        ("encode", r"INPUT .*missing.* lmk encode \./mydocs -m minilm -o vectors/"),
+        ("encode x", "-m/--model .*missing.* lmk-minilm or minilm"),
+        ("import x", "--from .*missing.* numpy, pyserini or anserini-json"),
+        ("encode x -m", "-m .*no value"),
+        ("encode x -m m --store-text=1", "--store-text .*switch.*without a value"),
         (
             "encode x -m m --batch-size q",
-            "--batch-size 'q': write a whole number that is at least 1",
+            r"--batch-size 'q': .*at least 1\b",
         ),
-        ("search x --rm3-weight 2", "--rm3-weight '2': write a number between 0 and 1"),
-        ("encode x -m m --dtype fp8", "--dtype 'fp8': write auto, fp32, bf16 or fp16"),
-        ("analyze maps x", "WHAT 'maps': write attention, landmarks, lengths, map or similarity"),
-        ("encode x y -m m", "'lmk encode -h' explains the command"),
-        ("encode x -m m --config", "'lmk encode -h' explains the command"),
-        ("--quiet=1 encode", "'lmk -h' explains the command"),
+        ("search x --rm3-weight 2", r"--rm3-weight '2': .*\b0 and 1\b"),
+        ("encode x -m m --dtype fp8", "--dtype 'fp8': .*auto, fp32, bf16 or fp16"),
+        ("analyze maps x", "WHAT 'maps': .*attention, landmarks, lengths, map or similarity"),
+        ("encode x y -m m", r"\(y\).*'lmk encode -h'"),
+        ("encode x -m m --config", "'--config' .*'lmk encode -h'"),
+        ("--quiet=1 encode", "'--quiet' .*'lmk -h'"),
     ],
 )
 def test_a_mistake_is_one_plain_line(lmk: Lmk, line: str, message: str) -> None:
     done = lmk(*line.split(), code=2)
-    assert message in done.err
+    assert re.search(message, done.err)
     assert done.err.startswith("error: ")
     assert (done.err.count("\n"), done.out) == (1, "")
 

@@ -30,14 +30,14 @@ def test_exactly_the_chosen_fields_are_read() -> None:
     [
         (
             {"text": "x", "name": "n"},
-            "no id field: .*found text, name; name it after the file, FILE,id=NAME",
+            "_id, id, docid, doc_id; .*text, name; .*FILE,id=NAME",
         ),
-        ({"id": "1", "body": "x"}, r"no text field: .*found id, body; .*--fields"),
+        ({"id": "1", "body": "x"}, r"text, contents; .*id, body; .*--fields a\+b"),
         ({"id": "", "text": "x"}, "id is empty"),
         ({"id": "a b", "text": "x"}, "white space.*map_ids=1"),
-        ({"id": None, "text": "x"}, "write it as a string"),
-        ({"id": 1.5, "text": "x"}, "write it as a string"),
-        ({"id": "1", "text": ["x"]}, "a list, not text"),
+        ({"id": None, "text": "x"}, "id is None; .*string"),
+        ({"id": 1.5, "text": "x"}, r"id is 1\.5; .*string"),
+        ({"id": "1", "text": ["x"]}, r"list.*--fields a\+b"),
     ],
 )
 def test_bad_records_name_the_place_and_the_fix(record: dict[str, object], words: str) -> None:

@@ -81,16 +81,16 @@ def overlapping() -> bytes:
 
 
 ARCHIVES = {
-    "a path out of it": (archive(("../../up.md", b"x"), ("a.md", b"y")), "../../up.md has a path"),
-    "an absolute path": (archive(("/etc/cron.md", b"x"), ("a.md", b"y")), "/etc/cron.md has a path"),
-    "a drive": (archive(("C:/x.md", b"x"), ("a.md", b"y")), "C:/x.md has a path"),
-    "backslashes": (archive(("a\\..\\..\\x.md", b"x"), ("a.md", b"y")), "has a path that leads out"),
-    "a link": (archive((link(), b"/etc/passwd"), ("a.md", b"y")), "notes.md is a link"),
-    "a password": (encrypted(), "notes.md is encrypted"),
-    "a name twice": (archive(("a.md", b"x"), ("a.md", b"y"), ("b.md", b"z")), "a.md is in the archive"),
-    "overlapping files": (overlapping(), "more.md is damaged"),
-    "a binary file": (archive(("a.md", b"x\0y"), ("b.md", b"z")), "a.md is binary"),
-    "half of it": (archive(("a.md", b"x" * 999), ("b.md", b"z"))[:-30], "damaged or truncated zip"),
+    "a path out of it": (archive(("../../up.md", b"x"), ("a.md", b"y")), r"\.\./\.\./up\.md .*path.* out"),
+    "an absolute path": (archive(("/etc/cron.md", b"x"), ("a.md", b"y")), r"/etc/cron\.md .*path.* out"),
+    "a drive": (archive(("C:/x.md", b"x"), ("a.md", b"y")), r"C:/x\.md .*path.* out"),
+    "backslashes": (archive(("a\\..\\..\\x.md", b"x"), ("a.md", b"y")), r"a(\\\.\.){2}\\x\.md .*path.* out"),
+    "a link": (archive((link(), b"/etc/passwd"), ("a.md", b"y")), r"notes\.md .*link"),
+    "a password": (encrypted(), r"notes\.md .*encrypted.*password"),
+    "a name twice": (archive(("a.md", b"x"), ("a.md", b"y"), ("b.md", b"z")), r"a\.md .*\b2 times"),
+    "overlapping files": (overlapping(), r"more\.md .*damaged"),
+    "a binary file": (archive(("a.md", b"x\0y"), ("b.md", b"z")), r"a\.md .*binary"),
+    "half of it": (archive(("a.md", b"x" * 999), ("b.md", b"z"))[:-30], r"x\.zip: .*damaged.* zip\b"),
 }  # fmt: skip
 
 
@@ -99,11 +99,10 @@ def test_archives(tmp_path: Path, case: str) -> None:
     data, words = ARCHIVES[case]
     (tmp_path / "x.zip").write_bytes(data)
     before = sorted(tmp_path.parent.rglob("*"))
-    with pytest.raises(DataError) as failed:
+    with pytest.raises(DataError, match=words):
         read(tmp_path / "x.zip")
-    assert words in str(failed.value)
     assert sorted(tmp_path.parent.rglob("*")) == before  # nothing is unpacked
-    if "damaged or truncated" not in words:
+    if case != "half of it":
         kept = read(tmp_path / "x.zip", ",unreadable=skip")
         assert [doc.id for doc in kept] in (["a.md"], ["b.md"], ["more.md"], ["notes.md"])
 
@@ -346,19 +345,19 @@ def test_deep_mail_is_a_row_that_can_be_left_out(tmp_path: Path, part: bytes) ->
 # --- JSON, csv and parquet --------------------------------------------------------------------------
 
 TEXTS = {
-    "cut off": ("x.json", b'[{"id": 1, "text": "x"}, {"id": 2, "te', "x.json: not valid JSON"),
-    "deep": ("x.json", b"[" * 100_000, "x.json: not valid JSON .*nested too deeply"),
-    "deep and closed": ("x.json", b"[" * 9999 + b"]" * 9999, "nested too deeply"),
-    "deep in a line": ("x.jsonl", b'{"id": 1, "text": ' + b'{"a":' * 9999, "line 1: .*nested too deeply"),
-    "a number as id": ("x.json", b'[{"id": NaN, "text": "x"}]', "item 1: the document id is nan"),
-    "a huge number": ("x.json", b'[{"id": ' + b"9" * 9999 + b', "text": "x"}]', "not valid JSON"),
-    "no object": ("x.json", b'[null, {"id": 1, "text": "x"}]', "item 1: not a JSON object"),
-    "a list as text": ("x.json", b'[{"id": 1, "text": [[1]]}]', "item 1: a text field contains a list"),
-    "an open quote": ("x.csv", b'id,text\n1,"a\n2,b\n', "line 3: .*a quote after line 1 does not close"),
-    "a stray quote": ("x.csv", b'id,text\n1,"a" b\n', "x.csv line 2: not valid csv"),
+    "cut off": ("x.json", b'[{"id": 1, "text": "x"}, {"id": 2, "te', r"x\.json: .*valid JSON .*column 36"),
+    "deep": ("x.json", b"[" * 100_000, r"x\.json: .*JSON .*nested"),
+    "deep and closed": ("x.json", b"[" * 9999 + b"]" * 9999, r"x\.json: .*JSON .*nested"),
+    "deep in a line": ("x.jsonl", b'{"id": 1, "text": ' + b'{"a":' * 9999, "line 1: .*JSON .*nested.*=skip"),
+    "a number as id": ("x.json", b'[{"id": NaN, "text": "x"}]', "item 1: .*id is nan"),
+    "a huge number": ("x.json", b'[{"id": ' + b"9" * 9999 + b', "text": "x"}]', "JSON .*9999 digits"),
+    "no object": ("x.json", b'[null, {"id": 1, "text": "x"}]', "item 1: .*JSON object.* None"),
+    "a list as text": ("x.json", b'[{"id": 1, "text": [[1]]}]', "item 1: .*text.* list"),
+    "an open quote": ("x.csv", b'id,text\n1,"a\n2,b\n', "line 3: .*quote.* line 1 "),
+    "a stray quote": ("x.csv", b'id,text\n1,"a" b\n', r"x\.csv line 2: .*csv "),
     "old line ends": ("x.csv", b"id,text\r1,a\r2,b\r", "carriage return"),
-    "control in an id": ("x.csv", b"id,text\na\0b,x\n", "x.csv line 2: .*control character"),
-    "no columns": ("x.csv", b",,\n1,2,3\n", "line 1: the header has the column '' twice"),
+    "control in an id": ("x.csv", b"id,text\na\0b,x\n", r"x\.csv line 2: .*'a\\x00b' .*control"),
+    "no columns": ("x.csv", b",,\n1,2,3\n", "line 1: .*column '' twice"),
     "utf-16": ("x.csv", "id,text\n1,ä\n".encode("utf-16"), "x.csv,encoding=utf-16"),
     "utf-16 without a mark": ("x.csv", "id,text\n1,ä\n".encode("utf-16-be"), "x.csv,encoding=utf-16-be"),
     "Windows": ("x.csv", "id,text\n1,„ä“\n".encode("cp1252"), "line 2: .*x.csv,encoding=cp1252"),
@@ -384,11 +383,11 @@ def test_strange_csv_is_read(tmp_path: Path) -> None:
 
 
 PARQUET = {
-    "ids of bytes": ({"id": [b"a"], "text": ["x"]}, "row 1: the document id is b'a'"),
-    "ids with a fraction": ({"id": [1.5], "text": ["x"]}, "row 1: the document id is 1.5"),
-    "ids of dates": ({"id": [datetime.date(2020, 1, 1)], "text": ["x"]}, "row 1: the document id is"),
-    "a text of times": ({"id": [1], "text": [datetime.timedelta(1)]}, "row 1: a text .* timedelta"),
-    "a text of bytes": ({"id": [1], "text": [b"\xff"]}, "row 1: a text field contains a bytes"),
+    "ids of bytes": ({"id": [b"a"], "text": ["x"]}, "row 1: .*id is b'a'"),
+    "ids with a fraction": ({"id": [1.5], "text": ["x"]}, r"row 1: .*id is 1\.5"),
+    "ids of dates": ({"id": [datetime.date(2020, 1, 1)], "text": ["x"]}, r"row 1: .*datetime\.date\(2020"),
+    "a text of times": ({"id": [1], "text": [datetime.timedelta(1)]}, "row 1: .*text.* timedelta"),
+    "a text of bytes": ({"id": [1], "text": [b"\xff"]}, "row 1: .*text.* bytes"),
     "a time out of range": ({"id": [1], "text": pa.array([2**62], pa.timestamp("us"))}, "x.parquet"),
 }  # fmt: skip
 

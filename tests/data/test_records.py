@@ -193,14 +193,14 @@ def test_a_folder_is_not_a_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("line", "words"),
     [
-        (b'{"a": 1', "not valid JSON"),
-        (b'{"a": "\xff"}', "not valid JSON: not UTF-8 .*0xff"),
-        (b"[1]", "not a JSON object but a list"),
-        (b"[" * 100_000, "not valid JSON"),
+        (b'{"a": 1', "valid JSON .*column 8"),
+        (b'{"a": "\xff"}', "UTF-8 .*0xff.*,encoding=latin-1"),
+        (b"[1]", "JSON object.* list"),
+        (b"[" * 100_000, "valid JSON .*nested"),
     ],
 )
 def test_broken_json_names_the_line(line: bytes, words: str) -> None:
-    with pytest.raises(DataError, match=f"c.jsonl line 17: {words}"):
+    with pytest.raises(DataError, match=rf"c\.jsonl line 17: .*{words}"):
         parse_json_line(line, "c.jsonl line 17")
 
 

@@ -116,10 +116,10 @@ GOOD = "1 Q0 a 1 2.5 x\n"
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ("1 Q0 b 2 2.0", r"r\.trec line 3: 5 columns instead of the six"),
-        ("1 Q0 my doc 2 2.0 x", r"line 3: more than six columns, and the fourth \('doc'\)"),
-        ("1 Q0 b 2 high x", r"line 3: the score 'high' is not a number"),
-        ("1 Q0 b 2 NaN x", r"line 3: the score 'NaN' is not a number"),
+        ("1 Q0 b 2 2.0", r"r\.trec line 3: 5 columns .*\bsix\b"),
+        ("1 Q0 my doc 2 2.0 x", r"r\.trec line 3: .*six columns.*'doc'"),
+        ("1 Q0 b 2 high x", r"r\.trec line 3: .*score 'high'"),
+        ("1 Q0 b 2 NaN x", r"r\.trec line 3: .*score 'NaN'"),
         ("1 Q0 a 2 2.0 x", r"line 3: document 'a' occurs twice for query '1'"),
     ],
 )

@@ -208,10 +208,16 @@ def test_queries_have_no_context(tiny_model: Models) -> None:
 @pytest.mark.parametrize(
     ("options", "reason"),
     [
-        ({"unit": "chunk", "gran": "5"}, "add --window chunk"),
-        ({"unit": "chunk", "gran": "5", "window": "20"}, "reads the text around a chunk anyway"),
-        ({}, "add --window chunk"),
-        ({"unit": "token", "gran": "5", "window": "chunk"}, "would become vectors of every chunk"),
+        ({"unit": "chunk", "gran": "5"}, "--context title .*--window chunk .*--window full"),
+        (
+            {"unit": "chunk", "gran": "5", "window": "20"},
+            "--context title .*--window chunk .*--window 20",
+        ),
+        ({}, "--context title .*--window chunk .*--window full"),
+        (
+            {"unit": "token", "gran": "5", "window": "chunk"},
+            "--context title: .*--unit token, .*--unit chunk",
+        ),
     ],
 )
 def test_contexts_need_separate_chunks(

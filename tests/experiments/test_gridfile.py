@@ -90,30 +90,35 @@ def test_settings_of_the_grid_are_no_axes(tmp_path: Path, key: str) -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("[grid]\npoool = 'cls'\ncollections='a'", "no flag poool (did you mean pool?)"),
-        ("[grid]\nencod.pool = 'cls'\ncollections='a'", "no command encod (did you mean encode?)"),
-        ("[grid]\noutput = 'x'\ncollections='a'", "output is set by the grid"),
-        ("[grid]\npool = 'cls'", "names no collections"),
-        ("[gird]\npool = 'cls'", "no table [grid]"),
-        ("[grid]\ncollections='a'\n[[grid.where]]\npool='cls'", "has no list"),
-        ("[grid]\ncollections='a'\n[[grid.where]]\npool=['cls']", "has no single value"),
-        ("[grid]\ncollections='a'\n[table]\nrows=['pol']", "no axis pol"),
-        ("[grid]\ncollections='a'\n[table]\nlines=['pool']", "not lines"),
-        ("table=3\n[grid]\ncollections='a'", "[table] is a table"),
-        ("[grid]\ncollections='a'\n[table]\nbaseline=3", "baseline is a table"),
-        ("[grid]\ncollections='a'\n[table.baseline]\nbenchmark='b'", "no axis benchmark"),
-        ("[grid]\ncollections='a'\nwhere=3", "write [[grid.where]]"),
-        ("[grid]\ncollections='a'\n[grid.where]\npool='cls'", "write [[grid.where]]"),
+        ("[grid]\npoool = 'cls'\ncollections='a'", r"flag poool .*\bpool\?"),
+        ("[grid]\nencod.pool = 'cls'\ncollections='a'", r"command encod .*\bencode\?"),
+        ("[grid]\noutput = 'x'\ncollections='a'", r"grid\.toml: output .*the grid"),
+        ("[grid]\npool = 'cls'", r"\[grid\] .*collections = "),
+        ("[gird]\npool = 'cls'", r"no table \[grid\]"),
+        ("[grid]\ncollections='a'\n[[grid.where]]\npool='cls'", r"\[\[grid\.where\]\] .*no list"),
+        (
+            "[grid]\ncollections='a'\n[[grid.where]]\npool=['cls']",
+            r"\[\[grid\.where\]\] .*no single value",
+        ),
+        ("[grid]\ncollections='a'\n[table]\nrows=['pol']", "axis pol; .*collection, measures"),
+        ("[grid]\ncollections='a'\n[table]\nlines=['pool']", "rows, columns and baseline, .*lines"),
+        ("table=3\n[grid]\ncollections='a'", r"\[table\] is .*rows, columns and baseline"),
+        ("[grid]\ncollections='a'\n[table]\nbaseline=3", r"baseline .*table.*\{ pool = "),
+        (
+            "[grid]\ncollections='a'\n[table.baseline]\nbenchmark='b'",
+            "axis benchmark; .*collection, measures",
+        ),
+        ("[grid]\ncollections='a'\nwhere=3", r"\[\[grid\.where\]\], .*brackets"),
+        ("[grid]\ncollections='a'\n[grid.where]\npool='cls'", r"\[\[grid\.where\]\], .*brackets"),
         (
             "[grid]\ncollections='a'\n[slurm.encde]\ntime='1'",
-            "no step encde (did you mean encode?)",
+            r"step encde .*\bencode\?.*\[slurm\.encde\]",
         ),
     ],
 )
 def test_errors_name_the_wrong_keys(tmp_path: Path, text: str, said: str) -> None:
-    with pytest.raises(UsageError) as caught:
+    with pytest.raises(UsageError, match=said):
         read(tmp_path, text)
-    assert said in str(caught.value)
 
 
 def test_many_wrong_keys_are_refused_fast(tmp_path: Path) -> None:

@@ -54,16 +54,15 @@ def test_settings_of_a_model_have_no_effect_on_an_index_of_words(axis: dict[str,
 @pytest.mark.parametrize(
     ("axes", "message"),
     [
-        ({"normalize": "yes"}, "--normalize is a switch: write true or false, not yes"),
-        ({"max_length": "many"}, "--max-length 'many': write a whole number"),
-        ({"k": "0"}, "lmk search: --hits 0: write a whole number that is at least 1"),
-        ({"dtype": "fp8"}, "--dtype"),
+        ({"normalize": "yes"}, "--normalize .*true or false, .*yes"),
+        ({"max_length": "many"}, "--max-length 'many': .*whole number"),
+        ({"k": "0"}, r"lmk search: --hits 0: .*at least 1\b"),
+        ({"dtype": "fp8"}, "--dtype: .*'fp8'"),
     ],
 )
 def test_values_that_a_command_refuses(axes: dict[str, str], message: str) -> None:
-    with pytest.raises(UsageError) as refused:
+    with pytest.raises(UsageError, match=message):
         steps(model="some/model", **axes)
-    assert message in str(refused.value)
 
 
 def test_values_have_the_types_of_the_fields() -> None:

@@ -188,11 +188,15 @@ def test_ntk_is_the_model_with_a_larger_base(tiny_model: Models, name: str) -> N
 @pytest.mark.parametrize(
     ("name", "how", "message"),
     [
-        ("modernbert", "grouped", "has none; for rotary positions use --extend ntk"),
-        ("qwen2", "interpolate", "use --extend ntk"),
-        ("bert", "ntk", "use --extend grouped or --extend interpolate"),
-        ("bert", "selfextend", "use --extend grouped or --extend interpolate"),
-        ("bert", "other", "write one of grouped, interpolate, recurrent, ntk, selfextend"),
+        ("modernbert", "grouped", "--extend grouped .*rotary.*--extend ntk or selfextend"),
+        ("qwen2", "interpolate", "--extend interpolate .*rotary.*--extend ntk or selfextend"),
+        ("bert", "ntk", "--extend ntk .*rotary.*--extend grouped or --extend interpolate"),
+        (
+            "bert",
+            "selfextend",
+            "--extend selfextend .*rotary.*--extend grouped or --extend interpolate",
+        ),
+        ("bert", "other", "--extend other: .*grouped, interpolate, recurrent, ntk, selfextend"),
     ],
 )
 def test_an_extension_for_other_positions_is_refused(

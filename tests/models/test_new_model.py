@@ -77,8 +77,11 @@ def test_matching_weights_are_copied_and_others_are_named(
     ("config", "words"),
     [
         ({"hidden_size": 8}, "no model_type"),
-        ({"model_type": "nosuch"}, "no model that can be created"),
-        ({"model_type": "tite", "hidden_sizes": [16, 8], "num_hidden_layers": 2}, "never decrease"),
+        ({"model_type": "nosuch"}, r"config\.json .*created: .*nosuch"),
+        (
+            {"model_type": "tite", "hidden_sizes": [16, 8], "num_hidden_layers": 2},
+            r"hidden_sizes \[16, 8\] .*decrease",
+        ),
     ],
 )
 def test_files_without_an_architecture_are_refused(
@@ -103,15 +106,15 @@ def test_a_folder_without_a_tokenizer(tiny_model: Models, tmp_path: Path) -> Non
     [
         (
             {"hidden_size": 1 << 20, "intermediate_size": 1 << 30},
-            "(GB|TB), and .* of memory are free",
+            r"config\.json .*created: .*(GB|TB), .*memory",
         ),
         (
             {"hidden_size": (1 << 31) - 4, "vocab_size": (1 << 31) - 1},
-            "no model that can be created",
+            r"config\.json .*created: ",
         ),
-        ({"num_hidden_layers": 9999}, "num_hidden_layers: Expected `int` <= 1000"),
-        ({"hidden_size": 33}, "no model that can be created: The hidden size"),
-        ({"layer_norm_eps": []}, "no model that can be created"),
+        ({"num_hidden_layers": 9999}, "num_hidden_layers: .*<= 1000"),
+        ({"hidden_size": 33}, r"config\.json .*created: .*hidden size"),
+        ({"layer_norm_eps": []}, r"config\.json .*created: "),
     ],
 )
 def test_an_impossible_architecture_is_refused(

@@ -458,8 +458,14 @@ def test_a_lightning_ir_checkpoint_with_marker_tokens(
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda w: w.pop("encoder.layers.3.mlp.norm.bias"), "lack 1 tensors .encoder.layers.3.mlp"),
-        (lambda w: w.update({"projection.weight": torch.ones(2)}), "unknown 1 tensors .projection"),
+        (
+            lambda w: w.pop("encoder.layers.3.mlp.norm.bias"),
+            r"lack 1 tensors .*encoder\.layers\.3\.mlp\.norm\.bias",
+        ),
+        (
+            lambda w: w.update({"projection.weight": torch.ones(2)}),
+            r"unknown 1 tensors .*projection\.weight",
+        ),
         (lambda w: w.update({"embeddings.norm.bias": torch.ones(2)}), "cannot be loaded"),
     ],
 )
@@ -483,15 +489,15 @@ def test_truncated_weights_are_refused(tiny: TiteModel, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        ({"hidden_sizes": [8, 8]}, "hidden_sizes has 2 entries for 12 layers"),
-        ({"hidden_sizes": [16] * 6 + [8] * 6}, "never decrease"),
-        ({"num_attention_heads": 7}, "7 heads do not divide a width of 768"),
+        ({"hidden_sizes": [8, 8]}, r"hidden_sizes .*\b2 entries .*\b12 layers"),
+        ({"hidden_sizes": [16] * 6 + [8] * 6}, r"hidden_sizes \[16, .*decrease"),
+        ({"num_attention_heads": 7}, r"\b7 heads .*\b768"),
         ({"hidden_sizes": 12, "num_attention_heads": 4}, "odd width 3"),
         ({"kernel_sizes": 2, "strides": 3}, "kernel 2 and stride 3"),
         ({"kernel_sizes": 2}, "kernel 2 and stride None"),
         ({"kernel_sizes": [2] * 8 + [None] * 4, "strides": [2] * 8 + [None] * 4}, "to 2 vectors"),
-        ({"norm_location": "past"}, "norm_location 'past' is not one of 'pre', 'qkv', 'post'"),
-        ({"hidden_act": "gelu_tanh"}, "hidden_act 'gelu_tanh' is not one of"),
+        ({"norm_location": "past"}, "norm_location 'past' .*'pre', 'qkv', 'post'"),
+        ({"hidden_act": "gelu_tanh"}, "hidden_act 'gelu_tanh' .*'gelu', "),
     ],
 )
 def test_impossible_configurations_are_refused(wrong: dict[str, Any], message: str) -> None:

@@ -30,8 +30,8 @@ def test_an_empty_file_is_empty() -> None:
 @pytest.mark.parametrize(
     ("data", "why"),
     [
-        (pages.pdf(["secret"], encrypted=True), "is encrypted; save it without a password"),
-        (pages.pdf(["", " "]), "has no text, probably only pictures"),
+        (pages.pdf(["secret"], encrypted=True), "encrypted.*password"),
+        (pages.pdf(["", " "]), "no text.*OCR"),
         (pages.pdf([]), "is not a PDF file"),
         (pages.pdf(["cut"])[:200], "is not a PDF file"),
         (b"<html>not found</html>", "is not a PDF file"),

@@ -136,11 +136,11 @@ def test_chunks_of_passages_are_not_chunks_of_the_document(tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"from": ""}, "name the collection of the passages"),
-        ({"position": "40"}, "with 39 distractors the positions are 0 to 39"),
-        ({"distractors": "-1"}, "distractors=-1: write a whole number"),
-        ({"position": "first"}, "position=first: write a whole number"),
-        ({"docs": "0"}, "docs=0: write a whole number, 1 or more"),
+        ({"from": ""}, "from=': .*haystack,from=beir/scifact/test"),
+        ({"position": "40"}, "position=40: .*39 distractors .*0 to 39"),
+        ({"distractors": "-1"}, "distractors=-1: .*whole number, 0 "),
+        ({"position": "first"}, "position=first: .*whole number, 0 "),
+        ({"docs": "0"}, "docs=0: .*whole number, 1 "),
     ],
 )
 def test_bad_options_are_refused(beir: Path, options: dict[str, str], message: str) -> None:

@@ -1,6 +1,7 @@
 """Collections of the hub: every name from a mirror with the hub's layout, and damaged mirrors."""
 
 import gzip
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -289,17 +290,17 @@ def test_a_missing_file_is_not_a_smaller_collection(mirror: Path) -> None:
     ("name", "path", "row", "read", "message"),
     [
         ("mteb-v2/fiqa", "mteb/fiqa/corpus/corpus.parquet", {"_id": "a", "body": "x"}, "docs",
-         "no column text; expected _id or id, text, title; found _id, body"),
+         "column text; .*_id or id, text, title; .*_id, body"),
         ("mteb-v2/fiqa", "mteb/fiqa/corpus.jsonl", {"name": "a", "text": "x"}, "docs",
-         "no column _id or id; expected"),
+         "column _id or id; .*_id or id, text, title; .*name, text"),
         ("mteb-v2/fiqa", "mteb/fiqa/queries/queries.parquet", {"_id": "a", "query": "x"}, "queries",
-         "no column text; expected _id or id, text; found _id, query"),
+         "column text; .*_id or id, text; .*_id, query"),
         ("mteb-v2/fiqa", "mteb/fiqa/data/test.parquet", {"query-id": "a", "doc": "x"}, "qrels",
-         "no column corpus-id or corpus_id; expected query-id or query_id, corpus-id"),
+         "column corpus-id or corpus_id; .*query-id or query_id, corpus-id.*query-id, doc"),
         ("longembed/needle/256", "dwzhu/LongEmbed/needle/corpus.jsonl", {"doc_id": "a", "text": "x"},
-         "docs", "no column context_length; expected doc_id, text, context_length"),
+         "docs", "column context_length; .*doc_id, text, context_length; .*doc_id, text"),
         ("conteb/football", "illuin-conteb/football/documents/train.parquet",
-         {"chunk_id": "a-0", "chunk": "x"}, "docs", "the chunk id 'a-0' is not <document>_<number>"),
+         {"chunk_id": "a-0", "chunk": "x"}, "docs", "chunk id 'a-0' .*<document>_<number>"),
     ],
 )  # fmt: skip
 def test_wrong_columns_are_named(
@@ -310,7 +311,7 @@ def test_wrong_columns_are_named(
     with pytest.raises(DataError) as caught:
         list(getattr(open_collection(name), read)())
     assert f"{mirror / path} " in str(caught.value)
-    assert message in str(caught.value)
+    assert re.search(message, str(caught.value))
 
 
 def test_a_damaged_file_is_named(mirror: Path) -> None:

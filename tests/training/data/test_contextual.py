@@ -92,15 +92,18 @@ def test_what_cannot_be_asked_is_left_out_and_counted(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("record", "message"),
     [
-        ({"query": "q", "positive": "a"}, "line 1: the record is not a document in chunks"),
-        ({"chunks": ["a"], "queries": [{"query": "q"}]}, "line 1: each of 'queries' needs 'query'"),
+        ({"query": "q", "positive": "a"}, "line 1: .*'chunks', .*'queries', .*query, positive$"),
+        (
+            {"chunks": ["a"], "queries": [{"query": "q"}]},
+            "line 1: .*'queries' .*'query', .*'chunk', ",
+        ),
         (
             {"chunks": ["a"], "queries": [{"query": "q", "chunk": 1e400}]},
-            "line 1: each of 'queries'",
+            "line 1: .*'queries' .*'query', .*'chunk', ",
         ),
         (
             {"chunks": ["a"], "queries": [{"query": "q", "chunk": "9" * 5000}]},
-            "line 1: each of 'queries'",
+            "line 1: .*'queries' .*'query', .*'chunk', ",
         ),
     ],
 )

@@ -47,14 +47,14 @@ def test_a_split_of_a_name_is_part_of_the_name(spelling: str, name: str) -> None
 @pytest.mark.parametrize(
     ("spelling", "message"),
     [
-        ("x.jsonl,weigth=1", "did you mean weight"),
-        ("x.jsonl,weight=much", "weight=much: 'much' is not a number"),
-        ("x.jsonl,weight=-1", "weight and per-query must be finite and at least 0"),
-        ("x.jsonl,per-query=1.5", "'1.5' is not a whole number"),
-        ("x.jsonl,replace=yes", "'yes' is not 0 or 1"),
-        ("x.jsonl,positive=best", "'best' is not random or first"),
-        ("x.jsonl,weight", "write options as name,key=value"),
-        ("x.jsonl,negatives=run.trec", "a file of examples contains its own negatives"),
+        ("x.jsonl,weigth=1", r"'weigth': .*\bweight\b"),
+        ("x.jsonl,weight=much", "weight=much: .*number"),
+        ("x.jsonl,weight=-1", r"'x\.jsonl': weight and per-query .*at least 0"),
+        ("x.jsonl,per-query=1.5", r"per-query=1\.5: .*whole number"),
+        ("x.jsonl,replace=yes", r"replace=yes: .*\b0 or 1"),
+        ("x.jsonl,positive=best", "positive=best: .*random or first"),
+        ("x.jsonl,weight", "'weight' .*name,key=value"),
+        ("x.jsonl,negatives=run.trec", r"'x\.jsonl': .*no run.*corpus\.jsonl"),
     ],
 )
 def test_what_cannot_be_is_refused(spelling: str, message: str) -> None:
