@@ -88,6 +88,7 @@ WORDS = {
     "index.bm25": "./small --kind {}",
     "index.lucene": "./small --kind {}",
     "index.inverted": "sparse --kind {}",
+    "index.seismic": "sparse --kind {}",
     "index.muvera": "chunks --muvera 4x3x8",
     "index.milvus": "many --kind {} --uri ./milvus.db --collection docs",
     "search": "vectors ./small -k 5",
@@ -168,6 +169,7 @@ BEFORE: dict[str, Sequence[str | Change]] = {
     "encode.adapter": [_LORA],
     "export.anserini-json": [f"encode ./small {_SPARSE} -o sparse"],
     "index.inverted": [f"encode ./small {_SPARSE} -o sparse"],
+    "index.seismic": [f"encode ./small {_SPARSE} -o sparse"],
     "index.muvera": [_CHUNKS],
     "fetch": [_LORA],
     "update": [
