@@ -22,8 +22,8 @@ class Seismic(SparseEngine):
     def build_files(cls, vectors: SparseVectors, folder: Path, report: Report) -> dict[str, Any]:
         """Build and write the index in a process of its own."""
         report.note(
-            "Seismic reports no progress, and takes long: a quarter of an hour for a million passages of 130 "
-            "terms, divided by the number of processors"
+            "Seismic reports no progress; a million passages of 130 terms take about a quarter of an hour of "
+            "one processor"
         )
         return SeismicSearch.build(vectors, folder)
 

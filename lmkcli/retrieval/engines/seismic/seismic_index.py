@@ -26,7 +26,8 @@ from lmkcli.system.programs import installed_version
 QUERY_CUT, HEAP_FACTOR = 10, 0.8  # the fastest settings of the authors
 MARGIN = 32  # rows beyond k that are scored exactly
 SPREAD = 4  # vectors that are fetched for a wanted document, if documents have several vectors
-STEM, SUFFIX = "vectors", ".index.seismic"  # Seismic adds the suffix itself
+SUFFIX = ".index.seismic"  # Seismic adds it itself
+FILE = f"vectors{SUFFIX}"
 SMALL = 1 << 16  # terms that uint16 can number
 _BUILDER = "lmkcli.retrieval.engines.seismic.builder"
 _AGAIN = "build the index again with --if-exists overwrite"
@@ -37,7 +38,7 @@ class SeismicSearch:
 
     def __init__(self, folder: Path, vectors: SparseVectors) -> None:
         """Raises DataError if the file cannot be read."""
-        path = folder / f"{STEM}{SUFFIX}"
+        path = folder / FILE
         kind = seismic.SeismicIndex if vectors.dim <= SMALL else seismic.SeismicIndexLV
         try:
             self._index = kind.load(str(path))
@@ -51,7 +52,7 @@ class SeismicSearch:
         Another process builds it. Seismic prints to stdout, which is for results, and a signal cannot
         interrupt it. A failure of it, such as too little memory, is one error here.
         """
-        path = folder / f"{STEM}{SUFFIX}"
+        path = folder / FILE
         slices = [piece.as_json() for piece in vectors.slices]
         task = json.dumps([str(vectors.folder.absolute()), slices, str(path.absolute())])
         paths = os.pathsep.join(filter(None, sys.path))
@@ -81,20 +82,24 @@ class SeismicSearch:
 
         If Seismic finds fewer than k rows for a query, they come from exact search.
         """
-        from lmkcli.retrieval.sparse.exact_product import exact_product  # imports torch
+        from lmkcli.retrieval.engines.exact.exact_search import top  # imports torch
+        from lmkcli.retrieval.sparse.exact_product import exact_product
 
         hits, incomplete = RowHits([], []), []
         rows = vectors.total if by_vector else vectors.rows
         for number in range(len(queries.counts)):
             query = queries.take(np.array([number]))
-            documents = self._candidates(vectors, query, k, by_vector)
-            scored = vectors.at(documents)
-            found = exact_product([scored], query, k, by_vector)
+            found = self._candidates(vectors, query, k, by_vector)
+            candidates = vectors.at(found)
+            scores = candidates.products(query.dense()[0])
             if by_vector:
-                documents = ranges(vectors.starts[documents], scored.counts)
-            hits.rows.append(documents[found.rows[0]])
-            hits.scores.append(found.scores[0])
-            if len(found.rows[0]) < min(k, rows) and len(query.terms):
+                found = ranges(vectors.starts[found], candidates.counts)
+            elif not vectors.single and len(found):
+                scores = np.maximum.reduceat(scores, candidates.starts[:-1])
+            found, scores = top(found[scores > 0], scores[scores > 0], k)
+            hits.rows.append(found)
+            hits.scores.append(scores)
+            if len(found) < min(k, rows) and len(query.terms):
                 incomplete.append(number)
         if incomplete:
             exact = exact_product(vectors, queries.take(np.array(incomplete)), k, by_vector)
