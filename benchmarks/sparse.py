@@ -1,7 +1,8 @@
-"""Search sparse vectors: exact, with lmk's inverted file, with Lucene's impacts, and with Seismic.
+r"""Search sparse vectors: exact, with lmk's inverted file, with Lucene's impacts, and with Seismic.
 
     python benchmarks/sparse.py --rows 100000 --queries 200 --only exact inverted lucene
-    OMP_NUM_THREADS=1 RAYON_NUM_THREADS=1 python benchmarks/sparse.py --rows 1000000 --queries 60
+    OMP_NUM_THREADS=1 RAYON_NUM_THREADS=1 python benchmarks/sparse.py --rows 1000000 --queries 60 \
+        --only exact inverted lucene seismic
 
 The vectors are drawn: terms of a passage come from a topic and from a common distribution, both after Zipf's
 law. A passage has about 130 terms, a query 20 to 40; 70 % of them are terms of one passage. The table has the
