@@ -302,6 +302,13 @@ INDEXES: Catalog[EngineRow] = Catalog(
             "inverted file of sparse vectors, exact",
             variant="sparse",
         ),
+        "seismic": EngineRow(
+            "lmkcli.retrieval.engines.seismic.engine:Seismic",
+            "Seismic: approximate search over sparse vectors, for a million documents and more",
+            "seismic",
+            "seismic",
+            variant="sparse",
+        ),
         "bm25": EngineRow(
             "lmkcli.retrieval.engines.bm25.engine:Bm25",
             "lexical BM25 (bm25s, no Java)",

@@ -59,7 +59,7 @@ LIGHT = (
 )
 # Modules of lmkcli that start threads or a JVM, or import libraries that few commands need or that read the
 # environment (ir_datasets).
-LEFT_OUT = ("irds", "lucene", "milvus", "pyserini", "plots", "tensorboard", "umap")
+LEFT_OUT = ("irds", "lucene", "milvus", "pyserini", "plots", "seismic", "tensorboard", "umap")
 START_SECONDS = 300  # for imports on a busy machine
 
 

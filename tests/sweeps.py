@@ -88,6 +88,7 @@ WORDS = {
     "index.bm25": "./small --kind {}",
     "index.lucene": "./small --kind {}",
     "index.inverted": "sparse --kind {}",
+    "index.seismic": "sparse --kind {}",
     "index.muvera": "chunks --muvera 4x3x8",
     "index.milvus": "many --kind {} --uri ./milvus.db --collection docs",
     "search": "vectors ./small -k 5",
@@ -168,6 +169,7 @@ BEFORE: dict[str, Sequence[str | Change]] = {
     "encode.adapter": [_LORA],
     "export.anserini-json": [f"encode ./small {_SPARSE} -o sparse"],
     "index.inverted": [f"encode ./small {_SPARSE} -o sparse"],
+    "index.seismic": [f"encode ./small {_SPARSE} -o sparse"],
     "index.muvera": [_CHUNKS],
     "fetch": [_LORA],
     "update": [
@@ -437,6 +439,10 @@ def _normal(path: Path) -> Any:
     data = path.read_bytes()
     if path.name == "faiss.index":
         return len(data)  # threads decide about the order of edges
+    if path.name == "vectors.index.seismic" or (
+        path.name == "built.json" and any(path.parent.rglob("vectors.index.seismic"))
+    ):
+        return None  # Seismic draws the centres of its blocks
     lucene = (path.parent if path.name == "built.json" else path.parent.parent) / "lucene"
     if path.name in HISTORY or (lucene.is_dir() and path.parent in (lucene, lucene.parent)):
         return None  # Lucene draws ids of its segments

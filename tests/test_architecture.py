@@ -77,6 +77,7 @@ HEAVY = {
     "pypdfium2": "lmkcli.data.readers.pdf",
     "pyserini": "lmkcli.retrieval.engines.lucene.jvm",
     "rich": "lmkcli.cli",
+    "seismic": "lmkcli.retrieval.engines.seismic",
     "sentence_transformers": "lmkcli.exchange.sentence_modules",
     "transformers": "lmkcli.models",
     "typer": "lmkcli.cli",

@@ -30,6 +30,7 @@ _BM25 = r"bm25(/([a-z]+(\.csc)?\.index\.(npy|json)|analysis\.json|ids\.parquet))
 _LUCENE = r"lucene(/(segments_\w+|_\w+\.\w+|write\.lock|analysis\.json))?"
 _FILES = (
     rf"faiss(-\d{{5}})?\.(index|ivfdata)|docs\.parquet|(starts|rows|weights)\.npy|{_BM25}|{_LUCENE}"
+    r"|vectors\.index\.seismic"
 )
 _SENTENCE = (
     r"(config_sentence_transformers|sentence_bert_config|modules)\.json"

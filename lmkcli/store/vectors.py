@@ -120,7 +120,7 @@ class StoredVectors:
             how = "dense" if self.sparse else "sparse"
             raise UsageError(
                 f"{folder} contains {how} vectors, and this needs the other kind; lmk search ranks them "
-                f"without an index{'' if self.sparse else ', or with one of --kind inverted'}"
+                f"without an index{'' if self.sparse else ', or with one of --kind inverted or seismic'}"
             )
         self.slices = self._all_slices() if slices is None else slices
         self.unfinished: list[int] = []

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lmkcli.errors import DataError
+from lmkcli.store.sparse import SparseRagged, SparseVectors
 from lmkcli.store.vectors import Ragged
 
 
@@ -56,6 +57,15 @@ class VectorSearch(Protocol):
     """Finds the rows of a Matrix with the best scores for encoded queries."""
 
     def search(self, queries: Ragged, k: int) -> RowHits: ...
+
+
+class SparseProduct(Protocol):
+    """A search over sparse vectors."""
+
+    def __call__(
+        self, vectors: SparseVectors, queries: SparseRagged, k: int, by_vector: bool
+    ) -> RowHits:
+        """Return the k best documents of each query and all ties with the last, or the best vectors."""
 
 
 class Candidates(NamedTuple):

@@ -2,7 +2,6 @@
 
 from functools import cached_property
 from pathlib import Path
-from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,20 +12,11 @@ from lmkcli.encoding.encoder import SparseEncoder, open_recorded_sparse_queries
 from lmkcli.encoding.static_queries import StaticQueries
 from lmkcli.errors import Mismatch, UsageError
 from lmkcli.retrieval.dense.dense_index import passage, passages_of, rows_and_docs
-from lmkcli.retrieval.dense.vector_search import RowHits
+from lmkcli.retrieval.dense.vector_search import RowHits, SparseProduct
 from lmkcli.retrieval.index import IndexInfo, Passage
 from lmkcli.retrieval.settings import OpenSettings
 from lmkcli.retrieval.sparse.exact_product import exact_product
 from lmkcli.store.sparse import SparseRagged, SparseVectors
-
-
-class Product(Protocol):
-    """A search over sparse vectors."""
-
-    def __call__(
-        self, vectors: SparseVectors, queries: SparseRagged, k: int, by_vector: bool
-    ) -> RowHits:
-        """Return the k best documents of each query and all ties with the last, or the best vectors."""
 
 
 def open_sparse_vectors(folder: Path, settings: OpenSettings) -> "SparseIndex":
@@ -37,7 +27,7 @@ def open_sparse_vectors(folder: Path, settings: OpenSettings) -> "SparseIndex":
 
 
 def open_ranked(
-    info: IndexInfo, vectors: SparseVectors, settings: OpenSettings, product: Product
+    info: IndexInfo, vectors: SparseVectors, settings: OpenSettings, product: SparseProduct
 ) -> "SparseIndex":
     """Return sparse vectors with a search over them. Raises UsageError for settings without an effect."""
     if vectors.single and (settings.level or settings.aggregate):
@@ -50,9 +40,9 @@ def open_ranked(
             f"--aggregate {settings.aggregate}: the score of a document with several sparse vectors is their "
             "maximum; drop it"
         )
-    search = {}
+    search = dict(info.search)
     if not vectors.single:
-        search = {"level": "chunk"} if settings.level == "chunk" else {"aggregate": "max"}
+        search |= {"level": "chunk"} if settings.level == "chunk" else {"aggregate": "max"}
     return SparseIndex(info._replace(search=search), vectors, settings, product)
 
 
@@ -60,7 +50,11 @@ class SparseIndex:
     """Sparse vectors, a search over them, and the encoder of their queries."""
 
     def __init__(
-        self, info: IndexInfo, vectors: SparseVectors, settings: OpenSettings, product: Product
+        self,
+        info: IndexInfo,
+        vectors: SparseVectors,
+        settings: OpenSettings,
+        product: SparseProduct,
     ) -> None:
         self.info, self.vectors = info, vectors
         self._settings, self.by_chunk = settings, settings.level == "chunk"

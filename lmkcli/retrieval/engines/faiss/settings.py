@@ -18,7 +18,7 @@ class FaissSettings(HnswSettings):
         str,
         Flag(
             "Index kind: hnsw, ivf, int8, binary, pq, or a FAISS factory string such as "
-            "OPQ64,IVF4096,PQ64; milvus; inverted for sparse vectors; bm25 or lucene.",
+            "OPQ64,IVF4096,PQ64; milvus; inverted or seismic for sparse vectors; bm25 or lucene.",
             often=True,
             suggest_for="--type --factory --index-factory --index-kind --engine --bm25",
         ),

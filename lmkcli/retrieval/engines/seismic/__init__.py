@@ -1,0 +1,1 @@
+"""Seismic: approximate search over many sparse vectors."""
