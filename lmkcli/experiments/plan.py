@@ -14,14 +14,15 @@ from lmkcli import catalog
 from lmkcli.errors import DataError, LmkError, UnknownName, UsageError
 from lmkcli.experiments.gridfile import COLLECTION, MEASURES, GridCell, GridFile, TableChoice, cells
 from lmkcli.experiments.steps import OUTPUTS, CellSteps, GridStep, local_model
+from lmkcli.retrieval.engine import family_of
 from lmkcli.spec.operation import operation_kind
-from lmkcli.spec.recipe import RecipeOptions
+from lmkcli.spec.recipe import Recipe, RecipeOptions
 from lmkcli.spec.values import MOST_SHARDS
 from lmkcli.system.atomic import atomic_file
 from lmkcli.system.input_files import read_json
 
-# Raises the errors of an operation that are known before it runs (`check_step`)
-Check = Callable[[GridStep], None]
+# Raises the errors of an operation that are known before it runs, given the step before it (`check_step`)
+Check = Callable[[GridStep, GridStep | None], None]
 NAME = "plan.json"
 _AGAIN = "run lmk grid again"
 
@@ -105,11 +106,13 @@ def plan(grid: GridFile, folder: Path, check: Check) -> Plan:
     for cell in cells(grid):
         try:
             chain = CellSteps(cell, folder, grid.shards, made)
+            before: GridStep | None = None  # its key is in the key of the step
             for step in chain.steps:
                 if step.key not in errors:
-                    errors[step.key] = _error(step, check)
+                    errors[step.key] = _error(step, before, check)
                 if error := errors[step.key]:
                     raise error
+                before = step
             chains.append((cell, chain))
         except (
             UnknownName,
@@ -126,9 +129,9 @@ def plan(grid: GridFile, folder: Path, check: Check) -> Plan:
     return _share(chains, refused, grid.table)
 
 
-def _error(step: GridStep, check: Check) -> LmkError | None:
+def _error(step: GridStep, before: GridStep | None, check: Check) -> LmkError | None:
     try:
-        check(step)
+        check(step, before)
     except LmkError as error:
         return error
     return None
@@ -235,11 +238,11 @@ def _tuples(raw: dict[str, Any]) -> dict[str, Any]:
     return {key: tuple(value) if isinstance(value, list) else value for key, value in raw.items()}
 
 
-def check_step(step: GridStep) -> None:
+def check_step(step: GridStep, before: GridStep | None) -> None:
     """Raise UsageError, UnknownName or DataError if the command of a step would refuse its settings.
 
-    The operation has already checked its own settings. Nothing is downloaded: a model is checked only if it
-    is on this machine.
+    `before` is the previous step of the cell: an index must fit the vectors of its encoding. The operation
+    has checked its own settings. Nothing is downloaded: a model is checked only if it is on this machine.
     """
     operation: Any = step.operation
     try:
@@ -251,6 +254,8 @@ def check_step(step: GridStep) -> None:
             _check_encoding(operation, step)
         elif step.verb == "index" and catalog.is_lexical(operation.kind):
             _check_collection(operation.source)
+        elif step.verb == "index" and before:
+            _check_index(operation, before)
         elif step.verb == "eval":
             _check_measures(tuple(operation.measure))
     except UnknownName:
@@ -262,16 +267,41 @@ def check_step(step: GridStep) -> None:
 
 
 def _check_encoding(operation: Any, step: GridStep) -> None:
-    from lmkcli.encoding.resolution import check_options, resolve
+    from lmkcli.encoding.resolution import check_options
+
+    check_options(operation.part(RecipeOptions))
+    _recipe(operation, step)
+    _check_collection(operation.source)
+
+
+def _recipe(operation: Any, step: GridStep) -> Recipe | None:
+    """The recipe of an encoding; None if its model is not on this machine."""
+    from lmkcli.encoding.resolution import resolve
     from lmkcli.models.folder import TRAINED
 
-    recipe = operation.part(RecipeOptions)
-    check_options(recipe)
+    options = operation.part(RecipeOptions)
     # A model of many steps is read once. A model that a step trains may be made while the grid runs.
-    folder = None if step.trained else local_model(recipe.model, recipe.revision or "")
-    if folder or (step.trained and (Path(recipe.model) / TRAINED).is_file()):
-        resolve(recipe, offline=True, folder=folder)
-    _check_collection(operation.source)
+    folder = None if step.trained else local_model(options.model, options.revision or "")
+    if folder or (step.trained and (Path(options.model) / TRAINED).is_file()):
+        return resolve(options, offline=True, folder=folder).recipe
+    return None
+
+
+def _check_index(operation: Any, encoding: GridStep) -> None:
+    """UsageError for an index over vectors that it cannot hold."""
+    from lmkcli.encoding.resolution import makes_sparse
+
+    recipe = _recipe(encoding.operation, encoding)
+    if recipe is None:
+        return
+    sparse = makes_sparse(recipe.doc)
+    if sparse != (catalog.INDEXES[family_of(operation.kind)].variant == "sparse"):
+        made, needed = ("sparse", "dense") if sparse else ("dense", "sparse")
+        raise UsageError(
+            f"--kind {operation.kind} needs {needed} vectors, and --pool {recipe.doc.pool} makes {made} ones"
+        )
+    if operation.muvera and recipe.doc.unit == "doc":
+        raise UsageError("--muvera has no effect with --unit doc: each document has one vector")
 
 
 @cache

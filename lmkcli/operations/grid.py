@@ -368,9 +368,9 @@ class Grid(Operation[Result], LayoutOptions, RunOptions):
             grid.axes["offline"] = [("true",)]
         results = ResultsFolder(folder)
 
-        def check(step: Any) -> None:
+        def check(step: Any, before: Any) -> None:
             if not results.is_done(step):
-                plan.check_step(step)
+                plan.check_step(step, before)
 
         whole = replace(plan.plan(grid, folder, check), file=str(self.file))
         _note_refused(whole, report)

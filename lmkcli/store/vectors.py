@@ -117,9 +117,9 @@ class StoredVectors:
         self.manifest = manifest.read(folder, "vectors")
         self.recipe = Recipe.read(self.manifest.identity["recipe"], self.manifest.facts["models"])
         if is_sparse(self.manifest) != self.sparse:
-            how = "dense" if self.sparse else "sparse"
+            how, needed = ("dense", "sparse") if self.sparse else ("sparse", "dense")
             raise UsageError(
-                f"{folder} contains {how} vectors, and this needs the other kind; lmk search ranks them "
+                f"{folder} contains {how} vectors, and this needs {needed} ones; lmk search ranks them "
                 f"without an index{'' if self.sparse else ', or with one of --kind inverted or seismic'}"
             )
         self.slices = self._all_slices() if slices is None else slices

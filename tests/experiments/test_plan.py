@@ -75,9 +75,45 @@ def test_the_time_of_a_plan_is_linear_in_its_cells(tmp_path: Path) -> None:
             "k1": values,
         }
         started = time.process_time()
-        made = plan.plan(GridFile(axes), tmp_path, lambda step: None)
+        made = plan.plan(GridFile(axes), tmp_path, lambda step, before: None)
         assert len(made.steps) == 3 * count
         return time.process_time() - started
 
     few = seconds(200)
     assert seconds(1600) < 30 * max(few, 0.02)  # 8 for a linear time, 64 for a quadratic one
+
+
+def test_indexes_fit_the_vectors_of_their_cells(
+    masked_model: Callable[[str], Path], beir: Path, tmp_path: Path
+) -> None:
+    axes = {
+        "collection": [(str(beir),)],
+        "model": [(str(masked_model("bert")),)],
+        "pool": [("splade",), ("mean",)],
+        "unit": [("doc",), ("token",)],
+        "kind": [("exact",), ("inverted",), ("int8",)],
+        "muvera": [(), ("4x2x8",)],
+        "measures": [("P@1",)],
+    }
+    made = plan.plan(GridFile(axes), tmp_path, plan.check_step)
+    chosen = [
+        " ".join(" ".join(cell.values[axis]) for axis in ("pool", "unit", "kind", "muvera")).strip()
+        for cell in made.cells
+    ]
+    assert chosen == [
+        "splade doc exact",
+        "splade doc inverted",
+        "mean doc exact",
+        "mean doc int8",
+        "mean token exact",
+        "mean token int8",
+        "mean token int8 4x2x8",
+    ]
+    reasons = " ".join(each.why for each in made.refused)
+    for reason in (
+        "--kind inverted needs sparse vectors, and --pool mean makes dense ones",
+        "--kind int8 needs dense vectors, and --pool splade makes sparse ones",
+        "--muvera has no effect with --unit doc",
+        "--muvera has no effect with --kind inverted",
+    ):
+        assert reason in reasons

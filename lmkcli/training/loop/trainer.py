@@ -130,7 +130,7 @@ class LossTrainer(Trainer):
             names = ", ".join(inputs.examples[:5])
             raise DataError(
                 f"the loss of step {inputs.step} is {total} (examples {names} …); lower --lr, or "
-                "train with --dtype fp32 (the last checkpoint is kept)"
+                "train with --dtype fp32 (checkpoints are kept)"
             )
         check_terms(parts, inputs.step)
         return loss.total.detach() / world_size()

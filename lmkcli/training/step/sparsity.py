@@ -71,6 +71,6 @@ def check_terms(parts: Mapping[str, float], step: int) -> None:
         if parts.get(f"{side}_terms") == 0:
             raise DataError(
                 f"no {name} of step {step} has a term left, so the model can learn nothing from them; "
-                f"lower --{side}-flops, --{side}-l1 or --lr, or raise --sparsity-warmup (the last "
-                "checkpoint is kept)"
+                f"lower --{side}-flops, --{side}-l1 or --lr, or raise --sparsity-warmup "
+                "(checkpoints are kept)"
             )

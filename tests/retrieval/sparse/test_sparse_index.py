@@ -292,7 +292,9 @@ def test_settings_that_do_not_apply(masked_model: Models, beir: Path, tmp_path: 
             encode(beir, model, tmp_path / "v", **options)
         assert not (tmp_path / "v").exists()
     encode(beir, model, tmp_path / "v")
-    with pytest.raises(UsageError, match="without an index"):
+    with pytest.raises(
+        UsageError, match=r"sparse vectors, and this needs dense ones.*without an index"
+    ):
         BuildIndex(str(tmp_path / "v"), output=tmp_path / "i").run()
     for settings, message in (
         ({"aggregate": "sum"}, "have no effect"),
