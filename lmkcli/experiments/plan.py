@@ -254,7 +254,7 @@ def check_step(step: GridStep, before: GridStep | None) -> None:
             _check_encoding(operation, step)
         elif step.verb == "index" and catalog.is_lexical(operation.kind):
             _check_collection(operation.source)
-        elif step.verb == "index" and before:
+        elif step.verb == "index" and before and before.verb == "encode":
             _check_index(operation, before)
         elif step.verb == "eval":
             _check_measures(tuple(operation.measure))
