@@ -1,5 +1,6 @@
 """Seismic over sparse vectors: exact scores of what it finds, recall, updates, damage and interruptions."""
 
+import contextlib
 import hashlib
 import json
 import os
@@ -299,26 +300,37 @@ def test_a_build_that_fails_is_one_error(
 def test_an_interrupted_build_leaves_no_process_and_no_index(
     tmp_path: Path, number: signal.Signals
 ) -> None:
-    stored(drawn(400), tmp_path / "v", 30_000)  # Seismic takes seconds for so many terms
+    stored(drawn(3000), tmp_path / "v", 30_000)
     words = ["index", "v/vectors", "--kind", "seismic", "-o", "i"]
     line = [sys.executable, "-m", "lmkcli.cli.main", *words]
     with subprocess.Popen(line, cwd=tmp_path, stderr=subprocess.DEVNULL) as process:
-        children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
-        while not (found := children.read_text().split()):
+        while (child := running_builder(process.pid)) is None:
             assert process.poll() is None
             time.sleep(0.01)
-        time.sleep(2)  # in the middle of its work, as a rule
+        time.sleep(0.5)  # it has read its task
+        os.kill(int(child), signal.SIGSTOP)  # so it cannot end before the signal
+        assert process.poll() is None
         process.send_signal(number)
     assert (
         process.returncode == {signal.SIGKILL: -9, signal.SIGTERM: 75, signal.SIGINT: 130}[number]
     )
-    while Path(f"/proc/{found[0]}/cmdline").exists() and state(found[0]) != "Z":
+    while state(child) != "Z":
         time.sleep(0.01)
     with pytest.raises(DataError, match="is not complete"):
         opened(tmp_path / "i")
     done = subprocess.run(line, cwd=tmp_path, capture_output=True, text=True)
     assert (done.returncode, done.stdout.count("\n")) == (0, 1), done.stderr
     assert {*os.listdir(tmp_path / "i")} - {"update.lock"} == {"built.json", "manifest.json", FILE}
+
+
+def running_builder(parent: int) -> str | None:
+    """The child that builds, as soon as it has loaded Seismic."""
+    with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # other children end soon
+        for child in Path(f"/proc/{parent}/task/{parent}/children").read_text().split():
+            builds = "seismic.builder" in Path(f"/proc/{child}/cmdline").read_text()
+            if builds and "/seismic/" in Path(f"/proc/{child}/maps").read_text():
+                return child
+    return None
 
 
 def state(process: str) -> str:
