@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -303,7 +304,11 @@ def test_an_interrupted_build_leaves_no_process_and_no_index(
     stored(drawn(3000), tmp_path / "v", 30_000)
     words = ["index", "v/vectors", "--kind", "seismic", "-o", "i"]
     line = [sys.executable, "-m", "lmkcli.cli.main", *words]
-    with subprocess.Popen(line, cwd=tmp_path, stderr=subprocess.DEVNULL) as process:
+    # A job in the background ignores SIGINT.
+    heard = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
+    with subprocess.Popen(
+        line, cwd=tmp_path, stderr=subprocess.DEVNULL, preexec_fn=heard
+    ) as process:
         while (child := running_builder(process.pid)) is None:
             assert process.poll() is None
             time.sleep(0.01)
