@@ -141,8 +141,8 @@ class LargestLogits(torch.autograd.Function):
 
 def sparse_gradients(
     states: Tensor, weight: Tensor, places: Tensor, gradient: Tensor
-) -> tuple[Tensor, Tensor]:
-    """Return the gradients of the states and the matrix by sparse products.
+) -> tuple[Tensor, Tensor | None]:
+    """Return the gradients of the states and, if it is trained, of the matrix by sparse products.
 
     Few terms of a vector have a gradient, so on a CPU this is much less work than dense products. A GPU would
     wait for their number.
@@ -152,15 +152,17 @@ def sparse_gradients(
     shape = (len(states), len(weight))
     logits = torch.sparse_coo_tensor(entries, gradient[rows, terms], shape, check_invariants=False)
     of_states = torch.sparse.mm(logits, weight.float()).to(states.dtype)
-    of_weight = torch.sparse.mm(logits.t(), states.float()).to(weight.dtype)
-    return of_states, of_weight
+    if not weight.requires_grad:  # with LoRA, the matrix may be frozen
+        return of_states, None
+    return of_states, torch.sparse.mm(logits.t(), states.float()).to(weight.dtype)
 
 
 def blockwise_gradients(
     states: Tensor, weight: Tensor, places: Tensor, gradient: Tensor, block: int
-) -> tuple[Tensor, Tensor]:
+) -> tuple[Tensor, Tensor | None]:
     """Return the same gradients by dense products, `block` states at a time. A GPU need not be waited for."""
-    parts, of_weight = [], torch.zeros_like(weight, dtype=torch.float32)
+    parts = []
+    of_weight = torch.zeros_like(weight, dtype=torch.float32) if weight.requires_grad else None
     for begin in range(0, len(states), block):
         some = states[begin : begin + block]
         inside = (places >= begin) & (places < begin + len(some))
@@ -168,8 +170,9 @@ def blockwise_gradients(
         logits = gradient.new_zeros(len(some), len(weight))
         logits.scatter_add_(0, at, gradient.where(inside, 0))
         parts.append((logits @ weight.float()).to(states.dtype))
-        of_weight += logits.t() @ some.float()
-    return torch.cat(parts), of_weight.to(weight.dtype)
+        if of_weight is not None:
+            of_weight += logits.t() @ some.float()
+    return torch.cat(parts), None if of_weight is None else of_weight.to(weight.dtype)
 
 
 def _largest_logits(states: Tensor, weight: Tensor, bias: Tensor | None, layout: Layout) -> Tensor:

@@ -16,12 +16,12 @@ STATES, TERMS, DIM = STARTS[-1], 13, 5
 def test_gradients_equal_those_of_automatic_differentiation(block: int, dtype: torch.dtype) -> None:
     draw = torch.Generator().manual_seed(3)
     states = torch.randn(STATES, DIM, generator=draw).to(dtype)
-    weight = torch.randn(TERMS, DIM, generator=draw).to(dtype)
+    weight = torch.randn(TERMS, DIM, generator=draw).to(dtype).requires_grad_()
     gradient = torch.randn(len(STARTS) - 1, TERMS, generator=draw)
     gradient[gradient.abs() < 0.5] = 0  # terms without a weight
 
     exact_states = states.double().requires_grad_()
-    exact_weight = weight.double().requires_grad_()
+    exact_weight = weight.detach().double().requires_grad_()
     logits = exact_states @ exact_weight.T
     best = [logits[a:b].max(0) for a, b in pairwise(STARTS)]
     largest = torch.stack([values for values, _ in best])
@@ -39,3 +39,15 @@ def test_gradients_equal_those_of_automatic_differentiation(block: int, dtype: t
             assert exact is not None
             assert one.dtype == dtype, name
             assert torch.allclose(one.double(), exact, rtol=tolerance, atol=tolerance), name
+
+
+def test_a_frozen_matrix_has_no_gradient() -> None:
+    states, weight = torch.ones(STATES, DIM), torch.ones(TERMS, DIM)
+    places = torch.tensor(STARTS[:-1]).int()[:, None].expand(-1, TERMS)
+    gradient = torch.ones(len(STARTS) - 1, TERMS)
+    for found in (
+        sparse_gradients(states, weight, places, gradient),
+        blockwise_gradients(states, weight, places, gradient, 4),
+    ):
+        assert found[0].sum() == (len(STARTS) - 1) * TERMS * DIM
+        assert found[1] is None
