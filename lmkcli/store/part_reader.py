@@ -17,7 +17,7 @@ from lmkcli.store.parts import PartName, PartSlice
 from lmkcli.system.input_files import check_finite, read_json
 
 HASHED_ROWS = 1 << 16  # rows of an array that are hashed at once
-_FIX = "delete this part and run the same command again"
+_FIX = f"delete this part and {parts.MAKE_AGAIN}"
 
 
 def map_array(path: Path) -> NDArray[Any]:
@@ -171,7 +171,7 @@ def check_part(folder: Path, name: PartName) -> None:
     if computed != part_summary(folder, name)["digest"]:
         raise DataError(
             f"{path} has changed since it was written (its digest differs); restore it from a copy, or "
-            "delete it and run the same command again"
+            f"delete it and {parts.MAKE_AGAIN}"
         )
 
 

@@ -35,9 +35,10 @@ from lmkcli.system.input_files import read_json
 ArrayTypes = Mapping[str, tuple[str, tuple[int, ...]]]
 
 PARTS, DONE, GENERATION = "parts", "done", "generation.json"
-UPDATES = Shard(
-    0, 0
-)  # the shard of parts that updates and compactions wrote; its row numbers always grow
+MAKE_AGAIN = "repeat the command that made its folder (lmk show prints it)"  # after damage
+
+# the shard of parts that updates and compactions wrote; its row numbers always grow
+UPDATES = Shard(0, 0)
 _NAME = re.compile(r"(\d{5})of(\d{5})-(\d{12})-(\d{12})", re.ASCII)
 
 
@@ -234,7 +235,7 @@ class _Done(TypedDict):
 def _done(folder: Path, shard: Shard) -> _Done | None:
     path = done_path(folder, shard)
     try:
-        return read_json(path, _Done, f"delete {path} and run the same command again")
+        return read_json(path, _Done, f"delete {path} and {MAKE_AGAIN}")
     except FileNotFoundError:
         return None
 
@@ -270,7 +271,7 @@ def _digests(folder: Path, slices: list[PartSlice]) -> dict[str, str]:
 
 def _digest(folder: Path, name: str) -> str:
     path = folder / PARTS / name / "part.json"
-    fix = "delete this part and run the same command again"
+    fix = f"delete this part and {MAKE_AGAIN}"
     try:
         return read_json(path, _Part, fix)["digest"]
     except OSError as error:
@@ -284,7 +285,7 @@ def _check_digests(folder: Path, listed: dict[str, str]) -> None:
         if exists and _digest(folder, name) != digest:
             raise DataError(
                 f"{folder / PARTS / name} is not the part that was written into this folder; restore it, or "
-                "delete it and the file in done/ and run the same command again"
+                f"delete it and the file in done/, and {MAKE_AGAIN}"
             )
 
 

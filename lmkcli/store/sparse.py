@@ -22,7 +22,7 @@ from lmkcli.spec import manifest
 from lmkcli.store.codes import is_sparse
 from lmkcli.store.doctable import DocRow
 from lmkcli.store.part_writer import PartWriter
-from lmkcli.store.parts import ArrayTypes
+from lmkcli.store.parts import MAKE_AGAIN, ArrayTypes
 from lmkcli.store.ragged import ranges
 from lmkcli.store.vectors import StoredVectors, Vectors, cut
 
@@ -247,7 +247,7 @@ class SparseVectors(StoredVectors):
 
     def _damaged(self, number: int, reason: str) -> DataError:
         return DataError(
-            f"{self._part(number)} is damaged: {reason}; delete this part and run the same command again"
+            f"{self._part(number)} is damaged: {reason}; delete this part and {MAKE_AGAIN}"
         )
 
 

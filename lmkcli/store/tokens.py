@@ -314,7 +314,7 @@ class Tokens:
         if not _is_consistent(arrays):
             raise DataError(
                 f"{self._part(piece)}: starts.npy does not match the other arrays; "
-                "delete this part and run the same command again"
+                f"delete this part and {parts.MAKE_AGAIN}"
             )
         return arrays
 
