@@ -255,7 +255,7 @@ def test_a_folder_that_lmk_and_sentence_transformers_open_alike(
     ours = encoded(folder, texts)
     model = SparseEncoder(str(folder), device="cpu")
     theirs = model.encode(texts, convert_to_sparse_tensor=False).double().numpy()
-    np.testing.assert_allclose(ours, theirs, rtol=0, atol=1e-5)
+    np.testing.assert_allclose(ours, theirs, rtol=0, atol=5e-5)  # logits up to 6, in fp32
     before = encoded_by(masked_model(name), pool, texts)
     assert np.abs(ours - before).max() > 0.01
     assert "SparseEncoder(folder)" in (folder / "README.md").read_text()
@@ -277,7 +277,7 @@ def test_export_of_a_plain_folder_names_the_class_that_opens_it(
         export_sparse_model(folder, "splade", tmp_path)
     model = SparseEncoder(str(folder), device="cpu")
     theirs = model.encode(texts, convert_to_sparse_tensor=False).double().numpy()
-    np.testing.assert_allclose(encoded_by(folder, "splade", texts), theirs, rtol=0, atol=1e-5)
+    np.testing.assert_allclose(encoded_by(folder, "splade", texts), theirs, rtol=0, atol=5e-5)
     with pytest.raises(UsageError, match="lmk train --pool splade-log"):  # it would open as splade
         export_sparse_model(folder, "splade-log", tmp_path)
 
