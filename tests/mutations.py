@@ -214,8 +214,13 @@ def run(copy: Path, tests: list[str], seconds: float) -> str:
         if process.poll() is None:
             os.killpg(process.pid, signal.SIGKILL)
             process.wait()
-    if process.returncode in (0, 5):
+    if process.returncode in (
+        0,
+        5,
+    ):  # 5: no test was selected, for instance in a folder of slow tests
         return ""
+    if process.returncode == 4:
+        raise SystemExit(f"pytest did not understand its command line:\n{out}")
     failed = re.findall(r"^(?:FAILED|ERROR) (\S+)", out, re.MULTILINE)
     return failed[0] if failed else out[-300:]
 

@@ -36,6 +36,7 @@ def run(words: list[str], folder: Path, package: Path = ROOT) -> str:
     return done.stdout
 
 
+@pytest.mark.slow
 def test_the_pooler_of_the_guide_is_one_file_and_one_row(tmp_path: Path, minilm: Path) -> None:
     """In a copy of the package: the contract tests pass, and the command line shows what the page shows."""
     start, stop = GUIDE.index("## How to add a pooler"), GUIDE.index("## How to add a source")

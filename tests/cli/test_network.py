@@ -192,6 +192,7 @@ def hub(tiny_model: Models) -> Iterator[Hub]:
     made.server_close()
 
 
+@pytest.mark.slow
 def test_two_fetches_download_a_model_once(
     hub: Hub, guarded: Callable[..., Guarded], beir: Path, tmp_path: Path
 ) -> None:

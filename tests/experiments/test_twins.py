@@ -37,11 +37,10 @@ SIZES = {
     "lmk-table13": Size(9, 3, 12),  # six pre-trained, and each trained
     "lmk-table14": Size(4, 3, 8),
 }
-QUICK = "tite-table4"  # the others run many commands
-MANY = [pytest.param(name, marks=pytest.mark.slow) for name in SIZES if name != QUICK]
 
 
-@pytest.mark.parametrize("name", [QUICK, *levels.sample("twins", MANY, 3)])
+@pytest.mark.slow
+@pytest.mark.parametrize("name", levels.sample("twins", SIZES, 3))
 def test_a_twin_has_all_cells_and_runs_each_step_once(name: str, tmp_path: Path) -> None:
     file, size = twin(PAPERS / f"{name}.toml", tmp_path), SIZES[name]
     words = [sys.executable, "-m", "lmkcli.cli.main", "grid", file.name, "-o", "results", "--json"]
