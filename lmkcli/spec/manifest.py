@@ -12,6 +12,7 @@ import platform
 import time
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
+from functools import cache
 from importlib import metadata
 from pathlib import Path
 from typing import Annotated, Any, Literal, NotRequired, TypedDict
@@ -296,6 +297,7 @@ def _gpus() -> list[str]:
     return models
 
 
+@cache
 def _version(package: str) -> str:
     try:
         return metadata.version(package)
