@@ -24,6 +24,9 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
 _CACHE = tempfile.TemporaryDirectory(prefix="lmk-tests-")  # nothing is remembered from earlier runs
 os.environ["XDG_CACHE_HOME"] = _CACHE.name
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # models this small gain nothing from threads
+# without bytecode, every child process would compile the package again
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 os.fsync = lambda _: (
     None
 )  # a killed process loses nothing that the kernel has; a power failure is not tested
