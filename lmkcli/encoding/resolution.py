@@ -72,7 +72,7 @@ def check_overlap(overlap: Overlap | None, window: Window, gran: str) -> Overlap
     """Return the overlap, by default none. Raises UsageError if it has no effect or is too large."""
     if overlap is None:
         return NO_OVERLAP
-    if not window.positions:
+    if not window.positions or window.even:
         raise UsageError(f"--overlap has no effect with --window {window}; use --window N")
     if overlap.endswith("c") and not gran:
         raise UsageError(f"--overlap {overlap} counts chunks; define the chunks with --gran")

@@ -92,7 +92,7 @@ class PlacedTransformer(Transformer):
         side = EncoderConfig(
             model="", weights="", tokenizer="", prompt=prompt, pool=self.pool,
             gran=Granularity(self.gran),
-            max_length=limit if whole else int(self.window),
+            max_length=limit if whole else Window(self.window).positions,
             window=FULL if whole else Window(self.window),
             include_prompt=self.include_prompt, append_eos=self.append_eos,
         )  # fmt: skip

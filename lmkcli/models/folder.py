@@ -67,7 +67,7 @@ class ModelFolder:
     gran: str = ""  # declared by folders that lmk exported, if the pooler has chunks
     include_prompt: bool = True
     append_eos: bool = False
-    window: str = ""  # declared positions of the windows of documents, else empty
+    window: str = ""  # the declared windows of documents, such as "512" or "even:512", else empty
     landmark_token: int | None = None  # declared by folders with LandmarkTransformer
     max_length: int | None = None
     query_length: int | None = None  # None: the same as for documents

@@ -135,9 +135,9 @@ def _landmarks(declared: dict[str, Any], pooling: str, encoder: Path) -> dict[st
 
 
 def _window(placed: dict[str, Any], path: Path) -> str:
-    """Return the declared number of positions of a window, or an empty string."""
+    """Return the declared window, such as '512' or 'even:512', or an empty string."""
     declared = placed.get("window", "")
-    if declared and not (isinstance(declared, str) and is_count(declared)):
+    if declared and not (isinstance(declared, str) and is_count(declared.removeprefix("even:"))):
         raise DataError(
             f"{path}/sentence_bert_config.json declares the window {declared!r}: write a number of positions "
             'in quotes, such as "512", or remove the line'

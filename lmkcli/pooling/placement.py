@@ -25,6 +25,7 @@ places the content a b c d e as follows, where S is the landmark:
 This is exact integer arithmetic in NumPy; nothing here imports torch.
 """
 
+from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple, Protocol
@@ -304,6 +305,9 @@ class Placer:
         - it ends at the largest `stop` with before[stop] - before[first] <= capacity.
 
         A chunk that is longer than the capacity is a window of its own, and the pooler cuts it.
+
+        The last window can be short. With `--window even:N`, the capacity is therefore the smallest one that
+        needs no more windows.
         """
         count = len(content.ends)
         if self.window == "full":
@@ -317,19 +321,28 @@ class Placer:
         tokens_before = np.concatenate([[0], content.ends])
         capacity = self.limit - self.pooler.reserved(self.special) - len(content.prompt)
         capacity += content.separator is not None  # none follows the last chunk
-        fresh = 0
-        while fresh < count:
-            if self.overlap.chunks:
-                first = max(0, fresh - self.overlap.chunks)
-            else:
-                kept = tokens_before[fresh] - self.overlap.tokens
-                first = int(np.searchsorted(tokens_before, kept))
-            first = max(first, int(np.searchsorted(before, before[fresh + 1] - capacity)))
-            first = min(first, fresh)
-            stop = int(np.searchsorted(before, before[first] + capacity, side="right")) - 1
-            stop = min(max(stop, fresh + 1), count)
-            yield ChunkWindow(first, fresh, stop)
-            fresh = stop
+
+        def cut(capacity: int) -> Iterator[ChunkWindow]:
+            fresh = 0
+            while fresh < count:
+                if self.overlap.chunks:
+                    first = max(0, fresh - self.overlap.chunks)
+                else:
+                    kept = tokens_before[fresh] - self.overlap.tokens
+                    first = int(np.searchsorted(tokens_before, kept))
+                first = max(first, int(np.searchsorted(before, before[fresh + 1] - capacity)))
+                first = min(first, fresh)
+                stop = int(np.searchsorted(before, before[first] + capacity, side="right")) - 1
+                stop = min(max(stop, fresh + 1), count)
+                yield ChunkWindow(first, fresh, stop)
+                fresh = stop
+
+        found = list(cut(capacity))
+        if self.window.even and len(found) > 1:
+            sizes = range(min(int(before[-1]) // len(found), capacity), capacity)
+            enough = bisect_left(sizes, True, key=lambda size: len(list(cut(size))) <= len(found))
+            found = list(cut(sizes.start + enough))
+        yield from found
 
     def _context(self, content: Content, window: ChunkWindow) -> Ints:
         """Return the context of the only chunk of a window, cut to the positions that the chunk leaves."""

@@ -210,7 +210,7 @@ class RecipeOptions(Settings):
         Window | None,
         Flag(
             "The text that the model reads at once: full (the rest is truncated), chunk, or a number "
-            "of positions.",
+            "of positions; even:N makes the windows of a text equally long.",
             shown="from the model, else full",
             often=True,
             aliases="--window-size",

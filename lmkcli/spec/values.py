@@ -81,20 +81,24 @@ class Granularities(str):
 class Window(str):
     """The text that the model reads at once: 'full' (a text, truncated), 'chunk', or a number of positions.
 
-    positions: the number of positions, or 0.
+    'even:512' makes no more windows than '512', and makes them equally long.
+    positions: the number of positions, or 0. even: whether the windows of a text are equally long.
     """
 
     positions: int
+    even: bool
 
     def __new__(cls, text: str | int = "full") -> Self:
         """Parse a window. Raises UsageError for an invalid one."""
         text = str(text)
-        if text not in ("full", "chunk") and not is_count(text):
+        even, number = text.startswith("even:"), text.removeprefix("even:")
+        if text not in ("full", "chunk") and not is_count(number):
             raise UsageError(
-                f"--window {text}: write full, chunk, or a number of positions such as 512"
+                f"--window {text}: write full, chunk, or a number of positions such as 512 or even:512"
             )
-        self = super().__new__(cls, str(int(text)) if is_count(text) else text)
-        self.positions = int(text) if is_count(text) else 0
+        positions = int(number) if is_count(number) else 0
+        self = super().__new__(cls, f"{'even:' * even}{positions}" if positions else text)
+        self.positions, self.even = positions, even
         return self
 
 

@@ -102,11 +102,11 @@ class TrainJob:
         The window is the one that the new folder declares, else the longest `window=` of the sources.
         """
         recipe = self.resolved.recipe
-        window = Window(self.resolved.folder.window or "full").positions
-        window = window or max((source.window or 0 for source in self.sources), default=0)
-        if not window:
+        longest = max((source.window or 0 for source in self.sources), default=0)
+        window = Window(self.resolved.folder.window or longest or "full")
+        if not window.positions:
             return self.resolved
-        doc = replace(recipe.doc, window=Window(str(window)), max_length=window)
+        doc = replace(recipe.doc, window=window, max_length=window.positions)
         return self.resolved._replace(recipe=replace(recipe, doc=doc))
 
     def __len__(self) -> int:
@@ -282,8 +282,11 @@ def open_objective(
 
 
 def _declared(job: TrainJob) -> str:
-    window = job.resolved.folder.window
-    return f"; the model will read windows of {window} positions" if window else ""
+    window = Window(job.resolved.folder.window or "full")
+    if not window.positions:
+        return ""
+    kind = "equally long windows of at most" if window.even else "windows of"
+    return f"; the model will read {kind} {window.positions} positions"
 
 
 def _short_passages(job: TrainJob) -> Iterator[str]:

@@ -126,16 +126,19 @@ def test_the_marks_of_landmarks_reach_the_pooling(
     assert (by_sentence_transformers(model, beir).docs * plain.docs).sum(axis=1).min() < 0.99
 
 
+@pytest.mark.parametrize("window", ["16", "even:16"])
 @pytest.mark.parametrize("pool", ["lmk", "lmk sentence", "multicls", "mean", "cls"])
-def test_a_declared_window(tiny_model: Models, beir: Path, tmp_path: Path, pool: str) -> None:
+def test_a_declared_window(
+    tiny_model: Models, beir: Path, tmp_path: Path, pool: str, window: str
+) -> None:
     """lmk and sentence-transformers read documents in windows, and queries as a whole.
 
     With an explicit length, documents are read as a whole, too.
     """
     base, folder = str(tiny_model("bert")), tmp_path / "st"
-    whole = resolve_whole(RecipeOptions(model=base, window="16", max_length=40, **POOLS[pool]))
+    whole = resolve_whole(RecipeOptions(model=base, window=window, max_length=40, **POOLS[pool]))
     theirs = loaded(folder, export_model(whole, folder))
-    windows = RecipeOptions(model=base, window="16", query_max_length=40, **POOLS[pool])
+    windows = RecipeOptions(model=base, window=window, query_max_length=40, **POOLS[pool])
     native = by_lmk(windows, beir, tmp_path / "native")
     check_equal(native, by_lmk(RecipeOptions(model=str(folder)), beir, tmp_path / "back"))
     check_equal(native, by_sentence_transformers(theirs, beir))
@@ -147,6 +150,10 @@ def test_a_declared_window(tiny_model: Models, beir: Path, tmp_path: Path, pool:
         RecipeOptions(model=str(folder), window="full"),
     ):
         check_equal(plain, by_lmk(options, beir, tmp_path / f"{options.window}"))
+    if pool in ("mean", "cls"):  # chunks are too long to be divided in another way
+        other = RecipeOptions(model=str(folder), window="16" if window != "16" else "even:16")
+        differing = (by_lmk(other, beir, tmp_path / "other").docs * native.docs).sum(axis=1)
+        assert differing.min() < 0.9999
     text = max((doc.content for doc in open_collection(str(beir)).docs()), key=len)
     theirs.save(str(tmp_path / "again"))
     again = loaded(tmp_path / "again", ExportedModel([], trust_remote_code=True))

@@ -81,8 +81,8 @@ def cases(draw: st.DrawFn) -> tuple[Placer, list[TextTokens]]:
     if pooler.chunked and not gran:
         gran = "4"
     limit = draw(st.integers(5, 40))
-    window = draw(st.sampled_from(["full", "full", "chunk", str(limit)]))
-    overlap = draw(st.sampled_from(["0", "3", "2c"])) if window not in ("full", "chunk") else "0"
+    window = draw(st.sampled_from(["full", "full", "chunk", str(limit), f"even:{limit}"]))
+    overlap = draw(st.sampled_from(["0", "3", "2c"])) if window.isdigit() else "0"
     unit = draw(st.sampled_from(["doc", "chunk", "token"] if pooler.per != "model" else ["doc"]))
     placer = Placer(
         pooler,

@@ -1,5 +1,6 @@
 """pool x unit x window: which tokens the model reads together, and which vector each of them enters."""
 
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -18,6 +19,7 @@ from lmkcli.pooling.placement import (
     Placer,
     SpecialTokens,
 )
+from lmkcli.spec.values import Window
 
 CLS, SEP, FIRST = 1, 2, 1000  # content ids are FIRST, FIRST + 1, …; so an id shows its position
 LAYOUT = SpecialTokens((CLS,), (SEP,), CLS, SEP, SEP)
@@ -49,9 +51,9 @@ def cases(draw: st.DrawFn, units: tuple[str, ...] = ("doc", "chunk", "token")) -
     pooler = POOLERS[draw(st.sampled_from(names))]
     length = draw(st.integers(0, 90))
     limit = draw(st.integers(6, 40))
-    window = draw(st.sampled_from(["chunk", str(limit)]))
+    window = draw(st.sampled_from(["chunk", str(limit), f"even:{limit}"]))
     chunks = st.integers(0, 12).map("{}c".format)
-    overlap = draw(st.integers(0, limit - 1) | chunks) if window != "chunk" else 0
+    overlap = draw(st.integers(0, limit - 1) | chunks) if window.isdigit() else 0
     prompt = np.arange(500, 500 + draw(st.sampled_from([0, 0, 2])), dtype=np.int32)
     gran = draw(st.sampled_from(["1", "3", "7", "20", "given", "sentence"]))
     ends = None
@@ -126,7 +128,7 @@ def test_windows_contain_whole_chunks(case: Case) -> None:
 
 @given(cases())
 def test_a_window_contains_as_many_chunks_as_fit(case: Case) -> None:
-    if case.placer.window == "chunk" or not case.fits:
+    if case.placer.window == "chunk" or case.placer.window.even or not case.fits:
         return
     sizes = np.diff(case.content.ends, prepend=0)
     inputs = case.made.inputs
@@ -138,6 +140,38 @@ def test_a_window_contains_as_many_chunks_as_fit(case: Case) -> None:
         extra = int(case.placer.pooler.chunked or case.content.separator is not None)
         if later and 0 not in sizes:
             assert len(one.ids) + sizes[later[0]] + extra > case.placer.limit
+
+
+@given(cases())
+def test_even_windows_are_as_many_and_no_smaller_size_is_enough(case: Case) -> None:
+    """With chunks of one token, their lengths differ by less than their number."""
+    placer = case.placer
+    if not placer.window.even or not case.fits:
+        return
+    plain = replace(placer, window=Window(str(placer.limit))).place(case.content)
+    assert len(case.made.inputs) == len(plain.inputs)
+    longest = max(len(one.ids) for one in case.made.inputs)
+    assert longest <= max(len(one.ids) for one in plain.inputs)
+    fewest = np.diff(case.content.ends, prepend=0).max() + 4 + len(case.content.prompt)
+    if longest > fewest and len(plain.inputs) > 1:
+        smaller = replace(placer, window=Window(str(longest - 1)), limit=longest - 1)
+        assert len(smaller.place(case.content).inputs) > len(plain.inputs)
+    if placer.gran == "1":
+        lengths = [len(one.ids) for one in case.made.inputs]
+        extra = 1 + placer.pooler.chunked
+        assert max(lengths) - min(lengths) < extra * len(lengths)
+
+
+def test_a_short_last_window_gets_its_share() -> None:
+    def lengths(window: str, gran: str = "1") -> list[int]:
+        placer = Placer(Mean(), LAYOUT, 22, gran, False, window=window)  # CLS, 20 tokens, SEP
+        content = placer.content(rising(46), NONE, None)
+        return [len(tokens(one)) for one in placer.place(content).inputs]
+
+    assert lengths("22") == [20, 20, 6]
+    assert lengths("even:22") == [16, 16, 14]
+    assert lengths("even:22", gran="10") == [20, 20, 6]  # windows contain whole chunks
+    assert lengths("even:22", gran="9") == [18, 18, 10]
 
 
 @given(cases(("chunk",)))
