@@ -73,7 +73,8 @@ def check_overlap(overlap: Overlap | None, window: Window, gran: str) -> Overlap
     if overlap is None:
         return NO_OVERLAP
     if not window.positions or window.even:
-        raise UsageError(f"--overlap has no effect with --window {window}; use --window N")
+        number = window.positions or "N"
+        raise UsageError(f"--overlap has no effect with --window {window}; use --window {number}")
     if overlap.endswith("c") and not gran:
         raise UsageError(f"--overlap {overlap} counts chunks; define the chunks with --gran")
     if overlap.tokens >= window.positions:
@@ -417,14 +418,16 @@ def _lengths(options: RecipeOptions, folder: ModelFolder, window: Window) -> _Le
 
         limit = extension.extended_limit(limit, options.extend, requested or 0)
         extend = f"{options.extend}:{requested or 0}"
-    flag = "--window" if window.positions else "--max-length"
-    for name, length in ((flag, requested), ("--query-max-length", options.query_max_length)):
+    of_doc = f"--window {window}" if window.positions else f"--max-length {requested}"
+    of_query = f"--query-max-length {options.query_max_length}"
+    for given, length in ((of_doc, requested), (of_query, options.query_max_length)):
         if length and length > limit:
             stretch = folder.kind == "transformer" and not extend
             advice = ["--extend can stretch them"] if stretch else []
-            advice += ["--window reads longer texts in pieces"] if name == "--max-length" else []
+            if given.startswith("--max-length"):
+                advice += ["--window reads longer texts in pieces"]
             raise UsageError(
-                f"{name} {length}: {folder.name} has {limit} positions"
+                f"{given}: {folder.name} has {limit} positions"
                 + (f"; {', or '.join(advice)}" if advice else "")
             )
     declared = min(folder.max_length or folder.positions or 512, limit)

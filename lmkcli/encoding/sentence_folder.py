@@ -165,9 +165,8 @@ def _landmark_fault(resolved: ResolvedRecipe) -> str:
     if doc.pool != "lmk" or not doc.gran.tokens or run_by_lmk(resolved):
         return "needs --pool lmk and a number of tokens as --gran"
     if source.window:
-        return (
-            f"has no windows, and this model declares windows of {source.window}; add --window full"
-        )
+        declared = Window(source.window).length
+        return f"has no windows, and this model declares windows of {declared}; add --window full"
     if doc.prompt or query.prompt:
         return (
             "counts the tokens of a prompt in the first chunk; drop the prompts with --doc-prompt '' and "

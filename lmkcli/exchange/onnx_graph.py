@@ -32,6 +32,7 @@ from lmkcli.progress import Report
 from lmkcli.spec import manifest
 from lmkcli.spec.manifest import Manifest
 from lmkcli.spec.recipe import EncoderConfig
+from lmkcli.spec.values import Window
 from lmkcli.store.outputs import write_once
 
 GRAPH, PLACEMENT, TOKENIZER = "model.onnx", "placement.json", "tokenizer.json"
@@ -82,8 +83,8 @@ def export_graph(
         )
     if source.window:
         report.note(
-            f"{source.name} declares windows of {source.window} positions; the graph reads a text of up to "
-            f"{doc.max_length} positions at once, as with --window full"
+            f"{source.name} declares windows of {Window(source.window).length}; the graph reads a text of "
+            f"up to {doc.max_length} positions at once, as with --window full"
         )
     identity = {"to": "onnx", "recipe": resolved.recipe.identity()}
     facts = {**manifest.environment(report.call), "from": source.name}

@@ -140,7 +140,7 @@ def _window(placed: dict[str, Any], path: Path) -> str:
     if declared and not (isinstance(declared, str) and is_count(declared.removeprefix("even:"))):
         raise DataError(
             f"{path}/sentence_bert_config.json declares the window {declared!r}: write a number of positions "
-            'in quotes, such as "512", or remove the line'
+            'in quotes, such as "512" or "even:512", or remove the line'
         )
     return str(declared)
 

@@ -25,7 +25,6 @@ places the content a b c d e as follows, where S is the landmark:
 This is exact integer arithmetic in NumPy; nothing here imports torch.
 """
 
-from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple, Protocol
@@ -236,10 +235,10 @@ class Placer:
         self.pooler.check(self.special)
         specials = len(self.special.prefix) + len(self.special.suffix)
         if self.limit <= specials:
-            flag = "--window" if self.window.positions else "--max-length"
-            raise UsageError(
-                f"{flag} {self.limit} is too small: the special tokens take {specials} positions"
+            given = (
+                f"--window {self.window}" if self.window.positions else f"--max-length {self.limit}"
             )
+            raise UsageError(f"{given} is too small: the special tokens take {specials} positions")
 
     def content(self, ids: Ints, prompt: Ints, ends: Ints | None) -> Content:
         """Cut ids [tokens] into chunks of the granularity.
@@ -306,8 +305,7 @@ class Placer:
 
         A chunk that is longer than the capacity is a window of its own, and the pooler cuts it.
 
-        The last window can be short. With `--window even:N`, the capacity is therefore the smallest one that
-        needs no more windows.
+        With `--window even:N`, see `even_windows`.
         """
         count = len(content.ends)
         if self.window == "full":
@@ -321,28 +319,22 @@ class Placer:
         tokens_before = np.concatenate([[0], content.ends])
         capacity = self.limit - self.pooler.reserved(self.special) - len(content.prompt)
         capacity += content.separator is not None  # none follows the last chunk
-
-        def cut(capacity: int) -> Iterator[ChunkWindow]:
-            fresh = 0
-            while fresh < count:
-                if self.overlap.chunks:
-                    first = max(0, fresh - self.overlap.chunks)
-                else:
-                    kept = tokens_before[fresh] - self.overlap.tokens
-                    first = int(np.searchsorted(tokens_before, kept))
-                first = max(first, int(np.searchsorted(before, before[fresh + 1] - capacity)))
-                first = min(first, fresh)
-                stop = int(np.searchsorted(before, before[first] + capacity, side="right")) - 1
-                stop = min(max(stop, fresh + 1), count)
-                yield ChunkWindow(first, fresh, stop)
-                fresh = stop
-
-        found = list(cut(capacity))
-        if self.window.even and len(found) > 1:
-            sizes = range(min(int(before[-1]) // len(found), capacity), capacity)
-            enough = bisect_left(sizes, True, key=lambda size: len(list(cut(size))) <= len(found))
-            found = list(cut(sizes.start + enough))
-        yield from found
+        if self.window.even:
+            yield from even_windows(before, capacity)
+            return
+        fresh = 0
+        while fresh < count:
+            if self.overlap.chunks:
+                first = max(0, fresh - self.overlap.chunks)
+            else:
+                kept = tokens_before[fresh] - self.overlap.tokens
+                first = int(np.searchsorted(tokens_before, kept))
+            first = max(first, int(np.searchsorted(before, before[fresh + 1] - capacity)))
+            first = min(first, fresh)
+            stop = int(np.searchsorted(before, before[first] + capacity, side="right")) - 1
+            stop = min(max(stop, fresh + 1), count)
+            yield ChunkWindow(first, fresh, stop)
+            fresh = stop
 
     def _context(self, content: Content, window: ChunkWindow) -> Ints:
         """Return the context of the only chunk of a window, cut to the positions that the chunk leaves."""
@@ -416,6 +408,30 @@ class Placer:
         stop = start + arranged.kept
         covers = [(int(tokens_before[n]), min(int(tokens_before[n + 1]), stop)) for n in numbers]
         return kept, groups.astype(np.int32), covers, sum(end - begin for begin, end in covers)
+
+
+def even_windows(before: NDArray[np.int64], capacity: int) -> Iterator[ChunkWindow]:
+    """Cut chunks into as few windows as possible, about equally long.
+
+    before: [chunks + 1], the number of positions before each chunk, and in total. Windows that are filled one
+    after another are as few as possible, from either end. Filled from the end, they show where each window
+    must stop at least, so that the rest still fits. A window stops as near as possible to its share: the
+    positions that are left, divided by the windows that are left.
+    """
+    stops = [len(before) - 1]  # of the last window, of the one before it, and so on
+    while stops[-1] > 0:
+        first = int(np.searchsorted(before, before[stops[-1]] - capacity))
+        stops.append(min(first, stops[-1] - 1))
+    first = 0
+    for left in range(len(stops) - 1, 0, -1):
+        share = before[first] + (before[-1] - before[first]) / left
+        stop = int(np.searchsorted(before, share))
+        if before[stop] - share > share - before[max(stop - 1, 0)]:
+            stop -= 1
+        longest = int(np.searchsorted(before, before[first] + capacity, side="right")) - 1
+        stop = max(min(stop, longest), first + 1, stops[left - 1])
+        yield ChunkWindow(first, first, stop)
+        first = stop
 
 
 def _expand(arranged: Arrangement, token: int, limit: int) -> Arrangement:

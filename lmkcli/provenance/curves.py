@@ -175,7 +175,7 @@ def _settings(entry: Entry, x: str) -> Settings:
         for name, value in settings.items()
         if name.startswith("query_") and value == settings.get(name.removeprefix("query_"))
     }
-    if settings.get("window", "full").isdigit():
+    if settings.get("window", "full").removeprefix("even:").isdigit():
         left_out.add("max_length")
     axis = x.replace("-", "_")
     if as_number(settings.get(axis)) is not None:

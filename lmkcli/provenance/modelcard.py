@@ -16,6 +16,7 @@ from lmkcli.models.folder import TRAINED
 from lmkcli.models.lookup import MINILM, OWN_NAMES
 from lmkcli.provenance import curves, scorelog
 from lmkcli.spec.recipe import EncoderConfig
+from lmkcli.spec.values import Window
 from lmkcli.system.input_files import read_json
 
 _TAGS = ["sentence-transformers", "sentence-similarity", "feature-extraction", "lmk"]
@@ -134,7 +135,7 @@ def _summary(resolved: ResolvedRecipe, trained: _Trained | None) -> str:
         ("pooler", f"`{doc.pool}`"),
         ("granularity", _granularity(doc, trained)),
         ("positions", f"{doc.max_length:,} (queries {query.max_length:,})"),
-        ("window", f"{resolved.folder.window} positions" if resolved.folder.window else ""),
+        ("window", Window(resolved.folder.window).length if resolved.folder.window else ""),
         ("query prompt", f"`{query.prompt}`" if query.prompt else ""),
         ("document prompt", f"`{doc.prompt}`" if doc.prompt else ""),
         ("similarity", doc.similarity),

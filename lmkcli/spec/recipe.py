@@ -209,8 +209,8 @@ class RecipeOptions(Settings):
     window: Annotated[
         Window | None,
         Flag(
-            "The text that the model reads at once: full (the rest is truncated), chunk, or a number "
-            "of positions; even:N makes the windows of a text equally long.",
+            "The text that the model reads at once: full (truncated), chunk, N positions, or even:N (about "
+            "equally long).",
             shown="from the model, else full",
             often=True,
             aliases="--window-size",

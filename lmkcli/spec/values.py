@@ -81,8 +81,8 @@ class Granularities(str):
 class Window(str):
     """The text that the model reads at once: 'full' (a text, truncated), 'chunk', or a number of positions.
 
-    'even:512' makes no more windows than '512', and makes them equally long.
-    positions: the number of positions, or 0. even: whether the windows of a text are equally long.
+    'even:512' makes as many windows as '512', but about equally long.
+    positions: the number of positions, or 0. even: whether the windows of a text are about equally long.
     """
 
     positions: int
@@ -100,6 +100,15 @@ class Window(str):
         self = super().__new__(cls, f"{'even:' * even}{positions}" if positions else text)
         self.positions, self.even = positions, even
         return self
+
+    def as_json(self) -> int | str:
+        """The number of positions, or the text if it is not a number."""
+        return int(self) if self.isdigit() else str(self)
+
+    @property
+    def length(self) -> str:
+        """The length of the windows in words: '512 positions'."""
+        return f"at most {self.positions} positions" if self.even else f"{self.positions} positions"
 
 
 FULL = Window("full")

@@ -20,7 +20,7 @@ from lmkcli.models.forward import ForwardPass, ModelOptions
 from lmkcli.models.tokenizer import open_tokenizer
 from lmkcli.spec.recipe import EncoderConfig, RecipeOptions
 from lmkcli.spec.settings import EncodeSettings
-from lmkcli.spec.values import Granularity, Window
+from lmkcli.spec.values import FULL, Granularity, Window
 from lmkcli.training import request
 from lmkcli.training.data.batches import (
     ChunkBatches,
@@ -102,8 +102,9 @@ class TrainJob:
         The window is the one that the new folder declares, else the longest `window=` of the sources.
         """
         recipe = self.resolved.recipe
-        longest = max((source.window or 0 for source in self.sources), default=0)
-        window = Window(self.resolved.folder.window or longest or "full")
+        windows = [source.window for source in self.sources if source.window]
+        longest = max(windows, key=lambda window: window.positions, default=FULL)
+        window = Window(self.resolved.folder.window or longest)
         if not window.positions:
             return self.resolved
         doc = replace(recipe.doc, window=window, max_length=window.positions)
@@ -191,7 +192,7 @@ class TrainJob:
 def _source_identity(source: Source) -> dict[str, Any]:
     """Return the settings of a source that change its inputs; the digest covers the examples."""
     names = ("weight", "query_prompt", "doc_prompt", "query_max_length", "max_length")
-    windows = {"window": source.window} if source.window else {}
+    windows = {"window": source.window.as_json()} if source.window else {}
     drawing = {"drawing": asdict(source.drawing)}
     return {name: getattr(source, name) for name in names} | windows | drawing
 
@@ -234,11 +235,11 @@ def _sides(job: TrainJob, source: Source) -> SourceSides:
             f"'{source.name}': --unit {recipe.doc.unit} does not support windows, which are averaged; drop "
             f"window={source.window}"
         )
-    window = Window(str(source.window)) if source.window else recipe.doc.window
     query = side(recipe.query, source.query_prompt, source.query_max_length)
-    passage = side(
-        replace(recipe.doc, window=window), source.doc_prompt, source.window or source.max_length
-    )
+    doc, length = recipe.doc, source.max_length
+    if source.window:
+        doc, length = replace(doc, window=source.window), source.window.positions
+    passage = side(doc, source.doc_prompt, length)
     return SourceSides(source.drawing, query, passage, source.name)
 
 
@@ -283,10 +284,7 @@ def open_objective(
 
 def _declared(job: TrainJob) -> str:
     window = Window(job.resolved.folder.window or "full")
-    if not window.positions:
-        return ""
-    kind = "equally long windows of at most" if window.even else "windows of"
-    return f"; the model will read {kind} {window.positions} positions"
+    return f"; the model will read windows of {window.length}" if window.positions else ""
 
 
 def _short_passages(job: TrainJob) -> Iterator[str]:

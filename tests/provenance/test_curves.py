@@ -57,13 +57,19 @@ def test_names_contain_only_the_differences() -> None:
         entry(0.4, gran="64", pool="mean", unit="chunk"),
         entry(0.2, pool="mean"),
         entry(0.1, pool="cls", window="128", max_length=128),
+        entry(0.1, pool="cls", window="even:128", max_length=128),
         entry(0.5, gran="64", max_length=8192),
         lexical(0.6),
     ]
     made = drawn(entries, "gran", "pool")
     long, short = "lmk, max-length 8192", "lmk, max-length 512"
     assert list(made.lines) == [short, "mean, unit chunk, max-length 512", long]
-    assert list(made.levels) == ["mean, max-length 512", "cls, window 128", "bm25"]
+    assert list(made.levels) == [
+        "mean, max-length 512",
+        "cls, window 128",
+        "cls, window even:128",
+        "bm25",
+    ]
 
 
 def test_settings_that_repeat_the_axis_separate_no_lines() -> None:

@@ -51,10 +51,15 @@ def first_batch(job: TrainJob) -> TrainBatch:
     return batch
 
 
-@pytest.mark.parametrize("pool", ["lmk", "mean", "cls", "mean@8"])
-def test_vectors_are_those_of_encode(pairs: Path, tiny_model: Models, pool: str) -> None:
+@pytest.mark.parametrize(
+    ("pool", "window"),
+    [("lmk", "40"), ("lmk", "even:40"), ("mean", "even:40"), ("cls", "40"), ("mean@8", "40")],
+)
+def test_vectors_are_those_of_encode(
+    pairs: Path, tiny_model: Models, pool: str, window: str
+) -> None:
     model = tiny_model("bert")
-    job = planned(f"{pairs},window=40", model, pool)
+    job = planned(f"{pairs},window={window}", model, pool)
     batch = first_batch(job)
     forward: Any = job.task(execution.Start()).module
     side = job.feed(execution.Start()).place.sides[0].passage
@@ -64,7 +69,7 @@ def test_vectors_are_those_of_encode(pairs: Path, tiny_model: Models, pool: str)
     trained = side.finish(each, placed.counts).numpy()
     order = [int(example) - 1 for example in (name.split()[-1] for name in batch.examples)]
     gran = "8" if pool == "lmk" else None
-    resolved = resolve(RecipeOptions(model=str(model), pool=pool, gran=gran, window="40"))
+    resolved = resolve(RecipeOptions(model=str(model), pool=pool, gran=gran, window=window))
     encoder = open_encoder(resolved.recipe.doc, resolved.folder, CPU)
     texts = [Query(str(number), TEXTS[number]) for number in order]
     np.testing.assert_allclose(trained, encoder.queries(texts).vectors, atol=1e-5)
@@ -131,8 +136,9 @@ def test_what_a_window_cannot_be(pairs: Path, tiny_model: Models) -> None:
     model = tiny_model("bert")
     with pytest.raises(UsageError, match="max-length=30"):
         planned(f"{pairs},window=40,max-length=30", model)
-    with pytest.raises(UsageError, match="at least 1"):
-        planned(f"{pairs},window=0", model)
+    for window in ("0", "even:0", "full", "even:x", "EVEN:40"):
+        with pytest.raises(UsageError, match=f"'{window}' is not a number of positions"):
+            planned(f"{pairs},window={window}", model)
     with pytest.raises(UsageError, match=r"101 .* 100"):
         first_batch(planned(f"{pairs},window=101", model))
     options = RecipeOptions(model=str(model), pool="mean", unit="token", max_length=100)
@@ -150,3 +156,5 @@ def test_a_training_without_windows_is_the_one_it_was(pairs: Path, tiny_model: M
     assert "window" not in seen
     (seen,) = planned(f"{pairs},window=40", tiny_model("bert")).identity["sources"]
     assert seen["window"] == 40
+    (seen,) = planned(f"{pairs},window=even:40", tiny_model("bert")).identity["sources"]
+    assert seen["window"] == "even:40"

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from lmkcli.data.collection import FILE_SUFFIXES, open_collection, spell
 from lmkcli.errors import UnknownName, UsageError
+from lmkcli.spec.values import Window, is_count
 from lmkcli.training.data.examples import Example, Examples, Ints, Tally, cleaned
 from lmkcli.training.data.formats import as_examples, read_examples
 from lmkcli.training.data.mining import Mining, mined
@@ -26,7 +27,7 @@ class Source:
     doc_prompt: str | None = None
     query_max_length: int | None = None  # positions of a query
     max_length: int | None = None  # positions of a passage
-    window: int | None = None  # positions of a window; a passage is read in as many as it needs
+    window: Window | None = None  # a number of positions; a passage is read in as many as it needs
     mining: Mining = field(default_factory=Mining)
     drawing: Drawing = field(default_factory=Drawing)
 
@@ -52,13 +53,19 @@ def _positive(value: str) -> str:
     return {"first": "first", "random": "random"}[value]
 
 
+def _window(value: str) -> Window:
+    if not is_count(value.removeprefix("even:")):
+        raise ValueError(value)
+    return Window(value)
+
+
 OPTIONS = {
     "weight": _Option(Source, "weight", float),
     "query_prompt": _Option(Source, "query_prompt", str),
     "doc_prompt": _Option(Source, "doc_prompt", str),
     "query_max_length": _Option(Source, "query_max_length", int),
     "max_length": _Option(Source, "max_length", int),
-    "window": _Option(Source, "window", int),
+    "window": _Option(Source, "window", _window),
     "negatives": _Option(Mining, "negatives", str),
     "depth": _Option(Mining, "depth", str),
     "relative_margin": _Option(Mining, "relative_margin", float),
@@ -117,7 +124,10 @@ def _read_value(option: _Option, value: str, pair: str) -> object:
             raise ValueError("nan")
         return parsed
     except (KeyError, ValueError):
-        forms = {_boolean: "0 or 1", _positive: "random or first", int: "a whole number"}
+        forms = {
+            _boolean: "0 or 1", _positive: "random or first", int: "a whole number",
+            _window: "a number of positions, such as 512 or even:512",
+        }  # fmt: skip
         expected = forms.get(option.read, "a number")
         raise UsageError(f"{pair}: '{value}' is not {expected}") from None
 
@@ -140,7 +150,7 @@ def _checked(source: Source) -> Source:
         )
     if source.drawing.negatives < 0 or not 0 <= source.weight < math.inf:
         raise UsageError(f"'{source.name}': weight and per-query must be finite and at least 0")
-    lengths = (source.max_length, source.query_max_length, source.window)
+    lengths = (source.max_length, source.query_max_length)
     if any(length is not None and length < 1 for length in lengths):
         raise UsageError(f"'{source.name}': a length must be at least 1")
     if source.window and source.max_length:
