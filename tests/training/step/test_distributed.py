@@ -145,5 +145,7 @@ def the_same(alone: Path, together: Path) -> None:
         [json.loads(line)["loss"] for line in (folder / "log.jsonl").read_text().splitlines()]
         for folder in (alone, together)
     ]
-    assert losses[0] == pytest.approx(losses[1], rel=1e-5)
+    assert losses[0][0] == pytest.approx(losses[1][0], rel=1e-5)
+    # later steps start from these different weights, and the largest logit of SPLADE may be another one
+    assert losses[0] == pytest.approx(losses[1], rel=1e-3)
     assert torch.tensor(losses[0]).isfinite().all()
