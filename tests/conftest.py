@@ -27,9 +27,8 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")  # models this small gain nothing 
 # without bytecode, every child process would compile the package again
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
-os.fsync = lambda _: (
-    None
-)  # a killed process loses nothing that the kernel has; a power failure is not tested
+# a killed process loses nothing that the kernel has, and a power failure is not tested
+os.fsync = lambda _: None
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

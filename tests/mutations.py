@@ -214,10 +214,8 @@ def run(copy: Path, tests: list[str], seconds: float) -> str:
         if process.poll() is None:
             os.killpg(process.pid, signal.SIGKILL)
             process.wait()
-    if process.returncode in (
-        0,
-        5,
-    ):  # 5: no test was selected, for instance in a folder of slow tests
+    # 5: no test was selected, for instance in a folder of slow tests
+    if process.returncode in (0, 5):
         return ""
     if process.returncode == 4:
         raise SystemExit(f"pytest did not understand its command line:\n{out}")

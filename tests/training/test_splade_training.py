@@ -277,7 +277,7 @@ def test_export_of_a_plain_folder_names_the_class_that_opens_it(
         export_sparse_model(folder, "splade", tmp_path)
     model = SparseEncoder(str(folder), device="cpu")
     theirs = model.encode(texts, convert_to_sparse_tensor=False).double().numpy()
-    np.testing.assert_allclose(encoded_by(folder, "splade", texts), theirs, rtol=0, atol=5e-5)
+    np.testing.assert_allclose(encoded_by(folder, "splade", texts), theirs, rtol=0, atol=1e-5)
     with pytest.raises(UsageError, match="lmk train --pool splade-log"):  # it would open as splade
         export_sparse_model(folder, "splade-log", tmp_path)
 
@@ -435,4 +435,4 @@ def test_two_processes_learn_what_one_does(pairs: Path, steady: Models, tmp_path
         *("--steps", "4", "--batch-size", "7", "--lr", "1e-3", "--dtype", "fp32"),
         *("--doc-flops", "0.3", "--sparsity-warmup", "0", "--device", "cpu", "--log-every", "1"),
     ]
-    check_two_processes(words, tmp_path)
+    check_two_processes(words, tmp_path, 1e-3)  # the largest logit can move to another position

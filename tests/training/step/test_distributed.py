@@ -125,18 +125,21 @@ def test_a_model_that_is_cut_up_is_refused(
     assert not (tmp_path / "out").exists()
 
 
-def check_two_processes(words: list[str], folder: Path) -> None:
-    """Train with one process, and with two in packs of two sizes; compare the models and the logs."""
+def check_two_processes(words: list[str], folder: Path, later: float = 1e-5) -> None:
+    """Train with one process, and with two in packs of two sizes; compare the models and the logs.
+
+    later: the relative difference of losses after the first step, which start from weights with differences.
+    """
     alone = folder / "alone"
     main.app([*words, "--batch-tokens", "100000", "-o", str(alone)], standalone_mode=False)
     for tokens in ("100000", "60"):
         together = folder / tokens
         done = train_together([*words, "--batch-tokens", tokens, "-o", str(together)])
         assert done.returncode == 0, done.stderr[-2000:]
-        the_same(alone, together)
+        the_same(alone, together, later)
 
 
-def the_same(alone: Path, together: Path) -> None:
+def the_same(alone: Path, together: Path, later: float = 1e-5) -> None:
     one, two = (load_file(folder / "model.safetensors") for folder in (alone, together))
     for name in one:
         # Adam divides by the gradient's own size: where that is rounding alone, so is the step
@@ -146,6 +149,5 @@ def the_same(alone: Path, together: Path) -> None:
         for folder in (alone, together)
     ]
     assert losses[0][0] == pytest.approx(losses[1][0], rel=1e-5)
-    # later steps start from these different weights, and the largest logit of SPLADE may be another one
-    assert losses[0] == pytest.approx(losses[1], rel=1e-3)
+    assert losses[0] == pytest.approx(losses[1], rel=later)
     assert torch.tensor(losses[0]).isfinite().all()
