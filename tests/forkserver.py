@@ -41,7 +41,7 @@ ROOT = Path(__file__).resolve().parents[1]
 LMK = "lmkcli.cli.main:main"
 # Loaded in addition to lmkcli: commands import these later than lmkcli's own modules.
 PRELOAD = (
-    *("tests.forked", "bm25s", "ir_measures", "pydantic.type_adapter"),
+    *("tests.forked", "bm25s", "ir_measures", "pydantic.type_adapter", "pytest", "hypothesis"),
     *("transformers.models.bert.modeling_bert", "transformers.models.bert.tokenization_bert"),
     "transformers.models.modernbert.modeling_modernbert",
 )
@@ -55,7 +55,7 @@ LIGHT = (
     ),
     *("lmkcli.operations.train", "lmkcli.operations.pretrain", "lmkcli.operations.fetch"),
     *("pydantic.type_adapter", "numpy", "pyarrow.parquet", "pyarrow.compute", "tokenizers"),
-    "ir_measures",
+    *("ir_measures", "pytest", "hypothesis"),  # test modules whose functions run in children
 )
 # Modules of lmkcli that start threads or a JVM, or import libraries that few commands need or that read the
 # environment (ir_datasets).

@@ -6,6 +6,7 @@ result prevents other grids and SLURM tasks from running the same command at the
 """
 
 import fcntl
+import gc
 import json
 import multiprocessing
 import os
@@ -244,6 +245,7 @@ class _Processes:
 
 def _execute(command: Command, step: GridStep, results: ResultsFolder) -> None:
     """Run the shards of one step in this process, except shards that another process completes."""
+    gc.freeze()  # a garbage collection would read, and so copy, all that was imported before the fork
     for name, operation in step.operations():
         result = results.of(step.key) / name
         with open(f"{result}{LOCK}", "a") as lock:

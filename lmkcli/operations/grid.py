@@ -27,12 +27,13 @@ if TYPE_CHECKING:
     from lmkcli.experiments.scores import GridTable, ScoredCell
 
 _PROGRAM = (sys.executable, "-m", "lmkcli.cli.main")
+_MODEL = "transformers.modeling_layers"  # what models of all architectures import
 # Modules that commands import. Importing them takes most of the time of a short command.
 _PRELOADED = {
     "tokenize": ["lmkcli.encoding.artifacts"],
-    "encode": ["lmkcli.encoding.artifacts", "lmkcli.models.transformer"],
-    "search": ["lmkcli.retrieval.pipeline", "lmkcli.models.transformer"],
-    "eval": ["lmkcli.evaluation.scoring"],
+    "encode": ["lmkcli.encoding.artifacts", "lmkcli.models.transformer", _MODEL],
+    "search": ["lmkcli.retrieval.pipeline", "lmkcli.retrieval.dense.dense_index", _MODEL],
+    "eval": ["lmkcli.evaluation.scoring", "lmkcli.evaluation.compare"],
 }
 
 

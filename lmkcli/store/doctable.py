@@ -75,22 +75,24 @@ class DocTableWriter:
 
     def _flush(self) -> None:
         rows = self._rows
-        columns: dict[str, Sequence[object]] = {
-            "id": [_storable(row.doc.id) for row in rows],
+        columns: dict[str, Sequence[Any]] = {
+            "id": [row.doc.id for row in rows],
             "hash": [row.hash for row in rows],
             "tokens": [row.tokens for row in rows],
             "lost": [row.lost for row in rows],
             "vectors": [row.vectors for row in rows],
         }
         if self._store_text:
-            columns["title"] = [_storable(row.doc.title) for row in rows]
-            columns["text"] = [_storable(row.doc.text) for row in rows]
+            columns["title"] = [row.doc.title for row in rows]
+            columns["text"] = [row.doc.text for row in rows]
         if self._contexts:
             columns["context_tokens"] = [row.context_tokens for row in rows]
             columns["context_lost"] = [row.context_lost for row in rows]
         if self._contexts and self._store_text:
             columns["context"] = [json.dumps(row.doc.context) for row in rows]
-        self._writer.write_table(pa.table(columns, schema=self._schema), row_group_size=ROW_GROUP)
+        arrays = [_array(columns[field.name], field.type) for field in self._schema]
+        table = pa.Table.from_arrays(arrays, schema=self._schema)
+        self._writer.write_table(table, row_group_size=ROW_GROUP)
         self._rows = []
 
     def close(self) -> None:
@@ -115,34 +117,35 @@ def _context(value: object) -> str | tuple[str, ...]:
     raise ValueError("a context is neither a text nor a list of texts")
 
 
-def _storable(text: str) -> str:
-    """Replace lone surrogates (broken JSON escapes) by '?', because Parquet stores only UTF-8."""
-    if text.isascii():
-        return text
-    try:
-        text.encode("utf-8")
-    except UnicodeEncodeError:
-        return text.encode("utf-8", "replace").decode("utf-8")
-    return text
+# `_array` and `take` use buffers: pa.array and to_numpy would import pandas, which takes half a second.
 
 
-# `take` and `_strings` use buffers: pa.array and to_numpy would import pandas, which takes half a second.
+def _array(values: Sequence[Any], type_: pa.DataType) -> pa.Array | pa.ChunkedArray:
+    """Return texts, bytes or numbers as an Arrow array of the type of their column.
+
+    Lone surrogates (broken JSON escapes) become '?', because Parquet stores only UTF-8.
+    """
+    buffers: list[bytes | NDArray[Any]]
+    if type_ == pa.int32():
+        buffers = [np.array(values, dtype=np.int32)]
+    elif type_ == pa.binary(32):
+        buffers = [b"".join(values)]
+    else:
+        coded = [value.encode("utf-8", "replace") for value in values]
+        ends = np.cumsum([0, *map(len, coded)], dtype=np.int64)
+        if type_ == pa.string():
+            if ends[-1] > np.iinfo(np.int32).max:
+                return pa.array([each.decode() for each in coded], type_)  # in several chunks
+            ends = ends.astype(np.int32)
+        buffers = [ends, b"".join(coded)]
+    return pa.Array.from_buffers(type_, len(values), [None, *map(pa.py_buffer, buffers)])
 
 
 def take(column: pa.ChunkedArray, rows: NDArray[np.int64]) -> list[str]:
     """Return the values of some rows."""
-    buffer = pa.py_buffer(np.ascontiguousarray(rows, dtype=np.int64))
+    numbers = pa.py_buffer(np.ascontiguousarray(rows, dtype=np.int64))
     return list(
-        column.take(pa.Array.from_buffers(pa.int64(), len(rows), [None, buffer])).to_pylist()
-    )
-
-
-def _strings(values: list[str]) -> pa.StringArray:
-    """Return values as an Arrow array, with the replacements of `_storable`."""
-    coded = [value.encode("utf-8", "replace") for value in values]
-    ends = np.cumsum([0, *map(len, coded)], dtype=np.int32)
-    return pa.StringArray.from_buffers(
-        len(values), pa.py_buffer(ends), pa.py_buffer(b"".join(coded))
+        column.take(pa.Array.from_buffers(pa.int64(), len(rows), [None, numbers])).to_pylist()
     )
 
 
@@ -245,7 +248,7 @@ class DocTable:
         """Return the rows of the documents with the given ids, ascending. Reads all ids."""
         import pyarrow.compute as pc  # takes 0.08 s, and few commands need it
 
-        rows = pc.indices_nonzero(pc.is_in(self.ids(), value_set=_strings(ids)))
+        rows = pc.indices_nonzero(pc.is_in(self.ids(), value_set=_array(ids, pa.string())))
         return np.from_dlpack(rows).astype(np.int64)
 
     def _parsed(self, values: list[str]) -> list[str | tuple[str, ...]]:

@@ -39,11 +39,11 @@ def write_lines(log: str, run: str) -> None:
 
 
 def test_lines_of_concurrent_processes_do_not_mix(
-    tmp_path: Path, run: Path, light_forkserver: ForkServer
+    tmp_path: Path, run: Path, forkserver: ForkServer
 ) -> None:
     log = tmp_path / "logs" / "scores.jsonl"
     call = f"{__name__}:write_lines"
-    processes = [light_forkserver.call(call, str(log), str(run)) for _ in range(4)]
+    processes = [forkserver.call(call, str(log), str(run)) for _ in range(4)]
     assert [each.wait() for each in processes] == [0] * 4
     entries = scorelog.read(log)
     assert len(entries) == 100
