@@ -27,6 +27,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")  # models this small gain nothing 
 # without bytecode, every child process would compile the package again
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
+gc.set_threshold(20_000, 100, 20)  # as lmkcli.cli.main does; imports of all libraries come next
 # a killed process loses nothing that the kernel has, and a power failure is not tested
 os.fsync = lambda _: None
 
@@ -96,7 +97,6 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     session.config.stash[_COLLECTED] = len(session.items)
     gc.collect()
     gc.freeze()
-    gc.set_threshold(20_000, 20, 20)  # else they take a twentieth of what remains
 
 
 def pytest_terminal_summary(

@@ -228,9 +228,11 @@ def everything() -> list[str]:
 
 def preload(modules: Iterable[str]) -> None:
     """Import modules, as far as they are installed."""
+    gc.disable()  # while everything that is made stays
     for name in modules:
         with contextlib.suppress(ImportError):
             importlib.import_module(name)
+    gc.enable()
     gc.collect()
     gc.freeze()  # collections in children would copy the pages of all these objects
 
