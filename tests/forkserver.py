@@ -94,6 +94,10 @@ class Child:
             self._connection.close()
         return self.code
 
+    def fileno(self) -> int:
+        """For `select`: something can be read when the process has ended."""
+        return self._connection.fileno()
+
     def signal(self, number: int) -> None:
         if self.code is None:
             with contextlib.suppress(ProcessLookupError):
@@ -206,14 +210,25 @@ def client(path: str, function: str, arguments: list[Any], name: str) -> NoRetur
     """Run in a program of `ForkServer.program`: start a child, pass signals on, end as it ends."""
     words = [name, *sys.argv[1:]]
     request = Request(function, arguments, words, os.getcwd(), dict(os.environ))
-    child = Child(_send(path, request, [0, 1, 2]))
+    wake, waker = socket.socketpair()
+    for end in (wake, waker):
+        end.setblocking(False)
+    # A handler that passes signals on would come too late for one just before `select` starts to wait.
+    signal.set_wakeup_fd(waker.fileno())
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGHUP):
-        signal.signal(number, lambda number, _: child.signal(number))
-    code = child.wait()
-    if code is not None and code < 0:  # die as the child did
+        signal.signal(number, lambda *_: None)
+    child = Child(_send(path, request, [0, 1, 2]))
+    while child.code is None:
+        if wake in select.select([child, wake], [], [])[0]:
+            for number in wake.recv(4096):
+                child.signal(number)
+        else:
+            child.wait()
+    code = child.code
+    if code < 0:  # die as the child did
         signal.signal(-code, signal.SIG_DFL)
         os.kill(os.getpid(), -code)
-    os._exit(code or 0)
+    os._exit(code)
 
 
 # --- the side of the server -----------------------------------------------------------------------

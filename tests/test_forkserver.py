@@ -55,7 +55,8 @@ SLEEP = """
 import os, signal, sys, time
 signal.signal(signal.SIGTERM, lambda *_: sys.exit(75))
 print(os.getpid(), flush=True)
-time.sleep(900)
+while True:
+    time.sleep(1)  # a signal just before one long sleep would wait for its end
 """
 
 

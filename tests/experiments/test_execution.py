@@ -41,7 +41,8 @@ def command(operation: Any) -> None:
         sys.exit(3)
     if how == "wait":
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(75))
-        time.sleep(900)
+        while True:
+            time.sleep(1)  # a signal just before one long sleep would wait for its end
     Path(output).write_text(verb)
     print("[]")
 
