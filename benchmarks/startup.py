@@ -9,6 +9,7 @@ vectors and indexes are made in a temporary folder, offline.
 import argparse
 import json
 import os
+import shutil
 import statistics
 import subprocess
 import sys
@@ -24,6 +25,14 @@ FIRST_VECTOR = """
 import sys
 from sentence_transformers import SentenceTransformer
 SentenceTransformer(sys.argv[1], device="cpu").encode("landmark pooling")
+"""
+GRID = """
+[grid]
+collections = "./beir"
+model = "minilm"
+pool = ["mean", "cls"]
+max-length = [32, 64]
+measures = ["nDCG@10"]
 """
 PEER = "sentence-transformers: first vector"
 
@@ -60,6 +69,7 @@ def prepare() -> None:
         lines = (json.dumps(record) + "\n" for record in records)
         Path(f"beir/{name}.jsonl").write_text("".join(lines))
     Path("beir/qrels/test.tsv").write_text("query-id\tcorpus-id\tscore\nq1\td3\t1\n")
+    Path("grid.toml").write_text(GRID)
     for line in (
         "encode ./beir -m minilm -o vectors",
         "index ./beir --kind bm25 -o bm25",
@@ -77,8 +87,10 @@ def commands() -> dict[str, list[str]]:
         "show an index": ["show", "bm25"],
         "show a log": ["show", "scores.jsonl"],
         "plot --help": ["plot", "--help"],
-        "index ten documents (BM25)": "index ./beir --kind bm25 -o new --if-exists overwrite".split(),
+        "index ten documents (BM25)": "index ./beir --kind bm25 -o index --if-exists overwrite".split(),
         "BM25 -q": ["search", "bm25", "-q", "landmark pooling"],
+        "encode ten documents": "encode ./beir -m minilm -o new --if-exists overwrite".split(),
+        "grid of four cells (13 steps)": ["grid", "grid.toml", "-o", "grid"],
         "dense -q": ["search", "vectors", "-q", "landmark pooling"],
         "usage error: encode": "encode ./beir -m minilm --pool lmk -o v".split(),
         "usage error: search": ["search", "bm25", "-q", "x", "--ef-search", "3"],
@@ -95,7 +107,8 @@ def median(line: list[str], repeats: int) -> Seconds:
 
 
 def measure(line: list[str]) -> Seconds:
-    """Measure one process from start to end."""
+    """Measure one process from start to end. A grid starts without results."""
+    shutil.rmtree("grid", ignore_errors=True)
     start = time.perf_counter()
     child = subprocess.Popen(line, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     _, _, used = os.wait4(child.pid, 0)

@@ -36,7 +36,7 @@ CORE = (
     "store/parts.py", "store/part_reader.py", "store/part_writer.py", "spec/manifest.py",
     "evaluation/measures.py", "evaluation/coverage.py",
 )  # fmt: skip
-SECONDS = 900  # of a run of tests; a mutated loop may never end
+SECONDS = 900  # of a run of tests
 COMPARISONS = {
     ast.Lt: "<=", ast.LtE: "<", ast.Gt: ">=", ast.GtE: ">", ast.Eq: "!=", ast.NotEq: "==",
     ast.In: "not in", ast.NotIn: "in", ast.Is: "is not", ast.IsNot: "is",
@@ -199,6 +199,7 @@ def stages(file: str) -> Iterator[tuple[str, list[str]]]:
 def run(copy: Path, tests: list[str], seconds: float) -> str:
     """Why tests fail in a copy of the project; empty if all pass."""
     words = [sys.executable, "-m", "pytest", "-x", "--tb=line", "-p", "no:cacheprovider", *tests]
+    words += ["-o", "faulthandler_timeout=120"]  # of a test; a mutated loop may never end
     if tests:
         words += ["-n", "0"]
     environment = {**os.environ, "PYTHONPATH": str(copy)}

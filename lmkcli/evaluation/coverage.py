@@ -62,7 +62,7 @@ def without_self(run: Run) -> Run:
 
 
 def cover(
-    run: Run, judgements: Judgements, cutoffs: Mapping[str, int], drop_self: bool = False
+    run: Run, judgements: Judgements, cutoffs: Mapping[str, int], drop_self: bool
 ) -> Coverage:
     """The coverage of a run as it was read; `cutoffs` has each measure with a cut-off."""
     hits = sum(

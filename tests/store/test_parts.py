@@ -162,6 +162,13 @@ def test_a_folder_is_complete_when_every_shard_is_marked_done(tmp_path: Path) ->
     assert parts.done_rows(tmp_path, Shard(0, 4)) is None
 
 
+def test_the_skipped_rows_are_those_of_the_finished_shards(tmp_path: Path) -> None:
+    for number, skipped in enumerate([0, 3, 0, 2]):
+        parts.mark_done(tmp_path, Shard(number, 5), rows=1, skipped=skipped)
+    assert parts.skipped_count(tmp_path, 5) == 5
+    assert parts.skipped_count(tmp_path, 4) == 0  # shards of another division
+
+
 @pytest.mark.parametrize("lost", [(0, 4), (4, 6)])
 def test_a_finished_shard_without_one_of_its_parts_is_refused(
     tmp_path: Path, lost: tuple[int, int]
