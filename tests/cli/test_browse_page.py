@@ -104,6 +104,18 @@ class View:
             for text in self.texts("#queries .line > span:last-child")
         ]
 
+    def until(self, condition: Callable[[], bool]) -> None:
+        """Wait for the page: it follows a change of its address a moment later."""
+        from selenium.common import exceptions
+        from selenium.webdriver.support.ui import WebDriverWait
+
+        between = (exceptions.StaleElementReferenceException, IndexError)  # an element is replaced
+        WebDriverWait(self.driver, 60, 0.02, between).until(lambda _: condition())
+
+    def shows(self, query_id: str) -> None:
+        """Wait until the page shows a query."""
+        self.until(lambda: f"query {query_id} " in f"{self.texts('#detail .facts')[0]} ")
+
     def check(self) -> None:
         """No message in the console, no alert, and a name for every control."""
         assert self.driver.get_log("browser") == []
@@ -146,12 +158,12 @@ def test_sorting_filters_and_links(view: View) -> None:
     view.all("#text")[0].send_keys("q7")
     assert view.order() == ["q7"]
     view.open("#q=q5")
-    assert "query q5" in view.texts("#detail .facts")[0]
+    view.shows("q5")
     view.all("#queries a")[3].click()
-    assert f"query {view.order()[3]}" in view.texts("#detail .facts")[0]
-    assert view.js("document.querySelectorAll('#queries [aria-current]').length") == 1
+    view.shows(view.order()[3])
+    view.until(lambda: view.js("document.querySelectorAll('#queries [aria-current]').length") == 1)
     view.driver.back()
-    assert "query q5" in view.texts("#detail .facts")[0]
+    view.shows("q5")
     view.open("#q=" + quote("no such <b>query"))
     assert "no such <b>query" in view.texts("#detail")[0]
     view.choose("a", "1")
@@ -172,16 +184,16 @@ def test_rankings_passages_and_the_keyboard(view: View) -> None:
     assert len(view.all(".columns h4")) == 3
     order = view.order()
     view.press("j")
-    assert f"query {order[order.index('q3') + 1]}" in view.texts("#detail .facts")[0]
+    view.shows(order[order.index("q3") + 1])
     view.press("k")
-    assert "query q3" in view.texts("#detail .facts")[0]
+    view.shows("q3")
     view.press("x")
-    assert view.texts(".columns h4")[0].startswith("B bm25.trec")
+    view.until(lambda: view.texts(".columns h4")[0].startswith("B bm25.trec"))
     view.press("/")
-    assert view.js("document.activeElement.id") == "text"
+    view.until(lambda: view.js("document.activeElement.id") == "text")
     view.press("\ue00c")  # Escape
     view.press("?")
-    assert view.js("document.getElementById('help').open")
+    view.until(lambda: view.js("document.getElementById('help').open"))
     view.all("#close-help")[0].click()
     view.check()
 
@@ -211,11 +223,11 @@ def test_narrow_and_dark(view: View) -> None:
         assert view.fits()
         assert not view.all("#detail")[0].is_displayed()
         view.all("#queries a")[0].click()
-        assert not view.all("#list")[0].is_displayed()
+        view.until(lambda: not view.all("#list")[0].is_displayed())
         assert view.fits()
         view.check()
         view.all("#detail .back")[0].click()
-        assert view.all("#list")[0].is_displayed()
+        view.until(lambda: view.all("#list")[0].is_displayed())
     finally:
         view.driver.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
         view.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": []})
