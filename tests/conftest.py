@@ -43,15 +43,16 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
-    """Two workers for folders; none for named files, which end before a second worker has started.
+    """Three workers for folders; none for named files, which end before a second worker has started.
 
+    On two cores, a third worker computes while another one waits for a server or a child process.
     PYTEST_XDIST_AUTO_NUM_WORKERS sets another number.
     """
     number = os.environ.get("PYTEST_XDIST_AUTO_NUM_WORKERS")
     if number is not None:
         return int(number)
     named = [Path(str(word).partition("::")[0]) for word in config.args]
-    return 0 if named and all(path.is_file() for path in named) else 2
+    return 0 if named and all(path.is_file() for path in named) else 3
 
 
 @pytest.hookimpl(tryfirst=True)  # before hypothesis reads its options
