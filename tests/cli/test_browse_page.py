@@ -114,7 +114,7 @@ class View:
 
     def shows(self, query_id: str) -> None:
         """Wait until the page shows a query."""
-        self.until(lambda: f"query {query_id} " in f"{self.texts('#detail .facts')[0]} ")
+        self.until(lambda: f"query {query_id} ·" in self.texts("#detail .facts")[0])
 
     def check(self) -> None:
         """No message in the console, no alert, and a name for every control."""
