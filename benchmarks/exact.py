@@ -16,7 +16,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import faiss
 import numpy as np
 import torch
 
@@ -69,8 +68,10 @@ def main() -> None:
     parser.add_argument(
         "--alone", action="store_true", help="do not run FAISS, which needs much memory"
     )
-    parser.add_argument("--dtype", choices=DTYPES, default=native_dtype(torch.device("cpu")))
+    parser.add_argument("--device", default="cpu", help="where lmk searches: cpu or cuda")
+    parser.add_argument("--dtype", choices=DTYPES)
     args = parser.parse_args()
+    args.dtype = args.dtype or native_dtype(torch.device(args.device))
     if args.vectors:
         return run(args, Stored(args.vectors, stop=args.rows))
     with tempfile.TemporaryDirectory() as folder:
@@ -82,7 +83,7 @@ def main() -> None:
 def run(args: argparse.Namespace, stored: Stored) -> None:
     """Alternate both searches and print the table."""
     queries = make_queries(args, stored)
-    ours = Exact(stored, torch.device("cpu"), DTYPES[args.dtype])
+    ours = Exact(stored, torch.device(args.device), DTYPES[args.dtype])
     query_vectors = Ragged.single(queries)
     start = _memory_bytes()
     with Peak() as peak:
@@ -94,6 +95,8 @@ def run(args: argparse.Namespace, stored: Stored) -> None:
         ]
         times = ", ".join(f"{each:.1f}" for each in seconds_taken)
         return print(f"{stored.rows:,} rows: {times} s, {ours_peak / 1e6:.0f} MB above the start")
+    import faiss  # here, because --alone works without it
+
     flat = faiss.IndexFlatIP(args.dim)
     for block in stored:
         flat.add(block.vectors)

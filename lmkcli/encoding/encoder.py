@@ -127,18 +127,32 @@ class BatchRunner:
         """The model that computes the states."""
         return self.forward.model
 
+    @property
+    def waits(self) -> bool:
+        """Whether a pack is computed when it is launched. A GPU computes it later."""
+        return self.model.device.type != "cuda"
+
     def __call__(
         self, inputs: list[Input], name: Callable[[int], str], note: Note
     ) -> Iterator[PooledPack]:
-        """Yield the vectors of all inputs, pack by pack.
+        """Return an iterator over the vectors of all inputs, pack by pack.
+
+        On a GPU, all packs are launched before this returns, and their vectors arrive while the caller does
+        other work. On a CPU, each step of the iterator computes a pack.
 
         If memory runs out, the remaining inputs go into packs of half the size. `name` returns the name of
         an input's text. The error names this text if a single input does not fit.
         """
+        launched = self._launches(inputs, name, note)
+        if self.waits:
+            return (one.wait() for one in launched)
+        pending = deque(launched)
+        return (pending.popleft().wait() for _ in range(len(pending)))
+
+    def _launches(
+        self, inputs: list[Input], name: Callable[[int], str], note: Note
+    ) -> Iterator["_Launched"]:
         remaining = self._packs(inputs, list(range(len(inputs))))
-        # A GPU gets the next pack before the vectors of the last one are used. It never waits for Python.
-        ahead = 1 if self.model.device.type == "cuda" else 0
-        launched: deque[_Launched] = deque()
         while remaining:
             pack, *rest = remaining
             result = self._launch(pack, [inputs[i] for i in pack])
@@ -147,11 +161,7 @@ class BatchRunner:
                 remaining = self._packs(inputs, sorted(i for p in remaining for i in p))
                 continue
             remaining = rest
-            launched.append(result)
-            if len(launched) > ahead:
-                yield launched.popleft().wait()
-        for result in launched:
-            yield result.wait()
+            yield result
 
     def _length(self, one: Input) -> int:
         return max(len(one.ids), self.model.pad_to)
@@ -255,28 +265,45 @@ class DocumentEncoder(VectorFormat, Protocol[AnyRagged]):
     def buffer_tokens(self) -> int:
         """How many content tokens are sorted by length together."""
 
-    def __call__(self, rows: Sequence[TokenRow], report: Report) -> DocumentVectors[AnyRagged]:
-        """Return the vectors of the rows, in their order."""
+    @property
+    def ahead(self) -> int:
+        """How many buffers should be started before the first one is fetched."""
+
+    def start(
+        self, rows: Sequence[TokenRow], report: Report
+    ) -> Callable[[], DocumentVectors[AnyRagged]]:
+        """Start to compute the vectors of the rows; return a function that returns them, in this order."""
 
 
 def encode_stream(
     stream: TokenStream, encode: DocumentEncoder[AnyRagged], report: Report
 ) -> Iterator[EncodedBatch[AnyRagged]]:
-    """Encode all documents of a stream, a buffer of `buffer_tokens` at a time."""
+    """Encode all documents of a stream, a buffer of `buffer_tokens` at a time.
+
+    With a GPU, the next buffer is placed and launched before the vectors of the last one are fetched.
+    """
     buffer: list[DocBlock] = []
+    started: deque[tuple[DocBlock, Callable[[], DocumentVectors[AnyRagged]]]] = deque()
     ended = read = rows = 0
 
-    def encoded(whole: int | None) -> EncodedBatch[AnyRagged]:
-        """Encode the buffer, and report its progress as progress of the stream."""
+    def start(whole: int | None) -> None:
+        """Start the buffer. Its progress will be reported as progress of the stream."""
         docs = stream.docs()
         block = DocBlock.join(buffer)
+        tokens, before, first = max(1, read - ended), ended, rows
 
         def progress(done: int, total: int | None, unit: str, detail: str = "") -> None:
             # The inputs of a buffer are sorted by length: its documents end together.
-            part = len(block) * done // max(1, read - ended)
-            report.progress(ended + done, whole, unit, documents_of(rows + part, docs))
+            part = len(block) * done // tokens
+            report.progress(before + done, whole, unit, documents_of(first + part, docs))
 
-        return EncodedBatch(block, encode(block, report._replace(progress=progress)))
+        started.append((block, encode.start(block, report._replace(progress=progress))))
+
+    def fetched(waiting: int) -> Iterator[EncodedBatch[AnyRagged]]:
+        """Fetch the vectors of the buffers that were started, but for the last `waiting` ones."""
+        while len(started) > waiting:
+            block, fetch = started.popleft()
+            yield EncodedBatch(block, fetch())
 
     for batch in stream.batches:
         block = DocBlock.of(batch)
@@ -287,14 +314,16 @@ def encode_stream(
             stop = max(full, first) + 1  # this document fills the buffer
             buffer.append(block.rows(first, stop))
             read = int(totals[stop - 1])
-            yield encoded(total)
+            start(total)
+            yield from fetched(encode.ahead)
             rows += sum(map(len, buffer))
             buffer, ended, first = [], read, stop
         if first < len(block):
             buffer.append(block.rows(first, len(block)))
             read = int(totals[-1])
     if buffer:
-        yield encoded(read)
+        start(read)
+    yield from fetched(0)
 
 
 @dataclass
@@ -347,6 +376,17 @@ class SideEncoder(Generic[AnyRagged]):
 
     def __call__(self, rows: Sequence[TokenRow], report: Report) -> DocumentVectors[AnyRagged]:
         """Return the vectors of the rows, in their order."""
+        return self.start(rows, report)()
+
+    @property
+    def ahead(self) -> int:
+        """How many buffers should be started before the first one is fetched, so that a GPU never waits."""
+        return 0 if self.runner.waits else 1
+
+    def start(
+        self, rows: Sequence[TokenRow], report: Report
+    ) -> Callable[[], DocumentVectors[AnyRagged]]:
+        """Place the rows, and launch the model on a GPU. Return a function that returns their vectors."""
         block = DocBlock.of(rows)
         contexts: list[ContextTokens] | None = None
         if self.contexts:
@@ -356,12 +396,17 @@ class SideEncoder(Generic[AnyRagged]):
         else:
             placed = place_block(self.placer, block.tokens)
         names = [doc.id for doc in block.docs]
-        vectors = self._encode(placed, block.tokens.lengths, names, report)
-        spans = None
-        if self.spans:
-            texts = np.repeat(np.arange(len(block)), placed.vectors)
-            spans = block.tokens.characters(texts, placed.covers)
-        return DocumentVectors(vectors, placed.kept.tolist(), spans, contexts)
+        packs = self._packs(placed, block.tokens.lengths, names, report)
+
+        def fetch() -> DocumentVectors[AnyRagged]:
+            vectors = self._combined(placed, packs)
+            spans = None
+            if self.spans:
+                texts = np.repeat(np.arange(len(block)), placed.vectors)
+                spans = block.tokens.characters(texts, placed.covers)
+            return DocumentVectors(vectors, placed.kept.tolist(), spans, contexts)
+
+        return fetch
 
     def documents(self, rows: Sequence[TokenRow]) -> list[PlacedDocument]:
         """Place documents one by one. With contexts in the recipe, each chunk follows its context."""
@@ -381,7 +426,7 @@ class SideEncoder(Generic[AnyRagged]):
         """
         block = TokenBlock.of(texts)
         placed = place_block(self.placer, block)
-        vectors = self._encode(placed, block.lengths, names, Report())
+        vectors = self._combined(placed, self._packs(placed, block.lengths, names, Report()))
         bad = vectors.not_finite()
         if bad is not None:
             raise DataError(
@@ -392,25 +437,28 @@ class SideEncoder(Generic[AnyRagged]):
     def _packs(
         self, placed: PlacedBlock, lengths: NDArray[np.int64], names: list[str], report: Report
     ) -> Iterator[PooledPack]:
-        """Run the model on placed texts of these lengths."""
+        """Return an iterator over the packs of placed texts of these lengths; a GPU starts with them now."""
         windows = np.bincount(placed.texts, minlength=len(lengths))
         tokens = (lengths / np.maximum(windows, 1))[placed.texts]  # of each input, for progress
-        done = 0.0
-        for pack in self.runner(placed.inputs, lambda i: names[placed.texts[i]], report.note):
-            yield pack
-            done += float(tokens[pack.inputs].sum())
-            report.progress(round(done), None, "tokens")
-            report.check_stop()
+        packs = self.runner(placed.inputs, lambda i: names[placed.texts[i]], report.note)
+
+        def reported() -> Iterator[PooledPack]:
+            done = 0.0
+            for pack in packs:
+                yield pack
+                done += float(tokens[pack.inputs].sum())
+                report.progress(round(done), None, "tokens")
+                report.check_stop()
+
+        return reported()
 
     def placed(self, texts: Sequence[TokenizedText]) -> list[Placement]:
         """Place texts one by one, without contexts."""
         contents = (self.placer.content(text.ids, text.prompt, text.ends) for text in texts)
         return [self.placer.place(content) for content in contents]
 
-    def _encode(
-        self, placed: PlacedBlock, lengths: NDArray[np.int64], names: list[str], report: Report
-    ) -> AnyRagged:
-        """Run the model on placed texts of these lengths, and combine the vectors of their windows."""
+    def _combined(self, placed: PlacedBlock, packs: Iterator[PooledPack]) -> AnyRagged:
+        """Combine the vectors of the windows of placed texts."""
         raise NotImplementedError
 
 
@@ -421,11 +469,9 @@ class Encoder(SideEncoder[Ragged]):
     sparse = False
     finish: Finish
 
-    def _encode(
-        self, placed: PlacedBlock, lengths: NDArray[np.int64], names: list[str], report: Report
-    ) -> Ragged:
+    def _combined(self, placed: PlacedBlock, packs: Iterator[PooledPack]) -> Ragged:
         pooled = np.empty((int(placed.vectors.sum()), self.runner.forward.width), np.float32)
-        for pack in self._packs(placed, lengths, names, report):
+        for pack in packs:
             pooled[pack.numbers] = pack.vectors.numpy()
         vectors = self.finish(torch.from_numpy(pooled), torch.from_numpy(placed.vectors))
         counts = np.ones_like(placed.vectors) if self.finish.average else placed.vectors
@@ -447,7 +493,8 @@ class Encoder(SideEncoder[Ragged]):
         if sum(len(one.ids) for one in placement.inputs) > positions:
             return None
         placed, lengths = PlacedBlock.of([placement]), np.array([len(row.ids)])
-        vectors = apart._encode(placed, lengths, [row.doc.id], Report()).vectors.astype(np.float64)
+        packs = apart._packs(placed, lengths, [row.doc.id], Report())
+        vectors = apart._combined(placed, packs).vectors.astype(np.float64)
         marks = [np.bincount(one.groups - one.groups[0]) for one in placement.inputs]
         weights = np.concatenate([counts / counts.sum() for counts in marks]) / len(marks)
         vectors *= weights[:, None]
@@ -466,13 +513,11 @@ class SparseEncoder(SideEncoder[SparseRagged]):
 
     sparse = True
 
-    def _encode(
-        self, placed: PlacedBlock, lengths: NDArray[np.int64], names: list[str], report: Report
-    ) -> SparseRagged:
-        """Run the model on placed texts. The weights of windows become their maximum, or their sum."""
+    def _combined(self, placed: PlacedBlock, packs: Iterator[PooledPack]) -> SparseRagged:
+        """Combine the vectors of windows: their weights become their maximum, or their sum."""
         none = np.zeros(0, np.int64)  # without texts, there is no pack
         vectors, terms, weights = [none], [none], [none.astype(np.float32)]
-        for pack in self._packs(placed, lengths, names, report):
+        for pack in packs:
             dense = pack.vectors.numpy()
             # weights that are not finite stay, because the caller refuses them: NaN != 0
             places = np.flatnonzero(dense != 0)

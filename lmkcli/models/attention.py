@@ -14,6 +14,7 @@ No mask of size tokens x tokens is ever built:
 
 from collections.abc import Iterator
 from functools import lru_cache
+from inspect import signature
 from itertools import accumulate, groupby
 from typing import Any, NamedTuple
 
@@ -31,6 +32,7 @@ STEP = 16  # bf16 kernels on CPUs are about twice as fast on whole multiples of 
 # Padding shorter sequences to whole steps would cost more in the linear layers than attention saves.
 STEP_FROM = 33
 FLOAT_BELOW = 768  # keys; below it, the backward pass on CPUs is slower in bf16 than in fp32
+WIDEST_HEAD = 256  # of flash attention
 
 
 class Pack(NamedTuple):
@@ -121,7 +123,7 @@ def packed_attention(  # noqa: PLR0913 (transformers defines the signature)
     pack = pack or Pack.of([query.shape[2]], aligned=False)
     if sliding_window and groups and sliding_window <= groups.window:
         groups = None  # the window contains no distant position
-    if query.is_cuda and query.dtype != torch.float32 and pack.taken == pack.lengths and not groups:
+    if pack.taken == pack.lengths and not groups and _has_kernel(query, key):
         window = SlidingWindow(sliding_window - 1 if sliding_window else -1, causal)
         return _varlen(query, key, value, (pack, window), scaling), None
     batches = list(pack.batches())
@@ -145,6 +147,25 @@ def packed_attention(  # noqa: PLR0913 (transformers defines the signature)
     return (torch.cat(outputs) if len(outputs) > 1 else outputs[0])[None], None
 
 
+def _has_kernel(query: torch.Tensor, key: torch.Tensor) -> bool:
+    """Return whether torch's kernel for packed sequences can compute this; older releases know less."""
+    half = query.dtype in (torch.float16, torch.bfloat16)
+    width = query.shape[3]
+    if not (query.is_cuda and half and width % 8 == 0 and width <= WIDEST_HEAD):
+        return False
+    needed = {"scale", "window_size"} | (
+        {"enable_gqa"} if query.shape[1] != key.shape[1] else set()
+    )
+    return needed <= _kernel_arguments()
+
+
+@lru_cache(maxsize=1)
+def _kernel_arguments() -> frozenset[str]:
+    from torch.nn.attention.varlen import varlen_attn  # imported here: it imports torch's compiler
+
+    return frozenset(signature(varlen_attn).parameters)
+
+
 def _varlen(
     query: torch.Tensor,
     key: torch.Tensor,
@@ -158,10 +179,10 @@ def _varlen(
     pack, window = visible
     bounds = _bounds(pack.taken, query.device)
     q, k, v = (x[0].transpose(0, 1) for x in (query, key, value))
+    grouped: dict[str, Any] = {"enable_gqa": True} if k.shape[1] != q.shape[1] else {}
     attended: Any = varlen_attn(
         q, k, v, bounds, bounds, max(pack.taken), max(pack.taken), scale=scaling,
-        window_size=(window.reach, 0 if window.causal else window.reach),
-        enable_gqa=k.shape[1] != q.shape[1],
+        window_size=(window.reach, 0 if window.causal else window.reach), **grouped,
     )  # fmt: skip
     return attended[None]  # type: ignore[no-any-return]
 

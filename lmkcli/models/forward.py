@@ -178,13 +178,14 @@ def batch_marks(inputs: Sequence[Input], rows: list[int], device: torch.device) 
     vector numbers of the inputs become 0, 1, 2, and so on.
     """
     starts = np.cumsum([0, *rows[:-1]])
-    marks = [one.marks + start for one, start in zip(inputs, starts, strict=True)]
+    marks = np.concatenate([one.marks for one in inputs]).astype(np.int64)
+    marks += np.repeat(starts, [len(one.marks) for one in inputs])
     owners = np.concatenate([one.groups for one in inputs])
     changes = _changes(owners)
     counts = np.diff(changes, append=len(owners)).astype(np.int64)
     groups = np.repeat(np.arange(len(changes)), counts)
     return Marks(
-        to_device(torch.from_numpy(np.concatenate(marks).astype(np.int64)), device),
+        to_device(torch.from_numpy(marks), device),
         to_device(torch.from_numpy(groups), device),
         counts,
     )

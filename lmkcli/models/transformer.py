@@ -33,6 +33,7 @@ from lmkcli.models.folder import NO_LIMIT, ModelFolder, no_language_head
 from lmkcli.models.forward import ModelOptions
 from lmkcli.models.splade import GivenStates, VocabularyHead
 from lmkcli.pooling.placement import Ints
+from lmkcli.store.ragged import ranges
 
 transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]
 
@@ -71,7 +72,6 @@ class Transformer:
         """
         if not self.packed:
             return self._padded(sequences, attended, positions)
-        positions = positions or _counted(sequences)
         lengths = [len(s) for s in sequences]
         if attended is not None:
             pack = attention.Pack(tuple(attended), tuple(lengths))
@@ -85,15 +85,21 @@ class Transformer:
         return self.states(sequences)
 
     def _packed(
-        self, sequences: list[Ints], positions: list[Ints], pack: attention.Pack
+        self, sequences: list[Ints], positions: list[Ints] | None, pack: attention.Pack
     ) -> torch.Tensor:
         """Return the states of all positions of a pack, gaps included: [sum(pack.taken), dim]."""
-        ids = np.zeros(sum(pack.taken), np.int64)
-        position_ids = np.zeros_like(ids)
-        starts = np.cumsum([0, *pack.taken[:-1]])
-        for start, sequence, own in zip(starts, sequences, positions, strict=True):
-            ids[start : start + len(sequence)] = sequence
-            position_ids[start : start + len(sequence)] = own
+        lengths, taken = np.array([len(s) for s in sequences]), np.array(pack.taken)
+        ids = np.concatenate(sequences).astype(np.int64)
+        position_ids = (
+            ranges(np.zeros_like(lengths), lengths)
+            if positions is None
+            else np.concatenate(positions).astype(np.int64)
+        )
+        if (taken != lengths).any():
+            filled = ranges(np.cumsum(taken) - taken, lengths)
+            gapless, ids = (ids, position_ids), np.zeros(int(taken.sum()), np.int64)
+            position_ids = np.zeros_like(ids)
+            ids[filled], position_ids[filled] = gapless
         output = self.module(
             input_ids=self._move(torch.from_numpy(ids))[None],
             position_ids=self._move(torch.from_numpy(position_ids + self._first_position))[None],
@@ -105,10 +111,8 @@ class Transformer:
 
     def _without_gaps(self, states: torch.Tensor, pack: attention.Pack) -> torch.Tensor:
         """[sum(pack.taken), dim] -> [sum(pack.lengths), dim]."""
-        starts = np.cumsum([0, *pack.taken[:-1]])
-        filled = np.concatenate(
-            [np.arange(n) + s for s, n in zip(starts, pack.lengths, strict=True)]
-        )
+        lengths, taken = np.array(pack.lengths), np.array(pack.taken)
+        filled = ranges(np.cumsum(taken) - taken, lengths)
         return states.index_select(0, self._move(torch.from_numpy(filled)))
 
     def _aligned(self) -> bool:
@@ -195,7 +199,7 @@ class Transformer:
         try:
             self.module.set_attn_implementation(attention.NAME)
             pack = attention.Pack.of([len(s) for s in sequences], self._aligned())
-            packed = self._without_gaps(self._packed(sequences, _counted(sequences), pack), pack)
+            packed = self._without_gaps(self._packed(sequences, None, pack), pack)
             cosine = torch.nn.functional.cosine_similarity(alone.double(), packed.double(), dim=-1)
             return float(1 - cosine.mean())
         except (TypeError, ValueError, RuntimeError, IndexError, AttributeError, KeyError) as error:
@@ -213,10 +217,6 @@ class Transformer:
         return [
             rng.integers(size // 2, size, n).astype(np.int32) for n in lengths for _ in range(2)
         ]
-
-
-def _counted(sequences: list[Ints]) -> list[Ints]:
-    return [np.arange(len(sequence), dtype=np.int32) for sequence in sequences]
 
 
 def _first(counts: list[int], width: int) -> torch.Tensor:

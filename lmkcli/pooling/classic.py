@@ -188,6 +188,10 @@ def _block_owners(windows: WindowBlock, bodies: Longs, places: Longs, of_marks: 
     bodies: [windows]. places, of_marks: [m], the marks, counted from the first content token, and their
     windows.
     """
+    if (
+        windows.chunks == 1
+    ).all() and windows.ends.all():  # one chunk that is not empty, in each window
+        return np.where(places < bodies[of_marks], 0, SHARED)
     between = windows.separator is not None and bool((windows.chunks > 1).any())
     has_separators = (windows.chunks > 1) & (windows.separator is not None)
     stops = windows.ends + (windows.chunk_numbers + 1) * has_separators[windows.chunk_windows]

@@ -16,13 +16,18 @@ from transformers import AutoModel, AutoTokenizer
 
 from lmkcli.data.collection import Doc, Query, open_collection
 from lmkcli.encoding import encoder
-from lmkcli.encoding.encoder import Encoder, open_encoder
+from lmkcli.encoding.artifacts import run_encode
+from lmkcli.encoding.encoder import BatchRunner, Encoder, open_encoder
+from lmkcli.encoding.jobs import plan
 from lmkcli.encoding.resolution import resolve
 from lmkcli.errors import DataError, Mismatch, UnknownName, UsageError
+from lmkcli.models.transformer import Transformer
 from lmkcli.progress import Report
 from lmkcli.spec.recipe import RecipeOptions
 from lmkcli.spec.settings import EncodeSettings
+from lmkcli.spec.values import WHOLE
 from lmkcli.store.tokens import TokenRow
+from lmkcli.store.vectors import Vectors
 from tests import tiny
 
 Models = Callable[[str], Path]
@@ -76,6 +81,36 @@ def test_a_buffer_is_small_enough_for_a_stop_to_lose_little(
         big = opened(tiny_model("bert"), one.runner.settings)
         monkeypatch.setitem(encoder.BUFFER_WORK, "cpu", tokens * big.model.weight_bytes)
         assert big.buffer_tokens == buffer
+
+
+def test_buffers_that_run_ahead_have_the_same_vectors_and_progress(
+    tiny_model: Models, beir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a GPU, the passes of the next buffer start before the vectors of the last one are fetched."""
+    settings = EncodeSettings(dtype="fp32", device="cpu", batch_tokens=100)
+    monkeypatch.setattr(encoder, "BUFFER_PACKS", 2)
+    events: list[Any] = []
+    states = Transformer.states
+    monkeypatch.setattr(Transformer, "states", lambda *a: (events.append("pass"), states(*a))[1])
+    made = []
+    for name in ("at-once", "ahead"):
+        job = plan(str(beir), RecipeOptions(model=str(tiny_model("bert"))), settings, WHOLE)
+        run_encode(
+            job, tmp_path / name, Report(lambda done, total, *_: events.append((done, total)))
+        )
+        stored = Vectors(tmp_path / name)
+        made.append((stored.at(np.arange(stored.rows)).vectors, events.copy()))
+        events.clear()
+        monkeypatch.setattr(BatchRunner, "waits", False)
+    (at_once, one), (ahead, other) = made
+    np.testing.assert_array_equal(ahead, at_once)
+    assert sorted(map(str, one)) == sorted(map(str, other))
+    done = [event[0] for event in other if event != "pass"]
+    assert done == sorted(done)
+    assert other[-1] == one[-1] == (done[-1], done[-1])
+    before = next(event for event in one if event != "pass")
+    assert one.index(before) == 1
+    assert other.index(before) > 2  # a buffer has two packs or more, and the next one has started
 
 
 # --- reproducibility -----------------------------------------------------------------------------

@@ -51,6 +51,7 @@ from lmkcli.system.atomic import locked
 from tests import tiny
 from tests.cluster import waited
 from tests.forkserver import ForkServer
+from tests.immediate import Immediate
 
 Models = Callable[[str], Path]
 Floats = NDArray[np.float32]
@@ -82,7 +83,7 @@ class Given(Collection):
         return {"given": [len(self._docs), hash(tuple(self._docs))]}
 
 
-class Table:
+class Table(Immediate):
     """Replaces an encoder: text 'i' has vector i. Counts the encoded documents."""
 
     buffer_tokens, spans, contexts, sparse = 1, False, False, False

@@ -145,6 +145,7 @@ def test_late_interaction(pylate: Callable[..., Path], side: str, dtype: str) ->
     check(one.runner.forward, inputs(one), one.dim)
 
 
+@pytest.mark.skipif(torch.cuda.device_count() == 1, reason="this machine has a GPU, but only one")
 def test_a_second_device(tiny_model: Models) -> None:
     one = encoder(tiny_model("bert"), "bf16", pool="lmk", gran="8")
     check(one.runner.forward, inputs(one), one.dim, torch.device("cuda", 1))

@@ -113,7 +113,7 @@ def by_definition(
     left, right = how["window_size"]  # type: ignore[misc]
     assert bounds is other
     assert how["scale"] == WIDTH**-0.5
-    assert how["enable_gqa"] == (q.shape[1] != k.shape[1])
+    assert how.get("enable_gqa", False) == (q.shape[1] != k.shape[1])
     starts = bounds.tolist()  # type: ignore[attr-defined]
     assert longest == longest_key == max(b - a for a, b in itertools.pairwise(starts))
     assert right == (0 if how.get("causal") or right == 0 else left)

@@ -35,13 +35,14 @@ from lmkcli.spec.values import WHOLE
 from lmkcli.store.part_writer import shard_writer
 from lmkcli.store.tokens import TokenRow, TokenStream
 from lmkcli.store.vectors import Ragged, Vectors
+from tests.immediate import Immediate
 
 Floats = NDArray[np.float32]
 Models = Callable[[str], Path]
 NONE = np.zeros(0, np.int32)
 
 
-class FixedEncoder:
+class FixedEncoder(Immediate):
     """Replaces a model: row i of the collection has vectors i, with one span per word."""
 
     buffer_tokens, contexts, sparse = 1, False, False

@@ -21,6 +21,7 @@ from lmkcli.store.doctable import DocRow
 from lmkcli.store.part_writer import PartBuilder, PartTarget, shard_writer
 from lmkcli.store.tokens import TokenRow, TokenStream
 from lmkcli.store.vectors import Ragged, Vectors
+from tests.immediate import Immediate
 
 SIDE = EncoderConfig("a/model", "w", "t", pool="mean")
 RECIPE = Recipe(SIDE, SIDE)
@@ -39,7 +40,7 @@ def token_row(doc: Doc) -> TokenRow:
     return TokenRow(doc, doc_hash(doc), np.arange(words), np.zeros((words, 2)), NONE, None)
 
 
-class WordCounts:
+class WordCounts(Immediate):
     """An encoder that keeps five tokens of a text. It checks for a stop after each document, or never."""
 
     dim, spans = DIM, False

@@ -133,7 +133,8 @@ class LossTrainer(Trainer):
                 "train with --dtype fp32 (checkpoints are kept)"
             )
         check_terms(parts, inputs.step)
-        return loss.total.detach() / world_size()
+        # the Trainer adds it up on its device; a pretext step sums its losses on the CPU
+        return loss.total.detach().to(self.args.device) / world_size()
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         """Write a line of log.jsonl, with the loss parts and the speed since the previous line."""
