@@ -18,7 +18,7 @@ from lmkcli.encoding.encoder import (
     sparse_encoder_of,
 )
 from lmkcli.encoding.resolution import makes_sparse, open_pooler, resolve
-from lmkcli.models import splade
+from lmkcli.models import attention, splade
 from lmkcli.models.crossencoder import open_cross_encoder
 from lmkcli.models.forward import ForwardPass, ModelOptions
 from lmkcli.models.splade import SpladePooling
@@ -149,6 +149,33 @@ def test_late_interaction(pylate: Callable[..., Path], side: str, dtype: str) ->
 def test_a_second_device(tiny_model: Models) -> None:
     one = encoder(tiny_model("bert"), "bf16", pool="lmk", gran="8")
     check(one.runner.forward, inputs(one), one.dim, torch.device("cuda", 1))
+
+
+@pytest.mark.parametrize("name", ["bert", "modernbert", "qwen2"])
+def test_an_older_kernel_without_these_arguments(
+    tiny_model: Models, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """The kernel of torch 2.10 for packed sequences has neither a scale, nor windows, nor grouped heads."""
+
+    def older(q: Any, k: Any, v: Any, starts: Any, others: Any, longest: int, other: int) -> Any:
+        raise AssertionError("called")
+
+    monkeypatch.setattr("torch.nn.attention.varlen.varlen_attn", older)
+    attention._kernel_arguments.cache_clear()
+    one = encoder(tiny_model(name), "bf16", pool="mean")
+    try:
+        check(one.runner.forward, inputs(one), one.dim)
+    finally:
+        attention._kernel_arguments.cache_clear()
+
+
+def test_heads_whose_width_is_no_multiple_of_8(tmp_path: Path) -> None:
+    shape = {"hidden_size": 20, "num_attention_heads": 2, "intermediate_size": 32}
+    config = transformers.BertConfig(vocab_size=tiny.VOCABULARY, num_hidden_layers=1, **shape)
+    transformers.BertModel(config).save_pretrained(tmp_path)
+    tiny.wordpiece().save_pretrained(tmp_path)
+    one = encoder(tmp_path, "bf16", pool="mean")
+    check(one.runner.forward, inputs(one), one.dim)
 
 
 @pytest.mark.parametrize("labels", [1, 2])
