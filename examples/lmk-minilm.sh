@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
-# Make lmk-minilm, or continue after a stop: bash examples/lmk-minilm.sh path/to/collections
+# Make lmk-minilm in this folder, or continue after a stop: bash examples/lmk-minilm.sh path/to/collections [SETTINGS]
 set -euo pipefail
 here=$(dirname "$0")
+settings=${2:-$here/lmk-minilm.toml}
 data=lmk-minilm-data
 [ -f $data/SUMMARY.txt ] || python "$here/../benchmarks/landmarks_data.py" "$1" -o $data
 
@@ -21,7 +22,7 @@ lmk train \
     $data/squad-sentences.jsonl.gz,max-length=256,query-max-length=64,weight=0.08 \
     $data/fever.jsonl.gz,max-length=256,query-max-length=64,weight=0.10 \
     $data/python-functions.jsonl.gz,max-length=384,query-max-length=64,weight=0.10 \
-    --config "$here/lmk-minilm.toml" --steps 700 --warmup 50 -o lmk-minilm-1
+    --config "$settings" --steps 700 --warmup 50 -o lmk-minilm-1
 lmk train \
     $data/techdocs.jsonl.gz,max-length=512,query-max-length=64,weight=0.30 \
     $data/techdocs-openings.jsonl.gz,max-length=512,query-max-length=128,weight=0.30 \
@@ -37,7 +38,7 @@ lmk train \
     $data/squad-sentences.jsonl.gz,max-length=256,query-max-length=64,weight=0.08 \
     $data/fever.jsonl.gz,max-length=256,query-max-length=64,weight=0.10 \
     $data/python-functions.jsonl.gz,max-length=384,query-max-length=64,weight=0.10 \
-    --config "$here/lmk-minilm.toml" --steps 500 --warmup 40 -o lmk-minilm-2
+    --config "$settings" --steps 500 --warmup 40 -o lmk-minilm-2
 lmk train \
     $data/qmsum-slices.jsonl.gz,max-length=512,query-max-length=64,weight=2.05 \
     $data/qmsum-among.jsonl.gz,max-length=1536,query-max-length=64,weight=1.12 \
@@ -53,7 +54,7 @@ lmk train \
     $data/squad-sentences.jsonl.gz,max-length=256,query-max-length=64,weight=0.017 \
     $data/fever.jsonl.gz,max-length=256,query-max-length=64,weight=0.03 \
     $data/python-functions.jsonl.gz,max-length=384,query-max-length=64,weight=0.021 \
-    --config "$here/lmk-minilm.toml" -m lmk-minilm-2 --extend "" --steps 300 --warmup 20 --lr 3e-4 -o lmk-minilm-3
+    --config "$settings" -m lmk-minilm-2 --extend "" --steps 300 --warmup 20 --lr 3e-4 -o lmk-minilm-3
 
 # The model is a mean: weight 1 for the first training, weight 2 for the second and third together. It declares mean
 # pooling, which is better than its landmarks on most collections (docs/lmk-minilm.md).

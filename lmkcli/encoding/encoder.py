@@ -128,7 +128,7 @@ class BatchRunner:
         return self.forward.model
 
     @property
-    def waits(self) -> bool:
+    def synchronous(self) -> bool:
         """Whether a pack is computed when it is launched. A GPU computes it later."""
         return self.model.device.type != "cuda"
 
@@ -144,7 +144,7 @@ class BatchRunner:
         an input's text. The error names this text if a single input does not fit.
         """
         launched = self._launches(inputs, name, note)
-        if self.waits:
+        if self.synchronous:
             return (one.wait() for one in launched)
         pending = deque(launched)
         return (pending.popleft().wait() for _ in range(len(pending)))
@@ -381,7 +381,7 @@ class SideEncoder(Generic[AnyRagged]):
     @property
     def ahead(self) -> int:
         """How many buffers should be started before the first one is fetched, so that a GPU never waits."""
-        return 0 if self.runner.waits else 1
+        return 0 if self.runner.synchronous else 1
 
     def start(
         self, rows: Sequence[TokenRow], report: Report

@@ -101,7 +101,7 @@ def test_buffers_that_run_ahead_have_the_same_vectors_and_progress(
         stored = Vectors(tmp_path / name)
         made.append((stored.at(np.arange(stored.rows)).vectors, events.copy()))
         events.clear()
-        monkeypatch.setattr(BatchRunner, "waits", False)
+        monkeypatch.setattr(BatchRunner, "synchronous", False)
     (at_once, one), (ahead, other) = made
     np.testing.assert_array_equal(ahead, at_once)
     assert sorted(map(str, one)) == sorted(map(str, other))
