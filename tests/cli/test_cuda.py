@@ -216,10 +216,20 @@ def pairs(path: Path) -> Path:
     return path
 
 
-def curve(lmk: Lmk, verb: str, *words: object) -> list[tuple[float, float]]:
+def curve(lmk: Lmk, *words: object) -> list[tuple[float, float]]:
     """Train, and return `losses`. The last word is the output folder."""
-    lmk(verb, *words[:-1], "--log-every", 1, "-o", words[-1])
+    lmk(*words[:-1], "--log-every", 1, "-o", words[-1])
     return losses(Path(str(words[-1])))
+
+
+def check_steps(lmk: Lmk, steps: int, folder: Path, *words: object) -> None:
+    """Train on both devices, and compare each step."""
+    on_cpu, on_gpu = (
+        curve(lmk, *words, "--device", device, folder / str(number))
+        for number, device in enumerate(DEVICES)
+    )
+    assert len(on_cpu) == steps
+    np.testing.assert_allclose(on_gpu, on_cpu, rtol=2e-3)
 
 
 def losses(model: Path) -> list[tuple[float, float]]:
@@ -246,12 +256,7 @@ def test_training_takes_the_same_steps(
         pairs(tmp_path / "pairs.jsonl"), "-m", exact_model, *how, "--max-length", 32, "--steps", 4,
         "--batch-size", 8, "--batch-tokens", batch_tokens, "--dtype", "fp32",
     )  # fmt: skip
-    on_cpu, on_gpu = (
-        curve(lmk, "train", *words, "--device", device, tmp_path / str(number))
-        for number, device in enumerate(DEVICES)
-    )
-    assert len(on_cpu) == 4
-    np.testing.assert_allclose(on_gpu, on_cpu, rtol=2e-3)
+    check_steps(lmk, 4, tmp_path, "train", *words)
 
 
 @pytest.mark.parametrize("batch_tokens", [100, 100_000])
@@ -291,9 +296,4 @@ def test_pretraining_takes_the_same_steps(
         beir, "-m", exact_model, "--objective", name, "--max-length", 32, "--steps", 3,
         "--batch-size", 8, "--dtype", "fp32",
     )  # fmt: skip
-    on_cpu, on_gpu = (
-        curve(lmk, "pretrain", *words, "--device", device, tmp_path / str(number))
-        for number, device in enumerate(DEVICES)
-    )
-    assert len(on_cpu) == 3
-    np.testing.assert_allclose(on_gpu, on_cpu, rtol=2e-3)
+    check_steps(lmk, 3, tmp_path, "pretrain", *words)
