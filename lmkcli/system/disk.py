@@ -2,11 +2,15 @@
 
 import errno
 import os
+import re
 import shutil
 import tempfile
 from pathlib import Path
 
 FULL_DISK = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+_SHORT_WRITE = re.compile(
+    r"\d+ requested and \d+ written"
+)  # numpy's error, without an error number
 
 
 def is_full_disk(error: BaseException) -> bool:
@@ -16,7 +20,7 @@ def is_full_disk(error: BaseException) -> bool:
     while cause is not None:
         if isinstance(cause, OSError) and cause.errno in FULL_DISK:
             return True
-        if any(message in str(cause) for message in messages):
+        if any(message in str(cause) for message in messages) or _SHORT_WRITE.search(str(cause)):
             return True
         cause = cause.__cause__ or cause.__context__
     return False
