@@ -8,9 +8,8 @@ import tempfile
 from pathlib import Path
 
 FULL_DISK = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
-_SHORT_WRITE = re.compile(
-    r"\d+ requested and \d+ written"
-)  # numpy's error, without an error number
+# The error of numpy, which has no error number
+_SHORT_WRITE = re.compile(r"\d+ requested and \d+ written")
 
 
 def is_full_disk(error: BaseException) -> bool:

@@ -93,24 +93,29 @@ def test_buffers_that_run_ahead_have_the_same_vectors_and_progress(
     states = Transformer.states
     monkeypatch.setattr(Transformer, "states", lambda *a: (events.append("pass"), states(*a))[1])
     made = []
-    for name in ("at-once", "ahead"):
-        job = plan(str(beir), RecipeOptions(model=str(tiny_model("bert"))), settings, WHOLE)
-        run_encode(
-            job, tmp_path / name, Report(lambda done, total, *_: events.append((done, total)))
-        )
+    for name, patches in {
+        "at-once": {},
+        "launched": {BatchRunner: ("synchronous", False), Encoder: ("ahead", 0)},
+        "ahead": {BatchRunner: ("synchronous", False)},
+    }.items():
+        with monkeypatch.context() as patched:
+            for owner, (attribute, value) in patches.items():
+                patched.setattr(owner, attribute, value)
+            job = plan(str(beir), RecipeOptions(model=str(tiny_model("bert"))), settings, WHOLE)
+            report = Report(lambda done, total, *_: events.append((done, total)))
+            run_encode(job, tmp_path / name, report)
         stored = Vectors(tmp_path / name)
         made.append((stored.at(np.arange(stored.rows)).vectors, events.copy()))
         events.clear()
-        monkeypatch.setattr(BatchRunner, "synchronous", False)
-    (at_once, one), (ahead, other) = made
-    np.testing.assert_array_equal(ahead, at_once)
-    assert sorted(map(str, one)) == sorted(map(str, other))
-    done = [event[0] for event in other if event != "pass"]
+    (expected, at_once), (_, launched), (vectors_ahead, ahead) = made
+    np.testing.assert_array_equal(vectors_ahead, expected)
+    assert sorted(map(str, ahead)) == sorted(map(str, at_once))
+    done = [event[0] for event in ahead if event != "pass"]
     assert done == sorted(done)
-    assert other[-1] == one[-1] == (done[-1], done[-1])
-    before = next(event for event in one if event != "pass")
-    assert one.index(before) == 1
-    assert other.index(before) > 2  # a buffer has two packs or more, and the next one has started
+    assert ahead[-1] == at_once[-1] == (done[-1], done[-1])
+    first = next(event for event in at_once if event != "pass")
+    # the first vectors are fetched after one pass, after those of a buffer, after those of two buffers
+    assert 1 == at_once.index(first) < launched.index(first) < ahead.index(first)
 
 
 # --- reproducibility -----------------------------------------------------------------------------
