@@ -381,6 +381,8 @@ def read(folder: Path, *kinds: str) -> Manifest:
 
 
 def _with_article(kind: str) -> str:
+    if not kind.isalpha():  # no kind of lmk
+        return f"an artifact of kind {kind!r}"
     article = "an " if kind[0] in "aeiou" else "a "
     return kind if kind.endswith("s") else article + kind
 

@@ -21,7 +21,7 @@ _FIX = f"delete this part and {parts.MAKE_AGAIN}"
 
 
 def map_array(path: Path) -> NDArray[Any]:
-    """Return a .npy file of any type, memory-mapped. Raises DataError if it is damaged."""
+    """Return rows of numbers from a .npy file, memory-mapped. Raises DataError if it is damaged."""
     try:
         check_finite(path)  # a named pipe could be opened for ever
         array = np.load(path, mmap_mode="r", allow_pickle=False)
@@ -31,6 +31,10 @@ def map_array(path: Path) -> NDArray[Any]:
         ) from None
     if not isinstance(array, np.ndarray):
         raise DataError(f"{path} is an archive, not an array; {_FIX}")
+    if not array.ndim or array.dtype.kind not in "biuf":  # a damaged header can name any type
+        raise DataError(
+            f"{path} is {array.dtype.str} {list(array.shape)}, not rows of numbers; {_FIX}"
+        )
     return array
 
 
@@ -40,7 +44,7 @@ def open_array(path: Path, dtype: str, width: tuple[int, ...], rows: int | None)
     Raises DataError if the file is damaged, or has another type or shape.
     """
     array = map_array(path)
-    expected = (len(array) if rows is None and array.ndim else rows, *width)
+    expected = (len(array) if rows is None else rows, *width)
     if array.dtype != np.dtype(dtype).newbyteorder("<") or array.shape != expected:
         raise DataError(
             f"{path} is {array.dtype.str} {list(array.shape)}, expected {dtype} {list(expected)}; {_FIX}"

@@ -120,6 +120,33 @@ def test_verify_reads_every_number(lmk: Lmk, vectors: Path) -> None:
     assert "its digest differs" in lmk("verify", vectors, "--sample", 3, code=3).err
 
 
+@pytest.mark.parametrize(
+    "array", [np.float32(1), np.zeros(3, "M8[s]"), np.zeros(3, "V4"), np.zeros(3, "S0")]
+)
+@pytest.mark.parametrize("name", ["vectors.npy", "spans.npy"])
+def test_an_array_of_a_part_that_is_no_rows_of_numbers(
+    lmk: Lmk, tiny_model: Models, beir: Path, tmp_path: Path, name: str, array: np.ndarray
+) -> None:
+    chunks = tmp_path / "chunks"
+    lmk(
+        "encode",
+        beir,
+        "-m",
+        tiny_model("bert"),
+        "--pool",
+        "lmk",
+        "--gran",
+        8,
+        "--unit",
+        "chunk",
+        "-o",
+        chunks,
+    )
+    part(chunks, name).write_bytes(saved(array))
+    for line in (["verify", chunks], ["search", chunks, "-q", "x"]):
+        assert name in lmk(*line, code=3).err
+
+
 def test_verify_notices_a_part_of_another_folder(
     lmk: Lmk, vectors: Path, tiny_model: Models, beir: Path, tmp_path: Path
 ) -> None:

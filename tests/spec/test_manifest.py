@@ -131,6 +131,16 @@ def test_the_kind_is_checked_where_one_is_needed(tmp_path: Path) -> None:
         read(tmp_path, "tokens")
 
 
+@pytest.mark.parametrize(
+    ("kind", "shown"), [("", "kind ''"), ("a\nb", r"kind 'a\nb'"), ("recipe", "a recipe")]
+)
+def test_an_unknown_kind_is_named(tmp_path: Path, kind: str, shown: str) -> None:
+    claim(tmp_path, replace(MADE, kind=kind))
+    with pytest.raises(DataError) as error:
+        read(tmp_path, "vectors")
+    assert shown in str(error.value)
+
+
 def test_the_fingerprint_is_of_kind_and_identity() -> None:
     assert replace(MADE, execution={}, facts={}).fingerprint == MADE.fingerprint
     others = [replace(MADE, kind="index"), replace(MADE, identity={})]
