@@ -121,7 +121,7 @@ def changed(draw: st.DrawFn, good: dict[str, Any]) -> dict[str, Any]:
             inside = inside[key]
         how = draw(st.sampled_from(["odd", "odd", "odd", "gone", "named"]))
         if how == "odd":
-            inside[last] = draw(ODD)
+            inside[last] = copy.deepcopy(draw(ODD))  # the next change may be inside of it
         else:
             value = inside.pop(last)
             if how == "named" and isinstance(inside, dict):
