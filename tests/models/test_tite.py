@@ -1,5 +1,6 @@
 """TITE: official numbers, the formulas for every configuration, padding, gradients, files."""
 
+import copy
 import json
 import random
 from collections.abc import Callable
@@ -237,7 +238,7 @@ def test_fused_layers_change_nothing(config: dict[str, Any], dtype: str) -> None
     lengths = np.arange(1, 25)
     ids = torch.randint(0, 40, (int(lengths.sum()),))
     with torch.inference_mode():
-        exact = model.packed(ids, lengths)
+        exact = copy.deepcopy(model).double().packed(ids, lengths)
         model.to({"fp32": torch.float32, "bf16": torch.bfloat16}[dtype])
         plain = model.packed(ids, lengths)
         replaced = fuse(model.encoder)
@@ -246,10 +247,10 @@ def test_fused_layers_change_nothing(config: dict[str, Any], dtype: str) -> None
         assert torch.equal(model.packed(ids, lengths), plain)
 
     def off(vectors: torch.Tensor) -> torch.Tensor:
-        return 1 - torch.cosine_similarity(exact.double(), vectors.double())
+        return 1 - torch.cosine_similarity(exact, vectors.double())
 
-    if dtype == "fp32":
-        assert off(fused).max() < 1e-9
+    if dtype == "fp32":  # random layers can amplify rounding, with fused layers and without
+        assert off(fused).max() < 10 * off(plain).max() + 1e-9
     else:  # a vector that nearly cancels is anybody's in bf16, with fused layers and without
         assert off(fused).median() < 2 * off(plain).median() + 1e-3
 
