@@ -125,6 +125,15 @@ def test_a_block_is_placed_as_its_texts(case: tuple[Placer, list[TextTokens]]) -
     check_equal(place_block(placer, TokenBlock.of(texts)), one_by_one(placer, texts))
 
 
+@pytest.mark.parametrize("lengths", [(5, 9), (5, 0, 9), (0, 4, 60)])
+@pytest.mark.parametrize("pooler", [Mean(), EveryKth(3)])
+def test_texts_of_one_chunk(pooler: Pooler, lengths: tuple[int, ...]) -> None:
+    """The last tokens belong to a chunk only if it is empty."""
+    given = [text._replace(ends=None) for text in texts(*lengths)]
+    placer = Placer(pooler, SPECIAL[1], 20, include_prompt=True, unit="chunk")
+    check_equal(place_block(placer, TokenBlock.of(given)), one_by_one(placer, given))
+
+
 @pytest.mark.parametrize("pooler", POOLERS)
 def test_a_subclass_that_changes_only_the_arrangement_of_one_text_keeps_it(pooler: Pooler) -> None:
     assert (block_arranger(pooler) is None) == isinstance(pooler, FirstTwo)
