@@ -22,6 +22,7 @@ from lmkcli.pooling.placement import (
     SpecialTokens,
     plain,
 )
+from lmkcli.spec.values import Granularity
 from lmkcli.store.token_blocks import TextTokens, TokenBlock
 
 CLS, SEP = 1, 2
@@ -130,7 +131,7 @@ def test_a_block_is_placed_as_its_texts(case: tuple[Placer, list[TextTokens]]) -
 def test_texts_of_one_chunk(pooler: Pooler, lengths: tuple[int, ...]) -> None:
     """The last tokens belong to a chunk only if it is empty."""
     given = [text._replace(ends=None) for text in texts(*lengths)]
-    placer = Placer(pooler, SPECIAL[1], 20, include_prompt=True, unit="chunk")
+    placer = Placer(pooler, SPECIAL[1], 20, Granularity(""), True, unit="chunk")
     check_equal(place_block(placer, TokenBlock.of(given)), one_by_one(placer, given))
 
 
