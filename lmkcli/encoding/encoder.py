@@ -407,7 +407,7 @@ class SideEncoder(Generic[AnyRagged]):
 
     @property
     def ahead(self) -> int:
-        """How many later buffers are started before the vectors of a buffer are fetched: a GPU never waits."""
+        """One on a GPU, which never waits: it computes a buffer while the vectors of the last are fetched."""
         return 0 if self.runner.synchronous else 1
 
     def start(
