@@ -74,8 +74,12 @@ CPU_STATES = 1_572_864
 GPU_POSITIONS = 65_536  # positions of a pack on a GPU: enough to occupy it
 BUFFER_PACKS = 32  # inputs of so many packs are sorted by length together
 TOKEN_PACKS = 4  # the same with unit token: every token has a vector, which takes memory
-# Bytes of weights times tokens, for about twenty seconds of work: a stop loses at most one buffer.
+# Bytes of weights times tokens, for about twenty seconds of work. A stop loses at most one buffer, or two on
+# a GPU.
 BUFFER_WORK = {"cpu": 20e12, "cuda": 2000e12}
+# Bytes of vectors of a buffer that a GPU computes before they are fetched. They are in pinned memory, which
+# cannot be swapped out. Sparse vectors need the limit: they are copied with all terms of the vocabulary.
+AHEAD_BYTES = 1 << 30
 
 
 class PooledPack(NamedTuple):
@@ -137,8 +141,8 @@ class BatchRunner:
     ) -> Iterator[PooledPack]:
         """Return an iterator over the vectors of all inputs, pack by pack.
 
-        On a GPU, all packs are launched before this returns, and their vectors arrive while the caller does
-        other work. On a CPU, each step of the iterator computes a pack.
+        On a GPU, packs with AHEAD_BYTES of vectors are launched before this returns, which is usually all of
+        them. They run while the caller does other work. On a CPU, each step of the iterator computes a pack.
 
         If memory runs out, the remaining inputs go into packs of half the size. `name` returns the name of
         an input's text. The error names this text if a single input does not fit.
@@ -146,12 +150,12 @@ class BatchRunner:
         launched = self._launches(inputs, name, note)
         if self.synchronous:
             return (one.wait() for one in launched)
-        pending = deque(launched)
-        return (pending.popleft().wait() for _ in range(len(pending)))
+        return _run_ahead(launched)
 
     def _launches(
         self, inputs: list[Input], name: Callable[[int], str], note: Note
-    ) -> Iterator["_Launched"]:
+    ) -> Iterator[_Launched]:
+        """Launch pack after pack: one for each step of the iterator."""
         remaining = self._packs(inputs, list(range(len(inputs))))
         while remaining:
             pack, *rest = remaining
@@ -207,6 +211,29 @@ class BatchRunner:
             f"(to start with it, use --batch-tokens {budget})"
         )
         self.settings = replace(self.settings, batch_tokens=budget)
+
+
+def _run_ahead(launches: Iterator[_Launched]) -> Iterator[PooledPack]:
+    """Launch packs until their vectors take AHEAD_BYTES. The returned iterator launches the rest."""
+    pending: deque[_Launched] = deque()
+    held = 0  # bytes of the vectors in `pending`
+
+    def launch() -> None:
+        nonlocal held
+        while held < AHEAD_BYTES and (one := next(launches, None)):
+            pending.append(one)
+            held += one.vectors.nbytes
+
+    def fetched() -> Iterator[PooledPack]:
+        nonlocal held
+        while pending:
+            one = pending.popleft()
+            held -= one.vectors.nbytes
+            launch()
+            yield one.wait()
+
+    launch()
+    return fetched()
 
 
 class DocumentVectors(NamedTuple, Generic[AnyRagged]):
@@ -267,7 +294,7 @@ class DocumentEncoder(VectorFormat, Protocol[AnyRagged]):
 
     @property
     def ahead(self) -> int:
-        """How many buffers should be started before the first one is fetched."""
+        """How many later buffers are started before the vectors of a buffer are fetched."""
 
     def start(
         self, rows: Sequence[TokenRow], report: Report
@@ -380,7 +407,7 @@ class SideEncoder(Generic[AnyRagged]):
 
     @property
     def ahead(self) -> int:
-        """How many buffers should be started before the first one is fetched, so that a GPU never waits."""
+        """One on a GPU, which never waits: it computes a buffer while the vectors of the last are fetched."""
         return 0 if self.runner.synchronous else 1
 
     def start(

@@ -188,8 +188,7 @@ def _block_owners(windows: WindowBlock, bodies: Longs, places: Longs, of_marks: 
     bodies: [windows]. places, of_marks: [m], the marks, counted from the first content token, and their
     windows.
     """
-    single = bool((windows.chunks == 1).all())
-    if single and windows.ends.all():  # each window has one chunk, and it is not empty
+    if (windows.chunks == 1).all() and windows.ends.all():  # one chunk each, which is not empty
         return np.where(places < bodies[of_marks], 0, SHARED)
     between = windows.separator is not None and bool((windows.chunks > 1).any())
     has_separators = (windows.chunks > 1) & (windows.separator is not None)

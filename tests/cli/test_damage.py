@@ -128,20 +128,8 @@ def test_an_array_of_a_part_that_is_no_rows_of_numbers(
     lmk: Lmk, tiny_model: Models, beir: Path, tmp_path: Path, name: str, array: np.ndarray
 ) -> None:
     chunks = tmp_path / "chunks"
-    lmk(
-        "encode",
-        beir,
-        "-m",
-        tiny_model("bert"),
-        "--pool",
-        "lmk",
-        "--gran",
-        8,
-        "--unit",
-        "chunk",
-        "-o",
-        chunks,
-    )
+    how = ("--pool", "lmk", "--gran", 8, "--unit", "chunk")
+    lmk("encode", beir, "-m", tiny_model("bert"), *how, "-o", chunks)
     part(chunks, name).write_bytes(saved(array))
     for line in (["verify", chunks], ["search", chunks, "-q", "x"]):
         assert name in lmk(*line, code=3).err

@@ -3,6 +3,7 @@
 import json
 import shutil
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from lmkcli.encoding.jobs import plan
 from lmkcli.encoding.resolution import resolve
 from lmkcli.errors import DataError, Mismatch, UnknownName, UsageError
 from lmkcli.models.transformer import Transformer
+from lmkcli.pooling.block_placement import PlacedBlock
 from lmkcli.progress import Report
 from lmkcli.spec.recipe import RecipeOptions
 from lmkcli.spec.settings import EncodeSettings
@@ -102,7 +104,7 @@ def test_buffers_that_run_ahead_have_the_same_vectors_and_progress(
             for owner, (attribute, value) in patches.items():
                 patched.setattr(owner, attribute, value)
             job = plan(str(beir), RecipeOptions(model=str(tiny_model("bert"))), settings, WHOLE)
-            report = Report(lambda done, total, *_: events.append((done, total)))
+            report = Report(lambda *event: events.append(event))
             run_encode(job, tmp_path / name, report)
         stored = Vectors(tmp_path / name)
         made.append((stored.at(np.arange(stored.rows)).vectors, events.copy()))
@@ -112,10 +114,28 @@ def test_buffers_that_run_ahead_have_the_same_vectors_and_progress(
     assert sorted(map(str, ahead)) == sorted(map(str, at_once))
     done = [event[0] for event in ahead if event != "pass"]
     assert done == sorted(done)
-    assert ahead[-1] == at_once[-1] == (done[-1], done[-1])
+    assert ahead[-1][:2] == (done[-1], done[-1])
     first = next(event for event in at_once if event != "pass")
     # the first vectors are fetched after one pass, after those of a buffer, after those of two buffers
     assert 1 == at_once.index(first) < launched.index(first) < ahead.index(first)
+
+
+@pytest.mark.parametrize(("limit", "at_work"), [(1, 2), (3, 4), (10, 10)])
+def test_vectors_in_pinned_memory_are_limited(
+    tiny_model: Models, monkeypatch: pytest.MonkeyPatch, limit: int, at_work: int
+) -> None:
+    """A GPU is AHEAD_BYTES ahead of the pack that is fetched, here `limit` of ten packs."""
+    one = opened(tiny_model("bert"), replace(FP32, batch_size=4))
+    placed = PlacedBlock.of(one.placed(one.tokenizer([tiny.sentence(i, 5) for i in range(40)])))
+    passes: list[None] = []
+    states = Transformer.states
+    monkeypatch.setattr(Transformer, "states", lambda *a: (passes.append(None), states(*a))[1])
+    monkeypatch.setattr(BatchRunner, "synchronous", False)
+    monkeypatch.setattr(encoder, "AHEAD_BYTES", limit * 4 * one.dim * 4)
+    found = one.runner(placed.inputs, str, print)
+    assert len(passes) == limit
+    counts = [len(passes) - fetched for fetched, _ in enumerate(found)]
+    assert counts == [min(at_work, 10 - fetched) for fetched in range(10)]
 
 
 # --- reproducibility -----------------------------------------------------------------------------

@@ -22,6 +22,7 @@ from lmkcli.pooling.placement import (
     SpecialTokens,
     plain,
 )
+from lmkcli.spec.values import Granularity
 from lmkcli.store.token_blocks import TextTokens, TokenBlock
 
 CLS, SEP = 1, 2
@@ -123,6 +124,15 @@ def check_equal(found: PlacedBlock, expected: PlacedBlock) -> None:
 def test_a_block_is_placed_as_its_texts(case: tuple[Placer, list[TextTokens]]) -> None:
     placer, texts = case
     check_equal(place_block(placer, TokenBlock.of(texts)), one_by_one(placer, texts))
+
+
+@pytest.mark.parametrize("lengths", [(5, 9), (5, 0, 9), (0, 4, 60)])
+@pytest.mark.parametrize("pooler", [Mean(), EveryKth(3)])
+def test_texts_of_one_chunk(pooler: Pooler, lengths: tuple[int, ...]) -> None:
+    """The last tokens belong to a chunk only if it is empty."""
+    given = [text._replace(ends=None) for text in texts(*lengths)]
+    placer = Placer(pooler, SPECIAL[1], 20, Granularity(""), True, unit="chunk")
+    check_equal(place_block(placer, TokenBlock.of(given)), one_by_one(placer, given))
 
 
 @pytest.mark.parametrize("pooler", POOLERS)
