@@ -8,7 +8,6 @@ import tempfile
 from pathlib import Path
 
 FULL_DISK = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
-# The error of numpy, which has no error number
 _SHORT_WRITE = re.compile(r"\d+ requested and \d+ written")
 
 
@@ -17,12 +16,17 @@ def is_full_disk(error: BaseException) -> bool:
     messages = [os.strerror(code) for code in FULL_DISK]
     cause: BaseException | None = error
     while cause is not None:
-        if isinstance(cause, OSError) and cause.errno in FULL_DISK:
+        if any(message in str(cause) for message in messages):
             return True
-        if any(message in str(cause) for message in messages) or _SHORT_WRITE.search(str(cause)):
+        if isinstance(cause, OSError) and (cause.errno in FULL_DISK or _is_short_write(cause)):
             return True
         cause = cause.__cause__ or cause.__context__
     return False
+
+
+def _is_short_write(error: OSError) -> bool:
+    """Return whether numpy wrote a part of an array: its error has no number."""
+    return error.errno is None and bool(_SHORT_WRITE.search(str(error)))
 
 
 def fits(folder: Path, needed: int) -> bool:

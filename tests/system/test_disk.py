@@ -21,4 +21,5 @@ def test_a_short_write_of_numpy() -> None:
 
 def test_other_errors() -> None:
     assert not is_full_disk(OSError("no such file"))
-    assert not is_full_disk(ValueError("3 requested"))
+    assert not is_full_disk(ValueError("3 requested and 1 written"))
+    assert not is_full_disk(OSError(5, "3 requested and 1 written"))
