@@ -154,7 +154,7 @@ class DocTable:
 
     def __init__(self, path: Path, rows: int | None = None) -> None:
         """Raise DataError if the file is damaged, or does not contain `rows` documents."""
-        self._path = path
+        self.path = path
         with self._reading():
             check_finite(path)  # a named pipe could be opened for ever
             self._file = pq.ParquetFile(path, memory_map=True)
@@ -180,7 +180,7 @@ class DocTable:
         except (OSError, pa.ArrowException, ValueError, TypeError, OverflowError) as error:
             first = (str(error).strip() or type(error).__name__).splitlines()[0]
             raise DataError(
-                f"{self._path} cannot be read ({first}); make the artifact again"
+                f"{self.path} cannot be read ({first}); make the artifact again"
             ) from None
 
     def _column(self, name: str, group: int | None = None) -> pa.ChunkedArray:
@@ -190,6 +190,9 @@ class DocTable:
                 column = self._file.read(columns=[name]).column(name)
             else:
                 column = self._file.read_row_group(group, columns=[name]).column(name)
+            rows = self.rows if group is None else min(ROW_GROUP, self.rows - group * ROW_GROUP)
+            if len(column) != rows:
+                raise ValueError(f"'{name}' has {len(column)} values instead of {rows}")
             column.validate(full=True)
             if column.null_count:
                 raise ValueError(f"values of '{name}' are missing")

@@ -254,7 +254,14 @@ class StoredVectors:
             name = self.slices[number].name
             return np.arange(name.stop - name.start + 1)
         if number not in self._starts:
-            counts = self._table(number).column("vectors")
+            table, name = self._table(number), self.slices[number].name
+            counts = table.column("vectors")
+            total = part_summary(self.folder, name)["vectors"]
+            if counts.min(initial=1) < 1 or counts.sum() != total:
+                raise DataError(
+                    f"{table.path} contains impossible numbers of vectors; delete this part and "
+                    f"{parts.MAKE_AGAIN}"
+                )
             self._starts[number] = np.concatenate([[0], np.cumsum(counts)])
         return self._starts[number]
 

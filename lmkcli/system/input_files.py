@@ -28,9 +28,8 @@ MAX_RECORD_LINE = (
 )  # in a line of a collection or a log, which can contain a whole document
 MAX_FILE = 256 << 20  # bytes of a file that is read at once, such as a manifest
 _BLOCK = 1 << 20  # bytes
-_MAX_DEPTH = (
-    500  # levels of JSON: the decoder of Python 3.13 may overflow the stack instead of raising
-)
+# levels of JSON: functions that visit its values take several frames of the stack for each
+_MAX_DEPTH = 200
 _BRACKET = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+"|[][{}]', re.DOTALL)  # or a string, to skip it
 
 _NAME = r"""(?:(?<![\w-])[\w-]++|"[^"\n]*+"|'[^'\n]*+')"""
@@ -165,6 +164,11 @@ def validate(value: Any, shape: type[Shape], name: object, fix: str) -> Shape:
     if mismatch := _mismatch(value, shape):
         raise DataError(f"{name} cannot be read ({mismatch}); {fix}")
     return value  # type: ignore[no-any-return]
+
+
+def text_like(pattern: str) -> msgspec.Meta:
+    """The regular expression that a text in an annotation matches."""
+    return msgspec.Meta(pattern=pattern)
 
 
 def int_range(low: int, high: int) -> msgspec.Meta:
