@@ -154,7 +154,7 @@ class DocTable:
 
     def __init__(self, path: Path, rows: int | None = None) -> None:
         """Raise DataError if the file is damaged, or does not contain `rows` documents."""
-        self.path = path
+        self._path = path
         with self._reading():
             check_finite(path)  # a named pipe could be opened for ever
             self._file = pq.ParquetFile(path, memory_map=True)
@@ -180,7 +180,7 @@ class DocTable:
         except (OSError, pa.ArrowException, ValueError, TypeError, OverflowError) as error:
             first = (str(error).strip() or type(error).__name__).splitlines()[0]
             raise DataError(
-                f"{self.path} cannot be read ({first}); make the artifact again"
+                f"{self._path} cannot be read ({first}); make the artifact again"
             ) from None
 
     def _column(self, name: str, group: int | None = None) -> pa.ChunkedArray:

@@ -254,13 +254,12 @@ class StoredVectors:
             name = self.slices[number].name
             return np.arange(name.stop - name.start + 1)
         if number not in self._starts:
-            table, name = self._table(number), self.slices[number].name
-            counts = table.column("vectors")
-            total = part_summary(self.folder, name)["vectors"]
+            counts = self._table(number).column("vectors")
+            total = part_summary(self.folder, self.slices[number].name)["vectors"]
             if counts.min(initial=1) < 1 or counts.sum() != total:
                 raise DataError(
-                    f"{table.path} contains impossible numbers of vectors; delete this part and "
-                    f"{parts.MAKE_AGAIN}"
+                    f"{self._part(number) / 'docs.parquet'} contains impossible numbers of vectors; "
+                    f"delete this part and {parts.MAKE_AGAIN}"
                 )
             self._starts[number] = np.concatenate([[0], np.cumsum(counts)])
         return self._starts[number]

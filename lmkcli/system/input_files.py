@@ -182,7 +182,9 @@ def _parsed(kind: Any, value: Any) -> Any:
         return value
     if issubclass(kind, str) and isinstance(value, str):
         return kind(value)
-    raise NotImplementedError
+    raise TypeError(
+        f"Expected `{kind.__name__}`, got `{type(value).__name__}`"
+    )  # msgspec adds the key
 
 
 def _mismatch(value: Any, shape: Any) -> str:

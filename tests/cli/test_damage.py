@@ -431,7 +431,9 @@ def own(lmk: Lmk, made: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
             lmk(*line.split())
         shutil.copytree(made, whole)
     shutil.rmtree(made)
-    shutil.copytree(whole, made)  # in the same place, since artifacts record the paths of their inputs
+    shutil.copytree(
+        whole, made
+    )  # in the same place, since artifacts record the paths of their inputs
     monkeypatch.chdir(made)
     return made
 
@@ -468,6 +470,7 @@ NULL = "bm25\0"
         ("vectors/manifest.json", "identity/recipe/doc/dim", 16, "verify vectors", "16"),
         ("vectors/manifest.json", "identity/recipe/query/prefix_token", 9999, "search vectors -q x", "token"),
         ("vectors/manifest.json", "identity/recipe/query/expansion", -1, "search vectors -q x", "expansion"),
+        ("chunks/manifest.json", "identity/recipe/doc/overlap", 1.5, "search chunks -q x", "overlap"),
         ("tokens/manifest.json", "execution/source", {}, TOKENS, "source.name"),
         ("tokens/manifest.json", "identity/splitter", ..., TOKENS, "splitter"),
         ("tokens/manifest.json", "identity/text", 5, TOKENS, "text"),
