@@ -102,12 +102,21 @@ def _rollback(job: CollectionJob, folder: Path) -> AbstractContextManager[None]:
     return rollback_on_error(folder) if job.shard.count == 1 else nullcontext()
 
 
+def started(folder: Path) -> dict[str, Any]:
+    """Return how the tokens or vectors in a folder were started; empty for another artifact."""
+    described = manifest.read(folder)
+    if described.kind not in ("tokens", "vectors"):
+        return {}
+    manifest.check_whole(folder, described)
+    return described.execution
+
+
 def _check_source(job: CollectionJob, folder: Path) -> None:
     """Raise Mismatch if the collection has changed since the folder was started."""
     if not (folder / manifest.NAME).is_file():
         return
     updated = parts.read_generation(folder)
-    then = updated.source if updated else manifest.read(folder).execution.get("source", {})
+    then = updated.source if updated else started(folder).get("source", {})
     now = job.origin
     if then.get("name") == now["name"]:
         lines = manifest.json_differences(then.get("stamp"), now["stamp"])
@@ -125,7 +134,7 @@ def with_folder_dtype(settings: EncodeSettings, folder: Path) -> EncodeSettings:
     """Replace `--dtype auto` by the dtype that the folder was started with."""
     if settings.dtype != "auto" or not (folder / manifest.NAME).is_file():
         return settings
-    return replace(settings, dtype=manifest.read(folder).execution.get("dtype", "auto"))
+    return replace(settings, dtype=started(folder).get("dtype", "auto"))
 
 
 def vectors_manifest(
@@ -154,7 +163,7 @@ def as_started(described: Manifest, folder: Path) -> Manifest:
     """Return the manifest with the number of shards and the source's stamp from the start of the folder."""
     if not (folder / manifest.NAME).is_file():
         return described
-    then = manifest.read(folder).execution
+    then = started(folder)
     source = {**described.execution["source"], "stamp": then.get("source", {}).get("stamp")}
     frozen = {"source": source, "shards": then.get("shards")}
     return replace(described, execution={**described.execution, **frozen})

@@ -744,12 +744,16 @@ def open_recorded(
 
     Raises DataError if the model would run code or be downloaded, and `settings` do not allow it.
     """
-    return open_encoder(*_recorded(vectors, query, settings), loaded)
+    encoder = open_encoder(*_recorded(vectors, query, settings), loaded)
+    _check_dim(vectors, encoder.dim)
+    return encoder
 
 
 def open_recorded_sparse(vectors: SparseVectors, settings: ModelSettings) -> SparseEncoder:
     """Return the encoder of the documents of sparse vectors; errors as of `open_recorded`."""
-    return open_sparse(*_recorded(vectors, False, settings))
+    encoder = open_sparse(*_recorded(vectors, False, settings))
+    _check_dim(vectors, encoder.dim)
+    return encoder
 
 
 def open_recorded_sparse_queries(
@@ -757,6 +761,15 @@ def open_recorded_sparse_queries(
 ) -> SparseEncoder | StaticQueries:
     """Return the encoder of queries for sparse vectors; errors as of `open_recorded`."""
     return open_sparse_queries(*_recorded(vectors, True, settings))
+
+
+def _check_dim(vectors: StoredVectors, dim: int) -> None:
+    """Raise DataError unless the recorded model makes vectors of the same number of dimensions."""
+    if dim != vectors.dim:
+        raise DataError(
+            f"{vectors.folder} contains vectors of {vectors.dim} dimensions, and its recipe makes vectors of "
+            f"{dim}; its manifest was changed, or is damaged: encode the collection again"
+        )
 
 
 def _recorded(

@@ -73,6 +73,7 @@ def plan(
     opened: Collection | Tokens
     if (Path(source) / manifest.NAME).is_file():
         opened = Tokens(Path(source))
+        manifest.check_whole(opened.folder, opened.manifest)
     else:
         opened = open_collection(source, context=contexts.field_of(options.context or ""))
     resolved = resolve(options, offline)

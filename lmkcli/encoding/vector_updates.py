@@ -93,7 +93,7 @@ def _check_source(job: CollectionJob, folder: Path) -> Collection:
     if job.shard != WHOLE:
         raise UsageError("an update reads the whole collection in one job; drop --shard")
     if (folder / manifest.NAME).is_file():
-        shards = manifest.read(folder).execution.get("shards", 1)
+        shards = artifacts.started(folder).get("shards", 1)
         if shards > 1 and parts.read_state(folder, shards).unfinished:
             raise UsageError(f"{folder} is not complete; finish its {shards} shards first")
     return job.source

@@ -235,6 +235,11 @@ def run_import(
     space, and for vectors of another width or with values that are not finite. Mismatch if the folder has
     other contents.
     """
+    if incoming.dim > manifest.MOST_DIMS:
+        raise DataError(
+            f"{incoming.files[0]} has vectors of {incoming.dim:,} dimensions, and lmk stores at most "
+            f"{manifest.MOST_DIMS:,}"
+        )
     described = _manifest(incoming, recipe, report.call)
     with rollback_on_error(folder):
         manifest.claim(folder, described)

@@ -28,7 +28,7 @@ from lmkcli.store.sparse import ARRAYS, SparseRagged
 
 SUFFIXES = (".jsonl", ".jsonl.gz", ".jsonl.zst")
 _LARGEST = float(np.finfo(np.float32).max)
-_CHUNK = re.compile(r"(.*)#(\d+)", re.DOTALL)  # the id of a chunk
+_CHUNK = re.compile(r"(.*)#([0-9]{1,9})", re.DOTALL)  # the id of a chunk
 
 
 class SparseForeign(ForeignVectors):

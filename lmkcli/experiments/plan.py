@@ -203,7 +203,7 @@ def read(folder: Path) -> Plan:
             TableChoice(**_tuples(stored.get("table", {}))),
             stored.get("file", ""),
         )
-    except DataError as error:
+    except (DataError, TypeError) as error:  # a TypeError names an unknown key
         raise DataError(f"{folder / NAME} cannot be read ({error}); {_AGAIN}") from error
     if problem := _problem(plan):
         raise DataError(f"{folder / NAME} cannot be read ({problem}); {_AGAIN}")

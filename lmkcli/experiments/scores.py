@@ -122,7 +122,10 @@ def _coverage(raw: dict[str, Any], log: Path) -> Coverage:
     if not all(is_count(cut) for name in names for cut in raw[name]):
         raise DataError(f"{log} cannot be read (a cut-off is not a number); {_AGAIN}")
     cuts = {name: {int(cut): share for cut, share in raw[name].items()} for name in names}
-    return Coverage(**{**raw, **cuts})
+    try:
+        return Coverage(**{**raw, **cuts})
+    except TypeError as error:  # it names an unknown key
+        raise DataError(f"{log} cannot be read ({error}); {_AGAIN}") from None
 
 
 class TableEntry(NamedTuple):

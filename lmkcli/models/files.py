@@ -36,6 +36,10 @@ _PANIC = "PanicException"  # of libraries in Rust, such as tokenizers; not an Ex
 Fields = TypeVar("Fields")
 
 
+class _AddedToken(TypedDict):
+    content: str
+
+
 class DeclaredExpansion(TypedDict, total=False):
     """How a multi-vector encoder expands its queries."""
 
@@ -78,12 +82,13 @@ class Declared(DeclaredSizes, total=False):
     """The fields of all files that lmk reads, and those from which transformers computes sizes."""
 
     model_type: str | None
+    architectures: list[str] | None
     backbone_model_type: str | None
     monarch_mixer_sequence_mixing: bool
     text_config: DeclaredSizes | None
     model_max_length: float | None
-    mask_token: str | dict[str, Any] | None
-    eos_token: str | dict[str, Any] | None
+    mask_token: str | _AddedToken | None
+    eos_token: str | _AddedToken | None
     max_seq_length: Count | None
     query_length: Count | None
     document_length: Count | None
@@ -100,6 +105,8 @@ class Declared(DeclaredSizes, total=False):
     default_prompt_name: str | None
     similarity_fn_name: str | None
     pooling_mode: str | list[str] | None
+    pooling_strategy: str
+    activation_function: str | None
     query_prefix: str | None
     document_prefix: str | None
     do_query_expansion: bool | None

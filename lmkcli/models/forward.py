@@ -15,6 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
+from lmkcli.errors import DataError
 from lmkcli.models.devices import to_device
 from lmkcli.pooling.placement import Input, Ints, Reduction
 from lmkcli.pooling.segment_mean import pool
@@ -135,9 +136,15 @@ class ForwardPass(nn.Module):
                 np.arange(len(one.ids), dtype=np.int32) if one.positions is None else one.positions
                 for one in inputs
             ]
-        states = self.model.states(
-            [one.ids for one in inputs], attended if attended != lengths else None, positions
-        )
+        try:
+            states = self.model.states(
+                [one.ids for one in inputs], attended if attended != lengths else None, positions
+            )
+        except IndexError as error:
+            raise DataError(
+                "the model has no embedding for a token of the texts; its tokenizer, or the tokens, are of "
+                "another model"
+            ) from error
         rows = [1] * len(inputs) if self.model.one_vector else lengths
         vectors: torch.Tensor = self.pooling(states, batch_marks(inputs, rows, states.device))
         return vectors

@@ -187,8 +187,8 @@ def open_latent(folder: Path) -> LatentAttention:
     weights = read_tensors(file, "the latent attention")
     named = {_renamed(name, _NAMES): tensor.float() for name, tensor in weights.items()}
     latents = named.get("latents")
-    if latents is None:
-        raise DataError(f"{file} is no latent attention: it has no tensor 'latents'")
+    if latents is None or latents.ndim != 2:
+        raise DataError(f"{file} is no latent attention: it has no matrix 'latents'")
     head = LatentAttention(latents.shape[1], latents.shape[0])
     try:
         head.load_state_dict(named)

@@ -185,7 +185,7 @@ class _Reproduction:
         if not self._new_paths:
             self.rows.append(_same_run(entry))
         kind = operation_kind({"operation": "eval"})
-        drop_self = entry["operation"].get("drop_self", "auto")
+        drop_self = entry.get("operation", {}).get("drop_self", "auto")
         evaluation = kind.from_json(
             {"operation": "eval", "version": kind.version, "drop_self": drop_self},
             runs=[run],
@@ -237,7 +237,7 @@ def _check(step: "LineageStep", trust: bool) -> None:
         raise DataError(
             f"{step.path} does not record which operation of lmk made it, so it cannot be reproduced"
         )
-    if record.get("operation") not in _MAKERS:
+    if str(record.get("operation")) not in _MAKERS:
         raise DataError(
             f"{step.path} records 'lmk {str(record.get('operation'))[:40]}', which makes no artifact; its "
             "manifest was changed"

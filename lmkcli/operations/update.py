@@ -119,15 +119,19 @@ class Update(Operation[Updated]):
 
 def needs_code(made: "Manifest") -> bool:
     """Whether the model of an artifact contains code to run."""
-    sides = made.identity.get("recipe", {})
-    return any(side.get("trust_remote_code") for side in sides.values() if isinstance(side, dict))
+    sides = made.identity.get("recipe")
+    recorded = sides.values() if isinstance(sides, dict) else ()
+    return any(side.get("trust_remote_code") for side in recorded if isinstance(side, dict))
 
 
-def _local(folder: Path, field: str, address: str) -> str:
+def _local(folder: Path, field: str, address: Any) -> str:
     """Return a recorded address.
 
-    The address of a file is relative to its index. Raises DataError for other machines.
+    The address of a file is relative to its index. Raises DataError for other machines, and for values
+    that are not text.
     """
+    if not isinstance(address, str):
+        raise DataError(f"{folder} was made with the {field} {address!r}; build the index again")
     if not network.is_local(address):
         raise DataError(
             f"the vectors of {folder} are on the server {address}; lmk does not contact a server only "

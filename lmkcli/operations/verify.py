@@ -116,7 +116,8 @@ class Verify(Operation[VerifiedVectors | VerifiedIndex], ModelSettings):
                 f"{self.folder} is an index: no text is encoded, so --sample and flags of the model have no "
                 "effect; drop them"
             )
-        if catalog.INDEXES[manifest.read(self.folder).identity["family"]].variant == "database":
+        family = manifest.read(self.folder, "index").identity["family"]
+        if family in catalog.INDEXES and catalog.INDEXES[family].variant == "database":
             raise UsageError(
                 f"the vectors of {self.folder} are in a database, so there are no files to verify; each lmk "
                 "search checks the contents of the database"

@@ -4,10 +4,11 @@ import os
 from collections import Counter
 from dataclasses import fields
 from pathlib import Path
-from typing import Any
+from typing import Any, NotRequired, TypedDict
 
 from lmkcli.data import hub_layouts, known_collections
 from lmkcli.data.collection import Collection, CollectionDigest
+from lmkcli.errors import DataError
 from lmkcli.provenance import lineage
 from lmkcli.retrieval.index_folder import BUILT, read_built
 from lmkcli.retrieval.searching import read_manifest
@@ -37,6 +38,15 @@ _SIDE = (
     "weights",
     "tokenizer",
 )
+
+
+class _Trained(TypedDict):
+    """The fields of training.json that are shown."""
+
+    steps: int
+    curve: list[dict[str, Any]]
+    sources: list[dict[str, Any]]
+    dev: NotRequired[dict[str, Any]]
 
 
 def artifact(path: Path) -> dict[str, Any]:
@@ -86,15 +96,15 @@ def _model(path: Path, described: Manifest) -> dict[str, Any]:
             "unfinished": f"at step {last} of {settings['steps']}; run its command again",
             **inputs,
         }
-    trained = read_json(path / "training.json", dict[str, Any], "train again")
+    trained = read_json(path / "training.json", _Trained, "train again")
     words = described.facts.get("command", [])
     for flag in ("-o", "--output", "--if-exists"):
         words = _without(words, flag)
     line = completion(words, [], 1, described.facts.get("directory", ""))
     return {
         "steps": trained["steps"],
-        "last": trained["curve"][-1],
-        "best": trained.get("dev", {}).get("published"),
+        "last": next(reversed(trained["curve"]), None),
+        "best": trained["dev"].get("published") if "dev" in trained else None,
         **inputs,
         "sources": trained["sources"],
         "repeat with": f"{line} -o {shell_line(f'{path.absolute()}-again')}",
@@ -224,6 +234,10 @@ def _index(path: Path, described: Manifest) -> dict[str, Any]:
         or f"no: {BUILT} is missing",
     }
     if "vectors" not in described.facts:
+        if "collection" not in described.identity:
+            raise DataError(
+                f"{path / manifest.NAME} names neither vectors nor a collection; build the index again"
+            )
         return facts | {
             "from": {**described.identity["collection"], "digest": built.get("collection", "")}
         }

@@ -122,7 +122,12 @@ def _searched(step: LineageStep, name: str) -> Iterator[dict[str, Any]]:
     if "rerank" in how:
         by = call.get("rerank_model") or os.path.basename(os.path.normpath(call.get("rerank", "")))
         weight = how["rerank"]["interpolate"]
-        stage = {"name": f"{name} reranking", "method": how["by"], "with": by, "reranks": first}
+        stage = {
+            "name": f"{name} reranking",
+            "method": how.get("by", ""),
+            "with": by,
+            "reranks": first,
+        }
         yield stage | {"depth": how["rerank"]["depth"]} | ({"weight": weight} if weight else {})
 
 

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+from safetensors import SafetensorError
 from safetensors.numpy import load_file
 
 from lmkcli.data.run import Ranking, read_run
@@ -143,7 +144,10 @@ def _contents(then: LineageStep, now: LineageStep, tolerance: float) -> ReproRow
 
 def _weights(one: Path, other: Path) -> str:
     """The largest difference between the weights of two models, in words."""
-    before, after = (_arrays(path) for path in (one, other))
+    try:
+        before, after = (_arrays(path) for path in (one, other))
+    except (OSError, SafetensorError) as error:
+        return f"the weights cannot be read: {error}"
     if {n: v.shape for n, v in before.items()} != {n: v.shape for n, v in after.items()}:
         return "the names or shapes of the weights differ"
     gaps = {name: float(np.abs(before[name] - after[name]).max()) for name in before}

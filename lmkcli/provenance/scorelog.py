@@ -204,7 +204,10 @@ def recorded(entry: dict[str, Any], where: str) -> list[lineage.LineageStep]:
     fix = "evaluate the run again"
     validate(entry, _Repeated, where, fix)
     manifest.check_recorded(manifest.Manifest("", {}, facts=entry), where)
-    steps = [lineage.LineageStep(**step) for step in entry["lineage"]]
+    steps = [
+        lineage.LineageStep(*map(step.__getitem__, _Step.__annotations__))
+        for step in entry["lineage"]
+    ]
     for step in steps:
         described = manifest.Manifest(step.kind, step.identity, step.execution, step.facts)
         manifest.check_recorded(described, f"{where}, {step.path}")

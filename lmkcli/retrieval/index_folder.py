@@ -19,10 +19,11 @@ from lmkcli.store import outputs
 from lmkcli.store.outputs import INDEX_FILES
 from lmkcli.store.parts import SliceJson
 from lmkcli.system.atomic import LOCK_FILE, atomic_file
-from lmkcli.system.input_files import file_digest, read_json
+from lmkcli.system.input_files import file_digest, read_json, validate
 
 DOCS, BUILT = "docs.parquet", "built.json"
 _AGAIN = "build the index again with --if-exists overwrite"
+_OF_VECTORS = {"vectors", "parts", "numbering", "digests"}
 
 
 class _NumberedJson(NamedTuple):
@@ -62,12 +63,14 @@ def read_built(folder: Path) -> dict[str, Any]:
         built = read_json(path, _Built, _AGAIN)
     except FileNotFoundError:
         return {}
-    if not re.fullmatch(r"\d*", built["at"], re.ASCII):
+    if not re.fullmatch(r"\d{0,9}", built["at"], re.ASCII):
         raise DataError(
             f"{path}: at is {built['at']!r}, which is not a subfolder of an index; {_AGAIN}"
         )
     of = built["of"]
-    if "stamp" not in of and not {"vectors", "parts", "numbering", "digests"} <= of.keys():
+    validate(of.get("unfinished shards", []), list[int], path, _AGAIN)
+    of_vectors = "vectors" in manifest.read(folder).facts
+    if not (_OF_VECTORS if of_vectors else {"stamp"}) <= of.keys():
         raise DataError(f"{path} does not record the input of the index; {_AGAIN}")
     return dict(built)
 

@@ -37,13 +37,17 @@ class Connection:
     """One connection to a server. Raises UsageError for an address that is not http:// or https://."""
 
     def __init__(self, url: str, seconds: float = _SECONDS) -> None:
-        parts = urlsplit(url)
+        try:
+            parts = urlsplit(url)
+            port = parts.port
+        except ValueError:  # an invalid host or port
+            parts = urlsplit("")
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise UsageError(f"--server {url}: write an address such as http://127.0.0.1:8080")
         self.url = url.rstrip("/")
         self._prefix = parts.path.rstrip("/")
         kind = HTTPSConnection if parts.scheme == "https" else HTTPConnection
-        self._connection = kind(parts.hostname, parts.port, timeout=seconds)
+        self._connection = kind(parts.hostname, port, timeout=seconds)
         weakref.finalize(self, self._connection.close)
         self._headers = {"content-type": "application/json"}
         if token := os.environ.get(TOKEN):
@@ -88,7 +92,7 @@ class Connection:
                 wait = answer.getheader("retry-after", "1")
                 seconds = min(float(wait), 10.0) if wait.isdigit() else 1.0
                 return answer.status, seconds, answer.read()
-            except (OSError, HTTPException) as error:
+            except (OSError, HTTPException, UnicodeError) as error:
                 self._connection.close()
                 if attempt or isinstance(error, TimeoutError | ConnectionRefusedError):
                     raise DataError(f"{self.url} does not answer ({error})") from None

@@ -95,7 +95,7 @@ def _is_private(found: os.stat_result) -> bool:
 def _is_running(pid: int) -> bool:
     try:
         os.kill(pid, 0)
-    except OSError:
+    except (OSError, OverflowError):
         return False
     return pid > 0
 

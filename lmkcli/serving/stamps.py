@@ -29,6 +29,6 @@ def stamp(folder: Path) -> Stamp:
 def _facts(path: Path) -> tuple[int, int, int]:
     try:
         found = os.stat(path)
-    except OSError:
+    except (OSError, ValueError):  # a recorded path can contain a null character
         return (0, 0, 0)
     return (found.st_mtime_ns, found.st_size, found.st_ino)

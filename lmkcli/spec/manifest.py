@@ -24,12 +24,14 @@ from lmkcli.spec.values import MOST_SHARDS
 from lmkcli.system.atomic import remove_abandoned, temporary_name
 from lmkcli.system.input_files import int_range, not_a_file, read_json, validate
 
+MOST_DIMS = (1 << 20) - 1  # of a vector
+
 
 class _Machine(TypedDict, total=False):
     system: str
     cpu: str
     cores: int
-    memory: int
+    memory: Annotated[int, int_range(0, 1 << 62)]
     gpus: list[str]
 
 
@@ -102,7 +104,7 @@ class _Sides(TypedDict):
 
 class _RecipeIdentity(TypedDict):
     recipe: _Sides
-    dim: Annotated[int, int_range(1, 1 << 20)]
+    dim: Annotated[int, int_range(1, MOST_DIMS + 1)]
 
 
 class _VectorsIdentity(_RecipeIdentity):
@@ -126,12 +128,24 @@ class _ModelFacts(TypedDict):
 class _IndexIdentity(TypedDict):
     family: str
     recipe: NotRequired[_Sides]  # of vectors
+    collection: NotRequired[_Source]  # of words
+    analysis: NotRequired[dict[str, Any]]
     settings: dict[str, Any]
+
+
+class _Reranking(TypedDict):
+    depth: int
+    interpolate: float | None
+
+
+class _Search(TypedDict):
+    fuse: NotRequired[dict[str, Any]]
+    rerank: NotRequired[_Reranking]
 
 
 class _RunIdentity(TypedDict):
     index: str
-    search: dict[str, Any]
+    search: _Search
     queries: str
     k: int
 
@@ -141,11 +155,15 @@ class _RunFacts(TypedDict):
     collection: str
 
 
+class _TrainingSettings(TypedDict):
+    steps: int
+
+
 class _ModelIdentity(TypedDict):
     recipe: _Sides
     granularities: list[str]
     data: str
-    settings: dict[str, Any]
+    settings: _TrainingSettings
 
 
 class _ExportIdentity(TypedDict):
@@ -401,9 +419,10 @@ def read_file(path: Path) -> Manifest:
 
 def check_whole(folder: Path, manifest: Manifest) -> None:
     """Raise DataError if a manifest lacks a field of its kind, or if a value has the wrong type."""
-    validate(
-        asdict(manifest), _REQUIRED.get(manifest.kind, Any), f"the manifest of {folder}", _AGAIN
-    )
+    where = f"the manifest of {folder}"
+    if manifest.kind not in _REQUIRED:
+        raise DataError(f"{where} is of an unknown kind, {manifest.kind!r}; {_AGAIN}")
+    validate(asdict(manifest), _REQUIRED[manifest.kind], where, _AGAIN)
 
 
 def check_recorded(manifest: Manifest, where: object) -> None:

@@ -290,7 +290,8 @@ def named(record: Mapping[str, Any], *roles: str) -> dict[str, list[str]]:
 
     Returns nothing for records of unknown operations. Raises DataError for values that are not text.
     """
-    if record.get("operation") not in OPERATIONS:
+    name = record.get("operation")
+    if not isinstance(name, str) or name not in OPERATIONS:
         return {}
     found: dict[str, list[str]] = {}
     for option in options(operation_kind(record)):
@@ -389,6 +390,9 @@ def _checked(option: Option, value: Any) -> Any:
         value = msgspec.convert(value, option.kind, strict=True, dec_hook=_from_plain)
     except msgspec.ValidationError as error:
         raise UsageError(f"{option.spelling}: {error}") from None
+    texts = value if isinstance(value, list) else [value]
+    if any("\0" in str(text) for text in texts if isinstance(text, str | Path)):
+        raise UsageError(f"{option.spelling}: a value contains a null character")
     low, high = option.flag.min, option.flag.max
     number = isinstance(value, int | float) and not isinstance(value, bool)
     too_low = number and low is not None and not value >= low

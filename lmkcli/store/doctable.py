@@ -190,6 +190,9 @@ class DocTable:
                 column = self._file.read(columns=[name]).column(name)
             else:
                 column = self._file.read_row_group(group, columns=[name]).column(name)
+            rows = self.rows if group is None else min(ROW_GROUP, self.rows - group * ROW_GROUP)
+            if len(column) != rows:
+                raise ValueError(f"'{name}' has {len(column)} values instead of {rows}")
             column.validate(full=True)
             if column.null_count:
                 raise ValueError(f"values of '{name}' are missing")

@@ -3,7 +3,7 @@
 import hashlib
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NotRequired, TypedDict
+from typing import Annotated, Any, NotRequired, TypedDict
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,7 +14,7 @@ from lmkcli.spec import manifest
 from lmkcli.store import parts
 from lmkcli.store.doctable import DocRow, DocTable
 from lmkcli.store.parts import PartName, PartSlice
-from lmkcli.system.input_files import check_finite, read_json
+from lmkcli.system.input_files import check_finite, read_json, text_like
 
 HASHED_ROWS = 1 << 16  # rows of an array that are hashed at once
 _FIX = f"delete this part and {parts.MAKE_AGAIN}"
@@ -103,7 +103,7 @@ class PartSummary(TypedDict):
     vectors: int
     context_tokens: NotRequired[int]
     context_lost: NotRequired[int]
-    collection: str
+    collection: Annotated[str, text_like(r"^[0-9]{1,18}:[0-9a-f]{1,64}$")]
     bytes: NotRequired[int]
     digest: str
 
@@ -183,7 +183,7 @@ def _array_hash(file: Path) -> str:
     """Return the sha256 of the numbers of an array; a block of rows is in memory at a time."""
     array = map_array(file)
     digest = hashlib.sha256()
-    for start in range(0, len(array), HASHED_ROWS):
+    for start in range(0, len(array) if array.size else 0, HASHED_ROWS):
         rows = np.ascontiguousarray(array[start : start + HASHED_ROWS])
         if rows.dtype.kind == "f" and not np.isfinite(rows).all():
             raise DataError(

@@ -335,18 +335,28 @@ class Tokens:
 
 
 def _is_consistent(arrays: dict[str, NDArray[Any]]) -> bool:
-    """Return whether the starts are ascending and within the arrays, and no id is negative."""
+    """Return whether the starts and ends are ascending and within the arrays, and no id is negative."""
     starts = arrays["starts"]
     ends = [len(arrays[stem]) for stem in ("ids", "offsets", "ends")]
     bounds = np.concatenate([starts[:, [IDS, SPANS, ENDS]], [ends]])
     lengths, ids = np.diff(bounds, axis=0, prepend=0), arrays["ids"]
-    prompts = starts[:, PROMPT]
+    prompts, (tokens, _, chunks) = starts[:, PROMPT], lengths[1:].T
     return bool(
         (lengths >= 0).all()
+        and not lengths[0].any()
         and (prompts >= 0).all()
-        and (prompts <= lengths[1:, 0]).all()
+        and (prompts <= tokens).all()
         and ids.min(initial=0) >= 0
+        and _ends_fit(arrays["ends"], chunks, tokens - prompts)
     )
+
+
+def _ends_fit(ends: Ints, chunks: NDArray[np.int64], tokens: NDArray[np.int64]) -> bool:
+    """Return whether the ends of the chunks of each text are ascending, and within its tokens."""
+    texts = np.repeat(np.arange(len(chunks)), chunks)
+    is_first = np.diff(texts, prepend=-1) > 0
+    steps = np.where(is_first, ends, np.diff(ends, prepend=ends[:1]))
+    return bool((steps >= 0).all() and (ends <= tokens[texts]).all())
 
 
 def _block(arrays: dict[str, NDArray[Any]]) -> TokenBlock:

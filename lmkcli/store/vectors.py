@@ -255,6 +255,12 @@ class StoredVectors:
             return np.arange(name.stop - name.start + 1)
         if number not in self._starts:
             counts = self._table(number).column("vectors")
+            total = part_summary(self.folder, self.slices[number].name)["vectors"]
+            if counts.min(initial=1) < 1 or counts.sum() != total:
+                raise DataError(
+                    f"{self._part(number) / 'docs.parquet'} contains impossible numbers of vectors; "
+                    f"delete this part and {parts.MAKE_AGAIN}"
+                )
             self._starts[number] = np.concatenate([[0], np.cumsum(counts)])
         return self._starts[number]
 

@@ -28,9 +28,8 @@ MAX_RECORD_LINE = (
 )  # in a line of a collection or a log, which can contain a whole document
 MAX_FILE = 256 << 20  # bytes of a file that is read at once, such as a manifest
 _BLOCK = 1 << 20  # bytes
-_MAX_DEPTH = (
-    500  # levels of JSON: the decoder of Python 3.13 may overflow the stack instead of raising
-)
+# levels of JSON: functions that visit its values take several frames of the stack for each
+_MAX_DEPTH = 200
 _BRACKET = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+"|[][{}]', re.DOTALL)  # or a string, to skip it
 
 _NAME = r"""(?:(?<![\w-])[\w-]++|"[^"\n]*+"|'[^'\n]*+')"""
@@ -167,6 +166,11 @@ def validate(value: Any, shape: type[Shape], name: object, fix: str) -> Shape:
     return value  # type: ignore[no-any-return]
 
 
+def text_like(pattern: str) -> msgspec.Meta:
+    """The regular expression that a text in an annotation matches."""
+    return msgspec.Meta(pattern=pattern)
+
+
 def int_range(low: int, high: int) -> msgspec.Meta:
     """The bounds of an integer in an annotation: from `low` up to, but not including, `high`."""
     return msgspec.Meta(ge=low, lt=high)
@@ -178,7 +182,9 @@ def _parsed(kind: Any, value: Any) -> Any:
         return value
     if issubclass(kind, str) and isinstance(value, str):
         return kind(value)
-    raise NotImplementedError
+    raise TypeError(
+        f"Expected `{kind.__name__}`, got `{type(value).__name__}`"
+    )  # msgspec adds the key
 
 
 def _mismatch(value: Any, shape: Any) -> str:

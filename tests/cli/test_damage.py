@@ -14,6 +14,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from tests import tiny
+
 Models = Callable[[str], Path]
 Lmk = Callable[..., Any]
 
@@ -378,3 +380,264 @@ def test_an_index_without_digests_is_reported(
     (index / "built.json").write_text(json.dumps(built))
     lmk("search", index, "-q", "heron")
     assert "digests" in lmk("verify", index, code=3).err
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory, tiny_model: Models, beir: Path) -> Path:
+    """A folder for the artifacts of `LINES`."""
+    folder = tmp_path_factory.mktemp("made") / "own"
+    shutil.copytree(beir, folder / "beir")
+    shutil.copytree(tiny_model("bert"), folder / "bert")
+    pairs = [{"query": f"river {i}", "pos": f"River {i} carries water."} for i in range(4)]
+    tiny.write_jsonl(folder / "pairs.jsonl", pairs)
+    return folder
+
+
+LINES = [
+    "export --to sentence-transformers -m ./bert --pool mean -o model",
+    "encode ./beir -m ./model -o vectors",
+    "encode ./beir -m ./model --pool lmk --gran 8 --unit chunk -o chunks",
+    "tokenize ./beir -m ./model -o tokens",
+    "tokenize ./beir -m ./model --pool lmk --gran sentence -o sentences",
+    "index vectors -o hnsw",
+    "index vectors --kind IVF1,Flat -o ivf",
+    "index ./beir --kind bm25 -o bm25",
+    "search bm25 ./beir -k 10 -o run.trec",
+    "eval run.trec -m nDCG@10 --log scores.jsonl",
+    "train pairs.jsonl -m ./model --steps 2 --batch-size 2 -o trained",
+]
+
+
+@pytest.fixture
+def own(lmk: Lmk, made: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The working folder, which the test may damage; the next test finds it as it was made."""
+    monkeypatch.chdir(made.parent)
+    whole = made.with_name("whole")
+    if not whole.exists():
+        monkeypatch.chdir(made)
+        for line in LINES:
+            lmk(*line.split())
+        shutil.copytree(made, whole)
+    shutil.rmtree(made)
+    shutil.copytree(
+        whole, made
+    )  # in the same place, since artifacts record the paths of their inputs
+    monkeypatch.chdir(made)
+    return made
+
+
+def put(path: Path, keys: str, value: Any) -> None:
+    """Replace the value of a JSON file that the keys lead to; `...` removes it."""
+    whole = within = json.loads(path.read_text())
+    *above, last = keys.split("/")
+    for key in above:
+        within = within[int(key) if isinstance(within, list) else key]
+    within[last] = value
+    if value is ...:
+        del within[last]
+    path.write_text(json.dumps(whole))
+
+
+ENCODE = "encode ./beir -m ./model -o vectors"
+HNSW = "index vectors -o hnsw"
+BM25 = "index ./beir --kind bm25 -o bm25"
+METADATA = "eval run.trec --ir-metadata"
+TOKENS = "encode tokens -m ./model -o out"
+UPDATE = "--if-exists update"
+NULL = "bm25\0"
+
+
+@pytest.mark.parametrize(
+    ("file", "keys", "value", "line", "named"),
+    [
+        ("vectors/manifest.json", "execution/source", 5, ENCODE, "source"),
+        ("vectors/manifest.json", "execution/shards", "x", f"{ENCODE} {UPDATE}", "shards"),
+        ("vectors/manifest.json", "execution/shards", ..., f"{ENCODE} {UPDATE}", "shards"),
+        ("vectors/manifest.json", "facts/operation/operation", [], "repro vectors", "makes no artifact"),
+        ("vectors/manifest.json", "identity/recipe/query/dim", 16, "search vectors -q x", "16"),
+        ("vectors/manifest.json", "identity/recipe/doc/dim", 16, "verify vectors", "16"),
+        ("vectors/manifest.json", "identity/recipe/query/prefix_token", 9999, "search vectors -q x", "token"),
+        ("vectors/manifest.json", "identity/recipe/query/expansion", -1, "search vectors -q x", "expansion"),
+        ("chunks/manifest.json", "identity/recipe/doc/overlap", 1.5, "search chunks -q x", "overlap"),
+        ("tokens/manifest.json", "execution/source", {}, TOKENS, "source.name"),
+        ("tokens/manifest.json", "identity/splitter", ..., TOKENS, "splitter"),
+        ("tokens/manifest.json", "identity/text", 5, TOKENS, "text"),
+        ("tokens/manifest.json", "identity/recipe", [], "update ./beir tokens", "not made by"),
+        ("hnsw/manifest.json", "kind", "x", "show hnsw", "kind"),
+        ("hnsw/manifest.json", "identity/family", [], "verify hnsw", "family"),
+        ("hnsw/manifest.json", "identity/family", ..., "verify hnsw", "family"),
+        ("hnsw/manifest.json", "facts/vectors", ..., "show hnsw", "input"),
+        ("hnsw/built.json", "of/unfinished shards", 5, "search hnsw -q x", "built.json"),
+        ("hnsw/built.json", "of", {"stamp": None}, f"{HNSW} {UPDATE}", "built.json"),
+        ("bm25/built.json", "at", "9" * 5000, f"{BM25} {UPDATE}", "built.json"),
+        ("bm25/built.json", "of/stamp", ..., BM25, "built.json"),
+        ("bm25/manifest.json", "identity/collection", ..., "show bm25", "collection"),
+        ("bm25/manifest.json", "identity/collection", "x", "repro bm25", "collection"),
+        ("bm25/manifest.json", "identity/analysis", 5, METADATA, "analysis"),
+        ("run.trec.json", "facts/machine/memory", 10**400, METADATA, "memory"),
+        ("run.trec.json", "facts/operation/index", NULL, "repro run.trec", "null character"),
+        ("run.trec.json", "identity/search/fuse", 5, METADATA, "fuse"),
+        ("run.trec.json", "identity/search/rerank", {}, METADATA, "rerank"),
+        ("scores.jsonl", "lineage/0/path", NULL, "repro scores.jsonl", "null character"),
+        ("scores.jsonl", "lineage/0/identity/collection", "x", "repro scores.jsonl", "collection"),
+        ("trained/manifest.json", "identity/settings/steps", ..., "show trained", "steps"),
+        ("trained/training.json", "steps", ..., "show trained", "steps"),
+        ("trained/training.json", "curve", 5, "show trained", "curve"),
+        ("trained/training.json", "dev", None, "show trained", "dev"),
+        ("model/config.json", "architectures", [5], "search bm25 ./beir --rerank-model ./model -o out",
+         "architectures"),
+    ],
+    ids=lambda value: repr(value)[:40],
+)  # fmt: skip
+def test_a_value_that_lmk_does_not_write(
+    lmk: Lmk, own: Path, file: str, keys: str, value: Any, line: str, named: str
+) -> None:
+    put(own / file, keys, value)
+    assert named in lmk(*line.split(), code=3).err
+    assert not (own / "out").exists()
+
+
+def test_a_line_of_a_log_with_more_or_fewer_keys(lmk: Lmk, own: Path) -> None:
+    """Keys that this version does not know, or does not need, are no obstacle."""
+    put(own / "scores.jsonl", "lineage/0/new", 1)
+    put(own / "scores.jsonl", "operation", ...)
+    lmk("repro", "scores.jsonl")
+
+
+def test_a_training_without_a_curve_is_shown(lmk: Lmk, own: Path) -> None:
+    put(own / "trained/training.json", "curve", [])
+    lmk("show", "trained")
+
+
+def test_deep_values_in_a_manifest(lmk: Lmk, own: Path) -> None:
+    path = own / "vectors/manifest.json"
+    put(path, "identity/text/x", "here")
+    path.write_text(path.read_text().replace('"here"', '{"a":' * 400 + "1" + "}" * 400))
+    assert "nested too deeply" in lmk("search", "vectors", "-q", "x", code=3).err
+
+
+def test_the_digest_of_the_documents_of_a_part(lmk: Lmk, own: Path) -> None:
+    for value in ("x", "1:zz", f"{'9' * 5000}:0"):
+        edited(part(own / "vectors", "part.json"), collection=value)
+        assert "part.json" in lmk("show", "vectors", code=3).err
+
+
+@pytest.mark.parametrize("first", [-5, 0, 2**31 - 1])
+def test_impossible_numbers_of_vectors(lmk: Lmk, own: Path, first: int) -> None:
+    """Vectors of the first document, where the total of the first two stays the same if it can."""
+    path = part(own / "chunks", "docs.parquet")
+    table = pq.read_table(path)
+    counts = table.column("vectors").to_pylist()
+    counts[:2] = [first, max(1, sum(counts[:2]) - first)]
+    at = table.column_names.index("vectors")
+    pq.write_table(table.set_column(at, "vectors", pa.array(counts, pa.int32())), path)
+    for line in ("search chunks -q x", "export chunks --to parquet -o out", "verify chunks"):
+        assert str(path.relative_to(own)) in lmk(*line.split(), code=3).err
+
+
+@pytest.mark.parametrize("name", ["-1", "2**30", "backwards"])
+def test_ends_of_chunks_that_are_outside_of_their_text(lmk: Lmk, own: Path, name: str) -> None:
+    path = part(own / "sentences", "ends.npy")
+    ends = np.load(path)
+    np.save(path, {"-1": ends * 0 - 1, "2**30": ends * 0 + 2**30, "backwards": ends[::-1]}[name])
+    words = ["encode", "sentences", "-m", "./model", "--pool", "lmk", "--gran", "sentence"]
+    assert "does not match" in lmk(*words, "-o", "out", code=3).err
+
+
+def test_tokens_that_the_model_does_not_have(lmk: Lmk, own: Path) -> None:
+    path = part(own / "tokens", "ids.npy")
+    ids = np.load(path)
+    ids[3] = 9999
+    np.save(path, ids)
+    assert "token" in lmk(*TOKENS.split(), code=3).err
+    path = own / "model/tokenizer.json"
+    whole = json.loads(path.read_text())
+    numbers = whole["model"]["vocab"]
+    numbers |= {word: number + 9000 for word, number in numbers.items() if number > 100}
+    path.write_text(json.dumps(whole))
+    for line in (ENCODE.replace("vectors", "out"), "train pairs.jsonl -m ./model --steps 1 -o out"):
+        assert "token" in lmk(*line.split(), code=3).err
+        assert not (own / "out").exists()
+
+
+@pytest.mark.parametrize("name", ["faiss.ivfdata", "faiss-00000.index"])
+def test_lists_next_to_an_index_without_lists(lmk: Lmk, own: Path, name: str) -> None:
+    shutil.copyfile(own / "hnsw/faiss.index", own / "hnsw" / name)
+    assert "faiss.index" in lmk("search", "hnsw", "-q", "x", code=3).err
+
+
+def test_an_index_with_numbers_of_other_vectors(lmk: Lmk, own: Path) -> None:
+    """The bytes of an index that is opened are not compared with their digest."""
+    path = own / "ivf/faiss.index"
+    before = path.read_bytes()
+    for number in range(60):
+        found = before.find(number.to_bytes(8, "little") + (number + 1).to_bytes(8, "little"))
+        if found > 0:
+            path.write_bytes(before[:found] + (10**6).to_bytes(8, "little") + before[found + 8 :])
+            break
+    assert "does not have" in lmk("search", "ivf", "./beir", "-k", 60, "-o", "out", code=3).err
+
+
+def test_a_damaged_shard_is_not_joined(lmk: Lmk, own: Path) -> None:
+    words = ["index", "vectors", "--kind", "IVF1,Flat", "-o", "joined"]
+    for number in range(2):
+        lmk(*words, "--shard", f"{number}/2")
+    path = own / "joined.shards/00000of00002-faiss.index"
+    path.write_bytes(path.read_bytes()[:-100])
+    assert "joined.shards" in lmk(*words, code=3).err
+    assert not (own / "joined").exists()
+
+
+def test_a_term_that_the_postings_do_not_have(lmk: Lmk, own: Path) -> None:
+    path = own / "bm25/bm25/vocab.index.json"
+    terms = json.loads(path.read_text())
+    last = str(len(terms))
+    word = next(word for word, number in terms.items() if len(str(number)) == len(last))
+    path.write_text(re.sub(rf'("{word}": ?)\d+', rf"\g<1>{last}", path.read_text()))
+    assert "vocabulary" in lmk("search", "bm25", "-q", word, code=3).err
+
+
+def test_an_array_of_very_many_empty_rows(lmk: Lmk, own: Path) -> None:
+    empty = np.lib.stride_tricks.as_strided(np.zeros(1, np.float32), (10**18, 0), (0, 4))
+    np.save(part(own / "vectors", "part.json").with_name("more.npy"), empty)
+    assert "digest differs" in lmk("verify", "vectors", code=3).err
+
+
+def test_damaged_weights_are_no_reproduction(lmk: Lmk, own: Path) -> None:
+    path = own / "trained/model.safetensors"
+    path.write_bytes(path.read_bytes()[:-9])
+    assert "cannot be read" in lmk("repro", "trained", code=4).err
+
+
+def test_a_ranked_chunk_without_a_number(lmk: Lmk, own: Path) -> None:
+    lmk(*"search chunks ./beir --level chunk -o chunks.trec".split())
+    lines = (own / "chunks.trec").read_text().splitlines()
+    for place, number in enumerate(("x", "9" * 5000, "\u00b2")):
+        fields = lines[place].split()
+        lines[place] = " ".join([*fields[:2], f"d001#{number}", *fields[3:]])
+    (own / "chunks.trec").write_text("\n".join(lines) + "\n")
+    lmk("browse", "chunks.trec", "-o", "page.html")
+
+
+def test_chunks_of_indexes_with_other_documents(lmk: Lmk, own: Path) -> None:
+    tiny.write_jsonl(own / "more.jsonl", [{"_id": "new", "text": "rivers carry water " * 9}])
+    lmk(*"index more.jsonl --kind bm25 --unit chunk --gran 8 -o other".split())
+    for first, second in (("chunks", "other"), ("other", "chunks")):
+        line = f"search {first} --with {second} --level chunk --fuse rrf -q rivers --json"
+        assert any(hit["id"].startswith("new#") for hit in lmk(*line.split()).json)
+
+
+def test_a_matrix_that_is_too_wide_leaves_nothing(lmk: Lmk, own: Path) -> None:
+    np.save(own / "wide.npy", np.zeros((1, 1 << 20), np.float16))
+    (own / "ids.txt").write_text("d1\n")
+    line = "import wide.npy --from numpy --ids ids.txt -o out"
+    assert "dimensions" in lmk(*line.split(), code=3).err
+    assert not (own / "out").exists()
+
+
+def test_settings_with_a_null_character(lmk: Lmk, own: Path) -> None:
+    for name in ("stopwords", "output"):
+        (own / "settings.toml").write_text(f'[index]\n{name} = "a\\u0000b"\n')
+        line = "index ./beir --kind bm25 --config settings.toml"
+        words = line.split() if name == "output" else [*line.split(), "-o", "out"]
+        assert "null character" in lmk(*words, code=2).err

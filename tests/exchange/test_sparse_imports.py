@@ -143,6 +143,7 @@ def test_chunks_are_numbered_lines(model: str, tmp_path: Path) -> None:
     for names, expected in (
         (("a#0", "a#2"), "line 2: expected the id 'a#1'"),
         (("a#1",), "line 1: expected the id 'a#0'"),
+        (("a#" + "9" * 5000,), "line 1: expected the id"),
         (("a#0", "b"), "line 2: expected the id 'b#0'"),
         (("a#0", "b#1"), "line 2: expected the id 'b#0'"),
         (("a#0", "b#0", "a#0"), "twice"),

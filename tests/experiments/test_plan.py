@@ -47,6 +47,10 @@ DAMAGES: dict[str, Callable[[dict[str, Any]], Any]] = {
     "an unknown command": lambda raw: raw["steps"]["index-1a"]["operation"].update(
         operation="fetch"
     ),
+    "a cell with an unknown fact": lambda raw: raw.update(
+        refused=[{"cell": "two", "why": "x", "new": 1}]
+    ),
+    "a table with an unknown setting": lambda raw: raw.update(table={"new": 1}),
     "no shards": lambda raw: raw["steps"]["index-1a"].update(shards=0),
     "too many shards": lambda raw: raw["steps"]["index-1a"].update(shards=10**12),
     "an operation of another type": lambda raw: raw["steps"]["index-1a"].update(operation="index"),

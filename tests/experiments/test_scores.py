@@ -57,6 +57,7 @@ WRONG: dict[str, Callable[[dict[str, Any]], Any]] = {
     "no coverage": lambda raw: raw["entry"].pop("coverage"),
     "another measure": lambda raw: raw["entry"].update(scores={"nDCG@10": 0.5}),
     "too large": lambda raw: raw["entry"].update(scores={"P@1": 10**400}),
+    "an unknown share": lambda raw: raw["entry"]["coverage"].update(new=0.5),
     "a cut-off in words": lambda raw: raw["entry"]["coverage"].update(judged_at={"ten": 0.5}),
     "a coverage of another type": lambda raw: raw["entry"]["coverage"].update(judged="2"),
     "no rows": lambda raw: raw.update(rows={}),

@@ -113,6 +113,13 @@ def test_queries_are_expanded_with_eos_without_a_mask_token(pylate: Make) -> Non
     assert late(pylate("roberta")).expansion_id == tiny.KINDS["roberta"].tokenizer().eos_token_id
 
 
+def test_a_mask_token_without_its_text_is_refused(pylate: Make) -> None:
+    folder = pylate()
+    put(folder / "tokenizer_config.json", {"mask_token": {"special": True}})
+    with pytest.raises(DataError, match=r"tokenizer_config\.json .*mask_token\.content"):
+        late(folder)
+
+
 def test_a_prefix_that_is_no_token_is_refused(pylate: Make) -> None:
     with pytest.raises(DataError, match=r"'\[X\] '"):
         late(pylate(query_prefix="[X] "))

@@ -77,6 +77,9 @@ def test_older_folders_name_their_transformer_otherwise(
     (tmp_path / "1_SpladePooling" / "config.json").write_text('{"pooling_strategy": "mean"}')
     with pytest.raises(DataError, match="by mean of relu"):
         resolve(RecipeOptions(model=str(tmp_path)))
+    (tmp_path / "1_SpladePooling" / "config.json").write_text('{"activation_function": []}')
+    with pytest.raises(DataError, match="activation_function"):
+        resolve(RecipeOptions(model=str(tmp_path)))
 
 
 @pytest.mark.parametrize("pool", POOLERS)

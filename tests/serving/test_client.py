@@ -6,6 +6,7 @@ import shutil
 import signal
 import threading
 from collections.abc import Callable
+from dataclasses import asdict
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -16,6 +17,7 @@ import pytest
 from lmkcli.serving import runtime
 from lmkcli.serving.runtime import RunningServer
 from lmkcli.serving.stamps import stamp
+from lmkcli.spec import manifest
 from tests.cli.conftest import Lmk
 from tests.cli.test_startup import imported
 from tests.serving.conftest import Start
@@ -81,15 +83,27 @@ def test_an_address_file_that_does_not_fit_is_ignored_with_a_note(
     path.parent.chmod(0o700)
     runtime.publish(address(indexes, pid=2**22 + 1))  # larger than any process id
     assert [server.pid for server in runtime.running_servers()] == [os.getpid()]
+    runtime.publish(address(indexes, pid=10**30)).rename(path)
+    assert not list(runtime.running_servers())
     path.write_text("{")
     assert not list(runtime.running_servers())
     other.shutdown()
+
+
+def test_the_stamp_of_an_index_with_an_impossible_path(tmp_path: Path) -> None:
+    made = manifest.Manifest("index", {}, facts={"vectors": "a\0b"})
+    (tmp_path / manifest.NAME).write_text(json.dumps(asdict(made)))
+    assert stamp(tmp_path)[-1] == (0, 0, 0)
 
 
 def test_wrong_servers_are_one_message(lmk: Lmk, indexes: Path, tmp_path: Path) -> None:
     for words, code, message in (
         (["--server", "localhost:80"], 2, "http://127.0.0.1:8080"),
         (["--server", "http://127.0.0.1:9"], 3, "does not answer"),
+        (["--server", "http://127.0.0.1:9/\u00e9"], 3, "does not answer"),
+        (["--server", "http://a..b:9"], 3, "does not answer"),
+        (["--server", "http://127.0.0.1:99999"], 2, "http://127.0.0.1:8080"),
+        (["--server", "http://[x"], 2, "http://127.0.0.1:8080"),
         (["--server", "http://127.0.0.1:9", "--device", "cpu"], 2, "--device"),
         (["--server", "http://127.0.0.1:9", "--rerank-model", "m"], 2, "--rerank-model"),
     ):

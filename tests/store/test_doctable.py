@@ -42,6 +42,15 @@ def test_documents_are_read_unchanged(
     assert table.ids().to_pylist() == [doc.id for doc in docs]
 
 
+def test_groups_of_another_size_are_refused(tmp_path: Path) -> None:
+    """Rows are found by the number of their group."""
+    path = tmp_path / "docs.parquet"
+    write(path, [Doc(str(number), "") for number in range(2 * ROW_GROUP)])
+    pq.write_table(pq.read_table(path), path, row_group_size=ROW_GROUP // 10)
+    with pytest.raises(DataError, match=r"docs\.parquet"):
+        DocTable(path).ids_at(np.array([ROW_GROUP + 500]))
+
+
 TEXT = st.text(st.characters(exclude_categories=["Cs"]))
 CONTEXTS = TEXT | st.lists(TEXT, max_size=3).map(tuple)
 

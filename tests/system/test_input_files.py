@@ -116,7 +116,7 @@ def test_a_manifest_with_deep_nesting_is_refused(tmp_path: Path, deep: str) -> N
 def test_deep_nesting_is_refused(end: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The limit applies before the decoder, which can crash in a process with a Java virtual machine."""
     inside = 0 if end.startswith('"') else 1
-    text = "[" * (500 - inside) + end + "]" * (500 - inside)
+    text = "[" * (200 - inside) + end + "]" * (200 - inside)
     assert input_files.parse_json(text) == json.loads(text)
     monkeypatch.setattr(input_files, "_DECODER", None)  # it must not be called
     with pytest.raises(ValueError, match="nested too deeply"):

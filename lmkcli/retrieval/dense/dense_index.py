@@ -26,6 +26,7 @@ from lmkcli.retrieval.engines.exact.exact_search import Exact
 from lmkcli.retrieval.index import LEXICAL, IndexInfo, Passage
 from lmkcli.retrieval.settings import OpenSettings
 from lmkcli.spec.manifest import Manifest
+from lmkcli.spec.values import is_digits
 from lmkcli.store.tokens import TokenRow
 from lmkcli.store.vectors import Ragged, StoredVectors, Vectors
 
@@ -244,11 +245,11 @@ class DenseIndex:
             encoded = None if by_chunk else self.encoder().queries(batch)
             for number, query in enumerate(batch):
                 for name in ids.get(query.id, ()):
-                    row = row_of.get(owner_of[name])
-                    if row is None:
+                    row, place = row_of.get(owner_of[name]), name.rpartition("#")[2]
+                    if row is None or (by_chunk and not is_digits(place)):
                         continue
                     chunk = (
-                        int(name.rpartition("#")[2])
+                        int(place)
                         if encoded is None
                         else best_chunk(vectors, row, encoded.text(number))
                     )
@@ -308,14 +309,17 @@ def best_chunk(vectors: Vectors, row: int, query: NDArray[np.floating]) -> int:
 
 
 def passages_of(vectors: StoredVectors, ids: list[str]) -> dict[str, tuple[Doc, Passage]]:
-    """Return the documents and passages of ids such as `doc#12`."""
+    """Return the documents and passages of ids such as `doc#12`, but for chunks that do not exist."""
     names = {name: name.rpartition("#") for name in ids}
     doc_ids = [doc_id for doc_id, *_ in names.values()]
     docs = {doc.id: (row, doc) for _, row, doc in rows_and_docs(vectors, doc_ids)}
     passages = {}
     for name, (doc_id, _, chunk) in names.items():
+        if doc_id not in docs or not is_digits(chunk):
+            continue
         row, doc = docs[doc_id]
-        passages[name] = (doc, passage(vectors, row, doc, int(chunk)))
+        if int(chunk) < len(vectors.spans(row)):
+            passages[name] = (doc, passage(vectors, row, doc, int(chunk)))
     return passages
 
 

@@ -69,8 +69,10 @@ def chunks(docs: Iterable[Doc], settings: LexicalSettings) -> Iterator[Doc]:
             yield Doc(f"{doc.id}#{number}", doc.content[begin:end], context)
 
 
-def passage_of(doc: Doc, chunk: int, settings: LexicalSettings) -> Passage:
-    """Return one chunk of a document, without its context."""
+def passage_of(doc: Doc, chunk: int, settings: LexicalSettings) -> Passage | None:
+    """Return one chunk of a document, without its context; None if there is no such chunk."""
     spans = chunk_spans(doc, settings)
+    if chunk >= len(spans):
+        return None
     begin, end = spans[chunk]
     return Passage(chunk, len(spans), begin, end, doc.content[begin:end])

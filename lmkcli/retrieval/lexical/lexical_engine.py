@@ -41,6 +41,7 @@ from lmkcli.retrieval.lexical.settings import Feedback, LexicalSettings
 from lmkcli.retrieval.settings import OpenSettings
 from lmkcli.spec import manifest
 from lmkcli.spec.manifest import Manifest
+from lmkcli.spec.values import is_digits
 from lmkcli.store.doctable import DocRow, DocTable, DocTableWriter
 from lmkcli.store.outputs import rollback_on_error
 from lmkcli.store.part_writer import UniqueIds, duplicates_located
@@ -388,15 +389,14 @@ class ChunkedIndex(LexicalIndex):
         return self.info.search.get("level") == "chunk"
 
     def _parts(self, names: list[str]) -> dict[str, tuple[Doc, Passage]]:
-        """The documents and chunks of ids such as `doc#12`."""
+        """The documents and chunks of ids such as `doc#12`, but for chunks that do not exist."""
         docs = super().texts([_owner(name) for name in names])
-        return {
-            name: (
-                docs[_owner(name)],
-                passage_of(docs[_owner(name)], int(name.rpartition("#")[2]), self._settings),
-            )
-            for name in names
-        }
+        found = {}
+        for name in names:
+            doc, number = docs.get(_owner(name)), name.rpartition("#")[2]
+            if doc and is_digits(number) and (part := passage_of(doc, int(number), self._settings)):
+                found[name] = (doc, part)
+        return found
 
 
 def _owner(chunk: str) -> str:

@@ -238,9 +238,7 @@ def _inconsistency(index: Any, ids: pa.ChunkedArray) -> str:
         or (np.diff(starts) < 0).any()
     ):
         return "its arrays do not fit each other"
-    if set(map(type, numbers)) - {int} or not 0 <= min(numbers, default=0) <= max(
-        numbers, default=0
-    ) < len(starts):
+    if set(map(type, numbers)) - {int} or not all(0 <= each < len(starts) - 1 for each in numbers):
         return "its vocabulary contains term numbers that do not exist"
     if len(ids) != scores["num_docs"] or ids.null_count or ids.type != pa.string():
         return f"it has {scores['num_docs']} documents, and {IDS} does not match them"

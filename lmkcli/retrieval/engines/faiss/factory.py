@@ -62,7 +62,7 @@ def make_index(factory: str, dim: int) -> Any:
         ) from None
 
 
-def error_text(error: RuntimeError) -> str:
+def error_text(error: Exception) -> str:
     """Return the message of FAISS without the C++ function and file before it."""
     return re.sub(r"^.*\.(cpp|h):\d+:\s*(Error: )?", "", str(error), flags=re.DOTALL).strip()
 

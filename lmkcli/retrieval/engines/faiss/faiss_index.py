@@ -191,6 +191,8 @@ class FaissIndex:
         else:
             parameters = None if among is None else lists.range_parameters(self._index, among)
             scores, rows = self._index.search(queries, k, params=parameters)
+        if rows.max(initial=-1) >= self.rows:
+            raise DataError("the index numbers vectors that it does not have; build it again")
         return Candidates(np.where(rows < 0, np.float32(-np.inf), scores), rows)
 
 

@@ -61,7 +61,13 @@ def join(empty: Any, shards: list[Path], folder: Path) -> Path:
     """Write the joined lists of shards to a file, attach it to a trained empty index, and return its path."""
     joined = folder / LISTS
     with atomic_file(joined) as temporary, _silenced():
-        merge_ondisk(empty, [str(path) for path in shards], str(temporary))
+        try:
+            merge_ondisk(empty, [str(path) for path in shards], str(temporary))
+        except (RuntimeError, AssertionError) as error:
+            raise DataError(
+                f"the shards in {shards[0].parent} cannot be joined ({error_text(error)}); remove this "
+                "folder and build the shards again"
+            ) from None
     on_disk: Any = faiss.downcast_InvertedLists(lists_of(empty).invlists)
     on_disk.filename = LISTS
     return joined
@@ -123,7 +129,9 @@ def _mapped_lists(path: Path) -> Any:
 def _read(path: Path, flags: int) -> Any:
     """Read an index. Lists on disk stay there."""
     index: Any = faiss.read_index(str(path), flags)
-    on_disk: Any = faiss.downcast_InvertedLists(lists_of(index).invlists)
+    if (core := lists_of(index)) is None:
+        raise RuntimeError("it has no inverted lists, but files of lists are next to it")
+    on_disk: Any = faiss.downcast_InvertedLists(core.invlists)
     if isinstance(on_disk, faiss.OnDiskInvertedLists):
         on_disk.prefetch_nthread = 0  # starting 32 threads per search takes longer than the search
     return index
