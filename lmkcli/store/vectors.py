@@ -2,9 +2,9 @@
 
 `StoredVectors` has what dense and sparse vectors share; `sparse.py` has the sparse ones.
 
-A row is a document. With unit doc it has one vector; with unit chunk or token it has one or more. The
-vectors of a document follow each other in `vectors.npy` of its part, and `docs.parquet` contains their
-number. So there are three kinds of positions:
+A row is a document. With unit doc it has one vector; with unit chunk it has one or more, and with unit
+token any number. The vectors of a document follow each other in `vectors.npy` of its part, and
+`docs.parquet` contains their number. So there are three kinds of positions:
 
     row       a live document of the folder, counted over all parts without deleted documents
     document  a document of one part, counted with deleted ones
@@ -256,7 +256,8 @@ class StoredVectors:
         if number not in self._starts:
             counts = self._table(number).column("vectors")
             total = part_summary(self.folder, self.slices[number].name)["vectors"]
-            if counts.min(initial=1) < 1 or counts.sum() != total:
+            least = 1 if self.recipe.doc.unit == "chunk" else 0
+            if counts.min(initial=least) < least or counts.sum() != total:
                 raise DataError(
                     f"{self._part(number) / 'docs.parquet'} contains impossible numbers of vectors; "
                     f"delete this part and {parts.MAKE_AGAIN}"
