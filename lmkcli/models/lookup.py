@@ -22,8 +22,8 @@ from lmkcli.system.input_files import not_a_file
 from lmkcli.text.formatting import shell_line
 
 MINILM = "minilm"  # all-MiniLM-L6-v2, from the Python package index
-LMK_MINILM = "lmk-minilm"  # MiniLM trained for long texts, with landmarks: an adapter that is part of lmk
-MEAN_MINILM = "mean-minilm"  # the same, trained with the mean
+# Adapters of MiniLM that are part of lmk: trained for long texts, with landmarks or with the mean
+LMK_MINILM, MEAN_MINILM = "lmk-minilm", "mean-minilm"
 OWN_NAMES = (MEAN_MINILM, MINILM, LMK_MINILM)
 _FIRST_MODELS = ("sentence-transformers/all-MiniLM-L6-v2", "BAAI/bge-small-en-v1.5")
 

