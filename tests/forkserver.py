@@ -275,9 +275,11 @@ def serve(path: Path, owner: int) -> None:
                 if key.fileobj is listener:
                     client = listener.accept()[0]
                     own = (loop, listener, wake, waker, client, *clients.values())
-                    pid = _fork(client, own)
-                    clients[pid] = client
-                    loop.register(client, selectors.EVENT_READ, pid)
+                    if pid := _fork(client, own):
+                        clients[pid] = client
+                        loop.register(client, selectors.EVENT_READ, pid)
+                    else:
+                        client.close()
                 elif key.fileobj is wake:
                     wake.recv(4096)
                 else:  # a client sends nothing more, so it is gone, and its child goes with it
@@ -293,20 +295,25 @@ def serve(path: Path, owner: int) -> None:
 
 
 def _fork(client: socket.socket, own: Iterable[Any]) -> int:
-    """Fork a child for a client and tell it the pid; `own` is closed in the child."""
+    """Fork a child for a client and tell it the pid; `own` is closed in the child.
+
+    A client can be killed at any moment. Returns 0 if its request is not complete.
+    """
     head, streams, _, _ = socket.recv_fds(client, 8, 3)
-    with client.makefile("rb", buffering=0) as file:
-        data = b""
-        while len(data) < int.from_bytes(head, "big"):
-            data += file.read(1 << 16)
-    pid = os.fork()
+    length = int.from_bytes(head, "big")
+    with client.makefile("rb") as file:
+        data = file.read(length)
+    pid = os.fork() if data and len(data) == length else None
     if pid == 0:
         for each in own:
             each.close()
         _run(Request(*json.loads(data)), list(streams))
     for number in streams:
         os.close(number)
-    client.sendall(f"{pid}\n".encode())
+    if pid is None:
+        return 0
+    with contextlib.suppress(OSError):  # a client that is gone; `serve` ends its child
+        client.sendall(f"{pid}\n".encode())
     return pid
 
 

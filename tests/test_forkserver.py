@@ -1,7 +1,9 @@
 """The fork server: its children are processes of their own, and end with the process that started them."""
 
+import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -84,6 +86,22 @@ def test_a_child_ends_with_the_program_that_started_it(
         pid = int(running.stdout.readline())
         running.kill()
     waited("the end of the child", lambda: not is_alive(pid), lambda: "")
+
+
+@pytest.mark.parametrize("sent", ["nothing", "a part", "everything"])
+def test_a_server_outlives_a_client_that_is_killed(tmp_path: Path, sent: str) -> None:
+    """The client of a killed program is gone before the server tells it the pid of its child."""
+    server = ForkServer(tmp_path / "s")
+    server.start(os.getpid(), "json")
+    for _ in range(5):
+        with socket.socket(socket.AF_UNIX) as client, open(os.devnull, "r+b") as nothing:
+            client.connect(str(server.path))
+            request = ["time:sleep", [900], ["lmk"], str(tmp_path), dict(os.environ)]
+            data = json.dumps(request).encode()
+            if sent != "nothing":
+                socket.send_fds(client, [len(data).to_bytes(8, "big")], [nothing.fileno()] * 3)
+                client.sendall(data if sent == "everything" else data[:-1])
+        assert server.execute("print(1)") == "1\n"
 
 
 def is_alive(pid: int) -> bool:
