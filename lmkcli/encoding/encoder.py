@@ -268,7 +268,7 @@ class Shares(NamedTuple):
 
 
 class VectorFormat(Protocol):
-    """What is stored for each vector of an encoder."""
+    """The stored form of an encoder's vectors."""
 
     dim: int
 

@@ -205,7 +205,7 @@ def recorded(entry: dict[str, Any], where: str) -> list[lineage.LineageStep]:
     validate(entry, _Repeated, where, fix)
     manifest.check_recorded(manifest.Manifest("", {}, facts=entry), where)
     steps = [
-        lineage.LineageStep(*map(step.__getitem__, _Step.__annotations__))
+        lineage.LineageStep(**{field: step[field] for field in _Step.__annotations__})
         for step in entry["lineage"]
     ]
     for step in steps:

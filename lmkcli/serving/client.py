@@ -153,7 +153,7 @@ class RemoteIndex:
         return Ranking([hit["id"] for hit in hits], scores)
 
     def _post(self, queries: Sequence[str], k: int, output: str) -> Any:
-        # the server refuses an empty query, for which an index finds what a space finds
+        # The server refuses an empty query. An index finds the same for it as for a space.
         texts = [text or " " for text in queries]
         request = {"query": texts, "index": self._names, "k": k, "output": output, "text": "full"}
         if self._fusion is not None:

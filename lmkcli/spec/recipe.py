@@ -30,7 +30,6 @@ TABLES = (
 ROTARY = ("ntk", "selfextend")
 EXTENSIONS = (*TABLES, *ROTARY)
 Number = Annotated[int, int_range(0, 1 << 31)]
-TokenId = Annotated[int, int_range(0, 1 << 31)]
 _AGAIN = "make the artifact again"
 _RECORDED_IF_USED = (
     *(("context", ""), ("pool_package", ""), ("landmark_token", None)),
@@ -77,13 +76,12 @@ class EncoderConfig:
     pad_to_max: bool = False  # whether inputs are padded to full length (M2-BERT reads padding)
     # the landmark of a folder with sentence-transformers' LandmarkTransformer, which places texts by its own
     # rules (`make_placer`)
-    landmark_token: TokenId | None = None
-    prefix_token: TokenId | None = None  # late interaction: the token after CLS that marks the side
+    landmark_token: Number | None = None
+    prefix_token: Number | None = None  # late interaction: the token after CLS that marks the side
     context: str = ""  # text before each chunk: 'title', 'headings' or 'field:NAME'
-    skip: tuple[TokenId, ...] = ()  # late interaction: token ids without a vector (punctuation)
-    expansion: TokenId | None = (
-        None  # late interaction: the token that fills queries up, and is scored
-    )
+    skip: tuple[Number, ...] = ()  # late interaction: token ids without a vector (punctuation)
+    # late interaction: the token that fills queries up, and is scored
+    expansion: Number | None = None
     attend_expansion: bool = False  # whether the query tokens attend to these fill tokens
     dim: Number = 0  # number of leading dimensions to keep (Matryoshka); 0: all
     sum_windows: bool = False  # sparse vectors: whether windows are added, or their maximum taken
