@@ -1,7 +1,7 @@
 """lmk: dense retrieval over documents of any length, with landmark pooling at its core.
 
-Every command is a class of this package: `lmkcli.Encode("docs", model="lmk-minilm", output="vectors").run()`
-does the same as `lmk encode docs -m lmk-minilm -o vectors`. Names are imported on first use, so `import
+Every command is a class of this package: `lmkcli.Encode("docs", model="mean-minilm", output="vectors").run()`
+does the same as `lmk encode docs -m mean-minilm -o vectors`. Names are imported on first use, so `import
 lmkcli` is fast. docs/python.md shows examples.
 """
 

@@ -51,7 +51,7 @@ def models(prefix: str) -> list[str]:
     """Complete the models of the demo, and those in the cache of the Hugging Face hub."""
     folders = sorted(caches.hub_cache().glob("models--*--*"))
     names = [each.name.removeprefix("models--").replace("--", "/", 1) for each in folders]
-    return among(["lmk-minilm", "mean-minilm", "minilm", *names])(prefix)
+    return among(["mean-minilm", "lmk-minilm", "minilm", *names])(prefix)
 
 
 def _catalogs_and_collections(prefix: str) -> list[str]:

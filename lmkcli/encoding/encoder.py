@@ -77,9 +77,6 @@ TOKEN_PACKS = 4  # the same with unit token: every token has a vector, which tak
 # Bytes of weights times tokens, for about twenty seconds of work. A stop loses at most one buffer, or two on
 # a GPU.
 BUFFER_WORK = {"cpu": 20e12, "cuda": 2000e12}
-# Bytes of vectors of a buffer that a GPU computes before they are fetched. They are in pinned memory, which
-# cannot be swapped out. Sparse vectors need the limit: they are copied with all terms of the vocabulary.
-AHEAD_BYTES = 1 << 30
 
 
 class PooledPack(NamedTuple):
@@ -114,6 +111,9 @@ class BatchRunner:
 
     forward: ForwardPass
     settings: EncodeSettings
+    ahead_bytes: int = 1 << 30
+    """How many bytes of vectors a GPU computes before they are fetched. They are in pinned memory, which
+    cannot be swapped out. Sparse vectors need the limit: they are copied with all terms of the vocabulary."""
 
     def __post_init__(self) -> None:
         if self.settings.batch_tokens:
@@ -141,8 +141,9 @@ class BatchRunner:
     ) -> Iterator[PooledPack]:
         """Return an iterator over the vectors of all inputs, pack by pack.
 
-        On a GPU, packs with AHEAD_BYTES of vectors are launched before this returns, which is usually all of
-        them. They run while the caller does other work. On a CPU, each step of the iterator computes a pack.
+        On a GPU, packs with `ahead_bytes` of vectors are launched before this returns, which is usually all
+        of them. They run while the caller does other work. On a CPU, each step of the iterator computes a
+        pack.
 
         If memory runs out, the remaining inputs go into packs of half the size. `name` returns the name of
         an input's text. The error names this text if a single input does not fit.
@@ -150,7 +151,7 @@ class BatchRunner:
         launched = self._launches(inputs, name, note)
         if self.synchronous:
             return (one.wait() for one in launched)
-        return _run_ahead(launched)
+        return _run_ahead(launched, self.ahead_bytes)
 
     def _launches(
         self, inputs: list[Input], name: Callable[[int], str], note: Note
@@ -213,14 +214,14 @@ class BatchRunner:
         self.settings = replace(self.settings, batch_tokens=budget)
 
 
-def _run_ahead(launches: Iterator[_Launched]) -> Iterator[PooledPack]:
-    """Launch packs until their vectors take AHEAD_BYTES. The returned iterator launches the rest."""
+def _run_ahead(launches: Iterator[_Launched], limit: int) -> Iterator[PooledPack]:
+    """Launch packs until their vectors take `limit` bytes. The returned iterator launches the rest."""
     pending: deque[_Launched] = deque()
     held = 0  # bytes of the vectors in `pending`
 
     def launch() -> None:
         nonlocal held
-        while held < AHEAD_BYTES and (one := next(launches, None)):
+        while held < limit and (one := next(launches, None)):
             pending.append(one)
             held += one.vectors.nbytes
 

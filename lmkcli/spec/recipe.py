@@ -38,7 +38,7 @@ _RECORDED_IF_USED = (
 Model = Annotated[
     str,
     Flag(
-        "A model folder, a hub name, lmk-minilm or minilm (extra demo).",
+        "A model folder, a hub name, mean-minilm, lmk-minilm or minilm (extra demo).",
         short="-m",
         often=True,
         role="model",

@@ -77,7 +77,7 @@ def test_an_unknown_flag_suggests_one(lmk: Lmk, line: str, suggestion: str) -> N
     ("line", "message"),
     [
         ("encode", r"INPUT .*missing.* lmk encode \./mydocs -m minilm -o vectors/"),
-        ("encode x", "-m/--model .*missing.* lmk-minilm or minilm"),
+        ("encode x", "-m/--model .*missing.* mean-minilm or minilm"),
         ("import x", "--from .*missing.* numpy, pyserini or anserini-json"),
         ("encode x -m", "-m .*no value"),
         ("encode x -m m --store-text=1", "--store-text .*switch.*without a value"),

@@ -124,15 +124,15 @@ def test_buffers_that_run_ahead_have_the_same_vectors_and_progress(
 def test_vectors_in_pinned_memory_are_limited(
     tiny_model: Models, monkeypatch: pytest.MonkeyPatch, limit: int, at_work: int
 ) -> None:
-    """A GPU is AHEAD_BYTES ahead of the pack that is fetched, here `limit` of ten packs."""
+    """A GPU is `ahead_bytes` ahead of the pack that is fetched, here `limit` of ten packs."""
     one = opened(tiny_model("bert"), replace(FP32, batch_size=4))
     placed = PlacedBlock.of(one.placed(one.tokenizer([tiny.sentence(i, 5) for i in range(40)])))
     passes: list[None] = []
     states = Transformer.states
     monkeypatch.setattr(Transformer, "states", lambda *a: (passes.append(None), states(*a))[1])
     monkeypatch.setattr(BatchRunner, "synchronous", False)
-    monkeypatch.setattr(encoder, "AHEAD_BYTES", limit * 4 * one.dim * 4)
-    found = one.runner(placed.inputs, str, print)
+    runner = replace(one.runner, ahead_bytes=limit * 4 * one.dim * 4)
+    found = runner(placed.inputs, str, print)
     assert len(passes) == limit
     counts = [len(passes) - fetched for fetched, _ in enumerate(found)]
     assert counts == [min(at_work, 10 - fetched) for fetched in range(10)]

@@ -447,4 +447,4 @@ def test_usable_models_are_on_this_machine_if_possible(
         (tmp_path / folder / "modules.json").write_text("[]")
     assert lookup.usable_models() == ["./trained", "org/name"]
     monkeypatch.setattr(lookup.importlib.util, "find_spec", lambda name: name)
-    assert lookup.usable_models() == ["lmk-minilm", "./trained"]
+    assert lookup.usable_models() == ["mean-minilm", "./trained"]

@@ -114,15 +114,21 @@ def _nearest_with_vectors(occupied: torch.Tensor) -> torch.Tensor:
 
 
 class EncodedDocs:
-    """The encodings of all documents of a vectors folder (`vector_search.Computed`)."""
+    """The encodings of all documents of a vectors folder (`vector_search.Computed`).
 
-    def __init__(self, vectors: Vectors, muvera: Muvera) -> None:
+    At most `encoded` bytes of encodings are yielded, and about `read` bytes of vectors are read, at a time.
+    """
+
+    def __init__(
+        self, vectors: Vectors, muvera: Muvera, encoded: int = BYTES, read: int = BLOCK_BYTES
+    ) -> None:
         self._vectors, self._encoding = vectors, FixedDimensional(muvera, vectors.dim)
+        self._encoded, self._read = encoded, read
         self.rows, self.dim = vectors.rows, self._encoding.width
 
     def __iter__(self) -> Iterator[Ragged]:
         """All documents in order, in blocks of bounded size."""
-        size = max(1, BYTES // (4 * self.dim))
+        size = max(1, self._encoded // (4 * self.dim))
         for block in self._vectors:
             for first, stop in cut(np.arange(len(block.counts) + 1), size):
                 yield Ragged.single(self._encoding.docs(block.take(np.arange(first, stop))))
@@ -132,6 +138,6 @@ class EncodedDocs:
         encodings = np.empty((len(rows), self.dim), np.float32)
         counts = np.diff(self._vectors.starts)[rows]
         starts = np.concatenate([[0], np.cumsum(counts)])
-        for first, stop in cut(starts, BLOCK_BYTES // (4 * self._vectors.dim)):
+        for first, stop in cut(starts, self._read // (4 * self._vectors.dim)):
             encodings[first:stop] = self._encoding.docs(self._vectors.at(rows[first:stop]))
         return encodings

@@ -176,16 +176,17 @@ def test_shards_of_building_and_searching(tokens: Path, beir: Path) -> None:
     same(search(index, beir, "sharded.trec"), expected)
 
 
-def test_blocks_are_bounded(tokens: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    docs = EncodedDocs(Vectors(tokens), Muvera("4x3x8"))
+def test_blocks_are_bounded(tokens: Path) -> None:
+    vectors, muvera = Vectors(tokens), Muvera("4x3x8")
+    docs = EncodedDocs(vectors, muvera)
     whole = np.concatenate([block.vectors for block in docs])
-    monkeypatch.setattr("lmkcli.retrieval.dense.muvera.BYTES", 7 * 4 * docs.dim)
-    blocks = [block.vectors for block in docs]
+    one_document = 4 * 32 * 9
+    small = EncodedDocs(vectors, muvera, encoded=7 * 4 * docs.dim, read=one_document)
+    blocks = [block.vectors for block in small]
     assert max(len(block) for block in blocks) <= 7
     np.testing.assert_array_equal(np.concatenate(blocks), whole)
     rows = np.array([3, 17, 18, 59])
-    monkeypatch.setattr("lmkcli.retrieval.dense.muvera.BLOCK_BYTES", 4 * 32 * 9)  # one document
-    np.testing.assert_allclose(docs.compute(rows), whole[rows], atol=1e-6)
+    np.testing.assert_allclose(small.compute(rows), whole[rows], atol=1e-6)
 
 
 # --- bad input -------------------------------------------------------------------------------------
