@@ -324,9 +324,10 @@ class Placer:
             return
         fresh = 0
         while fresh < count:
+            first = fresh
             if self.overlap.chunks:
                 first = max(0, fresh - self.overlap.chunks)
-            else:
+            elif self.overlap.tokens:
                 kept = tokens_before[fresh] - self.overlap.tokens
                 first = int(np.searchsorted(tokens_before, kept))
             first = max(first, int(np.searchsorted(before, before[fresh + 1] - capacity)))

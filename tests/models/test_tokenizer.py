@@ -4,7 +4,7 @@ import json
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,7 @@ from lmkcli.models.tokenizer import TextTokens, Tokenizer, open_tokenizer
 from lmkcli.pooling.placement import SpecialTokens
 from lmkcli.spec.recipe import EncoderConfig
 from lmkcli.text.sentences import sentence_spans
+from tests import tiny
 
 TEXTS = [
     "The cat sat on the mat. Dr. Smith saw it!  Did he? Yes.",
@@ -79,7 +80,10 @@ def unigram() -> Fast:
     return fast
 
 
-MAKERS = {"wordpiece": wordpiece, "bytes": byte_level, "unigram": unigram}
+MAKERS = {
+    kind: partial(tiny.learned, f"strange-{kind}", train)
+    for kind, train in {"wordpiece": wordpiece, "bytes": byte_level, "unigram": unigram}.items()
+}
 
 
 @pytest.fixture(scope="module")

@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lmkcli.pooling.classic import Cls, EveryKth, Last, Mean, ModelVector
@@ -69,14 +69,12 @@ def cases(draw: st.DrawFn, units: tuple[str, ...] = ("doc", "chunk", "token")) -
 
 
 def repeated(case: Case, fresh: int) -> int:
-    """Return how many tokens a window may repeat before its new ones."""
+    """Return how many tokens a window may repeat before its first new chunk, number `fresh`."""
     overlap = case.placer.overlap
     if not overlap.chunks:
         return overlap.tokens
-    before = [int(end) for end in case.content.ends if end <= fresh]
-    starts = [0, *before][:-1]
-    count = overlap.chunks
-    return fresh - starts[max(len(starts) - count, 0)] if count and starts else 0
+    starts = [0, *map(int, case.content.ends)]
+    return starts[fresh] - starts[max(fresh - overlap.chunks, 0)]
 
 
 def tokens(one: Input) -> list[int]:
@@ -98,20 +96,24 @@ def test_inputs_are_within_the_limit_and_vectors_are_numbered_in_order(case: Cas
     assert made.vectors >= 1
 
 
+@settings(max_examples=4 * settings().max_examples)
 @given(cases())
 def test_the_whole_text_is_read_in_order(case: Case) -> None:
     """A window starts at the end of the one before, minus the overlap. Nothing is lost if all chunks fit."""
     made = case.made
-    fresh = 0
-    for one in made.inputs:
+    fresh = chunk = 0
+    for one, window in zip(made.inputs, case.placer.windows(case.content), strict=True):
+        assert window.fresh == chunk  # empty chunks have no tokens, so they are counted here
+        chunk = window.stop
         seen = tokens(one)
         if not seen:
             continue
         assert seen == list(range(seen[0], seen[0] + len(seen)))
-        assert fresh - repeated(case, fresh) <= seen[0]
+        assert fresh - repeated(case, window.fresh) <= seen[0]
         if case.fits:
             assert seen[0] <= fresh
         fresh = max(fresh, seen[-1] + 1)
+    assert chunk == len(case.content.ends)
     if case.fits:
         assert fresh == made.kept == len(case.content.ids)
 

@@ -23,10 +23,13 @@ from tests import tiny
 
 
 def trained(model: Any, trainer: Any, split: Any, decoder: Any) -> Fast:
-    fast = Fast(model)
-    fast.pre_tokenizer, fast.decoder = split, decoder
-    fast.train_from_iterator([*tiny.TEXTS, "river bank dry 1987 ( ) , ' - 東京は"], trainer)
-    return fast
+    def train() -> Fast:
+        fast = Fast(model)
+        fast.pre_tokenizer, fast.decoder = split, decoder
+        fast.train_from_iterator([*tiny.TEXTS, "river bank dry 1987 ( ) , ' - 東京は"], trainer)
+        return fast
+
+    return tiny.learned(f"masking-{type(model).__name__.lower()}", train)
 
 
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
