@@ -186,10 +186,10 @@ KINDS: dict[str, Kind] = {
 }  # fmt: skip
 
 
-def save(folder: Path, name: str) -> Path:
-    """A model folder of the kind `name`, the same weights each time."""
+def save(folder: Path, name: str, seed: int = 7) -> Path:
+    """A model folder of the kind `name`, with the same weights each time for a seed."""
     kind = KINDS[name]
-    torch.manual_seed(7)
+    torch.manual_seed(seed)
     model = transformers.AutoModel.from_config(kind.config())
     model.eval().save_pretrained(folder)
     kind.tokenizer().save_pretrained(folder)

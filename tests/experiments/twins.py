@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
+from zlib import crc32
 
 from lmkcli.data import known_collections
 from tests import tiny
@@ -125,7 +126,8 @@ def _material(folder: Path, key: str, name: Any) -> None:
         return
     if key == "model":
         words = place.name.lower()
-        tiny.save(place, next((kind for kind in _KINDS if kind in words), "modernbert"))
+        kind = next((kind for kind in _KINDS if kind in words), "modernbert")
+        tiny.save(place, kind, crc32(str(name).encode()))  # equal models would share their steps
     elif key == "pretrain.collections":
         texts = [{"_id": str(n), "text": tiny.sentence(n, 30)} for n in range(_TEXTS)]
         tiny.write_jsonl(place, texts)
