@@ -47,7 +47,8 @@ def learned(name: str, train: Callable[[], Tokenizer]) -> Tokenizer:
     """The tokenizer of a file in the fixtures, which is made by `train` if it is missing.
 
     WordPiece and Unigram trainers go through hash maps in another order in each process, and then learn other
-    pieces. A seed could not reproduce a failure if each run trained its own.
+    pieces. A seed could not reproduce a failure if each run trained its own. To change a tokenizer, remove
+    its file.
     """
     path = LEARNED / f"{name}.json"
     if not path.exists():

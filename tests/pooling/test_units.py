@@ -104,6 +104,7 @@ def test_the_whole_text_is_read_in_order(case: Case) -> None:
     fresh = chunk = 0
     for one, window in zip(made.inputs, case.placer.windows(case.content), strict=True):
         assert window.fresh == chunk  # empty chunks have no tokens, so they are counted here
+        assert window.first == window.fresh or case.placer.overlap
         chunk = window.stop
         seen = tokens(one)
         if not seen:
@@ -116,6 +117,12 @@ def test_the_whole_text_is_read_in_order(case: Case) -> None:
     assert chunk == len(case.content.ends)
     if case.fits:
         assert fresh == made.kept == len(case.content.ids)
+
+
+def test_windows_without_an_overlap_repeat_no_empty_chunks() -> None:
+    placer = Placer(Mean(), LAYOUT, 6, "given", False, window="6")
+    content = placer.content(rising(1), NONE, np.array([0, 0, 0, 0, 1, 1]))
+    assert list(placer.windows(content)) == [(0, 0, 4), (4, 4, 6)]
 
 
 @given(cases())
