@@ -1,4 +1,5 @@
-"""Tasks of mteb that lie on this machine: a collection as a retrieval task, and tiny ones of other types.
+"""Tasks of mteb that lie on this machine: a collection as a retrieval task, and tiny ones of other types;
+and lmk as an encoder of mteb.
 
 Not a test module: importing it imports mteb.
 """
@@ -19,8 +20,12 @@ from mteb.abstasks import (
 from mteb.abstasks.retrieval import AbsTaskRetrieval
 from mteb.abstasks.retrieval_dataset_loaders import RetrievalSplitData
 from mteb.abstasks.task_metadata import TaskMetadata
+from mteb.models.abs_encoder import AbsEncoder
+from mteb.models.model_meta import ModelMeta
+from mteb.types import PromptType
 
 from lmkcli.data.collection import Collection
+from lmkcli.encoding.text_encoder import TextEncoder
 
 METADATA: dict[str, Any] = {
     "type": "Retrieval", "name": "LocalRetrieval", "main_score": "ndcg_at_10",
@@ -30,6 +35,21 @@ METADATA: dict[str, Any] = {
     "domains": [], "task_subtypes": [], "license": "cc-by-4.0", "annotations_creators": "derived",
     "dialect": [], "sample_creation": "found", "bibtex_citation": "",
 }  # fmt: skip
+
+
+class ByLmk(AbsEncoder):
+    """The encoder interface of mteb, with the vectors of lmk."""
+
+    mteb_model_meta = ModelMeta.create_empty({"name": "local/lmk"})
+
+    def __init__(self, encoder: TextEncoder) -> None:
+        self.encoder = encoder
+
+    def encode(self, inputs: Any, *, prompt_type: PromptType | None = None, **rest: Any) -> Any:
+        texts = [text for batch in inputs for text in batch["text"]]
+        if prompt_type == PromptType.query:
+            return self.encoder.encode_queries(texts).vectors
+        return self.encoder.encode_documents(texts).vectors
 
 
 def local_task(

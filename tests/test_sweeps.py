@@ -74,7 +74,7 @@ def test_the_command_line_of_a_case_parses(name: str) -> None:
     group.commands[verb].make_context(verb, words)
 
 
-@pytest.mark.parametrize("name", levels.sample("killed", FAST, 4))
+@pytest.mark.parametrize("name", levels.sample("killed", FAST, 3))
 def test_the_same_command_completes_a_killed_one(sweep: Sweep, name: str) -> None:
     sweep("kills", name, "some", 3)
 
@@ -94,7 +94,7 @@ def test_a_signal_stops_with_75_and_the_same_command_continues(sweep: Sweep, nam
 
 
 @mounting
-@pytest.mark.parametrize("name", levels.sample("full", sorted({*FAST} & {*ON_A_DISK}), 3))
+@pytest.mark.parametrize("name", levels.sample("full", sorted({*FAST} & {*ON_A_DISK}), 2))
 def test_after_a_full_disk_the_same_command_completes(sweep: Sweep, name: str) -> None:
     sweep("disks", name, "some", 2)
 

@@ -41,8 +41,10 @@ def to_device(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
 
 
 def is_out_of_memory(error: RuntimeError) -> bool:
-    """Return whether the error means a lack of memory, on a GPU or on a CPU with a limit (ulimit -v)."""
-    return isinstance(error, torch.OutOfMemoryError) or "can't allocate memory" in str(error)
+    """Return whether the error means a lack of memory: on a GPU, pinned, or on a CPU with a limit."""
+    if isinstance(error, torch.OutOfMemoryError):
+        return True
+    return "can't allocate memory" in str(error) or "CUDA error: out of memory" in str(error)
 
 
 def native_dtype(device: torch.device) -> str:

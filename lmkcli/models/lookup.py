@@ -52,6 +52,17 @@ def read_model(name: str, revision: str | None = None, offline: bool = False) ->
     return replace(folder, pool="model", similarity="dot", query_length=32)  # docs/tite.md
 
 
+def is_model(name: str) -> bool:
+    """Return whether a name is one of lmk's own, a folder of a model, or a hub model on this machine."""
+    path = Path(name).expanduser()
+    files = ("modules.json", "config.json", adapters.CONFIG)
+    if name in OWN_NAMES or any((path / each).is_file() for each in files):
+        return True
+    return (
+        _is_hub_name(name) and (caches.hub_cache() / f"models--{name.replace('/', '--')}").is_dir()
+    )
+
+
 def check_cross_encoder(name: str, offline: bool) -> None:
     """Raise DataError if the configuration of a model declares another kind than a sequence classifier."""
     folder = read_model(name, None, offline)

@@ -12,6 +12,7 @@ from lmkcli import catalog
 from lmkcli.data import known_collections
 from lmkcli.data.collection import FILE_SUFFIXES
 from lmkcli.errors import DataError, UnknownName, UsageError
+from lmkcli.models.lookup import is_model
 from lmkcli.progress import Report
 from lmkcli.spec.operation import Operation
 from lmkcli.spec.result import Result, Table
@@ -111,7 +112,7 @@ class Show(Operation[Result]):
     what: Annotated[
         str,
         Flag(
-            "An artifact, a run, a score log, results of a grid, a collection or a group; a "
+            "An artifact, a model, a run, a score log, results of a grid, a collection or a group; a "
             "catalog: sources, poolers, models, indexes, objectives, pretexts; or caches.",
             argument=True,
             metavar="WHAT",
@@ -147,15 +148,25 @@ class Show(Operation[Result]):
 
         if path.is_dir() and (path / "manifest.json").is_file():
             return Described(description.artifact(path))
-        if path.is_file() and Path(self.what + ".json").is_file():
-            return Described(description.run(path))
-        if path.is_file() and path.suffix == ".jsonl" and _is_log(path):
-            from lmkcli.provenance.scorelog import read
+        if is_model(self.what):
+            return Described(description.model(self.what))
+        return _file(self.what) if path.is_file() else _collection(self.what)
 
-            return Log(read(path))
-        if path.is_file() and path.suffix not in FILE_SUFFIXES:
-            raise DataError(f"{path} is neither a run with a manifest nor a score log")
-        return _collection(self.what)
+
+def _file(name: str) -> Result:
+    """A run, a score log, or the file of a collection."""
+    path = Path(name)
+    from lmkcli.provenance import description
+
+    if Path(f"{path}.json").is_file():
+        return Described(description.run(path))
+    if path.suffix == ".jsonl" and _is_log(path):
+        from lmkcli.provenance.scorelog import read
+
+        return Log(read(path))
+    if path.suffix not in FILE_SUFFIXES:
+        raise DataError(f"{path} is neither a run with a manifest nor a score log")
+    return _collection(name)
 
 
 def _names(name: str) -> Listed:

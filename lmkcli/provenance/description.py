@@ -8,13 +8,15 @@ from typing import Any, NotRequired, TypedDict
 
 from lmkcli.data import hub_layouts, known_collections
 from lmkcli.data.collection import Collection, CollectionDigest
+from lmkcli.encoding.resolution import resolve
 from lmkcli.errors import DataError
+from lmkcli.models.lookup import is_model
 from lmkcli.provenance import lineage
 from lmkcli.retrieval.index_folder import BUILT, read_built
 from lmkcli.retrieval.searching import read_manifest
 from lmkcli.spec import manifest
 from lmkcli.spec.manifest import Manifest
-from lmkcli.spec.recipe import EncoderConfig
+from lmkcli.spec.recipe import EncoderConfig, RecipeOptions
 from lmkcli.store import outputs, parts
 from lmkcli.store.part_reader import collection_digest, sum_counts
 from lmkcli.store.shards import Shards
@@ -63,7 +65,8 @@ def artifact(path: Path) -> dict[str, Any]:
     if described.kind == "shards":
         return facts | _shards(path, described)
     if described.kind == "export":
-        return facts | {"to": described.identity["to"], "made of": described.facts.get("from")}
+        made = {"to": described.identity["to"], "made of": described.facts.get("from")}
+        return facts | made | (_declared(str(path)) if is_model(str(path)) else {})
     if described.kind == "model":
         return facts | _model(path, described)
     return facts | _parted(path, described)
@@ -108,6 +111,22 @@ def _model(path: Path, described: Manifest) -> dict[str, Any]:
         **inputs,
         "sources": trained["sources"],
         "repeat with": f"{line} -o {shell_line(f'{path.absolute()}-again')}",
+    }
+
+
+def model(name: str) -> dict[str, Any]:
+    """A model folder, or one of lmk's own models."""
+    return {"artifact": f"model {name}", **_declared(name)}
+
+
+def _declared(name: str) -> dict[str, Any]:
+    """What a model declares: the recipe that it has without any flags."""
+    resolved = resolve(RecipeOptions(model=name), offline=True)
+    return {
+        "model kind": resolved.folder.kind,
+        "note": "; ".join(resolved.notes),
+        "documents": _side(resolved.recipe.doc.identity()),
+        "queries": _side(resolved.recipe.query.identity()),
     }
 
 

@@ -35,6 +35,19 @@ def test_queries_with_the_settings_of_documents(
     assert "queries: as documents\n" in lmk("show", tmp_path / "v").out
 
 
+def test_a_model_shows_what_it_declares(lmk: Lmk, tiny_model: Models, tmp_path: Path) -> None:
+    own = lmk("show", "mean-minilm", "--json").json
+    assert (own["documents"]["pool"], own["documents"]["window"]) == ("mean", "even:512")
+    plain = lmk("show", tiny_model("bert")).out.splitlines()
+    assert plain[:2] == [f"artifact: model {tiny_model('bert')}", "model kind: transformer"]
+    assert any("declares no pooling" in line for line in plain)
+    folder = tmp_path / "landmarks"
+    words = ["export", "-m", tiny_model("bert"), "--to", "sentence-transformers"]
+    lmk(*words, "--pool", "lmk", "--gran", 8, "-o", folder)
+    declared = lmk("show", folder, "--json").json
+    assert (declared["documents"]["pool"], declared["documents"]["gran"]) == ("lmk", "8")
+
+
 def test_a_log_with_very_many_measures(lmk: Lmk, tmp_path: Path) -> None:
     log = tmp_path / "scores.jsonl"
     scores = {f"nDCG@{cut}": 0.5 for cut in range(1, 60_001)}

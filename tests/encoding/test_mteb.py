@@ -10,19 +10,10 @@ import pytest
 from lmkcli.data.collection import open_collection
 from lmkcli.encoding.resolution import resolve
 from lmkcli.encoding.sentence_folder import export_model
-from lmkcli.encoding.text_encoder import TextEncoder, load_encoder
+from lmkcli.encoding.text_encoder import load_encoder
 from lmkcli.spec.recipe import RecipeOptions
 from lmkcli.spec.settings import EncodeSettings
 from tests import tiny
-
-mteb = pytest.importorskip("mteb", minversion="2.20")
-sentence_transformers = pytest.importorskip("sentence_transformers", minversion="5.4")
-
-from mteb.models.abs_encoder import AbsEncoder  # noqa: E402
-from mteb.models.model_meta import ModelMeta  # noqa: E402
-from mteb.types import PromptType  # noqa: E402
-
-from tests.mteb_task import labelled_task, local_task  # noqa: E402
 
 Models = Callable[[str], Path]
 TEXTS = [tiny.sentence(number, 4 + number % 17) + f" {number}" for number in range(72)]
@@ -36,24 +27,13 @@ TYPES = {
 }
 
 
-class ByLmk(AbsEncoder):
-    """The encoder interface of mteb, with the vectors of lmk."""
-
-    mteb_model_meta = ModelMeta.create_empty({"name": "local/lmk"})
-
-    def __init__(self, encoder: TextEncoder) -> None:
-        self.encoder = encoder
-
-    def encode(self, inputs: Any, *, prompt_type: PromptType | None = None, **rest: Any) -> Any:
-        texts = [text for batch in inputs for text in batch["text"]]
-        if prompt_type == PromptType.query:
-            return self.encoder.encode_queries(texts).vectors
-        return self.encoder.encode_documents(texts).vectors
-
-
 @pytest.fixture(scope="module")
-def both(tiny_model: Models, tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, ByLmk]:
+def both(tiny_model: Models, tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Any]:
     """A loaded exported folder, and lmk with the same recipe."""
+    pytest.importorskip("mteb", minversion="2.20")
+    sentence_transformers = pytest.importorskip("sentence_transformers", minversion="5.4")
+    from tests.mteb_task import ByLmk
+
     options = RecipeOptions(model=str(tiny_model("bert")), pool="lmk", gran="8", max_length=64)
     folder = tmp_path_factory.mktemp("exported") / "st"
     export_model(resolve(options), folder)
@@ -65,6 +45,8 @@ def both(tiny_model: Models, tmp_path_factory: pytest.TempPathFactory) -> tuple[
 
 
 def scores_of(model: Any, task: Any) -> dict[str, Any]:
+    import mteb
+
     done = mteb.evaluate(
         model, task, cache=None, show_progress_bar=False, encode_kwargs={"batch_size": 8}
     )
@@ -73,7 +55,9 @@ def scores_of(model: Any, task: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("kind", TYPES)
-def test_every_type_of_task(both: tuple[Any, ByLmk], kind: str) -> None:
+def test_every_type_of_task(both: tuple[Any, Any], kind: str) -> None:
+    from tests.mteb_task import labelled_task
+
     folder, mine = (scores_of(model, labelled_task(kind, TEXTS)) for model in both)
     for name in TYPES[kind]:
         assert np.isfinite(folder[name])
@@ -82,7 +66,9 @@ def test_every_type_of_task(both: tuple[Any, ByLmk], kind: str) -> None:
     assert any(others[name] != folder[name] for name in TYPES[kind])  # scores depend on the texts
 
 
-def test_retrieval_and_reranking(both: tuple[Any, ByLmk], beir: Path) -> None:
+def test_retrieval_and_reranking(both: tuple[Any, Any], beir: Path) -> None:
+    from tests.mteb_task import local_task
+
     collection = open_collection(str(beir))
     ids = [doc.id for doc in collection.docs()]
     judged = {qrel.query_id: qrel.doc_id for qrel in collection.qrels()}

@@ -65,6 +65,7 @@ def rehearsed(module: nn.Module, device: torch.device = CUDA, *, copies: int = 0
             (torch.Tensor, "backward", backward),
             (torch.cuda, "get_rng_state", lambda *_: no_state),
             (torch.cuda, "set_rng_state", lambda *_: None),
+            (torch.cuda, "get_device_capability", lambda *_: (9, 0)),
         ):
             stack.enter_context(mock.patch.object(owner, name, stand_in))
         try:

@@ -29,6 +29,7 @@ def test_full_memory_differs_from_other_errors() -> None:
         torch.empty(1 << 50)  # no CPU has so much
     assert is_out_of_memory(full.value)
     assert is_out_of_memory(torch.OutOfMemoryError("CUDA out of memory"))
+    assert is_out_of_memory(RuntimeError("CUDA error: out of memory"))  # of pinned memory
     with pytest.raises(RuntimeError) as other:
         torch.ones(2) @ torch.ones(3)
     assert not is_out_of_memory(other.value)
