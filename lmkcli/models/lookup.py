@@ -55,12 +55,13 @@ def read_model(name: str, revision: str | None = None, offline: bool = False) ->
 def is_model(name: str) -> bool:
     """Return whether a name is one of lmk's own, a folder of a model, or a hub model on this machine."""
     path = Path(name).expanduser()
-    files = ("modules.json", "config.json", adapters.CONFIG)
-    if name in OWN_NAMES or any((path / each).is_file() for each in files):
+    configuration = path / "config.json"
+    if name in OWN_NAMES or (path / "modules.json").is_file() or adapters.is_adapter(path):
         return True
-    return (
-        _is_hub_name(name) and (caches.hub_cache() / f"models--{name.replace('/', '--')}").is_dir()
-    )
+    if configuration.is_file():  # other programs use this name, too
+        return not {"model_type", "architectures"}.isdisjoint(read_json(configuration))
+    copy = caches.hub_cache() / f"models--{name.replace('/', '--')}"
+    return _is_hub_name(name) and copy.is_dir()
 
 
 def check_cross_encoder(name: str, offline: bool) -> None:

@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -46,6 +47,14 @@ def test_a_model_shows_what_it_declares(lmk: Lmk, tiny_model: Models, tmp_path: 
     lmk(*words, "--pool", "lmk", "--gran", 8, "-o", folder)
     declared = lmk("show", folder, "--json").json
     assert (declared["documents"]["pool"], declared["documents"]["gran"]) == ("lmk", "8")
+
+
+def test_a_collection_with_a_configuration_of_its_own(lmk: Lmk, beir: Path, tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(beir, tmp_path / "c"))
+    (folder / "config.json").write_text('{"theme": "dark"}')
+    assert lmk("show", folder, "--json").json == lmk("show", beir, "--json").json | {
+        "collection": str(folder)
+    }
 
 
 def test_a_log_with_very_many_measures(lmk: Lmk, tmp_path: Path) -> None:
