@@ -14,6 +14,7 @@ from typer.core import TyperArgument
 
 from lmkcli.data import known_collections
 from lmkcli.data.collection import HUB_REPOSITORY
+from lmkcli.models.lookup import OWN_NAMES
 from tests.test_docs import GROUP, PAGES, TUTORIALS, blocks, page_ids
 
 READ = [page for page in PAGES if page not in TUTORIALS]  # tests/test_tutorials.py runs those
@@ -93,7 +94,8 @@ def declared(page: Path) -> set[str]:
 
 
 def is_name(spelling: str) -> bool:
-    return spelling.partition("/")[0] in NAMES | GENERATED | SHOWN | ANALYSES | {"-", ""}
+    known = NAMES | GENERATED | SHOWN | ANALYSES | {*OWN_NAMES, "-", ""}
+    return spelling.partition("/")[0] in known
 
 
 def is_in(spelling: str, folders: set[str]) -> bool:

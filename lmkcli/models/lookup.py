@@ -54,7 +54,7 @@ def read_model(name: str, revision: str | None = None, offline: bool = False) ->
 
 def is_model(name: str) -> bool:
     """Return whether a name is one of lmk's own, a folder of a model, or a hub model on this machine."""
-    path = Path(name).expanduser()
+    path = Path(os.path.expanduser(name))
     configuration = path / "config.json"
     if name in OWN_NAMES or (path / "modules.json").is_file() or adapters.is_adapter(path):
         return True
