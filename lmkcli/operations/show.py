@@ -155,10 +155,10 @@ class Show(Operation[Result]):
 
 def _file(name: str) -> Result:
     """A run, a score log, or the file of a collection."""
-    path = Path(name)
     from lmkcli.provenance import description
 
-    if Path(f"{path}.json").is_file():
+    path = Path(name)
+    if Path(f"{name}.json").is_file():
         return Described(description.run(path))
     if path.suffix == ".jsonl" and _is_log(path):
         from lmkcli.provenance.scorelog import read

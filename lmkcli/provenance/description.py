@@ -120,7 +120,7 @@ def model(name: str) -> dict[str, Any]:
 
 
 def _declared(name: str) -> dict[str, Any]:
-    """What a model declares: the recipe that it has without any flags."""
+    """The kind of a model, and its recipe without any flags."""
     resolved = resolve(RecipeOptions(model=name), offline=True)
     return {
         "model kind": resolved.folder.kind,
