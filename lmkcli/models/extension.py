@@ -23,6 +23,7 @@ import torch
 from torch.nn.functional import softmax
 
 from lmkcli.errors import UsageError
+from lmkcli.models.exact_weights import exact_value, remember
 from lmkcli.spec.recipe import EXTENSIONS, ROTARY
 from lmkcli.spec.values import is_count
 
@@ -119,11 +120,14 @@ def _lengthen_table(model: Any, how: str, length: int, stepping: bool) -> None:
     first = first_position(table)
     trained = table.num_embeddings - first
     steps = _stride(trained, how, length)
-    rows = lengthened(table.weight.detach()[first:].float(), steps, how).to(table.weight)
-    weight = torch.cat([table.weight.detach()[:first], rows])
+    rows = exact_value(table.weight)
+    exact = torch.cat([rows[:first].float(), lengthened(rows[first:].float(), steps, how)])
+    weight = exact.to(table.weight)
     longer = torch.nn.Embedding(
         len(weight), weight.shape[1], padding_idx=table.padding_idx, _weight=weight
     )
+    if rows.dtype != weight.dtype:
+        remember(longer.weight, exact)
     for owner in list(model.modules()):
         for name, child in list(owner.named_children()):
             if child is table:

@@ -14,6 +14,7 @@ from transformers.utils import logging as transformers_logging
 from lmkcli.errors import DataError, UsageError
 from lmkcli.models import attention
 from lmkcli.models.devices import TORCH_DTYPES, choose_device, native_dtype, to_device
+from lmkcli.models.exact_weights import keep_exact
 from lmkcli.models.extension import (
     Groups,
     extend_positions,
@@ -262,10 +263,16 @@ def _load(kind: Any, folder: ModelFolder, options: ModelOptions) -> tuple[Any, I
     where, trust = str(folder.encoder), options.trust_remote_code
     with loading(f"the model of {folder.name}"):
         config = AutoConfig.from_pretrained(where, trust_remote_code=trust)
-        model, loaded = kind.from_pretrained(
-            where, config=config, dtype=TORCH_DTYPES[options.dtype], trust_remote_code=trust,
-            output_loading_info=True,
-        )  # fmt: skip
+        stored = config.dtype
+
+        def load(dtype: torch.dtype) -> Any:
+            return kind.from_pretrained(
+                where, config=config, dtype=dtype, trust_remote_code=trust, output_loading_info=True
+            )
+
+        model, loaded = load(TORCH_DTYPES[options.dtype])
+        if options.trainable:
+            keep_exact(model, lambda: load(torch.float32)[0], stored)
     return model, loaded["missing_keys"]
 
 

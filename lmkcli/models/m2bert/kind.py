@@ -12,6 +12,7 @@ from transformers.utils import logging as transformers_logging
 
 from lmkcli.errors import UsageError
 from lmkcli.models.devices import TORCH_DTYPES, choose_device, native_dtype, to_device
+from lmkcli.models.exact_weights import keep_exact
 from lmkcli.models.files import loading
 from lmkcli.models.folder import ModelFolder
 from lmkcli.models.forward import ModelOptions
@@ -101,10 +102,15 @@ def open_model(folder: ModelFolder, options: ModelOptions) -> M2Bert:
     device = choose_device(options.device)
     dtype = native_dtype(device) if options.dtype == "auto" else options.dtype
     with loading(f"the M2-BERT of {folder.name}"):
-        model = (
-            M2BertModel.from_pretrained(folder.encoder, dtype=TORCH_DTYPES[dtype]).to(device).eval()
-        )
-    model.requires_grad_(options.trainable)
+
+        def load(dtype: torch.dtype) -> Any:
+            return M2BertModel.from_pretrained(folder.encoder, dtype=dtype)
+
+        model = load(TORCH_DTYPES[dtype])
+        if options.trainable:
+            stored = M2BertConfig.from_pretrained(folder.encoder).dtype
+            keep_exact(model, lambda: load(torch.float32), stored)
+    model.to(device).eval().requires_grad_(options.trainable)
     free = torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else free_memory()
     for conv in model.long_convs:
         conv.keep = _filter_bytes(model) < free // 2

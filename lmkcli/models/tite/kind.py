@@ -15,6 +15,7 @@ from transformers.utils import logging as transformers_logging
 
 from lmkcli.errors import DataError, UsageError
 from lmkcli.models.devices import TORCH_DTYPES, choose_device, native_dtype, to_device
+from lmkcli.models.exact_weights import keep_exact
 from lmkcli.models.fast_paths import (
     FastPath,
     FusedLinear,
@@ -102,7 +103,11 @@ def open_model(folder: ModelFolder, options: ModelOptions) -> Tite:
         )
     device = choose_device(options.device)
     dtype = native_dtype(device) if options.dtype == "auto" else options.dtype
-    model = _load(folder, dtype).to(device).eval().requires_grad_(options.trainable)
+    model = _load(folder, dtype)
+    if options.trainable:
+        stored = TiteConfig.from_pretrained(str(folder.encoder)).dtype
+        keep_exact(model, lambda: _load(folder, "fp32"), stored)
+    model.to(device).eval().requires_grad_(options.trainable)
     size = sum(p.numel() * p.element_size() for p in model.parameters())
     config = model.config
     opened = Tite(

@@ -22,6 +22,7 @@ from transformers.utils.logging import disable_progress_bar
 
 from lmkcli.errors import DataError
 from lmkcli.models.devices import choose_device
+from lmkcli.models.exact_weights import exact_value
 from lmkcli.models.files import loading
 from lmkcli.progress import Report
 from lmkcli.system.hardware import peak_memory
@@ -227,8 +228,10 @@ class LossTrainer(Trainer):
         save_file(self.weights(), folder / WEIGHTS)
 
     def weights(self) -> dict[str, Tensor]:
-        """Return all current weights by name: trained ones in float32, frozen ones in the model's dtype."""
-        state = self._module.state_dict()
+        """Return all current weights by name; frozen ones as they were before rounding."""
+        named = self._module.named_parameters(remove_duplicate=False)
+        frozen = {name: exact_value(p) for name, p in named if not p.requires_grad}
+        state = {**self._module.state_dict(), **frozen}
         return {name: value.detach().cpu().contiguous().clone() for name, value in state.items()}
 
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Any = None) -> None:

@@ -14,18 +14,21 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from lmkcli.models.exact_weights import HALF, exact_value, forget
+
 _DTYPE = "pass_dtype"  # an attribute of a float32 parameter: the dtype of its rounded copy
 
 
 def widen(module: nn.Module) -> None:
-    """Convert the trained parameters in half precision to float32. `rounded` restores their dtype.
+    """Give the trained parameters in half precision their float32 values. `rounded` restores their dtype.
 
     Frozen parameters keep their dtype.
     """
     for parameter in module.parameters():
-        if parameter.requires_grad and parameter.dtype in (torch.bfloat16, torch.float16):
+        if parameter.requires_grad and parameter.dtype in HALF:
             setattr(parameter, _DTYPE, parameter.dtype)
-            parameter.data = parameter.data.float()
+            parameter.data = exact_value(parameter).to(parameter.device, torch.float32)
+            forget(parameter)
 
 
 @contextmanager
