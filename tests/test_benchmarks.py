@@ -51,7 +51,7 @@ def test_scripts_call_what_there_is(monkeypatch: pytest.MonkeyPatch) -> None:
     scripts = [
         str(path)
         for folder in ("benchmarks", "docs", "examples")
-        for path in Path(folder).glob("*.py")
+        for path in Path(folder).rglob("*.py")
     ]
     out, _, _ = api.run(["--strict", "--no-error-summary", *scripts])
     told = [line for line in out.splitlines() if any(f"[{code}]" in line for code in DRIFT)]
