@@ -1,7 +1,7 @@
 """The exact values of weights that a model holds in half precision.
 
-A training in bf16 computes with rounded weights. Its float32 weights must start from the values in the
-model's files, and frozen weights must be saved as they were there: a rounded weight has lost 16 bits.
+A training in bf16 computes with rounded weights, which have lost 16 bits. It must start from the weights in
+the model's files, and must save frozen weights with the values in these files.
 """
 
 from collections.abc import Callable
