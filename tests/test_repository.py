@@ -167,6 +167,23 @@ def test_the_workflow_runs_what_developers_run_on_every_python() -> None:
 
 
 @pytest.mark.parametrize("workflow", WORKFLOWS)
+def test_workflows_have_the_keys_that_github_knows(workflow: str, tmp_path: Path) -> None:
+    path = ROOT / ".github/workflows" / f"{workflow}.yml"
+    misspelled = tmp_path / path.name
+    misspelled.write_text(path.read_text("utf-8").replace("timeout-minutes", "timeout-minute"))
+    check = [
+        sys.executable,
+        "-m",
+        "check_jsonschema",
+        "--builtin-schema",
+        "vendor.github-workflows",
+    ]
+    for file, valid in ((path, True), (misspelled, False)):
+        done = subprocess.run([*check, file], capture_output=True, text=True)
+        assert (done.returncode == 0) == valid, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("workflow", WORKFLOWS)
 def test_jobs_run_the_recipes_of_the_justfile(workflow: str) -> None:
     recipes = set(re.findall(r"^(\w+)[^:=\n]*:$", (ROOT / "justfile").read_text(), re.MULTILINE))
     for job in WORKFLOWS[workflow].values():

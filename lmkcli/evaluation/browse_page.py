@@ -15,7 +15,7 @@ import msgspec
 from lmkcli import __version__
 from lmkcli.errors import DataError
 from lmkcli.evaluation.browsing import Browsed
-from lmkcli.system.atomic import atomic_file, destination
+from lmkcli.system.atomic import atomic_file, destination, make_folder
 
 _MARK = b'<meta name="generator" content="lmk browse'  # in the first bytes of every page
 _HEAD = 2000  # bytes with the mark
@@ -37,7 +37,7 @@ def check_replaceable(path: Path) -> None:
 def write(path: Path, browsed: Browsed) -> int:
     """Write the page, and return its size in bytes."""
     data = page(browsed)
-    path.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(path.parent)
     with atomic_file(destination(path)) as temporary:
         temporary.write_bytes(data)
     return len(data)

@@ -27,7 +27,7 @@ from matplotlib.transforms import ScaledTranslation
 
 from lmkcli.errors import DataError, UsageError
 from lmkcli.evaluation.score_plots import Bar, Panel, Point, check_figure
-from lmkcli.system.atomic import atomic_file, destination
+from lmkcli.system.atomic import atomic_file, destination, make_folder
 from lmkcli.text.formatting import visible
 
 _WIDTH, _DPI = 6.4, 160
@@ -142,7 +142,7 @@ def _saved_figure(path: Path, caption: str, height: float) -> Iterator[Any]:
         yield figure
         for text in figure.findobj(Text):  # names of runs and models may contain control characters
             text.set_text(visible(text.get_text()))
-        path.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(path.parent)
         with atomic_file(destination(path)) as temporary:
             figure.savefig(temporary, format=suffix[1:], dpi=_DPI, metadata=_DATELESS[suffix])
 

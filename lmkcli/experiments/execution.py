@@ -31,7 +31,7 @@ from lmkcli.experiments.plan import NAME, Plan, has_plan
 from lmkcli.experiments.steps import OUTPUTS, STEPS, GridStep
 from lmkcli.progress import Report
 from lmkcli.spec.operation import Operation
-from lmkcli.system.atomic import atomic_file, temporary_folder
+from lmkcli.system.atomic import atomic_file, make_folder, temporary_folder
 from lmkcli.system.disk import is_full_disk
 from lmkcli.system.input_files import read_json
 from lmkcli.text.formatting import has_control, shell_line
@@ -221,7 +221,7 @@ class _Processes:
 
     def start(self, step: GridStep) -> None:
         """Start the process of a step."""
-        self._results.of(step.key).mkdir(parents=True, exist_ok=True)
+        make_folder(self._results.of(step.key))
         arguments = (self._launcher.command, step, self._results)
         self._processes[step.key] = process = self._context.Process(target=_execute, args=arguments)
         process.start()
@@ -339,7 +339,7 @@ def write_scripts(
             given = {**options.get("", {}), **options.get(verb, {})}
             texts[results.folder / SLURM / f"{verb}.sh"] = _script(mine, results, given, program)
     for script, text in texts.items():
-        script.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(script.parent)
         with atomic_file(script) as temporary:
             temporary.write_text(text, encoding="utf-8")
     return list(texts)

@@ -18,7 +18,7 @@ from lmkcli.retrieval.engine import family_of
 from lmkcli.spec.operation import operation_kind
 from lmkcli.spec.recipe import Recipe, RecipeOptions
 from lmkcli.spec.values import MOST_SHARDS
-from lmkcli.system.atomic import atomic_file
+from lmkcli.system.atomic import atomic_file, make_folder
 from lmkcli.system.input_files import read_json
 
 # Raises the errors of an operation that are known before it runs, given the step before it (`check_step`)
@@ -67,7 +67,7 @@ class Plan:
 
     def write(self, folder: Path) -> None:
         """Write it to the folder of results, for `read`."""
-        folder.mkdir(parents=True, exist_ok=True)
+        make_folder(folder)
         with atomic_file(folder / NAME) as temporary:
             text = json.dumps(self._as_json(), indent=1, ensure_ascii=False)
             temporary.write_text(text, encoding="utf-8")

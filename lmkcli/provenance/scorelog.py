@@ -19,6 +19,7 @@ from lmkcli.spec import manifest
 from lmkcli.spec.manifest import Facts
 from lmkcli.spec.values import is_digits
 from lmkcli.store import outputs
+from lmkcli.system.atomic import make_folder, sync
 from lmkcli.system.input_files import (
     MAX_RECORD_LINE,
     bounded_lines,
@@ -82,7 +83,7 @@ def append(log: Path, entries: Iterable[Mapping[str, Any]]) -> None:
     """
     text = "".join(json.dumps(entry, ensure_ascii=False) + "\n" for entry in entries)
     added = text.encode("utf-8", "surrogatepass")
-    log.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(log.parent)
     if log.exists() and not log.is_file():
         raise DataError(f"{log} is not a regular file; choose a regular file for --log")
     with open(log, "a+b", buffering=0) as file:
@@ -106,6 +107,8 @@ def append(log: Path, entries: Iterable[Mapping[str, Any]]) -> None:
             while added:
                 added = added[file.write(added) :]
             os.fsync(file.fileno())
+            if not end:
+                sync(log.parent)  # the log is new
         except OSError:
             file.truncate(end)
             raise

@@ -18,7 +18,7 @@ from lmkcli.spec import manifest
 from lmkcli.store import outputs
 from lmkcli.store.outputs import INDEX_FILES
 from lmkcli.store.parts import SliceJson
-from lmkcli.system.atomic import LOCK_FILE, atomic_file
+from lmkcli.system.atomic import LOCK_FILE, atomic_file, make_folder
 from lmkcli.system.input_files import file_digest, read_json, validate
 
 DOCS, BUILT = "docs.parquet", "built.json"
@@ -159,7 +159,7 @@ def replace_files(
     subfolder = folder / at
     if subfolder.is_symlink():
         subfolder.unlink()  # another person's link; nothing behind it is changed
-    subfolder.mkdir(exist_ok=True)
+    make_folder(subfolder)
     described = manifest.read(folder, "index")
     outputs.discard(folder, described, set(), at)  # the rest of an interrupted update
     facts = write_built(folder, make(subfolder), of, at)

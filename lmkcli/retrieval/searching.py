@@ -15,7 +15,7 @@ from lmkcli.retrieval.index import Index
 from lmkcli.spec import manifest
 from lmkcli.spec.manifest import Manifest
 from lmkcli.store import outputs
-from lmkcli.system.atomic import atomic_file
+from lmkcli.system.atomic import atomic_file, make_folder
 from lmkcli.system.hardware import anonymous_memory, release_memory
 
 QUERIES_AT_ONCE = 1024  # queries of one piece of a run
@@ -193,7 +193,7 @@ def write(path: Path, runs: Iterable[Run], described: Manifest) -> RunCounts:
     The manifest is written just before the run gets its name. An interrupted process may leave a manifest
     without a run. Then the next search starts again.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(path.parent)
     outputs.check_sidecar(path)
     counts = RunCounts()
 

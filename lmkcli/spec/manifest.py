@@ -21,7 +21,7 @@ from lmkcli import __version__
 from lmkcli.errors import DataError, Mismatch
 from lmkcli.progress import NO_CALL, Call
 from lmkcli.spec.values import MOST_SHARDS
-from lmkcli.system.atomic import remove_abandoned, temporary_name
+from lmkcli.system.atomic import make_folder, remove_abandoned, sync, temporary_name
 from lmkcli.system.input_files import int_range, not_a_file, read_json, validate
 
 MOST_DIMS = (1 << 20) - 1  # of a vector
@@ -340,10 +340,10 @@ def claim(folder: Path, manifest: Manifest) -> Manifest:
     or execution. Many processes may call this at once: exactly one of them creates the file.
     """
     fresh = not folder.exists()
-    folder.mkdir(parents=True, exist_ok=True)
     path = folder / NAME
     remove_abandoned(path)
     try:
+        make_folder(folder)
         if not path.exists():
             _create(path, json.dumps(asdict(manifest), indent=1, ensure_ascii=False))
     except OSError:
@@ -367,6 +367,7 @@ def _create(path: Path, text: str) -> None:
             file.flush()
             os.fsync(file.fileno())
         _publish(temporary, path)
+        sync(path.parent)
     finally:
         temporary.unlink(missing_ok=True)
 

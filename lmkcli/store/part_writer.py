@@ -29,7 +29,7 @@ from lmkcli.store import parts
 from lmkcli.store.doctable import DocRow, DocTableWriter
 from lmkcli.store.part_reader import Counts, doc_table
 from lmkcli.store.parts import PARTS, UPDATES, ArrayTypes, PartName, PartSlice
-from lmkcli.system.atomic import in_use, is_abandoned, process_mark, sync
+from lmkcli.system.atomic import in_use, is_abandoned, make_folder, process_mark, sync, sync_tree
 
 PART_BYTES = 256 << 20
 PART_SECONDS = 300.0  # a killed job loses at most the work of this time, or PART_BYTES
@@ -44,7 +44,8 @@ def create_part(folder: Path, shard: Shard) -> Path:
     """Create an empty temporary folder for a new part. Removes growing parts of killed jobs."""
     remove_abandoned_parts(folder, shard)
     path = folder / PARTS / _growing_name(shard)
-    path.mkdir(parents=True)
+    make_folder(path.parent)
+    path.mkdir()
     return path
 
 
@@ -68,9 +69,7 @@ def remove_abandoned_parts(folder: Path, shard: Shard) -> None:
 def publish_part(growing: Path, name: PartName) -> Path:
     """Sync a growing part and rename it. If a part of this name exists, drop the growing one."""
     final = growing.parent / str(name)
-    for entry in os.scandir(growing):
-        sync(Path(entry.path))
-    sync(growing)
+    sync_tree(growing)
     try:
         os.rename(growing, final)
     except OSError:

@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 
 from lmkcli.data.collection import Shard
 from lmkcli.errors import DataError
-from lmkcli.system.atomic import atomic_file
+from lmkcli.system.atomic import atomic_file, make_folder
 from lmkcli.system.input_files import read_json
 
 # The arrays of a part by name: the dtype, and the shape after the first axis.
@@ -251,7 +251,7 @@ def mark_done(folder: Path, shard: Shard, rows: int, skipped: int = 0) -> None:
     path = done_path(folder, shard)
     if path.exists():
         return
-    path.parent.mkdir(exist_ok=True)
+    make_folder(path.parent)
     slices = cover(list_parts(folder), shard)
     names = [str(piece.name) for piece in slices]
     done = {"rows": rows, "parts": names, "digests": _digests(folder, slices)}

@@ -54,11 +54,11 @@ def atomic_folder(path: Path, last: str = "") -> Iterator[Path]:
     """
     path = destination(path)  # next to the target of a link, so that the rename stays on one disk
     temporary = temporary_name(path)
-    temporary.mkdir(parents=True)
+    make_folder(path.parent)
+    temporary.mkdir()
     try:
         yield temporary
-        for entry in [*temporary.rglob("*"), temporary]:
-            sync(entry)
+        sync_tree(temporary)
         if path.is_dir() and os.listdir(path):
             _move_entries(temporary, path, last)
         else:
@@ -163,6 +163,20 @@ def sync(path: Path) -> None:
         os.close(descriptor)
 
 
+def sync_tree(folder: Path) -> None:
+    """Sync a folder and all files and folders in it."""
+    for entry in (*folder.rglob("*"), folder):
+        sync(entry)
+
+
+def make_folder(path: Path) -> None:
+    """Create a folder, and the folders above it, if they do not exist. Each new entry is synced."""
+    new = [each for each in (path, *path.parents) if not each.exists()]
+    path.mkdir(parents=True, exist_ok=True)
+    for each in new:
+        sync(each.parent)
+
+
 @contextmanager
 def locked(folder: Path, waiting: Note | None = None) -> Iterator[None]:
     """Lock a folder, so that only one process at a time changes it.
@@ -192,7 +206,7 @@ def exclusive(path: Path, waiting: Note | None = None) -> Iterator[None]:
         return
     path = destination(path)  # of /dev/stdout, it would be a name that does not exist
     missing = [each for each in path.parents if not each.exists()]
-    path.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(path.parent)
     lock = lock_of(path)
     try:
         with _lock(lock, f"{path} is being written by", waiting, optional=True):
@@ -264,7 +278,7 @@ def unused(path: Path) -> Iterator[None]:
 
 def _open_lock(path: Path) -> int:
     """Open a lock file, never another file behind a link. Raises DataError if that is impossible."""
-    path.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(path.parent)
     flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK
     try:
         descriptor = os.open(path, flags, 0o666)

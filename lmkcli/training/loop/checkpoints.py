@@ -31,7 +31,7 @@ from lmkcli.models.lora import merge
 from lmkcli.spec import manifest
 from lmkcli.store.outputs import checkpoints as existing
 from lmkcli.system import disk
-from lmkcli.system.atomic import atomic_file, sync
+from lmkcli.system.atomic import atomic_file, make_folder, sync, sync_tree
 from lmkcli.system.input_files import file_digest, int_range, parse_json, read_json
 from lmkcli.text.formatting import size
 from lmkcli.training.step import trainable
@@ -107,8 +107,8 @@ def publish_checkpoint(growing: Path, checkpoint: Path, best: int | None) -> Non
     files = {file.name: file_digest(file) for file in sorted(growing.iterdir())}
     saved: _Digests = {"step": step_of(checkpoint), "files": files}
     (growing / _DIGESTS).write_text(json.dumps(saved, indent=1), encoding="utf-8")
-    for entry in (*growing.iterdir(), growing):
-        sync(entry)
+    sync_tree(growing)
+    _sync_log(checkpoint.parents[1])
     shutil.rmtree(checkpoint, ignore_errors=True)
     growing.rename(checkpoint)
     sync(checkpoint.parent)
@@ -126,7 +126,8 @@ def saving(growing: Path, what: str, needed: int, first: bool = True) -> Iterato
     """
     if first:
         shutil.rmtree(growing, ignore_errors=True)
-        growing.mkdir(parents=True)
+        make_folder(growing.parent)
+        growing.mkdir()
     free = shutil.disk_usage(growing.parent).free
     try:
         yield
@@ -162,6 +163,12 @@ def _is_before(line: str, step: int) -> bool:
         return False
 
 
+def _sync_log(folder: Path) -> None:
+    log = folder / LOG
+    if log.is_file():
+        sync(log)
+
+
 def is_done(folder: Path) -> bool:
     """Return whether the training is finished and its model is written."""
     return (folder / TRAINED).is_file()
@@ -187,6 +194,8 @@ def publish(
         _write_adapter(growing, resolved, module, learned)
         _write_heads(growing, others)
         _copy_mode(growing, folder / manifest.NAME)
+        sync_tree(growing)
+        _sync_log(folder)
         for entry in sorted(growing.iterdir()):
             _move(entry, folder / entry.name)
         with atomic_file(folder / CARD) as temporary:
@@ -232,6 +241,7 @@ def _move(entry: Path, target: Path) -> None:
         return
     for below in entry.iterdir():
         _move(below, target / below.name)
+    sync(target)
     entry.rmdir()
 
 
