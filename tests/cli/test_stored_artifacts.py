@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import Stemmer
 
 from lmkcli.store import parts
 from lmkcli.store.tokens import Tokens
@@ -17,6 +18,8 @@ from lmkcli.store.vectors import Vectors
 
 Lmk = Callable[..., Any]
 STORED = Path(__file__).resolve().parents[1] / "fixtures" / "artifacts-0.1"
+# with another stemmer, lmk refuses the stored BM25 index
+SEARCHED = ["updated", "hnsw", *(["bm25"] if Stemmer.version() == "3.1.0" else [])]
 ROOT = "/data/example"  # the folder in which make.py pretends to run
 
 
@@ -74,7 +77,7 @@ def test_unfinished_vectors_are_continued(lmk: Lmk, stored: Path) -> None:
     assert lmk("search", folder, "-q", "copper conducts", "--json").json
 
 
-@pytest.mark.parametrize("name", ["updated", "hnsw", "bm25"])
+@pytest.mark.parametrize("name", SEARCHED)
 def test_a_search_finds_the_same_hits(lmk: Lmk, stored: Path, tmp_path: Path, name: str) -> None:
     lmk("search", stored / name, stored / "grown", "-k", 10, "-o", tmp_path / "run.trec")
     then, now = (
@@ -119,8 +122,9 @@ def test_finished_work_is_recognised(lmk: Lmk, stored: Path) -> None:
     )
     lmk("encode", stored / "grown", "-m", stored / "model", "-o", stored / "updated")
     lmk("index", stored / "updated", "-o", stored / "hnsw", "--m", 4)
-    lmk("index", stored / "corpus", "--kind", "bm25", "-o", stored / "bm25")
-    for name in ("updated", "hnsw", "bm25"):
+    if "bm25" in SEARCHED:
+        lmk("index", stored / "corpus", "--kind", "bm25", "-o", stored / "bm25")
+    for name in SEARCHED:
         lmk("search", stored / name, stored / "grown", "-k", 10, "-o", stored / f"{name}.trec")
     assert {path: path.stat().st_mtime_ns for path in stored.rglob("*") if path.is_file()} == before
 

@@ -6,6 +6,7 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, get_args
+from urllib.error import URLError
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -139,8 +140,11 @@ def test_pyserini(docs: Vectors, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     # Start Java with the class path of pyserini
     pytest.importorskip("lmkcli.retrieval.engines.lucene.jvm")
     monkeypatch.setenv("OPENAI_API_KEY", "none")  # required by the import of pyserini.encode
-    from pyserini.encode import QueryEncoder
-    from pyserini.search.faiss import FaissSearcher
+    try:
+        from pyserini.encode import QueryEncoder
+        from pyserini.search.faiss import FaissSearcher
+    except URLError:
+        pytest.skip("this version of pyserini downloads a list when it is imported")
 
     class Given(QueryEncoder):  # type: ignore[misc]
         def encode(self, text: str, **_: Any) -> np.ndarray:

@@ -159,8 +159,10 @@ def test_facts_about_architectures_agree_with_transformers(tmp_path: Path, kind:
         pytest.skip("this transformers has no such model")
     encoder(tmp_path, {"model_type": kind})
     folder = read_model(str(tmp_path))
+    # transformers before 5.19 accepts no settings for ModernBERT here
+    small = {} if kind.startswith("modernbert") else {"num_hidden_layers": 1}
     with torch.device("meta"):
-        model = AutoModel.from_config(AutoConfig.for_model(kind, num_hidden_layers=1))
+        model = AutoModel.from_config(AutoConfig.for_model(kind, **small))
     assert folder.limit == position_limit(model) == NO_LIMIT
     assert folder.causal is is_causal(kind) is (kind in DECODERS)
 

@@ -153,7 +153,7 @@ class Lucene(LexicalEngine):
                 f"{path} is a Lucene index, but not one of texts by Anserini or pyserini "
                 f"(fields '{ID}' and '{CONTENTS}'); index the collection with --kind lucene"
             )
-        if feedback and not infos[1].hasVectors():
+        if feedback and not _has_term_vectors(infos[1]):
             raise DataError(
                 f"{path} does not store the terms of its documents, which --{feedback.method} needs; "
                 "build the index again with --docvectors (pyserini: --storeDocvectors)"
@@ -335,6 +335,11 @@ def _counts(path: Path) -> dict[str, Any]:
     }
     reader.close()
     return facts
+
+
+def _has_term_vectors(info: Any) -> bool:
+    name = "hasTermVectors" if hasattr(info, "hasTermVectors") else "hasVectors"  # before Lucene 10
+    return bool(getattr(info, name)())
 
 
 def _open(path: Path) -> Any:
