@@ -8,7 +8,7 @@ sentence-transformers pool with it. No other code turns hidden states into vecto
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -136,18 +136,23 @@ class ForwardPass(nn.Module):
                 np.arange(len(one.ids), dtype=np.int32) if one.positions is None else one.positions
                 for one in inputs
             ]
-        try:
-            states = self.model.states(
-                [one.ids for one in inputs], attended if attended != lengths else None, positions
-            )
-        except IndexError as error:
-            raise DataError(
-                "the model has no embedding for a token of the texts; its tokenizer, or the tokens, are of "
-                "another model"
-            ) from error
+        sequences = [one.ids for one in inputs]
+        self._check_ids(sequences)
+        states = self.model.states(sequences, attended if attended != lengths else None, positions)
         rows = [1] * len(inputs) if self.model.one_vector else lengths
         vectors: torch.Tensor = self.pooling(states, batch_marks(inputs, rows, states.device))
         return vectors
+
+    def _check_ids(self, sequences: list[Ints]) -> None:
+        """Raise DataError for ids without an embedding, after which no program can use the GPU."""
+        ids = np.concatenate(sequences)
+        encoder: Any = self.encoder
+        rows = len(encoder.get_input_embeddings().weight)
+        if ids.min(initial=0) < 0 or ids.max(initial=0) >= rows:
+            raise DataError(
+                "the model has no embedding for a token of the texts; its tokenizer, or the tokens, are of "
+                "another model"
+            )
 
 
 def packs(lengths: Sequence[int], tokens: int, size: int, padded: bool) -> list[list[int]]:

@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+from torch.sparse import check_sparse_tensor_invariants
 
 from lmkcli.models.decoders import recomputed
 from lmkcli.models.forward import Marks
@@ -150,11 +151,14 @@ def sparse_gradients(
     rows, terms = torch.nonzero(gradient, as_tuple=True)
     entries = torch.stack([places[rows, terms].long(), terms])
     shape = (len(states), len(weight))
-    logits = torch.sparse_coo_tensor(entries, gradient[rows, terms], shape, check_invariants=False)
-    of_states = torch.sparse.mm(logits, weight.float()).to(states.dtype)
-    if not weight.requires_grad:  # with LoRA, the matrix may be frozen
-        return of_states, None
-    return of_states, torch.sparse.mm(logits.t(), states.float()).to(weight.dtype)
+    with check_sparse_tensor_invariants(
+        enable=False
+    ):  # some versions of torch warn if nothing is said
+        logits = torch.sparse_coo_tensor(entries, gradient[rows, terms], shape)
+        of_states = torch.sparse.mm(logits, weight.float()).to(states.dtype)
+        if not weight.requires_grad:  # with LoRA, the matrix may be frozen
+            return of_states, None
+        return of_states, torch.sparse.mm(logits.t(), states.float()).to(weight.dtype)
 
 
 def blockwise_gradients(

@@ -24,6 +24,7 @@ from tests import tiny
 from tests.cli.conftest import Lmk
 from tests.models.test_forward import m2bert_folder, tite_folder
 from tests.models.test_late import pylate as pylate  # a fixture
+from tests.training import test_exact_weights
 
 Models = Callable[[str], Path]
 GPU = os.environ.get("LMK_TEST_DEVICE", "cuda")  # with cpu, the test compares the CPU with itself
@@ -270,6 +271,15 @@ def test_training_in_bf16_is_near(
     exact = curve(lmk, "train", *words, "--device", "cpu", "--dtype", "fp32", tmp_path / "0")
     rounded = curve(lmk, "train", *words, "--device", GPU, "--dtype", "bf16", tmp_path / "1")
     np.testing.assert_allclose(rounded, exact, rtol=0.1)
+
+
+@pytest.mark.parametrize("lora", [0, 2])
+@pytest.mark.parametrize("kind", ["bert", "tite", "m2bert"])
+def test_a_bf16_training_without_changes_returns_the_weights_of_its_model(
+    tmp_path: Path, kind: str, lora: int
+) -> None:
+    path = pairs(tmp_path / "pairs.jsonl")
+    test_exact_weights.check_unchanged(path, tmp_path, kind, lora, GPU)
 
 
 def test_a_stopped_training_continues(exact_model: Path, tmp_path: Path) -> None:

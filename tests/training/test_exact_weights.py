@@ -53,10 +53,14 @@ def base(kind: str, folder: Path) -> Path:
 def test_a_training_without_changes_returns_the_weights_of_its_model(
     pairs: Path, tmp_path: Path, kind: str, lora: int
 ) -> None:
-    settings = TrainSettings(**{**vars(STILL), "lora": lora})
-    plan = planned(pairs, base(kind, tmp_path / "base"), settings)
-    execution.run(plan, tmp_path / "model", Report())
-    before, after = (load_file(tmp_path / name / WEIGHTS) for name in ("base", "model"))
+    check_unchanged(pairs, tmp_path, kind, lora, "cpu")
+
+
+def check_unchanged(pairs: Path, folder: Path, kind: str, lora: int, device: str) -> None:
+    settings = TrainSettings(**{**vars(STILL), "lora": lora, "device": device})
+    plan = planned(pairs, base(kind, folder / "base"), settings)
+    execution.run(plan, folder / "model", Report())
+    before, after = (load_file(folder / name / WEIGHTS) for name in ("base", "model"))
     used = {name: value for name, value in before.items() if name in after}
     assert len(used) > 10
     rounded = [value for value in used.values() if not torch.equal(value, value.bfloat16().float())]

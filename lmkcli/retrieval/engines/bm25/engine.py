@@ -18,7 +18,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, TypedDict
 
-import bm25s
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -28,6 +27,7 @@ from lmkcli.data.collection import Doc, Query
 from lmkcli.data.run import Ranking, Run, ranked
 from lmkcli.errors import DataError, LmkError, Mismatch
 from lmkcli.progress import Progress
+from lmkcli.retrieval.engines.bm25.library import bm25s
 from lmkcli.retrieval.index_folder import DOCS
 from lmkcli.retrieval.lexical.feedback import expand, is_expansion_term
 from lmkcli.retrieval.lexical.lexical_engine import LexicalEngine

@@ -1,5 +1,8 @@
 import json
 import math
+import os
+import subprocess
+import sys
 from collections import Counter
 from pathlib import Path
 
@@ -21,6 +24,7 @@ from lmkcli.retrieval.pipeline import open_index
 from lmkcli.retrieval.settings import OpenSettings
 from lmkcli.text.analyzer import Analyzer
 
+ROOT = Path(__file__).resolve().parents[4]
 WORDS = ["tree", "stone", "river", "cloud", "zebra", "don't", "3.14", "东京"]
 texts = st.lists(st.sampled_from([*WORDS, "the"]), max_size=12).map(" ".join)
 
@@ -186,3 +190,19 @@ def test_real_collections(
     assert ir_measures.calc_aggregate([measure], qrels, scored)[measure] == pytest.approx(
         expected, abs=0.004
     )
+
+
+def test_jax_is_not_started(tmp_path: Path) -> None:
+    """Where JAX is installed, bm25s would start it, and it takes the memory of a GPU."""
+    (tmp_path / "jax").mkdir()
+    (tmp_path / "jax" / "__init__.py").write_text("print('started')\n")
+    (tmp_path / "jax" / "lax.py").write_text("def top_k(*_): ...\n")
+    code = "import lmkcli.retrieval.engines.bm25.engine; print('opened'); import jax"
+    path = os.pathsep.join([str(tmp_path), str(ROOT)])
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, "PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+    )
+    assert (done.stdout, done.stderr) == ("opened\nstarted\n", "")
