@@ -151,9 +151,8 @@ def sparse_gradients(
     rows, terms = torch.nonzero(gradient, as_tuple=True)
     entries = torch.stack([places[rows, terms].long(), terms])
     shape = (len(states), len(weight))
-    with check_sparse_tensor_invariants(
-        enable=False
-    ):  # some versions of torch warn if nothing is said
+    # some versions of torch warn if nothing is said
+    with check_sparse_tensor_invariants(enable=False):  # type: ignore[no-untyped-call]
         logits = torch.sparse_coo_tensor(entries, gradient[rows, terms], shape)
         of_states = torch.sparse.mm(logits, weight.float()).to(states.dtype)
         if not weight.requires_grad:  # with LoRA, the matrix may be frozen
