@@ -198,7 +198,7 @@ def test_jax_is_not_started(tmp_path: Path) -> None:
     (tmp_path / "jax" / "__init__.py").write_text("print('started')\n")
     (tmp_path / "jax" / "lax.py").write_text("def top_k(*_): ...\n")
     code = "import lmkcli.retrieval.engines.bm25.engine; print('opened'); import jax"
-    path = os.pathsep.join([str(tmp_path), str(ROOT)])
+    path = os.pathsep.join([str(tmp_path), str(ROOT), *sys.path])
     done = subprocess.run(
         [sys.executable, "-c", code],
         env={**os.environ, "PYTHONPATH": path},

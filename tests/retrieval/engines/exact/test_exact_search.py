@@ -218,8 +218,9 @@ def test_the_shared_buffer_does_not_grow_for_a_query_that_ties_with_all_rows(
     assert set(widths) == {1}
 
 
-def test_few_rows_are_scored_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The number of rows scored in float64 is near k, though products are rounded to bfloat16."""
+@pytest.mark.parametrize("scale", [np.float32(1), np.float32(1e-4), np.float32(1e4)])
+def test_few_rows_are_scored_again(monkeypatch: pytest.MonkeyPatch, scale: np.float32) -> None:
+    """About k rows are scored in float64, for any lengths of vectors, also after rounding to bfloat16."""
     counted: list[int] = []
     score = ExactScorer.__call__
     monkeypatch.setattr(
@@ -228,8 +229,8 @@ def test_few_rows_are_scored_again(monkeypatch: pytest.MonkeyPatch) -> None:
         lambda s, q, rows: counted.extend(map(len, rows)) or score(s, q, rows),
     )
     random = np.random.default_rng(3)
-    vectors = random.standard_normal((20_000, 64)).astype(np.float32)
-    queries = Ragged.single(random.standard_normal((5, 64)).astype(np.float32))
+    vectors = scale * random.standard_normal((20_000, 64)).astype(np.float32)
+    queries = Ragged.single(scale * random.standard_normal((5, 64)).astype(np.float32))
     for dtype, most in ((torch.float32, 101), (torch.bfloat16, 150)):
         counted.clear()
         Exact(BlockMatrix(Ragged.single(vectors), 5000), CPU, dtype, LOW).search(queries, 100)
