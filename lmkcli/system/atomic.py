@@ -27,6 +27,7 @@ ABANDONED_SECONDS = 86_400.0  # a temporary file of another machine without chan
 _WRITER = re.compile(r"(?:.*[.-])?(\d+)[.-](\d+)[.-]\d+", re.ASCII | re.DOTALL)
 # NFS refuses to lock a file alone that is open for reading (EBADF).
 _NO_LOCKS = {errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL, errno.EBADF}
+_NO_SYNC = {errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP}  # some file systems cannot sync a folder
 
 
 @contextmanager
@@ -159,6 +160,9 @@ def sync(path: Path) -> None:
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
+    except OSError as error:
+        if error.errno not in _NO_SYNC or not path.is_dir():
+            raise
     finally:
         os.close(descriptor)
 

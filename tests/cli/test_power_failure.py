@@ -1,5 +1,6 @@
 """After a command has ended, a power failure loses none of its output: everything was flushed to the disk."""
 
+import errno
 import json
 import os
 import shutil
@@ -153,3 +154,14 @@ def test_nor_a_line_of_a_log(lmk: Lmk, own: Path, vectors: Path, on_disk: OnDisk
     for _ in range(2):
         lmk("eval", run, "--qrels", own, "--log", log)
         assert lost(log.parent, on_disk) == []
+
+
+def test_a_file_system_that_cannot_flush_folders(
+    lmk: Lmk, vectors: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(number: int) -> None:
+        if stat.S_ISDIR(os.fstat(number).st_mode):
+            raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
+
+    monkeypatch.setattr(os, "fsync", refuse)
+    lmk("index", vectors, "--kind", "Flat", "-o", vectors.with_name("new") / "index")
