@@ -78,6 +78,7 @@ def _move_entries(source: Path, target: Path, last: str) -> None:
             _move_entries(entry, existing, "")
         else:
             os.replace(entry, existing)
+    sync(target)
 
 
 def temporary_name(path: Path) -> Path:

@@ -135,6 +135,21 @@ def test_a_power_failure_loses_no_finished_output(
     assert lost(vectors.with_name("new"), on_disk) == []
 
 
+def test_nor_files_in_folders_of_the_user(
+    lmk: Lmk, tiny_model: Callable[[str], Path], own: Path, vectors: Path, on_disk: OnDisk
+) -> None:
+    """An output that is replaced keeps the user's files, so that new ones are moved to them one by one."""
+    output = vectors.with_name("new")
+    words = (*OUTPUTS["model"](own, tiny_model("bert"), vectors), "-o", output)
+    lmk(*words)
+    for path in (output / "notes.txt", output / "1_Pooling" / "notes.txt"):
+        path.write_text("mine")
+        flush(path)
+    lmk(*words, "--if-exists", "overwrite")
+    assert (output / "1_Pooling" / "notes.txt").is_file()
+    assert lost(output, on_disk) == []
+
+
 def test_nor_an_update(lmk: Lmk, own: Path, vectors: Path, on_disk: OnDisk) -> None:
     index = vectors.with_name("index")
     lmk("index", vectors, "--kind", "Flat", "-o", index)
