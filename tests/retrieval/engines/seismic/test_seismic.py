@@ -9,7 +9,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -304,11 +303,9 @@ def test_an_interrupted_build_leaves_no_process_and_no_index(
     stored(drawn(3000), tmp_path / "v", 30_000)
     words = ["index", "v/vectors", "--kind", "seismic", "-o", "i"]
     line = [sys.executable, "-m", "lmkcli.cli.main", *words]
-    # A job in the background ignores SIGINT.
-    heard = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
-    with subprocess.Popen(
-        line, cwd=tmp_path, stderr=subprocess.DEVNULL, preexec_fn=heard
-    ) as process:
+    with hearing_interrupts():
+        started = subprocess.Popen(line, cwd=tmp_path, stderr=subprocess.DEVNULL)
+    with started as process:
         while (child := running_builder(process.pid)) is None:
             assert process.poll() is None
             time.sleep(0.01)
@@ -326,6 +323,19 @@ def test_an_interrupted_build_leaves_no_process_and_no_index(
     done = subprocess.run(line, cwd=tmp_path, capture_output=True, text=True)
     assert (done.returncode, done.stdout.count("\n")) == (0, 1), done.stderr
     assert {*os.listdir(tmp_path / "i")} - {"update.lock"} == {"built.json", "manifest.json", FILE}
+
+
+@contextlib.contextmanager
+def hearing_interrupts() -> Iterator[None]:
+    """Processes that are started here hear SIGINT, also if this one is a job in the background.
+
+    A `preexec_fn` could fail: it runs in a fork, and a fork beside the threads of gRPC (Milvus) may abort.
+    """
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def running_builder(parent: int) -> str | None:
