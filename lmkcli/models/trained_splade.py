@@ -151,7 +151,7 @@ def sparse_gradients(
     rows, terms = torch.nonzero(gradient, as_tuple=True)
     entries = torch.stack([places[rows, terms].long(), terms])
     shape = (len(states), len(weight))
-    # some versions of torch warn if nothing is said
+    # torch 2.11 warns unless this is explicit
     with check_sparse_tensor_invariants(enable=False):  # type: ignore[no-untyped-call]
         logits = torch.sparse_coo_tensor(entries, gradient[rows, terms], shape)
         of_states = torch.sparse.mm(logits, weight.float()).to(states.dtype)

@@ -18,8 +18,10 @@ from lmkcli.store.vectors import Vectors
 
 Lmk = Callable[..., Any]
 STORED = Path(__file__).resolve().parents[1] / "fixtures" / "artifacts-0.1"
-# with another stemmer, lmk refuses the stored BM25 index
-SEARCHED = ["updated", "hnsw", *(["bm25"] if Stemmer.version() == "3.1.0" else [])]
+SAME_STEMMER = Stemmer.version() == "3.1.0"
+with_stemmer = pytest.mark.skipif(
+    not SAME_STEMMER, reason="lmk refuses the stored BM25 index, whose stemmer is another version"
+)
 ROOT = "/data/example"  # the folder in which make.py pretends to run
 
 
@@ -77,7 +79,7 @@ def test_unfinished_vectors_are_continued(lmk: Lmk, stored: Path) -> None:
     assert lmk("search", folder, "-q", "copper conducts", "--json").json
 
 
-@pytest.mark.parametrize("name", SEARCHED)
+@pytest.mark.parametrize("name", ["updated", "hnsw", pytest.param("bm25", marks=with_stemmer)])
 def test_a_search_finds_the_same_hits(lmk: Lmk, stored: Path, tmp_path: Path, name: str) -> None:
     lmk("search", stored / name, stored / "grown", "-k", 10, "-o", tmp_path / "run.trec")
     then, now = (
@@ -122,9 +124,9 @@ def test_finished_work_is_recognised(lmk: Lmk, stored: Path) -> None:
     )
     lmk("encode", stored / "grown", "-m", stored / "model", "-o", stored / "updated")
     lmk("index", stored / "updated", "-o", stored / "hnsw", "--m", 4)
-    if "bm25" in SEARCHED:
+    if SAME_STEMMER:
         lmk("index", stored / "corpus", "--kind", "bm25", "-o", stored / "bm25")
-    for name in SEARCHED:
+    for name in ("updated", "hnsw", *(["bm25"] if SAME_STEMMER else [])):
         lmk("search", stored / name, stored / "grown", "-k", 10, "-o", stored / f"{name}.trec")
     assert {path: path.stat().st_mtime_ns for path in stored.rglob("*") if path.is_file()} == before
 

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.func import functional_call
 
+from lmkcli.errors import DataError
 from lmkcli.models import attention
 from lmkcli.models.forward import Finish, ForwardPass, ModelOptions, Pooling, packs, vector_numbers
 from lmkcli.models.heads import LatentAttention, TokenHead
@@ -188,6 +189,19 @@ def test_a_model_for_inference_has_no_gradients(tiny_model: Models) -> None:
     forward = ForwardPass(model, Pooling(TokenHead(), torch.nn.Sequential()))
     assert not forward(inputs((5, 7))).requires_grad
     assert not any(p.requires_grad for p in forward.parameters())
+
+
+@pytest.mark.parametrize("unknown", [-1, tiny.VOCABULARY])
+def test_unknown_token_ids_do_not_reach_the_model(
+    tiny_model: Models, unknown: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They would end the use of a GPU in this process."""
+    forward = forward_of(tiny_model("bert"))
+    given = inputs((5, 7))
+    monkeypatch.setattr(type(forward.model), "states", lambda *_: pytest.fail("it was called"))
+    given[1].ids[3] = unknown
+    with pytest.raises(DataError, match="no embedding for a token"):
+        forward(given)
 
 
 def test_vector_numbers_belong_to_the_vectors(tiny_model: Models) -> None:
