@@ -258,3 +258,16 @@ def test_damage_is_neither_taken_for_a_bug_nor_for_an_answer(
     seeds = [int(ONE)] if ONE else range(first, first + ROUNDS)
     wrong = [said for seed in seeds for said in attack(world, seed, answers)]
     assert not wrong, "\n\n".join(wrong)
+
+
+@pytest.mark.slow
+def test_a_file_that_is_missing_changes_no_answer(world: World, answers: dict[str, str]) -> None:
+    wrong = []
+    for target in (target for target in TARGETS if target.whole):
+        for file in sorted(path for path in world.folder.glob(target.files) if path.is_file()):
+            file.unlink()
+            lines = [searched(target.whole), f"verify {target.whole} --sample 3"]
+            name = file.relative_to(world.folder)
+            wrong += [f"{name} removed: {fault}" for fault in faults(world, lines, answers)]
+            world.restore()
+    assert not wrong, "\n\n".join(wrong)

@@ -62,7 +62,7 @@ def run_tokenize(job: CollectionJob, folder: Path, report: Report = Report()) ->
     )
     with _rollback(job, folder):
         manifest.claim(folder, described)
-        if parts.done_rows(folder, job.shard) is not None:
+        if parts.is_finished(folder, job.shard):
             return
         target = PartTarget(folder, job.shard, tokens.ARRAYS, job.settings.store_text)
         with duplicates_located(job.source), shard_writer(target, report) as writer:
@@ -83,7 +83,7 @@ def run_encode(job: CollectionJob, folder: Path, report: Report = Report()) -> N
     updated = parts.read_generation(folder) is not None
     with _rollback(job, folder):
         manifest.claim(folder, as_started(described, folder) if updated else described)
-        if updated or parts.done_rows(folder, job.shard) is not None:
+        if parts.is_finished(folder, job.shard):
             return
         target = vectors_target(folder, job.shard, encoder, settings)
         with duplicates_located(job.source), shard_writer(target, report) as writer:

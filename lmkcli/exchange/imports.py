@@ -244,7 +244,7 @@ def run_import(
     with rollback_on_error(folder):
         manifest.claim(folder, described)
         normalized = 0
-        if parts.done_rows(folder, WHOLE) is None:
+        if not parts.is_finished(folder, WHOLE):
             normalized = _write(incoming, (folder, recipe.doc), map_ids, report)
     return ImportCounts(open_stored(folder).rows, incoming.dim, normalized)
 

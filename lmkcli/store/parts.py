@@ -11,6 +11,8 @@ nothing edits it afterwards.
     generation.json                                   after updates: the rows of each part that count
 
 Without `generation.json` all rows of all shards count. If the file exists, only the rows in its list count.
+The first `generation.json` replaces the files in `done/`. So a folder that loses its `generation.json` is
+incomplete, and never appears to be what it was before its updates.
 """
 
 import json
@@ -40,6 +42,7 @@ MAKE_AGAIN = "repeat the command that made its folder (lmk show prints it)"  # a
 # the shard of parts that updates and compactions wrote; its row numbers always grow
 UPDATES = Shard(0, 0)
 _NAME = re.compile(r"(\d{5})of(\d{5})-(\d{12})-(\d{12})", re.ASCII)
+_DONE_NAME = re.compile(r"\d+of\d+\.json", re.ASCII)
 
 
 # A PartSlice in JSON: its name, and the ranges of deleted rows.
@@ -188,6 +191,13 @@ def read_state(folder: Path, shards: int) -> ArtifactState:
     """
     if updated := read_generation(folder):
         return ArtifactState(updated.slices, [])
+    state = _read_shards(folder, shards)
+    if not state.unfinished or not (folder / GENERATION).exists():
+        return state
+    return read_state(folder, shards)  # an update published the generation in the meantime
+
+
+def _read_shards(folder: Path, shards: int) -> ArtifactState:
     names = list_parts(folder)
     slices: list[PartSlice] = []
     unfinished = []
@@ -217,6 +227,11 @@ def done_rows(folder: Path, shard: Shard) -> int | None:
     """Return the number of rows of a finished shard, or None if it is unfinished."""
     done = _done(folder, shard)
     return int(done["rows"]) if done else None
+
+
+def is_finished(folder: Path, shard: Shard) -> bool:
+    """Return whether a shard is complete, or belongs to an artifact that was updated since."""
+    return done_rows(folder, shard) is not None or (folder / GENERATION).exists()
 
 
 def skipped_count(folder: Path, shards: int) -> int:
@@ -328,8 +343,12 @@ def read_generation(folder: Path) -> Generation | None:
 
 
 def write_generation(folder: Path, generation: Generation) -> None:
-    """Replace the current generation atomically."""
+    """Replace the current generation atomically. The first one also replaces the files in done/."""
     data = {**generation._asdict(), "parts": [piece.as_json() for piece in generation.slices]}
     data["digests"] = _digests(folder, data.pop("slices"))
     with atomic_file(folder / GENERATION) as temporary:
         temporary.write_text(json.dumps(data, ensure_ascii=False), "utf-8", "surrogatepass")
+    # Only now: after a kill in between, the files are ignored, and the next update removes them.
+    for path in (folder / DONE).glob("*.json"):
+        if _DONE_NAME.fullmatch(path.name):
+            path.unlink(missing_ok=True)

@@ -88,7 +88,7 @@ def test_the_same_lines_every_night(cron: Cron, stored: str) -> None:
 def test_the_plain_command_leaves_an_updated_folder_alone_until_the_source_changes(
     cron: Cron,
 ) -> None:
-    cron.encode()
+    cron.lmk("encode", cron.beir, "-m", cron.model, "-o", cron.vectors)
     cron.change(fresh="new")
     cron.encode()
     plain = ("encode", cron.beir, "-m", cron.model, "-o", cron.vectors)
@@ -96,6 +96,22 @@ def test_the_plain_command_leaves_an_updated_folder_alone_until_the_source_chang
     cron.change(other="newer")
     assert "has changed since" in cron.lmk(*plain, code=3).err
     assert cron.encode("--json").json["encoded"] == 1
+
+
+def test_a_folder_without_its_generation_is_never_taken_for_the_folder_before_its_updates(
+    cron: Cron,
+) -> None:
+    cron.lmk("encode", cron.beir, "-m", cron.model, "-o", cron.vectors)
+    cron.change(fresh="copper conducts electricity")
+    cron.encode()
+    question = ("search", cron.vectors, "-q", "copper conducts electricity", "--json")
+    whole = cron.lmk(*question).json
+    (cron.vectors / "generation.json").unlink()
+    for words in (question, ("compact", cron.vectors), ("index", cron.vectors, "-o", cron.index)):
+        assert "is not complete" in cron.lmk(*words, code=3).err
+    assert cron.encode("--json").json["kept"] == 55, "an update does not use the parts"
+    assert cron.lmk(*question).json == whole
+    assert cron.lmk("verify", cron.vectors).code == 0
 
 
 def test_one_command_brings_vectors_and_indexes_up_to_date(

@@ -13,6 +13,7 @@ from lmkcli.encoding.artifacts import run_encode
 from lmkcli.encoding.encoder import open_encoder
 from lmkcli.encoding.jobs import plan
 from lmkcli.encoding.resolution import resolve
+from lmkcli.encoding.vector_updates import compact
 from lmkcli.encoding.verification import verify
 from lmkcli.errors import DataError, Mismatch, Stopped, UnknownName, UsageError
 from lmkcli.exchange import imports
@@ -149,6 +150,11 @@ def test_a_stopped_import_continues(tmp_path: Path, part_bytes: Callable[[int], 
     import_from(source, tmp_path / "v", progress=progress)
     assert len(seen) == 3
     assert len(same(tmp_path / "v").slices) == 3
+    part_bytes(1 << 20)
+    compact(tmp_path / "v", keep_hours=0)
+    import_from(source, tmp_path / "v", progress=progress)
+    assert len(seen) == 3, "a compacted folder is imported again"
+    assert len(same(tmp_path / "v").slices) == 1
 
 
 def test_another_source_needs_another_folder(tmp_path: Path) -> None:

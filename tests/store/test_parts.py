@@ -127,6 +127,20 @@ def test_parts_are_listed_by_shard_and_row_without_other_files(tmp_path: Path) -
     assert found == [(0, 0), (0, 5), (1, 0), (10, 0)]
 
 
+def test_the_first_generation_replaces_the_marks_of_the_shards(tmp_path: Path) -> None:
+    make(tmp_path, 0, 4)
+    parts.mark_done(tmp_path, WHOLE, 4)
+    (tmp_path / parts.DONE / "notes.json").write_text("{}")
+    state = parts.read_state(tmp_path, 1)
+    parts.write_generation(tmp_path, parts.Generation(1, {}, state.slices, 0))
+    assert parts.read_state(tmp_path, 1) == state
+    assert parts.is_finished(tmp_path, WHOLE)
+    (tmp_path / parts.GENERATION).unlink()
+    assert parts.read_state(tmp_path, 1).unfinished == [0]
+    assert not parts.is_finished(tmp_path, WHOLE)
+    assert (tmp_path / parts.DONE / "notes.json").exists(), "a file of the user is gone"
+
+
 def test_a_part_that_is_published_twice_stays_the_first(tmp_path: Path) -> None:
     one, other = (part_writer.create_part(tmp_path, WHOLE) for _ in range(2))
     assert one != other
