@@ -30,6 +30,7 @@ from numpy.typing import NDArray
 
 from lmkcli.data.collection import Shard
 from lmkcli.errors import DataError
+from lmkcli.spec import manifest
 from lmkcli.system.atomic import atomic_file, make_folder
 from lmkcli.system.input_files import read_json
 
@@ -319,25 +320,32 @@ class _Generation(TypedDict):
     parts: list[SliceJson]
     rows: int
     digests: NotRequired[dict[str, str]]
+    digest: NotRequired[str]  # of the other values
 
 
 def read_generation(folder: Path) -> Generation | None:
     """Return the current generation, or None if the artifact was never updated.
 
-    Raises DataError if a part is missing.
+    Raises DataError if the file has changed since it was written, or if a part is missing.
     """
     path = folder / GENERATION
     try:
         data = read_json(path, _Generation, "make the artifact again")
     except FileNotFoundError:
         return None
+    written = data.pop("digest", None)
+    if written not in (None, manifest.digest(data)):
+        raise DataError(
+            f"{path} has changed since it was written (its digest differs); restore it from a copy, or "
+            f"delete it and {MAKE_AGAIN}"
+        )
     slices = [PartSlice.from_json(item) for item in data["parts"]]
     current = Generation(data["number"], data["source"], slices, data["rows"])
     missing = {piece.name for piece in slices} - set(list_parts(folder))
     if not missing:
         _check_digests(folder, data.get("digests", {}))
         return current
-    if read_json(path, _Generation, "make the artifact again") == data:
+    if written == read_json(path, _Generation, "make the artifact again").get("digest"):
         raise DataError(f"{folder}: part {min(missing)} is missing; make the artifact again")
     return read_generation(folder)  # an update replaced it in the meantime
 
@@ -346,6 +354,7 @@ def write_generation(folder: Path, generation: Generation) -> None:
     """Replace the current generation atomically. The first one also replaces the files in done/."""
     data = {**generation._asdict(), "parts": [piece.as_json() for piece in generation.slices]}
     data["digests"] = _digests(folder, data.pop("slices"))
+    data["digest"] = manifest.digest(data)
     with atomic_file(folder / GENERATION) as temporary:
         temporary.write_text(json.dumps(data, ensure_ascii=False), "utf-8", "surrogatepass")
     # Only now: after a kill in between, the files are ignored, and the next update removes them.

@@ -141,6 +141,23 @@ def test_the_first_generation_replaces_the_marks_of_the_shards(tmp_path: Path) -
     assert (tmp_path / parts.DONE / "notes.json").exists(), "a file of the user is gone"
 
 
+@pytest.mark.parametrize(
+    "change", [("[[1, 3]]", "[[0, 2]]"), ('"rows": 4', '"rows": 3'), ("new", "old")]
+)
+def test_a_generation_that_was_edited_is_refused(tmp_path: Path, change: tuple[str, str]) -> None:
+    make(tmp_path, 0, 4)
+    slices = [PartSlice(name(0, 4), ((1, 3),))]
+    generation = parts.Generation(1, {"name": "new"}, slices, 4)
+    parts.write_generation(tmp_path, generation)
+    assert parts.read_generation(tmp_path) == generation
+    path = tmp_path / parts.GENERATION
+    edited = path.read_text().replace(*change)
+    assert edited != path.read_text()
+    path.write_text(edited)
+    with pytest.raises(DataError, match=r"generation\.json has changed since it was written"):
+        parts.read_state(tmp_path, 1)
+
+
 def test_a_part_that_is_published_twice_stays_the_first(tmp_path: Path) -> None:
     one, other = (part_writer.create_part(tmp_path, WHOLE) for _ in range(2))
     assert one != other
