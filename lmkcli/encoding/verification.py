@@ -36,8 +36,8 @@ class Verification(NamedTuple):
 def verify(folder: Path, sample: int, settings: ModelSettings) -> Verification:
     """Encode up to `sample` documents again in the dtype of the folder.
 
-    First compares every part with its recorded digest. Raises DataError if a part differs, or if the folder
-    has no texts or documents.
+    Also compares the manifest and every part with their recorded digests. Raises DataError if one of them
+    differs, or if the folder has no texts or documents.
     """
     vectors = open_stored(folder)
     manifest.check_whole(folder, vectors.manifest)
@@ -69,6 +69,7 @@ def verify(folder: Path, sample: int, settings: ModelSettings) -> Verification:
         coded = vectors.storage.coded(again.vectors)
         again = again._replace(vectors=vectors.storage.decoded(coded, vectors.dim))
         stored = vectors.at(rows)
+    manifest.check_unchanged(folder, vectors.manifest)  # last: the errors above say more
     differing = np.flatnonzero(again.counts != stored.counts)
     if len(differing):
         return Verification(len(rows), 0.0, docs[differing[0]].id, math.inf, tolerance)

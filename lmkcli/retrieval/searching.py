@@ -1,9 +1,8 @@
 """The search step: search the queries of a collection, and write the run with its manifest."""
 
-import json
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -211,5 +210,4 @@ def write(path: Path, runs: Iterable[Run], described: Manifest) -> RunCounts:
 
 def _write_manifest(path: Path, described: Manifest) -> None:
     with atomic_file(outputs.sidecar(path)) as temporary:
-        text = json.dumps(asdict(described), indent=1, ensure_ascii=False)
-        temporary.write_text(text, "utf-8", "surrogatepass")
+        temporary.write_text(manifest.as_text(described), "utf-8", "surrogatepass")

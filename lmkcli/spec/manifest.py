@@ -11,7 +11,7 @@ import os
 import platform
 import time
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import cache
 from importlib import metadata
 from pathlib import Path
@@ -264,6 +264,7 @@ class Manifest:
     execution: dict[str, Any] = field(default_factory=dict)
     facts: dict[str, Any] = field(default_factory=dict)
     format: int = FORMAT
+    digest: str = field(default="", compare=False)  # of all but the facts, in a file
 
     @property
     def fingerprint(self) -> str:
@@ -275,6 +276,17 @@ def digest(value: Any) -> str:
     """Return the sha256 of a JSON value in canonical form (sorted keys, no spaces)."""
     text = json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def _digest(manifest: Manifest) -> str:
+    """The digest of everything but the facts."""
+    return digest(asdict(replace(manifest, facts={}, digest="")))
+
+
+def as_text(manifest: Manifest) -> str:
+    """Return the contents of a manifest file: JSON, with the digest."""
+    written = replace(manifest, digest=_digest(manifest))
+    return json.dumps(asdict(written), indent=1, ensure_ascii=False)
 
 
 def environment(call: Call = NO_CALL) -> dict[str, Any]:
@@ -345,7 +357,7 @@ def claim(folder: Path, manifest: Manifest) -> Manifest:
     try:
         make_folder(folder)
         if not path.exists():
-            _create(path, json.dumps(asdict(manifest), indent=1, ensure_ascii=False))
+            _create(path, as_text(manifest))
     except OSError:
         if fresh:
             with suppress(OSError):
@@ -424,6 +436,15 @@ def check_whole(folder: Path, manifest: Manifest) -> None:
     if manifest.kind not in _REQUIRED:
         raise DataError(f"{where} is of an unknown kind, {manifest.kind!r}; {_AGAIN}")
     validate(asdict(manifest), _REQUIRED[manifest.kind], where, _AGAIN)
+
+
+def check_unchanged(folder: Path, manifest: Manifest) -> None:
+    """Raise DataError if an identity or execution differs from the one that was written."""
+    if manifest.digest not in ("", _digest(manifest)):
+        raise DataError(
+            f"{folder / NAME} has changed since it was written (its digest differs); restore it from a copy, "
+            f"or {_AGAIN}"
+        )
 
 
 def check_recorded(manifest: Manifest, where: object) -> None:

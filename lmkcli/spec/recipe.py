@@ -164,6 +164,9 @@ def _encoder_config(identity: dict[str, Any], located: dict[str, Any]) -> Encode
                 f"the recipe of the manifest has the {name} {value!r}; {_AGAIN}"
             ) from None
     validate(given, EncoderConfig, "the recipe of the manifest", _AGAIN)
+    unit = given.get("unit", "doc")
+    if unit not in ("doc", "chunk", "token"):
+        raise DataError(f"the recipe of the manifest has the unit {unit!r}; {_AGAIN}")
     context = given.get("context", "")
     if context not in ("", "title", "headings") and not context.startswith("field:"):
         raise DataError(f"the recipe of the manifest has the context {context!r}; {_AGAIN}")

@@ -8,7 +8,8 @@ Columns:
 - context_tokens, context_lost: the same counts for all contexts of a document, if its chunks follow contexts
 - context: JSON, if texts are stored as well
 
-Row groups are small, so reading the texts of ten hits takes milliseconds.
+Row groups are small, so reading the texts of ten hits takes milliseconds. Each page has a checksum, and a
+damaged one is an error.
 """
 
 import json
@@ -64,7 +65,9 @@ class DocTableWriter:
     def __init__(self, path: Path, store_text: bool, contexts: bool = False) -> None:
         self._store_text, self._contexts = store_text, contexts
         self._schema = pa.schema(_columns(store_text, contexts))
-        self._writer = pq.ParquetWriter(path, self._schema, compression="zstd")
+        self._writer = pq.ParquetWriter(
+            path, self._schema, compression="zstd", write_page_checksum=True
+        )
         self._rows: list[DocRow] = []
 
     def append(self, row: DocRow) -> None:
@@ -157,7 +160,7 @@ class DocTable:
         self._path = path
         with self._reading():
             check_finite(path)  # a named pipe could be opened for ever
-            self._file = pq.ParquetFile(path, memory_map=True)
+            self._file = pq.ParquetFile(path, memory_map=True, page_checksum_verification=True)
         self._kept: OrderedDict[tuple[str, int], pa.ChunkedArray] = OrderedDict()
         self._kept_bytes = self._most_bytes = 0
         self.rows: int = self._file.metadata.num_rows

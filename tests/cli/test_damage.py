@@ -88,6 +88,29 @@ def test_a_table_of_documents_that_cannot_be_read(lmk: Lmk, vectors: Path, damag
     assert str(path) in lmk("search", vectors, "-q", "rivers", code=3).err
 
 
+@pytest.mark.parametrize("section", ["identity", "execution"])
+def test_verify_notices_another_manifest(lmk: Lmk, vectors: Path, section: str) -> None:
+    path = vectors / "manifest.json"
+    recorded = json.loads(path.read_text())
+    if section == "identity":
+        recorded["identity"]["recipe"]["query"]["prompt"] = "a query: "
+    else:
+        recorded["execution"]["source"]["name"] = "elsewhere"
+    path.write_text(json.dumps(recorded))
+    err = lmk("verify", vectors, code=3).err
+    assert str(path) in err
+    assert "has changed" in err
+
+
+@pytest.mark.parametrize("side", ["doc", "query"])
+def test_a_unit_that_does_not_exist(lmk: Lmk, vectors: Path, side: str) -> None:
+    path = vectors / "manifest.json"
+    recorded = json.loads(path.read_text())
+    recorded["identity"]["recipe"][side]["unit"] = "page"
+    path.write_text(json.dumps(recorded))
+    assert "unit 'page'" in lmk("search", vectors, "-q", "rivers", code=3).err
+
+
 @pytest.mark.parametrize("shards", [0, -1, 10**12, "1", None, 1.5, True])
 def test_a_number_of_shards_that_cannot_be(lmk: Lmk, vectors: Path, shards: Any) -> None:
     path = vectors / "manifest.json"
