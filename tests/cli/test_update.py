@@ -109,7 +109,9 @@ def test_a_folder_without_its_generation_is_never_taken_for_the_folder_before_it
     (cron.vectors / "generation.json").unlink()
     for words in (question, ("compact", cron.vectors), ("index", cron.vectors, "-o", cron.index)):
         assert "is not complete" in cron.lmk(*words, code=3).err
-    assert cron.encode("--json").json["kept"] == 55, "an update does not use the parts"
+    parts = sorted(os.listdir(cron.vectors / "parts"))
+    assert cron.encode("--json").json["kept"] == 55
+    assert sorted(os.listdir(cron.vectors / "parts")) == parts, "documents were encoded again"
     assert cron.lmk(*question).json == whole
     assert cron.lmk("verify", cron.vectors).code == 0
 
