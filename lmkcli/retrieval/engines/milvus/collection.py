@@ -135,11 +135,33 @@ class MilvusCollection:
 
         Milvus Lite takes the collection for missing, but cannot create it because of this folder.
         """
+        folder = self._lite_folder()
+        if folder and {each.name for each in folder.iterdir()} <= {"schema.json.tmp"}:
+            shutil.rmtree(folder)
+
+    def _lite_folder(self) -> Path | None:
+        """Return the folder of the collection in a file of Milvus Lite, which is a folder itself."""
         folder = Path(self._settings.uri) / "collections" / self._name
         if "://" in self._settings.uri or not folder.is_dir() or folder.is_symlink():
-            return
-        if {each.name for each in folder.iterdir()} <= {"schema.json.tmp"}:
-            shutil.rmtree(folder)
+            return None
+        return folder
+
+    def _load(self) -> None:
+        """Load the collection, as every query and search needs.
+
+        Milvus Lite writes the index of a segment in place. If it is killed, half of the file remains, and
+        every later load fails. Without the file, it builds the index again from the vectors.
+        """
+        try:
+            self._client.load_collection(self._name)
+        except MilvusException:
+            folder = self._lite_folder()
+            indexes = sorted(folder.glob("partitions/*/indexes/*.idx")) if folder else []
+            if not indexes:
+                raise
+            for path in indexes:
+                path.unlink()
+            self._client.load_collection(self._name)
 
     def drop(self) -> None:
         """Remove the collection. Raises DataError if lmk did not make it."""
@@ -156,7 +178,7 @@ class MilvusCollection:
         """Return the number of vectors with a number of at least `first`."""
         condition = f"number >= {first}" if first else ""
         with self._request_errors():
-            self._client.load_collection(self._name)
+            self._load()
             found = self._client.query(self._name, filter=condition, output_fields=["count(*)"])
         return int(found[0]["count(*)"])
 

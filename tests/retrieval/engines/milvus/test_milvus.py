@@ -439,6 +439,22 @@ def moved(service: Service, uri: str) -> tuple[Path, Manifest, Vectors, int]:
 
 
 @lite_only
+@pytest.mark.parametrize("kind", ["FLAT", "HNSW"])
+def test_half_of_an_index_of_milvus_lite_is_built_again(service: Service, kind: str) -> None:
+    """Milvus Lite leaves such a file when it is killed."""
+    service.settings = replace(service.settings, index_type=kind)
+    service.fill(singles()).build()
+    service.same(120)
+    (path,) = Path(service.settings.uri).glob("collections/*/partitions/*/indexes/*.idx")
+    whole = path.read_bytes()
+    for left in (b"", whole[: len(whole) // 2]):
+        service.client().release_collection(COLLECTION)
+        path.write_bytes(left)
+        service.same(120)
+        assert len(path.read_bytes()) == len(whole)
+
+
+@lite_only
 def test_a_creation_that_a_full_disk_interrupted_is_repeated(service: Service) -> None:
     service.fill(singles())
     fragment = Path(service.settings.uri) / "collections" / COLLECTION
