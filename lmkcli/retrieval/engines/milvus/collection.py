@@ -156,11 +156,12 @@ class MilvusCollection:
             self._client.load_collection(self._name)
         except MilvusException:
             folder = self._lite_folder()
-            indexes = sorted(folder.glob("partitions/*/indexes/*.idx")) if folder else []
-            if not indexes:
+            indexes = list(folder.glob("partitions/*/indexes/*.idx")) if folder else []
+            if not folder or not indexes:
                 raise
             for path in indexes:
-                path.unlink()
+                if path.parent.resolve().is_relative_to(folder.resolve()):  # nothing behind a link
+                    path.unlink()
             self._client.load_collection(self._name)
 
     def drop(self) -> None:

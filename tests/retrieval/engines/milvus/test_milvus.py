@@ -455,6 +455,19 @@ def test_half_of_an_index_of_milvus_lite_is_built_again(service: Service, kind: 
 
 
 @lite_only
+def test_no_index_behind_a_link_is_removed(service: Service) -> None:
+    service.fill(singles()).build()
+    (path,) = Path(service.settings.uri).glob("collections/*/partitions/*/indexes/*.idx")
+    service.client().release_collection(COLLECTION)
+    path.write_bytes(b"")
+    path.parent.rename(service.root / "elsewhere")
+    path.parent.symlink_to(service.root / "elsewhere")
+    with pytest.raises(DataError, match="refused a request"):
+        service.search(service.index, 10)
+    assert path.exists()
+
+
+@lite_only
 def test_a_creation_that_a_full_disk_interrupted_is_repeated(service: Service) -> None:
     service.fill(singles())
     fragment = Path(service.settings.uri) / "collections" / COLLECTION
