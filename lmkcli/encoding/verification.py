@@ -69,7 +69,7 @@ def verify(folder: Path, sample: int, settings: ModelSettings) -> Verification:
         coded = vectors.storage.coded(again.vectors)
         again = again._replace(vectors=vectors.storage.decoded(coded, vectors.dim))
         stored = vectors.at(rows)
-    manifest.check_unchanged(folder, vectors.manifest)  # last: the errors above say more
+    manifest.check_unchanged(folder, vectors.manifest)  # after the more specific errors
     differing = np.flatnonzero(again.counts != stored.counts)
     if len(differing):
         return Verification(len(rows), 0.0, docs[differing[0]].id, math.inf, tolerance)

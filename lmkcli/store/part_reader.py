@@ -164,12 +164,13 @@ def collection_digest(folder: Path, slices: list[PartSlice]) -> str:
 def check_part(folder: Path, name: PartName) -> None:
     """Raise DataError if any byte of a part differs from the published part.
 
-    Reads all of its arrays, and the hashes of its documents.
+    Reads all of its arrays, and all columns of its documents, whose pages have checksums.
     """
     path = folder / parts.PARTS / str(name)
     collection = CollectionDigest()
-    for doc_hash in doc_table(folder, name).hashes():
-        collection.add(doc_hash)
+    for rows in doc_table(folder, name).doc_rows():
+        for row in rows:
+            collection.add(row.hash)
     hashes = {file.stem: _array_hash(file) for file in path.glob("*.npy")}
     computed = manifest.digest({"arrays": hashes, "collection": str(collection)})
     if computed != part_summary(folder, name)["digest"]:

@@ -88,6 +88,18 @@ def test_a_table_of_documents_that_cannot_be_read(lmk: Lmk, vectors: Path, damag
     assert str(path) in lmk("search", vectors, "-q", "rivers", code=3).err
 
 
+@pytest.mark.parametrize("name", ["id", "hash", "tokens", "lost", "vectors", "title", "text"])
+def test_verify_reads_every_column_of_the_documents(lmk: Lmk, vectors: Path, name: str) -> None:
+    path = part(vectors, "docs.parquet")
+    group = pq.ParquetFile(path).metadata.row_group(0)
+    column = group.column(pq.ParquetFile(path).schema_arrow.names.index(name))
+    start = column.dictionary_page_offset or column.data_page_offset
+    changed = bytearray(path.read_bytes())
+    changed[start + column.total_compressed_size - 1] ^= 1
+    path.write_bytes(changed)
+    assert str(path) in lmk("verify", vectors, "--sample", 1, code=3).err
+
+
 @pytest.mark.parametrize("section", ["identity", "execution"])
 def test_verify_notices_another_manifest(lmk: Lmk, vectors: Path, section: str) -> None:
     path = vectors / "manifest.json"
