@@ -16,7 +16,7 @@ from lmkcli.models.files import read_json
 from lmkcli.models.folder import NO_LIMIT, ModelFolder, no_language_head
 from lmkcli.models.lookup import OWN_NAMES, check_revision, read_model
 from lmkcli.pooling.placement import Pooler, Reduction, traits_of
-from lmkcli.spec.recipe import EXTENSIONS, ROTARY, EncoderConfig, Recipe, RecipeOptions
+from lmkcli.spec.recipe import EXTENSIONS, ROTARY, UNITS, EncoderConfig, Recipe, RecipeOptions
 from lmkcli.spec.values import (
     FULL,
     NO_OVERLAP,
@@ -28,7 +28,6 @@ from lmkcli.spec.values import (
     is_count,
 )
 
-UNITS = ("doc", "chunk", "token")
 _Option = TypeVar("_Option")
 _DECLARED_GRAN = "given"  # replaces a granularity that the model folder may declare
 

@@ -29,6 +29,7 @@ TABLES = (
 )  # values of --extend for models with a table of positions
 ROTARY = ("ntk", "selfextend")
 EXTENSIONS = (*TABLES, *ROTARY)
+UNITS = ("doc", "chunk", "token")  # what one vector represents
 Number = Annotated[int, int_range(0, 1 << 31)]
 _AGAIN = "make the artifact again"
 _RECORDED_IF_USED = (
@@ -67,7 +68,7 @@ class EncoderConfig:
         ""  # the package of a pooler that is not part of lmk, such as 'lmk-head 0.1.0'
     )
     gran: Granularity = WHOLE_TEXT
-    unit: str = "doc"  # what one vector represents: 'doc', 'chunk' or 'token'
+    unit: str = "doc"  # one of UNITS
     window: Window = FULL
     overlap: Overlap = NO_OVERLAP
     extend: str = ""  # positions beyond training, such as 'grouped:4096'
@@ -164,8 +165,8 @@ def _encoder_config(identity: dict[str, Any], located: dict[str, Any]) -> Encode
                 f"the recipe of the manifest has the {name} {value!r}; {_AGAIN}"
             ) from None
     validate(given, EncoderConfig, "the recipe of the manifest", _AGAIN)
-    unit = given.get("unit", "doc")
-    if unit not in ("doc", "chunk", "token"):
+    unit = given.get("unit", EncoderConfig.unit)
+    if unit not in UNITS:
         raise DataError(f"the recipe of the manifest has the unit {unit!r}; {_AGAIN}")
     context = given.get("context", "")
     if context not in ("", "title", "headings") and not context.startswith("field:"):
