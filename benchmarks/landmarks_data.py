@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from lmkcli.data.collection import open_collection
-from lmkcli.data.sources.python import Module, package_tree, query_functions, read_modules
+from lmkcli.plugins.generated.python_code import Module, package_tree, query_functions, read_modules
 
 PROSE: tuple[str, ...] = (
     "peps",

@@ -30,10 +30,10 @@ from transformers import AutoModel
 
 from lmkcli.models.devices import TORCH_DTYPES, choose_device
 from lmkcli.models.forward import packs
-from lmkcli.models.m2bert.config import M2BertConfig
-from lmkcli.models.m2bert.kind import M2Bert
-from lmkcli.models.m2bert.model import M2BertModel
 from lmkcli.models.transformer import Transformer
+from lmkcli.plugins.m2bert.config import M2BertConfig
+from lmkcli.plugins.m2bert.kind import M2Bert
+from lmkcli.plugins.m2bert.model import M2BertModel
 from lmkcli.spec import manifest
 
 Document = NDArray[np.int32]

@@ -147,7 +147,7 @@ def build_lucene(work: Work) -> None:
 
 def start_java() -> None:
     """Start the Java that the kind lucene uses, without its log. Pyserini uses the Java that runs."""
-    from lmkcli.retrieval.engines.lucene.jvm import silence
+    from lmkcli.plugins.lucene.jvm import silence
 
     silence()
 

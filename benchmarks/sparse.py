@@ -22,10 +22,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from lmkcli.exchange.imports import ForeignVector, run_import, unknown_recipe
-from lmkcli.exchange.sparse_imports import SparseForeign
+from lmkcli.plugins.exchange.imports import ForeignVector, run_import, unknown_recipe
+from lmkcli.plugins.sparse.postings import Postings
+from lmkcli.plugins.sparse.sparse_imports import SparseForeign
 from lmkcli.progress import Report, silent
-from lmkcli.retrieval.engines.inverted.postings import Postings
 from lmkcli.retrieval.sparse.exact_product import exact_product
 from lmkcli.store.sparse import Entries, SparseRagged, SparseVectors, collected
 
@@ -179,7 +179,7 @@ def inverted(vectors: SparseVectors, queries: SparseRagged, folder: Path) -> Ite
 
 
 def lucene(vectors: SparseVectors, queries: SparseRagged, folder: Path) -> Iterator[Measured]:
-    from lmkcli.retrieval.engines.lucene.jvm import cast, java_class, silence
+    from lmkcli.plugins.lucene.jvm import cast, java_class, silence
 
     silence()
     options = java_class("java.util.HashMap")
@@ -241,7 +241,7 @@ def lucene(vectors: SparseVectors, queries: SparseRagged, folder: Path) -> Itera
 def seismic(vectors: SparseVectors, queries: SparseRagged, folder: Path) -> Iterator[Measured]:
     import seismic
 
-    from lmkcli.retrieval.engines.seismic.seismic_index import FILE, SeismicSearch
+    from lmkcli.plugins.sparse.seismic_index import FILE, SeismicSearch
 
     (folder / "seismic").mkdir()
     before = os.times()

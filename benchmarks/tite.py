@@ -25,10 +25,10 @@ from transformers import AutoModel
 
 from lmkcli.models.devices import TORCH_DTYPES, choose_device
 from lmkcli.models.forward import packs
-from lmkcli.models.tite import TiteModel
-from lmkcli.models.tite.config import TiteConfig
-from lmkcli.models.tite.kind import Tite, fuse
 from lmkcli.models.transformer import Transformer
+from lmkcli.plugins.tite import TiteModel
+from lmkcli.plugins.tite.config import TiteConfig
+from lmkcli.plugins.tite.kind import Tite, fuse
 from lmkcli.spec import manifest
 
 Sequences = list[NDArray[np.int32]]

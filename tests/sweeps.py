@@ -41,7 +41,7 @@ from lmkcli import catalog
 from lmkcli.catalog import INDEXES, OPERATIONS
 from lmkcli.cli import main
 from lmkcli.errors import CheckFailed, DataError, LmkError, Stopped
-from lmkcli.operations import demo
+from lmkcli.plugins.demo import demo
 from lmkcli.spec.operation import Option, options
 from lmkcli.store import part_writer, tokens
 from tests import levels, tiny
@@ -921,7 +921,7 @@ def main_line(how: str, prefix: str = "", count: str = "", seed: str = "0") -> N
     """
     from tests.forkserver import everything, preload
 
-    preload([*everything(), "lmkcli.evaluation.plots"])
+    preload([*everything(), "lmkcli.plugins.analysis.plots"])
     chosen = [case for case in cases() if prefix.isdigit() or case.startswith(prefix)]
     if how == "disks":
         chosen = [case for case in chosen if not case.endswith(".overwrite")]

@@ -19,8 +19,8 @@ from hypothesis import strategies as st
 
 from lmkcli.cli import main
 from lmkcli.errors import DataError
-from lmkcli.experiments import plan
 from lmkcli.models.files import read_json as model_json
+from lmkcli.plugins.grid import plan
 from lmkcli.provenance import scorelog, traininglog
 from lmkcli.retrieval.searching import read_manifest
 from lmkcli.spec import manifest

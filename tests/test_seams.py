@@ -19,7 +19,7 @@ from lmkcli.retrieval.engine import Engine
 from lmkcli.retrieval.reranking import CrossEncoderOpener
 from lmkcli.models.forward import Model
 from lmkcli.training.objectives.objective import Objective
-from lmkcli.training.pretrain.pretext import HeadOptions, Pretext
+from lmkcli.plugins.pretrain.pretext import HeadOptions, Pretext
 """
 TABLES = {
     "SourceOpener": catalog.SOURCES,

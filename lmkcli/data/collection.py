@@ -14,8 +14,8 @@ from typing import Any, NamedTuple, Protocol
 
 from lmkcli import catalog
 from lmkcli.data import hub_layouts, known_collections
-from lmkcli.data.file_trees import is_document
 from lmkcli.errors import DataError, UnknownName, UsageError
+from lmkcli.plugins.documents.file_trees import is_document
 from lmkcli.spec.values import WHOLE as WHOLE
 from lmkcli.spec.values import Shard as Shard
 from lmkcli.spec.values import is_digits

@@ -1,7 +1,7 @@
 """Sentence-transformers folders for recipes: the files of the model, and modules with the pooling of lmk.
 
 sentence-transformers has the poolings cls, mean and last, so a folder with one of them loads everywhere.
-Other poolers add tokens. For them, the folder uses the modules of `exchange/sentence_modules.py`, which need
+Other poolers add tokens. For them, the folder uses the modules of `sentence_modules.py`, which need
 lmkcli. For lmk, it can also use the module LandmarkTransformer, which is proposed for sentence-transformers.
 This module only writes files and does not need sentence-transformers.
 """
@@ -28,7 +28,7 @@ from lmkcli.spec.recipe import EncoderConfig, Recipe, RecipeOptions
 from lmkcli.spec.values import FULL, Window
 from lmkcli.store.outputs import write_once
 
-_LMK_MODULES, _SENTENCE_MODULES = "lmkcli.exchange.sentence_modules", "sentence_transformers.models"
+_LMK_MODULES, _SENTENCE_MODULES = "lmkcli.sentence_modules", "sentence_transformers.models"
 _SPARSE_MODULES = "sentence_transformers.sparse_encoder.models"
 _ALL_MODES = ("cls_token", "max_tokens", "mean_tokens", "mean_sqrt_len_tokens",
               "weightedmean_tokens", "lasttoken")  # fmt: skip

@@ -36,7 +36,7 @@ _ROTARY_DECODERS = (
     *("llama", "mistral", "qwen2", "qwen3", "phi3", "gemma", "gemma2", "gemma3_text"),
     "modernbert-decoder",
 )
-# Modules of exported models that run lmk (exchange/sentence_modules.py)
+# Modules of exported models that run lmk (sentence_modules.py)
 PLACED, MARKED, RUN_BY_LMK = "PlacedTransformer", "MarkedPooling", "LmkEncoder"
 # The module that is proposed for sentence-transformers (pull request 3642)
 LANDMARKS = "LandmarkTransformer"

@@ -283,7 +283,7 @@ def _java() -> Check:
     """Check the Java of --kind lucene, if its other dependencies are installed."""
     if not all(each.version for each in programs.dependencies("lucene")):
         return Check("Java", State.none, "only for --kind lucene; its extra is not installed")
-    from lmkcli.system.java import java_home, java_version
+    from lmkcli.plugins.lucene.java import java_home, java_version
 
     home = java_home()
     version = java_version(home)

@@ -20,7 +20,7 @@ from lmkcli.operations.options import (
     output_flag,
     with_fields,
 )
-from lmkcli.operations.own_index import (
+from lmkcli.plugins.documents.own_index import (
     FUSION,
     EncodeCall,
     OwnIndex,
@@ -593,17 +593,17 @@ class Search(
 
     def _on_server(self, report: Report) -> "Index | None":
         """The search on the server of --server, or on a server of this machine for -q; None without one."""
-        from lmkcli.serving.runtime import running_servers
+        from lmkcli.plugins.serve.runtime import running_servers
 
         if self._remote:
-            from lmkcli.serving.client import open_remote
+            from lmkcli.plugins.serve.client import open_remote
 
             stages = self.stages()
             return open_remote(self.server, list(map(str, stages.paths)), stages.fusion)
         reranked = self.rerank is not None or self.rerank_model is not None
         if self.question is None or self.server or reranked or not any(running_servers()):
             return None
-        from lmkcli.serving.client import open_running
+        from lmkcli.plugins.serve.client import open_running
 
         return open_running(self.stages(), self.part(OpenSettings), report.note)
 

@@ -133,7 +133,7 @@ class Show(Operation[Result]):
         """Read the manifests of an artifact. A collection is read completely."""
         path = Path(self.what)
         if (path / "plan.json").is_file():
-            from lmkcli.operations import grid
+            from lmkcli.plugins.grid import grid
 
             return grid.state(path) if self.name is None else grid.lineage(path, self.name)
         if self.name is not None:
@@ -185,7 +185,7 @@ def _names(name: str) -> Listed:
 
 def _caches() -> Listed:
     """The caches on this machine, with their sizes, their last use if known, and how to remove them."""
-    from lmkcli.operations.own_index import STATE, indexes, shown
+    from lmkcli.plugins.documents.own_index import STATE, indexes, shown
 
     rows: list[list[Any]] = []
     for folder, state in indexes():

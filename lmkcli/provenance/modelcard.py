@@ -14,7 +14,8 @@ from lmkcli.encoding.resolution import ResolvedRecipe
 from lmkcli.encoding.sentence_folder import ExportedModel
 from lmkcli.models.folder import TRAINED
 from lmkcli.models.lookup import MINILM, OWN_NAMES
-from lmkcli.provenance import curves, scorelog
+from lmkcli.plugins.analysis import curves
+from lmkcli.provenance import scorelog
 from lmkcli.spec.recipe import EncoderConfig
 from lmkcli.spec.values import Window
 from lmkcli.system.input_files import read_json

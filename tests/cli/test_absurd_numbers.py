@@ -9,7 +9,7 @@ import pytest
 
 from lmkcli.training.settings import DevSettings, PretrainSettings, TrainSettings
 from tests import levels, tiny
-from tests.cli.conftest import Lmk
+from tests.conftest import Lmk
 
 Models = Callable[[str], Path]
 ABSURD = ("nan", "inf", "-inf", "-1", "999999999999", "1e300", "9" * 5000, "1e-320", "\u0663")

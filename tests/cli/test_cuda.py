@@ -21,7 +21,7 @@ from lmkcli.training import training_job
 from lmkcli.training.loop import execution
 from lmkcli.training.settings import TrainSettings
 from tests import tiny
-from tests.cli.conftest import Lmk
+from tests.conftest import Lmk
 from tests.models.test_forward import m2bert_folder, tite_folder
 from tests.models.test_late import pylate as pylate  # a fixture
 from tests.training import test_exact_weights

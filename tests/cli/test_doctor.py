@@ -8,7 +8,7 @@ import pytest
 
 from lmkcli.operations import doctor
 from lmkcli.system import hardware
-from tests.cli.conftest import Lmk
+from tests.conftest import Lmk
 from tests.system.test_programs import RECORD
 
 

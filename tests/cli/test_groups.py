@@ -9,7 +9,7 @@ import pytest
 
 from lmkcli.data import hub_layouts, known_collections
 from tests import mirrors
-from tests.cli.conftest import Lmk
+from tests.conftest import Lmk
 
 FILES = [f"longembed-passkey-{length}" for length in mirrors.LENGTHS]
 

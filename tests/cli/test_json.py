@@ -11,10 +11,9 @@ from typer.main import get_command
 
 from lmkcli.catalog import OPERATIONS
 from lmkcli.cli.main import app
-from lmkcli.operations import demo
+from lmkcli.plugins.demo import demo
 from tests import sweeps
-from tests.cli.conftest import Lmk
-from tests.conftest import Once
+from tests.conftest import Lmk, Once
 
 FIRST: dict[str, sweeps.Case] = {}
 for _case in sweeps.cases().values():

@@ -12,7 +12,7 @@ import pytest
 from safetensors.torch import load_file, save_file
 
 from lmkcli.cli import library_output
-from tests.cli.conftest import Lmk
+from tests.conftest import Lmk
 
 HOSTILE = "evil\x1b]0;title\x07\x1b[31mred\x9b2J\u202ename"
 SHOWN = r"evil\u001b]0;title\u0007red\u009b2J\u202ename"

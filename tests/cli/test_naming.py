@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.conftest import Lmk
+from tests.conftest import Lmk
 
 INDEX = ("index", "--kind", "bm25", "-o", "bm25", "--if-exists", "overwrite", "--json")
 SHOW = ("tokenize", "--show", "some words", "-m")

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from lmkcli.store.parts import PARTS
-from tests.cli.conftest import Lmk
+from tests.conftest import Lmk
 
 Models = Callable[[str], Path]
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests import tiny
-from tests.cli.conftest import Lmk
+from tests.conftest import Lmk
 
 OnDisk = Callable[[Path], bool]
 

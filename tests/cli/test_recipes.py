@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from lmkcli.models.m2bert import M2BertConfig, M2BertModel
+from lmkcli.plugins.m2bert import M2BertConfig, M2BertModel
 from tests import tiny
 
 Lmk = Callable[..., Any]

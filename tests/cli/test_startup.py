@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from packaging.version import Version
 
-from tests.cli.conftest import Lmk
+from tests.conftest import Lmk
 from tests.forkserver import ForkServer
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -10,7 +10,7 @@ import pytest
 from lmkcli.spec.manifest import read
 from lmkcli.system.atomic import locked
 from tests import tiny
-from tests.cli.conftest import Lmk
+from tests.conftest import Lmk
 
 Models = Callable[[str], Path]
 

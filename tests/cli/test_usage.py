@@ -9,7 +9,7 @@ import pytest
 from lmkcli.catalog import OPERATIONS, load
 from lmkcli.cli.verbs import MEANT, VERBS
 from lmkcli.spec.operation import Operation, options
-from tests.cli.conftest import Lmk
+from tests.conftest import Lmk
 
 KINDS: dict[str, type[Operation[Any]]] = {v: load(OPERATIONS, v, "operation") for v in OPERATIONS}
 

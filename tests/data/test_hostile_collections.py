@@ -24,7 +24,7 @@ from docx import Document
 
 from lmkcli.data.collection import Doc, open_collection
 from lmkcli.errors import DataError
-from tests.data.readers.test_books import BOOK, CHAPTER, CONTAINER
+from tests.plugins.documents.test_books import BOOK, CHAPTER, CONTAINER
 
 MIB = 1 << 20
 FROM = b"From a Mon Jan  1 00:00:00 2024\n"
@@ -113,7 +113,7 @@ def test_an_archive_in_an_archive_is_not_opened(tmp_path: Path) -> None:
 
 
 def test_an_archive_of_too_many_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lmkcli.data.file_trees.MAX_MEMBERS", 100)
+    monkeypatch.setattr("lmkcli.plugins.documents.file_trees.MAX_MEMBERS", 100)
     (tmp_path / "x.zip").write_bytes(archive(*((f"{n}.md", b"x") for n in range(101))))
     with pytest.raises(DataError, match=r"x\.zip: 101 files .*\(100 files"):
         read(tmp_path / "x.zip")

@@ -20,11 +20,9 @@ import pytest
 pytest.importorskip("docx")
 pytest.importorskip("inscriptis")
 
-from tests.cli.conftest import Lmk, lmk
-from tests.data.readers.test_books import book, docx
+from tests.conftest import Lmk
 from tests.data.test_mbox import MAIL
-
-__all__ = ["lmk"]  # the fixture
+from tests.plugins.documents.test_books import book, docx
 
 ROWS = [
     {"uuid": "a1", "name": "Knots", "abstract": "Two ropes meet in a bowline."},

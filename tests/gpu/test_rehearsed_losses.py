@@ -14,13 +14,13 @@ from lmkcli import catalog
 from lmkcli.encoding.encoder import open_forward
 from lmkcli.encoding.resolution import resolve
 from lmkcli.models.forward import ForwardPass, ModelOptions
+from lmkcli.plugins.pretrain.pretext import HeadOptions, PretextStep, PretrainBatch, Pretraining
 from lmkcli.pooling.placement import Input
 from lmkcli.spec.recipe import RecipeOptions
 from lmkcli.training import training_job
 from lmkcli.training.data.batches import TrainBatch
 from lmkcli.training.loop.execution import Start
 from lmkcli.training.objectives.objective import BatchFacts, Embedded, Loss, Objective
-from lmkcli.training.pretrain.pretext import HeadOptions, PretextStep, PretrainBatch, Pretraining
 from lmkcli.training.settings import TrainSettings
 from lmkcli.training.step.contrastive import ContrastiveStep
 from lmkcli.training.step.gradients import Budget, LossOf
@@ -30,7 +30,7 @@ from tests import levels, tiny
 from tests.gpu.rehearsal import CUDA, rehearsed, rehearsed_forward
 from tests.models.test_forward import tite_folder
 from tests.models.test_late import pylate as pylate  # a fixture
-from tests.training.pretrain.test_pretexts import texts_of
+from tests.plugins.pretrain.test_pretexts import texts_of
 
 Models = Callable[[str], Path]
 pytestmark = pytest.mark.skipif(

@@ -16,11 +16,11 @@ from lmkcli.models import attention
 from lmkcli.models.forward import Finish, ForwardPass, ModelOptions, Pooling, packs, vector_numbers
 from lmkcli.models.heads import LatentAttention, TokenHead
 from lmkcli.models.lookup import read_model
-from lmkcli.models.m2bert import M2BertConfig, M2BertModel
-from lmkcli.models.m2bert.kind import open_model as open_m2bert
-from lmkcli.models.tite import TiteConfig, TiteModel
-from lmkcli.models.tite.kind import open_model as open_tite
 from lmkcli.models.transformer import open_model
+from lmkcli.plugins.m2bert import M2BertConfig, M2BertModel
+from lmkcli.plugins.m2bert.kind import open_model as open_m2bert
+from lmkcli.plugins.tite import TiteConfig, TiteModel
+from lmkcli.plugins.tite.kind import open_model as open_tite
 from lmkcli.pooling.placement import Input
 from tests import tiny
 

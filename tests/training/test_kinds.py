@@ -16,8 +16,8 @@ from lmkcli.encoding.encoder import open_encoder
 from lmkcli.encoding.resolution import resolve
 from lmkcli.errors import UsageError
 from lmkcli.models.heads import LatentAttention, latent_file_names, open_latent
-from lmkcli.models.m2bert import M2BertConfig, M2BertModel
-from lmkcli.models.tite import TiteConfig, TiteModel
+from lmkcli.plugins.m2bert import M2BertConfig, M2BertModel
+from lmkcli.plugins.tite import TiteConfig, TiteModel
 from lmkcli.progress import Report
 from lmkcli.spec.recipe import RecipeOptions
 from lmkcli.spec.settings import EncodeSettings

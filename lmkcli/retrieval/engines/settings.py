@@ -6,8 +6,8 @@ An engine with its own settings adds its classes to the bases here.
 from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
+from lmkcli.plugins.milvus.milvus_settings import MilvusSearchSettings, MilvusSettings
 from lmkcli.retrieval.engines.faiss.settings import FaissSearchSettings, FaissSettings
-from lmkcli.retrieval.engines.milvus.settings import MilvusSearchSettings, MilvusSettings
 from lmkcli.retrieval.lexical.settings import FeedbackSettings, LexicalSettings
 from lmkcli.spec.settings import Flag, Offline, Settings
 from lmkcli.spec.values import Shard

@@ -7,10 +7,10 @@ import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from lmkcli.errors import UsageError
+from lmkcli.plugins.pretrain import pretraining_job
 from lmkcli.spec.recipe import RecipeOptions
 from lmkcli.training import training_job
 from lmkcli.training.loop import tensorboard
-from lmkcli.training.pretrain import pretraining_job
 from lmkcli.training.settings import PretrainSettings, TrainSettings
 
 

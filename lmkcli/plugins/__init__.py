@@ -1,0 +1,1 @@
+"""Plug-ins: one folder per family, with everything that belongs to it."""

@@ -1,0 +1,153 @@
+"""Plot: draw scores of a log over a parameter, or the curves of a training."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, ClassVar
+
+from lmkcli import catalog
+from lmkcli.errors import DataError, UsageError
+from lmkcli.progress import Report
+from lmkcli.spec.operation import Operation
+from lmkcli.spec.result import Result
+from lmkcli.spec.settings import Flag
+from lmkcli.system.atomic import exclusive
+from lmkcli.system.input_files import not_a_file
+from lmkcli.text.formatting import counted, listed
+
+_MOST_PANELS = 50
+
+
+@dataclass(frozen=True)
+class Plotted(Result):
+    """A figure, and how many points and lines it has."""
+
+    output: Path
+    points: int
+    lines: int
+
+    def __str__(self) -> str:
+        return f"{self.output}: {self.points} points, {self.lines} lines"
+
+
+@dataclass(frozen=True)
+class Plot(Operation[Plotted]):
+    """Draw the scores of a log over a parameter, as curves (extra `plot`).
+
+    lmk looks up the parameter in the record of each run: first in the recipe, the index and the search, then
+    in the commands. The suffix of the output selects PNG, SVG or PDF. For a model folder, lmk draws the
+    loss, the learning rate and the scores of development sets over the steps, also during training.
+    """
+
+    verb: ClassVar[str] = "plot"
+
+    log: Annotated[
+        Path,
+        Flag(
+            "A score log (lmk eval --log), results of lmk grid, or a folder of lmk train.",
+            argument=True,
+            metavar="LOG|MODEL",
+            role="file",
+        ),
+    ]
+    x: Annotated[
+        str | None,
+        Flag(
+            "The parameter on the x axis, by the name of its flag: gran, max-length, dim, k, "
+            "ef-search, k1 …"
+        ),
+    ] = field(default=None, kw_only=True)
+    measure: Annotated[
+        list[str] | None,
+        Flag(
+            "Measures to draw; repeatable. Default: all.",
+            short="-m",
+            aliases="--metric",
+            suggest_for="--metrics --measures --y",
+        ),
+    ] = field(default=None, kw_only=True)
+    by: Annotated[
+        str | None,
+        Flag("Another parameter: draw one line per value of it.", suggest_for="--hue --group-by"),
+    ] = field(default=None, kw_only=True)
+    output: Annotated[
+        Path | None,
+        Flag(
+            "Output path of the figure (.png, .svg or .pdf).",
+            short="-o",
+            often=True,
+            role="output",
+            suggest_for="--output-dir --output-file --output-path --save-to",
+        ),
+    ] = field(default=None, kw_only=True)
+
+    def check(self) -> None:
+        """Raise UsageError if there is no output."""
+        if self.output is None:
+            raise UsageError("-o/--output is missing; for instance -o curve.svg")
+
+    def execute(self, report: Report) -> Plotted:
+        """Draw the figure."""
+        assert self.output is not None
+        with exclusive(self.output):
+            return self._drawn(self.output, report)
+
+    def _drawn(self, output: Path, report: Report) -> Plotted:
+        log = self.log
+        if (log / "plan.json").is_file():  # results of a grid
+            log = log / "scores.jsonl"
+        if log.is_dir():
+            return self._training(log, output)
+        if not log.is_file():
+            fault = not_a_file(log) or "no such score log; write one with lmk eval --log"
+            raise DataError(f"{log}: {fault}")
+        if self.x is None:
+            raise UsageError("--x is missing; for instance --x gran")
+        return self._scores(log, self.x, output, report)
+
+    def _training(self, folder: Path, path: Path) -> Plotted:
+        from lmkcli.provenance import traininglog
+
+        if useless := [name for name in ("x", "measure", "by") if getattr(self, name)]:
+            raise UsageError(f"--{useless[0]} has no effect on the curves of a training; drop it")
+        draw = catalog.load(catalog.PLOTS, "panels", "plot")
+        panels = traininglog.panels(folder)
+        draw(panels, "step", path)
+        lines = [points for panel in panels.values() for points in panel.values()]
+        return Plotted(path, sum(map(len, lines)), len(lines))
+
+    def _scores(self, log: Path, x: str, path: Path, report: Report) -> Plotted:
+        from lmkcli.plugins.analysis import curves
+        from lmkcli.provenance import scorelog
+
+        draw = catalog.load(catalog.PLOTS, "curves", "plot")
+        entries = scorelog.read(log)
+        logged = dict.fromkeys(name for each in entries for name in each["scores"])
+        names = self.measure or list(logged)
+        unknown = [name for name in names if name not in logged]
+        if unknown:
+            raise UsageError(f"{log} has no {listed(unknown)}; its measures are {listed(logged)}")
+        if len(names) > _MOST_PANELS:
+            raise UsageError(
+                f"a figure has at most {_MOST_PANELS} measures, and {log} has {len(names):,}; choose some "
+                f"with --measure: {listed(names)}"
+            )
+        if self.by and all(curves.setting(each, self.by) is None for each in entries):
+            known = ", ".join(curves.parameters(entries))
+            raise UsageError(f"--by {self.by}: no entry of {log} has it; known parameters: {known}")
+        panels = {name: curves.series(entries, x, self.by, name) for name in names}
+        lines = [line for panel in panels.values() for line in panel.lines.values()]
+        if not lines:
+            known = ", ".join(curves.parameters(entries, numeric=True)) or "none"
+            raise UsageError(
+                f"--x {x}: no entry of {log} has it as a number; numeric parameters: {known}"
+            )
+        draw({name: panel.drawn for name, panel in panels.items()}, x, path)
+        if levels := dict.fromkeys(name for panel in panels.values() for name in panel.levels):
+            report.note(
+                f"drawn as horizontal lines, because {x} is not a number: {'; '.join(levels)}"
+            )
+        if replaced := sum(panel.replaced for panel in panels.values()):
+            report.note(
+                f"{counted(replaced, 'point')} measured several times; the latest value is drawn"
+            )
+        return Plotted(path, sum(map(len, lines)), len(lines))

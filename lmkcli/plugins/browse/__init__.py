@@ -1,0 +1,1 @@
+"""Pages to explore and compare runs."""

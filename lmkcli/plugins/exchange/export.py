@@ -1,0 +1,242 @@
+"""Export: write vectors, training examples, or a model with its pooling for other tools."""
+
+from dataclasses import dataclass, field
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+
+from lmkcli.errors import MissingExtra, UsageError
+from lmkcli.operations.options import Destination, NewOutput
+from lmkcli.progress import Report
+from lmkcli.spec.operation import Operation, Option
+from lmkcli.spec.recipe import RecipeOptions
+from lmkcli.spec.result import Result
+from lmkcli.spec.settings import Flag, Offline
+
+if TYPE_CHECKING:
+    from lmkcli.store.vectors import StoredVectors
+
+_ST, _ONNX, _HUB = "sentence-transformers", "onnx", "hub"
+_MODELS = (_ST, _ONNX, _HUB)  # these targets need a model
+_SPARSE = "anserini-json"  # this target needs sparse vectors
+_EXAMPLES = "tevatron-train"  # this target needs training examples; all others need vectors
+Target = Literal[
+    "numpy",
+    "parquet",
+    "pyserini",
+    "tevatron",
+    "tevatron-train",
+    "anserini-json",
+    "sentence-transformers",
+    "onnx",
+    "hub",
+]
+
+
+@dataclass(frozen=True)
+class Exported(Result):
+    """A folder for another tool, and facts about it. `text` describes the facts for people."""
+
+    output: Path
+    facts: dict[str, Any]
+    text: str
+
+    def as_json(self) -> Any:
+        """The folder and the facts."""
+        return {"output": str(self.output), **self.facts}
+
+    def __str__(self) -> str:
+        return f"{self.output}: {self.text}"
+
+
+@dataclass(frozen=True)
+class Export(Operation[Exported], NewOutput, RecipeOptions):
+    """Export vectors or training examples for other tools; with -m, a model.
+
+    A model becomes a folder for sentence-transformers, an ONNX graph, or a folder with a model card for the
+    Hugging Face hub. The result is a folder with a manifest of its inputs. The folder is either complete or
+    does not exist.
+    """
+
+    verb: ClassVar[str] = "export"
+    example: ClassVar[str] = "exported/"
+    # The exported folders of models cannot store these.
+    unused: ClassVar[tuple[str, ...]] = (
+        *("unit", "overlap", "context", "extend", "pad_to_max", "dim"),
+        *("sum_windows", "top_terms", "query_top_terms"),
+    )
+
+    source: Annotated[
+        str | None,
+        Flag(
+            "A vectors folder; for tevatron-train a source of examples, as for lmk train.",
+            argument=True,
+            metavar="[VECTORS]",
+            role="collection",
+            suggest_for="--input --vectors --embeddings",
+        ),
+    ] = None
+    to: Annotated[
+        Target,
+        Flag(
+            "The tool or the file format to write for.", often=True, suggest_for="--format --type"
+        ),
+    ] = field(kw_only=True)
+    landmark_transformer: Annotated[
+        bool,
+        Flag(
+            "Write the module LandmarkTransformer, which is proposed for sentence-transformers, instead of "
+            "modules of lmkcli.",
+            only=f"{_ST} {_HUB}",
+        ),
+    ] = field(default=False, kw_only=True)
+    log: Annotated[
+        Path | None,
+        Flag(
+            "A score log of lmk eval: its scores of the model go into the card.",
+            role="file",
+            only=_HUB,
+        ),
+    ] = field(default=None, kw_only=True)
+    repo: Annotated[
+        str | None,
+        Flag(
+            "Upload the folder to this repository, such as name/model; by default, nothing is uploaded.",
+            role="consent",
+            only=_HUB,
+            suggest_for="--push --push-to-hub --repo-id --hub-model-id",
+        ),
+    ] = field(default=None, kw_only=True)
+    private: Annotated[
+        bool, Flag("Create the repository as a private one.", role="consent", only=_HUB)
+    ] = field(default=False, kw_only=True)
+    offline: Offline = field(default=False, kw_only=True)
+
+    def check(self) -> None:
+        """Raise UsageError if the input does not fit the target."""
+        if self.to in _MODELS:
+            if self.source is not None or not self.model:
+                raise UsageError(
+                    f"--to {self.to} needs a model instead of vectors; give it with -m"
+                )
+        elif self.source is None:
+            kind = "a source of examples" if self.to == _EXAMPLES else "a vectors folder"
+            example = "beir/scifact:train" if self.to == _EXAMPLES else "vectors/"
+            raise UsageError(f"--to {self.to} needs {kind}; for instance: lmk export {example} …")
+        if self.repo is not None and self.offline:
+            raise UsageError("--repo uploads the model, and --offline forbids that; drop one")
+        if self.private and self.repo is None:
+            raise UsageError("--private is for a repository; name it with --repo")
+
+    def variant(self) -> tuple[str, str]:
+        """The target."""
+        return self.to, f"--to {self.to}"
+
+    def ineffective(self, option: Option) -> str:
+        """Flags of the recipe have an effect only on models."""
+        if option.group is RecipeOptions and self.to not in _MODELS:
+            return f"--to {self.to}: no model is used"
+        return super().ineffective(option)
+
+    def execute(self, report: Report) -> Exported:
+        """Write the folder."""
+        destination = Destination(self)
+        with destination.exclusive():
+            if self.to == _ONNX:
+                return self._graph(destination, report)
+            if self.to in _MODELS:
+                return self._model(destination, report)
+            if self.to == _EXAMPLES:
+                return self._examples(str(self.source), destination, report)
+            return self._vectors(Path(str(self.source)), destination, report)
+
+    def _examples(self, source: str, destination: Destination, report: Report) -> Exported:
+        from lmkcli.plugins.exchange.exports import export_examples
+
+        folder = destination.prepare(report)
+        with report.step("export") as job:
+            tally = export_examples(source, folder, job).found()
+        text = ", ".join(f"{name.replace('_', ' ')} {count:,}" for name, count in tally.items())
+        return Exported(folder, {"to": self.to, **tally}, text)
+
+    def _vectors(self, source: Path, destination: Destination, report: Report) -> Exported:
+        vectors: StoredVectors
+        if self.to == _SPARSE:
+            from lmkcli.plugins.sparse.sparse_exports import export_sparse
+            from lmkcli.store.sparse import SparseVectors
+
+            vectors = sparse = SparseVectors(source)
+            folder = destination.prepare(report)
+            with report.step("export") as job:
+                rows = export_sparse(sparse, folder, job)
+        else:
+            from lmkcli.plugins.exchange.exports import export
+            from lmkcli.store.vectors import Vectors
+
+            vectors = dense = Vectors(source)
+            folder = destination.prepare(report)
+            with report.step("export") as job:
+                rows = export(dense, self.to, folder, job)
+        facts = {"documents": vectors.rows, "vectors": rows, "dimensions": vectors.dim}
+        text = ", ".join(f"{count:,} {name}" for name, count in facts.items())
+        return Exported(folder, {"to": self.to, **facts}, text)
+
+    def _model(self, destination: Destination, report: Report) -> Exported:
+        """Write a folder for sentence-transformers; for the hub, with a model card."""
+        from lmkcli.encoding.sentence_folder import (
+            check_exportable,
+            export_model,
+            exported,
+            resolve_whole,
+            with_landmark_transformer,
+        )
+
+        resolved = resolve_whole(self.part(RecipeOptions), self.offline)
+        for line in resolved.notes:
+            report.note(line)
+        check_exportable(resolved)
+        if self.landmark_transformer:
+            resolved = with_landmark_transformer(resolved)
+        card = ""
+        if self.to == _HUB:
+            from lmkcli.provenance.modelcard import model_card
+
+            name = (self.repo or "").rpartition("/")[2] or destination.path.absolute().name
+            card = model_card(name, resolved, exported(resolved), self.log, report.note)
+        folder = destination.prepare(report)
+        made = export_model(resolved, folder, report, card)
+        config = resolved.recipe.doc
+        gran = f" gran {config.gran}" if config.gran else ""
+        text = f"{resolved.folder.name}, pool {config.pool}{gran}; load it with {made.loaded_by}"
+        if made.proposed:
+            text += " of a sentence-transformers with LandmarkTransformer (pull request 3642)"
+        if self.repo is None:
+            return Exported(folder, made._asdict(), text)
+        from lmkcli.plugins.exchange.hub_upload import upload
+
+        commit = upload(folder, self.repo, self.private or None)
+        facts = {"repo": self.repo, "commit": commit}
+        return Exported(folder, {**made._asdict(), **facts}, f"{text}; uploaded to {self.repo}")
+
+    def _graph(self, destination: Destination, report: Report) -> Exported:
+        """Write an ONNX graph of the model."""
+        from lmkcli.encoding.sentence_folder import resolve_whole
+
+        for package in ("onnx", "onnxscript", "onnxruntime"):
+            if find_spec(package) is None:
+                raise MissingExtra(package, "onnx", "--to onnx")
+        from lmkcli.plugins.exchange.onnx_graph import export_graph
+
+        resolved = resolve_whole(self.part(RecipeOptions), self.offline)
+        for line in resolved.notes:
+            report.note(line)
+        folder = destination.prepare(report)
+        with report.step("export"):
+            facts = export_graph(resolved, folder, report)
+        config = resolved.recipe.doc
+        gran = f" gran {config.gran}" if config.gran else ""
+        text = (
+            f"{resolved.folder.name}, pool {config.pool}{gran}, {facts['dimensions']} dimensions; "
+            f"onnxruntime differs from lmk by {facts['difference']:.1e} at most"
+        )
+        return Exported(folder, {"to": self.to, **facts}, text)

@@ -1,0 +1,1 @@
+"""Collections that lmk generates: facts in long texts, and Python code."""

@@ -1,0 +1,33 @@
+"""MLM: predict the masked tokens (Devlin et al. 2019, §3.1)."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from lmkcli.models.decoders import language_head
+from lmkcli.models.forward import Model
+from lmkcli.plugins.pretrain.masking import MaskedText, Masking
+from lmkcli.plugins.pretrain.pretext import EncodedTexts, HeadOptions, masked_language
+
+
+class Mlm(nn.Module):
+    """Cross-entropy of the hidden tokens, averaged over the hidden tokens of the batch."""
+
+    masking: ClassVar[Masking] = Masking(share=0.3)
+    weights: ClassVar[Mapping[str, float]] = {"mlm": 1.0}
+
+    def __init__(self, model: Model, options: HeadOptions) -> None:
+        super().__init__()
+        encoder: Any = model.module
+        table = encoder.get_input_embeddings().weight
+        self.language = language_head(encoder.config, len(table))
+
+    def forward(self, encoded: EncodedTexts) -> Tensor:
+        """Return the summed loss of the hidden tokens, [1]."""
+        return torch.stack([masked_language(encoded, self.language)])
+
+    def counts(self, texts: Sequence[MaskedText]) -> list[int]:
+        """Return the number of hidden tokens."""
+        return [sum(len(text.hidden) for text in texts)]

@@ -1,0 +1,184 @@
+"""Requests to answers as JSON values, for all interfaces of a server (HTTP and MCP)."""
+
+import base64
+from typing import Any
+
+import numpy as np
+
+from lmkcli.plugins.serve import schema
+from lmkcli.plugins.serve.indexes import SearchPlan
+from lmkcli.plugins.serve.service import SearchService
+from lmkcli.plugins.serve.work import (
+    BadRequest,
+    DocumentWork,
+    EmbedWork,
+    Found,
+    FoundDocument,
+    FoundText,
+    SearchWork,
+)
+from lmkcli.retrieval.fusion import Fusion
+from lmkcli.retrieval.index import Passage
+from lmkcli.retrieval.settings import RerankSettings
+from lmkcli.text.snippets import snippet
+
+
+class NotFound(Exception):
+    """An unknown index, reranker or document."""
+
+
+class Answers:
+    """Requests to answers, for all interfaces of a server (HTTP and MCP)."""
+
+    def __init__(self, service: SearchService) -> None:
+        self.service = service
+
+    def plan(self, request: schema.SearchRequest) -> SearchPlan:
+        """Return the stages of a request. Raises NotFound for unknown names, BadRequest for wrong values."""
+        given = request.index
+        names = [self._name(given)] if given is None or isinstance(given, str) else given
+        if len(set(names)) < len(names):
+            raise BadRequest("index names an index twice; a fusion needs different indexes")
+        for name in names:
+            self._name(name)
+        fusion = None
+        if len(names) > 1:
+            fusion = Fusion.parse(request.fuse or "rrf", request.fuse_scale)
+            if fusion.weights and len(fusion.weights) != len(names):
+                raise BadRequest(f"fuse has {len(fusion.weights)} weights for {len(names)} indexes")
+        elif request.fuse is not None:
+            raise BadRequest("fuse needs several indexes")
+        if request.rerank is None:
+            if request.interpolate is not None:
+                raise BadRequest("interpolate needs rerank")
+            return SearchPlan(tuple(names), fusion)
+        rerankers = self.service.indexes.rerankers
+        if request.rerank not in rerankers:
+            raise NotFound(f"there is no reranker {request.rerank!r}; GET /v1/indexes lists them")
+        if request.k > request.rerank_depth:
+            raise BadRequest(
+                f"k is {request.k}, but only {request.rerank_depth} documents are reranked"
+            )
+        reranking = RerankSettings(request.rerank_depth, request.interpolate)
+        return SearchPlan(tuple(names), fusion, request.rerank, reranking)
+
+    def _name(self, name: str | None) -> str:
+        """Return the name of an index, the first by default. Raises NotFound for an unknown one."""
+        served = self.service.indexes.served
+        if name is None:
+            return next(iter(served))
+        if name not in served:
+            raise NotFound(f"there is no index {name!r}; GET /v1/indexes lists them")
+        return name
+
+    async def search(self, request: schema.SearchRequest) -> dict[str, Any]:
+        """Return the JSON of a SearchAnswer."""
+        run = request.output == "run"
+        work = SearchWork(
+            self.plan(request),
+            request.k,
+            request.id_prefix,
+            texts=not run and request.text != "none",
+            passages=not run and request.passages,
+        )
+        queries = [request.query] if isinstance(request.query, str) else request.query
+        found = await self.service.run(work, queries)
+        shown = request.text if not run else "run"
+        return {"results": [_result(q, one, shown) for q, one in zip(queries, found, strict=True)]}
+
+    async def document(
+        self, doc_id: str, index: str | None, query: str, contributions: bool = False
+    ) -> dict[str, Any]:
+        """Return the JSON of a DocumentAnswer. Raises NotFound for an unknown id."""
+        name = self._name(index)
+        work = DocumentWork(name, query, contributions)
+        (found,) = await self.service.run(work, [doc_id])
+        if found.doc is None:
+            raise NotFound(f"{name} has no document {doc_id!r}")
+        return _document(name, found)
+
+    async def embeddings(self, request: schema.EmbeddingsRequest) -> dict[str, Any]:
+        """Return the JSON of an EmbeddingsAnswer."""
+        name, side = self._side(request)
+        given: Any = request.input
+        if isinstance(given, str) or isinstance(given[0], int):
+            given = [given]
+        items = [each if isinstance(each, str) else tuple(each) for each in given]
+        vectors = self.service.indexes.served[name].vectors
+        size = request.dimensions
+        if vectors is not None and size is not None and size > vectors.dim:
+            raise BadRequest(f"dimensions is {size}, but the vectors have {vectors.dim}")
+        found = await self.service.run(EmbedWork(name, side), items)
+        rows = np.stack([each.vector for each in found])[:, :size]
+        if size is not None and vectors is not None and vectors.recipe.doc.normalize:
+            rows = rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-12)
+        coded = [
+            base64.b64encode(row.astype("<f4").tobytes()).decode()
+            if request.encoding_format == "base64"
+            else row.tolist()
+            for row in rows
+        ]
+        tokens = sum(each.tokens for each in found)
+        return {
+            "object": "list",
+            "model": request.model,
+            "data": [
+                {"object": "embedding", "index": number, "embedding": value}
+                for number, value in enumerate(coded)
+            ],
+            "usage": {"prompt_tokens": tokens, "total_tokens": tokens},
+        }
+
+    def _side(self, request: schema.EmbeddingsRequest) -> tuple[str, Any]:
+        """Return the index and the side of a request for embeddings."""
+        name, side = request.model, request.input_type
+        if name not in self.service.indexes.served:
+            head, colon, tail = name.rpartition(":")
+            if colon and tail in ("query", "document"):
+                if side not in (None, tail):
+                    raise BadRequest(f"model {name} and input_type {side} contradict each other")
+                name, side = head, tail  # type: ignore[assignment]
+        return self._name(name), side or "document"
+
+
+def _result(query: str, found: Found, shown: str) -> dict[str, Any]:
+    answer: dict[str, Any] = {"query": query, "complete": not found.cut}
+    scores = found.ranking.scores.tolist()
+    if shown == "run":
+        return answer | {"ids": found.ranking.doc_ids, "scores": scores}
+    documents: list[FoundDocument | None] = [*found.documents] or [None] * len(scores)
+    hits = []
+    for rank, (name, score, one) in enumerate(
+        zip(found.ranking.doc_ids, scores, documents, strict=True), 1
+    ):
+        hit: dict[str, Any] = {"rank": rank, "id": name, "score": score}
+        if one is not None and one.doc is not None:
+            text = one.doc.text if shown == "full" else snippet(one.doc.text, query)
+            hit |= {"title": one.doc.title, "text": text, "characters": len(one.doc.content)}
+        if one is not None and one.passage is not None:
+            hit["passage"] = _passage(one.passage)
+        hits.append(hit)
+    return answer | {"hits": hits}
+
+
+def _passage(passage: Passage) -> dict[str, Any]:
+    return passage._asdict()
+
+
+def _document(name: str, found: FoundText) -> dict[str, Any]:
+    doc = found.doc
+    assert doc is not None
+    answer: dict[str, Any] = {
+        "id": doc.id,
+        "index": name,
+        "title": doc.title,
+        "text": doc.text,
+        "text_begin": len(doc.content) - len(doc.text),
+    }
+    if found.passage is not None:
+        answer["passage"] = _passage(found.passage)
+    if found.chunks:
+        answer["chunks"] = [chunk._asdict() for chunk in found.chunks]
+    if found.contributions:
+        answer["contributions"] = [chunk._asdict() for chunk in found.contributions]
+    return answer

@@ -1,0 +1,133 @@
+"""The HTTP server process: its socket, its signals and its address file."""
+
+import os
+import secrets
+import socket
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+
+import uvicorn
+
+from lmkcli import __version__
+from lmkcli.errors import Stopped, UsageError
+from lmkcli.plugins.serve import runtime
+from lmkcli.plugins.serve.app import make_app
+from lmkcli.plugins.serve.guard import Access
+from lmkcli.plugins.serve.limits import ServerTask
+from lmkcli.plugins.serve.runtime import RunningServer, plain_settings
+from lmkcli.plugins.serve.service import SearchService
+from lmkcli.progress import Report
+from lmkcli.retrieval.settings import OpenSettings
+
+
+def bind(host: str, port: int) -> socket.socket:
+    """Return a socket at an address. Raises UsageError if the address is unknown or taken.
+
+    This happens before any model is loaded. The socket refuses connections until the server is ready.
+    """
+    try:
+        infos = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    except (OSError, UnicodeError) as error:
+        raise UsageError(f"--host {host}: {error}") from None
+    family, kind, protocol, _, place = infos[0]
+    bound = socket.socket(family, kind, protocol)
+    bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        bound.bind(place)
+    except OSError as error:
+        bound.close()
+        raise UsageError(
+            f"--host {host} --port {port}: {error.strerror or error}; choose another --port"
+        ) from None
+    return bound
+
+
+def _url(host: str, port: int) -> str:
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+def serve_http(task: ServerTask, report: Report) -> None:
+    """Answer requests until a signal arrives, then finish the running ones and raise Stopped."""
+    bound = bind(task.host, task.port)
+    service = SearchService(task.indexes, task.settings, task.rerank_model, note=report.note)
+    access = Access(task.token, task.origins, (task.host,))
+    secret = secrets.token_bytes(32)
+    port = bound.getsockname()[1]
+    url = _url(task.host, port)
+    # a server at all addresses is also at the loopback address
+    reachable = _url("127.0.0.1", port) if task.host in ("0.0.0.0", "::", "") else url
+
+    def publish() -> None:
+        try:
+            path = runtime.publish(_running(service, reachable, secret))
+        except OSError as error:
+            report.note(f"lmk search -q will not find this server: {error}")
+        else:
+            published[:] = [path]
+
+    published: list[os.PathLike[str]] = []
+    service.on_reload(publish)
+
+    def ready() -> None:
+        publish()
+        names = ", ".join(service.indexes.served)
+        report.note(f"serving {names} at {url} (stop with Ctrl-C)")
+
+    config = uvicorn.Config(
+        make_app(service, access, secret),
+        log_level="warning",
+        access_log=False,
+        server_header=False,
+        lifespan="on",
+        ws="none",
+        limit_concurrency=service.limits.connections,
+        timeout_graceful_shutdown=int(service.limits.seconds) + 5,
+    )
+    try:
+        with report.job("serve", "answering the running requests") as job:
+            _Server(config, job.stopping, ready).run([bound])
+    finally:
+        for path in published:
+            if os.path.exists(path):
+                os.unlink(path)
+    raise Stopped("the server has stopped; all running requests were answered")
+
+
+def _running(service: SearchService, url: str, secret: bytes) -> RunningServer:
+    return RunningServer(
+        url,
+        __version__,
+        os.getpid(),
+        secret.hex(),
+        plain_settings(service.settings, OpenSettings()),
+        {
+            name: (os.path.realpath(each.path), [list(item) for item in each.stamp])
+            for name, each in service.indexes.served.items()
+        },
+    )
+
+
+class _Server(uvicorn.Server):
+    """uvicorn with the signals of lmk: `stopping` returns whether one has arrived."""
+
+    def __init__(
+        self, config: uvicorn.Config, stopping: Callable[[], bool], ready: Callable[[], None]
+    ) -> None:
+        super().__init__(config)
+        self._stopping, self._ready = stopping, ready
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Leave the signals to lmk."""
+        yield
+
+    async def startup(self, sockets: Sequence[socket.socket] | None = None) -> None:
+        """Accept connections."""
+        await super().startup(list(sockets or []))
+        if self.started:
+            self._ready()
+
+    async def on_tick(self, counter: int) -> bool:
+        """Return whether the server ends; uvicorn calls this ten times a second."""
+        self.should_exit = self.should_exit or self._stopping()
+        return await super().on_tick(counter)

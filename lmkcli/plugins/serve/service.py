@@ -1,0 +1,107 @@
+"""The service behind all interfaces: the indexes, the queue of their work, and reloading after updates."""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TypeVar
+
+from lmkcli.errors import LmkError
+from lmkcli.plugins.serve.batching import BatchQueue, Work
+from lmkcli.plugins.serve.indexes import IndexSet
+from lmkcli.plugins.serve.limits import Limits
+from lmkcli.plugins.serve.metrics import Metrics
+from lmkcli.plugins.serve.stamps import Stamp, stamp
+from lmkcli.progress import Note, mute
+from lmkcli.retrieval.settings import OpenSettings
+
+Item = TypeVar("Item")
+Answer = TypeVar("Answer")
+
+
+class SearchService:
+    """Open indexes that answer several clients. Use it as an asynchronous context manager."""
+
+    def __init__(
+        self,
+        paths: Sequence[Path],
+        settings: OpenSettings | None = None,
+        rerank_model: str | None = None,
+        limits: Limits | None = None,
+        note: Note = mute,
+    ) -> None:
+        """Open all indexes and load their models. Raises UsageError or DataError like `lmk search`."""
+        self._paths, self._settings, self._rerank_model = (
+            paths,
+            settings or OpenSettings(),
+            rerank_model,
+        )
+        self.limits = limits or Limits()
+        self._note = note
+        self.indexes = IndexSet.open(paths, self._settings, rerank_model)
+        for each in self.indexes.served.values():
+            for line in each.index.info.notes:
+                note(line)
+        self.metrics = Metrics(lambda: len(self._queue))
+        self._queue: BatchQueue[IndexSet] = BatchQueue(
+            lambda: self.indexes, self.limits.waiting, self.metrics.batch
+        )
+        self._failed: list[Stamp] = []
+        self._reloaded: list[Callable[[], None]] = []
+        self._watcher: asyncio.Task[None] | None = None
+
+    @property
+    def settings(self) -> OpenSettings:
+        """The settings of all indexes."""
+        return self._settings
+
+    async def run(self, work: Work[IndexSet, Item, Answer], items: Sequence[Item]) -> list[Answer]:
+        """Return an answer for each item. Raises Busy if the server has too much to do."""
+        return await self._queue.submit(work, items, self.limits.seconds)
+
+    def on_reload(self, act: Callable[[], None]) -> None:
+        """Call a function after each reload."""
+        self._reloaded.append(act)
+
+    def refresh(self) -> bool:
+        """Open the indexes again if an update has published new files. Returns whether it has.
+
+        Running requests finish with the files that they started with. If an index cannot be opened, the
+        present one stays, and the next call tries again.
+        """
+        if not self.indexes.changed():
+            return False
+        before = self.indexes
+        try:
+            opened = IndexSet.open(self._paths, self._settings, self._rerank_model, before)
+        except (LmkError, OSError) as error:
+            self._note_once(str(error))
+            return False
+        self.indexes = opened
+        self._failed = []
+        self.metrics.reloads.inc()
+        self._note("new files of an index: loaded")
+        for act in self._reloaded:
+            act()
+        return True
+
+    def _note_once(self, message: str) -> None:
+        """Report a failed reload once for each state of the files."""
+        stamps = [stamp(path) for path in self._paths]
+        if stamps != self._failed:
+            self._failed = stamps
+            self._note(f"new files of an index cannot be loaded yet: {message}")
+
+    async def __aenter__(self) -> "SearchService":
+        self._watcher = asyncio.create_task(self._watch())
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        """Finish all accepted requests."""
+        if self._watcher:
+            self._watcher.cancel()
+        await asyncio.to_thread(self._queue.stop)
+
+    async def _watch(self) -> None:
+        while True:
+            await asyncio.sleep(self.limits.poll)
+            await asyncio.to_thread(self.refresh)

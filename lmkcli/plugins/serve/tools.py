@@ -1,0 +1,125 @@
+"""The tools of a server for agents, by the Model Context Protocol (MCP): search and get_document."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from typing import Annotated, Any
+
+from mcp.server.mcpserver import MCPServer
+from mcp.server.mcpserver.exceptions import ToolError
+from mcp.server.transport_security import TransportSecuritySettings
+from pydantic import Field
+from starlette.routing import BaseRoute
+
+from lmkcli import __version__
+from lmkcli.errors import LmkError
+from lmkcli.plugins.serve import schema
+from lmkcli.plugins.serve.answers import Answers, NotFound
+from lmkcli.plugins.serve.batching import Busy
+from lmkcli.plugins.serve.limits import MAX_CHARACTERS, ServerTask
+from lmkcli.plugins.serve.service import SearchService
+from lmkcli.plugins.serve.work import BadRequest
+from lmkcli.progress import Report
+
+PATH = "/mcp"
+_LONGEST = 100_000  # characters of a document in one answer
+_MOST = 50  # hits
+IndexName = Annotated[
+    str | None, Field(description="Name of an index; default: all indexes, fused by their ranks.")
+]
+
+
+def make_tools(answers: Answers) -> MCPServer[Any]:
+    """Return the MCP server of a service."""
+    names = ", ".join(answers.service.indexes.served)
+    server: MCPServer[Any] = MCPServer(
+        "lmk",
+        version=__version__,
+        instructions=f"Searches document collections. The indexes are: {names}.",
+        log_level="WARNING",
+    )
+
+    @server.tool()
+    async def search(
+        query: Annotated[str, Field(min_length=1, max_length=MAX_CHARACTERS)],
+        k: Annotated[int, Field(ge=1, le=_MOST, description="Number of documents.")] = 10,
+        index: IndexName = None,
+        id_prefix: Annotated[str, Field(description="Only documents with such an id.")] = "",
+    ) -> dict[str, Any]:
+        """Find the documents that answer a question best: id, title, score, and the best passage."""
+        given = [index] if index else list(answers.service.indexes.served)
+        request = schema.SearchRequest(query=query, index=given, k=k, id_prefix=id_prefix[:200])
+        with _shown():
+            (result,) = (await answers.search(request))["results"]
+        return {"hits": result["hits"]}
+
+    @server.tool()
+    async def get_document(
+        id: Annotated[str, Field(description="The id of a hit.")],  # noqa: A002 - the tool's name
+        index: Annotated[
+            str | None, Field(description="The index of the hit; default: the first one.")
+        ] = None,
+        begin: Annotated[int, Field(ge=0, description="First character of a long text.")] = 0,
+    ) -> dict[str, Any]:
+        """Return the title and the text of a document. Read a long text in several calls with `begin`."""
+        with _shown():
+            found = await answers.document(id, index, "")
+        text = found["text"]
+        piece = text[begin : begin + _LONGEST]
+        return {
+            "id": found["id"],
+            "title": found["title"],
+            "text": piece,
+            "begin": begin,
+            "characters": len(text),
+        }
+
+    return server
+
+
+class _shown:  # noqa: N801 - a context, used like a function
+    """Show errors of a request to the agent, without paths of this machine."""
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: object, error: object, trace: object) -> None:
+        if isinstance(error, BadRequest | NotFound | Busy):
+            raise ToolError(str(error)) from error
+        if isinstance(error, LmkError):
+            raise ToolError("the index cannot answer now; try again") from error
+
+
+def mcp_routes(
+    answers: Answers,
+) -> tuple[list[BaseRoute], Callable[[], AbstractAsyncContextManager[None]]]:
+    """Return the routes of MCP over HTTP, and the context in which they work.
+
+    The guard of the whole server checks hosts, origins and the token.
+    """
+    server = make_tools(answers)
+    app = server.streamable_http_app(
+        streamable_http_path=PATH,
+        json_response=True,
+        stateless_http=True,
+        max_request_body_size=answers.service.limits.body_bytes,
+        transport_security=TransportSecuritySettings(enable_dns_rebinding_protection=False),
+    )
+
+    @asynccontextmanager
+    async def sessions() -> AsyncIterator[None]:
+        async with server.session_manager.run():
+            yield
+
+    return list(app.routes), sessions
+
+
+def serve_stdio(task: ServerTask, report: Report) -> None:
+    """Answer an agent on stdin and stdout until stdin ends."""
+    service = SearchService(task.indexes, task.settings, task.rerank_model, note=report.note)
+
+    async def run() -> None:
+        async with service:
+            await make_tools(Answers(service)).run_stdio_async()
+
+    asyncio.run(run())

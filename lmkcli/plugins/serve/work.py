@@ -1,0 +1,217 @@
+"""The work of a server on its indexes: searches, documents and vectors of texts.
+
+Each kind of work is a value with a method `run`. Requests with equal work run in one batch.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lmkcli.data.collection import Doc, Query
+from lmkcli.data.run import Ranking
+from lmkcli.plugins.serve.indexes import IndexSet, SearchPlan
+from lmkcli.retrieval.dense.dense_index import DenseIndex, ScoredChunk
+from lmkcli.retrieval.index import Index, Passage
+from lmkcli.store.token_blocks import TextTokens
+
+
+class BadRequest(Exception):
+    """Values of a request that contradict each other or the index."""
+
+
+DEEPEST = 16_384  # the depth of the ranking that a prefix of ids filters
+
+
+class FoundDocument(NamedTuple):
+    """One document of a ranking; `doc` is None for a ranking of ids only."""
+
+    id: str
+    score: float
+    doc: Doc | None = None
+    passage: Passage | None = None
+
+
+class Found(NamedTuple):
+    """The ranking for one query.
+
+    `cut` is True if a filter stopped at the depth DEEPEST, so that documents may be missing.
+    """
+
+    ranking: Ranking
+    documents: list[FoundDocument]
+    cut: bool = False
+
+
+@dataclass(frozen=True)
+class SearchWork:
+    """Searches. `texts` and `passages` select what is read for the documents that were found."""
+
+    plan: SearchPlan
+    k: int
+    id_prefix: str = ""
+    texts: bool = True
+    passages: bool = True
+
+    def run(self, context: IndexSet, items: list[str]) -> list[Found]:
+        """Rank documents for each query."""
+        index = context.pipeline(self.plan)
+        queries = [Query(str(number), text) for number, text in enumerate(items)]
+        rankings, cut = self._rankings(index, queries)
+        docs: dict[str, Doc] = {}
+        if self.texts:
+            docs = index.texts(list(dict.fromkeys(i for r in rankings for i in r.doc_ids)))
+        found = []
+        for query, ranking in zip(queries, rankings, strict=True):
+            passages = index.passages(query, ranking.doc_ids) if self.passages else {}
+            pairs = zip(ranking.doc_ids, ranking.scores.tolist(), strict=True)
+            documents = [
+                FoundDocument(name, score, docs.get(name), passages.get(name))
+                for name, score in pairs
+                if self.texts or self.passages
+            ]
+            found.append(Found(ranking, documents, cut))
+        return found
+
+    def _rankings(self, index: Index, queries: list[Query]) -> tuple[list[Ranking], bool]:
+        """Return the rankings, and whether the filter stopped early.
+
+        With a filter the depth grows until each query has k documents, or the collection has no more.
+        """
+        depth = self.k if not self.id_prefix else min(8 * self.k, DEEPEST)
+        while True:
+            run = index.search(queries, depth).rankings
+            rankings = [run.get(query.id, _EMPTY) for query in queries]
+            if not self.id_prefix:
+                return [ranking.cut(self.k) for ranking in rankings], False
+            kept = [self._filtered(ranking) for ranking in rankings]
+            short = [
+                len(part.doc_ids) < self.k and len(ranking.doc_ids) >= depth
+                for part, ranking in zip(kept, rankings, strict=True)
+            ]
+            if not any(short) or depth >= DEEPEST:
+                return [part.cut(self.k) for part in kept], any(short)
+            depth = min(4 * depth, DEEPEST)
+
+    def _filtered(self, ranking: Ranking) -> Ranking:
+        kept = [i for i, name in enumerate(ranking.doc_ids) if name.startswith(self.id_prefix)]
+        return Ranking([ranking.doc_ids[i] for i in kept], ranking.scores[kept])
+
+
+_EMPTY = Ranking([], np.zeros(0, np.float32))
+
+
+class FoundText(NamedTuple):
+    """A stored document with the scores of its chunks for a query; None for an unknown id.
+
+    `contributions` are those of its chunks to the score, if it has one vector.
+    """
+
+    doc: Doc | None
+    chunks: Sequence[ScoredChunk] = ()
+    passage: Passage | None = None
+    contributions: Sequence[ScoredChunk] = ()
+
+
+@dataclass(frozen=True)
+class DocumentWork:
+    """Reads documents of one index by id; `query` selects their best passage.
+
+    `contributions` also encodes each document again, to divide its score among its chunks.
+    """
+
+    name: str
+    query: str = ""
+    contributions: bool = False
+
+    def run(self, context: IndexSet, items: list[str]) -> list[FoundText]:
+        """Return a document for each id."""
+        index = context.served[self.name].index
+        if isinstance(index, DenseIndex) and index.units.level == "chunk":
+            known = set(items) & set(_chunk_ids(index, items))
+        else:
+            known = set(items)
+        docs = index.texts(sorted(known))
+        return [self._found(context, index, docs.get(name), name) for name in items]
+
+    def _found(self, context: IndexSet, index: Index, doc: Doc | None, name: str) -> FoundText:
+        if doc is None or not self.query:
+            return FoundText(doc)
+        query = Query("q", self.query)
+        found = FoundText(doc, passage=index.passages(query, [name]).get(name))
+        if not isinstance(index, DenseIndex) or index.units.level == "chunk":
+            return found
+        found = found._replace(chunks=index.chunk_scores(query, name))
+        if not self.contributions or not index.units.vectors.single:
+            return found
+        encoder = context.encoders.of(index.units.vectors, False)
+        return found._replace(contributions=index.contributions(query, doc, encoder))
+
+
+def _chunk_ids(index: DenseIndex, ids: Sequence[str]) -> list[str]:
+    """The ids such as `doc#12` of existing chunks."""
+    vectors = index.units.vectors
+    names = {name: name.rpartition("#") for name in ids}
+    rows = vectors.rows_of([doc_id for doc_id, *_ in names.values()])
+    return [
+        name
+        for name, (doc_id, _, chunk) in names.items()
+        if doc_id in rows
+        and chunk.isascii()
+        and chunk.isdigit()
+        and len(chunk) < 10
+        and int(chunk) < len(vectors.spans(rows[doc_id]))
+    ]
+
+
+class EmbeddedText(NamedTuple):
+    """The vector of a text, [dim], and its number of tokens with special tokens."""
+
+    vector: NDArray[np.float32]
+    tokens: int
+
+
+@dataclass(frozen=True)
+class EmbedWork:
+    """Encodes texts, or token ids of the model, with the model of a dense index."""
+
+    name: str
+    side: Literal["query", "document"]
+
+    def run(self, context: IndexSet, items: list[str | tuple[int, ...]]) -> list[EmbeddedText]:
+        """Return one vector for each text. Raises BadRequest for several vectors of a text, or a bad id."""
+        vectors = context.served[self.name].vectors
+        if vectors is None:
+            raise BadRequest(f"{self.name} is no dense index, so it has no model for embeddings")
+        encoder = context.encoders.of(vectors, self.side == "query")
+        if not encoder.finish.average:
+            other = "query" if self.side == "document" else "document"
+            raise BadRequest(
+                f"{self.name} has several vectors for a {self.side}; an embedding is one vector "
+                f"(if it fits your use, take {self.name}:{other})"
+            )
+        size = encoder.tokenizer.fast.get_vocab_size()
+        bad = next(
+            (i for item in items if not isinstance(item, str) for i in item if i >= size), None
+        )
+        if bad is not None:
+            raise BadRequest(f"{bad} is no token of the model, which has {size} tokens")
+        texts = encoder.tokenizer([item if isinstance(item, str) else "" for item in items])
+        tokens = [
+            text if isinstance(item, str) else _given(text, item)
+            for text, item in zip(texts, items, strict=True)
+        ]
+        encoded = encoder.texts(tokens, [f"input {number}" for number in range(len(items))])
+        placements = encoder.placed(tokens)
+        counts = [sum(len(one.ids) for one in placement.inputs) for placement in placements]
+        rows = np.asarray(encoded.vectors, np.float32)
+        return [EmbeddedText(row, count) for row, count in zip(rows, counts, strict=True)]
+
+
+def _given(text: TextTokens, ids: tuple[int, ...]) -> TextTokens:
+    """The tokens of an empty text with other content ids."""
+    spans = np.zeros((len(ids), 2), np.int32)
+    ends = None if text.ends is None else np.array([len(ids)], np.int32)
+    return text._replace(ids=np.array(ids, np.int32), spans=spans, ends=ends)

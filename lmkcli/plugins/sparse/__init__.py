@@ -1,0 +1,1 @@
+"""Learned sparse vectors: their engines and formats."""

@@ -1,1 +1,0 @@
-"""Inverted: an inverted file of sparse vectors, for exact search."""

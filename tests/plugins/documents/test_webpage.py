@@ -1,0 +1,104 @@
+"""HTML pages."""
+
+import contextlib
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from lmkcli.errors import DataError
+from tests import damage
+
+pytest.importorskip("inscriptis")
+from lmkcli.plugins.documents.web_page import read
+
+PAGE = """<!DOCTYPE html><html><head><title> A  title
+</title><style>p { color: red }</style><script>var hidden = 1</script></head><body>
+<h1>Heading</h1><p>One <b>w</b>ord &amp; an&nbsp;other.<!-- not this --><p style="display: none">nor that</p>
+<ul><li>first<li>second</ul><table><tr><td>left</td><td>right</td></tr></table></body></html>"""
+
+
+def test_the_text_is_that_of_a_browser() -> None:
+    title, text = read(PAGE.encode(), "utf-8")
+    assert title == "A title"
+    assert text.split() == "Heading One word & an other. * first * second left right".split()
+    assert "\n" in text
+
+
+@pytest.mark.parametrize(
+    ("page", "title"),
+    [
+        ("<h1>A <b>bold</b> one</h1><p>x", "A bold one"),
+        ("<title></title><h1>Heading</h1>", "Heading"),
+        ("<p>nothing", ""),
+        ("<p>only words", ""),
+    ],
+)
+def test_without_a_title_the_first_heading_is_the_title(page: str, title: str) -> None:
+    assert read(page.encode(), "utf-8").title == title
+
+
+@pytest.mark.parametrize(
+    ("declared", "encoding"),
+    [
+        ('<meta charset="utf-8">', "utf-8"),
+        ("<meta charset=iso-8859-1>", "cp1252"),
+        ('<meta http-equiv="Content-Type" content="text/html; charset=Shift_JIS">', "shift_jis"),
+        ("<?xml version='1.0' encoding='KOI8-R'?>", "koi8-r"),
+        ("<meta charset=utf-16>", "utf-8"),
+        ("", "utf-8"),
+        ("<meta charset=nonsense>", "utf-8"),
+    ],
+)
+def test_the_declared_encoding_is_used(declared: str, encoding: str) -> None:
+    word = {"shift_jis": "日本", "koi8-r": "слово"}.get(encoding, "é")
+    assert read(f"{declared}<p>{word}".encode(encoding), "utf-8").text == word
+
+
+def test_another_encoding_than_declared_is_refused() -> None:
+    with pytest.raises(DataError, match="is not utf-8"):
+        read(b"<p>\xe9</p>", "utf-8")
+    assert read(b"<p>\xe9</p>", "cp1252").text == "é"
+    with pytest.raises(DataError, match=r"utf-8 .*\(byte 27\)"):
+        read(b"<meta charset=utf-8><p>x y\xe9</p>", "cp1252")
+
+
+@pytest.mark.parametrize("page", ["<html></html>", "<script>main()</script>", "<!-- -->", "<img>"])
+def test_a_page_without_text_is_refused_and_an_empty_file_is_empty(page: str) -> None:
+    with pytest.raises(DataError, match="has no text"):
+        read(page.encode(), "utf-8")
+    assert read(b" \n", "utf-8") == ("", "")
+
+
+@pytest.mark.parametrize("page", ["<div>" * 3000 + "x", "<p>" + "x" * 11_000_000])
+def test_a_page_that_the_parser_abandons_is_refused_and_not_truncated(page: str) -> None:
+    with pytest.raises(DataError, match="to its end"):
+        read(page.encode(), "utf-8")
+
+
+def test_the_title_is_not_repeated() -> None:
+    page = "<title>The  heron</title><h1>The <i>heron</i></h1><p>It fishes."
+    assert read(page.encode(), "utf-8") == ("The heron", "It fishes.")
+
+
+def test_tables_and_margins_are_not_padded() -> None:
+    page = "<table><tr><td>a</td><td>wide enough</td></tr><tr><td>b</td></tr></table><h1>c</h1><p>d"
+    assert read(page.encode(), "utf-8").text == "a  wide enough\nb\n\nc\n\nd"
+
+
+def test_styles_cannot_use_much_memory() -> None:
+    page = (
+        "<p style='padding-left: 999999999em; margin-top: 99999999em'>x</p><ol start=99999999><li>y"
+    )
+    assert len(read(page.encode(), "utf-8").text) < 1_000_000
+
+
+def test_damage_gives_a_text_or_a_data_error(tmp_path: Path) -> None:
+    for seed in range(200):
+        file = tmp_path / f"{seed}" / "page.html"
+        file.parent.mkdir()
+        file.write_text(PAGE)
+        damage.damage(file, Random(seed))
+        if file.is_file():
+            with contextlib.suppress(DataError):  # any other error is a bug
+                assert isinstance(read(file.read_bytes(), "utf-8").text, str), seed

@@ -1,0 +1,72 @@
+"""ONNX graphs: onnxruntime computes the vectors of lmk, for any number and length of inputs."""
+
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from lmkcli.data.collection import Query
+from lmkcli.encoding.encoder import open_encoder
+from lmkcli.encoding.resolution import resolve
+from lmkcli.errors import DataError, UsageError
+from lmkcli.spec.recipe import RecipeOptions
+from lmkcli.spec.settings import EncodeSettings
+
+onnxruntime = pytest.importorskip("onnxruntime")
+pytest.importorskip("onnxscript")
+from lmkcli.plugins.exchange import onnx_graph  # noqa: E402
+
+Models = Callable[[str], Path]
+SETTINGS = EncodeSettings(dtype="fp32", device="cpu")
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "export.md"
+TEXTS = ["copper conducts electricity", "birds migrate south in autumn " * 9, "x", ""]
+
+
+def by_onnxruntime(folder: Path, texts: list[str]) -> np.ndarray:
+    """Vectors of queries, from the code of docs/export.md: tokenize, place landmarks, run the graph."""
+    code = re.search(r"^```py\n(.*?)^```$", PAGE.read_text("utf-8"), re.DOTALL | re.MULTILINE)
+    assert code is not None
+    names: dict[str, Any] = {}
+    exec(code[1].replace("minilm-onnx", str(folder)), names)
+    return np.asarray(names["encode"](texts, "query"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["bert", "modernbert", "qwen2"])
+def test_the_graph_computes_the_vectors_of_lmk(
+    tiny_model: Models, tmp_path: Path, kind: str
+) -> None:
+    options = {"pool": "lmk", "gran": "8", "max_length": 40}
+    resolved = resolve(RecipeOptions(model=str(tiny_model(kind)), **options))
+    facts = onnx_graph.export_graph(resolved, tmp_path / "graph")
+    assert facts["difference"] < 1e-4
+    encoder = open_encoder(resolved.recipe.query, resolved.folder, SETTINGS)
+    ours = encoder.queries([Query(str(n), text) for n, text in enumerate(TEXTS)]).vectors
+    np.testing.assert_allclose(by_onnxruntime(tmp_path / "graph", TEXTS), ours, atol=1e-4)
+    one = by_onnxruntime(tmp_path / "graph", TEXTS[:1])
+    np.testing.assert_allclose(one, ours[:1], atol=1e-4)
+
+
+def test_a_graph_with_other_vectors_is_not_written(
+    tiny_model: Models, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(onnx_graph, "_export", lambda *_: None)
+    monkeypatch.setattr(onnx_graph, "_difference", lambda *_: 2e-4)
+    resolved = resolve(RecipeOptions(model=str(tiny_model("bert")), pool="cls"))
+    with pytest.raises(DataError, match="other vectors"):
+        onnx_graph.export_graph(resolved, tmp_path / "graph")
+    assert not (tmp_path / "graph").exists()
+
+
+def test_models_without_a_graph(tmp_path: Path) -> None:
+    config = {"model_type": "tite", "max_position_embeddings": 40, "kernel_sizes": [None, 4]}
+    (tmp_path / "tite").mkdir()
+    (tmp_path / "tite" / "config.json").write_text(json.dumps(config))
+    resolved = resolve(RecipeOptions(model=str(tmp_path / "tite")))
+    with pytest.raises(UsageError, match="layers that ONNX cannot express"):
+        onnx_graph.export_graph(resolved, tmp_path / "out")
+    assert not (tmp_path / "out").exists()

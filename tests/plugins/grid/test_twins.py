@@ -1,0 +1,69 @@
+"""Tiny twins of the grids of papers run completely: each cell has a score, and no step runs twice."""
+
+import json
+import os
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from tests import levels
+from tests.plugins.grid.twins import twin
+
+ROOT = Path(__file__).resolve().parents[2]
+PAPERS = ROOT / "examples" / "papers"
+
+
+class Size(NamedTuple):
+    """The size of a twin: rows of its table, collections, trained models."""
+
+    rows: int
+    collections: int
+    models: int = 0
+
+
+SIZES = {
+    "conteb": Size(3, 1, 1),
+    "tite-table4": Size(4, 1),
+    "tite-table1": Size(6, 1),  # five models, and BM25
+    "loco-m2bert": Size(9, 1),
+    "lmk-table1": Size(13, 3, 9),
+    "lmk-table2": Size(7, 3, 4),
+    "lmk-table7": Size(13, 3, 9),
+    "lmk-table8": Size(7, 3, 4),
+    "lmk-table13": Size(9, 3, 12),  # six pre-trained, and each trained
+    "lmk-table14": Size(4, 3, 8),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", levels.sample("twins", SIZES, 3))
+def test_a_twin_has_all_cells_and_runs_each_step_once(name: str, tmp_path: Path) -> None:
+    file, size = twin(PAPERS / f"{name}.toml", tmp_path), SIZES[name]
+    words = [sys.executable, "-m", "lmkcli.cli.main", "grid", file.name, "-o", "results", "--json"]
+    done = subprocess.run(
+        words,
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "left out" not in done.stderr
+    scores = json.loads(done.stdout)
+    assert len(scores) == len({each["cell"] for each in scores}) == size.rows * size.collections
+    assert all(0 <= each["score"] <= 1 for each in scores)
+    plan = json.loads((tmp_path / "results" / "plan.json").read_text())
+    logs = {path.parent.name: path.read_text() for path in tmp_path.glob("results/steps/*/log.txt")}
+    assert logs.keys() == plan["steps"].keys()
+    assert {log.count("$ lmk ") for log in logs.values()} == {1}
+    made = Counter(key.partition("-")[0] for key in logs)
+    assert made["train"] + made["pretrain"] == size.models
+    assert made["eval"] == size.rows * size.collections
+
+
+def test_each_paper_has_a_twin() -> None:
+    assert SIZES.keys() == {file.stem for file in PAPERS.glob("*.toml")}

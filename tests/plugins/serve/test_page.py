@@ -1,0 +1,296 @@
+"""The page in a real browser: search, compare, read, hostile texts, keyboard, narrow and dark."""
+
+import re
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests import tiny
+from tests.conftest import Lmk
+from tests.plugins.serve.conftest import Process, Start
+
+pytestmark = pytest.mark.slow
+webdriver: Any = pytest.importorskip("selenium.webdriver")
+HUNDRED_THOUSAND = ("water " * 16_667)[:100_000]
+HOSTILE = (
+    '<img src=x onerror="document.title=1"><script>document.title=1</script> '
+    "\u202ertl \U0001f468\u200d\U0001f469"
+)
+LONG = " ".join(tiny.sentence(number, 30) for number in range(60))
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    """Chromium without a window; skips without it."""
+    if not shutil.which("chromium") or not shutil.which("chromedriver"):
+        pytest.skip("chromium and chromedriver are not installed")
+    options = webdriver.ChromeOptions()
+    options.binary_location = shutil.which("chromium")
+    for word in ("--headless=new", "--no-sandbox", "--disable-gpu", "--window-size=1200,900"):
+        options.add_argument(word)
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
+    service = webdriver.ChromeService(shutil.which("chromedriver"))
+    opened = webdriver.Chrome(options, service)
+    yield opened
+    opened.quit()
+
+
+@pytest.fixture
+def page(
+    browser: Any,
+    start: Start,
+    lmk: Lmk,
+    tiny_model: Callable[[str], Path],
+    tmp_path: Path,
+) -> Process:
+    """A server of two indexes with a hostile and a long document, open in the browser."""
+    records = [
+        {"_id": "hostile/<b>#1", "title": HOSTILE, "text": f"rivers {HOSTILE} water"},
+        {"_id": "long", "title": "", "text": "\U0001f30d " + LONG},
+        {"_id": "third", "title": "Third", "text": "copper conducts electricity"},
+    ]
+    tiny.write_jsonl(tmp_path / "docs.jsonl", records)
+    words = ["--unit", "chunk", "--gran", 16, "--window", 64]
+    lmk(
+        "encode",
+        tmp_path / "docs.jsonl",
+        "-m",
+        tiny_model("bert"),
+        *words,
+        "-o",
+        tmp_path / "dense",
+    )
+    lmk("index", tmp_path / "docs.jsonl", "--kind", "bm25", "-o", tmp_path / "bm25")
+    server = start(tmp_path / "dense", tmp_path / "bm25")
+    browser.get("about:blank")
+    browser.get_log("browser")
+    browser.get(server.url)
+    return server
+
+
+def wait(browser: Any, condition: Callable[[], Any]) -> Any:
+    """The value of a condition as soon as it is true."""
+    from selenium.webdriver.support.ui import WebDriverWait
+
+    return WebDriverWait(browser, 60).until(lambda _: condition())
+
+
+def main(browser: Any) -> str:
+    """The text of the main part of the page."""
+    text: str = browser.find_element("id", "main").text
+    return text
+
+
+def many(browser: Any, selector: str) -> list[Any]:
+    found: list[Any] = browser.find_elements("css selector", selector)
+    return found
+
+
+def search(browser: Any, query: str) -> None:
+    """Set the query without typing each character, and submit it."""
+    box = browser.find_element("id", "query")
+    browser.execute_script("arguments[0].value = arguments[1]", box, query)
+    browser.execute_script("document.getElementById('search').requestSubmit()")
+    wait(browser, lambda: "documents in" in browser.find_element("id", "status").text)
+
+
+def displayed(browser: Any) -> list[str]:
+    """The accessible names of all visible controls and regions; AssertionError if one has no name."""
+    selector = "input, button, a, main section, form, fieldset, [role]:not([role=status])"
+    controls = [each for each in many(browser, selector) if each.is_displayed()]
+    for control in controls:
+        assert control.accessible_name.strip(), control.get_property("outerHTML")
+    return [control.accessible_name for control in controls]
+
+
+def contrasts(browser: Any, *selectors: str) -> list[float]:
+    """The contrast ratios of the texts of some elements with the page (WCAG 2), 1 … 21."""
+    return [browser.execute_script(_CONTRAST, selector) for selector in selectors]
+
+
+_CONTRAST = """
+const light = (color) => {
+  const [red, green, blue] = color.match(/[0-9.]+/g).map((each) => {
+    const part = each / 255;
+    return part <= 0.04045 ? part / 12.92 : ((part + 0.055) / 1.055) ** 2.4;
+  });
+  return 0.2126 * red + 0.7152 * green + 0.0722 * blue;
+};
+const text = light(getComputedStyle(document.querySelector(arguments[0])).color);
+const page = light(getComputedStyle(document.body).backgroundColor);
+return (Math.max(text, page) + 0.05) / (Math.min(text, page) + 0.05);
+"""
+
+
+def errors(browser: Any) -> list[Any]:
+    """The errors in the console of the browser since the last look."""
+    return [line for line in browser.get_log("browser") if line["level"] == "SEVERE"]
+
+
+def press(browser: Any, *keys: str) -> None:
+    """Press keys, wherever the focus is."""
+    for key in keys:
+        webdriver.ActionChains(browser).send_keys(key).perform()
+
+
+def test_search_compare_and_read(browser: Any, page: Process) -> None:
+    from selenium.webdriver.common.keys import Keys
+
+    wait(browser, lambda: "dense: by meaning of passages, 3 documents" in main(browser))
+    assert "bm25: by words, 3 documents" in main(browser)
+    assert displayed(browser)
+    browser.find_element("id", "query").send_keys("rivers carry water" + Keys.ENTER)
+    wait(browser, lambda: len(many(browser, ".columns section")) == 3)
+    names = [each.text for each in many(browser, ".columns h2")]
+    assert names == [
+        "dense by meaning of passages",
+        "bm25 by words",
+        "fused all indexes together",
+    ]
+    assert len(many(browser, "section:first-child .hits > li")) == 3
+    assert many(browser, "section:first-child .bar > *")
+    assert many(browser, ".hits mark")
+    many(browser, "#views input[value=fused]")[0].click()
+    wait(browser, lambda: len(many(browser, ".columns section")) == 2)
+    press(browser, "j", "j")
+    assert browser.switch_to.active_element == many(browser, ".hits a")[1]
+    long = next(each for each in many(browser, ".hits a") if each.text == "long")
+    long.send_keys(Keys.ENTER)
+    mark = wait(browser, lambda: many(browser, "article mark.passage"))[0]
+    text = browser.find_element("class name", "whole").get_property("textContent")
+    assert text == "\U0001f30d " + LONG
+    assert mark.text.strip() in text
+    assert mark.is_displayed()
+    bars = many(browser, "article .bars button")
+    assert len(bars) > 5
+    assert len(many(browser, "article .bars .best")) == 1
+    heights = [bar.find_element("tag name", "span").rect["height"] for bar in bars]
+    scores = [float(bar.accessible_name.rpartition(" ")[2]) for bar in bars]
+    assert np.corrcoef(heights, scores)[0, 1] > 0.99
+    lefts = [bar.rect["x"] for bar in bars]
+    assert lefts == sorted(lefts)
+    best = mark.text
+    bars[2].click()
+    third = browser.find_element("css selector", "article mark").text
+    assert third != best
+    press(browser, Keys.ARROW_RIGHT)
+    assert browser.switch_to.active_element == bars[3]
+    assert browser.find_element("css selector", "article mark").text not in (best, third)
+    press(browser, Keys.ESCAPE)
+    wait(browser, lambda: many(browser, ".columns section"))
+    browser.back()
+    wait(browser, lambda: many(browser, "article"))
+    assert not errors(browser)
+
+
+def test_the_page_shows_what_each_landmark_contributes(
+    browser: Any, start: Start, lmk: Lmk, tiny_model: Callable[[str], Path], tmp_path: Path
+) -> None:
+    docs, whole = tmp_path / "docs.jsonl", tmp_path / "whole"
+    tiny.write_jsonl(docs, [{"_id": "long", "title": "", "text": "\U0001f30d " + LONG}])
+    recipe = ["--pool", "lmk", "--gran", 16, "--dtype", "fp32"]
+    lmk("encode", docs, "-m", tiny_model("bert"), *recipe, "-o", whole)
+    server = start(whole)
+    browser.get("about:blank")
+    browser.get(server.url)
+    search(browser, "rivers carry water")
+    score = float(browser.find_element("class name", "score").text)
+    many(browser, ".hits a")[0].click()
+    bars = wait(browser, lambda: many(browser, "article .bars button"))
+    assert len(bars) > 2
+    given = [float(bar.accessible_name.rpartition(" ")[2]) for bar in bars]
+    assert sum(given) == pytest.approx(score, abs=1e-4 * len(bars))
+    status = browser.find_element("id", "status").text
+    best = re.fullmatch(r"Chunk (\d+) of (\d+) contributes most", status)
+    assert best is not None
+    assert int(best[2]) == len(bars)
+    assert given[int(best[1]) - 1] == max(given)  # several bars may show the same four digits
+    text = browser.find_element("class name", "whole").get_property("textContent")
+    assert text == "\U0001f30d " + LONG
+    assert browser.find_element("css selector", "article mark.passage").text.strip() in text
+    assert displayed(browser)
+    assert not errors(browser)
+
+
+def test_hostile_texts_are_only_text(browser: Any, page: Process) -> None:
+    for query in (
+        f"rivers {HOSTILE}",
+        "rivers \u202e\U0001f468\u200d\U0001f469",
+        HUNDRED_THOUSAND,
+    ):
+        search(browser, query)
+        assert "lmk search" in browser.title
+        assert not many(browser, "main img, main script")
+        assert browser.find_element("id", "query").get_property("value") == query.strip()
+    search(browser, "rivers water")
+    hostile = next(each for each in many(browser, ".hits a") if "onerror" in each.text)
+    browser.execute_script("arguments[0].click()", hostile)
+    wait(browser, lambda: many(browser, "article h1"))
+    assert browser.find_element("tag name", "h1").get_property("textContent") == HOSTILE
+    assert not many(browser, "main img, main script")
+    facts = browser.find_element("css selector", "article .facts + h1 + .facts")
+    assert "hostile/<b>#1" in facts.text
+    assert facts.value_of_css_property("unicode-bidi") == "isolate"
+    assert "lmk search" in browser.title
+    assert not errors(browser)
+
+
+def test_every_control_has_a_name_and_narrow_and_dark_windows_work(
+    browser: Any, page: Process
+) -> None:
+    search(browser, "rivers water")
+    names = displayed(browser)
+    assert {"Search", "New search", "dense", "bm25", "fused", "Indexes to compare"} <= set(names)
+    assert any(name.startswith("Passage ") for name in names)
+    seen = (".hits a", ".text", ".facts", ".score", ".hits mark", "footer", "h2 span")
+    texts = [name for name in seen if name != ".hits mark"]  # a mark has a ground of its own
+    assert min(contrasts(browser, *texts)) >= 4.5
+    light = browser.find_element("tag name", "body").value_of_css_property("background-color")
+    browser.execute_cdp_cmd(
+        "Emulation.setEmulatedMedia",
+        {"features": [{"name": "prefers-color-scheme", "value": "dark"}]},
+    )
+    dark = browser.find_element("tag name", "body").value_of_css_property("background-color")
+    assert dark != light
+    assert min(contrasts(browser, *texts)) >= 4.5
+    browser.execute_cdp_cmd(
+        "Emulation.setDeviceMetricsOverride",
+        {"width": 340, "height": 700, "deviceScaleFactor": 1, "mobile": True},
+    )
+    try:
+        wide = "return document.documentElement.scrollWidth - document.documentElement.clientWidth"
+        assert browser.execute_script(wide) <= 0
+        lefts = {each.rect["x"] for each in many(browser, ".columns section")}
+        assert len(lefts) == 1  # the columns are below each other
+        long = next(each for each in many(browser, ".hits a") if each.text == "long")
+        browser.execute_script("arguments[0].click()", long)
+        mark = wait(browser, lambda: many(browser, "article mark.passage"))[0]
+        assert browser.execute_script(wide) <= 0
+        top = browser.find_element("class name", "top")
+        assert top.rect["height"] < 350  # half of the window is left for the text
+        place = "return arguments[0].getBoundingClientRect()"
+        covered = browser.execute_script(place, top)["bottom"]
+        assert covered <= browser.execute_script(place, mark)["top"] < 700
+        assert "Back to the results" in displayed(browser)
+    finally:
+        browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+        browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": []})
+    assert not errors(browser)
+
+
+def test_the_page_asks_for_the_token(browser: Any, start: Start, indexes: Path) -> None:
+    from selenium.webdriver.common.keys import Keys
+
+    server = start(indexes / "bm25", LMK_SERVE_TOKEN="s3cret")
+    browser.get(server.url)
+    wait(browser, lambda: browser.find_element("id", "token").is_displayed())
+    assert {"Token of this server", "Use token"} <= set(displayed(browser))
+    browser.find_element("id", "token").send_keys("s3cret" + Keys.ENTER)
+    wait(browser, lambda: "bm25: by words, 60 documents" in main(browser))
+    server.stop()
+    browser.find_element("id", "query").send_keys("water" + Keys.ENTER)
+    wait(browser, lambda: "still running" in browser.find_element("id", "status").text)
