@@ -304,7 +304,7 @@ def main() -> None:
     table = measure(Bench(args.folder, args.output), args)
     (args.output / "table.md").write_text(tables(table, args))
     print(tables(table, args), end="")
-    draw = catalog.load(catalog.PLOTS, "curve", "plot")
+    draw = catalog.PLOTS.load("curve")
     for collection, curves in table.curves.items():
         if any(len(points) > 1 for points in curves.values()):
             file = args.output / f"landmarks-{slug(collection)}.svg"

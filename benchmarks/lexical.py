@@ -32,7 +32,7 @@ from pathlib import Path
 from lmkcli import catalog
 from lmkcli.data.collection import Query
 from lmkcli.retrieval.lexical.settings import LexicalSettings
-index = catalog.load(catalog.INDEXES, sys.argv[1], "index kind").open(Path(sys.argv[2]), LexicalSettings())
+index = catalog.INDEXES.load(sys.argv[1]).open(Path(sys.argv[2]), LexicalSettings())
 index.search([Query("q", sys.argv[3])], 10)
 """
 COLUMNS = {
@@ -48,7 +48,7 @@ def tasks(
     kind: str, folder: Path, docs: list[Doc], queries: list[Query]
 ) -> dict[str, Callable[[], object]]:
     """Return the timed tasks of one kind; searches use the index that was built first."""
-    home = catalog.load(catalog.INDEXES, kind, "index kind")
+    home = catalog.INDEXES.load(kind)
     settings = LexicalSettings()
     home.build(docs, folder, settings, silent)
     index = home.open(folder, settings)

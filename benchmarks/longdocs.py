@@ -137,7 +137,7 @@ def curve(bench: Bench, collection: str, args: argparse.Namespace) -> None:
             cells = " | ".join(f"{points[-1][1]:.4f}" for points in found.values())
             print(f"| {position} | {cells} |", flush=True)
     if not bench.dry:
-        draw = catalog.load(catalog.PLOTS, "curve", "plot")
+        draw = catalog.PLOTS.load("curve")
         draw(found, "position of the evidence", MEASURE, bench.folder / "curve.svg")
 
 

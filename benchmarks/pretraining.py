@@ -160,7 +160,7 @@ class Bench:
 def loss_decrease(model: Path) -> list[str]:
     """Return a row for each part of the loss: its first and last twentieth, and the relative decrease."""
     steps = [json.loads(line) for line in (model / "log.jsonl").read_text().splitlines()]
-    parts = catalog.load(catalog.PRETEXTS, model.name, "objective").weights
+    parts = catalog.PRETEXTS.load(model.name).weights
     end = max(len(steps) // 20, 1)
     rows = []
     for part in ["loss", *parts] if len(parts) > 1 else ["loss"]:

@@ -26,9 +26,9 @@ from transformers import AutoModel
 from lmkcli.models.devices import TORCH_DTYPES, choose_device
 from lmkcli.models.forward import packs
 from lmkcli.models.transformer import Transformer
-from lmkcli.plugins.tite import TiteModel
 from lmkcli.plugins.tite.config import TiteConfig
 from lmkcli.plugins.tite.kind import Tite, fuse
+from lmkcli.plugins.tite.model import TiteModel
 from lmkcli.spec import manifest
 
 Sequences = list[NDArray[np.int32]]

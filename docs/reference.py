@@ -119,7 +119,7 @@ def _truncation() -> str:
 
 
 def _full(length: int, gran: int) -> str:
-    pooler = catalog.load(catalog.POOLERS, "lmk", "pooler")()
+    pooler = catalog.POOLERS.load("lmk")()
     special = SpecialTokens(prefix=(1,), suffix=(2,), cls=1, landmark=2)
     placer = Placer(pooler, special, length, str(gran), include_prompt=True)
     text, none = np.full(2 * length, 7, np.int32), np.zeros(0, np.int32)

@@ -120,23 +120,14 @@ else:
         ),
         "lmkcli.errors": ("LmkError",),
         "lmkcli.evaluation.measures": ("Scores", "evaluate", "parse_measures"),
-        "lmkcli.plugins.analysis.analyze": ("Analyze",),
-        "lmkcli.plugins.browse.browse": ("Browse",),
         "lmkcli.operations.compact": ("Compact",),
-        "lmkcli.plugins.demo.demo": ("Demo",),
         "lmkcli.operations.doctor": ("Doctor",),
         "lmkcli.operations.encode": ("Encode",),
         "lmkcli.operations.eval": ("Evaluate",),
-        "lmkcli.plugins.exchange.export": ("Export",),
         "lmkcli.operations.fetch": ("Fetch",),
-        "lmkcli.plugins.grid.grid": ("Grid",),
-        "lmkcli.plugins.exchange.import_": ("Import",),
         "lmkcli.operations.index": ("BuildIndex",),
-        "lmkcli.plugins.analysis.plot": ("Plot",),
-        "lmkcli.plugins.pretrain.pretrain": ("Pretrain",),
         "lmkcli.operations.repro": ("Repro",),
         "lmkcli.operations.search": ("Hit", "Hits", "OpenIndex", "Search", "open_index", "search"),
-        "lmkcli.plugins.serve.serve": ("Serve",),
         "lmkcli.operations.show": ("Show",),
         "lmkcli.operations.tokenize": ("Tokenize",),
         "lmkcli.operations.train": ("Train",),
@@ -152,9 +143,15 @@ else:
     _MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}
 
     def __getattr__(name: str) -> object:
-        if name not in _MODULE_OF:
-            raise AttributeError(f"module 'lmkcli' has no attribute {name!r}")
-        return getattr(import_module(_MODULE_OF[name]), name)
+        if name in _MODULE_OF:
+            return getattr(import_module(_MODULE_OF[name]), name)
+        if name[:1].isupper():  # the operation of a plug-in
+            from lmkcli.catalog import OPERATIONS
+
+            for row in OPERATIONS.values():
+                if row.target.endswith(f":{name}"):
+                    return OPERATIONS.load(row.name)
+        raise AttributeError(f"module 'lmkcli' has no attribute {name!r}")
 
     def __dir__() -> list[str]:
         return sorted({*globals(), *__all__})

@@ -295,3 +295,21 @@ def lmk(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> 
         return done
 
     return run
+
+
+AddRows = Callable[..., None]
+
+
+@pytest.fixture
+def add_rows(monkeypatch: pytest.MonkeyPatch) -> Iterator[AddRows]:
+    """Add rows to the catalogs for one test, as a plug-in of lmk would."""
+    from lmkcli import catalog
+
+    def add(*rows: catalog.Row) -> None:
+        present = catalog.own_rows()
+        monkeypatch.setattr(catalog, "own_rows", lambda: (*present, *rows))
+        catalog._by_name.cache_clear()
+
+    yield add
+    monkeypatch.undo()
+    catalog._by_name.cache_clear()

@@ -357,9 +357,7 @@ def _run(request: Request, streams: list[int]) -> NoReturn:
         paths = request.environment.get("PYTHONPATH", "").split(os.pathsep)
         if added := [path for path in paths if path and path not in sys.path]:
             sys.path[:0] = added
-            for table in vars(catalog).values():  # packages there may add rows
-                if isinstance(table, catalog.Catalog):
-                    vars(table).pop("_added", None)
+            catalog.read_again()  # packages there may add rows
         sys.argv = request.words
         sys.modules["__main__"].__package__ = None  # usage lines show argv[0], as for a script
         module, _, name = request.function.partition(":")

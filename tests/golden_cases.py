@@ -191,7 +191,8 @@ def _chunked(i: int) -> dict[str, Any]:
 def _save_m2bert(folder: Path) -> None:
     import torch
 
-    from lmkcli.plugins.m2bert import M2BertConfig, M2BertModel
+    from lmkcli.plugins.m2bert.config import M2BertConfig
+    from lmkcli.plugins.m2bert.model import M2BertModel
     from tests import tiny
 
     torch.manual_seed(0)
@@ -206,8 +207,8 @@ def _save_m2bert(folder: Path) -> None:
 def _save_tite(folder: Path) -> None:
     import torch
 
-    from lmkcli.plugins.tite import TiteModel
     from lmkcli.plugins.tite.config import TiteConfig
+    from lmkcli.plugins.tite.model import TiteModel
     from tests import tiny
 
     torch.manual_seed(7)

@@ -37,7 +37,6 @@ from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 
-from lmkcli import catalog
 from lmkcli.catalog import INDEXES, OPERATIONS
 from lmkcli.cli import main
 from lmkcli.errors import CheckFailed, DataError, LmkError, Stopped
@@ -216,7 +215,7 @@ def cases() -> dict[str, Case]:
     """All cases by name: each verb, its variants, and how its output may exist already."""
     found: dict[str, Case] = {}
     for verb in OPERATIONS:
-        kind = catalog.load(OPERATIONS, verb, "operation")
+        kind = OPERATIONS.load(verb)
         fields = {option.name: option for option in options(kind)}
         first = True
         for variant in CASES.get(verb, _choices(fields.values()) or [""]):

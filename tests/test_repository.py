@@ -49,9 +49,9 @@ def test_the_pooler_of_the_guide_is_one_file_and_one_row(tmp_path: Path, minilm:
         (tmp_path / needed).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(ROOT / needed, tmp_path / needed)
     (tmp_path / name[1]).write_text(file)
-    table = tmp_path / "lmkcli" / "catalog.py"
+    table = tmp_path / "lmkcli" / "core.py"
     source = table.read_text()
-    opening = source.index("{\n", source.index("POOLERS: Catalog[Row]")) + 2
+    opening = source.index("(\n", source.index("POOLERS = ")) + 2
     table.write_text(source[:opening] + row + source[opening:])
 
     run([sys.executable, "-m", "pytest", "tests/pooling/test_contract.py"], tmp_path, tmp_path)

@@ -1,6 +1,6 @@
 """Every row of the catalog has the type that its table promises, as mypy sees it."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -11,7 +11,11 @@ from lmkcli.catalog import Row
 
 IMPORTS = """
 from collections.abc import Callable
+from typing import Any
 from lmkcli.data.collection import SourceOpener
+from lmkcli.data.filetext import FileReader
+from lmkcli.operations.search import Searchable
+from lmkcli.spec.operation import Operation
 from lmkcli.encoding.encoder import ModelOpener
 from lmkcli.pooling.placement import Pooler
 from lmkcli.retrieval.dense.vector_search import VectorSearch
@@ -21,8 +25,11 @@ from lmkcli.models.forward import Model
 from lmkcli.training.objectives.objective import Objective
 from lmkcli.plugins.pretrain.pretext import HeadOptions, Pretext
 """
-TABLES = {
+TABLES: dict[str, Mapping[str, Row]] = {
     "SourceOpener": catalog.SOURCES,
+    "FileReader": catalog.READERS,
+    "Searchable": catalog.SEARCHABLES,
+    "type[Operation[Any]]": catalog.OPERATIONS,
     "Callable[..., Pooler]": catalog.POOLERS,
     "ModelOpener": catalog.MODELS,
     "CrossEncoderOpener": catalog.CROSS_ENCODERS,

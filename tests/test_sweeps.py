@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 from typer.main import get_command
 
-from lmkcli import catalog
 from lmkcli.catalog import OPERATIONS
 from lmkcli.cli.main import app
 from lmkcli.spec.operation import options
@@ -58,9 +57,7 @@ def sweep(
 def test_every_operation_with_an_output_has_a_case() -> None:
     for verb in OPERATIONS:
         outputs = [
-            option
-            for option in options(catalog.load(OPERATIONS, verb, "operation"))
-            if option.flag.role == "output"
+            option for option in options(OPERATIONS.load(verb)) if option.flag.role == "output"
         ]
         words = [word for case in CASES.values() if case.verb == verb for word in case.words]
         for option in outputs:

@@ -22,6 +22,7 @@ _CATALOGS = (
     "poolers",
     "models",
     "indexes",
+    "formats",
     "objectives",
     "pretexts",
     "caches",

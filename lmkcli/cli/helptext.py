@@ -18,7 +18,8 @@ from rich.table import Table
 from rich.text import Text
 from typer.core import TyperArgument, TyperCommand, TyperGroup
 
-from lmkcli.cli.verbs import START, VERBS
+from lmkcli.catalog import OPERATIONS
+from lmkcli.cli.verbs import start, verbs
 
 # The base class of the parser's errors. typer exports only one of its subclasses.
 ParsingError: Any = typer.BadParameter.__mro__[1]
@@ -99,7 +100,7 @@ class VerbCommand(TyperCommand):
                 for name in brief
             ]
             _sections(out, {f"More flags ({ctx.command_path} {HELP_ALL} explains them)": others})
-        if verb := VERBS.get(str(ctx.info_name)):
+        if verb := OPERATIONS.get(str(ctx.info_name)):
             lines = "".join(f"\n  {line}" for line in verb.examples)
             out.print(Text.assemble(("\nExamples", "bold"), lines), soft_wrap=True)
 
@@ -112,8 +113,8 @@ class VerbGroup(TyperGroup):
         out = _console()
         _head(out, ctx, self.help)
         rows: Sections = {}
-        for name, verb in VERBS.items():
-            rows.setdefault(verb.group, []).append((name, verb.summary))
+        for name, verb in verbs().items():
+            rows.setdefault(verb.group, []).append((name, verb.help))
         _sections(out, rows)
         _sections(out, {_FLAGS: _rows(self.get_params(ctx))})
         out.print(Text(f"\n{self.epilog}"))
@@ -125,7 +126,7 @@ class VerbGroup(TyperGroup):
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Parse the words. Without any, print the first commands to try and exit with code 2."""
         if not args and not ctx.resilient_parsing:
-            _console().print(Text(START))
+            _console().print(Text(start()))
             ctx.exit(2)
         return super().parse_args(ctx, args)
 

@@ -15,7 +15,6 @@ from typing import Any, NamedTuple, Protocol
 from lmkcli import catalog
 from lmkcli.data import hub_layouts, known_collections
 from lmkcli.errors import DataError, UnknownName, UsageError
-from lmkcli.plugins.documents.file_trees import is_document
 from lmkcli.spec.values import WHOLE as WHOLE
 from lmkcli.spec.values import Shard as Shard
 from lmkcli.spec.values import is_digits
@@ -238,8 +237,8 @@ def open_collection(spelling: str, fields: str = "", context: str = "") -> Colle
     if fields:
         options["fields"] = fields
     kind, name = _source_of(head)
-    if kind == "files" and "format" not in options and is_document(Path(os.path.expanduser(name))):
-        kind, name = "folder", f"folder:{name}"
+    if kind == "files" and "format" not in options:
+        kind, name = _claimed(name) or (kind, name)
     if context:
         if kind != "files":
             raise UsageError(
@@ -247,31 +246,28 @@ def open_collection(spelling: str, fields: str = "", context: str = "") -> Colle
                 "its documents with their contexts to a jsonl or parquet file"
             )
         options["context"] = context
-    open_source: SourceOpener = catalog.load(catalog.SOURCES, kind, "source")
+    open_source: SourceOpener = catalog.SOURCES.load(kind)
     return open_source(name, options)
 
 
 HUB_REPOSITORY = re.compile(r"hf:([\w.-]+/[\w.-]+|[./~].*)")
-_PREFIXES = {
-    "irds:": "irds",
-    "hf:": "hub",
-    "folder:": "folder",
-    "stdlib/": "stdlib",
-    "python/": "python",
-    "passkey/": "synthetic",
-    "needle/": "synthetic",
-}
+
+
+def _claimed(name: str) -> tuple[str, str] | None:
+    """The source that reads a file by its kind, and the name in that source; None if there is none."""
+    for row in catalog.SOURCES.values():
+        if row.claims and (own := catalog.load(row, f"source '{row.name}'", row.claims)(name)):
+            return row.name, own
+    return None
 
 
 def _source_of(head: str) -> tuple[str, str]:
     """The source of a name without options, and the name to open in that source."""
     if HUB_REPOSITORY.fullmatch(head) and not known_collections.facts_of(head):
         return "dataset", head
-    for prefix, source in _PREFIXES.items():
-        if head.startswith(prefix):
-            return source, head.removeprefix("irds:")
-    if head == "haystack":
-        return "haystack", head
+    for row in catalog.SOURCES.values():
+        if head.startswith(row.prefixes) or head in row.names:
+            return row.name, head.removeprefix("irds:")
     if head == "-" or head.startswith((".", "/", "~")):
         return "files", head
     path = head if os.path.exists(head) else head.rsplit(":", 1)[0]
@@ -297,7 +293,7 @@ def is_known(name: str) -> bool:
     if known_collections.facts_of(name) or known_collections.members(name):
         return True
     try:
-        catalog.load(catalog.SOURCES, "irds", "source")(name, {})
+        catalog.SOURCES.load("irds")(name, {})
     except UnknownName:
         return False
     return True

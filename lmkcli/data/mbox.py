@@ -107,7 +107,7 @@ def _body(message: EmailMessage) -> str:
         return _clean(payload.decode("utf-8", "replace") if isinstance(payload, bytes) else "")
     text = content if isinstance(content, str) else ""
     if body is not None and body.get_content_subtype() == "html":
-        read_page: FileReader = catalog.load(catalog.READERS, "html", "reader")
+        read_page: FileReader = catalog.READERS.load("html")
         try:
             text = "\n".join(filter(None, read_page(text.encode("utf-8", "replace"), "utf-8")))
         except DataError:  # a page without text

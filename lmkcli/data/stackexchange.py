@@ -61,7 +61,7 @@ def _page_text(body: str) -> str:
     """The text of a body in HTML; '' if it has only pictures."""
     if "<" not in body:
         return html.unescape(body).strip()
-    read_page: FileReader = catalog.load(catalog.READERS, "html", "reader")
+    read_page: FileReader = catalog.READERS.load("html")
     # The title of a page would leave out its first heading.
     page = f"<html><head><title>-</title></head><body>{body}</body></html>"
     try:

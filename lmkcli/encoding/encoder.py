@@ -606,7 +606,7 @@ def open_forward(side: EncoderConfig, folder: ModelFolder, options: ModelOptions
         model, language_head = open_masked(folder, options)
         pooling = _splade(language_head, expanding, folder, options.trainable)
     else:
-        open_model: ModelOpener = catalog.load(catalog.MODELS, folder.kind, "model kind")
+        open_model: ModelOpener = catalog.MODELS.load(folder.kind)
         model = open_model(folder, options)
         head = open_token_head(folder, side.pool, model.device)
         pooling = Pooling(head, open_heads(folder, model.device))

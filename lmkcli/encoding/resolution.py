@@ -13,7 +13,7 @@ from lmkcli import catalog
 from lmkcli.data import contexts
 from lmkcli.errors import UsageError
 from lmkcli.models.files import read_json
-from lmkcli.models.folder import NO_LIMIT, ModelFolder, no_language_head
+from lmkcli.models.folder import NO_LIMIT, TRANSFORMER, ModelFolder, no_language_head
 from lmkcli.models.lookup import OWN_NAMES, check_revision, read_model
 from lmkcli.pooling.placement import Pooler, Reduction, traits_of
 from lmkcli.spec.recipe import EXTENSIONS, ROTARY, UNITS, EncoderConfig, Recipe, RecipeOptions
@@ -113,7 +113,7 @@ def pooler_package(pool: str) -> str:
 
 def open_pooler(pool: str) -> Pooler:
     """Return the pooler of a name such as 'lmk' or 'mean@4'. Raises UsageError for an invalid parameter."""
-    create: Callable[..., Pooler] = catalog.load(catalog.POOLERS, _pooler_name(pool), "pooler")
+    create: Callable[..., Pooler] = catalog.POOLERS.load(_pooler_name(pool))
     stem, at, parameter = pool.partition("@")
     if not at:
         return create()
@@ -222,7 +222,7 @@ def resolve(
     check_revision(folder, options.revision)
     guessed = options.pool == "auto" and not folder.pool
     notes = [f"{folder.name} declares no pooling: this is a guess, set --pool"] if guessed else []
-    if options.pad_to_max is not None and not folder.sees_padding:
+    if options.pad_to_max is not None and not folder.row.sees_padding:
         raise UsageError(
             f"--pad-to-max has no effect with {folder.name}: its vectors do not depend on padding"
         )
@@ -269,7 +269,7 @@ def resolve(
         landmark_token=folder.landmark_token if pool == "lmk" and gran.tokens else None,
         append_eos=folder.append_eos
         or (traits_of(pooler).appends_eos and not folder.pool and folder.causal),
-        pad_to_max=_first(options.pad_to_max, folder.sees_padding),
+        pad_to_max=_first(options.pad_to_max, folder.row.sees_padding),
         dim=options.dim or 0,
         sum_windows=bool(options.sum_windows),
         top_terms=options.top_terms or 0,
@@ -307,7 +307,7 @@ def _expanding_folder(folder: ModelFolder) -> ModelFolder:
     Folders without declarations are scored by dot products. Raises UsageError for a model without a
     masked-language-model head, or with modules for dense vectors.
     """
-    if folder.kind != "transformer" or folder.causal:
+    if folder.kind != TRANSFORMER or folder.causal:
         raise UsageError(no_language_head(folder, "its architecture has none"))
     declared = read_json(folder.encoder / "config.json")
     architectures = declared.get("architectures") or []
@@ -421,7 +421,7 @@ def _lengths(options: RecipeOptions, folder: ModelFolder, window: Window) -> _Le
     of_query = f"--query-max-length {options.query_max_length}"
     for given, length in ((of_doc, requested), (of_query, options.query_max_length)):
         if length and length > limit:
-            stretch = folder.kind == "transformer" and not extend
+            stretch = folder.kind == TRANSFORMER and not extend
             advice = ["--extend can stretch them"] if stretch else []
             if given.startswith("--max-length"):
                 advice += ["--window reads longer texts in pieces"]
@@ -439,7 +439,7 @@ def _lengths(options: RecipeOptions, folder: ModelFolder, window: Window) -> _Le
 
 def _limit_of_opened(folder: ModelFolder, trust: bool) -> int:
     """Return the positions of a model if its configuration does not contain them."""
-    if folder.kind != "transformer":
+    if folder.kind != TRANSFORMER:
         return folder.positions or NO_LIMIT
     from lmkcli.models.transformer import length_limit  # here, because it imports torch
 
@@ -448,7 +448,7 @@ def _limit_of_opened(folder: ModelFolder, trust: bool) -> int:
 
 def _check_extension(how: str, folder: ModelFolder, limit: int, length: int) -> None:
     """Raise UsageError for an extension that the model does not support or need."""
-    if folder.kind != "transformer":
+    if folder.kind != TRANSFORMER:
         raise UsageError(f"--extend {how}: the positions of {folder.name} cannot be extended")
     if how in ROTARY and limit < NO_LIMIT:
         raise UsageError(

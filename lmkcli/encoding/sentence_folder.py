@@ -17,7 +17,7 @@ from tokenizers import Tokenizer
 from lmkcli.encoding.resolution import ResolvedRecipe, makes_sparse, open_pooler, resolve
 from lmkcli.errors import DataError, UsageError
 from lmkcli.models.files import CODE, TEXTS, WEIGHTS, copy_files, loading, model_files, read_json
-from lmkcli.models.folder import LANDMARKS, SPLADE, TRAINED, ModelFolder
+from lmkcli.models.folder import LANDMARKS, SPLADE, TRAINED, TRANSFORMER, ModelFolder
 from lmkcli.models.late import Vocabulary
 from lmkcli.models.sentence_layout import splade_config
 from lmkcli.pooling.placement import PoolerTraits, traits_of
@@ -196,7 +196,7 @@ def run_by_lmk(resolved: ResolvedRecipe) -> bool:
 
     That is the case for TITE, M2-BERT and latent attention.
     """
-    return resolved.folder.kind != "transformer" or _traits(resolved.recipe.doc).token_head
+    return resolved.folder.kind != TRANSFORMER or _traits(resolved.recipe.doc).token_head
 
 
 def is_placed(resolved: ResolvedRecipe) -> bool:

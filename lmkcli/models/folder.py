@@ -5,12 +5,12 @@ sentence-transformers. The three read only JSON; they import neither torch nor t
 """
 
 import hashlib
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
+from lmkcli.catalog import MODELS, Config, ModelRow
 from lmkcli.models.files import read_json
 from lmkcli.models.late import LateInteraction
 from lmkcli.system.input_files import check_finite, file_digest
@@ -19,9 +19,8 @@ TOKENIZER_FILES = (
     "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json",
     "vocab.txt", "vocab.json", "merges.txt", "spiece.model", "sentencepiece.bpe.model", "tokenizer.model",
 )  # fmt: skip
+TRANSFORMER = "transformer"  # the kind of all models that no other kind claims
 NO_LIMIT = (1 << 31) - 1  # the limit of models without a table of positions
-# Model kinds other than 'transformer', by the model_type of config.json.
-_KINDS = {"tite": "tite", "m2-bert": "m2bert", "m2_bert": "m2bert", "m2bert": "m2bert"}
 # Architectures in which the first position id follows the id of the padding.
 _AFTER_PADDING = ("roberta", "xlm-roberta", "camembert", "mpnet", "longformer")
 # Facts about the usual architectures, so that errors appear before transformers is imported: encoders
@@ -90,9 +89,19 @@ class ModelFolder:
         return folder if folder.is_dir() else None
 
     @property
+    def config(self) -> Config:
+        """The contents of config.json."""
+        return read_json(self.encoder / "config.json")
+
+    @property
     def kind(self) -> str:
         """The model kind that opens the folder: a name of catalog.MODELS."""
-        return kind_of(read_json(self.encoder / "config.json"))
+        return self.row.name
+
+    @property
+    def row(self) -> ModelRow:
+        """The row of the model kind that opens the folder."""
+        return row_of(self.config)
 
     @property
     def dimensions(self) -> int | None:
@@ -107,20 +116,7 @@ class ModelFolder:
     @property
     def makes_vector(self) -> bool:
         """Whether the model pools by itself and returns one vector per input instead of states."""
-        if self.kind != "tite":
-            return self.kind == "m2bert"
-        kernels = read_json(self.encoder / "config.json").get("kernel_sizes")
-        return any(kernels) if isinstance(kernels, list) else kernels is not None
-
-    @property
-    def sees_padding(self) -> bool:
-        """Whether padding changes the vectors, so that inputs are padded to the full length."""
-        return self.kind == "m2bert"
-
-    @property
-    def cuts_suffix(self) -> bool:
-        """Whether long texts are cut after the special tokens are added (docs/m2bert.md)."""
-        return self.kind == "m2bert"
+        return self.row.makes_vector(self.config)
 
     @property
     def causal(self) -> bool:
@@ -179,13 +175,10 @@ def no_language_head(folder: ModelFolder, reason: str) -> str:
     )
 
 
-def kind_of(config: Mapping[str, Any]) -> str:
-    """Return the model kind of a configuration: a name of catalog.MODELS."""
-    if config.get("monarch_mixer_sequence_mixing"):  # M2-BERT has various model types
-        return "m2bert"
-    # lightning-ir writes both fields
-    named = config.get("backbone_model_type") or config.get("model_type")
-    return _KINDS.get(named or "", "transformer")
+def row_of(config: Config) -> ModelRow:
+    """Return the row of the model kind that opens a model with this configuration."""
+    found = (row for row in MODELS.values() if row.matches(config))
+    return next(found, None) or MODELS[TRANSFORMER]
 
 
 def _count(value: Any) -> int | None:

@@ -42,14 +42,9 @@ def read_model(name: str, revision: str | None = None, offline: bool = False) ->
     if not (path / "config.json").exists():
         raise DataError(f"{path} is no model folder: it has neither modules.json nor config.json")
     folder = ModelFolder(path, name, commit, encoder=path, pool=default_pool(path))
-    if not folder.makes_vector:
-        return folder
-    if (
-        folder.kind == "m2bert"
-    ):  # docs/m2bert.md; its tokenizer is BERT's and declares 512 positions
-        config = read_json(folder.encoder / "config.json")
-        return replace(folder, pool="model", max_length=config.get("max_position_embeddings"))
-    return replace(folder, pool="model", similarity="dot", query_length=32)  # docs/tite.md
+    if folder.makes_vector:
+        folder = replace(folder, pool="model")
+    return replace(folder, **folder.row.defaults(folder.config))
 
 
 def is_model(name: str) -> bool:
@@ -97,7 +92,7 @@ def _base_encoder(adapter: str, base: str) -> Path:
         )
     try:
         folder = read_model(base, None, offline=True)  # the base may be an adapter too
-        catalog.load(catalog.MODELS, folder.kind, "model kind")  # registers it with transformers
+        catalog.MODELS.load(folder.kind)  # registers it with transformers
         return folder.encoder
     except RecursionError:
         raise DataError(

@@ -44,7 +44,7 @@ def create(new: NewModel, folder: Path) -> list[str]:
         raise DataError(f"--tokenizer {new.tokenizer}: the folder has no files of a tokenizer")
     copy_files(files, folder)
     kind = ModelFolder(folder, folder.name, encoder=folder).kind
-    catalog.load(catalog.MODELS, kind, "model kind")  # registers the kind with transformers
+    catalog.MODELS.load(kind)  # registers the kind with transformers
     model = _random(new, folder)
     rows = len(model.get_input_embeddings().weight)
     with loading(f"--tokenizer {new.tokenizer}"):
@@ -83,7 +83,7 @@ def _bytes(config: Any) -> int:
 def _weights(new: NewModel) -> dict[str, Tensor]:
     """Return the weights of the model `init_from` by name; it may be of any kind."""
     other = read_model(new.init_from, None, new.offline)
-    opener = catalog.load(catalog.MODELS, other.kind, "model kind")
+    opener = catalog.MODELS.load(other.kind)
     module: Any = opener(other, ModelOptions("fp32", "cpu", trainable=True)).module
     weights: dict[str, Tensor] = module.state_dict()
     return weights

@@ -14,7 +14,7 @@ from lmkcli import catalog
 from lmkcli.data.collection import CHUNK_BREAK
 from lmkcli.errors import DataError, UsageError
 from lmkcli.models.files import loading
-from lmkcli.models.folder import ModelFolder
+from lmkcli.models.folder import TRANSFORMER, ModelFolder
 from lmkcli.pooling.placement import Ints, SpecialTokens
 from lmkcli.spec.recipe import EncoderConfig
 from lmkcli.store.ragged import ranges
@@ -228,11 +228,10 @@ def _join(sentences: list[tuple[Ints, NDArray[np.int32]]], prompt: Ints) -> Text
 def open_tokenizer(folder: ModelFolder, side: EncoderConfig) -> Tokenizer:
     """Open the tokenizer of one side, with its prompt and splitter. DataError without a fast tokenizer."""
     with loading(f"the tokenizer of {folder.name}"):
-        # TITE's tokenizer_config.json names BERT's tokenizer, which differs; tokenizer.json is right
-        own_file = folder.kind == "tite" and (folder.encoder / "tokenizer.json").is_file()
+        own_file = folder.row.own_tokenizer and (folder.encoder / "tokenizer.json").is_file()
         opener: Any = PreTrainedTokenizerFast if own_file else AutoTokenizer
-        if folder.kind != "transformer":  # AutoTokenizer looks up the configuration class too
-            catalog.load(catalog.MODELS, folder.kind, "model kind")
+        if folder.kind != TRANSFORMER:  # AutoTokenizer looks up the configuration class too
+            catalog.MODELS.load(folder.kind)
         loaded = opener.from_pretrained(
             str(folder.encoder), trust_remote_code=side.trust_remote_code
         )
@@ -251,7 +250,7 @@ def open_tokenizer(folder: ModelFolder, side: EncoderConfig) -> Tokenizer:
         if folder.lower_case:
             parts = [normalizers.Lowercase(), *([fast.normalizer] if fast.normalizer else [])]
             fast.normalizer = normalizers.Sequence(parts)
-        special = special_tokens_of(loaded, side)._replace(cuts_suffix=folder.cuts_suffix)
+        special = special_tokens_of(loaded, side)._replace(cuts_suffix=folder.row.cuts_suffix)
     if side.splitter == "given" and special.separator is None:
         raise UsageError(
             f"--gran given needs a tokenizer with a SEP or PAD token, and {folder.name} has neither"

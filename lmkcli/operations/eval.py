@@ -294,7 +294,7 @@ class Evaluate(Operation[Evaluated], RecordOptions, TableOptions, ScoreOptions):
     def execute(self, report: Report) -> Evaluated:
         """Score the runs, compare them, and write the log and the plot."""
         from lmkcli.evaluation import scoring
-        from lmkcli.plugins.analysis.score_plots import check_figure
+        from lmkcli.evaluation.score_plots import check_figure
 
         if self.plot is not None:
             check_figure(self.plot)
@@ -363,8 +363,7 @@ class Evaluate(Operation[Evaluated], RecordOptions, TableOptions, ScoreOptions):
     def _breakdown(
         self, results: "list[ScoredRun]", qrel_sets: "list[QrelSet]", by: str, report: Report
     ) -> Breakdown:
-        from lmkcli.evaluation import breakdown
-        from lmkcli.plugins.analysis import score_plots
+        from lmkcli.evaluation import breakdown, score_plots
 
         values, judged = _values(qrel_sets, by, report)
         strata = breakdown.strata(values, self.edges)
@@ -383,7 +382,7 @@ class Evaluate(Operation[Evaluated], RecordOptions, TableOptions, ScoreOptions):
 
 
 def _plot(results: "list[ScoredRun]", baseline: str | None, path: Path, report: Report) -> None:
-    from lmkcli.plugins.analysis import score_plots
+    from lmkcli.evaluation import score_plots
 
     with exclusive(path):
         if baseline is None:

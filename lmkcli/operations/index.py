@@ -15,8 +15,9 @@ from lmkcli.operations.options import (
     with_fields,
 )
 from lmkcli.progress import Report
-from lmkcli.retrieval.engines.settings import IndexSettings
-from lmkcli.spec.operation import Operation
+from lmkcli.retrieval.engines.kinds import KindSettings
+from lmkcli.retrieval.engines.settings import ENGINE_SETTINGS, IndexSettings, settings_of
+from lmkcli.spec.operation import Operation, Option
 from lmkcli.spec.result import Result
 from lmkcli.spec.settings import Flag
 from lmkcli.spec.values import Shard
@@ -87,11 +88,23 @@ class BuildIndex(Operation[Built | ShardDone | None], OutputOptions, IndexSettin
         ),
     ]
 
-    def variant(self) -> tuple[str, str]:
-        """The variant of the engine. An unknown kind is a factory string, which its library checks."""
+    @property
+    def _row(self) -> catalog.EngineRow:
+        """The row of the engine. An unknown kind is a factory string, which its library checks."""
         factory = (row for row in catalog.INDEXES.values() if row.factory)
-        row = catalog.INDEXES.get(self.kind) or next(factory)
-        return row.variant, f"--kind {self.kind}"
+        return catalog.INDEXES.get(self.kind) or next(factory)
+
+    def variant(self) -> tuple[str, str]:
+        """The variant of the engine."""
+        return self._row.variant, f"--kind {self.kind}"
+
+    def ineffective(self, option: Option) -> str:
+        """Flags of another engine have no effect."""
+        own = settings_of(self._row)
+        engines = (each for each in ENGINE_SETTINGS if issubclass(each, option.group))
+        if any(engines) and not (own and issubclass(own, option.group)):
+            return f"--kind {self.kind}" if option.group is not KindSettings else ""
+        return super().ineffective(option)
 
     def check(self) -> None:
         """Raise UsageError for settings that contradict each other."""

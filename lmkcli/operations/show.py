@@ -23,9 +23,11 @@ from lmkcli.text.formatting import counted, shell_line, size
 
 CATALOGS: dict[str, tuple[Mapping[str, catalog.Row], ...]] = {
     "sources": (catalog.SOURCES,),
+    "readers": (catalog.READERS,),
     "poolers": (catalog.POOLERS,),
     "models": (catalog.MODELS, catalog.CROSS_ENCODERS),
     "indexes": (catalog.INDEXES,),
+    "formats": (catalog.IMPORTERS, catalog.EXPORTERS),
     "objectives": (catalog.OBJECTIVES,),
     "pretexts": (catalog.PRETEXTS,),
 }
@@ -113,7 +115,7 @@ class Show(Operation[Result]):
         str,
         Flag(
             "An artifact, a model, a run, a score log, results of a grid, a collection or a group; a "
-            "catalog: sources, poolers, models, indexes, objectives, pretexts; or caches.",
+            "catalog: sources, readers, poolers, models, indexes, formats, objectives, pretexts; or caches.",
             argument=True,
             metavar="WHAT",
         ),
@@ -132,10 +134,10 @@ class Show(Operation[Result]):
     def execute(self, report: Report) -> Result:
         """Read the manifests of an artifact. A collection is read completely."""
         path = Path(self.what)
-        if (path / "plan.json").is_file():
-            from lmkcli.plugins.grid import grid
-
-            return grid.state(path) if self.name is None else grid.lineage(path, self.name)
+        for row in catalog.DESCRIBERS.values():
+            if (path / row.marker).is_file():
+                described: Result = catalog.DESCRIBERS.load(row.name)(path, self.name)
+                return described
         if self.name is not None:
             return _published(self.what, self.name)
         if self.what == "source":
@@ -185,18 +187,13 @@ def _names(name: str) -> Listed:
 
 def _caches() -> Listed:
     """The caches on this machine, with their sizes, their last use if known, and how to remove them."""
-    from lmkcli.plugins.documents.own_index import STATE, indexes, shown
-
     rows: list[list[Any]] = []
-    for folder, state in indexes():
-        name, used = "unfinished index", None
-        if state is not None:
-            model = state["model"] or "BM25 only"
-            chosen = [f"{key} {value}" for key, value in state["settings"].items()]
-            settings = ", ".join([model, *(each for each in chosen if each != "pool auto")])
-            name = f"lmk search {shown(state['collection'])} ({settings})"
-            used = _minute((folder / STATE).stat().st_mtime)
-        rows.append(_cache(name, folder, used))
+    for name in catalog.CACHES:
+        kept: Iterator[caches.Kept] = catalog.CACHES.load(name)()
+        rows += [
+            _cache(each.name, each.folder, _minute(each.used) if each.used else None)
+            for each in kept
+        ]
     own = caches.lmk_cache()
     others = {
         "models merged with their adapters": own / "merged",

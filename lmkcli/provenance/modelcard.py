@@ -14,7 +14,6 @@ from lmkcli.encoding.resolution import ResolvedRecipe
 from lmkcli.encoding.sentence_folder import ExportedModel
 from lmkcli.models.folder import TRAINED
 from lmkcli.models.lookup import MINILM, OWN_NAMES
-from lmkcli.plugins.analysis import curves
 from lmkcli.provenance import scorelog
 from lmkcli.spec.recipe import EncoderConfig
 from lmkcli.spec.values import Window
@@ -183,9 +182,9 @@ def _scores(log: Path, weights: str, note: Callable[[str], None]) -> list[_Score
         if weights not in _weights(entry):
             others += 1
             continue
-        values = (str(curves.setting(entry, name) or "") for name in _SHOWN)
+        values = (str(scorelog.setting(entry, name) or "") for name in _SHOWN)
         settings = tuple("" if value in _DEFAULTS else value for value in values)
-        collection = _public(curves.judged_by(entry)) or "unknown"
+        collection = _public(scorelog.judged_by(entry)) or "unknown"
         found[collection, settings] = _Score(collection, settings, entry["scores"])
     if others:
         note(f"{log}: {others:,} entries of runs without this model are not in the card")

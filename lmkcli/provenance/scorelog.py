@@ -228,3 +228,40 @@ def pick(spelling: str) -> dict[str, Any]:
     raise UsageError(
         f"{name} has {len(entries)} entries: choose one, such as {name}#{len(entries)}"
     )
+
+
+def setting(entry: Mapping[str, Any], name: str) -> Any:
+    """The value of a flag such as 'gran' or 'ef-search' in the last step that has it, or None.
+
+    The identity of a step has precedence over its operation, because it contains the value of 'auto'.
+    """
+    key = name.replace("-", "_")
+    for step in reversed(entry.get("lineage", [])):
+        for place in (step["identity"], step["facts"].get("operation", {})):
+            value = _find(place, key)
+            if value not in (None, ""):
+                return value
+    return None
+
+
+def _find(value: Any, key: str) -> Any:
+    """The first value of a key at any depth. In a recipe, the document side comes first."""
+    if not isinstance(value, dict):
+        return None
+    if key in value:
+        return value[key]
+    return next((x for inner in value.values() if (x := _find(inner, key)) is not None), None)
+
+
+def judged_by(entry: Mapping[str, Any]) -> str:
+    """The collection or the qrels file with the judgements of an entry."""
+    lineage = entry.get("lineage") or [{"facts": {}}]
+    return str(entry.get("qrels") or lineage[-1]["facts"].get("collection", ""))
+
+
+def as_number(value: Any) -> float | None:
+    """The number of a setting or of its text; None if it is not a number."""
+    try:
+        return None if isinstance(value, bool) else float(value)
+    except (TypeError, ValueError, OverflowError):
+        return None

@@ -101,5 +101,5 @@ def family_of(kind: str) -> str:
 
 def engine_of(kind: str) -> type[Engine]:
     """Return the engine of an index kind. Raises MissingExtra if its library is not installed."""
-    engine: type[Engine] = catalog.load(catalog.INDEXES, family_of(kind), "index kind")
+    engine: type[Engine] = catalog.INDEXES.load(family_of(kind))
     return engine

@@ -28,6 +28,7 @@ class Passage(NamedTuple):
     chunks: the number of chunks of the document.
     begin, end: its range of characters in the content of the document.
     text: its text; empty if no text is stored.
+    heading: the headings above it; empty if there are none, None if they are unknown.
     """
 
     chunk: int
@@ -35,6 +36,7 @@ class Passage(NamedTuple):
     begin: int
     end: int
     text: str
+    heading: str | None = None
 
 
 class Index(Protocol):

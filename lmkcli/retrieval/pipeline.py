@@ -140,9 +140,7 @@ def open_index(folder: Path, settings: OpenSettings) -> Index:
     Raises DataError for anything else.
     """
     if engine := foreign_engine(folder):
-        index: Index = catalog.load(catalog.INDEXES, engine, "index kind").open_foreign(
-            folder, settings
-        )
+        index: Index = catalog.INDEXES.load(engine).open_foreign(folder, settings)
         return index
     described = manifest.read(folder, "vectors", "index")
     if described.kind == "vectors":

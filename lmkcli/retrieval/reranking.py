@@ -124,9 +124,7 @@ class ModelReranker:
     """A cross-encoder that scores the texts of `index`; NaN for documents without a text."""
 
     def __init__(self, index: Index, name: str, settings: OpenSettings) -> None:
-        opener: CrossEncoderOpener = catalog.load(
-            catalog.CROSS_ENCODERS, "crossencoder", "cross-encoder"
-        )
+        opener: CrossEncoderOpener = catalog.CROSS_ENCODERS.load("crossencoder")
         self._index = index
         self._model = opener(name, settings.device, settings.offline, settings.trust_remote_code)
         self.info = IndexInfo(name, "crossencoder", self._model.digest, {})

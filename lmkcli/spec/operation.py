@@ -25,7 +25,7 @@ from typing import (
     get_type_hints,
 )
 
-from lmkcli.catalog import OPERATIONS, load
+from lmkcli.catalog import OPERATIONS
 from lmkcli.errors import DataError, UsageError
 from lmkcli.progress import Call, Report
 from lmkcli.spec.settings import Flag, Settings
@@ -280,7 +280,7 @@ def operation_kind(record: Mapping[str, Any]) -> type[Operation[Any]]:
             f"the record names the operation {str(name)[:40]!r}, which this lmk does not have; install the "
             "version of lmk that wrote it"
         )
-    kind: type[Operation[Any]] = load(OPERATIONS, name, "operation")
+    kind: type[Operation[Any]] = OPERATIONS.load(name)
     return kind
 
 

@@ -6,7 +6,7 @@ environment variables and the tables of the documentation use the same field.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, make_dataclass
 from functools import cache
 from typing import Annotated, Any, ClassVar, Literal, TypeVar, get_args, get_type_hints
 
@@ -69,6 +69,25 @@ class Settings:
     def part(self, group: type[Group]) -> Group:
         """The inherited fields of one group of settings, as an object of that group's class."""
         return group(**{field.name: getattr(self, field.name) for field in fields(group)})  # type: ignore[arg-type]
+
+
+def composed(name: str, *groups: type[Settings]) -> type[Settings]:
+    """Return a class with the fields of several groups. Raises UsageError if two declare the same field."""
+    owners: dict[str, type] = {}
+    for group in groups:
+        for field in fields(group):  # type: ignore[arg-type]
+            *_, owner = (
+                each
+                for each in group.__mro__
+                if field.name in vars(each).get("__annotations__", {})
+            )
+            if owners.setdefault(field.name, owner) is not owner:
+                raise UsageError(
+                    f"{owner.__module__} and {owners[field.name].__module__} both declare the setting "
+                    f"{field.name}; rename one of them"
+                )
+    text = {"__doc__": "The settings of several groups.", "__module__": __name__}
+    return make_dataclass(name, [], bases=groups, namespace=text, frozen=True, kw_only=True)
 
 
 @cache

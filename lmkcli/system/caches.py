@@ -21,6 +21,14 @@ class CacheFolder(NamedTuple):
     writable: bool
 
 
+class Kept(NamedTuple):
+    """Something in the cache of lmk: what it is, its folder, and the time of its last use, if known."""
+
+    name: str
+    folder: Path
+    used: float | None = None
+
+
 def hub_cache() -> Path:
     """The folder in which the Hugging Face libraries keep models and datasets."""
     home = os.environ.get("HF_HOME") or f"{_user_cache()}/huggingface"

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from lmkcli import catalog
+from lmkcli.catalog import Config
 from lmkcli.data.collection import open_collection
 from lmkcli.encoding.resolution import (
     ResolvedRecipe,
@@ -19,7 +20,7 @@ from lmkcli.encoding.resolution import (
 from lmkcli.encoding.sentence_folder import check_exportable, check_trainable, resolve_whole
 from lmkcli.errors import DataError, MissingExtra, UsageError
 from lmkcli.models.files import read_architecture
-from lmkcli.models.folder import kind_of
+from lmkcli.models.folder import row_of
 from lmkcli.models.lookup import usable_models
 from lmkcli.spec import manifest
 from lmkcli.spec.recipe import ROTARY, Recipe, RecipeOptions
@@ -27,6 +28,7 @@ from lmkcli.spec.values import WHOLE_TEXT, Granularities, Granularity, Window
 from lmkcli.training.data.examples import Examples, Tally
 from lmkcli.training.data.sources import Source, parse_source, read_sources
 from lmkcli.training.loop import tensorboard
+from lmkcli.training.losses import LossNotation
 from lmkcli.training.settings import (
     LoopSettings,
     PretrainSettings,
@@ -162,10 +164,10 @@ def resolve_pretraining(
         if not (Path(name) / manifest.NAME).is_file():  # not a tokens folder
             open_collection(name)
     if base_model.architecture:
-        check_encoder(kind_of(read_architecture(base_model.architecture)), settings.objective)
+        check_encoder(read_architecture(base_model.architecture), settings.objective)
         return ResolvedPretraining(parsed, None)
     resolved = resolve_whole(base_model.first, offline)
-    check_encoder(resolved.folder.kind, settings.objective)
+    check_encoder(resolved.folder.config, settings.objective)
     check_exportable(resolved)
     check_layout(resolved, base_model.grans, settings)
     return ResolvedPretraining(parsed, resolved)
@@ -204,7 +206,7 @@ def _check_positions(options: RecipeOptions) -> None:
 
 def _check_targets(settings: TrainSettings) -> None:
     """Raise UsageError if the loss requires a teacher model, or if --teacher-weight has no effect."""
-    needs_teacher = "targets" in catalog.OBJECTIVES[settings.loss].needs
+    needs_teacher = "targets" in LossNotation.parse(settings.loss).needs
     if needs_teacher and not settings.teacher:
         raise UsageError(
             f"--loss {settings.loss} learns from a teacher's vectors; give --teacher MODEL"
@@ -217,7 +219,7 @@ def _check_targets(settings: TrainSettings) -> None:
 
 
 def _check_scores(loss: str, examples: Examples | None, sources: Sequence[Source]) -> None:
-    if "teacher" in catalog.OBJECTIVES[loss].needs and not (examples and examples.scored):
+    if "teacher" in LossNotation.parse(loss).needs and not (examples and examples.scored):
         raise DataError(
             f"--loss {loss} learns from teacher scores, but {_names(sources)} has none; add scores "
             "(teacher=RUN, or pos_scores and neg_scores), or use --loss infonce"
@@ -238,7 +240,7 @@ def _names(sources: Sequence[Source]) -> str:
 
 def _check_chunks(resolved: ResolvedRecipe, settings: TrainSettings) -> None:
     doc, loss = resolved.recipe.doc, settings.loss
-    if "sequence" in catalog.OBJECTIVES[loss].needs and doc.unit != "chunk":
+    if "sequence" in LossNotation.parse(loss).needs and doc.unit != "chunk":
         raise UsageError(
             f"--loss {loss} learns from documents in chunks; add --unit chunk --gran given, and give "
             "documents with chunks"
@@ -249,17 +251,21 @@ def _check_chunks(resolved: ResolvedRecipe, settings: TrainSettings) -> None:
         raise UsageError("--skip-positions has no effect on documents in chunks; drop it")
 
 
-def check_encoder(kind: str, objective: str) -> None:
-    """Raise UsageError if the objective does not support encoders of this kind."""
-    needs = catalog.PRETEXTS[objective].needs
-    if "tite" in needs and kind != "tite":
+def check_encoder(config: Config, objective: str) -> None:
+    """Raise UsageError if the objective does not train encoders of this configuration."""
+    row, kind = catalog.PRETEXTS[objective], row_of(config)
+    if row.models and kind.name not in row.models:
+        others = [name for name, other in catalog.PRETEXTS.items() if not other.models]
         raise UsageError(
-            f"--objective {objective} is for TITE only; for other encoders use mlm, retromae or dupmae"
+            f"--objective {objective} is for models of the kind {' or '.join(row.models)} only; for other "
+            f"encoders use {' or '.join(others)}"
         )
-    if "tokens" in needs and kind == "tite":
+    if not row.models and not kind.token_states(config):
+        own = [name for name, other in catalog.PRETEXTS.items() if kind.name in other.models]
+        advice = f"use {' or '.join(own)}" if own else "use another model"
         raise UsageError(
-            f"--objective {objective} predicts masked tokens from token states, which TITE does not keep; "
-            "use tite, tite-mae or tite-bow"
+            f"--objective {objective} predicts masked tokens from the states of tokens, which models of the "
+            f"kind {kind.name} do not keep; {advice}"
         )
 
 

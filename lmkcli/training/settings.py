@@ -1,6 +1,6 @@
 """The settings of training and pre-training, declared like the settings of other commands (settings.py)."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Annotated, ClassVar, Literal, Self
 
@@ -186,7 +186,8 @@ class TrainSettings(LoopSettings, SparsitySettings):
     loss: Annotated[
         str,
         Flag(
-            "The objective: infonce, m3-kd, kl, margin-mse and others (lmk show objectives).",
+            "The objective, a sum such as kl+0.5*opl, or one with settings such as "
+            "kl:temperature=0.1 (lmk show objectives).",
             often=True,
             aliases="--objective",
             suggest_for="--loss-function",
@@ -248,7 +249,10 @@ class TrainSettings(LoopSettings, SparsitySettings):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        _check_settings(self, catalog.OBJECTIVES, "loss")
+        from lmkcli.training.losses import LossNotation  # imports msgspec
+
+        used = LossNotation.parse(self.loss).flags
+        _check_settings(self, catalog.OBJECTIVES, f"--loss {self.loss}", used)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -331,7 +335,7 @@ class PretrainSettings(LoopSettings):
     objective: Annotated[
         str,
         Flag(
-            "mlm, retromae, dupmae, tite, tite-mae or tite-bow (lmk show pretexts).",
+            "The objective: mlm, retromae, dupmae and others (lmk show pretexts).",
             often=True,
             aliases="--loss",
             suggest_for="--task",
@@ -386,20 +390,23 @@ class PretrainSettings(LoopSettings):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        _check_settings(self, catalog.PRETEXTS, "objective")
+        catalog.PRETEXTS.check(self.objective)
+        used = frozenset(catalog.PRETEXTS[self.objective].settings)
+        _check_settings(self, catalog.PRETEXTS, f"--objective {self.objective}", used)
 
 
 def _check_settings(
-    settings: TrainSettings | PretrainSettings, table: Mapping[str, catalog.ObjectiveRow], flag: str
+    settings: TrainSettings | PretrainSettings,
+    table: catalog.Catalog[catalog.ObjectiveRow],
+    chosen: str,
+    used: frozenset[str],
 ) -> None:
-    """Raise UsageError for an unknown objective, or for a setting that the objective lacks."""
-    name = getattr(settings, flag)
-    catalog.check(table, name, "objective")
+    """Raise UsageError for a setting of objectives that the chosen one does not use."""
     specific = {each for row in table.values() for each in row.settings}
-    for other in sorted(specific - {*table[name].settings}):
+    for other in sorted(specific - used):
         if getattr(settings, other) != getattr(type(settings), other):  # the default
             unused = other.replace("_", "-")
-            raise UsageError(f"--{unused} has no effect with --{flag} {name}; drop it")
+            raise UsageError(f"--{unused} has no effect with {chosen}; drop it")
 
 
 def read_dims(text: str) -> list[int]:

@@ -11,7 +11,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from lmkcli import catalog
 from lmkcli.encoding.encoder import open_forward
 from lmkcli.encoding.resolution import ResolvedRecipe, makes_sparse
 from lmkcli.encoding.sentence_folder import exported
@@ -46,8 +45,10 @@ from lmkcli.training.loop import checkpoints
 from lmkcli.training.loop.development import Dev
 from lmkcli.training.loop.execution import MACHINE, Start, budget
 from lmkcli.training.loop.trainer import TrainingTask
+from lmkcli.training.losses import LossNotation
 from lmkcli.training.objectives.matryoshka import Matryoshka
 from lmkcli.training.objectives.objective import Objective
+from lmkcli.training.objectives.weighted_sum import WeightedSum
 from lmkcli.training.request import ResolvedTraining, check_found, published_model
 from lmkcli.training.settings import TrainSettings, read_dims
 from lmkcli.training.step import trainable
@@ -87,8 +88,8 @@ class TrainJob:
             "sources": [_source_identity(source) for source in self.sources],
             "settings": settings,
         }
-        if package := catalog.OBJECTIVES[self.settings.loss].provider:
-            shared["loss package"] = package
+        if packages := LossNotation.parse(self.settings.loss).providers:
+            shared["loss package"] = ", ".join(packages)
         if self.resolved.folder.window:
             shared["window"] = self.resolved.folder.window
         if self.teacher:
@@ -270,12 +271,13 @@ def open_objective(
 
     The scores of sparse vectors are no cosines, so their default temperature is 1.
     """
-    kind = catalog.load(catalog.OBJECTIVES, settings.loss, "objective")
-    names = catalog.OBJECTIVES[settings.loss].settings
-    chosen = {name: getattr(settings, name) for name in names}
-    if sparse and "temperature" in chosen:
-        chosen["temperature"] = settings.temperature or 1.0
-    objective: Objective = kind(**chosen)
+    loss = LossNotation.parse(settings.loss)
+    shared = {name: getattr(settings, name) for name in loss.flags}
+    if sparse and "temperature" in shared:
+        shared["temperature"] = settings.temperature or 1.0
+    made: list[Objective] = [term.create(shared) for term in loss.terms]
+    weights = tuple(term.weight for term in loss.terms)
+    objective = made[0] if weights == (1.0,) else WeightedSum(tuple(made), weights)
     if dims := read_dims(settings.dims):
         objective = Matryoshka(objective, dims, normalize)
     complete = "targets" in objective.needs or not settings.teacher

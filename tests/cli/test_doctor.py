@@ -100,7 +100,7 @@ def test_sbatch_has_a_timeout(
     lmk: Lmk, machine: Path, monkeypatch: pytest.MonkeyPatch, lines: str, state: str, found: str
 ) -> None:
     monkeypatch.setattr(doctor, "TIMEOUT", 0.5)
-    monkeypatch.setattr(doctor, "_java", lambda: doctor.Check("Java", doctor.State.ok, ""))
+    monkeypatch.setattr("lmkcli.plugins.lucene.java_check.java", lambda: iter(()))
     program(machine, "sbatch", lines)
     slurm = parts(lmk, code=0 if state == "ok" else 4)["SLURM"]
     assert slurm["state"] == state

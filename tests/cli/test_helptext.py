@@ -10,14 +10,14 @@ import typer
 
 from lmkcli.catalog import OPERATIONS
 from lmkcli.cli.main import app
-from lmkcli.cli.verbs import VERBS
+from lmkcli.cli.verbs import verbs
 
 Lmk = Callable[..., Any]
 ROOT: Any = typer.main.get_command(app)
 # Maximum lines of `lmk VERB --help-all` at 80 columns; the last number is for all other pages.
 LONGEST = {"encode": 87, "index": 74, "search": 104, "train": 123, "pretrain": 105, "": 70}
 SHORT = 58  # maximum lines of `lmk VERB -h`
-EXAMPLES = [(verb, line) for verb, entry in VERBS.items() for line in entry.examples]
+EXAMPLES = [(verb, line) for verb, entry in verbs().items() for line in entry.examples]
 
 
 @pytest.fixture(autouse=True)
@@ -26,8 +26,8 @@ def narrow(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_every_verb_has_its_line_and_its_group() -> None:
-    assert set(VERBS) == set(OPERATIONS)
-    assert list(ROOT.commands) == list(VERBS)
+    assert set(verbs()) == set(OPERATIONS)
+    assert list(ROOT.commands) == list(verbs())
 
 
 @pytest.mark.parametrize("flag", ["-h", "--help-all"])
@@ -39,7 +39,7 @@ def test_a_page_is_short_and_fits(lmk: Lmk, verb: str, flag: str) -> None:
     text = "\n".join(lines)
     assert "LMK_" not in text
     assert "<bool>" not in text
-    assert [line.strip() for line in lines[-2:]] == list(VERBS[verb].examples)
+    assert [line.strip() for line in lines[-2:]] == list(verbs()[verb].examples)
 
 
 @pytest.mark.parametrize("verb", sorted(ROOT.commands))
@@ -83,10 +83,10 @@ def test_an_example_parses(verb: str, line: str) -> None:
 
 def test_all_commands_are_listed_in_groups(lmk: Lmk) -> None:
     lines = lmk("--help").out.splitlines()
-    headings = [line for line in lines if line in {verb.group for verb in VERBS.values()}]
+    headings = [line for line in lines if line in {verb.group for verb in verbs().values()}]
     assert headings == ["Prepare", "Search", "Evaluate", "Train", "Inspect"]
-    for name, verb in VERBS.items():
-        assert any(line.split() == [name, *verb.summary.split()] for line in lines), name
+    for name, verb in verbs().items():
+        assert any(line.split() == [name, *verb.help.split()] for line in lines), name
 
 
 def test_lmk_alone_prints_first_commands(lmk: Lmk) -> None:

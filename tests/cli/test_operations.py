@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from typer.main import get_command
 
-from lmkcli.catalog import OPERATIONS, load
+from lmkcli.catalog import OPERATIONS
 from lmkcli.cli.main import app
 from lmkcli.errors import DataError, UsageError
 from lmkcli.operations.encode import Encode
@@ -69,7 +69,7 @@ def test_json_reads_back_as_the_same_operation(line: str) -> None:
 
 @pytest.mark.parametrize("name", OPERATIONS)
 def test_every_operation_declares_its_fields(name: str) -> None:
-    kind = load(OPERATIONS, name, "operation")
+    kind = OPERATIONS.load(name)
     assert kind.verb == name
     assert kind.__doc__
     found = {option.name for option in options(kind)}

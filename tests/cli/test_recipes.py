@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 import torch
 
-from lmkcli.plugins.m2bert import M2BertConfig, M2BertModel
+from lmkcli.plugins.m2bert.config import M2BertConfig
+from lmkcli.plugins.m2bert.model import M2BertModel
 from tests import tiny
 
 Lmk = Callable[..., Any]

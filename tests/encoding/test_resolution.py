@@ -16,6 +16,7 @@ from lmkcli.models.transformer import length_limit
 from lmkcli.pooling.classic import Cls
 from lmkcli.pooling.placement import PoolerTraits, traits_of
 from lmkcli.spec.recipe import Recipe, RecipeOptions
+from tests.conftest import AddRows
 
 Models = Callable[[str], Path]
 
@@ -113,9 +114,8 @@ class Weighted(Cls):
         return float(text)
 
 
-def test_a_pooler_parses_its_own_parameter(monkeypatch: pytest.MonkeyPatch) -> None:
-    row = catalog.Row(f"{__name__}:Weighted", "an example")
-    monkeypatch.setattr(catalog, "POOLERS", {**catalog.POOLERS, "weighted@NUMBER": row})
+def test_a_pooler_parses_its_own_parameter(add_rows: AddRows) -> None:
+    add_rows(catalog.PoolerRow("weighted@NUMBER", f"{__name__}:Weighted", "an example"))
     assert resolution.open_pooler("weighted@0.5") == Weighted(0.5)
     with pytest.raises(UsageError, match=r"--pool weighted@half: write weighted@NUMBER"):
         resolution.open_pooler("weighted@half")

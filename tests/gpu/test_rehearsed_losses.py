@@ -59,7 +59,7 @@ def vectors(texts: int, late: bool, dtype: torch.dtype) -> Embedded:
 def test_objectives(name: str, late: bool, dtype: torch.dtype) -> None:
     if late and name in ("opl", "prediction"):
         pytest.skip("needs one vector per text")
-    objective: Objective = catalog.load(catalog.OBJECTIVES, name, "objective")()
+    objective: Objective = catalog.OBJECTIVES.load(name)()
     with rehearsed(nn.Module()):
         facts = FACTS.to(CUDA)
         loss = objective(vectors(3, late, dtype), vectors(5, late, dtype), facts)
@@ -145,7 +145,7 @@ def test_a_step_of_training(
     )
     folder = pylate() if late else tiny_model("bert")
     step, forward, batch = step_of(folder, tmp_path, pool, settings)
-    objective: Objective = catalog.load(catalog.OBJECTIVES, loss, "objective")()
+    objective: Objective = catalog.OBJECTIVES.load(loss)()
     made = replace(step, objective=objective)(forward, batch)
     assert made.total.device == CUDA
     assert made.total.dtype == torch.float32
@@ -180,7 +180,7 @@ def test_objectives_of_pretraining(
     resolved = resolve(RecipeOptions(model=str(folder)))
     options = ModelOptions(dtype, "cpu", trainable=True)
     model = open_forward(resolved.recipe.doc, resolved.folder, options).model
-    heads = catalog.load(catalog.PRETEXTS, name, "objective")(model, HeadOptions(reach=24))
+    heads = catalog.PRETEXTS.load(name)(model, HeadOptions(reach=24))
     module = Pretraining(model, heads).to(next(model.module.parameters()).dtype)
     texts = texts_of("cls" if tite else "lmk")
     freeze_unused(module, module(texts))

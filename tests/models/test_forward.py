@@ -17,10 +17,12 @@ from lmkcli.models.forward import Finish, ForwardPass, ModelOptions, Pooling, pa
 from lmkcli.models.heads import LatentAttention, TokenHead
 from lmkcli.models.lookup import read_model
 from lmkcli.models.transformer import open_model
-from lmkcli.plugins.m2bert import M2BertConfig, M2BertModel
+from lmkcli.plugins.m2bert.config import M2BertConfig
 from lmkcli.plugins.m2bert.kind import open_model as open_m2bert
-from lmkcli.plugins.tite import TiteConfig, TiteModel
+from lmkcli.plugins.m2bert.model import M2BertModel
+from lmkcli.plugins.tite.config import TiteConfig
 from lmkcli.plugins.tite.kind import open_model as open_tite
+from lmkcli.plugins.tite.model import TiteModel
 from lmkcli.pooling.placement import Input
 from tests import tiny
 

@@ -32,7 +32,7 @@ SPECIAL_TOKENS = [
 
 
 def open_pooler(name: str) -> Pooler:
-    home = catalog.load(catalog.POOLERS, name, "pooler")
+    home = catalog.POOLERS.load(name)
     return home(3) if name.endswith("@k") else home()  # type: ignore[no-any-return]
 
 

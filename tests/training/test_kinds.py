@@ -16,8 +16,10 @@ from lmkcli.encoding.encoder import open_encoder
 from lmkcli.encoding.resolution import resolve
 from lmkcli.errors import UsageError
 from lmkcli.models.heads import LatentAttention, latent_file_names, open_latent
-from lmkcli.plugins.m2bert import M2BertConfig, M2BertModel
-from lmkcli.plugins.tite import TiteConfig, TiteModel
+from lmkcli.plugins.m2bert.config import M2BertConfig
+from lmkcli.plugins.m2bert.model import M2BertModel
+from lmkcli.plugins.tite.config import TiteConfig
+from lmkcli.plugins.tite.model import TiteModel
 from lmkcli.progress import Report
 from lmkcli.spec.recipe import RecipeOptions
 from lmkcli.spec.settings import EncodeSettings

@@ -240,11 +240,11 @@ class Analyze(Operation[Analysis], FigureOptions, SubjectOptions):
 
     def _drawn(self, output: Path, report: Report) -> _Computed:
         """Compute the numbers, draw the figure and record it. The output is checked before any work."""
+        from lmkcli.evaluation.score_plots import check_figure
         from lmkcli.plugins.analysis.curves import KIND, record_figure
-        from lmkcli.plugins.analysis.score_plots import check_figure
         from lmkcli.store import outputs
 
-        catalog.load(catalog.PLOTS, "curve", "plot")
+        catalog.PLOTS.load("curve")
         check_figure(output)
         outputs.check_sidecar(output, KIND)
         computed = _ANALYSES[self.what](self, report)
@@ -447,7 +447,7 @@ def _names(resolved: "list[ResolvedRecipe]") -> list[str]:
 
 
 def _figure(name: str, *what: Any) -> Callable[[Path], None]:
-    return lambda path: catalog.load(catalog.PLOTS, name, "plot")(*what, path)
+    return lambda path: catalog.PLOTS.load(name)(*what, path)
 
 
 def _inputs(analyze: Analyze, what: str, **more: Any) -> dict[str, Any]:

@@ -10,10 +10,10 @@ from lmkcli.encoding.encoder import make_placer, open_forward
 from lmkcli.encoding.resolution import ResolvedRecipe
 from lmkcli.errors import UsageError
 from lmkcli.evaluation.compare import mean_interval
+from lmkcli.evaluation.score_plots import Point
 from lmkcli.models.attention_weights import mean_attention
 from lmkcli.models.forward import Model, ModelOptions
 from lmkcli.models.tokenizer import Tokenizer, open_tokenizer
-from lmkcli.plugins.analysis.score_plots import Point
 from lmkcli.pooling.placement import Placer
 from lmkcli.store.tokens import TokenRow
 

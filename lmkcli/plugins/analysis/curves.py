@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from lmkcli.evaluation.results import headings
-from lmkcli.plugins.analysis.score_plots import Panel, Point
+from lmkcli.evaluation.score_plots import Panel, Point
 from lmkcli.progress import Call
+from lmkcli.provenance import scorelog
 from lmkcli.spec import manifest
 from lmkcli.store import outputs
 from lmkcli.system.atomic import atomic_file
@@ -53,29 +54,6 @@ class Series(NamedTuple):
         return Panel(self.lines, self.levels)
 
 
-def setting(entry: Entry, name: str) -> Any:
-    """The value of a flag such as 'gran' or 'ef-search' in the last step that has it, or None.
-
-    The identity of a step has precedence over its operation, because it contains the value of 'auto'.
-    """
-    key = name.replace("-", "_")
-    for step in reversed(entry.get("lineage", [])):
-        for place in (step["identity"], step["facts"].get("operation", {})):
-            value = _find(place, key)
-            if value not in (None, ""):
-                return value
-    return None
-
-
-def _find(value: Any, key: str) -> Any:
-    """The first value of a key at any depth. In a recipe, the document side comes first."""
-    if not isinstance(value, dict):
-        return None
-    if key in value:
-        return value[key]
-    return next((x for inner in value.values() if (x := _find(inner, key)) is not None), None)
-
-
 def parameters(entries: Iterable[Entry], numeric: bool = False) -> list[str]:
     """The names of settings, spelled like flags; those that differ between entries come first.
 
@@ -90,11 +68,13 @@ def parameters(entries: Iterable[Entry], numeric: bool = False) -> list[str]:
             (given, step["facts"].get("operation", {})),
         ):
             for path, value in _leaves(place):
-                if value not in (None, "") and (as_number(value) is not None or not numeric):
+                if value not in (None, "") and (
+                    scorelog.as_number(value) is not None or not numeric
+                ):
                     names.setdefault(path[-1], set()).add(str(value))
     for name, values in given.items():
         if name == "model" or (
-            len(values) > 1 and all(as_number(value) is not None for value in values)
+            len(values) > 1 and all(scorelog.as_number(value) is not None for value in values)
         ):
             recorded.setdefault(name, values)
     known = sorted(
@@ -114,7 +94,7 @@ def series(entries: Sequence[Entry], x: str, by: str | None, measure: str) -> Se
     for entry, name in zip(entries, _names(entries, x, by, measure), strict=True):
         if measure in entry["scores"]:
             line = points.setdefault(name, {})
-            at = as_number(setting(entry, x))
+            at = scorelog.as_number(scorelog.setting(entry, x))
             replaced += at in line
             interval = entry.get("intervals", {}).get(measure, (None, None))
             line[at] = Point(at or 0.0, entry["scores"][measure], *interval)
@@ -123,29 +103,15 @@ def series(entries: Sequence[Entry], x: str, by: str | None, measure: str) -> Se
     return Series(lines, levels, replaced)
 
 
-def judged_by(entry: Entry) -> str:
-    """The collection or the qrels file with the judgements of an entry."""
-    lineage = entry.get("lineage") or [{"facts": {}}]
-    return str(entry.get("qrels") or lineage[-1]["facts"].get("collection", ""))
-
-
-def as_number(value: Any) -> float | None:
-    """The number of a setting or of its text; None if it is not a number."""
-    try:
-        return None if isinstance(value, bool) else float(value)
-    except (TypeError, ValueError, OverflowError):
-        return None
-
-
 def _names(entries: Sequence[Entry], x: str, by: str | None, measure: str) -> list[str]:
     """The name of the line of each entry; the measure if nothing differs."""
     first = by.replace("-", "_") if by else ""
     methods = [_settings(entry, x) for entry in entries]
     for method, entry in zip(methods, entries, strict=True):
-        if by and (value := setting(entry, by)) is not None:
+        if by and (value := scorelog.setting(entry, by)) is not None:
             method[first] = str(value)
     keys = _distinguishing(methods, first)
-    collections = [judged_by(entry) for entry in entries]
+    collections = [scorelog.judged_by(entry) for entry in entries]
     short = headings(list(dict.fromkeys(collections)))
     return [
         ", ".join(_words(method, keys) + [short[collection]] * (len(short) > 1)) or measure
@@ -168,7 +134,7 @@ def _settings(entry: Entry, x: str) -> Settings:
     }
     if not steps:
         settings["family"] = Path(entry.get("run", "")).stem
-    if model := str(setting(entry, "model") or ""):
+    if model := str(scorelog.setting(entry, "model") or ""):
         settings["model"] = Path(model).name
     left_out = {
         name
@@ -178,7 +144,7 @@ def _settings(entry: Entry, x: str) -> Settings:
     if settings.get("window", "full").removeprefix("even:").isdigit():
         left_out.add("max_length")
     axis = x.replace("-", "_")
-    if as_number(settings.get(axis)) is not None:
+    if scorelog.as_number(settings.get(axis)) is not None:
         left_out.add(axis)
     if "extend" in settings:  # 'grouped:4096' repeats the length
         settings["extend"] = settings["extend"].partition(":")[0]

@@ -51,7 +51,7 @@ def make_map(vectors: Vectors, wanted: int, method: str, by: str) -> Map:
     ids = vectors.ids(rows)
     docs = [name for name, n in zip(ids, ragged.counts, strict=True) for _ in range(n)]
     chunks = [number for n in ragged.counts for number in range(n)]
-    project: Project = catalog.load(catalog.MAPS, method, "map")
+    project: Project = catalog.PROJECTIONS.load(method)
     places, axes = project(ragged.vectors.astype(np.float32))
     values: list[str] | list[float] = [""] * len(docs)
     if by == "doc":

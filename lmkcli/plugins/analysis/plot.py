@@ -109,7 +109,7 @@ class Plot(Operation[Plotted]):
 
         if useless := [name for name in ("x", "measure", "by") if getattr(self, name)]:
             raise UsageError(f"--{useless[0]} has no effect on the curves of a training; drop it")
-        draw = catalog.load(catalog.PLOTS, "panels", "plot")
+        draw = catalog.PLOTS.load("panels")
         panels = traininglog.panels(folder)
         draw(panels, "step", path)
         lines = [points for panel in panels.values() for points in panel.values()]
@@ -119,7 +119,7 @@ class Plot(Operation[Plotted]):
         from lmkcli.plugins.analysis import curves
         from lmkcli.provenance import scorelog
 
-        draw = catalog.load(catalog.PLOTS, "curves", "plot")
+        draw = catalog.PLOTS.load("curves")
         entries = scorelog.read(log)
         logged = dict.fromkeys(name for each in entries for name in each["scores"])
         names = self.measure or list(logged)
@@ -131,7 +131,7 @@ class Plot(Operation[Plotted]):
                 f"a figure has at most {_MOST_PANELS} measures, and {log} has {len(names):,}; choose some "
                 f"with --measure: {listed(names)}"
             )
-        if self.by and all(curves.setting(each, self.by) is None for each in entries):
+        if self.by and all(scorelog.setting(each, self.by) is None for each in entries):
             known = ", ".join(curves.parameters(entries))
             raise UsageError(f"--by {self.by}: no entry of {log} has it; known parameters: {known}")
         panels = {name: curves.series(entries, x, self.by, name) for name in names}

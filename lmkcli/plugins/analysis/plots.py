@@ -26,7 +26,7 @@ from matplotlib.ticker import (
 from matplotlib.transforms import ScaledTranslation
 
 from lmkcli.errors import DataError, UsageError
-from lmkcli.plugins.analysis.score_plots import Bar, Panel, Point, check_figure
+from lmkcli.evaluation.score_plots import Bar, Panel, Point, check_figure
 from lmkcli.system.atomic import atomic_file, destination, make_folder
 from lmkcli.text.formatting import visible
 

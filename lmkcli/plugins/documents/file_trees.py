@@ -11,41 +11,56 @@ from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path, PurePosixPath
 
+from lmkcli import catalog
 from lmkcli.errors import DataError
 from lmkcli.system.input_files import MAX_FILE, whole_file
 
 ZIP = ".zip"
-KINDS = {
-    **dict.fromkeys((".txt", ".text"), "text"),
-    ".rst": "rst",
-    **dict.fromkeys((".md", ".markdown"), "markdown"),
-    **dict.fromkeys((".html", ".htm", ".xhtml"), "html"),
-    ".pdf": "pdf",
-    ".docx": "docx",
-    ".epub": "epub",
-}
-# Files without a suffix that are text by convention.
-TEXT_NAMES = frozenset(
-    "readme license licence changelog changes history news authors contributors contributing copying notice "
-    "install todo faq".split()
-)
 TABLES = frozenset((".csv", ".jsonl", ".mbox", ".parquet", ".tsv"))
 ZIPPED = ".gz"
 MAX_ARCHIVE = 64 << 30  # bytes of all files of an archive, unpacked
 MAX_MEMBERS = 1_000_000  # files of an archive
 
 
+TEXT = "text"  # the reader of files with an unknown suffix, which a glob selects
+
+
 def is_known(path: str) -> bool:
     """Whether a file is read without a glob."""
-    name = PurePosixPath(unpacked(path))
-    return name.suffix in KINDS or name.name in TEXT_NAMES
+    return bool(_reader_of(path))
 
 
 def kind_of(path: str) -> str:
     """The reader of a file; files with an unknown suffix, which a glob selects, are text."""
-    return KINDS.get(PurePosixPath(unpacked(path)).suffix, "text")
+    return _reader_of(path) or TEXT
+
+
+def _reader_of(path: str) -> str:
+    """The row of READERS for a file, by its name; '' if no reader reads such names."""
+    suffixes, names = _readers()
+    name = PurePosixPath(unpacked(path))
+    return suffixes.get(name.suffix) or names.get(name.name, "")
+
+
+@cache
+def _readers() -> tuple[dict[str, str], dict[str, str]]:
+    """Suffix -> reader, and name of a file -> reader."""
+    rows = catalog.READERS.values()
+    suffixes = {suffix: row.name for row in rows for suffix in row.suffixes}
+    return suffixes, {name: row.name for row in rows for name in row.names}
+
+
+def has_reader(suffix: str) -> bool:
+    """Whether a reader reads files with this suffix."""
+    return suffix in _readers()[0]
+
+
+def claimed(name: str) -> str:
+    """The name in the source `folder` of a file that is a document or an archive of documents; else ''."""
+    return f"folder:{name}" if is_document(Path(os.path.expanduser(name))) else ""
 
 
 def unpacked(path: str) -> str:
@@ -63,7 +78,7 @@ def is_document(path: Path) -> bool:
     if not path.is_file():
         return False
     if PurePosixPath(name).suffix != ZIP:
-        return KINDS.get(PurePosixPath(name).suffix, "text") != "text"
+        return _by_suffix(name)
     with opened_zip(path) as archive:
         files = [
             each.filename
@@ -71,9 +86,14 @@ def is_document(path: Path) -> bool:
             if not each.is_dir() and not is_hidden(each.filename)
         ]
     if len(files) == 1:
-        return KINDS.get(PurePosixPath(unpacked(files[0])).suffix, "text") != "text"
+        return _by_suffix(unpacked(files[0]))
     suffixes = {PurePosixPath(unpacked(each)).suffix for each in files}
     return not suffixes & TABLES and any(is_known(each) for each in files)
+
+
+def _by_suffix(name: str) -> bool:
+    """Whether the suffix of a name is that of a document which is no plain text."""
+    return _readers()[0].get(PurePosixPath(name).suffix, TEXT) != TEXT
 
 
 @dataclass

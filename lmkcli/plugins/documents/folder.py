@@ -47,7 +47,7 @@ MAX_SHOWN = 20  # files that an error message lists
 
 
 def open_folder(name: str, options: dict[str, str]) -> "FolderCollection":
-    """Open 'folder:PATH': every file of a known kind (KINDS) in the folder and its subfolders.
+    """Open 'folder:PATH': every file with a reader (catalog.READERS) in the folder and its subfolders.
 
     PATH may also be a zip archive, or a single file.
 
@@ -129,9 +129,7 @@ class FolderCollection(Collection):
         """The state at the first use of the documents."""
         files = self._listing.files
         kinds = sorted({kind_of(path) for path in files})
-        readers: dict[str, FileReader] = {
-            kind: catalog.load(catalog.READERS, kind, "reader") for kind in kinds
-        }
+        readers: dict[str, FileReader] = {kind: catalog.READERS.load(kind) for kind in kinds}
         return _OpenedFolder(self._unique_ids(), self._file_stats_of(files), readers)
 
     def docs(self, shard: Shard = WHOLE) -> DocStream:

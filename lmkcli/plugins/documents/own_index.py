@@ -10,6 +10,7 @@ import json
 import os
 import shutil
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
@@ -37,7 +38,6 @@ if TYPE_CHECKING:
 
 Answer = TypeVar("Answer")
 CHUNK = 128  # tokens of a chunk of the vectors, and words of a chunk of BM25
-FUSION = "rrf"
 STATE = "state.json"
 _MANY_PARTS = 20  # updates leave small parts; more than these are merged
 _RUN_COLUMNS = 6
@@ -86,7 +86,7 @@ def _folder(folder: Path) -> str:
 
 def _file(file: Path) -> str:
     """The name of the collection in a file; empty for a run, and for a file of another kind."""
-    from lmkcli.plugins.documents.file_trees import KINDS
+    from lmkcli.plugins.documents.file_trees import has_reader
 
     suffixes = [each.lower() for each in file.suffixes]
     while len(suffixes) > 1 and suffixes[-1] in _COMPRESSED:
@@ -94,7 +94,7 @@ def _file(file: Path) -> str:
     suffix = suffixes[-1] if suffixes else ""
     if suffix in _COLLECTIONS:
         return "" if _is_run(file) else str(file)
-    if suffix in KINDS and not _is_run(file):
+    if has_reader(suffix) and not _is_run(file):
         return f"folder:{file.parent},glob={_escaped(file.name)}"
     return ""
 
@@ -119,7 +119,7 @@ def _recipe_flag(name: str) -> Flag:
 
 
 def _of_index(search: Any) -> str:
-    return "" if search.collection else "an index or a run: its settings are stored with it"
+    return "" if search.several else "an index or a run: its settings are stored with it"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -327,6 +327,19 @@ def indexes() -> Iterator[tuple[Path, IndexState | None]]:
             yield folder, state
 
 
+def described() -> Iterator[caches.Kept]:
+    """These indexes as `lmk show caches` lists them."""
+    for folder, state in indexes():
+        name, used = "unfinished index", None
+        if state is not None:
+            model = state["model"] or "BM25 only"
+            chosen = [f"{key} {value}" for key, value in state["settings"].items()]
+            settings = ", ".join([model, *(each for each in chosen if each != "pool auto")])
+            name = f"lmk search {shown(state['collection'])} ({settings})"
+            used = (folder / STATE).stat().st_mtime
+        yield caches.Kept(name, folder, used)
+
+
 def shown(text: str, near: bool = False) -> str:
     """The name of a collection or a path as a user would write it; with `near`, from the current folder."""
     home = str(Path.home())
@@ -340,6 +353,29 @@ def _stem(collection: str) -> str:
     """The last name in the path of a collection."""
     name = Path(collection.removeprefix("folder:").partition(",")[0]).name
     return name[:40] or "root"
+
+
+def _heading(doc: "Doc", passage: "Passage", question: str) -> str:
+    """The headings above the answer in a passage, without the title of the document.
+
+    The answer is in the section with most words of the question. A word in n sections counts 1/n.
+    """
+    from lmkcli.data.collection import CHUNK_BREAK
+    from lmkcli.text.headings import Outline
+    from lmkcli.text.snippets import lower_words
+
+    lead = len(doc.content) - len(
+        doc.text
+    )  # positions count from the title, the outline from the text
+    text = doc.text.replace(CHUNK_BREAK, "\n")
+    sections = Outline(text).sections(max(passage.begin - lead, 0), max(passage.end - lead, 1))
+    words = [
+        {*lower_words(question)} & {*lower_words(text[start:end])} for start, end, _ in sections
+    ]
+    number = Counter(word for found in words for word in found)
+    scores = [sum(1 / number[word] for word in found) for found in words]
+    *_, path = sections[scores.index(max(scores))]
+    return " > ".join(path[1:] if path[:1] == [doc.title] else path)
 
 
 class OwnIndexSearch:
@@ -368,7 +404,12 @@ class OwnIndexSearch:
         return self._answer(lambda index: index.texts(ids))
 
     def passages(self, query: "Query", ids: list[str]) -> "dict[str, Passage]":
-        return self._answer(lambda index: index.passages(query, ids))
+        found = self._answer(lambda index: index.passages(query, ids))
+        docs = self.texts([*found])
+        return {
+            name: part._replace(heading=_heading(docs[name], part, query.text))
+            for name, part in found.items()
+        }
 
     @property
     def _current(self) -> "Index":

@@ -1,10 +1,12 @@
 """Export: write vectors, training examples, or a model with its pooling for other tools."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NamedTuple
 
+from lmkcli import catalog
 from lmkcli.errors import MissingExtra, UsageError
 from lmkcli.operations.options import Destination, NewOutput
 from lmkcli.progress import Report
@@ -13,24 +15,19 @@ from lmkcli.spec.recipe import RecipeOptions
 from lmkcli.spec.result import Result
 from lmkcli.spec.settings import Flag, Offline
 
-if TYPE_CHECKING:
-    from lmkcli.store.vectors import StoredVectors
-
 _ST, _ONNX, _HUB = "sentence-transformers", "onnx", "hub"
-_MODELS = (_ST, _ONNX, _HUB)  # these targets need a model
-_SPARSE = "anserini-json"  # this target needs sparse vectors
-_EXAMPLES = "tevatron-train"  # this target needs training examples; all others need vectors
-Target = Literal[
-    "numpy",
-    "parquet",
-    "pyserini",
-    "tevatron",
-    "tevatron-train",
-    "anserini-json",
-    "sentence-transformers",
-    "onnx",
-    "hub",
-]
+if TYPE_CHECKING:
+    Target = str
+else:
+    Target = Literal[(*catalog.EXPORTERS,)]
+
+
+class ExportCounts(NamedTuple):
+    """The counts of exported vectors."""
+
+    documents: int
+    vectors: int
+    dimensions: int
 
 
 @dataclass(frozen=True)
@@ -114,19 +111,24 @@ class Export(Operation[Exported], NewOutput, RecipeOptions):
 
     def check(self) -> None:
         """Raise UsageError if the input does not fit the target."""
-        if self.to in _MODELS:
+        if self._takes == "model":
             if self.source is not None or not self.model:
                 raise UsageError(
                     f"--to {self.to} needs a model instead of vectors; give it with -m"
                 )
         elif self.source is None:
-            kind = "a source of examples" if self.to == _EXAMPLES else "a vectors folder"
-            example = "beir/scifact:train" if self.to == _EXAMPLES else "vectors/"
+            kind = "a source of examples" if self._takes == "examples" else "a vectors folder"
+            example = "beir/scifact:train" if self._takes == "examples" else "vectors/"
             raise UsageError(f"--to {self.to} needs {kind}; for instance: lmk export {example} …")
         if self.repo is not None and self.offline:
             raise UsageError("--repo uploads the model, and --offline forbids that; drop one")
         if self.private and self.repo is None:
             raise UsageError("--private is for a repository; name it with --repo")
+
+    @property
+    def _takes(self) -> str:
+        """The kind of input of the target."""
+        return catalog.EXPORTERS[self.to].takes
 
     def variant(self) -> tuple[str, str]:
         """The target."""
@@ -134,7 +136,7 @@ class Export(Operation[Exported], NewOutput, RecipeOptions):
 
     def ineffective(self, option: Option) -> str:
         """Flags of the recipe have an effect only on models."""
-        if option.group is RecipeOptions and self.to not in _MODELS:
+        if option.group is RecipeOptions and self._takes != "model":
             return f"--to {self.to}: no model is used"
         return super().ineffective(option)
 
@@ -144,9 +146,9 @@ class Export(Operation[Exported], NewOutput, RecipeOptions):
         with destination.exclusive():
             if self.to == _ONNX:
                 return self._graph(destination, report)
-            if self.to in _MODELS:
+            if self._takes == "model":
                 return self._model(destination, report)
-            if self.to == _EXAMPLES:
+            if self._takes == "examples":
                 return self._examples(str(self.source), destination, report)
             return self._vectors(Path(str(self.source)), destination, report)
 
@@ -160,26 +162,20 @@ class Export(Operation[Exported], NewOutput, RecipeOptions):
         return Exported(folder, {"to": self.to, **tally}, text)
 
     def _vectors(self, source: Path, destination: Destination, report: Report) -> Exported:
-        vectors: StoredVectors
-        if self.to == _SPARSE:
-            from lmkcli.plugins.sparse.sparse_exports import export_sparse
-            from lmkcli.store.sparse import SparseVectors
-
-            vectors = sparse = SparseVectors(source)
-            folder = destination.prepare(report)
-            with report.step("export") as job:
-                rows = export_sparse(sparse, folder, job)
+        if self._takes == "folder":
+            write: Callable[..., ExportCounts] = catalog.EXPORTERS.load(self.to)
+            facts = write(source, lambda: destination.prepare(report), report)._asdict()
         else:
             from lmkcli.plugins.exchange.exports import export
             from lmkcli.store.vectors import Vectors
 
-            vectors = dense = Vectors(source)
+            vectors = Vectors(source)
             folder = destination.prepare(report)
             with report.step("export") as job:
-                rows = export(dense, self.to, folder, job)
-        facts = {"documents": vectors.rows, "vectors": rows, "dimensions": vectors.dim}
+                rows = export(vectors, self.to, folder, job)
+            facts = ExportCounts(vectors.rows, rows, vectors.dim)._asdict()
         text = ", ".join(f"{count:,} {name}" for name, count in facts.items())
-        return Exported(folder, {"to": self.to, **facts}, text)
+        return Exported(destination.path, {"to": self.to, **facts}, text)
 
     def _model(self, destination: Destination, report: Report) -> Exported:
         """Write a folder for sentence-transformers; for the hub, with a model card."""

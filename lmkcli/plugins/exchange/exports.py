@@ -1,7 +1,7 @@
 """Exports: vectors and training examples in the files that other tools read.
 
 An export is a folder; its manifest names the exported vectors. It is written under a temporary name and
-renamed when it is complete. To add a format, add a function and a row of FORMATS.
+renamed when it is complete.
 """
 
 import json
@@ -16,7 +16,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from lmkcli.errors import DataError, UnknownName, UsageError
+from lmkcli import catalog
+from lmkcli.errors import DataError, UsageError
 from lmkcli.plugins.exchange.faiss_flat import write_flat
 from lmkcli.progress import Progress, Report
 from lmkcli.spec import manifest
@@ -61,11 +62,11 @@ def export(vectors: Vectors, to: str, folder: Path, report: Report = Report()) -
     A folder with the same export is left unchanged. UnknownName for an unknown format, UsageError for
     one that does not support the unit of the vectors, Mismatch if the folder contains another export.
     """
-    if to not in FORMATS:
-        raise UnknownName("export format", to, FORMATS)
-    format_, unit = FORMATS[to], vectors.recipe.doc.unit
-    if unit not in format_.units:
-        supporting = " or ".join(name for name, other in FORMATS.items() if unit in other.units)
+    write: Callable[[Path, ExportedVectors], None] = catalog.EXPORTERS.load(to)
+    unit = vectors.recipe.doc.unit
+    if unit not in catalog.EXPORTERS[to].units:
+        formats = (row for row in catalog.EXPORTERS.values() if row.takes == "vectors")
+        supporting = " or ".join(row.name for row in formats if unit in row.units)
         raise UsageError(
             f"--to {to} does not support a vector for each {unit}, because its search compares single "
             f"vectors; export to {supporting}"
@@ -74,7 +75,7 @@ def export(vectors: Vectors, to: str, folder: Path, report: Report = Report()) -
     facts = {**manifest.environment(report.call), "from": str(vectors.folder.absolute())}
     described = Manifest("export", {"to": to, "vectors": vectors.digest()}, facts=facts)
     exported = ExportedVectors(rows, vectors.dim, unit, _batches(vectors, rows, report.progress))
-    write_once(folder, described, lambda growing: format_.write(growing, exported))
+    write_once(folder, described, lambda growing: write(growing, exported))
     return rows
 
 
@@ -89,7 +90,7 @@ def _batches(vectors: Vectors, rows: int, progress: Progress) -> Iterator[Vector
         progress(done, rows, "vectors")
 
 
-def _numpy(folder: Path, exported: ExportedVectors) -> None:
+def write_numpy(folder: Path, exported: ExportedVectors) -> None:
     """Write vectors.npy [rows, dim] float32, and the document id of each row to ids.txt."""
     array = NpyAppender(folder / "vectors.npy", "float32", (exported.dim,))
     try:
@@ -102,7 +103,7 @@ def _numpy(folder: Path, exported: ExportedVectors) -> None:
         array.abandon()
 
 
-def _parquet(folder: Path, exported: ExportedVectors) -> None:
+def write_parquet(folder: Path, exported: ExportedVectors) -> None:
     """Write vectors.parquet: id, chunk (the number in the document, if there are several), vector."""
     columns = [("id", pa.string()), ("vector", pa.list_(pa.float32(), exported.dim))]
     if exported.many:
@@ -121,7 +122,7 @@ def _parquet(folder: Path, exported: ExportedVectors) -> None:
             writer.write_table(pa.table([values[name] for name in schema.names], schema=schema))
 
 
-def _pyserini(folder: Path, exported: ExportedVectors) -> None:
+def write_pyserini(folder: Path, exported: ExportedVectors) -> None:
     """Write `index` (FAISS, flat) and `docid` (a line for each row), for the FaissSearcher of pyserini.
 
     The chunks of a document are 'id#0', 'id#1' …, which --max-passage of pyserini joins again.
@@ -146,7 +147,7 @@ def _pyserini(folder: Path, exported: ExportedVectors) -> None:
         write_flat(folder / "index", exported.rows, exported.dim, blocks())
 
 
-def _tevatron(folder: Path, exported: ExportedVectors) -> None:
+def write_tevatron(folder: Path, exported: ExportedVectors) -> None:
     """Write corpus.0.pkl, corpus.1.pkl …: pickled pairs of vectors and ids, for the search of tevatron.
 
     The search of tevatron reads no other format. The pickles contain an array and a list; lmk never
@@ -173,21 +174,6 @@ def _pickle(path: Path, batches: list[VectorBatch], exported: ExportedVectors) -
     matrix = np.concatenate([empty, *(batch.vectors for batch in batches)])
     with open(path, "wb") as file:
         pickle.dump((matrix, lookup), file, protocol=PROTOCOL)
-
-
-class ExportFormat(NamedTuple):
-    """The function that writes a format, and the units of vectors that the format supports."""
-
-    write: Callable[[Path, ExportedVectors], None]
-    units: tuple[str, ...]
-
-
-FORMATS = {
-    "numpy": ExportFormat(_numpy, ("doc", "chunk", "token")),
-    "parquet": ExportFormat(_parquet, ("doc", "chunk", "token")),
-    "pyserini": ExportFormat(_pyserini, ("doc", "chunk")),
-    "tevatron": ExportFormat(_tevatron, ("doc", "chunk")),
-}
 
 
 def export_examples(spelling: str, folder: Path, report: Report = Report()) -> Tally:

@@ -1,22 +1,40 @@
 """Import: convert vectors of another tool to a vectors folder."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
+from lmkcli import catalog
 from lmkcli.errors import UsageError
 from lmkcli.operations.options import Destination, MapIds, NewOutput, note_without_terms
 from lmkcli.progress import Report
 from lmkcli.spec.operation import Operation, Option
 from lmkcli.spec.recipe import Recipe, RecipeOptions
 from lmkcli.spec.result import Result
-from lmkcli.spec.settings import Flag, Offline
+from lmkcli.spec.settings import Flag, Offline, Settings, composed
+from lmkcli.store.codes import SPARSE
 from lmkcli.text.formatting import counted
 
 if TYPE_CHECKING:
     from lmkcli.plugins.exchange.imports import ForeignVectors
 
-_SPARSE = "anserini-json"  # this format contains sparse vectors
+if TYPE_CHECKING:
+    Origin = str
+
+    class ImporterSettings(Settings):
+        """The settings of all formats."""
+
+else:
+    Origin = Literal[(*catalog.IMPORTERS,)]
+    ImporterSettings = composed(
+        "ImporterSettings",
+        *(
+            catalog.load(row, f"format '{row.name}'", row.settings)
+            for row in catalog.IMPORTERS.values()
+            if row.settings
+        ),
+    )
 
 
 @dataclass(frozen=True)
@@ -36,7 +54,7 @@ class Imported(Result):
 
 
 @dataclass(frozen=True)
-class Import(Operation[Imported], NewOutput, RecipeOptions):
+class Import(Operation[Imported], NewOutput, ImporterSettings, RecipeOptions):
     """Convert vectors from another tool to a vectors folder, which can be indexed, searched and exported.
 
     -m and the flags of the recipe describe how the vectors were made. lmk encodes queries in the same way.
@@ -61,9 +79,9 @@ class Import(Operation[Imported], NewOutput, RecipeOptions):
         ),
     ]
     origin: Annotated[
-        Literal["numpy", "pyserini", "anserini-json"],
+        Origin,
         Flag(
-            "The tool or format of the vectors; anserini-json: sparse vectors.",
+            "The tool or format of the vectors (lmk show formats).",
             long="--from",
             often=True,
             suggest_for="--format --type",
@@ -77,18 +95,13 @@ class Import(Operation[Imported], NewOutput, RecipeOptions):
             suggest_for="--docids --lookup",
         ),
     ] = field(default=None, kw_only=True)
-    scale: Annotated[
-        float | None,
-        Flag(
-            "anserini-json: the numbers of the files are the weights times N.",
-            min=1,
-            metavar="N",
-            shown="100, for whole numbers",
-            only="anserini-json",
-        ),
-    ] = field(default=None, kw_only=True)
     map_ids: MapIds = field(default=False, kw_only=True)
     offline: Offline = field(default=False, kw_only=True)
+
+    @property
+    def _takes(self) -> str:
+        """What the format is read from."""
+        return catalog.IMPORTERS[self.origin].takes
 
     def variant(self) -> tuple[str, str]:
         """The format."""
@@ -102,12 +115,13 @@ class Import(Operation[Imported], NewOutput, RecipeOptions):
                 f"--unit {unit}: write doc, or chunk with --from numpy, in which the chunks of a document "
                 "repeat its id"
             )
-        if self.origin == _SPARSE and not self.model:
+        if self._takes == "model" and not self.model:
             raise UsageError(
-                f"--from {_SPARSE} needs the vocabulary of the terms; give the model of these vectors with -m"
+                f"--from {self.origin} needs the vocabulary of the terms; give the model of these vectors "
+                "with -m"
             )
-        if self.origin == _SPARSE and self.ids:
-            raise UsageError(f"--ids has no effect with --from {_SPARSE}; drop it")
+        if self._takes == "model" and self.ids:
+            raise UsageError(f"--ids has no effect with --from {self.origin}; drop it")
 
     def ineffective(self, option: Option) -> str:
         """Without a model, only the unit of a recipe has an effect."""
@@ -129,7 +143,7 @@ class Import(Operation[Imported], NewOutput, RecipeOptions):
                 f"{counted(imported.normalized, 'vector')} without unit length normalised, as {self.model} "
                 "requires"
             )
-        if self.origin == _SPARSE:
+        if incoming.stored == SPARSE:
             note_without_terms(report, folder)
         return Imported(folder, imported._asdict())
 
@@ -138,11 +152,10 @@ class Import(Operation[Imported], NewOutput, RecipeOptions):
         from lmkcli.encoding.resolution import resolve
         from lmkcli.plugins.exchange.imports import check_width, open_foreign, unknown_recipe
 
-        if self.origin == _SPARSE:
-            from lmkcli.plugins.sparse.sparse_imports import open_json_vectors
-
+        if self._takes == "model":
+            opener: Callable[..., ForeignVectors] = catalog.IMPORTERS.load(self.origin)
             resolved = resolve(self.part(RecipeOptions), self.offline)
-            return open_json_vectors(self.source, resolved, self.scale), resolved.recipe
+            return opener(self.source, resolved, self), resolved.recipe
         incoming = open_foreign(self.source, self.origin, self.ids)
         if not self.model:
             report.note(

@@ -14,9 +14,10 @@ import numpy as np
 from numpy.lib.format import open_memmap
 from numpy.typing import NDArray
 
+from lmkcli import catalog
 from lmkcli.data.collection import WHOLE, Doc, check_id, doc_hash, map_id
 from lmkcli.encoding.resolution import ResolvedRecipe
-from lmkcli.errors import DataError, LmkError, Mismatch, UnknownName, UsageError
+from lmkcli.errors import DataError, LmkError, Mismatch, UsageError
 from lmkcli.plugins.exchange.faiss_flat import open_flat
 from lmkcli.progress import Call, Report
 from lmkcli.spec import manifest
@@ -92,14 +93,13 @@ class ImportCounts(NamedTuple):
 
 def open_foreign(source: Path, kind: str, ids: Path | None) -> ForeignVectors:
     """Open the vectors of tool `kind` at `source`; UnknownName, UsageError or DataError if impossible."""
-    if kind not in READERS:
-        raise UnknownName("import format", kind, READERS)
+    opener: Callable[[Path, Path | None], ForeignVectors] = catalog.IMPORTERS.load(kind)
     if not source.exists():
         raise DataError(f"{source} does not exist; give the vectors of another tool")
-    return READERS[kind](source, ids)
+    return opener(source, ids)
 
 
-def _open_numpy(source: Path, ids: Path | None) -> ForeignVectors:
+def open_numpy(source: Path, ids: Path | None) -> ForeignVectors:
     """A matrix in a .npy file and a file with an id per line; or a folder with vectors.npy and ids.txt."""
     matrix = source / "vectors.npy" if source.is_dir() else source
     lines = ids or (source / "ids.txt" if source.is_dir() else None)
@@ -130,7 +130,7 @@ def _open_numpy(source: Path, ids: Path | None) -> ForeignVectors:
     return ForeignVectors("numpy", [matrix, lines], array.shape[1], dtype, False, rows)
 
 
-def _open_pyserini(source: Path, ids: Path | None) -> ForeignVectors:
+def open_pyserini(source: Path, ids: Path | None) -> ForeignVectors:
     """A folder with `index` and `docid`, or with the .jsonl files of pyserini.encode."""
     if ids is not None:
         raise UsageError(
@@ -155,12 +155,6 @@ def _open_pyserini(source: Path, ids: Path | None) -> ForeignVectors:
     if first is None or not len(first.vector):
         raise DataError(f"{source} has no vectors in it")
     return ForeignVectors("pyserini", files, len(first.vector), "float32", True, rows)
-
-
-READERS: dict[str, Callable[[Path, Path | None], ForeignVectors]] = {
-    "numpy": _open_numpy,
-    "pyserini": _open_pyserini,
-}
 
 
 def _rows_with_ids(

@@ -457,6 +457,11 @@ def _failure(plan: "Plan", outcome: "Outcome") -> LmkError | None:
     return None
 
 
+def described(results: Path, cell: str | None) -> Result:
+    """The state of the results of a grid, or the steps of one cell, for `lmk show`."""
+    return state(results) if cell is None else lineage(results, cell)
+
+
 def state(folder: Path) -> GridPlan:
     """The states of the cells in a folder of results, and the command that finishes them."""
     from lmkcli.plugins.grid import plan

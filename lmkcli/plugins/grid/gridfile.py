@@ -15,7 +15,7 @@ from itertools import chain, islice, product
 from pathlib import Path
 from typing import Any
 
-from lmkcli.catalog import OPERATIONS, load
+from lmkcli.catalog import OPERATIONS
 from lmkcli.data import known_collections
 from lmkcli.errors import UsageError
 from lmkcli.spec import manifest
@@ -48,7 +48,7 @@ _SHOWN = 10  # errors of one kind in a message
 def settings(verb: str) -> dict[str, Option]:
     """The settings of a command by their names in a grid file: the flag, and the field."""
     found: dict[str, Option] = {}
-    for option in options(load(OPERATIONS, verb, "operation")):
+    for option in options(OPERATIONS.load(verb)):
         if not option.flag.argument:
             for name in (option.spelling.removeprefix("--"), option.name.replace("_", "-")):
                 found.setdefault(name, option)

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from typing import NamedTuple
 
-from lmkcli.plugins.analysis.score_plots import Panel, Point
+from lmkcli.evaluation.score_plots import Panel, Point
 
 STRIP_WIDTH, STRIP_HEIGHT = 108, 12
 _WIDTH, _HEIGHT = 272, 168  # of a line chart

@@ -10,7 +10,7 @@ from html import escape
 from pathlib import Path
 
 from lmkcli.evaluation.results import headings
-from lmkcli.plugins.analysis.score_plots import Panel
+from lmkcli.evaluation.score_plots import Panel
 from lmkcli.plugins.grid import html_charts
 from lmkcli.plugins.grid.execution import REPORT, ResultsFolder
 from lmkcli.plugins.grid.gridfile import COLLECTION, MEASURES, GridCell, varying

@@ -15,8 +15,7 @@ from lmkcli.evaluation import results as evaluated
 from lmkcli.evaluation.coverage import Coverage
 from lmkcli.evaluation.measures import Scores, parse_measures
 from lmkcli.evaluation.results import ScoredRun, ScoreTable, headings
-from lmkcli.plugins.analysis.curves import as_number
-from lmkcli.plugins.analysis.score_plots import Panel, Point
+from lmkcli.evaluation.score_plots import Panel, Point
 from lmkcli.plugins.grid.execution import SCORE_LOG, ResultsFolder
 from lmkcli.plugins.grid.gridfile import (
     BENCHMARK,
@@ -31,6 +30,7 @@ from lmkcli.plugins.grid.plan import Plan
 from lmkcli.plugins.grid.steps import RESULT
 from lmkcli.progress import Progress, silent
 from lmkcli.provenance import scorelog
+from lmkcli.provenance.scorelog import as_number
 from lmkcli.spec.values import is_count
 from lmkcli.system.atomic import atomic_file
 from lmkcli.system.input_files import read_json, validate

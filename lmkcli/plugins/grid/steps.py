@@ -350,7 +350,7 @@ class CellSteps:
 
 @cache
 def _kind(verb: str) -> Any:
-    return catalog.load(catalog.OPERATIONS, verb, "operation")
+    return catalog.OPERATIONS.load(verb)
 
 
 @cache

@@ -25,7 +25,7 @@ from lmkcli.plugins.milvus.milvus_collection import (
     MilvusCollection,
     StoredVector,
 )
-from lmkcli.plugins.milvus.milvus_settings import MilvusSettings
+from lmkcli.plugins.milvus.milvus_settings import MilvusSearchSettings, MilvusSettings
 from lmkcli.progress import Report
 from lmkcli.retrieval.dense.candidates import Numbering
 from lmkcli.retrieval.dense.rows import NumberedPart, number, read_numbering
@@ -346,10 +346,11 @@ def open_milvus(
     validate(values, MilvusSettings, f"the settings of {folder}", "build the index again")
     recorded = MilvusSettings(**values)
     settings.refuse("a collection in Milvus", "nprobe")
+    uri = settings.part(MilvusSearchSettings).uri
     if recorded.index_type != "HNSW":
         settings.refuse(f"a collection with {recorded.index_type}", "ef_search")
-    located = replace(recorded, uri=settings.uri or _recorded_uri(folder, recorded.uri))
-    database = _connect(located, os.environ.get(TOKEN, "") if settings.uri else "")
+    located = replace(recorded, uri=uri or _recorded_uri(folder, recorded.uri))
+    database = _connect(located, os.environ.get(TOKEN, "") if uri else "")
     _check_contents(database, folder, vectors, located)
     database.open(rows, settings.ef_search)
     return database

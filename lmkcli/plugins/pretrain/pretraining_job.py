@@ -82,7 +82,7 @@ class PretrainJob:
     @cached_property
     def kind(self) -> Any:
         """The objective's class."""
-        return catalog.load(catalog.PRETEXTS, self.settings.objective, "objective")
+        return catalog.PRETEXTS.load(self.settings.objective)
 
     @property
     def masking(self) -> Masking:

@@ -99,9 +99,7 @@ class Serve(Operation[None], OpenSettings):
                 f"variable {TOKEN} to a long random text"
             )
         interface = "mcp" if self.mcp else "http"
-        serve: Callable[[ServerTask, Report], None] = catalog.load(
-            catalog.SERVERS, interface, "server"
-        )
+        serve: Callable[[ServerTask, Report], None] = catalog.SERVERS.load(interface)
         indexes, settings = self._opened(report)
         origins = self.cors or []
         serve(

@@ -1,6 +1,7 @@
 """Exports of sparse vectors: the JSON vectors that Anserini indexes (JsonVectorCollection)."""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -8,6 +9,7 @@ import numpy as np
 from lmkcli.encoding.encoder import check_folder
 from lmkcli.models.lookup import read_model
 from lmkcli.models.tokenizer import open_tokenizer
+from lmkcli.plugins.exchange.export import ExportCounts
 from lmkcli.progress import Report
 from lmkcli.spec import manifest
 from lmkcli.spec.manifest import Manifest
@@ -16,6 +18,15 @@ from lmkcli.store.sparse import SparseVectors
 
 ANSERINI = "anserini-json"
 SCALE = 100  # Anserini's impacts are whole numbers: the weight times 100, rounded
+
+
+def write_json(source: Path, prepare: Callable[[], Path], report: Report) -> ExportCounts:
+    """Export a folder of sparse vectors. `prepare` returns the output folder, once the input is open."""
+    vectors = SparseVectors(source)
+    folder = prepare()
+    with report.step("export") as job:
+        rows = export_sparse(vectors, folder, job)
+    return ExportCounts(vectors.rows, rows, vectors.dim)
 
 
 def export_sparse(vectors: SparseVectors, folder: Path, report: Report = Report()) -> int:

@@ -18,8 +18,9 @@ from lmkcli.encoding.encoder import open_sparse
 from lmkcli.encoding.resolution import ResolvedRecipe, makes_sparse
 from lmkcli.errors import DataError, UsageError
 from lmkcli.plugins.exchange.imports import ForeignVector, ForeignVectors
+from lmkcli.plugins.sparse.import_settings import ScaleSettings
 from lmkcli.plugins.sparse.sparse_exports import ANSERINI, SCALE
-from lmkcli.spec.settings import EncodeSettings
+from lmkcli.spec.settings import EncodeSettings, Settings
 from lmkcli.spec.values import Device
 from lmkcli.store.codes import SPARSE
 from lmkcli.store.part_writer import PartWriter
@@ -53,6 +54,11 @@ class SparseForeign(ForeignVectors):
         weights = np.concatenate([row.vector for row in rows], dtype=np.float32)
         vectors = SparseRagged.of(lengths, terms, weights, np.ones_like(lengths), self.dim)
         return (vectors.normalized() if normalize else vectors).arrays(writer), 0
+
+
+def read_json_vectors(source: Path, resolved: ResolvedRecipe, operation: Settings) -> SparseForeign:
+    """Open JSON vectors with the settings of an import."""
+    return open_json_vectors(source, resolved, operation.part(ScaleSettings).scale)
 
 
 def open_json_vectors(

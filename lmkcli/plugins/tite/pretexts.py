@@ -15,7 +15,7 @@ from lmkcli.models.decoders import LanguageHead, initialiser
 from lmkcli.models.forward import Model
 from lmkcli.plugins.pretrain.masking import MaskedText, Masking
 from lmkcli.plugins.pretrain.pretext import EncodedTexts, HeadOptions
-from lmkcli.plugins.tite import TiteConfig
+from lmkcli.plugins.tite.config import TiteConfig
 from lmkcli.plugins.tite.decoder import Texts, TiteDecoder, tite_head
 
 

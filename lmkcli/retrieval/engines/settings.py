@@ -1,15 +1,19 @@
 """The settings of all engines, as `lmk index` and `lmk search` accept them.
 
-An engine with its own settings adds its classes to the bases here.
+Each row of an engine names its groups of settings. `IndexSettings` and `EngineSearchSettings` have the fields
+of all of them; an engine reads its own group with `settings.part(Group)`.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Annotated, ClassVar
+from typing import TYPE_CHECKING, Annotated, ClassVar
 
-from lmkcli.plugins.milvus.milvus_settings import MilvusSearchSettings, MilvusSettings
+from lmkcli import catalog
+from lmkcli.catalog import EngineRow
 from lmkcli.retrieval.engines.faiss.settings import FaissSearchSettings, FaissSettings
+from lmkcli.retrieval.engines.kinds import KindSettings
 from lmkcli.retrieval.lexical.settings import FeedbackSettings, LexicalSettings
-from lmkcli.spec.settings import Flag, Offline, Settings
+from lmkcli.spec.settings import Flag, Offline, Settings, composed
 from lmkcli.spec.values import Shard
 
 
@@ -65,11 +69,32 @@ class SourceSettings(Settings):
     ] = False
 
 
-@dataclass(frozen=True, kw_only=True)
-class IndexSettings(SourceSettings, MilvusSettings, LexicalSettings, FaissSettings):
-    """All settings of building an index; each engine reads its own."""
+def _groups(module_of: Callable[[EngineRow], str]) -> tuple[type[Settings], ...]:
+    """The groups of settings that the rows of engines name, each once."""
+    named = {module_of(row): row for row in catalog.INDEXES.values()}
+    return tuple(
+        catalog.load(row, f"index kind '{row.name}'", group)
+        for group, row in named.items()
+        if group
+    )
 
 
-@dataclass(frozen=True, kw_only=True)
-class EngineSearchSettings(FeedbackSettings, MilvusSearchSettings, FaissSearchSettings):
-    """All settings of searching an index; each engine reads its own."""
+def settings_of(row: EngineRow) -> type[Settings] | None:
+    """The group of settings for building indexes of one engine; None if it has none."""
+    return catalog.load(row, f"index kind '{row.name}'", row.settings) if row.settings else None
+
+
+ENGINE_SETTINGS = _groups(lambda row: row.settings)
+ENGINE_SEARCH_SETTINGS = _groups(lambda row: row.search_settings)
+
+if TYPE_CHECKING:
+
+    class IndexSettings(SourceSettings, LexicalSettings, FaissSettings):
+        """All settings of building an index; each engine reads its own."""
+
+    class EngineSearchSettings(FeedbackSettings, FaissSearchSettings):
+        """All settings of searching an index; each engine reads its own."""
+
+else:
+    IndexSettings = composed("IndexSettings", SourceSettings, *ENGINE_SETTINGS, KindSettings)
+    EngineSearchSettings = composed("EngineSearchSettings", *ENGINE_SEARCH_SETTINGS)

@@ -11,7 +11,7 @@ import pytest
 
 from lmkcli import catalog
 from lmkcli.errors import DataError, MissingExtra, UsageError
-from lmkcli.plugins.analysis.score_plots import Bar, Panel, Point
+from lmkcli.evaluation.score_plots import Bar, Panel, Point
 
 plots = pytest.importorskip("lmkcli.plugins.analysis.plots")
 
@@ -207,7 +207,7 @@ def test_without_matplotlib_the_error_has_the_pip_line(monkeypatch: pytest.Monke
     monkeypatch.setattr(sys, "path_importer_cache", {})
     monkeypatch.setattr(sys, "meta_path", [_Without(), *sys.meta_path])
     with pytest.raises(MissingExtra, match=r"pip install .lmkcli\[plot\]"):
-        catalog.load(catalog.PLOTS, "curve", "plot")
+        catalog.PLOTS.load("curve")
 
 
 class _Without:

@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
+from lmkcli import catalog
 from lmkcli.data.run import Run, ranked, write_run
 from lmkcli.encoding.artifacts import run_encode
 from lmkcli.encoding.jobs import plan
@@ -19,7 +20,7 @@ from lmkcli.encoding.vector_updates import run_update
 from lmkcli.errors import DataError, Mismatch, UnknownName, UsageError
 from lmkcli.plugins.exchange import exports
 from lmkcli.plugins.exchange.export import Target
-from lmkcli.plugins.exchange.exports import FORMATS, export, export_examples
+from lmkcli.plugins.exchange.exports import export, export_examples
 from lmkcli.plugins.exchange.faiss_flat import open_flat
 from lmkcli.progress import Report
 from lmkcli.spec import manifest
@@ -33,6 +34,8 @@ from tests.tiny import write_jsonl
 
 Models = Callable[[str], Path]
 SETTINGS = EncodeSettings(dtype="fp32", store_dtype="fp32", device="cpu")
+
+VECTOR_FORMATS = [row.name for row in catalog.EXPORTERS.values() if row.takes == "vectors"]
 
 
 def encode(source: Path, folder: Path, **wishes: Any) -> Vectors:
@@ -64,7 +67,7 @@ def rows(vectors: Vectors) -> tuple[list[str], np.ndarray, list[int]]:
 
 def test_the_command_line_has_all_formats() -> None:
     assert {
-        *FORMATS,
+        *VECTOR_FORMATS,
         "tevatron-train",
         "anserini-json",
         "sentence-transformers",
@@ -212,7 +215,7 @@ def test_an_export_is_complete_and_names_its_source(
 
 def test_nothing_to_export(docs: Vectors, tmp_path: Path) -> None:
     made = Vectors(docs.folder, [])
-    for to in FORMATS:
+    for to in VECTOR_FORMATS:
         assert export(made, to, tmp_path / to) == 0
     assert tevatron(tmp_path / "tevatron")[0].shape == (0, made.dim)
     assert np.load(tmp_path / "numpy" / "vectors.npy").shape == (0, made.dim)

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from lmkcli.plugins.analysis import curves
 from lmkcli.provenance import scorelog
 from tests import tiny
 from tests.conftest import Lmk
@@ -182,7 +181,7 @@ def test_the_table_has_best_values_means_and_tests(lmk: Lmk, file: Path, done: P
 def test_the_log_of_the_results_is_a_score_log_like_any(lmk: Lmk, file: Path, done: Path) -> None:
     entries = scorelog.read(done / "scores.jsonl")
     assert len(entries) == 8
-    assert {curves.setting(each, "max-length") for each in entries} == {32, 128}
+    assert {scorelog.setting(each, "max-length") for each in entries} == {32, 128}
     assert "tokens" in {step["kind"] for step in entries[0]["lineage"]}
     assert lmk("repro", f"{done}/scores.jsonl#1", "--json").json[-1]["same"]
 

@@ -15,8 +15,8 @@ from lmkcli.evaluation.compare import Winners, winners
 from lmkcli.evaluation.coverage import Coverage
 from lmkcli.evaluation.measures import Scores
 from lmkcli.evaluation.results import ScoredRun
+from lmkcli.evaluation.score_plots import Panel, Point
 from lmkcli.operations.eval import Evaluate
-from lmkcli.plugins.analysis.score_plots import Panel, Point
 from lmkcli.plugins.grid import plan
 from lmkcli.plugins.grid.execution import ResultsFolder
 from lmkcli.plugins.grid.gridfile import GridCell

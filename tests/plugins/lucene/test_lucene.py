@@ -352,7 +352,7 @@ def test_a_package_of_the_extra_that_is_missing_is_named(
         monkeypatch.delitem(sys.modules, module)
     monkeypatch.setitem(sys.modules, package, None)  # as if it were not installed
     with pytest.raises(MissingExtra, match=rf'{package}, .*pip install "lmkcli\[lucene\]"'):
-        catalog.load(catalog.INDEXES, "lucene", "index kind")
+        catalog.INDEXES.load("lucene")
 
 
 def ndcg(kind: "type[Lucene] | type[Bm25]", folder: Path, shared: Path, name: str) -> float:

@@ -26,8 +26,9 @@ from lmkcli.plugins.pretrain.pretext import (
     PretrainBatch,
     Pretraining,
 )
-from lmkcli.plugins.tite import TiteConfig, TiteModel
 from lmkcli.plugins.tite import pretexts as tite
+from lmkcli.plugins.tite.config import TiteConfig
+from lmkcli.plugins.tite.model import TiteModel
 from lmkcli.pooling.placement import Input
 from lmkcli.training.request import check_encoder
 from lmkcli.training.settings import PretrainSettings
@@ -42,7 +43,7 @@ NONE = np.zeros(0, np.int64)
 @pytest.mark.parametrize("name", catalog.PRETEXTS)
 def test_the_catalog_says_which_settings_an_objective_has(name: str) -> None:
     """A pool of masks is for decoders with a mask a row, and a decoder is whatever is no head of tokens."""
-    row, kind = catalog.PRETEXTS[name], catalog.load(catalog.PRETEXTS, name, "objective")
+    row, kind = catalog.PRETEXTS[name], catalog.PRETEXTS.load(name)
     assert (
         {"mask", "whole_words"} <= set(row.settings) <= {f.name for f in fields(PretrainSettings)}
     )
@@ -383,7 +384,7 @@ def encoder_of(name: str) -> Any:
 
 def made(name: str, objective: str, raw: bool = False) -> Pretraining:
     model = Plain(encoder_of(name))
-    heads = catalog.load(catalog.PRETEXTS, objective, "objective")
+    heads = catalog.PRETEXTS.load(objective)
     module = Pretraining(model, heads(model, HeadOptions(raw=raw, reach=24)))
     for parameter in module.heads.parameters():
         nn.init.normal_(parameter, std=0.4)
@@ -449,20 +450,24 @@ def test_masks_of_a_decoder_do_not_grow_with_the_square_of_the_length() -> None:
     assert q.grad is not None
 
 
+TITE = {"model_type": "tite", "kernel_sizes": [None, 2]}
+OTHERS = ({"model_type": "bert"}, {"model_type": "m2-bert"})
+
+
 @pytest.mark.parametrize("objective", ["mlm", "retromae", "dupmae"])
-def test_tite_predicts_no_masked_token(objective: str) -> None:
-    for kind in ("transformer", "m2bert"):
-        check_encoder(kind, objective)
-    with pytest.raises(UsageError, match="which TITE does not keep"):
-        check_encoder("tite", objective)
+def test_a_tite_that_pools_predicts_no_masked_token(objective: str) -> None:
+    for config in (*OTHERS, {"model_type": "tite"}):
+        check_encoder(config, objective)
+    with pytest.raises(UsageError, match="tite do not keep; use tite or tite-mae or tite-bow"):
+        check_encoder(TITE, objective)
 
 
 @pytest.mark.parametrize("objective", ["tite", "tite-mae", "tite-bow"])
 def test_tites_objectives_are_tites(objective: str) -> None:
-    check_encoder("tite", objective)
-    for kind in ("transformer", "m2bert"):
-        with pytest.raises(UsageError, match="for TITE"):
-            check_encoder(kind, objective)
+    check_encoder(TITE, objective)
+    for config in OTHERS:
+        with pytest.raises(UsageError, match="for models of the kind tite only"):
+            check_encoder(config, objective)
 
 
 def test_tites_losses_are_added_and_stand_alone(official: Official) -> None:
@@ -470,7 +475,7 @@ def test_tites_losses_are_added_and_stand_alone(official: Official) -> None:
     texts = [text._replace(seed=3 + i) for i, text in enumerate(official.read.texts)]
     sums = {}
     for objective in ("tite", "tite-mae", "tite-bow"):
-        heads = catalog.load(catalog.PRETEXTS, objective, "objective")(model, HeadOptions())
+        heads = catalog.PRETEXTS.load(objective)(model, HeadOptions())
         heads.load_state_dict(official.heads.state_dict(), strict=False)
         sums[objective] = Pretraining(model, heads.eval())(texts).detach()
     torch.testing.assert_close(sums["tite"], torch.cat([sums["tite-mae"], sums["tite-bow"]]))

@@ -231,7 +231,7 @@ def test_a_finished_one_is_left_alone_and_another_never_joins(
             UsageError,
             "--query-stream .*no effect.*--objective mlm",
         ),
-        ({"objective": "tite"}, {}, UsageError, "--objective tite .*mlm, retromae or dupmae"),
+        ({"objective": "tite"}, {}, UsageError, "--objective tite .*mlm or retromae or dupmae"),
         (
             {"official_quirks": True},
             {"pool": "cls", "gran": None},

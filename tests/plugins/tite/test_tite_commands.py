@@ -12,8 +12,8 @@ from transformers import AutoTokenizer
 
 from lmkcli.data.collection import open_collection
 from lmkcli.models.lookup import read_model
-from lmkcli.plugins.tite import TiteModel
 from lmkcli.plugins.tite.config import TiteConfig
+from lmkcli.plugins.tite.model import TiteModel
 from lmkcli.store.vectors import Vectors
 from tests import tiny
 

@@ -19,10 +19,10 @@ from lmkcli.errors import DataError, UsageError
 from lmkcli.models.attention import QueryKeyLengths
 from lmkcli.models.forward import ModelOptions
 from lmkcli.models.lookup import read_model
-from lmkcli.plugins.tite import TiteModel
 from lmkcli.plugins.tite import sequences as tite_sequences
 from lmkcli.plugins.tite.config import TiteConfig, pooled_length
 from lmkcli.plugins.tite.kind import Tite, fuse, open_model
+from lmkcli.plugins.tite.model import TiteModel
 from lmkcli.plugins.tite.sequences import windows_over
 from tests.plugins.tite import tite_reference
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import torch
 from torch.nn.functional import gelu, layer_norm, silu
 
-from lmkcli.plugins.tite import TiteModel
+from lmkcli.plugins.tite.model import TiteModel
 
 Weights = dict[str, torch.Tensor]
 

@@ -25,7 +25,7 @@ Vectors = list[list[Tensor]]  # texts, each with its vectors
 
 
 def objective(name: str, **settings: Any) -> Objective:
-    made: Objective = catalog.load(catalog.OBJECTIVES, name, "objective")(**settings)
+    made: Objective = catalog.OBJECTIVES.load(name)(**settings)
     return made
 
 

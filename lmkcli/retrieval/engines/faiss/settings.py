@@ -5,24 +5,16 @@ from typing import Annotated, ClassVar
 
 from lmkcli.errors import UsageError
 from lmkcli.retrieval.dense.hnsw import HnswSettings
+from lmkcli.retrieval.engines.kinds import KindSettings
 from lmkcli.spec.settings import Flag, Settings
 from lmkcli.spec.values import NO_LIMIT, NO_MUVERA, Muvera, Size
 
 
 @dataclass(frozen=True, kw_only=True)
-class FaissSettings(HnswSettings):
-    """Settings for building a FAISS index. `kind` is a name of the catalog or a factory string."""
+class FaissSettings(HnswSettings, KindSettings):
+    """Settings for building a FAISS index."""
 
     panel: ClassVar[str] = "FAISS"
-    kind: Annotated[
-        str,
-        Flag(
-            "Index kind: hnsw, ivf, int8, binary, pq, or a FAISS factory string such as "
-            "OPQ64,IVF4096,PQ64; milvus; inverted or seismic for sparse vectors; bm25 or lucene.",
-            often=True,
-            suggest_for="--type --factory --index-factory --index-kind --engine --bm25",
-        ),
-    ] = "hnsw"
     ef_search: int = 0  # hnsw: breadth of the search; 0 means max(128, 2k), and it is at least k
     nprobe: int = 0  # ivf: number of searched lists; 0 grows with k
     max_memory: Annotated[

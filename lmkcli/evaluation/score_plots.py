@@ -56,7 +56,7 @@ class Panel(NamedTuple):
 
 def scores(results: "Sequence[ScoredRun]", path: Path) -> None:
     """Draw a bar for each run and measure, with the 95 % bootstrap interval of the mean."""
-    bars = catalog.load(catalog.PLOTS, "bars", "plot")
+    bars = catalog.PLOTS.load("bars")
     from lmkcli.evaluation.compare import mean_interval  # late: scipy.stats takes half a second
 
     _check_one_collection(results)
@@ -75,7 +75,7 @@ def scores(results: "Sequence[ScoredRun]", path: Path) -> None:
 
 def query_differences(results: "Sequence[ScoredRun]", baseline: str, path: Path) -> None:
     """Draw the sorted differences from the baseline by query, for each other run and each measure."""
-    draw = catalog.load(catalog.PLOTS, "differences", "plot")
+    draw = catalog.PLOTS.load("differences")
     _check_one_collection(results)
     base = next(each for each in results if each.system == baseline)
     labels = labels_of([each.system for each in results])
@@ -97,7 +97,7 @@ def groups(
 
     The x of a group is the median of `values`, by which the queries are grouped.
     """
-    draw = catalog.load(catalog.PLOTS, "curve", "plot")
+    draw = catalog.PLOTS.load("curve")
     numbers = [[value for value in group if not isinstance(value, str)] for group in values]
     if any(len(kept) < len(group) for kept, group in zip(numbers, values, strict=True)):
         raise UsageError(

