@@ -1,4 +1,4 @@
-"""Extension by entry points: the package in examples/plugin adds a pooler and a loss."""
+"""Extension by an entry point: the package in examples/plugin adds one part of each kind."""
 
 import json
 import os
@@ -9,7 +9,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from safetensors.numpy import save_file
 
 from lmkcli import catalog
 from lmkcli.errors import UsageError
@@ -47,58 +49,134 @@ def lmk(installed: Path, forkserver: ForkServer, tmp_path: Path) -> Callable[...
     return run
 
 
-def test_its_parts_are_used_listed_and_recorded(
+def test_its_pooler_is_used_listed_and_recorded(
     lmk: Callable[..., Any], tmp_path: Path, beir: Path, tiny_model: Callable[[str], Path]
 ) -> None:
     rows = json.loads(lmk("show", "poolers", "--json").stdout)
-    assert {"poolers": "head@k", "description": "from lmk-head 0.1.0", "needs": ""} in rows
-    assert "triplet" in lmk("show", "objectives").stdout
+    assert {
+        "poolers": "head@k",
+        "description": "the mean over the first k positions",
+        "needs": "lmk-example 0.1.0",
+    } in rows
     model = tiny_model("bert")
     lmk("encode", beir, "-m", model, "--pool", "head@4", "-o", "v")
     made = json.loads((tmp_path / "v" / "manifest.json").read_text())
     recipe = made["identity"]["recipe"]["doc"]
-    assert (recipe["pool"], recipe["pool_package"]) == ("head@4", "lmk-head 0.1.0")
+    assert (recipe["pool"], recipe["pool_package"]) == ("head@4", "lmk-example 0.1.0")
     lmk("search", "v", beir, "-o", "run.trec")
-    write_jsonl(tmp_path / "triples.jsonl", TRIPLES)
-    how = ["--steps", 2, "--batch-size", 4, "--pool", "head@4", "--loss", "triplet"]
-    lmk("train", "triples.jsonl", "-m", model, *how, "-o", "model")
-    made = json.loads((tmp_path / "model" / "manifest.json").read_text())
-    assert made["identity"]["loss package"] == "lmk-head 0.1.0"
     said = lmk("encode", beir, "-m", model, "--pool", "head@x", "-o", "w", code=2).stderr
     assert "head@k" in said
 
 
-def test_without_the_package_the_pooler_is_unknown(
+def test_its_loss_has_a_setting(
+    lmk: Callable[..., Any], tmp_path: Path, tiny_model: Callable[[str], Path]
+) -> None:
+    assert "triplet" in lmk("show", "objectives").stdout
+    write_jsonl(tmp_path / "triples.jsonl", TRIPLES)
+    how = ["-m", tiny_model("bert"), "--steps", 2, "--batch-size", 4]
+    lmk("train", "triples.jsonl", *how, "--loss", "triplet:margin=0.3", "-o", "model")
+    made = json.loads((tmp_path / "model" / "manifest.json").read_text())
+    assert made["identity"]["loss package"] == "lmk-example 0.1.0"
+    assert made["identity"]["settings"]["loss"] == "triplet:margin=0.3"
+    lmk("train", "triples.jsonl", *how, "--loss", "triplet:margin=0.4+0.5*infonce", "-o", "other")
+    said = lmk("train", "triples.jsonl", *how, "--loss", "triplet:edge=1", "-o", "w", code=2)
+    assert "unknown setting 'edge'; its settings are margin" in said.stderr
+
+
+def test_its_reader_reads_files_with_its_suffix(lmk: Callable[..., Any], tmp_path: Path) -> None:
+    notes = tmp_path / "notes"
+    notes.mkdir()
+    (notes / "a.ini").write_text("[printer]\ncolour = green\n")
+    (notes / "b.txt").write_text("the colour of the sky is blue")
+    lmk("index", "folder:notes", "--kind", "bm25", "-o", "bm25")
+    hits = json.loads(lmk("search", "bm25", "-q", "green printer", "--json").stdout)
+    assert [(hit["id"], hit["title"]) for hit in hits] == [("a.ini", "printer")]
+
+
+def test_its_source_makes_collections_with_shards(lmk: Callable[..., Any], tmp_path: Path) -> None:
+    assert "numbers" in lmk("show", "sources").stdout
+    lmk("index", "numbers/30", "--kind", "bm25", "-o", "bm25")
+    lmk("search", "bm25", "numbers/30", "-o", "run.trec")
+    assert json.loads(lmk("eval", "run.trec", "-m", "R@10", "--json").stdout)
+    assert "write the number of documents" in lmk("show", "numbers/x", code=2).stderr
+
+
+def test_its_model_kind_opens_its_folders(
+    lmk: Callable[..., Any], tmp_path: Path, beir: Path, tiny_model: Callable[[str], Path]
+) -> None:
+    folder = tmp_path / "bag"
+    folder.mkdir()
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        shutil.copy(tiny_model("bert") / name, folder)
+    (folder / "config.json").write_text(json.dumps({"model_type": "bag-of-words"}))
+    table = np.random.default_rng(0).standard_normal((2000, 8)).astype(np.float32)
+    save_file({"embeddings": table}, folder / "model.safetensors")
+    lmk("encode", beir, "-m", folder, "--pool", "mean", "--dtype", "fp32", "-o", "v")
+    lmk("search", "v", "-q", "green tea")
+    lmk("verify", "v")
+    shown = json.loads(lmk("show", folder, "--json").stdout)
+    assert shown["model kind"] == "bag"
+
+
+def test_its_verb_is_a_command_with_help(lmk: Callable[..., Any], beir: Path) -> None:
+    assert "Count the documents of a collection." in lmk("--help").stdout
+    assert "--words" in lmk("count", "-h").stdout
+    counted = json.loads(lmk("count", "numbers/12", "--words", "--json").stdout)
+    assert counted == {"documents": 12, "words": 14}
+    assert "did you mean lmk count" in lmk("coumt", code=2).stderr
+
+
+def test_without_the_package_its_parts_are_unknown(
     forkserver: ForkServer, tmp_path: Path, beir: Path, tiny_model: Callable[[str], Path]
 ) -> None:
     line = ["encode", beir, "-m", tiny_model("bert"), "--pool", "head@4", "-o", "v"]
     done = forkserver.run(*line, cwd=tmp_path)
     assert done.returncode == 2
     assert "unknown pooler 'head@4'" in done.stderr
+    assert forkserver.run("count", "numbers/12", cwd=tmp_path).returncode == 2
 
 
 class _Point:
-    """An entry point of a package."""
-
-    value = "somewhere:Thing"
+    """An entry point of a package with one pooler."""
 
     def __init__(self, name: str, package: str) -> None:
-        self.name = name
+        self.name = package
         self.dist = type("Dist", (), {"name": package, "version": "2"})
+        self.ROWS = (catalog.PoolerRow(name, "somewhere:Thing", "a pooler"),)
+
+    def load(self) -> "_Point":
+        return self
 
 
 @pytest.mark.parametrize(
     ("points", "said"),
     [
-        ([_Point("lmk", "mine")], "lmk .*mine 2 .*'lmk'"),
-        ([_Point("x", "mine"), _Point("x", "yours")], "mine 2 .*yours 2 .*'x'"),
+        ([_Point("lmk", "mine")], "lmk and mine 2 .*'lmk'"),
+        ([_Point("x", "mine"), _Point("x", "yours")], "mine 2 and yours 2 .*'x'"),
     ],
 )
 def test_a_name_that_is_taken_is_refused_with_both_packages(
     monkeypatch: pytest.MonkeyPatch, points: list[_Point], said: str
 ) -> None:
     monkeypatch.setattr(catalog, "entry_points", lambda group: points)
-    table = catalog.Catalog("poolers", {"lmk": catalog.Row("a:b", "landmarks")})
-    assert table["lmk"].help == "landmarks"
-    with pytest.raises(UsageError, match=said):
-        list(table)
+    catalog.foreign_rows.cache_clear()
+    try:
+        assert "a landmark after" in catalog.POOLERS["lmk"].help
+        with pytest.raises(UsageError, match=said):
+            list(catalog.POOLERS)
+    finally:
+        catalog.foreign_rows.cache_clear()
+
+
+def test_a_package_that_cannot_be_imported_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Broken(_Point):
+        def load(self) -> _Point:
+            raise ImportError("no module named 'theirs'")
+
+    monkeypatch.setattr(catalog, "entry_points", lambda group: [Broken("x", "mine")])
+    catalog.foreign_rows.cache_clear()
+    try:
+        with pytest.raises(UsageError, match="the plug-in mine 2 cannot be used: no module named"):
+            list(catalog.POOLERS)
+    finally:
+        catalog.foreign_rows.cache_clear()

@@ -42,7 +42,9 @@ class ModelOptions:
 class Model(Protocol):
     """A loaded model: token ids to states. Each model kind has a class with this interface."""
 
-    module: nn.Module  # the weights
+    # the weights, with the method `get_input_embeddings` of transformers' models: lmk checks that each token
+    # id has a row there before it runs the model
+    module: nn.Module
     device: torch.device
     dtype: str
     dim: int

@@ -176,7 +176,7 @@ def _names(name: str) -> Listed:
     if name == CACHES:
         return _caches()
     rows = [
-        [key, row.help, f'pip install "lmkcli[{row.extra}]"' if row.extra else ""]
+        [key, row.help, f'pip install "lmkcli[{row.extra}]"' if row.extra else row.provider]
         for table in CATALOGS[name]
         for key, row in table.items()
     ]

@@ -118,6 +118,12 @@ class Operation(Settings, Generic[Result]):
     per_member: ClassVar[tuple[str, str]] = ("", "")
     """The field that may name a group of collections, and the suffix of the output of a member."""
 
+    def __init_subclass__(cls, **arguments: Any) -> None:
+        super().__init_subclass__(**arguments)
+        methods = {name for name, value in vars(Operation).items() if callable(value)}
+        if taken := sorted(methods & {*vars(cls).get("__annotations__", {})}):
+            raise TypeError(f"{cls.__name__}: '{taken[0]}' is a method of operations; rename the field")
+
     def __post_init__(self) -> None:
         kind: Any = type(self)
         for option, default in _with_defaults(kind):

@@ -8,12 +8,13 @@ from lmkcli.training.objectives.objective import BatchFacts, Embedded, Loss, Nee
 
 @dataclass(frozen=True)
 class Triplet:
-    """The mean over pairs of max(0, margin - score(positive) + score(negative))."""
+    """The mean over pairs of max(0, margin - score(positive) + score(negative)).
+
+    The fields are its settings: `--loss triplet:margin=0.3`.
+    """
 
     margin: float = 0.2
 
-    # Flags of lmk train that become fields of the loss, such as ("temperature",).
-    settings: ClassVar[tuple[str, ...]] = ()
     needs: ClassVar[frozenset[Need]] = frozenset({"negatives"})
 
     def __call__(self, queries: Embedded, passages: Embedded, facts: BatchFacts) -> Loss:

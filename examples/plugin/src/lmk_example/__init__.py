@@ -1,0 +1,44 @@
+"""A plug-in for lmk: each row declares a part, and lmk imports the code of a part when it is used."""
+
+from lmkcli.catalog import (
+    Config,
+    LossRow,
+    ModelRow,
+    PoolerRow,
+    ReaderRow,
+    SourceRow,
+    VerbRow,
+)
+
+
+def is_bag(config: Config) -> bool:
+    """Whether a config.json describes a model of model.py."""
+    return config.get("model_type") == "bag-of-words"
+
+
+ROWS = (
+    PoolerRow("head@k", "lmk_example.pooler:Head", "the mean over the first k positions"),
+    LossRow(
+        "triplet",
+        "lmk_example.loss:Triplet",
+        "a positive must be closer than each negative, by a margin",
+        needs=("negatives",),
+    ),
+    ReaderRow("ini", "lmk_example.reader:read_ini", "INI files", suffixes=(".ini",)),
+    SourceRow(
+        "numbers",
+        "lmk_example.source:open_numbers",
+        "the names of numbers: numbers/20",
+        prefixes=("numbers/",),
+    ),
+    ModelRow(
+        "bag", "lmk_example.model:open_bag", "word embeddings without any layer", matches=is_bag
+    ),
+    VerbRow(
+        "count",
+        "lmk_example.count:Count",
+        "Count the documents of a collection.",
+        group="Inspect",
+        examples=("lmk count ./mydocs", "lmk count beir/scifact/test --words"),
+    ),
+)

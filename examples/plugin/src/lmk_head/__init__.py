@@ -1,1 +1,0 @@
-"""A pooler and a loss for lmk; pyproject.toml declares them as entry points."""
