@@ -101,14 +101,29 @@ def _arrow(start: int, end: int) -> str:
     )
 
 
+def plugins() -> dict[str, str]:
+    """Plug-in -> its one-line description."""
+    files = sorted(PACKAGE.glob("plugins/*/__init__.py"))
+    trees = {file.parent.name: ast.parse(file.read_text(encoding="utf-8")) for file in files}
+    return {
+        name: (ast.get_docstring(tree) or "").partition("\n")[0] for name, tree in trees.items()
+    }
+
+
 def _page() -> str:
     text = (DOCS / "architecture.md").read_text(encoding="utf-8")
-    head, start, rest = text.partition("<!-- packages -->\n")
-    _, end, tail = rest.partition("<!-- /packages -->")
+    text = _with_table(text, "packages", "subpackage", descriptions())
+    return _with_table(text, "plugins", "plug-in", plugins())
+
+
+def _with_table(text: str, name: str, column: str, sentences: dict[str, str]) -> str:
+    """The page with a new table between two comments."""
+    head, start, rest = text.partition(f"<!-- {name} -->\n")
+    _, end, tail = rest.partition(f"<!-- /{name} -->")
     if not start or not end:
-        raise SystemExit("architecture.md: <!-- packages --> … <!-- /packages --> is missing")
-    rows = "".join(f"| {name} | {sentence} |\n" for name, sentence in descriptions().items())
-    return f"{head}{start}| subpackage | description |\n|---|---|\n{rows}{end}{tail}"
+        raise SystemExit(f"architecture.md: <!-- {name} --> … <!-- /{name} --> is missing")
+    rows = "".join(f"| {each} | {sentence} |\n" for each, sentence in sentences.items())
+    return f"{head}{start}| {column} | description |\n|---|---|\n{rows}{end}{tail}"
 
 
 def main() -> None:

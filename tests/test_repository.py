@@ -52,7 +52,7 @@ def test_the_pooler_of_the_guide_is_one_file_and_one_row(tmp_path: Path, minilm:
     table = tmp_path / "lmkcli" / "core.py"
     source = table.read_text()
     opening = source.index("(\n", source.index("POOLERS = ")) + 2
-    table.write_text(source[:opening] + row + source[opening:])
+    table.write_text(f"{source[:opening]}{row.strip()},\n{source[opening:]}")
 
     run([sys.executable, "-m", "pytest", "tests/pooling/test_contract.py"], tmp_path, tmp_path)
     shown = re.search(r"^\$ lmk (.* --pool ends .*?)\n(.*?)^```$", GUIDE, re.DOTALL | re.MULTILINE)

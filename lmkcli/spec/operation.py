@@ -122,7 +122,9 @@ class Operation(Settings, Generic[Result]):
         super().__init_subclass__(**arguments)
         methods = {name for name, value in vars(Operation).items() if callable(value)}
         if taken := sorted(methods & {*vars(cls).get("__annotations__", {})}):
-            raise TypeError(f"{cls.__name__}: '{taken[0]}' is a method of operations; rename the field")
+            raise TypeError(
+                f"{cls.__name__}: '{taken[0]}' is a method of operations; rename the field"
+            )
 
     def __post_init__(self) -> None:
         kind: Any = type(self)

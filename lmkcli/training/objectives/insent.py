@@ -12,6 +12,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from lmkcli.errors import UsageError
 from lmkcli.training.objectives.objective import (
     FAR,
     BatchFacts,
@@ -22,8 +23,6 @@ from lmkcli.training.objectives.objective import (
     scores,
 )
 
-WEIGHT = 0.1  # λ, the weight of negatives from the same document; the paper's value
-
 
 @dataclass(frozen=True)
 class InSeNT:
@@ -33,6 +32,14 @@ class InSeNT:
     """
 
     temperature: float = 0.0  # 0 selects the default: 0.05, or 1 for late interaction
+    # λ, the weight of negatives from the same document, 0 … 1; the default is the paper's value
+    lambda_seq: float = 0.1
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.lambda_seq <= 1:
+            raise UsageError(
+                f"--loss insent:lambda_seq={self.lambda_seq:g}: write a number from 0 to 1"
+            )
 
     needs: ClassVar[frozenset[Need]] = frozenset({"sequence"})
 
@@ -48,7 +55,8 @@ class InSeNT:
         weights = _equal_documents(document).to(values.dtype)
         sequence_loss, batch_loss = (weights * within).sum(), (weights * across).sum()
         parts = {"insent_sequence": sequence_loss.detach(), "insent_batch": batch_loss.detach()}
-        return Loss(WEIGHT * sequence_loss + (1 - WEIGHT) * batch_loss, parts)
+        weight = self.lambda_seq
+        return Loss(weight * sequence_loss + (1 - weight) * batch_loss, parts)
 
 
 def _cross_entropy(values: Tensor, facts: BatchFacts, negatives: Tensor) -> Tensor:
