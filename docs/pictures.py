@@ -12,7 +12,8 @@ import numpy as np
 import written
 
 from lmkcli.encoding.resolution import open_pooler
-from lmkcli.pooling.placement import Input, Placement, Placer, SpecialTokens
+from lmkcli.pooling.placement import Input, Placement, Placer
+from lmkcli.pooling.table import SpecialTokens
 
 DOCS = Path(__file__).resolve().parent
 WORDS = ("[CLS]", "[SEP]", *"steep green tea at eighty degrees for two minutes .".split())
@@ -76,7 +77,7 @@ UNITS = (
 def placed(row: Row) -> Placement:
     """The inputs and marks of the sentence, by the rules of `lmk encode`."""
     placer = Placer(open_pooler(row.pool), SPECIAL, row.limit, row.gran, True, row.unit, row.window)
-    return placer.place(placer.content(TEXT, np.zeros(0, np.int32), None))
+    return placer.place_text(TEXT)
 
 
 def placements(title: str, rows: tuple[Row, ...]) -> str:

@@ -18,7 +18,8 @@ from typer.main import get_command
 from lmkcli import catalog
 from lmkcli.cli import adapter, helptext
 from lmkcli.cli.main import app
-from lmkcli.pooling.placement import Placer, SpecialTokens
+from lmkcli.pooling.placement import Placer
+from lmkcli.pooling.table import LMK, SpecialTokens
 from lmkcli.retrieval.settings import OpenSettings
 from lmkcli.spec.recipe import RecipeOptions
 from lmkcli.spec.settings import EncodeSettings, Flag
@@ -119,11 +120,9 @@ def _truncation() -> str:
 
 
 def _full(length: int, gran: int) -> str:
-    pooler = catalog.POOLERS.load("lmk")()
     special = SpecialTokens(prefix=(1,), suffix=(2,), cls=1, landmark=2)
-    placer = Placer(pooler, special, length, str(gran), include_prompt=True)
-    text, none = np.full(2 * length, 7, np.int32), np.zeros(0, np.int32)
-    placed = placer.place(placer.content(text, none, None))
+    placer = Placer(LMK, special, length, str(gran), include_prompt=True)
+    placed = placer.place_text(np.full(2 * length, 7, np.int32))
     landmarks = len(placed.inputs[0].marks)
     return f"{landmarks} / {placed.kept} / {placed.kept - landmarks * gran}"
 

@@ -162,24 +162,24 @@ SOURCES = (
 )
 
 POOLERS = (
-    PoolerRow("cls", "lmkcli.pooling.classic:Cls", "the state of the first special token"),
+    PoolerRow("cls", "lmkcli.pooling.table:CLS", "the state of the first special token"),
     PoolerRow(
-        "last", "lmkcli.pooling.classic:Last", "the state of the last position (decoders: EOS)"
+        "last", "lmkcli.pooling.table:LAST", "the state of the last position (decoders: EOS)"
     ),
     PoolerRow(
-        "mean", "lmkcli.pooling.classic:Mean", "the mean over all positions, specials included"
+        "mean", "lmkcli.pooling.table:MEAN", "the mean over all positions, specials included"
     ),
-    PoolerRow("mean@k", "lmkcli.pooling.classic:EveryKth", "the mean over every k-th position"),
+    PoolerRow("mean@k", "lmkcli.pooling.table:every_kth", "the mean over every k-th position"),
     PoolerRow(
-        "latent", "lmkcli.pooling.classic:Latent", "the mean after the model's latent attention"
+        "latent", "lmkcli.pooling.table:LATENT", "the mean after the model's latent attention"
     ),
     PoolerRow(
         "model",
-        "lmkcli.pooling.classic:ModelVector",
+        "lmkcli.pooling.table:MODEL",
         "the single vector that the model itself returns",
     ),
-    PoolerRow("multicls", "lmkcli.pooling.landmark:MultiCls", "a CLS before every chunk, averaged"),
-    PoolerRow("lmk", "lmkcli.pooling.landmark:Landmark", "a landmark after every chunk, averaged"),
+    PoolerRow("multicls", "lmkcli.pooling.table:MULTICLS", "a CLS before every chunk, averaged"),
+    PoolerRow("lmk", "lmkcli.pooling.table:LMK", "a landmark after every chunk, averaged"),
 )
 
 MODELS = (

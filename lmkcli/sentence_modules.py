@@ -22,6 +22,7 @@ from lmkcli.pooling.placement import Input
 from lmkcli.spec.recipe import EncoderConfig, RecipeOptions
 from lmkcli.spec.settings import EncodeSettings
 from lmkcli.spec.values import FULL, Granularity, Window
+from lmkcli.store.token_blocks import TokenBlock
 
 _KEYS = ("pool", "gran", "include_prompt", "append_eos", "window")
 
@@ -99,8 +100,7 @@ class PlacedTransformer(Transformer):
         special = special_tokens_of(self.tokenizer, side)
         placer = make_placer(side, special)
         tokenized = Tokenizer(self._fast, special, side.prompt, side.splitter)(texts)
-        contents = [placer.content(text.ids, text.prompt, text.ends) for text in tokenized]
-        return [placer.place(content).inputs for content in contents]
+        return [one.inputs for one in placer.place(TokenBlock.of(tokenized)).split()]
 
     def forward(self, features: dict[str, Any], **settings: Any) -> dict[str, Any]:
         """Add 'token_embeddings' [inputs, longest, dim]; marks and texts do not go to the model."""

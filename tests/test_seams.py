@@ -17,7 +17,7 @@ from lmkcli.data.filetext import FileReader
 from lmkcli.operations.search import Searchable
 from lmkcli.spec.operation import Operation
 from lmkcli.encoding.encoder import ModelOpener
-from lmkcli.pooling.placement import Pooler
+from lmkcli.pooling.table import Pooler
 from lmkcli.retrieval.dense.vector_search import VectorSearch
 from lmkcli.retrieval.engine import Engine
 from lmkcli.retrieval.reranking import CrossEncoderOpener
@@ -30,7 +30,7 @@ TABLES: dict[str, Mapping[str, Row]] = {
     "FileReader": catalog.READERS,
     "Searchable": catalog.SEARCHABLES,
     "type[Operation[Any]]": catalog.OPERATIONS,
-    "Callable[..., Pooler]": catalog.POOLERS,
+    "Pooler | Callable[[int], Pooler]": catalog.POOLERS,
     "ModelOpener": catalog.MODELS,
     "CrossEncoderOpener": catalog.CROSS_ENCODERS,
     "Callable[..., Objective]": catalog.OBJECTIVES,

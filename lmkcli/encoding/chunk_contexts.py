@@ -6,14 +6,16 @@ starts at the first token after it.
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
 
 from lmkcli.data.contexts import contexts_of, own_start
 from lmkcli.models.tokenizer import Tokenizer
-from lmkcli.pooling.placement import Content, Placement, Placer
-from lmkcli.store.tokens import TokenRow
+from lmkcli.pooling.placement import PlacedBlock, Placer
+from lmkcli.store.token_blocks import TextTokens, TokenBlock
+from lmkcli.store.tokens import DocBlock, TokenRow
 
 
 class ContextTokens(NamedTuple):
@@ -26,36 +28,43 @@ class ContextTokens(NamedTuple):
 NO_CONTEXTS = ContextTokens()
 
 
-class PlacedDocument(NamedTuple):
-    """The inputs of one document, and the tokens of contexts in them."""
+class PlacedDocuments(NamedTuple):
+    """The inputs of some documents, and the tokens of contexts in them, if their chunks have contexts."""
 
-    placement: Placement
-    contexts: ContextTokens = NO_CONTEXTS
+    placed: PlacedBlock
+    contexts: list[ContextTokens] | None = None
 
 
 def placed_in_context(
     rows: Sequence[TokenRow], how: str, tokenizer: Tokenizer, placer: Placer
-) -> list[PlacedDocument]:
+) -> PlacedDocuments:
     """Place documents with each chunk after its context.
 
     Raises DataError for a document with a different number of contexts than of chunks.
     """
-    firsts = [_first_token(row, how) for row in rows]
-    contents = [_content(row, first, placer) for row, first in zip(rows, firsts, strict=True)]
+    firsts = np.array([_first_token(row, how) for row in rows], np.int64)
+    block = TokenBlock.of([_own(row, int(n), placer) for row, n in zip(rows, firsts, strict=True)])
+    chunks = placer.chunks(block)
+    of_chunks = np.repeat(np.arange(len(block)), chunks.counts)
+    ranges = np.stack([chunks.starts, chunks.ends], axis=1) + firsts[of_chunks, None]
+    whole = DocBlock.of(rows).tokens
+    characters = whole.characters(of_chunks, ranges.astype(np.int32))[:, 0].tolist()
     texts = [
-        contexts_of(row.doc, how, _chunk_starts(row, first, content))
-        for row, first, content in zip(rows, firsts, contents, strict=True)
+        contexts_of(row.doc, how, characters[first : first + count])
+        for row, first, count in zip(
+            rows, chunks.firsts.tolist(), chunks.counts.tolist(), strict=True
+        )
     ]
     distinct = list(dict.fromkeys(text for each in texts for text in each))
     ids = dict(zip(distinct, tokenizer.contexts(distinct), strict=True))
-    documents = []
-    for content, first, each in zip(contents, firsts, texts, strict=True):
-        content = content._replace(contexts=[ids[text] for text in each])
-        placement = placer.place(content)
-        total = sum(map(len, content.contexts))
-        shifted = placement._replace(covers=placement.covers + first, kept=placement.kept + first)
-        documents.append(PlacedDocument(shifted, ContextTokens(total, total - placement.context)))
-    return documents
+    totals = [sum(len(ids[text]) for text in each) for each in texts]
+    placed = placer.place(
+        block, replace(chunks, contexts=[ids[text] for each in texts for text in each])
+    )
+    of_vectors = np.repeat(firsts, placed.vectors).astype(np.int32)
+    shifted = placed._replace(covers=placed.covers + of_vectors[:, None], kept=placed.kept + firsts)
+    lost = (np.array(totals) - placed.context).tolist()
+    return PlacedDocuments(shifted, list(map(ContextTokens, totals, lost)))
 
 
 def _first_token(row: TokenRow, how: str) -> int:
@@ -64,8 +73,8 @@ def _first_token(row: TokenRow, how: str) -> int:
     return int(np.searchsorted(row.spans[:, 1], start, side="left")) if start else 0
 
 
-def _content(row: TokenRow, first: int, placer: Placer) -> Content:
-    """Return the tokens of a document from `first` on, cut into chunks.
+def _own(row: TokenRow, first: int, placer: Placer) -> TextTokens:
+    """Return the tokens of a document from `first` on.
 
     Chunks of the collection before `first` become empty chunks, because each of them has a context.
     """
@@ -73,12 +82,4 @@ def _content(row: TokenRow, first: int, placer: Placer) -> Content:
     if ends is not None:
         ends = np.maximum(ends - first, 0)
         ends = ends if placer.gran == "given" else ends[ends > 0]
-    return placer.content(row.ids[first:], row.prompt, ends)
-
-
-def _chunk_starts(row: TokenRow, first: int, content: Content) -> list[int]:
-    """Return the position of each chunk's first character in the document's content."""
-    stops = content.ends + first
-    starts = np.concatenate([[first], stops[:-1]])
-    ranges = np.stack([starts, stops], axis=1).astype(np.int32)
-    return [int(start) for start in row.characters(ranges)[:, 0]]
+    return TextTokens(row.ids[first:], row.spans[first:], row.prompt, ends)

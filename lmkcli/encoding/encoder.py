@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from lmkcli import catalog
 from lmkcli.data.collection import Query
-from lmkcli.encoding.chunk_contexts import ContextTokens, PlacedDocument, placed_in_context
+from lmkcli.encoding.chunk_contexts import ContextTokens, PlacedDocuments, placed_in_context
 from lmkcli.encoding.resolution import makes_sparse, open_pooler, window_reduction
 from lmkcli.encoding.static_queries import StaticQueries, open_static_queries
 from lmkcli.errors import DataError, Mismatch, UsageError
@@ -39,17 +39,8 @@ from lmkcli.models.splade import SpladePooling, VocabularyHead
 from lmkcli.models.tokenizer import Tokenizer, open_tokenizer
 from lmkcli.models.trained_splade import TrainedSplade
 from lmkcli.models.transformer import open_masked
-from lmkcli.pooling.block_placement import PlacedBlock, place_block
-from lmkcli.pooling.placement import (
-    Expanding,
-    Expansion,
-    Input,
-    Placement,
-    Placer,
-    SpecialTokens,
-    training_pooler,
-    traits_of,
-)
+from lmkcli.pooling.placement import Expansion, Input, PlacedBlock, Placement, Placer
+from lmkcli.pooling.table import Expanding, SpecialTokens
 from lmkcli.progress import Note, Report
 from lmkcli.spec import manifest
 from lmkcli.spec.recipe import EncoderConfig
@@ -416,13 +407,7 @@ class SideEncoder(Generic[AnyRagged]):
     ) -> Callable[[], DocumentVectors[AnyRagged]]:
         """Place the rows, and launch the model on a GPU. Return a function that returns their vectors."""
         block = DocBlock.of(rows)
-        contexts: list[ContextTokens] | None = None
-        if self.contexts:
-            documents = self.documents(block)
-            placed = PlacedBlock.of([document.placement for document in documents])
-            contexts = [document.contexts for document in documents]
-        else:
-            placed = place_block(self.placer, block.tokens)
+        placed, contexts = self.documents(block)
         names = [doc.id for doc in block.docs]
         packs = self._packs(placed, block.tokens.lengths, names, report)
 
@@ -436,11 +421,11 @@ class SideEncoder(Generic[AnyRagged]):
 
         return fetch
 
-    def documents(self, rows: Sequence[TokenRow]) -> list[PlacedDocument]:
-        """Place documents one by one. With contexts in the recipe, each chunk follows its context."""
+    def documents(self, rows: Sequence[TokenRow]) -> PlacedDocuments:
+        """Place documents. With contexts in the recipe, each chunk follows its context."""
         if self.side.context:
             return placed_in_context(rows, self.side.context, self.tokenizer, self.placer)
-        return [PlacedDocument(placement) for placement in self.placed(rows)]
+        return PlacedDocuments(self.placer.place(DocBlock.of(rows).tokens))
 
     def queries(self, queries: list[Query]) -> AnyRagged:
         """Return the vectors of queries."""
@@ -453,7 +438,7 @@ class SideEncoder(Generic[AnyRagged]):
         Raises DataError with the name of the text if a vector is not finite.
         """
         block = TokenBlock.of(texts)
-        placed = place_block(self.placer, block)
+        placed = self.placer.place(block)
         vectors = self._combined(placed, self._packs(placed, block.lengths, names, Report()))
         bad = vectors.not_finite()
         if bad is not None:
@@ -481,9 +466,8 @@ class SideEncoder(Generic[AnyRagged]):
         return reported()
 
     def placed(self, texts: Sequence[TokenizedText]) -> list[Placement]:
-        """Place texts one by one, without contexts."""
-        contents = (self.placer.content(text.ids, text.prompt, text.ends) for text in texts)
-        return [self.placer.place(content) for content in contents]
+        """Return the inputs of each text, without contexts."""
+        return self.placer.place(TokenBlock.of(texts)).split()
 
     def _combined(self, placed: PlacedBlock, packs: Iterator[PooledPack]) -> AnyRagged:
         """Combine the vectors of the windows of placed texts."""
@@ -517,19 +501,19 @@ class Encoder(SideEncoder[Ragged]):
             return None
         finish = Finish(False, self.finish.dim, False)
         apart = replace(self, placer=replace(self.placer, apart=True), finish=finish)
-        ((placement, _),) = apart.documents([row])
-        if sum(len(one.ids) for one in placement.inputs) > positions:
+        placed, _ = apart.documents([row])
+        if sum(len(one.ids) for one in placed.inputs) > positions:
             return None
-        placed, lengths = PlacedBlock.of([placement]), np.array([len(row.ids)])
+        lengths = np.array([len(row.ids)])
         packs = apart._packs(placed, lengths, [row.doc.id], Report())
         vectors = apart._combined(placed, packs).vectors.astype(np.float64)
-        marks = [np.bincount(one.groups - one.groups[0]) for one in placement.inputs]
+        marks = [np.bincount(one.groups - one.groups[0]) for one in placed.inputs]
         weights = np.concatenate([counts / counts.sum() for counts in marks]) / len(marks)
         vectors *= weights[:, None]
         if self.finish.normalize:
             vectors /= max(float(np.linalg.norm(vectors.sum(0))), 1e-12)
         # a chunk in the overlap of two windows has a share in both
-        spans, chunk = np.unique(row.characters(placement.covers), axis=0, return_inverse=True)
+        spans, chunk = np.unique(row.characters(placed.covers), axis=0, return_inverse=True)
         shares = np.zeros((len(spans), vectors.shape[1]))
         np.add.at(shares, chunk.reshape(-1), vectors)
         return Shares(spans.astype(np.int32), shares)
@@ -576,7 +560,7 @@ def make_placer(side: EncoderConfig, special: SpecialTokens) -> Placer:
     """Return the Placer for one side of a recipe: documents or queries."""
     pooler = open_pooler(side.pool)
     if by_module := side.landmark_token is not None:
-        pooler = training_pooler(pooler)  # LandmarkTransformer always has a landmark
+        pooler = pooler.for_training()  # LandmarkTransformer always has a landmark
     return Placer(
         pooler, special, side.max_length, side.gran, side.include_prompt,
         side.unit, side.window, side.overlap, frozenset(side.skip),
@@ -602,13 +586,13 @@ def open_forward(side: EncoderConfig, folder: ModelFolder, options: ModelOptions
     """Return the forward pass of one side. Raises UsageError if the model has too few positions."""
     model: Model
     pooling: Pooling
-    if expanding := traits_of(open_pooler(side.pool)).expanding:
+    if expanding := open_pooler(side.pool).expanding:
         model, language_head = open_masked(folder, options)
         pooling = _splade(language_head, expanding, folder, options.trainable)
     else:
         open_model: ModelOpener = catalog.MODELS.load(folder.kind)
         model = open_model(folder, options)
-        head = open_token_head(folder, side.pool, model.device)
+        head = open_token_head(folder, open_pooler(side.pool), model.device)
         pooling = Pooling(head, open_heads(folder, model.device))
     if side.max_length > model.limit:
         raise UsageError(
@@ -729,7 +713,7 @@ def _opened(
 
 def _of_model(side: EncoderConfig) -> tuple[Any, ...]:
     """The settings of one side that `open_forward` reads."""
-    head = side.pool if traits_of(open_pooler(side.pool)).token_head else ""
+    head = side.pool if open_pooler(side.pool).module else ""
     model = (side.model, side.revision, side.weights, side.trust_remote_code)
     return (*model, side.extend, side.pad_to_max, head)
 

@@ -87,12 +87,13 @@ def forecast(
     positions = text = vectors = lost = cut = contexts = 0
     sample: list[TokenRow] = []
     for batch in stream.batches:
-        for row, (placed, context) in zip(batch, encoder.documents(batch), strict=True):
-            contexts += context.tokens
-            lost += len(row.ids) - placed.kept
-            cut += placed.kept < len(row.ids)
-            positions += sum(len(one.ids) for one in placed.inputs)
-            vectors += 1 if encoder.side.unit == "doc" else placed.vectors
+        placed, of_contexts = encoder.documents(batch)
+        contexts += sum(context.tokens for context in of_contexts or ())
+        positions += sum(len(one.ids) for one in placed.inputs)
+        vectors += len(batch) if encoder.side.unit == "doc" else int(placed.vectors.sum())
+        for row, kept in zip(batch, placed.kept.tolist(), strict=True):
+            lost += len(row.ids) - kept
+            cut += kept < len(row.ids)
             lengths.append(len(row.ids))
             text += len(row.doc.text) + len(row.doc.title)
         _extend_sample(sample, batch, sample_tokens)
@@ -139,8 +140,8 @@ def _pace(encoder: Encoder | SparseEncoder, sample: list[TokenRow]) -> float:
     start = time.perf_counter()
     encoder(sample, Report())
     seconds = time.perf_counter() - start
-    inputs = (one for placed in encoder.documents(sample) for one in placed.placement.inputs)
-    return sum(len(one.ids) for one in inputs) / seconds
+    placed = encoder.documents(sample).placed
+    return sum(len(one.ids) for one in placed.inputs) / seconds
 
 
 def _memory(encoder: Encoder | SparseEncoder) -> int:

@@ -15,7 +15,7 @@ from lmkcli.errors import UsageError
 from lmkcli.models.files import read_json
 from lmkcli.models.folder import NO_LIMIT, TRANSFORMER, ModelFolder, no_language_head
 from lmkcli.models.lookup import OWN_NAMES, check_revision, read_model
-from lmkcli.pooling.placement import Pooler, Reduction, traits_of
+from lmkcli.pooling.table import Pooler, Reduction
 from lmkcli.spec.recipe import EXTENSIONS, ROTARY, UNITS, EncoderConfig, Recipe, RecipeOptions
 from lmkcli.spec.values import (
     FULL,
@@ -112,32 +112,41 @@ def pooler_package(pool: str) -> str:
 
 
 def open_pooler(pool: str) -> Pooler:
-    """Return the pooler of a name such as 'lmk' or 'mean@4'. Raises UsageError for an invalid parameter."""
-    create: Callable[..., Pooler] = catalog.POOLERS.load(_pooler_name(pool))
+    """Return the row of a pooler such as 'lmk' or 'mean@4'. Raises UsageError for an invalid parameter.
+
+    The parameter of NAME@k is a whole number of at least 1. Other functions of a parameter get its text, and
+    raise ValueError with a hint.
+    """
+    name = _pooler_name(pool)
+    found = catalog.POOLERS.load(name)
     stem, at, parameter = pool.partition("@")
-    if not at:
-        return create()
-    parse: Callable[[str], object] | None = getattr(create, "parse_parameter", None)
-    if parse is not None:
+    if at:
+        row: Callable[[str | int], object] = found
+        if name == f"{stem}@k" and not is_count(parameter):
+            raise UsageError(
+                f"--pool {pool}: write {stem}@k with a whole number k of at least 1, such as {stem}@8"
+            )
         try:
-            return create(parse(parameter))
+            found = row(int(parameter) if name == f"{stem}@k" else parameter)
         except ValueError as error:
             raise UsageError(f"--pool {pool}: {error}") from None
-    if not is_count(parameter):
+    if not isinstance(found, Pooler):
+        provider = pooler_package(pool) or catalog.POOLERS[name].target
         raise UsageError(
-            f"--pool {pool}: write {stem}@k with a whole number k of at least 1, such as {stem}@8"
+            f"--pool {pool}: {provider} provides a {type(found).__name__}, and this version of lmk needs a row "
+            "lmkcli.pooling.table.Pooler; update the package"
         )
-    return create(int(parameter))
+    return found
 
 
 def makes_sparse(side: EncoderConfig) -> bool:
     """Return whether one side of a recipe makes sparse vectors."""
-    return traits_of(open_pooler(side.pool)).expanding is not None
+    return open_pooler(side.pool).expanding is not None
 
 
 def window_reduction(side: EncoderConfig) -> Reduction:
     """Return how the vectors of the windows of a text become one vector."""
-    expanding = traits_of(open_pooler(side.pool)).expanding
+    expanding = open_pooler(side.pool).expanding
     if expanding is None:
         return "mean"
     return "sum" if side.sum_windows else expanding.reduction
@@ -150,7 +159,7 @@ def check_unit(pool: str, pooler: Pooler, unit: str, window: Window) -> None:
             f"--unit {unit}: the model makes one vector from an input and has no states of its tokens; for a "
             "vector per chunk use --unit chunk --gran 256 --window chunk"
         )
-    if unit == "token" and traits_of(pooler).expanding:
+    if unit == "token" and pooler.expanding:
         raise UsageError(
             f"--unit token: --pool {pool} makes a sparse vector of whole texts; use --unit doc or chunk, or "
             "--pool mean for late interaction"
@@ -229,7 +238,7 @@ def resolve(
     pool = options.pool
     if pool == "auto":
         pool = folder.pool or ("last" if folder.causal else "mean")
-    expanding = traits_of(open_pooler(pool)).expanding is not None
+    expanding = open_pooler(pool).expanding is not None
     if expanding:
         folder = _expanding_folder(folder)
     _check_terms(options, pool, expanding)
@@ -267,8 +276,7 @@ def resolve(
         extend=lengths.extend,
         include_prompt=folder.include_prompt,
         landmark_token=folder.landmark_token if pool == "lmk" and gran.tokens else None,
-        append_eos=folder.append_eos
-        or (traits_of(pooler).appends_eos and not folder.pool and folder.causal),
+        append_eos=folder.append_eos or (pooler.appends_eos and not folder.pool and folder.causal),
         pad_to_max=_first(options.pad_to_max, folder.row.sees_padding),
         dim=options.dim or 0,
         sum_windows=bool(options.sum_windows),
@@ -320,7 +328,7 @@ def _expanding_folder(folder: ModelFolder) -> ModelFolder:
         )
     return (
         folder
-        if traits_of(open_pooler(folder.pool or "mean")).expanding
+        if open_pooler(folder.pool or "mean").expanding
         else replace(folder, similarity="dot", normalize=False)
     )
 
@@ -349,7 +357,7 @@ def _check_terms(options: RecipeOptions, pool: str, expanding: bool) -> None:
 
 def _check_sum(pool: str, unit: str, window: Window) -> None:
     """Raise UsageError if --sum-windows has no effect."""
-    expanding = traits_of(open_pooler(pool)).expanding
+    expanding = open_pooler(pool).expanding
     if expanding is None or expanding.reduction == "sum":
         why = "makes dense vectors" if expanding is None else "adds the weights of windows anyway"
         raise UsageError(f"--sum-windows has no effect: --pool {pool} {why}; drop it")

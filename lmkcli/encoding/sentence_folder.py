@@ -20,7 +20,6 @@ from lmkcli.models.files import CODE, TEXTS, WEIGHTS, copy_files, loading, model
 from lmkcli.models.folder import LANDMARKS, SPLADE, TRAINED, TRANSFORMER, ModelFolder
 from lmkcli.models.late import Vocabulary
 from lmkcli.models.sentence_layout import splade_config
-from lmkcli.pooling.placement import PoolerTraits, traits_of
 from lmkcli.progress import Report
 from lmkcli.spec import manifest
 from lmkcli.spec.manifest import Manifest
@@ -187,16 +186,14 @@ def check_trainable(resolved: ResolvedRecipe) -> None:
         check_exportable(resolved)
 
 
-def _traits(doc: EncoderConfig) -> PoolerTraits:
-    return traits_of(open_pooler(doc.pool))
-
-
 def run_by_lmk(resolved: ResolvedRecipe) -> bool:
     """Return whether lmk runs the whole model, because sentence-transformers has no such modules.
 
     That is the case for TITE, M2-BERT and latent attention.
     """
-    return resolved.folder.kind != TRANSFORMER or _traits(resolved.recipe.doc).token_head
+    return resolved.folder.kind != TRANSFORMER or bool(
+        open_pooler(resolved.recipe.doc.pool).module
+    )
 
 
 def is_placed(resolved: ResolvedRecipe) -> bool:
@@ -209,7 +206,7 @@ def _is_native(doc: EncoderConfig) -> bool:
     """Return whether sentence-transformers itself has the pooling."""
     if doc.landmark_token is not None or makes_sparse(doc):
         return True
-    return doc.unit == "token" or (bool(_traits(doc).sentence_mode) and not doc.append_eos)
+    return doc.unit == "token" or (bool(open_pooler(doc.pool).sentence_mode) and not doc.append_eos)
 
 
 def export_model(
@@ -252,7 +249,7 @@ def write_files(resolved: ResolvedRecipe, growing: Path) -> None:
     recipe, source = resolved.recipe, resolved.folder
     modules = list(_modules(resolved))
     copy_files(list(encoder_files(source)), growing)
-    if source.latent is not None and _traits(recipe.doc).token_head:
+    if source.latent is not None and open_pooler(recipe.doc.pool).module:
         copy_files(_module_files(source.latent, source), growing / source.latent.name)
     for module in modules:
         if module.weights is not None:
@@ -367,7 +364,7 @@ def _pooling(doc: EncoderConfig, source: ModelFolder) -> dict[str, Any]:
         )
     pooler = open_pooler(doc.pool)
     # LandmarkTransformer shows the landmarks alone to the pooling
-    mode = "mean_tokens" if doc.landmark_token is not None else traits_of(pooler).sentence_mode
+    mode = "mean_tokens" if doc.landmark_token is not None else pooler.sentence_mode
     return {
         "word_embedding_dimension": int(width),
         **{f"pooling_mode_{name}": name == mode for name in _ALL_MODES},

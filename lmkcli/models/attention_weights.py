@@ -19,7 +19,7 @@ from lmkcli.errors import UsageError
 from lmkcli.models import attention
 from lmkcli.models.forward import Model
 from lmkcli.models.transformer import Transformer
-from lmkcli.pooling.placement import Ints
+from lmkcli.store.token_blocks import Ints
 
 NAME = "lmk-weights"
 BLOCK = 1 << 23  # weights in memory at a time: 32 MB

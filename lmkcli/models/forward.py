@@ -17,8 +17,10 @@ from torch import nn
 
 from lmkcli.errors import DataError
 from lmkcli.models.devices import to_device
-from lmkcli.pooling.placement import Input, Ints, Reduction
+from lmkcli.pooling.placement import Input
 from lmkcli.pooling.segment_mean import pool
+from lmkcli.pooling.table import Reduction
+from lmkcli.store.token_blocks import Ints
 
 
 @dataclass(frozen=True)

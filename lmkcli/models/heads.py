@@ -4,16 +4,19 @@ A token head maps states before pooling: latent attention, or the projections of
 Sentence modules (Dense and LayerNorm) map the pooled vector before it is normalised.
 """
 
+from importlib import import_module
 from pathlib import Path
-from typing import Any, NotRequired, TypedDict
+from typing import Any, NotRequired, Protocol, TypedDict
 
 import torch
+from safetensors.torch import save_file
 from torch.nn.functional import gelu, scaled_dot_product_attention
 
 from lmkcli.errors import DataError, UsageError
 from lmkcli.models.files import Count, loading, read_fields
 from lmkcli.models.folder import ModelFolder
 from lmkcli.models.tensors import read_tensors
+from lmkcli.pooling.table import Pooler
 
 _ACTIVATIONS = {
     "Identity": torch.nn.Identity,
@@ -62,19 +65,41 @@ class TokenHead(torch.nn.Sequential):
         return projected
 
 
-def open_token_head(folder: ModelFolder, pool: str, device: torch.device) -> TokenHead:
-    """Load the token head: latent attention if `pool` is 'latent', then the projections of a ColBERT folder.
+class StateModule(Protocol):
+    """The weights of a pooler: `Pooler.module` names a class with these functions.
 
-    UsageError for 'latent' if the folder has no latent attention.
+    The states pass through the module before the mean. It maps each state separately, in float32: states
+    [n, d] to [n, d'].
     """
-    if pool == "latent" and folder.latent is None:
-        raise UsageError(
-            f"--pool latent averages states after a learned head, and {folder.name} has no folder "
-            "latent_attn_model; choose another --pool, for instance mean"
-        )
-    modules: list[torch.nn.Module] = []
-    if pool == "latent" and folder.latent is not None:
-        modules.append(open_latent(folder.latent))
+
+    @classmethod
+    def open(cls, folder: ModelFolder) -> torch.nn.Module:
+        """Load the module of a model folder.
+
+        Raises UsageError if the folder has no such weights, and DataError if they are damaged.
+        """
+
+    @classmethod
+    def write(cls, learned: dict[str, torch.Tensor], source: ModelFolder, growing: Path) -> None:
+        """Write trained parameters into a new model folder that continues `source`."""
+
+
+def state_module(pooler: Pooler) -> type[StateModule] | None:
+    """Return the class of the pooler's weights, if it has weights."""
+    if not pooler.module:
+        return None
+    module, attribute = pooler.module.split(":")
+    found: type[StateModule] = getattr(import_module(module), attribute)
+    return found
+
+
+def open_token_head(folder: ModelFolder, pooler: Pooler, device: torch.device) -> TokenHead:
+    """Load the token head: the weights of the pooler, then the projections of a ColBERT folder.
+
+    Raises the errors of `StateModule.open`.
+    """
+    weights = state_module(pooler)
+    modules = [weights.open(folder)] if weights else []
     modules += [_PROJECTIONS[module.kind](module.folder) for module in folder.projections]
     return TokenHead(*modules).to(device).eval()
 
@@ -146,6 +171,23 @@ class LatentAttention(torch.nn.Module):
         self.out = torch.nn.Linear(self.heads * dim, dim, bias=False)
         self.norm_feed = torch.nn.LayerNorm(dim)
         self.feed, self.feed_out = torch.nn.Linear(dim, 8 * dim), torch.nn.Linear(4 * dim, dim)
+
+    @classmethod
+    def open(cls, folder: ModelFolder) -> "LatentAttention":
+        """Load the latent attention of a folder; see `StateModule`."""
+        if folder.latent is None:
+            raise UsageError(
+                f"--pool latent averages states after a learned head, and {folder.name} has no folder "
+                "latent_attn_model; choose another --pool, for instance mean"
+            )
+        return open_latent(folder.latent)
+
+    @classmethod
+    def write(cls, learned: dict[str, torch.Tensor], source: ModelFolder, growing: Path) -> None:
+        """Write the parameters under the names of its file; see `StateModule`."""
+        if source.latent is not None:
+            file = growing / source.latent.name / "model.safetensors"
+            save_file(latent_file_names(learned), file)
 
     def forward(self, states: torch.Tensor) -> torch.Tensor:
         """[n, d] in any floating dtype -> [n, d] in the dtype of the weights."""

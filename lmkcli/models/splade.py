@@ -16,7 +16,7 @@ from torch import nn
 from transformers.modeling_outputs import BaseModelOutput
 
 from lmkcli.models.forward import Marks, Pooling
-from lmkcli.pooling.placement import Expanding
+from lmkcli.pooling.table import Expanding
 from lmkcli.store.vectors import cut
 
 # Logits in memory at a time: 32 MB in float32 on a CPU. With such small blocks, a GPU would wait for Python.

@@ -15,10 +15,10 @@ from lmkcli.data.collection import CHUNK_BREAK
 from lmkcli.errors import DataError, UsageError
 from lmkcli.models.files import loading
 from lmkcli.models.folder import TRANSFORMER, ModelFolder
-from lmkcli.pooling.placement import Ints, SpecialTokens
+from lmkcli.pooling.table import SpecialTokens
 from lmkcli.spec.recipe import EncoderConfig
 from lmkcli.store.ragged import ranges
-from lmkcli.store.token_blocks import IDS, PROMPT, SPANS, TextTokens, TokenBlock
+from lmkcli.store.token_blocks import IDS, PROMPT, SPANS, Ints, TextTokens, TokenBlock
 from lmkcli.text.sentences import sentence_spans
 
 _SPACES = re.compile("  +")

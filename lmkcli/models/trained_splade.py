@@ -21,7 +21,7 @@ from torch.sparse import check_sparse_tensor_invariants
 from lmkcli.models.decoders import recomputed
 from lmkcli.models.forward import Marks
 from lmkcli.models.splade import SpladePooling, VocabularyHead
-from lmkcli.pooling.placement import Expanding
+from lmkcli.pooling.table import Expanding
 from lmkcli.store.vectors import cut
 
 

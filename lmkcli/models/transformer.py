@@ -33,8 +33,8 @@ from lmkcli.models.files import loading
 from lmkcli.models.folder import NO_LIMIT, ModelFolder, no_language_head
 from lmkcli.models.forward import ModelOptions
 from lmkcli.models.splade import GivenStates, VocabularyHead
-from lmkcli.pooling.placement import Ints
 from lmkcli.store.ragged import ranges
+from lmkcli.store.token_blocks import Ints
 
 transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]
 

@@ -241,7 +241,7 @@ class Tokenize(Operation[Tokenized | Placed], NewOutput, CollectionOptions, Reci
         tokenizer = open_tokenizer(resolved.folder, config)
         placer = make_placer(config, tokenizer.special)
         content = tokenizer([text])[0]
-        placed = placer.place(placer.content(content.ids, content.prompt, content.ends))
+        placed = placer.place_text(content.ids, content.prompt, content.ends)
         expansion = None
         if makes_sparse(config):
             encoder = open_sparse(config, resolved.folder, EncodeSettings())

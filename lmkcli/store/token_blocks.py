@@ -89,6 +89,14 @@ class TokenBlock(Sequence[TextTokens]):
         )
 
     @classmethod
+    def one(cls, ids: Ints, prompt: Ints, ends: Ints | None) -> "TokenBlock":
+        """Return a block of one text, without spans."""
+        both = np.concatenate([prompt, ids]) if len(prompt) else ids
+        pieces = 0 if ends is None else len(ends)
+        starts = np.array([[0, len(prompt), 0, 0], [len(both), 0, 0, pieces]])
+        return cls(both, np.zeros((0, 2), np.int32), ends, starts)
+
+    @classmethod
     def join(cls, blocks: Sequence["TokenBlock"]) -> "TokenBlock":
         """Return the texts of several blocks, at least one, as one block."""
         if len(blocks) == 1:

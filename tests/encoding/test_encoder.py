@@ -23,7 +23,7 @@ from lmkcli.encoding.jobs import plan
 from lmkcli.encoding.resolution import resolve
 from lmkcli.errors import DataError, Mismatch, UnknownName, UsageError
 from lmkcli.models.transformer import Transformer
-from lmkcli.pooling.block_placement import PlacedBlock
+from lmkcli.pooling.placement import PlacedBlock
 from lmkcli.progress import Report
 from lmkcli.spec.recipe import RecipeOptions
 from lmkcli.spec.settings import EncodeSettings

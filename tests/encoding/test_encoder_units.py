@@ -15,9 +15,9 @@ from lmkcli.data.collection import CHUNK_BREAK, Doc, Query, join_chunks
 from lmkcli.encoding.encoder import DocumentVectors, Encoder, open_encoder
 from lmkcli.encoding.resolution import resolve
 from lmkcli.errors import UsageError
-from lmkcli.pooling.classic import Mean
-from lmkcli.pooling.placement import Placer, SpecialTokens
+from lmkcli.pooling.placement import Placer
 from lmkcli.pooling.segment_mean import pool
+from lmkcli.pooling.table import MEAN, SpecialTokens
 from lmkcli.progress import Report
 from lmkcli.spec.recipe import Recipe, RecipeOptions
 from lmkcli.spec.settings import EncodeSettings
@@ -184,8 +184,8 @@ def test_chunk_means_equal_those_of_the_official_conteb_code(parity: Callable[[s
         content = text[text != sep].astype(np.int32)
         stops = (ends - 1 - np.arange(len(ends))).astype(np.int32)
         special = SpecialTokens((int(ids[0]),), (sep,), int(ids[0]), sep, sep)
-        placer = Placer(Mean(), special, len(ids), "given", True, "chunk")
-        placed = placer.place(placer.content(content, np.zeros(0, np.int32), stops))
+        placer = Placer(MEAN, special, len(ids), "given", True, "chunk")
+        placed = placer.place_text(content, ends=stops)
         [one] = placed.inputs
         assert one.ids.tolist() == ids[: ends[-1] + 1].tolist()
         made = pool(

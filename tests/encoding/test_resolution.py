@@ -1,7 +1,6 @@
 """Resolution of recipes: mistakes that are found without a model, and the declarations of a model folder."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +12,7 @@ from lmkcli.encoding.resolution import resolve
 from lmkcli.errors import DataError, UnknownName, UsageError
 from lmkcli.models.lookup import read_model
 from lmkcli.models.transformer import length_limit
-from lmkcli.pooling.classic import Cls
-from lmkcli.pooling.placement import PoolerTraits, traits_of
+from lmkcli.pooling.table import Pooler
 from lmkcli.spec.recipe import Recipe, RecipeOptions
 from tests.conftest import AddRows
 
@@ -101,29 +99,31 @@ def test_only_the_last_position_of_a_plain_decoder_is_an_eos(tiny_model: Models,
     assert resolve(options).recipe.doc.append_eos == (pool == "last")
 
 
-@dataclass(frozen=True)
-class Weighted(Cls):
+def weighted(parameter: str) -> Pooler:
     """A pooler with a number as its parameter, 'weighted@NUMBER'."""
+    if not parameter.replace(".", "", 1).isdigit():
+        raise ValueError("write weighted@NUMBER, such as weighted@0.5")
+    return Pooler(f"weighted@{parameter}", "every")
 
-    weight: float = 1.0
 
-    @staticmethod
-    def parse_parameter(text: str) -> float:
-        if not text.replace(".", "", 1).isdigit():
-            raise ValueError("write weighted@NUMBER, such as weighted@0.5")
-        return float(text)
+class Arranger:
+    """A pooler of an older version of lmk."""
 
 
 def test_a_pooler_parses_its_own_parameter(add_rows: AddRows) -> None:
-    add_rows(catalog.PoolerRow("weighted@NUMBER", f"{__name__}:Weighted", "an example"))
-    assert resolution.open_pooler("weighted@0.5") == Weighted(0.5)
+    add_rows(catalog.PoolerRow("weighted@NUMBER", f"{__name__}:weighted", "an example"))
+    assert resolution.open_pooler("weighted@0.5") == weighted("0.5")
     with pytest.raises(UsageError, match=r"--pool weighted@half: write weighted@NUMBER"):
         resolution.open_pooler("weighted@half")
 
 
-def test_a_subclass_of_a_pooler_does_not_inherit_its_traits() -> None:
-    assert traits_of(Cls()).sentence_mode == "cls_token"
-    assert traits_of(Weighted()) == PoolerTraits()
+def test_a_pooler_that_is_no_row_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    row = catalog.Row(f"{__name__}:Arranger", "an example", provider="other 0.1")
+    monkeypatch.setattr(catalog, "POOLERS", {**catalog.POOLERS, "old": row})
+    with pytest.raises(
+        UsageError, match=r"--pool old: other 0\.1 .*lmkcli\.pooling\.table\.Pooler"
+    ):
+        resolution.open_pooler("old")
 
 
 @pytest.mark.parametrize("name", ["bert", "roberta", "distilbert", "mpnet", "modernbert", "qwen2"])

@@ -23,7 +23,7 @@ from lmkcli.models.crossencoder import open_cross_encoder
 from lmkcli.models.forward import ForwardPass, ModelOptions
 from lmkcli.models.splade import SpladePooling
 from lmkcli.models.tokenizer import open_tokenizer
-from lmkcli.pooling.placement import Input, traits_of
+from lmkcli.pooling.placement import Input
 from lmkcli.spec.recipe import RecipeOptions
 from lmkcli.spec.settings import EncodeSettings
 from tests import tiny
@@ -124,7 +124,7 @@ def test_sparse_vectors(
     one = encoder(masked_model(name), dtype, **options)
     forward = one.runner.forward
     if not trained:
-        expanding = traits_of(open_pooler(options["pool"])).expanding
+        expanding = open_pooler(options["pool"]).expanding
         assert expanding
         forward.pooling = SpladePooling(forward.pooling.token_head, expanding)
     check(forward, inputs(one), one.dim)

@@ -28,7 +28,7 @@ from lmkcli.models.extension import (
     stride,
 )
 from lmkcli.models.transformer import Transformer, position_limit
-from lmkcli.pooling.placement import Ints
+from lmkcli.store.token_blocks import Ints
 from tests import tiny
 
 Models = Callable[[str], Path]

@@ -15,6 +15,7 @@ from lmkcli.errors import DataError, UsageError
 from lmkcli.models.folder import ModelFolder, SentenceModule
 from lmkcli.models.heads import LatentAttention, open_heads, open_token_head
 from lmkcli.models.lookup import read_model
+from lmkcli.pooling.table import LATENT, MEAN, Pooler
 
 CPU = torch.device("cpu")
 RANDOM = np.random.default_rng(0)
@@ -140,7 +141,7 @@ def folder(path: Path, weights: dict[str, torch.Tensor]) -> ModelFolder:
     return read_model(str(path))
 
 
-def states_after(made: ModelFolder, states: torch.Tensor, pool: str = "latent") -> torch.Tensor:
+def states_after(made: ModelFolder, states: torch.Tensor, pool: Pooler = LATENT) -> torch.Tensor:
     with torch.inference_mode():
         result: torch.Tensor = open_token_head(made, pool, CPU)(states)
     return result
@@ -207,10 +208,10 @@ def test_only_latent_pooling_uses_latent_attention(
 ) -> None:
     made = folder(tmp_path / "with", weights)
     states = torch.ones(2, DIM, dtype=torch.bfloat16)
-    assert len(open_token_head(made, "mean", CPU)) == 0
+    assert len(open_token_head(made, MEAN, CPU)) == 0
     assert states_after(made, states, "mean") is states
     with pytest.raises(UsageError, match=r"latent_attn_model; .*--pool"):
-        open_token_head(ModelFolder(tmp_path, "m"), "latent", CPU)
+        open_token_head(ModelFolder(tmp_path, "m"), LATENT, CPU)
 
 
 def test_latent_weights_are_part_of_the_digest(
@@ -237,14 +238,14 @@ def test_weights_of_another_module_are_refused(
 ) -> None:
     made = folder(tmp_path, change(weights))
     with pytest.raises(DataError, match=message):
-        open_token_head(made, "latent", CPU)
+        open_token_head(made, LATENT, CPU)
 
 
 def test_a_damaged_file_is_named(tmp_path: Path, weights: dict[str, torch.Tensor]) -> None:
     made = folder(tmp_path, weights)
     (tmp_path / "latent_attn_model/model.safetensors").write_bytes(b"{")
     with pytest.raises(DataError, match=r"latent_attn_model/model\.safetensors, the latent"):
-        open_token_head(made, "latent", CPU)
+        open_token_head(made, LATENT, CPU)
 
 
 def projection(path: Path, config: dict[str, Any], **weights: torch.Tensor) -> ModelFolder:
@@ -271,4 +272,4 @@ def test_a_projection_of_another_kind_is_refused(tmp_path: Path, config: dict[st
         tmp_path, {"in_features": 3, "out_features": 2} | config, weight=torch.ones(2, 3)
     )
     with pytest.raises(DataError, match=r"Dense .*resid"):
-        open_token_head(made, "mean", CPU)
+        open_token_head(made, MEAN, CPU)

@@ -20,6 +20,7 @@ from lmkcli.errors import DataError
 from lmkcli.models.heads import open_token_head
 from lmkcli.models.late import LateInteraction
 from lmkcli.models.lookup import read_model
+from lmkcli.pooling.table import MEAN
 from lmkcli.progress import Report
 from lmkcli.spec.recipe import RecipeOptions
 from lmkcli.spec.settings import EncodeSettings
@@ -180,7 +181,7 @@ def test_the_layout_of_sentence_transformers_is_read(pylate: Make, tmp_path: Pat
     )
     assert (made.query_prompt, made.doc_prompt) == ("[Q] ", "[D] ")
     head, other = (
-        open_token_head(read_model(str(path)), "mean", torch.device("cpu"))
+        open_token_head(read_model(str(path)), MEAN, torch.device("cpu"))
         for path in (tmp_path, tmp_path / "saved")
     )
     states = torch.randn(5, tiny.WIDTH)

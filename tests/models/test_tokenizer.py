@@ -20,7 +20,7 @@ from lmkcli.errors import DataError
 from lmkcli.models import tokenizer as tokenizer_module
 from lmkcli.models.folder import ModelFolder
 from lmkcli.models.tokenizer import TextTokens, Tokenizer, open_tokenizer
-from lmkcli.pooling.placement import SpecialTokens
+from lmkcli.pooling.table import SpecialTokens
 from lmkcli.spec.recipe import EncoderConfig
 from lmkcli.text.sentences import sentence_spans
 from tests import tiny

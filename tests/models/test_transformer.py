@@ -17,8 +17,8 @@ from lmkcli.models.forward import ModelOptions
 from lmkcli.models.lookup import read_model
 from lmkcli.models.tokenizer import open_tokenizer
 from lmkcli.models.transformer import Transformer, open_model
-from lmkcli.pooling.placement import Ints
 from lmkcli.spec.recipe import EncoderConfig
+from lmkcli.store.token_blocks import Ints
 from tests import tiny
 
 Models = Callable[[str], Path]

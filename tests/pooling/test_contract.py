@@ -16,9 +16,11 @@ from hypothesis import strategies as st
 
 from lmkcli import catalog
 from lmkcli.errors import UsageError
-from lmkcli.pooling.landmark import Landmark
-from lmkcli.pooling.placement import SHARED, Content, Placer, Pooler, SpecialTokens, chunk_ends
+from lmkcli.pooling.placement import Placer
 from lmkcli.pooling.segment_mean import pool
+from lmkcli.pooling.table import LMK, Pooler, SpecialTokens
+from tests.pooling import texts
+from tests.pooling.texts import Text, text_of
 
 CLS, SEP = 1, 2
 PROMPT, CONTENT = 100, 1000  # the first ids of a prompt and of a text; the next ids are consecutive
@@ -33,10 +35,10 @@ SPECIAL_TOKENS = [
 
 def open_pooler(name: str) -> Pooler:
     home = catalog.POOLERS.load(name)
-    return home(3) if name.endswith("@k") else home()  # type: ignore[no-any-return]
+    return home(3) if name.endswith("@k") else home  # type: ignore[no-any-return]
 
 
-POOLERS = {name: open_pooler(name) for name in catalog.POOLERS} | {"forced": Landmark(force=True)}
+POOLERS = {name: open_pooler(name) for name in catalog.POOLERS} | {"forced": LMK.for_training()}
 
 
 class One(NamedTuple):
@@ -48,8 +50,8 @@ class One(NamedTuple):
     kept: int
 
 
-def placed(placer: Placer, content: Content) -> One:
-    made = placer.place(content)
+def placed(placer: Placer, content: Text) -> One:
+    made = texts.place(placer, content)
     assert made.vectors == len(made.inputs) == 1
     only = made.inputs[0]
     assert only.attended == len(only.ids)
@@ -60,7 +62,7 @@ class Case(NamedTuple):
     """A placer and the text that it places."""
 
     placer: Placer
-    content: Content
+    content: Text
 
     @property
     def hidden(self) -> int:
@@ -94,7 +96,7 @@ def cases(draw: st.DrawFn, names: tuple[str, ...] = tuple(POOLERS)) -> Case:
         gran, ends = "sentence", np.array(sorted({*inner, length}), np.int32)
         ends = ends[(ends > 0) & (ends <= length)]
     placer = Placer(pooler, special, limit, gran, draw(st.booleans()))
-    return Case(placer, placer.content(rising(CONTENT, length), prompt, ends))
+    return Case(placer, text_of(placer, rising(CONTENT, length), prompt, ends))
 
 
 def fits(pooler: Pooler, special: SpecialTokens) -> bool:
@@ -172,7 +174,7 @@ def test_the_classic_poolers_share_one_layout(case: Case) -> None:
 
 @given(cases(("mean", "mean@k")))
 def test_the_mean_marks_every_step(case: Case) -> None:
-    step = case.placer.pooler.step  # type: ignore[attr-defined]
+    step = case.placer.pooler.k
     made = placed(case.placer, replace_prompt(case.content))
     assert made.marks.tolist() == list(range(0, len(made.input_ids), step))
 
@@ -210,26 +212,10 @@ def test_a_cls_precedes_its_chunk(case: Case) -> None:
             assert made.input_ids[mark + 1] == CONTENT + starts[number]
 
 
-@given(cases())
-def test_owners_are_the_chunks_of_their_marks(case: Case) -> None:
-    """Owners are chunk numbers, or SHARED. A marked content token belongs to its chunk."""
-    made = case.placer.pooler.arrange(
-        case.content, case.placer.special, case.placer.limit, case.hidden
-    )
-    assert len(made.owners) == len(made.marks)
-    assert set(made.owners.tolist()) <= {SHARED, *range(max(len(case.content.ends), 1))}
-    if not len(made.ids):  # the model decides the vector of an empty input
-        return
-    for mark, owner in zip(made.marks.tolist(), made.owners.tolist(), strict=True):
-        place = made.ids[mark] - CONTENT
-        if place >= 0 and owner != SHARED:
-            assert owner == np.searchsorted(case.content.ends, place, side="right")
-
-
 @pytest.mark.parametrize("name", POOLERS)
 def test_an_empty_text_has_a_vector(name: str) -> None:
     placer = Placer(POOLERS[name], SPECIAL_TOKENS[0], 8, "4", True)
-    made = placed(placer, placer.content(rising(0, 0), rising(0, 0), None))
+    made = placed(placer, text_of(placer, rising(0, 0), rising(0, 0), None))
     assert made.input_ids.tolist() == [CLS, SEP]
     assert made.kept == 0
 
@@ -237,7 +223,7 @@ def test_an_empty_text_has_a_vector(name: str) -> None:
 @pytest.mark.parametrize("name", POOLERS)
 def test_a_prompt_longer_than_the_limit_leaves_no_content(name: str) -> None:
     placer = Placer(POOLERS[name], SPECIAL_TOKENS[0], 8, "4", False)
-    made = placed(placer, placer.content(rising(CONTENT, 5), rising(PROMPT, 20), None))
+    made = placed(placer, text_of(placer, rising(CONTENT, 5), rising(PROMPT, 20), None))
     assert len(made.input_ids) == 8
     assert made.kept == 0
     assert len(made.marks)
@@ -260,7 +246,7 @@ def test_a_tokenizer_without_the_special_token_is_refused(
 
 def place(length: int, gran: int, limit: int, pooler: Pooler = POOLERS["lmk"]) -> One:
     placer = Placer(pooler, SpecialTokens((CLS,), (SEP,), CLS, SEP), limit, str(gran), True)
-    return placed(placer, placer.content(rising(CONTENT, length), rising(0, 0), None))
+    return placed(placer, text_of(placer, rising(CONTENT, length), rising(0, 0), None))
 
 
 @given(st.integers(1, 400), st.integers(1, 80), st.integers(3, 200))
@@ -306,7 +292,7 @@ def test_a_complete_chunk_may_lose_its_landmark() -> None:
 
 
 def test_a_forced_landmark_is_the_last_token() -> None:
-    made = place(20, 32, 8, Landmark(force=True))
+    made = place(20, 32, 8, LMK.for_training())
     assert made.input_ids.tolist() == [CLS, *range(1000, 1006), SEP]
     assert (made.marks.tolist(), made.kept) == ([7], 6)
 
@@ -318,7 +304,7 @@ def test_sentences_are_chunks() -> None:
         ("multicls", [CLS, 1000, 1001, CLS, 1002, CLS, 1003, 1004, 1005, 1006, SEP]),
     ):
         placer = Placer(POOLERS[name], SPECIAL_TOKENS[0], 32, "sentence", True)
-        made = placed(placer, placer.content(rising(CONTENT, 7), rising(0, 0), ends))
+        made = placed(placer, text_of(placer, rising(CONTENT, 7), rising(0, 0), ends))
         assert made.input_ids.tolist() == expected
         assert (made.input_ids[made.marks] == (SEP if name == "lmk" else CLS)).all()
         assert len(made.marks) == 3
@@ -326,7 +312,7 @@ def test_sentences_are_chunks() -> None:
 
 def test_a_text_without_splitter_ends_is_one_sentence() -> None:
     placer = Placer(POOLERS["lmk"], SPECIAL_TOKENS[0], 32, "sentence", True)
-    assert placer.content(rising(CONTENT, 7), rising(0, 0), None).ends.tolist() == [7]
+    assert text_of(placer, rising(CONTENT, 7), rising(0, 0), None).ends.tolist() == [7]
 
 
 def test_pooled_vectors_equal_those_of_the_official_code(parity: Callable[[str], Path]) -> None:
@@ -346,7 +332,7 @@ def test_pooled_vectors_equal_those_of_the_official_code(parity: Callable[[str],
         np.testing.assert_allclose(made.numpy(), numbers[name], atol=1e-6)
 
 
-def replace_prompt(content: Content) -> Content:
+def replace_prompt(content: Text) -> Text:
     """Return the text without its prompt."""
     return content._replace(prompt=rising(0, 0))
 
@@ -361,5 +347,5 @@ def test_placers_are_frozen() -> None:
 
 def test_a_numeric_granularity_ignores_the_ends_of_a_splitter() -> None:
     placer = Placer(POOLERS["lmk"], SPECIAL_TOKENS[0], 8, "4", True)
-    ends = placer.content(rising(0, 9), rising(0, 0), np.array([1, 9], np.int32)).ends
-    assert ends.tolist() == chunk_ends(9, 4).tolist() == [4, 8, 9]
+    ends = text_of(placer, rising(0, 9), rising(0, 0), np.array([1, 9], np.int32)).ends
+    assert ends.tolist() == [4, 8, 9]

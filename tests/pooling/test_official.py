@@ -8,9 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from lmkcli.pooling.classic import Cls, EveryKth
-from lmkcli.pooling.landmark import Landmark, MultiCls
-from lmkcli.pooling.placement import Placer, SpecialTokens
+from lmkcli.pooling.placement import Placer
+from lmkcli.pooling.table import CLS, LMK, MULTICLS, SpecialTokens, every_kth
 
 Parity = Callable[[str], Path]
 LAYOUT = SpecialTokens(prefix=(1,), suffix=(2,), cls=1, landmark=2)
@@ -22,26 +21,24 @@ def cases(parity: Parity, name: str) -> list[dict[str, Any]]:
 
 def ids(pooler: Any, case: dict[str, Any], gran: str) -> list[int]:
     placer = Placer(pooler, LAYOUT, case["L"], gran, True)
-    content = placer.content(
-        np.arange(10, 10 + case["n"], dtype=np.int32), np.zeros(0, np.int32), None
-    )
-    return placer.place(content).inputs[0].ids.tolist()
+    text = np.arange(10, 10 + case["n"], dtype=np.int32)
+    return placer.place_text(text).inputs[0].ids.tolist()
 
 
 def test_training_layout(parity: Parity) -> None:
     found = cases(parity, "train_tokenisation.json")
     assert len(found) == 160
     for case in found:
-        assert ids(Landmark(force=True), case, str(case["g"])) == case["ids"], case
+        assert ids(LMK.for_training(), case, str(case["g"])) == case["ids"], case
 
 
 @pytest.mark.parametrize("pool", ["landmark", "multicls", "mean_every_k", "cls"])
 def test_evaluation_layout(parity: Parity, pool: str) -> None:
     poolers = {
-        "landmark": Landmark(),
-        "multicls": MultiCls(),
-        "mean_every_k": EveryKth(4),
-        "cls": Cls(),
+        "landmark": LMK,
+        "multicls": MULTICLS,
+        "mean_every_k": every_kth(4),
+        "cls": CLS,
     }
     found = [case for case in cases(parity, "eval_tokenisation.json") if case["pool"] == pool]
     assert len(found) in (30, 60)

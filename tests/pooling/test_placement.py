@@ -6,8 +6,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lmkcli.errors import UsageError
-from lmkcli.pooling.classic import Mean
-from lmkcli.pooling.placement import Content, Placer, SpecialTokens, chunk_ends, plain
+from lmkcli.pooling.placement import Placer
+from lmkcli.pooling.table import MEAN, SpecialTokens
+from tests.pooling import texts
+from tests.pooling.texts import text_of
 
 NONE = np.zeros(0, np.int32)
 
@@ -18,9 +20,9 @@ def numbers(count: int, first: int = 10) -> np.ndarray:
 
 @given(st.integers(0, 2000), st.integers(1, 2100))
 def test_chunks_cover_the_text_and_only_the_last_is_shorter(length: int, size: int) -> None:
-    ends = chunk_ends(length, size)
+    placer = Placer(MEAN, SpecialTokens(), 8, str(size), True)
+    ends = text_of(placer, numbers(length)).ends
     sizes = np.diff([0, *ends])
-    assert ends.dtype == np.int32
     assert sizes.sum() == length
     assert (sizes[:-1] == size).all()
     assert ((sizes > 0) & (sizes <= size)).all() or (length == 0 and len(sizes) == 1)
@@ -32,9 +34,10 @@ def test_the_usual_input_is_cut_before_its_suffix(
 ) -> None:
     limit = data.draw(st.integers(before + after + 1, 50))
     special = SpecialTokens((1,) * before, (2,) * after)
-    ids, kept = plain(Content(numbers(length), NONE, numbers(prompt, 5)), special, limit)
+    made = Placer(MEAN, special, limit, "", True).place_text(numbers(length), numbers(prompt, 5))
+    ids, kept = made.inputs[0].ids, made.kept
     whole = [1] * before + numbers(prompt, 5).tolist() + numbers(length).tolist()
-    assert ids.tolist() == whole[: limit - after] + [2] * after
+    assert ids.tolist() == (whole[: limit - after] + [2] * after or [0])
     assert kept == max(min(length, limit - before - after - prompt), 0)
     assert ids.dtype == np.int32
 
@@ -43,10 +46,10 @@ def test_the_granularity_determines_the_chunks() -> None:
     ends = np.array([2, 6], np.int32)
     found = {}
     for gran in ("", "4", "sentence"):
-        placer = Placer(Mean(), SpecialTokens(), 8, gran, True)
-        found[gran] = placer.content(numbers(6), NONE, ends).ends.tolist()
-        assert placer.content(NONE, NONE, NONE).ends.tolist() == [0]
-        assert placer.content(NONE, NONE, None).ends.tolist() == [0]
+        placer = Placer(MEAN, SpecialTokens(), 8, gran, True)
+        found[gran] = text_of(placer, numbers(6), NONE, ends).ends.tolist()
+        assert text_of(placer, NONE, NONE, NONE).ends.tolist() == [0]
+        assert text_of(placer, NONE, NONE, None).ends.tolist() == [0]
     assert found == {"": [6], "4": [4, 6], "sentence": [2, 6]}
 
 
@@ -54,8 +57,8 @@ def test_the_granularity_determines_the_chunks() -> None:
 def test_a_limit_without_positions_for_content_is_refused(limit: int) -> None:
     special = SpecialTokens((1,), (2,), 1, 2)
     with pytest.raises(UsageError, match=f"--max-length {limit} .* 2 positions"):
-        Placer(Mean(), special, limit, "", True)
-    assert Placer(Mean(), special, 3, "", True).limit == 3
+        Placer(MEAN, special, limit, "", True)
+    assert Placer(MEAN, special, 3, "", True).limit == 3
 
 
 @pytest.mark.parametrize(
@@ -66,7 +69,7 @@ def test_the_prompt_is_averaged_if_the_folder_declares_it(
     include: bool, prompt: int, marks: list[int]
 ) -> None:
     """A prompt that is not included takes its CLS with it. Without a prompt, all positions are averaged."""
-    placer = Placer(Mean(), SpecialTokens((1,), (2,), 1, 2), 16, "", include)
-    [made] = placer.place(placer.content(numbers(2), numbers(prompt, 5), None)).inputs
+    placer = Placer(MEAN, SpecialTokens((1,), (2,), 1, 2), 16, "", include)
+    [made] = texts.place(placer, text_of(placer, numbers(2), numbers(prompt, 5), None)).inputs
     assert made.marks.tolist() == marks
     assert made.groups.tolist() == [0] * len(marks)

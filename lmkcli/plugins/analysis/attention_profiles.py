@@ -70,8 +70,7 @@ def profiles(
     shares, special = [], []
     tokens = 0
     for row in rows:
-        content = opened.placer.content(row.ids, row.prompt, row.ends)
-        placed = opened.placer.place(content).inputs[0]
+        placed = opened.placer.place_text(row.ids, row.prompt, row.ends).inputs[0]
         # [layers, heads, positions] -> [layers, positions]
         weights = mean_attention(opened.model, placed.ids, placed.marks).mean(1)
         chosen = {"last": weights[-1:], "mean": weights.mean(0, keepdims=True), "each": weights}

@@ -27,7 +27,7 @@ from lmkcli.errors import DataError, UsageError
 from lmkcli.models.files import loading
 from lmkcli.models.forward import Finish, ForwardPass, ModelOptions
 from lmkcli.models.tokenizer import Tokenizer, open_tokenizer
-from lmkcli.pooling.placement import NOTHING, Input, Placer
+from lmkcli.pooling.placement import Input, Placer
 from lmkcli.progress import Report
 from lmkcli.spec import manifest
 from lmkcli.spec.manifest import Manifest
@@ -161,7 +161,7 @@ def _probes(placer: Placer, forward: ForwardPass) -> list[Input]:
     inputs: list[Input] = []
     for length in (0, 1, 17, longest // 2, longest):
         ids = rng.integers(size // 2, size, length).astype(np.int32)
-        (one,) = placer.place(placer.content(ids, NOTHING, None)).inputs
+        (one,) = placer.place_text(ids).inputs
         inputs.append(one._replace(groups=one.groups + len(inputs)))  # a vector for each input
     return inputs
 

@@ -18,7 +18,7 @@ from lmkcli.models.folder import ModelFolder
 from lmkcli.models.forward import ModelOptions
 from lmkcli.plugins.m2bert.config import M2BertConfig
 from lmkcli.plugins.m2bert.model import M2BertModel
-from lmkcli.pooling.placement import Ints
+from lmkcli.store.token_blocks import Ints
 from lmkcli.system.hardware import free_memory
 
 transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]

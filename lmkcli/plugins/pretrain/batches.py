@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -10,8 +9,11 @@ from lmkcli.data.collection import WHOLE, Shard
 from lmkcli.plugins.pretrain.corpus import Corpus, Text
 from lmkcli.plugins.pretrain.masking import Masking, MaskingVocabulary
 from lmkcli.plugins.pretrain.pretext import PretrainBatch
-from lmkcli.pooling.placement import Content, Input
+from lmkcli.pooling.chunks import Chunks
+from lmkcli.pooling.placement import Input
 from lmkcli.spec.values import Granularity
+from lmkcli.store.ragged import Longs
+from lmkcli.store.token_blocks import TokenBlock
 from lmkcli.training.data.inputs import TrainingSide
 from lmkcli.training.data.sampling import ExampleBatch, seeded_rng
 
@@ -35,13 +37,13 @@ class TextLayout:
         if self.doubled:
             special = placer.special
             ids = np.concatenate([special.prefix, ids, special.suffix]).astype(np.int32)
+        ends, chunks = text.ends, None
         if len(self.grans) > 1:
-            sizes = [int(gran) for gran in self.grans]
-            content = Content(ids, drawn_ends(len(ids), sizes, rng), text.prompt)
-        else:
-            ends = None if text.ends is None else np.unique(np.minimum(text.ends, len(ids)))
-            content = placer.content(ids, text.prompt, ends)
-        return placer.place(content).inputs[0]
+            drawn = drawn_ends(len(ids), [int(gran) for gran in self.grans], rng)
+            chunks = Chunks(drawn, np.array([len(drawn)]))
+        elif ends is not None:
+            ends = np.unique(np.minimum(ends, len(ids)))
+        return placer.place(TokenBlock.one(ids, text.prompt, ends), chunks).inputs[0]
 
     def kept(self, length: int) -> int:
         """Return the minimum number of text tokens in an input of `length` positions.
@@ -49,23 +51,18 @@ class TextLayout:
         The other positions contain special tokens and landmarks. Their number depends on the granularity, so
         this is the minimum over all granularities.
         """
-        full = Text(np.zeros(length, np.int32), np.zeros(0, np.int32), None)
-        placers = [
-            (placer, placer.content(full.ids, full.prompt, None)) for placer in self.side.placers
-        ]
-        return min(placer.place(content).kept for placer, content in placers)
+        ids = np.zeros(length, np.int32)
+        return min(placer.place_text(ids).kept for placer in self.side.placers)
 
 
-def drawn_ends(
-    length: int, sizes: Sequence[int], rng: np.random.Generator
-) -> "np.ndarray[Any, np.dtype[np.int32]]":
+def drawn_ends(length: int, sizes: Sequence[int], rng: np.random.Generator) -> Longs:
     """Draw a size for each chunk of `length` tokens and return the exclusive ends.
 
     The last chunk may be shorter than its size.
     """
     most = -(-length // min(sizes)) or 1
     ends = np.cumsum(rng.choice(np.array(sizes), most))
-    return np.append(ends[ends < length], length).astype(np.int32)
+    return np.append(ends[ends < length], length)
 
 
 @dataclass(frozen=True)

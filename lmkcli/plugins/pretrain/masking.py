@@ -17,7 +17,8 @@ from numpy.typing import NDArray
 
 from lmkcli.errors import UsageError
 from lmkcli.models.tokenizer import Tokenizer
-from lmkcli.pooling.placement import Input, Ints
+from lmkcli.pooling.placement import Input
+from lmkcli.store.token_blocks import Ints
 
 MOST = 512  # maximum number of hidden tokens in one mask
 # Shares of the hidden tokens that become the mask token, and that remain unchanged (BERT, §3.1); the rest

@@ -36,7 +36,6 @@ from lmkcli.plugins.pretrain.pretext import (
     PretrainBatch,
     Pretraining,
 )
-from lmkcli.pooling.placement import traits_of
 from lmkcli.spec.values import Granularity
 from lmkcli.system.atomic import temporary_folder
 from lmkcli.training.data.batches import Feed
@@ -280,7 +279,7 @@ def _layout(
 def _in_blocks(corpus: Corpus, layout: TextLayout) -> Corpus:
     """Cut the joined texts into blocks. The separator token joins texts, unless the pooler marks it."""
     placer = layout.side.placers[0]
-    separator = None if traits_of(placer.pooler).marks_separator else placer.special.separator
+    separator = None if placer.pooler.marks_separator else placer.special.separator
     if not placer.special.suffix:
         separator = None
     return in_blocks(corpus, layout.kept(placer.limit), separator)

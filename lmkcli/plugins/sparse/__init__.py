@@ -8,17 +8,17 @@ _JSON = "JSON with the weights of terms, as Anserini reads it"
 ROWS = (
     PoolerRow(
         "splade",
-        "lmkcli.pooling.classic:Splade",
+        "lmkcli.pooling.table:SPLADE",
         "sparse: weights of vocabulary terms, maximum over all positions",
     ),
     PoolerRow(
         "splade-sum",
-        "lmkcli.pooling.classic:SpladeSum",
+        "lmkcli.pooling.table:SPLADE_SUM",
         "as splade, with the sum over positions (v1)",
     ),
     PoolerRow(
         "splade-log",
-        "lmkcli.pooling.classic:SpladeLog",
+        "lmkcli.pooling.table:SPLADE_LOG",
         "as splade, with the logarithm taken twice",
     ),
     EngineRow(

@@ -28,7 +28,7 @@ from lmkcli.models.folder import ModelFolder
 from lmkcli.models.forward import ModelOptions
 from lmkcli.plugins.tite.config import TiteConfig
 from lmkcli.plugins.tite.model import Residual, TiteEncoder, TiteMLP, TiteModel
-from lmkcli.pooling.placement import Ints
+from lmkcli.store.token_blocks import Ints
 
 transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]
 _TABLE = "embeddings.word_embeddings.weight"

@@ -19,9 +19,10 @@ from lmkcli.encoding.resolution import window_reduction
 from lmkcli.errors import UsageError
 from lmkcli.models.forward import Finish
 from lmkcli.models.tokenizer import Tokenizer
-from lmkcli.pooling.placement import Input, Placement, Placer, training_pooler
+from lmkcli.pooling.placement import Input, Placement, Placer
 from lmkcli.spec.recipe import EncoderConfig
 from lmkcli.spec.values import Granularity
+from lmkcli.store.token_blocks import TokenBlock
 from lmkcli.training.data.examples import Ints
 
 
@@ -83,7 +84,7 @@ class TrainingSide:
         """
         chosen = [replace(side, gran=gran) for gran in grans] if side.gran and grans else [side]
         placers = [make_placer(one, tokenizer.special) for one in chosen]
-        variants = (replace(each, pooler=training_pooler(each.pooler)) for each in placers)
+        variants = (replace(each, pooler=each.pooler.for_training()) for each in placers)
         finish = Finish(side.unit == "doc", side.dim, side.normalize, window_reduction(side))
         return cls(tokenizer, tuple(variants), finish)
 
@@ -99,12 +100,15 @@ class TrainingSide:
         Returns for each text its inputs, and the chunk number of each of its vectors, [vectors].
         """
         (placer,) = self.placers
+        block = TokenBlock.of(self.tokenizer(list(texts)))
+        chunks = placer.chunks(block)
         placed = []
-        for text in self.tokenizer(list(texts)):
-            content = placer.content(text.ids, text.prompt, text.ends)
-            placement = placer.place(content)
-            numbers = np.searchsorted(content.ends, placement.covers[:, 0], side="right")
-            placed.append((placement, np.minimum(numbers, len(content.ends) - 1)))
+        for placement, first, count in zip(
+            placer.place(block, chunks).split(), chunks.firsts, chunks.counts, strict=True
+        ):
+            ends = chunks.ends[first : first + count]
+            numbers = np.searchsorted(ends, placement.covers[:, 0], side="right")
+            placed.append((placement, np.minimum(numbers, count - 1)))
         return placed
 
     def placements(
@@ -115,9 +119,11 @@ class TrainingSide:
         for prompt in dict.fromkeys(prompts):
             rows = [row for row, text_prompt in enumerate(prompts) if text_prompt == prompt]
             tokenizer = self.tokenizer if prompt is None else replace(self.tokenizer, prompt=prompt)
-            for row, text in zip(rows, tokenizer([texts[row] for row in rows]), strict=True):
-                placer = self.placers[draws[row]]
-                placements[row] = placer.place(placer.content(text.ids, text.prompt, text.ends))
+            tokens = dict(zip(rows, tokenizer([texts[row] for row in rows]), strict=True))
+            for draw in sorted({draws[row] for row in rows}):
+                drawn = [row for row in rows if draws[row] == draw]
+                block = TokenBlock.of([tokens[row] for row in drawn])
+                placements |= zip(drawn, self.placers[draw].place(block).split(), strict=True)
         return [placements[row] for row in range(len(texts))]
 
 

@@ -17,7 +17,7 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from lmkcli.encoding.resolution import ResolvedRecipe, makes_sparse
+from lmkcli.encoding.resolution import ResolvedRecipe, makes_sparse, open_pooler
 from lmkcli.encoding.sentence_folder import (
     module_folders,
     projection_folders,
@@ -26,7 +26,7 @@ from lmkcli.encoding.sentence_folder import (
 from lmkcli.errors import DataError, LmkError
 from lmkcli.models.decoders import MaskedModel
 from lmkcli.models.folder import HEADS, TRAINED
-from lmkcli.models.heads import latent_file_names
+from lmkcli.models.heads import state_module
 from lmkcli.models.lora import merge
 from lmkcli.spec import manifest
 from lmkcli.store.outputs import checkpoints as existing
@@ -190,7 +190,7 @@ def publish(
         write_files(resolved, growing)
         others = _write_model(growing, module, merge(learned, trainable.ALPHA))
         _write_modules(growing, resolved, others)
-        _write_latent(growing, resolved, others)
+        _write_pooler(growing, resolved, others)
         _write_adapter(growing, resolved, module, learned)
         _write_heads(growing, others)
         _copy_mode(growing, folder / manifest.NAME)
@@ -309,13 +309,10 @@ def _part(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
     return {k.removeprefix(prefix): v for k, v in tensors.items() if k.startswith(prefix)}
 
 
-def _write_latent(growing: Path, resolved: ResolvedRecipe, learned: dict[str, Tensor]) -> None:
-    """Write the weights of a latent attention under the names of its file."""
-    if resolved.recipe.doc.pool == "latent" and resolved.folder.latent is not None:
-        state = _part(learned, "pooling.token_head.0.")
-        save_file(
-            latent_file_names(state), growing / resolved.folder.latent.name / "model.safetensors"
-        )
+def _write_pooler(growing: Path, resolved: ResolvedRecipe, learned: dict[str, Tensor]) -> None:
+    """Write the weights of the pooler, if it has weights."""
+    if weights := state_module(open_pooler(resolved.recipe.doc.pool)):
+        weights.write(_part(learned, "pooling.token_head.0."), resolved.folder, growing)
 
 
 def _write_adapter(

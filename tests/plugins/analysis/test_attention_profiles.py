@@ -62,7 +62,7 @@ def test_a_profile_is_the_attention_to_content(
     model, rows = opened(tiny_model("bert"), beir, pool="cls")
     (found,) = attention_profiles.profiles(model, rows[:1], "last", 2)
     placer = model.placer
-    one = placer.place(placer.content(rows[0].ids, rows[0].prompt, rows[0].ends)).inputs[0]
+    one = placer.place_text(rows[0].ids, rows[0].prompt, rows[0].ends).inputs[0]
     weights = mean_attention(model.model, one.ids, np.zeros(1, np.int32))[-1].mean(0)
     inside = weights[1:-1]
     half = len(inside) // 2

@@ -18,7 +18,8 @@ from lmkcli.plugins.pretrain.masking import (
     fill_budget,
     whole_words,
 )
-from lmkcli.pooling.placement import Input, SpecialTokens
+from lmkcli.pooling.placement import Input
+from lmkcli.pooling.table import SpecialTokens
 from tests import tiny
 
 

@@ -17,7 +17,7 @@ def is_bag(config: Config) -> bool:
 
 
 ROWS = (
-    PoolerRow("head@k", "lmk_example.pooler:Head", "the mean over the first k positions"),
+    PoolerRow("head@k", "lmk_example.pooler:head", "the mean over the first k positions"),
     LossRow(
         "triplet",
         "lmk_example.loss:Triplet",

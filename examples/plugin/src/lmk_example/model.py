@@ -12,7 +12,7 @@ from lmkcli.models.devices import TORCH_DTYPES, choose_device, native_dtype
 from lmkcli.models.files import loading
 from lmkcli.models.folder import ModelFolder
 from lmkcli.models.forward import ModelOptions
-from lmkcli.pooling.placement import Ints
+from lmkcli.store.token_blocks import Ints
 
 
 class BagConfig(PretrainedConfig):

@@ -1,0 +1,155 @@
+"""The table of poolers. A row says where special tokens stand in an input, and which positions are marked.
+
+A vector is the mean of the states at marked positions (segment_mean.py). All pooling methods have the same
+input in common, and differ in a few columns:
+
+    prefix   before chunk after   before chunk after   …   suffix
+
+With the content a b c d e in chunks of two, and marked positions in « »:
+
+    cls        «CLS»   a   b   c   d   e   SEP
+    last        CLS    a   b   c   d   e  «SEP»
+    mean       «CLS»  «a» «b» «c» «d» «e» «SEP»
+    mean@3     «CLS»   a   b  «c»  d   e  «SEP»
+    multicls   «CLS»   a   b «CLS» c   d «CLS»  e   SEP
+    lmk         CLS    a   b «SEP» c   d «SEP»  e  «SEP»
+
+The poolers lmk and multicls are those of arXiv 2601.21525 §4, Algorithms 1 and 2; the others are in its §3.
+A package adds a pooler with a row of its own, or, for a pooler NAME@PARAMETER, with a function that returns a
+row (examples/plugin).
+"""
+
+from dataclasses import dataclass, replace
+from typing import Literal, NamedTuple
+
+from lmkcli.errors import UsageError
+
+
+class SpecialTokens(NamedTuple):
+    """The special tokens around content, from the template of the tokenizer."""
+
+    prefix: tuple[int, ...] = ()
+    suffix: tuple[int, ...] = ()
+    cls: int | None = None  # CLS, else BOS
+    landmark: int | None = None  # SEP, else EOS: the vocabulary is unchanged (LMK, §4)
+    separator: int | None = None  # SEP, else PAD: between the chunks of a collection
+    cuts_suffix: bool = False  # whether truncation also removes the suffix (M2-BERT)
+    mask: int | None = None  # replaces hidden tokens in pre-training
+
+
+Reduction = Literal["mean", "max", "sum"]
+
+
+class Expanding(NamedTuple):
+    """The pooling of a sparse vector over the vocabulary, from the logits of marked positions.
+
+    reduction: 'max' or 'sum' over the positions, and by default over the windows of a text. logarithms: how
+    often the weight of a term is log(1 + weight), starting from relu(logit).
+    """
+
+    reduction: Reduction
+    logarithms: int = 1
+
+
+# What a tokenizer must have, and the poolers that do without.
+_NEEDS = {
+    "prefix": ("a special token before the text", "mean or last"),
+    "cls": ("a CLS or BOS token", "mean or lmk"),
+    "landmark": ("a SEP or EOS token, and this one has neither", "mean"),
+    "mask": ("a mask token", "mean"),
+}
+
+
+@dataclass(frozen=True)
+class Pooler:
+    """One row of the table.
+
+    name: the value of --pool. marked: which positions are averaged; those that do not depend on chunks
+    (first, last, every) count all positions of an input, also special tokens.
+    """
+
+    name: str
+    # first, last: the first or last k positions. every: the positions 0, k, 2k … after the prompt. inserted:
+    # the tokens before and after the chunks. model: none, because the model makes the vector itself
+    marked: Literal["first", "last", "every", "inserted", "model"]
+    k: int = 1
+
+    # The layout. An inserted token is a field of SpecialTokens.
+    before: Literal["", "cls", "landmark", "mask"] = ""  # inserted before each chunk
+    after: Literal["", "cls", "landmark", "mask"] = ""  # inserted after each chunk
+    prefix: bool = True  # whether the special tokens of the tokenizer before a text stay …
+    suffix: bool = True  # … and those after it
+    # whether an input that is cut before its first inserted token gets one at its end (`for_training`);
+    # otherwise all its positions are marked
+    forced: bool = False
+
+    # Facts for other modules.
+    needs_prefix: bool = False  # whether it has no meaning without a special token before the text
+    appends_eos: bool = False  # whether the inputs of a decoder that declares no pooling end in EOS
+    # the same pooling in sentence-transformers, such as 'cls_token': exported folders need no code of lmk
+    sentence_mode: str = ""
+    # 'module:attribute' of a class of weights that the states pass through before the mean
+    # (`lmkcli.models.heads.StateModule`)
+    module: str = ""
+    expanding: Expanding | None = None  # sparse vectors over the vocabulary instead of a mean
+
+    @property
+    def chunked(self) -> bool:
+        """Whether every chunk gets a token of its own, so that the pooler needs chunks."""
+        return bool(self.before or self.after)
+
+    @property
+    def per(self) -> str:
+        """The marks: 'input' (of its ends), 'step', 'chunk', 'token', or 'model' (no positions)."""
+        every = "token" if self.k == 1 else "step"
+        return {"inserted": "chunk", "every": every, "model": "model"}.get(self.marked, "input")
+
+    @property
+    def marks_separator(self) -> bool:
+        """Whether the separator token may be marked, so that it cannot join texts in pre-training."""
+        return "landmark" in (self.before, self.after)
+
+    def around(self, special: SpecialTokens) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """Return the special tokens at the start and at the end of every input."""
+        return special.prefix if self.prefix else (), special.suffix if self.suffix else ()
+
+    def reserved(self, special: SpecialTokens) -> int:
+        """Return how many positions of an input contain neither content, prompt nor tokens of chunks."""
+        prefix, suffix = self.around(special)
+        return len(prefix) + len(suffix)
+
+    def inserted(self, special: SpecialTokens) -> list[int]:
+        """Return the tokens that each chunk gets, at most one before and one after it."""
+        return [getattr(special, name) or 0 for name in (self.before, self.after) if name]
+
+    def check(self, special: SpecialTokens) -> None:
+        """Raise UsageError if the tokenizer lacks a special token that this pooler needs."""
+        missing = ["prefix"] if self.needs_prefix and not special.prefix else []
+        inserted = (self.before, self.after)
+        missing += [name for name in inserted if name and getattr(special, name) is None]
+        if missing:
+            what, instead = _NEEDS[missing[0]]
+            raise UsageError(f"--pool {self.name} needs a tokenizer with {what}; try {instead}")
+
+    def for_training(self) -> "Pooler":
+        """Return the same pooler with a token after the last chunk in every input (LMK, §4)."""
+        return replace(self, forced=bool(self.after))
+
+
+CLS = Pooler("cls", "first", needs_prefix=True, sentence_mode="cls_token")
+LAST = Pooler("last", "last", appends_eos=True, sentence_mode="lasttoken")
+MEAN = Pooler("mean", "every", sentence_mode="mean_tokens")
+MULTICLS = Pooler("multicls", "inserted", before="cls", prefix=False)
+LMK = Pooler("lmk", "inserted", after="landmark", suffix=False)
+LATENT = Pooler("latent", "every", module="lmkcli.models.heads:LatentAttention")
+MODEL = Pooler("model", "model")  # TITE, M2-BERT
+
+# Sparse vectors: SPLADE v2, SPLADE v1, and OpenSearch's weights log(1 + log(1 + relu(logit)))
+SPLADE = Pooler("splade", "every", expanding=Expanding("max"))
+SPLADE_SUM = Pooler("splade-sum", "every", expanding=Expanding("sum"))
+SPLADE_LOG = Pooler("splade-log", "every", expanding=Expanding("max", 2))
+
+
+def every_kth(k: int) -> Pooler:
+    """Return the row of mean@k."""
+    return Pooler(f"mean@{k}", "every", k)
