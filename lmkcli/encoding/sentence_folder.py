@@ -191,9 +191,7 @@ def run_by_lmk(resolved: ResolvedRecipe) -> bool:
 
     That is the case for TITE, M2-BERT and latent attention.
     """
-    return resolved.folder.kind != TRANSFORMER or bool(
-        open_pooler(resolved.recipe.doc.pool).module
-    )
+    return resolved.folder.kind != TRANSFORMER or bool(open_pooler(resolved.recipe.doc.pool).module)
 
 
 def is_placed(resolved: ResolvedRecipe) -> bool:

@@ -162,7 +162,7 @@ def test_a_context_is_cut_to_the_positions_that_its_chunk_leaves(
     chunks = ["birds migrate south", " ".join(["water"] * 20)]
     made = encoded(encoder, Doc("d", join_chunks(chunks), context=context))
     [ids] = encoder.tokenizer.contexts([context])
-    [placed] = encoder.documents(
+    placed, [of_contexts] = encoder.documents(
         [
             TokenRow(
                 Doc("d", join_chunks(chunks), context=context),
@@ -171,14 +171,14 @@ def test_a_context_is_cut_to_the_positions_that_its_chunk_leaves(
             )
         ]
     )
-    first, second = placed.placement.inputs
+    first, second = placed.inputs
     own = encoder.tokenizer([chunks[0]])[0].ids
     assert len(first.ids) == 16
-    kept = len(ids) * 2 - placed.contexts.lost
+    kept = len(ids) * 2 - of_contexts.lost
     assert first.ids.tolist()[1 : 1 + kept] == ids[:kept].tolist()
     assert first.ids.tolist()[1 + kept : 1 + kept + len(own)] == own.tolist()
-    assert made.contexts == [placed.contexts]
-    assert placed.contexts.tokens == 2 * len(ids)
+    assert made.contexts == [of_contexts]
+    assert of_contexts.tokens == 2 * len(ids)
     assert len(second.ids) == 16
     plain = opened(folder, pool=pool, **ALONE, gran="given", max_length=16)
     without = encoded(plain, Doc("d", join_chunks(chunks)))

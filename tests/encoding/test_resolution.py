@@ -117,9 +117,8 @@ def test_a_pooler_parses_its_own_parameter(add_rows: AddRows) -> None:
         resolution.open_pooler("weighted@half")
 
 
-def test_a_pooler_that_is_no_row_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    row = catalog.Row(f"{__name__}:Arranger", "an example", provider="other 0.1")
-    monkeypatch.setattr(catalog, "POOLERS", {**catalog.POOLERS, "old": row})
+def test_a_pooler_that_is_no_row_is_refused(add_rows: AddRows) -> None:
+    add_rows(catalog.PoolerRow("old", f"{__name__}:Arranger", "an example", provider="other 0.1"))
     with pytest.raises(
         UsageError, match=r"--pool old: other 0\.1 .*lmkcli\.pooling\.table\.Pooler"
     ):

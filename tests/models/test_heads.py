@@ -209,7 +209,7 @@ def test_only_latent_pooling_uses_latent_attention(
     made = folder(tmp_path / "with", weights)
     states = torch.ones(2, DIM, dtype=torch.bfloat16)
     assert len(open_token_head(made, MEAN, CPU)) == 0
-    assert states_after(made, states, "mean") is states
+    assert states_after(made, states, MEAN) is states
     with pytest.raises(UsageError, match=r"latent_attn_model; .*--pool"):
         open_token_head(ModelFolder(tmp_path, "m"), LATENT, CPU)
 
@@ -261,7 +261,7 @@ def test_a_projection_maps_every_state(tmp_path: Path) -> None:
     weight = torch.from_numpy(np.random.default_rng(0).normal(size=(2, 3)).astype("f4"))
     made = projection(tmp_path, {"in_features": 3, "out_features": 2}, weight=weight)
     states = torch.randn(7, 3)
-    torch.testing.assert_close(states_after(made, states, "mean"), states @ weight.T)
+    torch.testing.assert_close(states_after(made, states, MEAN), states @ weight.T)
 
 
 @pytest.mark.parametrize(
