@@ -15,7 +15,6 @@ import written
 from typer.core import TyperArgument
 from typer.main import get_command
 
-from lmkcli import catalog
 from lmkcli.cli import adapter, helptext
 from lmkcli.cli.main import app
 from lmkcli.pooling.placement import Placer

@@ -133,7 +133,7 @@ def open_pooler(pool: str) -> Pooler:
     if not isinstance(found, Pooler):
         provider = pooler_package(pool) or catalog.POOLERS[name].target
         raise UsageError(
-            f"--pool {pool}: {provider} provides a {type(found).__name__}, and this version of lmk needs a row "
+            f"--pool {pool}: {provider} provides a {type(found).__name__}; lmk needs a row "
             "lmkcli.pooling.table.Pooler; update the package"
         )
     return found
