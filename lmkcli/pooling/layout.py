@@ -91,7 +91,7 @@ class Contents:
         return self.chunks.starts[selected] - first, self.chunks.ends[selected] - first
 
 
-class Layout(NamedTuple):
+class InputLayout(NamedTuple):
     """The inputs of w windows.
 
     ids: [all positions]. lengths: [w], at most the limit.
@@ -164,7 +164,7 @@ class _Inserted(NamedTuple):
 
 def lay_out(
     pooler: Pooler, special: SpecialTokens, limit: int, contents: Contents, owned: bool
-) -> Layout:
+) -> InputLayout:
     """Return the inputs of all windows. Without `owned`, marks that are no inserted tokens are SHARED."""
     frame = _frame(pooler, special, limit, contents)
     runs = _runs(frame, contents)
@@ -180,7 +180,7 @@ def lay_out(
     if not contents.include_prompt and contents.prompts.any():
         hidden = np.where(contents.prompts > 0, len(special.prefix) + contents.prompts, 0)
     if inserted is not None and pooler.marked == "inserted":
-        layout = Layout(ids, frame.lengths, NO_MARKS, NO_MARKS, NO_MARKS, kept)
+        layout = InputLayout(ids, frame.lengths, NO_MARKS, NO_MARKS, NO_MARKS, kept)
         return _mark_tokens(layout, pooler.forced, frame, inserted, hidden)
     step = pooler.k if pooler.marked == "every" else 1
     if pooler.marked == "every":
@@ -193,7 +193,7 @@ def lay_out(
     if owned and pooler.marked == "every":
         positions = np.repeat(frame.starts, counts) + marks
         owners = _owners(frame, contents, inserted, at, kept)[positions]
-    return Layout(ids, frame.lengths, marks, counts, owners, kept)
+    return InputLayout(ids, frame.lengths, marks, counts, owners, kept)
 
 
 def _frame(pooler: Pooler, special: SpecialTokens, limit: int, contents: Contents) -> _Frame:
@@ -278,8 +278,8 @@ def _inserted(frame: _Frame, contents: Contents, runs: _Runs) -> _Inserted:
 
 
 def _mark_tokens(
-    layout: Layout, forced: bool, frame: _Frame, inserted: _Inserted, hidden: Longs
-) -> Layout:
+    layout: InputLayout, forced: bool, frame: _Frame, inserted: _Inserted, hidden: Longs
+) -> InputLayout:
     """Mark the inserted tokens.
 
     Content after the last landmark has no landmark of its own, but still reaches earlier landmarks through

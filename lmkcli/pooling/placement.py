@@ -39,7 +39,7 @@ from numpy.typing import NDArray
 
 from lmkcli.errors import UsageError
 from lmkcli.pooling.chunks import Chunks, Windows, cut_chunks, cut_windows
-from lmkcli.pooling.layout import SHARED, Contents, Layout, lay_out
+from lmkcli.pooling.layout import SHARED, Contents, InputLayout, lay_out
 from lmkcli.pooling.table import Pooler, SpecialTokens
 from lmkcli.spec.values import FULL, NO_OVERLAP, Granularity, Overlap, Window
 from lmkcli.store.ragged import Longs, interleave, ranges
@@ -240,7 +240,7 @@ class Placer:
         lengths = np.array([len(context) for context in cut], np.int64)
         return replace(contents, context_ids=np.concatenate([NOTHING, *cut]), contexts=lengths)
 
-    def _numbered(self, contents: Contents, layout: Layout, attended: Longs) -> PlacedBlock:
+    def _numbered(self, contents: Contents, layout: InputLayout, attended: Longs) -> PlacedBlock:
         """Select the marks that count, and number the vectors.
 
         Marks are ordered by window, and by chunk in a window. So a vector is a run of marks. It ends where
@@ -289,7 +289,7 @@ class Placer:
             _sums(texts, contents.contexts, n),
         )
 
-    def _owners(self, windows: Windows, layout: Layout, of_marks: Longs) -> Longs:
+    def _owners(self, windows: Windows, layout: InputLayout, of_marks: Longs) -> Longs:
         """Return the chunk of each mark, counted over all texts, or SHARED."""
         first = windows.first[of_marks]
         owned = layout.owners != SHARED
@@ -302,7 +302,7 @@ class Placer:
         return np.where(owned, np.maximum(layout.owners, 0) + first, SHARED)
 
     def _counted(
-        self, windows: Windows, layout: Layout, owners: Longs, of_marks: Longs
+        self, windows: Windows, layout: InputLayout, owners: Longs, of_marks: Longs
     ) -> NDArray[np.bool_]:
         """Return which marks are in a vector."""
         if self.unit == "doc":
@@ -333,7 +333,7 @@ class Placer:
 
 
 def _inputs(
-    layout: Layout, marks: Ints, groups: Ints, counts: Longs, attended: Longs
+    layout: InputLayout, marks: Ints, groups: Ints, counts: Longs, attended: Longs
 ) -> list[Input]:
     """Return the inputs as views of flat arrays."""
     bounds = [0, *np.cumsum(layout.lengths).tolist()]
@@ -356,7 +356,7 @@ def _sums(groups: Longs, values: NDArray[np.integer[Any]], count: int) -> Longs:
     return np.bincount(groups, values, count).astype(np.int64)  # exact: less than 2^53 tokens
 
 
-def _expanded(layout: Layout, token: int, limit: int) -> Layout:
+def _expanded(layout: InputLayout, token: int, limit: int) -> InputLayout:
     """Fill all inputs up to the limit with a token; all filled positions are marked."""
     lengths = layout.lengths
     added = limit - lengths
