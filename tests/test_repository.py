@@ -56,7 +56,9 @@ def test_the_pooler_of_the_guide_is_two_rows(tmp_path: Path, minilm: Path) -> No
     table.write_text(f"{source[:opening]}{row.strip()},\n{source[opening:]}")
 
     run([sys.executable, "-m", "pytest", "tests/pooling/test_contract.py"], tmp_path, tmp_path)
-    shown = re.search(r"^\$ lmk (.* --pool last-two .*?)\n(.*?)^```$", GUIDE, re.DOTALL | re.MULTILINE)
+    shown = re.search(
+        r"^\$ lmk (.* --pool last-two .*?)\n(.*?)^```$", GUIDE, re.DOTALL | re.MULTILINE
+    )
     assert shown is not None
     lmk = [sys.executable, "-m", "lmkcli.cli.main"]
     words = re.findall(r'"[^"]*"|\S+', shown[1])
