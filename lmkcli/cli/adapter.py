@@ -29,6 +29,7 @@ from lmkcli.spec.settings import Flag, Settings
 from lmkcli.system import network
 from lmkcli.system.caches import lmk_cache
 from lmkcli.system.disk import fits, is_full_disk
+from lmkcli.system.output_streams import is_standard_output
 
 _LITTLE = 1 << 20  # bytes; a disk without them is full
 _CONFIG = Annotated[
@@ -109,6 +110,11 @@ def execute(operation: Operation[Any], json: bool) -> None:
 
 def _run(operation: Operation[Any], json: bool) -> None:
     """Run one operation with notes and progress on stderr, and print its result."""
+    output = getattr(operation, "output", None)
+    if json and output is not None and is_standard_output(output):
+        raise UsageError(
+            f"--json and -o {output} both write to standard output; drop one of them, or name a file for -o"
+        )
 
     def show_step(result: Any) -> None:
         if not json:  # JSON output is one value, the final result

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
-from typing import NamedTuple, TextIO
+from typing import BinaryIO, NamedTuple, TextIO
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,6 +31,7 @@ from lmkcli.errors import DataError
 from lmkcli.spec.manifest import digest
 from lmkcli.system.atomic import atomic_file, destination
 from lmkcli.system.input_files import bounded_lines, check_finite
+from lmkcli.system.output_streams import is_stream, open_stream
 
 
 class Ranking(NamedTuple):
@@ -148,9 +149,9 @@ def _open_text(path: Path) -> Iterator[TextIO]:
 def write_run(path: str | Path, run: Run) -> None:
     """Write a run in TREC's six columns, with ranks from 1 and scores that round-trip as float32.
 
-    A suffix `.gz` compresses the file. The file is either complete or does not exist; a pipe or a device is
-    written directly. Raises DataError if an id or the tag could not be read back (empty or with white
-    space).
+    A suffix `.gz` compresses the file. The file is either complete or does not exist. A stream is written
+    directly: a pipe, a device, or standard output (`-`). Raises DataError if an id or the tag could not be
+    read back (empty or with white space).
     """
     write_runs(Path(path), [run])
 
@@ -159,26 +160,26 @@ def write_runs(path: Path, runs: Iterable[Run]) -> None:
     """Write several runs into one file, like `write_run`. Each run is computed when it is written."""
     compress = path.suffix == ".gz"
     try:
-        if path.exists() and not path.is_file():  # before links are resolved: a pipe has no name
-            _write(path, runs, compress)
+        if is_stream(path):
+            with open_stream(path) as stream:
+                _write(stream, runs, compress)
             return
-        with atomic_file(destination(path)) as temporary:
-            _write(temporary, runs, compress)
+        with atomic_file(destination(path)) as temporary, open(temporary, "wb") as file:
+            _write(file, runs, compress)
     except BrokenPipeError:
         raise  # the reader of the pipe has stopped
     except OSError as error:
         raise DataError(f"{path}: cannot be written ({error.strerror or error})") from error
 
 
-def _write(path: Path, runs: Iterable[Run], compress: bool) -> None:
+def _write(raw: BinaryIO, runs: Iterable[Run], compress: bool) -> None:
     lines = chain.from_iterable(map(_lines, runs))
-    with open(path, "wb") as raw:
-        if not compress:
-            raw.writelines(lines)
-            return
-        # The gzip header has no name and no time, so equal runs give equal bytes.
-        with gzip.GzipFile("", "wb", 6, raw, mtime=0) as file:
-            file.writelines(lines)
+    if not compress:
+        raw.writelines(lines)
+        return
+    # The gzip header has no name and no time, so equal runs give equal bytes.
+    with gzip.GzipFile("", "wb", 6, raw, mtime=0) as file:
+        file.writelines(lines)
 
 
 def _lines(run: Run) -> Iterator[bytes]:

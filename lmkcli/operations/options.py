@@ -17,6 +17,7 @@ from lmkcli.spec.settings import Flag, Offline, Settings
 from lmkcli.spec.values import WHOLE, Shard
 from lmkcli.store.outputs import clear, is_artifact, is_cleared, is_empty
 from lmkcli.system.atomic import exclusive, locked
+from lmkcli.system.output_streams import check_stream, is_stream
 from lmkcli.text.formatting import counted
 
 if TYPE_CHECKING:
@@ -121,11 +122,13 @@ class Destination:
         if operation.output is None:
             raise UsageError(f"-o/--output is missing; for instance -o {example}")
         self.path: Path = operation.output
-        self.stdout = str(self.path) == "-"
-        if self.stdout:
+        self.stream = is_stream(self.path)
+        if self.stream:
             if example.endswith("/"):
-                raise UsageError(f"-o -: lmk {operation.verb} writes a folder, such as {example}")
-            self.path = Path("/dev/stdout")
+                raise UsageError(
+                    f"-o {self.path}: lmk {operation.verb} writes a folder, such as {example}"
+                )
+            check_stream(self.path)
             return
         if example.endswith("/") and self.path.suffix in _FILES and not self.path.is_dir():
             raise UsageError(
@@ -148,7 +151,7 @@ class Destination:
 
     def prepare(self, report: Report) -> Path:
         """Return the path, empty or ready to be continued, according to `if_exists`."""
-        if not self.stdout:
+        if not self.stream:
             self._check()
             overwrite = self._operation.if_exists == "overwrite" and not is_empty(self.path)
             if overwrite or is_cleared(
@@ -164,7 +167,7 @@ class Destination:
     @contextmanager
     def exclusive(self) -> Iterator[None]:
         """Let only one process at a time write the output; the others raise Stopped."""
-        with nullcontext() if self.stdout else exclusive(self.path):
+        with exclusive(self.path):
             yield
 
     def _check(self) -> None:
@@ -242,7 +245,9 @@ def expand(operation: Operation[Any]) -> list[tuple[str, Operation[Any]]]:
     field, suffix = operation.per_member
     members = known_collections.members(getattr(operation, field) or "") if field else []
     output = getattr(operation, "output", None)
-    taken = output is not None and (output.is_file() or (output / "manifest.json").is_file())
+    taken = output is not None and (
+        is_stream(output) or output.is_file() or (output / "manifest.json").is_file()
+    )
     if members and taken:
         raise UsageError(
             f"-o {output} is a single artifact or file; a group needs a folder for its members"

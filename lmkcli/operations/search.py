@@ -26,6 +26,7 @@ from lmkcli.spec.operation import Operation
 from lmkcli.spec.result import Result
 from lmkcli.spec.settings import Flag, Settings, composed
 from lmkcli.spec.values import NO_LIMIT, Shard, Size
+from lmkcli.system.output_streams import is_stream
 from lmkcli.text.formatting import counted
 from lmkcli.text.snippets import snippet
 
@@ -189,8 +190,8 @@ class Searched(Result):
         return values
 
     def __str__(self) -> str:
-        if not self.output.is_file():
-            return ""  # written to stdout or a pipe: nothing may follow the run
+        if is_stream(self.output):
+            return ""  # nothing may follow a run on standard output
         queries, lines = counted(self.queries, "query", "queries"), counted(self.lines, "line")
         text = f"{self.output}: {queries}, {lines}"
         if self.without_hits:
@@ -510,7 +511,7 @@ class Search(
         place = None
         if self.queries is not None:
             place = Destination(self, self.shard.count if self.shard else 1)
-            if self.shard and place.stdout:
+            if self.shard and place.stream:
                 raise UsageError(
                     "--shard needs an output file: the shards are kept next to it until they are joined"
                 )
@@ -582,7 +583,8 @@ class Search(
         k = self.k or _IN_RUN
         described = searching.run_manifest(opened, spelling, queries, k, report.call)
         with nullcontext() if self.shard else place.exclusive():
-            shards = None if self.shard else Shards.find(place.path, described.identity)
+            whole = self.shard is not None or place.stream
+            shards = None if whole else Shards.find(place.path, described.identity)
             if self.if_exists != "overwrite" and searching.is_done(place.path, described):
                 if shards:
                     shards.remove()  # a killed process has joined them

@@ -28,6 +28,7 @@ from lmkcli.system.input_files import (
     parse_json,
     validate,
 )
+from lmkcli.system.output_streams import is_stream
 from lmkcli.text.formatting import shell_line
 
 _START = b'{"run": '  # of each line
@@ -84,7 +85,7 @@ def append(log: Path, entries: Iterable[Mapping[str, Any]]) -> None:
     text = "".join(json.dumps(entry, ensure_ascii=False) + "\n" for entry in entries)
     added = text.encode("utf-8", "surrogatepass")
     make_folder(log.parent)
-    if log.exists() and not log.is_file():
+    if is_stream(log) or (log.exists() and not log.is_file()):
         raise DataError(f"{log} is not a regular file; choose a regular file for --log")
     with open(log, "a+b", buffering=0) as file:
         fcntl.flock(file, fcntl.LOCK_EX)

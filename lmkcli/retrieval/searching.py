@@ -16,6 +16,7 @@ from lmkcli.spec.manifest import Manifest
 from lmkcli.store import outputs
 from lmkcli.system.atomic import atomic_file, make_folder
 from lmkcli.system.hardware import anonymous_memory, release_memory
+from lmkcli.system.output_streams import is_stream
 
 QUERIES_AT_ONCE = 1024  # queries of one piece of a run
 
@@ -139,11 +140,13 @@ def run_manifest(index: Index, spelling: str, queries: list[Query], k: int, call
 
 
 def is_done(path: Path, wanted: Manifest) -> bool:
-    """Return whether `path` is already this run.
+    """Return whether `path` is already this run; a stream never is.
 
     Raises Mismatch if the file is another run, and DataError if the name of its manifest is taken by another
     file.
     """
+    if is_stream(path):
+        return False
     outputs.check_sidecar(path)
     if not (path.is_file() and outputs.sidecar(path).is_file()):
         return False
@@ -190,10 +193,12 @@ def write(path: Path, runs: Iterable[Run], described: Manifest) -> RunCounts:
     """Write a run, piece by piece, and return its counts.
 
     The manifest is written just before the run gets its name. An interrupted process may leave a manifest
-    without a run. Then the next search starts again.
+    without a run. Then the next search starts again. A run on a stream has no manifest.
     """
-    make_folder(path.parent)
-    outputs.check_sidecar(path)
+    stream = is_stream(path)
+    if not stream:
+        make_folder(path.parent)
+        outputs.check_sidecar(path)
     counts = RunCounts()
 
     def counted() -> Iterator[Run]:
@@ -201,7 +206,7 @@ def write(path: Path, runs: Iterable[Run], described: Manifest) -> RunCounts:
         for run in runs:
             yield run
             counts = counts.add(run)
-        if path.is_file() or not path.exists():
+        if not stream:
             _write_manifest(path, described)
 
     write_runs(path, counted())

@@ -15,6 +15,7 @@ from pathlib import Path
 from lmkcli.errors import DataError, Stopped
 from lmkcli.spec import manifest
 from lmkcli.system.atomic import LOCK_FILE, atomic_folder, remove_abandoned, unused
+from lmkcli.system.output_streams import is_stream
 
 # Each of these names marks an artifact folder as complete.
 COMPLETE = {"done", "built.json", "generation.json", "training.json"}
@@ -81,19 +82,21 @@ def sidecar(path: Path) -> Path:
 
 
 def is_empty(path: Path) -> bool:
-    """Return whether a path is missing, an empty folder, or a device such as /dev/stdout.
+    """Return whether a path is missing, an empty folder, or a stream such as /dev/stdout.
 
     A lock file and the temporary file of a manifest, left by a killed job, do not count.
     """
     if path.is_dir():
         names = set(os.listdir(path)) - {LOCK_FILE}
         return all(name.startswith(f".{manifest.NAME}.") for name in names)
-    return not path.exists() or not path.is_file()
+    return not path.exists() or is_stream(path)
 
 
 def is_artifact(path: Path) -> bool:
     """Return whether lmk wrote the file or folder: it has a readable manifest of a matching kind."""
     try:
+        if is_stream(path):
+            return False
         if path.is_dir():
             return manifest.read_file(path / manifest.NAME).kind in NAMES
         return path.is_file() and manifest.read_file(sidecar(path)).kind == "run"

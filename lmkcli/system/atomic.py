@@ -21,6 +21,7 @@ from pathlib import Path
 
 from lmkcli.errors import DataError, Stopped
 from lmkcli.progress import Note
+from lmkcli.system.output_streams import is_stream
 
 LOCK_FILE = "update.lock"
 ABANDONED_SECONDS = 86_400.0  # a temporary file of another machine without changes for so long
@@ -149,10 +150,27 @@ def _machine() -> int:
 
 
 def destination(path: Path) -> Path:
-    """Resolve links in a path. Raises OSError for a link that leads to itself."""
+    """Resolve links in the path of a file or folder that will be replaced.
+
+    A link to a missing file or folder is followed, and the target can be created. Raises DataError if the
+    folder above that target is missing, or for a stream, which cannot be replaced. Raises OSError for a link
+    that leads to itself.
+    """
+    if is_stream(path):
+        raise DataError(
+            f"{path} is a pipe, a device or an open stream, which cannot be replaced; name another output"
+        )
     real = Path(os.path.realpath(path))
     if real.is_symlink():
         raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), str(path))
+    for each in (path, *path.parents):
+        if each.is_symlink() and not each.exists():
+            target = Path(os.path.realpath(each))
+            if not target.parent.is_dir():
+                raise DataError(
+                    f"{each} is a link to {target}, and the folder {target.parent} does not exist; create "
+                    "that folder, or remove the link"
+                )
     return real
 
 
@@ -175,7 +193,11 @@ def sync_tree(folder: Path) -> None:
 
 
 def make_folder(path: Path) -> None:
-    """Create a folder, and the folders above it, if they do not exist. Each new entry is synced."""
+    """Create a folder, and the folders above it, if they do not exist. Each new entry is synced.
+
+    Errors are those of `destination`.
+    """
+    path = destination(path)
     new = [each for each in (path, *path.parents) if not each.exists()]
     path.mkdir(parents=True, exist_ok=True)
     for each in new:
@@ -204,12 +226,13 @@ def exclusive(path: Path, waiting: Note | None = None) -> Iterator[None]:
     """Let only one process at a time write the output `path`; the others raise Stopped.
 
     With `waiting`, they wait instead, as in `locked`. The lock is a hidden file next to the output, and it
-    is removed at the end. A pipe or a device needs no lock, and a file system without locks has none.
+    is removed at the end. A stream (a pipe, a device, standard output) needs no lock, and a file system
+    without locks has none.
     """
-    if path.exists() and not path.is_file() and not path.is_dir():
+    if is_stream(path):
         yield
         return
-    path = destination(path)  # of /dev/stdout, it would be a name that does not exist
+    path = destination(path)
     missing = [each for each in path.parents if not each.exists()]
     make_folder(path.parent)
     lock = lock_of(path)
