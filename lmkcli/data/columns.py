@@ -13,6 +13,7 @@ from lmkcli.data.collection import CONTROL_CHARACTERS, spell
 from lmkcli.data.fields import (
     CHUNKS,
     ID_FIELDS,
+    METADATA,
     QUERY_ID_FIELDS,
     QUERY_TEXT_FIELDS,
     TEXT_FIELDS,
@@ -34,6 +35,9 @@ TEXT_NAMES = (
     *("content", "body", "abstract", "passage", "document", "paragraph", "description", "message"),
 )
 _QUERY_TEXTS = (*TEXT_FIELDS, "query", "question", "title")
+USUAL_NAMES = frozenset(
+    (*QUERY_ID_FIELDS, *ID_NAMES, *TITLE_NAMES, *TEXT_NAMES, *_QUERY_TEXTS, CHUNKS, METADATA)
+)
 _PROPOSAL = re.compile(r"\bFILE,(\w+)=([\w+-]+)")
 _PROSE_WORDS = 3  # words that a text has and a category or a number has not
 _SHOWN = 40  # characters of a value in an error message
@@ -59,6 +63,23 @@ class Typed(NamedTuple):
 def plain_name(name: str) -> str:
     """The name of a column in lower case, with '_' for spaces and hyphens."""
     return name.strip().casefold().replace(" ", "_").replace("-", "_")
+
+
+def check_header(header: Sequence[str], fields: Fields, typed: Typed) -> None:
+    """Raise DataError if the first line of a csv file may be a record instead of the names of columns."""
+    given = {fields.id_name, fields.title_name, fields.context, *fields.names}
+    named = any(plain_name(name) in USUAL_NAMES or name in given for name in header)
+    if named or not header:
+        return
+    shown = ", ".join(name[:_SHOWN] for name in header[:4])
+    names = ["id", "title", "text"] if len(header) == 3 else ["id", "text"]
+    names += [f"c{number}" for number in range(len(names) + 1, len(header) + 1)]
+    columns = "+".join(names if len(header) > 1 else ["text"])
+    raise DataError(
+        f"{typed.name}: the first line ({shown}) has no usual name of a column, so it may be a record; if "
+        f"the file has no header, name its columns: {typed.with_option('columns', columns)}; if these are "
+        f"the names, choose the text: {typed.with_option('text', 'NAME')}"
+    )
 
 
 def is_own_layout(record: Record, fields: Fields) -> bool:

@@ -19,6 +19,7 @@ CHUNKS = "chunks"  # a list of texts: the chunks of a document, if the collectio
 QUERY_ID_FIELDS = (*ID_FIELDS, "query_id", "qid")
 QUERY_TEXT_FIELDS = (*TEXT_FIELDS, "query", "title")
 _MISSING = object()
+_SHOWN = 60  # characters of a value in a message
 METADATA = "metadata"  # in BEIR's records: a dictionary with everything but id, title and text
 Record = dict[str, Any]
 
@@ -138,7 +139,8 @@ class Fields:
         """The id as text that a TREC run can contain; a number becomes its digits."""
         if not isinstance(value, str):
             if not isinstance(value, int) or isinstance(value, bool):
-                raise DataError(f"{where}: the {what} id is {value!r}; write it as a string")
+                shown = repr(value)[:_SHOWN]
+                raise DataError(f"{where}: the {what} id is {shown}; write it as a string")
             value = str(value)
         return check_id(map_id(value) if self.map_ids else value, where, what)
 

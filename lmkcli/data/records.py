@@ -1,4 +1,4 @@
-"""Files of records: jsonl, JSON arrays, csv, tsv, lines, parquet, mailboxes, Stack Exchange, TREC topics.
+"""Files of records: jsonl, JSON, csv, tsv, lines, parquet, mailboxes, Stack Exchange, TREC topics.
 
 All but parquet may be compressed (gzip, Zstandard, a zip archive of one file). Standard input has the same
 formats.
@@ -15,7 +15,7 @@ import os
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from itertools import chain
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
@@ -24,8 +24,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from lmkcli.data.collection import WHOLE, Shard
-from lmkcli.data.columns import ID_NAMES, plain_name
-from lmkcli.data.fields import QUERY_ID_FIELDS, Record
+from lmkcli.data.columns import ID_NAMES, USUAL_NAMES, plain_name
+from lmkcli.data.fields import ID_FIELDS, QUERY_ID_FIELDS, Record
 from lmkcli.data.mbox import read_mailbox
 from lmkcli.data.stackexchange import is_dump, parse_post
 from lmkcli.data.streams import (
@@ -39,9 +39,11 @@ from lmkcli.data.streams import (
 from lmkcli.data.trec import read_topics
 from lmkcli.errors import DataError
 from lmkcli.system.input_files import (
+    LFS_POINTER,
     MAX_FILE,
     MAX_RECORD_LINE,
     bounded_lines,
+    check_not_pointer,
     not_a_file,
     parse_json,
 )
@@ -50,9 +52,17 @@ BLOCK = 1000  # consecutive records of a stream that one shard reads
 BOM = b"\xef\xbb\xbf"
 MAX_ROW_LINES = 1 << 20  # of a csv file
 BATCH_BYTES = 64 << 20  # of the rows that are read at once from a parquet file
+JQ_BY_ID = (
+    "'to_entries[] | {_id: .key} + (.value | if type == \"string\" then {text: .} else . end)'"
+)
+_SHOWN = 60  # characters of a key in a message
 HEAD = 1 << 12  # bytes of an XML file that show its kind
 JSON_SUFFIXES = (".jsonl", ".json", ".ndjson")
 DELIMITERS = ",;\t|"  # of csv files
+NAMED_COLUMNS = (
+    "the option columns= is for csv and tsv files, and this file names its own fields; drop it"
+)
+ONE_PER_LINE = "jq -c . FILE > FILE.jsonl"
 FORMATS = (
     *("csv", "json", "jsonl", "lines", "mbox", "parquet", "stackexchange"),
     *("topics", "tsv"),
@@ -73,6 +83,8 @@ class FileFormat(NamedTuple):
     """One of FORMATS; '': found by the suffix, else by the first line."""
     columns: frozenset[str] = frozenset()
     """Names of columns that must exist, so a first line that contains one is a header."""
+    names: tuple[str, ...] = ()
+    """The names of all columns of a csv or tsv file without a header."""
     numbered: bool = False
     """Whether ids are the numbers of rows, which byte ranges cannot count."""
 
@@ -99,6 +111,11 @@ class Records(ABC):
 
     named = False
     """Whether the format defines the names of the fields: id, title and text."""
+
+    @property
+    def header(self) -> list[str]:
+        """The names of columns that a first line gives, which might be a record instead; else empty."""
+        return []
 
     @abstractmethod
     def rows(self) -> Iterator[FileRow]:
@@ -141,6 +158,8 @@ def open_records(
         raise DataError(f"{source}: {not_a_file(file) or 'no such file'}")
     name = inner_name(file)
     kind = given.kind or _kind_by_name(name, given)
+    if given.names and kind in ("parquet", "mbox"):
+        raise DataError(f"{source}: {NAMED_COLUMNS}")
     if kind == "parquet":
         if file.suffix in COMPRESSED:
             raise DataError(f"{source}: parquet compresses its own columns; unpack it first")
@@ -196,8 +215,12 @@ def _kind_and_first(
     with opened.open(given.encoding) as stream:
         first = next(bounded_lines(stream.file, opened.name, MAX_RECORD_LINE), b"")
         start = first.removeprefix(BOM).lstrip()
-        if not kind and start.startswith(b"[") and Path(name).suffix in ("", ".json"):
+        suffix = Path(name).suffix
+        if not kind and start.startswith(b"[") and suffix in ("", ".json"):
             kind = "json"
+        if not kind and start.startswith(b"{") and suffix in ("", *JSON_SUFFIXES):
+            lines = bounded_lines(stream.file, opened.name, MAX_RECORD_LINE)
+            kind = _kind_of_objects(start, lines, opened.name, suffix)
         if not kind and start.startswith((b"<?xml", b"<posts")):
             try:
                 dump = is_dump(start[:HEAD] + stream.file.read(HEAD))
@@ -209,13 +232,49 @@ def _kind_and_first(
     return kind, first
 
 
+def _kind_of_objects(first: bytes, rest: Iterator[bytes], name: str, suffix: str) -> str:
+    """The format of a text that starts with an object: one in each line, or one value in the whole file."""
+    text = first.decode("utf-8", "replace").rstrip()
+    try:
+        value = parse_json(text)
+    except json.JSONDecodeError as error:
+        if error.pos < len(text):
+            return "jsonl"  # a damaged line, which its reader reports
+        if suffix in ("", ".json"):
+            return "json"
+        raise DataError(
+            f"{name}: an object takes several lines; write one object per line: {ONE_PER_LINE}"
+        ) from None
+    except ValueError:
+        return "jsonl"
+    whole = isinstance(value, dict) and is_by_id(value) and not any(map(bytes.strip, rest))
+    return "json" if whole else "jsonl"
+
+
+def is_by_id(value: dict[str, Any]) -> bool:
+    """Whether an object contains many records by their ids, {id: record or text}, and is not itself one.
+
+    A record has names of columns as keys, and its values are not all records.
+    """
+    kinds = set(map(type, value.values()))
+    usual = [name for name in value if plain_name(name) in USUAL_NAMES]
+    if not kinds or not kinds <= {dict, str}:
+        return False
+    if kinds == {str}:
+        is_record = bool({*ID_NAMES} & {*usual} and len(usual) > 1)
+        return not is_record and 2 * len(usual) < len(value)
+    return not usual or (kinds == {dict} and len(value) > 2 * len(usual))
+
+
 def _open_stream(opened: ByteSource, first: bytes, request: _Request) -> Records | None:
     """The records of a format that is read from start to end; None for TREC topics."""
     shard, wanted, columns, given = request
     if given.kind == "csv":
         return CsvRecords(opened, shard, given)
+    if given.names and given.kind not in ("", "tsv"):
+        raise DataError(f"{opened.name}: {NAMED_COLUMNS}")
     if given.kind == "json":
-        return JsonArray(opened, shard, given)
+        return JsonRecords(opened, shard, given)
     layout = line_format(first, opened.name, wanted, columns, given)
     if layout is None:
         return None
@@ -258,6 +317,8 @@ def line_format(
         return None
     if not kind and start and b"\t" not in start:
         raise DataError(_unknown_format(name, start))
+    if given.names:
+        return LineFormat(_tsv_parser((given.names,)))
     names = start.decode("utf-8", "replace").split("\t")
     header = _is_header(names, wanted, columns, given.columns)
     return LineFormat(_tsv_parser((tuple(names),) if header else columns), header)
@@ -270,8 +331,9 @@ def _is_header(
     if given.intersection(names):
         return True
     if columns is PLAIN_COLUMNS:
-        usual = (*QUERY_ID_FIELDS, *ID_NAMES)
-        return len(names) > 1 and plain_name(names[0]) in usual
+        ids = (*QUERY_ID_FIELDS, *ID_NAMES)
+        usual = [plain_name(name) in USUAL_NAMES for name in names]
+        return len(names) > 1 and (plain_name(names[0]) in ids or usual.count(True) > 1)
     first = names[0].lower() in {*QUERY_ID_FIELDS, *columns[0][:1]}
     return first and any(name in wanted for name in names[1:])
 
@@ -455,7 +517,7 @@ class CsvRecords(Records):
             delimiter = self._given.delimiter or max(DELIMITERS, key=_unquoted(first).count)
             bounded = _RowLines(chain([first], lines), name)
             table = csv.reader(bounded, delimiter=delimiter, strict=True)
-            names = self._names(table)
+            names = list(self._given.names) or self._names(table)
             number = 0
             while True:
                 bounded.start_row()
@@ -470,6 +532,17 @@ class CsvRecords(Records):
                     where = f"{name} line {table.line_num}"
                     yield FileRow(where, number, _csv_record(names, row, where))
             self._read = self._input.size or 0
+
+    @property
+    def header(self) -> list[str]:
+        if self._given.names:
+            return []
+        with self._input.open(self._given.encoding) as stream:
+            first = next(decoded_lines(stream.file, self._input.name), "")
+            delimiter = self._given.delimiter or max(DELIMITERS, key=_unquoted(first).count)
+            with suppress(csv.Error):  # reading the rows reports it
+                return [name.strip() for name in next(csv.reader([first], delimiter=delimiter), [])]
+        return []
 
     def _next_row(self, table: Any) -> list[str] | DataError | None:
         """The next row, or the error in it; None at the end. Raises DataError for an open quote."""
@@ -577,8 +650,12 @@ def _unquoted(line: str) -> str:
     return "".join(line.split('"')[::2])
 
 
-class JsonArray(Records):
-    """The objects of a JSON array. The file is read at once; large ones should be jsonl."""
+class JsonRecords(Records):
+    """The records of one JSON value: an array of objects, an object of records by id, or one record.
+
+    In {id: record}, the key becomes the field `_id`; in {id: text}, the text becomes the field `text`. The
+    file is read at once; large ones should be jsonl.
+    """
 
     def __init__(self, opened: ByteSource, shard: Shard, given: FileFormat) -> None:
         self._input, self._shard, self._given = opened, shard, given
@@ -590,24 +667,44 @@ class JsonArray(Records):
         with self._input.open(self._given.encoding) as stream:
             data = stream.file.read(MAX_FILE + 1)
         if len(data) > MAX_FILE:
+            convert = "'.[]'" if data.lstrip()[:1] == b"[" else JQ_BY_ID
             raise DataError(
-                f"{name}: a JSON array of more than {MAX_FILE:,} bytes; convert it to one object per "
-                "line: jq -c '.[]' FILE > FILE.jsonl"
+                f"{name}: one JSON value of more than {MAX_FILE:,} bytes; convert it to one object per "
+                f"line: jq -c {convert} FILE > FILE.jsonl"
             )
         try:
-            array = parse_json(data.decode("utf-8-sig"))
+            value = parse_json(data.decode("utf-8-sig"))
         except UnicodeDecodeError as error:
             raise DataError(f"{name}: {not_utf8(error)}") from error
         except ValueError as error:
-            raise DataError(f"{name}: not valid JSON ({error})") from error
-        if not isinstance(array, list):
-            raise DataError(f"{name}: not a JSON array but a {type(array).__name__}")
+            several = (
+                "; write one object per line: " + ONE_PER_LINE if "Extra" in str(error) else ""
+            )
+            raise DataError(f"{name}: not valid JSON ({error}){several}") from error
         escaped = _has_surrogates(data)
-        mine = self._shard.rows(len(array))
+        items = self._items(value)
+        mine = self._shard.rows(len(items))
         self._total = len(mine)
         for self._done, number in enumerate(mine, 1):
-            where = f"{name} item {number + 1}"
-            yield FileRow(where, number + 1, _item(array[number], where, escaped))
+            where, item = items[number]
+            if escaped and isinstance(item, dict):
+                item = _without_surrogates(item)
+            yield FileRow(where, number + 1, item)
+
+    def _items(self, value: Any) -> list[tuple[str, Record | DataError]]:
+        """The records with their places, or the errors in them."""
+        name = self._input.name
+        if isinstance(value, dict) and is_by_id(value):
+            places = ((f"{name} key {key[:_SHOWN]!r}", key) for key in value)
+            return [(where, _keyed(key, value[key], where, self._given)) for where, key in places]
+        if isinstance(value, dict):
+            return [(name, value)]
+        if not isinstance(value, list):
+            raise DataError(
+                f"{name}: neither a JSON array nor an object but {type(value).__name__}"
+            )
+        numbered = ((f"{name} item {number}", item) for number, item in enumerate(value, 1))
+        return [(where, _item(item, where)) for where, item in numbered]
 
     @property
     def fraction(self) -> float | None:
@@ -620,11 +717,24 @@ class JsonArray(Records):
         return self._total
 
 
-def _item(item: Any, where: str, escaped: bool) -> Record | DataError:
+def _item(item: Any, where: str) -> Record | DataError:
     """An object of a JSON array, or the error for another value."""
-    if not isinstance(item, dict):
-        return DataError(f"{where}: not a JSON object but a {type(item).__name__}")
-    return _without_surrogates(item) if escaped else item
+    if isinstance(item, dict):
+        return dict(item)
+    return DataError(f"{where}: not a JSON object but a {type(item).__name__}")
+
+
+def _keyed(key: str, value: Any, where: str, given: FileFormat) -> Record | DataError:
+    """The record of an object by ids, with its key as the field `_id`; or the error in it."""
+    if isinstance(value, str):
+        return {ID_FIELDS[0]: key, "text": value}
+    own = {name: value[name] for name in ID_FIELDS if name in value and name not in given.columns}
+    if other := next((f"{name} {each!r}" for name, each in own.items() if str(each) != key), ""):
+        return DataError(
+            f"{where}: the record has the {other[:_SHOWN]}, another id than its key; remove one of the two, "
+            "or choose the field: FILE,id=NAME"
+        )
+    return {ID_FIELDS[0]: key, **value}
 
 
 @contextmanager
@@ -642,6 +752,8 @@ class ParquetRecords(Records):
 
     def __init__(self, path: Path, shard: Shard, wanted: frozenset[str]) -> None:
         self._path = path
+        with path.open("rb") as start:
+            check_not_pointer(start.read(len(LFS_POINTER)), path)
         with _parquet_errors(path), pq.ParquetFile(path) as file:
             rows, names = file.metadata.num_rows, file.schema_arrow.names
         chosen = [name for name in names if name in wanted]
@@ -665,7 +777,7 @@ class ParquetRecords(Records):
             while True:
                 with _parquet_errors(self._path):
                     batch = next(batches, None)
-                    records = [] if batch is None else batch.to_pylist()
+                    records = [] if batch is None else _decoded(batch).to_pylist()
                 if batch is None:
                     return
                 yield from records
@@ -694,6 +806,19 @@ class ParquetRecords(Records):
     @property
     def total(self) -> int:
         return self._stop - self._start
+
+
+def _decoded(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """The batch with text for each binary column in UTF-8; some programs do not mark texts as such."""
+    columns = []
+    for column in batch.columns:
+        kind = column.type
+        binary = pa.types.is_binary(kind) or pa.types.is_large_binary(kind)
+        if binary or pa.types.is_binary_view(kind):
+            with suppress(pa.ArrowInvalid):  # other bytes stay
+                column = column.cast(pa.large_binary()).cast(pa.large_string())
+        columns.append(column)
+    return pa.RecordBatch.from_arrays(columns, names=batch.schema.names)
 
 
 class Mailbox(Records):

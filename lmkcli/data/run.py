@@ -6,13 +6,13 @@ float32 scores determine the order, and documents with equal scores are sorted b
 
 import gzip
 import math
-import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from io import TextIOWrapper
 from itertools import chain
 from pathlib import Path
-from typing import BinaryIO, NamedTuple, TextIO
+from typing import BinaryIO, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,11 +27,14 @@ from lmkcli.data.collection import (
     Query,
     Shard,
 )
+from lmkcli.data.fields import Fields
+from lmkcli.data.pairs import Pair, is_comment, read_pairs
+from lmkcli.data.streams import open_stream
 from lmkcli.errors import DataError
 from lmkcli.spec.manifest import digest
 from lmkcli.system.atomic import atomic_file, destination
-from lmkcli.system.input_files import bounded_lines, check_finite
-from lmkcli.system.output_streams import is_stream, open_stream
+from lmkcli.system.input_files import bounded_lines
+from lmkcli.system.output_streams import is_stream, open_output
 
 
 class Ranking(NamedTuple):
@@ -76,29 +79,76 @@ class Run:
 
 
 def read_run(path: str | Path) -> Run:
-    """Read a run from a TREC file (plain or `.gz`), queries in the order of the file, each one `ranked`.
+    """Read a run from a file, compressed or not, queries in the order of the file, each one `ranked`.
 
-    As in trec_eval, white space separates the columns, and text after the sixth column is ignored. Raises
-    DataError, with file and line, for missing columns, a score that is not a number, an id with a control
-    character, or a repeated document of a query.
+    TREC's lines have six columns. As in trec_eval, white space separates the columns, text after the sixth
+    column is ignored, and so are comments: lines that start with '#' and are not a hit. Tables and JSON
+    objects are those of `pairs.py`. Raises DataError, with file and line, for missing columns, a score that
+    is not a number, an id with a control character, or a repeated document of a query.
     """
     path = Path(path)
     scores: dict[str, dict[str, float]] = {}
     tag = ""
-    with _open_text(path) as file:
-        for number, line in enumerate(bounded_lines(file, path), 1):
-            columns = line.split(None, 6)
-            if not columns:
-                continue
-            if reason := _invalid_reason(columns, scores):
-                raise DataError(f"{path} line {number}: {reason}")
-            scores.setdefault(columns[0], {})[columns[2]] = float(columns[4])
-            tag = tag or columns[5]
+    try:
+        pairs = read_pairs(path)
+        if pairs is not None:
+            for pair in pairs:
+                _add_pair(pair, scores)
+        else:
+            tag = _read_lines(path, scores)
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read ({error.strerror or error})") from error
     rankings = {
         query_id: ranked(documents, np.fromiter(documents.values(), np.float64, len(documents)))
         for query_id, documents in scores.items()
     }
     return Run(rankings, tag or "lmk")
+
+
+def _read_lines(path: Path, scores: dict[str, dict[str, float]]) -> str:
+    """Add the hits of a file in TREC's columns to `scores`, and return the tag of the first one."""
+    tag = ""
+    hashed: dict[str, int] = {}  # query id that starts with '#' -> its first line
+    with open_stream(path) as stream, _utf8(path):
+        file = TextIOWrapper(stream.file, "utf-8-sig")
+        for number, line in enumerate(bounded_lines(file, path), 1):
+            columns = line.split(None, 6)
+            if not columns or (line[0] == "#" and is_comment(line.encode())):
+                continue
+            if reason := _invalid_reason(columns, scores):
+                raise DataError(f"{path} line {number}: {reason}")
+            scores.setdefault(columns[0], {})[columns[2]] = float(columns[4])
+            tag = tag or columns[5]
+            if line[0] == "#":
+                hashed.setdefault(columns[0], number)
+    for query_id, number in hashed.items():
+        if query_id[1:] in scores:
+            raise DataError(
+                f"{path} line {number}: is this a comment, or a hit of the query {query_id!r}? "
+                f"{query_id[1:]!r} has hits too; write '# ' with a space for a comment"
+            )
+    return tag
+
+
+@contextmanager
+def _utf8(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except UnicodeDecodeError as error:
+        raise DataError(f"{path}: not UTF-8 ({error.reason}); convert it with iconv") from error
+
+
+def _add_pair(pair: Pair, scores: dict[str, dict[str, float]]) -> None:
+    """Add a hit of a table or of a JSON object. Raises DataError if it is invalid."""
+    query_id, doc_id = (
+        Fields().id(value, pair.where, what)
+        for value, what in ((pair.query_id, "query"), (pair.doc_id, "document"))
+    )
+    score = pair.number
+    text = "" if isinstance(score, bool) or not isinstance(score, int | float | str) else str(score)
+    if reason := _invalid_reason([query_id, "Q0", doc_id, "1", text, "x"], scores):
+        raise DataError(f"{pair.where}: {reason}")
+    scores.setdefault(query_id, {})[doc_id] = float(text)
 
 
 def _invalid_reason(columns: list[str], scores: Mapping[str, Mapping[str, float]]) -> str:
@@ -130,22 +180,6 @@ def _invalid_reason(columns: list[str], scores: Mapping[str, Mapping[str, float]
         return f"the score '{score}' is not a number"
 
 
-@contextmanager
-def _open_text(path: Path) -> Iterator[TextIO]:
-    """Open a text file, plain or `.gz`; raise DataError if it is missing, damaged or not UTF-8."""
-    opener = gzip.open if path.suffix == ".gz" else open
-    try:
-        check_finite(path)
-        with opener(path, "rt", encoding="utf-8-sig") as file:
-            yield file
-    except UnicodeDecodeError as error:
-        raise DataError(f"{path}: not UTF-8 ({error.reason}); convert it with iconv") from error
-    except (EOFError, zlib.error) as error:
-        raise DataError(f"{path}: the compressed file is damaged or truncated ({error})") from error
-    except OSError as error:
-        raise DataError(f"{path}: cannot be read ({error.strerror or error})") from error
-
-
 def write_run(path: str | Path, run: Run) -> None:
     """Write a run in TREC's six columns, with ranks from 1 and scores that round-trip as float32.
 
@@ -161,7 +195,7 @@ def write_runs(path: Path, runs: Iterable[Run]) -> None:
     compress = path.suffix == ".gz"
     try:
         if is_stream(path):
-            with open_stream(path) as stream:
+            with open_output(path) as stream:
                 _write(stream, runs, compress)
             return
         with atomic_file(destination(path)) as temporary, open(temporary, "wb") as file:

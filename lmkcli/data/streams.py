@@ -17,6 +17,7 @@ from typing import IO, Any, BinaryIO, NamedTuple
 import pyarrow as pa
 
 from lmkcli.errors import DataError
+from lmkcli.system.input_files import LFS_POINTER, check_not_pointer
 
 ONCE = "stdin can be read only once, and it was; save it to a file and name the file instead of '-'"
 COMPRESSED = {".gz": "gzip", ".zst": "Zstandard", ".zip": "zip"}
@@ -157,6 +158,9 @@ def open_stream(path: Path, encoding: str = "") -> Iterator[ByteStream]:
     Inside the context, errors of damaged files become DataError.
     """
     with _reported(path), open(path, "rb", _BUFFER) as raw, _uncompressed(path, raw) as file:
+        if raw.seekable():
+            check_not_pointer(raw.read(len(LFS_POINTER)), path)
+            raw.seek(0)
         if file is raw and not encoding:
             yield ByteStream(raw, raw.tell)
             return

@@ -1,15 +1,13 @@
-"""TREC files: topics as records, and judgements (also in BEIR's format)."""
+"""Topics of TREC as records."""
 
 import re
 import xml.etree.ElementTree as ElementTree
-from collections.abc import Iterator
 from pathlib import Path
 
-from lmkcli.data.collection import Qrel
-from lmkcli.data.fields import Fields, Record
+from lmkcli.data.fields import Record
 from lmkcli.data.streams import open_stream
 from lmkcli.errors import DataError
-from lmkcli.system.input_files import MAX_FILE, bounded_lines, check_finite
+from lmkcli.system.input_files import MAX_FILE
 
 TOPIC_TAGS = {"num": "id", "title": "title", "desc": "description", "narr": "narrative"}
 _START, _END = (re.compile(tag, re.IGNORECASE) for tag in ("<top>", "</top>"))
@@ -57,46 +55,3 @@ def _xml_topics(text: str, path: Path) -> list[Record]:
         | {field.tag: " ".join("".join(field.itertext()).split()) for field in topic}
         for topic in root.iter("topic")
     ]
-
-
-def read_qrels(path: str | Path, map_ids: bool = False) -> Iterator[Qrel]:
-    """Iterate over the judgements of a file, compressed or not: TREC's 4 columns, or BEIR's 3.
-
-    Tabs or other white space separate the columns. BEIR's header (query-id, corpus-id, score), empty
-    lines and lines that start with '#' are skipped. `map_ids` replaces white space in ids by '_'. The
-    order is that of the file, and repeated lines are repeated. Raises DataError with the number of a
-    line that has neither format.
-    """
-    fields = Fields(map_ids=map_ids)
-    for number, line in enumerate(_lines(Path(path)), start=1):
-        try:
-            text = line.decode("utf-8-sig").strip("\r\n ")
-        except UnicodeDecodeError:
-            raise DataError(f"{path} line {number}: not UTF-8; convert the file") from None
-        if text and text[0] != "#" and not (number == 1 and text.startswith("query-id")):
-            yield _qrel(text, f"{path} line {number}", fields)
-
-
-def _lines(path: Path) -> Iterator[bytes]:
-    if not path.exists():
-        raise DataError(f"{path}: no such file")
-    check_finite(path)
-    with open_stream(path) as stream:
-        yield from bounded_lines(stream.file, path)
-
-
-_GRADE = re.compile(r"-?[0-9]{1,9}")
-
-
-def _qrel(line: str, where: str, fields: Fields) -> Qrel:
-    columns = line.split("\t")
-    if len(columns) not in (3, 4):
-        columns = line.split()
-    grade = columns[-1].strip()
-    if len(columns) not in (3, 4) or not _GRADE.fullmatch(grade):
-        raise DataError(
-            f"{where}: {line[:80]!r} is not a judgement; write 4 columns (query id, 0, document "
-            "id, integer grade) or BEIR's 3 (query id, document id, integer grade)"
-        )
-    query_id = fields.id(columns[0].strip(), where, "query")
-    return Qrel(query_id, fields.id(columns[-2].strip(), where, "document"), int(grade))

@@ -4,7 +4,6 @@ For known collections (data/known_collections.py) there are three defaults: the 
 relevant grade, and whether a query may find a document with its own id.
 """
 
-import gzip
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -13,14 +12,15 @@ from typing import Any, NamedTuple
 
 from lmkcli.data.collection import Collection, Qrel, Query, open_collection
 from lmkcli.data.known_collections import KnownCollection, facts_of
+from lmkcli.data.pairs import looks_like_qrels, read_pairs
+from lmkcli.data.qrels import read_qrels
 from lmkcli.data.run import read_run
-from lmkcli.data.trec import read_qrels
 from lmkcli.errors import DataError, Mismatch, UsageError
 from lmkcli.evaluation.measures import evaluate, parse_measures
 from lmkcli.evaluation.results import ScoredRun, collections_of, row_names, system_names
 from lmkcli.retrieval.searching import queries_of, read_manifest
 from lmkcli.store.outputs import SIDECAR, sidecar
-from lmkcli.system.input_files import bounded_lines, not_a_file, validate
+from lmkcli.system.input_files import not_a_file, validate
 
 MEASURES = ("nDCG@10", "R@100", "RR@10")
 ACROSS = ("nDCG@10",)  # for several collections with different default measures
@@ -48,7 +48,7 @@ class QrelSet:
 def runs_and_qrels(runs: list[Path], qrels: list[str]) -> tuple[list[Path], list[str]]:
     """Return the runs, and the spelling of the judgements: one for each run, or none.
 
-    A first file with 3 or 4 columns is recognised as qrels, as in the order of trec_eval. A run may occur
+    A first file with judgements is recognised as qrels, as in the order of trec_eval. A run may occur
     twice only with different judgements.
     """
     runs = [run for path in runs for run in _runs_in(path)]
@@ -60,9 +60,9 @@ def runs_and_qrels(runs: list[Path], qrels: list[str]) -> tuple[list[Path], list
         measures = [name for name in missing if "@" in name]
         advice = f"; use -m for a measure: -m {measures[0]}" if measures else ""
         raise DataError(f"no such run: {', '.join(missing)}{advice}")
-    if not qrels and len(runs) > 1 and _columns(runs[0]) in (3, 4):
+    if not qrels and len(runs) > 1 and looks_like_qrels(runs[0]):
         runs, qrels = runs[1:], [str(runs[0])]
-    if _columns(runs[0]) in (3, 4):
+    if read_pairs(runs[0]) is None and looks_like_qrels(runs[0]):
         raise UsageError(f"{runs[0]} looks like qrels, not like a run; give a run after it")
     twice = [str(run) for run in dict.fromkeys(runs) if runs.count(run) > 1]
     if twice and len(qrels) <= 1:
@@ -78,17 +78,6 @@ def _runs_in(path: Path) -> list[Path]:
     if not runs:
         raise DataError(f"{path}: no run with a manifest (<run>{SIDECAR}) in this folder")
     return runs
-
-
-def _columns(path: Path) -> int:
-    """The number of columns in the first line with text."""
-    opener = gzip.open if path.suffix == ".gz" else open
-    try:
-        with opener(path, "rb") as file:
-            lines = bounded_lines(file, path)
-            return len(next((line for line in lines if line.strip()), b"").split())
-    except (OSError, EOFError, zlib.error) as error:
-        raise DataError(f"{path}: cannot be read ({error})") from error
 
 
 def qrel_sets(runs: Sequence[Path], qrels: Sequence[str]) -> list[QrelSet]:

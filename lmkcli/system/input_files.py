@@ -35,6 +35,8 @@ _BRACKET = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+"|[][{}]', re.DOTALL)  # or a 
 _NAME = r"""(?:(?<![\w-])[\w-]++|"[^"\n]*+"|'[^'\n]*+')"""
 _LONG_KEY = re.compile(rf"{_NAME}(?:[ \t]*+\.[ \t]*+{_NAME}){{100}}", re.ASCII)  # of a TOML file
 
+LFS_POINTER = b"version https://git-lfs.github.com/spec/"
+
 Text = TypeVar("Text", str, bytes)
 Read = TypeVar("Read", str, bytes, covariant=True)
 Shape = TypeVar("Shape")
@@ -72,6 +74,15 @@ def not_a_file(path: Path) -> str:
     return f"a {kind}; name a file instead"
 
 
+def check_not_pointer(start: bytes | bytearray, path: Path) -> None:
+    """Raise DataError if the first bytes of a file are those of a pointer that Git LFS has not replaced."""
+    if start.startswith(LFS_POINTER):
+        raise DataError(
+            f"{path} is a Git LFS pointer, not the file itself; run git lfs pull in its repository, or "
+            "download the file again"
+        )
+
+
 def file_digest(path: Path) -> str:
     """The SHA-256 of a file's bytes, in hexadecimal."""
     with open(path, "rb") as file:
@@ -101,6 +112,7 @@ def whole_file(path: Path, limit: int = MAX_FILE) -> bytes:
             data += block
             if len(data) > limit:
                 raise DataError(f"{path} is larger than {limit:,} bytes; is it the right file?")
+    check_not_pointer(data, path)
     return bytes(data)
 
 

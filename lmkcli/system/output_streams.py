@@ -75,7 +75,7 @@ def check_stream(path: Path) -> None:
         )
 
 
-def open_stream(path: Path) -> BinaryIO:
+def open_output(path: Path) -> BinaryIO:
     """Open a stream for writing at its present position; a file that a shell connected keeps its content."""
     check_stream(path)
     number = descriptor_of(path)

@@ -87,7 +87,7 @@ def test_a_damaged_run_is_named(lmk: Lmk, runs: Path, cut: bool) -> None:
     whole = gzip.compress((runs / "better.trec").read_bytes())
     path.write_bytes(whole[:20] if cut else b"no archive")
     for words in ([path, "--qrels", runs / "qrels.txt"], [path, runs / "base.trec"]):
-        assert "better.trec.gz: cannot be read" in lmk("eval", *words, code=3).err
+        assert "better.trec.gz: damaged" in lmk("eval", *words, code=3).err
 
 
 def test_the_log_keeps_one_line_an_evaluation(lmk: Lmk, runs: Path) -> None:

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from lmkcli.data.collection import Qrel, Query
 from lmkcli.data.fields import Fields
-from lmkcli.data.trec import read_qrels, read_topics
+from lmkcli.data.qrels import read_qrels
+from lmkcli.data.trec import read_topics
 from lmkcli.errors import DataError
 
 TOPICS = """

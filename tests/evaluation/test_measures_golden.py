@@ -26,8 +26,8 @@ from typing import NamedTuple
 import ir_measures
 import pytest
 
+from lmkcli.data.qrels import read_qrels
 from lmkcli.data.run import Ranking, Run, read_run
-from lmkcli.data.trec import read_qrels
 from lmkcli.evaluation.measures import Scores, evaluate, parse_measures
 
 EXCLUDED_COMMANDS = {"out.test.prefs", "out.test.qrels_prefs", "out.test.qrels_jg", "out.test.aqZ"}

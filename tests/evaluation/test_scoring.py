@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from lmkcli.data.collection import Qrel, open_collection
+from lmkcli.data.qrels import read_qrels
 from lmkcli.data.run import read_run
-from lmkcli.data.trec import read_qrels
 from lmkcli.errors import DataError, Mismatch, UsageError
 from lmkcli.evaluation.scoring import QrelSet, default_measures, qrel_sets, score, score_all
 

@@ -13,9 +13,9 @@ from typing import Annotated, Any, Literal, NotRequired, TypedDict
 
 import pytest
 
+from lmkcli.data.qrels import read_qrels
 from lmkcli.data.records import open_records
 from lmkcli.data.run import read_run
-from lmkcli.data.trec import read_qrels
 from lmkcli.errors import DataError
 from lmkcli.provenance import scorelog
 from lmkcli.spec import manifest

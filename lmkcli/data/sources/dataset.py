@@ -38,8 +38,8 @@ from lmkcli.data.collection import (
 from lmkcli.data.columns import ROW
 from lmkcli.data.fields import CHUNKS, ID_FIELDS, QUERY_ID_FIELDS, Fields, Record
 from lmkcli.data.hub_layouts import MIRROR, mirror
+from lmkcli.data.qrels import read_qrels
 from lmkcli.data.records import BLOCK, open_records
-from lmkcli.data.trec import read_qrels
 from lmkcli.errors import DataError, LmkError, UsageError
 from lmkcli.system import network
 from lmkcli.system.input_files import not_a_file

@@ -23,15 +23,17 @@ from lmkcli.data.columns import (
     ROW,
     SAMPLE,
     Typed,
+    check_header,
     document_columns,
     is_own_layout,
     note,
     query_columns,
 )
 from lmkcli.data.fields import METADATA, Fields, Record, metadata_value
+from lmkcli.data.qrels import SUFFIXES as QREL_SUFFIXES
+from lmkcli.data.qrels import read_qrels
 from lmkcli.data.records import FORMATS, FileFormat, FileRow, Records, is_text, open_records
 from lmkcli.data.streams import COMPRESSED, ONCE, PipeInput, Undecodable, find_undecodable
-from lmkcli.data.trec import read_qrels
 from lmkcli.errors import DataError, UnknownName, UsageError
 from lmkcli.system.input_files import not_a_file
 from lmkcli.text.formatting import counted, shell_line
@@ -39,14 +41,23 @@ from lmkcli.text.formatting import counted, shell_line
 COLUMNS = ("id", "title", "text", "fields")  # options that name columns
 OPTIONS = (
     *COLUMNS,
-    *("context", "delimiter", "encoding", "format", "like", "map_ids", "qrels", "queries"),
+    *(
+        "columns",
+        "context",
+        "delimiter",
+        "encoding",
+        "format",
+        "like",
+        "map_ids",
+        "qrels",
+        "queries",
+    ),
     "unreadable",
 )
 _LINES = (".jsonl", ".tsv", ".csv")
 # Of corpus and queries; the first existing file is read.
 SUFFIXES = (
-    *(f"{each}{zipped}" for each in _LINES for zipped in ("", *COMPRESSED)),
-    ".json",
+    *(f"{each}{zipped}" for each in (*_LINES, ".json") for zipped in ("", *COMPRESSED)),
     ".parquet",
 )
 DELIMITERS = {"tab": "\t", "comma": ",", "semicolon": ";"}  # names for a shell
@@ -67,8 +78,9 @@ def open_files(name: str, options: dict[str, str]) -> "FileCollection":
     """Open the collection at a path: 'folder', 'folder:split', a file, or '-' for stdin.
 
     A file can contain documents or queries, depending on its use. Options: `id`, `title` and `text` (columns;
-    those of the text joined by '+'), `context` (the field with the contexts of chunks), `map_ids` (1: white
-    space in ids becomes '_'), `format`, `delimiter` and `encoding` of the file, `unreadable=skip` (leave out
+    those of the text joined by '+'), `columns` (the names of all columns of a csv or tsv file without a
+    header), `context` (the field with the contexts of chunks), `map_ids` (1: white space in ids becomes '_'),
+    `format`, `delimiter` and `encoding` of the file, `unreadable=skip` (leave out
     rows that cannot be read), `queries` and `qrels` (files that replace those of the folder, or complement a
     single file), `like` (the known collection of which this is a copy). Raises DataError for a missing path,
     UnknownName for a missing split of a folder.
@@ -134,7 +146,13 @@ def _file_format(name: str, options: dict[str, str]) -> FileFormat:
     columns |= {
         each for key in ("text", "fields") for each in options.get(key, "").split("+") if each
     }
-    return FileFormat(delimiter, encoding, kind, frozenset(columns))
+    names = tuple(options["columns"].split("+")) if "columns" in options else ()
+    if len({*names, ""}) <= len(names):
+        raise UsageError(
+            f"{spell(name, options)}: columns= needs a different name for each column, such as "
+            "columns=id+title+text"
+        )
+    return FileFormat(delimiter, encoding, kind, frozenset(columns), names)
 
 
 def _unreadable(path: Path) -> str:
@@ -162,14 +180,21 @@ def _folder_paths(folder: Path, split: str) -> dict[str, str]:
             "qrels/<split>.tsv (or .jsonl.gz, .tsv, .parquet); to read every file of the folder as a "
             f"document, write folder:{folder}"
         )
-    qrels = folder / "qrels" / f"{split or DEFAULT_SPLIT}.tsv"
-    if split and not qrels.is_file():
-        raise UnknownName(f"split of {folder}", split, _splits(folder) or ["(no qrels/*.tsv)"])
+    splits = _splits(folder)
+    chosen = split or DEFAULT_SPLIT
+    if split and split not in splits:
+        raise UnknownName(f"split of {folder}", split, splits or ["(no qrels/*.tsv)"])
+    qrels = splits.get(chosen, folder / "qrels" / f"{chosen}.tsv")
     return paths | {"folder": str(folder), "qrels": str(qrels)}
 
 
-def _splits(folder: Path) -> list[str]:
-    return sorted(path.stem for path in (folder / "qrels").glob("*.tsv"))
+def _splits(folder: Path) -> dict[str, Path]:
+    """Split -> its file of judgements, sorted by split."""
+    found: dict[str, Path] = {}
+    for suffix in reversed(QREL_SUFFIXES):  # the first one wins
+        for path in (folder / "qrels").glob(f"*{suffix}"):
+            found[path.name.removesuffix(suffix)] = path
+    return dict(sorted(found.items()))
 
 
 class LeftOut:
@@ -354,6 +379,7 @@ class FileCollection(Collection):
                 records = self._records(path, WHOLE, frozenset(), given)
                 if records.named:
                     return fields
+                check_header(records.header, fields, typed)
                 sample = _sample(records, skip, own)
             except DataError as error:
                 raise typed.exact(error) from error

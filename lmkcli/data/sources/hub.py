@@ -35,8 +35,8 @@ from lmkcli.data.collection import (
 )
 from lmkcli.data.fields import Fields, Record
 from lmkcli.data.hub_layouts import MIRROR, ROW, HubLayout, HubTable, mirror
+from lmkcli.data.qrels import read_qrels
 from lmkcli.data.records import Records, open_records
-from lmkcli.data.trec import read_qrels
 from lmkcli.errors import DataError, UnknownName
 from lmkcli.spec.values import is_digits
 from lmkcli.system import network

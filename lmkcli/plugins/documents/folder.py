@@ -26,8 +26,8 @@ from lmkcli.data.collection import (
 )
 from lmkcli.data.fields import Fields
 from lmkcli.data.filetext import FileReader, FileText, check_encoding
+from lmkcli.data.qrels import read_qrels
 from lmkcli.data.records import open_records
-from lmkcli.data.trec import read_qrels
 from lmkcli.errors import DataError, UsageError
 from lmkcli.plugins.documents.file_trees import (
     ZIP,
