@@ -19,18 +19,27 @@ from typer.models import ArgumentInfo
 from lmkcli.cli import completion, configfile, console, library_output
 from lmkcli.cli.exits import exit_codes, watch_signals
 from lmkcli.cli.helptext import MOST_USED
-from lmkcli.errors import LmkError, UsageError
+from lmkcli.errors import DataError, LmkError, UsageError
 from lmkcli.operations.options import OutputOptions, expand, shadowed_folders
 from lmkcli.operations.search import Session
 from lmkcli.progress import Report
 from lmkcli.spec.operation import Operation, Option, options, split
 from lmkcli.spec.result import Format, Result, Table
 from lmkcli.spec.settings import Flag, Settings
+from lmkcli.spec.values import check_utf8
 from lmkcli.system import network
 from lmkcli.system.caches import lmk_cache
 from lmkcli.system.disk import fits, is_full_disk
 from lmkcli.system.output_streams import is_standard_output
 
+_PATHS = (
+    "collection",
+    "model",
+    "artifact",
+    "run",
+    "file",
+    "output",
+)  # roles; a path may have any bytes
 _LITTLE = 1 << 20  # bytes; a disk without them is full
 _CONFIG = Annotated[
     Path | None,
@@ -59,6 +68,10 @@ def command(kind: type[Operation[Any]]) -> Callable[..., None]:
         """Create the operation of a command line. Raises UsageError for flags without effect."""
         if "form" in values:
             values = {**values, "form": console.form_of(values["form"], json)}
+        for option in options(kind):
+            value = values.get(option.name)
+            if option.flag.role not in _PATHS and isinstance(value, str):
+                check_utf8(value, option.spelling)
         known = {name: _expand_user(value) for name, value in values.items() if value is not None}
         made = kind(**known)
         # A flag with its default value is refused as well if it has no effect.
@@ -187,7 +200,12 @@ def _prompt(session: Session, json: bool) -> None:
         if sys.stdin.isatty():
             sys.stderr.write("? ")
             sys.stderr.flush()
-        line = sys.stdin.readline()
+        try:
+            line = sys.stdin.readline()
+        except UnicodeDecodeError as error:
+            raise DataError(
+                f"standard input: {error}; convert it: iconv -t UTF-8 | lmk …"
+            ) from None
         if not line:
             return
         if line.strip():

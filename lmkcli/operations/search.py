@@ -25,7 +25,7 @@ from lmkcli.retrieval.settings import OpenSettings, RerankSettings
 from lmkcli.spec.operation import Operation
 from lmkcli.spec.result import Result
 from lmkcli.spec.settings import Flag, Settings, composed
-from lmkcli.spec.values import NO_LIMIT, Shard, Size
+from lmkcli.spec.values import NO_LIMIT, Shard, Size, check_utf8
 from lmkcli.system.output_streams import is_stream
 from lmkcli.text.formatting import counted
 from lmkcli.text.snippets import snippet
@@ -151,6 +151,7 @@ def find(index: "Index", question: str, k: int = _SHOWN) -> Hits:
     """The k best documents of an open index for one question, with texts and best passages."""
     from lmkcli.data.collection import Query
 
+    check_utf8(question, "the question")
     query = Query("q", question)
     ranking = index.search([query], k).rankings["q"]
     docs = index.texts(ranking.doc_ids)

@@ -15,6 +15,19 @@ WIDEST = 1 << 16  # dimensions of an encoding by MUVERA; the paper uses up to 20
 MOST_SHARDS = 99_999  # the names of parts have five digits for shard numbers
 
 
+def check_utf8(text: str, name: str) -> None:
+    """Raise UsageError for a text with bytes that are not UTF-8, which Python reads as half surrogates."""
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError as error:
+        code = ord(text[error.start])
+        byte = f"byte {code - 0xDC00:#04x}" if 0xDC80 <= code <= 0xDCFF else f"U+{code:04X}"
+        raise UsageError(
+            f"{name}: its text is not UTF-8 ({byte}); convert it, for instance from Latin-1: "
+            "iconv -f LATIN1 -t UTF-8"
+        ) from None
+
+
 def is_digits(text: str) -> bool:
     r"""Return whether a text is a whole number in at most 18 digits of ASCII, so that it fits in 64 bits.
 
