@@ -67,7 +67,7 @@ def plain_name(name: str) -> str:
 
 def check_header(header: Sequence[str], fields: Fields, typed: Typed) -> None:
     """Raise DataError if the first line of a csv file may be a record instead of the names of columns."""
-    given = {fields.id_name, fields.title_name, fields.context, *fields.names}
+    given = {fields.id_name, fields.title_name, fields.context, *fields.names} - {""}
     named = any(plain_name(name) in USUAL_NAMES or name in given for name in header)
     if named or not header:
         return
@@ -79,6 +79,32 @@ def check_header(header: Sequence[str], fields: Fields, typed: Typed) -> None:
         f"{typed.name}: the first line ({shown}) has no usual name of a column, so it may be a record; if "
         f"the file has no header, name its columns: {typed.with_option('columns', columns)}; if these are "
         f"the names, choose the text: {typed.with_option('text', 'NAME')}"
+    )
+
+
+def check_names(first: Record, typed: Typed) -> None:
+    """Raise DataError if the first record is a header, although `columns=` gives the names of the columns."""
+    values = [value for value in first.values() if isinstance(value, str)]
+    if [plain_name(value) in USUAL_NAMES for value in values].count(True) > 1:
+        options = {key: value for key, value in typed.options.items() if key != "columns"}
+        raise DataError(
+            f"{typed.name}: the first line ({', '.join(values)[:_SHOWN]}) names the columns, so drop "
+            f"columns=: {shell_line(spell(typed.name, options))}"
+        )
+
+
+def check_first_row(sample: Sequence[Record], typed: Typed) -> None:
+    """Raise DataError if the first line of a tsv file may be a header: all other ids are numbers."""
+    first, *others = [str(record.get("id", "")) for record in sample] or [""]
+    if first.isdecimal() or not others or not all(map(str.isdecimal, others)):
+        return
+    names = list(sample[0])
+    header = [str(value)[:_SHOWN] for value in sample[0].values()]
+    named = typed.with_option("id", header[0])
+    raise DataError(
+        f"{typed.name}: the first line ({', '.join(header)}) may be a header, because all other ids are "
+        f"numbers; if it is one, name its columns: {named},text={shell_line(header[-1])}; if it is a record: "
+        f"{typed.with_option('columns', '+'.join(names))}"
     )
 
 
@@ -108,7 +134,8 @@ def document_columns(sample: Sequence[Record], fields: Fields, typed: Typed) -> 
         title_name=fields.title_name or (titles[0] if titles else ""),
         optional_title=not fields.title_name,
     )
-    found = _matching(columns, fields.texts)[:1] or _matching(columns, TEXT_NAMES)
+    own = _matching(columns, fields.texts)
+    found = own if _are_alike(own) else own[:1] or _matching(columns, TEXT_NAMES)
     found = found or _prose(columns, sample, {id_name, others.title_name})
     if len(found) != 1:
         raise _ambiguous(found, sample, others, typed)
@@ -176,6 +203,11 @@ def _matching(columns: Sequence[str], names: Sequence[str]) -> list[str]:
         if found := [column for name in names for column in among if plain[column] == name]:
             return found
     return []
+
+
+def _are_alike(columns: Sequence[str]) -> bool:
+    """Whether inner columns have one name, as in {"a": {"text": …}, "b": {"text": …}}: two texts."""
+    return len(columns) > 1 and "." in columns[0]
 
 
 def _prose(columns: Sequence[str], sample: Sequence[Record], others: set[str]) -> list[str]:

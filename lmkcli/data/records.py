@@ -111,6 +111,8 @@ class Records(ABC):
 
     named = False
     """Whether the format defines the names of the fields: id, title and text."""
+    unnamed = False
+    """Whether the columns have no names, and their number defines them."""
 
     @property
     def header(self) -> list[str]:
@@ -286,12 +288,13 @@ def _open_stream(opened: ByteSource, first: bytes, request: _Request) -> Records
 class LineFormat(NamedTuple):
     """The function that parses a line, and whether the first line is a header.
 
-    The function returns None for a line without a record. `named` is as for Records.
+    The function returns None for a line without a record. `named` and `unnamed` are as for Records.
     """
 
     parse: Parse
     header: bool = False
     named: bool = False
+    unnamed: bool = False
 
 
 def line_format(
@@ -319,9 +322,17 @@ def line_format(
         raise DataError(_unknown_format(name, start))
     if given.names:
         return LineFormat(_tsv_parser((given.names,)))
+    if b"\r" in start and not first.endswith(b"\n"):
+        raise DataError(
+            f"{name}: its lines end with carriage returns, as on old Macs; convert them: "
+            r"tr '\r' '\n' < FILE > NEW"
+        )
     names = start.decode("utf-8", "replace").split("\t")
     header = _is_header(names, wanted, columns, given.columns)
-    return LineFormat(_tsv_parser((tuple(names),) if header else columns), header)
+    names[0] = names[0].lstrip("# ")  # as some tools mark a header
+    return LineFormat(
+        _tsv_parser((tuple(names),) if header else columns), header, unnamed=not header
+    )
 
 
 def _is_header(
@@ -331,9 +342,9 @@ def _is_header(
     if given.intersection(names):
         return True
     if columns is PLAIN_COLUMNS:
-        ids = (*QUERY_ID_FIELDS, *ID_NAMES)
-        usual = [plain_name(name) in USUAL_NAMES for name in names]
-        return len(names) > 1 and (plain_name(names[0]) in ids or usual.count(True) > 1)
+        plain = [plain_name(name.lstrip("#")) for name in names]
+        usual = [name in USUAL_NAMES for name in plain]
+        return len(names) > 1 and (usual[0] or usual.count(True) > 1)
     first = names[0].lower() in {*QUERY_ID_FIELDS, *columns[0][:1]}
     return first and any(name in wanted for name in names[1:])
 
@@ -400,7 +411,8 @@ def _tsv_parser(layouts: Columns) -> Parse:
             expected = " or ".join(", ".join(names) for names in layouts)
             raise DataError(
                 f"{where}: {len(columns)} columns, expected {expected} separated by tabs "
-                f"(a first line '{'⇥'.join(layouts[-1][:2])}⇥…' defines other columns)"
+                f"(a first line '{'⇥'.join(layouts[-1][:2])}⇥…' or the option FILE,columns=id+a+b defines "
+                "other columns)"
             )
         return dict(zip(by_length[len(columns)], columns, strict=True))
 
@@ -413,7 +425,7 @@ class PlainLines(Records):
     def __init__(self, path: Path, shard: Shard, layout: LineFormat) -> None:
         self._path = path
         self._layout = layout
-        self.named = layout.named
+        self.named, self.unnamed = layout.named, layout.unnamed
         mine = shard.rows(path.stat().st_size)
         self._start, self._stop = mine.start, mine.stop
         self._position = self._start
@@ -470,7 +482,7 @@ class StreamLines(Records):
     ) -> None:
         self._input, self._shard, self._layout = opened, shard, layout
         self._encoding = given.encoding
-        self.named = layout.named
+        self.named, self.unnamed = layout.named, layout.unnamed
         self._read = 0
 
     def rows(self) -> Iterator[FileRow]:
@@ -541,7 +553,7 @@ class CsvRecords(Records):
             first = next(decoded_lines(stream.file, self._input.name), "")
             delimiter = self._given.delimiter or max(DELIMITERS, key=_unquoted(first).count)
             with suppress(csv.Error):  # reading the rows reports it
-                return [name.strip() for name in next(csv.reader([first], delimiter=delimiter), [])]
+                return _column_names(next(csv.reader([first], delimiter=delimiter), []))
         return []
 
     def _next_row(self, table: Any) -> list[str] | DataError | None:
@@ -561,7 +573,7 @@ class CsvRecords(Records):
         """The columns. Raises DataError for an invalid header."""
         where = f"{self._input.name} line 1"
         try:
-            names = [name.strip() for name in next(table, [])]
+            names = _column_names(next(table, []))
         except csv.Error as reason:
             raise DataError(f"{where}: not valid csv ({_csv_fault(reason)})") from reason
         if error := _encoding_error(names, where):
@@ -573,6 +585,12 @@ class CsvRecords(Records):
     @property
     def fraction(self) -> float | None:
         return _share(self._read, self._input.size)
+
+
+def _column_names(row: list[str]) -> list[str]:
+    """The names of columns in a header; some tools mark a header with '#'."""
+    names = [name.strip() for name in row]
+    return [name.lstrip("# ") if number == 0 else name for number, name in enumerate(names)]
 
 
 class _RowLines:
@@ -729,10 +747,10 @@ def _keyed(key: str, value: Any, where: str, given: FileFormat) -> Record | Data
     if isinstance(value, str):
         return {ID_FIELDS[0]: key, "text": value}
     own = {name: value[name] for name in ID_FIELDS if name in value and name not in given.columns}
-    if other := next((f"{name} {each!r}" for name, each in own.items() if str(each) != key), ""):
+    if other := next((name for name, each in own.items() if str(each) != key), ""):
         return DataError(
-            f"{where}: the record has the {other[:_SHOWN]}, another id than its key; remove one of the two, "
-            "or choose the field: FILE,id=NAME"
+            f"{where}: the record has another id than its key, {other} {own[other]!r:.{_SHOWN}}; remove one "
+            f"of the two, or choose the field: FILE,id={other}"
         )
     return {ID_FIELDS[0]: key, **value}
 

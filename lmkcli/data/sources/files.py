@@ -23,7 +23,9 @@ from lmkcli.data.columns import (
     ROW,
     SAMPLE,
     Typed,
+    check_first_row,
     check_header,
+    check_names,
     document_columns,
     is_own_layout,
     note,
@@ -316,6 +318,14 @@ def _other_encoding(
     )
 
 
+def _queries(records: Records, fields: Fields, typed: Typed) -> Iterator[Query]:
+    try:
+        for row in records.rows():
+            yield fields.query(_record(row, fields), row.where)
+    except DataError as error:
+        raise typed.exact(error) from error
+
+
 def _record(row: FileRow, fields: Fields) -> Record:
     """The record of a row, with its number if that is the id."""
     return {ROW: row.number} | row.record() if fields.id_name == ROW else row.record()
@@ -380,9 +390,14 @@ class FileCollection(Collection):
                 if records.named:
                     return fields
                 check_header(records.header, fields, typed)
-                sample = _sample(records, skip, own)
+                unnamed = (records.unnamed or given.names) and path != "-"
+                sample = _sample(records, skip, None if unnamed else own)
             except DataError as error:
                 raise typed.exact(error) from error
+            if given.names and sample:
+                check_names(sample[0], typed)
+            elif unnamed:
+                check_first_row(sample, typed)
             return find(sample, fields, typed)
 
         given = self._format_of(path)
@@ -408,7 +423,8 @@ class FileCollection(Collection):
             raise DataError(f"{self.name}: no queries.jsonl in it; add ',queries=path'")
         fields = self._query_fields
         records = self._open(path, WHOLE, fields)
-        return (fields.query(_record(row, fields), row.where) for row in records.rows())
+        typed = self._typed if path == self._paths.get("docs") else Typed(path, {})
+        return _queries(records, fields, typed)
 
     def qrels(self) -> Iterator[Qrel]:
         if not self.has_qrels():
