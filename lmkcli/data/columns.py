@@ -35,8 +35,26 @@ TEXT_NAMES = (
     *("content", "body", "abstract", "passage", "document", "paragraph", "description", "message"),
 )
 _QUERY_TEXTS = (*TEXT_FIELDS, "query", "question", "title")
+_TRAINING_NAMES = (
+    *(
+        "anchor",
+        "positive",
+        "positives",
+        "negative",
+        "negatives",
+        "pos",
+        "neg",
+        "answer",
+        "answers",
+    ),
+    *("sentence1", "sentence2", "sentence", "score", "label", "instruction", "prompt"),
+)
+# Names that show that a first line is a header, or that an object is a record.
 USUAL_NAMES = frozenset(
-    (*QUERY_ID_FIELDS, *ID_NAMES, *TITLE_NAMES, *TEXT_NAMES, *_QUERY_TEXTS, CHUNKS, METADATA)
+    (
+        *(*QUERY_ID_FIELDS, *ID_NAMES, *TITLE_NAMES, *TEXT_NAMES, *_QUERY_TEXTS, CHUNKS, METADATA),
+        *_TRAINING_NAMES,
+    )
 )
 _PROPOSAL = re.compile(r"\bFILE,(\w+)=([\w+-]+)")
 _PROSE_WORDS = 3  # words that a text has and a category or a number has not

@@ -109,7 +109,10 @@ def fuse(runs: Sequence[Run], fusion: Fusion, k: int) -> Run:
 
     rrf: sum of 1 / (k + rank); a missing document adds nothing (Cormack et al., SIGIR 2009).
     linear: weighted sum of the runs' scores, each scaled per query. A missing document gets the lowest scaled
-    score in the ranking of that run.
+    score in the ranking of that run. If all scores of a ranking are equal, as of a single hit, scaled scores
+    are 1 and a missing document gets 0 (the rule of OpenSearch; with the lowest score, the hits would have no
+    influence). Equal scores that are not scaled stay, and a missing document gets 0, or 1 less than a score
+    that is not positive.
     """
     weights = fusion.shares(len(runs))
     queries = dict.fromkeys(query for run in runs for query in run.rankings)
@@ -123,7 +126,7 @@ def fuse(runs: Sequence[Run], fusion: Fusion, k: int) -> Run:
             )
         else:
             scaled = [_scaled(r, fusion.scale) for r in rankings]
-            floors = [min(run_scores.values(), default=0.0) for run_scores in scaled]
+            floors = [_floor(run_scores) for run_scores in scaled]
             scores = _sum(scaled, floors, weights)
         values = np.fromiter(scores.values(), np.float64, len(scores))
         fused[query] = ranked(list(scores), values).cut(k)
@@ -141,6 +144,14 @@ def _sum(
         )
         for name in documents
     }
+
+
+def _floor(scaled: dict[str, float]) -> float:
+    """The score of a document that a ranking lacks: the lowest one, below equal ones."""
+    low, high = min(scaled.values(), default=0.0), max(scaled.values(), default=0.0)
+    if not scaled or low < high:
+        return low
+    return 0.0 if low > 0 else low - 1.0
 
 
 def _reciprocal(ranking: Ranking, k: int) -> dict[str, float]:
@@ -166,9 +177,11 @@ def _minmax(scores: Floats) -> Floats:
 
 
 def _zscore(scores: Floats) -> Floats:
-    """Scale to mean 0 and standard deviation 1; all 0 if every score is the same."""
-    deviation = scores.std() if len(scores) else 0.0
-    return (scores - scores.mean()) / deviation if deviation > 0 else np.zeros_like(scores)
+    """Scale to mean 0 and standard deviation 1; all 1 if every score is the same."""
+    if not len(scores) or scores.min() == scores.max():  # the deviation may be a rounding error
+        return np.ones_like(scores)
+    scaled: Floats = (scores - scores.mean()) / scores.std()
+    return scaled
 
 
 def _unscaled(scores: Floats) -> Floats:

@@ -51,7 +51,16 @@ def by_hand(values: dict[str, float], scale: str) -> dict[str, float]:
         low, high = min(numbers), max(numbers)
         return {n: (v - low) / (high - low) if high > low else 1.0 for n, v in values.items()}
     mean, deviation = statistics.fmean(numbers), statistics.pstdev(numbers)
-    return {n: (v - mean) / deviation if deviation else 0.0 for n, v in values.items()}
+    equal = min(numbers) == max(numbers)
+    return {n: 1.0 if equal else (v - mean) / deviation for n, v in values.items()}
+
+
+def missing(scaled: dict[str, float]) -> float:
+    """The scaled score of a document that a ranking lacks."""
+    low = min(scaled.values(), default=0.0)
+    if not scaled or low < max(scaled.values()):
+        return low
+    return 0.0 if low > 0 else low - 1
 
 
 @settings(deadline=None)
@@ -65,8 +74,7 @@ def test_linear_is_its_formula(
     shares = weights or [1 / len(runs)] * len(runs)
     expected = {
         name: sum(
-            share * one.get(name, min(one.values(), default=0.0))
-            for share, one in zip(shares, scaled, strict=True)
+            share * one.get(name, missing(one)) for share, one in zip(shares, scaled, strict=True)
         )
         for name in set().union(*scaled)
     }
@@ -89,6 +97,26 @@ def test_a_missing_document_counts_as_the_last_of_that_run() -> None:
     runs = [run({"a": 10.0, "b": 5.0, "c": 0.0}), run({"c": 3.0, "d": 1.0})]
     assert fused(runs, Fusion("linear")) == {"c": 0.5, "a": 0.5, "b": 0.25, "d": 0.0}
     assert fused(runs, Fusion("linear", scale="none")) == {"a": 5.5, "b": 3.0, "c": 1.5, "d": 0.5}
+
+
+@pytest.mark.parametrize("scale", ["minmax", "zscore", "none"])
+@pytest.mark.parametrize("hits", [{"d8": 12.5}, {"d8": 0.0}, {"d8": -3.0}, {"d8": 0.4, "d7": 0.4}])
+def test_hits_with_equal_scores_have_influence(
+    hits: dict[str, float], scale: Literal["minmax", "zscore", "none"]
+) -> None:
+    """The only exact match of a lexical run, at the end of the dense one, as of a single BM25 hit."""
+    dense = run({f"d{i}": 0.9 - 0.05 * i for i in range(10)})
+    fusion = Fusion("linear", weights=(0.3, 0.7), scale=scale)
+    both = fuse([dense, run(hits)], fusion, 10).rankings["q"]
+    assert set(both.doc_ids[: len(hits)]) == set(hits)
+    alone = fuse([run(hits), run({})], fusion, 10).rankings["q"]
+    assert alone.scores[0] == alone.scores[-1]
+
+
+def test_equal_scores_are_those_of_opensearch() -> None:
+    """normalization-processor: min_max gives a single or equal score 1, and a missing document 0."""
+    runs = [run({"a": 3.0, "b": 3.0}), run({"c": 0.2, "a": 0.1})]
+    assert fused(runs, Fusion("linear", weights=(1, 1))) == {"c": 1.0, "a": 1.0, "b": 1.0}
 
 
 def test_the_k_best_remain_and_ties_go_by_document_id_descending() -> None:

@@ -7,7 +7,7 @@ import hashlib
 import math
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import NamedTuple
 
@@ -54,7 +54,7 @@ class Tally:
     repeated_examples: int = 0  # same query and positives as an earlier example; dropped
     empty_passages: int = 0  # dropped
     repeated_passages: int = 0  # same text earlier in the example; dropped
-    positives_among_negatives: int = 0  # dropped from the negatives
+    positives_among_negatives: int = 0  # in any example of the query; dropped from the negatives
     queries_without_chunk: int = 0  # empty query, or missing chunk; dropped
     positives_not_in_collection: int = 0  # judged relevant, but missing from the collection
     queries_not_in_run: int = 0
@@ -182,6 +182,25 @@ class Examples:
         first, last = np.searchsorted(self._answers[0], [query, query + 1])
         rows: Ints = self._answers[1][first:last]
         return rows
+
+    def without_answers(self) -> tuple["Examples", Ints]:
+        """Return the examples without negatives that are positives of the same query in any example.
+
+        Also returns the source of each dropped negative.
+        """
+        counts = np.diff(self.starts)
+        owners = np.repeat(np.arange(len(self)), counts)
+        pairs = self.queries[owners] * len(self.texts) + self.passages  # one number for each pair
+        dropped = ~self._positive & np.isin(pairs, pairs[self._positive])
+        kept = ~dropped
+        lengths = np.bincount(owners[kept], minlength=len(self))
+        rest = replace(
+            self,
+            passages=self.passages[kept],
+            scores=self.scores[kept],
+            starts=np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)]),
+        )
+        return rest, self.sources[owners[dropped]]
 
     @cached_property
     def _positive(self) -> NDArray[np.bool_]:

@@ -169,10 +169,17 @@ def describe_sources(sources: Sequence[Source], numbers: Ints) -> list[dict[str,
 
 
 def read_sources(sources: Sequence[Source]) -> tuple[Examples, list[Tally]]:
-    """Read the examples of all sources, and the counts of each source."""
+    """Read the examples of all sources, and the counts of each source.
+
+    A passage that answers a query in one example is dropped from the negatives of this query in all others.
+    """
     tallies = [Tally() for _ in sources]
     pairs = zip(sources, tallies, strict=True)
-    return Examples.gather(cleaned(_read(source, tally), tally) for source, tally in pairs), tallies
+    every = Examples.gather(cleaned(_read(source, tally), tally) for source, tally in pairs)
+    examples, dropped = every.without_answers()
+    for number, tally in enumerate(tallies):
+        tally.positives_among_negatives += int((dropped == number).sum())
+    return examples, tallies
 
 
 def _read(source: Source, tally: Tally) -> Iterator[Example]:

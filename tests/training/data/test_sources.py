@@ -90,3 +90,28 @@ def test_an_unknown_collection_is_named() -> None:
     with pytest.raises(LmkError, match="nothing-of-this"):
         read_sources([parse_source("nothing-of-this/here:train")])
     assert issubclass(UnknownName, LmkError)
+
+
+def test_a_negative_that_answers_the_query_in_another_record_is_dropped(tmp_path: Path) -> None:
+    """Its record or source does not matter, and neither do other queries with the same negative."""
+    first, second = tmp_path / "a.jsonl", tmp_path / "b.jsonl"
+    first.write_text(
+        '{"query": "same", "pos": ["p one"], "neg": ["p two", "n"], '
+        '"neg_scores": [3, 1], "pos_scores": [4]}\n'
+        '{"query": "other", "pos": ["p three"], "neg": ["p two", "p one"]}\n'
+        '{"query": "same", "pos": ["p two"], "neg": ["p one", "p four"]}\n'
+    )
+    second.write_text('{"query": "same", "pos": ["p four"], "neg": ["p two"]}\n')
+    examples, tallies = read_sources([parse_source(str(first)), parse_source(str(second))])
+    found = [
+        (each.query, [p.text for p in each.positives], [n.text for n in each.negatives])
+        for each in map(examples.__getitem__, range(len(examples)))
+    ]
+    assert found == [
+        ("same", ["p one"], ["n"]),
+        ("other", ["p three"], ["p two", "p one"]),
+        ("same", ["p two"], []),
+        ("same", ["p four"], []),
+    ]
+    assert [each.positives_among_negatives for each in tallies] == [3, 1]
+    assert examples[0].negatives[0].score == 1
