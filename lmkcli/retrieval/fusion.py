@@ -109,10 +109,10 @@ def fuse(runs: Sequence[Run], fusion: Fusion, k: int) -> Run:
 
     rrf: sum of 1 / (k + rank); a missing document adds nothing (Cormack et al., SIGIR 2009).
     linear: weighted sum of the runs' scores, each scaled per query. A missing document gets the lowest scaled
-    score in the ranking of that run. If all scores of a ranking are equal, as of a single hit, scaled scores
-    are 1 and a missing document gets 0 (the rule of OpenSearch; with the lowest score, the hits would have no
-    influence). Equal scores that are not scaled stay, and a missing document gets 0, or 1 less than a score
-    that is not positive.
+    score in the ranking of that run. If all scores of a ranking are equal, as of a single hit, this would
+    give the hits no influence. Then min-max gives hits 1 and missing documents 0 (the rule of OpenSearch).
+    The z-score gives 1 and -1, as for a hit and one document below it. Unscaled, a missing document gets 0,
+    or 1 less than a score that is not positive.
     """
     weights = fusion.shares(len(runs))
     queries = dict.fromkeys(query for run in runs for query in run.rankings)
@@ -126,7 +126,7 @@ def fuse(runs: Sequence[Run], fusion: Fusion, k: int) -> Run:
             )
         else:
             scaled = [_scaled(r, fusion.scale) for r in rankings]
-            floors = [_floor(run_scores) for run_scores in scaled]
+            floors = [_floor(run_scores, fusion.scale) for run_scores in scaled]
             scores = _sum(scaled, floors, weights)
         values = np.fromiter(scores.values(), np.float64, len(scores))
         fused[query] = ranked(list(scores), values).cut(k)
@@ -146,11 +146,13 @@ def _sum(
     }
 
 
-def _floor(scaled: dict[str, float]) -> float:
+def _floor(scaled: dict[str, float], scale: Scale) -> float:
     """The score of a document that a ranking lacks: the lowest one, below equal ones."""
     low, high = min(scaled.values(), default=0.0), max(scaled.values(), default=0.0)
     if not scaled or low < high:
         return low
+    if scale == "zscore":
+        return -1.0
     return 0.0 if low > 0 else low - 1.0
 
 

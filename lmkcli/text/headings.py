@@ -43,7 +43,7 @@ def headings(text: str) -> list[Heading]:
 
 def markdown_headings(text: str) -> list[Heading]:
     """Find the Markdown headings of a text in reading order, without empty ones."""
-    blocks = _fenced_blocks(text)
+    blocks = fenced_blocks(text)
     starts = [start for start, _ in blocks]
 
     def is_code(position: int) -> bool:
@@ -109,7 +109,7 @@ def _without_closing(words: str) -> str:
     return _one_line(_CLOSING.sub("", words.strip()))
 
 
-def _fenced_blocks(text: str) -> list[tuple[int, int]]:
+def fenced_blocks(text: str) -> list[tuple[int, int]]:
     """The spans of fenced blocks; a block that is never closed extends to the end of the text."""
     blocks: list[tuple[int, int]] = []
     opened: regex.Match[str] | None = None

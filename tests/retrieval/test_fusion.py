@@ -55,11 +55,13 @@ def by_hand(values: dict[str, float], scale: str) -> dict[str, float]:
     return {n: 1.0 if equal else (v - mean) / deviation for n, v in values.items()}
 
 
-def missing(scaled: dict[str, float]) -> float:
+def missing(scaled: dict[str, float], scale: str) -> float:
     """The scaled score of a document that a ranking lacks."""
     low = min(scaled.values(), default=0.0)
     if not scaled or low < max(scaled.values()):
         return low
+    if scale == "zscore":
+        return -1
     return 0.0 if low > 0 else low - 1
 
 
@@ -74,7 +76,8 @@ def test_linear_is_its_formula(
     shares = weights or [1 / len(runs)] * len(runs)
     expected = {
         name: sum(
-            share * one.get(name, missing(one)) for share, one in zip(shares, scaled, strict=True)
+            share * one.get(name, missing(one, scale))
+            for share, one in zip(shares, scaled, strict=True)
         )
         for name in set().union(*scaled)
     }

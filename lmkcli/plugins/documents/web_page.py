@@ -12,6 +12,11 @@ from lmkcli.errors import DataError
 TITLES = ("head/title", ".//h1")
 HEAD = 1024  # by the HTML standard, the first bytes declare the encoding
 DECLARED = re.compile(rb"""(?:charset|encoding)\s*=\s*["']?\s*([\w.:-]+)""", re.IGNORECASE)
+# Elements for browsers without scripts, frames or video, and elements that only scripts use.
+_NEVER_SHOWN = frozenset(
+    "template noscript noembed noframes datalist iframe audio video canvas".split()
+)
+_HIDING_STYLE = re.compile(r"(?:display\s*:\s*none|visibility\s*:\s*hidden)\b", re.IGNORECASE)
 EMPTY_LINES = re.compile(r"\n{3,}")
 # By the Encoding standard, pages that declare the first encoding have the second.
 ACTUAL_ENCODINGS = {
@@ -31,6 +36,9 @@ def read(data: bytes, encoding: str) -> FileText:
     if not page.strip():
         return FileText("", "")
     tree = _parse(page)
+    for each in [each for each in tree.iter(etree.Element) if _is_hidden(each)]:
+        if each is not tree and each.getparent() is not None:
+            each.drop_tree()
     # Remove the padding of table cells and the empty lines of margins.
     lines = "\n".join(line.rstrip() for line in Inscriptis(tree).get_text().split("\n"))
     text = EMPTY_LINES.sub("\n\n", lines).strip()
@@ -65,6 +73,16 @@ def _parse(page: str) -> Any:
     if fatal:  # the rest of the page would be missing
         raise DataError(f"cannot be read to its end ({fatal.split(', ')[0].strip()})")
     return tree
+
+
+def _is_hidden(element: Any) -> bool:
+    """Whether a browser with scripts shows nothing of an element."""
+    if element.tag in _NEVER_SHOWN or (element.tag == "dialog" and "open" not in element.attrib):
+        return True
+    hidden = element.get("hidden")
+    if hidden is not None and hidden.strip().lower() != "until-found":
+        return True
+    return _HIDING_STYLE.search(element.get("style", "")) is not None
 
 
 def _words(text: str) -> str:

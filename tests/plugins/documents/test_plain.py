@@ -17,7 +17,7 @@ from lmkcli.plugins.documents.plain_text import read_markdown, read_rst, read_te
         ("words first\n\n## Splices ##\n", "Splices", "words first\n\n## Splices ##"),
         ("   ### a # b\n", "a # b", ""),
         ("Ropes\n=====\n# Knots\n", "Ropes", "# Knots"),
-        ("---\ntitle: x\n---\n# Knots", "Knots", "---\ntitle: x\n---\n# Knots"),
+        ("---\ntitle: x\n---\n# Knots", "x", "# Knots"),
         ("```sh\n# no\n```\n# Knots", "Knots", "```sh\n# no\n```\n# Knots"),
         ("~~~\n```\n# no\n~~~\n# Knots", "Knots", "~~~\n```\n# no\n~~~\n# Knots"),
         ("#\n#hashtag\n    # code\n", "", "#\n#hashtag\n    # code"),
@@ -75,3 +75,24 @@ def test_another_encoding_must_be_named() -> None:
 def test_binary_data_is_refused(data: bytes) -> None:
     with pytest.raises(DataError, match="is binary, not text"):
         decode_text(data, "utf-8")
+
+
+FRONT = [
+    ("---\ntitle: Renewing certificates\ntags: [ops]\n---\n\nRun it.\n", "Renewing certificates", "Run it."),
+    ("---\ntitle: 'It''s: new' # note\n---\n# Other\ntext", "It's: new", "# Other\ntext"),
+    ('---\r\ntags:\r\n  - a\r\n  - b\r\nTitle: "A \\"B\\""\r\n...\r\ntext', 'A "B"', "text"),
+    ("---\ntitle: >-\n  Long\n  title\ndate: 2026-01-01\n---\ntext", "Long title", "text"),
+    ('+++\ntitle = "T"\n[extra]\nx = 1\n+++\ntext', "T", "text"),
+    ("---\ndate: 1\n---\n# Head\ntext", "Head", "text"),
+    ("---\ntitle: Head\n---\n# Head\ntext", "Head", "text"),
+    ("---\n\nA rule, then text\n\n---\nmore", "", "---\n\nA rule, then text\n\n---\nmore"),
+    ("---\ntitle: never closed\n\ntext", "", "---\ntitle: never closed\n\ntext"),
+    ("<!-- old\n# Draft -->\n# Real title\ntext\n", "Real title", "text"),
+    ("# T\n```\n<!-- code -->\n```\na <!-- b --> c", "T", "```\n<!-- code -->\n```\na <!-- b --> c"),
+    ("<!-- never closed\n# T\ntext", "T", "<!-- never closed\n# T\ntext"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("text", "title", "rest"), FRONT)
+def test_metadata_and_comments_of_markdown_are_no_text(text: str, title: str, rest: str) -> None:
+    assert read_markdown(text.encode(), "utf-8") == (title, rest)

@@ -102,3 +102,25 @@ def test_damage_gives_a_text_or_a_data_error(tmp_path: Path) -> None:
         if file.is_file():
             with contextlib.suppress(DataError):  # any other error is a bug
                 assert isinstance(read(file.read_bytes(), "utf-8").text, str), seed
+
+
+@pytest.mark.parametrize(
+    "hidden",
+    [
+        *("<p hidden>b</p>", "<div hidden='hidden'>b<p>c</p></div>", "<h1 hidden>b</h1>"),
+        *("<template><p>b</p></template>", "<noscript><p>b</p></noscript>", "<!-- b -->"),
+        *("<script>b</script>", "<style>b</style>", "<dialog>b</dialog>", "<iframe>b</iframe>"),
+        *("<p style='DISPLAY : none !important'>b</p>", "<p style='visibility:hidden'>b</p>"),
+        *("<datalist><option>b</datalist>", "<video>b</video>", "<canvas>b</canvas>"),
+        "<div hidden>b<div hidden>c</div></div>",
+    ],
+)
+def test_what_a_browser_does_not_show_is_no_text(hidden: str) -> None:
+    page = f"<html><body><p>first</p>{hidden} tail<p hidden=until-found>found</p></body></html>"
+    found = read(page.encode(), "utf-8")
+    assert (found.title, found.text.split()) == ("", ["first", "tail", "found"])
+
+
+def test_a_page_of_hidden_text_has_no_text() -> None:
+    with pytest.raises(DataError, match="no text"):
+        read(b"<p hidden>a</p><noscript>enable scripts</noscript>", "utf-8")
