@@ -157,6 +157,11 @@ def _hub_copy(name: str, revision: str | None, offline: bool) -> Path:
         return Path(snapshot_download(name, revision=revision, local_files_only=offline))
     except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OSError) as error:
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        if revision is None and (commits := caches.cached_commits(name, "model")):
+            raise DataError(
+                f"model {name}: the local cache has the commit {commits[0]}, but not which commit is main; "
+                f"choose it with --revision {commits[0]}"
+            ) from None
         hub = "downloads are off (offline)" if offline else f"the hub did not answer ({reason})"
         raise DataError(
             f"model {name} is neither a folder nor in the local cache, and {hub}; "

@@ -36,6 +36,15 @@ def hub_cache() -> Path:
     return Path(os.path.expanduser(os.path.expandvars(cache or f"{home}/hub")))
 
 
+def cached_commits(repository: str, kind: str) -> list[str]:
+    """The commits of a repository in the cache of the hub; `kind` is "model" or "dataset".
+
+    A commit that was downloaded by its name is there, but the name of its branch is not.
+    """
+    folder = hub_cache() / f"{kind}s--{repository.replace('/', '--')}" / "snapshots"
+    return sorted(path.name for path in folder.glob("*") if any(path.iterdir()))
+
+
 def ir_datasets_cache() -> Path:
     """The folder in which ir_datasets keeps collections."""
     return Path(os.environ.get("IR_DATASETS_HOME") or Path.home() / ".ir_datasets")

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from lmkcli.system import caches
+from tests.conftest import Lmk
 
 LIBRARIES = """
 import huggingface_hub.constants, ir_datasets
@@ -49,3 +50,20 @@ def test_a_folder_that_does_not_exist_yet(tmp_path: Path) -> None:
     assert (place.bytes, place.whole, place.writable) == (0, True, True)
     (tmp_path / "file").touch()
     assert not caches.inspect_folder(tmp_path / "file", 1).writable
+
+
+def test_a_cached_commit_without_a_branch_is_named(
+    lmk: Lmk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As after a download with --revision: the cache has the commit, and not the name of its branch."""
+    monkeypatch.setenv("HF_HOME", str(tmp_path / "hf"))
+    commit = "0123456789abcdef0123456789abcdef01234567"
+    for kind in ("model", "dataset"):
+        folder = tmp_path / f"hf/hub/{kind}s--org--tiny/snapshots/{commit}"
+        folder.mkdir(parents=True)
+        (folder / "config.json").write_text("{}")
+    (tmp_path / "d.jsonl").write_text('{"id": "a", "text": "b"}')
+    words = ("encode", tmp_path / "d.jsonl", "-m", "org/tiny", "--offline", "-o", tmp_path / "v")
+    assert f"--revision {commit}" in lmk(*words, code=3).err
+    words = ("index", "hf:org/tiny", "--kind", "bm25", "--offline", "-o", tmp_path / "b")
+    assert f"hf:org/tiny,revision={commit}" in lmk(*words, code=3).err

@@ -42,6 +42,7 @@ from lmkcli.data.qrels import read_qrels
 from lmkcli.data.records import BLOCK, open_records
 from lmkcli.errors import DataError, LmkError, UsageError
 from lmkcli.system import network
+from lmkcli.system.caches import cached_commits
 from lmkcli.system.input_files import not_a_file
 from lmkcli.text.formatting import listed, shell_line
 
@@ -192,6 +193,13 @@ class HubDataset(Collection):
         if fetched := self._fetched():
             return Place(str(fetched), fetched.name, self._given)
         if network.forbidden():
+            commits = [] if self._revision else cached_commits(self._given, "dataset")
+            if commits:
+                chosen = spell(f"hf:{self._given}", self._options | {"revision": commits[0]})
+                raise DataError(
+                    f"hf:{self._given}: the hub's cache has the commit {commits[0]}, but not which commit is "
+                    f"main; choose it: {shell_line(chosen)}"
+                )
             raise DataError(
                 f"hf:{self._given} is not in the hub's cache, and an offline job does not download it. "
                 f"Run lmk fetch {shell_line(self.name)} once, on a machine with a network, or name a mirror "
