@@ -73,6 +73,8 @@ class Run:
     """The last column of the file."""
     unscored: int = 0
     """Documents that a reranker could not score; they follow the others."""
+    cut: frozenset[str] = frozenset()
+    """The queries that a model read only in part, because they are longer than its limit for queries."""
 
     def __repr__(self) -> str:
         return f"<Run {self.tag}: {len(self.rankings):,} queries>"

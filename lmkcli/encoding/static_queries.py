@@ -55,6 +55,13 @@ class StaticQueries:
             vectors = vectors.pruned(self.side.top_terms)
         return vectors.normalized() if self.side.normalize else vectors
 
+    def cut(self, queries: list[Query]) -> frozenset[str]:
+        """Return the ids of the queries that lose tokens, because they are too long for the recipe."""
+        texts = self.tokenizer([query.text for query in queries])
+        lengths = [len(text.prompt) + len(text.ids) for text in texts]
+        limit = self.side.max_length
+        return frozenset(q.id for q, n in zip(queries, lengths, strict=True) if limit and n > limit)
+
 
 class _Config(TypedDict, total=False):
     path: str  # a JSON file with the weights of tokens

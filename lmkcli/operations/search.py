@@ -74,6 +74,15 @@ class Hits(Result):
 
     question: str
     hits: tuple[Hit, ...]
+    cut: bool = False
+    """Whether a model read only the start of the question, because it is too long."""
+
+    def notes(self) -> Iterator[str]:
+        """A note on a question that was cut."""
+        if self.cut:
+            from lmkcli.retrieval.searching import cut_note
+
+            yield cut_note(1, 1)
 
     def __iter__(self) -> Iterator[Hit]:
         return iter(self.hits)
@@ -153,14 +162,15 @@ def find(index: "Index", question: str, k: int = _SHOWN) -> Hits:
 
     check_utf8(question, "the question")
     query = Query("q", question)
-    ranking = index.search([query], k).rankings["q"]
+    run = index.search([query], k)
+    ranking = run.rankings["q"]
     docs = index.texts(ranking.doc_ids)
     passages = index.passages(query, ranking.doc_ids)
     hits = []
     for rank, (name, score) in enumerate(zip(ranking.doc_ids, ranking.scores, strict=True), 1):
         doc = docs[name]
         hits.append(Hit(rank, float(score), name, doc.title, doc.text, passages.get(name)))
-    return Hits(question, tuple(hits))
+    return Hits(question, tuple(hits), bool(run.cut))
 
 
 @dataclass(frozen=True)
@@ -177,18 +187,30 @@ class Session(Result):
 
 @dataclass(frozen=True)
 class Searched(Result):
-    """A run file and its counts. `without_hits` is the number of queries without any hit."""
+    """A run file and its counts.
+
+    `without_hits` is the number of queries without any hit, and `cut` that of the queries that a model read
+    only in part.
+    """
 
     output: Path
     queries: int
     lines: int
     without_hits: int
+    cut: int = 0
 
     def as_json(self) -> Any:
         """The path and the counts; the key `silent` is the number of queries without any hit."""
         values = super().as_json()
         values["silent"] = values.pop("without_hits")
         return values
+
+    def notes(self) -> Iterator[str]:
+        """A note on queries that were cut."""
+        if self.cut:
+            from lmkcli.retrieval.searching import cut_note
+
+            yield cut_note(self.cut, self.queries)
 
     def __str__(self) -> str:
         if is_stream(self.output):
@@ -613,7 +635,7 @@ class Search(
                 f"{counted(written.unscored, 'document')} not reranked (no vector, or no text); they are at "
                 "the end"
             )
-        return Searched(path, written.queries, written.lines, written.without_hits)
+        return Searched(path, written.queries, written.lines, written.without_hits, written.cut)
 
     def _search_shard(
         self,

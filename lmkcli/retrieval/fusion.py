@@ -130,7 +130,8 @@ def fuse(runs: Sequence[Run], fusion: Fusion, k: int) -> Run:
             scores = _sum(scaled, floors, weights)
         values = np.fromiter(scores.values(), np.float64, len(scores))
         fused[query] = ranked(list(scores), values).cut(k)
-    return Run(fused, tag=fusion.method)
+    cut = frozenset[str]().union(*(run.cut for run in runs))
+    return Run(fused, tag=fusion.method, cut=cut)
 
 
 def _sum(

@@ -34,6 +34,9 @@ class Reranker(Protocol):
     def scorer(self, queries: list[Query]) -> Scorer:
         """Return a scorer for these queries."""
 
+    def cut(self, queries: list[Query]) -> frozenset[str]:
+        """Return the ids of the queries that it reads only in part."""
+
     def passages(self, query: Query, ids: list[str]) -> dict[str, Passage] | None:
         """Return the best chunk of each document; None if it has no chunks."""
 
@@ -57,7 +60,8 @@ class RerankedIndex:
         """Rerank the first `depth` documents and return the best k."""
         first = self._index.search(queries, self._settings.depth)
         run = rerank(first, queries, self._reranker.scorer(queries), self._settings)
-        return Run({q: r.cut(k) for q, r in run.rankings.items()}, run.tag, run.unscored)
+        cut = first.cut | self._reranker.cut(queries)
+        return Run({q: r.cut(k) for q, r in run.rankings.items()}, run.tag, run.unscored, cut)
 
     def texts(self, ids: list[str]) -> dict[str, Doc]:
         """Documents of the reranked index."""
@@ -138,6 +142,10 @@ class ModelReranker:
     def scorer(self, queries: list[Query]) -> Scorer:
         """Return the scorer, which is the same for all queries."""
         return self._score
+
+    def cut(self, queries: list[Query]) -> frozenset[str]:
+        """Return nothing: a cross-encoder cuts the longer text of a pair, which is the document as a rule."""
+        return frozenset()
 
     def passages(self, query: Query, ids: list[str]) -> dict[str, Passage] | None:
         """Return None, because a cross-encoder reads whole documents."""

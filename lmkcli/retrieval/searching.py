@@ -17,6 +17,7 @@ from lmkcli.store import outputs
 from lmkcli.system.atomic import atomic_file, make_folder
 from lmkcli.system.hardware import anonymous_memory, release_memory
 from lmkcli.system.output_streams import is_stream
+from lmkcli.text.formatting import counted
 
 QUERIES_AT_ONCE = 1024  # queries of one piece of a run
 
@@ -174,26 +175,36 @@ def read_manifest(path: Path) -> Manifest:
     return described
 
 
+def cut_note(cut: int, queries: int) -> str:
+    """A line about queries that a model read only in part."""
+    return (
+        f"{cut:,} of {counted(queries, 'query', 'queries')} cut: longer than the limit for queries "
+        "(--query-max-length of lmk encode)"
+    )
+
+
 class RunCounts(NamedTuple):
-    """Counts of a run: queries, lines, queries without a hit, and documents without a score."""
+    """Counts of a run: queries, lines, queries without a hit, documents without a score, and cut queries."""
 
     queries: int = 0
     lines: int = 0
     without_hits: int = 0
     unscored: int = 0
+    cut: int = 0
 
     def add(self, run: Run) -> "RunCounts":
         """Return the sums of these counts and the counts of another piece."""
         hits = [len(ranking.doc_ids) for ranking in run.rankings.values()]
-        piece = RunCounts(len(hits), sum(hits), hits.count(0), run.unscored)
+        piece = RunCounts(len(hits), sum(hits), hits.count(0), run.unscored, len(run.cut))
         return RunCounts(*map(sum, zip(self, piece, strict=True)))
 
 
 def write(path: Path, runs: Iterable[Run], described: Manifest) -> RunCounts:
     """Write a run, piece by piece, and return its counts.
 
-    The manifest is written just before the run gets its name. An interrupted process may leave a manifest
-    without a run. Then the next search starts again. A run on a stream has no manifest.
+    The manifest, with the number of queries that were cut, is written just before the run gets its name. An
+    interrupted process may leave a manifest without a run. Then the next search starts again. A run on a
+    stream has no manifest.
     """
     stream = is_stream(path)
     if not stream:
@@ -201,15 +212,16 @@ def write(path: Path, runs: Iterable[Run], described: Manifest) -> RunCounts:
         outputs.check_sidecar(path)
     counts = RunCounts()
 
-    def counted() -> Iterator[Run]:
+    def counting() -> Iterator[Run]:
         nonlocal counts
         for run in runs:
             yield run
             counts = counts.add(run)
         if not stream:
-            _write_manifest(path, described)
+            facts = {**described.facts, "cut_queries": counts.cut}
+            _write_manifest(path, replace(described, facts=facts))
 
-    write_runs(path, counted())
+    write_runs(path, counting())
     return counts
 
 

@@ -102,13 +102,15 @@ class ShardedSearch(Generic[AnyRagged]):
         shards.check_whole()
         for first, batch in batches(self._queries):
             encoded = self._encoded(first, batch, shards, report.note)
+            cut = _read_cut(shards.folder / f"queries-{first}.npz", batch)
             paths = [shards.path(number, _piece(first)) for number in range(shards.count)]
             layout = self._division.layout(encoded)
             for part in parts(len(batch), self._k, budget):
                 lists = self._division.lists(encoded, part)
                 shard_hits = (_read_hits(path, layout, lists) for path in paths)
                 hits = self._division.join(_subset(encoded, part), self._k, shard_hits)
-                yield Run(self._division.ranked(batch[part], hits, self._k).rankings, tag)
+                rankings = self._division.ranked(batch[part], hits, self._k).rankings
+                yield Run(rankings, tag, cut=cut.intersection(rankings))
                 report.progress(first + part.stop, len(self._queries), "queries")
 
     def _encoded(self, first: int, batch: list[Query], shards: Shards, note: Note) -> AnyRagged:
@@ -168,7 +170,8 @@ class _DenseDivision:
 
     def encode(self, queries: list[Query], path: Path) -> None:
         encoded = self._index.encoded(queries)
-        _save(path, vectors=encoded.vectors, counts=encoded.counts)
+        cut = _mask(queries, self._index.encoder().cut(queries))
+        _save(path, vectors=encoded.vectors, counts=encoded.counts, cut=cut)
 
     def read(self, path: Path, queries: int) -> Ragged:
         return _read_queries(path, queries, self._units.matrix.dim)
@@ -227,7 +230,8 @@ class _SparseDivision:
 
     def encode(self, queries: list[Query], path: Path) -> None:
         encoded = self._index.encoded(queries)
-        _save(path, lengths=encoded.lengths, terms=encoded.terms, weights=encoded.weights)
+        arrays = {"lengths": encoded.lengths, "terms": encoded.terms, "weights": encoded.weights}
+        _save(path, **arrays, cut=_mask(queries, self._index.encoder.cut(queries)))
 
     def read(self, path: Path, queries: int) -> SparseRagged:
         lengths, terms, weights = _load(path, lengths=np.int64, terms=np.int32, weights=np.float32)
@@ -333,6 +337,19 @@ def _read_hits(path: Path, layout: _Layout, lists: slice) -> RowHits:
 def _save(path: Path, **arrays: Any) -> None:
     with open(path, "wb") as file:  # np.savez would append .npz to the name of a temporary file
         np.savez(file, **arrays)
+
+
+def _mask(queries: list[Query], cut: frozenset[str]) -> NDArray[np.int64]:
+    """1 for each query that was cut, else 0."""
+    return np.array([query.id in cut for query in queries], np.int64)
+
+
+def _read_cut(path: Path, queries: list[Query]) -> frozenset[str]:
+    """Read which queries of a batch were cut."""
+    (mask,) = _load(path, cut=np.int64)
+    if mask.shape != (len(queries),):
+        raise _damaged(path, "its arrays do not fit together")
+    return frozenset(query.id for query, cut in zip(queries, mask, strict=True) if cut)
 
 
 def _read_queries(path: Path, queries: int, dim: int) -> Ragged:

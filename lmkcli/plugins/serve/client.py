@@ -132,16 +132,18 @@ class RemoteIndex:
     def search(self, queries: list[Query], k: int) -> Run:
         """Search on the server. The answer for a single query has its texts and passages too."""
         if len(queries) == 1:
-            return Run({queries[0].id: self._one(queries[0], k)})
+            return self._one(queries[0], k)
         rankings: dict[str, Ranking] = {}
+        cut: set[str] = set()
         for first in range(0, len(queries), _AT_ONCE):
             some = queries[first : first + _AT_ONCE]
             results = self._post([query.text for query in some], k, "run")
             for query, result in zip(some, results, strict=True):
                 rankings[query.id] = Ranking(result["ids"], np.array(result["scores"], np.float32))
-        return Run(rankings)
+                cut |= {query.id} if result["query_cut"] else set()
+        return Run(rankings, cut=frozenset(cut))
 
-    def _one(self, query: Query, k: int) -> Ranking:
+    def _one(self, query: Query, k: int) -> Run:
         (result,) = self._post([query.text], k, "hits")
         hits = result["hits"]
         self._docs = {
@@ -150,7 +152,9 @@ class RemoteIndex:
         passages = {hit["id"]: Passage(**hit["passage"]) for hit in hits if "passage" in hit}
         self._passages = {query.text: passages}
         scores = np.array([hit["score"] for hit in hits], np.float32)
-        return Ranking([hit["id"] for hit in hits], scores)
+        ranking = Ranking([hit["id"] for hit in hits], scores)
+        cut = frozenset({query.id} if result["query_cut"] else ())
+        return Run({query.id: ranking}, cut=cut)
 
     def _post(self, queries: Sequence[str], k: int, output: str) -> Any:
         # The server refuses an empty query. An index finds the same for it as for a space.

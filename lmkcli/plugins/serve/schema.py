@@ -82,10 +82,14 @@ class HitAnswer(BaseModel):
 
 
 class ResultAnswer(BaseModel):
-    """The answer to one query. `complete` is false if a filter may have missed documents."""
+    """The answer to one query. `complete` is false if a filter may have missed documents.
+
+    `query_cut` is true if a model read only the start of the query, because it is too long.
+    """
 
     query: str
     complete: bool
+    query_cut: bool
     hits: list[HitAnswer] | None = None
     ids: list[str] | None = None
     scores: list[float] | None = None

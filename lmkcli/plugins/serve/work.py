@@ -37,12 +37,14 @@ class FoundDocument(NamedTuple):
 class Found(NamedTuple):
     """The ranking for one query.
 
-    `cut` is True if a filter stopped at the depth DEEPEST, so that documents may be missing.
+    `cut` is True if a filter stopped at the depth DEEPEST, so that documents may be missing. `query_cut` is
+    True if a model read only the start of the query, because it is too long.
     """
 
     ranking: Ranking
     documents: list[FoundDocument]
     cut: bool = False
+    query_cut: bool = False
 
 
 @dataclass(frozen=True)
@@ -59,7 +61,7 @@ class SearchWork:
         """Rank documents for each query."""
         index = context.pipeline(self.plan)
         queries = [Query(str(number), text) for number, text in enumerate(items)]
-        rankings, cut = self._rankings(index, queries)
+        rankings, cut, cut_queries = self._rankings(index, queries)
         docs: dict[str, Doc] = {}
         if self.texts:
             docs = index.texts(list(dict.fromkeys(i for r in rankings for i in r.doc_ids)))
@@ -72,27 +74,29 @@ class SearchWork:
                 for name, score in pairs
                 if self.texts or self.passages
             ]
-            found.append(Found(ranking, documents, cut))
+            found.append(Found(ranking, documents, cut, query.id in cut_queries))
         return found
 
-    def _rankings(self, index: Index, queries: list[Query]) -> tuple[list[Ranking], bool]:
-        """Return the rankings, and whether the filter stopped early.
+    def _rankings(
+        self, index: Index, queries: list[Query]
+    ) -> tuple[list[Ranking], bool, frozenset[str]]:
+        """Return the rankings, whether the filter stopped early, and the queries that a model cut.
 
         With a filter the depth grows until each query has k documents, or the collection has no more.
         """
         depth = self.k if not self.id_prefix else min(8 * self.k, DEEPEST)
         while True:
-            run = index.search(queries, depth).rankings
-            rankings = [run.get(query.id, _EMPTY) for query in queries]
+            run = index.search(queries, depth)
+            rankings = [run.rankings.get(query.id, _EMPTY) for query in queries]
             if not self.id_prefix:
-                return [ranking.cut(self.k) for ranking in rankings], False
+                return [ranking.cut(self.k) for ranking in rankings], False, run.cut
             kept = [self._filtered(ranking) for ranking in rankings]
             short = [
                 len(part.doc_ids) < self.k and len(ranking.doc_ids) >= depth
                 for part, ranking in zip(kept, rankings, strict=True)
             ]
             if not any(short) or depth >= DEEPEST:
-                return [part.cut(self.k) for part in kept], any(short)
+                return [part.cut(self.k) for part in kept], any(short), run.cut
             depth = min(4 * depth, DEEPEST)
 
     def _filtered(self, ranking: Ranking) -> Ranking:

@@ -4,6 +4,7 @@ The query side of the vectors' recipe encodes the queries. Passages are the chun
 """
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -138,7 +139,7 @@ class DenseIndex:
         if not queries or not matrix.rows:
             return Run({query.id: ranked([], np.zeros(0, np.float32)) for query in queries})
         hits = self.vector_search.search(self.encoded(queries), min(k, matrix.rows))
-        return self.ranked(queries, hits, k)
+        return replace(self.ranked(queries, hits, k), cut=self.encoder().cut(queries))
 
     def encoded(self, queries: list[Query]) -> Ragged:
         """Encode queries. Raises UsageError if their vectors do not fit the aggregate of the search."""

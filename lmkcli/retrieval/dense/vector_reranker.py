@@ -45,6 +45,10 @@ class VectorReranker:
 
         return score
 
+    def cut(self, queries: list[Query]) -> frozenset[str]:
+        """Return the ids of the queries that are longer than the limit of the vectors."""
+        return self._encoder.cut(queries)
+
     def passages(self, query: Query, ids: list[str]) -> dict[str, Passage] | None:
         """Return the best chunk of each document; None if these are not vectors of chunks."""
         if self._units.vectors.recipe.doc.unit != "chunk":

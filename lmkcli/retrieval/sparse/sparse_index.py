@@ -1,5 +1,6 @@
 """Sparse vectors as an index: the query side of their recipe encodes the queries, and products rank."""
 
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 
@@ -65,7 +66,7 @@ class SparseIndex:
         rankings = {query.id: ranked([], np.zeros(0, np.float32)) for query in queries}
         if queries and self.vectors.rows:
             hits = self._product(self.vectors, self.encoded(queries), k, self.by_chunk)
-            return self.ranked(queries, hits, k)
+            return replace(self.ranked(queries, hits, k), cut=self.encoder.cut(queries))
         return Run(rankings)
 
     def ranked(self, queries: list[Query], hits: RowHits, k: int) -> Run:

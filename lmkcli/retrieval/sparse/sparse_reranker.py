@@ -45,6 +45,10 @@ class SparseReranker:
 
         return score
 
+    def cut(self, queries: list[Query]) -> frozenset[str]:
+        """Return the ids of the queries that are longer than the limit of the vectors."""
+        return self._index.encoder.cut(queries)
+
     def passages(self, query: Query, ids: list[str]) -> dict[str, Passage] | None:
         """Return the best chunk of each document; None if these are not vectors of chunks."""
         return None if self._index.vectors.single else self._index.passages(query, ids)

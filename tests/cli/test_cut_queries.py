@@ -1,0 +1,77 @@
+"""Queries that are longer than the limit of the model are counted: a line, the manifest, and --json."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import lmkcli
+from tests.conftest import Lmk
+
+Models = Callable[[str], Path]
+LONG = "rivers and bread " * 30
+
+
+@pytest.fixture
+def queries(tmp_path: Path) -> Path:
+    rows = [
+        {"_id": f"q{n}", "text": text} for n, text in enumerate(["rivers", LONG, "bread", LONG])
+    ]
+    path = tmp_path / "q.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+@pytest.fixture
+def vectors(lmk: Lmk, beir: Path, tiny_model: Models, tmp_path: Path) -> Path:
+    words = ("-m", tiny_model("bert"), "--query-max-length", "16", "-o", tmp_path / "v")
+    lmk("encode", beir, *words)
+    return tmp_path / "v"
+
+
+def counted(path: Path) -> int:
+    cut: int = json.loads(Path(f"{path}.json").read_text())["facts"]["cut_queries"]
+    return cut
+
+
+def test_search_counts_them(lmk: Lmk, vectors: Path, queries: Path, tmp_path: Path) -> None:
+    run = tmp_path / "r.trec"
+    words = ("search", vectors, queries, "--all-queries", "-o")
+    done = lmk(*words, run)
+    assert "2 of 4 queries cut" in done.err
+    assert counted(run) == 2
+    assert json.loads(lmk(*words, tmp_path / "j.trec", "--json").out)["cut"] == 2
+    assert "2 of 4 queries cut" in lmk("-v", *words, tmp_path / "k.trec").err
+    assert "cut" in lmk("search", vectors, "-q", LONG, "--server", "none").err
+    assert "cut" not in lmk("search", vectors, "-q", "rivers", "--server", "none").err
+    found = lmkcli.search(vectors, LONG, server="none")
+    assert found.cut
+
+
+def test_indexes_fusion_and_reranking_count_them_once(
+    lmk: Lmk, vectors: Path, beir: Path, queries: Path, tmp_path: Path
+) -> None:
+    lmk("index", vectors, "--kind", "hnsw", "-o", tmp_path / "hnsw")
+    lmk("index", beir, "--kind", "bm25", "-o", tmp_path / "bm25")
+    tail = (queries, "--all-queries", "--json", "-o")
+    for number, (words, cut) in enumerate(
+        [
+            ((tmp_path / "hnsw",), 2),
+            ((tmp_path / "bm25",), 0),
+            ((tmp_path / "bm25", "--with", vectors, "--fuse", "rrf"), 2),
+            ((tmp_path / "bm25", "--rerank", vectors), 2),
+            ((vectors, "--rerank", vectors), 2),
+        ]
+    ):
+        run = tmp_path / f"{number}.trec"
+        assert json.loads(lmk("search", *words, *tail, run).out)["cut"] == cut
+        assert counted(run) == cut
+
+
+def test_shards_count_them(lmk: Lmk, vectors: Path, queries: Path, tmp_path: Path) -> None:
+    words = ("search", vectors, queries, "--all-queries", "-o", tmp_path / "r.trec")
+    for shard in ("0/2", "1/2"):
+        lmk(*words, "--shard", shard)
+    assert "2 of 4 queries cut" in lmk(*words).err
+    assert counted(tmp_path / "r.trec") == 2
