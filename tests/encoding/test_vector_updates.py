@@ -103,6 +103,9 @@ class Table(Immediate):
         vectors = self.vectors[[int(row.doc.text) for row in rows]]
         return DocumentVectors(Ragged.single(vectors), [9] * len(rows))
 
+    def cut(self, queries: list[Query]) -> frozenset[str]:
+        return frozenset()
+
     def queries(self, queries: list[Query]) -> Ragged:
         return Ragged.single(self.vectors[[int(query.text) for query in queries]])
 

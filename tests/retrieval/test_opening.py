@@ -65,6 +65,9 @@ class FixedQueryEncoder:
     def __init__(self, vectors: Floats | Ragged) -> None:
         self.vectors = ragged(vectors)
 
+    def cut(self, queries: list[Query]) -> frozenset[str]:
+        return frozenset()
+
     def queries(self, queries: list[Query]) -> Ragged:
         return self.vectors.take(np.array([int(query.text) for query in queries]))
 
