@@ -435,7 +435,7 @@ class SideEncoder(Generic[AnyRagged]):
     def cut(self, queries: list[Query]) -> frozenset[str]:
         """Return the ids of the queries that lose tokens, because they are too long for the recipe."""
         block = TokenBlock.of(self.tokenizer([query.text for query in queries]))
-        lost = block.lengths - place_block(self.placer, block).kept
+        lost = block.lengths - self.placer.place(block).kept
         return frozenset(query.id for query, n in zip(queries, lost, strict=True) if n > 0)
 
     def texts(self, texts: Sequence[TokenizedText], names: list[str]) -> AnyRagged:
