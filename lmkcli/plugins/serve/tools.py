@@ -116,7 +116,9 @@ def mcp_routes(
 
 def serve_stdio(task: ServerTask, report: Report) -> None:
     """Answer an agent on stdin and stdout until stdin ends."""
-    service = SearchService(task.indexes, task.settings, task.rerank_model, note=report.note)
+    service = SearchService(
+        task.indexes, task.settings, task.rerank_model, task.limits, note=report.note
+    )
 
     async def run() -> None:
         async with service:
