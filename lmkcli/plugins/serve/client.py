@@ -20,7 +20,7 @@ from http.client import (
     IncompleteRead,
 )
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, NamedTuple, TypeVar
 from urllib.parse import quote, urlsplit
 
 import msgspec
@@ -41,18 +41,22 @@ from lmkcli.system.input_files import MAX_FILE
 
 TOKEN = "LMK_SERVE_TOKEN"
 _CONNECT_SECONDS = 5.0
-_LIST_SECONDS = 10.0  # for the list of indexes and its transfer
-_NEAR_SECONDS = (
-    2.0  # the same for a server on this machine, which answers at once unless it is stopped
-)
-_SEARCH_SECONDS = 60.0  # for a search or a document
 _PATIENCE = 60.0  # seconds to wait for a busy server
-_LIST_BYTES = 1 << 20
-_ANSWER_BYTES = MAX_FILE
 _AT_ONCE = 32  # queries of one request
 _REFUSALS = frozenset((400, 401, 403, 404, 405, 413, 422))
 _BLOCK = 1 << 20
 
+
+class Bounds(NamedTuple):
+    """The time and the size of an answer."""
+
+    seconds: float
+    size: int
+
+
+_SEARCH = Bounds(60.0, MAX_FILE)  # a search or a document
+_LIST = Bounds(10.0, 1 << 20)  # the list of indexes
+_NEAR = Bounds(2.0, 1 << 20)  # the same on this machine, where a server answers at once if it can
 Value = TypeVar("Value")
 Line = Annotated[str, msgspec.Meta(max_length=1000)]
 Scalar = str | int | float | bool | None
@@ -173,42 +177,29 @@ class Connection:
         if token := os.environ.get(TOKEN):
             self._headers["authorization"] = f"Bearer {token}"
 
-    def get(
-        self,
-        path: str,
-        shape: type[Value],
-        seconds: float = _SEARCH_SECONDS,
-        size: int = _ANSWER_BYTES,
-    ) -> Value:
-        """Return the answer to a GET request, which has at most `size` bytes and takes some seconds."""
-        return self._request("GET", path, None, shape, seconds, size)
+    def get(self, path: str, shape: type[Value], bounds: Bounds = _SEARCH) -> Value:
+        """Return the answer to a GET request."""
+        return self._request(("GET", path, None), shape, bounds)
 
     def post(self, path: str, value: Any, shape: type[Value]) -> Value:
         """Return the answer to a POST request."""
-        body = json.dumps(value).encode()
-        return self._request("POST", path, body, shape, _SEARCH_SECONDS, _ANSWER_BYTES)
+        return self._request(("POST", path, json.dumps(value).encode()), shape, _SEARCH)
 
     def wrong(self, reason: str) -> DataError:
         """The error of an answer that no lmk server gives."""
         return DataError(f"{self.url} gave a wrong answer ({reason}); is it an lmk server?")
 
     def _request(
-        self,
-        method: str,
-        path: str,
-        body: bytes | None,
-        shape: type[Value],
-        seconds: float,
-        size: int,
+        self, request: tuple[str, str, bytes | None], shape: type[Value], bounds: Bounds
     ) -> Value:
         """Return the value of an answer. A busy server is asked again until the patience ends.
 
         Raises DataError if the server does not answer or answers something else, and UsageError if it
         refuses the request.
         """
-        end = time.monotonic() + min(_PATIENCE, seconds)
+        end = time.monotonic() + min(_PATIENCE, bounds.seconds)
         while True:
-            status, wait, content = self._answer(method, path, body, seconds, size)
+            status, wait, content = self._answer(*request, bounds)
             if status != 503 or time.monotonic() + wait > end:
                 break
             time.sleep(wait)
@@ -225,21 +216,21 @@ class Connection:
         raise (UsageError if status in _REFUSALS else DataError)(f"{self.url}: {message}")
 
     def _answer(
-        self, method: str, path: str, body: bytes | None, seconds: float, size: int
+        self, method: str, path: str, body: bytes | None, bounds: Bounds
     ) -> tuple[int, float, bytes]:
         """Return status, seconds to wait, and content. A closed connection is opened again once."""
-        end = time.monotonic() + seconds
+        end = time.monotonic() + bounds.seconds
         self._connection.response_class = partial(_response, end)  # type: ignore[assignment]
         for attempt in (0, 1):
             try:
-                self._connection.timeout = min(_CONNECT_SECONDS, seconds)
+                self._connection.timeout = min(_CONNECT_SECONDS, bounds.seconds)
                 if self._connection.sock is not None:
-                    self._connection.sock.settimeout(seconds)
+                    self._connection.sock.settimeout(bounds.seconds)
                 self._connection.request(method, self._prefix + path, body, self._headers)
                 answer = self._connection.getresponse()
                 wait = answer.getheader("retry-after", "1")
                 pause = float(wait) if re.fullmatch("[0-9]{1,2}", wait) else 1.0
-                return answer.status, min(pause, 10.0), self._content(answer, size)
+                return answer.status, min(pause, 10.0), self._content(answer, bounds.size)
             except (OSError, HTTPException, UnicodeError, ValueError) as error:
                 self._connection.close()
                 if attempt or isinstance(error, TimeoutError | ConnectionRefusedError):
@@ -280,10 +271,10 @@ class RemoteIndex:
         connection: Connection,
         names: Sequence[str],
         fusion: Fusion | None = None,
-        seconds: float = _LIST_SECONDS,
+        bounds: Bounds = _LIST,
     ) -> None:
         self._connection, self._names, self._fusion = connection, names, fusion
-        listed = connection.get("/v1/indexes", _List, seconds, _LIST_BYTES)
+        listed = connection.get("/v1/indexes", _List, bounds)
         if listed.version != __version__:
             raise DataError(
                 f"{connection.url} is lmk {listed.version[:40]}, and this is lmk {__version__}; use one "
@@ -403,7 +394,7 @@ def open_running(stages: Stages, settings: OpenSettings, note: Note) -> RemoteIn
                 if not _is_genuine(connection, server.secret):
                     reason = "another program answers"
                 else:
-                    remote = RemoteIndex(connection, names, stages.fusion, _NEAR_SECONDS)
+                    remote = RemoteIndex(connection, names, stages.fusion, _NEAR)
                     note(
                         f"using the server at {server.url} (--server none: load the index instead)"
                     )
@@ -434,5 +425,5 @@ def _is_genuine(connection: Connection, secret: str) -> bool:
     challenge = secrets.token_hex(16)
     right = hmac.new(bytes.fromhex(secret), challenge.encode(), sha256).hexdigest()
     path = f"/healthz?challenge={challenge}"
-    answer = connection.get(path, _Health, _NEAR_SECONDS, _LIST_BYTES)
+    answer = connection.get(path, _Health, _NEAR)
     return hmac.compare_digest(answer.proof.encode("utf-8", "replace"), right.encode())

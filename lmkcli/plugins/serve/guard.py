@@ -167,7 +167,7 @@ class Guard:
         if body is None:
             return await _refuse(send, 413, self._too_large)
         if fault := json_fault(body):
-            return await _refuse(send, 422, fault)
+            return await _refuse(send, 400, fault)
         pending = [{"type": "http.request", "body": body, "more_body": False}]
 
         async def receive_whole() -> Message:
