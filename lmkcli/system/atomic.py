@@ -149,10 +149,15 @@ def _machine() -> int:
 
 
 def destination(path: Path) -> Path:
-    """Resolve links in a path. Raises OSError for a link that leads to itself."""
+    """Resolve links in a path. Raises OSError for a link that leads to itself, and for the root folder.
+
+    So the result has a name, and a temporary name or a lock can be next to it.
+    """
     real = Path(os.path.realpath(path))
     if real.is_symlink():
         raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), str(path))
+    if not real.name:
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
     return real
 
 

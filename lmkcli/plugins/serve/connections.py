@@ -16,7 +16,7 @@ from typing import Any, cast
 import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from lmkcli.plugins.serve.guard import error_body
+from lmkcli.plugins.serve.guard import TASK, error_body
 from lmkcli.plugins.serve.limits import Limits
 
 _SMALL = 1 << 14  # bytes; connections that hold less are not closed to free memory
@@ -87,9 +87,12 @@ class ClientConnection(H11Protocol):
             self._wait_for(Awaited.HEAD)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Forget the connection."""
+        """Forget the connection, and end the work on an answer that nobody will read."""
+        task = self.cycle.scope.get(TASK) if self.is_answering else None
         super().connection_lost(exc)
         self._forget()
+        if task is not None:
+            cast("asyncio.Task[None]", task).cancel()
 
     def data_received(self, data: bytes) -> None:
         """Read a piece of a request."""

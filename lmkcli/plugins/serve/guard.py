@@ -20,6 +20,7 @@ Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 App = Callable[[Message, Receive, Send], Awaitable[None]]
 
+TASK = "lmk.task"  # the key of a scope for the task that answers; its cancellation ends the work
 PUBLIC = frozenset({"/", "/page.css", "/page.js", "/healthz", "/openapi.json"})  # without a token
 _HEADERS = [
     (b"x-content-type-options", b"nosniff"),
@@ -125,6 +126,7 @@ class Guard:
                 await self._app(scope, receive, send)
             return
         status, started = 0, time.monotonic()
+        scope[TASK] = asyncio.current_task()
 
         async def send_checked(message: Message) -> None:
             nonlocal status
@@ -142,7 +144,7 @@ class Guard:
                     await _refuse(send_checked, 503, "the answer took too much time; try again")
                 else:  # end the answer
                     await send({"type": "http.response.body", "body": b""})
-            except asyncio.CancelledError:  # the server stops, and has closed the connection
+            except asyncio.CancelledError:  # the connection is closed, so nobody reads an answer
                 pass
         route = getattr(scope.get("route"), "path", "other")
         self._metrics.requests.labels(route, str(status or "closed")).inc()
