@@ -175,15 +175,20 @@ def run_alone(operation: Operation[Any]) -> None:
         execute(operation, json=True)
 
 
+_LONGEST_QUESTION = 100_000  # characters, as for a server
+
+
 def _prompt(session: Session, json: bool) -> None:
     """Read questions from stdin, one per line, and print the hits of each."""
     while True:
         if sys.stdin.isatty():
             sys.stderr.write("? ")
             sys.stderr.flush()
-        line = sys.stdin.readline()
+        line = sys.stdin.readline(_LONGEST_QUESTION + 1)
         if not line:
             return
+        if len(line) > _LONGEST_QUESTION:
+            raise UsageError(f"a question has more than {_LONGEST_QUESTION:,} characters; shorten it")
         if line.strip():
             show(session.ask(line.strip()), json)
 
