@@ -188,7 +188,9 @@ def _prompt(session: Session, json: bool) -> None:
         if not line:
             return
         if len(line) > _LONGEST_QUESTION:
-            raise UsageError(f"a question has more than {_LONGEST_QUESTION:,} characters; shorten it")
+            raise UsageError(
+                f"a question has more than {_LONGEST_QUESTION:,} characters; shorten it"
+            )
         if line.strip():
             show(session.ask(line.strip()), json)
 

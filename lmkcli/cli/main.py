@@ -102,7 +102,9 @@ def main() -> None:
     # Imported libraries create a million objects, and all of them stay. With Python's thresholds, garbage
     # collections walk them again and again: a fifth of the time of a short command.
     gc.set_threshold(20_000, 100, 20)
-    atexit.register(gc.freeze)  # the last collection would take up to seconds, and frees nothing of use
+    atexit.register(
+        gc.freeze
+    )  # the last collection would take up to seconds, and frees nothing of use
     with exit_codes():
         try:
             code = app(standalone_mode=False)
