@@ -4,8 +4,8 @@ The thread takes the oldest job. It waits until the job is WINDOW old, takes all
 and runs their items together: one forward pass encodes the queries of many clients. While a batch runs, the
 next one collects, so a busy server never waits. All work on indexes happens in this thread.
 
-Every second batch starts with the oldest job of a single item instead, and a larger job runs alone while
-such jobs wait. So a client with one query waits for at most one large request of the other clients.
+Every second batch starts with the oldest job of a single item instead, and a batch of larger jobs is short
+while such jobs wait. So a client with one query waits for at most one batch of large requests.
 """
 
 import asyncio
@@ -19,6 +19,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 WINDOW = 0.003  # seconds that a job waits for others
 MAX_ITEMS = 256  # items of a batch, unless one job has more
+SHORT_ITEMS = 64  # the same while jobs of a single item wait
 
 Item = TypeVar("Item")
 Answer = TypeVar("Answer")
@@ -111,13 +112,14 @@ class BatchQueue(Generic[Context]):
                 and sum(len(job.items) for job in self._waiting) < MAX_ITEMS
             ):
                 self._changed.wait(left)
-            alone = len(first.items) > 1 and any(len(job.items) == 1 for job in self._waiting)
+            waiting = len(first.items) > 1 and any(len(job.items) == 1 for job in self._waiting)
+            most = SHORT_ITEMS if waiting else MAX_ITEMS
             batch, size = [first], len(first.items)
             rest: deque[_Job] = deque()
             for job in self._waiting:
                 if job is first:
                     continue
-                if not alone and size + len(job.items) <= MAX_ITEMS and job.work == first.work:
+                if size + len(job.items) <= most and job.work == first.work:
                     batch.append(job)
                     size += len(job.items)
                 else:
