@@ -71,7 +71,7 @@ HEAVY = {
     "typer": "lmkcli.cli",
     "starlette": "lmkcli.plugins.serve",
     "umap": "lmkcli.plugins.analysis.umap_projection",
-    "uvicorn": "lmkcli.plugins.serve.server",
+    "uvicorn": "lmkcli.plugins.serve",
 }
 
 

@@ -18,6 +18,7 @@ LINES = {
     "overhead.py --source stdlib/functions,package=json --repeats 1": "overhead",
     "int8.py --threads 1 --lengths 80 --positions 300 --repeats 1 --ways linear": "oneDNN int8",
     "serve.py --work . --passages 500 --clients 4 --seconds 2 --rounds 1": "errors: 0",
+    "serve_hostile.py --seconds 5 --share 0.3 --longest 60": "exit code 75",
     "pipeline.py --passages 200 --repeats 1": "lmk encode, text, lmk@16: outside",
     "gpu.py --device cpu --passages 50 --repeats 1": "BERT-base: lmk, text, mean",
     "train.py -m minilm --steps 1 --rounds 1 --batch 4 --dtype fp32": "lmk",

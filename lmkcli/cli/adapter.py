@@ -194,6 +194,9 @@ def run_alone(operation: Operation[Any]) -> None:
         execute(operation, json=True)
 
 
+_LONGEST_QUESTION = 100_000  # characters, as for a server
+
+
 def _prompt(session: Session, json: bool) -> None:
     """Read questions from stdin, one per line, and print the hits of each."""
     while True:
@@ -201,13 +204,17 @@ def _prompt(session: Session, json: bool) -> None:
             sys.stderr.write("? ")
             sys.stderr.flush()
         try:
-            line = sys.stdin.readline()
+            line = sys.stdin.readline(_LONGEST_QUESTION + 1)
         except UnicodeDecodeError as error:
             raise DataError(
                 f"standard input: {error}; convert it: iconv -t UTF-8 | lmk …"
             ) from None
         if not line:
             return
+        if len(line) > _LONGEST_QUESTION:
+            raise UsageError(
+                f"a question has more than {_LONGEST_QUESTION:,} characters; shorten it"
+            )
         if line.strip():
             show(session.ask(line.strip()), json)
 

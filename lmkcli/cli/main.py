@@ -1,5 +1,6 @@
 """The `lmk` program: its commands, and the errors of the process. It imports nothing that takes time."""
 
+import atexit
 import gc
 import sys
 from collections.abc import Iterator, Mapping
@@ -101,6 +102,9 @@ def main() -> None:
     # Imported libraries create a million objects, and all of them stay. With Python's thresholds, garbage
     # collections walk them again and again: a fifth of the time of a short command.
     gc.set_threshold(20_000, 100, 20)
+    atexit.register(
+        gc.freeze
+    )  # the last collection would take up to seconds, and frees nothing of use
     with exit_codes():
         try:
             code = app(standalone_mode=False)

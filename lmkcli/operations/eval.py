@@ -295,8 +295,12 @@ class Evaluate(Operation[Evaluated], RecordOptions, TableOptions, ScoreOptions):
         """Score the runs, compare them, and write the log and the plot."""
         from lmkcli.evaluation import scoring
         from lmkcli.evaluation.score_plots import check_figure
+        from lmkcli.operations.options import check_file
 
+        if self.log is not None:
+            check_file("--log", self.log, "scores.jsonl")
         if self.plot is not None:
+            check_file("--plot", self.plot, "scores.svg")
             check_figure(self.plot)
         paths, spellings = scoring.runs_and_qrels(self.runs, self.qrels or [])
         qrel_sets = scoring.qrel_sets(paths, spellings)

@@ -66,6 +66,12 @@ class CollectionOptions(Settings):
         return with_fields(collection, self.fields, self.map_ids)
 
 
+def check_file(flag: str, path: Path, example: str) -> None:
+    """Raise UsageError if the output file of a flag is a folder, such as '.', '..' or '/'."""
+    if path.is_dir():
+        raise UsageError(f"{flag} {path} is a folder; name a file, such as {example}")
+
+
 def output_flag(text: str) -> Flag:
     """Return the flag -o/--output with this help text."""
     return Flag(
@@ -135,8 +141,8 @@ class Destination:
                 f"-o {self.path}: lmk {operation.verb} writes a folder, and {self.path.suffix} is the suffix "
                 f"of a file; write for instance -o {example}"
             )
-        if not example.endswith("/") and self.path.is_dir():
-            raise UsageError(f"-o {self.path} is a folder; name a file, such as {example}")
+        if not example.endswith("/"):
+            check_file("-o", self.path, example)
         self._check()
 
     @property

@@ -152,9 +152,10 @@ def _machine() -> int:
 def destination(path: Path) -> Path:
     """Resolve links in the path of a file or folder that will be replaced.
 
-    A link to a missing file or folder is followed, and the target can be created. Raises DataError if the
-    folder above that target is missing, or for a stream, which cannot be replaced. Raises OSError for a link
-    that leads to itself.
+    A link to a missing file or folder is followed, and the target can be created. The result has a name, and a
+    temporary name or a lock can be next to it. Raises DataError if the folder above that target is missing, or
+    for a stream, which cannot be replaced. Raises OSError for a link that leads to itself, and for the root
+    folder.
     """
     if is_stream(path):
         raise DataError(
@@ -163,6 +164,8 @@ def destination(path: Path) -> Path:
     real = Path(os.path.realpath(path))
     if real.is_symlink():
         raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), str(path))
+    if not real.name:
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
     for each in (path, *path.parents):
         if each.is_symlink() and not each.exists():
             target = Path(os.path.realpath(each))

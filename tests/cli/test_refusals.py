@@ -467,6 +467,43 @@ def test_a_run_never_takes_the_place_of_a_folder(refused: Any, vectors: Path, be
     assert (vectors / "manifest.json").is_file()
 
 
+@pytest.mark.parametrize("output", ["/", ".", "..", "folder", "folder/..", "./.", "/.."])
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["search", "VECTORS", "BEIR", "-o"],
+        ["analyze", "lengths", "BEIR", "-o"],
+        ["browse", "RUN", "BEIR", "-o"],
+        ["eval", "RUN", "--qrels", "BEIR", "--plot"],
+        ["eval", "RUN", "--qrels", "BEIR", "--log"],
+        ["plot", "RUN", "-o"],
+    ],
+    ids=lambda words: f"{words[0]} {words[-1]}",
+)
+def test_an_output_file_is_no_folder(
+    words: list[str],
+    output: str,
+    lmk: Lmk,
+    vectors: Path,
+    beir: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    work = tmp_path / "a" / "b"
+    (work / "folder").mkdir(parents=True)
+    monkeypatch.chdir(work)
+    run = corpus(tmp_path / "r.trec", "q0 Q0 d000 1 1.0 x")
+    places = {"VECTORS": vectors, "BEIR": beir, "RUN": run}
+    before = sorted(tmp_path.rglob("*"))
+    if words[0] == "analyze" and output == "folder":
+        lmk(*(places.get(word, word) for word in words), output)  # writes folder.svg
+        assert (work / "folder.svg").is_file()
+        return
+    done = lmk(*(places.get(word, word) for word in words), output, code=2)
+    assert "is a folder; name a file" in done.err
+    assert sorted(tmp_path.rglob("*")) == before
+
+
 def test_queries_that_come_twice(refused: Any, vectors: Path, tmp_path: Path) -> None:
     queries = corpus(tmp_path / "q.jsonl", *GOOD, '{"_id": "a", "text": "again"}')
     message = "the query id 'a' occurs twice"

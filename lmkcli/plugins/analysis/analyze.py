@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NamedTuple
 
 from lmkcli import catalog
 from lmkcli.errors import UsageError
+from lmkcli.operations.options import check_file
 from lmkcli.progress import Report
 from lmkcli.spec.operation import Operation
 from lmkcli.spec.result import Result, Table
@@ -230,7 +231,9 @@ class Analyze(Operation[Analysis], FigureOptions, SubjectOptions):
         if output is None:
             computed = _ANALYSES[self.what](self, report)
         else:
-            output = output if output.suffix else output.with_suffix(".svg")
+            if not output.suffix and output.name not in ("", ".."):
+                output = output.with_suffix(".svg")
+            check_file("-o", output, f"{self.what}.svg")
             with exclusive(output):
                 computed = self._drawn(output, report)
             report.note(f"the figure is in {output}, its numbers and inputs in {output}.json")

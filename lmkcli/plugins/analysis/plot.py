@@ -6,6 +6,7 @@ from typing import Annotated, ClassVar
 
 from lmkcli import catalog
 from lmkcli.errors import DataError, UsageError
+from lmkcli.operations.options import check_file
 from lmkcli.progress import Report
 from lmkcli.spec.operation import Operation
 from lmkcli.spec.result import Result
@@ -84,6 +85,7 @@ class Plot(Operation[Plotted]):
         """Raise UsageError if there is no output."""
         if self.output is None:
             raise UsageError("-o/--output is missing; for instance -o curve.svg")
+        check_file("-o", self.output, "curve.svg")
 
     def execute(self, report: Report) -> Plotted:
         """Draw the figure."""

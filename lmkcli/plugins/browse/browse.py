@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from lmkcli.errors import DataError, LmkError, UsageError
 from lmkcli.operations.eval import ScoreOptions
-from lmkcli.operations.options import output_flag
+from lmkcli.operations.options import check_file, output_flag
 from lmkcli.progress import Report
 from lmkcli.spec.operation import Operation, operation_kind, options
 from lmkcli.spec.result import Result
@@ -133,6 +133,7 @@ class Browse(Operation[Browsing], PageOptions, ScoreOptions):
         """Raise UsageError for a missing output, or one with another suffix."""
         if self.output is None:
             raise UsageError("-o/--output is missing; for instance -o report.html")
+        check_file("-o", self.output, "report.html")
         if self.output.suffix.lower() not in _SUFFIXES:
             raise UsageError(
                 f"-o {self.output}: the page is HTML; write for instance -o report.html"

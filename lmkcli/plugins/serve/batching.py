@@ -3,6 +3,9 @@
 The thread takes the oldest job. It waits until the job is WINDOW old, takes all waiting jobs with equal work,
 and runs their items together: one forward pass encodes the queries of many clients. While a batch runs, the
 next one collects, so a busy server never waits. All work on indexes happens in this thread.
+
+Every second batch starts with the oldest job of a single item instead, and a batch of larger jobs is short
+while such jobs wait. So a client with one query waits for at most one batch of large requests.
 """
 
 import asyncio
@@ -16,6 +19,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 WINDOW = 0.003  # seconds that a job waits for others
 MAX_ITEMS = 256  # items of a batch, unless one job has more
+SHORT_ITEMS = 64  # the same while jobs of a single item wait
 
 Item = TypeVar("Item")
 Answer = TypeVar("Answer")
@@ -58,6 +62,7 @@ class BatchQueue(Generic[Context]):
         self._waiting: deque[_Job] = deque()
         self._changed = threading.Condition()
         self._stopping = False
+        self._single_next = False
         self._thread = threading.Thread(target=self._serve, name="lmk-batches", daemon=True)
         self._thread.start()
 
@@ -100,25 +105,33 @@ class BatchQueue(Generic[Context]):
                 if self._stopping:
                     return []
                 self._changed.wait()
-            first = self._waiting[0]
+            first = self._first()
             while (
                 (left := first.arrived + WINDOW - time.monotonic()) > 0
                 and not self._stopping
                 and sum(len(job.items) for job in self._waiting) < MAX_ITEMS
             ):
                 self._changed.wait(left)
-            batch: list[_Job] = []
+            waiting = len(first.items) > 1 and any(len(job.items) == 1 for job in self._waiting)
+            most = SHORT_ITEMS if waiting else MAX_ITEMS
+            batch, size = [first], len(first.items)
             rest: deque[_Job] = deque()
-            size = 0
             for job in self._waiting:
-                fits = not batch or size + len(job.items) <= MAX_ITEMS
-                if fits and job.work == first.work:
+                if job is first:
+                    continue
+                if size + len(job.items) <= most and job.work == first.work:
                     batch.append(job)
                     size += len(job.items)
                 else:
                     rest.append(job)
             self._waiting = rest
             return batch
+
+    def _first(self) -> _Job:
+        """Return the oldest job, or in every second batch the oldest one with a single item."""
+        self._single_next = not self._single_next
+        single = (job for job in self._waiting if self._single_next and len(job.items) == 1)
+        return next(single, self._waiting[0])
 
     def _run(self, jobs: list[_Job]) -> None:
         """Run a batch. If it fails, run each job alone, so that a job fails only by its own items."""

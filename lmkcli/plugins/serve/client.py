@@ -1,23 +1,34 @@
 """The client of a server: an index that is searched over HTTP, for `lmk search --server` and `-q`."""
 
 import hmac
+import io
 import json
 import os
+import re
 import secrets
+import socket
 import time
 import weakref
 from collections.abc import Sequence
+from functools import partial
 from hashlib import sha256
-from http.client import HTTPConnection, HTTPException, HTTPSConnection
+from http.client import (
+    HTTPConnection,
+    HTTPException,
+    HTTPResponse,
+    HTTPSConnection,
+    IncompleteRead,
+)
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, NamedTuple, TypeVar
 from urllib.parse import quote, urlsplit
 
+import msgspec
 import numpy as np
 
 from lmkcli import __version__
-from lmkcli.data.collection import Doc, Query
-from lmkcli.data.run import Ranking, Run
+from lmkcli.data.collection import Doc, Query, check_id
+from lmkcli.data.run import Ranking, Run, ranked
 from lmkcli.errors import DataError, UnknownName, UsageError
 from lmkcli.plugins.serve.runtime import RunningServer, plain_settings, running_servers
 from lmkcli.plugins.serve.stamps import stamp
@@ -26,17 +37,132 @@ from lmkcli.retrieval.fusion import Fusion, fused_info
 from lmkcli.retrieval.index import IndexInfo, Passage
 from lmkcli.retrieval.pipeline import Stages
 from lmkcli.retrieval.settings import OpenSettings
+from lmkcli.system.input_files import MAX_FILE
 
 TOKEN = "LMK_SERVE_TOKEN"
-_SECONDS = 60  # for one request
-_PATIENCE = 60  # seconds to wait for a busy server
+_CONNECT_SECONDS = 5.0
+_PATIENCE = 60.0  # seconds to wait for a busy server
 _AT_ONCE = 32  # queries of one request
+_REFUSALS = frozenset((400, 401, 403, 404, 405, 413, 422))
+_BLOCK = 1 << 20
+
+
+class Bounds(NamedTuple):
+    """The time and the size of an answer."""
+
+    seconds: float
+    size: int
+
+
+_SEARCH = Bounds(60.0, MAX_FILE)  # a search or a document
+_LIST = Bounds(10.0, 1 << 20)  # the list of indexes
+_NEAR = Bounds(2.0, 1 << 20)  # the same on this machine, where a server answers at once if it can
+Value = TypeVar("Value")
+Line = Annotated[str, msgspec.Meta(max_length=1000)]
+Scalar = str | int | float | bool | None
+
+
+class _Listed(msgspec.Struct):
+    """One index of GET /v1/indexes."""
+
+    name: Line
+    kind: Line
+    digest: Line
+    search: dict[str, Scalar | list[Scalar] | dict[str, Scalar]]
+
+
+class _List(msgspec.Struct):
+    version: Line
+    indexes: list[_Listed]
+
+
+class _Health(msgspec.Struct):
+    proof: str = ""
+
+
+class _Passage(msgspec.Struct):
+    chunk: int
+    chunks: int
+    begin: int
+    end: int
+    text: str
+
+
+class _Hit(msgspec.Struct):
+    id: str
+    score: float
+    title: str | None = None
+    text: str | None = None
+    passage: _Passage | None = None
+
+
+class _Hits(msgspec.Struct):
+    hits: list[_Hit]
+    query_cut: bool = False
+
+
+class _Ranked(msgspec.Struct):
+    ids: list[str]
+    scores: list[float]
+    query_cut: bool = False
+
+
+class _Document(msgspec.Struct):
+    title: str
+    text: str
+
+
+class _Detail(msgspec.Struct):
+    message: str
+
+
+class _Error(msgspec.Struct):
+    error: _Detail
+
+
+class _HitResults(msgspec.Struct):
+    results: list[_Hits]
+
+
+class _RankedResults(msgspec.Struct):
+    results: list[_Ranked]
+
+
+class _Within(io.RawIOBase):
+    """The bytes that a socket receives until a moment. Later reads raise TimeoutError.
+
+    A time-out of the socket alone would start again with each byte.
+    """
+
+    def __init__(self, received: socket.socket, end: float) -> None:
+        self._socket, self._end = received, end
+        self._raw = received.makefile("rb", buffering=0)  # keeps the socket open
+
+    def readable(self) -> bool:
+        """Always true."""
+        return True
+
+    def readinto(self, buffer: Any) -> int | None:
+        """Receive some bytes."""
+        left = self._end - time.monotonic()
+        if left <= 0:
+            raise TimeoutError("timed out")
+        self._socket.settimeout(left)
+        return self._raw.readinto(buffer)
+
+    def close(self) -> None:
+        """Close the file of the socket."""
+        self._raw.close()
+        super().close()
 
 
 class Connection:
-    """One connection to a server. Raises UsageError for an address that is not http:// or https://."""
+    """One connection to a server. Raises UsageError for an address that is not http:// or https://.
 
-    def __init__(self, url: str, seconds: float = _SECONDS) -> None:
+    The server is a stranger: the size and the time of its answers are bounded, and they must have a type.
+    """
+
+    def __init__(self, url: str) -> None:
         try:
             parts = urlsplit(url)
             port = parts.port
@@ -47,84 +173,123 @@ class Connection:
         self.url = url.rstrip("/")
         self._prefix = parts.path.rstrip("/")
         kind = HTTPSConnection if parts.scheme == "https" else HTTPConnection
-        self._connection = kind(parts.hostname, port, timeout=seconds)
+        self._connection = kind(parts.hostname, port)
         weakref.finalize(self, self._connection.close)
         self._headers = {"content-type": "application/json"}
         if token := os.environ.get(TOKEN):
             self._headers["authorization"] = f"Bearer {token}"
 
-    def get(self, path: str) -> Any:
-        """Return the JSON of a GET request."""
-        return self._request("GET", path, None)
+    def get(self, path: str, shape: type[Value], bounds: Bounds = _SEARCH) -> Value:
+        """Return the answer to a GET request."""
+        return self._request(("GET", path, None), shape, bounds)
 
-    def post(self, path: str, value: Any) -> Any:
-        """Return the JSON of a POST request."""
-        return self._request("POST", path, json.dumps(value).encode())
+    def post(self, path: str, value: Any, shape: type[Value]) -> Value:
+        """Return the answer to a POST request."""
+        return self._request(("POST", path, json.dumps(value).encode()), shape, _SEARCH)
 
-    def _request(self, method: str, path: str, body: bytes | None) -> Any:
-        """Return the JSON of an answer. A busy server is asked again until the patience ends.
+    def wrong(self, reason: str) -> DataError:
+        """The error of an answer that no lmk server gives."""
+        return DataError(f"{self.url} gave a wrong answer ({reason}); is it an lmk server?")
 
-        Raises DataError if the server does not answer, and UsageError if it refuses the request.
+    def _request(
+        self, request: tuple[str, str, bytes | None], shape: type[Value], bounds: Bounds
+    ) -> Value:
+        """Return the value of an answer. A busy server is asked again until the patience ends.
+
+        Raises DataError if the server does not answer or answers something else, and UsageError if it
+        refuses the request.
         """
-        end = time.monotonic() + _PATIENCE
+        end = time.monotonic() + min(_PATIENCE, bounds.seconds)
         while True:
-            status, wait, content = self._answer(method, path, body)
+            status, wait, content = self._answer(*request, bounds)
             if status != 503 or time.monotonic() + wait > end:
                 break
             time.sleep(wait)
         try:
-            value = json.loads(content)
             if status == 200:
-                return value
-            message = str(value["error"]["message"])
-        except (ValueError, KeyError, TypeError, RecursionError):
+                return msgspec.json.decode(content, type=shape)
+            message = msgspec.json.decode(content, type=_Error).error.message[:1000]
+        except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
+            if status == 200:
+                raise self.wrong(str(error)[:200]) from None
             raise DataError(f"{self.url} is no lmk server (status {status})") from None
         if status == 401:
             message = f"wrong token; set the environment variable {TOKEN} to the server's token"
-        raise (DataError if status == 503 else UsageError)(f"{self.url}: {message}")
+        raise (UsageError if status in _REFUSALS else DataError)(f"{self.url}: {message}")
 
-    def _answer(self, method: str, path: str, body: bytes | None) -> tuple[int, float, bytes]:
+    def _answer(
+        self, method: str, path: str, body: bytes | None, bounds: Bounds
+    ) -> tuple[int, float, bytes]:
         """Return status, seconds to wait, and content. A closed connection is opened again once."""
+        end = time.monotonic() + bounds.seconds
+        self._connection.response_class = partial(_response, end)  # type: ignore[assignment]
         for attempt in (0, 1):
             try:
+                self._connection.timeout = min(_CONNECT_SECONDS, bounds.seconds)
+                if self._connection.sock is not None:
+                    self._connection.sock.settimeout(bounds.seconds)
                 self._connection.request(method, self._prefix + path, body, self._headers)
                 answer = self._connection.getresponse()
                 wait = answer.getheader("retry-after", "1")
-                seconds = min(float(wait), 10.0) if wait.isdigit() else 1.0
-                return answer.status, seconds, answer.read()
-            except (OSError, HTTPException, UnicodeError) as error:
+                pause = float(wait) if re.fullmatch("[0-9]{1,2}", wait) else 1.0
+                return answer.status, min(pause, 10.0), self._content(answer, bounds.size)
+            except (OSError, HTTPException, UnicodeError, ValueError) as error:
                 self._connection.close()
                 if attempt or isinstance(error, TimeoutError | ConnectionRefusedError):
-                    raise DataError(f"{self.url} does not answer ({error})") from None
+                    reason = repr(str(error)[:200]) if str(error) else type(error).__name__
+                    raise DataError(f"{self.url} does not answer ({reason})") from None
         raise AssertionError
+
+    def _content(self, answer: HTTPResponse, size: int) -> bytes:
+        """The body of an answer. Raises DataError for a body of more than `size` bytes."""
+        content = bytearray()
+        while block := answer.read(_BLOCK):
+            content += block
+            if len(content) > size:
+                self._connection.close()
+                raise self.wrong(f"more than {size:,} bytes")
+        if answer.length:  # the connection ended before
+            raise IncompleteRead(b"", answer.length)
+        return bytes(content)
+
+
+def _response(end: float, received: socket.socket, *rest: Any, **more: Any) -> HTTPResponse:
+    """A response that is read until a moment."""
+    response = HTTPResponse(received, *rest, **more)
+    response.fp.close()
+    response.fp = io.BufferedReader(_Within(received, end))
+    return response
 
 
 class RemoteIndex:
     """One or several fused indexes of a server. It implements the protocol `Index`.
 
-    Raises DataError if the server does not answer or has another version, UnknownName for an unknown name.
+    Raises DataError if the server does not answer, has another version or gives a wrong answer, and
+    UnknownName for an unknown name.
     """
 
     def __init__(
-        self, connection: Connection, names: Sequence[str], fusion: Fusion | None = None
+        self,
+        connection: Connection,
+        names: Sequence[str],
+        fusion: Fusion | None = None,
+        bounds: Bounds = _LIST,
     ) -> None:
         self._connection, self._names, self._fusion = connection, names, fusion
-        listed = connection.get("/v1/indexes")
-        try:
-            version, indexes = listed["version"], {each["name"]: each for each in listed["indexes"]}
-            if version != __version__:
-                raise DataError(
-                    f"{connection.url} is lmk {version}, and this is lmk {__version__}; use one version"
-                )
-            for name in names:
-                if name not in indexes:
-                    raise UnknownName(f"index of {connection.url}", name, indexes)
-            infos = [
-                IndexInfo(f"{connection.url} {name}", each["kind"], each["digest"], each["search"])
-                for name, each in ((name, indexes[name]) for name in names)
-            ]
-        except (KeyError, TypeError):
-            raise DataError(f"{connection.url} is no lmk server") from None
+        listed = connection.get("/v1/indexes", _List, bounds)
+        if listed.version != __version__:
+            raise DataError(
+                f"{connection.url} is lmk {listed.version[:40]}, and this is lmk {__version__}; use one "
+                "version"
+            )
+        indexes = {each.name: each for each in listed.indexes}
+        for name in names:
+            if name not in indexes:
+                raise UnknownName(f"index of {connection.url}", name, indexes)
+        infos = [
+            IndexInfo(f"{connection.url} {each.name}", each.kind, each.digest, each.search)
+            for each in (indexes[name] for name in names)
+        ]
         self.info = infos[0] if fusion is None else fused_info(infos, fusion)
         self._docs: dict[str, Doc] = {}
         self._passages: dict[str, dict[str, Passage]] = {}
@@ -137,32 +302,62 @@ class RemoteIndex:
         cut: set[str] = set()
         for first in range(0, len(queries), _AT_ONCE):
             some = queries[first : first + _AT_ONCE]
-            results = self._post([query.text for query in some], k, "run")
+            results = self._post([query.text for query in some], k, "run", _RankedResults).results
+            self._check_number(len(results), len(some))
             for query, result in zip(some, results, strict=True):
-                rankings[query.id] = Ranking(result["ids"], np.array(result["scores"], np.float32))
-                cut |= {query.id} if result["query_cut"] else set()
+                rankings[query.id] = self._ranking(result.ids, result.scores, k)
+                cut |= {query.id} if result.query_cut else set()
         return Run(rankings, cut=frozenset(cut))
 
     def _one(self, query: Query, k: int) -> Run:
-        (result,) = self._post([query.text], k, "hits")
-        hits = result["hits"]
+        results = self._post([query.text], k, "hits", _HitResults).results
+        self._check_number(len(results), 1)
+        hits = results[0].hits
+        ranking = self._ranking([hit.id for hit in hits], [hit.score for hit in hits], k)
         self._docs = {
-            hit["id"]: Doc(hit["id"], hit["text"], hit["title"]) for hit in hits if "text" in hit
+            hit.id: Doc(hit.id, hit.text, hit.title or "") for hit in hits if hit.text is not None
         }
-        passages = {hit["id"]: Passage(**hit["passage"]) for hit in hits if "passage" in hit}
+        passages = {
+            hit.id: Passage(**msgspec.structs.asdict(hit.passage))
+            for hit in hits
+            if hit.passage is not None
+        }
+        for each in passages.values():
+            if not (0 <= each.chunk < each.chunks and 0 <= each.begin <= each.end):
+                raise self._connection.wrong("a passage outside its document")
         self._passages = {query.text: passages}
-        scores = np.array([hit["score"] for hit in hits], np.float32)
-        ranking = Ranking([hit["id"] for hit in hits], scores)
-        cut = frozenset({query.id} if result["query_cut"] else ())
+        cut = frozenset({query.id} if results[0].query_cut else ())
         return Run({query.id: ranking}, cut=cut)
 
-    def _post(self, queries: Sequence[str], k: int, output: str) -> Any:
+    def _check_number(self, given: int, wanted: int) -> None:
+        if given != wanted:
+            raise self._connection.wrong(f"{given:,} results for {wanted:,} queries")
+
+    def _ranking(self, ids: list[str], scores: list[float], k: int) -> Ranking:
+        """Return a ranking of the server. Raises DataError if it is none, or cannot be written to a run."""
+        if len(ids) != len(scores):
+            raise self._connection.wrong(f"{len(ids):,} ids and {len(scores):,} scores")
+        if len(ids) > k:
+            raise self._connection.wrong(f"{len(ids):,} documents instead of at most {k:,}")
+        if len(set(ids)) < len(ids):
+            raise self._connection.wrong("a document twice")
+        for name in ids:
+            check_id(name, self._connection.url)
+        with np.errstate(over="ignore"):
+            values = np.array(scores, np.float32)
+        if not np.isfinite(values).all():
+            raise self._connection.wrong("a score that is not finite")
+        if (values[1:] > values[:-1]).any():
+            raise self._connection.wrong("documents in a wrong order")
+        return ranked(ids, values)
+
+    def _post(self, queries: Sequence[str], k: int, output: str, shape: type[Value]) -> Value:
         # The server refuses an empty query. An index finds the same for it as for a space.
         texts = [text or " " for text in queries]
         request = {"query": texts, "index": self._names, "k": k, "output": output, "text": "full"}
         if self._fusion is not None:
             request |= {"fuse": str(self._fusion), "fuse_scale": self._fusion.scale}
-        return self._connection.post("/v1/search", request)["results"]
+        return self._connection.post("/v1/search", request, shape)
 
     def texts(self, ids: list[str]) -> dict[str, Doc]:
         """Return documents by id: those of the last search, or else one request each."""
@@ -170,8 +365,9 @@ class RemoteIndex:
         for name in ids:
             if name not in self._docs:
                 index = quote(self._names[0], safe="")
-                found = self._connection.get(f"/v1/documents/{quote(name, safe='')}?index={index}")
-                self._docs[name] = Doc(name, found["text"], found["title"])
+                path = f"/v1/documents/{quote(name, safe='')}?index={index}"
+                found = self._connection.get(path, _Document)
+                self._docs[name] = Doc(name, found.text, found.title)
             docs[name] = self._docs[name]
         return docs
 
@@ -203,7 +399,7 @@ def open_running(stages: Stages, settings: OpenSettings, note: Note) -> RemoteIn
                 if not _is_genuine(connection, server.secret):
                     reason = "another program answers"
                 else:
-                    remote = RemoteIndex(connection, names, stages.fusion)
+                    remote = RemoteIndex(connection, names, stages.fusion, _NEAR)
                     note(
                         f"using the server at {server.url} (--server none: load the index instead)"
                     )
@@ -233,5 +429,6 @@ def _is_genuine(connection: Connection, secret: str) -> bool:
     """Whether the server knows the secret of its address file."""
     challenge = secrets.token_hex(16)
     right = hmac.new(bytes.fromhex(secret), challenge.encode(), sha256).hexdigest()
-    answer = connection.get(f"/healthz?challenge={challenge}")
-    return hmac.compare_digest(str(answer.get("proof", "")), right)
+    path = f"/healthz?challenge={challenge}"
+    answer = connection.get(path, _Health, _NEAR)
+    return hmac.compare_digest(answer.proof.encode("utf-8", "replace"), right.encode())

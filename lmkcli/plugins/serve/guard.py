@@ -1,15 +1,17 @@
-"""The outer layer of the HTTP server: hosts, origins, the token, limits of bodies, and measurements."""
+"""The outer layer of the HTTP server: hosts, origins, the token, limits of requests, and measurements."""
 
 import asyncio
 import hmac
 import json
+import os
+import re
 import time
 from collections.abc import Awaitable, Callable, Collection, MutableMapping
 from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import urlsplit
 
-from lmkcli.plugins.serve.limits import Limits
+from lmkcli.plugins.serve.limits import MAX_BRACKETS, MAX_DEPTH, Limits
 from lmkcli.plugins.serve.metrics import Metrics
 from lmkcli.system import network
 
@@ -18,6 +20,7 @@ Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 App = Callable[[Message, Receive, Send], Awaitable[None]]
 
+TASK = "lmk.task"  # the key of a scope for the task that answers; its cancellation ends the work
 PUBLIC = frozenset({"/", "/page.css", "/page.js", "/healthz", "/openapi.json"})  # without a token
 _HEADERS = [
     (b"x-content-type-options", b"nosniff"),
@@ -29,6 +32,9 @@ _HEADERS = [
         b"img-src 'self' data:; form-action 'none'; base-uri 'none'; frame-ancestors 'none'",
     ),
 ]
+_STRINGS = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"', re.DOTALL)
+_BRACKET = re.compile(rb"[][{}]")
+_GRACE = 5  # seconds in which a request that took too long can answer so itself
 
 
 def error_body(message: str, kind: str) -> bytes:
@@ -61,14 +67,13 @@ class Access:
         if not self.token and not self._is_own(host):
             return 403, "this server answers requests to this machine only; use http://127.0.0.1"
         origin = headers.get(b"origin", b"").decode("latin-1")
-        if origin and method not in ("GET", "HEAD", "OPTIONS"):
-            own = urlsplit(origin).netloc == host
-            if not own and origin not in self.origins:
-                return 403, "requests from other web sites are not allowed; see --cors"
+        foreign = origin and not _is_site(origin, host) and origin not in self.origins
+        if foreign and method not in ("GET", "HEAD", "OPTIONS"):
+            return 403, "requests from other web sites are not allowed; see --cors"
         if not self.token or path in PUBLIC or method == "OPTIONS":
             return None
         scheme, _, given = headers.get(b"authorization", b"").partition(b" ")
-        right = hmac.compare_digest(given.strip(), self.token.encode())
+        right = hmac.compare_digest(given.strip(), os.fsencode(self.token))
         if scheme.lower() != b"bearer" or not right:
             return 401, "give the token of this server in the header Authorization: Bearer TOKEN"
         return None
@@ -80,6 +85,32 @@ class Access:
             return False
         address = f"[{name}]" if ":" in name else name
         return name in self.hosts or network.is_local(f"http://{address}")
+
+
+def _is_site(origin: str, host: str) -> bool:
+    """Whether an origin such as http://127.0.0.1:8080 is the site of a Host header."""
+    try:
+        return urlsplit(origin).netloc == host
+    except ValueError:
+        return False
+
+
+def json_fault(body: bytes) -> str:
+    """Return why a JSON body takes too much memory when it is parsed; empty if it does not.
+
+    A megabyte of brackets becomes hundreds of megabytes of Python objects and error messages.
+    """
+    if body.count(b"[") + body.count(b"{") <= MAX_DEPTH:
+        return ""
+    outside = _STRINGS.sub(b"", body)
+    if sum(map(outside.count, (b"[", b"]", b"{", b"}"))) > 2 * MAX_BRACKETS:
+        return f"the body has more than {MAX_BRACKETS:,} lists and objects; send several requests"
+    depth = 0
+    for bracket in _BRACKET.findall(outside):
+        depth += 1 if bracket in (b"[", b"{") else -1
+        if depth > MAX_DEPTH:
+            return f"the body is nested more than {MAX_DEPTH} levels deep"
+    return ""
 
 
 class Guard:
@@ -94,7 +125,8 @@ class Guard:
             if scope["type"] == "lifespan":
                 await self._app(scope, receive, send)
             return
-        status, started = 500, time.monotonic()
+        status, started = 0, time.monotonic()
+        scope[TASK] = asyncio.current_task()
 
         async def send_checked(message: Message) -> None:
             nonlocal status
@@ -104,9 +136,18 @@ class Guard:
             await send(message)
 
         with self._metrics.running.track_inprogress():
-            await self._answer(scope, receive, send_checked)
+            try:
+                async with asyncio.timeout(self._longest):
+                    await self._answer(scope, receive, send_checked)
+            except TimeoutError:
+                if not status:
+                    await _refuse(send_checked, 503, "the answer took too much time; try again")
+                else:  # end the answer
+                    await send({"type": "http.response.body", "body": b""})
+            except asyncio.CancelledError:  # the connection is closed, so nobody reads an answer
+                pass
         route = getattr(scope.get("route"), "path", "other")
-        self._metrics.requests.labels(route, str(status)).inc()
+        self._metrics.requests.labels(route, str(status or "closed")).inc()
         self._metrics.seconds.labels(route).observe(time.monotonic() - started)
 
     async def _answer(self, scope: Message, receive: Receive, send: Send) -> None:
@@ -123,8 +164,12 @@ class Guard:
             return await _refuse(
                 send, 408, f"the body took more than {self._limits.body_seconds:g} seconds"
             )
+        except ConnectionError:
+            return None
         if body is None:
             return await _refuse(send, 413, self._too_large)
+        if fault := json_fault(body):
+            return await _refuse(send, 400, fault)
         pending = [{"type": "http.request", "body": body, "more_body": False}]
 
         async def receive_whole() -> Message:
@@ -133,14 +178,21 @@ class Guard:
         await self._app(scope, receive_whole, send)
 
     @property
+    def _longest(self) -> float:
+        """Seconds from the head of a request to the end of its answer."""
+        return self._limits.body_seconds + self._limits.answer_seconds + _GRACE
+
+    @property
     def _too_large(self) -> str:
         return f"the body has more than {self._limits.body_bytes:,} bytes; send several requests"
 
     async def _read(self, receive: Receive) -> bytes | None:
-        """Return the whole body; None if it is too large."""
+        """Return the whole body; None if it is too large. Raises ConnectionError if the client has left."""
         chunks, size, more = [], 0, True
         while more:
             message = await receive()
+            if message["type"] == "http.disconnect":
+                raise ConnectionError
             chunks.append(message.get("body", b""))
             size += len(chunks[-1])
             if size > self._limits.body_bytes:
@@ -157,5 +209,7 @@ async def _refuse(send: Send, status: int, message: str) -> None:
         headers.append((b"www-authenticate", b"Bearer"))
     if status in (408, 413):
         headers.append((b"connection", b"close"))
+    if status == 503:
+        headers.append((b"retry-after", b"5"))
     await send({"type": "http.response.start", "status": status, "headers": headers})
     await send({"type": "http.response.body", "body": body})

@@ -9,7 +9,7 @@ from typing import Annotated, ClassVar
 from lmkcli import catalog
 from lmkcli.errors import UsageError
 from lmkcli.plugins.documents.own_index import EncodeCall, OwnIndex, OwnIndexOptions, collection_at
-from lmkcli.plugins.serve.limits import ServerTask
+from lmkcli.plugins.serve.limits import Limits, ServerTask
 from lmkcli.progress import Report
 from lmkcli.retrieval.settings import OpenSettings
 from lmkcli.spec.operation import Operation
@@ -24,7 +24,7 @@ def _of_http(serve: "Serve") -> str:
 
 
 @dataclass(frozen=True)
-class Serve(Operation[None], OpenSettings):
+class Serve(Operation[None], OpenSettings, Limits):
     """Answer searches: a page for people, HTTP for programs, and MCP for agents.
 
     INDEX may also be documents: lmk first updates its own index of them.
@@ -85,6 +85,7 @@ class Serve(Operation[None], OpenSettings):
         """Raise UsageError for another host without a token, and for a wrong web site."""
         if not self.indexes:
             raise UsageError("name at least one index")
+        self.check_sizes()
         for origin in self.cors or []:
             scheme, separator, rest = origin.partition("://")
             if scheme not in ("http", "https") or not separator or not rest or "/" in rest:
@@ -101,11 +102,8 @@ class Serve(Operation[None], OpenSettings):
         interface = "mcp" if self.mcp else "http"
         serve: Callable[[ServerTask, Report], None] = catalog.SERVERS.load(interface)
         indexes, settings = self._opened(report)
-        origins = self.cors or []
-        serve(
-            ServerTask(indexes, settings, self.rerank_model, self.host, self.port, token, origins),
-            report,
-        )
+        access = (self.host, self.port, token, self.cors or [])
+        serve(ServerTask(indexes, settings, self.rerank_model, *access, self.part(Limits)), report)
 
     def _opened(self, report: Report) -> tuple[list[Path], OpenSettings]:
         """Return the folders of all indexes, and how to open them. Documents get indexes in the cache."""

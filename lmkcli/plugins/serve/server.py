@@ -1,5 +1,6 @@
 """The HTTP server process: its socket, its signals and its address file."""
 
+import asyncio
 import os
 import secrets
 import socket
@@ -12,12 +13,16 @@ from lmkcli import __version__
 from lmkcli.errors import Stopped, UsageError
 from lmkcli.plugins.serve import runtime
 from lmkcli.plugins.serve.app import make_app
+from lmkcli.plugins.serve.connections import ConnectionTable
 from lmkcli.plugins.serve.guard import Access
-from lmkcli.plugins.serve.limits import ServerTask
+from lmkcli.plugins.serve.limits import BACKLOG, HEAD_BYTES, ServerTask, possible_connections
 from lmkcli.plugins.serve.runtime import RunningServer, plain_settings
 from lmkcli.plugins.serve.service import SearchService
 from lmkcli.progress import Report
 from lmkcli.retrieval.settings import OpenSettings
+from lmkcli.text.formatting import counted
+
+_QUEUED = 1024  # connections that wait in the system until asyncio accepts them
 
 
 def bind(host: str, port: int) -> socket.socket:
@@ -49,7 +54,16 @@ def _url(host: str, port: int) -> str:
 def serve_http(task: ServerTask, report: Report) -> None:
     """Answer requests until a signal arrives, then finish the running ones and raise Stopped."""
     bound = bind(task.host, task.port)
-    service = SearchService(task.indexes, task.settings, task.rerank_model, note=report.note)
+    limits = task.limits
+    service = SearchService(
+        task.indexes, task.settings, task.rerank_model, limits, note=report.note
+    )
+    most = possible_connections(limits.connections)
+    if most < limits.connections:
+        report.note(
+            f"at most {most:,} connections instead of {limits.connections:,}, because this process may "
+            "open no more files (ulimit -n)"
+        )
     access = Access(task.token, task.origins, (task.host,))
     secret = secrets.token_bytes(32)
     port = bound.getsockname()[1]
@@ -75,21 +89,29 @@ def serve_http(task: ServerTask, report: Report) -> None:
 
     config = uvicorn.Config(
         make_app(service, access, secret),
-        log_level="warning",
+        http=ConnectionTable(limits, most).protocol(),
+        log_level="error",  # a stranger can cause any number of warnings
         access_log=False,
         server_header=False,
         lifespan="on",
         ws="none",
-        limit_concurrency=service.limits.connections,
-        timeout_graceful_shutdown=int(service.limits.seconds) + 5,
+        backlog=BACKLOG,
+        h11_max_incomplete_event_size=HEAD_BYTES,
+        timeout_keep_alive=limits.idle_seconds,
     )
     try:
         with report.job("serve", "answering the running requests") as job:
-            _Server(config, job.stopping, ready).run([bound])
+            server = _Server(config, job.stopping, ready, limits.stop_seconds)
+            server.run([bound])
     finally:
         for path in published:
             if os.path.exists(path):
                 os.unlink(path)
+    if server.unanswered:
+        raise Stopped(
+            f"the server has stopped; {counted(server.unanswered, 'request')} had no answer, or a client did "
+            f"not read it, after {limits.stop_seconds:g} seconds"
+        )
     raise Stopped("the server has stopped; all running requests were answered")
 
 
@@ -108,13 +130,21 @@ def _running(service: SearchService, url: str, secret: bytes) -> RunningServer:
 
 
 class _Server(uvicorn.Server):
-    """uvicorn with the signals of lmk: `stopping` returns whether one has arrived."""
+    """uvicorn with the signals of lmk: `stopping` returns whether one has arrived.
+
+    `unanswered` is the number of requests that had no complete answer when the server stopped.
+    """
 
     def __init__(
-        self, config: uvicorn.Config, stopping: Callable[[], bool], ready: Callable[[], None]
+        self,
+        config: uvicorn.Config,
+        stopping: Callable[[], bool],
+        ready: Callable[[], None],
+        stop_seconds: float,
     ) -> None:
         super().__init__(config)
-        self._stopping, self._ready = stopping, ready
+        self._stopping, self._ready, self._stop_seconds = stopping, ready, stop_seconds
+        self.unanswered = 0
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -124,6 +154,8 @@ class _Server(uvicorn.Server):
     async def startup(self, sockets: Sequence[socket.socket] | None = None) -> None:
         """Accept connections."""
         await super().startup(list(sockets or []))
+        for each in sockets or []:
+            each.listen(_QUEUED)
         if self.started:
             self._ready()
 
@@ -131,3 +163,16 @@ class _Server(uvicorn.Server):
         """Return whether the server ends; uvicorn calls this ten times a second."""
         self.should_exit = self.should_exit or self._stopping()
         return await super().on_tick(counter)
+
+    async def shutdown(self, sockets: Sequence[socket.socket] | None = None) -> None:
+        """Answer the running requests, and close the connections of those that take too much time."""
+        end = asyncio.get_running_loop().call_later(self._stop_seconds, self._abort)
+        await super().shutdown(list(sockets or []))
+        end.cancel()
+
+    def _abort(self) -> None:
+        for connection in list(self.server_state.connections):
+            self.unanswered += 1
+            connection.transport.abort()
+        for task in self.server_state.tasks:
+            task.cancel()

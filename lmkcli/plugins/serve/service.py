@@ -16,6 +16,7 @@ from lmkcli.retrieval.settings import OpenSettings
 
 Item = TypeVar("Item")
 Answer = TypeVar("Answer")
+POLL_SECONDS = 1.0  # between two looks for updates
 
 
 class SearchService:
@@ -56,7 +57,7 @@ class SearchService:
 
     async def run(self, work: Work[IndexSet, Item, Answer], items: Sequence[Item]) -> list[Answer]:
         """Return an answer for each item. Raises Busy if the server has too much to do."""
-        return await self._queue.submit(work, items, self.limits.seconds)
+        return await self._queue.submit(work, items, self.limits.answer_seconds)
 
     def on_reload(self, act: Callable[[], None]) -> None:
         """Call a function after each reload."""
@@ -103,5 +104,5 @@ class SearchService:
 
     async def _watch(self) -> None:
         while True:
-            await asyncio.sleep(self.limits.poll)
+            await asyncio.sleep(POLL_SECONDS)
             await asyncio.to_thread(self.refresh)

@@ -9,7 +9,7 @@ from mcp.server.mcpserver import MCPServer
 from mcp.server.mcpserver.exceptions import ToolError
 from mcp.server.transport_security import TransportSecuritySettings
 from pydantic import Field
-from starlette.routing import BaseRoute
+from starlette.routing import BaseRoute, Route
 
 from lmkcli import __version__
 from lmkcli.errors import LmkError
@@ -44,11 +44,13 @@ def make_tools(answers: Answers) -> MCPServer[Any]:
         query: Annotated[str, Field(min_length=1, max_length=MAX_CHARACTERS)],
         k: Annotated[int, Field(ge=1, le=_MOST, description="Number of documents.")] = 10,
         index: IndexName = None,
-        id_prefix: Annotated[str, Field(description="Only documents with such an id.")] = "",
+        id_prefix: Annotated[
+            str, Field(max_length=200, description="Only documents with such an id.")
+        ] = "",
     ) -> dict[str, Any]:
         """Find the documents that answer a question best: id, title, score, and the best passage."""
         given = [index] if index else list(answers.service.indexes.served)
-        request = schema.SearchRequest(query=query, index=given, k=k, id_prefix=id_prefix[:200])
+        request = schema.SearchRequest(query=query, index=given, k=k, id_prefix=id_prefix)
         with _shown():
             (result,) = (await answers.search(request))["results"]
         return {"hits": result["hits"]}
@@ -111,12 +113,18 @@ def mcp_routes(
         async with server.session_manager.run():
             yield
 
-    return list(app.routes), sessions
+    routes = list(app.routes)
+    for route in routes:
+        if isinstance(route, Route):  # a stream of a GET request would stay open without an event
+            route.methods = {"POST"}
+    return routes, sessions
 
 
 def serve_stdio(task: ServerTask, report: Report) -> None:
     """Answer an agent on stdin and stdout until stdin ends."""
-    service = SearchService(task.indexes, task.settings, task.rerank_model, note=report.note)
+    service = SearchService(
+        task.indexes, task.settings, task.rerank_model, task.limits, note=report.note
+    )
 
     async def run() -> None:
         async with service:

@@ -2,6 +2,7 @@
 
 import os
 import re
+import resource
 import signal
 import subprocess
 import sys
@@ -81,7 +82,7 @@ def start(tmp_path: Path) -> Iterator[Start]:
     """Start `lmk serve` with some words at a free port by default, and wait until it is ready."""
     processes = []
 
-    def run(*words: object, port: int = 0, **environment: str) -> Process:
+    def run(*words: object, port: int = 0, files: int = 0, **environment: str) -> Process:
         log = tmp_path / f"serve-{len(processes)}.log"
         words = (*words, "--port", port)
         line = [sys.executable, "-m", "lmkcli.cli.main", "serve", *map(str, words)]
@@ -90,6 +91,8 @@ def start(tmp_path: Path) -> Iterator[Start]:
                 line, cwd=ROOT, stderr=file, text=True, env={**os.environ, **environment}
             )
         processes.append(process)
+        if files:  # that the server may open
+            resource.prlimit(process.pid, resource.RLIMIT_NOFILE, (files, files))
         while not (found := re.search(r" at (http://\S+)", log.read_text("utf-8"))):
             assert process.poll() is None, log.read_text("utf-8")
             time.sleep(0.05)

@@ -4,8 +4,12 @@ import json
 import os
 import signal
 import socket
+import subprocess
+import sys
+import time
 import urllib.request
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +17,9 @@ import pytest
 
 from lmkcli.data.collection import open_collection
 from lmkcli.plugins.serve.guard import Access
+from tests import levels
 from tests.conftest import Lmk
-from tests.plugins.serve.conftest import Start
+from tests.plugins.serve.conftest import ROOT, Start
 
 QUESTION = "rivers carry water"
 
@@ -219,6 +224,28 @@ HOSTILE: dict[str, tuple[str, str, dict[str, Any], int]] = {
     "file": ("GET", "/..%2f__init__.py", {}, 404),
     "method": ("DELETE", "/v1/search", {}, 405),
     "other host": ("GET", "/v1/indexes", {"headers": {"host": "evil.example"}}, 403),
+    **{
+        f"origin {origin}": (
+            "POST",
+            "/v1/search",
+            {"json": {"query": "a"}, "headers": {"origin": origin}},
+            403,
+        )
+        for origin in ("http://[x", "null", "http://[::1", "//")
+    },
+    "many lists": (
+        "POST",
+        "/v1/embeddings",
+        {"json": {"model": "docs", "input": [[]] * 9000}},
+        400,
+    ),
+    "brackets in many strings": (
+        "POST",
+        "/v1/search",
+        {"json": {"query": "[" * 20_000, "index": ["docs"] * 17}},
+        422,
+    ),
+    "stream": ("GET", "/mcp", {"headers": {"accept": "text/event-stream"}}, 405),
     "other site": (
         "POST",
         "/v1/search",
@@ -396,3 +423,53 @@ def test_the_flag_of_the_cross_encoder(start: Start, indexes: Path, tmp_path: Pa
             hits.append(json.load(answer)["results"][0])
     assert set(hits[0]["ids"]) == set(hits[1]["ids"])
     assert hits[0]["scores"] != hits[1]["scores"]
+
+
+def test_brackets_in_a_query_are_text(client: Any) -> None:
+    request = {"query": "[" * 20_000 + '"\\]' * 5, "index": "bm25"}
+    assert client.post("/v1/search", json=request).status_code == 200
+
+
+@pytest.mark.slow
+def test_idle_connections_and_unread_answers_neither_end_a_server_nor_hold_its_stop(
+    start: Start, indexes: Path
+) -> None:
+    server = start(indexes / "bm25", files=1024)
+    host, _, port = server.url.removeprefix("http://").partition(":")
+    place = (host, int(port))
+    body = json.dumps({"query": ["rivers"] * 256, "k": 60, "text": "full"}).encode()
+    head = (
+        "POST /v1/search HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
+        f"Content-Length: {len(body)}\r\n\r\n"
+    )
+    with ExitStack() as stack:
+        for number in range(1300):
+            client = stack.enter_context(socket.create_connection(place, 60))
+            if number % 2:
+                client.sendall(b"POST /v1/sea")
+        with urllib.request.urlopen(f"{server.url}/healthz", timeout=60) as answer:
+            assert answer.status == 200
+        for _ in range(10):
+            client = stack.enter_context(socket.socket())
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            client.connect(place)
+            client.sendall(5 * (head.encode() + body))  # the answers fit into no buffer
+        with urllib.request.urlopen(f"{server.url}/healthz", timeout=60) as answer:
+            assert answer.status == 200
+        assert server.process.poll() is None
+        assert server.stop() == 75
+    log = server.log.read_text("utf-8")
+    assert "Traceback" not in log
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seconds", levels.sample("stops during a start", range(12), 3))
+def test_a_signal_ends_the_start(indexes: Path, seconds: int, own_runtime_folder: Path) -> None:
+    line = [sys.executable, "-m", "lmkcli.cli.main", "serve", str(indexes / "chunks"), "--port=0"]
+    process = subprocess.Popen(line, cwd=ROOT, stderr=subprocess.PIPE, text=True)
+    time.sleep(0.5 + seconds / 3)
+    process.terminate()
+    _, log = process.communicate(timeout=120)
+    assert process.returncode == 75, log
+    assert "Traceback" not in log
+    assert not list(own_runtime_folder.rglob("serve-*.json"))

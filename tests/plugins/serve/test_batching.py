@@ -85,3 +85,26 @@ def test_a_full_queue_and_a_late_answer_are_busy_and_a_stop_finishes_jobs() -> N
     late = BatchQueue(threading.Event, 5)
     with pytest.raises(Busy, match="took more than"):
         asyncio.run(late.submit(Double(), [1], 0.01))
+
+
+def test_a_single_item_waits_for_one_batch_of_large_jobs() -> None:
+    sizes: list[tuple[int, int]] = []
+    gate = threading.Event()
+    queue = BatchQueue(lambda: gate, 100, lambda jobs, items: sizes.append((jobs, items)))
+
+    async def run() -> None:
+        tasks = [asyncio.create_task(queue.submit(Double("first"), [1], 60))]
+        while not sizes:
+            await asyncio.sleep(0.001)
+        large = [list(range(50))] * 10
+        tasks += [asyncio.create_task(queue.submit(Double(), each, 60)) for each in large]
+        tasks.append(asyncio.create_task(queue.submit(Double("single"), [5], 60)))
+        while len(queue) < 11:
+            await asyncio.sleep(0.001)
+        gate.set()
+        await asyncio.gather(*tasks)
+
+    asyncio.run(run())
+    assert sizes[:3] == [(1, 1), (1, 50), (1, 1)]
+    assert sizes[3:] == [(5, 250), (4, 200)]
+    queue.stop()

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import asdict
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 from urllib.request import Request, urlopen
 
@@ -209,7 +210,8 @@ def test_updates_under_load_fail_no_request(
         while not done.is_set():
             try:
                 request = {"query": "rivers water", "index": name, "k": 100}
-                hits = connection.post("/v1/search", request)["results"][0]["hits"]
+                answer = connection.post("/v1/search", request, dict[str, Any])
+                hits = answer["results"][0]["hits"]
                 texts = {hit["id"]: hit["text"] for hit in hits}
                 assert texts == {str(n): f"rivers carry water {n}" for n in range(len(hits))}
                 sizes[name].append(len(hits))
