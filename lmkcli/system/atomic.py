@@ -152,10 +152,10 @@ def _machine() -> int:
 def destination(path: Path) -> Path:
     """Resolve links in the path of a file or folder that will be replaced.
 
-    A link to a missing file or folder is followed, and the target can be created. The result has a name, and a
-    temporary name or a lock can be next to it. Raises DataError if the folder above that target is missing, or
-    for a stream, which cannot be replaced. Raises OSError for a link that leads to itself, and for the root
-    folder.
+    A link to a missing file or folder is followed, and the target can be created. The result has a name, and
+    a temporary name or a lock can be next to it. Raises DataError if the folder above that target is missing,
+    or for a stream, which cannot be replaced. Raises OSError for a link that leads to itself, and for the
+    root folder.
     """
     if is_stream(path):
         raise DataError(
