@@ -10,10 +10,11 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer
 from transformers.utils import logging as transformers_logging
 
 from lmkcli.errors import DataError
+from lmkcli.models.consent import opening
 from lmkcli.models.devices import TORCH_DTYPES, choose_device, native_dtype
-from lmkcli.models.files import loading
 from lmkcli.models.forward import packs
 from lmkcli.models.lookup import read_model
+from lmkcli.spec.manifest import digest
 
 transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]
 
@@ -63,12 +64,12 @@ def open_cross_encoder(
     """
     folder = read_model(name, None, offline)
     chosen = choose_device(device)
-    with loading(f"the cross-encoder {name}"):
+    with opening(folder.encoder, f"the cross-encoder {name}", trust_remote_code):
         tokenizer = AutoTokenizer.from_pretrained(
-            str(folder.path), trust_remote_code=trust_remote_code
+            str(folder.encoder), trust_remote_code=trust_remote_code
         )
         model, report = AutoModelForSequenceClassification.from_pretrained(
-            str(folder.path), dtype=TORCH_DTYPES[native_dtype(chosen)], output_loading_info=True,
+            str(folder.encoder), dtype=TORCH_DTYPES[native_dtype(chosen)], output_loading_info=True,
             trust_remote_code=trust_remote_code,
         )  # fmt: skip
     if report["missing_keys"]:
@@ -81,5 +82,10 @@ def open_cross_encoder(
         )
     limit = min(tokenizer.model_max_length, folder.positions or 512)
     return SequenceClassifier(
-        name, folder.weights_digest, model.to(chosen).eval(), tokenizer, int(limit), chosen
+        name,
+        digest([folder.weights_digest, folder.tokenizer_digest]),
+        model.to(chosen).eval(),
+        tokenizer,
+        int(limit),
+        chosen,
     )

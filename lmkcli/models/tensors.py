@@ -7,16 +7,15 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
-from lmkcli.errors import DataError
-from lmkcli.models.files import loading
-from lmkcli.system.input_files import not_a_file
+from lmkcli.models.files import check_file, loading
+from lmkcli.models.weight_files import check_headers
 
 
 def read_tensors(file: Path, what: str) -> dict[str, Tensor]:
     """Return the tensors of a file by name. DataError, with `what`, if it is not a file of tensors."""
     with loading(f"{file}, {what},"):
-        if fault := not_a_file(file):
-            raise DataError(f"{file} is {fault}")
+        check_file(file)
+        check_headers([file])
         if file.suffix == ".safetensors":
             return load_file(file)
         loaded: Any = torch.load(file, map_location="cpu", weights_only=True)

@@ -13,6 +13,7 @@ from transformers import AutoTokenizer, PreTrainedTokenizerFast
 from lmkcli import catalog
 from lmkcli.data.collection import CHUNK_BREAK
 from lmkcli.errors import DataError, UsageError
+from lmkcli.models.consent import opening
 from lmkcli.models.files import loading
 from lmkcli.models.folder import TRANSFORMER, ModelFolder
 from lmkcli.pooling.table import SpecialTokens
@@ -227,7 +228,7 @@ def _join(sentences: list[tuple[Ints, NDArray[np.int32]]], prompt: Ints) -> Text
 
 def open_tokenizer(folder: ModelFolder, side: EncoderConfig) -> Tokenizer:
     """Open the tokenizer of one side, with its prompt and splitter. DataError without a fast tokenizer."""
-    with loading(f"the tokenizer of {folder.name}"):
+    with opening(folder.encoder, f"the tokenizer of {folder.name}", side.trust_remote_code):
         own_file = folder.row.own_tokenizer and (folder.encoder / "tokenizer.json").is_file()
         opener: Any = PreTrainedTokenizerFast if own_file else AutoTokenizer
         if folder.kind != TRANSFORMER:  # AutoTokenizer looks up the configuration class too
