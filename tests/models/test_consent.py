@@ -147,7 +147,7 @@ def test_the_user_is_never_asked_for_consent(
     """transformers asks on the terminal unless it is told; an adapter must not make it ask."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     asked: list[str] = []
-    monkeypatch.setattr("builtins.input", lambda *words: asked.append("asked") or "y")
+    monkeypatch.setattr("builtins.input", lambda *words: asked.append("asked"))
     ran = tmp_path / "ran"
     code = f"from pathlib import Path\nfrom transformers import BertConfig\nPath({str(ran)!r}).touch()\n"
     (folder / "strange.py").write_text(

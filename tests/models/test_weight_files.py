@@ -259,12 +259,14 @@ def sparse(path: Path) -> None:
         file.truncate(1 << 42)
 
 
+def hole(path: Path) -> None:
+    path.touch()
+    os.truncate(path, 1 << 42)
+
+
 SPECIAL: dict[str, tuple[Callable[[Path], object], str]] = {
     "sparse": (sparse, "is a sparse file"),
-    "hole": (
-        lambda path: os.truncate(path, 1 << 42) if path.touch() is None else None,
-        "sparse file",
-    ),
+    "hole": (hole, "sparse file"),
     "pipe": (os.mkfifo, "is a pipe"),
     "zero": (lambda path: path.symlink_to("/dev/zero"), "is a device"),
     "folder": (Path.mkdir, "is a folder"),
