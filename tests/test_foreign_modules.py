@@ -63,12 +63,9 @@ def starts() -> Iterator[tuple[str, list[str]]]:
     """The command lines in the source that start Python, with the words after the program."""
     for path in sorted(Path(__file__).parents[1].joinpath("lmkcli").rglob("*.py")):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            if isinstance(node, ast.List | ast.Tuple) and node.elts:
-                if ast.unparse(node.elts[0]) == "sys.executable":
-                    yield (
-                        f"{path.name}:{node.lineno}",
-                        [ast.unparse(each) for each in node.elts[1:]],
-                    )
+            words = node.elts if isinstance(node, ast.List | ast.Tuple) else []
+            if words and ast.unparse(words[0]) == "sys.executable":
+                yield f"{path.name}:{node.lineno}", [ast.unparse(each) for each in words[1:]]
 
 
 @pytest.mark.parametrize(("place", "words"), list(starts()))
