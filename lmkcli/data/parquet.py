@@ -61,7 +61,11 @@ def parquet_writer(path: Path, schema: pa.Schema, **options: Any) -> pq.ParquetW
 
 
 def read_column(
-    file: pq.ParquetFile, path: Path, name: str, group: int | None = None
+    file: pq.ParquetFile,
+    path: Path,
+    name: str,
+    group: int | None = None,
+    checksums: bool = False,
 ) -> pa.ChunkedArray:
     """Return a column of text of a file, or its part in a row group, decoded.
 
@@ -75,7 +79,7 @@ def read_column(
 
     if path.stat().st_size > _SMALL:
         return read(file)
-    with open_parquet(path, dictionaries=True) as small:
+    with open_parquet(path, dictionaries=True, checksums=checksums) as small:
         column = read(small)
     if not pa.types.is_dictionary(column.type):
         return column

@@ -189,7 +189,7 @@ class DocTable:
     def _column(self, name: str, group: int | None = None) -> pa.ChunkedArray:
         """Read a column, or its part in one row group. Missing values and invalid UTF-8 are errors."""
         with self._reading():
-            column = read_column(self._file, self._path, name, group)
+            column = read_column(self._file, self._path, name, group, checksums=True)
             rows = self.rows if group is None else min(ROW_GROUP, self.rows - group * ROW_GROUP)
             if len(column) != rows:
                 raise ValueError(f"'{name}' has {len(column)} values instead of {rows}")
