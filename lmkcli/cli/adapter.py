@@ -1,6 +1,5 @@
 """Turn an operation into a command: one flag per field, and the result as text or JSON."""
 
-import errno
 import inspect
 import itertools
 import os
@@ -28,7 +27,7 @@ from lmkcli.spec.result import Format, Result, Table
 from lmkcli.spec.settings import Flag, Settings
 from lmkcli.system import network
 from lmkcli.system.caches import lmk_cache
-from lmkcli.system.disk import fits, is_full_disk
+from lmkcli.system.disk import fits, is_full_disk, number
 
 _LITTLE = 1 << 20  # bytes; a disk without them is full
 _CONFIG = Annotated[
@@ -121,7 +120,7 @@ def _run(operation: Operation[Any], json: bool) -> None:
         named = isinstance(error, LmkError) or getattr(error, "filename", None)
         if named or not is_full_disk(error):
             raise
-        raise OSError(errno.ENOSPC, str(error), str(_full_place(operation))) from error
+        raise OSError(number(error), str(error), str(_full_place(operation))) from error
     show(result, json)
 
 

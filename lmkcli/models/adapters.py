@@ -6,7 +6,6 @@ it merges base and adapter into an ordinary model folder in $XDG_CACHE_HOME/lmk/
 code reads that folder.
 """
 
-import errno
 import hashlib
 import math
 import os
@@ -29,7 +28,7 @@ from lmkcli.models.folder import HEADS, LATENT
 from lmkcli.models.weight_files import weight_files
 from lmkcli.system import caches
 from lmkcli.system.atomic import atomic_folder, locked
-from lmkcli.system.disk import is_full_disk
+from lmkcli.system.disk import is_full_disk, number
 from lmkcli.system.input_files import file_digest, read_json
 
 CONFIG = "adapter_config.json"
@@ -88,7 +87,8 @@ def merged(folder: Path, encoder_of: Callable[[str], Path]) -> Path:
                 if not is_full_disk(error):
                     raise
                 # libraries drop the number, or name the file that was read
-                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(cache)) from error
+                code = number(error)
+                raise OSError(code, os.strerror(code), str(cache)) from error
     return target
 
 

@@ -14,6 +14,7 @@ from lmkcli.models.consent import opening
 from lmkcli.models.devices import TORCH_DTYPES, choose_device, native_dtype
 from lmkcli.models.forward import packs
 from lmkcli.models.lookup import read_model
+from lmkcli.models.tensors import unmapped
 from lmkcli.spec.manifest import digest
 
 transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]
@@ -70,11 +71,12 @@ def open_cross_encoder(
         )
         model, report = AutoModelForSequenceClassification.from_pretrained(
             str(folder.encoder), dtype=TORCH_DTYPES[native_dtype(chosen)], output_loading_info=True,
-            trust_remote_code=trust_remote_code,
+            trust_remote_code=trust_remote_code, **unmapped(folder.encoder),
         )  # fmt: skip
-    if report["missing_keys"]:
+    if missing := sorted(report["missing_keys"]):
         raise DataError(
-            f"{name} is no cross-encoder: it has no weights for {', '.join(sorted(report['missing_keys']))}"
+            f"{name} is no cross-encoder: it has no weights for {', '.join(missing[:3])}"
+            f"{' …' * (len(missing) > 3)}"
         )
     if model.config.num_labels > 2:
         raise DataError(

@@ -34,6 +34,7 @@ _Parts = Annotated[int, int_range(1, 1_001)]  # of layers; thousands take minute
 _Labels = Annotated[int, int_range(0, 100_000)]
 _PerLayer = Count | list[int | None] | None  # one value for all layers, or one per layer
 _FIX = "download the model again"
+_LONGEST = 500  # characters of an error of a library; it may list all tensors of a file
 _PANIC = "PanicException"  # of libraries in Rust, such as tokenizers; not an Exception
 Fields = TypeVar("Fields")
 
@@ -249,7 +250,11 @@ def loading(what: str, outcome: str = "cannot be loaded") -> Iterator[None]:
     except BaseException as error:  # loaders check little, so any exception is possible
         if not isinstance(error, Exception) and type(error).__name__ != _PANIC:
             raise
-        first = (str(error).strip() or type(error).__name__).splitlines()[0]
+        first = (str(error).strip() or type(error).__name__).splitlines()[0][:_LONGEST]
+        if "weights_only" in str(error) or "Weights only load failed" in str(error):
+            first = (
+                "its pickled weights contain other objects than tensors; get them as safetensors"
+            )
         if "trust_remote_code" in str(error):
             first += "; code from a model folder runs only with --trust-remote-code"
         raise DataError(f"{what} {outcome}: {first}") from error

@@ -24,7 +24,7 @@ from lmkcli.models.files import (
     listed_modules,
     model_files,
 )
-from lmkcli.models.tensors import read_tensors
+from lmkcli.models.tensors import read_tensors, unmapped
 
 PREFIX = "base_model.model."  # peft writes it before the names of the base model
 _FIX = "download the adapter again"
@@ -95,7 +95,7 @@ def write_merged(growing: Path, adapter: Adapter, base: Path) -> None:
     added = {name.removeprefix(PREFIX): value for name, value in added.items()}
     with opening(base, f"the base model {base} of the adapter {adapter.folder}", trust=False):
         model = _kind_of(base, added).from_pretrained(
-            base, dtype="float32", trust_remote_code=False
+            base, dtype="float32", trust_remote_code=False, **unmapped(base)
         )
     try:
         state = _merged_state(_own_state(model), added, adapter.factor)

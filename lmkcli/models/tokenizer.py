@@ -1,5 +1,6 @@
 """Tokenizer: text to content tokens without special tokens, and the special tokens around them."""
 
+import json
 import re
 from dataclasses import dataclass
 from itertools import chain
@@ -15,7 +16,7 @@ from lmkcli.data.collection import CHUNK_BREAK
 from lmkcli.errors import DataError, UsageError
 from lmkcli.models.consent import opening
 from lmkcli.models.files import loading
-from lmkcli.models.folder import TRANSFORMER, ModelFolder
+from lmkcli.models.folder import NO_LIMIT, TRANSFORMER, ModelFolder
 from lmkcli.pooling.table import SpecialTokens
 from lmkcli.spec.recipe import EncoderConfig
 from lmkcli.store.ragged import ranges
@@ -25,6 +26,7 @@ from lmkcli.text.sentences import sentence_spans
 _SPACES = re.compile("  +")
 # Ordinary tokens of the tokenizers that transformers invents if files are missing.
 _EMPTY_VOCABULARY = 2
+_LONGER = 64  # how many times longer a normalizer may make a text
 
 
 @dataclass(frozen=True)
@@ -152,7 +154,8 @@ def _block_of_ids(items: list[Any]) -> TokenBlock:
     starts[1:, IDS] = np.cumsum([len(item) for item in items])
     # chain and fromiter make no array for each text
     every = chain.from_iterable(item.ids for item in items)
-    ids = np.fromiter(every, np.int32, int(starts[-1, IDS]))
+    with loading("a text", "cannot be tokenized: the tokenizer has impossible token ids"):
+        ids = np.fromiter(every, np.int32, int(starts[-1, IDS]))
     return TokenBlock(ids, np.zeros((0, 2), np.int32), None, starts)
 
 
@@ -246,6 +249,8 @@ def open_tokenizer(folder: ModelFolder, side: EncoderConfig) -> Tokenizer:
                 f"are missing from {folder.encoder}"
             )
         fast = loaded.backend_tokenizer
+        _check_ids(folder, fast)
+        _check_normalizer(folder, fast)
         fast.no_truncation()
         fast.no_padding()
         if folder.lower_case:
@@ -257,6 +262,35 @@ def open_tokenizer(folder: ModelFolder, side: EncoderConfig) -> Tokenizer:
             f"--gran given needs a tokenizer with a SEP or PAD token, and {folder.name} has neither"
         )
     return Tokenizer(fast, special, side.prompt, side.splitter)
+
+
+def _check_ids(folder: ModelFolder, fast: Any) -> None:
+    """Raise DataError for tokens whose ids no model has: ids are stored in 31 bits."""
+    added = fast.get_added_tokens_decoder()
+    around = fast.encode("a", add_special_tokens=True).ids
+    if max([*added, *around], default=0) > NO_LIMIT:
+        raise DataError(
+            f"the tokenizer of {folder.name} has the token id {max([*added, *around])}; "
+            "download the model again"
+        )
+
+
+def _check_normalizer(folder: ModelFolder, fast: Any) -> None:
+    """Raise DataError for a normalizer that makes texts many times longer."""
+    if fast.normalizer is None:
+        return
+    longer = 1
+    waiting = [json.loads(fast.normalizer.__getstate__())]
+    while waiting:
+        part = waiting.pop()
+        waiting += part.get("normalizers", [])
+        if part.get("type") == "Replace":
+            longer *= max(1, len(part.get("content", "")))
+        if longer > _LONGER or len(part.get("prepend", "")) > _LONGER:
+            raise DataError(
+                f"the tokenizer of {folder.name} replaces characters by texts that are more than {_LONGER} "
+                "times longer; download the model again"
+            )
 
 
 def special_tokens_of(loaded: Any, side: EncoderConfig) -> SpecialTokens:

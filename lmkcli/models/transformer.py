@@ -34,6 +34,7 @@ from lmkcli.models.files import loading
 from lmkcli.models.folder import NO_LIMIT, ModelFolder, no_language_head
 from lmkcli.models.forward import ModelOptions
 from lmkcli.models.splade import GivenStates, VocabularyHead
+from lmkcli.models.tensors import unmapped
 from lmkcli.store.ragged import ranges
 from lmkcli.store.token_blocks import Ints
 
@@ -269,8 +270,9 @@ def _load(kind: Any, folder: ModelFolder, options: ModelOptions) -> tuple[Any, I
 
         def load(dtype: torch.dtype) -> Any:
             return kind.from_pretrained(
-                where, config=config, dtype=dtype, trust_remote_code=trust, output_loading_info=True
-            )
+                where, config=config, dtype=dtype, trust_remote_code=trust, output_loading_info=True,
+                **unmapped(folder.encoder),
+            )  # fmt: skip
 
         model, loaded = load(TORCH_DTYPES[options.dtype])
         if options.trainable:

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load_file
+from safetensors.torch import load
 from torch import Tensor
 
 from lmkcli.errors import DataError
@@ -60,7 +60,7 @@ def read(folder: Path, expected: Mapping[str, Tensor]) -> dict[str, Tensor]:
 def _load(file: Path) -> dict[str, Any]:
     try:
         if file.suffix == ".safetensors":
-            return load_file(file)
+            return load(file.read_bytes())
         loaded: Any = torch.load(file, map_location="cpu", weights_only=True)
     except (SafetensorError, UnpicklingError, OSError, RuntimeError, EOFError) as error:
         first = (str(error).strip() or type(error).__name__).splitlines()[0]

@@ -27,6 +27,7 @@ from lmkcli.models.fast_paths import (
 from lmkcli.models.files import loading
 from lmkcli.models.folder import ModelFolder
 from lmkcli.models.forward import ModelOptions
+from lmkcli.models.tensors import unmapped
 from lmkcli.models.weight_files import weight_files
 from lmkcli.plugins.tite.config import TiteConfig
 from lmkcli.plugins.tite.model import Residual, TiteEncoder, TiteMLP, TiteModel
@@ -141,8 +142,9 @@ def _load(folder: ModelFolder, dtype: str) -> Any:
                         declared["vocab_size"] = weights.get_slice(name).get_shape()[0]
         config = TiteConfig.from_dict(declared)
         model, loaded = from_pretrained(
-            str(folder.encoder), config=config, dtype=TORCH_DTYPES[dtype], output_loading_info=True
-        )
+            str(folder.encoder), config=config, dtype=TORCH_DTYPES[dtype], output_loading_info=True,
+            **unmapped(folder.encoder),
+        )  # fmt: skip
     for verb, names in (
         ("lack", loaded["missing_keys"]),
         ("have unknown", loaded["unexpected_keys"]),
