@@ -1,6 +1,5 @@
 """Turn an operation into a command: one flag per field, and the result as text or JSON."""
 
-import errno
 import inspect
 import itertools
 import os
@@ -29,7 +28,7 @@ from lmkcli.spec.settings import Flag, Settings
 from lmkcli.spec.values import check_utf8
 from lmkcli.system import network
 from lmkcli.system.caches import lmk_cache
-from lmkcli.system.disk import fits, is_full_disk
+from lmkcli.system.disk import fits, is_full_disk, number
 from lmkcli.system.output_streams import is_standard_output
 
 _PATHS = (
@@ -140,7 +139,7 @@ def _run(operation: Operation[Any], json: bool) -> None:
         named = isinstance(error, LmkError) or getattr(error, "filename", None)
         if named or not is_full_disk(error):
             raise
-        raise OSError(errno.ENOSPC, str(error), str(_full_place(operation))) from error
+        raise OSError(number(error), str(error), str(_full_place(operation))) from error
     show(result, json)
 
 

@@ -10,7 +10,7 @@ import json
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, Literal
+from typing import Any, Literal, TextIO
 
 from rich.console import Console
 from rich.table import Table
@@ -28,6 +28,17 @@ _LONGEST = 20_000  # characters of an error
 
 quiet = False
 verbose = False
+
+
+def accept_all_characters() -> None:
+    """Print characters that the encoding of a stream lacks as escapes, for instance with LANG=C."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper) and not _is_unicode(stream):
+            stream.reconfigure(errors="backslashreplace")
+
+
+def _is_unicode(stream: TextIO) -> bool:
+    return (stream.encoding or "utf-8").lower().startswith("utf")
 
 
 def error(message: str, label: str = "error: ") -> None:
@@ -50,7 +61,7 @@ def output(text: str = "", end: str = "\n") -> None:
 
 def plain_json(value: Any) -> None:
     """Print a JSON value on stdout."""
-    output(json.dumps(value, indent=1, ensure_ascii=False))
+    output(json.dumps(value, indent=1, ensure_ascii=not _is_unicode(sys.stdout)))
 
 
 @contextmanager
@@ -206,6 +217,8 @@ _TEX_SIGNS = {
     "<": "$<$",
     ">": "$>$",
     "∞": r"$\infty$",
+    "^": r"\textasciicircum{}",
+    "~": r"\textasciitilde{}",
 }
 
 

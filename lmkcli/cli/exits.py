@@ -12,7 +12,7 @@ from types import FrameType
 from lmkcli.cli import console
 from lmkcli.errors import DataError, LmkError, Stopped
 from lmkcli.progress import SAVING
-from lmkcli.system.disk import is_full_disk
+from lmkcli.system.disk import is_full_disk, is_native_write_error, reason
 
 signalled = False  # whether this command has received a signal to stop
 DEVICE = {  # errors of a device or a path, never bugs of lmk
@@ -21,6 +21,7 @@ DEVICE = {  # errors of a device or a path, never bugs of lmk
 }
 
 
+_LONGEST = 300  # characters of an error of a library
 _AGAIN_SECONDS = 0.05  # until a signal that Python ignored is raised again
 
 
@@ -135,7 +136,7 @@ def _file_error(error: Exception) -> str:
     if is_full_disk(error):
         name = getattr(error, "filename", None) or "output"
         return (
-            f"no space left on the device ({name}); complete parts were kept. Free some space and run the "
+            f"{reason(error)} ({name}); complete parts were kept. Free some space and run the "
             "same command again"
         )
     if isinstance(error, UnicodeEncodeError):
@@ -143,6 +144,12 @@ def _file_error(error: Exception) -> str:
             f"a file name that is not UTF-8 cannot be used here ({error.object[-100:]}); rename it"
         )
         return rename if error.reason == "surrogates not allowed" else ""
+    if is_native_write_error(error):
+        first = (str(error).strip() or type(error).__name__).splitlines()[0][:_LONGEST]
+        return (
+            f"a file could not be written ({first}); complete parts were kept. Check the disk and its quota, "
+            "and run the same command again"
+        )
     if not isinstance(error, OSError):
         return ""
     if error.filename is None and error.errno == errno.ENOENT:

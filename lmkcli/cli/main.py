@@ -102,13 +102,15 @@ def main() -> None:
     # Imported libraries create a million objects, and all of them stay. With Python's thresholds, garbage
     # collections walk them again and again: a fifth of the time of a short command.
     gc.set_threshold(20_000, 100, 20)
-    atexit.register(
-        gc.freeze
-    )  # the last collection would take up to seconds, and frees nothing of use
+    # the last collection would take up to seconds, and frees nothing of use
+    atexit.register(gc.freeze)
+    console.accept_all_characters()
     with exit_codes():
         try:
             code = app(standalone_mode=False)
         except ParsingError as error:
+            if refused := _permission_error(error):
+                raise refused from None
             from lmkcli.cli import usage
 
             raise UsageError(usage.explain(error)) from error
@@ -123,6 +125,14 @@ def main() -> None:
         if code == 130:  # typer replaces KeyboardInterrupt by this code
             raise KeyboardInterrupt
         sys.exit(code)
+
+
+def _permission_error(error: BaseException) -> PermissionError | None:
+    """Return the error of the system from which typer made a wrong value, if there is one."""
+    cause = error.__cause__ or error.__context__
+    while cause is not None and not isinstance(cause, PermissionError):
+        cause = cause.__cause__ or cause.__context__
+    return cause
 
 
 if __name__ == "__main__":

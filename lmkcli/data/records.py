@@ -21,12 +21,13 @@ from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
 import pyarrow as pa
-import pyarrow.parquet as pq
+from pyarrow.parquet import ParquetFile
 
 from lmkcli.data.collection import WHOLE, Shard
 from lmkcli.data.columns import ID_NAMES, USUAL_NAMES, plain_name
 from lmkcli.data.fields import ID_FIELDS, QUERY_ID_FIELDS, Record
 from lmkcli.data.mbox import read_mailbox
+from lmkcli.data.parquet import Decoder, open_parquet
 from lmkcli.data.stackexchange import is_dump, parse_post
 from lmkcli.data.streams import (
     COMPRESSED,
@@ -772,7 +773,7 @@ class ParquetRecords(Records):
         self._path = path
         with path.open("rb") as start:
             check_not_pointer(start.read(len(LFS_POINTER)), path)
-        with _parquet_errors(path), pq.ParquetFile(path) as file:
+        with _parquet_errors(path), open_parquet(path) as file:
             rows, names = file.metadata.num_rows, file.schema_arrow.names
         chosen = [name for name in names if name in wanted]
         # Without an id and a text, read all columns, so that the error message can list them.
@@ -789,18 +790,20 @@ class ParquetRecords(Records):
 
     def _records(self) -> Iterator[Record]:
         with _parquet_errors(self._path):
-            file = pq.ParquetFile(self._path)
+            file = open_parquet(self._path, dictionaries=True)
+        decoder = Decoder(self._path)
         with file:
             batches = self._batches(file)
             while True:
                 with _parquet_errors(self._path):
                     batch = next(batches, None)
-                    records = [] if batch is None else _decoded(batch).to_pylist()
+                    pieces = () if batch is None else decoder.pieces(batch, BATCH_BYTES)
+                    for piece in pieces:
+                        yield from _decoded(piece).to_pylist()
                 if batch is None:
                     return
-                yield from records
 
-    def _batches(self, file: pq.ParquetFile) -> Iterator[pa.RecordBatch]:
+    def _batches(self, file: ParquetFile) -> Iterator[pa.RecordBatch]:
         """The rows [start, stop) of the shard in batches of at most BLOCK rows."""
         row = 0  # the number of the next row of the file
         for group in range(file.num_row_groups):

@@ -18,6 +18,7 @@ import pyarrow as pa
 
 from lmkcli.errors import DataError
 from lmkcli.system.input_files import LFS_POINTER, check_not_pointer
+from lmkcli.text.formatting import size
 
 ONCE = "stdin can be read only once, and it was; save it to a file and name the file instead of '-'"
 COMPRESSED = {".gz": "gzip", ".zst": "Zstandard", ".zip": "zip"}
@@ -31,6 +32,8 @@ _PACKED = {
     b"%PDF-": ".pdf",
     b"PAR1": ".parquet",
 }
+_FREE_BYTES = 32 << 20  # of a compressed file; more must be in proportion to the file
+_MOST_TIMES = 100
 _CONTROLS = re.compile("[\0-\x08\x0e-\x19\x1c-\x1f]")
 _MOST_CONTROLS = 0.01  # of the characters of a text
 
@@ -164,8 +167,36 @@ def open_stream(path: Path, encoding: str = "") -> Iterator[ByteStream]:
         if file is raw and not encoding:
             yield ByteStream(raw, raw.tell)
             return
+        if file is not raw:
+            file = _Bounded(file, raw, path)
         blocks = _Blocks(_Recoded(file, encoding) if encoding else file, raw)
         yield ByteStream(io.BufferedReader(blocks, _BUFFER), lambda: blocks.position)
+
+
+class _Bounded(io.RawIOBase):
+    """The bytes of a compressed file, which may not have far more bytes than the file.
+
+    Compressed texts have up to about 20 times the bytes of their files. A file of one repeated byte has a
+    thousand times, or more, and could occupy a command for hours.
+    """
+
+    def __init__(self, file: Any, raw: BinaryIO, path: Path) -> None:
+        self._file, self._raw, self._path, self._count = file, raw, path, 0
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, target: Any) -> int:
+        """Fill `target`; returns the number of bytes, 0 at the end. DataError beyond the limit."""
+        count: int = self._file.readinto(target)
+        self._count += count
+        used = self._raw.tell()
+        if self._count > max(_FREE_BYTES, _MOST_TIMES * used):
+            raise DataError(
+                f"{self._path}: its first {size(used)} stand for more than {size(self._count)} of text; if "
+                "that is right, unpack it and name the file inside"
+            )
+        return count
 
 
 class _Blocks(io.RawIOBase):

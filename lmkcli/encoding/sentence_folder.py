@@ -16,10 +16,20 @@ from tokenizers import Tokenizer
 
 from lmkcli.encoding.resolution import ResolvedRecipe, makes_sparse, open_pooler, resolve
 from lmkcli.errors import DataError, UsageError
-from lmkcli.models.files import CODE, TEXTS, WEIGHTS, copy_files, loading, model_files, read_json
+from lmkcli.models.files import (
+    CODE,
+    TEXTS,
+    WEIGHTS,
+    check_link,
+    copy_files,
+    loading,
+    model_files,
+    read_json,
+)
 from lmkcli.models.folder import LANDMARKS, SPLADE, TRAINED, TRANSFORMER, ModelFolder
 from lmkcli.models.late import Vocabulary
 from lmkcli.models.sentence_layout import splade_config
+from lmkcli.models.weight_files import INDEX, gather, is_scattered, weight_files
 from lmkcli.progress import Report
 from lmkcli.spec import manifest
 from lmkcli.spec.manifest import Manifest
@@ -247,6 +257,8 @@ def write_files(resolved: ResolvedRecipe, growing: Path) -> None:
     recipe, source = resolved.recipe, resolved.folder
     modules = list(_modules(resolved))
     copy_files(list(encoder_files(source)), growing)
+    if is_scattered(source.encoder):
+        gather(source.encoder, growing)
     if source.latent is not None and open_pooler(recipe.doc.pool).module:
         copy_files(_module_files(source.latent, source), growing / source.latent.name)
     for module in modules:
@@ -276,12 +288,18 @@ def write_files(resolved: ResolvedRecipe, growing: Path) -> None:
 
 
 def encoder_files(source: ModelFolder) -> Iterator[Path]:
-    """Yield the files to copy: configuration, tokenizer, code and weights.
+    """Yield the files to copy unchanged: configuration, tokenizer, code and weights.
 
-    Pickled weights are copied only if the model has no other weights.
+    Pickled weights are copied only if the model has no other weights. Weights in subfolders get other names
+    (`gather`).
     """
+    read = set(weight_files(source.encoder))
     files = model_files(source.encoder, TEXTS | CODE | WEIGHTS, inside=source.path)
-    safe = any(file.suffix == ".safetensors" for file in files)
+    if is_scattered(source.encoder):
+        for file in read:
+            check_link(file, source.path)
+        files = [file for file in files if file not in read and not file.name.endswith(INDEX)]
+    safe = any(file.suffix == ".safetensors" for file in (*files, *read))
     for file in files:
         rewritten = file.name in _WRITTEN or file.match("sentence_*_config.json")
         weights = file.match("pytorch_model*.bin") or file.name == "model.bin"

@@ -7,7 +7,6 @@ vector of a query has the weights of its tokens, without special tokens; a repea
 
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TypedDict
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,7 +14,7 @@ from numpy.typing import NDArray
 from lmkcli.data.collection import Query
 from lmkcli.errors import DataError
 from lmkcli.models.files import read_fields
-from lmkcli.models.folder import ModelFolder
+from lmkcli.models.folder import ModelFolder, static_table
 from lmkcli.models.tensors import read_tensors
 from lmkcli.models.tokenizer import Tokenizer, open_tokenizer
 from lmkcli.spec.recipe import EncoderConfig
@@ -63,19 +62,15 @@ class StaticQueries:
         return frozenset(q.id for q, n in zip(queries, lengths, strict=True) if limit and n > limit)
 
 
-class _Config(TypedDict, total=False):
-    path: str  # a JSON file with the weights of tokens
-
-
 def open_static_queries(side: EncoderConfig, folder: ModelFolder) -> StaticQueries:
     """Open the table of a model folder. Raises DataError if the table or its tokenizer cannot be used."""
     where = folder.static_queries
     if where is None:
         raise DataError(f"{folder.name} has no table of query weights; download the model again")
     tokenizer = open_tokenizer(replace(folder, encoder=where), side)
-    named = read_fields(where / "config.json", _Config).get("path", "")
-    if named.endswith(".json"):
-        table = _read_weights(_find(named, where, folder.path), tokenizer)
+    named = static_table(where, folder.path)
+    if named is not None:
+        table = _read_weights(named, tokenizer)
     else:
         file = where / "model.safetensors"
         if not file.exists():
@@ -92,17 +87,6 @@ def open_static_queries(side: EncoderConfig, folder: ModelFolder) -> StaticQueri
             "another model"
         )
     return StaticQueries(side, tokenizer, table)
-
-
-def _find(named: str, where: Path, root: Path) -> Path:
-    """Return the JSON file of weights, next to the configuration or at the top of the model folder."""
-    files = [folder / Path(named).name for folder in (where, root)]
-    found = next((file for file in files if file.is_file()), None)
-    if found is None:
-        raise DataError(
-            f"{files[0]}, the table of query weights, is missing; download the model again"
-        )
-    return found
 
 
 def _read_weights(file: Path, tokenizer: Tokenizer) -> NDArray[np.float32]:

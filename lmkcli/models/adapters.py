@@ -6,7 +6,6 @@ it merges base and adapter into an ordinary model folder in $XDG_CACHE_HOME/lmk/
 code reads that folder.
 """
 
-import errno
 import hashlib
 import math
 import os
@@ -26,9 +25,10 @@ from lmkcli.models.files import (
     model_files,
 )
 from lmkcli.models.folder import HEADS, LATENT
+from lmkcli.models.weight_files import weight_files
 from lmkcli.system import caches
 from lmkcli.system.atomic import atomic_folder, locked
-from lmkcli.system.disk import is_full_disk
+from lmkcli.system.disk import is_full_disk, number
 from lmkcli.system.input_files import file_digest, read_json
 
 CONFIG = "adapter_config.json"
@@ -87,7 +87,8 @@ def merged(folder: Path, encoder_of: Callable[[str], Path]) -> Path:
                 if not is_full_disk(error):
                     raise
                 # libraries drop the number, or name the file that was read
-                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(cache)) from error
+                code = number(error)
+                raise OSError(code, os.strerror(code), str(cache)) from error
     return target
 
 
@@ -121,19 +122,20 @@ def _adapter(folder: Path, config: _Config) -> Adapter:
 def _check_size(matrices: Path, base: Path) -> None:
     """Raise DataError for more matrices than the base can use, before their bytes are read."""
     size = matrices.stat().st_size
-    if (
-        size
-        > _MAX_SHARE * sum(file.stat().st_size for file in model_files(base, WEIGHTS)) + _MAX_BYTES
-    ):
+    if size > _MAX_SHARE * sum(file.stat().st_size for file in weight_files(base)) + _MAX_BYTES:
         raise DataError(f"{matrices} has {size:,} bytes, far more than its base model {base}")
 
 
 def _key(adapter: Adapter, base: Path) -> str:
-    """Return a digest of the adapter's bytes, and of the base's path, sizes and times of change."""
+    """Return a digest of the adapter's bytes, and of the base's path, sizes and times of change.
+
+    A program can set the time of modification, but not the time of the last change of a file's state.
+    """
     key = hashlib.sha256(os.fsencode(base))
     files = [adapter.folder / CONFIG, adapter.matrices, *adapter.texts]
     for file in sorted([*files, *(each for group in adapter.modules.values() for each in group)]):
         key.update(os.fsencode(file.relative_to(adapter.folder)) + file_digest(file).encode())
-    for file in model_files(base, TEXTS | WEIGHTS):
-        key.update(f"{file.name} {file.stat().st_size} {file.stat().st_mtime_ns}".encode())
+    for file in sorted({*model_files(base, TEXTS | WEIGHTS), *weight_files(base)}):
+        facts, name = file.stat(), file.relative_to(base)
+        key.update(f"{name} {facts.st_size} {facts.st_mtime_ns} {facts.st_ctime_ns}".encode())
     return key.hexdigest()[:32]

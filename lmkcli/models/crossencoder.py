@@ -10,10 +10,12 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer
 from transformers.utils import logging as transformers_logging
 
 from lmkcli.errors import DataError
+from lmkcli.models.consent import opening
 from lmkcli.models.devices import TORCH_DTYPES, choose_device, native_dtype
-from lmkcli.models.files import loading
 from lmkcli.models.forward import packs
 from lmkcli.models.lookup import read_model
+from lmkcli.models.tensors import unmapped
+from lmkcli.spec.manifest import digest
 
 transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]
 
@@ -63,17 +65,18 @@ def open_cross_encoder(
     """
     folder = read_model(name, None, offline)
     chosen = choose_device(device)
-    with loading(f"the cross-encoder {name}"):
+    with opening(folder.encoder, f"the cross-encoder {name}", trust_remote_code):
         tokenizer = AutoTokenizer.from_pretrained(
-            str(folder.path), trust_remote_code=trust_remote_code
+            str(folder.encoder), trust_remote_code=trust_remote_code
         )
         model, report = AutoModelForSequenceClassification.from_pretrained(
-            str(folder.path), dtype=TORCH_DTYPES[native_dtype(chosen)], output_loading_info=True,
-            trust_remote_code=trust_remote_code,
+            str(folder.encoder), dtype=TORCH_DTYPES[native_dtype(chosen)], output_loading_info=True,
+            trust_remote_code=trust_remote_code, **unmapped(folder.encoder),
         )  # fmt: skip
-    if report["missing_keys"]:
+    if missing := sorted(report["missing_keys"]):
         raise DataError(
-            f"{name} is no cross-encoder: it has no weights for {', '.join(sorted(report['missing_keys']))}"
+            f"{name} is no cross-encoder: it has no weights for {', '.join(missing[:3])}"
+            f"{' …' * (len(missing) > 3)}"
         )
     if model.config.num_labels > 2:
         raise DataError(
@@ -81,5 +84,10 @@ def open_cross_encoder(
         )
     limit = min(tokenizer.model_max_length, folder.positions or 512)
     return SequenceClassifier(
-        name, folder.weights_digest, model.to(chosen).eval(), tokenizer, int(limit), chosen
+        name,
+        digest([folder.weights_digest, folder.tokenizer_digest]),
+        model.to(chosen).eval(),
+        tokenizer,
+        int(limit),
+        chosen,
     )

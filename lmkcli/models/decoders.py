@@ -19,6 +19,7 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_MASKED_LM_MAPPING
 
 from lmkcli.models.attention import QueryKeyLengths, kernel
 from lmkcli.models.folder import ModelFolder
+from lmkcli.models.weight_files import weight_files
 
 LOGITS_BLOCK = 1 << 24  # logits in memory at a time
 MASK_BLOCK = 1 << 23  # entries of a mask in memory at a time
@@ -101,7 +102,8 @@ def released_head(folder: ModelFolder) -> dict[str, Tensor]:
     """
     names = {theirs: own for row in _RELEASED for own, theirs in _released_names(*row).items()}
     head: dict[str, Tensor] = {}
-    for file in sorted(folder.encoder.glob("*.safetensors")):
+    files = weight_files(folder.encoder)
+    for file in (each for each in files if each.suffix == ".safetensors"):
         with safe_open(file, "pt") as weights:
             stored = set(weights.keys())
             for name, own in names.items():

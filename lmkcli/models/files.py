@@ -27,11 +27,14 @@ CODE = {".py"}
 WEIGHTS = {".bin", ".safetensors"}
 MATRICES = "adapter_model.safetensors"  # the weights of an adapter, in the layout of peft
 _MAX_TEXTS = 4 * MAX_FILE  # bytes of all texts of a folder
+_SPARSE_FROM = 1 << 30  # bytes; smaller files are read fast, even if most of them are holes
+_LEAST_STORED = 16  # a file of weights has at least one 16th of its bytes on the disk
 Count = Annotated[int, int_range(1, 1 << 31)]
 _Parts = Annotated[int, int_range(1, 1_001)]  # of layers; thousands take minutes to create
 _Labels = Annotated[int, int_range(0, 100_000)]
 _PerLayer = Count | list[int | None] | None  # one value for all layers, or one per layer
 _FIX = "download the model again"
+_LONGEST = 500  # characters of an error of a library; it may list all tensors of a file
 _PANIC = "PanicException"  # of libraries in Rust, such as tokenizers; not an Exception
 Fields = TypeVar("Fields")
 
@@ -119,16 +122,32 @@ def check_files(folder: Path) -> None:
     """Raise DataError for files without an end or a target: pipes, devices, huge texts, dangling links."""
     for file in folder.iterdir():
         if file.suffix in TEXTS | CODE | WEIGHTS and not file.is_dir():
-            _check_file(file)
+            check_file(file)
 
 
-def _check_file(file: Path) -> None:
+def check_file(file: Path) -> None:
+    """Raise DataError unless a file of a model can be read to its end, and in a reasonable time."""
     if fault := not_a_file(file):
         raise DataError(f"{file} is {fault}")
     if not file.exists():
         raise DataError(f"{file} is a link to a missing file; remove it")
     if file.suffix not in WEIGHTS and file.stat().st_size > MAX_FILE:
         raise DataError(f"{file} is larger than {MAX_FILE:,} bytes; is it the right file?")
+    if file.suffix in WEIGHTS and _is_sparse(file):
+        raise DataError(
+            f"{file} is a sparse file: most of its {file.stat().st_size:,} bytes were never written; {_FIX}"
+        )
+
+
+def _is_sparse(file: Path) -> bool:
+    """Return whether a large file consists of holes, which take long to read and contain no weights."""
+    facts = file.stat()
+    if facts.st_size < _SPARSE_FROM:
+        return False
+    if facts.st_blocks:
+        return 512 * facts.st_blocks < facts.st_size // _LEAST_STORED
+    with open(file, "rb") as opened:  # some file systems do not count blocks
+        return not any(opened.read(1 << 16))
 
 
 def model_files(folder: Path, suffixes: Container[str], inside: Path | None = None) -> list[Path]:
@@ -140,14 +159,20 @@ def model_files(folder: Path, suffixes: Container[str], inside: Path | None = No
     files = [file for file in sorted(folder.iterdir()) if file.suffix in suffixes]
     files = [file for file in files if not file.is_dir()]
     for file in files:
-        _check_file(file)
-        if inside is not None and not _is_inside(file, inside):
-            raise DataError(f"{file} is a link out of {inside}; put the file there instead")
+        check_file(file)
+        if inside is not None:
+            check_link(file, inside)
     if sum(file.stat().st_size for file in files if file.suffix not in WEIGHTS) > _MAX_TEXTS:
         raise DataError(
             f"the texts of {folder} have more than {_MAX_TEXTS:,} bytes; is it a model?"
         )
     return files
+
+
+def check_link(file: Path, folder: Path) -> None:
+    """Raise DataError for a link out of the model's folder, unless it leads into the cache of the hub."""
+    if not _is_inside(file, folder):
+        raise DataError(f"{file} is a link out of {folder}; put the file there instead")
 
 
 def _is_inside(file: Path, folder: Path) -> bool:
@@ -210,9 +235,9 @@ def listed_modules(folder: Path) -> list[ListedModule]:
 
 
 def check_inside(path: str, file: Path) -> None:
-    """Raise DataError if the path of a module, which a file names, leads out of the folder of the file."""
+    """Raise DataError if the path of a module or of weights, which a file names, leads out of its folder."""
     if os.path.isabs(path) or ".." in Path(path).parts or "\0" in path:
-        raise DataError(f"{file} has a module in {path!r}, out of the folder; {_FIX}")
+        raise DataError(f"{file} names {path[:100]!r}, which is out of the folder; {_FIX}")
 
 
 @contextmanager
@@ -225,7 +250,11 @@ def loading(what: str, outcome: str = "cannot be loaded") -> Iterator[None]:
     except BaseException as error:  # loaders check little, so any exception is possible
         if not isinstance(error, Exception) and type(error).__name__ != _PANIC:
             raise
-        first = (str(error).strip() or type(error).__name__).splitlines()[0]
+        first = (str(error).strip() or type(error).__name__).splitlines()[0][:_LONGEST]
+        if "weights_only" in str(error) or "Weights only load failed" in str(error):
+            first = (
+                "its pickled weights contain other objects than tensors; get them as safetensors"
+            )
         if "trust_remote_code" in str(error):
             first += "; code from a model folder runs only with --trust-remote-code"
         raise DataError(f"{what} {outcome}: {first}") from error

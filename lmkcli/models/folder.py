@@ -8,11 +8,13 @@ import hashlib
 from dataclasses import dataclass, field
 from functools import cache, cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 from lmkcli.catalog import MODELS, Config, ModelRow
-from lmkcli.models.files import read_json
+from lmkcli.errors import DataError
+from lmkcli.models.files import read_fields, read_json
 from lmkcli.models.late import LateInteraction
+from lmkcli.models.weight_files import digested_files
 from lmkcli.system.input_files import check_finite, file_digest
 
 TOKENIZER_FILES = (
@@ -20,6 +22,20 @@ TOKENIZER_FILES = (
     "vocab.txt", "vocab.json", "merges.txt", "spiece.model", "sentencepiece.bpe.model", "tokenizer.model",
 )  # fmt: skip
 TRANSFORMER = "transformer"  # the kind of all models that no other kind claims
+# Read only without a tokenizer.json.
+_SLOW_TOKENIZER_FILES = (
+    *(
+        "sentencepiece.model",
+        "spm.model",
+        "spm_char.model",
+        "source.spm",
+        "target.spm",
+        "bpe.codes",
+    ),
+    *("bpe.model", "unigram.json", "dict.txt", "byte_maps.json", "emoji.json", "tekken.json"),
+    *("tiktoken.model", "prophetnet.tokenizer", "entity_vocab.json", "vocab.bpe", "encoder.json"),
+    *("word_shape.json", "word_pronunciation.json"),
+)
 NO_LIMIT = (1 << 31) - 1  # the limit of models without a table of positions
 # Architectures in which the first position id follows the id of the padding.
 _AFTER_PADDING = ("roberta", "xlm-roberta", "camembert", "mpnet", "longformer")
@@ -44,6 +60,10 @@ STATIC = "SparseStaticEmbedding"  # a table of weights of terms, for queries
 TRAINED = "training.json"  # the last file that a training writes
 HEADS = "heads"  # the folder of the prediction heads of pre-training
 LATENT = "latent_attn_model"  # the folder of a learned token head, as LMK's training names it
+
+
+class _StaticTable(TypedDict, total=False):
+    path: str  # a JSON file with the weights of tokens
 
 
 @dataclass(frozen=True)
@@ -151,20 +171,44 @@ class ModelFolder:
     @cached_property
     def weights_digest(self) -> str:
         """The sha256 of the weights, the configuration and the modules, each with its file name."""
-        files = [*self.encoder.glob("*.safetensors"), *self.encoder.glob("pytorch_model*.bin")]
-        files += self.encoder.glob("model.bin")  # a file name of M2-BERT releases
-        safe = [file for file in files if file.suffix == ".safetensors"]  # preferred if present
-        files = [*sorted(safe or files), self.encoder / "config.json"]
+        files = [*digested_files(self.encoder), self.encoder / "config.json"]
         folders = [module.folder for module in (*self.modules, *self.projections)]
         for folder in [*folders, *filter(None, (self.latent, self.static_queries))]:
             files += sorted(file for file in folder.iterdir() if file.is_file())
+        if self.static_queries is not None:
+            table = static_table(self.static_queries, self.path)
+            if table is not None and table not in files:
+                files.append(table)
         return _digest(files, self.path)
 
     @cached_property
     def tokenizer_digest(self) -> str:
         """The sha256 of the tokenizer's files."""
-        files = [self.encoder / name for name in TOKENIZER_FILES if (self.encoder / name).exists()]
+        names: tuple[str, ...] = TOKENIZER_FILES
+        if not (self.encoder / "tokenizer.json").exists():
+            # transformers also accepts names such as tokenizer.model.v3
+            others = sorted(path.name for path in self.encoder.glob("tokenizer.model.*"))
+            names = (*names, *_SLOW_TOKENIZER_FILES, *others)
+        files = [self.encoder / name for name in names if (self.encoder / name).exists()]
         return _digest(files, self.encoder) + (":lower" if self.lower_case else "")
+
+
+def static_table(folder: Path, root: Path) -> Path | None:
+    """Return the JSON file with the weights of query terms that the configuration of a table names.
+
+    It is next to the configuration, or at the top of the model folder `root`. Return None if the table has
+    another format. DataError if the file is missing.
+    """
+    named = read_fields(folder / "config.json", _StaticTable).get("path", "")
+    if not named.endswith(".json"):
+        return None
+    files = [each / Path(named).name for each in (folder, root)]
+    found = next((file for file in files if file.is_file()), None)
+    if found is None:
+        raise DataError(
+            f"{files[0]}, the table of query weights, is missing; download the model again"
+        )
+    return found
 
 
 def no_language_head(folder: ModelFolder, reason: str) -> str:
@@ -190,14 +234,15 @@ def _digest(files: list[Path], root: Path) -> str:
     for file in files:
         check_finite(file)
         facts = file.stat()
-        part = bytes.fromhex(_state_digest(file, facts.st_size, facts.st_mtime_ns))
+        state = facts.st_size, facts.st_mtime_ns, facts.st_ctime_ns
+        part = bytes.fromhex(_state_digest(file, state))
         total.update(file.relative_to(root).as_posix().encode() + b"\0" + part)
     return total.hexdigest()[:32]
 
 
 @cache
-def _state_digest(file: Path, size: int, changed: int) -> str:
-    """Return the digest of a file. It is cached by the size and the modification time of the file.
+def _state_digest(file: Path, state: tuple[int, int, int]) -> str:
+    """Return the digest of a file. It is cached by the size and the times of change of the file.
 
     A plan of many steps needs the digest many times.
     """

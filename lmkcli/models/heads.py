@@ -123,15 +123,17 @@ def _linear(folder: Path, defaults: dict[str, Any], acts_on: str) -> torch.nn.Mo
     if config.get("use_residual") or config.get("module_input_name", acts_on) != acts_on:
         what = "the pooled vector" if acts_on == _VECTOR else "the states of a ColBERT model"
         raise DataError(f"{folder}/config.json: lmk applies Dense to {what}, without a residual")
-    linear = torch.nn.Linear(
-        config["in_features"], config["out_features"], config.get("bias", True)
-    )
+    with torch.device("meta"):  # the sizes are believed only if the weights have them
+        linear = torch.nn.Linear(
+            config["in_features"], config["out_features"], config.get("bias", True)
+        )
     _load(linear, folder, "linear.")
     return torch.nn.Sequential(linear, _ACTIVATIONS[name]())
 
 
 def _layer_norm(folder: Path) -> torch.nn.Module:
-    norm = torch.nn.LayerNorm(read_fields(folder / "config.json", _LayerNorm)["dimension"])
+    with torch.device("meta"):
+        norm = torch.nn.LayerNorm(read_fields(folder / "config.json", _LayerNorm)["dimension"])
     _load(norm, folder, "norm.")
     return norm
 
@@ -147,9 +149,8 @@ def _load(module: torch.nn.Module, folder: Path, prefix: str) -> None:
         raise DataError(f"{folder} has no weights (model.safetensors or pytorch_model.bin)")
     weights = read_tensors(file, "the weights that its config.json describes")
     with loading(f"{file}, the weights that its config.json describes,"):
-        module.load_state_dict(
-            {name.removeprefix(prefix): value.float() for name, value in weights.items()}
-        )
+        values = {name.removeprefix(prefix): value.float() for name, value in weights.items()}
+        module.load_state_dict(values, assign=True)
 
 
 class LatentAttention(torch.nn.Module):
@@ -231,9 +232,10 @@ def open_latent(folder: Path) -> LatentAttention:
     latents = named.get("latents")
     if latents is None or latents.ndim != 2:
         raise DataError(f"{file} is no latent attention: it has no matrix 'latents'")
-    head = LatentAttention(latents.shape[1], latents.shape[0])
+    with torch.device("meta"):
+        head = LatentAttention(latents.shape[1], latents.shape[0])
     try:
-        head.load_state_dict(named)
+        head.load_state_dict(named, assign=True)
     except RuntimeError as error:
         reason = "; ".join(line.strip() for line in str(error).splitlines()[1:3])
         raise DataError(f"{file} is no latent attention as LMK writes it: {reason}") from None

@@ -15,16 +15,16 @@ from transformers import AutoConfig, AutoModel, AutoModelForMaskedLM
 from transformers.utils.logging import disable_progress_bar
 
 from lmkcli.errors import DataError
+from lmkcli.models.consent import opening
 from lmkcli.models.files import (
     TEXTS,
     WEIGHTS,
     Adapter,
     copy_files,
     listed_modules,
-    loading,
     model_files,
 )
-from lmkcli.models.tensors import read_tensors
+from lmkcli.models.tensors import read_tensors, unmapped
 
 PREFIX = "base_model.model."  # peft writes it before the names of the base model
 _FIX = "download the adapter again"
@@ -93,8 +93,10 @@ def write_merged(growing: Path, adapter: Adapter, base: Path) -> None:
     disable_progress_bar()  # type: ignore[no-untyped-call]  # it would count shards of small files
     added = read_tensors(adapter.matrices, "the matrices of an adapter")
     added = {name.removeprefix(PREFIX): value for name, value in added.items()}
-    with loading(f"the base model {base} of the adapter {adapter.folder}"):
-        model = _kind_of(base, added).from_pretrained(base, dtype="float32")
+    with opening(base, f"the base model {base} of the adapter {adapter.folder}", trust=False):
+        model = _kind_of(base, added).from_pretrained(
+            base, dtype="float32", trust_remote_code=False, **unmapped(base)
+        )
     try:
         state = _merged_state(_own_state(model), added, adapter.factor)
     except DataError as error:
@@ -108,7 +110,8 @@ def write_merged(growing: Path, adapter: Adapter, base: Path) -> None:
 def _kind_of(base: Path, added: Mapping[str, Tensor]) -> Any:
     """Return the class that opens the base: with its language head for the adapter of a sparse model."""
     with torch.device("meta"):
-        empty = AutoModel.from_config(AutoConfig.from_pretrained(base))  # type: ignore[no-untyped-call]
+        config = AutoConfig.from_pretrained(base, trust_remote_code=False)
+        empty = AutoModel.from_config(config, trust_remote_code=False)  # type: ignore[no-untyped-call]
     prefix = f"{empty.base_model_prefix}."
     return AutoModelForMaskedLM if any(name.startswith(prefix) for name in added) else AutoModel
 

@@ -12,6 +12,7 @@ from transformers import AutoConfig, AutoModel, AutoTokenizer
 
 from lmkcli import catalog
 from lmkcli.errors import DataError
+from lmkcli.models.consent import check_declarations, opening
 from lmkcli.models.files import TEXTS, copy_files, loading, model_files, read_architecture
 from lmkcli.models.folder import TOKENIZER_FILES, ModelFolder
 from lmkcli.models.forward import ModelOptions
@@ -47,8 +48,8 @@ def create(new: NewModel, folder: Path) -> list[str]:
     catalog.MODELS.load(kind)  # registers the kind with transformers
     model = _random(new, folder)
     rows = len(model.get_input_embeddings().weight)
-    with loading(f"--tokenizer {new.tokenizer}"):
-        words = len(AutoTokenizer.from_pretrained(str(folder)))
+    with opening(folder, f"--tokenizer {new.tokenizer}", trust=False):
+        words = len(AutoTokenizer.from_pretrained(str(folder), trust_remote_code=False))
     if words > rows:
         raise DataError(
             f"{new.architecture} has vocab_size {rows}, and the tokenizer {new.tokenizer} has {words} "
@@ -60,8 +61,9 @@ def create(new: NewModel, folder: Path) -> list[str]:
 
 
 def _random(new: NewModel, folder: Path) -> Any:
+    check_declarations(folder, trust=False)
     with loading(str(new.architecture), "describes no model that can be created"):
-        config = AutoConfig.from_pretrained(str(folder))
+        config = AutoConfig.from_pretrained(str(folder), trust_remote_code=False)
         needed, free = _bytes(config), free_memory()
         if needed > free:
             raise MemoryError(

@@ -1,5 +1,6 @@
 """Tokenizer: text to content tokens without special tokens, and the special tokens around them."""
 
+import json
 import re
 from dataclasses import dataclass
 from itertools import chain
@@ -13,8 +14,9 @@ from transformers import AutoTokenizer, PreTrainedTokenizerFast
 from lmkcli import catalog
 from lmkcli.data.collection import CHUNK_BREAK
 from lmkcli.errors import DataError, UsageError
+from lmkcli.models.consent import opening
 from lmkcli.models.files import loading
-from lmkcli.models.folder import TRANSFORMER, ModelFolder
+from lmkcli.models.folder import NO_LIMIT, TRANSFORMER, ModelFolder
 from lmkcli.pooling.table import SpecialTokens
 from lmkcli.spec.recipe import EncoderConfig
 from lmkcli.store.ragged import ranges
@@ -24,6 +26,7 @@ from lmkcli.text.sentences import sentence_spans
 _SPACES = re.compile("  +")
 # Ordinary tokens of the tokenizers that transformers invents if files are missing.
 _EMPTY_VOCABULARY = 2
+_LONGER = 64  # how many times longer a normalizer may make a text
 
 
 @dataclass(frozen=True)
@@ -151,7 +154,8 @@ def _block_of_ids(items: list[Any]) -> TokenBlock:
     starts[1:, IDS] = np.cumsum([len(item) for item in items])
     # chain and fromiter make no array for each text
     every = chain.from_iterable(item.ids for item in items)
-    ids = np.fromiter(every, np.int32, int(starts[-1, IDS]))
+    with loading("a text", "cannot be tokenized: the tokenizer has impossible token ids"):
+        ids = np.fromiter(every, np.int32, int(starts[-1, IDS]))
     return TokenBlock(ids, np.zeros((0, 2), np.int32), None, starts)
 
 
@@ -227,7 +231,7 @@ def _join(sentences: list[tuple[Ints, NDArray[np.int32]]], prompt: Ints) -> Text
 
 def open_tokenizer(folder: ModelFolder, side: EncoderConfig) -> Tokenizer:
     """Open the tokenizer of one side, with its prompt and splitter. DataError without a fast tokenizer."""
-    with loading(f"the tokenizer of {folder.name}"):
+    with opening(folder.encoder, f"the tokenizer of {folder.name}", side.trust_remote_code):
         own_file = folder.row.own_tokenizer and (folder.encoder / "tokenizer.json").is_file()
         opener: Any = PreTrainedTokenizerFast if own_file else AutoTokenizer
         if folder.kind != TRANSFORMER:  # AutoTokenizer looks up the configuration class too
@@ -245,6 +249,8 @@ def open_tokenizer(folder: ModelFolder, side: EncoderConfig) -> Tokenizer:
                 f"are missing from {folder.encoder}"
             )
         fast = loaded.backend_tokenizer
+        _check_ids(folder, fast)
+        _check_normalizer(folder, fast)
         fast.no_truncation()
         fast.no_padding()
         if folder.lower_case:
@@ -256,6 +262,35 @@ def open_tokenizer(folder: ModelFolder, side: EncoderConfig) -> Tokenizer:
             f"--gran given needs a tokenizer with a SEP or PAD token, and {folder.name} has neither"
         )
     return Tokenizer(fast, special, side.prompt, side.splitter)
+
+
+def _check_ids(folder: ModelFolder, fast: Any) -> None:
+    """Raise DataError for tokens whose ids no model has: ids are stored in 31 bits."""
+    added = fast.get_added_tokens_decoder()
+    around = fast.encode("a", add_special_tokens=True).ids
+    if max([*added, *around], default=0) > NO_LIMIT:
+        raise DataError(
+            f"the tokenizer of {folder.name} has the token id {max([*added, *around])}; "
+            "download the model again"
+        )
+
+
+def _check_normalizer(folder: ModelFolder, fast: Any) -> None:
+    """Raise DataError for a normalizer that makes texts many times longer."""
+    if fast.normalizer is None:
+        return
+    longer = 1
+    waiting = [json.loads(fast.normalizer.__getstate__())]
+    while waiting:
+        part = waiting.pop()
+        waiting += part.get("normalizers", [])
+        if part.get("type") == "Replace":
+            longer *= max(1, len(part.get("content", "")))
+        if longer > _LONGER or len(part.get("prepend", "")) > _LONGER:
+            raise DataError(
+                f"the tokenizer of {folder.name} replaces characters by texts that are more than {_LONGER} "
+                "times longer; download the model again"
+            )
 
 
 def special_tokens_of(loaded: Any, side: EncoderConfig) -> SpecialTokens:

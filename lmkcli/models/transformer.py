@@ -13,6 +13,7 @@ from transformers.utils import logging as transformers_logging
 
 from lmkcli.errors import DataError, UsageError
 from lmkcli.models import attention
+from lmkcli.models.consent import opening
 from lmkcli.models.devices import TORCH_DTYPES, choose_device, native_dtype, to_device
 from lmkcli.models.exact_weights import keep_exact
 from lmkcli.models.extension import (
@@ -33,6 +34,7 @@ from lmkcli.models.files import loading
 from lmkcli.models.folder import NO_LIMIT, ModelFolder, no_language_head
 from lmkcli.models.forward import ModelOptions
 from lmkcli.models.splade import GivenStates, VocabularyHead
+from lmkcli.models.tensors import unmapped
 from lmkcli.store.ragged import ranges
 from lmkcli.store.token_blocks import Ints
 
@@ -261,19 +263,33 @@ def _decided(options: ModelOptions) -> ModelOptions:
 def _load(kind: Any, folder: ModelFolder, options: ModelOptions) -> tuple[Any, Iterable[str]]:
     """Return a model of an auto class of transformers, and the names of its missing weights."""
     where, trust = str(folder.encoder), options.trust_remote_code
-    with loading(f"the model of {folder.name}"):
+    with opening(folder.encoder, f"the model of {folder.name}", trust):
         config = AutoConfig.from_pretrained(where, trust_remote_code=trust)
         stored = config.dtype
+        _check_reads_text(kind, config, folder)
 
         def load(dtype: torch.dtype) -> Any:
             return kind.from_pretrained(
-                where, config=config, dtype=dtype, trust_remote_code=trust, output_loading_info=True
-            )
+                where, config=config, dtype=dtype, trust_remote_code=trust, output_loading_info=True,
+                **unmapped(folder.encoder),
+            )  # fmt: skip
 
         model, loaded = load(TORCH_DTYPES[options.dtype])
         if options.trainable:
             keep_exact(model, lambda: load(torch.float32)[0], stored)
     return model, loaded["missing_keys"]
+
+
+def _check_reads_text(kind: Any, config: Any, folder: ModelFolder) -> None:
+    """Raise DataError for an architecture whose input is an image or sound. Some of them download parts."""
+    if type(config) in kind._model_mapping:
+        known = kind._model_mapping[type(config)]
+        for each in known if isinstance(known, tuple) else (known,):
+            if each.main_input_name != "input_ids":
+                raise DataError(
+                    f"{folder.name} is a model of the kind {config.model_type}, which does not read text; "
+                    "choose a text encoder"
+                )
 
 
 def _opened(model: Any, folder: ModelFolder, options: ModelOptions) -> Transformer:
@@ -320,8 +336,9 @@ def _check_complete(folder: ModelFolder, missing: Iterable[str]) -> None:
 def length_limit(folder: ModelFolder, trust: bool) -> int:
     """Return the `position_limit` of a folder without reading weights; NO_LIMIT if it cannot be computed."""
     try:
-        config = AutoConfig.from_pretrained(str(folder.encoder), trust_remote_code=trust)
-        with torch.device("meta"):
+        with opening(folder.encoder, folder.name, trust), torch.device("meta"):
+            config = AutoConfig.from_pretrained(str(folder.encoder), trust_remote_code=trust)
+            _check_reads_text(AutoModel, config, folder)
             model = AutoModel.from_config(config, trust_remote_code=trust)  # type: ignore[no-untyped-call]
             return position_limit(model)
     except Exception:  # open_model will report the error

@@ -21,10 +21,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from lmkcli.data.collection import Doc
+from lmkcli.data.parquet import open_parquet, parquet_writer, read_column
 from lmkcli.errors import DataError
 from lmkcli.system.input_files import check_finite, parse_json
 
@@ -65,7 +65,7 @@ class DocTableWriter:
     def __init__(self, path: Path, store_text: bool, contexts: bool = False) -> None:
         self._store_text, self._contexts = store_text, contexts
         self._schema = pa.schema(_columns(store_text, contexts))
-        self._writer = pq.ParquetWriter(
+        self._writer = parquet_writer(
             path, self._schema, compression="zstd", write_page_checksum=True
         )
         self._rows: list[DocRow] = []
@@ -160,7 +160,7 @@ class DocTable:
         self._path = path
         with self._reading():
             check_finite(path)  # a named pipe could be opened for ever
-            self._file = pq.ParquetFile(path, memory_map=True, page_checksum_verification=True)
+            self._file = open_parquet(path, mapped=True, checksums=True)
         self._kept: OrderedDict[tuple[str, int], pa.ChunkedArray] = OrderedDict()
         self._kept_bytes = self._most_bytes = 0
         self.rows: int = self._file.metadata.num_rows
@@ -189,10 +189,7 @@ class DocTable:
     def _column(self, name: str, group: int | None = None) -> pa.ChunkedArray:
         """Read a column, or its part in one row group. Missing values and invalid UTF-8 are errors."""
         with self._reading():
-            if group is None:
-                column = self._file.read(columns=[name]).column(name)
-            else:
-                column = self._file.read_row_group(group, columns=[name]).column(name)
+            column = read_column(self._file, self._path, name, group, checksums=True)
             rows = self.rows if group is None else min(ROW_GROUP, self.rows - group * ROW_GROUP)
             if len(column) != rows:
                 raise ValueError(f"'{name}' has {len(column)} values instead of {rows}")

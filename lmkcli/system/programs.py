@@ -1,7 +1,9 @@
 """Other programs, and the Python packages that pip installed."""
 
+import os
 import subprocess
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from importlib import metadata
 from pathlib import Path
 from typing import NamedTuple
@@ -9,6 +11,7 @@ from typing import NamedTuple
 from packaging.requirements import Requirement
 
 LMK = "lmkcli"
+_SAFE_PATH = "PYTHONSAFEPATH"  # like the option -P, also for the processes of a library
 
 
 class ProgramOutput(NamedTuple):
@@ -21,9 +24,10 @@ class ProgramOutput(NamedTuple):
 def run_program(words: Sequence[str | Path], seconds: float) -> ProgramOutput:
     """Run a program without input for at most `seconds`. A failure is returned, not raised."""
     try:
-        done = subprocess.run(
-            words, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=seconds
-        )
+        with safe_imports():
+            done = subprocess.run(
+                words, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=seconds
+            )
     except subprocess.TimeoutExpired:
         return ProgramOutput("", f"no answer within {seconds:g} s")
     except (OSError, UnicodeDecodeError) as error:
@@ -32,6 +36,23 @@ def run_program(words: Sequence[str | Path], seconds: float) -> ProgramOutput:
         last_line = (done.stderr.strip() or done.stdout.strip()).rpartition("\n")[2]
         return ProgramOutput("", last_line or f"it ended with exit code {done.returncode}")
     return ProgramOutput(done.stdout.strip() or done.stderr.strip(), "")
+
+
+@contextmanager
+def safe_imports() -> Iterator[None]:
+    """Make Python processes that start in the block import no module from the current folder.
+
+    The folder may contain files of other people, such as a torch.py next to a collection.
+    """
+    before = os.environ.get(_SAFE_PATH)
+    os.environ[_SAFE_PATH] = "1"
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[_SAFE_PATH]
+        else:
+            os.environ[_SAFE_PATH] = before
 
 
 class Dependency(NamedTuple):

@@ -13,10 +13,10 @@ from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from lmkcli import catalog
+from lmkcli.data.parquet import parquet_writer
 from lmkcli.errors import DataError, UsageError
 from lmkcli.plugins.exchange.faiss_flat import write_flat
 from lmkcli.progress import Progress, Report
@@ -111,7 +111,7 @@ def write_parquet(folder: Path, exported: ExportedVectors) -> None:
     schema = pa.schema(columns)
     # Compression and dictionaries make vectors larger
     plain = {"compression": "none", "use_dictionary": False}
-    with pq.ParquetWriter(folder / "vectors.parquet", schema, **plain) as writer:
+    with parquet_writer(folder / "vectors.parquet", schema, **plain) as writer:
         for batch in exported.batches:
             flat = pa.array(batch.vectors.ravel())
             values = {

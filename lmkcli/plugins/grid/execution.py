@@ -34,6 +34,7 @@ from lmkcli.spec.operation import Operation
 from lmkcli.system.atomic import atomic_file, make_folder, temporary_folder
 from lmkcli.system.disk import is_full_disk
 from lmkcli.system.input_files import read_json
+from lmkcli.system.programs import safe_imports
 from lmkcli.text.formatting import has_control, shell_line
 
 # Names in the folder of results; NAME is the plan, and STEPS is the folder of the steps.
@@ -224,7 +225,8 @@ class _Processes:
         make_folder(self._results.of(step.key))
         arguments = (self._launcher.command, step, self._results)
         self._processes[step.key] = process = self._context.Process(target=_execute, args=arguments)
-        process.start()
+        with safe_imports():  # the first one starts the server
+            process.start()
 
     def stop(self) -> None:
         """Send each process one signal to stop."""

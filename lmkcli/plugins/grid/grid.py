@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from lmkcli.plugins.grid.plan import Plan
     from lmkcli.plugins.grid.scores import GridTable, ScoredCell
 
-_PROGRAM = (sys.executable, "-m", "lmkcli.cli.main")
+_PROGRAM = (sys.executable, "-P", "-m", "lmkcli.cli.main")
 _MODEL = "transformers.modeling_layers"  # what models of all architectures import
 # Modules that commands import. Importing them takes most of the time of a short command.
 _PRELOADED = {

@@ -12,11 +12,12 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load_file
+from safetensors.torch import load
 from torch import Tensor
 
 from lmkcli.errors import DataError
 from lmkcli.models.files import read_json
+from lmkcli.models.weight_files import check_headers, weight_files
 from lmkcli.plugins.m2bert.config import M2BertConfig
 from lmkcli.plugins.m2bert.mixer import decays, times
 
@@ -48,16 +49,18 @@ def read_config(folder: Path) -> M2BertConfig:
 
 def read(folder: Path, expected: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Return the weights of a folder by the names of `expected`. DataError for other or missing names."""
-    file = next((folder / name for name in FILES if (folder / name).is_file()), None)
-    if file is None:
+    files = weight_files(folder)
+    if not files:
         raise DataError(f"{folder} has no weights: none of {', '.join(FILES)}")
-    return fitted(_load(file), expected, file)
+    check_headers(files)
+    given = {name: value for file in files for name, value in _load(file).items()}
+    return fitted(given, expected, files[0])
 
 
 def _load(file: Path) -> dict[str, Any]:
     try:
         if file.suffix == ".safetensors":
-            return load_file(file)
+            return load(file.read_bytes())
         loaded: Any = torch.load(file, map_location="cpu", weights_only=True)
     except (SafetensorError, UnpicklingError, OSError, RuntimeError, EOFError) as error:
         first = (str(error).strip() or type(error).__name__).splitlines()[0]

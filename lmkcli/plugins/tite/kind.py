@@ -14,6 +14,7 @@ from torch import nn
 from transformers.utils import logging as transformers_logging
 
 from lmkcli.errors import DataError, UsageError
+from lmkcli.models.consent import opening
 from lmkcli.models.devices import TORCH_DTYPES, choose_device, native_dtype, to_device
 from lmkcli.models.exact_weights import keep_exact
 from lmkcli.models.fast_paths import (
@@ -26,6 +27,8 @@ from lmkcli.models.fast_paths import (
 from lmkcli.models.files import loading
 from lmkcli.models.folder import ModelFolder
 from lmkcli.models.forward import ModelOptions
+from lmkcli.models.tensors import unmapped
+from lmkcli.models.weight_files import weight_files
 from lmkcli.plugins.tite.config import TiteConfig
 from lmkcli.plugins.tite.model import Residual, TiteEncoder, TiteMLP, TiteModel
 from lmkcli.store.token_blocks import Ints
@@ -128,17 +131,20 @@ def _load(folder: ModelFolder, dtype: str) -> Any:
     The token table in the file determines `vocab_size`: fine-tuning with marker tokens adds two rows to it.
     """
     from_pretrained: Any = TiteModel.from_pretrained
-    with loading(f"the TITE of {folder.name}"):
+    with opening(folder.encoder, f"the TITE of {folder.name}", trust=False):
         declared, _ = TiteConfig.get_config_dict(str(folder.encoder))
-        for file in folder.encoder.glob("*.safetensors"):
+        for file in weight_files(folder.encoder):
+            if file.suffix != ".safetensors":
+                continue
             with safe_open(file, "pt") as weights:
                 for name in weights.keys():  # noqa: SIM118 (no mapping)
                     if name.removeprefix("tite.") == _TABLE:
                         declared["vocab_size"] = weights.get_slice(name).get_shape()[0]
         config = TiteConfig.from_dict(declared)
         model, loaded = from_pretrained(
-            str(folder.encoder), config=config, dtype=TORCH_DTYPES[dtype], output_loading_info=True
-        )
+            str(folder.encoder), config=config, dtype=TORCH_DTYPES[dtype], output_loading_info=True,
+            **unmapped(folder.encoder),
+        )  # fmt: skip
     for verb, names in (
         ("lack", loaded["missing_keys"]),
         ("have unknown", loaded["unexpected_keys"]),

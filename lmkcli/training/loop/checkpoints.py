@@ -122,7 +122,7 @@ def saving(growing: Path, what: str, needed: int, first: bool = True) -> Iterato
     """Provide an empty folder for `needed` bytes, and remove it at the end. The `first` process does both.
 
     torch reports a full disk without the cause. So after every error the disk is tested, and DataError is
-    raised if the files do not fit.
+    raised if the files do not fit, or if the library could not write them for another reason.
     """
     if first:
         shutil.rmtree(growing, ignore_errors=True)
@@ -132,11 +132,20 @@ def saving(growing: Path, what: str, needed: int, first: bool = True) -> Iterato
     try:
         yield
     except Exception as error:
-        full = disk.is_full_disk(error) or not disk.fits(growing.parent, needed + _MARGIN)
-        if isinstance(error, LmkError) or not full:
+        if isinstance(error, LmkError):
+            raise
+        full = disk.reason(error) if disk.is_full_disk(error) else ""
+        full = full or disk.shortage(growing.parent, needed + _MARGIN)
+        if not full and disk.is_native_write_error(error):
+            cause = disk.probe(growing.parent) or "the system reported an error of the device"
+            raise DataError(
+                f"{what} could not be written to {growing.parent} ({cause}); complete checkpoints were "
+                "kept. Check the disk and run the same command again"
+            ) from error
+        if not full:
             raise
         raise DataError(
-            f"no space left on the device: {what} needs {size(needed)}, and {growing.parent} had "
+            f"{full}: {what} needs {size(needed)}, and {growing.parent} had "
             f"{size(free)} left; complete checkpoints were kept. Free some space and run the same command "
             "again"
         ) from error

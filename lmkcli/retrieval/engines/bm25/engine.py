@@ -20,10 +20,10 @@ from typing import Annotated, Any, ClassVar, Literal, TypedDict
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from lmkcli.data.collection import Doc, Query
+from lmkcli.data.parquet import open_parquet, parquet_writer, read_column
 from lmkcli.data.run import Ranking, Run, ranked
 from lmkcli.errors import DataError, LmkError, Mismatch
 from lmkcli.progress import Progress
@@ -106,7 +106,8 @@ class Bm25(LexicalEngine):
             analysis = read_json(path / ANALYSIS, dict[str, Any], _AGAIN)
             read_json(path / PARAMS, _Params, _AGAIN)
             scores = bm25s.BM25.load(path, mmap=True, show_progress=False)
-            ids = pq.ParquetFile(path / IDS).read().column("id")
+            with open_parquet(path / IDS) as file:
+                ids = read_column(file, path / IDS, "id")
             if reason := _inconsistency(scores, ids):
                 raise ValueError(reason)
         if lines := json_differences(analysis, analyzer.identity()):
@@ -283,7 +284,7 @@ class _Terms:
         Raises DataError if there is no term.
         """
         schema = pa.schema([("id", pa.string())])
-        with pq.ParquetWriter(self._path, schema) as writer:
+        with parquet_writer(self._path, schema) as writer:
             for batch in batched(docs, lambda doc: len(doc.text) + 64, BATCH_CHARACTERS):
                 self.rows += [self._number(doc) for doc in batch]
                 writer.write_table(pa.table([[doc.id for doc in batch]], schema=schema))
