@@ -38,7 +38,7 @@ class Built(Result):
 
     def as_json(self) -> Any:
         """The folder and the facts."""
-        kept = {key: item for key, item in self.facts.items() if key not in ("of", "files")}
+        kept = {key: item for key, item in self.facts.items() if key != "of"}
         return {"output": str(self.output), **kept}
 
     def __str__(self) -> str:
@@ -121,33 +121,32 @@ class BuildIndex(Operation[Built | ShardDone | None], OutputOptions, IndexSettin
 
     def execute(self, report: Report) -> Built | ShardDone | None:
         """Build the index, one shard of it, or join its shards."""
-        from lmkcli.retrieval.engine import IndexTask, engine_of
+        from lmkcli.retrieval.index_job import IndexJob
 
         place = Destination(self, self.shard.count if self.shard else 1)
         source = with_fields(self.source, self.fields, self.map_ids)
         settings = self.part(IndexSettings)
-        task = IndexTask(source, place.path, settings, self.if_exists == "overwrite")
+        overwrite = self.if_exists == "overwrite"
         self._check_source(source)
-        engine = engine_of(self.kind)
         if self.shard:
-            plan = engine.plan(task, report)
+            job = IndexJob.open(source, place.path, settings, overwrite, report)
             with report.step("index") as running:
-                shards = plan.build_shard(self.shard, running)
+                shards = job.build_shard(self.shard, running)
             if shards is None:
                 report.note(f"{place.path} is already built")
                 return None
             return ShardDone(shards.folder, self.shard, shards.unfinished())
         with place.exclusive():
-            plan = engine.plan(task, report)
-            note_columns(report, plan.collection)
+            job = IndexJob.open(source, place.path, settings, overwrite, report)
+            note_columns(report, job.collection)
             folder = place.prepare(report)
             with report.step("index") as running:
-                updated = plan.update(running) if place.updates else None
-                facts = updated.facts if updated else plan.build(running)
+                updated = job.update(running) if place.updates else None
+                facts = updated.facts if updated else job.build(running)
         if updated:
             report.note(f"{folder}: {updated.how}")
-        if plan.collection is not None:
-            note_skipped(report, plan.collection)
+        if job.collection is not None:
+            note_skipped(report, job.collection)
             note_differences(report, source, docs=facts["documents"])
         return Built(folder, facts)
 

@@ -106,9 +106,7 @@ class Verify(Operation[VerifiedVectors | VerifiedIndex], ModelSettings):
         )
 
     def _index(self) -> VerifiedIndex:
-        from lmkcli import catalog
-        from lmkcli.retrieval.index_folder import check_files
-        from lmkcli.spec import manifest
+        from lmkcli.retrieval.index_folder import check_files, finished_index
 
         given = self.changed() & {"sample", *(field.name for field in fields(ModelSettings))}
         if given:
@@ -116,11 +114,11 @@ class Verify(Operation[VerifiedVectors | VerifiedIndex], ModelSettings):
                 f"{self.folder} is an index: no text is encoded, so --sample and flags of the model have no "
                 "effect; drop them"
             )
-        family = manifest.read(self.folder, "index").identity["family"]
-        if family in catalog.INDEXES and catalog.INDEXES[family].variant == "database":
+        index = finished_index(self.folder)
+        if not index.built["at"]:
             raise UsageError(
                 f"the vectors of {self.folder} are in a database, so there are no files to verify; each lmk "
                 "search checks the contents of the database"
             )
-        files = check_files(self.folder)
+        files = check_files(index)
         return VerifiedIndex(self.folder, len(files), sum(file.size for file in files))

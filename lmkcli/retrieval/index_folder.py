@@ -1,27 +1,37 @@
-"""An index folder on disk: `manifest.json`, the files of the engine, and `built.json` when it is complete.
+"""An index folder on disk: what is recorded about an index, and which files belong to it.
 
-`built.json` contains the facts of the engine and these fields:
+    index/  manifest.json  built.json  1/{files.json, files of the engine}
+
+An engine writes into a new, numbered subfolder. Until the engine has finished, the subfolder has a temporary
+name, and everything in it is unfinished work. Its last file is `files.json`: size and sha256 of each other
+file. lmk removes only the files that such a list names. `built.json` is written last, and makes the index
+complete:
+
 digest: identifies the settings and the input of the index.
 of: the input that the index was built from.
-at: the subfolder of the files; '' for the index folder itself.
-files: size and sha256 of each file.
+at: the subfolder of the files; '' if the engine keeps its data elsewhere.
+
+The other fields are the facts of the engine.
 """
 
 import json
+import os
 import re
+import shutil
 from collections.abc import Callable
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple, NotRequired, TypedDict
 
 from lmkcli.errors import DataError
 from lmkcli.spec import manifest
+from lmkcli.spec.manifest import Manifest
 from lmkcli.store import outputs
-from lmkcli.store.outputs import INDEX_FILES
+from lmkcli.store.outputs import FILES
 from lmkcli.store.parts import SliceJson
-from lmkcli.system.atomic import LOCK_FILE, atomic_file, make_folder
+from lmkcli.system.atomic import LOCK_FILE, atomic_file, sync, sync_tree, temporary_name
 from lmkcli.system.input_files import file_digest, read_json, validate
 
-DOCS, BUILT = "docs.parquet", "built.json"
+BUILT = "built.json"
 _AGAIN = "build the index again with --if-exists overwrite"
 _OF_VECTORS = {"vectors", "parts", "numbering", "digests"}
 
@@ -42,6 +52,12 @@ class _Of(TypedDict):
     stamp: NotRequired[dict[str, Any] | None]
 
 
+class _Built(TypedDict):
+    digest: str
+    of: _Of
+    at: str
+
+
 class WrittenFile(NamedTuple):
     """Size and sha256 of an index file when it was written."""
 
@@ -49,11 +65,23 @@ class WrittenFile(NamedTuple):
     sha256: str
 
 
-class _Built(TypedDict):
-    digest: str
-    of: _Of
-    at: str
-    files: NotRequired[dict[str, tuple[int, str]]]
+class BuiltIndex(NamedTuple):
+    """A finished index, as it was recorded: its folder, its manifest, and the contents of its built.json."""
+
+    folder: Path
+    described: Manifest
+    built: dict[str, Any]
+
+    @property
+    def files(self) -> Path:
+        """The folder with the files of the engine."""
+        return self.folder / str(self.built["at"])
+
+    @property
+    def of(self) -> dict[str, Any]:
+        """The record of the input that the index was built from."""
+        recorded: dict[str, Any] = self.built["of"]
+        return recorded
 
 
 def read_built(folder: Path) -> dict[str, Any]:
@@ -76,13 +104,9 @@ def read_built(folder: Path) -> dict[str, Any]:
 
 
 def write_built(folder: Path, facts: dict[str, Any], of: dict[str, Any], at: str) -> dict[str, Any]:
-    """Write built.json: the index, with its files in subfolder `at`, is complete. Returns its contents.
-
-    `facts` may contain `files` if the files did not change.
-    """
+    """Write built.json: the index, with its files in subfolder `at`, is complete. Returns its contents."""
     digest = _digest(manifest.read(folder).identity, facts, of)
-    files = facts.get("files") or _written_files(folder / at)
-    built = {**facts, "digest": digest, "of": of, "at": at, "files": files}
+    built = {**facts, "digest": digest, "of": of, "at": at}
     with atomic_file(folder / BUILT) as temporary:
         temporary.write_text(json.dumps(built, indent=1))
     return built
@@ -94,84 +118,102 @@ def _digest(identity: dict[str, Any], facts: dict[str, Any], of: dict[str, Any])
     return manifest.digest({"identity": identity, "of": inputs})
 
 
-def _written_files(files: Path) -> dict[str, WrittenFile]:
-    """Size and digest of each index file, by its path below `files`."""
-    paths = {path.relative_to(files).as_posix(): path for path in files.rglob("*")}
+def write_files(
+    folder: Path, at: str, write: Callable[[Path], dict[str, Any]]
+) -> tuple[dict[str, Any], str]:
+    """Let an engine write its files into a new subfolder. Returns its facts and the name of the subfolder.
+
+    `at` is the current subfolder. Its name is returned if the engine wrote nothing. The new subfolder gets
+    its name when all files are on the disk, with the list of them. Open readers keep the files that they
+    opened.
+    """
+    number = int(at or 0) + 1
+    while os.path.lexists(folder / str(number)):  # another person's, even if it is a link
+        number += 1
+    path = folder / str(number)
+    growing = temporary_name(path)
+    growing.mkdir()
+    try:
+        facts = write(growing)
+        if not (written := _written_files(growing)):
+            return facts, at
+        (growing / FILES).write_text(json.dumps(written, indent=1))
+        sync_tree(growing)
+        os.rename(growing, path)
+        sync(folder)
+    finally:
+        shutil.rmtree(growing, ignore_errors=True)
+    return facts, path.name
+
+
+def _written_files(folder: Path) -> dict[str, WrittenFile]:
+    """Size and digest of each file in a folder, by its path in the folder."""
+    paths = {path.relative_to(folder).as_posix(): path for path in folder.rglob("*")}
     return {
         name: WrittenFile(path.stat().st_size, file_digest(path))
         for name, path in sorted(paths.items())
-        if path.is_file() and INDEX_FILES.fullmatch(name) and path.name != "write.lock"
+        if path.is_file() and name != FILES
     }
 
 
-def check_built(folder: Path, built: dict[str, Any]) -> dict[Path, WrittenFile]:
+def remove_leftovers(folder: Path, at: str) -> None:
+    """Remove the files of replaced indexes and of killed processes; `at` is the current subfolder."""
+    kept = {manifest.NAME, BUILT, LOCK_FILE, at}
+    outputs.discard(folder, manifest.read(folder, "index"), kept)
+
+
+def check_built(index: BuiltIndex) -> dict[Path, WrittenFile]:
     """Return the files of an index, after a quick check.
 
     Raises DataError if a file is missing or has another size than when it was written, or if built.json or
-    the manifest was changed. Returns nothing for an index that was built before digests were recorded.
+    the manifest was changed.
     """
-    if "files" not in built:
-        return {}
-    if built["digest"] != _digest(manifest.read(folder).identity, built, built["of"]):
+    folder, built = index.folder, index.built
+    if built["digest"] != _digest(index.described.identity, built, built["of"]):
         raise DataError(
             f"{folder / BUILT} or {manifest.NAME} next to it was changed after it was written; {_AGAIN}"
         )
     files = {}
-    for name, (size, sha256) in built["files"].items():
-        path = folder / built["at"] / name
+    for name, written in _listed(index.files).items() if built["at"] else ():
+        path = index.files / name
         if not path.is_file():
             raise DataError(f"{path} is missing; {_AGAIN}")
-        if path.stat().st_size != size:
+        if path.stat().st_size != written.size:
             raise DataError(
-                f"{path} has {path.stat().st_size} bytes, but was written with {size}; {_AGAIN}"
+                f"{path} has {path.stat().st_size} bytes, but was written with {written.size}; {_AGAIN}"
             )
-        files[path] = WrittenFile(size, sha256)
+        files[path] = written
     return files
 
 
-def check_files(folder: Path) -> list[WrittenFile]:
+def _listed(files: Path) -> dict[str, WrittenFile]:
+    """Read the list of the files in a subfolder. Raises DataError if it is missing or damaged."""
+    path = files / FILES
+    try:
+        listed = read_json(path, dict[str, tuple[int, str]], _AGAIN)
+    except (FileNotFoundError, NotADirectoryError):
+        raise DataError(f"{path} is missing; {_AGAIN}") from None
+    for name in listed:
+        if PurePosixPath(name).is_absolute() or ".." in PurePosixPath(name).parts:
+            raise DataError(f"{path} names {name!r}, which is not in its folder; {_AGAIN}")
+    return {name: WrittenFile(*written) for name, written in listed.items()}
+
+
+def check_files(index: BuiltIndex) -> list[WrittenFile]:
     """Read all files of an index and compare them with their digests. Returns the files.
 
-    Raises DataError for a file that differs, and for an index that is incomplete or has no digests.
+    Raises DataError for a file that differs.
     """
-    if not (built := read_built(folder)):
-        raise DataError(f"{folder} is not complete; run its index command again")
-    if not (files := check_built(folder, built)):
-        raise DataError(f"{folder} was built before digests of files were recorded; {_AGAIN}")
+    files = check_built(index)
     for path, written in files.items():
         if file_digest(path) != written.sha256:
             raise DataError(f"{path} was changed after it was written; {_AGAIN}")
     return list(files.values())
 
 
-def replace_files(
-    folder: Path,
-    built: dict[str, Any],
-    make: Callable[[Path], dict[str, Any]],
-    of: dict[str, Any],
-) -> dict[str, Any]:
-    """Replace the files of an index and return the new facts.
-
-    The new files are written into a numbered subfolder. Then `built.json`, which names the subfolder, is
-    replaced atomically, and the old files are removed. Open readers keep the files that they opened.
-    """
-    at = str(int(built["at"] or 1) + 1)
-    subfolder = folder / at
-    if subfolder.is_symlink():
-        subfolder.unlink()  # another person's link; nothing behind it is changed
-    make_folder(subfolder)
+def finished_index(folder: Path) -> BuiltIndex:
+    """Read the record of an index. Raises DataError if it is not finished, or if its record is damaged."""
     described = manifest.read(folder, "index")
-    outputs.discard(folder, described, set(), at)  # the rest of an interrupted update
-    facts = write_built(folder, make(subfolder), of, at)
-    remove_replaced(folder, at)
-    return facts
-
-
-def remove_replaced(folder: Path, at: str) -> None:
-    """Remove the files that an update has replaced; `at` is the subfolder of the current files.
-
-    Updates call this first, since a killed one can leave some of them.
-    """
-    if at:
-        kept = {manifest.NAME, BUILT, LOCK_FILE, at}
-        outputs.discard(folder, manifest.read(folder, "index"), kept)
+    if not (built := read_built(folder)):
+        raise DataError(f"{folder} is not complete; run its index command again")
+    return BuiltIndex(folder, described, built)

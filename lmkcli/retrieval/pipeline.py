@@ -25,7 +25,13 @@ from lmkcli.retrieval.index import (
     IndexInfo,
     Passage,
 )
-from lmkcli.retrieval.index_folder import check_built, read_built
+from lmkcli.retrieval.index_folder import (
+    BuiltIndex,
+    check_built,
+    check_files,
+    finished_index,
+    read_built,
+)
 from lmkcli.retrieval.reranking import ModelReranker, RerankedIndex, Reranker
 from lmkcli.retrieval.settings import OpenSettings, RerankSettings
 from lmkcli.spec import manifest
@@ -140,8 +146,8 @@ def open_index(folder: Path, settings: OpenSettings) -> Index:
     Raises DataError for anything else.
     """
     if engine := foreign_engine(folder):
-        index: Index = catalog.INDEXES.load(engine).open_foreign(folder, settings)
-        return index
+        foreign: Index = catalog.INDEXES.load(engine).open_foreign(folder, settings)
+        return foreign
     described = manifest.read(folder, "vectors", "index")
     if described.kind == "vectors":
         settings.refuse("vectors", *SEARCH, *LEXICAL)
@@ -152,18 +158,21 @@ def open_index(folder: Path, settings: OpenSettings) -> Index:
         from lmkcli.retrieval.dense.dense_index import open_vectors  # imports torch
 
         return open_vectors(folder, settings)
-    built = read_built(folder)
-    if not built:
-        raise DataError(f"{folder} is not complete; run its index command again")
+    index = finished_index(folder)
     try:
-        check_built(folder, built)
-        return engine_of(described.identity["family"]).open_index(
-            folder, described, built, settings
-        )
+        return _open_built(index, settings)
     except DataError:
-        if read_built(folder) == built:
+        if read_built(folder) == index.built:
             raise
         return open_index(folder, settings)  # an update replaced the files just now
+
+
+def _open_built(index: BuiltIndex, settings: OpenSettings) -> Index:
+    """Open an index that `lmk index` built, with the settings that it records."""
+    engine = engine_of(index.described.identity["family"])
+    (check_files if engine.digests_on_open else check_built)(index)
+    recorded = engine.recorded(index.described.identity["settings"], index.folder)
+    return recorded.open_index(index, settings)
 
 
 def foreign_engine(folder: Path) -> str:

@@ -11,10 +11,13 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from lmkcli.errors import DataError, Stopped
 from lmkcli.spec import manifest
+from lmkcli.spec.values import is_count
 from lmkcli.system.atomic import LOCK_FILE, atomic_folder, remove_abandoned, unused
+from lmkcli.system.input_files import read_json
 from lmkcli.system.output_streams import is_stream
 
 # Each of these names marks an artifact folder as complete.
@@ -27,12 +30,6 @@ _PART = (
     r"(\d{5}of\d{5}-\d{12}-\d{12}|\.growing-\d+-[\w-]+)(/([a-z_]+\.npy|docs\.parquet|part\.json))?"
 )
 _PARTED = rf"generation\.json|done(/\d+of\d+\.json)?|parts(/{_PART})?"
-_BM25 = r"bm25(/([a-z]+(\.csc)?\.index\.(npy|json)|analysis\.json|ids\.parquet))?"
-_LUCENE = r"lucene(/(segments_\w+|_\w+\.\w+|write\.lock|analysis\.json))?"
-_FILES = (
-    rf"faiss(-\d{{5}})?\.(index|ivfdata)|docs\.parquet|(starts|rows|weights)\.npy|{_BM25}|{_LUCENE}"
-    r"|vectors\.index\.seismic"
-)
 _SENTENCE = (
     r"(config_sentence_transformers|sentence_bert_config|modules)\.json"
     r"|\d+_\w+(/(config\.json|model\.safetensors|pytorch_model\.bin))?"
@@ -61,9 +58,9 @@ _MODEL = (
 NAMES = {
     "tokens": _PARTED,
     "vectors": _PARTED,
-    "index": rf"built\.json|({_FILES})|\d+(/({_FILES}))?",
+    "index": r"built\.json",  # and what its engine wrote into numbered subfolders, see `written_files`
     "model": _MODEL,
-    "shards": r"queries-\d+\.npz|trained\.index|\d{5}of\d{5}-(\d+\.npz|faiss\.index)",
+    "shards": r"queries-\d+\.npz|common\.index|\d{5}of\d{5}-(\d+\.npz|shard\.index)",
     "export": (
         r"vectors\.(npy|parquet)|ids\.txt|index|docid|corpus\.\d+\.pkl|train\.jsonl"
         r"|model\.onnx(\.data)?|placement\.json|tokenizer\.json|README\.md"
@@ -71,9 +68,10 @@ NAMES = {
 }
 # The names that it may write too: those among them that the manifest lists under the fact `files`.
 LISTED = {"model": _COPIED, "export": _COPIED}
-# The files in the folder of an index, or in the folder of its last update.
-INDEX_FILES = re.compile(_FILES, re.ASCII)
 _TEMPORARY = re.compile(r"\.(.+?)(\.\d+){2,3}", re.ASCII)  # temporary names of system/atomic.py
+FILES = "files.json"  # in a numbered subfolder of an index: the list of the files that its engine wrote
+# A numbered subfolder that an engine is filling, or that is being removed. Everything in it is lmk's.
+_UNFINISHED = re.compile(r"\.removed\.\d+|\.\d+(\.\d+){2,3}", re.ASCII)
 
 
 def sidecar(path: Path) -> Path:
@@ -214,7 +212,10 @@ class _OwnNames:
         self._pattern = re.compile(own, re.ASCII)
         # Another person may have written the manifest, so it can only select among the names of lmk.
         possible = re.compile(LISTED.get(described.kind, ""), re.ASCII)
-        listed = filter(possible.fullmatch, described.facts.get("files", []))
+        listed = [*filter(possible.fullmatch, described.facts.get("files", []))]
+        self._unfinished = described.kind == "index"
+        if described.kind == "index":
+            listed += written_files(folder)
         self._listed = {str(each) for name in listed for each in (name, *Path(name).parents)}
 
     def remove(self, path: Path) -> None:
@@ -229,13 +230,33 @@ class _OwnNames:
                 path = path.rename(path.with_name(REMOVED + path.name))
             shutil.rmtree(path)
             return
-        for below in sorted(path.iterdir()):
+        # The list of files is removed last, so that a process can continue after a kill.
+        for below in sorted(path.iterdir(), key=lambda each: (each.name == FILES, each)):
             self.remove(below)
 
     def _is_own(self, path: Path) -> bool:
-        names = [_final_name(name) for name in path.relative_to(self._folder).parts]
+        parts = path.relative_to(self._folder).parts
+        if self._unfinished and _UNFINISHED.fullmatch(parts[0]):
+            return True
+        names = [_final_name(name) for name in parts]
         whole = "/".join(names)
         return whole in self._listed or self._pattern.fullmatch(whole) is not None
+
+
+def written_files(folder: Path) -> list[str]:
+    """Return the files that engines wrote into the numbered subfolders of an index, and their lists.
+
+    A subfolder without a readable list is another person's, and so is a link.
+    """
+    names = []
+    for subfolder in folder.iterdir() if folder.is_dir() else ():
+        path = subfolder / FILES
+        if not is_count(subfolder.name) or subfolder.is_symlink() or path.is_symlink():
+            continue
+        with suppress(DataError, OSError):
+            listed = [*read_json(path, dict[str, Any], "build the index again"), FILES]
+            names += [f"{subfolder.name}/{name}" for name in listed]
+    return names
 
 
 def _final_name(name: str) -> str:

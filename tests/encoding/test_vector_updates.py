@@ -35,10 +35,10 @@ from lmkcli.progress import Report
 from lmkcli.retrieval import index_folder
 from lmkcli.retrieval.dense import dense_index
 from lmkcli.retrieval.engine import engine_of
-from lmkcli.retrieval.engines.faiss.engine import build_faiss, update_faiss
+from tests.indexes import build_faiss, update_faiss
 from lmkcli.retrieval.engines.faiss.settings import FaissSettings
 from lmkcli.retrieval.lexical import lexical_engine
-from lmkcli.retrieval.lexical.lexical_engine import update_lexical
+from tests.indexes import update_lexical
 from lmkcli.retrieval.pipeline import open_index
 from lmkcli.retrieval.settings import OpenSettings
 from lmkcli.spec.recipe import RecipeOptions

@@ -23,7 +23,7 @@ from lmkcli.progress import Report
 from lmkcli.retrieval import index_folder
 from lmkcli.retrieval.dense import dense_index
 from lmkcli.retrieval.engine import family_of
-from lmkcli.retrieval.engines.faiss.engine import build_faiss
+from tests.indexes import build_faiss
 from lmkcli.retrieval.engines.faiss.settings import FaissSettings
 from lmkcli.retrieval.pipeline import Stages, open_index, open_pipeline
 from lmkcli.retrieval.settings import OpenSettings

@@ -14,11 +14,11 @@ from lmkcli.encoding.encoder import open_encoder
 from lmkcli.errors import UsageError
 from lmkcli.models.lookup import read_model
 from lmkcli.retrieval.engine import engine_of
-from lmkcli.retrieval.engines.faiss.engine import build_faiss
+from tests.indexes import build_faiss
 from lmkcli.retrieval.engines.faiss.settings import FaissSettings
 from lmkcli.retrieval.fusion import Fusion, fuse
 from lmkcli.retrieval.index import Index, IndexInfo
-from lmkcli.retrieval.lexical.lexical_engine import build_lexical
+from tests.indexes import build_lexical
 from lmkcli.retrieval.lexical.settings import LexicalSettings
 from lmkcli.retrieval.pipeline import Stages, open_all, open_index, open_pipeline
 from lmkcli.retrieval.settings import OpenSettings, RerankSettings

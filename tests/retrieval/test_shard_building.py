@@ -15,7 +15,7 @@ import pytest
 from lmkcli.data.collection import Shard
 from lmkcli.errors import DataError, Mismatch, Stopped, UsageError
 from lmkcli.retrieval.engines.faiss import engine
-from lmkcli.retrieval.engines.faiss.engine import build_shard, join_shards
+from tests.indexes import build_shard, join_shards
 from lmkcli.retrieval.engines.faiss.settings import FaissSettings
 from lmkcli.retrieval.index_folder import check_files, read_built
 from lmkcli.store.shards import Shards, shards_folder

@@ -15,7 +15,7 @@ from lmkcli.errors import DataError, Mismatch, UsageError
 from lmkcli.progress import Call, Report
 from lmkcli.retrieval import searching
 from lmkcli.retrieval.dense import dense_index
-from lmkcli.retrieval.engines.faiss.engine import build_faiss
+from tests.indexes import build_faiss
 from lmkcli.retrieval.engines.faiss.settings import FaissSettings
 from lmkcli.retrieval.pipeline import open_index
 from lmkcli.retrieval.searching import MemoryBudget

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
@@ -36,12 +36,11 @@ from lmkcli.retrieval.lexical.lexical_engine import LexicalEngine, LexicalIndex,
 from lmkcli.retrieval.lexical.settings import Feedback, LexicalSettings
 from lmkcli.retrieval.settings import OpenSettings
 from lmkcli.spec.manifest import json_differences
-from lmkcli.system.atomic import atomic_folder
 from lmkcli.system.input_files import read_json
 
 silence()
 
-FOLDER, ANALYSIS = "lucene", "analysis.json"
+FOLDER, ANALYSIS, LOCK = "lucene", "analysis.json", "write.lock"
 STEMMERS = ("porter", "krovetz", "none")  # for English; the first is the default of Anserini
 BUFFER_MB = 256.0  # memory for postings before they are written
 REPORT_EVERY = 1000  # documents
@@ -66,22 +65,13 @@ _anserini_order = _sort(_field.FIELD_SCORE, _field(ID, _text))  # with the order
 
 
 class Lucene(LexicalEngine):
-    """An opened Lucene index."""
+    """BM25 of Lucene over the words of documents."""
 
-    name: ClassVar[str] = "lucene"
+    kind = "lucene"
 
-    def __init__(
-        self, reader: Any, settings: LexicalSettings, feedback: Feedback | None = None
-    ) -> None:
-        self._analyzer = open_analyzer(settings)
-        self._expansion = _Expansion(self._analyzer, settings, feedback) if feedback else None
-        self._searcher = _searcher(cast("org.apache.lucene.index.IndexReader", reader))
-        similarity = java_class("org.apache.lucene.search.similarities.BM25Similarity")
-        self._searcher.setSimilarity(similarity(settings.k1, settings.b))
-
-    @staticmethod
-    def analysis(settings: LexicalSettings) -> dict[str, Any]:
+    def analysis(self) -> dict[str, Any]:
         """Return all settings that determine terms. Raises the errors of open_analyzer."""
+        settings = self.settings
         analyzer = open_analyzer(settings)
         stop = _stop_words(analyzer)
         return {
@@ -94,55 +84,73 @@ class Lucene(LexicalEngine):
             "lucene": ".".join(_lucene().split(".")[:2]),  # analyzers may change between versions
         }
 
-    @classmethod
-    def build(
-        cls, docs: Iterable[Doc], folder: Path, settings: LexicalSettings, progress: Progress
-    ) -> dict[str, Any]:
-        """Write `folder/lucene/` atomically, and return its facts: counts, bytes, analysis, versions.
+    def write(self, docs: Iterable[Doc], folder: Path, progress: Progress) -> dict[str, Any]:
+        """Write `folder/lucene/`, and return its facts: counts, bytes, analysis, versions.
 
         Raises DataError if no document has a term, or if Lucene cannot write, and the errors of
         open_analyzer.
         """
-        analyzer = open_analyzer(settings)
-        path = folder / FOLDER
-        with atomic_folder(path) as temporary, _java_errors(f"{path} cannot be written"):
-            with _writer(temporary, analyzer) as writer:
-                seen, empty = _write(docs, writer, settings.docvectors, progress)
-            facts = _counts(temporary)
-            analysis = cls.analysis(settings)
-            (temporary / ANALYSIS).write_text(json.dumps(analysis, indent=1))
-            size = sum(entry.stat().st_size for entry in os.scandir(temporary))
+        analyzer, path = open_analyzer(self.settings), folder / FOLDER
+        path.mkdir()
+        with _java_errors(f"{path} cannot be written"):
+            with _writer(path, analyzer) as writer:
+                seen, empty = _write(docs, writer, self.settings.docvectors, progress)
+            (path / LOCK).unlink(missing_ok=True)  # of the writer; readers need none
+            facts = _counts(path)
+            analysis = self.analysis()
+            (path / ANALYSIS).write_text(json.dumps(analysis, indent=1))
+            size = sum(entry.stat().st_size for entry in os.scandir(path))
         facts = {"documents": seen, "empty": empty, **facts, "bytes": size}
         return {**facts, "analysis": analysis, "versions": versions()}
 
-    @classmethod
-    def open(
-        cls, folder: Path, settings: LexicalSettings, feedback: Feedback | None = None
-    ) -> "Lucene":
-        """Open the index in `folder`, an index of lmk or the folder of a Lucene index.
+    def open(self, files: Path, feedback: Feedback | None = None) -> "LuceneSearch":
+        """Open the index in a folder.
 
         Raises DataError if it cannot be read, or if it stores no document terms for feedback. Raises
         Mismatch if this installation would analyse queries differently from the indexed documents.
         """
-        if any(folder.glob("segments_*")):
-            return cls.read(folder, settings, feedback)
-        path = folder / FOLDER
+        path = files / FOLDER
         try:
             analysis = read_json(path / ANALYSIS, dict[str, Any], "build the index again")
         except (OSError, ValueError) as error:
             raise DataError(f"{path} cannot be read ({error}); build the index again") from None
-        if lines := json_differences(analysis, cls.analysis(settings)):
+        if lines := json_differences(analysis, self.analysis()):
             raise Mismatch(
                 f"{path} was analysed differently from queries on this machine (index | queries):\n  "
                 + "\n  ".join(lines)
                 + "\nbuild the index again, or install the pyserini that it was built with"
             )
-        return cls.read(path, settings, feedback)
+        return LuceneSearch.read(path, self.settings, feedback)
+
+    @classmethod
+    def open_foreign(cls, folder: Path, settings: OpenSettings) -> Index:
+        """Open a Lucene index that lmk did not make: English, and scored with the default k1 and b."""
+        settings.refuse("a Lucene index", *DENSE)
+        commit = max(folder.glob("segments_*"), key=lambda path: path.stat().st_mtime_ns)
+        opened = LuceneSearch.read(folder, LexicalSettings(), settings.feedback)
+        # The commit file names the segments by random ids, so its digest identifies the index.
+        digest = hashlib.sha256(commit.read_bytes()).hexdigest()
+        search = LexicalSettings().identity() | expansion(settings)
+        info = IndexInfo(str(folder.absolute()), cls.kind, digest, search)
+        return LexicalIndex(info, opened, folder)
+
+
+class LuceneSearch:
+    """An opened Lucene index."""
+
+    def __init__(
+        self, reader: Any, settings: LexicalSettings, feedback: Feedback | None = None
+    ) -> None:
+        self._analyzer = open_analyzer(settings)
+        self._expansion = _Expansion(self._analyzer, settings, feedback) if feedback else None
+        self._searcher = _searcher(cast("org.apache.lucene.index.IndexReader", reader))
+        similarity = java_class("org.apache.lucene.search.similarities.BM25Similarity")
+        self._searcher.setSimilarity(similarity(settings.k1, settings.b))
 
     @classmethod
     def read(
         cls, path: Path, settings: LexicalSettings, feedback: Feedback | None = None
-    ) -> "Lucene":
+    ) -> "LuceneSearch":
         """Open a Lucene index of any origin. Raises DataError if Anserini or pyserini could not search it."""
         with _java_errors(f"{path} cannot be read; a current pyserini must have made it"):
             reader = _open(path)
@@ -159,18 +167,6 @@ class Lucene(LexicalEngine):
                 "build the index again with --docvectors (pyserini: --storeDocvectors)"
             )
         return cls(reader, settings, feedback)
-
-    @classmethod
-    def open_foreign(cls, folder: Path, settings: OpenSettings) -> Index:
-        """Open a Lucene index that lmk did not make: English, and scored with the default k1 and b."""
-        settings.refuse("a Lucene index", *DENSE)
-        commit = max(folder.glob("segments_*"), key=lambda path: path.stat().st_mtime_ns)
-        opened = cls.open(folder, LexicalSettings(), settings.feedback)
-        # The commit file names the segments by random ids, so its digest identifies the index.
-        digest = hashlib.sha256(commit.read_bytes()).hexdigest()
-        search = LexicalSettings().identity() | expansion(settings)
-        info = IndexInfo(str(folder.absolute()), cls.name, digest, search)
-        return LexicalIndex(info, opened, folder)
 
     def search(self, queries: list[Query], k: int) -> Run:
         """Rank the documents that share a term with the query, ties by document id."""

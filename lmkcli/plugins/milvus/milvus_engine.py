@@ -10,15 +10,15 @@ vectors. If a process is interrupted, the next process reads the record and cont
 
 import os
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
+from functools import cached_property
 from itertools import repeat
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-from lmkcli.data.collection import Collection, Shard
 from lmkcli.errors import DataError, Mismatch, UsageError
 from lmkcli.plugins.milvus.milvus_collection import (
     CollectionState,
@@ -28,103 +28,202 @@ from lmkcli.plugins.milvus.milvus_collection import (
 from lmkcli.plugins.milvus.milvus_settings import MilvusSearchSettings, MilvusSettings
 from lmkcli.progress import Report
 from lmkcli.retrieval.dense.candidates import Numbering
-from lmkcli.retrieval.dense.rows import NumberedPart, number, read_numbering
+from lmkcli.retrieval.dense.rows import NumberedPart
+from lmkcli.retrieval.dense.vector_engine import OpenedEngine, VectorEngine
 from lmkcli.retrieval.dense.vector_search import check_finite
-from lmkcli.retrieval.dense.vector_source import (
-    built_from,
-    built_of,
-    claim_vectors,
-    new_parts,
-    open_source,
-    other_vectors,
-)
-from lmkcli.retrieval.engine import IndexTask, IndexUpdate
-from lmkcli.retrieval.index import Index
-from lmkcli.retrieval.index_folder import read_built, write_built
+from lmkcli.retrieval.engine import Appended
+from lmkcli.retrieval.engines.settings import IndexSettings
+from lmkcli.retrieval.index_folder import BuiltIndex
+from lmkcli.retrieval.index_input import CannotAppend, VectorsInput
 from lmkcli.retrieval.settings import OpenSettings
 from lmkcli.spec import manifest
-from lmkcli.spec.manifest import Manifest
-from lmkcli.store.outputs import rollback_on_error
-from lmkcli.store.shards import Shards
 from lmkcli.store.vectors import Vectors
 from lmkcli.system import network
-from lmkcli.system.atomic import locked
-from lmkcli.system.input_files import validate
 
-FAMILY, TOKEN = "milvus", "LMK_MILVUS_TOKEN"
+TOKEN = "LMK_MILVUS_TOKEN"
 NUMBERS = 1 << 20  # vector numbers that are checked for deletion at a time
+_LOCATION = ("uri", "collection")  # settings that do not change vectors
 
 
-class Milvus:
-    """Search over vectors in a collection of Milvus."""
+class Milvus(VectorEngine):
+    """Search over vectors in a collection of Milvus.
+
+    `index` is the folder of an index that was opened; the address of a file is relative to it.
+    """
 
     variant: ClassVar[str] = "database"
+    settings_type = MilvusSettings
+    kind = "milvus"
+    settings: MilvusSettings
+
+    def __init__(self, settings: MilvusSettings, index: Path | None = None) -> None:
+        super().__init__(settings)
+        self._index = index
 
     @classmethod
-    def plan(cls, task: IndexTask, report: Report) -> "MilvusPlan":
-        """Open the vectors and connect to Milvus. Raises Mismatch if the collection holds other vectors."""
-        settings = task.settings.part(MilvusSettings)
-        if not (settings.uri and settings.collection):
+    def configured(cls, settings: IndexSettings) -> Self:
+        """Return the engine. Raises UsageError without an address or a name."""
+        engine = super().configured(settings)
+        if not (engine.settings.uri and engine.settings.collection):
             raise UsageError(
-                f"--kind {FAMILY} needs an address and a name, for instance --uri ./milvus.db --collection "
-                "docs"
+                "--kind milvus needs an address and a name, for instance --uri ./milvus.db --collection docs"
             )
-        vectors = open_source(Vectors, task, report)
-        collection = reserve(vectors, settings, task.overwrite)
-        return MilvusPlan(vectors, task.folder, settings, collection if task.overwrite else None)
+        return engine
 
     @classmethod
-    def open_index(
-        cls, folder: Path, described: Manifest, built: dict[str, Any], settings: OpenSettings
-    ) -> Index:
-        """Open an index that `lmk index` built."""
-        from lmkcli.retrieval.dense.dense_index import (  # imports torch
-            OpenedEngine,
-            open_approximate,
+    def recorded(cls, values: dict[str, Any], folder: Path) -> Self:
+        """Return the engine with the settings that the index in `folder` records."""
+        return cls(super().recorded(values, folder).settings, folder)
+
+    def identity(self, folder: Path) -> dict[str, Any]:
+        """Return the settings; those of HNSW only for that index type."""
+        settings = self.settings
+        if "://" not in settings.uri:
+            settings = replace(settings, uri=os.path.relpath(settings.uri, folder))
+        return {"settings": self._recorded(settings)}
+
+    def _recorded(self, settings: MilvusSettings) -> dict[str, Any]:
+        values = {"kind": self.kind, **asdict(settings)}
+        hnsw = settings.index_type == "HNSW"
+        return {k: v for k, v in values.items() if hnsw or k not in ("m", "ef_construction")}
+
+    @cached_property
+    def database(self) -> MilvusCollection:
+        """The collection to write to. Raises DataError if no server answers."""
+        return _connect(self.settings, os.environ.get(TOKEN, ""))
+
+    def check(self, given: VectorsInput[Vectors], overwrite: bool, report: Report) -> None:
+        """Raise Mismatch if the collection holds vectors of another kind, and may not be replaced."""
+        state = self.database.state()
+        if state and not overwrite and state.made != self._made(given.vectors):
+            raise self._occupied("vectors that were made or indexed in another way")
+
+    def _made(self, vectors: Vectors) -> str:
+        """A digest of the recipe and the index settings of vectors, without the location of the collection."""
+        recorded = {k: v for k, v in self._recorded(self.settings).items() if k not in _LOCATION}
+        return manifest.digest(
+            {**recorded, "recipe": vectors.recipe.identity(), "dim": vectors.dim}
         )
 
-        def open_collection(vectors: Vectors) -> OpenedEngine:
-            rows = sum(part.vectors for part in read_numbering(built["of"]))
-            return OpenedEngine(open_milvus(folder, described, vectors, rows, settings))
+    def _occupied(self, contents: str) -> Mismatch:
+        return Mismatch(
+            f"{self.settings.uri}: the collection {self.settings.collection} holds {contents}; choose another "
+            "--collection, or replace it with --if-exists overwrite"
+        )
 
-        return open_approximate(folder, described, built, settings, open_collection)
+    def build(
+        self, given: VectorsInput[Vectors], folder: Path, report: Report
+    ) -> dict[str, Any]:
+        """Write all vectors into the collection, or continue where an interrupted process stopped.
 
+        Raises Mismatch if the collection contains other vectors.
+        """
+        vectors, database = given.vectors, self.database
+        made, wanted, state = self._made(vectors), vectors.digest(), database.state()
+        if state and wanted not in (state.holds, state.becomes):
+            raise self._occupied(f"other vectors than {vectors.folder}")
+        if state is None:
+            database.create(vectors.dim, state := CollectionState(made, "", wanted))
+        if not self._holds(state, vectors):
+            self._write(vectors, 0, report)
+            database.write_state(CollectionState(made, wanted, ""))
+        return {"rows": vectors.total, "dim": vectors.dim}
 
-@dataclass(frozen=True)
-class MilvusPlan:
-    """An index in Milvus of open vectors; `replaced` is the collection that it replaces."""
+    def _write(self, vectors: Vectors, first: int, report: Report) -> None:
+        """Write vectors, numbered from `first`. If earlier vectors are missing, write all vectors again."""
+        database = self.database
 
-    vectors: Vectors
-    folder: Path
-    settings: MilvusSettings
-    replaced: MilvusCollection | None = None
-    collection: Collection | None = None
+        def progress(done: int) -> None:
+            report.progress(done, vectors.total, "vectors")
 
-    def build(self, report: Report) -> dict[str, Any]:
-        """Write all vectors, or continue where an interrupted process stopped."""
-        if self.replaced is not None:
-            self.replaced.drop()
-        return build_milvus(self.vectors, self.folder, self.settings, report)
+        database.write(stored(vectors, first), first, progress)
+        if database.count(first) != vectors.total:
+            database.delete_from(first)
+            database.write(stored(vectors, first), first, progress)
+        if (count := database.count(first)) != vectors.total:
+            raise DataError(
+                f"{vectors.total} vectors were written, but the collection contains {count} of them; another "
+                "process is writing to it: run the same command again when it has finished"
+            )
 
-    def update(self, report: Report) -> IndexUpdate:
-        """Write new vectors and remove deleted ones."""
-        return update_milvus(self.vectors, self.folder, self.settings, report)
+    def discard(self, given: VectorsInput[Vectors]) -> None:
+        """Remove the collection, unless an interrupted process was writing the same vectors into it."""
+        state = self.database.state()
+        made, wanted = self._made(given.vectors), given.vectors.digest()
+        if state and (state.holds or (state.made, state.becomes) != (made, wanted)):
+            self.database.drop()
 
-    def build_shard(self, shard: Shard, report: Report) -> Shards | None:
-        """Raise UsageError: one process writes a collection."""
-        raise UsageError(f"--shard: an index of kind {FAMILY} is built whole; drop the flag")
+    def is_complete(self, given: VectorsInput[Vectors], index: BuiltIndex) -> bool:
+        """Return whether the collection holds exactly the vectors.
 
+        Raises Mismatch if it was changed after this index was built or updated.
+        """
+        vectors, state = given.vectors, self.database.state()
+        wanted = vectors.digest()
+        expected = (wanted, index.of["vectors"])
+        if state and state.holds and state.holds not in expected and state.becomes != wanted:
+            raise self._occupied(f"other vectors than {index.folder} was built from")
+        return self._holds(state, vectors)
 
-def reserve(vectors: Vectors, settings: MilvusSettings, replaces: bool) -> MilvusCollection:
-    """Connect to the collection to write to, and check that lmk may write to it. Nothing is changed.
+    def _holds(self, state: CollectionState | None, vectors: Vectors) -> bool:
+        if state is None or state.holds != vectors.digest():
+            return False
+        return self.database.count() == vectors.total
 
-    Raises Mismatch if it is another index, unless `replaces` is True.
-    """
-    database = _connect(settings, os.environ.get(TOKEN, ""))
-    state = database.state()
-    if state and not replaces and state.made != _recipe_digest(vectors, settings):
-        raise Mismatch(_occupied(settings, "vectors that were made or indexed in another way"))
-    return database
+    def append(
+        self, given: VectorsInput[Vectors], index: BuiltIndex, folder: Path, report: Report
+    ) -> Appended:
+        """Write the new parts with the next numbers. Continues an interrupted update.
+
+        The index includes new vectors before `settle` removes the deleted ones. If the process stops in
+        between, a search skips deleted vectors, because `Numbering` maps them to no document.
+        """
+        vectors, database, state = given.vectors, self.database, self.database.state()
+        wanted = vectors.digest()
+        if state is None or not state.holds:
+            raise CannotAppend("the collection did not exist, or was not complete")
+        if state.holds == index.of["vectors"] == wanted:
+            raise CannotAppend("vectors were missing from the collection")
+        changes = given.changes(index.of)
+        if state.holds != wanted:
+            if state.becomes != wanted:
+                database.delete_from(changes.first)  # the vectors of an abandoned update
+                database.write_state(state._replace(becomes=wanted))
+            self._write(changes.fresh, changes.first, report)
+        facts = {"rows": changes.first + changes.fresh.total, "dim": vectors.dim}
+        deleted = len(_deleted(vectors, changes.numbering))
+        how = f"{changes.fresh.total} vectors written, {deleted} are deleted"
+        return Appended(facts, changes.numbering, how)
+
+    def settle(self, given: VectorsInput[Vectors], numbering: list[NumberedPart]) -> None:
+        """Remove the deleted vectors, and record that the collection is complete."""
+        self.database.delete(_deleted(given.vectors, numbering))
+        made, wanted = self._made(given.vectors), given.vectors.digest()
+        self.database.write_state(CollectionState(made, wanted, ""))
+
+    def check_contents(self, given: VectorsInput[Vectors], folder: Path) -> None:
+        """Raise Mismatch if the collection is missing, or does not contain the vectors."""
+        _check_contents(self.database, folder, given.vectors, self.settings)
+
+    def open(
+        self, files: Path, vectors: Vectors, rows: int, settings: OpenSettings
+    ) -> OpenedEngine:
+        """Open the collection of an index for searching vectors with numbers below `rows`.
+
+        lmk contacts a server on another machine only if `settings` name it. Only a server that they name
+        gets the token. Raises DataError if the collection cannot or must not be contacted, and Mismatch if
+        it contains other vectors.
+        """
+        folder = self._index or files
+        settings.refuse("a collection in Milvus", "nprobe")
+        if self.settings.index_type != "HNSW":
+            settings.refuse(f"a collection with {self.settings.index_type}", "ef_search")
+        given = settings.part(MilvusSearchSettings).uri
+        located = replace(self.settings, uri=given or _recorded_uri(folder, self.settings.uri))
+        database = _connect(located, os.environ.get(TOKEN, "") if given else "")
+        _check_contents(database, folder, vectors, located)
+        database.open(rows, settings.ef_search)
+        return OpenedEngine(database)
 
 
 def _connect(settings: MilvusSettings, token: str) -> MilvusCollection:
@@ -135,90 +234,6 @@ def _connect(settings: MilvusSettings, token: str) -> MilvusCollection:
     local = "://" not in settings.uri
     absolute = replace(settings, uri=os.path.abspath(settings.uri)) if local else settings
     return MilvusCollection.connect(absolute, "" if local else token)
-
-
-def _recipe_digest(vectors: Vectors, settings: MilvusSettings) -> str:
-    """A digest of the recipe and the index settings of vectors, without the location of the collection."""
-    recorded = {key: value for key, value in _recorded(settings).items() if key not in _LOCATION}
-    return manifest.digest({**recorded, "recipe": vectors.recipe.identity(), "dim": vectors.dim})
-
-
-_LOCATION = ("uri", "collection")  # settings that do not change vectors
-
-
-def _recorded(settings: MilvusSettings) -> dict[str, Any]:
-    """The settings that an index records; those of HNSW only for that index type."""
-    values = {"kind": FAMILY, **asdict(settings)}
-    hnsw = settings.index_type == "HNSW"
-    return {k: v for k, v in values.items() if hnsw or k not in ("m", "ef_construction")}
-
-
-def _occupied(settings: MilvusSettings, contents: str) -> str:
-    return (
-        f"{settings.uri}: the collection {settings.collection} holds {contents}; choose another "
-        "--collection, or replace it with --if-exists overwrite"
-    )
-
-
-def build_milvus(
-    vectors: Vectors, folder: Path, settings: MilvusSettings, report: Report = Report()
-) -> dict[str, Any]:
-    """Write all vectors into a collection, or continue an interrupted process, and return the facts.
-
-    Raises Mismatch if the folder or the collection contains other vectors.
-    """
-    with rollback_on_error(folder):
-        database = reserve(vectors, settings, replaces=False)
-        _claim(vectors, folder, settings, report)
-        if built := built_from(vectors, folder):
-            _check_contents(database, folder, vectors, settings)
-            return built
-        state = database.state()
-        if state and vectors.digest() not in (state.holds, state.becomes):
-            raise Mismatch(_occupied(settings, f"other vectors than {vectors.folder}"))
-        return _fill(database, vectors, folder, settings, report)
-
-
-def _claim(vectors: Vectors, folder: Path, settings: MilvusSettings, report: Report) -> None:
-    if "://" not in settings.uri:
-        settings = replace(settings, uri=os.path.relpath(settings.uri, folder))
-    claim_vectors(vectors, folder, FAMILY, _recorded(settings), report.call)
-
-
-def _fill(
-    database: MilvusCollection,
-    vectors: Vectors,
-    folder: Path,
-    settings: MilvusSettings,
-    report: Report,
-) -> dict[str, Any]:
-    """Write the missing vectors of the collection, and record that collection and index are complete."""
-    made, wanted = _recipe_digest(vectors, settings), vectors.digest()
-    state = database.state()
-    if state is None:
-        database.create(vectors.dim, state := CollectionState(made, "", wanted))
-    if not _is_complete(database, state, vectors):
-        _write(database, vectors, 0, report)
-        database.write_state(CollectionState(made, wanted, ""))
-    facts = {"rows": vectors.total, "dim": vectors.dim}
-    return write_built(folder, facts, built_of(vectors, number(vectors)), "")
-
-
-def _write(database: MilvusCollection, vectors: Vectors, first: int, report: Report) -> None:
-    """Write vectors, numbered from `first`. If earlier vectors are missing, write all vectors again."""
-
-    def progress(done: int) -> None:
-        report.progress(done, vectors.total, "vectors")
-
-    database.write(stored(vectors, first), first, progress)
-    if database.count(first) != vectors.total:
-        database.delete_from(first)
-        database.write(stored(vectors, first), first, progress)
-    if (count := database.count(first)) != vectors.total:
-        raise DataError(
-            f"{vectors.total} vectors were written, but the collection contains {count} of them; another "
-            "process is writing to it: run the same command again when it has finished"
-        )
 
 
 def stored(vectors: Vectors, first: int) -> Iterator[StoredVector]:
@@ -244,116 +259,12 @@ def stored(vectors: Vectors, first: int) -> Iterator[StoredVector]:
                 next_number, i = next_number + 1, i + 1
 
 
-def update_milvus(
-    vectors: Vectors, folder: Path, settings: MilvusSettings, report: Report = Report()
-) -> IndexUpdate:
-    """Write new vectors, include them in the index, then remove deleted ones.
-
-    Continues an interrupted update.
-
-    Raises Mismatch if the collection was changed after this index was built or updated, and Stopped if
-    another process updates the index.
-    """
-    database = reserve(vectors, settings, replaces=False)
-    _claim(vectors, folder, settings, report)
-    with locked(folder):
-        built, wanted, state = read_built(folder), vectors.digest(), database.state()
-        if not built:
-            return IndexUpdate(build_milvus(vectors, folder, settings, report), "built")
-        expected = (wanted, built["of"]["vectors"])
-        if state and state.holds and state.holds not in expected and state.becomes != wanted:
-            raise Mismatch(_occupied(settings, f"other vectors than {folder} was built from"))
-        if built["of"]["vectors"] == wanted and _is_complete(database, state, vectors):
-            return IndexUpdate(built, "already up to date")
-        if reason := _obstacle(database, state, built, vectors):
-            if state and (state.holds or state.becomes != wanted):
-                database.drop()
-            facts = _fill(database, vectors, folder, settings, report)
-            return IndexUpdate(facts, f"built again: {reason}")
-        return _extend(database, built, vectors, folder, report)
-
-
-def _is_complete(
-    database: MilvusCollection, state: CollectionState | None, vectors: Vectors
-) -> bool:
-    return (
-        state is not None and state.holds == vectors.digest() and database.count() == vectors.total
-    )
-
-
-def _obstacle(
-    database: MilvusCollection,
-    state: CollectionState | None,
-    built: dict[str, Any],
-    vectors: Vectors,
-) -> str:
-    """The reason why a collection cannot be updated to `vectors`; empty if it can."""
-    if state is None or not state.holds:
-        return "the collection did not exist, or was not complete"
-    if state.holds == built["of"]["vectors"] == vectors.digest():
-        return "vectors were missing from the collection"
-    return "these are other vectors" if other_vectors(built["of"], vectors) else ""
-
-
-def _extend(
-    database: MilvusCollection,
-    built: dict[str, Any],
-    vectors: Vectors,
-    folder: Path,
-    report: Report,
-) -> IndexUpdate:
-    """Write the new parts with the next numbers, then remove deleted vectors.
-
-    The index includes new vectors before deleted ones are removed. If the process stops in between, a search
-    skips deleted vectors, because `Numbering` maps them to no document.
-    """
-    state, wanted = database.state(), vectors.digest()
-    assert state is not None
-    numbered = read_numbering(built["of"])
-    first, fresh = sum(part.vectors for part in numbered), new_parts(numbered, vectors)
-    if state.holds != wanted:
-        if state.becomes != wanted:
-            database.delete_from(first)  # the vectors of an abandoned update
-            database.write_state(state._replace(becomes=wanted))
-        _write(database, fresh, first, report)
-    numbered += number(fresh)
-    facts = {"rows": sum(part.vectors for part in numbered), "dim": vectors.dim}
-    built = write_built(folder, facts, built_of(vectors, numbered), "")
-    deleted = _deleted(vectors, numbered)
-    database.delete(deleted)
-    database.write_state(CollectionState(state.made, wanted, ""))
-    return IndexUpdate(built, f"{fresh.total} vectors written, {len(deleted)} are deleted")
-
-
 def _deleted(vectors: Vectors, numbered: list[NumberedPart]) -> NDArray[np.int64]:
     """The numbers of vectors with a deleted document."""
     numbering, total = Numbering(vectors, numbered), sum(part.vectors for part in numbered)
     blocks = (np.arange(start, min(start + NUMBERS, total)) for start in range(0, total, NUMBERS))
     deleted = [block[numbering.docs(block) < 0] for block in blocks]
     return np.concatenate([np.zeros(0, np.int64), *deleted])
-
-
-def open_milvus(
-    folder: Path, described: Manifest, vectors: Vectors, rows: int, settings: OpenSettings
-) -> MilvusCollection:
-    """Open the collection of an index for searching vectors with numbers below `rows`.
-
-    lmk contacts a server on another machine only if `settings` name it. Only a server that they name gets
-    the token. Raises DataError if the collection cannot or must not be contacted, and Mismatch if it
-    contains other vectors.
-    """
-    values = {k: v for k, v in described.identity["settings"].items() if k != "kind"}
-    validate(values, MilvusSettings, f"the settings of {folder}", "build the index again")
-    recorded = MilvusSettings(**values)
-    settings.refuse("a collection in Milvus", "nprobe")
-    uri = settings.part(MilvusSearchSettings).uri
-    if recorded.index_type != "HNSW":
-        settings.refuse(f"a collection with {recorded.index_type}", "ef_search")
-    located = replace(recorded, uri=uri or _recorded_uri(folder, recorded.uri))
-    database = _connect(located, os.environ.get(TOKEN, "") if uri else "")
-    _check_contents(database, folder, vectors, located)
-    database.open(rows, settings.ef_search)
-    return database
 
 
 def _recorded_uri(folder: Path, uri: str) -> str:

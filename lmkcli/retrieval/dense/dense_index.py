@@ -3,7 +3,7 @@
 The query side of the vectors' recipe encodes the queries. Passages are the chunks that answer a query best.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -19,14 +19,14 @@ from lmkcli.errors import DataError, UsageError
 from lmkcli.models.devices import choose_device, native_dtype
 from lmkcli.progress import Progress, silent
 from lmkcli.retrieval.dense.candidates import ApproximateSearch
-from lmkcli.retrieval.dense.muvera import FixedDimensional
 from lmkcli.retrieval.dense.rows import RankedUnits, read_numbering
+from lmkcli.retrieval.dense.vector_engine import OpenedEngine
 from lmkcli.retrieval.dense.vector_search import Matrix, Nearest, RowHits, VectorSearch
-from lmkcli.retrieval.dense.vector_source import behind, frozen_vectors, incomplete
 from lmkcli.retrieval.engines.exact.exact_search import Exact
-from lmkcli.retrieval.index import LEXICAL, IndexInfo, Passage
+from lmkcli.retrieval.index import IndexInfo, Passage
+from lmkcli.retrieval.index_folder import BuiltIndex
+from lmkcli.retrieval.index_input import notes_of
 from lmkcli.retrieval.settings import OpenSettings
-from lmkcli.spec.manifest import Manifest
 from lmkcli.spec.values import is_digits
 from lmkcli.store.tokens import TokenRow
 from lmkcli.store.vectors import Ragged, StoredVectors, Vectors
@@ -44,52 +44,33 @@ def open_vectors(folder: Path, settings: OpenSettings) -> "DenseIndex":
     return DenseIndex(info, units, exact_search(units.matrix, settings), settings)
 
 
-class OpenedEngine(NamedTuple):
-    """The approximate search of an engine, a note for the user (may be empty), and the encoding of documents
-    and queries if the index contains encodings instead of vectors."""
-
-    nearest: Nearest
-    note: str = ""
-    encoding: FixedDimensional | None = None
-
-
-def open_approximate(
-    folder: Path,
-    described: Manifest,
-    built: dict[str, Any],
+def approximate_index(
+    index: BuiltIndex,
+    kind: str,
+    vectors: Vectors,
+    opened: OpenedEngine,
     settings: OpenSettings,
-    open_nearest: Callable[[Vectors], OpenedEngine],
 ) -> "DenseIndex":
-    """Open an index over vectors, from its manifest and its built.json.
+    """Return the index of an engine over the vectors that it was built from.
 
-    `open_nearest` opens the approximate search of the engine for the vectors that the index was built from.
     Raises UsageError for `--level chunk` with encodings of whole documents.
     """
-    settings.refuse("an index of vectors", *LEXICAL)
-    identity = described.identity
-    vectors = frozen_vectors(Vectors, folder, described, built["of"], settings.vectors)
+    nearest, note, encoding = opened
     units = RankedUnits(vectors, settings.level or "", settings.aggregate or "")
-    nearest, note, encoding = open_nearest(vectors)
     if encoding and units.level == "chunk":
         raise UsageError(
-            f"--level chunk: {folder} contains one encoding for each document (--muvera); search the vectors "
-            "themselves, or build an index without --muvera"
+            f"--level chunk: {index.folder} contains one encoding for each document (--muvera); search the "
+            "vectors themselves, or build an index without --muvera"
         )
-    search = ApproximateSearch(
-        nearest,
-        units,
-        read_numbering(built["of"]),
-        exact_search(units.matrix, settings),
-        encoding,
-    )
+    exact = exact_search(units.matrix, settings)
+    search = ApproximateSearch(nearest, units, read_numbering(index.of), exact, encoding)
     search_info: dict[str, Any] = {"ef_search": settings.ef_search, "nprobe": settings.nprobe}
-    notes = (incomplete(folder, built), behind(folder, vectors), note)
     info = IndexInfo(
-        str(folder.absolute()),
-        identity["settings"]["kind"],
-        built["digest"],
+        str(index.folder.absolute()),
+        kind,
+        index.built["digest"],
         search_info | units.identity,
-        tuple(filter(None, notes)),
+        (*notes_of(index, vectors), *([note] if note else [])),
     )
     return DenseIndex(info, units, search, settings)
 

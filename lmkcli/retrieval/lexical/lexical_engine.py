@@ -1,272 +1,156 @@
 """Lexical engines: indexes of the words of documents, with the documents stored next to them.
 
-`LexicalEngine` is the base of lexical engines. It builds, updates and opens index folders; an engine adds
-its analysis of texts, and reads and writes its own files. `LexicalIndex` ranks documents. `ChunkedIndex`
-ranks chunks, or documents by their best chunk.
+A `LexicalEngine` adds its analysis of texts, and writes and opens its own files. `LexicalIndex` ranks
+documents. `ChunkedIndex` ranks chunks, or documents by their best chunk.
 """
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Protocol, Self
 
 import numpy as np
 
-from lmkcli.data.collection import (
-    Collection,
-    CollectionDigest,
-    Doc,
-    Query,
-    Shard,
-    doc_hash,
-    open_collection,
-)
+from lmkcli.data.collection import CollectionDigest, Doc, Query, doc_hash
 from lmkcli.data.contexts import field_of
 from lmkcli.data.run import Ranking, Run, ranked
-from lmkcli.errors import DataError, Mismatch, UsageError
-from lmkcli.progress import Call, Progress, Report
-from lmkcli.retrieval.engine import IndexTask, IndexUpdate
+from lmkcli.errors import DataError, UsageError
+from lmkcli.progress import Progress, Report
+from lmkcli.retrieval.engine import Engine
+from lmkcli.retrieval.engines.settings import IndexSettings
 from lmkcli.retrieval.index import DENSE, Index, IndexInfo, Passage
-from lmkcli.retrieval.index_folder import (
-    DOCS,
-    read_built,
-    remove_replaced,
-    replace_files,
-    write_built,
-)
+from lmkcli.retrieval.index_folder import BuiltIndex
+from lmkcli.retrieval.index_input import CollectionInput
 from lmkcli.retrieval.lexical.chunks import chunking_error, chunks, passage_of
 from lmkcli.retrieval.lexical.settings import Feedback, LexicalSettings
 from lmkcli.retrieval.settings import OpenSettings
-from lmkcli.spec import manifest
-from lmkcli.spec.manifest import Manifest
 from lmkcli.spec.values import is_digits
 from lmkcli.store.doctable import DocRow, DocTable, DocTableWriter
-from lmkcli.store.outputs import rollback_on_error
 from lmkcli.store.part_writer import UniqueIds, duplicates_located
-from lmkcli.store.shards import Shards
 from lmkcli.store.tokens import estimate_total
-from lmkcli.system.atomic import atomic_file, locked
-from lmkcli.system.input_files import validate
 from lmkcli.system.streams import batched
 from lmkcli.text.analyzer import NONE, read_stopwords
 
+DOCS = "docs.parquet"
 
-class LexicalEngine(ABC):
-    """The base of lexical engines. An object is an opened index that ranks the indexed documents."""
+
+class WordSearch(Protocol):
+    """An opened lexical index that ranks the indexed documents."""
+
+    def search(self, queries: list[Query], k: int) -> Run:
+        """Return the best k documents of each query. Documents without a query term are left out."""
+
+
+class LexicalEngine(Engine[CollectionInput]):
+    """A search over the words of a collection.
+
+    The documents are stored with the index. With unit `chunk`, the engine indexes each chunk like a
+    document.
+    """
 
     variant: ClassVar[str] = "lexical"
-    name: ClassVar[str]  # the row of the catalog
+    settings_type = LexicalSettings
+    settings: LexicalSettings
 
-    @staticmethod
     @abstractmethod
-    def analysis(settings: LexicalSettings) -> dict[str, Any]:
+    def analysis(self) -> dict[str, Any]:
         """Return all settings that determine terms, as JSON values.
 
         Raises UsageError for invalid settings.
         """
 
-    @classmethod
     @abstractmethod
-    def build(
-        cls, docs: Iterable[Doc], folder: Path, settings: LexicalSettings, progress: Progress
-    ) -> dict[str, Any]:
+    def write(self, docs: Iterable[Doc], folder: Path, progress: Progress) -> dict[str, Any]:
         """Write an index of documents into `folder` and return its facts, as JSON values."""
 
-    @classmethod
     @abstractmethod
-    def open(
-        cls, folder: Path, settings: LexicalSettings, feedback: Feedback | None = None
-    ) -> Self:
-        """Open the index in `folder`; `feedback` expands its queries.
+    def open(self, files: Path, feedback: Feedback | None = None) -> WordSearch:
+        """Open the index in the folder `files`; `feedback` expands its queries.
 
         Raises DataError or Mismatch if it cannot be searched here, or not with feedback.
         """
 
-    @abstractmethod
-    def search(self, queries: list[Query], k: int) -> Run:
-        """Return the best k documents of each query. Documents without a query term are left out."""
-
     @classmethod
-    def plan(cls, task: IndexTask, report: Report) -> "LexicalPlan":
-        """Open the collection. Raises UsageError for invalid settings."""
-        settings = task.settings.part(LexicalSettings)
-        if (file := task.settings.stopwords_file) is not None:
-            words = "" if file == NONE else read_stopwords(Path(file))
-            settings = replace(settings, stopwords=words)
-        collection = open_collection(task.source, context=field_of(settings.context))
-        if task.overwrite:
-            _identity(collection, cls, settings)
-        return LexicalPlan(cls, collection, task.folder, settings)
+    def configured(cls, settings: IndexSettings) -> Self:
+        """Return the engine with the settings of a command, and with the stop words of a file."""
+        own = settings.part(LexicalSettings)
+        if (file := settings.stopwords_file) is not None:
+            own = replace(own, stopwords="" if file == NONE else read_stopwords(Path(file)))
+        return cls(own)
 
-    @classmethod
-    def open_index(
-        cls, folder: Path, described: Manifest, built: dict[str, Any], settings: OpenSettings
-    ) -> Index:
-        """Open an index that `lmk index` built."""
-        recorded = described.identity["settings"]
-        validate(recorded, LexicalSettings, f"the settings of {folder}", "build it again")
-        own = LexicalSettings(**recorded)
-        files, path = folder / built["at"], str(folder.absolute())
+    @property
+    def built_again(self) -> str:
+        """The reason why an index of a changed collection is built again."""
+        return f"{self.kind} counts words over the whole collection"
+
+    def identity(self, folder: Path) -> dict[str, Any]:
+        """Return the settings and the analysis. Raises UsageError for invalid settings."""
+        if reason := chunking_error(self.settings):
+            raise UsageError(reason)
+        return {"settings": self.settings.identity(), "analysis": self.analysis()}
+
+    def open_input(self, source: str, settings: IndexSettings, report: Report) -> CollectionInput:
+        """Open the collection."""
+        return CollectionInput.open(source, field_of(self.settings.context))
+
+    def build(self, given: CollectionInput, folder: Path, report: Report) -> dict[str, Any]:
+        """Write the index and the documents into a folder, and return the facts."""
+        collection, settings = given.collection, self.settings
+        stored = _StoredDocs(folder, bool(settings.context))
+        stream, seen = collection.docs(), 0
+
+        def counted() -> Iterator[Doc]:
+            nonlocal seen
+            for seen, doc in enumerate(stream, 1):  # noqa: B007
+                yield doc
+
+        docs: Iterable[Doc] = stored.through(counted())
+        if settings.unit == "chunk":
+            docs = chunks(docs, settings)
+
+        def reported(done: int, total: int | None, unit: str, detail: str = "") -> None:
+            if settings.unit != "chunk":
+                total = stream.total or estimate_total(seen, stream.fraction)
+            report.progress(done, total, unit, detail)
+
+        with duplicates_located(collection):
+            facts = self.write(docs, folder, reported)
+        if skipped := collection.skipped_count():
+            facts |= {"skipped": skipped}
+        if settings.unit == "chunk":
+            facts |= {"documents": stored.digest.count, "chunks": facts["documents"]}
+        return {**facts, "collection": str(stored.digest)}
+
+    def open_index(self, index: BuiltIndex, settings: OpenSettings) -> Index:
+        """Open an index of documents or of chunks."""
+        own, files, path = self.settings, index.files, str(index.folder.absolute())
+        digest, documents = index.built["digest"], index.built.get("documents")
         if own.unit == "doc":
-            settings.refuse(f"a {cls.name} index", *DENSE)
-            info = IndexInfo(path, cls.name, built["digest"], expansion(settings))
-            return LexicalIndex(info, cls.open(files, own, settings.feedback), files)
+            settings.refuse(f"a {self.kind} index", *DENSE)
+            info = IndexInfo(path, self.kind, digest, expansion(settings))
+            return LexicalIndex(info, self.open(files, settings.feedback), files, documents)
         settings.refuse(
-            f"a {cls.name} index of chunks", *(name for name in DENSE if name != "level")
+            f"a {self.kind} index of chunks", *(name for name in DENSE if name != "level")
         )
         if settings.feedback:
             raise UsageError(
-                f"--{settings.feedback.method} takes its terms from whole documents, and {folder} ranks "
+                f"--{settings.feedback.method} takes its terms from whole documents, and {index.folder} ranks "
                 "chunks; index the collection without --unit chunk"
             )
         if reason := chunking_error(own):
-            raise DataError(f"the settings of {folder} are invalid ({reason}); build it again")
+            raise DataError(
+                f"the settings of {index.folder} are invalid ({reason}); build it again"
+            )
         search = {"level": "chunk"} if settings.level == "chunk" else {"aggregate": "max"}
-        info = IndexInfo(path, cls.name, built["digest"], search)
-        return ChunkedIndex(info, cls.open(files, own), files, own)
+        info = IndexInfo(path, self.kind, digest, search)
+        return ChunkedIndex(info, self.open(files), files, own, documents)
 
 
 def expansion(settings: OpenSettings) -> dict[str, Any]:
     """The settings of a search that change lexical scores, as a run records them."""
     return {"feedback": asdict(settings.feedback)} if settings.feedback else {}
-
-
-@dataclass(frozen=True)
-class LexicalPlan:
-    """A lexical index of an open collection."""
-
-    engine: type[LexicalEngine]
-    collection: Collection
-    folder: Path
-    settings: LexicalSettings
-
-    def build(self, report: Report) -> dict[str, Any]:
-        """Build the index."""
-        return build_lexical(self.collection, self.folder, self.engine, self.settings, report)
-
-    def update(self, report: Report) -> IndexUpdate:
-        """Build the index again if the collection has changed."""
-        return update_lexical(self.collection, self.folder, self.engine, self.settings, report)
-
-    def build_shard(self, shard: Shard, report: Report) -> Shards | None:
-        """Raise UsageError, because scores need counts over the whole collection."""
-        raise UsageError(f"--shard: a {self.engine.name} index is built whole; drop the flag")
-
-
-def build_lexical(
-    collection: Collection,
-    folder: Path,
-    engine: type[LexicalEngine],
-    settings: LexicalSettings,
-    report: Report = Report(),
-) -> dict[str, Any]:
-    """Build a lexical index, with the documents next to it, and return its facts.
-
-    Raises Mismatch if the folder contains an index with other settings, or of an earlier state of the
-    collection.
-    """
-    with rollback_on_error(folder):
-        _claim(engine, collection, folder, settings, report.call)
-        stamp = collection.file_stats()
-        if built := read_built(folder):
-            if lines := manifest.json_differences(built["of"]["stamp"], stamp):
-                raise Mismatch(
-                    f"{collection.name} has changed since {folder} was built (then | now):\n  "
-                    + "\n  ".join(lines)
-                    + "\nupdate the index with --if-exists update"
-                )
-            return built
-        facts = _write_files(engine, collection, folder, settings, report.progress)
-        return write_built(folder, facts, {"stamp": stamp}, "")
-
-
-def update_lexical(
-    collection: Collection,
-    folder: Path,
-    engine: type[LexicalEngine],
-    settings: LexicalSettings,
-    report: Report = Report(),
-) -> IndexUpdate:
-    """Build the index again from the collection, unless its files are unchanged."""
-    _claim(engine, collection, folder, settings, report.call)
-    with locked(folder):
-        built = read_built(folder)
-        if not built:
-            return IndexUpdate(build_lexical(collection, folder, engine, settings, report), "built")
-        remove_replaced(folder, built["at"])
-        stamp = collection.file_stats()
-        if stamp and stamp == built["of"]["stamp"]:
-            return IndexUpdate(built, "already up to date")
-
-        def build(where: Path) -> dict[str, Any]:
-            return _write_files(engine, collection, where, settings, report.progress)
-
-        facts = replace_files(folder, built, build, {"stamp": stamp})
-        return IndexUpdate(
-            facts, f"built again: {engine.name} counts words over the whole collection"
-        )
-
-
-def _claim(
-    engine: type[LexicalEngine],
-    collection: Collection,
-    folder: Path,
-    settings: LexicalSettings,
-    call: Call,
-) -> None:
-    """Make `folder` an index of this engine. Raises Mismatch if it is an index with other settings."""
-    identity = _identity(collection, engine, settings)
-    manifest.claim(folder, Manifest("index", identity, facts=manifest.environment(call)))
-
-
-def _identity(
-    collection: Collection, engine: type[LexicalEngine], settings: LexicalSettings
-) -> dict[str, Any]:
-    """The settings that determine a lexical index. Raises UsageError for invalid settings."""
-    if reason := chunking_error(settings):
-        raise UsageError(reason)
-    return {
-        "family": engine.name,
-        "settings": settings.identity(),
-        "analysis": engine.analysis(settings),
-        "collection": {"name": collection.name, "settings": collection.settings},
-    }
-
-
-def _write_files(
-    engine: type[LexicalEngine],
-    collection: Collection,
-    where: Path,
-    settings: LexicalSettings,
-    progress: Progress,
-) -> dict[str, Any]:
-    """Write the files of an index and its documents into a folder, and return the facts."""
-    stored = _StoredDocs(where, bool(settings.context))
-    stream, seen = collection.docs(), 0
-
-    def counted() -> Iterator[Doc]:
-        nonlocal seen
-        for seen, doc in enumerate(stream, 1):  # noqa: B007
-            yield doc
-
-    docs: Iterable[Doc] = stored.through(counted())
-    if settings.unit == "chunk":
-        docs = chunks(docs, settings)
-
-    def reported(done: int, total: int | None, unit: str, detail: str = "") -> None:
-        if settings.unit != "chunk":
-            total = stream.total or estimate_total(seen, stream.fraction)
-        progress(done, total, unit, detail)
-
-    with duplicates_located(collection):
-        facts = engine.build(docs, where, settings, reported)
-    if skipped := collection.skipped_count():
-        facts |= {"skipped": skipped}
-    if settings.unit == "chunk":
-        facts |= {"documents": stored.digest.count, "chunks": facts["documents"]}
-    return {**facts, "collection": str(stored.digest)}
 
 
 class _StoredDocs:
@@ -279,23 +163,26 @@ class _StoredDocs:
     def through(self, docs: Iterable[Doc]) -> Iterator[Doc]:
         """Yield the same documents. Raises DataError for a duplicate id."""
         seen = UniqueIds()
-        with atomic_file(self._path) as temporary:
-            table = DocTableWriter(temporary, store_text=True, contexts=self._contexts)
-            for batch in batched(docs, lambda doc: len(doc.text) + 64, 1 << 20):
-                seen.add((doc.id for doc in batch), "this collection")
-                for doc in batch:
-                    row = DocRow(doc, doc_hash(doc), 0, 0, 0)
-                    table.append(row)
-                    self.digest.add(row.hash)
-                    yield doc
-            table.close()
+        table = DocTableWriter(self._path, store_text=True, contexts=self._contexts)
+        for batch in batched(docs, lambda doc: len(doc.text) + 64, 1 << 20):
+            seen.add((doc.id for doc in batch), "this collection")
+            for doc in batch:
+                row = DocRow(doc, doc_hash(doc), 0, 0, 0)
+                table.append(row)
+                self.digest.add(row.hash)
+                yield doc
+        table.close()
 
 
 class LexicalIndex:
-    """A lexical engine, with its documents stored in `folder`."""
+    """A search over words, with its documents stored in `folder`. It has `documents` documents, if known."""
 
-    def __init__(self, info: IndexInfo, engine: LexicalEngine, folder: Path) -> None:
-        self.info = info
+    unit, dimensions = "doc", None
+
+    def __init__(
+        self, info: IndexInfo, engine: WordSearch, folder: Path, documents: int | None = None
+    ) -> None:
+        self.info, self.documents = info, documents
         self._engine, self._folder = engine, folder
 
     def search(self, queries: list[Query], k: int) -> Run:
@@ -329,12 +216,19 @@ class LexicalIndex:
 
 
 class ChunkedIndex(LexicalIndex):
-    """A lexical engine over chunks, with their documents stored in `folder`."""
+    """A search over the words of chunks, with their documents stored in `folder`."""
+
+    unit = "chunk"
 
     def __init__(
-        self, info: IndexInfo, engine: LexicalEngine, folder: Path, settings: LexicalSettings
+        self,
+        info: IndexInfo,
+        engine: WordSearch,
+        folder: Path,
+        settings: LexicalSettings,
+        documents: int | None = None,
     ) -> None:
-        super().__init__(info, engine, folder)
+        super().__init__(info, engine, folder, documents)
         self._settings = settings
 
     def search(self, queries: list[Query], k: int) -> Run:

@@ -18,7 +18,7 @@ from lmkcli.progress import silent
 from lmkcli.retrieval.engine import engine_of
 from lmkcli.retrieval.engines.bm25.engine import Bm25
 from lmkcli.retrieval.lexical.feedback import expand
-from lmkcli.retrieval.lexical.lexical_engine import build_lexical
+from tests.indexes import build_lexical
 from lmkcli.retrieval.lexical.settings import Feedback, LexicalSettings
 from lmkcli.retrieval.pipeline import open_index
 from lmkcli.retrieval.settings import OpenSettings
@@ -287,7 +287,7 @@ from pathlib import Path
 from lmkcli.data.collection import open_collection
 from lmkcli.progress import Report
 from lmkcli.retrieval.engine import engine_of
-from lmkcli.retrieval.lexical.lexical_engine import build_lexical
+from tests.indexes import build_lexical
 from lmkcli.retrieval.lexical.settings import LexicalSettings
 
 def progress(done, total, unit, detail=""):

@@ -15,7 +15,7 @@ from lmkcli.encoding import vector_updates
 from lmkcli.errors import UsageError
 from lmkcli.retrieval.dense import dense_index, vector_reranker
 from lmkcli.retrieval.dense.rows import Flat
-from lmkcli.retrieval.engines.faiss.engine import build_faiss, update_faiss
+from tests.indexes import build_faiss, update_faiss
 from lmkcli.retrieval.engines.faiss.settings import FaissSettings
 from lmkcli.retrieval.index import Passage
 from lmkcli.retrieval.pipeline import Stages, open_all, open_index, open_pipeline

@@ -16,7 +16,7 @@ from lmkcli.errors import DataError, UsageError
 from lmkcli.retrieval.engine import engine_of
 from lmkcli.retrieval.index import Index
 from lmkcli.retrieval.lexical.chunks import chunk_spans, chunking_error, chunks
-from lmkcli.retrieval.lexical.lexical_engine import build_lexical, update_lexical
+from tests.indexes import build_lexical, update_lexical
 from lmkcli.retrieval.lexical.settings import LexicalSettings
 from lmkcli.retrieval.pipeline import Stages, open_all, open_index
 from lmkcli.retrieval.settings import OpenSettings

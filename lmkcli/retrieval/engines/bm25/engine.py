@@ -16,7 +16,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal, TypedDict
+from typing import Annotated, Any, Literal, TypedDict
 
 import numpy as np
 import pyarrow as pa
@@ -28,13 +28,11 @@ from lmkcli.data.run import Ranking, Run, ranked
 from lmkcli.errors import DataError, LmkError, Mismatch
 from lmkcli.progress import Progress
 from lmkcli.retrieval.engines.bm25.library import bm25s
-from lmkcli.retrieval.index_folder import DOCS
 from lmkcli.retrieval.lexical.feedback import expand, is_expansion_term
-from lmkcli.retrieval.lexical.lexical_engine import LexicalEngine
+from lmkcli.retrieval.lexical.lexical_engine import DOCS, LexicalEngine
 from lmkcli.retrieval.lexical.settings import Feedback, LexicalSettings
 from lmkcli.spec.manifest import json_differences
 from lmkcli.store.doctable import DocTable, take
-from lmkcli.system.atomic import atomic_folder
 from lmkcli.system.input_files import int_range, read_json
 from lmkcli.system.streams import batched
 from lmkcli.text.analyzer import Analyzer
@@ -45,63 +43,42 @@ BATCH_CHARACTERS = 1 << 22  # characters of text between two reports of progress
 
 
 class Bm25(LexicalEngine):
-    """An opened BM25 index."""
+    """BM25 over the words of documents."""
 
-    name: ClassVar[str] = "bm25"
+    kind = "bm25"
 
-    def __init__(
-        self,
-        scores: Any,
-        ids: pa.ChunkedArray,
-        analyzer: Analyzer,
-        texts: DocTable | None = None,
-        feedback: Feedback | None = None,
-    ) -> None:
-        self._scores = scores
-        self._ids = ids
-        self._analyzer = analyzer
-        self._texts = texts  # feedback takes terms from them
-        self._feedback = feedback
-
-    @staticmethod
-    def analysis(settings: LexicalSettings) -> dict[str, Any]:
+    def analysis(self) -> dict[str, Any]:
         """Return all settings that determine terms. Raises UnknownName for an unknown language or stemmer."""
-        return _analyzer(settings).identity()
+        return _analyzer(self.settings).identity()
 
-    @classmethod
-    def build(
-        cls, docs: Iterable[Doc], folder: Path, settings: LexicalSettings, progress: Progress
-    ) -> dict[str, Any]:
-        """Write `folder/bm25/` atomically, and return its facts: counts, bytes, analysis, versions.
+    def write(self, docs: Iterable[Doc], folder: Path, progress: Progress) -> dict[str, Any]:
+        """Write `folder/bm25/`, and return its facts: counts, bytes, analysis, versions.
 
         Texts are read once. Each term of a text takes four bytes of memory. While scores are computed, each
         distinct term of a document takes about forty bytes. Raises DataError if no document has a term.
         """
-        analyzer = _analyzer(settings)
-        with atomic_folder(folder / FOLDER) as temporary:
-            terms = _Terms(analyzer, temporary / IDS)
-            terms.read(docs, progress)
-            index = bm25s.BM25(method="lucene", k1=settings.k1, b=settings.b, backend="numpy")
-            corpus = (terms.rows, terms.vocabulary)
-            index.index(corpus, create_empty_token=False, show_progress=False)
-            _save(index, temporary)
-            (temporary / ANALYSIS).write_text(json.dumps(analyzer.identity(), indent=1))
-            size = sum(entry.stat().st_size for entry in os.scandir(temporary))
+        analyzer, settings, path = _analyzer(self.settings), self.settings, folder / FOLDER
+        path.mkdir()
+        terms = _Terms(analyzer, path / IDS)
+        terms.read(docs, progress)
+        index = bm25s.BM25(method="lucene", k1=settings.k1, b=settings.b, backend="numpy")
+        corpus = (terms.rows, terms.vocabulary)
+        index.index(corpus, create_empty_token=False, show_progress=False)
+        _save(index, path)
+        (path / ANALYSIS).write_text(json.dumps(analyzer.identity(), indent=1))
+        size = sum(entry.stat().st_size for entry in os.scandir(path))
         facts = {**terms.counts(), "postings": len(index.scores["data"]), "bytes": size}
         versions = {"bm25s": bm25s.__version__, **analyzer.versions()}
         return {**facts, "analysis": analyzer.identity(), "versions": versions}
 
-    @classmethod
-    def open(
-        cls, folder: Path, settings: LexicalSettings, feedback: Feedback | None = None
-    ) -> "Bm25":
-        """Open the index in `folder`, memory-mapped. Feedback reads the documents next to it.
+    def open(self, files: Path, feedback: Feedback | None = None) -> "Bm25Search":
+        """Open the index in a folder, memory-mapped. Feedback reads the documents next to it.
 
         Raises DataError if it cannot be read, and Mismatch if this installation would analyse queries
         differently from the indexed documents.
         """
-        path = folder / FOLDER
-        analyzer = _analyzer(settings)
+        path = files / FOLDER
+        analyzer = _analyzer(self.settings)
         with _read_errors(path):
             analysis = read_json(path / ANALYSIS, dict[str, Any], _AGAIN)
             read_json(path / PARAMS, _Params, _AGAIN)
@@ -116,8 +93,26 @@ class Bm25(LexicalEngine):
                 + "\n  ".join(lines)
                 + "\nbuild the index again, or install the PyStemmer that it was built with"
             )
-        texts = DocTable(folder / DOCS) if feedback else None
-        return cls(scores, ids, analyzer, texts, feedback)
+        texts = DocTable(files / DOCS) if feedback else None
+        return Bm25Search(scores, ids, analyzer, texts, feedback)
+
+
+class Bm25Search:
+    """An opened BM25 index."""
+
+    def __init__(
+        self,
+        scores: Any,
+        ids: pa.ChunkedArray,
+        analyzer: Analyzer,
+        texts: DocTable | None = None,
+        feedback: Feedback | None = None,
+    ) -> None:
+        self._scores = scores
+        self._ids = ids
+        self._analyzer = analyzer
+        self._texts = texts  # feedback takes terms from them
+        self._feedback = feedback
 
     def search(self, queries: list[Query], k: int) -> Run:
         """Rank the documents that share a term with the query, ties by document id."""

@@ -32,7 +32,6 @@ from lmkcli.retrieval.engines.faiss.resources import (
     train_on_sample,
 )
 from lmkcli.retrieval.engines.faiss.settings import FaissSettings
-from lmkcli.system.atomic import atomic_file
 
 FILE = "faiss.index"
 _LARGEST = (1 << 31) - 1  # the largest int that FAISS accepts
@@ -66,13 +65,12 @@ class FaissIndex:
     def build(
         cls, blocks: Blocks, folder: Path, settings: FaissSettings, progress: Progress
     ) -> dict[str, Any]:
-        """Write `folder/faiss.index` atomically, and return its facts (factory, rows, bytes).
+        """Write `folder/faiss.index`, and return its facts (factory, rows, bytes).
 
         Raises UsageError for a factory string that FAISS refuses. Raises DataError, before any work, for too
         few training vectors or too little memory.
         """
         index, factory = _buildable(blocks, settings)
-        _clear_lists(folder)
         trained = train_on_sample(index, blocks, settings.seed)
         if isinstance(core_of(index), faiss.IndexHNSW):
             core_of(index).hnsw.efConstruction = min(settings.ef_construction, _LARGEST)
@@ -112,7 +110,7 @@ class FaissIndex:
     def build_shard(
         cls, share: Share, trained: Path, path: Path, settings: FaissSettings, progress: Progress
     ) -> None:
-        """Add the vectors of a shard to a trained index, and write it to `path` atomically."""
+        """Add the vectors of a shard to a trained index, and write it to `path`."""
         index = _read_file(trained, 0)
         needed = forecast(index, share.blocks.rows)
         check_fits("a shard", needed, settings, "use more shards, which are smaller")
@@ -130,7 +128,6 @@ class FaissIndex:
         a full disk.
         """
         index = _read_file(trained, 0)
-        _clear_lists(folder)
         if apart:
             list_files = lists.keep_apart(shards, folder)
             _write_file(index, folder / FILE)
@@ -243,15 +240,9 @@ def _facts(index: Any, files: list[Path]) -> dict[str, Any]:
     return {**facts, "faiss": faiss.__version__}
 
 
-def _clear_lists(folder: Path) -> None:
-    """Remove the list files of a process that was killed while it joined shards."""
-    for path in lists.list_files(folder):
-        path.unlink()
-
-
 def _write_file(index: Any, path: Path) -> None:
     # FAISS does not raise an error if the disk is full when it closes a file. Python does.
-    with atomic_file(path) as temporary, open(temporary, "wb") as file:
+    with open(path, "wb") as file:
         try:
             writer = faiss.PyCallbackIOWriter(file.write)  # type: ignore[attr-defined]
             faiss.write_index(index, writer)

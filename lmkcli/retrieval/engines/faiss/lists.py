@@ -25,7 +25,6 @@ from numpy.typing import NDArray
 
 from lmkcli.errors import DataError
 from lmkcli.retrieval.engines.faiss.factory import error_text
-from lmkcli.system.atomic import atomic_file
 
 LISTS = "faiss.ivfdata"  # the joined lists, next to faiss.index
 _APART, _ALL_APART = "faiss-{:05d}.index", "faiss-*.index"  # files of shards that are kept apart
@@ -60,9 +59,9 @@ def range_parameters(index: Any, numbers: range) -> Any:
 def join(empty: Any, shards: list[Path], folder: Path) -> Path:
     """Write the joined lists of shards to a file, attach it to a trained empty index, and return its path."""
     joined = folder / LISTS
-    with atomic_file(joined) as temporary, _silenced():
+    with _silenced():
         try:
-            merge_ondisk(empty, [str(path) for path in shards], str(temporary))
+            merge_ondisk(empty, [str(path) for path in shards], str(joined))
         except (RuntimeError, AssertionError) as error:
             raise DataError(
                 f"the shards in {shards[0].parent} cannot be joined ({error_text(error)}); remove this "
@@ -77,11 +76,10 @@ def keep_apart(shards: list[Path], folder: Path) -> list[Path]:
     """Link the files of shards into the folder of an empty index, in order, and return the new paths."""
     names = [folder / _APART.format(number) for number in range(len(shards))]
     for shard, name in zip(shards, names, strict=True):
-        with atomic_file(name) as temporary:
-            try:
-                os.link(shard, temporary)
-            except OSError:  # a file system without hard links
-                shutil.copyfile(shard, temporary)
+        try:
+            os.link(shard, name)
+        except OSError:  # a file system without hard links
+            shutil.copyfile(shard, name)
     return names
 
 

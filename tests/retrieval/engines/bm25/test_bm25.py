@@ -18,7 +18,7 @@ from lmkcli.progress import silent
 from lmkcli.retrieval.engine import engine_of
 from lmkcli.retrieval.engines.bm25.engine import FOLDER, Bm25
 from lmkcli.retrieval.lexical.feedback import expand, is_expansion_term
-from lmkcli.retrieval.lexical.lexical_engine import build_lexical
+from tests.indexes import build_lexical
 from lmkcli.retrieval.lexical.settings import Feedback, LexicalSettings
 from lmkcli.retrieval.pipeline import open_index
 from lmkcli.retrieval.settings import OpenSettings

@@ -1,0 +1,268 @@
+"""The life of an index folder, for every engine: claim, build or append, record, replace, and join shards.
+
+An engine writes files, or fills a database. `IndexJob` decides whether that is necessary, and makes the
+result appear at once:
+
+1. Claim: the manifest with the identity of the index is created, or compared with the existing one.
+2. Lock: one process at a time changes the folder; the others stop with exit code 75.
+3. Compare: an index of unchanged input is kept.
+4. Write: the engine appends the changes, or builds the index again, in a new subfolder.
+5. Record: `built.json` is replaced. From this moment on, readers open the new index.
+6. Clean: the files of the replaced index are removed, and those of killed processes.
+
+A killed process leaves the state before or after step 5, and files that step 6 of the next process removes.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Generic, NamedTuple
+
+from lmkcli.data.collection import Collection, Shard
+from lmkcli.errors import DataError, UsageError
+from lmkcli.progress import Report
+from lmkcli.retrieval.dense.rows import NumberedPart
+from lmkcli.retrieval.engine import AnyInput, Engine, engine_of, family_of
+from lmkcli.retrieval.engines.settings import IndexSettings
+from lmkcli.retrieval.index_folder import (
+    BuiltIndex,
+    read_built,
+    remove_leftovers,
+    write_built,
+    write_files,
+)
+from lmkcli.retrieval.index_input import CannotAppend
+from lmkcli.spec import manifest
+from lmkcli.spec.manifest import Manifest
+from lmkcli.store.outputs import rollback_on_error
+from lmkcli.store.shards import Shards, shards_folder
+from lmkcli.system.atomic import LOCK_FILE, atomic_file, locked
+
+COMMON, SHARD = "common.index", "shard.index"  # what all shards share, and the file of each shard
+
+
+class IndexUpdate(NamedTuple):
+    """The facts of an index that was updated, and a description of the changes."""
+
+    facts: dict[str, Any]
+    how: str
+
+
+@dataclass(frozen=True)
+class IndexJob(Generic[AnyInput]):
+    """The index in `folder`, which an engine builds from its input.
+
+    overwrite: another index was removed, or will be removed, to make room for this one.
+    apart: shards stay in files of their own when they are joined.
+    """
+
+    engine: Engine[AnyInput]
+    given: AnyInput
+    folder: Path
+    overwrite: bool = False
+    apart: bool = False
+
+    @classmethod
+    def open(
+        cls, source: str, folder: Path, settings: IndexSettings, overwrite: bool, report: Report
+    ) -> "IndexJob[Any]":
+        """Open the input of `lmk index`, and check the settings before anything is written.
+
+        Notes go to the report.
+        """
+        engine = engine_of(settings.kind).configured(settings)
+        given = engine.open_input(source, settings, report)
+        job = IndexJob(engine, given, folder, overwrite, settings.apart)
+        if settings.shard is None:
+            job.check(report)
+        return job
+
+    def check(self, report: Report = Report()) -> None:
+        """Raise errors that are known before anything is written; notes go to the report."""
+        _ = self.identity
+        if shards := self._shards():
+            if self.overwrite or not read_built(self.folder):  # else only their removal is unfinished
+                shards.check_whole()
+            return
+        if self.apart and not read_built(self.folder):
+            raise UsageError(
+                f"--apart joins shards, and {self.folder} has none: build each with --shard i/n"
+            )
+        self.engine.check(self.given, self.overwrite, report)
+
+    @property
+    def collection(self) -> Collection | None:
+        """The collection of an index of words; None for vectors."""
+        return self.given.collection
+
+    @cached_property
+    def identity(self) -> dict[str, Any]:
+        """The settings and the input that determine the index. Raises UsageError for invalid settings."""
+        family = family_of(self.engine.kind)
+        return {"family": family, **self.engine.identity(self.folder), **self.given.identity()}
+
+    def build(self, report: Report = Report()) -> dict[str, Any]:
+        """Build the index, or join its shards, and return its facts. A finished index is kept.
+
+        Raises Mismatch if the folder contains an index with other settings, or of other input.
+        """
+        if shards := self._shards():
+            return self._join(shards, report)
+        with rollback_on_error(self.folder):
+            self._claim(report)
+            if finished := self._finished():
+                return finished
+            with self._lock():
+                return self._finished() or self._build(report)
+
+    def update(self, report: Report = Report()) -> IndexUpdate:
+        """Bring the index up to date, or build it.
+
+        Raises Mismatch for other settings, and Stopped if another process changes the index.
+        """
+        if shards := self._shards():
+            return IndexUpdate(self._join(shards, report), "shards joined")
+        with rollback_on_error(self.folder):
+            self._claim(report)
+            with self._lock():
+                if not (built := read_built(self.folder)):
+                    return IndexUpdate(self._build(report), "built")
+                index = BuiltIndex(self.folder, manifest.read(self.folder), built)
+                remove_leftovers(self.folder, built["at"])
+                complete = self.engine.is_complete(self.given, index)
+                if complete and self.given.is_unchanged(index.of):
+                    return IndexUpdate(built, "already up to date")
+                try:
+                    return self._append(index, report)
+                except CannotAppend as reason:
+                    self.engine.discard(self.given)
+                    return IndexUpdate(self._build(report, built["at"]), f"built again: {reason}")
+
+    def _claim(self, report: Report) -> None:
+        """Make the folder an index with this identity, or raise Mismatch if it is another index."""
+        facts = {**manifest.environment(report.call), **self.given.facts(self.folder)}
+        manifest.claim(self.folder, Manifest("index", self.identity, facts=facts))
+
+    @contextmanager
+    def _lock(self) -> Iterator[None]:
+        with locked(self.folder):
+            try:
+                yield
+            finally:
+                (self.folder / LOCK_FILE).unlink(missing_ok=True)
+
+    def _finished(self) -> dict[str, Any]:
+        """The facts of the finished index; empty without one. Raises Mismatch if its input has changed."""
+        if built := read_built(self.folder):
+            self.given.check_same(built["of"], self.folder)
+            self.engine.check_contents(self.given, self.folder)
+        return built
+
+    def _build(self, report: Report, at: str = "") -> dict[str, Any]:
+        """Write the whole index, and replace the one in subfolder `at`."""
+        remove_leftovers(self.folder, at)
+        if self.overwrite:
+            self.engine.discard(self.given)
+        of = self.given.record()  # before the input is read: later changes of it are found
+        facts, at = write_files(
+            self.folder, at, lambda where: self.engine.build(self.given, where, report)
+        )
+        return self._record(facts, of, at)
+
+    def _append(self, index: BuiltIndex, report: Report) -> IndexUpdate:
+        """Write the changes of the input. Raises CannotAppend if that is impossible."""
+        appended = None
+
+        def append(where: Path) -> dict[str, Any]:
+            nonlocal appended
+            appended = self.engine.append(self.given, index, where, report)
+            return appended.facts
+
+        facts, at = write_files(self.folder, index.built["at"], append)
+        assert appended is not None
+        kept = {k: v for k, v in index.built.items() if k not in ("digest", "of", "at")}
+        of = self.given.record(appended.numbering)
+        built = self._record({**kept, **facts}, of, at, appended.numbering)
+        return IndexUpdate(built, appended.how)
+
+    def _record(
+        self,
+        facts: dict[str, Any],
+        of: dict[str, Any],
+        at: str,
+        numbering: list[NumberedPart] | None = None,
+    ) -> dict[str, Any]:
+        """Publish the index, and remove what it replaces."""
+        built = write_built(self.folder, facts, of, at)
+        if numbering is not None:
+            self.engine.settle(self.given, numbering)
+        remove_leftovers(self.folder, at)
+        return built
+
+    # Shards: each task builds one in a folder next to the index, and one process joins them.
+
+    def build_shard(self, shard: Shard, report: Report = Report()) -> Shards | None:
+        """Build one shard and return all shards; None if the whole index exists already.
+
+        A finished shard is kept. The first task writes what all shards share, and the others wait for it.
+        Raises UsageError for an engine that builds whole indexes, and Mismatch for shards of another index.
+        """
+        if read_built(self.folder):
+            self._claim(report)
+            self._finished()
+            return None
+        self.engine.check_shards(self.given)
+        shards = Shards.claim(
+            self.folder, self._shards_identity, shard.count, [SHARD], report.call
+        )
+        common = shards.once(
+            COMMON, lambda path: self.engine.write_common(self.given, path), report.note
+        )
+        path = shards.path(shard.number, SHARD)
+        if not path.exists():
+            with atomic_file(path) as temporary:
+                self.engine.write_shard(self.given, shard, common, temporary, report)
+        return shards
+
+    def join(self, report: Report = Report()) -> dict[str, Any]:
+        """Join the shards to the whole index, and return its facts.
+
+        Raises DataError for missing shards, and Mismatch for the shards of another index.
+        """
+        if not (shards := self._shards()):
+            raise DataError(f"{shards_folder(self.folder)} does not exist: build the shards first")
+        return self._join(shards, report)
+
+    def _join(self, shards: Shards, report: Report) -> dict[str, Any]:
+        with rollback_on_error(self.folder):
+            if not read_built(self.folder):
+                shards.check_whole()
+            self._claim(report)
+            with self._lock():
+                # A process that was killed before it removed the shards has joined them.
+                built = self._finished() or self._write_joined(shards)
+        shards.remove()
+        return built
+
+    def _write_joined(self, shards: Shards) -> dict[str, Any]:
+        remove_leftovers(self.folder, "")
+        paths = [shards.path(each, SHARD) for each in range(shards.count)]
+
+        def join(where: Path) -> dict[str, Any]:
+            return self.engine.join(self.given, shards.folder / COMMON, paths, where, self.apart)
+
+        facts, at = write_files(self.folder, "", join)
+        return self._record(facts, self.given.record(), at)
+
+    def _shards(self) -> Shards | None:
+        """The shards of this index, if any exist. Raises Mismatch for the shards of another index."""
+        if not self.engine.in_shards:
+            return None
+        return Shards.find(self.folder, self._shards_identity)
+
+    @property
+    def _shards_identity(self) -> dict[str, Any]:
+        state = self.given.record()
+        return {"settings": self.identity["settings"], "vectors": state["vectors"]}
