@@ -697,7 +697,7 @@ SEARCH: Group = {
     "k-0": "search v small -k 0 -o out.trec",
     "run-question": "search run.trec -q river",
     "not-ours": "search v small -o thesis/chapter.tex",
-    "damaged-index": Case("search hnsw small -k 3 -o out.trec", (cut("hnsw/faiss.index"),)),
+    "damaged-index": Case("search hnsw small -k 3 -o out.trec", (cut("hnsw/1/faiss.index"),)),
     "damaged-vectors": Case("search v small -k 3 -o out.trec", (cut("v/parts/0*/vectors.npy"),)),
     "missing-part": Case("search v small -k 3 -o out.trec", (remove("v/parts/0*"),)),
     "incomplete": Case("search v small -k 3 -o out.trec", (remove("v/done"),)),
@@ -997,7 +997,7 @@ VERIFY: Group = {
         "verify v --sample 5 --model elsewhere --json", (move("bert", "elsewhere"),)
     ),
     "flipped-vectors": Case("verify v", (flip("v/parts/0*/vectors.npy"),)),
-    "flipped-index": Case("verify hnsw", (flip("hnsw/faiss.index"),)),
+    "flipped-index": Case("verify hnsw", (flip("hnsw/1/faiss.index"),)),
     "no-text": Case(
         "verify out", (f"encode small -m bert --pool mean --no-store-text {FP32} -o out",)
     ),

@@ -9,11 +9,17 @@ from lmkcli.retrieval.dense.vector_engine import VectorEngine
 from lmkcli.retrieval.engine import Engine
 from lmkcli.retrieval.engines.faiss.engine import Faiss
 from lmkcli.retrieval.engines.faiss.settings import FaissSettings
+from lmkcli.retrieval.index_folder import read_built
 from lmkcli.retrieval.index_input import CollectionInput, VectorsInput
 from lmkcli.retrieval.index_job import IndexJob, IndexUpdate
 from lmkcli.retrieval.lexical.settings import LexicalSettings
 from lmkcli.store.shards import Shards
 from lmkcli.store.vectors import Vectors
+
+
+def files_of(index: Path) -> Path:
+    """The folder with the current files of an index."""
+    return index / str(read_built(index)["at"])
 
 
 def vector_job(

@@ -438,13 +438,10 @@ def _normal(path: Path) -> Any:
     data = path.read_bytes()
     if path.name == "faiss.index":
         return len(data)  # threads decide about the order of edges
-    if path.name == "vectors.index.seismic" or (
-        path.name == "built.json" and any(path.parent.rglob("vectors.index.seismic"))
-    ):
+    if path.name in HISTORY or path.name == "vectors.index.seismic":
         return None  # Seismic draws the centres of its blocks
-    lucene = (path.parent if path.name == "built.json" else path.parent.parent) / "lucene"
-    if path.name in HISTORY or (lucene.is_dir() and path.parent in (lucene, lucene.parent)):
-        return None  # Lucene draws ids of its segments
+    if path.name == "files.json" or path.parent.name == "lucene":
+        return None  # digests of files that differ in two builds; Lucene draws ids of its segments
     if path.name == "result.json" and path.parent.name.startswith("search-"):
         return None  # in a grid; a complete run is not searched again, so nothing is printed
     with contextlib.suppress(ValueError):  # half of a file

@@ -38,8 +38,6 @@ if TYPE_CHECKING:
     from lmkcli.retrieval.searching import MemoryBudget
     from lmkcli.retrieval.sharding import ShardedSearch
     from lmkcli.spec.manifest import Manifest
-    from lmkcli.store.sparse import SparseRagged
-    from lmkcli.store.vectors import Ragged
 
 _IN_RUN, _SHOWN = 1000, 10  # documents per query
 _FUSION = "rrf"  # of the indexes of a searchable
@@ -640,7 +638,7 @@ class Search(
     def _search_shard(
         self,
         shard: Shard,
-        search: "ShardedSearch[Ragged] | ShardedSearch[SparseRagged]",
+        search: "ShardedSearch[Any]",
         path: Path,
         described: "Manifest",
         report: Report,
@@ -661,9 +659,7 @@ class Search(
         return queries
 
 
-def _sharded(
-    opened: "Index", queries: "list[Query]", k: int
-) -> "ShardedSearch[Ragged] | ShardedSearch[SparseRagged]":
+def _sharded(opened: "Index", queries: "list[Query]", k: int) -> "ShardedSearch[Any]":
     from lmkcli.retrieval.sharding import sharded_search  # imports torch
 
     return sharded_search(opened, queries, k)

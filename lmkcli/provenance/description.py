@@ -249,8 +249,7 @@ def _index(path: Path, described: Manifest) -> dict[str, Any]:
         "kind": described.identity["family"],
         "settings": described.identity["settings"],
         "unfinished shards": built.get("of", {}).get("unfinished shards"),
-        "built": {k: v for k, v in built.items() if k != "of"}
-        or f"no: {BUILT} is missing",
+        "built": {k: v for k, v in built.items() if k != "of"} or f"no: {BUILT} is missing",
     }
     if "vectors" not in described.facts:
         if "collection" not in described.identity:

@@ -1,11 +1,22 @@
-"""The interface of all objects that `lmk search` can search: indexes, vectors and runs."""
+"""The interface of all objects that `lmk search` can search: indexes, vectors and runs.
 
-from typing import Any, NamedTuple, Protocol
+`Index` is required. The other protocols are optional: an index of any package that has their methods can be
+searched in shards (`Divisible`), served (`Served`, `Embedding`, `ScoresChunks`) and browsed (`FindsChunks`).
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 
 from lmkcli.data.collection import Doc, Query
 from lmkcli.data.run import Run
+from lmkcli.progress import Progress, silent
 from lmkcli.retrieval.settings import OpenSettings
 from lmkcli.spec.operation import options
+
+if TYPE_CHECKING:  # these import NumPy and torch
+    from lmkcli.encoding.encoder import Encoder
+    from lmkcli.retrieval.sharding import Division
+    from lmkcli.store.vectors import Vectors
 
 
 class IndexInfo(NamedTuple):
@@ -54,6 +65,91 @@ class Index(Protocol):
 
     def passages(self, query: Query, ids: list[str]) -> dict[str, Passage]:
         """Return the best chunk of each document; nothing if the index has no chunks."""
+
+
+class ScoredChunk(NamedTuple):
+    """A chunk of a document: its range of characters in the content, and its score for a query.
+
+    If the document has one vector, the score is what the chunk contributes to the score of the document.
+    """
+
+    begin: int
+    end: int
+    score: float
+
+
+@runtime_checkable
+class Divisible(Index, Protocol):
+    """An index that may be searched in shards."""
+
+    def division(self) -> "Division[Any] | None":
+        """Return how a search is divided among tasks; None if this index is searched whole."""
+
+
+@runtime_checkable
+class Served(Index, Protocol):
+    """An index that a server keeps open, and describes.
+
+    unit: what one entry represents: doc, chunk or token.
+    documents: the number of documents; None if it is unknown.
+    dimensions: of its vectors; None without dense vectors.
+    """
+
+    @property
+    def unit(self) -> str: ...
+
+    @property
+    def documents(self) -> int | None: ...
+
+    @property
+    def dimensions(self) -> int | None: ...
+
+    def open_files(self, text_bytes: int = 0) -> None:
+        """Open all files now. Then the object needs no names, which an update may remove.
+
+        Up to `text_bytes` bytes of the stored texts stay in memory.
+        """
+
+
+@runtime_checkable
+class Embedding(Index, Protocol):
+    """An index over dense vectors, whose model also encodes other texts.
+
+    dense: the vectors, with their recipe.
+    """
+
+    @property
+    def dense(self) -> "Vectors": ...
+
+    def use_encoder(self, encoder: "Encoder") -> None:
+        """Use a loaded encoder of the query side of the same recipe."""
+
+
+@runtime_checkable
+class ScoresChunks(Index, Protocol):
+    """An index that shows how the chunks of a document match a query."""
+
+    def existing(self, ids: Sequence[str]) -> list[str]:
+        """Return those ids that `texts` accepts. Chunks have ids such as `doc#12`."""
+
+    def chunk_scores(self, query: Query, name: str) -> list[ScoredChunk]:
+        """Return all chunks of a document with their scores for a query; nothing without chunks."""
+
+    def contributions(self, query: Query, doc: Doc, encoder: "Encoder") -> list[ScoredChunk]:
+        """Return what each chunk of a document contributes to its score; nothing if that is unknown."""
+
+
+@runtime_checkable
+class FindsChunks(Index, Protocol):
+    """An index that finds the best chunks for many queries faster than `passages` does."""
+
+    def best_chunks(
+        self,
+        queries: Sequence[Query],
+        ids: Mapping[str, list[str]],
+        progress: Progress = silent,
+    ) -> dict[tuple[str, str], Passage]:
+        """Return (query id, document id) -> the best chunk, for the documents `ids` of each query."""
 
 
 def _settings(*parts: str) -> tuple[str, ...]:

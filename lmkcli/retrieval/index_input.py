@@ -60,7 +60,7 @@ class IndexInput(Protocol):
 
 @dataclass(frozen=True)
 class CollectionInput:
-    """A collection whose words are indexed. Its state is the size and the time of its files, if it has any."""
+    """A collection to index. Its state is the size and the time of its files, if it has any."""
 
     collection: Collection
 
@@ -236,8 +236,8 @@ def notes_of(index: BuiltIndex, vectors: StoredVectors) -> tuple[str, ...]:
         )
     if type(vectors).open_incomplete(vectors.folder).digest() != vectors.digest():
         notes.append(
-            f"{index.folder} is behind {os.path.normpath(vectors.folder)}, which was updated since; the index "
-            "searches the vectors that it was built from. Update it with its index command and --if-exists "
-            "update"
+            f"{index.folder} is behind {os.path.normpath(vectors.folder)}, which was updated since; the "
+            "index searches the vectors that it was built from. Update it with its index command and "
+            "--if-exists update"
         )
     return tuple(notes)

@@ -83,7 +83,9 @@ class IndexJob(Generic[AnyInput]):
         """Raise errors that are known before anything is written; notes go to the report."""
         _ = self.identity
         if shards := self._shards():
-            if self.overwrite or not read_built(self.folder):  # else only their removal is unfinished
+            if self.overwrite or not read_built(
+                self.folder
+            ):  # else only their removal is unfinished
                 shards.check_whole()
             return
         if self.apart and not read_built(self.folder):
@@ -214,9 +216,7 @@ class IndexJob(Generic[AnyInput]):
             self._finished()
             return None
         self.engine.check_shards(self.given)
-        shards = Shards.claim(
-            self.folder, self._shards_identity, shard.count, [SHARD], report.call
-        )
+        shards = Shards.claim(self.folder, self._shards_identity, shard.count, [SHARD], report.call)
         common = shards.once(
             COMMON, lambda path: self.engine.write_common(self.given, path), report.note
         )

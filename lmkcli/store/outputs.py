@@ -69,7 +69,9 @@ NAMES = {
 # The names that it may write too: those among them that the manifest lists under the fact `files`.
 LISTED = {"model": _COPIED, "export": _COPIED}
 _TEMPORARY = re.compile(r"\.(.+?)(\.\d+){2,3}", re.ASCII)  # temporary names of system/atomic.py
-FILES = "files.json"  # in a numbered subfolder of an index: the list of the files that its engine wrote
+FILES = (
+    "files.json"  # in a numbered subfolder of an index: the list of the files that its engine wrote
+)
 # A numbered subfolder that an engine is filling, or that is being removed. Everything in it is lmk's.
 _UNFINISHED = re.compile(r"\.removed\.\d+|\.\d+(\.\d+){2,3}", re.ASCII)
 

@@ -379,13 +379,13 @@ def test_the_files_of_an_index_are_those_that_were_written(
         pytest.skip('no Lucene: pip install "lmkcli[lucene]"')
     source, index = vectors if kind == "hnsw" else beir, tmp_path / "index"
     lmk("index", source, "--kind", kind, "-o", index)
-    files = json.loads((index / "built.json").read_text())["files"]
+    files = json.loads((index / "1" / "files.json").read_text())
     assert "have no effect" in lmk("verify", index, "--sample", 5, code=2).err
     assert lmk("verify", index, "--json").json["files"] == len(files)
     present = {str(p.relative_to(index)) for p in index.rglob("*") if p.is_file()}
-    assert present - files.keys() <= {"manifest.json", "built.json", "lucene/write.lock"}
+    assert present == {"manifest.json", "built.json", "1/files.json", *(f"1/{n}" for n in files)}
     for name in files:
-        path = index / name
+        path = index / "1" / name
         whole = path.read_bytes()
         path.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
         assert f"{path} was changed" in lmk("verify", index, code=3).err
@@ -397,7 +397,7 @@ def test_the_files_of_an_index_are_those_that_were_written(
     lmk("verify", index)
 
 
-def test_an_index_without_digests_is_reported(
+def test_an_index_without_a_list_of_its_files_is_reported(
     lmk: Lmk, tiny_model: Models, beir: Path, tmp_path: Path
 ) -> None:
     mine, vectors, index = tmp_path / "beir", tmp_path / "vectors", tmp_path / "index"
@@ -410,11 +410,10 @@ def test_an_index_without_digests_is_reported(
         lmk(*encode, "--if-exists", "update")
         lmk(*update)
         assert lmk("verify", index, "--json").json["files"] == 1
-    built = json.loads((index / "built.json").read_text())
-    del built["files"]
-    (index / "built.json").write_text(json.dumps(built))
-    lmk("search", index, "-q", "heron")
-    assert "digests" in lmk("verify", index, code=3).err
+    (listed,) = index.glob("*/files.json")
+    listed.unlink()
+    for line in (["search", index, "-q", "heron"], ["verify", index]):
+        assert f"{listed} is missing" in lmk(*line, code=3).err
 
 
 @pytest.fixture(scope="module")
@@ -597,13 +596,13 @@ def test_tokens_that_the_model_does_not_have(lmk: Lmk, own: Path) -> None:
 
 @pytest.mark.parametrize("name", ["faiss.ivfdata", "faiss-00000.index"])
 def test_lists_next_to_an_index_without_lists(lmk: Lmk, own: Path, name: str) -> None:
-    shutil.copyfile(own / "hnsw/faiss.index", own / "hnsw" / name)
+    shutil.copyfile(own / "hnsw/1/faiss.index", own / "hnsw/1" / name)
     assert "faiss.index" in lmk("search", "hnsw", "-q", "x", code=3).err
 
 
 def test_an_index_with_numbers_of_other_vectors(lmk: Lmk, own: Path) -> None:
     """The bytes of an index that is opened are not compared with their digest."""
-    path = own / "ivf/faiss.index"
+    path = own / "ivf/1/faiss.index"
     before = path.read_bytes()
     for number in range(60):
         found = before.find(number.to_bytes(8, "little") + (number + 1).to_bytes(8, "little"))
@@ -617,14 +616,14 @@ def test_a_damaged_shard_is_not_joined(lmk: Lmk, own: Path) -> None:
     words = ["index", "vectors", "--kind", "IVF1,Flat", "-o", "joined"]
     for number in range(2):
         lmk(*words, "--shard", f"{number}/2")
-    path = own / "joined.shards/00000of00002-faiss.index"
+    path = own / "joined.shards/00000of00002-shard.index"
     path.write_bytes(path.read_bytes()[:-100])
     assert "joined.shards" in lmk(*words, code=3).err
     assert not (own / "joined").exists()
 
 
 def test_a_term_that_the_postings_do_not_have(lmk: Lmk, own: Path) -> None:
-    path = own / "bm25/bm25/vocab.index.json"
+    path = own / "bm25/1/bm25/vocab.index.json"
     terms = json.loads(path.read_text())
     last = str(len(terms))
     word = next(word for word, number in terms.items() if len(str(number)) == len(last))

@@ -169,7 +169,7 @@ def test_one_command_to_an_index_and_one_to_an_answer(
         [name] = shlex.split(words[0])
     built = lmk("--quiet", "index", name, "--kind", "bm25", "-o", "index", "--json").json
     assert built["documents"] == len(case.ids)
-    found = pq.read_table("index/docs.parquet")["id"].to_pylist()
+    found = pq.read_table("index/1/docs.parquet")["id"].to_pylist()
     assert sorted(found) == sorted(case.ids)
     first, *_ = lmk("search", "index", "-q", case.question, "--json").json
     assert first["id"] == case.answer

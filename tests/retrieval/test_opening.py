@@ -23,7 +23,6 @@ from lmkcli.progress import Report
 from lmkcli.retrieval import index_folder
 from lmkcli.retrieval.dense import dense_index
 from lmkcli.retrieval.engine import family_of
-from tests.indexes import build_faiss
 from lmkcli.retrieval.engines.faiss.settings import FaissSettings
 from lmkcli.retrieval.pipeline import Stages, open_index, open_pipeline
 from lmkcli.retrieval.settings import OpenSettings
@@ -36,6 +35,7 @@ from lmkcli.store.part_writer import shard_writer
 from lmkcli.store.tokens import TokenRow, TokenStream
 from lmkcli.store.vectors import Ragged, Vectors
 from tests.immediate import Immediate
+from tests.indexes import build_faiss, files_of
 
 Floats = NDArray[np.float32]
 Models = Callable[[str], Path]
@@ -288,9 +288,9 @@ def test_settings_without_an_effect_on_vectors_are_refused(
 
 
 def test_an_index_is_built_once(chain: Chain) -> None:
-    stamp = (chain.index / "faiss.index").stat().st_mtime_ns
+    stamp = (files_of(chain.index) / "faiss.index").stat().st_mtime_ns
     build_faiss(Vectors(chain.vectors), chain.index, FaissSettings())
-    assert (chain.index / "faiss.index").stat().st_mtime_ns == stamp
+    assert (files_of(chain.index) / "faiss.index").stat().st_mtime_ns == stamp
     with pytest.raises(Mismatch, match=r"settings\.m: 32 \| 8"):
         build_faiss(Vectors(chain.vectors), chain.index, FaissSettings(m=8))
 

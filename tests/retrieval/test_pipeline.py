@@ -14,11 +14,9 @@ from lmkcli.encoding.encoder import open_encoder
 from lmkcli.errors import UsageError
 from lmkcli.models.lookup import read_model
 from lmkcli.retrieval.engine import engine_of
-from tests.indexes import build_faiss
 from lmkcli.retrieval.engines.faiss.settings import FaissSettings
 from lmkcli.retrieval.fusion import Fusion, fuse
 from lmkcli.retrieval.index import Index, IndexInfo
-from tests.indexes import build_lexical
 from lmkcli.retrieval.lexical.settings import LexicalSettings
 from lmkcli.retrieval.pipeline import Stages, open_all, open_index, open_pipeline
 from lmkcli.retrieval.settings import OpenSettings, RerankSettings
@@ -26,6 +24,7 @@ from lmkcli.spec.recipe import RecipeOptions
 from lmkcli.spec.settings import EncodeSettings
 from lmkcli.spec.values import WHOLE
 from lmkcli.store.vectors import Vectors
+from tests.indexes import build_faiss, build_lexical
 from tests.models.test_crossencoder import by_hand, save
 
 PLAIN = OpenSettings(device="cpu", dtype="fp32")

@@ -14,12 +14,13 @@ import pytest
 
 from lmkcli.data.collection import Shard
 from lmkcli.errors import DataError, Mismatch, Stopped, UsageError
+from lmkcli.retrieval import index_job
 from lmkcli.retrieval.engines.faiss import engine
-from tests.indexes import build_shard, join_shards
 from lmkcli.retrieval.engines.faiss.settings import FaissSettings
-from lmkcli.retrieval.index_folder import check_files, read_built
+from lmkcli.retrieval.index_folder import check_files, finished_index, read_built
 from lmkcli.store.shards import Shards, shards_folder
 from lmkcli.store.vectors import Vectors
+from tests.indexes import build_shard, files_of, join_shards
 from tests.retrieval.test_sharding import Folder, opened, same, searched, sharded
 
 Models = Callable[[str], Path]
@@ -48,7 +49,7 @@ def joined(
 
 def lists(path: Path) -> list[tuple[list[int], bytes]]:
     """The numbers and codes of each list of an index, read with FAISS alone."""
-    index = faiss.read_index(str(path / "faiss.index"), faiss.IO_FLAG_ONDISK_SAME_DIR)
+    index = faiss.read_index(str(files_of(path) / "faiss.index"), faiss.IO_FLAG_ONDISK_SAME_DIR)
     ivf = faiss.extract_index_ivf(index)
     found = []
     for each in range(ivf.nlist):
@@ -80,7 +81,7 @@ def test_joined_shards_are_the_index_of_one_process(
     assert lists(joined_path) == lists(whole)
     for key in ("digest", "of", "rows", "dim", "factory", "training_rows"):
         assert facts[key] == read_built(whole)[key]
-    assert len(check_files(joined_path)) == 2
+    assert len(check_files(finished_index(joined_path))) == 2
     assert not shards_folder(joined_path).exists()
     joined_path = joined_path.rename(
         tmp_path / "moved"
@@ -111,8 +112,8 @@ def test_shards_that_stay_apart_are_searched_as_one_index(
     facts = joined(Vectors(folder.path), joined_path, kind, order, apart=True)
     for key in ("digest", "of", "rows", "dim", "factory", "training_rows"):
         assert facts[key] == read_built(whole)[key]
-    files = sorted(joined_path.glob("faiss*.index"))
-    assert len(check_files(joined_path)) == len(files) == 1 + len(order)
+    files = sorted(files_of(joined_path).glob("faiss*.index"))
+    assert len(check_files(finished_index(joined_path))) == len(files) == 1 + len(order)
     assert facts["bytes"] == sum(path.stat().st_size for path in files)
     assert not shards_folder(joined_path).exists()
     joined_path = joined_path.rename(tmp_path / "moved")
@@ -126,13 +127,13 @@ def test_files_of_a_killed_join_are_not_searched(
 ) -> None:
     vectors, path, kind = Vectors(folder.fill()), tmp_path / "i", "IVF2,Flat"
     with monkeypatch.context() as patch:
-        patch.setattr(engine, "write_built", mock.Mock(side_effect=Stopped))
+        patch.setattr(index_job, "write_built", mock.Mock(side_effect=Stopped))
         with pytest.raises(Stopped):
             joined(vectors, path, kind, [0, 1, 2], apart=True)
-    assert (path / "faiss-00002.index").exists()
+    assert (path / "1" / "faiss-00002.index").exists()
     Shards(shards_folder(path)).remove()
     joined(vectors, path, kind, [0, 1], apart=True)
-    assert not (path / "faiss-00002.index").exists()
+    assert not [*path.rglob("faiss-00002.index")]
     expected = searched(opened(folder.index(kind)), 5)
     same(searched(opened(path), 5), expected, 5)
 
@@ -179,7 +180,7 @@ def test_a_process_that_ended_before_shards_were_removed(
     vectors, path, settings = Vectors(folder.fill()), tmp_path / "i", FaissSettings(kind="ivf")
     build_shard(vectors, path, settings, Shard(0, 1))
     with monkeypatch.context() as patch:
-        patch.setattr(engine.Shards, "remove", lambda _: os.kill(os.getpid(), 0))
+        patch.setattr(Shards, "remove", lambda _: os.kill(os.getpid(), 0))
         built = join_shards(vectors, path, settings)
     assert shards_folder(path).exists()
     assert join_shards(vectors, path, settings) == read_built(path)

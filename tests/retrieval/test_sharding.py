@@ -15,7 +15,6 @@ from lmkcli.errors import DataError, Mismatch, UsageError
 from lmkcli.progress import Call, Report
 from lmkcli.retrieval import searching
 from lmkcli.retrieval.dense import dense_index
-from tests.indexes import build_faiss
 from lmkcli.retrieval.engines.faiss.settings import FaissSettings
 from lmkcli.retrieval.pipeline import open_index
 from lmkcli.retrieval.searching import MemoryBudget
@@ -23,6 +22,7 @@ from lmkcli.retrieval.settings import OpenSettings
 from lmkcli.retrieval.sharding import sharded_search
 from lmkcli.store.shards import Shards
 from lmkcli.store.vectors import Ragged, Vectors
+from tests.indexes import build_faiss
 from tests.retrieval.test_opening import FixedQueryEncoder, VectorsFolder
 
 Models = Callable[[str], Path]

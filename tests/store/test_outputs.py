@@ -107,9 +107,8 @@ OWN = {
     "vectors": ["generation.json", "update.lock", "done/0of1.json", f"parts/{PART}/vectors.npy",
                 f"parts/{PART}/part.json", "parts/.growing-0-77-8/docs.parquet", ".removed.done/1of2.json",
                 ".generation.json.12.34"],
-    "index": ["built.json", "faiss.index", "docs.parquet", "bm25/ids.parquet", "bm25/vocab.index.json",
-              "2/bm25/data.csc.index.npy", "3/faiss.index", "lucene/_0.cfs", "lucene/segments_1",
-              "vectors.index.seismic", "2/vectors.index.seismic"],
+    "index": ["built.json", "1/files.json", "1/any/name.xyz", "1/name", ".2.12.34.56/any/name",
+              ".removed.3/name"],
     "export": ["ids.txt", "corpus.0.pkl"],
     "model": ["training.json", "log.jsonl", "README.md", "config.json", "model.safetensors", "modules.json",
               "1_Pooling/config.json", "2_Dense/model.safetensors", "heads/model.safetensors",
@@ -118,7 +117,7 @@ OWN = {
 }  # fmt: skip
 FOREIGN = [
     "thesis.tex", "parts.txt", "done/thesis.tex", f"parts/{PART}/thesis.tex", "parts/photos/1.jpg",
-    "bm25/thesis.tex", "2/thesis.tex", "2/2/faiss.index", "lucene/thesis.tex", "vectors/a.npy",
+    "bm25/thesis.tex", "1/thesis.tex", "1/any/thesis.tex", "2024/1.jpg", "faiss.index", "vectors/a.npy",
     ".hidden", ".removed.photos/1.jpg", "adapter/thesis.tex", "heads/thesis.tex",
 ]  # fmt: skip
 
@@ -129,6 +128,9 @@ def test_only_the_names_that_lmk_writes_are_removed(tmp_path: Path, kind: str) -
     for name in (*OWN[kind], *FOREIGN):
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text("mine")
+    if kind == "index":
+        names = {"any/name.xyz": [4, ""], "name": [4, ""], "../built.json": [4, ""]}
+        (folder / "1" / "files.json").write_text(json.dumps(names))
     claim(folder, kind)
     rest = outputs.clear(folder)
     left = {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}

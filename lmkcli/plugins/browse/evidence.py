@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from lmkcli.data.collection import Collection, Doc, Query
 from lmkcli.progress import Progress, silent
-from lmkcli.retrieval.index import Index, Passage
+from lmkcli.retrieval.index import FindsChunks, Index, Passage
 
 _AT_ONCE = 10_000  # documents that are read from an index at once
 _EVERY = 10_000  # documents between two reports of progress
@@ -23,11 +23,9 @@ def passages_of(
 
     Empty if the index has no chunks. Vectors need the model of the queries, and load it.
     """
-    from lmkcli.retrieval.dense.dense_index import DenseIndex  # imports torch
-
     asked = [query for query in queries if ids.get(query.id)]
-    if isinstance(index, DenseIndex):
-        return index.best_chunks(asked, dict(ids), progress)
+    if isinstance(index, FindsChunks):
+        return index.best_chunks(asked, ids, progress)
     found = {}
     for number, query in enumerate(asked, 1):
         for name, passage in index.passages(query, ids[query.id]).items():

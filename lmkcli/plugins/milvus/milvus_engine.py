@@ -99,7 +99,7 @@ class Milvus(VectorEngine):
             raise self._occupied("vectors that were made or indexed in another way")
 
     def _made(self, vectors: Vectors) -> str:
-        """A digest of the recipe and the index settings of vectors, without the location of the collection."""
+        """A digest of the recipe and the index settings of vectors, without their location."""
         recorded = {k: v for k, v in self._recorded(self.settings).items() if k not in _LOCATION}
         return manifest.digest(
             {**recorded, "recipe": vectors.recipe.identity(), "dim": vectors.dim}
@@ -107,13 +107,11 @@ class Milvus(VectorEngine):
 
     def _occupied(self, contents: str) -> Mismatch:
         return Mismatch(
-            f"{self.settings.uri}: the collection {self.settings.collection} holds {contents}; choose another "
-            "--collection, or replace it with --if-exists overwrite"
+            f"{self.settings.uri}: the collection {self.settings.collection} holds {contents}; choose "
+            "another --collection, or replace it with --if-exists overwrite"
         )
 
-    def build(
-        self, given: VectorsInput[Vectors], folder: Path, report: Report
-    ) -> dict[str, Any]:
+    def build(self, given: VectorsInput[Vectors], folder: Path, report: Report) -> dict[str, Any]:
         """Write all vectors into the collection, or continue where an interrupted process stopped.
 
         Raises Mismatch if the collection contains other vectors.

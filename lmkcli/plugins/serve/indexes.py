@@ -13,19 +13,15 @@ from typing import Any
 from lmkcli.encoding.encoder import Encoder, open_recorded
 from lmkcli.errors import UsageError
 from lmkcli.plugins.serve.stamps import Stamp, stamp
-from lmkcli.retrieval.dense.dense_index import DenseIndex
 from lmkcli.retrieval.dense.vector_reranker import VectorReranker
 from lmkcli.retrieval.fusion import FusedIndex, Fusion
-from lmkcli.retrieval.index import Index
-from lmkcli.retrieval.index_folder import read_built
-from lmkcli.retrieval.lexical.lexical_engine import LexicalIndex
+from lmkcli.retrieval.index import Embedding, Index, Served
 from lmkcli.retrieval.pipeline import Stages, open_all
 from lmkcli.retrieval.reranking import ModelReranker, RerankedIndex, Reranker
 from lmkcli.retrieval.settings import OpenSettings, RerankSettings
-from lmkcli.retrieval.sparse.sparse_index import SparseIndex
 from lmkcli.spec import manifest
 from lmkcli.spec.recipe import EncoderConfig
-from lmkcli.store.vectors import StoredVectors, Vectors
+from lmkcli.store.vectors import Vectors
 
 TEXT_BYTES = 1 << 26  # of stored texts that stay in memory for each index
 MODEL = "model"  # the name of the cross-encoder as a reranker
@@ -43,30 +39,17 @@ class ServedIndex:
     @property
     def vectors(self) -> Vectors | None:
         """The vectors of a dense index."""
-        return self.index.units.vectors if isinstance(self.index, DenseIndex) else None
+        return self.index.dense if isinstance(self.index, Embedding) else None
 
     @property
-    def _stored(self) -> StoredVectors | None:
-        """The vectors of a dense or a sparse index."""
-        return self.index.vectors if isinstance(self.index, SparseIndex) else self.vectors
-
-    @property
-    def unit(self) -> str:
-        """What one vector or one entry of the index represents: doc, chunk or token."""
-        if self._stored is not None:
-            return self._stored.recipe.doc.unit
-        described = self.path / manifest.NAME
-        recorded = manifest.read(self.path).identity if described.is_file() else {}
-        return str(recorded.get("settings", {}).get("unit", "doc"))
-
-    @property
-    def documents(self) -> int | None:
-        """The number of documents; None for the index of another tool."""
-        if self._stored is not None:
-            return self._stored.rows
-        return (
-            read_built(self.path).get("documents") if isinstance(self.index, LexicalIndex) else None
-        )
+    def description(self) -> dict[str, Any]:
+        """The unit of an entry, and the numbers of documents and dimensions, if known."""
+        served = self.index if isinstance(self.index, Served) else None
+        return {
+            "unit": served.unit if served else "doc",
+            "documents": served.documents if served else None,
+            "dimensions": served.dimensions if served else None,
+        }
 
 
 class LoadedEncoders:
@@ -134,11 +117,10 @@ class IndexSet:
         }
         encoders = before.encoders if before else LoadedEncoders(settings)
         for each in served.values():
-            if isinstance(each.index, DenseIndex):
-                each.index.units.vectors.open_files(TEXT_BYTES)
-                each.index.use_encoder(encoders.of(each.index.units.vectors, True))
-            elif isinstance(each.index, LexicalIndex | SparseIndex):
+            if isinstance(each.index, Served):
                 each.index.open_files(TEXT_BYTES)
+            if isinstance(each.index, Embedding):
+                each.index.use_encoder(encoders.of(each.index.dense, True))
         crossed = before._cross_encoders if before else {}
         if rerank_model and not crossed:
             crossed = {MODEL: ModelReranker(indexes[0], rerank_model, settings)}
@@ -154,7 +136,7 @@ class IndexSet:
         folders = [
             name
             for name, each in self.served.items()
-            if each.index.info.kind == "exact" and isinstance(each.index, DenseIndex)
+            if each.index.info.kind == "exact" and isinstance(each.index, Embedding)
         ]
         return [*folders, *([MODEL] if self.rerank_model else [])]
 
@@ -186,11 +168,11 @@ class IndexSet:
             {
                 "name": name,
                 "kind": each.index.info.kind,
-                "unit": each.unit,
-                "documents": each.documents,
+                "unit": each.description["unit"],
+                "documents": each.description["documents"],
                 "digest": each.index.info.digest,
                 "search": each.index.info.search,
-                "dimensions": each.vectors.dim if each.vectors is not None else None,
+                "dimensions": each.description["dimensions"],
             }
             for name, each in self.served.items()
         ]

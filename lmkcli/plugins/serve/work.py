@@ -13,8 +13,7 @@ from numpy.typing import NDArray
 from lmkcli.data.collection import Doc, Query
 from lmkcli.data.run import Ranking
 from lmkcli.plugins.serve.indexes import IndexSet, SearchPlan
-from lmkcli.retrieval.dense.dense_index import DenseIndex, ScoredChunk
-from lmkcli.retrieval.index import Index, Passage
+from lmkcli.retrieval.index import Embedding, Index, Passage, ScoredChunk, ScoresChunks
 from lmkcli.store.token_blocks import TextTokens
 
 
@@ -133,11 +132,8 @@ class DocumentWork:
     def run(self, context: IndexSet, items: list[str]) -> list[FoundText]:
         """Return a document for each id."""
         index = context.served[self.name].index
-        if isinstance(index, DenseIndex) and index.units.level == "chunk":
-            known = set(items) & set(_chunk_ids(index, items))
-        else:
-            known = set(items)
-        docs = index.texts(sorted(known))
+        known = index.existing(items) if isinstance(index, ScoresChunks) else items
+        docs = index.texts(sorted(set(known)))
         return [self._found(context, index, docs.get(name), name) for name in items]
 
     def _found(self, context: IndexSet, index: Index, doc: Doc | None, name: str) -> FoundText:
@@ -145,29 +141,14 @@ class DocumentWork:
             return FoundText(doc)
         query = Query("q", self.query)
         found = FoundText(doc, passage=index.passages(query, [name]).get(name))
-        if not isinstance(index, DenseIndex) or index.units.level == "chunk":
+        if not isinstance(index, ScoresChunks):
             return found
         found = found._replace(chunks=index.chunk_scores(query, name))
-        if not self.contributions or not index.units.vectors.single:
+        vectors = index.dense if isinstance(index, Embedding) else None
+        if not self.contributions or vectors is None or not vectors.single:
             return found
-        encoder = context.encoders.of(index.units.vectors, False)
+        encoder = context.encoders.of(vectors, False)
         return found._replace(contributions=index.contributions(query, doc, encoder))
-
-
-def _chunk_ids(index: DenseIndex, ids: Sequence[str]) -> list[str]:
-    """The ids such as `doc#12` of existing chunks."""
-    vectors = index.units.vectors
-    names = {name: name.rpartition("#") for name in ids}
-    rows = vectors.rows_of([doc_id for doc_id, *_ in names.values()])
-    return [
-        name
-        for name, (doc_id, _, chunk) in names.items()
-        if doc_id in rows
-        and chunk.isascii()
-        and chunk.isdigit()
-        and len(chunk) < 10
-        and int(chunk) < len(vectors.spans(rows[doc_id]))
-    ]
 
 
 class EmbeddedText(NamedTuple):

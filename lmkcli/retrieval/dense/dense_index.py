@@ -3,10 +3,10 @@
 The query side of the vectors' recipe encodes the queries. Passages are the chunks that answer a query best.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
@@ -21,15 +21,18 @@ from lmkcli.progress import Progress, silent
 from lmkcli.retrieval.dense.candidates import ApproximateSearch
 from lmkcli.retrieval.dense.rows import RankedUnits, read_numbering
 from lmkcli.retrieval.dense.vector_engine import OpenedEngine
-from lmkcli.retrieval.dense.vector_search import Matrix, Nearest, RowHits, VectorSearch
+from lmkcli.retrieval.dense.vector_search import Matrix, RowHits, VectorSearch
 from lmkcli.retrieval.engines.exact.exact_search import Exact
-from lmkcli.retrieval.index import IndexInfo, Passage
+from lmkcli.retrieval.index import IndexInfo, Passage, ScoredChunk
 from lmkcli.retrieval.index_folder import BuiltIndex
 from lmkcli.retrieval.index_input import notes_of
 from lmkcli.retrieval.settings import OpenSettings
 from lmkcli.spec.values import is_digits
 from lmkcli.store.tokens import TokenRow
 from lmkcli.store.vectors import Ragged, StoredVectors, Vectors
+
+if TYPE_CHECKING:
+    from lmkcli.retrieval.sharding import Division
 
 _QUERIES = 256  # queries that are encoded at once for their passages
 LONGEST = (
@@ -84,17 +87,6 @@ def exact_search(matrix: Matrix, settings: OpenSettings) -> Exact:
     device = choose_device(settings.device)
     low = device.type == "cpu" and native_dtype(device) == "bf16"
     return Exact(matrix, device, torch.bfloat16 if low else torch.float32)
-
-
-class ScoredChunk(NamedTuple):
-    """A chunk of a document: its range of characters in the content, and its score for a query.
-
-    If the document has one vector, the score is what the chunk contributes to the score of the document.
-    """
-
-    begin: int
-    end: int
-    score: float
 
 
 class DenseIndex:
@@ -176,10 +168,59 @@ class DenseIndex:
             return {}
         return best_passages(vectors, self._encoded_query(query), ids)
 
+    @property
+    def dense(self) -> Vectors:
+        """The vectors, with their recipe."""
+        return self.units.vectors
+
+    @property
+    def unit(self) -> str:
+        """What one vector represents: doc, chunk or token."""
+        return self.dense.recipe.doc.unit
+
+    @property
+    def documents(self) -> int:
+        """The number of documents."""
+        return self.dense.rows
+
+    @property
+    def dimensions(self) -> int:
+        """The dimensions of the vectors."""
+        return self.dense.dim
+
+    def open_files(self, text_bytes: int = 0) -> None:
+        """Open all files now. Then the object needs no names, which an update may remove.
+
+        Up to `text_bytes` of stored texts stay in memory.
+        """
+        self.dense.open_files(text_bytes)
+
+    def division(self) -> "Division[Ragged] | None":
+        """Return how a search is divided: by documents, or by numbers in inverted lists."""
+        from lmkcli.retrieval.dense.division import ApproximateDivision, ExactDivision
+
+        search = self.vector_search
+        if not isinstance(search, ApproximateSearch):
+            return ExactDivision(self, lambda matrix: exact_search(matrix, self.settings))
+        return ApproximateDivision(self, search) if search.nearest.divisible else None
+
+    def existing(self, ids: Sequence[str]) -> list[str]:
+        """Return those ids that `texts` accepts; of a ranking of chunks, the ids of existing chunks."""
+        if self.units.level != "chunk":
+            return [*ids]
+        vectors = self.units.vectors
+        names = {name: name.rpartition("#") for name in ids}
+        rows = vectors.rows_of([doc_id for doc_id, *_ in names.values()])
+        return [
+            name
+            for name, (doc_id, _, chunk) in names.items()
+            if doc_id in rows and is_digits(chunk) and int(chunk) < len(vectors.spans(rows[doc_id]))
+        ]
+
     def chunk_scores(self, query: Query, name: str) -> list[ScoredChunk]:
         """Return all chunks of a document with their scores for a query; nothing without chunks."""
         vectors = self.units.vectors
-        if vectors.recipe.doc.unit != "chunk":
+        if vectors.recipe.doc.unit != "chunk" or self.units.level == "chunk":
             return []
         found = _scored(vectors, self._encoded_query(query), [name])
         return [
@@ -208,7 +249,10 @@ class DenseIndex:
         ]
 
     def best_chunks(
-        self, queries: list[Query], ids: dict[str, list[str]], progress: Progress = silent
+        self,
+        queries: Sequence[Query],
+        ids: Mapping[str, list[str]],
+        progress: Progress = silent,
     ) -> dict[tuple[str, str], Passage]:
         """Return (query id, document id) -> the passage, for the documents `ids` of each query.
 
@@ -223,7 +267,7 @@ class DenseIndex:
         row_of = vectors.rows_of([*dict.fromkeys(owner_of.values())])
         found: dict[tuple[str, str], Passage] = {}
         for first in range(0, len(queries), _QUERIES):
-            batch = queries[first : first + _QUERIES]
+            batch = list(queries[first : first + _QUERIES])
             encoded = None if by_chunk else self.encoder().queries(batch)
             for number, query in enumerate(batch):
                 for name in ids.get(query.id, ()):

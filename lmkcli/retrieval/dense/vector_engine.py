@@ -66,7 +66,5 @@ class VectorEngine(Engine[VectorsInput[Vectors]]):
         settings.refuse("an index of vectors", *LEXICAL)
         vectors = indexed_vectors(Vectors, index, settings.vectors)
         numbered = read_numbering(index.of)
-        opened = self.open(
-            index.files, vectors, sum(part.vectors for part in numbered), settings
-        )
+        opened = self.open(index.files, vectors, sum(part.vectors for part in numbered), settings)
         return approximate_index(index, self.kind, vectors, opened, settings)

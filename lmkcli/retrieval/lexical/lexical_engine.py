@@ -136,8 +136,8 @@ class LexicalEngine(Engine[CollectionInput]):
         )
         if settings.feedback:
             raise UsageError(
-                f"--{settings.feedback.method} takes its terms from whole documents, and {index.folder} ranks "
-                "chunks; index the collection without --unit chunk"
+                f"--{settings.feedback.method} takes its terms from whole documents, and {index.folder} "
+                "ranks chunks; index the collection without --unit chunk"
             )
         if reason := chunking_error(own):
             raise DataError(
@@ -196,13 +196,13 @@ class LexicalIndex:
             return {name: Doc(name, "") for name in ids}
         return {doc.id: doc for doc in table.docs_at(table.rows_by_ids(ids))}
 
-    def open_files(self, kept: int = 0) -> None:
+    def open_files(self, text_bytes: int = 0) -> None:
         """Open the stored documents now. Then the object needs no names, which an update may remove.
 
-        Up to `kept` bytes of the texts that were read last stay in memory.
+        Up to `text_bytes` bytes of the texts that were read last stay in memory.
         """
         if self._table is not None:
-            self._table.keep_recent(kept)
+            self._table.keep_recent(text_bytes)
 
     @cached_property
     def _table(self) -> DocTable | None:

@@ -3,6 +3,7 @@
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +19,9 @@ from lmkcli.retrieval.index import IndexInfo, Passage
 from lmkcli.retrieval.settings import OpenSettings
 from lmkcli.retrieval.sparse.exact_product import exact_product
 from lmkcli.store.sparse import SparseRagged, SparseVectors
+
+if TYPE_CHECKING:
+    from lmkcli.retrieval.sharding import Division
 
 
 def open_sparse_vectors(folder: Path, settings: OpenSettings) -> "SparseIndex":
@@ -85,6 +89,24 @@ class SparseIndex:
                 f"{self.vectors.dim}; give the original model with --model"
             )
         return encoded
+
+    def division(self) -> "Division[SparseRagged] | None":
+        """Return how an exact search is divided; an index is searched whole."""
+        from lmkcli.retrieval.sparse.division import SparseDivision
+
+        return SparseDivision(self) if self.info.kind == "exact" else None
+
+    @property
+    def unit(self) -> str:
+        """What one vector represents: doc or chunk."""
+        return self.vectors.recipe.doc.unit
+
+    @property
+    def documents(self) -> int:
+        """The number of documents."""
+        return self.vectors.rows
+
+    dimensions = None  # sparse vectors have terms
 
     @cached_property
     def encoder(self) -> SparseEncoder | StaticQueries:

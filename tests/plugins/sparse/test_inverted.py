@@ -151,7 +151,7 @@ def test_damaged_and_missing_files(masked_model: Models, beir: Path, tmp_path: P
         ("rows", vectors.total, r"rows\.npy is damaged"),
         ("weights", np.nan, r"weights\.npy is damaged"),
     ):
-        path = tmp_path / "i" / f"{stem}.npy"
+        path = tmp_path / "i" / "1" / f"{stem}.npy"
         whole = path.read_bytes()
         array = np.load(path)
         array[1 if stem == "starts" else slice(None)] = value

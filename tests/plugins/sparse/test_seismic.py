@@ -253,8 +253,8 @@ def test_updates_follow_the_vectors(masked_model: Models, tmp_path: Path) -> Non
 def test_damaged_and_missing_files(masked_model: Models, beir: Path, tmp_path: Path) -> None:
     encode(beir, masked_model("bert"), tmp_path / "v", top_terms=9)
     build(tmp_path / "v", tmp_path / "i")
-    path, record = tmp_path / "i" / FILE, tmp_path / "i" / "built.json"
-    whole, built = path.read_bytes(), json.loads(record.read_text())
+    path, record = tmp_path / "i" / "1" / FILE, tmp_path / "i" / "1" / "files.json"
+    whole, listed = path.read_bytes(), record.read_text()
 
     def refused(reason: str) -> None:
         with pytest.raises(DataError, match=f"{reason}.*build the index again"):
@@ -269,13 +269,12 @@ def test_damaged_and_missing_files(masked_model: Models, beir: Path, tmp_path: P
     path.unlink()
     refused("is missing")
     path.write_bytes(b"")  # of another program, which recorded its digest
-    files = {FILE: [0, hashlib.sha256(b"").hexdigest()]}
-    record.write_text(json.dumps({**built, "files": files}))
+    record.write_text(json.dumps({FILE: [0, hashlib.sha256(b"").hexdigest()]}))
     refused("cannot be read")
     path.write_bytes(whole)
-    record.write_text(json.dumps({key: built[key] for key in built if key != "files"}))
-    refused("before digests of files were recorded")
-    record.write_text(json.dumps(built))
+    record.unlink()
+    refused("is missing")
+    record.write_text(listed)
     (tmp_path / "v").rename(tmp_path / "w")
     with pytest.raises(DataError, match="give their location with --vectors"):
         opened(tmp_path / "i")
@@ -323,7 +322,7 @@ def test_an_interrupted_build_leaves_no_process_and_no_index(
         opened(tmp_path / "i")
     done = subprocess.run(line, cwd=tmp_path, capture_output=True, text=True)
     assert (done.returncode, done.stdout.count("\n")) == (0, 1), done.stderr
-    assert {*os.listdir(tmp_path / "i")} - {"update.lock"} == {"built.json", "manifest.json", FILE}
+    assert {*os.listdir(tmp_path / "i")} == {"built.json", "manifest.json", "1"}
 
 
 @contextlib.contextmanager

@@ -15,7 +15,6 @@ from lmkcli.encoding import vector_updates
 from lmkcli.errors import UsageError
 from lmkcli.retrieval.dense import dense_index, vector_reranker
 from lmkcli.retrieval.dense.rows import Flat
-from tests.indexes import build_faiss, update_faiss
 from lmkcli.retrieval.engines.faiss.settings import FaissSettings
 from lmkcli.retrieval.index import Passage
 from lmkcli.retrieval.pipeline import Stages, open_all, open_index, open_pipeline
@@ -23,6 +22,7 @@ from lmkcli.retrieval.settings import OpenSettings, RerankSettings
 from lmkcli.store import part_writer, parts
 from lmkcli.store.parts import Generation, PartSlice
 from lmkcli.store.vectors import Ragged, Vectors
+from tests.indexes import build_faiss, update_faiss
 from tests.retrieval.test_opening import FixedQueryEncoder, VectorsFolder, text
 
 Models = Callable[[str], Path]

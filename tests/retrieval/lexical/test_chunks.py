@@ -16,10 +16,10 @@ from lmkcli.errors import DataError, UsageError
 from lmkcli.retrieval.engine import engine_of
 from lmkcli.retrieval.index import Index
 from lmkcli.retrieval.lexical.chunks import chunk_spans, chunking_error, chunks
-from tests.indexes import build_lexical, update_lexical
 from lmkcli.retrieval.lexical.settings import LexicalSettings
 from lmkcli.retrieval.pipeline import Stages, open_all, open_index
 from lmkcli.retrieval.settings import OpenSettings
+from tests.indexes import build_lexical, update_lexical
 
 WORDS = ["tree", "stone", "river", "cloud", "zebra"]
 TEXT = st.lists(st.sampled_from(WORDS), max_size=12).map(" ".join)

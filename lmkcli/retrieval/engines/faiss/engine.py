@@ -72,9 +72,7 @@ class Faiss(VectorEngine):
             f"{self.kind} over {blocks.rows:,} x {blocks.dim}: about {size(needed)} to build"
         )
 
-    def build(
-        self, given: VectorsInput[Vectors], folder: Path, report: Report
-    ) -> dict[str, Any]:
+    def build(self, given: VectorsInput[Vectors], folder: Path, report: Report) -> dict[str, Any]:
         """Build the index of all vectors."""
         blocks = self._blocks(given.vectors)
         return FaissIndex.build(blocks, folder, self.settings, report.progress)

@@ -16,27 +16,28 @@ from lmkcli.data.collection import Doc, Query, open_collection
 from lmkcli.errors import DataError, Mismatch
 from lmkcli.progress import silent
 from lmkcli.retrieval.engine import engine_of
-from lmkcli.retrieval.engines.bm25.engine import FOLDER, Bm25
+from lmkcli.retrieval.engines.bm25.engine import FOLDER, Bm25, Bm25Search
 from lmkcli.retrieval.lexical.feedback import expand, is_expansion_term
-from tests.indexes import build_lexical
 from lmkcli.retrieval.lexical.settings import Feedback, LexicalSettings
 from lmkcli.retrieval.pipeline import open_index
 from lmkcli.retrieval.settings import OpenSettings
 from lmkcli.text.analyzer import Analyzer
+from tests.indexes import build_lexical
 
 ROOT = Path(__file__).resolve().parents[4]
 WORDS = ["tree", "stone", "river", "cloud", "zebra", "don't", "3.14", "东京"]
 texts = st.lists(st.sampled_from([*WORDS, "the"]), max_size=12).map(" ".join)
 
 
-def indexed(folder: Path, texts: list[str], settings: LexicalSettings | None = None) -> Bm25:
-    settings = settings or LexicalSettings()
+def indexed(folder: Path, texts: list[str], settings: LexicalSettings | None = None) -> Bm25Search:
+    engine = Bm25(settings or LexicalSettings())
     docs = [Doc(f"d{number}", text) for number, text in enumerate(texts)]
-    Bm25.build(docs, folder, settings, silent)
-    return Bm25.open(folder, settings)
+    folder.mkdir(exist_ok=True)
+    engine.write(docs, folder, silent)
+    return engine.open(folder)
 
 
-def found(index: Bm25, query: str, k: int = 10) -> list[str]:
+def found(index: Bm25Search, query: str, k: int = 10) -> list[str]:
     return index.search([Query("q", query)], k).rankings["q"].doc_ids
 
 
@@ -62,7 +63,7 @@ def by_the_formula(texts: list[str], query: str, settings: LexicalSettings) -> d
 def test_building_streams_reports_and_returns_facts(tmp_path: Path) -> None:
     seen = []
     docs = (Doc(str(number), "a few words here") for number in range(10))
-    facts = Bm25.build(docs, tmp_path, LexicalSettings(), lambda *report: seen.append(report))
+    facts = Bm25(LexicalSettings()).write(docs, tmp_path, lambda *report: seen.append(report))
     assert seen[-1] == (10, None, "documents")
     assert facts["documents"] == 10
     assert facts["vocabulary"] == 3
@@ -86,11 +87,11 @@ def test_two_builds_are_equal_byte_for_byte_and_contain_no_pickle(tmp_path: Path
 
 def test_a_damaged_index_is_named(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="build the index again"):
-        Bm25.open(tmp_path, LexicalSettings())
+        Bm25(LexicalSettings()).open(tmp_path)
     indexed(tmp_path, ["apple"])
     (tmp_path / FOLDER / "vocab.index.json").write_text("{")
     with pytest.raises(DataError, match="build the index again"):
-        Bm25.open(tmp_path, LexicalSettings())
+        Bm25(LexicalSettings()).open(tmp_path)
 
 
 def test_own_stemmer_and_stop_words_are_used_for_both_sides(tmp_path: Path) -> None:
@@ -100,7 +101,7 @@ def test_own_stemmer_and_stop_words_are_used_for_both_sides(tmp_path: Path) -> N
     assert found(index, "universities") == ["d0"]
     assert found(index, "the one") == ["d1"]
     with pytest.raises(Mismatch, match="stop_words: 'as given'"):
-        Bm25.open(tmp_path, LexicalSettings(stemmer="none"))
+        Bm25(LexicalSettings(stemmer="none")).open(tmp_path)
 
 
 def expanded_scores(
@@ -178,8 +179,8 @@ def test_real_collections(
 ) -> None:
     collection = open_collection(str(shared / "data" / name))
     settings = LexicalSettings(language=language)
-    Bm25.build(collection.docs(), tmp_path, settings, silent)
-    run = Bm25.open(tmp_path, settings).search(collection.judged_queries(), 10)
+    Bm25(settings).write(collection.docs(), tmp_path, silent)
+    run = Bm25(settings).open(tmp_path).search(collection.judged_queries(), 10)
     scored = [
         ir_measures.ScoredDoc(query_id, doc_id, float(score))
         for query_id, ranking in run.rankings.items()
