@@ -39,7 +39,7 @@ TABLES: dict[str, Mapping[str, Row]] = {
 
 
 def index_type(name: str) -> str:
-    return "Callable[..., VectorSearch]" if name == "exact" else "type[Engine]"
+    return "Callable[..., VectorSearch]" if name == "exact" else "type[Engine[Any]]"
 
 
 def assignments() -> Iterator[str]:
@@ -64,5 +64,5 @@ def check(tmp_path: Path, code: str) -> str:
 def test_every_row_fits_the_protocol_of_its_table(tmp_path: Path) -> None:
     code = "\n".join([IMPORTS, *assignments()])
     assert check(tmp_path, code) == ""
-    slip = "from lmkcli.retrieval.engines.exact.exact_search import Exact\nslip: type[Engine] = Exact\n"
+    slip = "from lmkcli.retrieval.engines.exact.exact_search import Exact\nslip: type[Engine[Any]] = Exact\n"
     assert "Incompatible types in assignment" in check(tmp_path, f"{code}\n{slip}")
