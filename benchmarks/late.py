@@ -37,8 +37,10 @@ from lmkcli.evaluation.measures import evaluate, parse_measures
 from lmkcli.progress import Report
 from lmkcli.retrieval.dense.dense_index import DenseIndex, exact_search, open_query_encoder
 from lmkcli.retrieval.engines.exact.exact_search import InMemoryVectors
-from lmkcli.retrieval.engines.faiss.engine import build_faiss
+from lmkcli.retrieval.engines.faiss.engine import Faiss
 from lmkcli.retrieval.engines.faiss.settings import FaissSettings
+from lmkcli.retrieval.index_input import VectorsInput
+from lmkcli.retrieval.index_job import IndexJob
 from lmkcli.retrieval.pipeline import open_index
 from lmkcli.retrieval.searching import queries_of
 from lmkcli.retrieval.settings import OpenSettings
@@ -164,7 +166,8 @@ def searched(data: Data, indexes: list[str], work: Path) -> Iterator[str]:
         took = folder.with_suffix(".json")
         settings = FaissSettings(kind=kind, muvera=Muvera(muvera))
         start = time.perf_counter()
-        facts = build_faiss(data.vectors, folder, settings)
+        engine = Faiss(settings)
+        facts = IndexJob(engine, VectorsInput(data.vectors, engine.by_document), folder).build()
         if not took.exists():
             took.write_text(json.dumps(time.perf_counter() - start))
         opened = open_index(folder, SETTINGS)

@@ -10,6 +10,7 @@ kind, opens the index and runs one query.
 
 import argparse
 import itertools
+import shutil
 import statistics
 import subprocess
 import sys
@@ -48,13 +49,18 @@ def tasks(
     kind: str, folder: Path, docs: list[Doc], queries: list[Query]
 ) -> dict[str, Callable[[], object]]:
     """Return the timed tasks of one kind; searches use the index that was built first."""
-    home = catalog.INDEXES.load(kind)
-    settings = LexicalSettings()
-    home.build(docs, folder, settings, silent)
-    index = home.open(folder, settings)
+    engine = catalog.INDEXES.load(kind)(LexicalSettings())
+
+    def build(folder: Path) -> None:
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(parents=True)
+        engine.write(docs, folder, silent)
+
+    build(folder)
+    index = engine.open(folder)
     process = [sys.executable, "-c", START_UP, kind, str(folder), queries[0].text]
     return {
-        "index": lambda: home.build(docs, folder.with_suffix(".again"), settings, silent),
+        "index": lambda: build(folder.with_suffix(".again")),
         "k=10": lambda: index.search(queries, 10),
         "k=1000": lambda: index.search(queries, 1000),
         "start": lambda: subprocess.run(process, check=True),
