@@ -33,7 +33,7 @@ from pathlib import Path
 from lmkcli import catalog
 from lmkcli.data.collection import Query
 from lmkcli.retrieval.lexical.settings import LexicalSettings
-index = catalog.INDEXES.load(sys.argv[1]).open(Path(sys.argv[2]), LexicalSettings())
+index = catalog.INDEXES.load(sys.argv[1])(LexicalSettings()).open(Path(sys.argv[2]))
 index.search([Query("q", sys.argv[3])], 10)
 """
 COLUMNS = {

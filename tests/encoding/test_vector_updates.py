@@ -34,7 +34,6 @@ from lmkcli.errors import DataError, Mismatch, Stopped, UsageError
 from lmkcli.progress import Report
 from lmkcli.retrieval import index_folder
 from lmkcli.retrieval.dense import dense_index
-from lmkcli.retrieval.engine import engine_of
 from lmkcli.retrieval.engines.faiss.settings import FaissSettings
 from lmkcli.retrieval.pipeline import open_index
 from lmkcli.retrieval.settings import OpenSettings
@@ -49,7 +48,7 @@ from tests import tiny
 from tests.cluster import waited
 from tests.forkserver import ForkServer
 from tests.immediate import Immediate
-from tests.indexes import build_faiss, build_lexical, update_faiss, update_lexical
+from tests.indexes import build_faiss, update_faiss
 
 Models = Callable[[str], Path]
 Floats = NDArray[np.float32]
@@ -494,27 +493,6 @@ class Words(Given):
 
     def __init__(self, docs: Texts) -> None:
         self._docs = [Doc(*item) for item in docs.items()]
-
-
-def test_a_lexical_index_is_built_again(tmp_path: Path) -> None:
-    from lmkcli.retrieval.lexical.settings import LexicalSettings
-
-    def built(docs: Texts) -> str:
-        made = update_lexical(Words(docs), tmp_path / "b", engine_of("bm25"), LexicalSettings())
-        opened = open_index(tmp_path / "b", OpenSettings())
-        found = opened.search([Query("q", "tea")], 10).rankings["q"].doc_ids
-        assert sorted(found) == sorted(name for name, text in docs.items() if "tea" in text)
-        assert {name: doc.text for name, doc in opened.texts(list(docs)).items()} == docs
-        return made.how
-
-    assert built({"a": "green tea", "b": "bread"}) == "built"
-    assert built({"a": "green tea", "b": "bread"}) == "already up to date"
-    assert built({"a": "green tea", "c": "black tea"}).startswith("built again: bm25")
-    with pytest.raises(Mismatch, match="has changed since"):
-        build_lexical(Words({}), tmp_path / "b", engine_of("bm25"), LexicalSettings())
-
-
-# --- with a real model ----------------------------------------------------------------------------
 
 
 def text(number: random.Random) -> str:

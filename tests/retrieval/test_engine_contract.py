@@ -330,6 +330,11 @@ def test_an_update_finds_added_changed_and_deleted_documents(life: Life) -> None
         life.write(now)
         with pytest.raises(Mismatch, match="--if-exists update"):
             life.run()
+        if life.variant != "lexical":
+            before = open_index(life.index, CPU)
+            assert "is behind" in before.info.notes[0]
+            rankings = before.search(QUERIES, DOCS).rankings.values()
+            assert any(f"d{300 + round_}" in each.doc_ids for each in rankings)
         (life.index / "mine.txt").write_text("mine")
         life.run("update")
         assert "already" not in life.notes[-1]
@@ -427,6 +432,14 @@ def test_damage_is_noticed(life: Life) -> None:
             search(life.index, 3)
         path.write_bytes(whole)
     life.check()
+    listed_at = life.index / "1" / "files.json"
+    listed_at.rename(life.root / "list")
+    with pytest.raises(DataError, match=r"files\.json is missing"):
+        search(life.index, 3)
+    listed_at.write_text('{"../built.json": [3, ""]}')
+    with pytest.raises(DataError, match="not in its folder"):
+        search(life.index, 3)
+    (life.root / "list").rename(listed_at)
     record = life.index / "built.json"
     text = record.read_text()
     for damaged in (text[: len(text) // 2], text.replace('"of"', '"off"'), "[]"):
@@ -435,6 +448,21 @@ def test_damage_is_noticed(life: Life) -> None:
             search(life.index, 3)
     life.run("overwrite")
     life.check()
+
+
+@EACH
+def test_vectors_that_moved_are_found_again(life: Life) -> None:
+    if life.variant == "lexical":
+        pytest.skip("the index contains its documents")
+    found = search(life.index, 5)
+    (life.root / "vectors").rename(life.root / "elsewhere")
+    with pytest.raises(DataError, match="give their location with --vectors"):
+        search(life.index, 5)
+    moved = OpenSettings(device="cpu", vectors=str(life.root / "elsewhere"))
+    run = open_index(life.index, moved).search(QUERIES, 5)
+    assert {name: each.doc_ids for name, each in run.rankings.items()} == {
+        name: ids for name, (ids, _) in found.items()
+    }
 
 
 @EACH

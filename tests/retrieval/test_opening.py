@@ -35,7 +35,7 @@ from lmkcli.store.part_writer import shard_writer
 from lmkcli.store.tokens import TokenRow, TokenStream
 from lmkcli.store.vectors import Ragged, Vectors
 from tests.immediate import Immediate
-from tests.indexes import build_faiss, files_of
+from tests.indexes import build_faiss
 
 Floats = NDArray[np.float32]
 Models = Callable[[str], Path]
@@ -285,14 +285,6 @@ def test_settings_without_an_effect_on_vectors_are_refused(
 ) -> None:
     with pytest.raises(UsageError, match="no effect"):
         chain.answer(**settings)
-
-
-def test_an_index_is_built_once(chain: Chain) -> None:
-    stamp = (files_of(chain.index) / "faiss.index").stat().st_mtime_ns
-    build_faiss(Vectors(chain.vectors), chain.index, FaissSettings())
-    assert (files_of(chain.index) / "faiss.index").stat().st_mtime_ns == stamp
-    with pytest.raises(Mismatch, match=r"settings\.m: 32 \| 8"):
-        build_faiss(Vectors(chain.vectors), chain.index, FaissSettings(m=8))
 
 
 def test_an_index_that_is_not_finished_is_never_searched(chain: Chain) -> None:

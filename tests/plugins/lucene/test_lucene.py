@@ -281,36 +281,6 @@ def test_docvectors_is_recorded_only_if_set(beir: Path, tmp_path: Path) -> None:
         )
 
 
-KILLED = """
-import os, signal, sys
-from pathlib import Path
-from lmkcli.data.collection import open_collection
-from lmkcli.progress import Report
-from lmkcli.retrieval.engine import engine_of
-from tests.indexes import build_lexical
-from lmkcli.retrieval.lexical.settings import LexicalSettings
-
-def progress(done, total, unit, detail=""):
-    os.kill(os.getpid(), signal.SIGKILL)
-
-source, folder = open_collection(sys.argv[1]), Path(sys.argv[2])
-build_lexical(source, folder, engine_of("lucene"), LexicalSettings(), Report(progress))
-"""
-
-
-def test_a_killed_build_is_not_opened_and_is_repeated(beir: Path, tmp_path: Path) -> None:
-    folder = tmp_path / "index"
-    done = subprocess.run([sys.executable, "-c", KILLED, str(beir), str(folder)], check=False)
-    assert done.returncode == -9
-    with pytest.raises(DataError, match="not complete"):
-        open_index(folder, OpenSettings())
-    facts = build_lexical(
-        open_collection(str(beir)), folder, engine_of("lucene"), LexicalSettings()
-    )
-    assert facts["documents"] == 60
-    assert open_index(folder, OpenSettings()).search([Query("q", "river")], 3).rankings["q"].doc_ids
-
-
 SIGNALS = """
 import os, signal, time
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a background shell ignores it
