@@ -220,14 +220,14 @@ class Life:
         at = read_built(self.index)["at"]
         names = {"manifest.json", "built.json", *([at] if at else []), *foreign}
         assert {*os.listdir(self.index)} == names
-        found = search(self.index, DOCS)
+        found = search(self.index, 2 * DOCS)
         if self.variant == "lexical":
             other = self.root / "fresh"
             BuildIndex(str(self.source), output=other, kind=self.case.kind).run()
-            assert found == search(other, DOCS)
+            assert found == search(other, 2 * DOCS)
             shutil.rmtree(other)
         else:
-            assert found == search(self.source, DOCS)
+            assert found == search(self.source, 2 * DOCS)
             if self.case.exact:
                 assert search(self.index, 7) == search(self.source, 7)
         assert any(ids for ids, _ in found.values())
