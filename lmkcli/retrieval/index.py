@@ -15,7 +15,7 @@ from lmkcli.spec.operation import options
 
 if TYPE_CHECKING:  # these import NumPy and torch
     from lmkcli.encoding.encoder import Encoder
-    from lmkcli.retrieval.sharding import Division
+    from lmkcli.retrieval.dense.vector_search import Division
     from lmkcli.store.vectors import Vectors
 
 

@@ -12,9 +12,9 @@ divided; an index of another package may add its own `Division`:
 The first task encodes the queries for all tasks, because two machines may encode them differently.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Generic, NamedTuple, Protocol
+from typing import Any, Generic
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,7 +24,7 @@ from lmkcli.data.run import Run
 from lmkcli.encoding.encoder import AnyRagged
 from lmkcli.errors import DataError, UsageError
 from lmkcli.progress import Call, Note, Report
-from lmkcli.retrieval.dense.vector_search import RowHits
+from lmkcli.retrieval.dense.vector_search import Division, PieceLayout, RowHits
 from lmkcli.retrieval.engines.exact.exact_search import top
 from lmkcli.retrieval.index import Divisible, Index
 from lmkcli.retrieval.searching import MemoryBudget, batches, parts
@@ -46,7 +46,7 @@ def sharded_search(index: Index, queries: list[Query], k: int) -> "ShardedSearch
 class ShardedSearch(Generic[AnyRagged]):
     """A search that is divided among tasks."""
 
-    def __init__(self, division: "Division[AnyRagged]", queries: list[Query], k: int) -> None:
+    def __init__(self, division: Division[AnyRagged], queries: list[Query], k: int) -> None:
         self._division: Division[AnyRagged] = division
         self._queries, self._k = queries, min(k, division.rows)
 
@@ -103,43 +103,6 @@ class ShardedSearch(Generic[AnyRagged]):
         return self._division.read(path, len(batch))
 
 
-class Layout(NamedTuple):
-    """The layout of a piece: number of lists, range of rows, and whether lists have equal lengths."""
-
-    lists: int
-    rows: range
-    equal_lengths: bool = False
-
-
-class Division(Protocol[AnyRagged]):
-    """Divides a search among tasks, and joins their results."""
-
-    @property
-    def rows(self) -> int:
-        """The number of ranked documents or chunks."""
-
-    def encode(self, queries: list[Query], path: Path) -> None:
-        """Encode queries and write their vectors into a file."""
-
-    def read(self, path: Path, queries: int) -> AnyRagged:
-        """Read the vectors of queries. Raises DataError for impossible values."""
-
-    def layout(self, queries: AnyRagged) -> Layout:
-        """Return the layout of a piece for these queries."""
-
-    def lists(self, queries: AnyRagged, part: slice) -> slice:
-        """Return the range of lists in a piece that belong to some of the queries."""
-
-    def shard_search(self, shard: Shard) -> Callable[[AnyRagged, int], RowHits]:
-        """Return the search of one shard. Its rows are numbered as in the undivided search."""
-
-    def join(self, queries: AnyRagged, k: int, shard_hits: Iterator[RowHits]) -> RowHits:
-        """Join the hits of all shards to the hits of an undivided search."""
-
-    def ranked(self, queries: list[Query], hits: RowHits, k: int) -> Run:
-        """Rank the k best hits of each query, ties by document id."""
-
-
 def merge_hits(k: int, left: RowHits, right: RowHits) -> RowHits:
     """For each query, merge the hits of two shards: the k best, and all ties with the last of them.
 
@@ -171,7 +134,7 @@ def _subset(queries: AnyRagged, part: slice) -> AnyRagged:
     return queries.take(np.arange(part.start, part.stop))
 
 
-def _read_hits(path: Path, layout: Layout, lists: slice) -> RowHits:
+def _read_hits(path: Path, layout: PieceLayout, lists: slice) -> RowHits:
     """Read some lists of a piece. Raises DataError if the piece cannot belong to this search."""
     rows, scores, counts = load_arrays(path, rows=np.int64, scores=np.float64, counts=np.int64)
     one_axis = rows.shape == scores.shape == (len(rows),)

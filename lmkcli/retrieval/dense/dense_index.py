@@ -6,7 +6,7 @@ The query side of the vectors' recipe encodes the queries. Passages are the chun
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -19,9 +19,10 @@ from lmkcli.errors import DataError, UsageError
 from lmkcli.models.devices import choose_device, native_dtype
 from lmkcli.progress import Progress, silent
 from lmkcli.retrieval.dense.candidates import ApproximateSearch
+from lmkcli.retrieval.dense.division import ApproximateDivision, ExactDivision
 from lmkcli.retrieval.dense.rows import RankedUnits, read_numbering
 from lmkcli.retrieval.dense.vector_engine import OpenedEngine
-from lmkcli.retrieval.dense.vector_search import Matrix, RowHits, VectorSearch
+from lmkcli.retrieval.dense.vector_search import Division, Matrix, RowHits, VectorSearch
 from lmkcli.retrieval.engines.exact.exact_search import Exact
 from lmkcli.retrieval.index import IndexInfo, Passage, ScoredChunk
 from lmkcli.retrieval.index_folder import BuiltIndex
@@ -30,9 +31,6 @@ from lmkcli.retrieval.settings import OpenSettings
 from lmkcli.spec.values import is_digits
 from lmkcli.store.tokens import TokenRow
 from lmkcli.store.vectors import Ragged, StoredVectors, Vectors
-
-if TYPE_CHECKING:
-    from lmkcli.retrieval.sharding import Division
 
 _QUERIES = 256  # queries that are encoded at once for their passages
 LONGEST = (
@@ -195,10 +193,8 @@ class DenseIndex:
         """
         self.dense.open_files(text_bytes)
 
-    def division(self) -> "Division[Ragged] | None":
+    def division(self) -> Division[Ragged] | None:
         """Return how a search is divided: by documents, or by numbers in inverted lists."""
-        from lmkcli.retrieval.dense.division import ApproximateDivision, ExactDivision
-
         search = self.vector_search
         if not isinstance(search, ApproximateSearch):
             return ExactDivision(self, lambda matrix: exact_search(matrix, self.settings))

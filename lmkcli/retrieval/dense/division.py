@@ -3,16 +3,22 @@
 from collections.abc import Callable, Iterator
 from functools import partial, reduce
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 import numpy as np
 
 from lmkcli.data.collection import Query, Shard
 from lmkcli.data.run import Run
 from lmkcli.retrieval.dense.candidates import ApproximateSearch
-from lmkcli.retrieval.dense.vector_search import Candidates, Matrix, RowHits, VectorSearch
+from lmkcli.retrieval.dense.rows import RankedUnits
+from lmkcli.retrieval.dense.vector_search import (
+    Candidates,
+    Matrix,
+    PieceLayout,
+    RowHits,
+    VectorSearch,
+)
 from lmkcli.retrieval.sharding import (
-    Layout,
     damaged,
     load_arrays,
     merge_hits,
@@ -21,16 +27,24 @@ from lmkcli.retrieval.sharding import (
 )
 from lmkcli.store.vectors import Ragged
 
-if TYPE_CHECKING:
-    from lmkcli.retrieval.dense.dense_index import DenseIndex
-
 Search = Callable[[Ragged, int], RowHits]
+
+
+class _DividedIndex(Protocol):
+    """What the divisions need of a dense index."""
+
+    @property
+    def units(self) -> RankedUnits: ...
+
+    def encoded(self, queries: list[Query]) -> Ragged: ...
+
+    def ranked(self, queries: list[Query], hits: RowHits, k: int) -> Run: ...
 
 
 class _DenseDivision:
     """What both divisions of a dense index share."""
 
-    def __init__(self, index: "DenseIndex") -> None:
+    def __init__(self, index: _DividedIndex) -> None:
         self._index, self._units = index, index.units
 
     @property
@@ -51,12 +65,12 @@ class _DenseDivision:
 class ExactDivision(_DenseDivision):
     """Exact search: each shard has a range of consecutive documents. A piece has one list per query."""
 
-    def __init__(self, index: "DenseIndex", exact: Callable[[Matrix], VectorSearch]) -> None:
+    def __init__(self, index: _DividedIndex, exact: Callable[[Matrix], VectorSearch]) -> None:
         super().__init__(index)
         self._exact = exact
 
-    def layout(self, queries: Ragged) -> Layout:
-        return Layout(len(queries.counts), range(self._units.matrix.rows))
+    def layout(self, queries: Ragged) -> PieceLayout:
+        return PieceLayout(len(queries.counts), range(self._units.matrix.rows))
 
     def lists(self, queries: Ragged, part: slice) -> slice:
         return part
@@ -79,14 +93,14 @@ class ApproximateDivision(_DenseDivision):
     """Inverted lists: each shard has a range of consecutive vector numbers. A piece has one list per
     looked-up vector, with the candidates of the index."""
 
-    def __init__(self, index: "DenseIndex", search: ApproximateSearch) -> None:
+    def __init__(self, index: _DividedIndex, search: ApproximateSearch) -> None:
         super().__init__(index)
         self._search = search
 
-    def layout(self, queries: Ragged) -> Layout:
+    def layout(self, queries: Ragged) -> PieceLayout:
         # Lists of candidates have equal lengths, padded with row -1.
         rows = range(-1, self._search.nearest.rows)
-        return Layout(int(self._search.starts(queries)[-1]), rows, equal_lengths=True)
+        return PieceLayout(int(self._search.starts(queries)[-1]), rows, equal_lengths=True)
 
     def lists(self, queries: Ragged, part: slice) -> slice:
         starts = self._search.starts(queries)

@@ -1,15 +1,20 @@
-"""Interfaces of vector search: matrices of vectors, exact search and approximate candidates."""
+"""Interfaces of vector search: matrices of vectors, exact search, approximate candidates, and divisions."""
 
 import math
-from collections.abc import Iterator
-from typing import NamedTuple, Protocol, runtime_checkable
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import NamedTuple, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
+from lmkcli.data.collection import Query, Shard
+from lmkcli.data.run import Run
 from lmkcli.errors import DataError
 from lmkcli.store.sparse import SparseRagged, SparseVectors
 from lmkcli.store.vectors import Ragged
+
+AnyQueries = TypeVar("AnyQueries", Ragged, SparseRagged)  # the vectors of queries
 
 
 class Blocks(Protocol):
@@ -92,6 +97,43 @@ class Nearest(Protocol):
         self, queries: NDArray[np.float32], k: int, among: range | None = None
     ) -> Candidates:
         """Return the approximately best k vectors of each query vector [n, dim], of all or of a range."""
+
+
+class PieceLayout(NamedTuple):
+    """The layout of a piece: number of lists, range of rows, and whether lists have equal lengths."""
+
+    lists: int
+    rows: range
+    equal_lengths: bool = False
+
+
+class Division(Protocol[AnyQueries]):
+    """Divides a search among tasks, and joins their results."""
+
+    @property
+    def rows(self) -> int:
+        """The number of ranked documents or chunks."""
+
+    def encode(self, queries: list[Query], path: Path) -> None:
+        """Encode queries and write their vectors into a file."""
+
+    def read(self, path: Path, queries: int) -> AnyQueries:
+        """Read the vectors of queries. Raises DataError for impossible values."""
+
+    def layout(self, queries: AnyQueries) -> PieceLayout:
+        """Return the layout of a piece for these queries."""
+
+    def lists(self, queries: AnyQueries, part: slice) -> slice:
+        """Return the range of lists in a piece that belong to some of the queries."""
+
+    def shard_search(self, shard: Shard) -> Callable[[AnyQueries, int], RowHits]:
+        """Return the search of one shard. Its rows are numbered as in the undivided search."""
+
+    def join(self, queries: AnyQueries, k: int, shard_hits: Iterator[RowHits]) -> RowHits:
+        """Join the hits of all shards to the hits of an undivided search."""
+
+    def ranked(self, queries: list[Query], hits: RowHits, k: int) -> Run:
+        """Rank the k best hits of each query, ties by document id."""
 
 
 def check_finite(value: float) -> None:

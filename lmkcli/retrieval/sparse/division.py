@@ -3,15 +3,14 @@
 from collections.abc import Callable, Iterator
 from functools import partial, reduce
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 import numpy as np
 
 from lmkcli.data.collection import Query, Shard
 from lmkcli.data.run import Run
-from lmkcli.retrieval.dense.vector_search import RowHits
+from lmkcli.retrieval.dense.vector_search import PieceLayout, RowHits
 from lmkcli.retrieval.sharding import (
-    Layout,
     damaged,
     load_arrays,
     merge_hits,
@@ -19,16 +18,24 @@ from lmkcli.retrieval.sharding import (
     sums_to,
 )
 from lmkcli.retrieval.sparse.exact_product import exact_product
-from lmkcli.store.sparse import SparseRagged
+from lmkcli.store.sparse import SparseRagged, SparseVectors
 
-if TYPE_CHECKING:
-    from lmkcli.retrieval.sparse.sparse_index import SparseIndex
+
+class _DividedIndex(Protocol):
+    """What a division needs of sparse vectors."""
+
+    vectors: SparseVectors
+    by_chunk: bool
+
+    def encoded(self, queries: list[Query]) -> SparseRagged: ...
+
+    def ranked(self, queries: list[Query], hits: RowHits, k: int) -> Run: ...
 
 
 class SparseDivision:
     """Exact search over sparse vectors, divided by documents."""
 
-    def __init__(self, index: "SparseIndex") -> None:
+    def __init__(self, index: _DividedIndex) -> None:
         self._index, self._vectors = index, index.vectors
 
     @property
@@ -51,8 +58,8 @@ class SparseDivision:
             raise damaged(path, fault)
         return encoded
 
-    def layout(self, queries: SparseRagged) -> Layout:
-        return Layout(len(queries.counts), range(self.rows))
+    def layout(self, queries: SparseRagged) -> PieceLayout:
+        return PieceLayout(len(queries.counts), range(self.rows))
 
     def lists(self, queries: SparseRagged, part: slice) -> slice:
         return part

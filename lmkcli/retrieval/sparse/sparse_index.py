@@ -3,7 +3,6 @@
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,14 +13,12 @@ from lmkcli.encoding.encoder import SparseEncoder, open_recorded_sparse_queries
 from lmkcli.encoding.static_queries import StaticQueries
 from lmkcli.errors import Mismatch, UsageError
 from lmkcli.retrieval.dense.dense_index import passage, passages_of, rows_and_docs
-from lmkcli.retrieval.dense.vector_search import RowHits, SparseProduct
+from lmkcli.retrieval.dense.vector_search import Division, RowHits, SparseProduct
 from lmkcli.retrieval.index import IndexInfo, Passage
 from lmkcli.retrieval.settings import OpenSettings
+from lmkcli.retrieval.sparse.division import SparseDivision
 from lmkcli.retrieval.sparse.exact_product import exact_product
 from lmkcli.store.sparse import SparseRagged, SparseVectors
-
-if TYPE_CHECKING:
-    from lmkcli.retrieval.sharding import Division
 
 
 def open_sparse_vectors(folder: Path, settings: OpenSettings) -> "SparseIndex":
@@ -90,10 +87,8 @@ class SparseIndex:
             )
         return encoded
 
-    def division(self) -> "Division[SparseRagged] | None":
+    def division(self) -> Division[SparseRagged] | None:
         """Return how an exact search is divided; an index is searched whole."""
-        from lmkcli.retrieval.sparse.division import SparseDivision
-
         return SparseDivision(self) if self.info.kind == "exact" else None
 
     @property
