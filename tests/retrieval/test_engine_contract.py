@@ -43,7 +43,8 @@ BRUTE = """
 import numpy as np
 
 from lmkcli.catalog import EngineRow
-from lmkcli.retrieval.dense.vector_engine import OpenedEngine, VectorEngine
+from lmkcli.retrieval.dense.vector_engine import VectorEngine
+from lmkcli.retrieval.dense.vector_search import OpenedEngine
 from lmkcli.retrieval.dense.vector_search import Candidates
 from lmkcli.retrieval.engine import Appended
 

@@ -29,8 +29,8 @@ from lmkcli.plugins.milvus.milvus_settings import MilvusSearchSettings, MilvusSe
 from lmkcli.progress import Report
 from lmkcli.retrieval.dense.candidates import Numbering
 from lmkcli.retrieval.dense.rows import NumberedPart
-from lmkcli.retrieval.dense.vector_engine import OpenedEngine, VectorEngine
-from lmkcli.retrieval.dense.vector_search import check_finite
+from lmkcli.retrieval.dense.vector_engine import VectorEngine
+from lmkcli.retrieval.dense.vector_search import OpenedEngine, check_finite
 from lmkcli.retrieval.engine import Appended
 from lmkcli.retrieval.engines.settings import IndexSettings
 from lmkcli.retrieval.index_folder import BuiltIndex

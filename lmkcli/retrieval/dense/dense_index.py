@@ -21,8 +21,13 @@ from lmkcli.progress import Progress, silent
 from lmkcli.retrieval.dense.candidates import ApproximateSearch
 from lmkcli.retrieval.dense.division import ApproximateDivision, ExactDivision
 from lmkcli.retrieval.dense.rows import RankedUnits, read_numbering
-from lmkcli.retrieval.dense.vector_engine import OpenedEngine
-from lmkcli.retrieval.dense.vector_search import Division, Matrix, RowHits, VectorSearch
+from lmkcli.retrieval.dense.vector_search import (
+    Division,
+    Matrix,
+    OpenedEngine,
+    RowHits,
+    VectorSearch,
+)
 from lmkcli.retrieval.engines.exact.exact_search import Exact
 from lmkcli.retrieval.index import IndexInfo, Passage, ScoredChunk
 from lmkcli.retrieval.index_folder import BuiltIndex

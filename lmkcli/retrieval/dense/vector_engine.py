@@ -2,11 +2,11 @@
 
 from abc import abstractmethod
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar, NamedTuple
+from typing import ClassVar
 
 from lmkcli.progress import Report
 from lmkcli.retrieval.dense.rows import read_numbering
-from lmkcli.retrieval.dense.vector_search import Nearest
+from lmkcli.retrieval.dense.vector_search import OpenedEngine
 from lmkcli.retrieval.engine import Engine
 from lmkcli.retrieval.engines.settings import IndexSettings
 from lmkcli.retrieval.index import LEXICAL, Index
@@ -14,18 +14,6 @@ from lmkcli.retrieval.index_folder import BuiltIndex
 from lmkcli.retrieval.index_input import VectorsInput, indexed_vectors
 from lmkcli.retrieval.settings import OpenSettings
 from lmkcli.store.vectors import Vectors
-
-if TYPE_CHECKING:
-    from lmkcli.retrieval.dense.muvera import FixedDimensional  # imports torch
-
-
-class OpenedEngine(NamedTuple):
-    """The approximate search of an engine, a note for the user (may be empty), and the encoding of documents
-    and queries if the index contains encodings instead of vectors."""
-
-    nearest: Nearest
-    note: str = ""
-    encoding: "FixedDimensional | None" = None
 
 
 class VectorEngine(Engine[VectorsInput[Vectors]]):

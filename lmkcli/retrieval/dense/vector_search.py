@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import NamedTuple, Protocol, TypeVar, runtime_checkable
+from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,6 +13,9 @@ from lmkcli.data.run import Run
 from lmkcli.errors import DataError
 from lmkcli.store.sparse import SparseRagged, SparseVectors
 from lmkcli.store.vectors import Ragged
+
+if TYPE_CHECKING:
+    from lmkcli.retrieval.dense.muvera import FixedDimensional  # imports torch
 
 AnyQueries = TypeVar("AnyQueries", Ragged, SparseRagged)  # the vectors of queries
 
@@ -134,6 +137,15 @@ class Division(Protocol[AnyQueries]):
 
     def ranked(self, queries: list[Query], hits: RowHits, k: int) -> Run:
         """Rank the k best hits of each query, ties by document id."""
+
+
+class OpenedEngine(NamedTuple):
+    """The approximate search of an engine, a note for the user (may be empty), and the encoding of documents
+    and queries if the index contains encodings instead of vectors."""
+
+    nearest: Nearest
+    note: str = ""
+    encoding: "FixedDimensional | None" = None
 
 
 def check_finite(value: float) -> None:

@@ -12,8 +12,8 @@ from lmkcli.data.collection import Shard
 from lmkcli.errors import DataError, UsageError
 from lmkcli.progress import Report
 from lmkcli.retrieval.dense.rows import flat
-from lmkcli.retrieval.dense.vector_engine import OpenedEngine, VectorEngine
-from lmkcli.retrieval.dense.vector_search import Blocks
+from lmkcli.retrieval.dense.vector_engine import VectorEngine
+from lmkcli.retrieval.dense.vector_search import Blocks, OpenedEngine
 from lmkcli.retrieval.engine import Appended
 from lmkcli.retrieval.engines.faiss.faiss_index import FaissIndex, Share
 from lmkcli.retrieval.engines.faiss.settings import FaissSettings
