@@ -86,13 +86,15 @@ class ShardedSearch(Generic[AnyRagged]):
         shards.check_whole()
         for first, batch in batches(self._queries):
             encoded = self._encoded(first, batch, shards, report.note)
+            cut = _read_cut(shards.folder / f"queries-{first}.npz", batch)
             paths = [shards.path(number, _piece(first)) for number in range(shards.count)]
             layout = self._division.layout(encoded)
             for part in parts(len(batch), self._k, budget):
                 lists = self._division.lists(encoded, part)
                 shard_hits = (_read_hits(path, layout, lists) for path in paths)
                 hits = self._division.join(_subset(encoded, part), self._k, shard_hits)
-                yield Run(self._division.ranked(batch[part], hits, self._k).rankings, tag)
+                rankings = self._division.ranked(batch[part], hits, self._k).rankings
+                yield Run(rankings, tag, cut=cut.intersection(rankings))
                 report.progress(first + part.stop, len(self._queries), "queries")
 
     def _encoded(self, first: int, batch: list[Query], shards: Shards, note: Note) -> AnyRagged:
@@ -152,6 +154,19 @@ def save_arrays(path: Path, **arrays: Any) -> None:
     """Write arrays into a file, which `load_arrays` reads."""
     with open(path, "wb") as file:  # np.savez would append .npz to the name of a temporary file
         np.savez(file, **arrays)
+
+
+def mask_of(queries: list[Query], cut: frozenset[str]) -> NDArray[np.int64]:
+    """Return 1 for each query that was cut, else 0, as `Division.encode` stores it with the vectors."""
+    return np.array([query.id in cut for query in queries], np.int64)
+
+
+def _read_cut(path: Path, queries: list[Query]) -> frozenset[str]:
+    """Read which queries of a batch were cut."""
+    (mask,) = load_arrays(path, cut=np.int64)
+    if mask.shape != (len(queries),):
+        raise damaged(path, "its arrays do not fit together")
+    return frozenset(query.id for query, cut in zip(queries, mask, strict=True) if cut)
 
 
 def sums_to(counts: NDArray[np.int64], length: int, total: int) -> bool:

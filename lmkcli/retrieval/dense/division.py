@@ -9,6 +9,7 @@ import numpy as np
 
 from lmkcli.data.collection import Query, Shard
 from lmkcli.data.run import Run
+from lmkcli.encoding.encoder import Encoder
 from lmkcli.retrieval.dense.candidates import ApproximateSearch
 from lmkcli.retrieval.dense.rows import RankedUnits
 from lmkcli.retrieval.dense.vector_search import (
@@ -21,6 +22,7 @@ from lmkcli.retrieval.dense.vector_search import (
 from lmkcli.retrieval.sharding import (
     damaged,
     load_arrays,
+    mask_of,
     merge_hits,
     save_arrays,
     sums_to,
@@ -35,6 +37,8 @@ class _DividedIndex(Protocol):
 
     @property
     def units(self) -> RankedUnits: ...
+
+    def encoder(self) -> Encoder: ...
 
     def encoded(self, queries: list[Query]) -> Ragged: ...
 
@@ -53,7 +57,8 @@ class _DenseDivision:
 
     def encode(self, queries: list[Query], path: Path) -> None:
         encoded = self._index.encoded(queries)
-        save_arrays(path, vectors=encoded.vectors, counts=encoded.counts)
+        cut = mask_of(queries, self._index.encoder().cut(queries))
+        save_arrays(path, vectors=encoded.vectors, counts=encoded.counts, cut=cut)
 
     def read(self, path: Path, queries: int) -> Ragged:
         return _read_queries(path, queries, self._units.matrix.dim)

@@ -118,7 +118,7 @@ class Division(Protocol[AnyQueries]):
         """The number of ranked documents or chunks."""
 
     def encode(self, queries: list[Query], path: Path) -> None:
-        """Encode queries and write their vectors into a file."""
+        """Encode queries, and write their vectors into a file with the array `cut` (sharding.mask_of)."""
 
     def read(self, path: Path, queries: int) -> AnyQueries:
         """Read the vectors of queries. Raises DataError for impossible values."""

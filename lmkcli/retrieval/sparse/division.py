@@ -9,10 +9,13 @@ import numpy as np
 
 from lmkcli.data.collection import Query, Shard
 from lmkcli.data.run import Run
+from lmkcli.encoding.encoder import SparseEncoder
+from lmkcli.encoding.static_queries import StaticQueries
 from lmkcli.retrieval.dense.vector_search import PieceLayout, RowHits
 from lmkcli.retrieval.sharding import (
     damaged,
     load_arrays,
+    mask_of,
     merge_hits,
     save_arrays,
     sums_to,
@@ -26,6 +29,9 @@ class _DividedIndex(Protocol):
 
     vectors: SparseVectors
     by_chunk: bool
+
+    @property
+    def encoder(self) -> SparseEncoder | StaticQueries: ...
 
     def encoded(self, queries: list[Query]) -> SparseRagged: ...
 
@@ -44,7 +50,8 @@ class SparseDivision:
 
     def encode(self, queries: list[Query], path: Path) -> None:
         encoded = self._index.encoded(queries)
-        save_arrays(path, lengths=encoded.lengths, terms=encoded.terms, weights=encoded.weights)
+        arrays = {"lengths": encoded.lengths, "terms": encoded.terms, "weights": encoded.weights}
+        save_arrays(path, **arrays, cut=mask_of(queries, self._index.encoder.cut(queries)))
 
     def read(self, path: Path, queries: int) -> SparseRagged:
         lengths, terms, weights = load_arrays(
