@@ -118,7 +118,7 @@ def test_languages_have_their_own_stemmers_and_stop_words(tmp_path: Path) -> Non
     assert found(german, "haus") == ["d0"]
     assert found(german, "der die") == []
     with pytest.raises(UnknownName, match="language of Lucene 'xx'"):
-        lucene().analysis(LexicalSettings(language="xx"))
+        lucene()(LexicalSettings(language="xx")).analysis()
 
 
 @pytest.mark.parametrize(
@@ -200,6 +200,7 @@ def test_a_lucene_index_of_something_else_is_refused(tmp_path: Path) -> None:
 def with_docvectors(folder: Path, texts: list[str], feedback: Feedback | None) -> "LuceneSearch":
     engine = lucene()(LexicalSettings(docvectors=True))
     docs = [Doc(f"d{number}", text) for number, text in enumerate(texts)]
+    folder.mkdir(exist_ok=True)
     engine.write(docs, folder, silent)
     return engine.open(folder, feedback)
 
@@ -257,8 +258,8 @@ def test_expansion_terms_follow_the_formula(tmp_path: Path, feedback: Feedback) 
 
 
 def test_a_query_without_hits_is_not_expanded(tmp_path: Path) -> None:
-    for feedback in FEEDBACKS:
-        index = with_docvectors(tmp_path, ["stone", "river"], feedback)
+    for number, feedback in enumerate(FEEDBACKS):
+        index = with_docvectors(tmp_path / str(number), ["stone", "river"], feedback)
         assert found(index, "plum") == found(index, "") == []
 
 
