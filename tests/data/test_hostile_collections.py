@@ -142,7 +142,12 @@ def test_bombs_are_refused_before_they_take_memory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, case: str
 ) -> None:
     documents = "plugins.documents"
-    for module in ("data.archives", f"{documents}.file_trees", "data.records", f"{documents}.folder"):
+    for module in (
+        "data.archives",
+        f"{documents}.file_trees",
+        "data.records",
+        f"{documents}.folder",
+    ):
         monkeypatch.setattr(f"lmkcli.{module}.MAX_FILE", MIB)
     monkeypatch.setattr("lmkcli.data.records.MAX_RECORD_LINE", MIB)
     monkeypatch.setattr("lmkcli.data.records.MAX_ROW_LINES", 1000)
