@@ -9,14 +9,14 @@ from pathlib import Path
 from typing import Any, ClassVar, NamedTuple, Protocol
 
 from lmkcli import catalog
+from lmkcli.artifact.kinds import IndexManifest
+from lmkcli.artifact.shards import Shards
 from lmkcli.data.collection import Collection, Shard
 from lmkcli.errors import UnknownName
 from lmkcli.progress import Report
 from lmkcli.retrieval.engines.settings import IndexSettings
 from lmkcli.retrieval.index import Index
 from lmkcli.retrieval.settings import OpenSettings
-from lmkcli.spec.manifest import Manifest
-from lmkcli.store.shards import Shards
 
 
 class IndexTask(NamedTuple):
@@ -78,7 +78,7 @@ class Engine(Protocol):
 
     @classmethod
     def open_index(
-        cls, folder: Path, described: Manifest, built: dict[str, Any], settings: OpenSettings
+        cls, folder: Path, described: IndexManifest, built: dict[str, Any], settings: OpenSettings
     ) -> Index:
         """Open an index that `lmk index` built, from its manifest and its built.json.
 

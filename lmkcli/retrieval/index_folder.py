@@ -13,10 +13,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple, NotRequired, TypedDict
 
+from lmkcli.artifact import manifest, outputs
+from lmkcli.artifact.kinds import IndexIdentity, IndexManifest, WrittenFile, plain
+from lmkcli.artifact.outputs import INDEX_FILES
 from lmkcli.errors import DataError
-from lmkcli.spec import manifest
-from lmkcli.store import outputs
-from lmkcli.store.outputs import INDEX_FILES
 from lmkcli.store.parts import SliceJson
 from lmkcli.system.atomic import LOCK_FILE, atomic_file, make_folder
 from lmkcli.system.input_files import file_digest, read_json, validate
@@ -42,22 +42,18 @@ class _Of(TypedDict):
     stamp: NotRequired[dict[str, Any] | None]
 
 
-class WrittenFile(NamedTuple):
-    """Size and sha256 of an index file when it was written."""
-
-    size: int
-    sha256: str
-
-
 class _Built(TypedDict):
     digest: str
     of: _Of
     at: str
-    files: NotRequired[dict[str, tuple[int, str]]]
+    files: dict[str, tuple[int, str]]
 
 
-def read_built(folder: Path) -> dict[str, Any]:
-    """Read built.json; empty if the index is not finished. Raises DataError if the file is damaged."""
+def read_built(folder: Path, described: IndexManifest | None = None) -> dict[str, Any]:
+    """Read built.json; empty if the index is not finished. Raises DataError if the file is damaged.
+
+    `described` is the manifest of the index, if it was read already.
+    """
     path = folder / BUILT
     try:
         built = read_json(path, _Built, _AGAIN)
@@ -69,7 +65,8 @@ def read_built(folder: Path) -> dict[str, Any]:
         )
     of = built["of"]
     validate(of.get("unfinished shards", []), list[int], path, _AGAIN)
-    of_vectors = "vectors" in manifest.read(folder).facts
+    described = described or manifest.read(folder, IndexManifest)
+    of_vectors = bool(described.facts.vectors)
     if not (_OF_VECTORS if of_vectors else {"stamp"}) <= of.keys():
         raise DataError(f"{path} does not record the input of the index; {_AGAIN}")
     return dict(built)
@@ -80,7 +77,7 @@ def write_built(folder: Path, facts: dict[str, Any], of: dict[str, Any], at: str
 
     `facts` may contain `files` if the files did not change.
     """
-    digest = _digest(manifest.read(folder).identity, facts, of)
+    digest = _digest(manifest.read(folder, IndexManifest).identity, facts, of)
     files = facts.get("files") or _written_files(folder / at)
     built = {**facts, "digest": digest, "of": of, "at": at, "files": files}
     with atomic_file(folder / BUILT) as temporary:
@@ -88,31 +85,31 @@ def write_built(folder: Path, facts: dict[str, Any], of: dict[str, Any], at: str
     return built
 
 
-def _digest(identity: dict[str, Any], facts: dict[str, Any], of: dict[str, Any]) -> str:
+def _digest(identity: IndexIdentity, facts: dict[str, Any], of: dict[str, Any]) -> str:
     """The digest of an index: of its settings and its input."""
     inputs = [facts.get("collection", ""), of.get("vectors", ""), of.get("numbering", [])]
-    return manifest.digest({"identity": identity, "of": inputs})
+    return manifest.digest({"identity": plain(identity), "of": inputs})
 
 
 def _written_files(files: Path) -> dict[str, WrittenFile]:
     """Size and digest of each index file, by its path below `files`."""
     paths = {path.relative_to(files).as_posix(): path for path in files.rglob("*")}
     return {
-        name: WrittenFile(path.stat().st_size, file_digest(path))
+        name: manifest.written(path)
         for name, path in sorted(paths.items())
         if path.is_file() and INDEX_FILES.fullmatch(name) and path.name != "write.lock"
     }
 
 
-def check_built(folder: Path, built: dict[str, Any]) -> dict[Path, WrittenFile]:
+def check_built(
+    folder: Path, built: dict[str, Any], described: IndexManifest
+) -> dict[Path, WrittenFile]:
     """Return the files of an index, after a quick check.
 
     Raises DataError if a file is missing or has another size than when it was written, or if built.json or
-    the manifest was changed. Returns nothing for an index that was built before digests were recorded.
+    the manifest was changed.
     """
-    if "files" not in built:
-        return {}
-    if built["digest"] != _digest(manifest.read(folder).identity, built, built["of"]):
+    if built["digest"] != _digest(described.identity, built, built["of"]):
         raise DataError(
             f"{folder / BUILT} or {manifest.NAME} next to it was changed after it was written; {_AGAIN}"
         )
@@ -129,15 +126,15 @@ def check_built(folder: Path, built: dict[str, Any]) -> dict[Path, WrittenFile]:
     return files
 
 
-def check_files(folder: Path) -> list[WrittenFile]:
+def check_files(folder: Path, described: IndexManifest | None = None) -> list[WrittenFile]:
     """Read all files of an index and compare them with their digests. Returns the files.
 
-    Raises DataError for a file that differs, and for an index that is incomplete or has no digests.
+    Raises DataError for a file that differs, and for an index that is incomplete.
     """
-    if not (built := read_built(folder)):
+    described = described or manifest.read(folder, IndexManifest)
+    if not (built := read_built(folder, described)):
         raise DataError(f"{folder} is not complete; run its index command again")
-    if not (files := check_built(folder, built)):
-        raise DataError(f"{folder} was built before digests of files were recorded; {_AGAIN}")
+    files = check_built(folder, built, described)
     for path, written in files.items():
         if file_digest(path) != written.sha256:
             raise DataError(f"{path} was changed after it was written; {_AGAIN}")
@@ -160,7 +157,7 @@ def replace_files(
     if subfolder.is_symlink():
         subfolder.unlink()  # another person's link; nothing behind it is changed
     make_folder(subfolder)
-    described = manifest.read(folder, "index")
+    described = manifest.read(folder, IndexManifest)
     outputs.discard(folder, described, set(), at)  # the rest of an interrupted update
     facts = write_built(folder, make(subfolder), of, at)
     remove_replaced(folder, at)
@@ -174,4 +171,4 @@ def remove_replaced(folder: Path, at: str) -> None:
     """
     if at:
         kept = {manifest.NAME, BUILT, LOCK_FILE, at}
-        outputs.discard(folder, manifest.read(folder, "index"), kept)
+        outputs.discard(folder, manifest.read(folder, IndexManifest), kept)

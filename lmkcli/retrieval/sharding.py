@@ -20,6 +20,8 @@ from typing import Any, Generic, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from lmkcli.artifact.kinds import RunIdentity
+from lmkcli.artifact.shards import Shards
 from lmkcli.data.collection import Query, Shard
 from lmkcli.data.run import Run
 from lmkcli.encoding.encoder import AnyRagged
@@ -33,7 +35,6 @@ from lmkcli.retrieval.index import Index
 from lmkcli.retrieval.searching import MemoryBudget, batches, parts
 from lmkcli.retrieval.sparse.exact_product import exact_product
 from lmkcli.retrieval.sparse.sparse_index import SparseIndex
-from lmkcli.store.shards import Shards
 from lmkcli.store.sparse import SparseRagged
 from lmkcli.store.vectors import Ragged
 from lmkcli.system.atomic import atomic_file
@@ -66,7 +67,7 @@ class ShardedSearch(Generic[AnyRagged]):
         self._division: Division[AnyRagged] = division
         self._queries, self._k = queries, min(k, division.rows)
 
-    def claim(self, output: Path, identity: dict[str, Any], count: int, call: Call) -> Shards:
+    def claim(self, output: Path, identity: RunIdentity, count: int, call: Call) -> Shards:
         """Start or join the shards of a run. Raises Mismatch if the shards of another run exist."""
         pieces = [_piece(first) for first, _ in batches(self._queries)]
         return Shards.claim(output, identity, count, pieces, call)

@@ -18,6 +18,10 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from lmkcli.artifact import manifest
+from lmkcli.artifact.kinds import IndexManifest
+from lmkcli.artifact.outputs import rollback_on_error
+from lmkcli.artifact.shards import Shards
 from lmkcli.data.collection import Collection, Shard
 from lmkcli.errors import DataError, Mismatch, UsageError
 from lmkcli.plugins.milvus.milvus_collection import (
@@ -42,10 +46,6 @@ from lmkcli.retrieval.engine import IndexTask, IndexUpdate
 from lmkcli.retrieval.index import Index
 from lmkcli.retrieval.index_folder import read_built, write_built
 from lmkcli.retrieval.settings import OpenSettings
-from lmkcli.spec import manifest
-from lmkcli.spec.manifest import Manifest
-from lmkcli.store.outputs import rollback_on_error
-from lmkcli.store.shards import Shards
 from lmkcli.store.vectors import Vectors
 from lmkcli.system import network
 from lmkcli.system.atomic import locked
@@ -75,7 +75,7 @@ class Milvus:
 
     @classmethod
     def open_index(
-        cls, folder: Path, described: Manifest, built: dict[str, Any], settings: OpenSettings
+        cls, folder: Path, described: IndexManifest, built: dict[str, Any], settings: OpenSettings
     ) -> Index:
         """Open an index that `lmk index` built."""
         from lmkcli.retrieval.dense.dense_index import (  # imports torch
@@ -334,7 +334,7 @@ def _deleted(vectors: Vectors, numbered: list[NumberedPart]) -> NDArray[np.int64
 
 
 def open_milvus(
-    folder: Path, described: Manifest, vectors: Vectors, rows: int, settings: OpenSettings
+    folder: Path, described: IndexManifest, vectors: Vectors, rows: int, settings: OpenSettings
 ) -> MilvusCollection:
     """Open the collection of an index for searching vectors with numbers below `rows`.
 
@@ -342,7 +342,7 @@ def open_milvus(
     the token. Raises DataError if the collection cannot or must not be contacted, and Mismatch if it
     contains other vectors.
     """
-    values = {k: v for k, v in described.identity["settings"].items() if k != "kind"}
+    values = {k: v for k, v in described.identity.settings.items() if k != "kind"}
     validate(values, MilvusSettings, f"the settings of {folder}", "build the index again")
     recorded = MilvusSettings(**values)
     settings.refuse("a collection in Milvus", "nprobe")

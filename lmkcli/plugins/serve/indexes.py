@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from lmkcli.artifact import manifest
+from lmkcli.artifact.kinds import IndexManifest
 from lmkcli.encoding.encoder import Encoder, open_recorded
 from lmkcli.errors import UsageError
 from lmkcli.plugins.serve.stamps import Stamp, stamp
@@ -23,7 +25,6 @@ from lmkcli.retrieval.pipeline import Stages, open_all
 from lmkcli.retrieval.reranking import ModelReranker, RerankedIndex, Reranker
 from lmkcli.retrieval.settings import OpenSettings, RerankSettings
 from lmkcli.retrieval.sparse.sparse_index import SparseIndex
-from lmkcli.spec import manifest
 from lmkcli.spec.recipe import EncoderConfig
 from lmkcli.store.vectors import StoredVectors, Vectors
 
@@ -56,8 +57,10 @@ class ServedIndex:
         if self._stored is not None:
             return self._stored.recipe.doc.unit
         described = self.path / manifest.NAME
-        recorded = manifest.read(self.path).identity if described.is_file() else {}
-        return str(recorded.get("settings", {}).get("unit", "doc"))
+        if not described.is_file():
+            return "doc"
+        settings = manifest.read(self.path, IndexManifest).identity.settings
+        return str(settings.get("unit", "doc"))
 
     @property
     def documents(self) -> int | None:
@@ -86,7 +89,7 @@ class LoadedEncoders:
         return self._loaded[key]
 
     def _key(self, side: EncoderConfig, vectors: Vectors) -> str:
-        dtype = self._settings.dtype or vectors.manifest.execution["dtype"]
+        dtype = self._settings.dtype or vectors.manifest.execution.dtype
         return manifest.digest([side.identity(), side.model, dtype])
 
 

@@ -12,6 +12,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from lmkcli.artifact.artifact import Artifact
+from lmkcli.artifact.kinds import IndexManifest, VectorsManifest
 from lmkcli.data.collection import Doc, Query
 from lmkcli.data.run import Run, ranked
 from lmkcli.encoding.encoder import Encoder, open_recorded
@@ -26,7 +28,6 @@ from lmkcli.retrieval.dense.vector_source import behind, frozen_vectors, incompl
 from lmkcli.retrieval.engines.exact.exact_search import Exact
 from lmkcli.retrieval.index import LEXICAL, IndexInfo, Passage
 from lmkcli.retrieval.settings import OpenSettings
-from lmkcli.spec.manifest import Manifest
 from lmkcli.spec.values import is_digits
 from lmkcli.store.tokens import TokenRow
 from lmkcli.store.vectors import Ragged, StoredVectors, Vectors
@@ -37,10 +38,11 @@ LONGEST = (
 )
 
 
-def open_vectors(folder: Path, settings: OpenSettings) -> "DenseIndex":
+def open_vectors(folder: Path | Artifact[VectorsManifest], settings: OpenSettings) -> "DenseIndex":
     """Open vectors without an index, for exact search."""
-    units = RankedUnits(Vectors(folder), settings.level or "", settings.aggregate or "")
-    info = IndexInfo(str(folder.absolute()), "exact", units.vectors.digest(), units.identity)
+    vectors = Vectors(folder)
+    units = RankedUnits(vectors, settings.level or "", settings.aggregate or "")
+    info = IndexInfo(str(vectors.folder.absolute()), "exact", vectors.digest(), units.identity)
     return DenseIndex(info, units, exact_search(units.matrix, settings), settings)
 
 
@@ -55,7 +57,7 @@ class OpenedEngine(NamedTuple):
 
 def open_approximate(
     folder: Path,
-    described: Manifest,
+    described: IndexManifest,
     built: dict[str, Any],
     settings: OpenSettings,
     open_nearest: Callable[[Vectors], OpenedEngine],
@@ -66,7 +68,6 @@ def open_approximate(
     Raises UsageError for `--level chunk` with encodings of whole documents.
     """
     settings.refuse("an index of vectors", *LEXICAL)
-    identity = described.identity
     vectors = frozen_vectors(Vectors, folder, described, built["of"], settings.vectors)
     units = RankedUnits(vectors, settings.level or "", settings.aggregate or "")
     nearest, note, encoding = open_nearest(vectors)
@@ -86,7 +87,7 @@ def open_approximate(
     notes = (incomplete(folder, built), behind(folder, vectors), note)
     info = IndexInfo(
         str(folder.absolute()),
-        identity["settings"]["kind"],
+        described.identity.settings["kind"],
         built["digest"],
         search_info | units.identity,
         tuple(filter(None, notes)),

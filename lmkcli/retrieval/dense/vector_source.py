@@ -4,17 +4,16 @@ import os
 from pathlib import Path
 from typing import Any, TypeVar
 
+from lmkcli.artifact import manifest
+from lmkcli.artifact.kinds import IndexFacts, IndexIdentity, IndexManifest
 from lmkcli.errors import DataError, Mismatch
 from lmkcli.progress import Call, Report
 from lmkcli.retrieval.dense.rows import NumberedPart, read_numbering
 from lmkcli.retrieval.engine import IndexTask
 from lmkcli.retrieval.index_folder import read_built
-from lmkcli.spec import manifest
-from lmkcli.spec.manifest import Manifest
 from lmkcli.store import parts
 from lmkcli.store.parts import PartSlice
 from lmkcli.store.vectors import StoredVectors, Vectors
-from lmkcli.system.input_files import validate
 
 AnyVectors = TypeVar("AnyVectors", bound=StoredVectors)
 
@@ -40,9 +39,13 @@ def claim_vectors(
     vectors: StoredVectors, folder: Path, family: str, settings: dict[str, Any], call: Call
 ) -> None:
     """Make `folder` an index of these vectors. Raises Mismatch if it is an index with other settings."""
-    identity = {"family": family, "settings": settings, "recipe": vectors.recipe.identity()}
-    facts = {**manifest.environment(call), "vectors": os.path.relpath(vectors.folder, folder)}
-    manifest.claim(folder, Manifest("index", identity, facts=facts))
+    wanted = IndexManifest(
+        identity=IndexIdentity(family=family, settings=settings, recipe=vectors.recipe),
+        facts=IndexFacts(
+            **manifest.environment(call), vectors=os.path.relpath(vectors.folder, folder)
+        ),
+    )
+    manifest.claim(folder, wanted)
 
 
 def built_from(vectors: StoredVectors, folder: Path) -> dict[str, Any]:
@@ -92,15 +95,13 @@ def new_parts(numbered: list[NumberedPart], vectors: Vectors) -> Vectors:
 
 
 def frozen_vectors(
-    kind: type[AnyVectors], folder: Path, described: Manifest, of: dict[str, Any], moved: str
+    kind: type[AnyVectors], folder: Path, described: IndexManifest, of: dict[str, Any], moved: str
 ) -> AnyVectors:
     """Open the vectors that an index was built from, at their recorded location or at `moved`.
 
     Raises DataError if they are missing, and Mismatch if they are other vectors.
     """
-    location = f"the location of the vectors of {folder}"
-    validate(described.facts.get("vectors"), str, location, "build it again")
-    path = Path(moved) if moved else folder / described.facts["vectors"]
+    path = Path(moved) if moved else folder / described.facts.vectors
     if not (path / manifest.NAME).exists():
         raise DataError(
             f"the vectors of {folder} are not at {path}; give their location with --vectors"
@@ -125,7 +126,7 @@ def incomplete(folder: Path, built: dict[str, Any]) -> str:
 
 def behind(folder: Path, vectors: StoredVectors) -> str:
     """A note if the vectors were updated since the index was built or updated; else empty."""
-    if type(vectors).open_incomplete(vectors.folder).digest() == vectors.digest():
+    if type(vectors).open_incomplete(vectors.artifact).digest() == vectors.digest():
         return ""
     return (
         f"{folder} is behind {os.path.normpath(vectors.folder)}, which was updated since; the index searches "

@@ -14,6 +14,15 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 
+from lmkcli.artifact import manifest
+from lmkcli.artifact.kinds import (
+    IndexedCollection,
+    IndexFacts,
+    IndexIdentity,
+    IndexManifest,
+)
+from lmkcli.artifact.outputs import rollback_on_error
+from lmkcli.artifact.shards import Shards
 from lmkcli.data.collection import (
     Collection,
     CollectionDigest,
@@ -39,13 +48,9 @@ from lmkcli.retrieval.index_folder import (
 from lmkcli.retrieval.lexical.chunks import chunking_error, chunks, passage_of
 from lmkcli.retrieval.lexical.settings import Feedback, LexicalSettings
 from lmkcli.retrieval.settings import OpenSettings
-from lmkcli.spec import manifest
-from lmkcli.spec.manifest import Manifest
 from lmkcli.spec.values import is_digits
 from lmkcli.store.doctable import DocRow, DocTable, DocTableWriter
-from lmkcli.store.outputs import rollback_on_error
 from lmkcli.store.part_writer import UniqueIds, duplicates_located
-from lmkcli.store.shards import Shards
 from lmkcli.store.tokens import estimate_total
 from lmkcli.system.atomic import atomic_file, locked
 from lmkcli.system.input_files import validate
@@ -102,10 +107,10 @@ class LexicalEngine(ABC):
 
     @classmethod
     def open_index(
-        cls, folder: Path, described: Manifest, built: dict[str, Any], settings: OpenSettings
+        cls, folder: Path, described: IndexManifest, built: dict[str, Any], settings: OpenSettings
     ) -> Index:
         """Open an index that `lmk index` built."""
-        recorded = described.identity["settings"]
+        recorded = described.identity.settings
         validate(recorded, LexicalSettings, f"the settings of {folder}", "build it again")
         own = LexicalSettings(**recorded)
         files, path = folder / built["at"], str(folder.absolute())
@@ -218,21 +223,22 @@ def _claim(
 ) -> None:
     """Make `folder` an index of this engine. Raises Mismatch if it is an index with other settings."""
     identity = _identity(collection, engine, settings)
-    manifest.claim(folder, Manifest("index", identity, facts=manifest.environment(call)))
+    facts = IndexFacts(**manifest.environment(call))
+    manifest.claim(folder, IndexManifest(identity=identity, facts=facts))
 
 
 def _identity(
     collection: Collection, engine: type[LexicalEngine], settings: LexicalSettings
-) -> dict[str, Any]:
+) -> IndexIdentity:
     """The settings that determine a lexical index. Raises UsageError for invalid settings."""
     if reason := chunking_error(settings):
         raise UsageError(reason)
-    return {
-        "family": engine.name,
-        "settings": settings.identity(),
-        "analysis": engine.analysis(settings),
-        "collection": {"name": collection.name, "settings": collection.settings},
-    }
+    return IndexIdentity(
+        family=engine.name,
+        settings=settings.identity(),
+        analysis=engine.analysis(settings),
+        collection=IndexedCollection(name=collection.name, settings=collection.settings),
+    )
 
 
 def _write_files(

@@ -4,6 +4,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
+from lmkcli.artifact.kinds import IndexManifest
+from lmkcli.artifact.outputs import rollback_on_error
+from lmkcli.artifact.shards import Shards
 from lmkcli.data.collection import Collection, Shard
 from lmkcli.errors import UsageError
 from lmkcli.progress import Report
@@ -22,9 +25,6 @@ from lmkcli.retrieval.engine import IndexTask, IndexUpdate
 from lmkcli.retrieval.index import LEXICAL, SEARCH, Index, IndexInfo
 from lmkcli.retrieval.index_folder import read_built, remove_replaced, replace_files, write_built
 from lmkcli.retrieval.settings import OpenSettings
-from lmkcli.spec.manifest import Manifest
-from lmkcli.store.outputs import rollback_on_error
-from lmkcli.store.shards import Shards
 from lmkcli.store.sparse import SparseVectors
 from lmkcli.system.atomic import locked
 
@@ -61,7 +61,7 @@ class SparseEngine:
 
     @classmethod
     def open_index(
-        cls, folder: Path, described: Manifest, built: dict[str, Any], settings: OpenSettings
+        cls, folder: Path, described: IndexManifest, built: dict[str, Any], settings: OpenSettings
     ) -> Index:
         """Open an index that `lmk index` built."""
         from lmkcli.retrieval.sparse.sparse_index import open_ranked  # imports torch

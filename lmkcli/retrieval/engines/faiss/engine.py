@@ -8,6 +8,9 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
+from lmkcli.artifact.kinds import IndexManifest
+from lmkcli.artifact.outputs import rollback_on_error
+from lmkcli.artifact.shards import Shards, shards_folder
 from lmkcli.data.collection import Collection, Shard
 from lmkcli.errors import DataError, UsageError
 from lmkcli.progress import Progress, Report
@@ -34,10 +37,7 @@ from lmkcli.retrieval.engines.faiss.settings import FaissSettings
 from lmkcli.retrieval.index import DATABASE, Index
 from lmkcli.retrieval.index_folder import read_built, remove_replaced, replace_files, write_built
 from lmkcli.retrieval.settings import OpenSettings
-from lmkcli.spec.manifest import Manifest
 from lmkcli.spec.values import NO_LIMIT
-from lmkcli.store.outputs import rollback_on_error
-from lmkcli.store.shards import Shards, shards_folder
 from lmkcli.store.vectors import Vectors
 from lmkcli.system.atomic import locked
 from lmkcli.system.input_files import validate
@@ -85,7 +85,7 @@ class Faiss:
 
     @classmethod
     def open_index(
-        cls, folder: Path, described: Manifest, built: dict[str, Any], settings: OpenSettings
+        cls, folder: Path, described: IndexManifest, built: dict[str, Any], settings: OpenSettings
     ) -> Index:
         """Open an index that `lmk index` built."""
         from lmkcli.models.devices import choose_device  # imports torch
@@ -93,7 +93,7 @@ class Faiss:
         from lmkcli.retrieval.dense.muvera import FixedDimensional
 
         settings.refuse("an index of FAISS", *DATABASE)
-        values = {**described.identity["settings"], "max_memory": NO_LIMIT}
+        values = {**described.identity.settings, "max_memory": NO_LIMIT}
         validate(values, FaissSettings, f"the settings of {folder}", "build the index again")
         recorded = FaissSettings(**values)
 
@@ -305,7 +305,7 @@ def join_shards(
         with rollback_on_error(folder):
             _claim(vectors, folder, settings, report)
             paths = [shards.path(each, LISTS) for each in range(shards.count)]
-            facts = FaissIndex.join(shards.folder / TRAINED, paths, folder, settings, apart)
+            facts = FaissIndex.join(shards.shared(TRAINED), paths, folder, settings, apart)
             built = write_built(folder, facts, built_of(vectors, numbered(vectors, settings)), "")
     shards.remove()
     return built
